@@ -91,6 +91,7 @@ fn explained(report: &Report) -> Option<&'static str> {
         }
         () if damage.iter().any(newer) => Some("unknown to this e2fsck"),
         () if damage.contains(&Problem::ExtentHeaderInvalid) => Some("extent node of another depth"),
+        () if damage.iter().eq([&Problem::AttrNameLen]) => Some("attributes of an inode without an end"),
         () => None,
     }
 }

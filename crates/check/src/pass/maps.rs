@@ -163,6 +163,14 @@ fn extent(
     use ExtentDamage as D;
     let view = NodeRef::sound(bytes);
     let key = |entry: u16| view.and_then(|view| view.key(entry.into())).map_or(0, u64::from);
+    // Where an entry of a leaf or of an index leads.
+    let target = |entry: u16| {
+        let Some(view) = view else { return 0 };
+        let child = || view.index(entry.into()).map(|index| index.child);
+        let extent = || view.extent(entry.into()).map(|extent| extent.pblk);
+        let block = if view.depth() == 0 { extent() } else { child() };
+        block.map_or(0, |block| block.0)
+    };
     let (first, block) = part.node.map_or((0, 0), |node| (node.first, node.block));
     let whole = |problem, found, expected| Some((problem, first, block, found, expected));
     Some(match damage {
@@ -180,28 +188,30 @@ fn extent(
         D::BeforeParent { start, first } | D::BehindKey { start, first } => {
             return whole(Problem::ExtentIndexStartInvalid, first.into(), start.into());
         }
-        D::BehindParent { start, end, limit, .. } => (Problem::ExtentEndOutOfBounds, start.into(), 0, end, limit),
-        D::BehindEnd { start, len, .. } => {
-            let end = u64::from(start) + u64::from(len);
-            (Problem::ExtentEndOutOfBounds, start.into(), 0, end, LOGICAL_END.into())
+        D::BehindParent { entry, start, end, limit } => {
+            (Problem::ExtentEndOutOfBounds, start.into(), target(entry), end, limit)
         }
-        D::OutOfOrder { start, previous, .. } => {
-            (Problem::OutOfOrderExtents, start.into(), 0, start.into(), previous.into())
+        D::BehindEnd { entry, start, len } => {
+            let end = u64::from(start) + u64::from(len);
+            (Problem::ExtentEndOutOfBounds, start.into(), target(entry), end, LOGICAL_END.into())
+        }
+        D::OutOfOrder { entry, start, previous } => {
+            (Problem::OutOfOrderExtents, start.into(), target(entry), start.into(), previous.into())
         }
         // e2fsck calls it a collision if no more than one block is in both.
-        D::Overlap { start, end, .. } => {
+        D::Overlap { entry, start, end } => {
             let is_collision = u64::from(start) + 1 == end;
             let problem = if is_collision { Problem::ExtentCollision } else { Problem::OutOfOrderExtents };
-            (problem, start.into(), 0, start.into(), end)
+            (problem, start.into(), target(entry), start.into(), end)
         }
-        D::ZeroLength { start, .. } => (Problem::ExtentLengthZero, start.into(), 0, 0, 1),
+        D::ZeroLength { entry, start } => (Problem::ExtentLengthZero, start.into(), target(entry), 0, 1),
         D::Child { entry, block } | D::BlockStart { entry, block, .. } => {
             (Problem::ExtentBadStartBlk, key(entry), block.0, block.0, 0)
         }
         D::BlockEnd { entry, block, len } => {
             (Problem::ExtentEndsBeyond, key(entry), block.0, block.0 + u64::from(len), geo.blocks_count)
         }
-        D::UnwrittenDirectory { entry, .. } => (Problem::UninitDblock, key(entry), 0, 0, 0),
+        D::UnwrittenDirectory { entry, .. } => (Problem::UninitDblock, key(entry), target(entry), 0, 0),
         D::Cluster { entry, start, block } => {
             let len = view.and_then(|view| view.extent(entry.into())).map_or(0, |extent| extent.len);
             (Problem::MisalignedCluster, start.into(), block.0, len.into(), 0)

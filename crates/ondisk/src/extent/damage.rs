@@ -260,7 +260,9 @@ impl NodeRef<'_> {
         }
         let in_place = promise.is_none_or(|promise| promise.depth == self.depth());
         let end = promise.map_or(LOGICAL_END.into(), |promise| promise.end);
-        self.entries(end, context, &mut |step| {
+        // What lies in the node begins where it does, whether its first entry can be used or not.
+        let first = promise.and_then(|_| self.key(0));
+        self.entries(first, end, context, &mut |step| {
             if in_place || step.is_err() {
                 sink(step);
             }
@@ -299,10 +301,11 @@ impl NodeRef<'_> {
         }
     }
 
-    /// Goes over the entries: each that can be used, and what is wrong with each. `end` is the end of the node's own
-    /// range.
+    /// Goes over the entries: each that can be used, and what is wrong with each. `first` and `end` are the bounds of the
+    /// node's own range; a root begins nowhere.
     pub(super) fn entries<F: Fn(BlockNr, u32) -> bool>(
         &self,
+        first: Option<u32>,
         end: u64,
         context: &NodeContext<F>,
         sink: &mut impl FnMut(Result<NodeEntry, ExtentDamage>),
@@ -311,7 +314,7 @@ impl NodeRef<'_> {
             sink(Err(ExtentDamage::Empty));
         }
         // The start and the end of the entry before. An extent that cannot be used says nothing about the next.
-        let mut before: Option<(u32, u64)> = None;
+        let mut before = first.map(|first| (first, u64::from(first)));
         for (i, raw) in self.raw_entries().enumerate() {
             let (entry, start) = (i as u16, raw_key(&raw));
             let mut usable = true;
@@ -325,8 +328,12 @@ impl NodeRef<'_> {
                     ExtentDamage::Overlap { entry, start, end: free_from }
                 }));
             }
+            let unwritten = self.depth() == 0 && Extent::decode(&raw).unwritten;
             let mut note = |damage: ExtentDamage| {
-                usable &= !damage.is_fatal();
+                // Blocks that are not written may lie behind the file's end. If there are too many of them, they are the
+                // file's all the same (e2fsck: `scan_extent_node`).
+                let is_behind = matches!(damage, ExtentDamage::BehindParent { .. });
+                usable &= !damage.is_fatal() || (is_behind && unwritten);
                 sink(Err(damage));
             };
             // An entry behind every file's end says so by itself.

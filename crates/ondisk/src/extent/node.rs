@@ -170,7 +170,7 @@ impl<'a> NodeRef<'a> {
             if self.header.depth != depth {
                 sink(ExtentDamage::Depth { found: self.header.depth, expected: depth });
             }
-            self.entries(LOGICAL_END.into(), &context, &mut |step| step.err().into_iter().for_each(&mut sink));
+            self.entries(None, LOGICAL_END.into(), &context, &mut |step| step.err().into_iter().for_each(&mut sink));
         })
     }
 
