@@ -301,8 +301,8 @@ impl NodeRef<'_> {
         }
     }
 
-    /// Goes over the entries: each that can be used, and what is wrong with each. `first` and `end` are the bounds of the
-    /// node's own range; a root begins nowhere.
+    /// Goes over the entries: each that can be used, and what is wrong with each. `first` and `end` are the bounds of
+    /// the node's own range; a root begins nowhere.
     pub(super) fn entries<F: Fn(BlockNr, u32) -> bool>(
         &self,
         first: Option<u32>,
@@ -330,8 +330,8 @@ impl NodeRef<'_> {
             }
             let unwritten = self.depth() == 0 && Extent::decode(&raw).unwritten;
             let mut note = |damage: ExtentDamage| {
-                // Blocks that are not written may lie behind the file's end. If there are too many of them, they are the
-                // file's all the same (e2fsck: `scan_extent_node`).
+                // Blocks that are not written may lie behind the file's end. If there are too many of them, they are
+                // the file's all the same (e2fsck: `scan_extent_node`).
                 let is_behind = matches!(damage, ExtentDamage::BehindParent { .. });
                 usable &= !damage.is_fatal() || (is_behind && unwritten);
                 sink(Err(damage));

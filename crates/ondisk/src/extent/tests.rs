@@ -226,11 +226,16 @@ fn each_damage_of_a_nodes_place_is_found_alone() {
     let wild = [ext(10, 500, 100, false).encode(), ext(20, 5, 200, false).encode()];
     let found = damages(&node_of(0, &wild), Some(promise), false, 0);
     assert_eq!(found, [D::BehindParent { entry: 0, start: 10, end: 510, limit: 25 }], "the second is sound");
+    // Blocks that are not written are the file's all the same, and the next lie among them.
+    let unwritten = [ext(10, 500, 100, true).encode(), ext(20, 5, 200, false).encode()];
+    let behind = D::BehindParent { entry: 0, start: 10, end: 510, limit: 25 };
+    let among = D::Overlap { entry: 1, start: 20, end: 510 };
+    assert_eq!(damages(&node_of(0, &unwritten), Some(promise), false, 0), [behind, among]);
     let mut bad = good.clone();
     bad[500] ^= 1;
     assert!(matches!(damages(&bad, None, false, 0)[..], [D::Checksum { .. }]));
     let all = node_of(0, &[ext(10, 5, 1000, false).encode(), ext(9, 5, 999, false).encode()]);
-    assert_eq!(damages(&all, Some(Promise { depth: 2, first: 11, end: 12 }), false, 0).len(), 6, "all are reported");
+    assert_eq!(damages(&all, Some(Promise { depth: 2, first: 11, end: 12 }), false, 0).len(), 7, "all are reported");
 }
 
 #[test]
