@@ -114,7 +114,7 @@ impl Sparse {
         let (mut at, end) = (from, end.min(self.len));
         while at < end {
             let word = self.word((at / 64) as usize);
-            let rest = if set { word } else { !word } >> (at % 64);
+            let rest = (if set { word } else { !word }) >> (at % 64);
             if rest != 0 {
                 return end.min(at + u64::from(rest.trailing_zeros()));
             }

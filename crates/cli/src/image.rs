@@ -26,7 +26,7 @@ use crate::failure::{Failure, HURT, OPERATIONAL, Result, plain_text, warn};
 use crate::opened;
 use crate::size;
 use crate::source_date::SourceDate;
-use crate::text::shown;
+use crate::text::{argument, shown};
 
 /// Writes of at least this many bytes go straight to an image file that is opened through the page cache: the host
 /// keeps them anyway, and a second copy in folios would only cost.
@@ -71,7 +71,7 @@ fn lift_file_size_limit() {
 }
 
 /// What is said while an image is opened.
-fn tell(note: &Note<'_>) {
+pub fn tell(note: &Note<'_>) {
     match note {
         Note::BackupTable { image } => warn(&format!("{image}: {BACKUP_GPT}")),
         // What else keeps others away and is missing here.
@@ -112,7 +112,8 @@ impl From<extant_image::Error> for Failure {
             }
             E::Ambiguous { image, with_ext: 0, partitions } => {
                 table = list(&partitions);
-                table.push(format!("'extant info --scan {image}' looks for superblocks and backups everywhere"));
+                let whole = argument(image.as_bytes(), "");
+                table.push(format!("\"extant info --scan {whole}\" looks for superblocks and backups everywhere"));
                 format!(
                     "{image}: a whole disk, but none of its partitions has an ext2/3/4 superblock at its byte 1024; \
                      --partition N, -o partition=N or {image}@N takes one nevertheless:"

@@ -159,7 +159,7 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
         ..Access::tool(config.fs.read_only)
     };
     // Held while a replay may write, and let go of when the kernel is about to claim it.
-    let how = Access { engine: Engine::Psync, ..access.clone() };
+    let how = Access { engine: Engine::Psync, tell: image::tell, ..access.clone() };
     let claimed = if fuseblk { Some(open_whole(&job.spec, &how).map_err(as_mount)?) } else { None };
     access.exclusive = !fuseblk;
     let mut dev = open_device(&job.spec, &access).map_err(as_mount)?;

@@ -146,6 +146,25 @@ pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path.into_owned()
 }
 
+/// An image and its `part` (`@N`, `?offset=N` or nothing) as one argument of a command of a shell.
+pub fn argument(path: &[u8], part: &str) -> String {
+    let dash: &[u8] = if path.starts_with(b"-") { b"./" } else { b"" };
+    let word = [dash, path, part.as_bytes()].concat();
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_./@%+=:,-".contains(b);
+    match std::str::from_utf8(&word) {
+        Ok(text) if !word.is_empty() && word.iter().all(plain) => text.to_owned(),
+        Ok(text) if !text.chars().any(char::is_control) => format!("'{}'", text.replace('\'', r"'\''")),
+        _ => {
+            let byte = |b: &u8| match b {
+                b'\\' | b'\'' => format!("\\{}", char::from(*b)),
+                0x20..=0x7e => char::from(*b).to_string(),
+                _ => format!("\\x{b:02x}"),
+            };
+            format!("$'{}'", word.iter().map(byte).collect::<String>())
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -109,6 +109,30 @@ fn an_image_with_a_broken_primary_is_used_by_its_backups() {
     commands_work(&dir, one);
 }
 
+/// A copy that was broken off ends anywhere; a disk that was partitioned again ends a partition anywhere.
+#[test]
+fn an_image_that_was_cut_and_a_partition_that_became_shorter_are_searched() {
+    let dir = Dir::new();
+    let image = made(&dir, "cut.img", 64 * MIB, &["-t", "ext4", "-b", "1024"]);
+    std::fs::OpenOptions::new().write(true).open(&image).expect("opened").set_len(40 * MIB + 77).expect("cut");
+    let found = scan(&image);
+    assert_eq!(numbers(list(&found, "filesystems"), "start"), [0]);
+    let image = made(&dir, "part.img", 16 * MIB, &["-t", "ext4"]);
+    let disk = dir.text("whole.img");
+    whole_disk(&disk, &image);
+    // The sectors of the partition in slot 2 of the table, less one MiB.
+    let mut table = vec![0; 4];
+    std::os::unix::fs::FileExt::read_exact_at(&std::fs::File::open(&disk).expect("opened"), &mut table, 446 + 16 + 12)
+        .expect("read");
+    let sectors = u32::from_le_bytes([table[0], table[1], table[2], table[3]]) - 2048;
+    patch(&disk, 446 + 16 + 12, &sectors.to_le_bytes());
+    let found = scan(&disk);
+    let one = &list(&found, "filesystems")[0];
+    assert!(one["partition"].is_null(), "{one}");
+    commands_work(&dir, one);
+    extant(&["info", "--scan", "--sb", "1", &disk]).fails(1, &["neither --sb nor --rescue"]);
+}
+
 #[test]
 fn two_file_systems_in_a_row_are_told_apart() {
     let dir = Dir::new();

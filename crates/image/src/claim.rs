@@ -49,7 +49,7 @@ pub trait Tenant {
 /// Why a claim was not lent.
 #[derive(Debug)]
 pub enum NotLent<M, U> {
-    /// The mount failed, and the file system was ended as it should.
+    /// The mount failed, and the file system was unmounted; one that is only read is left to the caller.
     Failed {
         /// Why.
         mount: M,
@@ -89,7 +89,7 @@ impl BlockClaim {
         &self.dev
     }
 
-    /// Lets go of it for `mount`. Should that fail, the file system is ended here. Whoever was faster may have the
+    /// Lets go of it for `mount`. Should that fail, the file system is unmounted, unless it is only read. Whoever was faster may have the
     /// device, or have had it: then nothing more is written to it, and a mount that is there is dropped again.
     ///
     /// # Errors

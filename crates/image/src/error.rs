@@ -9,7 +9,7 @@ use extant_ondisk::partition::Partition;
 use crate::formats::Format;
 use crate::holder::Holder;
 
-/// Why an image could not be opened. All messages begin with the image's name.
+/// Why an image could not be opened. Messages begin with the name of the image, or of what else did not answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The image, or the device it is on, does not answer.
@@ -33,7 +33,8 @@ pub enum Error {
         /// A copy of an ext superblock is still there: the other format was written over a file system.
         backup: Option<Backup>,
     },
-    /// There is no superblock, nor a good backup.
+    /// There is no superblock that can be used: the primary is unsound and no backup is found, or the primary has
+    /// features that are not known.
     #[error("{image}: {source}")]
     SuperBlock {
         /// The device's name.

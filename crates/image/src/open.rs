@@ -40,7 +40,7 @@ pub struct Access {
     pub by_superblock: bool,
     /// What becomes of an image that another process has.
     pub claim: Claim,
-    /// Hears what a person may want to know meanwhile.
+    /// Is called with what a person may want to know meanwhile.
     pub tell: fn(&Note<'_>),
 }
 
@@ -94,9 +94,9 @@ pub enum Claim {
     Required,
     /// As [`Claim::Required`], but what is on a host that cannot lock files is written all the same (`--no-lock`).
     IfPossible,
-    /// It is read beside that process.
+    /// It is read beside that process: two writers would destroy it.
     OrBeside,
-    /// As [`Claim::OrBeside`], without a word.
+    /// It is only read, and nobody asks who has it.
     None,
 }
 
@@ -225,6 +225,7 @@ const ENDING_PATIENCE_NS: u64 = 3_000_000_000;
 const ENDING_WORD_NS: u64 = 300_000_000;
 
 fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>) -> Result<Opened> {
+    let access = &Access { read_only: access.read_only || access.claim == Claim::None, ..access.clone() };
     let options = OpenOptions {
         read_only: access.read_only,
         io: access.io,
@@ -244,7 +245,8 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
         no_loop_device(spec, offset, len)?;
     }
     let beside = |holder| {
-        let opened = open_window(spec, &Access { claim: Claim::None, ..access.clone() }, offset, len)?;
+        let access = Access { claim: Claim::None, read_only: true, ..access.clone() };
+        let opened = open_window(spec, &access, offset, len)?;
         Ok(Opened { beside: Some(holder), ..opened })
     };
     // The server of a mount keeps it for longer than a lock is waited for.

@@ -24,10 +24,10 @@ use extant_ondisk::{BlockNr, Damage, GroupNr};
 const SECTOR: usize = 512;
 /// Bytes that are read at once. Holes are looked for in front of each step.
 const STEP: usize = 1 << 18;
-/// Bytes that are read at once where a step cannot be read.
-const SMALL_STEP: usize = 4096;
 /// Superblocks that are kept; what is beyond is counted. A hostile image may consist of them.
 const SIGHTINGS_MAX: usize = 4096;
+/// Of those, how many may say that they are primaries: a long journal has thousands of copies of one.
+const PRIMARIES_MAX: usize = SIGHTINGS_MAX / 2;
 /// Bytes of descriptors that are looked at behind one superblock.
 const DESCRIPTORS_BYTES_MAX: u64 = 1 << 17;
 /// Places where descriptors are looked for to find out whether a file system begins there.
@@ -104,10 +104,11 @@ impl FileSystem {
 /// Looks for superblocks at every sector of `dev`. `tell` hears how many bytes are done.
 pub fn scan(dev: &dyn BlockDevice, tell: &mut dyn FnMut(u64)) -> Scan {
     let mut found = Scan::default();
-    let mut all = Vec::new();
-    sweep(dev, &mut found, &mut all, tell);
+    let mut seen = Seen::default();
+    sweep(dev, &mut found, &mut seen, tell);
+    found.more = seen.more;
     let mut by_uuid: BTreeMap<[u8; 16], Vec<Sighting>> = BTreeMap::new();
-    for sighting in all {
+    for sighting in seen.all {
         by_uuid.entry(sighting.sb.uuid()).or_default().push(sighting);
     }
     let mut tries = TRIES_MAX;
@@ -120,11 +121,40 @@ pub fn scan(dev: &dyn BlockDevice, tell: &mut dyn FnMut(u64)) -> Scan {
     found
 }
 
+/// Superblocks that have been found, as many as are kept.
+#[derive(Default)]
+struct Seen {
+    all: Vec<Sighting>,
+    /// How many of them say that they are primaries.
+    primaries: usize,
+    /// Beyond those that are kept.
+    more: u64,
+}
+
+impl Seen {
+    fn push(&mut self, sighting: Sighting) {
+        let is_primary = is_primary(&sighting.sb);
+        if self.all.len() == SIGHTINGS_MAX || (is_primary && self.primaries == PRIMARIES_MAX) {
+            self.more += 1;
+            return;
+        }
+        self.primaries += usize::from(is_primary);
+        self.all.push(sighting);
+    }
+}
+
+/// Whether a superblock says that it is the primary.
+fn is_primary(sb: &SuperBlock) -> bool {
+    sb.raw().s_block_group_nr.get() == 0
+}
+
 /// Reads everything but holes.
-fn sweep(dev: &dyn BlockDevice, found: &mut Scan, all: &mut Vec<Sighting>, tell: &mut dyn FnMut(u64)) {
+fn sweep(dev: &dyn BlockDevice, found: &mut Scan, seen: &mut Seen, tell: &mut dyn FnMut(u64)) {
     let size = dev.size_bytes();
     // One more sector: a superblock has two.
     let mut buf = vec![0; STEP + SECTOR];
+    // Where a step cannot be read, it is read in the smallest pieces that the device takes.
+    let small = (dev.limits().logical_block as usize).clamp(SECTOR, STEP);
     let mut at = 0;
     while at < size {
         tell(at);
@@ -134,10 +164,10 @@ fn sweep(dev: &dyn BlockDevice, found: &mut Scan, all: &mut Vec<Sighting>, tell:
             // Then it does not know its holes.
             Err(_) => {}
         }
-        if !look(dev, at, STEP, &mut buf, found, all) {
-            for piece in (0..STEP as u64).step_by(SMALL_STEP).map(|piece| at + piece).take_while(|at| *at < size) {
-                if !look(dev, piece, SMALL_STEP, &mut buf, found, all) {
-                    found.unreadable += (size - piece).min(SMALL_STEP as u64);
+        if !look(dev, at, STEP, &mut buf, seen) {
+            for piece in (0..STEP as u64).step_by(small).map(|piece| at + piece).take_while(|at| *at < size) {
+                if !look(dev, piece, small, &mut buf, seen) {
+                    found.unreadable += (size - piece).min(small as u64);
                 }
             }
         }
@@ -147,7 +177,7 @@ fn sweep(dev: &dyn BlockDevice, found: &mut Scan, all: &mut Vec<Sighting>, tell:
 }
 
 /// Looks at the `len` bytes from `at` on. False: they cannot be read.
-fn look(dev: &dyn BlockDevice, at: u64, len: usize, buf: &mut [u8], found: &mut Scan, all: &mut Vec<Sighting>) -> bool {
+fn look(dev: &dyn BlockDevice, at: u64, len: usize, buf: &mut [u8], seen: &mut Seen) -> bool {
     let there = (dev.size_bytes() - at).min((len + SECTOR) as u64) as usize;
     let mut reads = |len: usize| dev.read_at(at, &mut buf[..len], BioFlags::META).is_ok();
     // The sector behind may be one that cannot be read.
@@ -166,13 +196,9 @@ fn look(dev: &dyn BlockDevice, at: u64, len: usize, buf: &mut [u8], found: &mut 
         }
         let mut damage = Vec::new();
         let sb = SuperBlock::parse(bytes, &SuperContext::default(), &mut |d| damage.extend(d.is_fatal().then_some(d)));
-        match sb {
-            Some(_) if all.len() == SIGHTINGS_MAX => found.more += 1,
-            Some(sb) => {
-                let (byte, group) = (at + place as u64, GroupNr(0));
-                all.push(Sighting { byte, group, sb, damage, descriptors: Descriptors::default() });
-            }
-            None => {}
+        if let Some(sb) = sb {
+            let (byte, group) = (at + place as u64, GroupNr(0));
+            seen.push(Sighting { byte, group, sb, damage, descriptors: Descriptors::default() });
         }
     }
     true
@@ -240,14 +266,18 @@ fn descriptors_behind(dev: &dyn BlockDevice, sb: &SuperBlock, group: GroupNr, by
 }
 
 /// Says which file system begins in another one. A single superblock inside of its own file system is a copy, if there
-/// are more or if it is another primary: a journal may have descriptors behind it, too.
+/// are more, or if it says that it is the primary and that file system has one or has descriptors: a journal may have
+/// descriptors behind it, too.
 fn nest(found: &mut Scan) {
     // By their starts, so that the last one around another is the nearest.
     let mut before: Vec<FileSystem> = Vec::new();
     for mut fs in std::mem::take(&mut found.filesystems) {
         let around = || before.iter().filter(|other| other.start < fs.start && fs.start - other.start < other.size());
         let has_primary = |fs: &FileSystem| fs.sightings.iter().any(|s| s.group.0 == 0);
-        let is_whole = |other: &FileSystem| other.sightings.len() > 1 || has_primary(other) && has_primary(&fs);
+        let has_descriptors = |fs: &FileSystem| fs.best().is_some_and(|best| best.descriptors.sound > 0);
+        let is_whole = |other: &FileSystem| {
+            other.sightings.len() > 1 || has_primary(&fs) && (has_primary(other) || has_descriptors(other))
+        };
         let is_own = |other: &FileSystem| other.uuid() == fs.uuid() && is_whole(other);
         if fs.sightings.len() == 1 && around().any(is_own) {
             found.strays.append(&mut fs.sightings);
@@ -317,17 +347,30 @@ mod tests {
             let bad = STEP as u64 + 8192;
             dev.inject(Fault::eio().range(bad..bad + 512));
             let found = scan(&dev, &mut |_| {});
-            assert_eq!((found.strays.len(), found.unreadable), (1, 4096), "{place}");
+            assert_eq!((found.strays.len(), found.unreadable), (1, 512), "{place}");
             assert_eq!(found.strays[0].byte, place);
         }
     }
 
     #[test]
     fn more_superblocks_than_are_kept_are_counted() {
-        let many = SIGHTINGS_MAX as u64 + 3;
+        let many = PRIMARIES_MAX as u64 + 3;
         let (_file, dev) = file(many << 10, 0, &superblock().repeat(many as usize));
         let found = scan(&dev, &mut |_| {});
         let kept: usize = found.filesystems.iter().map(|fs| fs.sightings.len()).sum();
-        assert_eq!((kept + found.strays.len(), found.more), (SIGHTINGS_MAX, 3));
+        assert_eq!((kept + found.strays.len(), found.more), (PRIMARIES_MAX, 3));
+    }
+
+    #[test]
+    fn copies_in_a_long_journal_leave_room_for_backups() {
+        let mut copies = superblock().repeat(PRIMARIES_MAX + 1);
+        let mut backup = superblock();
+        // s_block_group_nr.
+        backup[90] = 1;
+        copies.extend(backup);
+        let (_file, dev) = file(copies.len() as u64, 0, &copies);
+        let found = scan(&dev, &mut |_| {});
+        let kept = found.filesystems.iter().flat_map(|fs| &fs.sightings).chain(&found.strays);
+        assert_eq!(kept.filter(|s| !is_primary(&s.sb)).count(), 1);
     }
 }

@@ -77,11 +77,11 @@ impl Parts {
     fn join(&self, mut home: Completion, copies: Vec<(u64, LogCopy, Completion)>) -> Completion {
         let BioData::Read(buf) = &mut home.data else { return home };
         for (at, copy, done) in copies {
-            let BioData::Read(mut data) = done.data else { continue };
-            self.copying.fetch_sub(data.len(), Ordering::Relaxed);
             if home.result.is_ok() {
                 home.result = done.result;
             }
+            let BioData::Read(mut data) = done.data else { continue };
+            self.copying.fetch_sub(data.len(), Ordering::Relaxed);
             copy.restore(&mut data);
             overlay(buf, home.offset, &data, at);
         }

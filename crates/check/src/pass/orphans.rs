@@ -64,8 +64,9 @@ fn file_inode(check: &Check) -> Option<(u32, InodeDesc)> {
 /// Inodes read one after the other, each with its neighbours in the table: orphans of one directory lie side by side.
 struct Tables<'a> {
     check: &'a Check,
-    /// Pieces of inode tables, by their first block.
-    chunks: HashMap<u64, Vec<u8>>,
+    /// Pieces of inode tables, by their group and the blocks in front of them in the table: tables that overlap, which
+    /// is damage, are cut at different places.
+    chunks: HashMap<(u32, u32), Vec<u8>>,
     /// Bytes that may still be read for neighbours: a list that jumps from group to group reads no more than all
     /// tables.
     budget: u64,
@@ -80,15 +81,15 @@ impl Tables<'_> {
     fn inode(&mut self, ino: u32) -> Option<InodeDesc> {
         let (check, bits) = (self.check, self.check.geo.block_bits);
         let place = check.geo.inode_location(InodeNr(ino)).ok()?;
-        let table = check.descs.get(place.group.0 as usize)?.inode_table;
+        let table =
+            check.descs.get(place.group.0 as usize).map(|desc| desc.inode_table).filter(|table| table.0 != 0)?;
         let span = (CHUNK_BYTES >> bits).max(1);
         let skipped = place.table_block / span * span;
-        let first = table.0 + u64::from(skipped);
-        if !self.chunks.contains_key(&first) {
+        let (key, first) = ((place.group.0, skipped), table.0 + u64::from(skipped));
+        if !self.chunks.contains_key(&key) {
             let bytes = u64::from(span.min(check.geo.inode_table_blocks - skipped)) << bits;
             let mut chunk = vec![0; bytes as usize];
-            let is_spared = table.0 == 0 || bytes > self.budget;
-            if is_spared || check.device.read_at(first << bits, &mut chunk, BioFlags::META).is_err() {
+            if bytes > self.budget || check.device.read_at(first << bits, &mut chunk, BioFlags::META).is_err() {
                 return inode(check, ino);
             }
             check.count_read(bytes);
@@ -96,10 +97,11 @@ impl Tables<'_> {
             if self.chunks.len() >= CHUNKS_MAX {
                 self.chunks.clear();
             }
-            self.chunks.insert(first, chunk);
+            self.chunks.insert(key, chunk);
         }
         let at = ((place.table_block - skipped) as usize) << bits;
-        InodeDesc::parse(&self.chunks[&first][at + place.offset..], InodeNr(ino), &check.geo).ok()
+        let bytes = self.chunks.get(&key)?.get(at + place.offset..)?;
+        InodeDesc::parse(bytes, InodeNr(ino), &check.geo).ok()
     }
 }
 

@@ -185,6 +185,8 @@ pub struct Out {
     dedup_at: usize,
     pub tallies: Vec<Tally>,
     pub sums: Vec<(u32, Sums)>,
+    /// Tallies of inodes of which blocks are walked for another one.
+    partial: Vec<u32>,
     pub pieces: Vec<Piece>,
     /// Tallies that are judged when all attributes have been read.
     late: Vec<Tally>,
@@ -205,6 +207,15 @@ pub struct Out {
 }
 
 impl Out {
+    /// Where there are very many nodes, keeps one pointer to each block, the smallest.
+    fn limit_nodes(&mut self) {
+        if self.nodes.len() >= self.dedup_at.max(NODES_BEFORE_DEDUP) {
+            dedup(&mut self.nodes, &mut self.partial);
+            // Where most of them are different, sorting them again and again would cost their number squared.
+            self.dedup_at = 2 * self.nodes.len();
+        }
+    }
+
     /// Adds to what is known of a map.
     fn add(&mut self, tally: u32, sums: Sums) {
         if let Some(tally) = self.tallies.get_mut(tally as usize) {
@@ -279,16 +290,12 @@ impl Walker<'_> {
     pub fn descend(&mut self, node: Node) {
         self.out.nodes.push(node);
         self.out.descents += 1;
-        if self.out.nodes.len() >= self.out.dedup_at.max(NODES_BEFORE_DEDUP) {
-            dedup(&mut self.out.nodes, &mut self.out.sums);
-            // Where most of them are different, sorting them again and again would cost their number squared.
-            self.out.dedup_at = 2 * self.out.nodes.len();
-        }
+        self.out.limit_nodes();
     }
 }
 
 /// Keeps one pointer to each block, the smallest. The inodes of the others are known only in part.
-fn dedup(nodes: &mut Vec<Node>, sums: &mut Vec<(u32, Sums)>) {
+fn dedup(nodes: &mut Vec<Node>, partial: &mut Vec<u32>) {
     nodes.sort_unstable();
     nodes.dedup_by(|node, kept| {
         let same = node.block == kept.block;
@@ -296,13 +303,14 @@ fn dedup(nodes: &mut Vec<Node>, sums: &mut Vec<(u32, Sums)>) {
             if node.tally == kept.tally {
                 kept.times = kept.times.saturating_add(node.times);
             }
-            let partial = (node.tally, Sums { partial: true, ..Sums::default() });
-            if sums.last() != Some(&partial) {
-                sums.push(partial);
+            if partial.last() != Some(&node.tally) {
+                partial.push(node.tally);
             }
         }
         same
     });
+    partial.sort_unstable();
+    partial.dedup();
 }
 
 /// Bytes of inode tables that are read before the blocks of their maps: what is known of maps that are not walked yet
@@ -372,14 +380,18 @@ fn batch(runs: &mut Peekable<impl Iterator<Item = Run>>, most: u64, weight: impl
 fn levels(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
     loop {
         let mut nodes = std::mem::take(&mut all.nodes);
-        dedup(&mut nodes, &mut all.sums);
+        all.dedup_at = 0;
+        dedup(&mut nodes, &mut all.partial);
         nodes.retain(|node| {
             let again = check.claims.descended.set(node.block);
-            if again {
-                all.sums.push((node.tally, Sums { partial: true, ..Sums::default() }));
+            if again && all.partial.last() != Some(&node.tally) {
+                all.partial.push(node.tally);
             }
             !again
         });
+        for tally in std::mem::take(&mut all.partial) {
+            all.add(tally, Sums { partial: true, ..Sums::default() });
+        }
         for (tally, sums) in std::mem::take(&mut all.sums) {
             all.add(tally, sums);
         }
@@ -434,12 +446,29 @@ fn found(mode: Mode, out: &mut Out) {
     }
 }
 
-/// The inode tables, as far as they have been used.
+/// The inode tables, as far as they have been used. Where tables overlap, which is damage, so many are read that no
+/// more blocks come twice than the device has.
 fn table_runs(check: &Check) -> Vec<Run> {
     let geo = &check.geo;
     let most = (RUN_BYTES >> geo.block_bits).max(1);
+    let mut groups: Vec<usize> = (0..check.descs.len()).collect();
+    groups.sort_by_key(|group| check.descs[*group].inode_table);
+    let (mut end, mut room) = (0, check.device.size_bytes() >> geo.block_bits);
+    groups.retain(|group| {
+        let desc = &check.descs[*group];
+        let blocks = u64::from(inodes_read(geo, desc).div_ceil(geo.inodes_per_block()));
+        let first = desc.inode_table.0;
+        let again = end.min(first + blocks).saturating_sub(first);
+        if again > room {
+            return false;
+        }
+        (end, room) = (end.max(first + blocks), room - again);
+        true
+    });
+    groups.sort_unstable();
     let mut runs = Vec::new();
-    for (group, desc) in check.descs.iter().enumerate() {
+    for group in groups {
+        let desc = &check.descs[group];
         let blocks = u64::from(inodes_read(geo, desc).div_ceil(geo.inodes_per_block()));
         let mut at = 0;
         while at < blocks {
@@ -459,6 +488,8 @@ fn take(all: &mut Out, out: Out, fresh: bool) {
     let (mut nodes, mut pieces) = (out.nodes, out.pieces);
     nodes.iter_mut().for_each(|node| node.tally += base);
     append(&mut all.nodes, nodes);
+    all.partial.extend(out.partial.into_iter().map(|tally| tally + base));
+    all.limit_nodes();
     for (tally, sums) in out.sums {
         all.add(tally + base, sums);
     }

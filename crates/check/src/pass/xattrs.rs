@@ -312,7 +312,7 @@ pub fn blocks(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
             in_block(walker, *first, *count, block);
             let from = seeking.partition_point(|one| one.block < first.block);
             let nr = BlockNr(first.block);
-            let context = seeking[from..].first().and_then(|_| {
+            let context = seeking.get(from).filter(|one| one.block == first.block).and_then(|_| {
                 let scan = self::first(
                     |mut sink| _ = scan_block(block, nr, &rules(check), &mut sink),
                     |entry| entry.name == CONTEXT,

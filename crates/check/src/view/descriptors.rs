@@ -39,13 +39,13 @@ pub fn read(device: &dyn BlockDevice, sb: &SuperBlock, sink: &mut Sink) -> Resul
         }
         let mut bytes = vec![0; count as usize * size];
         if device.read_at(first.0 << geometry.block_bits, &mut bytes, BioFlags::META).is_err() {
-            sink.push(Finding::new(
-                Problem::Unreadable,
-                Place::Blocks(first),
-                bytes.len() as u64,
-                first.0 * size as u64,
-            ));
-            bytes.fill(0);
+            for (block, bytes) in (first.0..).zip(bytes.chunks_mut(size)) {
+                let byte = block << geometry.block_bits;
+                if device.read_at(byte, bytes, BioFlags::META).is_err() {
+                    bytes.fill(0);
+                    sink.push(Finding::new(Problem::Unreadable, Place::Blocks(BlockNr(block)), size as u64, byte));
+                }
+            }
         }
         for (at, block) in bytes.chunks(size).enumerate() {
             let table_index = index + at as u32;

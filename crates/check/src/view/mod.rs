@@ -14,12 +14,12 @@ mod super_block;
 use std::sync::Arc;
 
 use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::Damage;
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::{
     SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, SuperContext, SuperDamage, find_backup,
 };
+use extant_ondisk::{BlockNr, Damage};
 
 use crate::Options;
 use crate::error::{Error, Result};
@@ -33,8 +33,10 @@ const UNCHECKED: [(RoCompat, &str); 2] =
 
 /// File systems of so many blocks are believed in, even if the device ends before (64 MiB for their bitmaps), ...
 const BELIEVED_BLOCKS: u64 = 1 << 28;
-/// ... and so are larger ones of so many times the device's blocks.
+/// ... and so are larger ones of so many times the device's blocks. The same holds for groups ...
 const BELIEVED_TIMES: u64 = 16;
+/// ... but for this number of them, each of which takes some hundred bytes.
+const BELIEVED_GROUPS: u64 = 1 << 17;
 
 /// What is checked.
 pub struct View {
@@ -105,28 +107,31 @@ impl View {
         let before = notes.len();
         let replayed = journal::replayed(device, sb, sink, notes);
         let changed = notes[before..].iter().any(|note| matches!(note, Note::Replayed { .. }));
-        if changed
-            && !backup
-            && let Ok(Some(newer)) = Copy::read(&*replayed, copy.offset, options)
-        {
+        if changed && !backup {
             // The log may hold a newer superblock. If it cannot be used, the check goes on with the older one.
-            if newer.is_sound() {
-                copy = newer;
-            } else {
-                newer.report(sink, is_refused);
+            match Copy::read(&*replayed, copy.offset, options) {
+                Ok(Some(newer)) if newer.is_sound() => copy = newer,
+                Ok(Some(newer)) => newer.report(sink, is_refused),
+                Ok(None) => sink.push(Finding::at(Problem::SbCorrupt, Place::Volume)),
+                Err(_) => {
+                    let place = Place::Blocks(BlockNr(copy.offset >> sb.block_bits));
+                    sink.push(Finding::new(Problem::Unreadable, place, SUPERBLOCK_SIZE as u64, copy.offset));
+                }
             }
         }
         copy.report(sink, |_| true);
         let Some(mut sb) = copy.sb else { return Ok(None) };
         let whole = device.size_bytes() >> sb.block_bits;
-        if sb.blocks_count > BELIEVED_BLOCKS.max(whole.saturating_mul(BELIEVED_TIMES)) {
+        let groups = whole.saturating_sub(sb.first_data_block) / u64::from(sb.blocks_per_group);
+        if sb.blocks_count > BELIEVED_BLOCKS.max(whole.saturating_mul(BELIEVED_TIMES))
+            || u64::from(sb.group_count) > BELIEVED_GROUPS.max(groups.saturating_mul(BELIEVED_TIMES))
+        {
             // Memory is not taken on the word of the superblock alone. Otherwise, blocks behind the device's end are
             // reported like others that cannot be read.
-            let groups = (whole.saturating_sub(sb.first_data_block) / u64::from(sb.blocks_per_group)) as u32;
             if groups == 0 {
                 return Ok(None);
             }
-            sb.cut_to(groups);
+            sb.cut_to(groups as u32);
         }
         let unchecked: Vec<&str> =
             UNCHECKED.iter().filter(|(bit, _)| sb.ro_compat().contains(*bit)).map(|(_, name)| *name).collect();

@@ -50,12 +50,13 @@ fn maps_reserved(device: &dyn BlockDevice, sb: &SuperBlock, inode: &InodeDesc) -
         return false;
     }
     let read = |first: BlockNr, blocks: u32| {
-        let mut bytes = vec![0; (blocks as usize) << geometry.block_bits];
-        let last = BlockNr(first.0 + u64::from(blocks.saturating_sub(1)));
-        let read = geometry.contains(first)
-            && geometry.contains(last)
-            && device.read_at(first.0 << geometry.block_bits, &mut bytes, BioFlags::META).is_ok();
-        read.then_some(bytes)
+        let at = first.0 << geometry.block_bits;
+        let len = u64::from(blocks) << geometry.block_bits;
+        if !geometry.contains_range(first, blocks.into()) || at + len > device.size_bytes() {
+            return None;
+        }
+        let mut bytes = vec![0; len as usize];
+        device.read_at(at, &mut bytes, BioFlags::META).ok().map(|()| bytes)
     };
     let Some(pointers) = read(double, 1) else { return false };
     let mut used: Vec<u32> = (0..pointers.len() / 4).filter_map(|slot| indirect::pointer(&pointers, slot)).collect();

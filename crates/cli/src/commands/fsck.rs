@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
@@ -24,7 +25,7 @@ use crate::args::{FsckArgs, ImageArgs};
 use crate::beside;
 use crate::failure::{Failure, Result, warn};
 use crate::record::escaped;
-use crate::text::Output;
+use crate::text::{Output, argument};
 
 /// Damage that was left as it is.
 const UNCORRECTED: u8 = 4;
@@ -63,7 +64,8 @@ pub fn run(args: &FsckArgs) -> Result<()> {
         now: clock.wall().sec,
         progress: args.progress.map(|fd| progress(fd, &name)).transpose()?,
     };
-    let search = format!("'extant info --scan {name}' looks for superblocks and backups everywhere");
+    let whole = argument(spec.path.as_os_str().as_bytes(), "");
+    let search = format!("\"extant info --scan {whole}\" looks for superblocks and backups everywhere");
     let failed = |e: extant_check::Error| match e {
         extant_check::Error::NoSuperblock { .. } | extant_check::Error::BadSuperblock { .. } => {
             Failure::new(OPERATIONAL, format!("{e}; {search}"))

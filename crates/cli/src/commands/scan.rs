@@ -22,13 +22,19 @@ use crate::failure::{Failure, Result, warn};
 use crate::image::{self, ImageSpec};
 use crate::record::escaped;
 use crate::size::human;
-use crate::text::{self, Output, shown};
+use crate::text::{self, Output, argument};
 
 pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
+    if how.sb.is_some() || how.rescue {
+        let message = "--scan looks for all superblocks and repairs nothing: it takes neither --sb nor --rescue";
+        return Err(Failure::usage(message));
+    }
     let spec = how.spec(&args.image);
     let whole = look(&spec)?;
     let (base, len) = place(&spec)?;
-    let len = len.unwrap_or(whole.size_bytes() - base);
+    let len = len.unwrap_or(whole.size_bytes().saturating_sub(base));
+    // An image that was cut may end anywhere.
+    let len = len - len % u64::from(whole.limits().logical_block);
     // A damaged table is no reason not to look for what it listed.
     let table = partition_table(&*whole).unwrap_or_else(|e| {
         warn(&e.to_string());
@@ -151,19 +157,22 @@ impl Answer<'_> {
         Ok(())
     }
 
+    /// The partition that begins where the file system does and holds all of it, but for less than a block.
     fn partition(&self, fs: &FileSystem) -> Option<u32> {
+        const PART_OF_A_BLOCK: u64 = 4096;
         let start = self.base + fs.start;
-        self.table.partitions.iter().find(|p| p.start == start).map(|p| p.number)
+        let holds = |len: u64| len.saturating_add(PART_OF_A_BLOCK) > fs.size();
+        self.table.partitions.iter().find(|p| p.start == start && holds(p.len)).map(|p| p.number)
     }
 
     /// What checks and mounts it by its best superblock.
     fn commands(&self, fs: &FileSystem, best: &Sighting) -> [String; 3] {
         let (start, path) = (self.base + fs.start, self.spec.path.as_os_str().as_bytes());
         let offset = if start > 0 { format!("?offset={start}") } else { String::new() };
-        let (image, e2fsck) = (shown(path), quoted(&format!("{}{offset}", shown(path))));
+        let e2fsck = argument(path, &offset);
         let part = match self.partition(fs) {
-            Some(number) => quoted(&format!("{image}@{number}")),
-            None => quoted(&format!("{image}{offset}")),
+            Some(number) => argument(path, &format!("@{number}")),
+            None => e2fsck.clone(),
         };
         let (block, size) = (best.block().0, best.sb.block_size);
         let kib = (best.byte - fs.start) >> 10;
@@ -226,24 +235,17 @@ fn damage(sighting: &Sighting) -> Vec<String> {
     sighting.damage.iter().map(ToString::to_string).collect()
 }
 
-/// A word for a shell.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_./@%+=:,-".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_word_with_signs_of_the_shell_is_quoted() {
-        assert_eq!(quoted("a/b-1.img@2"), "a/b-1.img@2");
-        assert_eq!(quoted("a.img?offset=512"), "'a.img?offset=512'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
+    fn the_name_of_an_image_reaches_a_command_as_it_is() {
+        let argument = |path: &[u8], part| argument(path, part);
+        assert_eq!(argument(b"a/b-1.img", "@2"), "a/b-1.img@2");
+        assert_eq!(argument(b"a.img", "?offset=512"), "'a.img?offset=512'");
+        assert_eq!(argument(b"it's", ""), r"'it'\''s'");
+        assert_eq!(argument(b"-x.img", ""), "./-x.img");
+        assert_eq!(argument(b"\xe4\t'.img", "@1"), r"$'\xe4\x09\'.img@1'");
     }
 }

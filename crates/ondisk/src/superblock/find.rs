@@ -1,4 +1,4 @@
-//! Where superblocks and their backups are, for whoever does not know the layout yet.
+//! Where superblocks and their backups are, while the layout is not known yet.
 //!
 //! Main functions: [`find`] gives the primary or a backup; [`find_backup`] walks the usual places
 //! ([`backup_candidates`]); [`backup_at`] says whether a layout has a backup at a byte, and [`find_start`] where a file
@@ -64,6 +64,8 @@ const GUESSES_MAX: usize = 40;
 const GUESSED_GROUP_MAX: u32 = 8192;
 /// `s_block_group_nr` has 16 bits.
 const GROUP_NUMBERS: usize = 1 << 16;
+/// What mke2fs writes for all groups that have a larger number.
+const GROUP_NUMBER_MAX: u32 = u16::MAX as u32;
 /// Groups of the same number that are tried.
 const SAME_NUMBER_MAX: usize = 64;
 
@@ -83,7 +85,9 @@ pub fn find_start(sb: &SuperBlock, byte: u64) -> impl Iterator<Item = Start> + '
     let number = u32::from(sb.raw().s_block_group_nr.get());
     let named = (number..sb.group_count).step_by(GROUP_NUMBERS).take(SAME_NUMBER_MAX).map(GroupNr);
     let named = named.filter(|group| sb.has_super_backup(*group));
-    let named = named.filter(move |group| number > 0 || group.0 == 0).map(|group| (group, false));
+    let last = if number == GROUP_NUMBER_MAX { usize::MAX } else { 0 };
+    let large = sb.backup_groups().take(last).filter(|group| group.0 > GROUP_NUMBER_MAX).take(SAME_NUMBER_MAX);
+    let named = named.chain(large).filter(move |group| number > 0 || group.0 == 0).map(|group| (group, false));
     let last = if number == 0 { sb.group_count.min(GUESSED_GROUP_MAX) } else { 0 };
     let guessed = (1..last).map(GroupNr).filter(|group| sb.has_super_backup(*group));
     let guessed = guessed.take(GUESSES_MAX).map(|group| (group, true));
