@@ -89,8 +89,9 @@ impl BlockClaim {
         &self.dev
     }
 
-    /// Lets go of it for `mount`. Should that fail, the file system is unmounted, unless it is only read. Whoever was faster may have the
-    /// device, or have had it: then nothing more is written to it, and a mount that is there is dropped again.
+    /// Lets go of it for `mount`. Should that fail, the file system is unmounted, unless it is only read. Somebody who
+    /// was faster may have the device, or have had it: then nothing more is written to it, and a mount that is there is
+    /// dropped again.
     ///
     /// # Errors
     /// See [`NotLent`].
