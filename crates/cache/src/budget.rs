@@ -346,12 +346,19 @@ mod tests {
         owner: std::sync::OnceLock<OwnerId>,
         frames: Vec<FrameCell>,
         in_use: AtomicBool,
+        /// Until it has been asked so often, another thread has the locks.
+        busy_until: AtomicU64,
         asked: AtomicU64,
+        unwritten: AtomicU64,
+        wanted: AtomicU64,
     }
 
     impl FrameOwner for Pages {
         fn try_free(&self, key: Key, id: FrameId) -> Tried {
-            self.asked.fetch_add(1, Ordering::Relaxed);
+            let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+            if asked < self.busy_until.load(Ordering::Relaxed) {
+                return Tried::Busy;
+            }
             if self.in_use.load(Ordering::Relaxed) {
                 return Tried::InUse;
             }
@@ -360,14 +367,29 @@ mod tests {
             self.budget.uncharge(PAGE);
             Tried::Freed
         }
+
+        fn want_written(&self, bytes: u64) {
+            self.wanted.fetch_add(bytes, Ordering::Relaxed);
+        }
+
+        fn unwritten(&self) -> u64 {
+            self.unwritten.load(Ordering::Relaxed)
+        }
     }
 
     impl Pages {
         fn new(budget: &Arc<Budget>) -> Arc<Pages> {
             let frames = (0..20_000).map(|_| FrameCell::default()).collect();
-            let (in_use, asked) = (AtomicBool::new(false), AtomicU64::new(0));
-            let pages = Pages { budget: budget.clone(), owner: std::sync::OnceLock::new(), frames, in_use, asked };
-            let pages = Arc::new(pages);
+            let pages = Arc::new(Pages {
+                budget: budget.clone(),
+                owner: std::sync::OnceLock::new(),
+                frames,
+                in_use: AtomicBool::new(false),
+                busy_until: AtomicU64::new(0),
+                asked: AtomicU64::new(0),
+                unwritten: AtomicU64::new(0),
+                wanted: AtomicU64::new(0),
+            });
             let weak: Weak<Pages> = Arc::downgrade(&pages);
             pages.owner.set(budget.reclaim().register(Class::Data, weak)).expect("once");
             pages
@@ -515,6 +537,33 @@ mod tests {
             assert!(budget.reclaim().direct.get() > 0, "{}", policy.name());
             assert!(budget.peak() <= budget.limit() + 64 * PAGE, "{}: {}", policy.name(), budget.peak());
         }
+    }
+
+    /// While the thread has the locks of all that a caller would free, the caller goes on once the thread has let go.
+    #[test]
+    fn a_caller_above_the_limit_waits_for_the_thread_that_has_the_locks() {
+        let budget = Budget::new(4 << 20);
+        let pages = Pages::new(&budget);
+        let _thread = budget.begin_thread();
+        for n in 0..budget.limit() / PAGE {
+            pages.add(n, State::CLEAN);
+        }
+        budget.charge(64 * PAGE);
+        // A step asks for so many frames.
+        pages.busy_until.store(pages.asked.load(Ordering::Relaxed) + 32, Ordering::Relaxed);
+        budget.relieve();
+        assert!(!budget.over_limit(), "{} bytes of {}", budget.used(), budget.limit());
+    }
+
+    #[test]
+    fn memory_is_dirty_while_any_owner_has_something_to_write_and_all_are_asked_for_it() {
+        let budget = Budget::new(4 << 20);
+        let (first, second) = (Pages::new(&budget), Pages::new(&budget));
+        assert!(!budget.is_dirty());
+        second.unwritten.store(PAGE, Ordering::Relaxed);
+        assert!(budget.is_dirty());
+        budget.wait_for_writes(PAGE, Duration::ZERO);
+        assert_eq!([&first, &second].map(|pages| pages.wanted.load(Ordering::Relaxed)), [PAGE, PAGE]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which clusters belong to somebody: flat bitmaps that all threads set at once.
+//! Which clusters are in use: flat bitmaps that all threads set at once.
 //!
 //! Main types: [`Bits`] (a bitmap), [`Sparse`] (one with few bits set), [`Claims`] (what is claimed, and what more than
 //! once). A claim knows no owner; the owners of what was claimed twice are found by walking all maps a second time.

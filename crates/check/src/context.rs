@@ -44,7 +44,7 @@ pub struct Check {
     pub progress: Option<Progress>,
     /// Encrypted inodes and what their policies hash to, sorted; known after the walk.
     policies: OnceLock<Vec<(u32, u32)>>,
-    /// What the waves have found.
+    /// Findings of the waves.
     findings: Mutex<Sink>,
     reads: AtomicU64,
     read_bytes: AtomicU64,
@@ -87,7 +87,7 @@ impl Check {
         }
     }
 
-    /// What the waves have found so far.
+    /// Takes the findings of the waves so far.
     pub fn found(&self) -> Sink {
         std::mem::take(&mut *self.findings.lock())
     }

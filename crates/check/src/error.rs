@@ -25,7 +25,7 @@ pub enum Error {
     Memory {
         /// [`extant_block::BlockDevice::name`].
         device: String,
-        /// What could not be had.
+        /// The bytes that the system did not give.
         bytes: u64,
     },
     /// The system gives no more threads.

@@ -12,7 +12,7 @@ use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
 use crate::problem::Problem;
 
-/// What a quota file counts.
+/// A quantity that a quota file counts for an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UsageOf {
     /// Bytes of blocks.
@@ -49,7 +49,7 @@ pub enum Place {
         file: InodeNr,
         /// The user, group or project.
         id: u32,
-        /// What is counted.
+        /// The quantity.
         of: UsageOf,
     },
     /// In what an inode maps.

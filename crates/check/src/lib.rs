@@ -53,7 +53,7 @@ pub struct Options {
     pub progress: Option<Progress>,
 }
 
-/// Told of how far a check is: the pass (1 to 5), how much of it is done, and how much there is.
+/// A function that is called as a check goes on: with the pass (1 to 5), how much of it is done, and how much there is.
 #[derive(Clone)]
 pub struct Progress(pub Arc<dyn Fn(u32, u64, u64) + Send + Sync>);
 

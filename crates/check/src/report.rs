@@ -66,7 +66,8 @@ impl Sink {
         }
     }
 
-    /// Changes the values of what is kept, by which no two findings are told apart.
+    /// Changes the values of the findings that are kept. Findings that differ in nothing else would become equal: the
+    /// caller sees to it that there are none.
     pub fn amend(&mut self, change: impl Fn(&mut Finding)) {
         for kept in self.kept.values_mut() {
             let mut findings = std::mem::take(&mut kept.findings).into_vec();

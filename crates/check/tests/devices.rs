@@ -5,7 +5,7 @@ use std::sync::Arc;
 use extant_block::BlockDevice;
 use extant_block::device::{Fault, FaultyDevice, MemDevice, OffsetDevice};
 use extant_check::{Options, Place, Problem, Report, check};
-use extant_ondisk::BlockNr;
+use extant_ondisk::{BlockNr, GroupNr};
 use extant_testkit::damage::Image;
 use extant_testkit::oracle::{MkfsOptions, make_image};
 
@@ -40,6 +40,22 @@ fn a_block_that_cannot_be_read_is_listed_and_the_rest_is_checked() {
     let unreadable: Vec<_> = report.findings.iter().filter(|finding| finding.problem == Problem::Unreadable).collect();
     assert_eq!(unreadable.iter().map(|finding| finding.place).collect::<Vec<_>>(), [Place::Blocks(BlockNr(lost))]);
     assert!(report.complete && report.count(Problem::BadRefCount) > 0, "{:?}", report.counts);
+}
+
+#[test]
+fn descriptors_beside_a_block_that_cannot_be_read_are_used() {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut options = MkfsOptions::new("ext4", 256 << 20);
+    // Sixteen descriptors a block, from block 2 on.
+    options.extra_args = ["-b", "1024", "-O", "64bit"].map(str::to_owned).into();
+    let device =
+        FaultyDevice::new(Arc::new(MemDevice::load(&make_image(dir.path(), &options).expect("made")).expect("loaded")));
+    device.inject(Fault::eio().range(3 << 10..4 << 10));
+    let report = checked(Arc::new(device));
+    let of = |problem| report.findings.iter().filter(move |finding| finding.problem == problem);
+    assert_eq!(of(Problem::Unreadable).map(|finding| finding.place).collect::<Vec<_>>(), [Place::Blocks(BlockNr(3))]);
+    let groups: Vec<_> = of(Problem::BbNotGroup).map(|finding| finding.place).collect();
+    assert_eq!(groups, (16..32).map(|group| Place::Group(GroupNr(group))).collect::<Vec<_>>());
 }
 
 /// The image's first bytes, with a wrong link count in them.

@@ -137,3 +137,22 @@ fn a_node_of_extents_is_read_once_however_many_entries_lead_to_it() {
     let nodes = [&[upper, middle, leaf, circle, own], many].concat();
     assert_read_once_a_walk(&nodes, edit.finish());
 }
+
+#[test]
+fn an_inode_table_is_not_read_for_every_group_that_names_it() {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut options = MkfsOptions::new("ext4", 1 << 30);
+    // 128 groups with tables of 512 KiB.
+    let features = "flex_bg,^uninit_bg,^metadata_csum,^has_journal";
+    options.extra_args = ["-b", "1024", "-I", "256", "-N", "262144", "-O", features].map(str::to_owned).into();
+    let mut edit = Edit::new(&MemDevice::load(&make_image(dir.path(), &options).expect("made")).expect("loaded"));
+    let table = edit.group_desc(0).bg_inode_table_lo.get();
+    for group in 1..edit.groups() {
+        edit.group_copies(group, |raw| raw.bg_inode_table_lo.set(table));
+    }
+    let (report, times) = checked(edit.finish());
+    assert!(report.complete && report.is_damaged(), "{:?}", report.counts);
+    let most = times.values().max().copied().unwrap_or(0);
+    // 16 MiB are 32 tables, and there is a second walk, for the owners.
+    assert!((60..80).contains(&most), "a block is read {most} times");
+}

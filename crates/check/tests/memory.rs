@@ -280,3 +280,42 @@ fn threads_have_no_findings_of_their_own() {
         assert!(peak <= most, "{peak} bytes with {threads} threads, bound {most}");
     }
 }
+
+/// Many files whose maps lead to the same blocks of pointers.
+fn files_with_the_same_pointers(count: u32) -> MemDevice {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut options = MkfsOptions::new("ext2", 64 << 20);
+    let inodes = (count + 4096).to_string();
+    options.extra_args = ["-b", "4096", "-I", "128", "-N", &inodes, "-O", "^resize_inode"].map(str::to_owned).into();
+    let mut edit = Edit::new(&MemDevice::load(&make_image(dir.path(), &options).expect("made")).expect("loaded"));
+    let first = edit.free_ino();
+    let blocks = edit.free_blocks(count as usize + 1024);
+    let (shared, own) = blocks.split_at(1024);
+    for (ino, block) in (first..first + count).zip(own) {
+        edit.inode(ino, |inode| {
+            inode.i_mode.set(0o100_644);
+            inode.i_links_count.set(1);
+            set_word(&mut inode.i_block, 13 * 4, *block as u32);
+        });
+        edit.block(*block, |bytes| {
+            for (slot, to) in shared.iter().enumerate() {
+                set_word(bytes, slot * 4, *to as u32);
+            }
+        });
+    }
+    edit.finish()
+}
+
+#[test]
+fn pointers_of_files_to_the_same_blocks_take_no_memory_each() {
+    let _alone = ALONE.lock();
+    let device: Arc<dyn BlockDevice> = Arc::new(files_with_the_same_pointers(4096));
+    for threads in [1, 8] {
+        let (report, peak) = checked_device(device.clone(), threads);
+        // Four million pointers lead to a thousand blocks.
+        assert!(report.count(Problem::DupBlock) > 1_000_000, "{:?}", report.counts);
+        let findings = 2 * report.findings.len() * size_of::<Finding>();
+        let most = (16 << 20) + report.totals.blocks / 4 + 8 * report.totals.inodes + findings as u64;
+        assert!(peak <= most, "{peak} bytes with {threads} threads, bound {most}");
+    }
+}

@@ -231,7 +231,16 @@ fn copies_in_a_journal(group_blocks: &str, groups: &[u64]) {
     let found = scan(&image);
     let [one] = &list(&found, "filesystems")[..] else { panic!("{found}") };
     assert_eq!(numbers(list(one, "superblocks"), "group"), groups);
-    assert_eq!(numbers(list(&found, "copies"), "byte"), [20, 30].map(|n| (block + n) * 4096 + 1024));
+    let copies = [20, 30].map(|n| (block + n) * 4096 + 1024);
+    assert_eq!(numbers(list(&found, "copies"), "byte"), copies);
+    // The same where a backup is all that is left.
+    if groups.len() > 1 {
+        zero(&image, 0, 4096);
+        let found = scan(&image);
+        let [one] = &list(&found, "filesystems")[..] else { panic!("{found}") };
+        assert_eq!((&one["start"], numbers(list(one, "superblocks"), "group")), (&0.into(), groups[1..].to_vec()));
+        assert_eq!(numbers(list(&found, "copies"), "byte"), copies);
+    }
 }
 
 /// Kernels before 5.18 write the number 0 into all copies when they resize.

@@ -2,9 +2,9 @@
 //!
 //! Main types: [`BlockClaim`], and [`Tenant`], the file system on the device. Such a device is opened exclusively by us
 //! while a replay may write, then by the kernel for as long as it is mounted. Where there is no mount in the end, or it
-//! ends by force, there is more to write and the claim is nobody's: it is only written to once it is claimed again, and
-//! left as it is if it is somebody else's by then. While that is not known, a [`GateDevice`] keeps back what would be
-//! written.
+//! ends by force, there is more to write and no process holds the claim: the device is only written to once it is
+//! claimed again, and is left as it is if another process has claimed it by then. While that is not known, a
+//! [`GateDevice`] keeps back what would be written.
 //!
 //! What it does not do: image files, which have locks; a claim that ends as it should, with the mount.
 //!

@@ -84,8 +84,8 @@ impl Holder {
         Holder { mounts, kernel, processes: processes(&path) }
     }
 
-    /// Who has a partition of a disk of several, if anybody: one that nobody has locked or mounted is nobody's, whoever
-    /// has another one.
+    /// The processes and mounts that have this partition of a disk. `None`: it is neither locked nor mounted, whatever
+    /// is with the disk's other partitions.
     pub fn of_partition(spec: &ImageSpec) -> Option<Holder> {
         let spec = spec.clone().resolved();
         let (start, len) = place(&spec).ok()?;

@@ -32,7 +32,7 @@ pub struct Access {
     pub read_only: bool,
     /// Whether the host's page cache stands in between.
     pub io: IoMode,
-    /// What carries out requests that nobody waits for.
+    /// The engine that carries out requests which do not block their caller.
     pub engine: Engine,
     /// Claim a block device (O_EXCL).
     pub exclusive: bool,
@@ -309,8 +309,8 @@ fn no_loop_device(spec: &ImageSpec, offset: u64, len: Option<u64>) -> Result<()>
     }
 }
 
-/// That no loop device could write to the image file of a mount. Its name is whatever whoever mounted it said: anything
-/// else than a file is left alone.
+/// Makes sure that no loop device can write to the image file of a mount. The name is what the user who mounted it
+/// gave, so anything but a file is left alone.
 ///
 /// # Errors
 /// [`Error::Loop`], or there is no such part of the image.

@@ -183,7 +183,8 @@ pub enum QuotaDamage {
 
 impl Damage for QuotaDamage {
     fn is_fatal(&self) -> bool {
-        !matches!(self, QuotaDamage::Reference { .. })
+        // A file of another kind has a tree all the same.
+        !matches!(self, QuotaDamage::Reference { .. } | QuotaDamage::Magic { .. })
     }
 }
 

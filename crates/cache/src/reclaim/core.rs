@@ -50,7 +50,7 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tried {
     Freed,
-    /// Somebody has a lock that the owner needs. This says nothing about the frame's use.
+    /// A lock that the owner needs is taken. This says nothing about the frame's use.
     Busy,
     /// The frame is not what it was when it was chosen: dirty, say.
     Changed,

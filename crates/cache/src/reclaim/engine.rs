@@ -172,7 +172,7 @@ impl Reclaim {
         self.all_owners().iter().for_each(|owner| owner.want_written(bytes));
     }
 
-    /// What all owners together have not on the device yet.
+    /// Bytes of all owners together that are not on the device yet.
     pub(crate) fn unwritten(&self) -> u64 {
         self.all_owners().iter().map(|owner| owner.unwritten()).sum()
     }

@@ -52,11 +52,11 @@ impl Name {
     }
 }
 
-/// What a directory's parent and the directory itself say about where it hangs.
+/// A directory's place in the tree: a name that leads to it, and its own `..`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hold {
     name: Name,
-    /// 0: nothing.
+    /// The inode number of `..`; 0: none was found.
     dotdot: u32,
 }
 
@@ -114,7 +114,7 @@ impl Directories {
         self.holds[at].name.parent
     }
 
-    /// What `..` says; 0: nothing.
+    /// The inode number of `..`; 0: the directory has none.
     pub fn dotdot(&self, at: usize) -> u32 {
         self.holds[at].dotdot
     }
@@ -161,7 +161,7 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
     Ok(Directories { dirs, holds, lost_found: found.lost_found, large })
 }
 
-/// What the waves share.
+/// Directories and their blocks, which all waves use.
 struct All {
     /// By inode.
     dirs: Vec<Dir>,

@@ -310,7 +310,7 @@ fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Pla
             bad(Problem::ClearFiletype, entry.file_type.into(), 0);
         }
     } else {
-        // Nobody knows what an inode is whose fields contradict each other.
+        // The type of an inode whose fields contradict each other is not known.
         let known = !state.has(InodeState::BAD) && state.kind() != Kind::Unknown;
         let kind = if known { state.kind() as u8 } else { 0 };
         if entry.file_type != kind {

@@ -213,11 +213,11 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     let sb = check.sb.raw();
     let quota = [USER_QUOTA_INO, GROUP_QUOTA_INO].contains(&ino) || ino == sb.s_prj_quota_inum.get();
     let special = ino < check.geo.first_ino || quota || ino == sb.s_orphan_file_inum.get();
-    let reserved = if special { reserved(walker, inode, quota) } else { None };
-    let role = match reserved {
-        Some(_) => Role::Reserved,
-        None if links == 0 && !orphan => Role::Free,
-        None => Role::File,
+    let is_reserved = special && is_reserved(walker, inode, quota);
+    let role = match () {
+        () if is_reserved => Role::Reserved,
+        () if links == 0 && !orphan => Role::Free,
+        () => Role::File,
     };
     let mut is_bad = walker.mode == Mode::Check && own_damage(walker, inode, role);
     if role == Role::Free {
@@ -244,9 +244,9 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
             _ => {}
         }
     }
-    if let Some(reserved) = reserved {
+    if is_reserved {
         maps::root(walker, inode, true);
-        return reserved.then_some(flags | InodeState::UNCOUNTED);
+        return Some(flags | InodeState::UNCOUNTED);
     }
     if inode.flags.contains(InodeFlags::IMAGIC) && check.geo.imagic_inodes {
         flags |= InodeState::UNCOUNTED;
@@ -428,8 +428,8 @@ fn inline_dir(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     }
 }
 
-/// The rules of inodes with a purpose. `None`: it is to be judged like any other; else whether it is in use.
-fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<bool> {
+/// Checks the rules of an inode that may have a purpose. True: it has one, and is judged by no other rule.
+fn is_reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> bool {
     let check = walker.check;
     let (ino, raw) = (inode.ino, &inode.raw);
     let sb = check.sb.raw();
@@ -442,12 +442,12 @@ fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<b
             if !inode.is_regular() {
                 walker.bad_inode(bad_mode, ino, mode, 0u64);
             }
-            return Some(true);
+            return true;
         }
         if filled {
             walker.bad_inode(not_clear, ino, 0u64, 0u64);
         }
-        None
+        false
     };
     if ino == BAD_BLOCKS_INO {
         let owned = raw.i_uid.get() != 0 || raw.i_gid.get() != 0 || raw.i_links_count.get() != 0;
@@ -455,10 +455,10 @@ fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<b
         if mode != 0 || owned || holds {
             walker.bad_inode(Problem::InvalidBadInode, ino, mode, 0u64);
         }
-        return Some(true);
+        return true;
     }
     if ino == InodeNr::ROOT.0 {
-        return None;
+        return false;
     }
     if ino == InodeNr::JOURNAL.0 {
         let in_use = sb.s_journal_inum.get() == ino;
@@ -484,7 +484,7 @@ fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<b
     if bad {
         walker.bad_inode(Problem::ReservedBadMode, ino, mode, 0u64);
     }
-    Some(true)
+    true
 }
 
 /// What lies in the blocks or in their place. Whether a symlink has no target that its size names.
@@ -576,7 +576,7 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
         let place = Place::Mapped { ino: InodeNr(ino), lblk: sums.end, block: BlockNr(0) };
         walker.bad(Finding::new(Problem::UnexpectedHtreeBlock, place, tally.size, sums.end));
     }
-    // The list of bad blocks is no file: nobody counts its blocks.
+    // The list of bad blocks is no file: its inode holds no count of its blocks.
     if sums.partial || ino == BAD_BLOCKS_INO {
         return;
     }

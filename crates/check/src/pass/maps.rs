@@ -180,7 +180,7 @@ fn extent(
             return whole(problem, 0, 0);
         }
         D::Depth { found, expected } => return whole(Problem::ExtentHeaderInvalid, found.into(), expected.into()),
-        // e2fsck bears it in the inode.
+        // In the inode, an index node without entries is no damage for e2fsck.
         D::Empty => return part.node.and_then(|_| whole(Problem::ExtentHeaderInvalid, 0, 1)),
         D::Checksum { found, expected } => {
             return whole(Problem::ExtentOnlyCsumInvalid, found.into(), expected.into());

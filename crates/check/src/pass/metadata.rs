@@ -1,5 +1,5 @@
-//! The file system's own blocks: superblocks, descriptors, bitmaps, inode tables. They are claimed first, so whoever
-//! else claims one claims it twice.
+//! The file system's own blocks: superblocks, descriptors, bitmaps, inode tables. They are claimed first, so that a
+//! file's claim on one of them is the second.
 //!
 //! # Locking
 //! None.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{InodeDesc, InodeFlags, RawInode, RawInodeExtra};
 use extant_ondisk::quota::{BLOCK_BYTES, LEVELS, QuotaDamage, QuotaFile, QuotaKind, ROOT, Usage};
-use extant_ondisk::{BlockNr, InodeNr};
+use extant_ondisk::{BlockNr, Damage, InodeNr};
 use extant_recovery::JournalMap;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -279,8 +279,7 @@ fn file(
     let header = block_of(&kept, first.0);
     let (place, mut fits) = (Place::Inode(InodeNr(ino)), true);
     QuotaFile::damage(header, kind, desc.size, &mut |damage| {
-        // A file of another kind has a tree all the same.
-        fits &= matches!(damage, QuotaDamage::Magic { .. });
+        fits &= !damage.is_fatal();
         damaged(place, damage, sink);
     });
     if !fits {

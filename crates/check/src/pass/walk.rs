@@ -28,7 +28,7 @@ use crate::scan::{self, Output, RUN_BYTES, Run};
 pub enum Mode {
     /// Every rule; blocks are claimed.
     Check,
-    /// Who claims what was claimed twice.
+    /// The owners of blocks that were claimed twice are found.
     Owners,
 }
 
@@ -241,7 +241,7 @@ pub struct Walked {
 }
 
 /// Nodes that a thread collects before it drops those that lead to a block twice.
-pub const NODES_BEFORE_DEDUP: usize = 1 << 17;
+const NODES_BEFORE_DEDUP: usize = 1 << 14;
 
 /// One thread's part of a walk.
 pub struct Walker<'a> {
@@ -446,14 +446,17 @@ fn found(mode: Mode, out: &mut Out) {
     }
 }
 
-/// The inode tables, as far as they have been used. Where tables overlap, which is damage, so many are read that no
-/// more blocks come twice than the device has.
+/// Bytes of inode tables that are read again because tables overlap, beside as many as are read once.
+const AGAIN_BYTES: u64 = 16 << 20;
+
+/// The inode tables, as far as they have been used. Where tables overlap, which is damage, a limited number is read:
+/// all groups of a small image may name the same table.
 fn table_runs(check: &Check) -> Vec<Run> {
     let geo = &check.geo;
     let most = (RUN_BYTES >> geo.block_bits).max(1);
     let mut groups: Vec<usize> = (0..check.descs.len()).collect();
     groups.sort_by_key(|group| check.descs[*group].inode_table);
-    let (mut end, mut room) = (0, check.device.size_bytes() >> geo.block_bits);
+    let (mut end, mut room) = (0, AGAIN_BYTES >> geo.block_bits);
     groups.retain(|group| {
         let desc = &check.descs[*group];
         let blocks = u64::from(inodes_read(geo, desc).div_ceil(geo.inodes_per_block()));
@@ -462,7 +465,7 @@ fn table_runs(check: &Check) -> Vec<Run> {
         if again > room {
             return false;
         }
-        (end, room) = (end.max(first + blocks), room - again);
+        (end, room) = (end.max(first + blocks), room + blocks - again - again);
         true
     });
     groups.sort_unstable();

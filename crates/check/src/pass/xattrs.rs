@@ -107,8 +107,8 @@ pub fn in_inode(walker: &mut Walker<'_>, inode: &Inode<'_>, area: &[u8]) {
     }
 }
 
-/// Damage of the attributes in an inode: the problem, found, expected. `None`: e2fsck bears it there. `room`: the bytes
-/// that they have.
+/// Damage of the attributes in an inode: the problem, found, expected. `None`: it is no damage there for e2fsck.
+/// `room`: the bytes that they have.
 fn in_area(damage: XattrDamage, room: usize) -> Option<(Problem, u32, u32)> {
     use XattrDamage as D;
     Some(match damage {

@@ -19,24 +19,23 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::{Note, Sink};
 
-/// The device as it will be when the journal has been replayed; the same device if there is nothing to replay, or if it
-/// cannot be.
+/// The device as it will be when the journal has been replayed. `None`: there is nothing to replay, or it cannot be.
 pub fn replayed(
     device: &Arc<dyn BlockDevice>,
     sb: &SuperBlock,
     sink: &mut Sink,
     notes: &mut Vec<Note>,
-) -> Arc<dyn BlockDevice> {
+) -> Option<Arc<dyn BlockDevice>> {
     let ino = sb.raw().s_journal_inum.get();
     let recover = sb.incompat().contains(Incompat::NEEDS_RECOVERY);
     if !sb.compat().contains(Compat::HAS_JOURNAL) {
-        return device.clone();
+        return None;
     }
     if ino == 0 {
         if recover {
             notes.push(Note::NotReplayed { why: "the journal is on another device".into() });
         }
-        return device.clone();
+        return None;
     }
     // A number that no inode has is the superblock's own damage.
     let exists = ino <= sb.geometry().inodes_count;
@@ -44,14 +43,14 @@ pub fn replayed(
         if recover {
             notes.push(Note::NotReplayed { why: "the journal is damaged".into() });
         }
-        return device.clone();
+        return None;
     };
     let mut bad = |problem, found: u64| sink.push(Finding::new(problem, Place::Journal, found, 0u64));
     match journal_state(file.super_block(), recover) {
-        JournalState::Clean | JournalState::EmptyButFlagged => device.clone(),
+        JournalState::Clean | JournalState::EmptyButFlagged => None,
         JournalState::LiveButUnflagged => {
             bad(Problem::JournalRecoveryClear, file.super_block().start.into());
-            device.clone()
+            None
         }
         JournalState::Live => match Replay::load(&file, &**device, &mut |_| {}) {
             Ok(replay) => {
@@ -62,12 +61,12 @@ pub fn replayed(
                     notes.push(Note::FastCommits { count: replay.fast_commits.len() });
                 }
                 notes.push(Note::Replayed { transactions: replay.transactions });
-                Arc::new(OverlayDevice::new(device.clone(), file, replay))
+                Some(Arc::new(OverlayDevice::new(device.clone(), file, replay)))
             }
             Err(e) => {
                 bad(Problem::JnlTxnCorrupt, file.super_block().sequence.0.into());
                 notes.push(Note::NotReplayed { why: e.to_string() });
-                device.clone()
+                None
             }
         },
     }

@@ -104,9 +104,9 @@ impl View {
         if backup {
             notes.push(Note::BackupSuperblock { offset: copy.offset });
         }
-        let before = notes.len();
-        let replayed = journal::replayed(device, sb, sink, notes);
-        let changed = notes[before..].iter().any(|note| matches!(note, Note::Replayed { .. }));
+        let overlay = journal::replayed(device, sb, sink, notes);
+        let changed = overlay.is_some();
+        let replayed = overlay.unwrap_or_else(|| device.clone());
         if changed && !backup {
             // The log may hold a newer superblock. If it cannot be used, the check goes on with the older one.
             match Copy::read(&*replayed, copy.offset, options) {

@@ -330,13 +330,13 @@ impl NodeRef<'_> {
             }
             let unwritten = self.depth() == 0 && Extent::decode(&raw).unwritten;
             let mut note = |damage: ExtentDamage| {
-                // Blocks that are not written may lie behind the file's end. If there are too many of them, they are
-                // the file's all the same (e2fsck: `scan_extent_node`).
+                // Blocks that are not written may lie behind the file's end, so such an extent is used even if it ends
+                // behind its parent's range (e2fsck: `scan_extent_node`).
                 let is_behind = matches!(damage, ExtentDamage::BehindParent { .. });
                 usable &= !damage.is_fatal() || (is_behind && unwritten);
                 sink(Err(damage));
             };
-            // An entry behind every file's end says so by itself.
+            // Where the range has no end, `extent_damage` reports an entry behind the last block of any file.
             if end < LOGICAL_END.into() {
                 self.end_damage(entry, &raw, end, &mut note);
             }

@@ -467,3 +467,20 @@ fn what_a_mount_changes() {
     assert!(!backup.needs_recovery());
     assert_eq!(backup.raw().s_block_group_nr.get(), 3);
 }
+
+/// mke2fs writes 65535 into the copies of all groups with a larger number.
+#[test]
+fn a_copy_of_a_group_beyond_16_bits_leads_to_the_start() {
+    let groups = 80_000;
+    let superblock = with(|raw| {
+        raw.s_blocks_count_lo = U32::new(groups * 32768);
+        raw.s_inodes_per_group = U32::new(16);
+        raw.s_inodes_count = U32::new(groups * 16);
+        raw.s_block_group_nr = U16::new(u16::MAX);
+    })
+    .unwrap();
+    let group = GroupNr(5u32.pow(7));
+    let byte = superblock.first_block_of_group(group).0 * u64::from(superblock.block_size);
+    let found: Vec<_> = find_start(&superblock, byte).filter(|start| start.start == 0).collect();
+    assert_eq!(found, [Start { start: 0, group, guessed: false }]);
+}
