@@ -26,7 +26,7 @@ pub enum Error {
     /// The image begins like another format.
     #[error("{image}: no ext2/3/4 file system, but {}", format.name())]
     Foreign {
-        /// As on the command line.
+        /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
         /// Which.
         format: &'static Format,
@@ -71,7 +71,7 @@ pub enum Error {
     /// A whole disk of which no partition was named, and not exactly one has ext2/3/4.
     #[error("{image}: {with_ext} of its partitions have an ext2/3/4 superblock: name one")]
     Ambiguous {
-        /// As on the command line.
+        /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
         /// How many have a superblock.
         with_ext: usize,
@@ -91,13 +91,13 @@ pub enum Error {
     /// The image is to be written, and may only be read.
     #[error("{image}: may only be read")]
     ReadOnly {
-        /// As on the command line.
+        /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
     },
     /// Somebody else has it.
     #[error("{image}: in use: {}", holder.who_or(by))]
     InUse {
-        /// As on the command line.
+        /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
         /// Who, as far as it can be found out.
         holder: Box<Holder>,
@@ -107,7 +107,7 @@ pub enum Error {
     /// The image is to be written, and a loop device of the kernel may write it, too.
     #[error("{image}: in use by {device}")]
     Loop {
-        /// As on the command line.
+        /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
         /// `/dev/loopN`.
         device: String,
@@ -117,13 +117,13 @@ pub enum Error {
     /// Somebody else has a block device that we had claimed.
     #[error("{image}: somebody else has it")]
     Taken {
-        /// As on the command line.
+        /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
     },
     /// Somebody else has had a block device that we had claimed, and has written to it.
     #[error("{image}: somebody else has changed it")]
     Changed {
-        /// As on the command line.
+        /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
     },
 }

@@ -50,7 +50,7 @@ pub struct Access {
 pub enum Note<'a> {
     /// The partition table at the start is damaged; the one at the end is used.
     BackupTable {
-        /// As on the command line.
+        /// As [`crate::ImageSpec::shown`] gives it.
         image: &'a str,
     },
     /// What else keeps others away is missing on this host.
@@ -64,7 +64,7 @@ pub enum Note<'a> {
     },
     /// A process that may be about to end is waited for. Said once.
     Waiting {
-        /// As on the command line.
+        /// As [`crate::ImageSpec::shown`] gives it.
         image: &'a str,
         /// Who has it.
         holder: &'a Holder,
@@ -92,7 +92,7 @@ impl fmt::Debug for Opened {
 pub enum Claim {
     /// It is refused.
     Required,
-    /// As [`Claim::Required`], but what is on a host that cannot lock files is written all the same (`--no-lock`).
+    /// As [`Claim::Required`], but what is on a host that cannot lock files is written all the same.
     IfPossible,
     /// It is read beside that process: two writers would destroy it.
     OrBeside,

@@ -29,7 +29,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// What two options say; the parser of the command line refuses both at once.
+    /// The part that a partition's number or an offset names; of both the partition counts.
     pub fn from_options(partition: Option<u32>, offset: Option<u64>) -> Part {
         partition.map(Part::Partition).or(offset.map(Part::Offset)).unwrap_or_default()
     }
@@ -79,7 +79,7 @@ impl ImageSpec {
         if let Part::Partition(number) = self.part { Some(number) } else { None }
     }
 
-    /// As on the command line, fit for a message.
+    /// The image's name with its part, as a user gives it, and fit for a message.
     pub fn shown(&self) -> String {
         let source = shown(self.source().as_os_str().as_bytes());
         if let Part::Offset(offset) = self.part { format!("{source}?offset={offset}") } else { source }
