@@ -78,22 +78,30 @@ fn all_named(report: &Report, per_group: u32) -> Vec<Named> {
     report.findings.iter().flat_map(of).collect()
 }
 
-/// Why an image is damaged here although e2fsck ends with 0. `docs/fsck.md` has a row for each.
+/// Damage for which e2fsck ends with 0, and what follows from it; `docs/fsck.md` has a row for each.
+const MORE_HERE: [(Problem, &[Problem], &str); 3] = [
+    (Problem::EaInodeFeature, &[Problem::BadIBlocks], "values in inodes without the feature"),
+    (Problem::ExtentHeaderInvalid, &[Problem::BadIBlocks, Problem::BlockUnused], "extent node of another depth"),
+    (Problem::AttrNameLen, &[], "attributes of an inode without an end"),
+];
+
+/// Why an image is damaged here although e2fsck ends with 0, if that explains all of the damage.
 fn explained(report: &Report) -> Option<&'static str> {
     let damage = report.findings.iter().map(|finding| finding.problem);
     let damage: BTreeSet<Problem> = damage.filter(|problem| problem.severity() == Severity::Damage).collect();
-    let newer = |problem: &Problem| {
-        problem::PROBLEMS.iter().any(|known| known.code == problem.code() && known.since > fsck::version())
-    };
-    match () {
-        () if damage.iter().any(|problem| problem.code() < PASS_1) => {
-            Some("superblock, descriptors, journal, list of orphans")
+    let reason = |problem: &Problem| {
+        let known = problem::PROBLEMS.iter().find(|known| known.code == problem.code());
+        let more = MORE_HERE
+            .iter()
+            .find(|(cause, with, _)| cause == problem || (damage.contains(cause) && with.contains(problem)));
+        match () {
+            () if problem.code() < PASS_1 => Some("superblock, descriptors, journal, list of orphans"),
+            () if known.is_some_and(|known| known.since > fsck::version()) => Some("unknown to this e2fsck"),
+            () => more.map(|(_, _, why)| *why),
         }
-        () if damage.iter().any(newer) => Some("unknown to this e2fsck"),
-        () if damage.contains(&Problem::ExtentHeaderInvalid) => Some("extent node of another depth"),
-        () if damage.iter().eq([&Problem::AttrNameLen]) => Some("attributes of an inode without an end"),
-        () => None,
-    }
+    };
+    let reasons: Option<Vec<_>> = damage.iter().map(reason).collect();
+    reasons?.last().copied()
 }
 
 /// Whether e2fsck calls an image damaged only because it has orphans that wait: it does not look after them with `-n`.

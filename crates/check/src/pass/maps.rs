@@ -38,7 +38,7 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
         blocks: inode.blocks(check),
         size_high: inode.raw.i_size_high.get() != 0,
         owners: quota::owners(check, inode),
-        late: check.geo.ea_inode && xattrs::has_outside_values(check, inode),
+        late: xattrs::has_outside_values(check, inode),
         attributes: 0,
         values: 0,
         unknown_values: false,

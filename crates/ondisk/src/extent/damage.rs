@@ -242,7 +242,7 @@ impl NodeRef<'_> {
     }
 
     /// What is wrong with the node, and its entries that can be used. Where the node lies too deep or not deep enough,
-    /// none can.
+    /// it is not known what its entries are: nothing is said of them.
     pub(crate) fn step<F: Fn(BlockNr, u32) -> bool>(
         &self,
         promise: Option<&Promise>,
@@ -258,15 +258,13 @@ impl NodeRef<'_> {
         {
             sink(Err(ExtentDamage::Checksum { found, expected }));
         }
-        let in_place = promise.is_none_or(|promise| promise.depth == self.depth());
+        if promise.is_some_and(|promise| promise.depth != self.depth()) {
+            return;
+        }
         let end = promise.map_or(LOGICAL_END.into(), |promise| promise.end);
         // What lies in the node begins where it does, whether its first entry can be used or not.
         let first = promise.and_then(|_| self.key(0));
-        self.entries(first, end, context, &mut |step| {
-            if in_place || step.is_err() {
-                sink(step);
-            }
-        });
+        self.entries(first, end, context, sink);
     }
 
     /// What the parent promised against the depth and the first entry.

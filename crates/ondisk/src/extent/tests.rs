@@ -235,7 +235,10 @@ fn each_damage_of_a_nodes_place_is_found_alone() {
     bad[500] ^= 1;
     assert!(matches!(damages(&bad, None, false, 0)[..], [D::Checksum { .. }]));
     let all = node_of(0, &[ext(10, 5, 1000, false).encode(), ext(9, 5, 999, false).encode()]);
-    assert_eq!(damages(&all, Some(Promise { depth: 2, first: 11, end: 12 }), false, 0).len(), 7, "all are reported");
+    assert_eq!(damages(&all, Some(Promise { depth: 0, first: 11, end: 12 }), false, 0).len(), 6, "all are reported");
+    // What the entries of a node in another level are is not known.
+    let found = damages(&all, Some(Promise { depth: 2, first: 11, end: 12 }), false, 0);
+    assert_eq!(found, [D::Depth { found: 0, expected: 2 }, D::BeforeParent { start: 10, first: 11 }]);
 }
 
 #[test]
