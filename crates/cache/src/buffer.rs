@@ -431,3 +431,32 @@ impl Drop for BufferCache {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use extant_block::BioOp;
+    use extant_block::device::{MemDevice, TracedDevice};
+
+    use super::*;
+
+    #[test]
+    fn read_together_caches_nothing_but_what_is_named() {
+        let dev = Arc::new(TracedDevice::new(Arc::new(MemDevice::new(1 << 20))));
+        for n in 0..64 {
+            dev.write_at(n * 1024, &[&[n as u8; 1024]], BioFlags::empty()).expect("written");
+        }
+        let cache = BufferCache::new(dev.clone(), 1024, 1024, Budget::new(1 << 20));
+        let named = [10, 11, 14, 20].map(BlockNr);
+        cache.get(named[0]).expect("read");
+        dev.take();
+        cache.read_together(&named);
+        let reads: Vec<_> = dev.take().iter().map(|r| (r.offset / 1024, r.len / 1024)).collect();
+        assert_eq!(reads, [(11, 10)], "one request, without the end that is there already");
+        for n in 0..64 {
+            let cached = cache.peek(BlockNr(n)).map(|b| b.read(|bytes| bytes[0]));
+            assert_eq!(cached, named.contains(&BlockNr(n)).then_some(n as u8), "block {n}");
+        }
+        cache.read_together(&named);
+        assert_eq!(dev.count(BioOp::Read), 0, "all of it is there");
+    }
+}
