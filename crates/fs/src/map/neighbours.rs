@@ -13,7 +13,7 @@ use extant_ondisk::BlockNr;
 pub const WINDOW: u64 = 64;
 
 /// `block` and those of `siblings` that one request should read with it, in ascending order. At least half of what the
-/// request reads is wanted: the outermost sibling goes, the one behind the larger hole first, until that is so.
+/// request reads is wanted: until that is so, what lies beyond the largest hole is left out.
 pub fn around(block: BlockNr, siblings: impl IntoIterator<Item = BlockNr>) -> Vec<BlockNr> {
     let window = block.0 / WINDOW;
     let mut wanted: Vec<u64> = siblings.into_iter().map(|b| b.0).filter(|b| b / WINDOW == window).collect();
@@ -21,13 +21,11 @@ pub fn around(block: BlockNr, siblings: impl IntoIterator<Item = BlockNr>) -> Ve
     wanted.sort_unstable();
     wanted.dedup();
     let mut run = wanted.as_slice();
-    while let [first, .., last] = run {
-        if run.len() as u64 * 2 > last - first {
-            break;
-        }
-        let (low_hole, high_hole) = (run[1] - first, last - run[run.len() - 2]);
-        let drops_first = *last == block.0 || (*first != block.0 && low_hole >= high_hole);
-        run = if drops_first { &run[1..] } else { &run[..run.len() - 1] };
+    while let [first, .., last] = run
+        && run.len() as u64 * 2 <= last - first
+    {
+        let behind_hole = (1..run.len()).max_by_key(|i| run[*i] - run[*i - 1]).unwrap_or(0);
+        run = if run[behind_hole] > block.0 { &run[..behind_hole] } else { &run[behind_hole..] };
     }
     run.iter().copied().map(BlockNr).collect()
 }
@@ -50,7 +48,8 @@ mod tests {
     #[test]
     fn holes_are_read_over_while_half_is_wanted() {
         assert_eq!(read(640, &[642, 644, 646]), [640, 642, 644, 646]);
-        assert_eq!(read(646, &[640, 643]), [646], "a block of six is not worth it");
+        assert_eq!(read(646, &[640, 643]), [643, 646], "just half of them");
+        assert_eq!(read(646, &[640, 642]), [646], "two of five are not worth it");
         assert_eq!(read(641, &[640, 642, 690, 691, 692]), [640, 641, 642]);
         assert_eq!(read(690, &[640, 641, 642, 691, 703]), [690, 691]);
     }
