@@ -34,7 +34,8 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::result::Trial;
 
-pub use context::{Context, Place};
+pub(crate) use context::since;
+pub use context::{Context, Place, Settled};
 
 /// What a workload leaves room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

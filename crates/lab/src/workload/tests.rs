@@ -126,8 +126,9 @@ impl Place for Recording {
     fn vfs(&self) -> Result<&dyn Vfs> {
         Ok(self)
     }
-    fn cold(&mut self) -> Result<f64> {
-        Ok(1000.0)
+    fn cold(&mut self) -> Result<Settled> {
+        let measures = [("device_seconds".to_owned(), 7.0)].into();
+        Ok(Settled { seconds: 1000.0, measures })
     }
 }
 

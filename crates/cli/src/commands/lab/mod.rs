@@ -4,11 +4,13 @@
 //! # Locking
 //! None.
 
+mod check_time;
 mod compare;
 mod list;
 mod matrix;
 mod merge;
 mod model;
+mod replay_trace;
 mod report;
 mod rerun;
 mod run;
@@ -50,6 +52,8 @@ pub enum LabCommand {
     Model(model::ModelArgs),
     Compare(compare::CompareArgs),
     Report(report::ReportArgs),
+    ReplayTrace(replay_trace::ReplayTraceArgs),
+    CheckTime(check_time::CheckTimeArgs),
 }
 
 pub fn run(args: LabArgs) -> Result<()> {
@@ -62,5 +66,7 @@ pub fn run(args: LabArgs) -> Result<()> {
         LabCommand::Model(args) => model::run(&args),
         LabCommand::Compare(args) => compare::run(&args),
         LabCommand::Report(args) => report::run(&args),
+        LabCommand::ReplayTrace(args) => replay_trace::run(&args),
+        LabCommand::CheckTime(args) => check_time::run(&args),
     }
 }
