@@ -18,7 +18,7 @@ use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::map::{MapRoot, MapStore, NewNode};
+use crate::map::{MapRoot, MapStore, NewNode, neighbours};
 use crate::orphan;
 
 impl Filesystem {
@@ -313,6 +313,21 @@ impl MapStore for MapView<'_> {
     ) -> Result<R> {
         let buffer = self.verified(block, verify)?;
         Ok(buffer.read(f))
+    }
+
+    fn read_ahead(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
+        let cache = &self.fs.cache;
+        let most = neighbours::WINDOW * u64::from(self.fs.geo.block_size);
+        if cache.peek(block).is_some() || !self.fs.budget.has_room_for(most) {
+            return;
+        }
+        // What a damaged map names is read only if a file may own it. While the map is locked the siblings are in use
+        // as what they are, so that none of them is data here and now, or leaves without `forget`.
+        let wanted = siblings().into_iter().filter(|b| cache.peek(*b).is_none() && self.fs.may_be_owned(*b, 1));
+        let together = neighbours::around(block, wanted);
+        if together.len() > 1 {
+            cache.read_together(&together);
+        }
     }
 
     fn modify<R>(

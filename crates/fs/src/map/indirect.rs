@@ -59,6 +59,19 @@ fn with_pointers<S: MapStore, R>(
     }
 }
 
+/// All pointer blocks that the array of `holder` names; none of them is followed.
+fn pointer_blocks<S: MapStore>(root: &MapRoot, store: &S, holder: Option<BlockNr>) -> Vec<BlockNr> {
+    let first = if holder.is_none() { indirect::DIRECT as usize } else { 0 };
+    let pointers = with_pointers(root, store, holder, |bytes| {
+        (first..bytes.len() / indirect::POINTER_BYTES)
+            .filter_map(|i| indirect::pointer(bytes, i))
+            .filter(|pointer| *pointer != 0)
+            .map(|pointer| BlockNr(u64::from(pointer)))
+            .collect()
+    });
+    pointers.unwrap_or_default()
+}
+
 fn with_pointers_mut<S: MapStore, R>(
     root: &mut MapRoot,
     store: &S,
@@ -97,6 +110,7 @@ impl Chain {
             let (holder, offset) = (chain.holders[chain.reached], path.offsets[chain.reached] as usize);
             let pointer = with_pointers(root, store, holder, |bytes| indirect::pointer(bytes, offset).unwrap_or(0))?;
             let Some(next) = follow(root, store, holder, pointer)? else { break };
+            store.read_ahead(next, || pointer_blocks(root, store, holder));
             chain.reached += 1;
             chain.holders[chain.reached] = Some(next);
         }
@@ -113,6 +127,7 @@ impl Chain {
             let next = follow(root, store, holder, pointer).and_then(|next| {
                 let Some(block) = next else { return Ok(None) };
                 store.check_in_use(block)?;
+                store.read_ahead(block, || pointer_blocks(root, store, holder));
                 with_pointers(root, store, next, |_| Some(block))
             });
             match next {

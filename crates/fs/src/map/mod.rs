@@ -20,6 +20,7 @@
 pub mod es;
 mod extents;
 mod indirect;
+pub mod neighbours;
 mod store;
 
 use std::ops::ControlFlow;

@@ -98,6 +98,13 @@ pub trait MapStore {
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, Self::Error>;
 
+    /// `block` is about to be read, and the same array or node names `siblings`, which are asked for only if `block` is
+    /// not in memory: those that lie beside it may be read in the same request. What fails is left to
+    /// [`MapStore::read`].
+    fn read_ahead(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
+        let _ = (block, siblings);
+    }
+
     /// Changes an existing metadata block under the handle. 1 credit.
     fn modify<R>(
         &self,
