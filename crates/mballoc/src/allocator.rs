@@ -17,6 +17,7 @@ use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 use crate::group::{BAD, Group, LOADED, PREALLOCATED};
 use crate::group_choice::policy::{GroupChoice, Growth, Rules, Streams};
 use crate::in_transit::InTransit;
+use crate::meta_place::MetaZones;
 use crate::meta_place::policy::MetaPlace;
 use crate::prealloc::locality::LocalityGroup;
 use crate::prealloc::normalize::{Normalized, Shape, grow, normalize, place};
@@ -91,6 +92,8 @@ pub struct GroupState {
     pub fragments: u32,
     /// log2 of the largest free buddy; None when nothing is free or while unknown.
     pub largest_order: Option<u8>,
+    /// Free blocks that wait for metadata; none of `free`.
+    pub set_aside: u32,
     /// The buddy is in memory.
     pub loaded: bool,
     /// The bitmap is not to be trusted; nothing is allocated or freed here.
@@ -137,6 +140,7 @@ pub struct Allocator<S: GroupStore> {
     pub(crate) choice: Box<dyn GroupChoice>,
     pub(crate) rules: &'static Rules,
     pub(crate) meta: Box<dyn MetaPlace>,
+    pub(crate) meta_zones: Option<MetaZones>,
     pub(crate) counters: Counters,
     /// Where each stream last got blocks: group << 32 | index (Linux: `s_mb_last_groups`).
     pub(crate) streams: Box<[AtomicU64]>,
@@ -179,6 +183,8 @@ impl<S: GroupStore> Allocator<S> {
             }
         }
         let choice = options.policy.state(&geometry);
+        let meta = options.meta_policy.state();
+        let meta_zones = meta.zoning().map(|zoning| MetaZones::new(zoning, &geometry, groups));
         let groups: Box<[Group]> = groups.iter().map(|g| Group::new(g.free, g.block_uninit)).collect();
         let counters = Counters::default();
         // From the last down: lists begin with it, as they do where bitmaps are read ahead (Linux:
@@ -205,7 +211,8 @@ impl<S: GroupStore> Allocator<S> {
             in_transit: InTransit::default(),
             choice,
             rules,
-            meta: options.meta_policy.state(),
+            meta,
+            meta_zones,
             counters,
             streams: (0..streams).map(|_| AtomicU64::new(NO_GOAL)).collect(),
             locality: (0..locality).map(|_| LocalityGroup::new()).collect(),
@@ -352,7 +359,7 @@ impl<S: GroupStore> Allocator<S> {
         let mut first_error = None;
         let mut turn = 0;
         while turn < if anywhere { TURNS_MAX } else { TURNS_FEW } {
-            match self.use_preallocated(request, len, limit) {
+            match self.use_set_aside(request, len, limit) {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
                 // One group fewer: this ends.
@@ -379,6 +386,11 @@ impl<S: GroupStore> Allocator<S> {
                 break;
             }
             if self.discard_everything() > 0 {
+                continue;
+            }
+            // One area, and again: each is a step on the way to the block that was claimed.
+            if self.lend(want.goal.map(|(group, _)| group), limit) {
+                turn = 1;
                 continue;
             }
             // After a commit the caller tries again anyway. Otherwise what was claimed is in somebody's hands.
@@ -583,7 +595,18 @@ impl<S: GroupStore> Allocator<S> {
         pa.group.0 < limit && self.group_ref(pa.group).is_some_and(|g| !g.has(BAD))
     }
 
-    /// Serves the request from what was set aside earlier. Linux: `ext4_mb_use_preallocated`.
+    /// Serves the request from what was set aside earlier.
+    fn use_set_aside(&self, request: &Request<'_>, len: u32, limit: u32) -> Result<Option<Allocation>, S::Error> {
+        match request.kind {
+            Kind::Data { .. } => self.use_preallocated(request, len, limit),
+            Kind::Metadata(meta) if !request.flags.contains(RequestFlags::GOAL_ONLY) => {
+                self.use_zone(&meta, len, limit)
+            }
+            Kind::Metadata(_) => Ok(None),
+        }
+    }
+
+    /// Linux: `ext4_mb_use_preallocated`.
     fn use_preallocated(&self, request: &Request<'_>, len: u32, limit: u32) -> Result<Option<Allocation>, S::Error> {
         let Kind::Data { owner, logical, .. } = request.kind else { return Ok(None) };
         if request.flags.contains(RequestFlags::GOAL_ONLY) {
@@ -692,7 +715,7 @@ impl<S: GroupStore> Allocator<S> {
 
     /// `found` is held and in flight; afterwards `part` is chosen, and the rest is the new preallocation's. When the
     /// group turns out to be unusable, it is bad from then on, and nothing of `found` is anybody's.
-    fn settle(
+    pub(crate) fn settle(
         &self,
         found: Extent,
         part: Extent,
@@ -806,6 +829,14 @@ impl<S: GroupStore> Allocator<S> {
             self.give_back(piece.group, [(start, len)], None);
             visited?;
         }
+        // What was set aside for metadata is free, too.
+        let mut at = piece.start;
+        while let Some((start, len)) = self.take_aside_from(piece.group, at, limit) {
+            at = start + len;
+            let visited = if len < min_len { Ok(()) } else { visit(self.geometry.block(piece.group, start), len) };
+            self.give_back(piece.group, [(start, len)], None);
+            visited?;
+        }
         Ok(())
     }
 
@@ -863,16 +894,22 @@ impl<S: GroupStore> Allocator<S> {
         self.counters.blocks_freed.get().saturating_sub(released)
     }
 
-    /// One group, read without its lock; None beyond the last.
+    /// One group; None beyond the last.
     pub fn group(&self, group: GroupNr) -> Option<GroupState> {
         let g = self.group_ref(group)?;
         Some(GroupState {
             free: g.free(),
             fragments: g.fragments(),
             largest_order: g.largest_order().map(|o| o as u8),
+            set_aside: g.lock().set_aside().map_or(0, RangeSet::total),
             loaded: g.has(LOADED),
             bad: g.has(BAD),
         })
+    }
+
+    /// Free blocks that wait for metadata ([`crate::meta_place`]).
+    pub fn set_aside_blocks(&self) -> u64 {
+        self.meta_zones.as_ref().map_or(0, MetaZones::total)
     }
 
     pub fn statistics(&self) -> Statistics {
@@ -887,7 +924,8 @@ impl<S: GroupStore> Allocator<S> {
 
     /// Bytes that it takes in any case, which grow with the disk.
     pub fn memory_fixed(&self) -> usize {
-        self.groups.len() * size_of::<Group>() + self.choice.bytes()
+        let zones = self.meta_zones.as_ref().map_or(0, MetaZones::bytes);
+        self.groups.len() * size_of::<Group>() + self.choice.bytes() + zones
     }
 
     /// Bytes held by buddies.
