@@ -21,12 +21,14 @@ pub struct EngineOptions {
     pub engine: Engine,
     /// The image is copied into memory, and back at the end.
     pub memory: bool,
+    /// The image depends on the operations alone: nothing is done in the background, and time stands still.
+    pub exact: bool,
     /// Each operation is made longer by this part of its own time: a difference of known size, to try the lab on.
     pub slow: f64,
 }
 
 /// For the message about an unknown one.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 12] = [
     "cache=",
     "dirty=",
     "commit=",
@@ -37,6 +39,7 @@ const KNOWN: [&str; 11] = [
     "engine=",
     "mb_locality_groups=",
     "queue_depth=1...4096",
+    "exact",
     "slow=PERCENT",
 ];
 
@@ -49,6 +52,7 @@ impl EngineOptions {
             io: IoMode::Buffered,
             engine: Engine::IoUring,
             memory: false,
+            exact: false,
             slow: 0.0,
         };
         for option in list.split(',').filter(|o| !o.is_empty()) {
@@ -62,6 +66,11 @@ impl EngineOptions {
                 ("data", "ordered" | "writeback") => {}
                 ("mb_locality_groups", n) => {
                     options.fs.locality_groups = n.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(wrong)?;
+                }
+                ("exact", "") => {
+                    options.exact = true;
+                    options.fs.threads = false;
+                    options.fs.locality_groups = 1;
                 }
                 ("noatime", "") => options.fs.atime = Atime::Never,
                 ("relatime", "") => options.fs.atime = Atime::Relative,
