@@ -11,14 +11,14 @@ use std::sync::Arc;
 use extant_base::sync::atomic::Ordering;
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
-use extant_mballoc::{Request, RequestFlags};
+use extant_mballoc::{MetaRequest, MetaRole, Request, RequestFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::map::{MapRoot, MapStore};
+use crate::map::{MapRoot, MapStore, NewNode, neighbours};
 use crate::orphan;
 
 impl Filesystem {
@@ -315,6 +315,21 @@ impl MapStore for MapView<'_> {
         Ok(buffer.read(f))
     }
 
+    fn read_ahead(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
+        let cache = &self.fs.cache;
+        let most = neighbours::WINDOW * u64::from(self.fs.geo.block_size);
+        if cache.peek(block).is_some() || !self.fs.budget.has_room_for(most) {
+            return;
+        }
+        // What a damaged map names is read only if a file may own it. While the map is locked the siblings are in use
+        // as what they are, so that none of them is data here and now, or leaves without `forget`.
+        let wanted = siblings().into_iter().filter(|b| cache.peek(*b).is_none() && self.fs.may_be_owned(*b, 1));
+        let together = neighbours::around(block, wanted);
+        if together.len() > 1 {
+            cache.read_together(&together);
+        }
+    }
+
     fn modify<R>(
         &self,
         handle: &mut Handle,
@@ -326,14 +341,16 @@ impl MapStore for MapView<'_> {
         Ok(handle.modify(&buffer, BufKind::Leaf, f))
     }
 
-    fn allocate_meta(&self, handle: &mut Handle, goal: Option<BlockNr>) -> Result<BlockNr> {
-        let goal = goal.unwrap_or_else(|| self.fs.geo.first_block_of_group(self.goal_group));
-        let mut request = Request::metadata(Some(goal), 1);
+    fn allocate_meta(&self, handle: &mut Handle, node: NewNode) -> Result<BlockNr> {
+        let meta = MetaRequest {
+            role: if node.extents { MetaRole::ExtentNode } else { MetaRole::Indirect },
+            owner: self.ino,
+            home: Some(self.fs.geo.first_block_of_group(self.goal_group)),
+            parent: node.parent,
+            data: node.data,
+        };
         // Nodes are needed to finish writes that were promised: they may use the reserved pool.
-        request.flags = RequestFlags::USE_RESERVED;
-        let block = self.fs.alloc.allocate(handle, &request)?.start;
-        self.fs.check_unused(block)?;
-        Ok(block)
+        self.fs.allocate_meta_with(handle, meta, RequestFlags::USE_RESERVED)
     }
 
     fn init<R>(&self, handle: &mut Handle, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
@@ -421,9 +438,24 @@ impl MapView<'_> {
 }
 
 impl Filesystem {
-    /// A block for a directory, a symbolic link or attributes, near `goal`.
-    pub(crate) fn allocate_meta_block(&self, handle: &mut Handle, goal: BlockNr) -> Result<BlockNr> {
-        let request = Request { flags: self.caller_flags(), ..Request::metadata(Some(goal), 1) };
+    /// A block for a directory, a symbolic link or attributes of `owner`. `home`: the inode near which it belongs;
+    /// `parent`: the directory's block before it.
+    pub(crate) fn allocate_meta_block(
+        &self,
+        handle: &mut Handle,
+        role: MetaRole,
+        owner: InodeNr,
+        home: &Inode,
+        parent: Option<BlockNr>,
+    ) -> Result<BlockNr> {
+        let meta = MetaRequest { role, owner, home: Some(self.inode_goal(home)), parent, data: None };
+        self.allocate_meta_with(handle, meta, self.caller_flags())
+    }
+
+    fn allocate_meta_with(&self, handle: &mut Handle, meta: MetaRequest, flags: RequestFlags) -> Result<BlockNr> {
+        // A pointer has 32 bits.
+        let max_block = (meta.role == MetaRole::Indirect).then_some(BlockNr(u64::from(u32::MAX)));
+        let request = Request { flags, max_block, ..Request::meta(meta, 1) };
         let block = self.alloc.allocate(handle, &request)?.start;
         self.check_unused(block)?;
         Ok(block)

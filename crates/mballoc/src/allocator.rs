@@ -17,6 +17,7 @@ use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 use crate::group::{BAD, Group, LOADED, PREALLOCATED};
 use crate::group_choice::policy::{GroupChoice, Growth, Rules, Streams};
 use crate::in_transit::InTransit;
+use crate::meta_place::policy::MetaPlace;
 use crate::prealloc::locality::LocalityGroup;
 use crate::prealloc::normalize::{Normalized, Shape, grow, normalize, place};
 use crate::prealloc::{Cut, Preallocation};
@@ -26,14 +27,16 @@ use crate::space::{Privilege, Space};
 use crate::stats::Counters;
 use crate::zones::SystemZones;
 use crate::{
-    Allocation, Error, Geometry, GroupStore, GroupSummary, InodePreallocation, Kind, Neighbour, Policy, Request,
-    RequestFlags, Statistics,
+    Allocation, Error, Geometry, GroupStore, GroupSummary, InodePreallocation, Kind, MetaPolicy, Neighbour, Policy,
+    Request, RequestFlags, Statistics,
 };
 
 /// Choices at mount.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub policy: Policy,
+    /// Where metadata goes.
+    pub meta_policy: MetaPolicy,
     /// Blocks that only requests with USE_ROOT_RESERVE may use (`s_r_blocks_count`).
     pub root_reserve: u64,
     /// Blocks that only requests with USE_RESERVED may use (Linux: `s_resv_clusters`, at most 2 % and 4096).
@@ -60,6 +63,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             policy: Policy::default(),
+            meta_policy: MetaPolicy::default(),
             root_reserve: 0,
             pool_reserve: 0,
             group_prealloc: 512,
@@ -132,6 +136,7 @@ pub struct Allocator<S: GroupStore> {
     pub(crate) in_transit: InTransit,
     pub(crate) choice: Box<dyn GroupChoice>,
     pub(crate) rules: &'static Rules,
+    pub(crate) meta: Box<dyn MetaPlace>,
     pub(crate) counters: Counters,
     /// Where each stream last got blocks: group << 32 | index (Linux: `s_mb_last_groups`).
     pub(crate) streams: Box<[AtomicU64]>,
@@ -200,6 +205,7 @@ impl<S: GroupStore> Allocator<S> {
             in_transit: InTransit::default(),
             choice,
             rules,
+            meta: options.meta_policy.state(),
             counters,
             streams: (0..streams).map(|_| AtomicU64::new(NO_GOAL)).collect(),
             locality: (0..locality).map(|_| LocalityGroup::new()).collect(),
@@ -515,17 +521,20 @@ impl<S: GroupStore> Allocator<S> {
         let mut try_goal = request.flags.contains(RequestFlags::TRY_GOAL);
         let mut stream = None;
         let mut waits = false;
-        if let Kind::Data { owner, logical, left, .. } = request.kind {
-            // Continue what lies before.
-            if let Some(left) = left
-                && left.logical.0.checked_add(1) == Some(logical.0)
-                && !try_goal
-            {
-                (goal, try_goal) = (Some(BlockNr(left.block.0.saturating_add(1))), true);
+        match request.kind {
+            Kind::Data { owner, logical, left, .. } => {
+                // Continue what lies before.
+                if let Some(left) = left
+                    && left.logical.0.checked_add(1) == Some(logical.0)
+                    && !try_goal
+                {
+                    (goal, try_goal) = (Some(BlockNr(left.block.0.saturating_add(1))), true);
+                }
+                if self.rules.streams != Streams::None && !self.is_small(request) && !is_finished(request) {
+                    stream = Some(owner.ino().0 as usize % self.streams.len());
+                }
             }
-            if self.rules.streams != Streams::None && !self.is_small(request) && !is_finished(request) {
-                stream = Some(owner.ino().0 as usize % self.streams.len());
-            }
+            Kind::Metadata(meta) => goal = self.meta.goal(&meta),
         }
         let wanted = match plan {
             Plan::Plain => len,
@@ -623,7 +632,7 @@ impl<S: GroupStore> Allocator<S> {
     ) -> Result<Allocation, S::Error> {
         let logical = match request.kind {
             Kind::Data { logical, .. } => logical.0,
-            Kind::Metadata => 0,
+            Kind::Metadata(_) => 0,
         };
         let plain = Extent { len: found.len.min(len), ..found };
         // The part to hand out, and the logical block that the first found block stands for.

@@ -1,11 +1,11 @@
-//! What a caller asks for and what it gets: [`Request`], [`Kind`], [`RequestFlags`], [`Allocation`].
+//! What a caller asks for and what it gets: [`Request`], [`Kind`], [`MetaRequest`], [`RequestFlags`], [`Allocation`].
 //!
 //! # Locking
 //! None.
 
 use std::ops::BitOr;
 
-use extant_ondisk::{BlockNr, LogicalBlock};
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::InodePreallocation;
 
@@ -13,7 +13,8 @@ use crate::InodePreallocation;
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Where the blocks would best lie. With [`RequestFlags::TRY_GOAL`] exactly there if free, otherwise its group is
-    /// where the search starts. A goal outside the file system counts as none (group 0).
+    /// where the search starts. A goal outside the file system counts as none (group 0). Metadata has none: its policy
+    /// makes one out of the facts in [`MetaRequest`].
     pub goal: Option<BlockNr>,
     /// Blocks wanted, at least 1. The answer may be shorter, never longer.
     pub len: u32,
@@ -44,8 +45,42 @@ pub enum Kind<'a> {
         /// The nearest mapped block after the request, if any.
         right: Option<Neighbour>,
     },
-    /// Everything else: directories, extent and indirect blocks, xattr blocks. Never preallocated.
-    Metadata,
+    /// Everything else. Never preallocated.
+    Metadata(MetaRequest),
+}
+
+/// What a block of metadata is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaRole {
+    /// A block of pointers of a file without extents: indirect, double or triple indirect.
+    Indirect,
+    /// A node of an extent tree.
+    ExtentNode,
+    Directory,
+    Xattr,
+    /// The target of a symbolic link.
+    Symlink,
+}
+
+impl MetaRole {
+    pub const ALL: [MetaRole; 5] =
+        [MetaRole::Indirect, MetaRole::ExtentNode, MetaRole::Directory, MetaRole::Xattr, MetaRole::Symlink];
+}
+
+/// What is known of a block of metadata before it has a place. These are facts; where it goes is the choice of the
+/// policy ([`crate::MetaPolicy`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetaRequest {
+    pub role: MetaRole,
+    /// The inode that it belongs to.
+    pub owner: InodeNr,
+    /// The first block of the group where the owner's blocks are best placed.
+    pub home: Option<BlockNr>,
+    /// Indirect blocks: the block that will point to it. Extent nodes: the node beside it. Directories: the block
+    /// before it.
+    pub parent: Option<BlockNr>,
+    /// The data that it will map.
+    pub data: Option<BlockNr>,
 }
 
 /// A block of the same file that is mapped already (Linux: `lleft`/`pleft`, `lright`/`pright`).
@@ -89,9 +124,15 @@ impl BitOr for RequestFlags {
 }
 
 impl<'a> Request<'a> {
-    /// A request for metadata near `goal`.
-    pub fn metadata(goal: Option<BlockNr>, len: u32) -> Request<'a> {
-        Request { goal, len, kind: Kind::Metadata, flags: RequestFlags::NONE, max_block: None }
+    /// A request for metadata of which only the home is known.
+    pub fn metadata(home: Option<BlockNr>, len: u32) -> Request<'a> {
+        let (owner, role) = (InodeNr(0), MetaRole::Directory);
+        Request::meta(MetaRequest { role, owner, home, parent: None, data: None }, len)
+    }
+
+    /// A request for metadata.
+    pub fn meta(meta: MetaRequest, len: u32) -> Request<'a> {
+        Request { goal: None, len, kind: Kind::Metadata(meta), flags: RequestFlags::NONE, max_block: None }
     }
 
     /// A request for file data without reservation and without known neighbours.

@@ -13,7 +13,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 use extant_ondisk::indirect::{self, Geometry, IndirectPath, LEVELS_MAX, POINTER_END, SLOTS};
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
-use super::{MapError, MapRoot, MapState, MapStore, Mapping, Progress};
+use super::{MapError, MapRoot, MapState, MapStore, Mapping, NewNode, Progress};
 
 fn verify<S: MapStore>(store: &S, bytes: &[u8], block: BlockNr) -> Result<(), String> {
     indirect::validate(bytes, block.0, |b| store.gives_up() || store.block_range_valid(b, 1)).map_err(|e| e.to_string())
@@ -59,6 +59,19 @@ fn with_pointers<S: MapStore, R>(
     }
 }
 
+/// All pointer blocks that the array of `holder` names; none of them is followed.
+fn pointer_blocks<S: MapStore>(root: &MapRoot, store: &S, holder: Option<BlockNr>) -> Vec<BlockNr> {
+    let first = if holder.is_none() { indirect::DIRECT as usize } else { 0 };
+    let pointers = with_pointers(root, store, holder, |bytes| {
+        (first..bytes.len() / indirect::POINTER_BYTES)
+            .filter_map(|i| indirect::pointer(bytes, i))
+            .filter(|pointer| *pointer != 0)
+            .map(|pointer| BlockNr(u64::from(pointer)))
+            .collect()
+    });
+    pointers.unwrap_or_default()
+}
+
 fn with_pointers_mut<S: MapStore, R>(
     root: &mut MapRoot,
     store: &S,
@@ -97,6 +110,7 @@ impl Chain {
             let (holder, offset) = (chain.holders[chain.reached], path.offsets[chain.reached] as usize);
             let pointer = with_pointers(root, store, holder, |bytes| indirect::pointer(bytes, offset).unwrap_or(0))?;
             let Some(next) = follow(root, store, holder, pointer)? else { break };
+            store.read_ahead(next, || pointer_blocks(root, store, holder));
             chain.reached += 1;
             chain.holders[chain.reached] = Some(next);
         }
@@ -113,6 +127,7 @@ impl Chain {
             let next = follow(root, store, holder, pointer).and_then(|next| {
                 let Some(block) = next else { return Ok(None) };
                 store.check_in_use(block)?;
+                store.read_ahead(block, || pointer_blocks(root, store, holder));
                 with_pointers(root, store, next, |_| Some(block))
             });
             match next {
@@ -235,7 +250,7 @@ fn insert_in_array<S: MapStore>(
         root.blocks_delta += i64::from(len);
         return if fine { Ok(len) } else { Err(broken(root)) };
     }
-    let new = allocate(root, store, txn, path.levels - chain.reached, holder.unwrap_or(BlockNr(u64::from(pblk))))?;
+    let new = allocate(root, store, txn, path.levels - chain.reached, holder, BlockNr(u64::from(pblk)))?;
     // From the data up, so that nothing points to a block that is not there yet: new.last() holds the data's pointers.
     let mut fine = true;
     for (i, block) in new.iter().enumerate().rev() {
@@ -260,11 +275,13 @@ fn allocate<S: MapStore>(
     store: &S,
     txn: &mut S::Txn,
     count: usize,
-    goal: BlockNr,
+    parent: Option<BlockNr>,
+    data: BlockNr,
 ) -> Result<Vec<BlockNr>, S::Error> {
+    let node = NewNode { extents: false, parent, data: Some(data) };
     let mut new = Vec::with_capacity(count);
     while new.len() < count {
-        let result = match store.allocate_meta(txn, Some(goal)) {
+        let result = match store.allocate_meta(txn, node) {
             Ok(block) if block.0 < POINTER_END => Ok(block),
             Ok(block) => {
                 store.free_meta(txn, block)?;

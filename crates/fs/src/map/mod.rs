@@ -20,6 +20,7 @@
 pub mod es;
 mod extents;
 mod indirect;
+pub mod neighbours;
 mod store;
 
 use std::ops::ControlFlow;
@@ -27,7 +28,7 @@ use std::ops::ControlFlow;
 use extant_ondisk::extent::{self, NodeMut, ROOT_BYTES};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-pub use store::{MapError, MapStore};
+pub use store::{MapError, MapStore, NewNode};
 
 /// What a run of logical blocks is. The block is the physical place of the run's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
