@@ -198,6 +198,8 @@ fn a_directory_holds_one_run() {
     other(&["--seed=2"], "seed: 1 there, 2 here");
     other(&["--set=bytes=100"], "parameter bytes");
     other(&["--mkfs=-t ext3"], "image: ");
+    let both = ["--mkfs=-t ext3", "--image", &list];
+    extant(&small(&out, &target, &both)).fails(1, &["--image", "--mkfs"]);
     other(&["--record=none"], "recorded: latency there, none here");
     let named = format!("{target},name=engine,noatime");
     let plain = format!("{target},name=engine");

@@ -20,6 +20,7 @@ fn config(dir: &Path, workload: &str, targets: &[String]) -> Config {
         settings: Vec::new(),
         operations: None,
         mkfs: None,
+        image: None,
         image_bytes: Some(64 << 20),
         output: dir.join("result"),
         warmup: 0,
@@ -187,4 +188,36 @@ fn an_interrupted_run_cleans_up() {
     let e = run::run(&c, &AtomicBool::new(true)).expect_err("stopped");
     assert!(matches!(e, extant_lab::Error::Interrupted), "{e}");
     assert!(trials(&c).is_empty() && !dir.path().join("e.img").exists());
+}
+
+/// The work finds what the image had, and the image keeps nothing of the work.
+#[test]
+fn a_run_can_begin_with_a_copy_of_an_image() {
+    let dir = tempfile::tempdir().expect("directory");
+    let original = dir.path().join("worn.img");
+    let file = std::fs::File::create(&original).expect("image");
+    file.set_len(64 << 20).expect("sparse");
+    let made = std::process::Command::new("mke2fs").args(["-q", "-F", "-t", "ext3"]).arg(&original).status();
+    assert!(made.expect("mke2fs").success());
+    let debugfs = |request: &str, image: &Path| {
+        let ran = std::process::Command::new("debugfs").args(["-w", "-R", request]).arg(image).output();
+        String::from_utf8_lossy(&ran.expect("debugfs").stdout).into_owned()
+    };
+    debugfs("mkdir worn", &original);
+    let before = std::fs::read(&original).expect("image");
+    let image = dir.path().join("e.img");
+    let mut c = config(dir.path(), "small-files", &[format!("engine:{}", image.display())]);
+    (c.image, c.image_bytes, c.rounds) = (Some(original.clone()), None, 1);
+    assert_eq!(go(&c).expect("runs").usable, 1);
+    assert_eq!(std::fs::read(&original).expect("image"), before);
+    let trial = &trials(&c)[0];
+    assert!(!trial.environment.features.iter().any(|f| f == "extent"), "{:?}", trial.environment.features);
+    assert!(trial.environment.mkfs.starts_with("cp --sparse=always worn.img IMAGE # SHA-256 "));
+    assert!(trial.flaws.is_empty(), "{:?}", trial.flaws);
+    // What changes in the image makes it another run.
+    debugfs("mkdir more", &original);
+    c.rounds = 2;
+    assert!(go(&c).expect_err("another image").to_string().contains("another run"));
+    std::fs::write(&original, [1; 4096]).expect("no image");
+    assert!(run::check(&c).expect_err("no file system").to_string().contains("worn.img"));
 }

@@ -18,6 +18,7 @@ use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 use crate::group::{BAD, Group, LOADED, PREALLOCATED};
 use crate::group_choice::policy::{GroupChoice, Growth, Rules, Streams};
 use crate::in_transit::InTransit;
+use crate::meta_place::MetaZones;
 use crate::meta_place::policy::MetaPlace;
 use crate::prealloc::locality::LocalityGroup;
 use crate::prealloc::normalize::{Normalized, Shape, fill, grow, normalize, place};
@@ -92,6 +93,8 @@ pub struct GroupState {
     pub fragments: u32,
     /// log2 of the largest free buddy; None when nothing is free or while unknown.
     pub largest_order: Option<u8>,
+    /// Free blocks that wait for metadata; none of `free`.
+    pub set_aside: u32,
     /// The buddy is in memory.
     pub loaded: bool,
     /// The bitmap is not to be trusted; nothing is allocated or freed here.
@@ -138,6 +141,7 @@ pub struct Allocator<S: GroupStore> {
     pub(crate) choice: Box<dyn GroupChoice>,
     pub(crate) rules: &'static Rules,
     pub(crate) meta: Box<dyn MetaPlace>,
+    pub(crate) meta_zones: Option<MetaZones>,
     pub(crate) counters: Counters,
     /// Where each stream last got blocks: group << 32 | index (Linux: `s_mb_last_groups`).
     pub(crate) streams: Box<[AtomicU64]>,
@@ -206,6 +210,8 @@ impl<S: GroupStore> Allocator<S> {
             }
         }
         let choice = options.policy.state(&geometry);
+        let meta = options.meta_policy.state();
+        let meta_zones = meta.zoning().map(|zoning| MetaZones::new(zoning, &geometry, groups));
         let groups: Box<[Group]> = groups.iter().map(|g| Group::new(g.free, g.block_uninit)).collect();
         let counters = Counters::default();
         // From the last down: lists begin with it, as they do where bitmaps are read ahead (Linux:
@@ -232,7 +238,8 @@ impl<S: GroupStore> Allocator<S> {
             in_transit: InTransit::default(),
             choice,
             rules,
-            meta: options.meta_policy.state(),
+            meta,
+            meta_zones,
             counters,
             streams: (0..streams).map(|_| AtomicU64::new(NO_GOAL)).collect(),
             locality: (0..locality).map(|_| LocalityGroup::new()).collect(),
@@ -389,7 +396,7 @@ impl<S: GroupStore> Allocator<S> {
         let mut turn = 0;
         let mut lead = pointer_blocks(request);
         while turn < if anywhere { TURNS_MAX } else { TURNS_FEW } {
-            match self.use_preallocated(request, len, &lead, limit) {
+            match self.use_set_aside(request, len, &lead, limit) {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
                 // One group fewer: this ends.
@@ -417,6 +424,11 @@ impl<S: GroupStore> Allocator<S> {
                 break;
             }
             if self.discard_everything() > 0 {
+                continue;
+            }
+            // One area, and again: each is a step on the way to the block that was claimed.
+            if self.lend(want.goal.map(|(group, _)| group), limit) {
+                turn = 1;
                 continue;
             }
             // After a commit the caller tries again anyway. Otherwise what was claimed is in somebody's hands.
@@ -622,7 +634,27 @@ impl<S: GroupStore> Allocator<S> {
         pa.group.0 < limit && self.group_ref(pa.group).is_some_and(|g| !g.has(BAD))
     }
 
-    /// Serves the request from what was set aside earlier. Linux: `ext4_mb_use_preallocated`.
+    /// Serves the request from what was set aside earlier. `lead`: blocks that it wants in front.
+    fn use_set_aside(
+        &self,
+        request: &Request<'_>,
+        len: u32,
+        lead: &[PointerBlock],
+        limit: u32,
+    ) -> Result<Option<Allocation>, S::Error> {
+        match request.kind {
+            Kind::Data { .. } => self.use_preallocated(request, len, lead, limit),
+            Kind::Metadata(meta) if !request.flags.contains(RequestFlags::GOAL_ONLY) => {
+                match self.use_pointer_block(request, limit)? {
+                    None => self.use_zone(&meta, len, limit),
+                    found => Ok(found),
+                }
+            }
+            Kind::Metadata(_) => Ok(None),
+        }
+    }
+
+    /// Linux: `ext4_mb_use_preallocated`.
     fn use_preallocated(
         &self,
         request: &Request<'_>,
@@ -630,7 +662,7 @@ impl<S: GroupStore> Allocator<S> {
         lead: &[PointerBlock],
         limit: u32,
     ) -> Result<Option<Allocation>, S::Error> {
-        let Kind::Data { owner, logical, .. } = request.kind else { return self.use_pointer_block(request, limit) };
+        let Kind::Data { owner, logical, .. } = request.kind else { return Ok(None) };
         if request.flags.contains(RequestFlags::GOAL_ONLY) {
             return Ok(None);
         }
@@ -686,7 +718,16 @@ impl<S: GroupStore> Allocator<S> {
         self.counters.pa_spent.add(u64::from(cut.len));
         let extent = Extent { group: pa.group, start: cut.start, len: cut.len };
         let (led, part) = lead_off(extent, lead);
-        self.settle(request, extent, part, None, led, cut.last.then_some(pa))
+        let got = self.settle(extent, part, led.iter().map(|(_, pa)| pa), cut.last.then_some(pa))?;
+        self.keep_for_pointers(request, led);
+        Ok(got)
+    }
+
+    fn keep_for_pointers(&self, request: &Request<'_>, led: Led) {
+        let Some(pointers) = request.pointers else { return };
+        for (which, pa) in led {
+            self.discard_list(pointers.owner.add_pointer_block(which, pa));
+        }
     }
 
     /// Splits what was found into what is for `lead`, the part to hand out and a preallocation.
@@ -722,7 +763,8 @@ impl<S: GroupStore> Allocator<S> {
             rest.remove(part.start, part.len);
             Preallocation::new(found.group, found.start, found.len, first_logical, rest)
         });
-        let got = self.settle(request, whole, part, pa.as_ref(), led, None)?;
+        let got = self.settle(whole, part, pa.iter().chain(led.iter().map(|(_, pa)| pa)), None)?;
+        self.keep_for_pointers(request, led);
         let Some(pa) = pa else { return Ok(got) };
         let block = self.geometry.block(pa.group, pa.start).0;
         let gone = match plan {
@@ -756,26 +798,24 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// `found` is held and in flight; afterwards `part` is chosen, and the rest is the new preallocations': `led` wait
-    /// for pointer blocks of the request's file. When the group turns out to be unusable, it is bad from then on, and
-    /// nothing of `found` is anybody's.
-    fn settle(
+    /// `found` is held and in flight; afterwards `part` is chosen, and the rest is the `new` preallocations'. When the
+    /// group turns out to be unusable, it is bad from then on, and nothing of `found` is anybody's.
+    pub(crate) fn settle<'p>(
         &self,
-        request: &Request<'_>,
         found: Extent,
         part: Extent,
-        new: Option<&Arc<Preallocation>>,
-        led: Led,
+        new: impl IntoIterator<Item = &'p Arc<Preallocation>>,
         spent: Option<&Arc<Preallocation>>,
     ) -> Result<Allocation, S::Error> {
+        let mut new = new.into_iter().peekable();
         // Before others can see it: who gives it back counts that.
         let aside = u64::from(found.len - part.len);
         self.counters.pa_blocks.add(aside);
         let result = self.store.check(found.group).inspect_err(|_| self.counters.pa_spent.add(aside));
         match (&result, self.group_ref(found.group)) {
-            (Ok(()), Some(group)) if new.is_some() || spent.is_some() || !led.is_empty() => {
+            (Ok(()), Some(group)) if new.peek().is_some() || spent.is_some() => {
                 let mut inner = group.lock();
-                for new in new.into_iter().chain(led.iter().map(|(_, pa)| pa)) {
+                for new in new {
                     inner.register(new);
                     group.set(PREALLOCATED);
                 }
@@ -789,11 +829,6 @@ impl<S: GroupStore> Allocator<S> {
                 self.store.damaged(found.group, e);
             }
             _ => {}
-        }
-        if let (Ok(()), Some(pointers)) = (&result, request.pointers) {
-            for (which, pa) in led {
-                self.discard_list(pointers.owner.add_pointer_block(which, pa));
-            }
         }
         self.in_transit.turned();
         self.in_transit.end(u64::from(found.len));
@@ -883,6 +918,14 @@ impl<S: GroupStore> Allocator<S> {
             self.give_back(piece.group, [(start, len)], None);
             visited?;
         }
+        // What was set aside for metadata is free, too.
+        let mut at = piece.start;
+        while let Some((start, len)) = self.take_aside_from(piece.group, at, limit) {
+            at = start + len;
+            let visited = if len < min_len { Ok(()) } else { visit(self.geometry.block(piece.group, start), len) };
+            self.give_back(piece.group, [(start, len)], None);
+            visited?;
+        }
         Ok(())
     }
 
@@ -940,16 +983,22 @@ impl<S: GroupStore> Allocator<S> {
         self.counters.blocks_freed.get().saturating_sub(released)
     }
 
-    /// One group, read without its lock; None beyond the last.
+    /// One group; None beyond the last.
     pub fn group(&self, group: GroupNr) -> Option<GroupState> {
         let g = self.group_ref(group)?;
         Some(GroupState {
             free: g.free(),
             fragments: g.fragments(),
             largest_order: g.largest_order().map(|o| o as u8),
+            set_aside: g.lock().set_aside().map_or(0, RangeSet::total),
             loaded: g.has(LOADED),
             bad: g.has(BAD),
         })
+    }
+
+    /// Free blocks that wait for metadata ([`crate::meta_place`]).
+    pub fn set_aside_blocks(&self) -> u64 {
+        self.meta_zones.as_ref().map_or(0, MetaZones::total)
     }
 
     pub fn statistics(&self) -> Statistics {
@@ -964,7 +1013,8 @@ impl<S: GroupStore> Allocator<S> {
 
     /// Bytes that it takes in any case, which grow with the disk.
     pub fn memory_fixed(&self) -> usize {
-        self.groups.len() * size_of::<Group>() + self.choice.bytes()
+        let zones = self.meta_zones.as_ref().map_or(0, MetaZones::bytes);
+        self.groups.len() * size_of::<Group>() + self.choice.bytes() + zones
     }
 
     /// Bytes held by buddies.

@@ -16,6 +16,7 @@ use extant_ondisk::{Damage, GroupNr};
 
 use super::Figures;
 use super::transactions::Layout;
+use crate::error::{Error, Result};
 
 /// One reader, one request after the other: no rings.
 fn open(image: &Path) -> Option<FileDevice> {
@@ -26,6 +27,18 @@ fn open(image: &Path) -> Option<FileDevice> {
 pub fn geometry(image: &Path) -> Option<Geometry> {
     let device = open(image)?;
     Some(extant_fs::probe_superblock(&device).ok()?.0.geometry().clone())
+}
+
+/// Bytes that are free in an image, as its superblock says.
+///
+/// # Errors
+/// What is wrong with the file, or with the superblock in it.
+pub fn free_bytes(image: &Path) -> Result<u64> {
+    let failed = |why: String| Error::Usage(format!("{}: {why}", image.display()));
+    let options = OpenOptions { engine: Engine::Psync, ..OpenOptions::read_only() };
+    let device = FileDevice::open(image, options).map_err(|e| failed(e.to_string()))?;
+    let (superblock, _) = extant_fs::probe_superblock(&device).map_err(|e| failed(e.to_string()))?;
+    Ok(superblock.free_blocks().saturating_mul(u64::from(superblock.geometry().block_size)))
 }
 
 /// Where an image's groups are.

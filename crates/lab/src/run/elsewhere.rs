@@ -79,8 +79,7 @@ impl Elsewhere {
         put("--scale", config.scale.to_string());
         config.settings.iter().for_each(|s| put("--set", s.clone()));
         config.operations.iter().for_each(|o| put("--operations", o.display().to_string()));
-        put("--mkfs", images.mkfs.join(" "));
-        put("--size", images.bytes.to_string());
+        images.options().into_iter().for_each(|(name, value)| put(name, value));
         put("--record", config.recorded.to_string());
         put("--output", out.display().to_string());
         command.args(["--quiet", "--overwrite"]);

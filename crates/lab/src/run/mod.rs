@@ -54,6 +54,8 @@ pub struct Config {
     pub operations: Option<PathBuf>,
     /// Arguments for mke2fs; `None`: [`target::DEFAULT_MKFS`].
     pub mkfs: Option<String>,
+    /// Trials begin with copies of this image, instead.
+    pub image: Option<PathBuf>,
     /// Size of the images in bytes; `None`: what suits the workload.
     pub image_bytes: Option<u64>,
     /// Directory of the results; made if it is not there.
@@ -136,7 +138,10 @@ fn plan(config: &Config) -> Result<Plan> {
         rig.ask_program()?;
     }
     let needs = workload.needs(&parameters);
-    let images = ImagePlan::new(config.mkfs.as_deref(), config.image_bytes, needs, config.seed);
+    let images = match &config.image {
+        None => ImagePlan::new(config.mkfs.as_deref(), config.image_bytes, needs, config.seed),
+        Some(image) => ImagePlan::copy_of(image)?,
+    };
     let rules = target::check::Rules {
         plan: &images,
         needs,

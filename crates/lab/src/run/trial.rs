@@ -226,6 +226,10 @@ impl Job<'_> {
 
     /// Files that should be gone, or there.
     fn flaws(&self, figures: &Figures) -> Vec<String> {
+        if self.images.is_copy() {
+            // Nobody knows how many there were.
+            return Vec::new();
+        }
         let (Some(left), Some(expected)) = (figures.get("files_left"), self.workload.leaves(self.parameters)) else {
             return Vec::new();
         };

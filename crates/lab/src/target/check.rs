@@ -118,21 +118,21 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         Err(e) => return Err(format!("{shown}: {e}")),
     }
-    let bytes = rules.plan.bytes;
+    let (bytes, free) = (rules.plan.bytes, rules.plan.room);
     let least = rules.needs.bytes.saturating_add(rules.needs.bytes / 10);
-    if least > bytes {
-        return Err(format!(
-            "an image of {} MiB is too small: the work takes {} MiB at this scale",
-            bytes >> 20,
-            least.div_ceil(1 << 20)
-        ));
+    if least > free {
+        let least = least.div_ceil(1 << 20);
+        return Err(match rules.plan.is_copy() {
+            true => format!("{} MiB are free in the image: the work takes {least} MiB at this scale", free >> 20),
+            false => format!("an image of {} MiB is too small: the work takes {least} MiB at this scale", bytes >> 20),
+        });
     }
     if bytes < 8 << 20 {
         return Err(format!("an image of {bytes} bytes is too small"));
     }
     let copy = if EngineOptions::parse(&rig.all_options()).is_ok_and(|o| o.memory) { rules.needs.bytes } else { 0 };
     memory(copy)?;
-    room(parent, rules.needs.bytes.saturating_add(bytes / 32).saturating_add(SLACK_BYTES))
+    room(parent, rules.needs.bytes.saturating_add(rules.plan.stored).saturating_add(SLACK_BYTES))
 }
 
 /// Servers lock the image that they serve.

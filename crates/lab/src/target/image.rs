@@ -1,4 +1,4 @@
-//! Images: made afresh for each trial, checked after it, deleted.
+//! Images: made afresh for each trial, by mke2fs or as copies of one that is there; checked after it, deleted.
 //!
 //! Main types: [`ImagePlan`] (how images of a run are made), [`Made`] (one that is there; dropping it deletes it).
 //!
@@ -6,12 +6,16 @@
 //! None.
 
 use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use extant_base::rng::Rng;
+use sha2::{Digest, Sha256};
 
 use super::Tool;
 use crate::error::{Error, Result};
+use crate::measure::extents;
 use crate::workload::Needs;
 
 /// Arguments for mke2fs unless told otherwise: nothing is left for a background thread to initialise during the trial.
@@ -37,10 +41,22 @@ fn uuid(rng: &mut Rng) -> String {
 /// How the images of a run are made.
 #[derive(Clone, Debug)]
 pub struct ImagePlan {
-    /// Arguments for mke2fs.
-    pub mkfs: Vec<String>,
+    origin: Origin,
     /// Size in bytes.
     pub bytes: u64,
+    /// Room for the work in bytes: the size, or what is free in an image that is copied.
+    pub room: u64,
+    /// What an image takes of the host's disk before the work begins, in bytes.
+    pub stored: u64,
+}
+
+/// What an image of a run is before the work begins.
+#[derive(Clone, Debug)]
+enum Origin {
+    /// Arguments for mke2fs.
+    Mkfs(Vec<String>),
+    /// A copy of this file. `digest`: SHA-256 of its data and where it lies.
+    Copy { path: PathBuf, digest: String },
 }
 
 impl ImagePlan {
@@ -66,23 +82,102 @@ impl ImagePlan {
                 _ => arguments.extend(["-E".to_owned(), format!("hash_seed={hash_seed}")]),
             }
         }
-        ImagePlan { mkfs: arguments, bytes }
+        ImagePlan { origin: Origin::Mkfs(arguments), bytes, room: bytes, stored: bytes / 32 }
+    }
+
+    /// Copies of the image at `path`, which stays as it is.
+    pub fn copy_of(path: &Path) -> Result<ImagePlan> {
+        let room = extents::free_bytes(path)?;
+        let stored = path.metadata().map_err(Error::file(path))?.blocks().saturating_mul(512);
+        // Its data is read once: a run that goes on later, or is repeated, must begin with the same image.
+        let mut digest = Sha256::new();
+        let mut buffer = vec![0; COPY_BYTES];
+        let bytes = each_extent(path, |file, at, len| {
+            digest.update(at.to_le_bytes());
+            digest.update(len.to_le_bytes());
+            file.seek(SeekFrom::Start(at))?;
+            let mut left = len;
+            while left > 0 {
+                let n = left.min(COPY_BYTES as u64) as usize;
+                file.read_exact(&mut buffer[..n])?;
+                digest.update(&buffer[..n]);
+                left -= n as u64;
+            }
+            Ok(())
+        })?;
+        let digest = digest.finalize().iter().map(|b| format!("{b:02x}")).collect();
+        Ok(ImagePlan { origin: Origin::Copy { path: path.to_owned(), digest }, bytes, room, stored })
     }
 
     /// The command that makes an image, as it stands in results.
     pub fn command(&self) -> String {
-        format!("mke2fs -q -F {} IMAGE", self.mkfs.join(" "))
+        match &self.origin {
+            Origin::Mkfs(arguments) => format!("mke2fs -q -F {} IMAGE", arguments.join(" ")),
+            Origin::Copy { path, digest } => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                format!("cp --sparse=always {name} IMAGE # SHA-256 {digest}")
+            }
+        }
+    }
+
+    /// Whether the work finds files of others in it.
+    pub fn is_copy(&self) -> bool {
+        matches!(self.origin, Origin::Copy { .. })
+    }
+
+    /// The options of `lab run` that stand for it.
+    pub fn options(&self) -> Vec<(&'static str, String)> {
+        match &self.origin {
+            Origin::Mkfs(arguments) => vec![("--mkfs", arguments.join(" ")), ("--size", self.bytes.to_string())],
+            Origin::Copy { path, .. } => vec![("--image", path.display().to_string())],
+        }
     }
 
     /// Makes the image at `path`, replacing what is there.
     pub fn make(&self, path: &Path) -> Result<Made> {
-        let file = File::create(path).map_err(Error::file(path))?;
+        let mut file = File::create(path).map_err(Error::file(path))?;
         let made = Made { path: path.to_owned() };
         file.set_len(self.bytes).map_err(Error::file(path))?;
-        Tool::new("mke2fs").args(["-q", "-F"]).args(&self.mkfs).arg(path).run()?;
+        match &self.origin {
+            Origin::Mkfs(arguments) => {
+                Tool::new("mke2fs").args(["-q", "-F"]).args(arguments).arg(path).run()?;
+            }
+            Origin::Copy { path: from, .. } => {
+                each_extent(from, |original, at, len| {
+                    original.seek(SeekFrom::Start(at))?;
+                    file.seek(SeekFrom::Start(at))?;
+                    let copied = std::io::copy(&mut Read::by_ref(original).take(len), &mut file)?;
+                    if copied == len { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
+                })?;
+                file.flush().map_err(Error::file(path))?;
+            }
+        }
         file.sync_all().map_err(Error::file(path))?;
         Ok(made)
     }
+}
+
+/// What is read at once.
+const COPY_BYTES: usize = 1 << 20;
+
+/// Calls `visit` with each part of a file that is no hole, and returns the file's size.
+fn each_extent(path: &Path, mut visit: impl FnMut(&mut File, u64, u64) -> std::io::Result<()>) -> Result<u64> {
+    let mut walk = || -> std::io::Result<u64> {
+        let mut file = File::open(path)?;
+        let bytes = file.metadata()?.len();
+        let mut at = 0;
+        loop {
+            let data = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+                // Nothing but a hole is left.
+                Err(rustix::io::Errno::NXIO) => return Ok(bytes),
+                data => data?,
+            };
+            let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(data))?;
+            visit(&mut file, data, hole - data)?;
+            at = hole;
+        }
+    };
+    walk().map_err(Error::file(path))
 }
 
 /// An image that the lab made. Deleted when dropped.

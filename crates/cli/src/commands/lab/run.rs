@@ -73,6 +73,9 @@ pub struct HowArgs {
     /// Arguments for mke2fs [default: -t ext4 -E lazy_itable_init=0,lazy_journal_init=0]
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     pub mkfs: Option<String>,
+    /// Begin each trial with a copy of this image (one that `lab age` left, say) instead of a fresh one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["mkfs", "size"])]
+    pub image: Option<PathBuf>,
     /// Size of the images [default: 8G, or twice what the work takes]
     #[arg(long, value_parser = size::parse)]
     pub size: Option<u64>,
@@ -150,6 +153,7 @@ impl RunArgs {
         self.how.settings.iter().for_each(|s| put("set", s.clone()));
         self.how.operations.iter().for_each(|o| put("operations", o.display().to_string()));
         self.how.mkfs.iter().for_each(|m| put("mkfs", m.clone()));
+        self.how.image.iter().for_each(|i| put("image", i.display().to_string()));
         self.how.size.iter().for_each(|s| put("size", s.to_string()));
         put("record", self.how.record.to_string());
         self.how.memory.iter().for_each(|m| put("memory", m.to_string()));
@@ -175,6 +179,7 @@ fn config(args: &RunArgs, output: &Path, command: Vec<String>) -> Result<Config>
         settings: args.how.settings.clone(),
         operations: args.how.operations.clone(),
         mkfs: args.how.mkfs.clone(),
+        image: args.how.image.clone(),
         image_bytes: args.how.size,
         output: output.to_owned(),
         // A trial of a whole source takes minutes: nobody is helped by one that is thrown away.

@@ -12,10 +12,7 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::BlockNr;
-
-use super::{MetaPlace, vanilla};
-use crate::MetaRequest;
+use super::MetaPlace;
 
 /// No state at all.
 pub struct Inline;
@@ -23,9 +20,5 @@ pub struct Inline;
 impl MetaPlace for Inline {
     fn in_front(&self) -> bool {
         true
-    }
-
-    fn goal(&self, meta: &MetaRequest) -> Option<BlockNr> {
-        vanilla::goal(meta)
     }
 }
