@@ -150,6 +150,11 @@ impl Budget {
         self.used() <= self.limit() / 4 * 3
     }
 
+    /// Whether `bytes` more fit into the limit as it is, without anything having to go.
+    pub fn has_room_for(&self, bytes: u64) -> bool {
+        self.used() + bytes <= self.limit()
+    }
+
     /// Asks every cache for all that it can give, twice, because what was used lately is spared once (Linux:
     /// `drop_caches`). Returns what came of it, in bytes. No cache lock is held.
     pub fn shrink_all(&self) -> u64 {
@@ -197,9 +202,8 @@ impl Budget {
     /// Frees what is needed for `bytes` more; whether they fit into the limit then. They do not if what could go is
     /// dirty or in use: see [`Budget::wait_for_writes`].
     pub fn make_room(&self, bytes: u64) -> bool {
-        let fits = || self.used() + bytes <= self.limit();
         for _ in 0..STEPS {
-            if fits() {
+            if self.has_room_for(bytes) {
                 return true;
             }
             self.reclaim.direct.inc();
@@ -207,7 +211,7 @@ impl Budget {
                 break;
             }
         }
-        fits()
+        self.has_room_for(bytes)
     }
 
     /// Whether memory is dirty, of whichever mount: some of it can go once it is written.

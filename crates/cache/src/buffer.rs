@@ -335,38 +335,39 @@ impl BufferCache {
     /// `sb_breadahead`). Errors are left for the access that really needs the block.
     pub fn readahead(&self, start: BlockNr, count: u32) {
         let end = start.0.saturating_add(u64::from(count)).min(self.blocks_count);
-        let mut from = start.0;
-        while from < end && self.peek(BlockNr(from)).is_some() {
-            from += 1;
-        }
-        let mut to = end;
-        while to > from && self.peek(BlockNr(to - 1)).is_some() {
-            to -= 1;
-        }
-        if to <= from {
+        self.read_together(&(start.0..end).map(BlockNr).collect::<Vec<_>>());
+    }
+
+    /// The same for `blocks`, which are in ascending order and lie close together: what lies between them is read over,
+    /// but does not enter the cache. It may be data, whose copy here would be stale as soon as the file is written.
+    pub fn read_together(&self, blocks: &[BlockNr]) {
+        let missing = |block: &BlockNr| self.peek(*block).is_none();
+        let (Some(first), Some(last)) = (blocks.iter().position(missing), blocks.iter().rposition(missing)) else {
             return;
-        }
+        };
+        let blocks = &blocks[first..=last];
         // The buffers are locked before the device is read, so that nobody can load, change, write home and drop a
         // block in between and have the old content put over it.
-        let mut buffers = Vec::with_capacity((to - from) as usize);
-        for block in from..to {
-            let Ok(b) = self.find_or_insert(BlockNr(block)) else { return };
+        let mut buffers = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let Ok(b) = self.find_or_insert(*block) else { return };
             buffers.push(b);
         }
         // Not those that have their content: somebody may change them meanwhile, holding what others wait for.
         let missing = buffers.iter().map(|b| (!b.uptodate.load(Ordering::Acquire)).then_some(b));
         let mut locked: Vec<_> = missing.map(|b| b?.inner.try_write()).collect();
-        let bs = self.block_size as usize;
-        let mut all = AlignedBuf::zeroed(buffers.len() * bs);
+        let (bs, from) = (self.block_size as usize, blocks[0].0);
+        let mut all = AlignedBuf::zeroed((blocks[blocks.len() - 1].0 - from + 1) as usize * bs);
         let flags = BioFlags::META | BioFlags::RAHEAD;
         if self.dev.read_at(from * u64::from(self.block_size), &mut all, flags).is_err() {
             return;
         }
-        for ((b, inner), piece) in buffers.iter().zip(&mut locked).zip(all.chunks_exact(bs)) {
+        for (b, inner) in buffers.iter().zip(&mut locked) {
             let Some(inner) = inner else { continue };
             if !b.uptodate.load(Ordering::Acquire) {
+                let at = (b.block.0 - from) as usize * bs;
                 self.stats.misses.inc();
-                inner.data = Arc::new(AlignedBuf::from_slice(piece));
+                inner.data = Arc::new(AlignedBuf::from_slice(&all[at..at + bs]));
                 b.uptodate.store(true, Ordering::Release);
             }
         }
@@ -428,5 +429,34 @@ impl Drop for BufferCache {
                 self.leave(&b);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_block::BioOp;
+    use extant_block::device::{MemDevice, TracedDevice};
+
+    use super::*;
+
+    #[test]
+    fn read_together_caches_nothing_but_what_is_named() {
+        let dev = Arc::new(TracedDevice::new(Arc::new(MemDevice::new(1 << 20))));
+        for n in 0..64 {
+            dev.write_at(n * 1024, &[&[n as u8; 1024]], BioFlags::empty()).expect("written");
+        }
+        let cache = BufferCache::new(dev.clone(), 1024, 1024, Budget::new(1 << 20));
+        let named = [10, 11, 14, 20].map(BlockNr);
+        cache.get(named[0]).expect("read");
+        dev.take();
+        cache.read_together(&named);
+        let reads: Vec<_> = dev.take().iter().map(|r| (r.offset / 1024, r.len / 1024)).collect();
+        assert_eq!(reads, [(11, 10)], "one request, without the end that is there already");
+        for n in 0..64 {
+            let cached = cache.peek(BlockNr(n)).map(|b| b.read(|bytes| bytes[0]));
+            assert_eq!(cached, named.contains(&BlockNr(n)).then_some(n as u8), "block {n}");
+        }
+        cache.read_together(&named);
+        assert_eq!(dev.count(BioOp::Read), 0, "all of it is there");
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
+use extant_mballoc::MetaRole;
 use extant_ondisk::casefold;
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::htree::{HashVersion, Hasher};
@@ -282,11 +283,8 @@ impl DirStore for DirView<'_> {
         let lblk = self.blocks();
         self.check_room_in_inode()?;
         let view = self.fs.map_view(self.dir);
-        let goal = match lblk.checked_sub(1) {
-            Some(last) => BlockNr(self.physical(last)?.0 + 1),
-            None => self.fs.inode_goal(self.dir),
-        };
-        let block = self.fs.allocate_meta_block(handle, goal)?;
+        let before = lblk.checked_sub(1).map(|last| self.physical(last)).transpose()?;
+        let block = self.fs.allocate_meta_block(handle, MetaRole::Directory, self.dir.ino, self.dir, before)?;
         let mut map = self.dir.map.write();
         if let Err(e) = map.insert(&view, handle, LogicalBlock(lblk), block, 1, false) {
             drop(map);

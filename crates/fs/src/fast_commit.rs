@@ -39,7 +39,7 @@ use crate::draft::Draft;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::map::{MapRoot, MapState, MapStore, Progress};
+use crate::map::{MapRoot, MapState, MapStore, NewNode, Progress};
 use crate::mount::mount_unlogged;
 use crate::ops::credits;
 use crate::ops::names::{add_dir_link, check_name, drop_dir_link};
@@ -623,8 +623,8 @@ impl MapStore for Keeping<'_> {
         self.view.modify(handle, block, verify, f)
     }
 
-    fn allocate_meta(&self, handle: &mut Handle, goal: Option<BlockNr>) -> Result<BlockNr> {
-        self.view.allocate_meta(handle, goal)
+    fn allocate_meta(&self, handle: &mut Handle, node: NewNode) -> Result<BlockNr> {
+        self.view.allocate_meta(handle, node)
     }
 
     fn init<R>(&self, handle: &mut Handle, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {

@@ -76,6 +76,7 @@ pub use draft::Draft;
 pub use error::{Damage, Error, Result, Unsupported};
 pub use extant_cache::{Budget, Opener, ReclaimPolicy};
 pub use extant_journal::Error as JournalError;
+pub use extant_mballoc::MetaPolicy;
 pub use extant_mballoc::Policy as AllocPolicy;
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};

@@ -298,6 +298,7 @@ fn allocator(
     };
     let options = extant_mballoc::Options {
         policy: options.alloc_policy,
+        meta_policy: options.meta_policy,
         locality_groups: options.locality_groups,
         root_reserve: reserve.root_blocks,
         pool_reserve: reserve.pool_blocks,

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use extant_base::sync::atomic::Ordering;
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
-use extant_mballoc::{Request, RequestFlags};
+use extant_mballoc::{InodePreallocation, Kind, MetaRequest, MetaRole, Pointers, Request, RequestFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::map::{MapRoot, MapStore};
+use crate::map::{MapRoot, MapStore, NewNode, neighbours};
 use crate::orphan;
 
 impl Filesystem {
@@ -243,9 +243,9 @@ impl Filesystem {
     }
 
     /// The mapping layer's view for `inode`.
-    pub(crate) fn map_view<'a>(&'a self, inode: &Inode) -> MapView<'a> {
+    pub(crate) fn map_view<'a>(&'a self, inode: &'a Inode) -> MapView<'a> {
         let regular = inode.meta.read().desc.is_regular();
-        MapView::new(self, inode.ino, regular)
+        MapView { aside: Some(&inode.prealloc), ..MapView::new(self, inode.ino, regular) }
     }
 }
 
@@ -254,6 +254,8 @@ pub(crate) struct MapView<'a> {
     pub fs: &'a Filesystem,
     ino: InodeNr,
     goal_group: GroupNr,
+    /// Where blocks may wait for its pointer blocks.
+    aside: Option<&'a InodePreallocation>,
     /// The data blocks are metadata to the journal (directories, symlinks): freeing them needs revokes.
     journalled: bool,
     /// The whole map goes, whatever is wrong with it.
@@ -269,7 +271,7 @@ const HELD: usize = 8;
 impl<'a> MapView<'a> {
     fn new(fs: &'a Filesystem, ino: InodeNr, regular: bool) -> MapView<'a> {
         let goal_group = GroupNr((ino.0 - 1) / fs.geo.inodes_per_group);
-        MapView { fs, ino, goal_group, journalled: !regular, gives_up: false, held: RefCell::default() }
+        MapView { fs, ino, goal_group, aside: None, journalled: !regular, gives_up: false, held: RefCell::default() }
     }
 
     /// The same for a map that goes as a whole: what it hides by damage is lost, and noted.
@@ -315,6 +317,21 @@ impl MapStore for MapView<'_> {
         Ok(buffer.read(f))
     }
 
+    fn read_ahead(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
+        let cache = &self.fs.cache;
+        let most = neighbours::WINDOW * u64::from(self.fs.geo.block_size);
+        if cache.peek(block).is_some() || !self.fs.budget.has_room_for(most) {
+            return;
+        }
+        // What a damaged map names is read only if a file may own it. While the map is locked the siblings are in use
+        // as what they are, so that none of them is data here and now, or leaves without `forget`.
+        let wanted = siblings().into_iter().filter(|b| cache.peek(*b).is_none() && self.fs.may_be_owned(*b, 1));
+        let together = neighbours::around(block, wanted);
+        if together.len() > 1 {
+            cache.read_together(&together);
+        }
+    }
+
     fn modify<R>(
         &self,
         handle: &mut Handle,
@@ -326,14 +343,19 @@ impl MapStore for MapView<'_> {
         Ok(handle.modify(&buffer, BufKind::Leaf, f))
     }
 
-    fn allocate_meta(&self, handle: &mut Handle, goal: Option<BlockNr>) -> Result<BlockNr> {
-        let goal = goal.unwrap_or_else(|| self.fs.geo.first_block_of_group(self.goal_group));
-        let mut request = Request::metadata(Some(goal), 1);
+    fn allocate_meta(&self, handle: &mut Handle, node: NewNode) -> Result<BlockNr> {
+        let meta = MetaRequest {
+            role: if node.pointers.is_some() { MetaRole::Indirect } else { MetaRole::ExtentNode },
+            owner: self.ino,
+            home: Some(self.fs.geo.first_block_of_group(self.goal_group)),
+            parent: node.parent,
+            data: node.data,
+        };
         // Nodes are needed to finish writes that were promised: they may use the reserved pool.
-        request.flags = RequestFlags::USE_RESERVED;
-        let block = self.fs.alloc.allocate(handle, &request)?.start;
-        self.fs.check_unused(block)?;
-        Ok(block)
+        let flags = RequestFlags::USE_RESERVED;
+        let blocks = node.pointers.as_slice();
+        let pointers = self.aside.map(|owner| Pointers { owner, blocks, end: 0 });
+        self.fs.allocate_meta_with(handle, Request { flags, pointers, ..Request::meta(meta, 1) })
     }
 
     fn init<R>(&self, handle: &mut Handle, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
@@ -421,9 +443,24 @@ impl MapView<'_> {
 }
 
 impl Filesystem {
-    /// A block for a directory, a symbolic link or attributes, near `goal`.
-    pub(crate) fn allocate_meta_block(&self, handle: &mut Handle, goal: BlockNr) -> Result<BlockNr> {
-        let request = Request { flags: self.caller_flags(), ..Request::metadata(Some(goal), 1) };
+    /// A block for a directory, a symbolic link or attributes of `owner`. `home`: the inode near which it belongs;
+    /// `parent`: the directory's block before it.
+    pub(crate) fn allocate_meta_block(
+        &self,
+        handle: &mut Handle,
+        role: MetaRole,
+        owner: InodeNr,
+        home: &Inode,
+        parent: Option<BlockNr>,
+    ) -> Result<BlockNr> {
+        let meta = MetaRequest { role, owner, home: Some(self.inode_goal(home)), parent, data: None };
+        self.allocate_meta_with(handle, Request { flags: self.caller_flags(), ..Request::meta(meta, 1) })
+    }
+
+    fn allocate_meta_with(&self, handle: &mut Handle, request: Request<'_>) -> Result<BlockNr> {
+        // A pointer has 32 bits.
+        let indirect = matches!(request.kind, Kind::Metadata(meta) if meta.role == MetaRole::Indirect);
+        let request = Request { max_block: indirect.then_some(BlockNr(u64::from(u32::MAX))), ..request };
         let block = self.alloc.allocate(handle, &request)?.start;
         self.check_unused(block)?;
         Ok(block)

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use extant_cache::BufKind;
 use extant_journal::Handle;
+use extant_mballoc::MetaRole;
 use extant_ondisk::features::Compat;
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::{BlockNr, InodeNr};
@@ -180,8 +181,8 @@ impl XattrStore for XattrEdit<'_> {
         if !fs.sb.lock().compat().contains(Compat::EXT_ATTR) {
             fs.modify_superblock(self.handle, |sb| sb.set_ext_attr())?;
         }
-        let goal = fs.inode_goal(self.view.inode);
-        let block = fs.allocate_meta_block(self.handle, goal)?;
+        let inode = self.view.inode;
+        let block = fs.allocate_meta_block(self.handle, MetaRole::Xattr, inode.ino, inode, None)?;
         self.changed = true;
         Ok(block)
     }

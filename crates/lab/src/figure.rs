@@ -91,6 +91,7 @@ const NEITHER: &[&str] = &[
     "blocks_freed",
     "locality_preallocations",
     "files_left",
+    "map_blocks",
     "entries_reclaimed",
     "belady_missed",
     "lookups_done",

@@ -5,14 +5,16 @@
 //! durable.
 //!
 //! Main types: [`Allocator`] (one per mount), [`GroupStore`] (what the file system does for it), [`Request`] and
-//! [`Allocation`], [`InodePreallocation`] (one per in-core inode), [`Geometry`], [`Policy`] (which group next).
+//! [`Allocation`], [`InodePreallocation`] (one per in-core inode), [`Geometry`], [`Policy`] (which group next),
+//! [`MetaPolicy`] (where metadata goes).
 //!
 //! Three states of a block: *used on disk*; *held* (free in the on-disk bitmap but not to be had: preallocated, freed
 //! in a transaction that is not yet durable, or chosen and not yet marked, because its data is on its way); *free*. The
 //! buddy of a group holds "not free"; the held ranges are kept beside it, so that a buddy can be dropped and built
 //! again at any time.
 //!
-//! What it does not do: I/O (the store loads and journals bitmaps), choosing a goal (Orlov and friends live in `fs`),
+//! What it does not do: I/O (the store loads and journals bitmaps), choosing a goal for data (Orlov and friends live in
+//! `fs`),
 //! cluster allocation (`bigalloc`: a cluster is one block here).
 //!
 //! # Locking
@@ -32,6 +34,7 @@ mod group;
 pub mod group_choice;
 mod in_transit;
 mod load;
+pub mod meta_place;
 mod prealloc;
 mod ranges;
 mod request;
@@ -47,8 +50,9 @@ pub use allocator::{Allocator, Chosen, FreedExtents, GroupState, Options};
 pub use error::{Error, Result};
 pub use geometry::Geometry;
 pub use group_choice::Policy;
+pub use meta_place::MetaPolicy;
 pub use prealloc::InodePreallocation;
-pub use request::{Allocation, Kind, Neighbour, Request, RequestFlags};
+pub use request::{Allocation, Kind, MetaRequest, MetaRole, Neighbour, Pointers, Request, RequestFlags};
 pub use stats::Statistics;
 pub use store::{GroupStore, GroupSummary};
 

@@ -1,11 +1,12 @@
-//! What a caller asks for and what it gets: [`Request`], [`Kind`], [`RequestFlags`], [`Allocation`].
+//! What a caller asks for and what it gets: [`Request`], [`Kind`], [`MetaRequest`], [`Pointers`], [`RequestFlags`], [`Allocation`].
 //!
 //! # Locking
 //! None.
 
 use std::ops::BitOr;
 
-use extant_ondisk::{BlockNr, LogicalBlock};
+use extant_ondisk::indirect::PointerBlock;
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::InodePreallocation;
 
@@ -13,7 +14,8 @@ use crate::InodePreallocation;
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Where the blocks would best lie. With [`RequestFlags::TRY_GOAL`] exactly there if free, otherwise its group is
-    /// where the search starts. A goal outside the file system counts as none (group 0).
+    /// where the search starts. A goal outside the file system counts as none (group 0). Metadata has none: its policy
+    /// makes one out of the facts in [`MetaRequest`].
     pub goal: Option<BlockNr>,
     /// Blocks wanted, at least 1. The answer may be shorter, never longer.
     pub len: u32,
@@ -22,6 +24,19 @@ pub struct Request<'a> {
     /// The highest block that the caller can address (indirect-mapped files: 2^32 - 1). Groups that reach beyond it are
     /// not used at all.
     pub max_block: Option<BlockNr>,
+    /// For a policy that puts pointer blocks in front of their data ([`crate::Allocator::puts_pointers_in_front`]).
+    pub pointers: Option<Pointers<'a>>,
+}
+
+/// The pointer blocks that a request concerns, of a file without extents.
+#[derive(Clone, Copy, Debug)]
+pub struct Pointers<'a> {
+    pub owner: &'a InodePreallocation,
+    /// Data: the pointer blocks that the map needs for the first block and does not have, the uppermost first. A
+    /// pointer block: itself.
+    pub blocks: &'a [PointerBlock],
+    /// Data: the logical block behind the last one that the same array of pointers maps. The answer ends before it.
+    pub end: u64,
 }
 
 /// What the blocks are for.
@@ -44,8 +59,42 @@ pub enum Kind<'a> {
         /// The nearest mapped block after the request, if any.
         right: Option<Neighbour>,
     },
-    /// Everything else: directories, extent and indirect blocks, xattr blocks. Never preallocated.
-    Metadata,
+    /// Everything else. Never preallocated.
+    Metadata(MetaRequest),
+}
+
+/// What a block of metadata is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaRole {
+    /// A block of pointers of a file without extents: indirect, double or triple indirect.
+    Indirect,
+    /// A node of an extent tree.
+    ExtentNode,
+    Directory,
+    Xattr,
+    /// The target of a symbolic link.
+    Symlink,
+}
+
+impl MetaRole {
+    pub const ALL: [MetaRole; 5] =
+        [MetaRole::Indirect, MetaRole::ExtentNode, MetaRole::Directory, MetaRole::Xattr, MetaRole::Symlink];
+}
+
+/// What is known of a block of metadata before it has a place. These are facts; where it goes is the choice of the
+/// policy ([`crate::MetaPolicy`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetaRequest {
+    pub role: MetaRole,
+    /// The inode that it belongs to.
+    pub owner: InodeNr,
+    /// The first block of the group where the owner's blocks are best placed.
+    pub home: Option<BlockNr>,
+    /// Indirect blocks: the block that will point to it. Extent nodes: the node beside it. Directories: the block
+    /// before it.
+    pub parent: Option<BlockNr>,
+    /// The data that it will map.
+    pub data: Option<BlockNr>,
 }
 
 /// A block of the same file that is mapped already (Linux: `lleft`/`pleft`, `lright`/`pright`).
@@ -89,9 +138,16 @@ impl BitOr for RequestFlags {
 }
 
 impl<'a> Request<'a> {
-    /// A request for metadata near `goal`.
-    pub fn metadata(goal: Option<BlockNr>, len: u32) -> Request<'a> {
-        Request { goal, len, kind: Kind::Metadata, flags: RequestFlags::NONE, max_block: None }
+    /// A request for metadata of which only the home is known.
+    pub fn metadata(home: Option<BlockNr>, len: u32) -> Request<'a> {
+        let (owner, role) = (InodeNr(0), MetaRole::Directory);
+        Request::meta(MetaRequest { role, owner, home, parent: None, data: None }, len)
+    }
+
+    /// A request for metadata.
+    pub fn meta(meta: MetaRequest, len: u32) -> Request<'a> {
+        let kind = Kind::Metadata(meta);
+        Request { goal: None, len, kind, flags: RequestFlags::NONE, max_block: None, pointers: None }
     }
 
     /// A request for file data without reservation and without known neighbours.
@@ -103,7 +159,7 @@ impl<'a> Request<'a> {
         file_blocks: u64,
     ) -> Request<'a> {
         let kind = Kind::Data { owner, logical, file_blocks, reserved: false, left: None, right: None };
-        Request { goal, len, kind, flags: RequestFlags::NONE, max_block: None }
+        Request { goal, len, kind, flags: RequestFlags::NONE, max_block: None, pointers: None }
     }
 }
 

@@ -495,6 +495,7 @@ pub static WORDS: &[Word] = &[
         "so much data may be dirty before writers wait (half of cache=)",
     ),
     lab(&["mb_policy"], "=NAME", Policy, "how free blocks are chosen"),
+    lab(&["meta_policy"], "=NAME", Policy, "where metadata blocks lie"),
     lab(
         &["mb_locality_groups"],
         "=N",

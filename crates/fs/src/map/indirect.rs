@@ -10,10 +10,10 @@
 
 use std::ops::{ControlFlow, RangeInclusive};
 
-use extant_ondisk::indirect::{self, Geometry, IndirectPath, LEVELS_MAX, POINTER_END, SLOTS};
+use extant_ondisk::indirect::{self, Geometry, IndirectPath, LEVELS_MAX, POINTER_END, PointerBlock, SLOTS};
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
-use super::{MapError, MapRoot, MapState, MapStore, Mapping, Progress};
+use super::{MapError, MapRoot, MapState, MapStore, Mapping, NewNode, Progress};
 
 fn verify<S: MapStore>(store: &S, bytes: &[u8], block: BlockNr) -> Result<(), String> {
     indirect::validate(bytes, block.0, |b| store.gives_up() || store.block_range_valid(b, 1)).map_err(|e| e.to_string())
@@ -59,6 +59,19 @@ fn with_pointers<S: MapStore, R>(
     }
 }
 
+/// All pointer blocks that the array of `holder` names; none of them is followed.
+fn pointer_blocks<S: MapStore>(root: &MapRoot, store: &S, holder: Option<BlockNr>) -> Vec<BlockNr> {
+    let first = if holder.is_none() { indirect::DIRECT as usize } else { 0 };
+    let pointers = with_pointers(root, store, holder, |bytes| {
+        (first..bytes.len() / indirect::POINTER_BYTES)
+            .filter_map(|i| indirect::pointer(bytes, i))
+            .filter(|pointer| *pointer != 0)
+            .map(|pointer| BlockNr(u64::from(pointer)))
+            .collect()
+    });
+    pointers.unwrap_or_default()
+}
+
 fn with_pointers_mut<S: MapStore, R>(
     root: &mut MapRoot,
     store: &S,
@@ -91,12 +104,19 @@ impl Chain {
         self.reached == self.path.levels
     }
 
+    /// The pointer blocks on the way to `lblk` that do not exist, from the top.
+    fn missing(&self, lblk: u32, geometry: &Geometry) -> Vec<PointerBlock> {
+        let names = |step| self.path.names(step, LogicalBlock(lblk), geometry);
+        (self.reached..self.path.levels).filter_map(names).collect()
+    }
+
     fn find<S: MapStore>(root: &MapRoot, store: &S, path: IndirectPath) -> Result<Chain, S::Error> {
         let mut chain = Chain { path, holders: [None; LEVELS_MAX + 1], reached: 0, lost: false };
         while chain.reached < path.levels {
             let (holder, offset) = (chain.holders[chain.reached], path.offsets[chain.reached] as usize);
             let pointer = with_pointers(root, store, holder, |bytes| indirect::pointer(bytes, offset).unwrap_or(0))?;
             let Some(next) = follow(root, store, holder, pointer)? else { break };
+            store.read_ahead(next, || pointer_blocks(root, store, holder));
             chain.reached += 1;
             chain.holders[chain.reached] = Some(next);
         }
@@ -113,6 +133,7 @@ impl Chain {
             let next = follow(root, store, holder, pointer).and_then(|next| {
                 let Some(block) = next else { return Ok(None) };
                 store.check_in_use(block)?;
+                store.read_ahead(block, || pointer_blocks(root, store, holder));
                 with_pointers(root, store, next, |_| Some(block))
             });
             match next {
@@ -180,6 +201,17 @@ pub(super) fn lookup<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len:
     Ok(Mapping { lblk: LogicalBlock(lblk), len, state })
 }
 
+pub(super) fn missing<S: MapStore>(
+    root: &MapRoot,
+    store: &S,
+    lblk: u32,
+) -> Result<(Vec<PointerBlock>, u64), S::Error> {
+    let geometry = Geometry::new(store.block_size());
+    let path = path_of::<S>(root, &geometry, lblk)?;
+    let chain = Chain::find(root, store, path)?;
+    Ok((chain.missing(lblk, &geometry), u64::from(lblk) + u64::from(array_rest(&path, &geometry))))
+}
+
 pub(super) fn insert<S: MapStore>(
     root: &mut MapRoot,
     store: &S,
@@ -235,7 +267,7 @@ fn insert_in_array<S: MapStore>(
         root.blocks_delta += i64::from(len);
         return if fine { Ok(len) } else { Err(broken(root)) };
     }
-    let new = allocate(root, store, txn, path.levels - chain.reached, holder.unwrap_or(BlockNr(u64::from(pblk))))?;
+    let new = allocate(root, store, txn, &chain.missing(lblk, &geometry), holder, BlockNr(u64::from(pblk)))?;
     // From the data up, so that nothing points to a block that is not there yet: new.last() holds the data's pointers.
     let mut fine = true;
     for (i, block) in new.iter().enumerate().rev() {
@@ -254,17 +286,19 @@ fn insert_in_array<S: MapStore>(
     if fine { Ok(len) } else { Err(broken(root)) }
 }
 
-/// Allocates `count` pointer blocks that 32 bits can name, or none.
+/// Allocates these pointer blocks, where 32 bits can name them, or none.
 fn allocate<S: MapStore>(
     root: &mut MapRoot,
     store: &S,
     txn: &mut S::Txn,
-    count: usize,
-    goal: BlockNr,
+    missing: &[PointerBlock],
+    parent: Option<BlockNr>,
+    data: BlockNr,
 ) -> Result<Vec<BlockNr>, S::Error> {
-    let mut new = Vec::with_capacity(count);
-    while new.len() < count {
-        let result = match store.allocate_meta(txn, Some(goal)) {
+    let mut new = Vec::with_capacity(missing.len());
+    for pointers in missing {
+        let node = NewNode { pointers: Some(*pointers), parent, data: Some(data) };
+        let result = match store.allocate_meta(txn, node) {
             Ok(block) if block.0 < POINTER_END => Ok(block),
             Ok(block) => {
                 store.free_meta(txn, block)?;
@@ -282,7 +316,7 @@ fn allocate<S: MapStore>(
             }
         }
     }
-    root.blocks_delta += count as i64;
+    root.blocks_delta += missing.len() as i64;
     Ok(new)
 }
 

@@ -5,6 +5,7 @@
 //! # Locking
 //! None of its own; an implementation takes cache, journal and group locks inside of the calls, never across them.
 
+use extant_ondisk::indirect::PointerBlock;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
 /// What the mapping layer itself can refuse. Stores wrap it in their own error type.
@@ -52,6 +53,17 @@ pub enum MapError {
     },
 }
 
+/// What is known of a new node of a map before it has a place.
+#[derive(Clone, Copy, Debug)]
+pub struct NewNode {
+    /// Which block of pointers it is; `None` for a node of an extent tree.
+    pub pointers: Option<PointerBlock>,
+    /// The block that will point to it, or the node beside it; `None` for the inode itself.
+    pub parent: Option<BlockNr>,
+    /// The data that it will map.
+    pub data: Option<BlockNr>,
+}
+
 /// Metadata blocks, read and changed; blocks, allocated and freed.
 ///
 /// The mapping layer verifies what it reads through closures and checks every pointer before following it, so an
@@ -87,6 +99,13 @@ pub trait MapStore {
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, Self::Error>;
 
+    /// `block` is about to be read, and the same array or node names `siblings`, which are asked for only if `block` is
+    /// not in memory: those that lie beside it may be read in the same request. What fails is left to
+    /// [`MapStore::read`].
+    fn read_ahead(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
+        let _ = (block, siblings);
+    }
+
     /// Changes an existing metadata block under the handle. 1 credit.
     fn modify<R>(
         &self,
@@ -96,11 +115,11 @@ pub trait MapStore {
         f: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R, Self::Error>;
 
-    /// Allocates a block for metadata near `goal`. 2 credits (bitmap, descriptor); [`MapStore::init`] takes the third.
+    /// Allocates a block for a node. 2 credits (bitmap, descriptor); [`MapStore::init`] takes the third.
     ///
     /// # Errors
     /// [`MapError::NoSpace`] when there is none.
-    fn allocate_meta(&self, txn: &mut Self::Txn, goal: Option<BlockNr>) -> Result<BlockNr, Self::Error>;
+    fn allocate_meta(&self, txn: &mut Self::Txn, node: NewNode) -> Result<BlockNr, Self::Error>;
 
     /// Gives a freshly allocated block its first content: `f` sees it zeroed. 1 credit.
     fn init<R>(&self, txn: &mut Self::Txn, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, Self::Error>;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
+use extant_mballoc::MetaRole;
 use extant_ondisk::LogicalBlock;
 use extant_ondisk::acl::{self, Acl};
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc, InodeFlags};
@@ -286,7 +287,7 @@ impl Filesystem {
         }
         let extents = self.new_extents;
         let view = self.map_view(inode);
-        let block = self.allocate_meta_block(handle, self.inode_goal(dir))?;
+        let block = self.allocate_meta_block(handle, MetaRole::Symlink, inode.ino, dir, None)?;
         let mut map = inode.map.write();
         *map = MapRoot::empty(inode.ino, extents, self.inode_seed(inode.ino, inode.generation));
         inode.meta.write().desc.flags.set(InodeFlags::EXTENTS, extents);

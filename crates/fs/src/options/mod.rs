@@ -19,7 +19,7 @@ use extant_block::BlockDevice;
 pub use extant_block::queue::QUEUE_DEPTH_MAX;
 use extant_block::queue::{Queue, TagConfig, TagPolicyKind};
 use extant_cache::{Budget, ReclaimPolicy};
-use extant_mballoc::Policy as AllocPolicy;
+use extant_mballoc::{MetaPolicy, Policy as AllocPolicy};
 
 pub use self::words::BadValue;
 use crate::map::es::EsPolicyKind;
@@ -118,11 +118,18 @@ pub struct PolicyOption {
 }
 
 /// Every mechanism whose policy is chosen at mount.
-pub static POLICIES: [PolicyOption; 5] = [
+pub static POLICIES: [PolicyOption; 6] = [
     PolicyOption {
         table: AllocPolicy::TABLE,
         set: |options, name| {
             options.alloc_policy = AllocPolicy::from_name(name)?;
+            Ok(())
+        },
+    },
+    PolicyOption {
+        table: MetaPolicy::TABLE,
+        set: |options, name| {
+            options.meta_policy = MetaPolicy::from_name(name)?;
             Ok(())
         },
     },
@@ -220,6 +227,8 @@ pub struct MountOptions {
     pub write_through_bytes: Option<u64>,
     /// How free blocks are chosen.
     pub alloc_policy: AllocPolicy,
+    /// Where metadata blocks lie.
+    pub meta_policy: MetaPolicy,
     /// How many sets of chunks there are for small files, of which each thread uses one; 0: one for each processor
     /// (Linux: `s_locality_groups`).
     pub locality_groups: usize,
@@ -277,6 +286,7 @@ impl Default for MountOptions {
             keep_clean: true,
             write_through_bytes: None,
             alloc_policy: AllocPolicy::default(),
+            meta_policy: MetaPolicy::default(),
             locality_groups: 0,
             es_policy: EsPolicyKind::default(),
             reclaim_policy: ReclaimPolicy::default(),
@@ -319,6 +329,7 @@ mod tests {
                 assert_eq!(options.set_policy(table.option, row.name), Some(Ok(())), "{} {}", table.option, row.name);
                 let chosen = [
                     options.alloc_policy.name(),
+                    options.meta_policy.name(),
                     options.es_policy.name(),
                     options.reclaim_policy.name(),
                     options.tag_policy.name(),

@@ -161,4 +161,9 @@ pub const ALL: &[Measure] = &[
     measure("extents_per_file", "", "extents of those, on average"),
     measure("extents_per_file_max", "", "extents of the most fragmented"),
     measure("groups_from_inode", "", "block groups between an inode and its data, on average over all blocks"),
+    measure("map_blocks", "", "indirect blocks and extent nodes in the image afterwards"),
+    measure("map_runs", "", "sets of physically adjacent ones among them"),
+    measure("map_runs_per_block", "", "the same, for each of them"),
+    measure("map_jumps", "", "how often the next one, read file by file, does not follow the last one"),
+    measure("map_blocks_per_group_max", "", "those of the block group that has most"),
 ];

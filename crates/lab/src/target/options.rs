@@ -25,12 +25,14 @@ pub struct EngineOptions {
     pub device: Option<DeviceModel>,
     /// Data is dropped, metadata is kept.
     pub metadata_only: bool,
+    /// The image depends on the operations alone: nothing is done in the background, and time stands still.
+    pub exact: bool,
     /// Each operation is made longer by this part of its own time: a difference of known size, to try the lab on.
     pub slow: f64,
 }
 
 /// For the message about an unknown one.
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 14] = [
     "cache=",
     "dirty=",
     "commit=",
@@ -41,6 +43,7 @@ const KNOWN: [&str; 13] = [
     "engine=",
     "mb_locality_groups=",
     "queue_depth=1...4096",
+    "exact",
     "slow=PERCENT",
     "device=hdd-2007|hdd|flash|net-5ms",
     "store=all|metadata",
@@ -57,6 +60,7 @@ impl EngineOptions {
             memory: false,
             device: None,
             metadata_only: false,
+            exact: false,
             slow: 0.0,
         };
         for option in list.split(',').filter(|o| !o.is_empty()) {
@@ -70,6 +74,11 @@ impl EngineOptions {
                 ("data", "ordered" | "writeback") => {}
                 ("mb_locality_groups", n) => {
                     options.fs.locality_groups = n.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(wrong)?;
+                }
+                ("exact", "") => {
+                    options.exact = true;
+                    options.fs.threads = false;
+                    options.fs.locality_groups = 1;
                 }
                 ("noatime", "") => options.fs.atime = Atime::Never,
                 ("relatime", "") => options.fs.atime = Atime::Relative,

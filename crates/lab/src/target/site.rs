@@ -33,7 +33,7 @@ use crate::measure::{Figures, Recorded, engine, extents, kernel};
 use crate::result::LockRow;
 use crate::timing;
 use crate::vfs::{EngineVfs, PosixVfs, Vfs};
-use crate::workload::{Place, Settled, since};
+use crate::workload::{Place, Settled, Space, since};
 
 /// How long a mount may take to come, and a server to end.
 const PATIENCE_NS: u64 = 120_000_000_000;
@@ -141,6 +141,11 @@ impl Site {
         self.work.path().join("mnt")
     }
 
+    /// The engine's device, mounted or not; `None` before it was up, and of other targets.
+    pub fn device(&self) -> Option<&dyn BlockDevice> {
+        self.device.as_deref()
+    }
+
     /// Makes it ready for work.
     pub fn up(&mut self) -> Result<()> {
         match self.kind {
@@ -159,6 +164,10 @@ impl Site {
             None => self.open_device(&options)?,
         };
         self.device = Some(device.clone());
+        if options.exact {
+            let (superblock, _) = extant_fs::probe_superblock(&*device).map_err(|e| self.failed(e))?;
+            options.fs.clock = Clock::virtual_at(superblock.write_time());
+        }
         let fs = Filesystem::mount(device, options.fs).map_err(|e| self.failed(e))?;
         self.probe = Some(engine::Probe::start(&fs, self.recorded));
         self.vfs = Some(Box::new(EngineVfs::new(fs.clone(), options.slow).map_err(|e| self.failed(e))?));
@@ -467,6 +476,22 @@ impl Site {
 impl Place for Site {
     fn vfs(&self) -> Result<&dyn Vfs> {
         self.vfs.as_deref().ok_or_else(|| self.failed("not mounted"))
+    }
+
+    fn space(&self) -> Result<Space> {
+        if let Some(fs) = &self.fs {
+            let stat = fs.statfs();
+            return Ok(Space {
+                block_bytes: stat.block_size.into(),
+                blocks: stat.blocks,
+                free_blocks: stat.blocks_free,
+            });
+        }
+        if self.kind == Kind::Dir {
+            return Err(Error::Usage(format!("{}: a directory has no room of its own", self.label)));
+        }
+        let stat = rustix::fs::statvfs(self.dir()).map_err(|e| self.failed(e))?;
+        Ok(Space { block_bytes: stat.f_frsize, blocks: stat.f_blocks, free_blocks: stat.f_bfree })
     }
 
     fn cold(&mut self) -> Result<Settled> {

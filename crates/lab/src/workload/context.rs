@@ -49,6 +49,8 @@ pub(crate) fn since(now: Figures, before: &Figures) -> Figures {
 pub trait Place {
     /// The root directory.
     fn vfs(&self) -> Result<&dyn Vfs>;
+    /// The room in the image that it runs on.
+    fn space(&self) -> Result<Space>;
     /// Makes the next reads come from the device: everything written is made durable, and what that takes is
     /// returned; every cache is emptied.
     fn cold(&mut self) -> Result<Settled>;
@@ -56,6 +58,17 @@ pub trait Place {
     fn counters(&self) -> Figures {
         Figures::new()
     }
+}
+
+/// The room in an image, as statfs(2) tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Blocks, without the file system's own.
+    pub blocks: u64,
+    /// Free ones, those that are reserved for root included.
+    pub free_blocks: u64,
 }
 
 /// What a running workload has at hand, and what it leaves.
@@ -144,6 +157,11 @@ impl<'a> Context<'a> {
     pub fn rng(&mut self) -> Rng {
         self.drawn += 1;
         Rng::new(mix(self.seed, self.drawn, u64::MAX))
+    }
+
+    /// See [`Place::space`].
+    pub fn space(&self) -> Result<Space> {
+        self.place.space()
     }
 
     /// See [`Place::cold`].

@@ -4,8 +4,10 @@
 //! # Locking
 //! None.
 
+mod age;
 mod check_time;
 mod compare;
+mod layout;
 mod list;
 mod matrix;
 mod merge;
@@ -50,6 +52,8 @@ pub enum LabCommand {
     Merge(merge::MergeArgs),
     Matrix(matrix::MatrixArgs),
     Model(model::ModelArgs),
+    Age(age::AgeArgs),
+    Layout(layout::LayoutArgs),
     Compare(compare::CompareArgs),
     Report(report::ReportArgs),
     ReplayTrace(replay_trace::ReplayTraceArgs),
@@ -64,6 +68,8 @@ pub fn run(args: LabArgs) -> Result<()> {
         LabCommand::Merge(args) => merge::run(&args),
         LabCommand::Matrix(args) => matrix::run(&args),
         LabCommand::Model(args) => model::run(&args),
+        LabCommand::Age(args) => age::run(&args),
+        LabCommand::Layout(args) => layout::run(&args),
         LabCommand::Compare(args) => compare::run(&args),
         LabCommand::Report(args) => report::run(&args),
         LabCommand::ReplayTrace(args) => replay_trace::run(&args),

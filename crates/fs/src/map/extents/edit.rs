@@ -17,7 +17,7 @@ use extant_ondisk::extent::{DEPTH_MAX, Extent, Index, LOGICAL_END, NodeMut, Node
 use extant_ondisk::{BlockNr, LogicalBlock};
 
 use super::path::{Path, root_node, verify_node, with_node};
-use crate::map::{MapError, MapRoot, MapStore};
+use crate::map::{MapError, MapRoot, MapStore, NewNode};
 
 /// At most: the entry before, what is left of the old one, the new part in two, what is right of it.
 const PIECES_MAX: usize = 5;
@@ -104,21 +104,21 @@ impl<'a, S: MapStore> Edit<'a, S> {
     }
 
     /// Replaces the leaf's entries `range` (and the neighbours that merged) by `pieces`.
-    pub fn replace_extents(self, range: Range<usize>, pieces: &Pieces, goal: Option<BlockNr>) -> Result<(), S::Error> {
+    pub fn replace_extents(self, range: Range<usize>, pieces: &Pieces, data: Option<BlockNr>) -> Result<(), S::Error> {
         let start = range.start - usize::from(pieces.took_before);
         let end = range.end + usize::from(pieces.took_next);
-        self.replace_leaf(start..end, pieces.entries(), goal)
+        self.replace_leaf(start..end, pieces.entries(), data)
     }
 
-    /// Replaces the leaf's entries `range` by `new`; new nodes are allocated near `goal`.
+    /// Replaces the leaf's entries `range` by `new`, which maps `data`, for whoever places new nodes.
     pub fn replace_leaf(
         mut self,
         range: Range<usize>,
         new: &[RawEntry],
-        goal: Option<BlockNr>,
+        data: Option<BlockNr>,
     ) -> Result<(), S::Error> {
         let leaf = self.path.depth;
-        self.reserve(leaf, range.len(), new.len(), goal)?;
+        self.reserve(leaf, range.len(), new.len(), data)?;
         self.replace(leaf, range, new)?;
         debug_assert!(self.spare.is_empty());
         if self.shrunk { self.collapse() } else { Ok(()) }
@@ -146,14 +146,14 @@ impl<'a, S: MapStore> Edit<'a, S> {
     }
 
     /// Allocates all nodes that the change will need, or none.
-    fn reserve(&mut self, l: usize, removed: usize, added: usize, goal: Option<BlockNr>) -> Result<(), S::Error> {
+    fn reserve(&mut self, l: usize, removed: usize, added: usize, data: Option<BlockNr>) -> Result<(), S::Error> {
         let needed = Self::nodes_needed(&self.path, l, removed, added);
         if needed > l && self.path.depth == usize::from(DEPTH_MAX) {
             return Err(self.root.corrupt(None, "the tree is full at its greatest depth"));
         }
-        let goal = self.path.leaf().block.or(goal);
+        let node = NewNode { pointers: None, parent: self.path.leaf().block, data };
         while self.spare.len() < needed {
-            match self.store.allocate_meta(self.txn, goal) {
+            match self.store.allocate_meta(self.txn, node) {
                 Ok(block) => self.spare.push(block),
                 Err(e) => {
                     for block in self.spare.drain(..) {

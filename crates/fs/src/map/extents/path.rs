@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use extant_ondisk::BlockNr;
-use extant_ondisk::extent::{DEPTH_MAX, Extent, LOGICAL_END, NodeRef, RawEntry};
+use extant_ondisk::extent::{DEPTH_MAX, Extent, Index, LOGICAL_END, NodeRef, RawEntry};
 
 use crate::map::{MapRoot, MapStore};
 
@@ -182,6 +182,7 @@ impl Path {
             let Step::Down { child, first, end } = here else { break };
             let mut level = Level { block: Some(child), first, end, ..Level::default() };
             let found = check(store, child).and_then(|()| {
+                store.read_ahead(child, || path.children(root, store, l - 1));
                 with_node(root, store, child, (depth - l) as u16, first, end, |node| step(&node, lblk, &mut level))
             });
             here = match found {
@@ -205,6 +206,12 @@ impl Path {
             return Err((block.map(|_| path), above, e));
         }
         Ok(path)
+    }
+
+    /// The nodes that the index node at level `l` names; none of them is read.
+    fn children<S: MapStore>(&self, root: &MapRoot, store: &S, l: usize) -> Vec<BlockNr> {
+        let entries = self.raw_entries(root, store, l).unwrap_or_default();
+        entries.iter().map(|raw| Index::decode(raw).child).collect()
     }
 
     pub fn level(&self, l: usize) -> &Level {

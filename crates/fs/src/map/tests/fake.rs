@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use extant_base::rng::Rng;
 use extant_ondisk::{BlockNr, GroupNr};
 
-use crate::map::{MapError, MapStore};
+use crate::map::{MapError, MapStore, NewNode};
 
 /// A handle: blocks it may touch, and those it has touched.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl MapStore for Fake {
         Ok(result)
     }
 
-    fn allocate_meta(&self, txn: &mut Txn, _goal: Option<BlockNr>) -> Result<BlockNr, MapError> {
+    fn allocate_meta(&self, txn: &mut Txn, _: NewNode) -> Result<BlockNr, MapError> {
         let one_in = *self.no_space_one_in.borrow();
         if one_in > 0 && self.rng.borrow_mut().one_in(one_in) {
             return Err(MapError::NoSpace { ino: extant_ondisk::InodeNr(0) });

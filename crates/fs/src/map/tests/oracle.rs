@@ -14,7 +14,7 @@ use extant_block::device::unmount;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 use tempfile::TempDir;
 
-use crate::map::{MapError, MapRoot, MapState, MapStore, Mapping, Progress};
+use crate::map::{MapError, MapRoot, MapState, MapStore, Mapping, NewNode, Progress};
 
 /// Blocks by logical block: (physical, unwritten).
 type Map = BTreeMap<u32, (u64, bool)>;
@@ -204,7 +204,7 @@ impl MapStore for ImageStore {
         Ok(f(content))
     }
 
-    fn allocate_meta(&self, (): &mut (), _goal: Option<BlockNr>) -> Result<BlockNr, MapError> {
+    fn allocate_meta(&self, (): &mut (), _: NewNode) -> Result<BlockNr, MapError> {
         Ok(self.allocate_run(1).0)
     }
 

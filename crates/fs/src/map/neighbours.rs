@@ -1,0 +1,62 @@
+//! Which map blocks come along when one of them has to be read: those that the same array of pointers or index node
+//! names and that lie beside it.
+//!
+//! What it does not do: read.
+//!
+//! # Locking
+//! None: pure functions.
+
+use extant_ondisk::BlockNr;
+
+/// Blocks of one request at most. Its start is a multiple of this, so that random reads of a file whose map blocks lie
+/// together read each of them once.
+pub const WINDOW: u64 = 64;
+
+/// `block` and those of `siblings` that one request should read with it, in ascending order. At least half of what the
+/// request reads is wanted: until that is so, what lies beyond the largest hole is left out.
+pub fn around(block: BlockNr, siblings: impl IntoIterator<Item = BlockNr>) -> Vec<BlockNr> {
+    let window = block.0 / WINDOW;
+    let mut wanted: Vec<u64> = siblings.into_iter().map(|b| b.0).filter(|b| b / WINDOW == window).collect();
+    wanted.push(block.0);
+    wanted.sort_unstable();
+    wanted.dedup();
+    let mut run = wanted.as_slice();
+    while let [first, .., last] = run
+        && run.len() as u64 * 2 <= last - first
+    {
+        let behind_hole = (1..run.len()).max_by_key(|i| run[*i] - run[*i - 1]).unwrap_or(0);
+        run = if run[behind_hole] > block.0 { &run[..behind_hole] } else { &run[behind_hole..] };
+    }
+    run.iter().copied().map(BlockNr).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(block: u64, siblings: &[u64]) -> Vec<u64> {
+        around(BlockNr(block), siblings.iter().copied().map(BlockNr)).iter().map(|b| b.0).collect()
+    }
+
+    #[test]
+    fn a_dense_run_is_read_as_far_as_its_window_goes() {
+        let all: Vec<u64> = (600..800).collect();
+        assert_eq!(read(700, &all), (640..704).collect::<Vec<_>>());
+        assert_eq!(read(600, &all), (600..640).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn holes_are_read_over_while_half_is_wanted() {
+        assert_eq!(read(640, &[642, 644, 646]), [640, 642, 644, 646]);
+        assert_eq!(read(646, &[640, 644]), [644, 646]);
+        assert_eq!(read(646, &[642]), [646], "two of five are not worth it");
+        assert_eq!(read(641, &[640, 642, 690, 691, 692]), [640, 641, 642]);
+        assert_eq!(read(690, &[640, 641, 642, 691, 703]), [690, 691]);
+    }
+
+    #[test]
+    fn a_block_alone_is_read_alone() {
+        assert_eq!(read(700, &[]), [700]);
+        assert_eq!(read(700, &[700, 639, 704, 1 << 40]), [700]);
+    }
+}

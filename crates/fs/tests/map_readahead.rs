@@ -1,0 +1,170 @@
+//! A map block that has to be read brings its neighbours of the same file: counted in requests, by their META flag.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use extant_base::rng::Rng;
+use extant_block::device::{MemDevice, TracedDevice};
+use extant_block::{BioFlags, BioOp};
+use extant_fs::{Filesystem, MountOptions, Mounted};
+
+const EXT3: &[&str] = &["-t", "ext3", "-b", "1024"];
+const EXT4_SMALL: &[&str] = &["-t", "ext4", "-b", "1024"];
+/// Logical blocks below one indirect block of 1 KiB, and extents in a leaf of 1 KiB.
+const OF_AN_ARRAY: u64 = 256;
+const OF_A_LEAF: u64 = 84;
+const ARRAYS: u64 = 256;
+
+fn quiet() -> MountOptions {
+    MountOptions { threads: false, seed: Some(1), ..MountOptions::default() }
+}
+
+/// The image after `change`, written and unmounted.
+fn with(dev: MemDevice, change: impl FnOnce(&Filesystem)) -> Arc<MemDevice> {
+    let dev = Arc::new(dev);
+    let fs = Filesystem::mount(dev.clone(), quiet()).expect("mounted");
+    change(&fs);
+    fs.unmount().expect("unmounted");
+    dev
+}
+
+/// A file with a block of data below each of [`ARRAYS`] indirect blocks.
+fn sparse() -> Arc<MemDevice> {
+    with(image(64, EXT3, &[]), |fs| {
+        let f = create(fs, "f");
+        (0..ARRAYS).for_each(|n| put(fs, &f, n * OF_AN_ARRAY * 1024, &n.to_le_bytes()));
+    })
+}
+
+struct Watched {
+    fs: Mounted,
+    dev: Arc<TracedDevice>,
+}
+
+impl Watched {
+    fn mount(dev: &Arc<MemDevice>, cache_bytes: u64) -> Watched {
+        let dev = Arc::new(TracedDevice::new(dev.clone()));
+        let options = MountOptions { read_only: true, keep_clean: false, cache_bytes, ..quiet() };
+        Watched { fs: Filesystem::mount(dev.clone(), options).expect("mounted"), dev }
+    }
+
+    /// Requests for map blocks, and their bytes, while numbers are read at these places of `f`.
+    fn map_reads(&self, places: &[(u64, u64)]) -> (usize, u64) {
+        let f = self.fs.lookup(&self.fs.root().expect("root"), b"f").expect("there");
+        self.dev.take();
+        for (at, n) in places {
+            assert_eq!(get(&self.fs, &f, *at, 8), n.to_le_bytes(), "at {at}");
+        }
+        let trace = self.dev.take();
+        let maps = trace.iter().filter(|r| r.op == BioOp::Read && r.flags.contains(BioFlags::META));
+        maps.fold((0, 0), |(count, bytes), r| (count + 1, bytes + r.len))
+    }
+}
+
+fn shuffled(mut places: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    let mut rng = Rng::new(7);
+    for i in (1..places.len()).rev() {
+        places.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    places
+}
+
+const ROOMY: u64 = 64 << 20;
+
+#[test]
+fn cold_random_reads_bring_the_neighbours_of_an_indirect_block() {
+    let dev = sparse();
+    // The first array is in the inode.
+    let places = shuffled((1..ARRAYS).map(|n| (n * OF_AN_ARRAY * 1024, n)).collect());
+    let (requests, bytes) = Watched::mount(&dev, ROOMY).map_reads(&places);
+    assert!(requests <= places.len() / 16, "{requests} requests for {} indirect blocks", places.len());
+    assert!(bytes <= 2 * (ARRAYS + 2) * 1024, "{bytes} bytes");
+}
+
+#[test]
+fn cold_random_reads_bring_the_neighbours_of_an_extent_node() {
+    const EXTENTS: u64 = 100 * OF_A_LEAF;
+    let dev = with(image(64, EXT4_SMALL, &[]), |fs| {
+        let f = create(fs, "f");
+        (0..EXTENTS).for_each(|n| put(fs, &f, n * 2048, &n.to_le_bytes()));
+    });
+    let places = shuffled((0..100).map(|n| (n * OF_A_LEAF * 2048, n * OF_A_LEAF)).collect());
+    let (requests, _) = Watched::mount(&dev, ROOMY).map_reads(&places);
+    assert!(requests <= 100 / 10, "{requests} requests for 100 leaves");
+}
+
+/// As mke2fs copies a file: each indirect block in front of its data.
+fn copied(blocks: u64) -> (tempfile::TempDir, Arc<MemDevice>) {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let data: Vec<u8> = (0..blocks).flat_map(|n| [&n.to_le_bytes()[..], &[0; 1016]].concat()).collect();
+    std::fs::write(dir.path().join("f"), data).expect("written");
+    let from = dir.path().to_str().expect("UTF-8").to_owned();
+    (dir, Arc::new(image(64, &[EXT3, &["-d", &from]].concat(), &[])))
+}
+
+#[test]
+fn indirect_blocks_with_data_between_them_are_read_alone() {
+    let (_dir, dev) = copied(40 * OF_AN_ARRAY);
+    let places: Vec<_> = (1..40).map(|n| (n * OF_AN_ARRAY * 1024, n * OF_AN_ARRAY)).collect();
+    for places in [shuffled(places.clone()), places] {
+        let (requests, bytes) = Watched::mount(&dev, ROOMY).map_reads(&places);
+        // The indirect block, the double indirect one and those 39 that it names.
+        assert_eq!((requests, bytes), (41, 41 * 1024));
+    }
+}
+
+#[test]
+fn a_sequential_reader_gets_a_window_of_indirect_blocks_at_once() {
+    let dev = sparse();
+    let places: Vec<_> = (0..ARRAYS).map(|n| (n * OF_AN_ARRAY * 1024, n)).collect();
+    let (requests, _) = Watched::mount(&dev, ROOMY).map_reads(&places);
+    assert!(requests as u64 <= ARRAYS / 64 + 4, "{requests} requests");
+}
+
+#[test]
+fn nothing_is_read_ahead_where_memory_is_short() {
+    const CACHE: u64 = 8 << 20;
+    let dev = sparse();
+    let places = shuffled((1..ARRAYS).map(|n| (n * OF_AN_ARRAY * 1024, n)).collect());
+    let watched = Watched::mount(&dev, CACHE);
+    watched.fs.budget().charge(CACHE);
+    let (requests, bytes) = watched.map_reads(&places);
+    watched.fs.budget().uncharge(CACHE);
+    assert!(requests >= places.len(), "{requests} requests");
+    assert_eq!(bytes, requests as u64 * 1024, "a block each");
+}
+
+/// A block that came along as a neighbour is freed, is another file's data, and is a map block again: whatever it was
+/// is never taken for what it is.
+#[test]
+fn a_neighbour_that_was_freed_unread_is_not_seen_again() {
+    let dev = sparse();
+    let fs = Filesystem::mount(dev.clone(), MountOptions { keep_clean: false, ..quiet() }).expect("mounted");
+    let root = fs.root().expect("root");
+    for round in 0..4 {
+        let f = fs.lookup(&root, b"f").expect("there");
+        // Its neighbours come along, and most of them are never read but to be removed.
+        assert_eq!(get(&fs, &f, 100 * OF_AN_ARRAY * 1024, 8), 100u64.to_le_bytes());
+        drop(f);
+        fs.unlink(&root, b"f").expect("unlinked");
+        fs.sync().expect("synced");
+        let filler = create(&fs, "filler");
+        put(&fs, &filler, 0, &vec![0xA5; 40 << 20]);
+        fs.fsync(&filler, false).expect("synced");
+        drop(filler);
+        fs.unlink(&root, b"filler").expect("unlinked");
+        fs.sync().expect("synced");
+        let f = create(&fs, "f");
+        (0..ARRAYS).for_each(|n| put(&fs, &f, n * OF_AN_ARRAY * 1024, &n.to_le_bytes()));
+        fs.sync().expect("synced");
+        for n in (0..ARRAYS).rev() {
+            assert_eq!(get(&fs, &f, n * OF_AN_ARRAY * 1024, 8), n.to_le_bytes(), "round {round}");
+        }
+        drop(f);
+        fs.budget().shrink_all();
+    }
+    fs.unmount().expect("unmounted");
+    tools::assert_clean(&dev);
+}

@@ -1,0 +1,30 @@
+//! `vanilla`: the search for a block of metadata begins in the group of the block that points to it, else of the data
+//! that it maps, else of its owner. Linux: `ext4_alloc_branch`, `ext4_ext_find_goal`, `ext4_append`,
+//! `ext4_xattr_block_set`.
+//!
+//! Its wart: nothing keeps the blocks of a map together. On a new disk they lie side by side, because data is set aside
+//! in long runs; on a worn one they lie wherever a block is free.
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::BlockNr;
+
+use super::MetaPlace;
+use crate::{MetaRequest, MetaRole};
+
+/// No state at all.
+pub struct Vanilla;
+
+/// Where Linux looks.
+pub fn goal(meta: &MetaRequest) -> Option<BlockNr> {
+    // A directory goes on behind its last block, which may be the next group.
+    let beside = u64::from(meta.role == MetaRole::Directory);
+    meta.parent.map(|parent| BlockNr(parent.0.saturating_add(beside))).or(meta.data).or(meta.home)
+}
+
+impl MetaPlace for Vanilla {
+    fn goal(&self, meta: &MetaRequest) -> Option<BlockNr> {
+        goal(meta)
+    }
+}
