@@ -17,11 +17,11 @@ use crate::size;
 /// Say what a device would take for recorded requests
 ///
 /// The file is the output of `strace -e trace=pread64` (also with -f, -y, -t), whose reads wait for each other, or of
-/// tracefs' event block_rq_issue. Requests are served in the order of the file, one after the other, on a clock that
-/// nothing but they moves.
+/// tracefs' event block_rq_issue. Requests are served in the order of the file, but threads of a program one after the
+/// other, on a clock that nothing but they moves.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  strace -y -o trace -e trace=pread64 e2fsck -fn disk.img
+  strace -f -y -o trace -e trace=pread64 e2fsck -fn disk.img
   extant lab replay-trace trace --device hdd-2007 --size 16G --only $PWD/disk.img
 
 Devices: hdd-2007, hdd, flash, net-5ms (docs/lab.md). Hints (fadvise64, readahead) are passed over: what they announce is
