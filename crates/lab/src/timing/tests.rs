@@ -147,12 +147,15 @@ fn a_trace_that_is_cut_off_or_of_something_else_is_refused_with_its_line() {
 
 #[test]
 fn a_replay_is_the_sum_of_its_requests() {
-    let text = "pread64(3, \"\"..., 4096, 1024) = 4096\npread64(3, \"\"..., 32768, 1048576) = 32768\n";
+    let text = "pread64(3, \"\"..., 4096, 1024) = 4096\n\
+                pread64(3, \"\"..., 32768, 1048576) = 32768\n\
+                pread64(3, \"\"..., 512, 4096) = 512\n";
     let trace = parse(text, None).expect("good");
     let model = || DeviceModel::named("hdd").expect("known");
     let usage = replay_on(&trace, model(), Some(1 << 30)).expect("served");
     let mut timer = Timer::new(model(), 1 << 30);
-    timer.read(1024, 4096, Arrival::ReadAhead);
+    // Whole pages, each of them once.
+    timer.read(0, 8192, Arrival::ReadAhead);
     timer.read(1 << 20, 32768, Arrival::ReadAhead);
     assert_eq!(usage, timer.usage());
     assert!(replay_on(&trace, model(), None).expect("served").seconds() > 0.0, "the size of such disks");

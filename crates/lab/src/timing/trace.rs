@@ -1,12 +1,13 @@
 //! Recorded requests: the output of `strace -e trace=pread64`, and tracefs' `block_rq_issue`.
 //!
-//! Of strace: with `-f` (process numbers, calls that are interrupted and resumed), `-t` and `-r` (times), `-y` and `-yy`
-//! (files behind the descriptors), `-T`. Only reads that succeeded count, with the bytes that they returned; each of them
-//! waits, behind a page cache that reads ahead. Other calls are passed over: `fadvise64` and `readahead` are hints, whose bytes a `pread64` reads afterwards.
+//! Of strace: with `-f` (process numbers, calls that are interrupted and resumed), `-t` and `-r` (times), `-y` and
+//! `-yy` (files behind the descriptors), `-T`. Only reads that succeeded count, with the bytes that they returned; each
+//! of them waits, behind a page cache that reads ahead. Other calls are passed over: `fadvise64` and `readahead` are
+//! hints, whose bytes a `pread64` reads afterwards.
 //!
-//! Threads (with `-f -o`) are taken one after the other: what several of them read between two calls of the first is put
-//! together thread by thread. e2fsck 1.47 reads its bitmaps in as many threads as there are processors; how their calls
-//! mix is an accident, and with it the time would be one.
+//! Threads (with `-f -o`) are taken one after the other: what several of them read between two calls of the first is
+//! put together thread by thread. e2fsck 1.47 reads its bitmaps in as many threads as there are processors; how their
+//! calls mix is an accident, and with it the time would be one.
 //!
 //! Of tracefs: reads, writes and flushes as they were issued, none of which waits for another.
 //!

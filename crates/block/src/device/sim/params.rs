@@ -52,7 +52,7 @@ impl DeviceModel {
         self.name
     }
 
-    /// The bytes of such a device, where nothing else says its size.
+    /// The bytes of such a device.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }

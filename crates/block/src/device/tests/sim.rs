@@ -11,7 +11,7 @@ use crate::{AlignedBuf, Bio, BioFlags, BioOp, BioVec};
 
 const NONE: BioFlags = BioFlags::empty();
 const META: BioFlags = BioFlags::META;
-const SIZE: u64 = 16 << 30;
+const SIZE: u64 = 4 << 40;
 const MS: f64 = 1e6;
 
 fn timer(name: &str) -> Timer {
@@ -218,6 +218,20 @@ fn a_million_requests_are_counted() {
     let usage = disk.usage();
     assert_eq!((usage.reads, usage.read_bytes), (1_000_000, 512_000_000));
     assert!(usage.seconds() > 10_000.0 && usage.seeks > 999_000, "{usage:?}");
+}
+
+/// A small image lies at the beginning of the disk; its seeks are not those of a whole stroke.
+#[test]
+fn an_image_is_the_beginning_of_its_disk() {
+    let model = DeviceModel::named("hdd-2007").expect("known");
+    let image = 16u64 << 30;
+    let seconds = |size: u64| {
+        let (mut timer, mut rng) = (Timer::new(model.clone(), size), Rng::new(7));
+        (0..1000).for_each(|_| timer.read(rng.below(image / 4096) * 4096, 4096, Arrival::Waits));
+        timer.usage().seconds()
+    };
+    assert_eq!(seconds(image), seconds(model.capacity()));
+    assert!(seconds(8 * model.capacity()) < seconds(image), "a larger disk has more on each cylinder");
 }
 
 #[test]
