@@ -26,8 +26,8 @@ fn create(fs: &Filesystem, dir: &InodeRef, name: &str, node: NewNode<'_>) -> Ino
     fs.create(dir, name.as_bytes(), node, Cred::default()).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Files with holes, so that their maps need blocks; directories, symbolic links, attributes. Some of it goes again, and
-/// others use its blocks.
+/// Files with holes, so that their maps need blocks; directories, symbolic links, attributes. Some of it goes again,
+/// and others use its blocks.
 fn work(fs: &Filesystem) {
     let root = fs.root().expect("root");
     let content = vec![7; 30_000];

@@ -33,7 +33,7 @@ pub struct ReplayTraceArgs {
     /// Device that serves the requests
     #[arg(short, long, value_name = "NAME")]
     pub device: String,
-    /// Size of the device: seeks count as parts of it [default: what such devices have]
+    /// Size of the device that was recorded: what lies behind it is refused [default: what such devices have]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     pub size: Option<u64>,
     /// Only requests to this file, as strace -y shows it, or to this device, MAJOR,MINOR
