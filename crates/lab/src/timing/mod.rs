@@ -8,6 +8,8 @@
 //! None.
 
 mod page_cache;
+#[cfg(test)]
+mod tests;
 mod trace;
 
 use std::path::Path;
