@@ -9,6 +9,7 @@ use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::device::CrashDevice;
 use extant_block::{Bio, BioFlags, BioOp, BlockDevice, IoStats, Limits};
+use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{CrashImage, Explore, IMAGES, Recording, TWO_WAVES, Wrap, explore, record, state_files};
@@ -27,17 +28,25 @@ fn image(name: &str) -> CrashImage {
 }
 
 fn run(image: &CrashImage, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recording> {
+    run_with(image, seed, ops, MetaPolicy::default(), wrap)
+}
+
+fn run_with(image: &CrashImage, seed: u64, ops: usize, meta_policy: MetaPolicy, wrap: Wrap<'_>) -> Arc<Recording> {
     let dir = state_files();
     let base = image.build(dir.path()).unwrap_or_else(|e| panic!("{}: {e}", image.name));
-    let options = options_for(image, Clock::virtual_at(EPOCH_S));
+    let options = MountOptions { meta_policy, ..options_for(image, Clock::virtual_at(EPOCH_S)) };
     let recording =
         record(image, &base, seed, ops, options, wrap).unwrap_or_else(|e| panic!("{} seed {seed}: {e}", image.name));
     Arc::new(recording)
 }
 
 fn explore_image(name: &str, seed: u64, ops: usize, states: usize, preen: bool) {
+    explore_with(name, seed, ops, states, preen, MetaPolicy::default());
+}
+
+fn explore_with(name: &str, seed: u64, ops: usize, states: usize, preen: bool, meta_policy: MetaPolicy) {
     let image = image(name);
-    let recording = run(&image, number("EXTANT_CRASH_SEED", seed), ops, &|d| d);
+    let recording = run_with(&image, number("EXTANT_CRASH_SEED", seed), ops, meta_policy, &|d| d);
     let events = recording.device.write_log();
     let states = match number("EXTANT_CRASH_STATES", states as u64) as usize {
         0 => 6 * (events + 1),
@@ -96,6 +105,16 @@ fn ext2() {
 #[test]
 fn ext4_without_journal() {
     explore_image("ext4-nojournal", 4, OPS, STATES, true);
+}
+
+/// Metadata lies in zones; what is recovered is mounted without.
+#[test]
+fn metadata_in_zones() {
+    for (name, seed, policy) in
+        [("ext3", 21, MetaPolicy::Metacluster), ("ext2", 22, MetaPolicy::Zones), ("ext4-1k", 23, MetaPolicy::ZonesAll)]
+    {
+        explore_with(name, seed, OPS, STATES / 5, true, policy);
+    }
 }
 
 /// With `journal=none`, `e2fsck -fy` mends every state and what was acknowledged is there. That `-p` is not always
