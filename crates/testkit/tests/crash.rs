@@ -28,13 +28,12 @@ fn image(name: &str) -> CrashImage {
 }
 
 fn run(image: &CrashImage, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recording> {
-    run_with(image, seed, ops, MetaPolicy::default(), wrap)
+    run_with(image, options_for(image, Clock::virtual_at(EPOCH_S)), seed, ops, wrap)
 }
 
-fn run_with(image: &CrashImage, seed: u64, ops: usize, meta_policy: MetaPolicy, wrap: Wrap<'_>) -> Arc<Recording> {
+fn run_with(image: &CrashImage, options: MountOptions, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recording> {
     let dir = state_files();
     let base = image.build(dir.path()).unwrap_or_else(|e| panic!("{}: {e}", image.name));
-    let options = MountOptions { meta_policy, ..options_for(image, Clock::virtual_at(EPOCH_S)) };
     let recording =
         record(image, &base, seed, ops, options, wrap).unwrap_or_else(|e| panic!("{} seed {seed}: {e}", image.name));
     Arc::new(recording)
@@ -46,7 +45,8 @@ fn explore_image(name: &str, seed: u64, ops: usize, states: usize, preen: bool) 
 
 fn explore_with(name: &str, seed: u64, ops: usize, states: usize, preen: bool, meta_policy: MetaPolicy) {
     let image = image(name);
-    let recording = run_with(&image, number("EXTANT_CRASH_SEED", seed), ops, meta_policy, &|d| d);
+    let options = MountOptions { meta_policy, ..options_for(&image, Clock::virtual_at(EPOCH_S)) };
+    let recording = run_with(&image, options, number("EXTANT_CRASH_SEED", seed), ops, &|d| d);
     let events = recording.device.write_log();
     let states = match number("EXTANT_CRASH_STATES", states as u64) as usize {
         0 => 6 * (events + 1),
@@ -78,6 +78,22 @@ fn explore_with(name: &str, seed: u64, ops: usize, states: usize, preen: bool, m
         let report = explore(&recording, &what);
         eprintln!("{name}: {} states of mounts and unmounts", report.states);
         report.expect_clean(&recording);
+    }
+}
+
+/// Each pointer block in front of its data: chosen before the data is written, marked after it.
+#[test]
+fn pointer_blocks_in_front_of_their_data() {
+    const STATES: usize = 150;
+    for name in ["ext3", "ext2"] {
+        let image = image(name);
+        let options = MountOptions {
+            meta_policy: MetaPolicy::Inline,
+            ..options_for(&image, Clock::virtual_at(EPOCH_S))
+        };
+        let recording = run_with(&image, options, number("EXTANT_CRASH_SEED", 6), 900, &|d| d);
+        let what = Explore::spread(recording.device.write_log(), number("EXTANT_CRASH_STATES", STATES as u64) as usize);
+        explore(&recording, &what).expect_clean(&recording);
     }
 }
 

@@ -3,6 +3,7 @@
 //! | name | idea | Linux | judged by |
 //! |---|---|---|---|
 //! | `vanilla` | beside the block that points to it, else beside its data | all | none yet |
+//! | `inline` | each pointer block in front of the data that it maps | ext3 without delayed allocation | none yet |
 //! | `metacluster` | a 128th of each group, in its middle, for indirect blocks | Abhishek Rai's patch of 2007, never merged | none yet |
 //! | `metacluster-begin` | the same at the group's beginning | the same | none yet |
 //! | `metacluster-end` | the same at the group's end | the same | none yet |
@@ -15,6 +16,7 @@
 //! # Locking
 //! None.
 
+pub mod inline;
 pub mod metacluster;
 pub mod vanilla;
 pub mod zones;
@@ -30,6 +32,7 @@ extant_base::policies! {
     /// The policies.
     pub enum MetaPolicy: "meta_policy", "where metadata blocks lie", default Vanilla {
         Vanilla = "vanilla", "beside the block that points to them, else beside their data (Linux)";
+        Inline = "inline", "each pointer block in front of the data that it maps (ext3 in 2007)";
         Metacluster = "metacluster", "indirect blocks in a 128th of each group, in its middle (Abhishek Rai's patch of 2007)";
         MetaclusterBegin = "metacluster-begin", "the same at the group's beginning";
         MetaclusterEnd = "metacluster-end", "the same at the group's end";
@@ -78,6 +81,11 @@ pub struct Zoning {
 
 /// What a policy is.
 pub trait MetaPlace: Send + Sync {
+    /// Whether pointer blocks are taken together with the first data that they map, in front of it.
+    fn in_front(&self) -> bool {
+        false
+    }
+
     /// The block in whose group the search begins, where no zone has a block.
     fn goal(&self, meta: &MetaRequest) -> Option<BlockNr> {
         vanilla::goal(meta)
@@ -94,6 +102,7 @@ impl MetaPolicy {
     pub fn state(self) -> Box<dyn MetaPlace> {
         match self {
             MetaPolicy::Vanilla => Box::new(vanilla::Vanilla),
+            MetaPolicy::Inline => Box::new(inline::Inline),
             MetaPolicy::Metacluster => Box::new(metacluster::Metacluster(&metacluster::MIDDLE)),
             MetaPolicy::MetaclusterBegin => Box::new(metacluster::Metacluster(&metacluster::BEGIN)),
             MetaPolicy::MetaclusterEnd => Box::new(metacluster::Metacluster(&metacluster::END)),
