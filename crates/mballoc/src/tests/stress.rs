@@ -12,7 +12,8 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use super::model::*;
 use crate::{
-    Allocator, InodePreallocation, Kind, MetaPolicy, MetaRequest, MetaRole, Options, Pointers, Policy, Request, RequestFlags,
+    Allocator, InodePreallocation, Kind, MetaPolicy, MetaRequest, MetaRole, Options, Pointers, Policy, Request,
+    RequestFlags,
 };
 
 fn run(policy: Policy, meta_policy: MetaPolicy, bpg: u32, rounds: u32, fill: bool, slow: bool) {
