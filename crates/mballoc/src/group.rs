@@ -85,9 +85,10 @@ impl GroupInner {
         self.outside.get_or_insert_default().held.insert(start, len)
     }
 
+    /// Blocks that are set aside are not unheld ([`GroupInner::take_aside`] comes first).
     pub fn unhold(&mut self, start: u32, len: u32) -> bool {
         let Some(outside) = &mut self.outside else { return false };
-        let ok = outside.held.remove(start, len);
+        let ok = !outside.set_aside.overlaps(start, len) && outside.held.remove(start, len);
         self.trim();
         ok
     }

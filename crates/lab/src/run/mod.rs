@@ -8,6 +8,7 @@
 //! # Locking
 //! None: one trial after the other.
 
+pub mod age;
 mod elsewhere;
 mod merge;
 mod store;
@@ -129,6 +130,7 @@ fn plan(config: &Config) -> Result<Plan> {
     for setting in &config.settings {
         parameters.set(setting)?;
     }
+    workload.check(&parameters)?;
     workload::check_inputs(workload, config.operations.as_deref())?;
     let mut rigs = target::contestants(&config.targets, &config.policies)?;
     if let Some(bytes) = config.memory {

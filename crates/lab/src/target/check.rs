@@ -45,6 +45,9 @@ fn one(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
         if !target.path.is_dir() {
             return Err(format!("{}: no such directory", target.path.display()));
         }
+        if rules.needs.fill > 0 {
+            return Err("it fills an image, and a directory is none: take engine:, mount:, kernel: or fuse2fs:".into());
+        }
         return room(&target.path, rules.needs.bytes.saturating_add(1 << 20));
     }
     for tool in ["mke2fs", "e2fsck"] {
@@ -86,6 +89,21 @@ fn one(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     Ok(())
 }
 
+/// Refuses an image that is there if the engine cannot work on it.
+pub fn engine_on(rig: &Rig) -> std::result::Result<(), String> {
+    let options = EngineOptions::parse(&rig.all_options())?;
+    let path = &rig.target.path;
+    let metadata = path.metadata().map_err(|e| format!("{}: {e}", path.display()))?;
+    if !metadata.is_file() {
+        return Err(format!("{} is no regular file", path.display()));
+    }
+    if let Some(who) = same_image_in_use(path).map_err(|e| e.to_string())? {
+        return Err(format!("{} is in use: {who}", path.display()));
+    }
+    in_use(path)?;
+    memory(if options.memory { metadata.len() } else { 0 })
+}
+
 fn fuse(root: bool) -> std::result::Result<(), String> {
     if !Path::new("/dev/fuse").exists() {
         return Err("FUSE is missing (/dev/fuse)".into());
@@ -119,8 +137,9 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
         Err(e) => return Err(format!("{shown}: {e}")),
     }
     let (bytes, free) = (rules.plan.bytes, rules.plan.room);
-    let least = rules.needs.bytes.saturating_add(rules.needs.bytes / 10);
-    if least > free {
+    let work = rules.needs.in_image(bytes);
+    let least = work.saturating_add(work / 10);
+    if least > free && rules.needs.fill == 0 {
         let least = least.div_ceil(1 << 20);
         return Err(match rules.plan.is_copy() {
             true => format!("{} MiB are free in the image: the work takes {least} MiB at this scale", free >> 20),
@@ -130,9 +149,9 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     if bytes < 8 << 20 {
         return Err(format!("an image of {bytes} bytes is too small"));
     }
-    let copy = if EngineOptions::parse(&rig.all_options()).is_ok_and(|o| o.memory) { rules.needs.bytes } else { 0 };
+    let copy = if EngineOptions::parse(&rig.all_options()).is_ok_and(|o| o.memory) { work } else { 0 };
     memory(copy)?;
-    room(parent, rules.needs.bytes.saturating_add(rules.plan.stored).saturating_add(SLACK_BYTES))
+    room(parent, work.saturating_add(rules.plan.stored).saturating_add(SLACK_BYTES))
 }
 
 /// Servers lock the image that they serve.

@@ -38,6 +38,15 @@ fn uuid(rng: &mut Rng) -> String {
     )
 }
 
+/// Bytes of an image that nobody has given a size.
+fn suitable(needs: Needs) -> u64 {
+    let bytes = match needs.fill {
+        0 => needs.bytes.saturating_mul(2).max(DEFAULT_BYTES),
+        fill => (needs.bytes / fill).saturating_mul(100),
+    };
+    bytes.next_multiple_of(1 << 20)
+}
+
 /// How the images of a run are made.
 #[derive(Clone, Debug)]
 pub struct ImagePlan {
@@ -63,7 +72,7 @@ impl ImagePlan {
     /// `mkfs` and `bytes` as asked for, or what suits `needs`. The UUID and the seed of directory hashes, which decide
     /// where things go, come from `seed` unless `mkfs` says them.
     pub fn new(mkfs: Option<&str>, bytes: Option<u64>, needs: Needs, seed: u64) -> ImagePlan {
-        let bytes = bytes.unwrap_or_else(|| needs.bytes.saturating_mul(2).max(DEFAULT_BYTES).next_multiple_of(1 << 20));
+        let bytes = bytes.unwrap_or_else(|| suitable(needs));
         let mut arguments: Vec<String> = mkfs.unwrap_or(DEFAULT_MKFS).split_whitespace().map(str::to_owned).collect();
         // mke2fs makes an inode for each 16 KiB.
         let inodes = needs.files + needs.files / 4 + 1000;

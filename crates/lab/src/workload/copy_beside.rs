@@ -60,6 +60,7 @@ impl Workload for CopyBeside {
         Needs {
             bytes: p.get("copy_bytes").saturating_mul(2).saturating_add(p.get("hot_bytes")),
             files: p.get("names").saturating_add(3),
+            ..Needs::default()
         }
     }
 

@@ -53,7 +53,7 @@ impl Workload for FioMix {
         let whole = files.saturating_mul(p.get("file_bytes"));
         let written = p.get("jobs").saturating_mul(p.get("job_bytes"));
         let bytes = if p.get("laid_out") == 0 { written.min(whole) } else { whole };
-        Needs { bytes, files: files + p.get("jobs") }
+        Needs { bytes, files: files + p.get("jobs"), ..Needs::default() }
     }
 
     fn durable(&self, p: &Parameters) -> bool {

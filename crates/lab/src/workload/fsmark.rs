@@ -48,7 +48,11 @@ impl Workload for FsMark {
         let files = files(p);
         let processes = p.get("processes").saturating_mul(p.get("iterations"));
         let directories = files / p.get("files_per_directory").max(1) + processes * 2;
-        Needs { bytes: files.saturating_mul(p.get("bytes").next_multiple_of(4096)), files: files + directories }
+        Needs {
+            bytes: files.saturating_mul(p.get("bytes").next_multiple_of(4096)),
+            files: files + directories,
+            ..Needs::default()
+        }
     }
 
     fn leaves(&self, p: &Parameters) -> Option<u64> {

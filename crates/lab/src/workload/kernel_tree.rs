@@ -36,7 +36,7 @@ impl Workload for KernelTree {
 
     fn needs(&self, p: &Parameters) -> Needs {
         let files = p.get("files");
-        Needs { bytes: files.saturating_mul(MEAN_BYTES * 3), files: files * 2 + files / 15 + 2 }
+        Needs { bytes: files.saturating_mul(MEAN_BYTES * 3), files: files * 2 + files / 15 + 2, ..Needs::default() }
     }
 
     fn durable(&self, _parameters: &Parameters) -> bool {

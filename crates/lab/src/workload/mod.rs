@@ -9,6 +9,7 @@
 //! # Locking
 //! None.
 
+mod age;
 mod context;
 mod copy_beside;
 mod fio_mix;
@@ -34,7 +35,9 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::result::Trial;
 
-pub use context::{Context, Place};
+pub use age::phase_of as age_phase;
+pub(crate) use context::since;
+pub use context::{Context, Place, Settled, Space};
 
 /// What a workload leaves room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +46,16 @@ pub struct Needs {
     pub bytes: u64,
     /// Files and directories at the same time.
     pub files: u64,
+    /// Per cent of the image that it fills, however large that is; `bytes` are those of an image that suits it. 0: it
+    /// takes `bytes`.
+    pub fill: u64,
+}
+
+impl Needs {
+    /// Bytes of file data at the same time in an image of so many bytes.
+    pub fn in_image(&self, image_bytes: u64) -> u64 {
+        if self.fill == 0 { self.bytes } else { (image_bytes / 100).saturating_mul(self.fill) }
+    }
 }
 
 /// Whether the headline of this trial, made by an older build, ends before its work is durable, where it now ends
@@ -73,6 +86,11 @@ pub trait Workload: Send + Sync {
     fn headline(&self) -> &'static str;
     /// The source's parameters at scale 1.0, less at a smaller one.
     fn parameters(&self, scale: f64) -> Parameters;
+    /// Refuses parameters that make no sense, and says which do.
+    fn check(&self, parameters: &Parameters) -> Result<()> {
+        let _ = parameters;
+        Ok(())
+    }
     /// Room that it takes with these parameters.
     fn needs(&self, parameters: &Parameters) -> Needs;
     /// A scale at which a trial takes seconds: for `matrix`.
@@ -117,6 +135,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &copy_beside::CopyBeside,
         &random_read::RandomRead,
         &postmark::PostMark,
+        &age::Age,
         &replay::Replay,
     ]
 }

@@ -44,7 +44,7 @@ impl Workload for PostMark {
 
     fn needs(&self, p: &Parameters) -> Needs {
         let files = p.get("files") + p.get("transactions");
-        Needs { bytes: files.saturating_mul(16 << 10), files: files + p.get("subdirectories") }
+        Needs { bytes: files.saturating_mul(16 << 10), files: files + p.get("subdirectories"), ..Needs::default() }
     }
 
     fn durable(&self, _parameters: &Parameters) -> bool {

@@ -42,7 +42,11 @@ impl Workload for RandomRead {
     }
 
     fn needs(&self, p: &Parameters) -> Needs {
-        Needs { bytes: p.get("processes").saturating_mul(p.get("file_bytes")), files: p.get("processes") }
+        Needs {
+            bytes: p.get("processes").saturating_mul(p.get("file_bytes")),
+            files: p.get("processes"),
+            ..Needs::default()
+        }
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {

@@ -47,7 +47,7 @@ impl Workload for ReaimDisk {
     fn needs(&self, p: &Parameters) -> Needs {
         let processes = p.list("processes").iter().copied().max().unwrap_or(0);
         let files = processes.saturating_mul(4 + p.get("files_looked_up"));
-        Needs { bytes: files.saturating_mul(p.get("bytes").next_multiple_of(4096)) * 4, files }
+        Needs { bytes: files.saturating_mul(p.get("bytes").next_multiple_of(4096)) * 4, files, ..Needs::default() }
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {

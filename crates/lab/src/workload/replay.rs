@@ -61,7 +61,7 @@ impl Workload for Replay {
     }
 
     fn needs(&self, _: &Parameters) -> Needs {
-        Needs { bytes: 64 << 20, files: 1000 }
+        Needs { bytes: 64 << 20, files: 1000, ..Needs::default() }
     }
 
     fn durable(&self, _parameters: &Parameters) -> bool {

@@ -41,7 +41,11 @@ impl Workload for SmallFiles {
     fn needs(&self, p: &Parameters) -> Needs {
         let files = p.get("processes") * p.get("batch").max(1);
         // Freed blocks become free with a commit, so that several rounds of files are there at once.
-        Needs { bytes: files.saturating_mul(p.get("bytes")).saturating_mul(64), files: files + p.get("processes") }
+        Needs {
+            bytes: files.saturating_mul(p.get("bytes")).saturating_mul(64),
+            files: files + p.get("processes"),
+            ..Needs::default()
+        }
     }
 
     fn leaves(&self, _: &Parameters) -> Option<u64> {

@@ -37,7 +37,11 @@ impl Workload for Stream {
     }
 
     fn needs(&self, p: &Parameters) -> Needs {
-        Needs { bytes: p.get("processes").saturating_mul(p.get("file_bytes")), files: p.get("processes") }
+        Needs {
+            bytes: p.get("processes").saturating_mul(p.get("file_bytes")),
+            files: p.get("processes"),
+            ..Needs::default()
+        }
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {

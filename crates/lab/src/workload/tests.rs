@@ -126,8 +126,12 @@ impl Place for Recording {
     fn vfs(&self) -> Result<&dyn Vfs> {
         Ok(self)
     }
-    fn cold(&mut self) -> Result<f64> {
-        Ok(1000.0)
+    fn space(&self) -> Result<Space> {
+        Ok(Space { block_bytes: 4096, blocks: 6144, free_blocks: 6000 })
+    }
+    fn cold(&mut self) -> Result<Settled> {
+        let measures = [("device_seconds".to_owned(), 7.0)].into();
+        Ok(Settled { seconds: 1000.0, measures })
     }
 }
 

@@ -35,7 +35,7 @@ impl Workload for Untar {
 
     fn needs(&self, p: &Parameters) -> Needs {
         let files = p.get("files");
-        Needs { bytes: files.saturating_mul(MEAN_BYTES * 3 / 2), files: files + files / 15 + 2 }
+        Needs { bytes: files.saturating_mul(MEAN_BYTES * 3 / 2), files: files + files / 15 + 2, ..Needs::default() }
     }
 
     fn durable(&self, _parameters: &Parameters) -> bool {

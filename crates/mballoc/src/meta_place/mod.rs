@@ -1,4 +1,5 @@
-//! Where metadata goes: the seam between the search (mechanism) and its [`policy`], and the zones that policies describe.
+//! Where metadata goes: the seam between the search (mechanism) and its [`policy`], and the zones that policies
+//! describe.
 //!
 //! A *zone* is a set of blocks kept for metadata. It is made of *areas*, each a range of one group. The areas of a
 //! *region* (some consecutive groups) have an order, and the first so many of them are *active*. The free blocks of an

@@ -9,7 +9,7 @@ use extant_ondisk::{BlockNr, GroupNr};
 use super::policy::Ahead;
 use super::{Area, MetaZones, Region, WINDOW};
 use crate::allocator::Allocator;
-use crate::group::{BAD, GroupInner};
+use crate::group::GroupInner;
 use crate::ranges::RangeSet;
 use crate::search::Extent;
 use crate::space::Privilege;
@@ -270,9 +270,6 @@ impl<S: GroupStore> Allocator<S> {
         };
         let hint = next.map(place).or_else(|| behind(meta.parent?));
         let cut = |group: GroupNr, fit: &dyn Fn(&Windows, &RangeSet) -> Option<u32>| {
-            if group.0 >= limit || self.group_ref(group).is_none_or(|g| g.has(BAD)) {
-                return None;
-            }
             let mut inner = self.lock_loaded(group, true).ok()?;
             let windows = Windows { base: (group.0 - first) * blocks, others: others.clone() };
             let free = inner.set_aside()?;
@@ -284,7 +281,7 @@ impl<S: GroupStore> Allocator<S> {
             region.remember(owner, windows.base + start + n);
             Some(Extent { group, start, len: n })
         };
-        if let Some((group, index)) = hint {
+        if let Some((group, index)) = hint.filter(|h| h.0.0 < limit) {
             let close = if next.is_some() { 1 } else { WINDOW };
             let here = |windows: &Windows, free: &RangeSet| {
                 free.next(index).filter(|&at| at - index < close && !windows.taken(at))
@@ -297,7 +294,7 @@ impl<S: GroupStore> Allocator<S> {
         for &fit in fits {
             let lowest = region.lowest.load(Ordering::Relaxed);
             let groups = region.active.load(Ordering::Relaxed).div_ceil(zones.zoning.per_group);
-            for offset in lowest..groups {
+            for offset in lowest..groups.min(limit.saturating_sub(first)) {
                 let group = GroupNr(first + offset);
                 if let Some(found) = cut(group, &|windows, free| windows.find(free, fit)) {
                     return Some(found);

@@ -4,11 +4,15 @@
 //! # Locking
 //! None.
 
+mod age;
+mod check_time;
 mod compare;
+mod layout;
 mod list;
 mod matrix;
 mod merge;
 mod model;
+mod replay_trace;
 mod report;
 mod rerun;
 mod run;
@@ -48,8 +52,12 @@ pub enum LabCommand {
     Merge(merge::MergeArgs),
     Matrix(matrix::MatrixArgs),
     Model(model::ModelArgs),
+    Age(age::AgeArgs),
+    Layout(layout::LayoutArgs),
     Compare(compare::CompareArgs),
     Report(report::ReportArgs),
+    ReplayTrace(replay_trace::ReplayTraceArgs),
+    CheckTime(check_time::CheckTimeArgs),
 }
 
 pub fn run(args: LabArgs) -> Result<()> {
@@ -60,7 +68,11 @@ pub fn run(args: LabArgs) -> Result<()> {
         LabCommand::Merge(args) => merge::run(&args),
         LabCommand::Matrix(args) => matrix::run(&args),
         LabCommand::Model(args) => model::run(&args),
+        LabCommand::Age(args) => age::run(&args),
+        LabCommand::Layout(args) => layout::run(&args),
         LabCommand::Compare(args) => compare::run(&args),
         LabCommand::Report(args) => report::run(&args),
+        LabCommand::ReplayTrace(args) => replay_trace::run(&args),
+        LabCommand::CheckTime(args) => check_time::run(&args),
     }
 }

@@ -1,6 +1,6 @@
-//! `zones`: the maps of up to 128 groups lie together. A region's zone begins with areas of a 16th of a group behind the
-//! system metadata of its first group, goes on through half of that group, and then to the next group. It grows while
-//! half an area of it is not free; when data finds no block anywhere else, the last area is lent to it.
+//! `zones`: the maps of up to 128 groups lie together. A region's zone begins with areas of a 16th of a group behind
+//! the system metadata of its first group, goes on through half of that group, and then to the next group. It grows when
+//! less than half an area of it is free. When data finds no block anywhere else, the last area is lent to it.
 //!
 //! No part of it is on disk. At mount the number of active areas follows from what is used and free in the region; if
 //! that was too few, the first requests find the areas full and the zone grows at once.

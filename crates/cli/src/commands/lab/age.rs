@@ -1,0 +1,155 @@
+//! `extant lab age`.
+//!
+//! # Locking
+//! None.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use extant_lab::run::age::{Config, Point, age};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::run::{failure, watch_signals};
+use crate::failure::{Failure, Result};
+
+/// Age an image: fill it with files, and delete, truncate and write until it has turned over
+///
+/// The engine does it in this process, and the image stays for other work. After each half turnover the image is
+/// unmounted, a line says how it is laid out (see `extant lab layout`), and it is mounted anew. The same seed on copies
+/// of an image leaves the same image.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  truncate -s 16G aged.img && mke2fs -t ext3 aged.img
+  extant lab age aged.img --fill 90 --turnovers 4 --seed 1 --json aged.ndjson
+  extant lab run random-read --image aged.img -t engine:/var/tmp/e.img
+
+Parameters of the workload `age`: extant lab list --parameters.
+Exit status: 0, 1 (usage; nothing was written), 8 (it failed), 130 (interrupted; the image is of no use).")]
+pub struct AgeArgs {
+    /// Image file, without a partition table; it is changed
+    pub image: PathBuf,
+    /// Per cent of its blocks that are in use, from 1 to 99
+    #[arg(long, value_name = "PERCENT", default_value_t = 90)]
+    pub fill: u64,
+    /// How often as many bytes are written anew as filled it
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub turnovers: u64,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Options of the engine, as behind `engine:IMAGE,`; may be given several times
+    #[arg(long = "option", value_name = "OPTION")]
+    pub options: Vec<String>,
+    /// Another parameter of the workload
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub settings: Vec<String>,
+    /// Write each line's figures, and others, to FILE as well: a JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// No progress bar
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+pub fn run(args: &AgeArgs) -> Result<()> {
+    let stop = watch_signals()?;
+    let own = [format!("fill={}", args.fill), format!("turnovers={}", args.turnovers)];
+    let config = Config {
+        image: args.image.clone(),
+        options: args.options.clone(),
+        settings: own.into_iter().chain(args.settings.clone()).collect(),
+        seed: args.seed,
+    };
+    let mut json = match &args.json {
+        Some(path) => Some((File::create(path).map_err(|e| Failure::io(path, e))?, path)),
+        None => None,
+    };
+    let bar = progress(2 * args.turnovers + 1, args.quiet);
+    let written = RefCell::new(Ok(()));
+    let mut first = true;
+    let mut at = |point: &Point| {
+        let done = bar.suspend(|| {
+            if std::mem::take(&mut first) {
+                header()?;
+            }
+            line(point)?;
+            match &mut json {
+                Some((file, path)) => record(file, point).map_err(|e| Failure::io(path, e)),
+                None => Ok(()),
+            }
+        });
+        bar.inc(1);
+        done.map_err(|e| {
+            let message = e.message.clone();
+            *written.borrow_mut() = Err(e);
+            extant_lab::Error::Failed(message)
+        })
+    };
+    let result = age(&config, &stop, &mut at, &|what| bar.set_message(what.to_owned()));
+    bar.finish_and_clear();
+    written.into_inner()?;
+    result.map_err(|e| match e {
+        extant_lab::Error::Interrupted => {
+            let ended = failure(e, &args.image);
+            Failure { message: format!("interrupted: {} is half aged; make it anew", args.image.display()), ..ended }
+        }
+        e => failure(e, &args.image),
+    })
+}
+
+fn header() -> Result<()> {
+    writeln!(
+        std::io::stdout(),
+        "{:>9} {:>10} {:>9} {:>10} {:>9} {:>9} {:>9} {:>10} {:>11}",
+        "PHASE",
+        "MAP BLOCKS",
+        "RUNS",
+        "RUNS/BLOCK",
+        "JUMPS",
+        "MAX/GROUP",
+        "DIRS/RUNS",
+        "FRAGMENTS",
+        "FREE BLOCKS"
+    )?;
+    Ok(())
+}
+
+fn line(point: &Point) -> Result<()> {
+    let l = &point.layout;
+    writeln!(
+        std::io::stdout(),
+        "{:>9} {:>10} {:>9} {:>10.3} {:>9} {:>9} {:>9} {:>10.2} {:>11}",
+        point.phase,
+        l.map_blocks,
+        l.map_runs,
+        l.map_runs_per_block,
+        l.map_jumps,
+        l.map_blocks_per_group_max,
+        format!("{}/{}", l.directory_blocks, l.directory_runs),
+        l.fragments_per_file,
+        l.free_blocks
+    )?;
+    Ok(())
+}
+
+fn record(file: &mut File, point: &Point) -> std::io::Result<()> {
+    let mut text = serde_json::to_string(point).map_err(std::io::Error::other)?;
+    text.push('\n');
+    file.write_all(text.as_bytes())
+}
+
+fn progress(parts: u64, quiet: bool) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(parts);
+    bar.enable_steady_tick(Duration::from_millis(500));
+    match ProgressStyle::with_template("{bar:24} {pos}/{len} parts, {elapsed} ({eta} left)  {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

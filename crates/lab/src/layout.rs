@@ -1,0 +1,348 @@
+//! Where the blocks of an image lie that map its files: the figures by which layouts are compared.
+//!
+//! Main type: [`Layout`], made by [`Layout::of`] from an image that is not mounted for writing. It reads the inodes
+//! that the bitmaps call used, and their maps; it judges nothing, and a map that cannot be read is an error.
+//!
+//! A *map block* is an indirect block or an extent node. A *run* is a maximal set of physically adjacent blocks.
+//!
+//! # Locking
+//! None.
+
+use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::bitmap;
+use extant_ondisk::extent::NodeContext;
+use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
+use extant_ondisk::inode::{InodeDesc, InodeFlags};
+use extant_ondisk::map::{self, Child, Form, Found};
+use extant_ondisk::superblock::{DescChecksum, Geometry};
+use extant_ondisk::{BlockNr, Damage, GroupNr, InodeNr};
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+
+/// The inode that keeps bad blocks, and the one that reserves blocks for growth: their maps say nothing about files.
+const BAD_BLOCKS: u32 = 1;
+const RESIZE: u32 = 7;
+/// The first inode that is a user's.
+const FIRST: u32 = 11;
+
+/// Figures of one image.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Layout {
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Block groups.
+    pub groups: u32,
+    /// Blocks of single indirection.
+    pub single_indirect: u64,
+    /// Blocks of double indirection.
+    pub double_indirect: u64,
+    /// Blocks of triple indirection.
+    pub triple_indirect: u64,
+    /// Nodes of extent trees outside of inodes.
+    pub extent_nodes: u64,
+    /// All of the above.
+    pub map_blocks: u64,
+    /// Runs of map blocks, of whatever files.
+    pub map_runs: u64,
+    /// The same for each map block.
+    pub map_runs_per_block: f64,
+    /// How often a checker that reads file by file finds that the next map block does not follow the last one.
+    pub map_jumps: u64,
+    /// Map blocks of the group that has most.
+    pub map_blocks_per_group_max: u64,
+    /// Map blocks of a group, on average over all groups.
+    pub map_blocks_per_group: f64,
+    /// Blocks of directories.
+    pub directory_blocks: u64,
+    /// Runs of them.
+    pub directory_runs: u64,
+    /// Regular files that have blocks.
+    pub files: u64,
+    /// Those with more than one block.
+    pub files_of_several_blocks: u64,
+    /// Runs of data of those with more than one block, on average.
+    pub fragments_per_file: f64,
+    /// The most that one has.
+    pub fragments_per_file_max: u64,
+    /// Extents of files, as their maps have them; a file without extents has as many as it has fragments.
+    pub extents_per_file: f64,
+    /// The most that one has.
+    pub extents_per_file_max: u64,
+    /// Groups between an inode and its data, on average over all blocks.
+    pub groups_from_inode: f64,
+    /// Free blocks.
+    pub free_blocks: u64,
+    /// Runs of free blocks inside a group by their length: entry n counts those of 2^n to 2^(n+1)-1 blocks.
+    pub free_runs: Vec<u64>,
+}
+
+impl Layout {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// When the image has no file system, cannot be read, or is damaged.
+    pub fn of(device: &dyn BlockDevice) -> Result<Layout> {
+        let failed = |what: String| Error::Failed(format!("{}: {what}", device.name()));
+        let superblock = extant_fs::probe_superblock(device).map_err(|e| failed(e.to_string()))?.0;
+        let geo = superblock.geometry();
+        let mut walk = Walk { device, geo, order: Vec::new(), directories: Vec::new(), sums: Sums::default() };
+        let descs = walk.descriptors()?;
+        let mut layout = Layout { block_bytes: geo.block_size, groups: geo.group_count, ..Layout::default() };
+        for (group, desc) in geo.groups().zip(&descs) {
+            walk.inodes(group, desc)?;
+            walk.free(group, desc, &descs, &mut layout)?;
+        }
+        layout.take(walk, geo);
+        Ok(layout)
+    }
+
+    fn take(&mut self, walk: Walk<'_>, geo: &Geometry) {
+        let Walk { mut order, mut directories, sums, .. } = walk;
+        let each = |total: u64, of: u64| if of == 0 { 0.0 } else { total as f64 / of as f64 };
+        [self.single_indirect, self.double_indirect, self.triple_indirect] = sums.indirect;
+        self.extent_nodes = sums.nodes;
+        self.map_blocks = order.len() as u64;
+        self.map_jumps = order.windows(2).filter(|pair| pair[1] != pair[0] + 1).count() as u64;
+        self.map_runs = runs(&mut order);
+        self.map_runs_per_block = each(self.map_runs, self.map_blocks);
+        let group_of = |block: &u64| geo.group_of_block(BlockNr(*block)).map(|(group, _)| group);
+        self.map_blocks_per_group_max =
+            order.chunk_by(|a, b| group_of(a) == group_of(b)).map(|group| group.len() as u64).max().unwrap_or(0);
+        self.map_blocks_per_group = each(self.map_blocks, u64::from(geo.group_count));
+        self.directory_blocks = directories.len() as u64;
+        self.directory_runs = runs(&mut directories);
+        self.files = sums.files;
+        self.files_of_several_blocks = sums.several;
+        self.fragments_per_file = each(sums.fragments, sums.several);
+        self.fragments_per_file_max = sums.fragments_max;
+        self.extents_per_file = each(sums.extents, sums.files);
+        self.extents_per_file_max = sums.extents_max;
+        self.groups_from_inode = sums.distance / sums.blocks.max(1) as f64;
+    }
+
+    /// Blocks of indirection of all depths.
+    pub fn indirect_blocks(&self) -> u64 {
+        self.single_indirect + self.double_indirect + self.triple_indirect
+    }
+}
+
+/// Sorts the blocks and counts the runs that they make.
+fn runs(blocks: &mut [u64]) -> u64 {
+    blocks.sort_unstable();
+    blocks.chunk_by(|a, b| *b <= a + 1).count() as u64
+}
+
+/// What is added up file by file.
+#[derive(Default)]
+struct Sums {
+    /// Blocks of single, double and triple indirection.
+    indirect: [u64; 3],
+    nodes: u64,
+    files: u64,
+    several: u64,
+    fragments: u64,
+    fragments_max: u64,
+    extents: u64,
+    extents_max: u64,
+    blocks: u64,
+    /// Of all blocks together, in groups.
+    distance: f64,
+}
+
+/// What the map of one file comes to.
+#[derive(Default)]
+struct OfFile {
+    blocks: u64,
+    fragments: u64,
+    extents: u64,
+    distance: f64,
+    /// One past the last block of data, in the file and on the device.
+    end: Option<(u64, u64)>,
+}
+
+struct Walk<'a> {
+    device: &'a dyn BlockDevice,
+    geo: &'a Geometry,
+    /// Map blocks in the order in which a checker reads them.
+    order: Vec<u64>,
+    /// Blocks of directories.
+    directories: Vec<u64>,
+    sums: Sums,
+}
+
+impl Walk<'_> {
+    fn failed(&self, what: impl std::fmt::Display) -> Error {
+        Error::Failed(format!("{}: {what}; run `extant fsck -n` on it", self.device.name()))
+    }
+
+    fn read(&self, block: BlockNr, out: &mut [u8]) -> Result<()> {
+        let at = block.0.checked_mul(u64::from(self.geo.block_size));
+        let at = at.ok_or_else(|| self.failed(format_args!("block {} lies behind any device", block.0)))?;
+        self.device.read_at(at, out, BioFlags::META).map_err(|e| self.failed(format_args!("block {}: {e}", block.0)))
+    }
+
+    fn descriptors(&self) -> Result<Vec<GroupDesc>> {
+        let mut block = vec![0; self.geo.block_size as usize];
+        let mut held = None;
+        let one = |group: GroupNr| {
+            let place = self.geo.group_desc_block(group);
+            let (at, offset) = place.ok_or_else(|| self.failed(format_args!("group {} has no descriptor", group.0)))?;
+            if held != Some(at) {
+                self.read(at, &mut block)?;
+                held = Some(at);
+            }
+            GroupDesc::decode(block.get(offset..).unwrap_or_default(), group, self.geo).map_err(|e| self.failed(e))
+        };
+        self.geo.groups().map(one).collect()
+    }
+
+    /// Whether the descriptor's flags say so; without checksums they say nothing.
+    fn is(&self, desc: &GroupDesc, flag: GroupFlags) -> bool {
+        self.geo.desc_checksum != DescChecksum::None && desc.flags.contains(flag)
+    }
+
+    /// The inodes of a group that are in use.
+    fn inodes(&mut self, group: GroupNr, desc: &GroupDesc) -> Result<()> {
+        if self.is(desc, GroupFlags::INODE_UNINIT) {
+            return Ok(());
+        }
+        let size = self.geo.block_size as usize;
+        let (mut used, mut table) = (vec![0; size], vec![0; size]);
+        self.read(desc.inode_bitmap, &mut used)?;
+        let mut held = None;
+        let mut next = 0;
+        while let Some(index) = bitmap::find_next_one(&used, next..self.geo.inodes_per_group) {
+            next = index + 1;
+            let Some(ino) = self.geo.inode_at(group, index) else { continue };
+            let block = desc.inode_table.0 + u64::from(index / self.geo.inodes_per_block().max(1));
+            if held != Some(block) {
+                self.read(BlockNr(block), &mut table)?;
+                held = Some(block);
+            }
+            let offset = (index % self.geo.inodes_per_block().max(1)) as usize * self.geo.inode_size;
+            let bytes = table.get(offset..).unwrap_or_default();
+            // Reserved numbers are in use even where the inode holds nothing.
+            if bytes.get(..self.geo.inode_size).is_some_and(|bytes| bytes.iter().all(|b| *b == 0)) {
+                continue;
+            }
+            let inode = InodeDesc::decode(bytes, ino, self.geo).map_err(|e| self.failed(e))?;
+            let mapped = inode.has_map(self.geo) && !inode.flags.contains(InodeFlags::INLINE_DATA);
+            if mapped && !matches!(ino.0, BAD_BLOCKS | RESIZE) {
+                self.file(group, ino, &inode)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, group: GroupNr, ino: InodeNr, inode: &InodeDesc) -> Result<()> {
+        let form = if inode.has_extents() { Form::Extents } else { Form::Indirect };
+        let context = Context { ino, group, form, directory: inode.is_dir() };
+        let mut of_file = OfFile::default();
+        self.step(&context, None, &inode.i_block, &mut of_file)?;
+        if !inode.is_regular() || ino.0 < FIRST || of_file.blocks == 0 {
+            return Ok(());
+        }
+        if form == Form::Indirect {
+            of_file.extents = of_file.fragments;
+        }
+        let sums = &mut self.sums;
+        sums.files += 1;
+        sums.extents += of_file.extents;
+        sums.extents_max = sums.extents_max.max(of_file.extents);
+        sums.blocks += of_file.blocks;
+        sums.distance += of_file.distance;
+        if of_file.blocks > 1 {
+            sums.several += 1;
+            sums.fragments += of_file.fragments;
+            sums.fragments_max = sums.fragments_max.max(of_file.fragments);
+        }
+        Ok(())
+    }
+
+    /// What a node maps, and what lies below it: the root, or the block of `child`.
+    fn step(&mut self, context: &Context, child: Option<&Child>, bytes: &[u8], sum: &mut OfFile) -> Result<()> {
+        let geo = self.geo;
+        let valid = |block, len| geo.contains_range(block, u64::from(len));
+        let node = NodeContext { seed: None, is_dir: context.directory, cluster_bits: geo.cluster_bits, valid };
+        let mut steps = Vec::new();
+        match child {
+            Some(child) => map::node(child, bytes, &node, &mut |found| steps.push(found)),
+            None => {
+                let root = bytes.try_into().map_err(|_| self.failed("an inode without a map"))?;
+                map::root(context.form, root, geo.block_size, &node, &mut |found| steps.push(found));
+            }
+        }
+        for step in steps {
+            match step {
+                Found::Damage(damage) if damage.is_fatal() => {
+                    return Err(self.failed(format_args!("inode {}: {damage}", context.ino.0)));
+                }
+                Found::Damage(_) => {}
+                Found::Run(run) => self.run(context, run, sum)?,
+                Found::Child(child) => {
+                    match context.form {
+                        Form::Extents => self.sums.nodes += 1,
+                        // A child of depth 0 maps data.
+                        Form::Indirect => {
+                            let depth = usize::from(child.depth).min(self.sums.indirect.len() - 1);
+                            self.sums.indirect[depth] += 1;
+                        }
+                    }
+                    self.order.push(child.block.0);
+                    let mut below = vec![0; geo.block_size as usize];
+                    self.read(child.block, &mut below)?;
+                    self.step(context, Some(&child), &below, sum)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, context: &Context, run: map::Run, sum: &mut OfFile) -> Result<()> {
+        let outside = || self.failed(format_args!("inode {}: block {} is in no group", context.ino.0, run.pblk.0));
+        let (there, _) = self.geo.group_of_block(run.pblk).ok_or_else(outside)?;
+        let len = u64::from(run.len);
+        if context.directory {
+            self.directories.extend(run.pblk.0..run.pblk.0 + len);
+        }
+        let begin = (u64::from(run.lblk.0), run.pblk.0);
+        sum.extents += 1;
+        sum.fragments += u64::from(sum.end != Some(begin));
+        sum.blocks += len;
+        sum.distance += f64::from(there.0.abs_diff(context.group.0)) * f64::from(run.len);
+        sum.end = Some((begin.0 + len, begin.1 + len));
+        Ok(())
+    }
+
+    /// The runs of free blocks of a group.
+    fn free(&self, group: GroupNr, desc: &GroupDesc, descs: &[GroupDesc], layout: &mut Layout) -> Result<()> {
+        let geo = self.geo;
+        let mut used = vec![0; geo.block_size as usize];
+        match self.is(desc, GroupFlags::BLOCK_UNINIT) {
+            true => bitmap::init_block_bitmap(&mut used, group, descs, geo),
+            false => self.read(desc.block_bitmap, &mut used)?,
+        }
+        let end = geo.clusters_in_group(group);
+        let mut at = 0;
+        while let Some(from) = bitmap::find_next_zero(&used, at..end) {
+            at = bitmap::find_next_one(&used, from..end).unwrap_or(end);
+            let blocks = u64::from(at - from) << geo.cluster_bits;
+            let order = blocks.ilog2() as usize;
+            if layout.free_runs.len() <= order {
+                layout.free_runs.resize(order + 1, 0);
+            }
+            layout.free_runs[order] += 1;
+            layout.free_blocks += blocks;
+        }
+        Ok(())
+    }
+}
+
+/// Whose map it is.
+struct Context {
+    ino: InodeNr,
+    group: GroupNr,
+    form: Form,
+    directory: bool,
+}

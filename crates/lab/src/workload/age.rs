@@ -1,0 +1,425 @@
+//! `age`: files are created, deleted, truncated, appended to and overwritten until an image has turned over.
+//!
+//! Main type: [`Age`]. First files are created until `fill` per cent of the image are in use. Then it turns over:
+//! whatever is written needs room, so random victims are deleted or truncated first, and the image stays as full as it
+//! was. After each half turnover it is full again, all of it is made durable, and it is mounted anew: a phase ends.
+//!
+//! What it does depends on the seed, the parameters, the size of the image and the form of its maps, and on nothing
+//! that the target decides. So two policies get the same operations. For that it counts itself what is in use, and asks
+//! the target only at the beginning.
+//!
+//! # Locking
+//! `lab age` (3): the state, for the one process of each phase.
+
+mod sizes;
+
+use extant_base::rng::Rng;
+use extant_base::sync::{LockClass, Mutex};
+
+use super::{Context, Needs, Parameters, Workload, scaled};
+use crate::error::{Error, Result};
+use crate::vfs::{Node, Worker};
+
+use sizes::Sizes;
+
+/// The image at scale 1, in bytes.
+const IMAGE_BYTES: u64 = 16 << 30;
+/// The smallest image that a scale makes.
+const IMAGE_LEAST: u64 = 64 << 20;
+/// The least room that it works in, in bytes: files of many sizes must fit.
+const ROOM_LEAST: u64 = 16 << 20;
+/// What is not said to be the largest file is this part of the room.
+const LARGEST_PART: u64 = 16;
+/// What an inode's map holds without a block of its own, where blocks are mapped one by one.
+const DIRECT: u64 = 12;
+/// The phase that fills the image.
+const FILL: &str = "fill";
+
+static CLASS: LockClass = LockClass::new("lab age", 3);
+
+pub(super) struct Age;
+
+impl Workload for Age {
+    fn name(&self) -> &'static str {
+        "age"
+    }
+
+    fn summary(&self) -> &'static str {
+        "fills an image with files of all sizes, and then deletes, truncates and writes until it has turned over 4 times"
+    }
+
+    fn source(&self) -> &'static str {
+        "sizes: Agrawal et al., Generating Realistic Impressions (FAST'09), after their five-year study (FAST'07); \
+         ageing at a fixed fill: Geriatrix (ATC'18)"
+    }
+
+    fn headline(&self) -> &'static str {
+        FILL
+    }
+
+    fn parameters(&self, scale: f64) -> Parameters {
+        Parameters::new()
+            .with("image_bytes", scaled(IMAGE_BYTES, scale, IMAGE_LEAST))
+            .with("fill", 90)
+            .with("turnovers", 4)
+            .with_text("sizes", "log-normal")
+            .with("mean_bytes", sizes::MEAN_BYTES)
+            .with("largest_bytes", 0)
+            .with("directories", 100)
+            .with("growing", 4)
+            .with("step_bytes", 256 << 10)
+            .with("append", 20)
+            .with("overwrite", 10)
+            .with("truncate", 20)
+            .with("fsync_each", 16)
+            .with("sync_bytes", 64 << 20)
+    }
+
+    fn needs(&self, p: &Parameters) -> Needs {
+        let bytes = (p.get("image_bytes") / 100).saturating_mul(p.get("fill"));
+        let files = bytes / p.get("mean_bytes").max(1) + p.get("directories");
+        Needs { bytes, files, fill: p.get("fill") }
+    }
+
+    fn check(&self, p: &Parameters) -> Result<()> {
+        let range = |name: &str, least: u64, most: u64| {
+            let value = p.get(name);
+            let message = || Error::Usage(format!("{name}={value}: it must be from {least} to {most}"));
+            if (least..=most).contains(&value) { Ok(()) } else { Err(message()) }
+        };
+        range("fill", 1, 99)?;
+        range("turnovers", 0, 1000)?;
+        range("directories", 1, 100_000)?;
+        range("growing", 1, 64)?;
+        range("step_bytes", 4096, 1 << 30)?;
+        range("truncate", 0, 100)?;
+        range("fsync_each", 0, 1 << 30)?;
+        if p.get("append") + p.get("overwrite") > 99 {
+            return Err(Error::Usage(
+                "append and overwrite are per cent of what is written: below 100 together".into(),
+            ));
+        }
+        Sizes::check(p.text("sizes"), p.get("mean_bytes"))
+    }
+
+    fn durable(&self, _: &Parameters) -> bool {
+        true
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<()> {
+        let image = Mutex::new(&CLASS, Image::prepare(context)?);
+        context.phase(FILL, 1, |w, _| image.lock().fill(w))?;
+        context.cold()?;
+        for half in 1..=2 * context.get("turnovers") {
+            context.phase(&phase_of(half), 1, |w, _| image.lock().turn(w, half))?;
+            context.cold()?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of the phase after which the image has turned over so many halves.
+pub fn phase_of(half: u64) -> String {
+    if half == 0 { FILL.to_owned() } else { format!("turn-{}.{}", half / 2, half % 2 * 5) }
+}
+
+/// A file that nothing is being done to.
+#[derive(Clone, Copy)]
+struct File {
+    id: u64,
+    directory: u64,
+    size: u64,
+}
+
+impl File {
+    fn path(&self) -> String {
+        format!("{}/f{}", directory(self.directory), self.id)
+    }
+}
+
+/// A file that is being written, step by step.
+struct Job {
+    file: File,
+    /// Open, unless the image was mounted anew since.
+    node: Option<Node>,
+    /// The next byte to write, and the one behind the last.
+    at: u64,
+    until: u64,
+}
+
+/// How blocks are counted.
+#[derive(Clone, Copy)]
+struct Cost {
+    block: u64,
+    /// Maps take a block of their own for so many blocks of data; 0: next to none (extents).
+    pointers: u64,
+}
+
+impl Cost {
+    /// Blocks of a file of so many bytes, those of its map included.
+    fn of(&self, bytes: u64) -> u64 {
+        let data = bytes.div_ceil(self.block);
+        if self.pointers == 0 || data <= DIRECT {
+            return data;
+        }
+        let (per, indirect) = (self.pointers, data - DIRECT);
+        let doubly = indirect.saturating_sub(per);
+        let triply = doubly.saturating_sub(per * per);
+        data + indirect.div_ceil(per) + doubly.div_ceil(per * per) + u64::from(triply > 0)
+    }
+}
+
+/// What is in the image, and what happens to it.
+struct Image {
+    rng: Rng,
+    sizes: Sizes,
+    cost: Cost,
+    directories: u64,
+    step: u64,
+    append: u64,
+    overwrite: u64,
+    truncate: u64,
+    fsync_each: u64,
+    sync_bytes: u64,
+    files: Vec<File>,
+    jobs: Vec<Option<Job>>,
+    next: u64,
+    /// Blocks in use, and so many that there may be.
+    used: u64,
+    limit: u64,
+    /// Bytes that were written to new blocks, and those of them that filled the image.
+    written: u64,
+    filled: u64,
+    unsynced: u64,
+}
+
+impl Image {
+    /// Makes the directories, and finds out what the image is like.
+    fn prepare(context: &mut Context<'_>) -> Result<Image> {
+        let directories = context.get("directories");
+        let probe = format!("{}/probe", directory(0));
+        context.prepare(1, |w, _| {
+            (0..directories).try_for_each(|d| w.mkdir(&directory(d)))?;
+            let file = w.create(&probe)?;
+            w.close(file)?;
+            w.sync_all()
+        })?;
+        let before = context.space()?;
+        let block = before.block_bytes.max(1);
+        // A file that is too long for an inode alone tells whether its map has a block.
+        context.prepare(1, |w, _| {
+            let file = w.open(&probe)?;
+            w.write(&file, 0, (DIRECT + 1) * block)?;
+            w.close(file)?;
+            w.sync_all()
+        })?;
+        let taken = before.free_blocks.saturating_sub(context.space()?.free_blocks);
+        context.prepare(1, |w, _| {
+            w.unlink(&probe)?;
+            w.sync_all()
+        })?;
+        let pointers = if taken > DIRECT + 1 { block / 4 } else { 0 };
+        let used = before.blocks.saturating_sub(before.free_blocks);
+        let limit = before.blocks / 100 * context.get("fill") + before.blocks % 100 * context.get("fill") / 100;
+        let room = limit.saturating_sub(used).saturating_mul(block);
+        if room < ROOM_LEAST {
+            return Err(Error::Usage(format!(
+                "fill={}: that leaves {} KiB for files; age needs {} MiB: take a larger image, or a higher fill",
+                context.get("fill"),
+                room >> 10,
+                ROOM_LEAST >> 20
+            )));
+        }
+        let largest = Some(context.get("largest_bytes")).filter(|bytes| *bytes > 0).unwrap_or(room / LARGEST_PART);
+        let sizes = Sizes::new(context.parameters().text("sizes"), context.get("mean_bytes"), largest.min(room / 2))?;
+        Ok(Image {
+            rng: context.rng(),
+            sizes,
+            cost: Cost { block, pointers },
+            directories,
+            step: context.get("step_bytes"),
+            append: context.get("append"),
+            overwrite: context.get("overwrite"),
+            truncate: context.get("truncate"),
+            fsync_each: context.get("fsync_each"),
+            sync_bytes: context.get("sync_bytes"),
+            files: Vec::new(),
+            jobs: (0..context.get("growing")).map(|_| None).collect(),
+            next: 0,
+            used,
+            limit,
+            written: 0,
+            filled: 0,
+            unsynced: 0,
+        })
+    }
+
+    /// Files are created until the image is as full as it may be.
+    fn fill(&mut self, w: &mut Worker<'_>) -> Result<()> {
+        while self.used < self.limit {
+            self.step(w, false)?;
+        }
+        self.filled = self.written;
+        self.rest(w)
+    }
+
+    /// It turns over until so many halves of what filled it have been written anew, and is full again.
+    fn turn(&mut self, w: &mut Worker<'_>, half: u64) -> Result<()> {
+        let until = self.filled + self.filled * half / 2;
+        while self.written < until {
+            self.step(w, true)?;
+        }
+        while self.used < self.limit {
+            self.step(w, false)?;
+        }
+        self.rest(w)
+    }
+
+    /// Closes everything: the image is about to be unmounted.
+    fn rest(&mut self, w: &mut Worker<'_>) -> Result<()> {
+        for job in self.jobs.iter_mut().flatten() {
+            if let Some(node) = job.node.take() {
+                w.close(node)?;
+            }
+        }
+        w.sync_all()
+    }
+
+    /// One of the files that grow gets its next piece. `removes`: others go if there is no room for it; else the piece is
+    /// as long as there is room.
+    fn step(&mut self, w: &mut Worker<'_>, removes: bool) -> Result<()> {
+        let slot = self.rng.below(self.jobs.len() as u64) as usize;
+        let mut job = match self.jobs[slot].take() {
+            Some(job) => job,
+            None => self.begin(w)?,
+        };
+        let mut piece = self.step.min(job.until - job.at);
+        if removes {
+            while self.used + self.growth(&job, piece) > self.limit {
+                if self.files.is_empty() && !self.end_one(w)? {
+                    job.until = job.at;
+                    piece = 0;
+                    break;
+                }
+                self.remove(w)?;
+            }
+        } else if self.used + self.growth(&job, piece) > self.limit {
+            piece = piece.min((self.limit - self.used) * self.cost.block);
+            while self.used + self.growth(&job, piece) > self.limit {
+                piece = piece.saturating_sub(self.cost.block);
+            }
+            job.until = job.at + piece;
+        }
+        if piece > 0 {
+            self.write(w, &mut job, piece)?;
+        } else if !removes {
+            // One block is left, and this file would need two.
+            self.used = self.limit;
+        }
+        if job.at < job.until {
+            self.jobs[slot] = Some(job);
+        } else {
+            self.end(w, job)?;
+        }
+        Ok(())
+    }
+
+    /// Blocks that a piece takes.
+    fn growth(&self, job: &Job, piece: u64) -> u64 {
+        self.cost.of(job.file.size.max(job.at + piece)) - self.cost.of(job.file.size)
+    }
+
+    fn write(&mut self, w: &mut Worker<'_>, job: &mut Job, piece: u64) -> Result<()> {
+        self.used += self.growth(job, piece);
+        let node = match job.node.take() {
+            Some(node) => node,
+            None => w.open(&job.file.path())?,
+        };
+        w.write(&node, job.at, piece)?;
+        w.done(1);
+        job.at += piece;
+        if job.at > job.file.size {
+            self.written += job.at - job.file.size.max(job.at - piece);
+            job.file.size = job.at;
+        }
+        if self.fsync_each > 0 && self.rng.one_in(self.fsync_each) {
+            w.fsync(&node)?;
+            w.done(1);
+        }
+        job.node = Some(node);
+        self.unsynced += piece;
+        if self.sync_bytes > 0 && self.unsynced >= self.sync_bytes {
+            w.sync_all()?;
+            self.unsynced = 0;
+        }
+        Ok(())
+    }
+
+    /// The next thing that is written: a new file, the end of one, or a part of one again.
+    fn begin(&mut self, w: &mut Worker<'_>) -> Result<Job> {
+        let lot = self.rng.below(100);
+        let bytes = self.sizes.draw(&mut self.rng);
+        if self.written >= self.filled
+            && self.filled > 0
+            && lot < self.append + self.overwrite
+            && !self.files.is_empty()
+        {
+            let file = self.take_random();
+            let (at, until) = match lot < self.append {
+                true => (file.size, file.size + bytes),
+                false => {
+                    let at = self.rng.below(file.size) / self.cost.block * self.cost.block;
+                    (at, (at + bytes).min(file.size))
+                }
+            };
+            return Ok(Job { file, node: None, at, until });
+        }
+        let file = File { id: self.next, directory: self.rng.below(self.directories), size: 0 };
+        self.next += 1;
+        let node = w.create(&file.path())?;
+        w.done(1);
+        Ok(Job { file, node: Some(node), at: 0, until: bytes })
+    }
+
+    fn end(&mut self, w: &mut Worker<'_>, mut job: Job) -> Result<()> {
+        if let Some(node) = job.node.take() {
+            w.close(node)?;
+        }
+        self.files.push(job.file);
+        Ok(())
+    }
+
+    /// Ends one of the files that grow, so that there is a victim; false: there is none.
+    fn end_one(&mut self, w: &mut Worker<'_>) -> Result<bool> {
+        match self.jobs.iter_mut().find_map(Option::take) {
+            Some(job) => self.end(w, job).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    fn take_random(&mut self) -> File {
+        let victim = self.rng.below(self.files.len() as u64) as usize;
+        self.files.swap_remove(victim)
+    }
+
+    /// Makes room: deletes a file, or cuts it off somewhere. Each file is as likely as the others, however old it is.
+    fn remove(&mut self, w: &mut Worker<'_>) -> Result<()> {
+        let mut file = self.take_random();
+        w.done(1);
+        self.used -= self.cost.of(file.size);
+        if self.rng.below(100) >= self.truncate || file.size <= self.cost.block {
+            return w.unlink(&file.path());
+        }
+        file.size = 1 + self.rng.below(file.size - 1);
+        self.used += self.cost.of(file.size);
+        let node = w.open(&file.path())?;
+        w.truncate(&node, file.size)?;
+        w.close(node)?;
+        self.files.push(file);
+        Ok(())
+    }
+}
+
+fn directory(number: u64) -> String {
+    format!("d{number}")
+}
