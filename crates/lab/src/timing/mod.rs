@@ -7,6 +7,8 @@
 //! # Locking
 //! None.
 
+#[cfg(test)]
+mod tests;
 mod trace;
 
 use std::path::Path;
