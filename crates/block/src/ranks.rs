@@ -31,6 +31,10 @@ pub(crate) static HELD: LockClass = LockClass::new("block held", 830);
 pub(crate) static FAULTS: LockClass = LockClass::new("block faults", 840);
 /// Records of a [`crate::device::TracedDevice`].
 pub(crate) static TRACED: LockClass = LockClass::new("block traced", 845);
+/// The model of a [`crate::device::TimedDevice`].
+pub(crate) static TIMED: LockClass = LockClass::new("block timed", 846);
+/// Which bytes of a [`crate::device::MetaOnlyDevice`] were written as data.
+pub(crate) static DROPPED: LockClass = LockClass::new("block dropped", 847);
 /// Bios that a deferring [`crate::device::CrashDevice`] has not completed yet.
 pub(crate) static CRASH_DEFERRED: LockClass = LockClass::new("block crash deferred", 890);
 /// Checkpoints from which crash states are built; held while the log is read.

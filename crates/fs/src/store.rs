@@ -11,7 +11,7 @@ use std::sync::Arc;
 use extant_base::sync::atomic::Ordering;
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
-use extant_mballoc::{MetaRequest, MetaRole, Request, RequestFlags};
+use extant_mballoc::{InodePreallocation, Kind, MetaRequest, MetaRole, Pointers, Request, RequestFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 
@@ -243,9 +243,9 @@ impl Filesystem {
     }
 
     /// The mapping layer's view for `inode`.
-    pub(crate) fn map_view<'a>(&'a self, inode: &Inode) -> MapView<'a> {
+    pub(crate) fn map_view<'a>(&'a self, inode: &'a Inode) -> MapView<'a> {
         let regular = inode.meta.read().desc.is_regular();
-        MapView::new(self, inode.ino, regular)
+        MapView { aside: Some(&inode.prealloc), ..MapView::new(self, inode.ino, regular) }
     }
 }
 
@@ -254,6 +254,8 @@ pub(crate) struct MapView<'a> {
     pub fs: &'a Filesystem,
     ino: InodeNr,
     goal_group: GroupNr,
+    /// Where blocks may wait for its pointer blocks.
+    aside: Option<&'a InodePreallocation>,
     /// The data blocks are metadata to the journal (directories, symlinks): freeing them needs revokes.
     journalled: bool,
     /// The whole map goes, whatever is wrong with it.
@@ -269,7 +271,7 @@ const HELD: usize = 8;
 impl<'a> MapView<'a> {
     fn new(fs: &'a Filesystem, ino: InodeNr, regular: bool) -> MapView<'a> {
         let goal_group = GroupNr((ino.0 - 1) / fs.geo.inodes_per_group);
-        MapView { fs, ino, goal_group, journalled: !regular, gives_up: false, held: RefCell::default() }
+        MapView { fs, ino, goal_group, aside: None, journalled: !regular, gives_up: false, held: RefCell::default() }
     }
 
     /// The same for a map that goes as a whole: what it hides by damage is lost, and noted.
@@ -343,14 +345,17 @@ impl MapStore for MapView<'_> {
 
     fn allocate_meta(&self, handle: &mut Handle, node: NewNode) -> Result<BlockNr> {
         let meta = MetaRequest {
-            role: if node.extents { MetaRole::ExtentNode } else { MetaRole::Indirect },
+            role: if node.pointers.is_some() { MetaRole::Indirect } else { MetaRole::ExtentNode },
             owner: self.ino,
             home: Some(self.fs.geo.first_block_of_group(self.goal_group)),
             parent: node.parent,
             data: node.data,
         };
         // Nodes are needed to finish writes that were promised: they may use the reserved pool.
-        self.fs.allocate_meta_with(handle, meta, RequestFlags::USE_RESERVED)
+        let flags = RequestFlags::USE_RESERVED;
+        let blocks = node.pointers.as_slice();
+        let pointers = self.aside.map(|owner| Pointers { owner, blocks, end: 0 });
+        self.fs.allocate_meta_with(handle, Request { flags, pointers, ..Request::meta(meta, 1) })
     }
 
     fn init<R>(&self, handle: &mut Handle, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
@@ -449,13 +454,13 @@ impl Filesystem {
         parent: Option<BlockNr>,
     ) -> Result<BlockNr> {
         let meta = MetaRequest { role, owner, home: Some(self.inode_goal(home)), parent, data: None };
-        self.allocate_meta_with(handle, meta, self.caller_flags())
+        self.allocate_meta_with(handle, Request { flags: self.caller_flags(), ..Request::meta(meta, 1) })
     }
 
-    fn allocate_meta_with(&self, handle: &mut Handle, meta: MetaRequest, flags: RequestFlags) -> Result<BlockNr> {
+    fn allocate_meta_with(&self, handle: &mut Handle, request: Request<'_>) -> Result<BlockNr> {
         // A pointer has 32 bits.
-        let max_block = (meta.role == MetaRole::Indirect).then_some(BlockNr(u64::from(u32::MAX)));
-        let request = Request { flags, max_block, ..Request::meta(meta, 1) };
+        let indirect = matches!(request.kind, Kind::Metadata(meta) if meta.role == MetaRole::Indirect);
+        let request = Request { max_block: indirect.then_some(BlockNr(u64::from(u32::MAX))), ..request };
         let block = self.alloc.allocate(handle, &request)?.start;
         self.check_unused(block)?;
         Ok(block)

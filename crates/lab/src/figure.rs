@@ -116,8 +116,15 @@ pub fn direction(name: &str) -> Direction {
 
 /// Unit of a figure: what its name ends with, else what the list of measures says, else it is a count.
 pub fn unit(name: &str) -> &'static str {
-    const ENDINGS: &[(&str, &str)] =
-        &[(".mib_per_s", "MiB/s"), ("_per_s", "1/s"), (".seconds", "s"), ("_s", "s"), ("_ns", "ns"), ("_bytes", "B")];
+    const ENDINGS: &[(&str, &str)] = &[
+        (".mib_per_s", "MiB/s"),
+        ("_per_s", "1/s"),
+        (".seconds", "s"),
+        ("_seconds", "s"),
+        ("_s", "s"),
+        ("_ns", "ns"),
+        ("_bytes", "B"),
+    ];
     let listed = || measure::ALL.iter().find(|m| m.name == name).map(|m| m.unit).filter(|unit| !unit.is_empty());
     let ending = ENDINGS.iter().find(|(end, _)| name.ends_with(end)).map(|(_, unit)| *unit);
     ending.or_else(listed).unwrap_or("count")
@@ -141,6 +148,7 @@ mod tests {
             ("work.mib_per_s", "MiB/s"),
             ("unmount.seconds", "s"),
             ("cpu_user_s", "s"),
+            ("read.device_seconds", "s"),
             ("latency.fsync.p99_ns", "ns"),
             ("memory_slab_bytes", "B"),
             ("device_write_bytes", "B"),

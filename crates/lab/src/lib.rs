@@ -3,8 +3,10 @@
 //! A *workload* (`workload`) is a deterministic sequence of file operations with a scale. A *target* (`target`) is
 //! where it runs: the engine in this process, Extant's mount, the kernel's driver, fuse2fs, any directory. A target
 //! with its options and policies is a *contestant*. One run of a workload by a contestant is a *trial*
-//! ([`result::Trial`]); *measures* (`measure`) are what is read off it, and `layout` says where an image has its maps. `model` lets the policies of one mechanism
-//! compete without any file system. `stats` compares trials, `regression` says whether something got worse, `report`
+//! ([`result::Trial`]); *measures* (`measure`) are what is read off it, and `layout` says where an image has its map
+//! blocks. `model` lets the policies of one mechanism compete without any file system. `timing` asks what a modelled
+//! device would take for recorded requests. `stats` compares trials, `regression` says whether something got worse,
+//! `report`
 //! draws them.
 //!
 //! It does not parse command lines and holds no policy of its own.
@@ -31,6 +33,7 @@ pub mod run;
 pub mod stats;
 pub mod table;
 pub mod target;
+pub mod timing;
 pub mod vfs;
 pub mod workload;
 

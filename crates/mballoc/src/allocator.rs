@@ -12,14 +12,16 @@ use std::sync::Arc;
 use extant_base::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::task::{processors, shard_index};
 use extant_base::trace_point;
+use extant_ondisk::indirect::PointerBlock;
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
 use crate::group::{BAD, Group, LOADED, PREALLOCATED};
 use crate::group_choice::policy::{GroupChoice, Growth, Rules, Streams};
 use crate::in_transit::InTransit;
+use crate::meta_place::MetaZones;
 use crate::meta_place::policy::MetaPlace;
 use crate::prealloc::locality::LocalityGroup;
-use crate::prealloc::normalize::{Normalized, Shape, grow, normalize, place};
+use crate::prealloc::normalize::{Normalized, Shape, fill, grow, normalize, place};
 use crate::prealloc::{Cut, Preallocation};
 use crate::ranges::RangeSet;
 use crate::search::{Extent, NO_GOAL, Want};
@@ -27,7 +29,7 @@ use crate::space::{Privilege, Space};
 use crate::stats::Counters;
 use crate::zones::SystemZones;
 use crate::{
-    Allocation, Error, Geometry, GroupStore, GroupSummary, InodePreallocation, Kind, MetaPolicy, Neighbour, Policy,
+    Allocation, Error, Geometry, GroupStore, GroupSummary, InodePreallocation, Kind, MetaPolicy, Neighbour, Pointers, Policy,
     Request, RequestFlags, Statistics,
 };
 
@@ -91,6 +93,8 @@ pub struct GroupState {
     pub fragments: u32,
     /// log2 of the largest free buddy; None when nothing is free or while unknown.
     pub largest_order: Option<u8>,
+    /// Free blocks that wait for metadata; none of `free`.
+    pub set_aside: u32,
     /// The buddy is in memory.
     pub loaded: bool,
     /// The bitmap is not to be trusted; nothing is allocated or freed here.
@@ -137,6 +141,7 @@ pub struct Allocator<S: GroupStore> {
     pub(crate) choice: Box<dyn GroupChoice>,
     pub(crate) rules: &'static Rules,
     pub(crate) meta: Box<dyn MetaPlace>,
+    pub(crate) meta_zones: Option<MetaZones>,
     pub(crate) counters: Counters,
     /// Where each stream last got blocks: group << 32 | index (Linux: `s_mb_last_groups`).
     pub(crate) streams: Box<[AtomicU64]>,
@@ -149,6 +154,32 @@ pub struct Allocator<S: GroupStore> {
 fn is_finished(request: &Request<'_>) -> bool {
     let Kind::Data { logical, file_blocks, .. } = request.kind else { return false };
     request.flags.contains(RequestFlags::CLOSED) && u64::from(logical.0) + u64::from(request.len) >= file_blocks
+}
+
+/// Blocks that wait for pointer blocks, each a preallocation of its own: they are needed one by one, and not all of them
+/// if another part of the file gets the same pointer block first.
+type Led = Vec<(PointerBlock, Arc<Preallocation>)>;
+
+/// The pointer blocks that are to lie in front of the data of this request.
+fn pointer_blocks(request: &Request<'_>) -> Vec<PointerBlock> {
+    match (request.kind, request.pointers) {
+        (Kind::Data { .. }, Some(Pointers { owner, blocks, .. })) => {
+            blocks.iter().copied().filter(|which| !owner.has_pointer_block(*which)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The first blocks of an extent for `lead`, and the rest, if there is one then; else all is the rest.
+fn lead_off(found: Extent, lead: &[PointerBlock]) -> (Led, Extent) {
+    let len = lead.len() as u32;
+    if found.len <= len {
+        return (Vec::new(), found);
+    }
+    let led = (found.start..).zip(lead).map(|(at, which)| {
+        (*which, Preallocation::new(found.group, at, 1, which.first.0, RangeSet::of(at, 1)))
+    });
+    (led.collect(), Extent { start: found.start + len, len: found.len - len, ..found })
 }
 
 /// What a data request becomes.
@@ -179,6 +210,8 @@ impl<S: GroupStore> Allocator<S> {
             }
         }
         let choice = options.policy.state(&geometry);
+        let meta = options.meta_policy.state();
+        let meta_zones = meta.zoning().map(|zoning| MetaZones::new(zoning, &geometry, groups));
         let groups: Box<[Group]> = groups.iter().map(|g| Group::new(g.free, g.block_uninit)).collect();
         let counters = Counters::default();
         // From the last down: lists begin with it, as they do where bitmaps are read ahead (Linux:
@@ -205,7 +238,8 @@ impl<S: GroupStore> Allocator<S> {
             in_transit: InTransit::default(),
             choice,
             rules,
-            meta: options.meta_policy.state(),
+            meta,
+            meta_zones,
             counters,
             streams: (0..streams).map(|_| AtomicU64::new(NO_GOAL)).collect(),
             locality: (0..locality).map(|_| LocalityGroup::new()).collect(),
@@ -272,6 +306,12 @@ impl<S: GroupStore> Allocator<S> {
         self.rules.together
     }
 
+    /// Whether the policy wants to know of pointer blocks with the data that they map ([`Request::pointers`]): it takes
+    /// both together, the pointer blocks in front.
+    pub fn puts_pointers_in_front(&self) -> bool {
+        self.meta.in_front()
+    }
+
     /// The same, and up to `more` blocks behind those of the request: for small files that are written after this one
     /// and belong beside it ([`Allocator::hand_over`]). Only where the blocks of the request were promised, the policy
     /// puts such files together, and there is plenty of space that nobody was promised: whoever else writes one of
@@ -296,6 +336,9 @@ impl<S: GroupStore> Allocator<S> {
             Privilege::Normal
         };
         let mut len = request.len.min(self.geometry.blocks_per_group);
+        if let (Kind::Data { logical, .. }, Some(pointers)) = (request.kind, request.pointers) {
+            len = u64::from(len).min(pointers.end.saturating_sub(u64::from(logical.0)).max(1)) as u32;
+        }
         let mut more = if reserved && self.rules.together && self.is_small(request) { more } else { 0 };
         if !reserved {
             len = self.space.claim(u64::from(len), true, who) as u32;
@@ -351,8 +394,9 @@ impl<S: GroupStore> Allocator<S> {
         let anywhere = limit == self.geometry.groups && self.counters.groups_bad.get() == 0;
         let mut first_error = None;
         let mut turn = 0;
+        let mut lead = pointer_blocks(request);
         while turn < if anywhere { TURNS_MAX } else { TURNS_FEW } {
-            match self.use_preallocated(request, len, limit) {
+            match self.use_set_aside(request, len, &lead, limit) {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
                 // One group fewer: this ends.
@@ -364,9 +408,9 @@ impl<S: GroupStore> Allocator<S> {
             let turns = self.in_transit.turns();
             // Short of space no request sets aside more than it needs.
             let plan = if turn == 0 { self.plan(request, len) } else { Plan::Plain };
-            let want = self.want(request, &plan, len, limit);
+            let want = self.want(request, &plan, len, lead.len() as u32, limit);
             if let Some(found) = self.find(&want)? {
-                match self.settle_extent(request, plan, found, len) {
+                match self.settle_extent(request, plan, found, len, &lead) {
                     Ok(chosen) => return Ok(chosen),
                     Err(e) => {
                         first_error.get_or_insert(e);
@@ -375,10 +419,16 @@ impl<S: GroupStore> Allocator<S> {
                 }
             }
             turn += 1;
+            lead.clear();
             if goal_only {
                 break;
             }
             if self.discard_everything() > 0 {
+                continue;
+            }
+            // One area, and again: each is a step on the way to the block that was claimed.
+            if self.lend(want.goal.map(|(group, _)| group), limit) {
+                turn = 1;
                 continue;
             }
             // After a commit the caller tries again anyway. Otherwise what was claimed is in somebody's hands.
@@ -484,13 +534,12 @@ impl<S: GroupStore> Allocator<S> {
             right,
             gap: (gap_start, gap_end),
         };
-        Plan::Inode(
-            owner,
-            match self.rules.growth {
-                Growth::Table => normalize(&shape),
-                Growth::Times(times) => grow(&shape, times, self.spare() / SPARE),
-            },
-        )
+        let range = match (request.pointers, self.rules.growth) {
+            (Some(pointers), _) => fill(&shape, pointers.end, self.spare() / SPARE),
+            (None, Growth::Table) => normalize(&shape),
+            (None, Growth::Times(times)) => grow(&shape, times, self.spare() / SPARE),
+        };
+        Plan::Inode(owner, range)
     }
 
     /// Blocks that may be set aside besides those that are.
@@ -516,7 +565,8 @@ impl<S: GroupStore> Allocator<S> {
         self.choice.home(goal, request.flags.contains(RequestFlags::SYNCED))
     }
 
-    fn want(&self, request: &Request<'_>, plan: &Plan<'_>, len: u32, limit: u32) -> Want {
+    /// `lead`: blocks in front of those `len`.
+    fn want(&self, request: &Request<'_>, plan: &Plan<'_>, len: u32, lead: u32, limit: u32) -> Want {
         let mut goal = request.goal;
         let mut try_goal = request.flags.contains(RequestFlags::TRY_GOAL);
         let mut stream = None;
@@ -537,27 +587,28 @@ impl<S: GroupStore> Allocator<S> {
             Kind::Metadata(meta) => goal = self.meta.goal(&meta),
         }
         let wanted = match plan {
-            Plan::Plain => len,
+            Plan::Plain => len + lead,
             Plan::Group => {
                 let home = self.home(request);
                 if let Some(group) = self.choice.chunk_goal(home) {
                     (goal, try_goal, waits) = (Some(self.geometry.group_start(GroupNr(group))), false, true);
                 }
-                self.choice.chunk_len(home, self.group_chunk()).max(len)
+                self.choice.chunk_len(home, self.group_chunk()).max(len + lead)
             }
             Plan::Inode(_, range) => {
                 if let Some(block) = range.try_goal {
                     (goal, try_goal) = (Some(block), true);
                 }
-                range.len
+                range.len + lead
             }
         };
         Want {
             goal: goal.and_then(|b| self.geometry.locate(b)),
             len: wanted.min(self.geometry.blocks_per_group),
-            least: len,
+            least: len + lead,
             try_goal,
             goal_only: request.flags.contains(RequestFlags::GOAL_ONLY),
+            continues: request.pointers.is_some(),
             data: matches!(request.kind, Kind::Data { .. }),
             stream,
             waits,
@@ -583,8 +634,34 @@ impl<S: GroupStore> Allocator<S> {
         pa.group.0 < limit && self.group_ref(pa.group).is_some_and(|g| !g.has(BAD))
     }
 
-    /// Serves the request from what was set aside earlier. Linux: `ext4_mb_use_preallocated`.
-    fn use_preallocated(&self, request: &Request<'_>, len: u32, limit: u32) -> Result<Option<Allocation>, S::Error> {
+    /// Serves the request from what was set aside earlier. `lead`: blocks that it wants in front.
+    fn use_set_aside(
+        &self,
+        request: &Request<'_>,
+        len: u32,
+        lead: &[PointerBlock],
+        limit: u32,
+    ) -> Result<Option<Allocation>, S::Error> {
+        match request.kind {
+            Kind::Data { .. } => self.use_preallocated(request, len, lead, limit),
+            Kind::Metadata(meta) if !request.flags.contains(RequestFlags::GOAL_ONLY) => {
+                match self.use_pointer_block(request, limit)? {
+                    None => self.use_zone(&meta, len, limit),
+                    found => Ok(found),
+                }
+            }
+            Kind::Metadata(_) => Ok(None),
+        }
+    }
+
+    /// Linux: `ext4_mb_use_preallocated`.
+    fn use_preallocated(
+        &self,
+        request: &Request<'_>,
+        len: u32,
+        lead: &[PointerBlock],
+        limit: u32,
+    ) -> Result<Option<Allocation>, S::Error> {
         let Kind::Data { owner, logical, .. } = request.kind else { return Ok(None) };
         if request.flags.contains(RequestFlags::GOAL_ONLY) {
             return Ok(None);
@@ -594,8 +671,10 @@ impl<S: GroupStore> Allocator<S> {
         if let Some((pa, cut)) = owner.cut(logical.0, len, |pa| self.usable(pa, limit)) {
             self.in_transit.end(u64::from(len - cut.len));
             self.counters.inode_pa_hits.inc();
-            return self.settle_cut(&pa, cut).map(Some);
+            return self.settle_cut(request, &pa, cut, &[]).map(Some);
         }
+        self.in_transit.begin(lead.len() as u64);
+        let len = len + lead.len() as u32;
         if !self.is_small(request) || request.flags.contains(RequestFlags::NO_PREALLOC) {
             self.in_transit.end(u64::from(len));
             return Ok(None);
@@ -613,23 +692,54 @@ impl<S: GroupStore> Allocator<S> {
             return Ok(None);
         };
         self.counters.group_pa_hits.inc();
-        self.settle_cut(&pa, cut).map(Some)
+        self.settle_cut(request, &pa, cut, lead).map(Some)
     }
 
-    fn settle_cut(&self, pa: &Arc<Preallocation>, cut: Cut) -> Result<Allocation, S::Error> {
+    /// A pointer block out of what was set aside for it in front of its data.
+    fn use_pointer_block(&self, request: &Request<'_>, limit: u32) -> Result<Option<Allocation>, S::Error> {
+        let Some(Pointers { owner, blocks: &[which], .. }) = request.pointers else { return Ok(None) };
+        self.in_transit.begin(1);
+        let Some((pa, cut)) = owner.cut_pointer_block(which, |pa| self.usable(pa, limit)) else {
+            self.in_transit.end(1);
+            return Ok(None);
+        };
+        self.counters.inode_pa_hits.inc();
+        self.settle_cut(request, &pa, cut, &[]).map(Some)
+    }
+
+    /// The blocks of `cut`, the first of them for `lead`.
+    fn settle_cut(
+        &self,
+        request: &Request<'_>,
+        pa: &Arc<Preallocation>,
+        cut: Cut,
+        lead: &[PointerBlock],
+    ) -> Result<Allocation, S::Error> {
         self.counters.pa_spent.add(u64::from(cut.len));
         let extent = Extent { group: pa.group, start: cut.start, len: cut.len };
-        self.settle(extent, extent, None, cut.last.then_some(pa))
+        let (led, part) = lead_off(extent, lead);
+        let got = self.settle(extent, part, led.iter().map(|(_, pa)| pa), cut.last.then_some(pa))?;
+        self.keep_for_pointers(request, led);
+        Ok(got)
     }
 
-    /// Splits what was found into the part to hand out and a preallocation.
+    fn keep_for_pointers(&self, request: &Request<'_>, led: Led) {
+        let Some(pointers) = request.pointers else { return };
+        for (which, pa) in led {
+            self.discard_list(pointers.owner.add_pointer_block(which, pa));
+        }
+    }
+
+    /// Splits what was found into what is for `lead`, the part to hand out and a preallocation.
     fn settle_extent(
         &self,
         request: &Request<'_>,
         plan: Plan<'_>,
-        found: Extent,
+        whole: Extent,
         len: u32,
+        lead: &[PointerBlock],
     ) -> Result<Allocation, S::Error> {
+        let (led, found) = lead_off(whole, lead);
         let logical = match request.kind {
             Kind::Data { logical, .. } => logical.0,
             Kind::Metadata(_) => 0,
@@ -653,10 +763,8 @@ impl<S: GroupStore> Allocator<S> {
             rest.remove(part.start, part.len);
             Preallocation::new(found.group, found.start, found.len, first_logical, rest)
         });
-        // Before others can see it: who gives it back counts that.
-        let aside = u64::from(found.len - part.len);
-        self.counters.pa_blocks.add(aside);
-        let got = self.settle(found, part, pa.as_ref(), None).inspect_err(|_| self.counters.pa_spent.add(aside))?;
+        let got = self.settle(whole, part, pa.iter().chain(led.iter().map(|(_, pa)| pa)), None)?;
+        self.keep_for_pointers(request, led);
         let Some(pa) = pa else { return Ok(got) };
         let block = self.geometry.block(pa.group, pa.start).0;
         let gone = match plan {
@@ -684,26 +792,30 @@ impl<S: GroupStore> Allocator<S> {
         Ok(got)
     }
 
-    fn discard_list(&self, list: Vec<Arc<Preallocation>>) {
+    fn discard_list(&self, list: impl IntoIterator<Item = Arc<Preallocation>>) {
         for pa in list {
             self.discard(&pa);
         }
     }
 
-    /// `found` is held and in flight; afterwards `part` is chosen, and the rest is the new preallocation's. When the
+    /// `found` is held and in flight; afterwards `part` is chosen, and the rest is the `new` preallocations'. When the
     /// group turns out to be unusable, it is bad from then on, and nothing of `found` is anybody's.
-    fn settle(
+    pub(crate) fn settle<'p>(
         &self,
         found: Extent,
         part: Extent,
-        new: Option<&Arc<Preallocation>>,
+        new: impl IntoIterator<Item = &'p Arc<Preallocation>>,
         spent: Option<&Arc<Preallocation>>,
     ) -> Result<Allocation, S::Error> {
-        let result = self.store.check(found.group);
+        let mut new = new.into_iter().peekable();
+        // Before others can see it: who gives it back counts that.
+        let aside = u64::from(found.len - part.len);
+        self.counters.pa_blocks.add(aside);
+        let result = self.store.check(found.group).inspect_err(|_| self.counters.pa_spent.add(aside));
         match (&result, self.group_ref(found.group)) {
-            (Ok(()), Some(group)) if new.is_some() || spent.is_some() => {
+            (Ok(()), Some(group)) if new.peek().is_some() || spent.is_some() => {
                 let mut inner = group.lock();
-                if let Some(new) = new {
+                for new in new {
                     inner.register(new);
                     group.set(PREALLOCATED);
                 }
@@ -806,6 +918,14 @@ impl<S: GroupStore> Allocator<S> {
             self.give_back(piece.group, [(start, len)], None);
             visited?;
         }
+        // What was set aside for metadata is free, too.
+        let mut at = piece.start;
+        while let Some((start, len)) = self.take_aside_from(piece.group, at, limit) {
+            at = start + len;
+            let visited = if len < min_len { Ok(()) } else { visit(self.geometry.block(piece.group, start), len) };
+            self.give_back(piece.group, [(start, len)], None);
+            visited?;
+        }
         Ok(())
     }
 
@@ -863,16 +983,22 @@ impl<S: GroupStore> Allocator<S> {
         self.counters.blocks_freed.get().saturating_sub(released)
     }
 
-    /// One group, read without its lock; None beyond the last.
+    /// One group; None beyond the last.
     pub fn group(&self, group: GroupNr) -> Option<GroupState> {
         let g = self.group_ref(group)?;
         Some(GroupState {
             free: g.free(),
             fragments: g.fragments(),
             largest_order: g.largest_order().map(|o| o as u8),
+            set_aside: g.lock().set_aside().map_or(0, RangeSet::total),
             loaded: g.has(LOADED),
             bad: g.has(BAD),
         })
+    }
+
+    /// Free blocks that wait for metadata ([`crate::meta_place`]).
+    pub fn set_aside_blocks(&self) -> u64 {
+        self.meta_zones.as_ref().map_or(0, MetaZones::total)
     }
 
     pub fn statistics(&self) -> Statistics {
@@ -887,7 +1013,8 @@ impl<S: GroupStore> Allocator<S> {
 
     /// Bytes that it takes in any case, which grow with the disk.
     pub fn memory_fixed(&self) -> usize {
-        self.groups.len() * size_of::<Group>() + self.choice.bytes()
+        let zones = self.meta_zones.as_ref().map_or(0, MetaZones::bytes);
+        self.groups.len() * size_of::<Group>() + self.choice.bytes() + zones
     }
 
     /// Bytes held by buddies.

@@ -62,6 +62,8 @@ pub struct GroupInner {
 #[derive(Default)]
 pub struct Outside {
     pub held: RangeSet,
+    /// Those of the held blocks that wait for metadata ([`crate::meta_place`]).
+    pub set_aside: RangeSet,
     /// The living preallocations, by start and address.
     pub preallocations: BTreeMap<(u32, usize), Arc<Preallocation>>,
 }
@@ -83,11 +85,27 @@ impl GroupInner {
         self.outside.get_or_insert_default().held.insert(start, len)
     }
 
+    /// Blocks that are set aside are not unheld ([`GroupInner::take_aside`] comes first).
     pub fn unhold(&mut self, start: u32, len: u32) -> bool {
         let Some(outside) = &mut self.outside else { return false };
-        let ok = outside.held.remove(start, len);
+        let ok = !outside.set_aside.overlaps(start, len) && outside.held.remove(start, len);
         self.trim();
         ok
+    }
+
+    pub fn set_aside(&self) -> Option<&RangeSet> {
+        self.outside.as_ref().map(|o| &o.set_aside)
+    }
+
+    /// Free blocks are held for metadata from now on.
+    pub fn put_aside(&mut self, start: u32, len: u32) -> bool {
+        let outside = self.outside.get_or_insert_default();
+        outside.held.insert(start, len) && outside.set_aside.insert(start, len)
+    }
+
+    /// Blocks that were set aside have another purpose; they are still held.
+    pub fn take_aside(&mut self, start: u32, len: u32) -> bool {
+        self.outside.as_mut().is_some_and(|o| o.set_aside.remove(start, len))
     }
 
     pub fn register(&mut self, pa: &Arc<Preallocation>) {

@@ -52,7 +52,7 @@ pub use geometry::Geometry;
 pub use group_choice::Policy;
 pub use meta_place::MetaPolicy;
 pub use prealloc::InodePreallocation;
-pub use request::{Allocation, Kind, MetaRequest, MetaRole, Neighbour, Request, RequestFlags};
+pub use request::{Allocation, Kind, MetaRequest, MetaRole, Neighbour, Pointers, Request, RequestFlags};
 pub use stats::Statistics;
 pub use store::{GroupStore, GroupSummary};
 

@@ -130,6 +130,7 @@ impl<S: GroupStore> Allocator<S> {
         trace_point!(ext4_mb_buddy_bitmap_load, group = nr.0, free = buddy.free());
         inner.buddy = Some(buddy);
         group.set(REFERENCED);
+        self.put_aside(nr, inner, 0, blocks);
         self.publish(nr, group, inner);
     }
 
@@ -189,6 +190,7 @@ impl<S: GroupStore> Allocator<S> {
         trace_point!(ext4_mark_group_bitmap_corrupted, group = nr.0; "why={why:?}");
         self.counters.groups_bad.inc();
         self.space.disk_forgotten(u64::from(group.free() + inner.held_total()));
+        self.forget_aside(nr, inner);
         group.set(BAD);
         self.drop_buddy(group, inner);
         group.set_free(0);
@@ -249,6 +251,7 @@ impl<S: GroupStore> Allocator<S> {
                     group.unlearn();
                 }
             }
+            self.put_aside(nr, &mut inner, start, len);
         }
         if let Some(pa) = pa {
             inner.unregister(pa);
@@ -294,7 +297,9 @@ impl<S: GroupStore> Allocator<S> {
     pub(crate) fn forget_buddies(&self) {
         for (nr, group) in self.groups.iter().enumerate() {
             let mut inner = group.lock();
-            if self.drop_buddy(group, &mut inner) > 0 {
+            let aside = self.forget_aside(GroupNr(nr as u32), &mut inner);
+            if self.drop_buddy(group, &mut inner) > 0 || aside > 0 {
+                group.set_free(group.free() + aside);
                 group.clear(KNOWN | UNINIT);
                 group.unlearn();
                 self.publish(GroupNr(nr as u32), group, &inner);

@@ -1,10 +1,11 @@
-//! What a caller asks for and what it gets: [`Request`], [`Kind`], [`MetaRequest`], [`RequestFlags`], [`Allocation`].
+//! What a caller asks for and what it gets: [`Request`], [`Kind`], [`MetaRequest`], [`Pointers`], [`RequestFlags`], [`Allocation`].
 //!
 //! # Locking
 //! None.
 
 use std::ops::BitOr;
 
+use extant_ondisk::indirect::PointerBlock;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::InodePreallocation;
@@ -23,6 +24,19 @@ pub struct Request<'a> {
     /// The highest block that the caller can address (indirect-mapped files: 2^32 - 1). Groups that reach beyond it are
     /// not used at all.
     pub max_block: Option<BlockNr>,
+    /// For a policy that puts pointer blocks in front of their data ([`crate::Allocator::puts_pointers_in_front`]).
+    pub pointers: Option<Pointers<'a>>,
+}
+
+/// The pointer blocks that a request concerns, of a file without extents.
+#[derive(Clone, Copy, Debug)]
+pub struct Pointers<'a> {
+    pub owner: &'a InodePreallocation,
+    /// Data: the pointer blocks that the map needs for the first block and does not have, the uppermost first. A
+    /// pointer block: itself.
+    pub blocks: &'a [PointerBlock],
+    /// Data: the logical block behind the last one that the same array of pointers maps. The answer ends before it.
+    pub end: u64,
 }
 
 /// What the blocks are for.
@@ -132,7 +146,8 @@ impl<'a> Request<'a> {
 
     /// A request for metadata.
     pub fn meta(meta: MetaRequest, len: u32) -> Request<'a> {
-        Request { goal: None, len, kind: Kind::Metadata(meta), flags: RequestFlags::NONE, max_block: None }
+        let kind = Kind::Metadata(meta);
+        Request { goal: None, len, kind, flags: RequestFlags::NONE, max_block: None, pointers: None }
     }
 
     /// A request for file data without reservation and without known neighbours.
@@ -144,7 +159,7 @@ impl<'a> Request<'a> {
         file_blocks: u64,
     ) -> Request<'a> {
         let kind = Kind::Data { owner, logical, file_blocks, reserved: false, left: None, right: None };
-        Request { goal, len, kind, flags: RequestFlags::NONE, max_block: None }
+        Request { goal, len, kind, flags: RequestFlags::NONE, max_block: None, pointers: None }
     }
 }
 

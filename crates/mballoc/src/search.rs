@@ -38,6 +38,8 @@ pub(crate) struct Want {
     pub try_goal: bool,
     /// … and nothing else; a shorter extent there will do.
     pub goal_only: bool,
+    /// At the goal, what the caller needs now will do.
+    pub continues: bool,
     /// File data.
     pub data: bool,
     /// Follow, and move, this stream's goal.
@@ -101,8 +103,9 @@ impl<S: GroupStore> Allocator<S> {
         let run = inner.buddy.as_ref().map_or(0, |b| b.run_len(index, want.len));
         let enough = match self.rules.growth {
             _ if want.goal_only => 1,
-            Growth::Table => want.len,
             // What continues the file is better than more elsewhere.
+            _ if want.continues => want.least,
+            Growth::Table => want.len,
             Growth::Times(_) => want.least,
         };
         if run < enough || !self.take(nr, &mut inner, index, run) {

@@ -82,6 +82,16 @@ statistics! {
     read_aheads,
     /// Buddies dropped for their memory.
     buddies_dropped,
+    /// Requests for metadata served from a zone ([`crate::meta_place`]).
+    zone_hits,
+    /// Requests for metadata that belongs into a zone, which had no block for it.
+    zone_overflows,
+    /// Areas that became active since the mount.
+    zone_areas_grown,
+    /// Areas lent to data because nothing else was free.
+    zone_areas_lent,
+    /// Blocks that data could have then.
+    zone_blocks_lent,
     /// Groups found bad.
     groups_bad,
     /// Groups passed over because another thread had their lock.

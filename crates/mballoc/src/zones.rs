@@ -30,6 +30,12 @@ impl SystemZones {
         self.0.get(at).is_some_and(|r| r.0 < end)
     }
 
+    /// The end of the zone that holds `block`.
+    pub fn end_of(&self, block: u64) -> Option<u64> {
+        let at = self.0.partition_point(|r| r.1 <= block);
+        self.0.get(at).filter(|r| r.0 <= block).map(|r| r.1)
+    }
+
     /// The parts of the zones inside `start..end`.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let first = self.0.partition_point(|r| r.1 <= start);

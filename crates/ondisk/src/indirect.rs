@@ -40,6 +40,15 @@ pub struct IndirectPath {
     pub offsets: [u32; LEVELS_MAX + 1],
 }
 
+/// Which pointer block of a file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PointerBlock {
+    /// The first logical block below it.
+    pub first: LogicalBlock,
+    /// Levels of pointer blocks from it down: 1 if it names data, at most 3.
+    pub level: u8,
+}
+
 impl Geometry {
     /// `block_size` in bytes.
     pub const fn new(block_size: u32) -> Geometry {
@@ -98,6 +107,13 @@ impl IndirectPath {
     /// How far `lblk` lies behind the first logical block below the pointer `offsets[step]`.
     pub fn inside(&self, step: usize, geometry: &Geometry) -> u64 {
         (step + 1..=self.levels).map(|i| u64::from(self.offsets[i]) * geometry.span(self.levels - i)).sum()
+    }
+
+    /// Which block the pointer `offsets[step]` on the way to `lblk` names; `None` for the last one, which names data.
+    pub fn names(&self, step: usize, lblk: LogicalBlock, geometry: &Geometry) -> Option<PointerBlock> {
+        let level = self.levels.checked_sub(step).filter(|level| *level > 0)?;
+        let first = LogicalBlock((u64::from(lblk.0) - self.inside(step, geometry)) as u32);
+        Some(PointerBlock { first, level: level as u8 })
     }
 
     /// Logical blocks below the pointer `offsets[step]`.

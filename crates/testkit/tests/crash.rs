@@ -9,6 +9,7 @@ use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::device::CrashDevice;
 use extant_block::{Bio, BioFlags, BioOp, BlockDevice, IoStats, Limits};
+use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{CrashImage, Explore, IMAGES, Recording, TWO_WAVES, Wrap, explore, record, state_files};
@@ -27,9 +28,12 @@ fn image(name: &str) -> CrashImage {
 }
 
 fn run(image: &CrashImage, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recording> {
+    run_with(image, options_for(image, Clock::virtual_at(EPOCH_S)), seed, ops, wrap)
+}
+
+fn run_with(image: &CrashImage, options: MountOptions, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recording> {
     let dir = state_files();
     let base = image.build(dir.path()).unwrap_or_else(|e| panic!("{}: {e}", image.name));
-    let options = options_for(image, Clock::virtual_at(EPOCH_S));
     let recording =
         record(image, &base, seed, ops, options, wrap).unwrap_or_else(|e| panic!("{} seed {seed}: {e}", image.name));
     Arc::new(recording)
@@ -69,6 +73,22 @@ fn explore_image(name: &str, seed: u64, ops: usize, states: usize, preen: bool) 
         let report = explore(&recording, &what);
         eprintln!("{name}: {} states of mounts and unmounts", report.states);
         report.expect_clean(&recording);
+    }
+}
+
+/// Each pointer block in front of its data: chosen before the data is written, marked after it.
+#[test]
+fn pointer_blocks_in_front_of_their_data() {
+    const STATES: usize = 150;
+    for name in ["ext3", "ext2"] {
+        let image = image(name);
+        let options = MountOptions {
+            meta_policy: MetaPolicy::Inline,
+            ..options_for(&image, Clock::virtual_at(EPOCH_S))
+        };
+        let recording = run_with(&image, options, number("EXTANT_CRASH_SEED", 6), 900, &|d| d);
+        let what = Explore::spread(recording.device.write_log(), number("EXTANT_CRASH_STATES", STATES as u64) as usize);
+        explore(&recording, &what).expect_clean(&recording);
     }
 }
 

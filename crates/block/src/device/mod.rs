@@ -5,7 +5,8 @@
 //! [`HeldDevice`] (requests that stand still until they are told to go on), [`LateDevice`] (bios that complete late and
 //! in any order), [`RateDevice`] (so many bytes per second), [`TracedDevice`] (records of requests),
 //! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`GateDevice`] (changes
-//! that wait while nobody knows whose the device is).
+//! that wait while nobody knows whose the device is), [`TimedDevice`] (what a disk would take for the requests),
+//! [`MetaOnlyDevice`] (keeps metadata and drops data).
 //!
 //! What it does not do: queueing and merging ([`crate::queue`]).
 //!
@@ -21,6 +22,7 @@ mod held;
 mod late;
 mod mem;
 mod rate;
+mod sim;
 mod stats;
 mod traced;
 mod window;
@@ -37,6 +39,7 @@ pub use held::{Catch, HeldDevice, Request};
 pub use late::{Crowded, LateDevice, Lateness};
 pub use mem::MemDevice;
 pub use rate::RateDevice;
+pub use sim::{Arrival, DeviceModel, Dropped, MetaOnlyDevice, TimedDevice, Timer, Usage};
 pub use stats::{IoCounters, IoStats};
 pub use traced::{TraceRecord, TracedDevice};
 pub use window::{OffsetDevice, ReadOnlyDevice};

@@ -10,7 +10,7 @@
 
 use std::ops::{ControlFlow, RangeInclusive};
 
-use extant_ondisk::indirect::{self, Geometry, IndirectPath, LEVELS_MAX, POINTER_END, SLOTS};
+use extant_ondisk::indirect::{self, Geometry, IndirectPath, LEVELS_MAX, POINTER_END, PointerBlock, SLOTS};
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
 use super::{MapError, MapRoot, MapState, MapStore, Mapping, NewNode, Progress};
@@ -104,6 +104,12 @@ impl Chain {
         self.reached == self.path.levels
     }
 
+    /// The pointer blocks on the way to `lblk` that do not exist, from the top.
+    fn missing(&self, lblk: u32, geometry: &Geometry) -> Vec<PointerBlock> {
+        let names = |step| self.path.names(step, LogicalBlock(lblk), geometry);
+        (self.reached..self.path.levels).filter_map(names).collect()
+    }
+
     fn find<S: MapStore>(root: &MapRoot, store: &S, path: IndirectPath) -> Result<Chain, S::Error> {
         let mut chain = Chain { path, holders: [None; LEVELS_MAX + 1], reached: 0, lost: false };
         while chain.reached < path.levels {
@@ -195,6 +201,17 @@ pub(super) fn lookup<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len:
     Ok(Mapping { lblk: LogicalBlock(lblk), len, state })
 }
 
+pub(super) fn missing<S: MapStore>(
+    root: &MapRoot,
+    store: &S,
+    lblk: u32,
+) -> Result<(Vec<PointerBlock>, u64), S::Error> {
+    let geometry = Geometry::new(store.block_size());
+    let path = path_of::<S>(root, &geometry, lblk)?;
+    let chain = Chain::find(root, store, path)?;
+    Ok((chain.missing(lblk, &geometry), u64::from(lblk) + u64::from(array_rest(&path, &geometry))))
+}
+
 pub(super) fn insert<S: MapStore>(
     root: &mut MapRoot,
     store: &S,
@@ -250,7 +267,7 @@ fn insert_in_array<S: MapStore>(
         root.blocks_delta += i64::from(len);
         return if fine { Ok(len) } else { Err(broken(root)) };
     }
-    let new = allocate(root, store, txn, path.levels - chain.reached, holder, BlockNr(u64::from(pblk)))?;
+    let new = allocate(root, store, txn, &chain.missing(lblk, &geometry), holder, BlockNr(u64::from(pblk)))?;
     // From the data up, so that nothing points to a block that is not there yet: new.last() holds the data's pointers.
     let mut fine = true;
     for (i, block) in new.iter().enumerate().rev() {
@@ -269,18 +286,18 @@ fn insert_in_array<S: MapStore>(
     if fine { Ok(len) } else { Err(broken(root)) }
 }
 
-/// Allocates `count` pointer blocks that 32 bits can name, or none.
+/// Allocates these pointer blocks, where 32 bits can name them, or none.
 fn allocate<S: MapStore>(
     root: &mut MapRoot,
     store: &S,
     txn: &mut S::Txn,
-    count: usize,
+    missing: &[PointerBlock],
     parent: Option<BlockNr>,
     data: BlockNr,
 ) -> Result<Vec<BlockNr>, S::Error> {
-    let node = NewNode { extents: false, parent, data: Some(data) };
-    let mut new = Vec::with_capacity(count);
-    while new.len() < count {
+    let mut new = Vec::with_capacity(missing.len());
+    for pointers in missing {
+        let node = NewNode { pointers: Some(*pointers), parent, data: Some(data) };
         let result = match store.allocate_meta(txn, node) {
             Ok(block) if block.0 < POINTER_END => Ok(block),
             Ok(block) => {
@@ -299,7 +316,7 @@ fn allocate<S: MapStore>(
             }
         }
     }
-    root.blocks_delta += count as i64;
+    root.blocks_delta += missing.len() as i64;
     Ok(new)
 }
 

@@ -26,6 +26,7 @@ mod store;
 use std::ops::ControlFlow;
 
 use extant_ondisk::extent::{self, NodeMut, ROOT_BYTES};
+use extant_ondisk::indirect::PointerBlock;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 pub use store::{MapError, MapStore, NewNode};
@@ -140,6 +141,16 @@ impl MapRoot {
     /// [`MapError::Corrupt`].
     pub fn leaf<S: MapStore>(&self, store: &S, lblk: LogicalBlock) -> Result<Vec<Mapping>, S::Error> {
         if self.extents { extents::leaf(self, store, lblk.0) } else { Ok(Vec::new()) }
+    }
+
+    /// The pointer blocks that an indirect map needs for `lblk` and does not have, from the top; and the logical block
+    /// behind the last one that its array of pointers maps.
+    ///
+    /// # Errors
+    /// [`MapError::TooBig`], [`MapError::Corrupt`].
+    pub fn missing<S: MapStore>(&self, store: &S, lblk: LogicalBlock) -> Result<(Vec<PointerBlock>, u64), S::Error> {
+        debug_assert!(!self.extents);
+        indirect::missing(self, store, lblk.0)
     }
 
     /// Maps `len` blocks from `lblk`, which must be a hole, to the blocks from `pblk`. Returns how many were mapped, at

@@ -5,6 +5,7 @@
 //! # Locking
 //! None of its own; an implementation takes cache, journal and group locks inside of the calls, never across them.
 
+use extant_ondisk::indirect::PointerBlock;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
 /// What the mapping layer itself can refuse. Stores wrap it in their own error type.
@@ -55,8 +56,8 @@ pub enum MapError {
 /// What is known of a new node of a map before it has a place.
 #[derive(Clone, Copy, Debug)]
 pub struct NewNode {
-    /// It is of an extent tree; otherwise it holds pointers.
-    pub extents: bool,
+    /// Which block of pointers it is; `None` for a node of an extent tree.
+    pub pointers: Option<PointerBlock>,
     /// The block that will point to it, or the node beside it; `None` for the inode itself.
     pub parent: Option<BlockNr>,
     /// The data that it will map.

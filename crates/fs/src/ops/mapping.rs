@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use extant_journal::Handle;
-use extant_mballoc::{Chosen, Kind, Request, RequestFlags};
+use extant_mballoc::{Chosen, Kind, Pointers, Request, RequestFlags};
 use extant_ondisk::inode::FileType;
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
@@ -157,6 +157,12 @@ impl Filesystem {
             flags = flags | RequestFlags::SYNCED;
         }
         let extents = inode.map.read().extents;
+        let missing = if !extents && self.alloc.puts_pointers_in_front() {
+            Some(inode.map.read().missing(&self.map_view(inode), lblk)?)
+        } else {
+            None
+        };
+        let pointers = missing.as_ref().map(|(blocks, end)| Pointers { owner: &inode.prealloc, blocks, end: *end });
         let request = Request {
             goal: Some(goal),
             len,
@@ -170,6 +176,7 @@ impl Filesystem {
             },
             flags,
             max_block: (!extents).then_some(BlockNr(u64::from(u32::MAX))),
+            pointers,
         };
         self.alloc.choose_with(&request, more)
     }

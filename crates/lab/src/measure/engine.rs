@@ -159,6 +159,11 @@ impl Probe {
         put("mballoc_2n_hits", alloc.order2_hits);
         put("mballoc_breaks", alloc.breaks);
         put("mballoc_lost", alloc.lost);
+        put("mballoc_zone_hits", alloc.zone_hits);
+        put("mballoc_zone_overflows", alloc.zone_overflows);
+        put("mballoc_zone_areas_grown", alloc.zone_areas_grown);
+        put("mballoc_zone_areas_lent", alloc.zone_areas_lent);
+        put("mballoc_zone_blocks_lent", alloc.zone_blocks_lent);
         for (i, (considered, hits)) in alloc.groups_considered.iter().zip(alloc.criterion_hits).enumerate() {
             put(&format!("mballoc_cr{i}_groups_considered"), *considered);
             put(&format!("mballoc_cr{i}_hits"), hits);

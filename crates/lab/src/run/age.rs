@@ -18,7 +18,7 @@ use crate::layout::Layout;
 use crate::measure::Recorded;
 use crate::target::{self, Site};
 use crate::vfs::Vfs;
-use crate::workload::{self, Context, Parameters, Place, Space};
+use crate::workload::{self, Context, Parameters, Place, Settled, Space};
 
 /// What to age, and how.
 #[derive(Clone, Debug)]
@@ -101,8 +101,8 @@ impl Place for Watched<'_> {
         self.site.space()
     }
 
-    fn cold(&mut self) -> Result<f64> {
-        let seconds = self.site.settle()?;
+    fn cold(&mut self) -> Result<Settled> {
+        let settled = self.site.settle()?;
         let device = self.site.device().ok_or_else(|| Error::Failed("the image is not open".into()))?;
         let point = Point {
             phase: workload::age_phase(self.points),
@@ -114,6 +114,6 @@ impl Place for Watched<'_> {
         self.points += 1;
         (self.at)(&point)?;
         self.site.up()?;
-        Ok(seconds)
+        Ok(settled)
     }
 }

@@ -23,7 +23,7 @@ use crate::measure::{Figures, extents, latency};
 use crate::result::{Environment, Identity, Outcome, Phase, SCHEMA, Trial, WorkloadRun};
 use crate::target::{Evidence, ImagePlan, Kind, Made, Rig, Site};
 use crate::vfs::Histograms;
-use crate::workload::{Context, Parameters, Workload, ends_early};
+use crate::workload::{Context, Parameters, Settled, Workload, ends_early};
 
 /// Name of the phase that ends every trial: from the end of the work until the image is durable.
 pub const UNMOUNT: &str = "unmount";
@@ -274,14 +274,15 @@ impl Job<'_> {
         switches += Threads::of(None).since(&threads_before);
         site.observe();
         say("unmounting");
-        let seconds = site.settle()?;
+        let settled = site.settle()?;
         let cpu = Cpu::of_self();
         System::now().busy_since(&before, &mut work.figures);
         let mut evidence = site.finish()?;
         if let Some(headline) = work.phases.iter_mut().find(|p| Some(p.name.as_str()) == unsettled) {
-            headline.seconds += seconds;
+            headline.settle(&settled);
         }
-        work.phases.push(Phase { name: UNMOUNT.into(), seconds, operations: 1, ..Phase::default() });
+        let Settled { seconds, measures } = settled;
+        work.phases.push(Phase { name: UNMOUNT.into(), seconds, operations: 1, measures, ..Phase::default() });
         work.figures.append(&mut evidence.figures);
         if let (Some(before), Some(now)) = (cpu_before, cpu) {
             let mut cpu = now - before;

@@ -25,6 +25,7 @@ use crate::result::Contestant;
 pub use image::{DEFAULT_MKFS, ImagePlan, Made};
 pub use options::EngineOptions;
 pub use site::{Evidence, Site, drop_caches};
+pub(crate) use tools::find;
 pub use tools::{Tool, one_line};
 
 /// Kinds of targets.

@@ -3,7 +3,7 @@
 //! # Locking
 //! None.
 
-use extant_block::device::{Engine, IoMode};
+use extant_block::device::{DeviceModel, Engine, IoMode};
 use extant_fs::{Atime, MountOptions, POLICIES, QUEUE_DEPTH_MAX};
 
 /// Writes of at least this many bytes go straight to an image file that is opened through the page cache, as under
@@ -21,6 +21,10 @@ pub struct EngineOptions {
     pub engine: Engine,
     /// The image is copied into memory, and back at the end.
     pub memory: bool,
+    /// The device that the image is timed as.
+    pub device: Option<DeviceModel>,
+    /// Data is dropped, metadata is kept.
+    pub metadata_only: bool,
     /// The image depends on the operations alone: nothing is done in the background, and time stands still.
     pub exact: bool,
     /// Each operation is made longer by this part of its own time: a difference of known size, to try the lab on.
@@ -28,7 +32,7 @@ pub struct EngineOptions {
 }
 
 /// For the message about an unknown one.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 14] = [
     "cache=",
     "dirty=",
     "commit=",
@@ -41,6 +45,8 @@ const KNOWN: [&str; 12] = [
     "queue_depth=1...4096",
     "exact",
     "slow=PERCENT",
+    "device=hdd-2007|hdd|flash|net-5ms",
+    "store=all|metadata",
 ];
 
 impl EngineOptions {
@@ -52,6 +58,8 @@ impl EngineOptions {
             io: IoMode::Buffered,
             engine: Engine::IoUring,
             memory: false,
+            device: None,
+            metadata_only: false,
             exact: false,
             slow: 0.0,
         };
@@ -81,13 +89,19 @@ impl EngineOptions {
                     let depth = depth.parse().ok().filter(|d| (1..=QUEUE_DEPTH_MAX).contains(d));
                     options.fs.queue_depth = depth.ok_or_else(wrong)?;
                 }
+                ("device", name) => {
+                    let named = DeviceModel::named(name).map_err(|e| format!("option '{option}': {e}"))?;
+                    options.device = Some(named);
+                }
+                ("store", "all") => options.metadata_only = false,
+                ("store", "metadata") => options.metadata_only = true,
                 ("slow", percent) => {
                     options.slow =
                         percent.parse::<f64>().ok().filter(|p| (0.0..=1000.0).contains(p)).ok_or_else(wrong)? / 100.0;
                 }
                 ("engine", "psync") => options.engine = Engine::Psync,
                 ("engine", "io_uring") => options.engine = Engine::IoUring,
-                ("data" | "io" | "engine", _) => return Err(wrong()),
+                ("data" | "io" | "engine" | "store", _) => return Err(wrong()),
                 _ => match options.fs.set_policy(name, value) {
                     Some(chosen) => chosen.map_err(|e| format!("option '{option}': {e}"))?,
                     None => {
@@ -100,8 +114,13 @@ impl EngineOptions {
                 },
             }
         }
+        let modelled = options.device.is_some() || options.metadata_only;
         options.fs.write_through_bytes =
-            (options.io == IoMode::Buffered && !options.memory).then_some(WRITE_THROUGH_BYTES);
+            (options.io == IoMode::Buffered && !options.memory && !modelled).then_some(WRITE_THROUGH_BYTES);
+        if modelled {
+            // The requests come in one order, the caller's: no thread writes beside it.
+            options.fs.threads = false;
+        }
         Ok(options)
     }
 }
@@ -119,7 +138,16 @@ mod tests {
         assert_eq!(EngineOptions::parse("slow=5").unwrap().slow, 0.05);
         let o = EngineOptions::parse("queue_depth=4096,tag_policy=wake-all").unwrap();
         assert_eq!((o.fs.queue_depth, o.fs.tag_policy.name()), (4096, "wake-all"));
+        let o = EngineOptions::parse("device=hdd-2007,store=metadata").unwrap();
+        assert_eq!((o.device.unwrap().name(), o.metadata_only, o.fs.threads), ("hdd-2007", true, false));
+        assert_eq!(o.fs.write_through_bytes, None, "a disk has no page cache below");
+        let e = EngineOptions::parse("device=tape").unwrap_err();
+        assert!(e.contains("tape") && e.contains("hdd-2007, hdd, flash, net-5ms"), "{e}");
+        let e = EngineOptions::parse("devices=hdd").unwrap_err();
+        assert!(DeviceModel::names().iter().all(|name| e.contains(name)) && e.contains("store="), "{e}");
         for bad in [
+            "device=",
+            "store=data",
             "slow=-1",
             "slow=NaN",
             "slow=",

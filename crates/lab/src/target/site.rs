@@ -20,7 +20,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicU32, Ordering};
 use extant_block::BlockDevice;
-use extant_block::device::{FileDevice, LoopDevice, MemDevice, OpenOptions};
+use extant_block::device::{FileDevice, LoopDevice, MemDevice, MetaOnlyDevice, OpenOptions, TimedDevice};
 use extant_fs::{Filesystem, Mounted};
 use tempfile::TempDir;
 
@@ -31,8 +31,9 @@ use crate::error::{Error, Result};
 use crate::measure::process::{Cpu, Memory, Switches, Threads};
 use crate::measure::{Figures, Recorded, engine, extents, kernel};
 use crate::result::LockRow;
+use crate::timing;
 use crate::vfs::{EngineVfs, PosixVfs, Vfs};
-use crate::workload::{Place, Space};
+use crate::workload::{Place, Settled, Space, since};
 
 /// How long a mount may take to come, and a server to end.
 const PATIENCE_NS: u64 = 120_000_000_000;
@@ -78,6 +79,8 @@ pub struct Site {
     fs: Option<Mounted>,
     device: Option<Arc<dyn BlockDevice>>,
     memory: Option<Arc<MemDevice>>,
+    timed: Option<Arc<TimedDevice>>,
+    kept: Option<Arc<MetaOnlyDevice>>,
     probe: Option<engine::Probe>,
     report: Option<engine::Report>,
     loop_device: Option<String>,
@@ -118,6 +121,8 @@ impl Site {
             fs: None,
             device: None,
             memory: None,
+            timed: None,
+            kept: None,
             probe: None,
             report: None,
             loop_device: None,
@@ -154,17 +159,9 @@ impl Site {
     fn engine_up(&mut self) -> Result<()> {
         let mut options = EngineOptions::parse(&self.options).map_err(|e| self.failed(e))?;
         options.fs.seed = Some(self.seed);
-        let device: Arc<dyn BlockDevice> = match (&self.device, options.memory) {
-            (Some(device), _) => device.clone(),
-            (None, true) => {
-                let memory = Arc::new(MemDevice::load(&self.image).map_err(|e| self.failed(e))?);
-                self.memory = Some(memory.clone());
-                memory
-            }
-            (None, false) => {
-                let open = OpenOptions { io: options.io, engine: options.engine, ..OpenOptions::default() };
-                Arc::new(FileDevice::open(&self.image, open).map_err(|e| self.failed(e))?)
-            }
+        let device = match &self.device {
+            Some(device) => device.clone(),
+            None => self.open_device(&options)?,
         };
         self.device = Some(device.clone());
         if options.exact {
@@ -176,6 +173,27 @@ impl Site {
         self.vfs = Some(Box::new(EngineVfs::new(fs.clone(), options.slow).map_err(|e| self.failed(e))?));
         self.fs = Some(fs);
         Ok(())
+    }
+
+    /// The image, or its copy in memory, as what the options make of it.
+    fn open_device(&mut self, options: &EngineOptions) -> Result<Arc<dyn BlockDevice>> {
+        let mut device: Arc<dyn BlockDevice> = if options.memory {
+            let memory = Arc::new(MemDevice::load(&self.image).map_err(|e| self.failed(e))?);
+            self.memory = Some(memory.clone());
+            memory
+        } else {
+            let open = OpenOptions { io: options.io, engine: options.engine, ..OpenOptions::default() };
+            Arc::new(FileDevice::open(&self.image, open).map_err(|e| self.failed(e))?)
+        };
+        if options.metadata_only {
+            let kept = Arc::new(MetaOnlyDevice::new(device));
+            (self.kept, device) = (Some(kept.clone()), kept);
+        }
+        if let Some(model) = &options.device {
+            let timed = Arc::new(TimedDevice::new(device, model.clone()));
+            (self.timed, device) = (Some(timed.clone()), timed);
+        }
+        Ok(device)
     }
 
     fn dir_up(&mut self) -> Result<()> {
@@ -312,8 +330,9 @@ impl Site {
         }
     }
 
-    /// [`Site::down`], and the image is on its disk; returns the seconds.
-    pub fn settle(&mut self) -> Result<f64> {
+    /// [`Site::down`], and the image is on its disk; returns what that took.
+    pub fn settle(&mut self) -> Result<Settled> {
+        let before = self.modelled();
         let clock = Clock::real();
         let start = clock.now_ns();
         self.down()?;
@@ -321,7 +340,8 @@ impl Site {
             let file = std::fs::File::open(&self.image).map_err(Error::file(&self.image))?;
             file.sync_all().map_err(Error::file(&self.image))?;
         }
-        Ok((clock.now_ns() - start) as f64 / 1e9)
+        let seconds = (clock.now_ns() - start) as f64 / 1e9;
+        Ok(Settled { seconds, measures: since(self.modelled(), &before) })
     }
 
     fn engine_down(&mut self) -> Result<()> {
@@ -408,8 +428,20 @@ impl Site {
         Ok(())
     }
 
+    /// What a modelled device has served and dropped so far.
+    pub fn modelled(&self) -> Figures {
+        let timed = self.timed.as_ref().map(|device| timing::figures(&device.usage())).unwrap_or_default();
+        let dropped = self.kept.as_ref().map(|kept| kept.dropped());
+        let dropped = dropped
+            .into_iter()
+            .flat_map(|d| [("device_dropped_requests", d.requests as f64), ("device_dropped_bytes", d.bytes as f64)]);
+        timed.into_iter().chain(dropped.map(|(name, n)| (name.to_owned(), n))).collect()
+    }
+
     /// After the last [`Site::down`]: lets go of the image and returns what was measured.
     pub fn finish(mut self) -> Result<Evidence> {
+        let modelled = self.modelled();
+        self.evidence.figures.extend(modelled);
         if let Some(memory) = self.memory.take() {
             memory.save(&self.image).map_err(|e| self.failed(e))?;
         }
@@ -462,11 +494,11 @@ impl Place for Site {
         Ok(Space { block_bytes: stat.f_frsize, blocks: stat.f_blocks, free_blocks: stat.f_bfree })
     }
 
-    fn cold(&mut self) -> Result<f64> {
-        let seconds = self.settle()?;
+    fn cold(&mut self) -> Result<Settled> {
+        let settled = self.settle()?;
         drop_caches(&self.image);
         self.up()?;
-        Ok(seconds)
+        Ok(settled)
     }
 
     fn counters(&self) -> Figures {
@@ -479,7 +511,8 @@ impl Place for Site {
             ("device_writes", io.writes + io.write_zeroes),
             ("device_flushes", io.flushes),
         ];
-        cpu.into_iter().chain(requests.map(|(name, n)| (name.to_owned(), n as f64))).collect()
+        let counted = cpu.into_iter().chain(requests.map(|(name, n)| (name.to_owned(), n as f64)));
+        counted.chain(self.modelled()).collect()
     }
 }
 

@@ -21,15 +21,39 @@ use crate::vfs::{Histograms, Vfs, Worker};
 /// Bytes of the data that workers write.
 const DATA_BYTES: usize = 4 << 20;
 
+/// What it took to make everything durable.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settled {
+    /// Wall time.
+    pub seconds: f64,
+    /// What a modelled device counted meanwhile.
+    pub measures: Figures,
+}
+
+impl Phase {
+    /// What the phase had put off was done later.
+    pub fn settle(&mut self, settled: &Settled) {
+        self.seconds += settled.seconds;
+        for (name, n) in &settled.measures {
+            *self.measures.entry(name.clone()).or_default() += n;
+        }
+    }
+}
+
+/// How far counters have gone since `before`, of those that were there.
+pub(crate) fn since(now: Figures, before: &Figures) -> Figures {
+    now.into_iter().filter_map(|(name, now)| Some((name.clone(), now - before.get(&name)?))).collect()
+}
+
 /// Where a workload runs.
 pub trait Place {
     /// The root directory.
     fn vfs(&self) -> Result<&dyn Vfs>;
     /// The room in the image that it runs on.
     fn space(&self) -> Result<Space>;
-    /// Makes the next reads come from the device: everything written is made durable, which takes the seconds that are
+    /// Makes the next reads come from the device: everything written is made durable, and what that takes is
     /// returned; every cache is emptied.
-    fn cold(&mut self) -> Result<f64>;
+    fn cold(&mut self) -> Result<Settled>;
     /// What is counted from the beginning on and can be told at any time, by the names in [`crate::measure::ALL`].
     fn counters(&self) -> Figures {
         Figures::new()
@@ -143,15 +167,15 @@ impl<'a> Context<'a> {
     /// See [`Place::cold`].
     pub fn cold(&mut self) -> Result<()> {
         (self.say)("emptying caches");
-        let seconds = self.place.cold()?;
-        self.durable_after(seconds);
+        let settled = self.place.cold()?;
+        self.durable_after(&settled);
         Ok(())
     }
 
-    /// All that was done so far has become durable in so many seconds since the end of the last phase.
-    fn durable_after(&mut self, seconds: f64) {
+    /// All that was done so far has become durable since the end of the last phase.
+    fn durable_after(&mut self, settled: &Settled) {
         if let Some(at) = self.headline.and_then(|name| self.phases.iter().position(|p| p.name == name)) {
-            self.phases[at].seconds += seconds;
+            self.phases[at].settle(settled);
             self.headline = None;
         }
     }
@@ -172,8 +196,7 @@ impl<'a> Context<'a> {
         (self.say)(name);
         let before = self.place.counters();
         let done = self.spawn(processes, self.timed, body)?;
-        let since = self.place.counters().into_iter();
-        let measures = since.filter_map(|(name, now)| Some((name.clone(), now - before.get(&name)?))).collect();
+        let measures = since(self.place.counters(), &before);
         self.phases.push(Phase {
             name: name.to_owned(),
             seconds: done.ns as f64 / 1e9,

@@ -37,7 +37,8 @@ use crate::error::{Error, Result};
 use crate::result::Trial;
 
 pub use age::phase_of as age_phase;
-pub use context::{Context, Place, Space};
+pub(crate) use context::since;
+pub use context::{Context, Place, Settled, Space};
 
 /// What a workload leaves room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -129,8 +129,9 @@ impl Place for Recording {
     fn space(&self) -> Result<Space> {
         Ok(Space { block_bytes: 4096, blocks: 6144, free_blocks: 6000 })
     }
-    fn cold(&mut self) -> Result<f64> {
-        Ok(1000.0)
+    fn cold(&mut self) -> Result<Settled> {
+        let measures = [("device_seconds".to_owned(), 7.0)].into();
+        Ok(Settled { seconds: 1000.0, measures })
     }
 }
 

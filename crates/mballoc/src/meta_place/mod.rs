@@ -1,8 +1,164 @@
-//! Where metadata goes: the seam between the search (mechanism) and its [`policy`].
+//! Where metadata goes: the seam between the search (mechanism) and its [`policy`], and the zones that policies
+//! describe.
+//!
+//! A *zone* is a set of blocks kept for metadata. It is made of *areas*, each a range of one group. The areas of a
+//! *region* (some consecutive groups) have an order, and the first so many of them are *active*. The free blocks of an
+//! active area are *set aside*: held by their group like preallocated blocks, so that no search finds them. Nothing of
+//! that is on disk, so a zone is found again after a mount from what lies in its areas.
+//!
+//! Main types: [`MetaZones`] (which areas are active), [`Area`]. `set_aside.rs` moves the blocks.
 //!
 //! # Locking
-//! None.
+//! [`MetaZones`] is made of atomics. A change of how many areas are active is followed by a visit to the group
+//! concerned, under its lock; and who gives blocks of a group back asks under that lock. So whoever comes last sees the
+//! newest number.
 
 pub mod policy;
+mod set_aside;
+
+use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use extant_ondisk::GroupNr;
 
 pub use policy::MetaPolicy;
+use policy::{Ahead, Place, Zoning};
+
+use crate::zones::SystemZones;
+use crate::{Geometry, GroupSummary};
+
+/// A range of one group, for metadata while it is active.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    pub group: GroupNr,
+    pub start: u32,
+    pub len: u32,
+}
+
+/// Blocks that an owner gets side by side, where as many are free: a multiple of this, and as many more.
+const WINDOW: u32 = 16;
+
+/// Groups whose areas have one order.
+#[derive(Default)]
+struct Region {
+    /// So many areas are active.
+    active: AtomicU32,
+    /// Areas.
+    most: u32,
+    /// Blocks set aside.
+    free: AtomicU32,
+    /// No group before this one, counted from the first of the region, has any set aside: a hint.
+    lowest: AtomicU32,
+    /// Of so many groups, counted from the first, the bitmaps were looked at.
+    seen: AtomicU32,
+    /// Where owners got their last block: owner << 32 | 1 << 31 if it has had several | the index, in the region, of the
+    /// block behind. Hints, written without a lock.
+    owners: Box<[AtomicU64]>,
+}
+
+/// The zones of one mount.
+pub struct MetaZones {
+    zoning: &'static Zoning,
+    /// Usual length of an area.
+    area_len: u32,
+    regions: Box<[Region]>,
+    /// Blocks set aside in all regions.
+    total: AtomicU64,
+}
+
+impl MetaZones {
+    pub fn new(zoning: &'static Zoning, geometry: &Geometry, groups: &[GroupSummary]) -> MetaZones {
+        let area_len = (geometry.blocks_per_group.min(geometry.blocks_count as u32) / zoning.share).max(1);
+        let regions = groups.chunks(zoning.region_groups as usize).zip((0u32..).step_by(zoning.region_groups as usize));
+        let regions = regions.map(|(groups, first)| {
+            let most = groups.len() as u32 * zoning.per_group;
+            let active = match zoning.ahead {
+                Ahead::All => most,
+                Ahead::HalfAnArea => {
+                    let blocks: u64 =
+                        (first..).take(groups.len()).map(|g| u64::from(geometry.blocks_in_group(GroupNr(g)))).sum();
+                    let free = groups.iter().map(|g| u64::from(g.free)).sum::<u64>().min(blocks);
+                    // A pointer has four bytes.
+                    let mapped = (blocks - free) / u64::from(geometry.block_size / 4);
+                    let areas = (mapped + free / FREE_PER_BLOCK_AHEAD) / u64::from(area_len);
+                    u32::try_from(areas).unwrap_or(most).saturating_add(1).min(most)
+                }
+            };
+            let owners = (0..zoning.owners).map(|_| AtomicU64::new(0)).collect();
+            Region { active: AtomicU32::new(active), most, owners, ..Region::default() }
+        });
+        MetaZones { zoning, area_len, regions: regions.collect(), total: AtomicU64::new(0) }
+    }
+
+    fn region(&self, group: GroupNr) -> Option<(u32, &Region)> {
+        let nr = group.0 / self.zoning.region_groups;
+        self.regions.get(nr as usize).map(|r| (nr, r))
+    }
+
+    fn first_group(&self, region: u32) -> u32 {
+        region * self.zoning.region_groups
+    }
+
+    /// The `nr`th area of a region; None where its group has no room for it.
+    fn area(&self, geometry: &Geometry, system: &SystemZones, region: u32, nr: u32) -> Option<Area> {
+        let z = self.zoning;
+        let (group, i) = (GroupNr(self.first_group(region) + nr / z.per_group), nr % z.per_group);
+        let blocks = geometry.blocks_in_group(group);
+        let len = blocks / z.share;
+        let start = match z.place {
+            Place::Begin => {
+                let first = geometry.group_start(group).0;
+                system.end_of(first).map_or(0, |end| (end - first).min(u64::from(blocks)) as u32) + i * len
+            }
+            Place::Middle => blocks / 2 + i * len,
+            Place::End => blocks - (i + 1) * len,
+            Place::Spread => (u64::from(blocks) * u64::from(2 * i + 1) / u64::from(2 * z.per_group)) as u32,
+        };
+        let len = len.min(blocks.saturating_sub(start));
+        (len > 0).then_some(Area { group, start, len })
+    }
+
+    /// The active areas of a group.
+    fn active<'a>(
+        &'a self,
+        geometry: &'a Geometry,
+        system: &'a SystemZones,
+        group: GroupNr,
+    ) -> impl Iterator<Item = Area> + 'a {
+        let per_group = self.zoning.per_group;
+        let region = self.region(group);
+        region.into_iter().flat_map(move |(nr, region)| {
+            let first = (group.0 - self.first_group(nr)) * per_group;
+            let active = region.active.load(Ordering::Relaxed).min(first + per_group);
+            (first..active).filter_map(move |i| self.area(geometry, system, nr, i))
+        })
+    }
+
+    /// Blocks of a group were set aside.
+    fn added(&self, group: GroupNr, blocks: u32) {
+        if let Some((nr, region)) = self.region(group) {
+            region.free.fetch_add(blocks, Ordering::Relaxed);
+            self.total.fetch_add(u64::from(blocks), Ordering::Relaxed);
+            region.lowest.fetch_min(group.0 - self.first_group(nr), Ordering::Relaxed);
+        }
+    }
+
+    /// Blocks of a group are not set aside any more.
+    fn removed(&self, group: GroupNr, blocks: u32) {
+        if let Some((_, region)) = self.region(group) {
+            region.free.fetch_sub(blocks, Ordering::Relaxed);
+            self.total.fetch_sub(u64::from(blocks), Ordering::Relaxed);
+        }
+    }
+
+    /// Blocks set aside.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.regions.len() * (size_of::<Region>() + self.zoning.owners * size_of::<AtomicU64>())
+    }
+}
+
+/// At mount a region sets one block aside for so many that are free: four times what indirect blocks of full pointers
+/// would need.
+const FREE_PER_BLOCK_AHEAD: u64 = 256;

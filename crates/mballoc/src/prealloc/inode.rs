@@ -1,4 +1,4 @@
-//! [`InodePreallocation`]: the preallocations of one file, by logical block.
+//! [`InodePreallocation`]: the preallocations of one file, by logical block; and of its pointer blocks.
 //!
 //! # Locking
 //! [`crate::lock::OWNER`] around the list. The file system's own lock on the inode's mapping already keeps two
@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use extant_base::sync::Mutex;
 use extant_ondisk::InodeNr;
+use extant_ondisk::indirect::PointerBlock;
 
 use super::{Cut, Preallocation};
 use crate::lock;
@@ -25,11 +26,14 @@ pub struct InodePreallocation {
     ino: InodeNr,
     /// By first logical block; they do not overlap.
     list: Mutex<BTreeMap<u32, Arc<Preallocation>>>,
+    /// One block each.
+    pointers: Mutex<BTreeMap<PointerBlock, Arc<Preallocation>>>,
 }
 
 impl InodePreallocation {
     pub const fn new(ino: InodeNr) -> InodePreallocation {
-        InodePreallocation { ino, list: Mutex::new(&lock::OWNER, BTreeMap::new()) }
+        let pointers = Mutex::new(&lock::OWNER, BTreeMap::new());
+        InodePreallocation { ino, list: Mutex::new(&lock::OWNER, BTreeMap::new()), pointers }
     }
 
     pub fn ino(&self) -> InodeNr {
@@ -37,12 +41,14 @@ impl InodePreallocation {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.list.lock().is_empty()
+        self.list.lock().is_empty() && self.pointers.lock().is_empty()
     }
 
     /// Blocks that wait in the preallocations.
     pub fn blocks(&self) -> u64 {
-        self.list.lock().values().map(|p| u64::from(p.left())).sum()
+        let left = |p: &Arc<Preallocation>| u64::from(p.left());
+        let data: u64 = self.list.lock().values().map(left).sum();
+        data + self.pointers.lock().values().map(left).sum::<u64>()
     }
 
     /// Cuts blocks for `logical` out of the preallocation that is meant for it. `usable` judges its group.
@@ -101,8 +107,36 @@ impl InodePreallocation {
         gone
     }
 
-    /// Empties the list.
+    /// Whether a block waits for this pointer block.
+    pub(crate) fn has_pointer_block(&self, which: PointerBlock) -> bool {
+        self.pointers.lock().get(&which).is_some_and(|pa| pa.left() > 0)
+    }
+
+    /// Sets a block aside for a pointer block; returns what has to go.
+    pub(crate) fn add_pointer_block(
+        &self,
+        which: PointerBlock,
+        pa: Arc<Preallocation>,
+    ) -> Option<Arc<Preallocation>> {
+        self.pointers.lock().insert(which, pa)
+    }
+
+    /// Takes the block that waits for this pointer block. `usable` judges its group.
+    pub(crate) fn cut_pointer_block(
+        &self,
+        which: PointerBlock,
+        usable: impl Fn(&Preallocation) -> bool,
+    ) -> Option<(Arc<Preallocation>, Cut)> {
+        let mut pointers = self.pointers.lock();
+        let pa = pointers.get(&which).filter(|pa| usable(pa))?.clone();
+        pointers.remove(&which);
+        pa.cut_first(1).map(|cut| (pa, cut))
+    }
+
+    /// Empties the lists.
     pub(crate) fn take_all(&self) -> Vec<Arc<Preallocation>> {
-        std::mem::take(&mut *self.list.lock()).into_values().collect()
+        let data = std::mem::take(&mut *self.list.lock());
+        let pointers = std::mem::take(&mut *self.pointers.lock());
+        data.into_values().chain(pointers.into_values()).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! How large a file's preallocation shall be: [`normalize`] (Linux: `ext4_mb_normalize_request`, fs/ext4/mballoc.c), or
-//! [`grow`].
+//! How large a file's preallocation shall be: [`normalize`] (Linux: `ext4_mb_normalize_request`, fs/ext4/mballoc.c),
+//! [`grow`], or [`fill`].
 //!
 //! A file is expected to grow to the next size in a table; a large file gets aligned chunks. The chunk never covers
 //! what is mapped or preallocated already.
@@ -79,6 +79,13 @@ pub fn grow(shape: &Shape, times: u32, most: u64) -> Normalized {
     let size = shape.file_blocks.max(logical + len);
     let chunk = size.saturating_mul(u64::from(times)).saturating_sub(logical);
     clip(shape, logical, logical + chunk.min(most).max(len).min(u64::from(shape.blocks_per_group)))
+}
+
+/// Everything up to the logical block `end`, as a file that continues where it is; at most `most` blocks, but the
+/// request in any case. Begins where the request does.
+pub fn fill(shape: &Shape, end: u64, most: u64) -> Normalized {
+    let (logical, len) = (u64::from(shape.logical), u64::from(shape.len));
+    clip(shape, logical, end.min(logical + most.max(len)).min(logical + u64::from(shape.blocks_per_group)))
 }
 
 /// Leaves out what is taken already.

@@ -116,7 +116,7 @@ impl Run {
             left,
             right,
         };
-        let r = Request { goal: Some(BlockNr(goal)), len, kind, flags, max_block: None };
+        let r = Request { goal: Some(BlockNr(goal)), len, kind, flags, max_block: None, pointers: None };
         let got = self.a.allocate(&mut Txn::default(), &r);
         if promised {
             self.a.unreserve(u64::from(len - got.as_ref().map_or(0, |x| x.len)));

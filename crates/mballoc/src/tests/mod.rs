@@ -9,3 +9,4 @@ pub mod model;
 mod prealloc;
 mod scaling;
 mod stress;
+mod zones;

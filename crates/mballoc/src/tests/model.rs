@@ -221,7 +221,8 @@ pub fn assert_agrees(a: &Allocator<ModelStore>, store: &ModelStore) {
     assert_eq!(a.free_blocks(), store.count(Block::Free) + store.count(Block::Pending));
     if store.count(Block::Pending) == 0 {
         for g in 0..store.geometry.groups {
-            assert_eq!(a.group(GroupNr(g)).expect("group").free, store.free_in(g), "group {g}");
+            let group = a.group(GroupNr(g)).expect("group");
+            assert_eq!(group.free + group.set_aside, store.free_in(g), "group {g}");
         }
         assert_eq!(a.pending_blocks(), 0);
     }

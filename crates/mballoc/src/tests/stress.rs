@@ -11,14 +11,17 @@ use extant_base::task::spawn;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use super::model::*;
-use crate::{Allocator, InodePreallocation, Kind, Options, Policy, Request, RequestFlags};
+use crate::{
+    Allocator, InodePreallocation, Kind, MetaPolicy, MetaRequest, MetaRole, Options, Policy, Request, RequestFlags,
+};
 
-fn run(policy: Policy, bpg: u32, rounds: u32, fill: bool, slow: bool) {
+fn run(policy: Policy, meta_policy: MetaPolicy, bpg: u32, rounds: u32, fill: bool, slow: bool) {
     let geometry = geometry(if slow { 2 } else { 10 }, bpg, bpg / 3);
     let store = Arc::new(ModelStore::new(crate::Geometry { flex_bg_size: 4, ..geometry }));
     store.slow.store(slow, Ordering::Relaxed);
     let total = store.count(Block::Free);
-    let a = Arc::new(allocator(&store, Options { policy, locality_groups: 2, ..Options::default() }));
+    let options = Options { policy, meta_policy, locality_groups: 2, ..Options::default() };
+    let a = Arc::new(allocator(&store, options));
     let stop = Arc::new(AtomicBool::new(false));
     let workers: Vec<_> = (0..4u64)
         .map(|t| {
@@ -84,10 +87,15 @@ fn work(a: &Allocator<ModelStore>, store: &ModelStore, seed: u64, rounds: u32, f
                     Err(e) => assert!(e.no_space(), "{e:?}"),
                 }
             }
-            6 => match a.allocate(&mut Txn::default(), &Request::metadata(goal, len)) {
-                Ok(x) => mine.push(extent(x)),
-                Err(e) => assert!(e.no_space(), "{e:?}"),
-            },
+            6 => {
+                let role = MetaRole::ALL[rng.below(5) as usize];
+                let meta = MetaRequest { home: goal, ..of_owner(role, owner.ino().0) };
+                let r = Request { flags: RequestFlags::USE_RESERVED, ..Request::meta(meta, len) };
+                match a.allocate(&mut Txn::default(), &r) {
+                    Ok(x) => mine.push(extent(x)),
+                    Err(e) => assert!(e.no_space(), "{e:?}"),
+                }
+            }
             7 | 8 => {
                 let n = if fill && !rng.one_in(4) { 0 } else { 2 };
                 for _ in 0..n.min(mine.len()) {
@@ -111,27 +119,40 @@ fn work(a: &Allocator<ModelStore>, store: &ModelStore, seed: u64, rounds: u32, f
 #[test]
 fn nothing_is_handed_out_twice() {
     for policy in Policy::ALL {
-        run(policy, 2048, 4000, false, false);
-        run(policy, 2048, 2000, false, true);
+        run(policy, MetaPolicy::Vanilla, 2048, 4000, false, false);
+        run(policy, MetaPolicy::Vanilla, 2048, 2000, false, true);
     }
 }
 
 #[test]
 fn nor_when_the_disk_is_full() {
     for policy in Policy::ALL {
-        run(policy, 512, 3000, true, false);
-        run(policy, 512, 2000, true, true);
+        run(policy, MetaPolicy::Vanilla, 512, 3000, true, false);
+        run(policy, MetaPolicy::Vanilla, 512, 2000, true, true);
+    }
+}
+
+/// The same where metadata has zones, which are lent and taken back meanwhile.
+#[test]
+fn zones_lose_no_block_to_races() {
+    for meta_policy in MetaPolicy::ALL {
+        run(Policy::default(), meta_policy, 2048, 4000, false, false);
+        run(Policy::default(), meta_policy, 512, 3000, true, false);
+        run(Policy::default(), meta_policy, 512, 2000, true, true);
     }
 }
 
 /// Four threads take single blocks until there are none: each block goes to exactly one.
 #[test]
 fn threads_share_the_last_blocks_exactly() {
-    for policy in Policy::ALL {
+    let of_data = Policy::ALL.map(|policy| (policy, MetaPolicy::Vanilla));
+    let of_metadata = MetaPolicy::ALL.map(|meta_policy| (Policy::default(), meta_policy));
+    for (policy, meta_policy) in of_data.into_iter().chain(of_metadata) {
         let store = Arc::new(ModelStore::new(geometry(5, 512, 100)));
         store.slow.store(true, Ordering::Relaxed);
         let total = store.count(Block::Free);
-        let a = Arc::new(allocator(&store, Options { policy, locality_groups: 4, ..Options::default() }));
+        let options = Options { policy, meta_policy, locality_groups: 4, ..Options::default() };
+        let a = Arc::new(allocator(&store, options));
         let workers: Vec<_> = (0..4u32)
             .map(|t| {
                 let a = a.clone();
@@ -140,7 +161,7 @@ fn threads_share_the_last_blocks_exactly() {
                     let mut got = 0u64;
                     for i in 0.. {
                         let r = if i % 3 == 0 {
-                            Request::metadata(None, 1)
+                            Request::meta(of_owner(MetaRole::ALL[i as usize % 5], t), 1)
                         } else {
                             Request::data(&owner, None, LogicalBlock(i % 7 * 100), 1, u64::from(i % 2 * 900 + 1))
                         };
@@ -158,9 +179,13 @@ fn threads_share_the_last_blocks_exactly() {
             })
             .collect();
         let got: u64 = workers.into_iter().map(|w| w.join().expect("joined")).sum();
-        assert_eq!(got, total, "{}", policy.name());
+        assert_eq!(got, total, "{} {}", policy.name(), meta_policy.name());
         assert_agrees(&a, &store);
     }
+}
+
+fn of_owner(role: MetaRole, owner: u32) -> MetaRequest {
+    MetaRequest { role, owner: InodeNr(owner), home: None, parent: None, data: None }
 }
 
 /// A promise is kept, even while all others are just being set aside by somebody else.

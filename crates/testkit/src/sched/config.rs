@@ -13,7 +13,9 @@ use extant_base::clock::Clock;
 use extant_block::BioFlags;
 use extant_block::BlockDevice;
 use extant_block::device::{Lateness, Limits, MemDevice};
-use extant_fs::{BorrowJournal, Cred, FallocateMode, Filesystem, MountOptions, NewNode, ReclaimPolicy, WriteFlags};
+use extant_fs::{
+    BorrowJournal, Cred, FallocateMode, Filesystem, MetaPolicy, MountOptions, NewNode, ReclaimPolicy, WriteFlags,
+};
 
 use crate::crash::explore::state_files;
 use crate::crash::history::NodeKind;
@@ -169,6 +171,7 @@ impl Config {
             cache_bytes: CACHE_BYTES,
             borrow_journal: self.lends(),
             reclaim_policy: ReclaimPolicy::ALL[seed as usize % ReclaimPolicy::ALL.len()],
+            meta_policy: MetaPolicy::ALL[seed as usize / 8 % MetaPolicy::ALL.len()],
             seed: Some(seed),
             ..MountOptions::default()
         }

@@ -5,12 +5,14 @@
 //! None.
 
 mod age;
+mod check_time;
 mod compare;
 mod layout;
 mod list;
 mod matrix;
 mod merge;
 mod model;
+mod replay_trace;
 mod report;
 mod rerun;
 mod run;
@@ -54,6 +56,8 @@ pub enum LabCommand {
     Layout(layout::LayoutArgs),
     Compare(compare::CompareArgs),
     Report(report::ReportArgs),
+    ReplayTrace(replay_trace::ReplayTraceArgs),
+    CheckTime(check_time::CheckTimeArgs),
 }
 
 pub fn run(args: LabArgs) -> Result<()> {
@@ -68,5 +72,7 @@ pub fn run(args: LabArgs) -> Result<()> {
         LabCommand::Layout(args) => layout::run(&args),
         LabCommand::Compare(args) => compare::run(&args),
         LabCommand::Report(args) => report::run(&args),
+        LabCommand::ReplayTrace(args) => replay_trace::run(&args),
+        LabCommand::CheckTime(args) => check_time::run(&args),
     }
 }

@@ -151,7 +151,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
         if needed > l && self.path.depth == usize::from(DEPTH_MAX) {
             return Err(self.root.corrupt(None, "the tree is full at its greatest depth"));
         }
-        let node = NewNode { extents: true, parent: self.path.leaf().block, data };
+        let node = NewNode { pointers: None, parent: self.path.leaf().block, data };
         while self.spare.len() < needed {
             match self.store.allocate_meta(self.txn, node) {
                 Ok(block) => self.spare.push(block),

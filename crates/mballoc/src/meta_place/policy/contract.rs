@@ -1,6 +1,14 @@
-//! What every policy must satisfy, run over [`MetaPolicy::ALL`].
+//! What every policy must satisfy, run over [`MetaPolicy::ALL`]: zones are blocks that nobody misses. The store of
+//! `crate::tests` judges every mark.
+
+use std::sync::Arc;
+
+use extant_base::rng::Rng;
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use super::MetaPolicy;
+use crate::tests::model::*;
+use crate::{Allocator, Geometry, InodePreallocation, MetaRequest, MetaRole, Options, Request};
 
 #[test]
 fn names_are_found_and_in_the_table() {
@@ -10,4 +18,126 @@ fn names_are_found_and_in_the_table() {
     for row in MetaPolicy::TABLE.rows {
         assert!(include_str!("mod.rs").contains(&format!("//! | `{}` |", row.name)), "{}", row.name);
     }
+}
+
+fn mount(store: &Arc<ModelStore>, meta_policy: MetaPolicy) -> Allocator<ModelStore> {
+    allocator(store, Options { meta_policy, locality_groups: 1, stream_goals: 1, ..Options::default() })
+}
+
+/// Blocks of 1 KiB and 4 KiB, groups that are smaller than any zone, a short last group, flexible groups whose
+/// metadata lies together.
+fn shapes() -> Vec<(Geometry, Vec<(BlockNr, u64)>)> {
+    let flex = Geometry { flex_bg_size: 4, ..large(3, 4) };
+    vec![
+        (geometry(3, 1024, 99), vec![(BlockNr(1), 40), (BlockNr(1025), 30), (BlockNr(2049), 30)]),
+        (geometry(20, 64, 17), vec![]),
+        (geometry(150, 128, 5), vec![(BlockNr(1), 3)]),
+        (flex, vec![(BlockNr(0), 1600)]),
+    ]
+}
+
+fn random_meta(rng: &mut Rng, blocks: u64) -> MetaRequest {
+    let mut block = |one_in| rng.one_in(one_in).then(|| BlockNr(rng.below(blocks + 5)));
+    let (home, parent, data) = (block(2), block(3), block(2));
+    let role = MetaRole::ALL[rng.below(5) as usize];
+    MetaRequest { role, owner: InodeNr(rng.below(40) as u32), home, parent, data }
+}
+
+/// Fills and empties a disk, mounting it again from time to time, also with other policies. Returns the requests made.
+fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, requests: u64) -> u64 {
+    let (geometry, own) = shape;
+    let store = Arc::new(ModelStore::new(geometry.clone()));
+    for (start, len) in own {
+        for block in start.0..start.0 + len {
+            let (group, index) = geometry.locate(BlockNr(block)).expect("inside");
+            store.set(group.0, index, 1, Block::Used);
+        }
+    }
+    let mut rng = Rng::new(seed);
+    let mut policy = first;
+    let mut mine: Vec<(BlockNr, u32)> = Vec::new();
+    let mut made = 0;
+    while made < requests {
+        let mut a = mount(&store, policy);
+        a.protect(own.iter().copied());
+        let owners: Vec<_> = (0..6).map(|i| InodePreallocation::new(InodeNr(50 + i))).collect();
+        let mut written = [0u32; 6];
+        let mut pending = Vec::new();
+        // Nearly full for a while, then half empty.
+        let mut fills = true;
+        for _ in 0..3000 + rng.below(3000) {
+            made += 1;
+            let most = if rng.one_in(20) { 300 } else { 20 };
+            let len = 1 + rng.below(most) as u32;
+            let got = match rng.below(16) {
+                0..=3 => {
+                    a.allocate(&mut Txn::default(), &Request::meta(random_meta(&mut rng, geometry.blocks_count), 1))
+                }
+                4 => a.allocate(&mut Txn::default(), &Request::meta(random_meta(&mut rng, geometry.blocks_count), len)),
+                5..=9 if fills => {
+                    let i = rng.below(6) as usize;
+                    let at = written[i];
+                    written[i] += len;
+                    let goal = Some(BlockNr(rng.below(geometry.blocks_count)));
+                    let r = Request::data(&owners[i], goal, LogicalBlock(at), len, u64::from(at + len));
+                    a.allocate(&mut Txn::default(), &r)
+                }
+                10 if rng.one_in(20) => {
+                    a.drop_unused_buddies(20_000);
+                    continue;
+                }
+                11 => {
+                    a.discard_preallocations(&owners[rng.below(6) as usize]);
+                    continue;
+                }
+                12 if rng.one_in(4) => {
+                    store.commit(&pending);
+                    a.release(&pending);
+                    pending.clear();
+                    continue;
+                }
+                _ => {
+                    for _ in 0..if fills { 1 } else { 3 } {
+                        if !mine.is_empty() && (!fills || rng.one_in(2)) {
+                            let (start, len) = mine.swap_remove(rng.below(mine.len() as u64) as usize);
+                            pending.extend(a.free(&mut Txn::default(), start, u64::from(len)).expect("mine"));
+                        }
+                    }
+                    if mine.len() < 10 {
+                        fills = true;
+                    }
+                    continue;
+                }
+            };
+            match got {
+                Ok(x) => mine.push(extent(x)),
+                Err(e) => {
+                    assert!(e.no_space(), "{e:?}");
+                    assert_eq!(store.count(Block::Free), 0, "{}: no space, but something was free", policy.name());
+                    fills = rng.one_in(3);
+                }
+            }
+        }
+        store.commit(&pending);
+        a.release(&pending);
+        assert_agrees(&a, &store);
+        if rng.one_in(2) {
+            policy = MetaPolicy::ALL[rng.below(MetaPolicy::ALL.len() as u64) as usize];
+        }
+    }
+    made
+}
+
+/// Nothing is handed out twice, "no space" is true, and no block is lost, over a million requests.
+#[test]
+fn no_block_is_lost_or_handed_out_twice() {
+    let shapes = shapes();
+    let each = 1_000_000 / (MetaPolicy::ALL.len() * shapes.len()) as u64;
+    let mut made = 0;
+    for policy in MetaPolicy::ALL {
+        for (seed, shape) in (1..).zip(&shapes) {
+            made += ages(policy, shape, seed, each);
+        }
+    }
+    assert!(made >= 1_000_000, "{made}");
 }

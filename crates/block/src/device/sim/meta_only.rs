@@ -1,0 +1,208 @@
+//! [`MetaOnlyDevice`]: keeps what is written as metadata and drops data, so that a file system of any size fits.
+//!
+//! Writes with META reach the device below, the journal's among them; other writes are counted, and only where they were
+//! is remembered. A read without META finds zeroes there. A read with META is an error: the bytes were needed and are
+//! gone, because a writer did not say that they are metadata, or a reader says so of data. A read ahead (RAHEAD) may meet
+//! data beside what it is for, and finds zeroes.
+//!
+//! What it does not do: give back what the device below holds where data was written over metadata.
+//!
+//! # Locking
+//! One leaf lock (`block dropped`) around the ranges, released before the device below is called. A read and a write of
+//! the same bytes at the same time may disagree about what they are, as on any device.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use extant_base::sync::Mutex;
+
+use super::super::{BlockDevice, IoStats, Limits, check_range, submit_inline, total_len};
+use crate::bio::{Bio, BioFlags, BioOp};
+use crate::error::{Error, Result};
+use crate::ranks::DROPPED;
+
+/// What was written as data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Requests.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+#[derive(Default)]
+struct State {
+    data: Ranges,
+    dropped: Dropped,
+}
+
+/// See the module.
+pub struct MetaOnlyDevice {
+    below: Arc<dyn BlockDevice>,
+    state: Mutex<State>,
+}
+
+impl MetaOnlyDevice {
+    /// Keeps the metadata on `below`, which is best a sparse one.
+    pub fn new(below: Arc<dyn BlockDevice>) -> MetaOnlyDevice {
+        MetaOnlyDevice { below, state: Mutex::new(&DROPPED, State::default()) }
+    }
+
+    /// What was dropped so far.
+    pub fn dropped(&self) -> Dropped {
+        self.state.lock().dropped
+    }
+
+    /// How many separate ranges are known to hold data.
+    pub fn ranges(&self) -> usize {
+        self.state.lock().data.0.len()
+    }
+
+    fn data_in(&self, offset: u64, len: u64) -> Vec<Range<u64>> {
+        self.state.lock().data.within(offset..offset + len)
+    }
+}
+
+impl BlockDevice for MetaOnlyDevice {
+    fn name(&self) -> &str {
+        self.below.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.below.size_bytes()
+    }
+
+    fn limits(&self) -> &Limits {
+        self.below.limits()
+    }
+
+    fn read_only(&self) -> bool {
+        self.below.read_only()
+    }
+
+    fn submit(&self, bio: Bio) {
+        submit_inline(self, bio);
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
+        let len = buf.len() as u64;
+        check_range(self, BioOp::Read, offset, len)?;
+        let data = self.data_in(offset, len);
+        if let (Some(first), true) = (data.first(), flags & (BioFlags::META | BioFlags::RAHEAD) == BioFlags::META) {
+            let why = format!(
+                "metadata, but bytes {} to {} were written as data, which this device drops",
+                first.start, first.end
+            );
+            return Err(Error::io(self.name(), BioOp::Read, offset, len, std::io::Error::other(why)));
+        }
+        if !data.first().is_some_and(|first| first.start == offset && first.end == offset + len) {
+            self.below.read_at(offset, buf, flags)?;
+        }
+        for range in data {
+            buf[(range.start - offset) as usize..(range.end - offset) as usize].fill(0);
+        }
+        Ok(())
+    }
+
+    fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        self.below.next_data(offset)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
+        let len = total_len(pieces);
+        check_range(self, BioOp::Write, offset, len)?;
+        let meta = flags.contains(BioFlags::META);
+        {
+            let mut state = self.state.lock();
+            if meta || len == 0 {
+                state.data.remove(offset..offset + len);
+            } else {
+                state.data.insert(offset..offset + len);
+                state.dropped.requests += 1;
+                state.dropped.bytes += len;
+            }
+        }
+        if meta {
+            return self.below.write_at(offset, pieces, flags);
+        }
+        // What the flags ask of other writes holds all the same.
+        if flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) { self.below.flush() } else { Ok(()) }
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.below.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        check_range(self, BioOp::Discard, offset, len)?;
+        self.below.discard(offset, len)?;
+        self.state.lock().data.remove(offset..offset + len);
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
+        check_range(self, BioOp::WriteZeroes, offset, len)?;
+        self.below.write_zeroes(offset, len, flags)?;
+        self.state.lock().data.remove(offset..offset + len);
+        Ok(())
+    }
+
+    fn stats(&self) -> IoStats {
+        self.below.stats()
+    }
+}
+
+/// A set of bytes, as ranges that do not touch: where each begins, and ends.
+#[derive(Default)]
+struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    fn insert(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let (mut start, mut end) = (range.start, range.end);
+        // The last range that begins at or before the end may reach into, or touch, this one; so may those before it.
+        while let Some((&other, &other_end)) = self.0.range(..=end).next_back() {
+            if other_end < start {
+                break;
+            }
+            self.0.remove(&other);
+            (start, end) = (start.min(other), end.max(other_end));
+        }
+        self.0.insert(start, end);
+    }
+
+    fn remove(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        while let Some((&other, &other_end)) = self.0.range(..range.end).next_back() {
+            if other_end <= range.start {
+                break;
+            }
+            self.0.remove(&other);
+            if other_end > range.end {
+                self.0.insert(range.end, other_end);
+            }
+            if other < range.start {
+                self.0.insert(other, range.start);
+                break;
+            }
+        }
+    }
+
+    /// The parts of `range` that are in the set, in order.
+    fn within(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut parts = Vec::new();
+        for (&start, &end) in self.0.range(..range.end).rev() {
+            if end <= range.start {
+                break;
+            }
+            parts.push(start.max(range.start)..end.min(range.end));
+        }
+        parts.reverse();
+        parts
+    }
+}

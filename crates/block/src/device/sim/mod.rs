@@ -1,0 +1,21 @@
+//! Devices that are models: what a disk would take for the requests, and what a file system needs to keep of its image.
+//!
+//! Main types: [`TimedDevice`] (adds up the service time of every request on a clock of its own), [`Timer`] (the same
+//! for a recorded sequence, without a device), [`DeviceModel`] (the constants, from `params/`), [`Usage`] (what was
+//! counted), [`MetaOnlyDevice`] (keeps metadata and drops data).
+//!
+//! What they do not do: sleep, or know the time of day. A result follows from the sequence of requests alone.
+//!
+//! # Locking
+//! `block timed`: the state of a model. `block dropped`: which bytes were written as data. Both are released before the
+//! device below is called.
+
+mod disk;
+mod meta_only;
+mod parallel;
+mod params;
+mod timed;
+
+pub use meta_only::{Dropped, MetaOnlyDevice};
+pub use params::DeviceModel;
+pub use timed::{Arrival, TimedDevice, Timer, Usage};

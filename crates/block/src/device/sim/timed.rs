@@ -1,0 +1,286 @@
+//! [`TimedDevice`]: what a disk, flash or a network would take for the requests that pass.
+//!
+//! Each request moves a clock of the device's own on by its service time; nothing sleeps. The result follows from the
+//! sequence of requests, so it is exact wherever the sequence is: for one thread. Requests of several threads are taken
+//! as they come, so their sum differs from run to run.
+//!
+//! How requests arrive makes a difference ([`Arrival`]): a waiting call (`read_at`) has one request under way; what is
+//! submitted is under way with what was submitted before it; what is submitted together is served in the order that
+//! suits a disk.
+//!
+//! Requests complete inline, whatever is below, so that what completions send comes in one order, too.
+//!
+//! What it does not do: count the time between requests, or remember holes: a disk has none.
+//!
+//! # Locking
+//! One leaf lock (`block timed`) around the model, released before the device below is called.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use extant_base::sync::Mutex;
+
+use super::super::{BlockDevice, IoStats, Limits, submit_inline, total_len};
+use super::disk::{Arm, Cost};
+use super::parallel::Lanes;
+use super::params::{DeviceModel, Kind};
+use crate::bio::{Bio, BioFlags, BioOp};
+use crate::error::Result;
+use crate::ranks::TIMED;
+
+/// How a request comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Its caller sends nothing before it has ended.
+    Waits,
+    /// The same, behind a page cache that reads ahead of a program: its call, and not the request of a device.
+    ReadAhead,
+    /// Its caller goes on and sends more.
+    Submitted,
+}
+
+/// A read or a write.
+#[derive(Clone, Copy)]
+pub(super) struct Request {
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) is_write: bool,
+    pub(super) arrival: Arrival,
+}
+
+/// What was served, and how long it took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Requests to read.
+    pub reads: u64,
+    /// Requests to write, or to write zeroes.
+    pub writes: u64,
+    /// Flushes that had something to do.
+    pub flushes: u64,
+    /// Bytes of the reads.
+    pub read_bytes: u64,
+    /// Bytes of the writes.
+    pub write_bytes: u64,
+    /// Requests for which an arm had to move, or a turn of the platter was waited for.
+    pub seeks: u64,
+    /// Nanoseconds of the reads.
+    pub read_ns: u64,
+    /// Nanoseconds of the writes.
+    pub write_ns: u64,
+    /// Nanoseconds of the flushes.
+    pub flush_ns: u64,
+}
+
+impl Usage {
+    /// Reads and writes.
+    pub fn requests(&self) -> u64 {
+        self.reads + self.writes
+    }
+
+    /// Seconds of everything.
+    pub fn seconds(&self) -> f64 {
+        (self.read_ns + self.write_ns + self.flush_ns) as f64 / 1e9
+    }
+}
+
+/// The service time of a sequence of requests.
+#[derive(Clone, Debug)]
+pub struct Timer {
+    model: DeviceModel,
+    size: u64,
+    now: u64,
+    arm: Arm,
+    lanes: Lanes,
+    /// Something was written since the last flush.
+    dirty: bool,
+    usage: Usage,
+}
+
+impl Timer {
+    /// For such a device of `size` bytes: distances count as parts of it.
+    pub fn new(model: DeviceModel, size: u64) -> Timer {
+        let (arm, lanes) = (Arm::default(), Lanes::default());
+        Timer { model, size, now: 0, arm, lanes, dirty: false, usage: Usage::default() }
+    }
+
+    /// What was served so far.
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// A read of `len` bytes.
+    pub fn read(&mut self, offset: u64, len: u64, arrival: Arrival) {
+        self.serve(BioOp::Read, offset, len, arrival);
+    }
+
+    /// A write of `len` bytes.
+    pub fn write(&mut self, offset: u64, len: u64, arrival: Arrival) {
+        self.serve(BioOp::Write, offset, len, arrival);
+    }
+
+    /// Waits for everything under way; if something was written since the last time, until it is on the medium.
+    pub fn flush(&mut self) {
+        self.lanes.wait(self.now);
+        if !std::mem::take(&mut self.dirty) {
+            return;
+        }
+        let ns = match &self.model.kind {
+            Kind::Disk(disk) => disk.flush_ns,
+            Kind::Parallel(parallel) => parallel.flush_ns,
+        };
+        self.now += ns;
+        self.usage.flush_ns += ns;
+        self.usage.flushes += 1;
+    }
+
+    /// Requests that arrive together: a disk takes those that its queue has room for in one sweep after the other, from
+    /// where the head is towards the end (Linux: the elevator).
+    pub fn batch(&mut self, requests: impl IntoIterator<Item = (BioOp, u64, u64)>) {
+        let Kind::Disk(disk) = &self.model.kind else {
+            requests.into_iter().for_each(|(op, at, len)| self.serve(op, at, len, Arrival::Submitted));
+            return;
+        };
+        let depth = disk.queue_depth;
+        let requests: Vec<_> = requests.into_iter().collect();
+        let mut waiting: VecDeque<usize> = (0..requests.len()).collect();
+        let mut queue: BTreeSet<(u64, usize)> = BTreeSet::new();
+        loop {
+            let room = (depth - queue.len()).min(waiting.len());
+            queue.extend(waiting.drain(..room).map(|i| (requests[i].1, i)));
+            let ahead = queue.range((self.arm.head, 0)..).next().or_else(|| queue.first()).copied();
+            let Some((at, i)) = ahead else { return };
+            queue.remove(&(at, i));
+            let (op, at, len) = requests[i];
+            self.serve(op, at, len, Arrival::Submitted);
+        }
+    }
+
+    /// One request, whatever it does.
+    fn serve(&mut self, op: BioOp, offset: u64, len: u64, arrival: Arrival) {
+        let is_write = match op {
+            BioOp::Read => false,
+            BioOp::Write | BioOp::WriteZeroes => true,
+            BioOp::Flush => return self.flush(),
+            // It tells the device something, and moves nothing.
+            BioOp::Discard => return,
+        };
+        if len == 0 {
+            return;
+        }
+        let request = Request { offset, len, is_write, arrival };
+        let cost = match &self.model.kind {
+            Kind::Disk(disk) => disk.serve(&mut self.arm, self.now, self.size, request),
+            Kind::Parallel(parallel) => Cost { ns: parallel.serve(&mut self.lanes, self.now, request), seek: false },
+        };
+        self.now += cost.ns;
+        self.usage.seeks += u64::from(cost.seek);
+        if is_write {
+            self.dirty = true;
+            self.usage.writes += 1;
+            self.usage.write_bytes += len;
+            self.usage.write_ns += cost.ns;
+        } else {
+            self.usage.reads += 1;
+            self.usage.read_bytes += len;
+            self.usage.read_ns += cost.ns;
+        }
+    }
+
+    /// One request with its flags.
+    fn serve_flagged(&mut self, op: BioOp, offset: u64, len: u64, flags: BioFlags, arrival: Arrival) {
+        if flags.contains(BioFlags::PREFLUSH) {
+            self.flush();
+        }
+        self.serve(op, offset, len, arrival);
+        if flags.contains(BioFlags::FUA) {
+            self.flush();
+        }
+    }
+}
+
+/// See the module.
+pub struct TimedDevice {
+    below: Arc<dyn BlockDevice>,
+    timer: Mutex<Timer>,
+}
+
+impl TimedDevice {
+    /// What `below` would take if it were such a device.
+    pub fn new(below: Arc<dyn BlockDevice>, model: DeviceModel) -> TimedDevice {
+        let timer = Mutex::new(&TIMED, Timer::new(model, below.size_bytes()));
+        TimedDevice { below, timer }
+    }
+
+    /// What was served so far.
+    pub fn usage(&self) -> Usage {
+        self.timer.lock().usage()
+    }
+
+    /// Service time of everything so far.
+    pub fn device_seconds(&self) -> f64 {
+        self.usage().seconds()
+    }
+
+    fn wait(&self, op: BioOp, offset: u64, len: u64, flags: BioFlags) {
+        self.timer.lock().serve_flagged(op, offset, len, flags, Arrival::Waits);
+    }
+}
+
+impl BlockDevice for TimedDevice {
+    fn name(&self) -> &str {
+        self.below.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.below.size_bytes()
+    }
+
+    fn limits(&self) -> &Limits {
+        self.below.limits()
+    }
+
+    fn read_only(&self) -> bool {
+        self.below.read_only()
+    }
+
+    fn submit(&self, bio: Bio) {
+        self.timer.lock().serve_flagged(bio.op, bio.offset, bio.len, bio.flags, Arrival::Submitted);
+        submit_inline(&*self.below, bio);
+    }
+
+    fn submit_all(&self, bios: Vec<Bio>) {
+        if bios.iter().any(|bio| bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) || bio.op == BioOp::Flush) {
+            return bios.into_iter().for_each(|bio| self.submit(bio));
+        }
+        self.timer.lock().batch(bios.iter().map(|bio| (bio.op, bio.offset, bio.len)));
+        bios.into_iter().for_each(|bio| submit_inline(&*self.below, bio));
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
+        self.wait(BioOp::Read, offset, buf.len() as u64, flags);
+        self.below.read_at(offset, buf, flags)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
+        self.wait(BioOp::Write, offset, total_len(pieces), flags);
+        self.below.write_at(offset, pieces, flags)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.timer.lock().flush();
+        self.below.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.below.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
+        self.wait(BioOp::WriteZeroes, offset, len, flags);
+        self.below.write_zeroes(offset, len, flags)
+    }
+
+    fn stats(&self) -> IoStats {
+        self.below.stats()
+    }
+}

@@ -1,0 +1,61 @@
+//! `extant lab check-time`.
+//!
+//! # Locking
+//! None.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use extant_lab::timing::{self, Checked};
+use serde_json::json;
+
+use super::replay_trace::{as_json, failure, in_words};
+use crate::failure::{Result, warn};
+
+/// Say what a device would take for a check of an image
+///
+/// The check is that of `extant fsck -fn`, in one thread, so that its requests have one order and the time is exact. It
+/// is the time of the device alone: what the processor does meanwhile is left out.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:
+  extant lab check-time disk.img --device hdd-2007 --e2fsck
+
+Devices: hdd-2007, hdd, flash, net-5ms (docs/lab.md).
+Exit status: 0, 1 (usage), 8 (the check could not be made).")]
+pub struct CheckTimeArgs {
+    /// Image file
+    pub image: PathBuf,
+    /// Device that serves the requests
+    #[arg(short, long, value_name = "NAME")]
+    pub device: String,
+    /// Run e2fsck -fn, too, under strace, and say what the device would take for it
+    #[arg(long)]
+    pub e2fsck: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(args: &CheckTimeArgs) -> Result<()> {
+    let model = timing::device(&args.device).map_err(failure)?;
+    let mut checks = vec![("extant", timing::check(&args.image, model.clone()).map_err(failure)?)];
+    if args.e2fsck {
+        checks.push(("e2fsck", timing::e2fsck(&args.image, model.clone()).map_err(failure)?));
+    }
+    for (program, Checked { damaged, .. }) in &checks {
+        if *damaged {
+            warn(&format!("{}: {program} finds damage: of a sound image it reads other blocks", args.image.display()));
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let all = checks.iter().map(|(program, checked)| ((*program).to_owned(), as_json(&model, &checked.usage)));
+        writeln!(out, "{:#}", json!(all.collect::<serde_json::Map<_, _>>()))?;
+        return Ok(());
+    }
+    for (program, checked) in &checks {
+        writeln!(out, "{program}: {}", in_words(&model, &checked.usage))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! `extant lab replay-trace`.
+//!
+//! # Locking
+//! None.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use extant_block::device::{DeviceModel, Usage};
+use extant_lab::timing;
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Result};
+use crate::size;
+
+/// Say what a device would take for recorded requests
+///
+/// The file is the output of `strace -e trace=pread64` (also with -f, -y, -t), whose reads wait for each other, or of
+/// tracefs' event block_rq_issue. Requests are served in the order of the file, one after the other, on a clock that
+/// nothing but they moves.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  strace -y -o trace -e trace=pread64 e2fsck -fn disk.img
+  extant lab replay-trace trace --device hdd-2007 --size 16G --only $PWD/disk.img
+
+Devices: hdd-2007, hdd, flash, net-5ms (docs/lab.md). Hints (fadvise64, readahead) are passed over: what they announce is
+read afterwards.
+Exit status: 0, 1 (usage, or a line that is neither of the two), 8 (the file cannot be read).")]
+pub struct ReplayTraceArgs {
+    /// Trace
+    pub file: PathBuf,
+    /// Device that serves the requests
+    #[arg(short, long, value_name = "NAME")]
+    pub device: String,
+    /// Size of the device: seeks count as parts of it [default: what such devices have]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// Only requests to this file, as strace -y shows it, or to this device, MAJOR,MINOR
+    #[arg(long, value_name = "NAME")]
+    pub only: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(args: &ReplayTraceArgs) -> Result<()> {
+    let model = timing::device(&args.device).map_err(failure)?;
+    let usage = timing::replay(&args.file, args.only.as_deref(), model.clone(), args.size).map_err(failure)?;
+    let mut out = std::io::stdout().lock();
+    match args.json {
+        true => writeln!(out, "{:#}", as_json(&model, &usage))?,
+        false => writeln!(out, "{}", in_words(&model, &usage))?,
+    }
+    Ok(())
+}
+
+/// What a device served, in a line.
+pub fn in_words(model: &DeviceModel, usage: &Usage) -> String {
+    format!(
+        "{}: {:.3} s, {} requests, {} seeks, {} bytes read, {} bytes written",
+        model.name(),
+        usage.seconds(),
+        usage.requests(),
+        usage.seeks,
+        usage.read_bytes,
+        usage.write_bytes
+    )
+}
+
+/// The same for programs.
+pub fn as_json(model: &DeviceModel, usage: &Usage) -> Value {
+    let mut value = json!({
+        "device": model.name(),
+        "device_read_bytes": usage.read_bytes,
+        "device_write_bytes": usage.write_bytes,
+    });
+    for (name, n) in timing::figures(usage) {
+        value[name] = n.into();
+    }
+    value
+}
+
+/// The house's exit status of an error of the lab.
+pub fn failure(e: extant_lab::Error) -> Failure {
+    if e.is_usage() { Failure::usage(e.to_string()) } else { Failure::op(e.to_string()) }
+}

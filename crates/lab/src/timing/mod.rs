@@ -1,0 +1,137 @@
+//! What a modelled device takes for requests that were recorded, or for a check.
+//!
+//! Main items: [`replay`] (a file of `strace` or tracefs on a device), [`check`] and [`e2fsck`] (a check of an image by
+//! Extant's checker and by e2fsck), [`figures`] (what a device served, by the names
+//! in [`crate::measure::ALL`]), [`Trace`] (the requests of such a file). The models are `extant_block`'s.
+//!
+//! # Locking
+//! None.
+
+mod trace;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use extant_block::device::{DeviceModel, Engine, FileDevice, OpenOptions, TimedDevice, Timer, Usage};
+use extant_block::{BioOp, BlockDevice};
+
+pub use trace::{Request, Trace};
+
+use crate::error::{Error, Result};
+use crate::measure::Figures;
+use crate::target::{Tool, find, one_line};
+
+/// The model of that name.
+///
+/// # Errors
+/// There is none; the error has the names.
+pub fn device(name: &str) -> Result<DeviceModel> {
+    DeviceModel::named(name).map_err(Error::Usage)
+}
+
+/// What a device served, by name.
+pub fn figures(usage: &Usage) -> Figures {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let named = [
+        ("device_seconds", usage.seconds()),
+        ("device_read_seconds", seconds(usage.read_ns)),
+        ("device_write_seconds", seconds(usage.write_ns)),
+        ("device_flush_seconds", seconds(usage.flush_ns)),
+        ("device_requests", usage.requests() as f64),
+        ("device_seeks", usage.seeks as f64),
+    ];
+    named.into_iter().map(|(name, n)| (name.to_owned(), n)).collect()
+}
+
+/// Serves the requests of a recorded trace in order; `size`: of the device, where its model's capacity is not meant.
+///
+/// # Errors
+/// The trace cannot be read, or a request lies behind the end of the device.
+pub fn replay(path: &Path, only: Option<&str>, model: DeviceModel, size: Option<u64>) -> Result<Usage> {
+    let trace = Trace::read(path, only)?;
+    replay_on(&trace, model, size)
+}
+
+/// As [`replay`], of a trace that was read before.
+///
+/// # Errors
+/// A request lies behind the end of the device.
+pub fn replay_on(trace: &Trace, model: DeviceModel, size: Option<u64>) -> Result<Usage> {
+    let size = size.unwrap_or(model.capacity());
+    let mut timer = Timer::new(model, size);
+    for request in &trace.requests {
+        if request.offset.checked_add(request.len).is_none_or(|end| end > size) {
+            return Err(Error::Usage(format!(
+                "{}:{}: {} of {} bytes at byte {} lies behind the end of the device ({size} bytes); give its size with --size",
+                trace.name, request.line, request.op, request.len, request.offset
+            )));
+        }
+        if request.flushes_first {
+            timer.flush();
+        }
+        match request.op {
+            BioOp::Read => timer.read(request.offset, request.len, request.arrival),
+            BioOp::Write | BioOp::WriteZeroes => timer.write(request.offset, request.len, request.arrival),
+            BioOp::Flush => timer.flush(),
+            BioOp::Discard => {}
+        }
+        if request.is_durable {
+            timer.flush();
+        }
+    }
+    Ok(timer.usage())
+}
+
+/// A check that was timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// What the device served.
+    pub usage: Usage,
+    /// The image is damaged, so that the check was not one of a sound image.
+    pub damaged: bool,
+}
+
+/// Checks an image with Extant's checker, in one thread: its requests then have one order, and the time is exact. Holes
+/// of the image file are read, as a disk has none.
+///
+/// # Errors
+/// It cannot be opened, or has no superblock.
+pub fn check(image: &Path, model: DeviceModel) -> Result<Checked> {
+    let failed = |e: &dyn std::fmt::Display| Error::Failed(format!("{}: {e}", image.display()));
+    let open = OpenOptions { engine: Engine::Psync, ..OpenOptions::read_only() };
+    let file = FileDevice::open(image, open).map_err(|e| Error::Failed(e.to_string()))?;
+    let timed = Arc::new(TimedDevice::new(Arc::new(file), model));
+    let device: Arc<dyn BlockDevice> = timed.clone();
+    let report = extant_check::check(&device, &extant_check::Options::default()).map_err(|e| failed(&e))?;
+    if !report.complete {
+        return Err(failed(&"it could not be checked; \"extant fsck -fn\" says why"));
+    }
+    Ok(Checked { usage: timed.usage(), damaged: report.is_damaged() })
+}
+
+/// Checks an image with `e2fsck -fn`, and serves what it read of the image.
+///
+/// # Errors
+/// `strace` or `e2fsck` is missing, or the check could not be made.
+pub fn e2fsck(image: &Path, model: DeviceModel) -> Result<Checked> {
+    for (tool, package) in [("strace", "strace"), ("e2fsck", "e2fsprogs")] {
+        if find(tool).is_none() {
+            let image = image.display();
+            return Err(Error::Failed(format!("{image}: {tool} is missing; install the package {package}")));
+        }
+    }
+    let image = image.canonicalize().map_err(Error::file(image))?;
+    let size =
+        FileDevice::open(&image, OpenOptions::read_only()).map_err(|e| Error::Failed(e.to_string()))?.size_bytes();
+    let dir = tempfile::Builder::new().prefix("extant-lab-").tempdir().map_err(Error::file(&std::env::temp_dir()))?;
+    let path = dir.path().join("trace");
+    let strace = Tool::new("strace").args(["-y", "-s", "0", "-e", "trace=pread64", "-o"]).arg(&path);
+    let (status, said, command) = strace.args(["e2fsck", "-fn"]).arg(&image).status()?;
+    let damaged = match status {
+        Some(0) => false,
+        Some(4) => true,
+        _ => return Err(Error::Tool { command, output: one_line(&said) }),
+    };
+    let usage = replay(&path, Some(&image.to_string_lossy()), model, Some(size))?;
+    Ok(Checked { usage, damaged })
+}

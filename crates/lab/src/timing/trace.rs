@@ -1,0 +1,251 @@
+//! Recorded requests: the output of `strace -e trace=pread64`, and tracefs' `block_rq_issue`.
+//!
+//! Of strace: with `-f` (process numbers, calls that are interrupted and resumed), `-t` and `-r` (times), `-y` and `-yy`
+//! (files behind the descriptors), `-T`. Only reads that succeeded count, with the bytes that they returned; each of them
+//! waits, behind a page cache that reads ahead. Other calls are passed over: `fadvise64` and `readahead` are hints, whose bytes a `pread64` reads afterwards.
+//!
+//! Of tracefs: reads, writes and flushes as they were issued, none of which waits for another.
+//!
+//! # Locking
+//! None.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use extant_block::BioOp;
+use extant_block::device::Arrival;
+
+use crate::error::{Error, Result};
+
+/// No line of a trace is longer.
+const LINE_BYTES: u64 = 1 << 16;
+const SECTOR: u64 = 512;
+const EXPECTED: &str = "expected a call as strace prints it, 'pread64(3, \"...\", 4096, 1024) = 4096' say, or an event of \
+                        tracefs, '... block_rq_issue: 8,0 R 4096 () 2048 + 8 [name]'";
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its line, from 1.
+    pub line: u64,
+    /// What it does.
+    pub op: BioOp,
+    /// In bytes.
+    pub offset: u64,
+    /// In bytes.
+    pub len: u64,
+    /// How it came.
+    pub arrival: Arrival,
+    /// What was written before is made durable first.
+    pub flushes_first: bool,
+    /// It is durable when it ends.
+    pub is_durable: bool,
+}
+
+/// The requests of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Of the file, for messages.
+    pub name: String,
+    /// In order.
+    pub requests: Vec<Request>,
+}
+
+impl Trace {
+    /// Reads a trace. `only`: requests to this file (as `strace -y` shows it) or device (`MAJOR,MINOR`).
+    ///
+    /// # Errors
+    /// It cannot be read, a line is neither of the two formats or cut off, requests go to several files or devices and
+    /// `only` does not choose, or there is no request.
+    pub fn read(path: &Path, only: Option<&str>) -> Result<Trace> {
+        let file = File::open(path).map_err(Error::file(path))?;
+        Trace::from_lines(&path.display().to_string(), BufReader::new(file), only)
+    }
+
+    /// As [`Trace::read`], from anything that has lines.
+    ///
+    /// # Errors
+    /// As [`Trace::read`].
+    pub fn from_lines(name: &str, mut from: impl BufRead, only: Option<&str>) -> Result<Trace> {
+        let mut parser = Parser::default();
+        let (mut bytes, mut line) = (Vec::new(), 0);
+        let mut requests = Vec::new();
+        loop {
+            bytes.clear();
+            line += 1;
+            let fail = |why: String| Error::Usage(format!("{name}:{line}: {why}"));
+            let n = from.by_ref().take(LINE_BYTES).read_until(b'\n', &mut bytes);
+            if n.map_err(|e| fail(e.to_string()))? == 0 {
+                break;
+            }
+            if bytes.len() as u64 == LINE_BYTES {
+                return Err(fail(format!("a line of over {LINE_BYTES} bytes; {EXPECTED}")));
+            }
+            let text = String::from_utf8_lossy(&bytes);
+            let Some((of, mut request)) = parser.line(text.trim_end()).map_err(fail)? else { continue };
+            request.line = line;
+            match (only, of) {
+                (Some(only), of) if of.as_deref() != Some(only) => {
+                    parser.passed_over.extend(of);
+                }
+                (_, of) => {
+                    parser.taken.extend(of);
+                    if parser.taken.len() > 1 {
+                        let names: Vec<&str> = parser.taken.iter().map(String::as_str).collect();
+                        let names = names.join(" and ");
+                        return Err(fail(format!("requests to {names}: choose one of them with --only")));
+                    }
+                    requests.push(request);
+                }
+            }
+        }
+        if let Some((process, _)) = parser.unfinished.iter().next() {
+            let of = if process.is_empty() { String::new() } else { format!(" of process {process}") };
+            return Err(Error::Usage(format!("{name}:{line}: the trace ends before a pread64{of} does")));
+        }
+        if requests.is_empty() {
+            let others: Vec<&str> = parser.passed_over.iter().map(String::as_str).collect();
+            let why = match only {
+                Some(only) if others.is_empty() => {
+                    format!("no request says that it is to {only}: record with strace -y, or leave out --only")
+                }
+                Some(only) => format!("no request to {only}; there are some to {}", others.join(", ")),
+                None => format!("no request; {EXPECTED}"),
+            };
+            return Err(Error::Usage(format!("{name}: {why}")));
+        }
+        Ok(Trace { name: name.to_owned(), requests })
+    }
+}
+
+/// A request, and the file or device that it is to where the line says so.
+type Found = Option<(Option<String>, Request)>;
+
+#[derive(Default)]
+struct Parser {
+    /// Calls that were interrupted, by process: what was printed of their arguments.
+    unfinished: HashMap<String, String>,
+    taken: BTreeSet<String>,
+    passed_over: BTreeSet<String>,
+}
+
+impl Parser {
+    fn line(&mut self, line: &str) -> std::result::Result<Found, String> {
+        if line.is_empty() || line.starts_with('#') {
+            return Ok(None);
+        }
+        if line.contains(" EVENTS]") && line.contains("[LOST ") {
+            return Err("events are missing here: record again with a larger buffer_size_kb".into());
+        }
+        if let Some((_, event)) = line.split_once(": block_rq_issue: ") {
+            return issued(event).map(Some);
+        }
+        if line.contains("] ") && line.contains(": block_") {
+            return Ok(None);
+        }
+        let (process, call) = head(line);
+        if call.starts_with("--- ") || call.starts_with("+++ ") || call.starts_with("strace: ") {
+            return Ok(None);
+        }
+        if let Some((name, rest)) = call.strip_prefix("<... ").and_then(|c| c.split_once(" resumed>")) {
+            let begun = self.unfinished.remove(process).unwrap_or_default();
+            return if name == "pread64" { pread(&(begun + rest)) } else { Ok(None) };
+        }
+        let (name, arguments) = call.split_once('(').ok_or(EXPECTED)?;
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            return Err(EXPECTED.into());
+        }
+        if let Some(begun) = arguments.strip_suffix("<unfinished ...>") {
+            if name == "pread64" {
+                self.unfinished.insert(process.to_owned(), begun.trim_end().to_owned());
+            }
+            return Ok(None);
+        }
+        if name == "pread64" { pread(arguments) } else { Ok(None) }
+    }
+}
+
+/// The process of a line of strace, and the line without it and without times.
+fn head(line: &str) -> (&str, &str) {
+    let (mut process, mut rest) = ("", line.trim_start());
+    if let Some((pid, after)) = rest.strip_prefix("[pid ").and_then(|r| r.split_once(']')) {
+        (process, rest) = (pid.trim(), after.trim_start());
+    }
+    while let Some((word, after)) = rest.split_once(' ') {
+        if !word.starts_with(|c: char| c.is_ascii_digit())
+            || !word.chars().all(|c| c.is_ascii_digit() || ":.".contains(c))
+        {
+            break;
+        }
+        if process.is_empty() && word.chars().all(|c| c.is_ascii_digit()) {
+            process = word;
+        }
+        rest = after.trim_start();
+    }
+    (process, rest)
+}
+
+/// `3</path>, "..."..., 4096, 1024) = 4096 <0.000012>`, behind the opening bracket.
+fn pread(text: &str) -> std::result::Result<Found, String> {
+    let cut = || format!("this pread64 is cut off; {EXPECTED}");
+    let (call, result) = text.rsplit_once(" = ").ok_or_else(cut)?;
+    let result = result.split(' ').next().unwrap_or_default();
+    // A read that failed, or never ended.
+    if result == "?" || result.starts_with('-') {
+        return Ok(None);
+    }
+    let arguments = call.trim_end().strip_suffix(')').ok_or_else(cut)?;
+    let mut numbers = arguments.rsplitn(3, ", ");
+    let mut number = || numbers.next().and_then(|n| n.parse::<u64>().ok()).ok_or_else(cut);
+    let (offset, _asked) = (number()?, number()?);
+    let descriptor = numbers.next().and_then(|first| first.split(", ").next()).ok_or_else(cut)?;
+    let of = descriptor.split_once('<').map(|(_, file)| file.trim_end_matches('>'));
+    let of = of.map(|file| file.split_once('<').map_or(file, |(file, _)| file).to_owned());
+    let len = result.parse::<u64>().map_err(|_| cut())?;
+    let request = Request {
+        line: 0,
+        op: BioOp::Read,
+        offset,
+        len,
+        arrival: Arrival::ReadAhead,
+        flushes_first: false,
+        is_durable: false,
+    };
+    Ok((len > 0).then_some((of, request)))
+}
+
+/// `8,0 R 4096 () 2048 + 8 [name]`, behind the name of the event.
+fn issued(text: &str) -> std::result::Result<(Option<String>, Request), String> {
+    let cut = || format!("this block_rq_issue is cut off; {EXPECTED}");
+    let (before, after) = text.split_once(')').ok_or_else(cut)?;
+    let (device, does) = before.split_once(' ').ok_or_else(cut)?;
+    let does = does.split(' ').next().ok_or_else(cut)?;
+    let mut place = after.split_whitespace();
+    let (sector, plus, sectors) = (place.next(), place.next(), place.next());
+    let number = |n: Option<&str>| n.and_then(|n| n.parse::<u64>().ok()).ok_or_else(cut);
+    let (sector, sectors) = (number(sector)?, number(sectors)?);
+    if plus != Some("+") || !after.trim_end().ends_with(']') {
+        return Err(cut());
+    }
+    let bytes = |n: u64| n.checked_mul(SECTOR).ok_or_else(|| format!("sector {n} is behind every device's end"));
+    let (flushes_first, kind) = match does.strip_prefix('F') {
+        Some(rest) if !rest.is_empty() => (true, rest),
+        _ => (false, does),
+    };
+    let op = match kind.chars().next() {
+        Some('R') => BioOp::Read,
+        Some('W') if sectors > 0 => BioOp::Write,
+        Some('F' | 'W') => BioOp::Flush,
+        // A discard, an erasure, and what the driver sends by itself move nothing.
+        Some('D' | 'E' | 'N') => BioOp::Discard,
+        _ => return Err(format!("'{does}' is no operation that is known; {EXPECTED}")),
+    };
+    let is_durable = op == BioOp::Write && kind[1..].contains('F');
+    let (offset, len) = if op == BioOp::Flush { (0, 0) } else { (bytes(sector)?, bytes(sectors)?) };
+    Ok((
+        Some(device.to_owned()),
+        Request { line: 0, op, offset, len, arrival: Arrival::Submitted, flushes_first, is_durable },
+    ))
+}

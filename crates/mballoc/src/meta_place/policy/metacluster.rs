@@ -1,0 +1,34 @@
+//! `metacluster`: a 128th of each group is kept for the indirect blocks of the data in that group. Data gets it last. A
+//! request that finds it full is served as by `vanilla`. Abhishek Rai, "Clustering indirect blocks in Ext3", 2007; the
+//! size and the place are Theodore Ts'o's summary of it (linux-ext4, 16 November 2007).
+//!
+//! Its warts: the size is fixed, so files of less than half a megabyte, which have an indirect block each, overflow it;
+//! and a group that is full of data has none of it left.
+//!
+//! # Locking
+//! None.
+
+use super::{Ahead, MetaPlace, Place, Zoning};
+use crate::MetaRole;
+
+pub static MIDDLE: Zoning = Zoning {
+    region_groups: 1,
+    per_group: 1,
+    share: 128,
+    place: Place::Middle,
+    ahead: Ahead::All,
+    owners: 0,
+    roles: &[MetaRole::Indirect],
+};
+pub static BEGIN: Zoning = Zoning { place: Place::Begin, ..MIDDLE };
+pub static END: Zoning = Zoning { place: Place::End, ..MIDDLE };
+pub static FOUR: Zoning = Zoning { place: Place::Spread, per_group: 4, share: 512, ..MIDDLE };
+
+/// No state but that of its zones.
+pub struct Metacluster(pub &'static Zoning);
+
+impl MetaPlace for Metacluster {
+    fn zoning(&self) -> Option<&'static Zoning> {
+        Some(self.0)
+    }
+}

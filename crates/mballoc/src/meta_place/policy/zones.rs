@@ -1,0 +1,34 @@
+//! `zones`: the maps of up to 128 groups lie together. A region's zone begins with areas of a 16th of a group behind
+//! the system metadata of its first group, goes on through half of that group, and then to the next group. It grows when
+//! less than half an area of it is free. When data finds no block anywhere else, the last area is lent to it.
+//!
+//! No part of it is on disk. At mount the number of active areas follows from what is used and free in the region; if
+//! that was too few, the first requests find the areas full and the zone grows at once.
+//!
+//! # Locking
+//! None.
+
+use super::{Ahead, MetaPlace, Place, Zoning};
+use crate::MetaRole;
+
+/// For maps of files.
+pub static MAPS: Zoning = Zoning {
+    region_groups: 128,
+    per_group: 8,
+    share: 16,
+    place: Place::Begin,
+    ahead: Ahead::HalfAnArea,
+    owners: 32,
+    roles: &[MetaRole::Indirect, MetaRole::ExtentNode],
+};
+/// For all metadata.
+pub static ALL: Zoning = Zoning { roles: &MetaRole::ALL, ..MAPS };
+
+/// No state but that of its zones.
+pub struct Zones(pub &'static Zoning);
+
+impl MetaPlace for Zones {
+    fn zoning(&self) -> Option<&'static Zoning> {
+        Some(self.0)
+    }
+}

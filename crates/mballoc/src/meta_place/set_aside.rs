@@ -1,0 +1,350 @@
+//! Moving blocks into zones, out of them to metadata, and out of them to data.
+//!
+//! # Locking
+//! [`crate::lock::GROUP`], one at a time.
+
+use extant_base::sync::atomic::{AtomicU64, Ordering};
+use extant_ondisk::{BlockNr, GroupNr};
+
+use super::policy::Ahead;
+use super::{Area, MetaZones, Region, WINDOW};
+use crate::allocator::Allocator;
+use crate::group::GroupInner;
+use crate::ranges::RangeSet;
+use crate::search::Extent;
+use crate::space::Privilege;
+use crate::{Allocation, GroupStore, MetaRequest};
+
+/// An owner had more than one block of the region.
+const SEVERAL: u64 = 1 << 31;
+
+/// Areas that one request makes active at most: each may read a bitmap.
+const GROW_MAX: u32 = 16;
+
+/// Where in a zone a block may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fit {
+    /// The first block of a window of which nothing is used.
+    Window,
+    /// The first block that no other owner goes on with.
+    First,
+    /// The first block.
+    Any,
+}
+
+/// The owners of a region that others leave room.
+struct Windows {
+    /// The index, in the region, of the group's first block.
+    base: u32,
+    /// Windows of other owners, by number.
+    others: Vec<u32>,
+}
+
+impl Windows {
+    fn taken(&self, index: u32) -> bool {
+        self.others.contains(&((self.base + index) / WINDOW))
+    }
+
+    /// The end of the window that `index` is in.
+    fn end(&self, index: u32) -> u32 {
+        index + WINDOW - (self.base + index) % WINDOW
+    }
+
+    fn find(&self, free: &RangeSet, fit: Fit) -> Option<u32> {
+        free.iter().find_map(|(start, len)| {
+            let (mut at, end) = (start, start + len);
+            if fit == Fit::Window && !(self.base + at).is_multiple_of(WINDOW) {
+                at = self.end(at);
+            }
+            while at < end {
+                let fits = match fit {
+                    Fit::Window => at + WINDOW <= end && !self.taken(at),
+                    Fit::First => !self.taken(at),
+                    Fit::Any => true,
+                };
+                if fits {
+                    return Some(at);
+                }
+                at = self.end(at);
+            }
+            None
+        })
+    }
+}
+
+impl Region {
+    fn slot(&self, owner: u32) -> Option<&AtomicU64> {
+        self.owners.get(owner as usize % self.owners.len().max(1))
+    }
+
+    /// Where the owner goes on, as an index in the region.
+    fn next_of(&self, owner: u32) -> Option<u32> {
+        let slot = self.slot(owner)?.load(Ordering::Relaxed);
+        (slot != 0 && (slot >> 32) as u32 == owner).then_some((slot & (SEVERAL - 1)) as u32)
+    }
+
+    fn remember(&self, owner: u32, next: u32) {
+        let several = if self.next_of(owner).is_some() { SEVERAL } else { 0 };
+        if let Some(slot) = self.slot(owner) {
+            slot.store(u64::from(owner) << 32 | several | u64::from(next) & (SEVERAL - 1), Ordering::Relaxed);
+        }
+    }
+
+    /// Windows in which other owners have had several blocks and go on.
+    fn windows_of_others(&self, owner: u32) -> Vec<u32> {
+        let slots = self.owners.iter().map(|s| s.load(Ordering::Relaxed));
+        let going_on = slots.filter(|s| s & SEVERAL != 0 && (s >> 32) as u32 != owner);
+        going_on.map(|s| (s & (SEVERAL - 1)) as u32).filter(|n| n % WINDOW != 0).map(|n| n / WINDOW).collect()
+    }
+}
+
+impl<S: GroupStore> Allocator<S> {
+    fn active_areas<'a>(&'a self, zones: &'a MetaZones, group: GroupNr) -> impl Iterator<Item = Area> + 'a {
+        zones.active(&self.geometry, &self.zones, group)
+    }
+
+    /// The free blocks of a range that lie in active areas are set aside. The caller publishes.
+    pub(crate) fn put_aside(&self, nr: GroupNr, inner: &mut GroupInner, start: u32, len: u32) {
+        let Some(zones) = &self.meta_zones else { return };
+        let mut moved = 0;
+        for area in self.active_areas(zones, nr) {
+            let (mut at, end) = (area.start.max(start), (area.start + area.len).min(start + len));
+            if at >= end {
+                continue;
+            }
+            let Some(buddy) = &mut inner.buddy else {
+                // They are found when the bitmap is loaded.
+                return zones.added(nr, 0);
+            };
+            let mut runs = Vec::new();
+            while let Some(free) = buddy.next_free(at).filter(|&free| free < end) {
+                at = buddy.next_used(free, end).min(end);
+                runs.push((free, at - free));
+            }
+            for (start, len) in runs {
+                if inner.buddy.as_mut().is_some_and(|b| b.mark_used(start, len)) {
+                    let fresh = inner.put_aside(start, len);
+                    debug_assert!(fresh, "free blocks are not held");
+                    moved += len;
+                }
+            }
+        }
+        if moved > 0 {
+            zones.added(nr, moved);
+        }
+    }
+
+    /// What is set aside outside of active areas becomes free. Returns how many blocks.
+    fn give_aside(&self, zones: &MetaZones, nr: GroupNr) -> u32 {
+        let Some(group) = self.group_ref(nr) else { return 0 };
+        let mut inner = group.lock();
+        let mut lent = inner.set_aside().cloned().unwrap_or_default();
+        for area in self.active_areas(zones, nr) {
+            let kept: Vec<_> = lent.iter().filter_map(|(s, l)| overlap((s, l), (area.start, area.len))).collect();
+            for (start, len) in kept {
+                lent.remove(start, len);
+            }
+        }
+        for (start, len) in lent.iter() {
+            inner.take_aside(start, len);
+            inner.unhold(start, len);
+            match &mut inner.buddy {
+                Some(buddy) => {
+                    let fresh = buddy.mark_free(start, len);
+                    debug_assert!(fresh, "held blocks are not free");
+                }
+                None => {
+                    group.set_free(group.free() + len);
+                    group.unlearn();
+                }
+            }
+        }
+        if !lent.is_empty() {
+            zones.removed(nr, lent.total());
+            self.publish(nr, group, &inner);
+        }
+        lent.total()
+    }
+
+    /// A group has no zone any more; its blocks are nobody's, and the caller counts them. Returns how many.
+    pub(crate) fn forget_aside(&self, nr: GroupNr, inner: &mut GroupInner) -> u32 {
+        let (Some(zones), Some(all)) = (&self.meta_zones, inner.set_aside().cloned()) else { return 0 };
+        for (start, len) in all.iter() {
+            inner.take_aside(start, len);
+            inner.unhold(start, len);
+        }
+        zones.removed(nr, all.total());
+        all.total()
+    }
+
+    /// Takes the first run that is set aside in `from..limit`; it is held still.
+    pub(crate) fn take_aside_from(&self, nr: GroupNr, from: u32, limit: u32) -> Option<(u32, u32)> {
+        let zones = self.meta_zones.as_ref()?;
+        let mut inner = self.group_ref(nr)?.lock();
+        let start = inner.set_aside()?.next(from).filter(|&start| start < limit)?;
+        let (first, len) = inner.set_aside()?.containing(start)?;
+        let len = (first + len).min(limit) - start;
+        inner.take_aside(start, len);
+        zones.removed(nr, len);
+        Some((start, len))
+    }
+
+    /// Serves a request for metadata from the zone where its policy keeps such.
+    pub(crate) fn use_zone(&self, meta: &MetaRequest, len: u32, limit: u32) -> Result<Option<Allocation>, S::Error> {
+        let Some(zones) = self.meta_zones.as_ref().filter(|z| z.zoning.roles.contains(&meta.role)) else {
+            return Ok(None);
+        };
+        let near = meta.data.or(meta.parent).or(meta.home).and_then(|b| self.geometry.locate(b));
+        let Some((nr, region)) = zones.region(near.map_or(GroupNr(0), |(group, _)| group)) else { return Ok(None) };
+        self.look_around(zones, nr, region);
+        // Counted before they are cut: nobody may conclude meanwhile that these blocks do not exist.
+        self.in_transit.begin(u64::from(len));
+        let found = self.cut_from_region(zones, nr, region, meta, len, limit);
+        self.in_transit.end(u64::from(len - found.map_or(0, |f| f.len)));
+        let Some(found) = found else {
+            self.counters.zone_overflows.inc();
+            return Ok(None);
+        };
+        self.counters.zone_hits.inc();
+        self.settle(found, found, None, None).map(Some)
+    }
+
+    /// Reads the bitmaps of a region's active areas once, and makes more areas active while too little is set aside.
+    fn look_around(&self, zones: &MetaZones, nr: u32, region: &Region) {
+        for _ in 0..GROW_MAX {
+            let active = region.active.load(Ordering::Relaxed);
+            let seen = region.seen.load(Ordering::Relaxed);
+            if seen < active.div_ceil(zones.zoning.per_group) {
+                drop(self.lock_loaded(GroupNr(zones.first_group(nr) + seen), true).ok());
+                let _ = region.seen.compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed);
+                continue;
+            }
+            let short = match zones.zoning.ahead {
+                Ahead::All => true,
+                Ahead::HalfAnArea => region.free.load(Ordering::Relaxed) < zones.area_len / 2,
+            };
+            if !short || active >= region.most || !self.has_plenty(zones) {
+                return;
+            }
+            if region.active.compare_exchange(active, active + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            self.counters.zone_areas_grown.inc();
+            let Some(area) = zones.area(&self.geometry, &self.zones, nr, active) else { continue };
+            if let Some(group) = self.group_ref(area.group)
+                && let Ok(mut inner) = self.lock_loaded(area.group, true)
+            {
+                self.put_aside(area.group, &mut inner, area.start, area.len);
+                self.publish(area.group, group, &inner);
+            }
+        }
+    }
+
+    /// With one more area, data would still have more than the zones. Zones that were lent thus stay so until much more
+    /// is free than an area.
+    fn has_plenty(&self, zones: &MetaZones) -> bool {
+        let aside = zones.total();
+        let free = self.space.available(Privilege::All).saturating_sub(aside);
+        free > aside + u64::from(zones.area_len)
+    }
+
+    /// Takes blocks out of the zone of a region; they are held still.
+    fn cut_from_region(
+        &self,
+        zones: &MetaZones,
+        nr: u32,
+        region: &Region,
+        meta: &MetaRequest,
+        len: u32,
+        limit: u32,
+    ) -> Option<Extent> {
+        let first = zones.first_group(nr);
+        let (owner, blocks) = (meta.owner.0, self.geometry.blocks_per_group);
+        let others = region.windows_of_others(owner);
+        let next = region.next_of(owner);
+        let place = |index: u32| (GroupNr(first + index / blocks), index % blocks);
+        // Where the owner goes on, or close behind what the block belongs to.
+        let behind = |parent: BlockNr| {
+            let (group, index) = self.geometry.locate(parent)?;
+            zones.region(group).filter(|r| r.0 == nr).map(|_| (group, index + 1))
+        };
+        let hint = next.map(place).or_else(|| behind(meta.parent?));
+        let cut = |group: GroupNr, fit: &dyn Fn(&Windows, &RangeSet) -> Option<u32>| {
+            let mut inner = self.lock_loaded(group, true).ok()?;
+            let windows = Windows { base: (group.0 - first) * blocks, others: others.clone() };
+            let free = inner.set_aside()?;
+            let start = fit(&windows, free)?;
+            let (s, l) = free.containing(start)?;
+            let n = len.min(s + l - start);
+            inner.take_aside(start, n);
+            zones.removed(group, n);
+            region.remember(owner, windows.base + start + n);
+            Some(Extent { group, start, len: n })
+        };
+        if let Some((group, index)) = hint.filter(|h| h.0.0 < limit) {
+            let close = if next.is_some() { 1 } else { WINDOW };
+            let here = |windows: &Windows, free: &RangeSet| {
+                free.next(index).filter(|&at| at - index < close && !windows.taken(at))
+            };
+            if let Some(found) = cut(group, &here) {
+                return Some(found);
+            }
+        }
+        let fits = if next.is_some() { &[Fit::Window, Fit::First, Fit::Any][..] } else { &[Fit::First, Fit::Any] };
+        for &fit in fits {
+            let lowest = region.lowest.load(Ordering::Relaxed);
+            let groups = region.active.load(Ordering::Relaxed).div_ceil(zones.zoning.per_group);
+            for offset in lowest..groups.min(limit.saturating_sub(first)) {
+                let group = GroupNr(first + offset);
+                if let Some(found) = cut(group, &|windows, free| windows.find(free, fit)) {
+                    return Some(found);
+                }
+                if fit == Fit::Any {
+                    // Unless something was set aside before this meanwhile.
+                    let _ = region.lowest.compare_exchange(offset, offset + 1, Ordering::Relaxed, Ordering::Relaxed);
+                }
+            }
+        }
+        None
+    }
+
+    /// Nothing is free but what is set aside: gives one area to data, the last of the region nearest behind `goal` that
+    /// has something. False: no area below `limit` has.
+    pub(crate) fn lend(&self, goal: Option<GroupNr>, limit: u32) -> bool {
+        let Some(zones) = self.meta_zones.as_ref().filter(|z| z.total() > 0) else { return false };
+        // From the number changed to the last block given away, others must not take silence for emptiness.
+        self.in_transit.begin(1);
+        let lent = self.lend_one(zones, goal.unwrap_or_default(), limit);
+        if lent > 0 {
+            self.counters.zone_areas_lent.inc();
+            self.counters.zone_blocks_lent.add(u64::from(lent));
+            self.in_transit.turned();
+        }
+        self.in_transit.end(1);
+        lent > 0
+    }
+
+    fn lend_one(&self, zones: &MetaZones, goal: GroupNr, limit: u32) -> u32 {
+        let count = zones.regions.len() as u32;
+        let nearest = (goal.0 / zones.zoning.region_groups).min(count.saturating_sub(1));
+        for nr in (nearest..count).chain(0..nearest) {
+            let region = &zones.regions[nr as usize];
+            while zones.first_group(nr) < limit && region.free.load(Ordering::Relaxed) > 0 {
+                let last = |active: u32| active.checked_sub(1);
+                let Ok(active) = region.active.fetch_update(Ordering::Relaxed, Ordering::Relaxed, last) else { break };
+                let Some(area) = zones.area(&self.geometry, &self.zones, nr, active - 1) else { continue };
+                let lent = self.give_aside(zones, area.group);
+                if lent > 0 && area.group.0 < limit {
+                    return lent;
+                }
+            }
+        }
+        0
+    }
+}
+
+/// What two ranges have in common.
+fn overlap(a: (u32, u32), b: (u32, u32)) -> Option<(u32, u32)> {
+    let (start, end) = (a.0.max(b.0), (a.0 + a.1).min(b.0 + b.1));
+    (start < end).then(|| (start, end - start))
+}

@@ -1,0 +1,350 @@
+//! Where metadata with zones goes, who gets the blocks of a zone otherwise, and when it gets them back.
+
+use std::sync::Arc;
+
+use extant_base::sync::atomic::Ordering;
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock};
+
+use super::model::*;
+use crate::{
+    Allocator, Error, Geometry, GroupStore, InodePreallocation, MetaPolicy, MetaRequest, MetaRole, Options, Request,
+    RequestFlags,
+};
+
+fn disk(geometry: Geometry) -> Arc<ModelStore> {
+    Arc::new(ModelStore::new(geometry))
+}
+
+fn mount(store: &Arc<ModelStore>, meta_policy: MetaPolicy) -> Allocator<ModelStore> {
+    allocator(store, Options { meta_policy, locality_groups: 1, stream_goals: 1, ..Options::default() })
+}
+
+/// An indirect block of `owner`, whose data is at `data`.
+fn indirect(owner: u32, data: u64) -> Request<'static> {
+    let (role, data) = (MetaRole::Indirect, Some(BlockNr(data)));
+    Request::meta(MetaRequest { role, owner: InodeNr(owner), home: None, parent: None, data }, 1)
+}
+
+fn take(a: &Allocator<ModelStore>, r: &Request<'_>) -> u64 {
+    a.allocate(&mut Txn::default(), r).expect("space").start.0
+}
+
+/// All that plain data can have, one run after the other.
+fn fill(a: &Allocator<ModelStore>) -> Vec<(BlockNr, u32)> {
+    let owner = InodePreallocation::new(InodeNr(999));
+    std::iter::from_fn(|| {
+        let r =
+            Request { flags: RequestFlags::NO_PREALLOC, ..Request::data(&owner, None, LogicalBlock(0), 1000, 1000) };
+        a.allocate(&mut Txn::default(), &r).ok().map(extent)
+    })
+    .collect()
+}
+
+#[test]
+fn a_metacluster_is_a_128th_of_the_datas_group() {
+    let places = [
+        (MetaPolicy::Metacluster, vec![16384..16640]),
+        (MetaPolicy::MetaclusterBegin, vec![514..770]),
+        (MetaPolicy::MetaclusterEnd, vec![32512..32768]),
+        (MetaPolicy::MetaclusterFour, [4096, 12288, 20480, 28672].map(|at| at..at + 64).to_vec()),
+    ];
+    for (policy, places) in places {
+        let store = disk(large(3, 1));
+        let own = (0..3).map(|g| (BlockNr(g * 32768), 514));
+        (0..3).for_each(|g| store.set(g, 0, 514, Block::Used));
+        let mut a = mount(&store, policy);
+        a.protect(own);
+        let mut got: Vec<u64> = (0..256).map(|_| take(&a, &indirect(20, 40_000))).collect();
+        got.sort_unstable();
+        let all: Vec<u64> = places.into_iter().flatten().map(|index| 32768 + index).collect();
+        assert_eq!(got, all, "{}", policy.name());
+        // Full: as without.
+        let next = take(&a, &indirect(20, 40_000));
+        assert!((32768..65536).contains(&next) && !got.contains(&next), "{} {next}", policy.name());
+        assert_eq!((a.statistics().zone_hits, a.statistics().zone_overflows), (256, 1));
+        // Other metadata and data have no place there.
+        for role in [MetaRole::ExtentNode, MetaRole::Directory, MetaRole::Xattr, MetaRole::Symlink] {
+            let meta = MetaRequest { role, owner: InodeNr(7), home: Some(BlockNr(0)), parent: None, data: None };
+            let start = take(&a, &Request::meta(meta, 1));
+            assert!(!all.contains(&(start + 32768)), "{} {role:?}", policy.name());
+        }
+        assert_eq!(a.statistics().zone_overflows, 1);
+        assert_agrees(&a, &store);
+    }
+}
+
+#[test]
+fn a_zone_serves_all_groups_of_its_region_from_behind_the_system_metadata() {
+    let store = disk(large(130, 1));
+    store.set(0, 0, 600, Block::Used);
+    let mut a = mount(&store, MetaPolicy::Zones);
+    a.protect([(BlockNr(0), 600)]);
+    let blocks: Vec<u64> = (0..100).map(|i| take(&a, &indirect(20 + i, u64::from(i) * 32768 + 5))).collect();
+    assert_eq!(blocks, (600..700).collect::<Vec<u64>>());
+    let beyond = take(&a, &indirect(20, 129 * 32768));
+    assert_eq!(beyond, 128 * 32768, "another region");
+    let node = MetaRequest {
+        role: MetaRole::ExtentNode,
+        owner: InodeNr(5),
+        home: Some(BlockNr(77 * 32768)),
+        parent: None,
+        data: None,
+    };
+    assert_eq!(take(&a, &Request::meta(node, 1)), 700);
+    // A directory goes there only by the policy for all.
+    let directory = Request::meta(MetaRequest { role: MetaRole::Directory, ..node }, 1);
+    assert_eq!(take(&a, &directory), 77 * 32768);
+    let a = mount(&store, MetaPolicy::ZonesAll);
+    assert_eq!(take(&a, &directory), 701);
+}
+
+/// How often the next block is not right behind the one before.
+fn breaks(blocks: &[u64]) -> usize {
+    blocks.windows(2).filter(|w| w[1] != w[0] + 1).count()
+}
+
+#[test]
+fn files_that_grow_together_do_not_interleave() {
+    let store = disk(large(2, 1));
+    let a = mount(&store, MetaPolicy::Zones);
+    let mut of = vec![Vec::new(); 8];
+    for _ in 0..64 {
+        for (i, blocks) in of.iter_mut().enumerate() {
+            blocks.push(take(&a, &indirect(20 + i as u32, 100)));
+        }
+    }
+    for blocks in &of {
+        assert!(breaks(blocks) <= 6, "{blocks:?}");
+    }
+    let mut all: Vec<u64> = of.concat();
+    all.sort_unstable();
+    assert!(all[all.len() - 1] - all[0] < 640, "what is used lies dense");
+    // Files of one block each fill what is left between.
+    for i in 0..100 {
+        let at = take(&a, &indirect(1000 + i, 100));
+        assert!(at - all[0] < 640, "{at}");
+    }
+}
+
+#[test]
+fn a_zone_grows_before_it_is_full() {
+    let store = disk(large(4, 1));
+    let a = mount(&store, MetaPolicy::Zones);
+    let blocks: Vec<u64> = (0..20_000).map(|i| take(&a, &indirect(20 + i, 4 * 32768 - 1))).collect();
+    // Half of a group, then half of the next.
+    assert_eq!(blocks[..16_384], (0..16_384).collect::<Vec<u64>>());
+    assert_eq!(blocks[16_384..], (32_768..32_768 + 20_000 - 16_384).collect::<Vec<u64>>());
+    let s = a.statistics();
+    assert_eq!((s.zone_hits, s.zone_overflows, s.zone_areas_grown), (20_000, 0, 10));
+    assert!((1024..=1024 + 2048).contains(&a.set_aside_blocks()), "{}", a.set_aside_blocks());
+    assert_agrees(&a, &store);
+}
+
+#[test]
+fn data_borrows_one_area_after_the_other_and_gives_it_back() {
+    let store = disk(large(2, 1));
+    let a = mount(&store, MetaPolicy::Zones);
+    let mut maps: Vec<u64> = (0..3000).map(|i| take(&a, &indirect(20 + i, 100))).collect();
+    assert_eq!(a.statistics().zone_areas_grown, 1);
+    assert_eq!(a.set_aside_blocks(), 2 * 2048 - 3000);
+    let rest = store.count(Block::Free) - a.set_aside_blocks();
+    let owner = InodePreallocation::new(InodeNr(7));
+    let one = Request { flags: RequestFlags::NO_PREALLOC, ..Request::data(&owner, None, LogicalBlock(0), 1, 1) };
+    let mut data = Vec::new();
+    for _ in 0..rest {
+        data.push(take(&a, &one));
+    }
+    assert_eq!((a.statistics().zone_areas_lent, a.set_aside_blocks()), (0, 1096));
+    assert_eq!(a.free_blocks(), 1096, "set aside is free");
+    // The next one comes out of the last area.
+    data.push(take(&a, &one));
+    assert_eq!((a.statistics().zone_areas_lent, a.set_aside_blocks()), (1, 0));
+    assert_eq!(data.last(), Some(&3000));
+    for _ in 0..1095 {
+        data.push(take(&a, &one));
+    }
+    let full = a.allocate(&mut Txn::default(), &one).expect_err("full");
+    assert_eq!(full, TestError::Alloc(Error::NoSpace { wanted: 1 }));
+    // Blocks of an area that is not lent go to metadata, not to data.
+    let last = maps.remove(0);
+    free_now(&a, &store, (BlockNr(last), 1));
+    assert_eq!(a.set_aside_blocks(), 1);
+    assert_eq!(take(&a, &indirect(9, 100)), last);
+    // Space again: the lent area comes back with what is free of it.
+    let (lent, others): (Vec<u64>, Vec<u64>) = data.into_iter().partition(|&at| at < 4096);
+    for at in others.into_iter().take(8000) {
+        free_now(&a, &store, (BlockNr(at), 1));
+    }
+    for at in &lent[50..] {
+        free_now(&a, &store, (BlockNr(*at), 1));
+    }
+    assert_eq!(a.set_aside_blocks(), 0);
+    assert_eq!(take(&a, &indirect(10, 100)), lent[50]);
+    assert_eq!(a.set_aside_blocks(), 1045);
+    assert_agrees(&a, &store);
+}
+
+#[test]
+fn a_remount_finds_the_zone_in_what_lies_there() {
+    for policy in MetaPolicy::ALL.into_iter().filter(|p| *p != MetaPolicy::Vanilla) {
+        let store = disk(large(4, 1));
+        let a = mount(&store, policy);
+        let before: Vec<u64> = (0..150).map(|i| take(&a, &indirect(20 + i, 100))).collect();
+        let aside = a.set_aside_blocks();
+        drop(a);
+        let a = mount(&store, policy);
+        // Data that comes first does not take its place.
+        let owner = InodePreallocation::new(InodeNr(7));
+        let data = Request::data(&owner, Some(BlockNr(before[149])), LogicalBlock(0), 3000, 3000);
+        let data = a.allocate(&mut Txn::default(), &data).expect("space");
+        let next: Vec<u64> = (0..50).map(|i| take(&a, &indirect(300 + i, 100))).collect();
+        assert!(!next.iter().any(|at| (data.start.0..data.start.0 + u64::from(data.len)).contains(at)));
+        if policy != MetaPolicy::MetaclusterFour && policy != MetaPolicy::MetaclusterEnd {
+            assert_eq!(next, (before[149] + 1..before[149] + 51).collect::<Vec<u64>>(), "{}", policy.name());
+        }
+        assert_eq!(a.set_aside_blocks(), aside - 50, "{}", policy.name());
+        assert_eq!(a.statistics().zone_overflows, 0);
+        a.discard_preallocations(&owner);
+        assert_agrees(&a, &store);
+    }
+}
+
+/// What was a zone before the mount, and is in use by more than it looks like, is a zone again before data comes to
+/// it: at the first request for metadata.
+#[test]
+fn a_zone_that_was_larger_than_expected_is_one_again_at_the_first_request() {
+    let store = disk(large(4, 1));
+    // Small files: far more indirect blocks than blocks of pointers would be full of.
+    store.set(0, 0, 9000, Block::Used);
+    let a = mount(&store, MetaPolicy::Zones);
+    assert_eq!(take(&a, &indirect(20, 100)), 9000);
+    assert_eq!(a.set_aside_blocks(), 5 * 2048 - 9001);
+    assert_agrees(&a, &store);
+}
+
+#[test]
+fn a_group_that_cannot_be_used_takes_its_part_of_the_zone_with_it() {
+    for policy in [MetaPolicy::Metacluster, MetaPolicy::Zones, MetaPolicy::ZonesAll] {
+        // Before anything of it was read.
+        let store = disk(large(3, 1));
+        store.fail_loads.store(0, Ordering::Relaxed);
+        let a = mount(&store, policy);
+        let at = take(&a, &indirect(20, 100));
+        assert!(at >= 32768, "{}: {at}", policy.name());
+        assert_eq!(store.damaged.load(Ordering::Relaxed), 1);
+        // While blocks of it are set aside.
+        let store = disk(large(3, 1));
+        let a = mount(&store, policy);
+        let first = take(&a, &indirect(20, 100));
+        store.set(0, 20_000, 1, Block::Used);
+        a.drop_unused_buddies(usize::MAX);
+        let free = store.count(Block::Free) - u64::from(store.free_in(0));
+        let at = take(&a, &indirect(20, 100));
+        assert!(first < 32768 && at >= 32768, "{}: {first}, {at}", policy.name());
+        assert_eq!(a.statistics().groups_bad, 1);
+        assert_eq!(a.group(GroupNr(0)).expect("group").set_aside, 0);
+        assert_eq!(a.free_blocks(), free - 1, "{}", policy.name());
+        let rest: u64 = fill(&a).iter().map(|x| u64::from(x.1)).sum();
+        assert_eq!(rest, free - 1, "{}: everything else can be had", policy.name());
+        assert_eq!(a.set_aside_blocks(), 0);
+    }
+}
+
+/// The store refuses blocks of the zone's group when they are to be marked.
+#[test]
+fn blocks_that_cannot_be_marked_return_to_the_zone() {
+    let store = disk(large(2, 1));
+    let a = mount(&store, MetaPolicy::Zones);
+    let aside = {
+        take(&a, &indirect(20, 100));
+        a.set_aside_blocks()
+    };
+    store.fail_marks.store(true, Ordering::Relaxed);
+    assert_eq!(a.allocate(&mut Txn::default(), &indirect(21, 100)), Err(TestError::Io));
+    store.fail_marks.store(false, Ordering::Relaxed);
+    assert_eq!(a.set_aside_blocks(), aside);
+    assert_agrees(&a, &store);
+}
+
+#[test]
+fn trimming_visits_what_is_set_aside() {
+    let store = disk(large(2, 1));
+    let a = mount(&store, MetaPolicy::Zones);
+    let used = take(&a, &indirect(20, 100));
+    let mut seen = vec![false; 2 * 32768];
+    a.visit_free(BlockNr(0), 2 * 32768, 1, |start, len| {
+        let run = &mut seen[start.0 as usize..start.0 as usize + len as usize];
+        assert!(run.iter().all(|s| !s), "{start}: twice");
+        run.fill(true);
+        Ok::<_, ()>(())
+    })
+    .expect("visited");
+    assert_eq!(seen.iter().position(|s| !s), Some(used as usize));
+    assert_eq!(seen.iter().filter(|s| **s).count(), 2 * 32768 - 1);
+    assert!(a.set_aside_blocks() > 0);
+    assert_agrees(&a, &store);
+}
+
+#[test]
+fn a_request_with_a_limit_uses_and_borrows_no_zone_beyond_it() {
+    let store = disk(large(4, 1));
+    let a = mount(&store, MetaPolicy::Metacluster);
+    let below = |r: Request<'static>| Request { max_block: Some(BlockNr(2 * 32768 - 1)), ..r };
+    assert!(take(&a, &below(indirect(20, 3 * 32768 + 5))) < 2 * 32768);
+    let mut got = 1;
+    while let Ok(x) = a.allocate(&mut Txn::default(), &below(Request::metadata(Some(BlockNr(3 * 32768)), 500))) {
+        assert!(x.start.0 + u64::from(x.len) <= 2 * 32768);
+        got += u64::from(x.len);
+    }
+    assert_eq!(got, 2 * 32768, "also what was set aside");
+    assert_eq!(a.statistics().zone_areas_lent, 2);
+    let at = take(&a, &indirect(20, 3 * 32768 + 5));
+    assert_eq!(at, 3 * 32768 + 16384);
+    assert_agrees(&a, &store);
+}
+
+#[test]
+fn a_wish_for_one_block_alone_does_not_borrow_it() {
+    let store = disk(large(1, 1));
+    let a = mount(&store, MetaPolicy::Zones);
+    take(&a, &indirect(20, 100));
+    let here = Request { flags: RequestFlags::GOAL_ONLY, ..Request::metadata(Some(BlockNr(10)), 1) };
+    assert!(a.allocate(&mut Txn::default(), &here).expect_err("set aside").no_space());
+    assert_eq!(a.statistics().zone_areas_lent, 0);
+}
+
+/// Freed twice, freed while it is free, released twice: found in a zone, too.
+#[test]
+fn bad_frees_in_a_zone_are_found() {
+    let store = disk(large(1, 1));
+    let a = mount(&store, MetaPolicy::Zones);
+    let at = BlockNr(take(&a, &indirect(20, 100)));
+    let mut txn = Txn::default();
+    assert!(a.is_known_free(BlockNr(at.0 + 1)) && !a.is_known_free(at));
+    assert!(a.free(&mut txn, BlockNr(at.0 + 1), 1).is_err());
+    assert_eq!(a.next_freeable(BlockNr(0), 2048).expect("read"), Some((at, 1)));
+    let freed = a.free(&mut txn, at, 1).expect("used");
+    assert!(a.free(&mut txn, at, 1).is_err());
+    store.commit(&freed);
+    a.release(&freed);
+    assert!(a.free(&mut txn, at, 1).is_err());
+    let aside = a.set_aside_blocks();
+    a.release(&freed);
+    assert_eq!((a.statistics().bad_releases, a.set_aside_blocks()), (1, aside));
+}
+
+/// System metadata that becomes known after blocks were set aside.
+#[test]
+fn protected_blocks_leave_the_zone() {
+    let store = disk(large(1, 1));
+    let mut a = mount(&store, MetaPolicy::Zones);
+    let first = take(&a, &indirect(20, 100));
+    a.protect([(BlockNr(100), 50)]);
+    let mut got = vec![first];
+    while let Ok(x) = a.allocate(&mut Txn::default(), &indirect(20, 100)) {
+        got.push(x.start.0);
+    }
+    assert_eq!(got.len(), 32768 - 50);
+    assert!(!got.iter().any(|at| (100..150).contains(at)));
+    assert!(store.load(GroupNr(0)).is_ok());
+}
