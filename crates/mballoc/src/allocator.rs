@@ -157,35 +157,6 @@ fn is_finished(request: &Request<'_>) -> bool {
     request.flags.contains(RequestFlags::CLOSED) && u64::from(logical.0) + u64::from(request.len) >= file_blocks
 }
 
-<<<<<<< HEAD
-=======
-/// Blocks that wait for pointer blocks, each a preallocation of its own: they are needed one by one, and not all of them
-/// if another part of the file gets the same pointer block first.
-type Led = Vec<(PointerBlock, Arc<Preallocation>)>;
-
-/// The pointer blocks that are to lie in front of the data of this request.
-fn pointer_blocks(request: &Request<'_>) -> Vec<PointerBlock> {
-    match (request.kind, request.pointers) {
-        (Kind::Data { .. }, Some(Pointers { owner, blocks, .. })) => {
-            blocks.iter().copied().filter(|which| !owner.has_pointer_block(*which)).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// The first blocks of an extent for `lead`, and the rest, if there is one then; else all is the rest.
-fn lead_off(found: Extent, lead: &[PointerBlock]) -> (Led, Extent) {
-    let len = lead.len() as u32;
-    if found.len <= len {
-        return (Vec::new(), found);
-    }
-    let led = (found.start..)
-        .zip(lead)
-        .map(|(at, which)| (*which, Preallocation::new(found.group, at, 1, which.first.0, RangeSet::of(at, 1))));
-    (led.collect(), Extent { start: found.start + len, len: found.len - len, ..found })
-}
-
->>>>>>> wA
 /// What a data request becomes.
 enum Plan<'a> {
     /// Exactly what is asked.
