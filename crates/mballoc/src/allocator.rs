@@ -30,8 +30,8 @@ use crate::space::{Privilege, Space};
 use crate::stats::Counters;
 use crate::zones::SystemZones;
 use crate::{
-    Allocation, Error, Geometry, GroupStore, GroupSummary, InodePreallocation, Kind, MetaPolicy, Neighbour, Pointers,
-    Policy, Request, RequestFlags, Statistics,
+    Allocation, Error, Geometry, GroupStore, GroupSummary, InodePreallocation, Kind, MetaPolicy, Neighbour, Policy,
+    Request, RequestFlags, Statistics,
 };
 
 /// Choices at mount.

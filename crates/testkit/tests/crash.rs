@@ -114,8 +114,7 @@ fn metadata_where_other_policies_put_it() {
         ("ext3", 21, MetaPolicy::Metacluster),
         ("ext2", 22, MetaPolicy::Zones),
         ("ext4-1k", 23, MetaPolicy::ZonesAll),
-        ("ext3", 24, MetaPolicy::Inline),
-        ("ext2", 25, MetaPolicy::Inline),
+        ("ext3", 3, MetaPolicy::Inline),
     ] {
         explore_with(name, seed, OPS, STATES / 5, true, policy);
     }
