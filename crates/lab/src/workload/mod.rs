@@ -12,6 +12,7 @@
 mod age;
 mod context;
 mod copy_beside;
+mod ext3_2007;
 mod fio_mix;
 mod fsmark;
 mod kernel_tree;
@@ -136,6 +137,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &random_read::RandomRead,
         &postmark::PostMark,
         &age::Age,
+        &ext3_2007::Ext32007,
         &replay::Replay,
     ]
 }
