@@ -10,6 +10,7 @@ use extant_block::device::same_image_in_use;
 use super::tools::find;
 use super::{EngineOptions, ImagePlan, Kind, Rig};
 use crate::error::{Error, Result};
+use crate::measure::extents;
 use crate::measure::kernel::Tracefs;
 use crate::workload::Needs;
 
@@ -89,8 +90,8 @@ fn one(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Refuses an image that is there if the engine cannot work on it.
-pub fn engine_on(rig: &Rig) -> std::result::Result<(), String> {
+/// Refuses an image that is there if the engine cannot do work of these needs on it.
+pub fn engine_on(rig: &Rig, needs: Needs) -> std::result::Result<(), String> {
     let options = EngineOptions::parse(&rig.all_options())?;
     let path = &rig.target.path;
     let metadata = path.metadata().map_err(|e| format!("{}: {e}", path.display()))?;
@@ -101,7 +102,12 @@ pub fn engine_on(rig: &Rig) -> std::result::Result<(), String> {
         return Err(format!("{} is in use: {who}", path.display()));
     }
     in_use(path)?;
-    memory(if options.memory { metadata.len() } else { 0 })
+    let free = extents::free_bytes(path).map_err(|e| e.to_string())?;
+    if needs.fill == 0 && needs.bytes > free {
+        let (there, needed) = (free >> 20, needs.bytes.div_ceil(1 << 20));
+        return Err(format!("{there} MiB are free in the image, and the work takes {needed} MiB at this scale"));
+    }
+    memory(if options.memory && !options.metadata_only { needs.in_image(metadata.len()) } else { 0 })
 }
 
 fn fuse(root: bool) -> std::result::Result<(), String> {

@@ -119,7 +119,7 @@ impl Workload for Age {
 }
 
 /// The name of the phase after which the image has turned over so many halves.
-pub fn phase_of(half: u64) -> String {
+fn phase_of(half: u64) -> String {
     if half == 0 { FILL.to_owned() } else { format!("turn-{}.{}", half / 2, half % 2 * 5) }
 }
 
