@@ -113,7 +113,7 @@ pub fn run(args: &AgeArgs) -> Result<()> {
 fn header() -> Result<()> {
     writeln!(
         std::io::stdout(),
-        "{:>9} {:>10} {:>9} {:>10} {:>9} {:>9} {:>9} {:>10} {:>11}",
+        "{:>10} {:>10} {:>9} {:>10} {:>9} {:>9} {:>9} {:>10} {:>11} {:>10}",
         "PHASE",
         "MAP BLOCKS",
         "RUNS",
@@ -122,16 +122,18 @@ fn header() -> Result<()> {
         "MAX/GROUP",
         "DIRS/RUNS",
         "FRAGMENTS",
-        "FREE BLOCKS"
+        "FREE BLOCKS",
+        "DEVICE [s]"
     )?;
     Ok(())
 }
 
 fn line(point: &Point) -> Result<()> {
     let l = &point.layout;
+    let seconds = point.device.get("device_seconds").map_or_else(|| "-".to_owned(), |s| format!("{s:.3}"));
     writeln!(
         std::io::stdout(),
-        "{:>9} {:>10} {:>9} {:>10.3} {:>9} {:>9} {:>9} {:>10.2} {:>11}",
+        "{:>10} {:>10} {:>9} {:>10.3} {:>9} {:>9} {:>9} {:>10.2} {:>11} {seconds:>10}",
         point.phase,
         l.map_blocks,
         l.map_runs,
