@@ -107,7 +107,8 @@ impl Draft {
         let mut block = vec![0; size];
         for nr in direct {
             self.read_at(nr.0 * size as u64, &mut block, BioFlags::META)?;
-            self.base.write_at(nr.0 * size as u64, &[&block], BioFlags::empty())?;
+            // Nothing here says whether it is data.
+            self.base.write_at(nr.0 * size as u64, &[&block], BioFlags::META)?;
         }
         // Flushes first.
         let mut marked = read_super(&*self.base)?;

@@ -52,7 +52,7 @@ impl DeviceModel {
         self.name
     }
 
-    /// The bytes of such a device, where nothing else says its size.
+    /// The bytes of such a device.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
@@ -127,7 +127,7 @@ mod tests {
         let good = FILES[2].1;
         for (text, said) in [
             (good.replace("mb_per_s", "mb/s"), "is missing"),
-            (good.replace('#', "//"), "line 3"),
+            (good.replace('#', "//"), "line 1: no source"),
             (format!("{good}\nlatency_us 5 # x"), "not NAME = VALUE"),
             (format!("{good}\nread_latency_us = 5 # x"), "twice"),
             (format!("{good}\ncolour = 5 # x"), "colour is not known"),

@@ -97,8 +97,10 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// For such a device of `size` bytes: distances count as parts of it.
+    /// For such a device, of which `size` bytes from the beginning are used: distances count as parts of its capacity,
+    /// or of `size`, where that is more.
     pub fn new(model: DeviceModel, size: u64) -> Timer {
+        let size = size.max(model.capacity());
         let (arm, lanes) = (Arm::default(), Lanes::default());
         Timer { model, size, now: 0, arm, lanes, dirty: false, usage: Usage::default() }
     }

@@ -1,0 +1,134 @@
+//! Everything that is metadata says so to the device (META): on one that drops data, images stay whole.
+
+#[path = "common/tools.rs"]
+mod tools;
+
+use std::sync::Arc;
+
+use extant_block::BlockDevice;
+use extant_block::device::{MemDevice, MetaOnlyDevice};
+use extant_fs::{
+    BorrowJournal, Cred, Draft, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, SetAttr, SetMode,
+    WriteFlags,
+};
+
+const KINDS: [&[&str]; 7] = [
+    &["-t", "ext4"],
+    &["-t", "ext4", "-b", "1024"],
+    &["-t", "ext3"],
+    &["-t", "ext3", "-b", "1024"],
+    &["-t", "ext2"],
+    &["-t", "ext4", "-O", "orphan_file,metadata_csum_seed"],
+    &["-t", "ext4", "-I", "128", "-O", "^has_journal"],
+];
+
+fn create(fs: &Filesystem, dir: &InodeRef, name: &str, node: NewNode<'_>) -> InodeRef {
+    fs.create(dir, name.as_bytes(), node, Cred::default()).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+/// Files with holes, so that their maps need blocks, directories, symbolic links, attributes; some of it again gone, and
+/// its blocks used by others.
+fn work(fs: &Filesystem) {
+    let root = fs.root().expect("root");
+    let content = vec![7; 30_000];
+    for round in 0..3u64 {
+        let dir = create(fs, &root, &format!("dir{round}"), NewNode::directory(0o755));
+        for i in 0..200usize {
+            let f = create(fs, &dir, &format!("file-with-a-long-name-{i:050}"), NewNode::file(0o644));
+            fs.write(&f, 0, &content[..1 + 97 * i % 30_000], WriteFlags::default()).expect("write");
+            if i % 16 == 0 {
+                fs.set_xattr(&f, b"user.note", &[b'x'; 600], SetMode::Any).expect("attribute");
+                fs.fsync(&f, false).expect("fsync");
+            }
+        }
+        create(fs, &dir, "link", NewNode::symlink(&[b'l'; 300]));
+        let sparse = create(fs, &root, &format!("sparse{round}"), NewNode::file(0o644));
+        for i in 0..400 {
+            fs.write(&sparse, i * 20_000, &[7; 5000], WriteFlags::default()).expect("write");
+        }
+        fs.fsync(&sparse, false).expect("fsync");
+        fs.fallocate(&sparse, FallocateMode::PunchHole, 1 << 20, 1 << 20).expect("punched");
+        let mut buf = vec![1; 50_000];
+        fs.read(&sparse, 3 << 20, &mut buf).expect("read");
+        if round > 0 {
+            let gone = fs.lookup(&root, format!("sparse{}", round - 1).as_bytes()).expect("found");
+            fs.setattr(&gone, &SetAttr { size: Some(12_345), ..SetAttr::default() }).expect("truncated");
+            for i in (0..200).step_by(2) {
+                let dir = fs.lookup(&root, format!("dir{}", round - 1).as_bytes()).expect("found");
+                fs.unlink(&dir, format!("file-with-a-long-name-{i:050}").as_bytes()).expect("unlinked");
+            }
+        }
+        fs.sync().expect("sync");
+    }
+}
+
+/// Reads every name and every block of every map.
+fn walk(fs: &Filesystem, dir: &InodeRef) -> usize {
+    let (mut names, mut cookie) = (Vec::new(), 0);
+    loop {
+        let before = names.len();
+        cookie = fs
+            .read_dir(dir, cookie, |e| {
+                names.push(e.name.to_vec());
+                true
+            })
+            .expect("listed");
+        if names.len() == before {
+            break;
+        }
+    }
+    let mut found = 0;
+    for name in names.iter().filter(|n| !matches!(n.as_slice(), b"." | b".." | b"lost+found")) {
+        let inode = fs.lookup(dir, name).expect("found");
+        fs.list_xattrs(&inode).expect("attributes");
+        found += 1;
+        if inode.is_dir() {
+            found += walk(fs, &inode);
+        } else if inode.size() > 1000 {
+            let mut buf = vec![0; inode.size() as usize];
+            fs.read(&inode, 0, &mut buf).expect("read");
+        }
+    }
+    found
+}
+
+fn mount(dev: &Arc<MetaOnlyDevice>, borrow_journal: BorrowJournal) -> Mounted {
+    let options = MountOptions { threads: false, seed: Some(1), borrow_journal, ..MountOptions::default() };
+    Filesystem::mount(dev.clone(), options).expect("mounted")
+}
+
+#[test]
+fn no_metadata_is_written_or_read_as_data() {
+    for kind in KINDS {
+        for borrow in [BorrowJournal::IfClean, BorrowJournal::Never] {
+            let below = Arc::new(tools::made(kind, "64M"));
+            let dev = Arc::new(MetaOnlyDevice::new(below.clone()));
+            let fs = mount(&dev, borrow);
+            work(&fs);
+            fs.unmount().unwrap_or_else(|e| panic!("{kind:?} {borrow:?}: {e}"));
+            tools::assert_clean(&below);
+            let fs = mount(&dev, borrow);
+            let found = walk(&fs, &fs.root().expect("root"));
+            assert_eq!(found, 3 * 202 - 200 + 3, "{kind:?} {borrow:?}");
+            fs.unmount().expect("unmounted");
+            assert!(dev.dropped().bytes > 3 * 200 * 1000 && below.resident_bytes() < 40 << 20, "{kind:?}");
+            tools::assert_clean(&below);
+        }
+    }
+}
+
+/// A draft cannot know which of its new blocks are metadata.
+#[test]
+fn what_a_draft_makes_in_free_blocks_is_kept() {
+    let below = Arc::new(tools::made(&["-t", "ext4"], "16M"));
+    let dev = Arc::new(MetaOnlyDevice::new(below.clone()));
+    let draft = Arc::new(Draft::new(dev.clone(), Arc::new(MemDevice::new(dev.size_bytes()))));
+    let options = || MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+    let fs = Filesystem::mount(draft.clone(), options()).expect("mounted");
+    fs.make_dirs(b"/a/b/c", 0o755, Cred::default()).expect("directories");
+    fs.unmount().expect("unmounted");
+    draft.commit().expect("committed");
+    drop((fs, draft));
+    mount(&dev, BorrowJournal::IfClean).unmount().expect("replayed");
+    tools::assert_clean(&below);
+}
