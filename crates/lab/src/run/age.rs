@@ -1,7 +1,7 @@
 //! An image that is there is worked on by the engine in this process, and stays for other work: `age` by default.
 //!
-//! Main items: [`Config`], [`age`], [`Point`] (how the image is laid out after a phase). The image is looked at each time
-//! that the workload has it unmounted, and at the end.
+//! Main items: [`Config`], [`age`], [`Point`] (how the image is laid out after a phase). The image is looked at each
+//! time that the workload has it unmounted, and at the end.
 //!
 //! The option `exact` is always on: the same seed leaves the same image.
 //!

@@ -107,7 +107,7 @@ pub fn engine_on(rig: &Rig, needs: Needs) -> std::result::Result<(), String> {
         let (there, needed) = (free >> 20, needs.bytes.div_ceil(1 << 20));
         return Err(format!("{there} MiB are free in the image, and the work takes {needed} MiB at this scale"));
     }
-    memory(if options.memory && !options.metadata_only { needs.in_image(metadata.len()) } else { 0 })
+    memory(if options.memory { stored(needs.in_image(metadata.len()), Some(&options)) } else { 0 })
 }
 
 fn fuse(root: bool) -> std::result::Result<(), String> {
@@ -155,9 +155,19 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     if bytes < 8 << 20 {
         return Err(format!("an image of {bytes} bytes is too small"));
     }
-    let copy = if EngineOptions::parse(&rig.all_options()).is_ok_and(|o| o.memory) { work } else { 0 };
-    memory(copy)?;
-    room(parent, work.saturating_add(rules.plan.stored).saturating_add(SLACK_BYTES))
+    let options = EngineOptions::parse(&rig.all_options()).ok().filter(|_| rig.target.kind == Kind::Engine);
+    let kept = stored(work, options.as_ref());
+    memory(if options.is_some_and(|o| o.memory) { kept } else { 0 })?;
+    room(parent, kept.saturating_add(rules.plan.stored).saturating_add(SLACK_BYTES))
+}
+
+/// Where data is dropped, metadata takes less than this part of it: an indirect block maps 1,024 blocks of 4 KiB, and
+/// what files need besides is little, unless they are small.
+const METADATA_PART: u64 = 128;
+
+/// Bytes that the host keeps of so many bytes of file data.
+fn stored(bytes: u64, options: Option<&EngineOptions>) -> u64 {
+    if options.is_some_and(|o| o.metadata_only) { bytes / METADATA_PART } else { bytes }
 }
 
 /// Servers lock the image that they serve.

@@ -309,8 +309,8 @@ impl Image {
         w.sync_all()
     }
 
-    /// One of the files that grow gets its next piece. `removes`: others go if there is no room for it; else the piece is
-    /// as long as there is room.
+    /// One of the files that grow gets its next piece. `removes`: others go if there is no room for it; else the piece
+    /// is as long as there is room.
     fn step(&mut self, w: &mut Worker<'_>, removes: bool) -> Result<()> {
         let slot = self.rng.below(self.jobs.len() as u64) as usize;
         let mut job = match self.jobs[slot].take() {
