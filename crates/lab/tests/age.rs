@@ -30,6 +30,8 @@ fn layout(image: &Path) -> Layout {
 fn config(image: &Path, settings: &[&str]) -> Config {
     Config {
         image: image.to_owned(),
+        workload: "age".into(),
+        scale: 1.0,
         options: Vec::new(),
         settings: settings.iter().map(|s| (*s).to_owned()).collect(),
         seed: 7,

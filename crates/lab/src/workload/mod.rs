@@ -36,7 +36,6 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::result::Trial;
 
-pub use age::phase_of as age_phase;
 pub(crate) use context::since;
 pub use context::{Context, Place, Settled, Space};
 
