@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Dir, extant, extant_path, install, wait_until};
+use common::{Dir, extant, extant_path, install, tool, wait_until};
 use extant_testkit::mount::{fuse_works, loop_mounts_work};
 
 /// The records of a directory of results.
@@ -41,6 +41,59 @@ fn refusals() {
     extant(&["lab", "matrix", &image, "-o", &out]).fails(1, &["--against"]);
     extant(&["lab", "rerun", &out]).fails(8, &["trials.ndjson"]);
     assert!(!Path::new(&out).exists());
+}
+
+#[test]
+fn the_same_seed_ages_an_image_into_the_same_bytes_on_one_processor_and_on_all() {
+    let dir = Dir::new();
+    let fresh = dir.text("fresh.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext3", &fresh, "48M"]);
+    let age = |name: &str, seed: &str, one: bool, json: &str| {
+        let image = dir.text(name);
+        std::fs::copy(&fresh, &image).expect("copy");
+        let program = extant_path().to_str().expect("UTF-8");
+        let settings = ["--set=directories=3", "--set=sync_bytes=4194304", "--set=growing=8"];
+        let args =
+            [&["lab", "age", &image, "--fill=60", "--turnovers=1", "--seed", seed, "--json", json], &settings[..]]
+                .concat();
+        let ran = match one {
+            true => common::run("taskset", &[&["-c", "0", program], &args[..]].concat()),
+            false => extant(&args),
+        };
+        (ran.ok(), std::fs::read(&image).expect("image"))
+    };
+    let (json, other) = (dir.text("a.ndjson"), dir.text("b.ndjson"));
+    let (said, bytes) = age("a.img", "1", false, &json);
+    let alone = age("b.img", "1", true, &other);
+    assert!(said == alone.0, "{said}{}", alone.0);
+    assert!(bytes == alone.1, "the images differ");
+    assert!(age("c.img", "2", false, &other).1 != bytes, "the seed has no effect");
+    assert_eq!(said.lines().count(), 4, "{said}");
+    let text = std::fs::read_to_string(&json).expect("figures");
+    let points: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    assert_eq!(
+        points.iter().map(|p| p["phase"].as_str().expect("a name")).collect::<Vec<_>>(),
+        ["fill", "turn-0.5", "turn-1.0"]
+    );
+    let figures: serde_json::Value =
+        serde_json::from_str(&extant(&["lab", "layout", "--json", &dir.text("a.img")]).ok()).expect("JSON");
+    assert_eq!(points[2]["layout"], figures);
+    let shown = extant(&["lab", "layout", &dir.text("a.img")]).ok();
+    assert!(shown.contains(&format!("Runs of both:      {}", figures["map_runs"])), "{shown}");
+}
+
+#[test]
+fn what_cannot_be_aged_is_refused() {
+    let dir = Dir::new();
+    let image = dir.empty_image("e.img", &[]);
+    extant(&["lab", "age", &image, "--fill", "0"]).fails(1, &["fill=0", "from 1 to 99"]);
+    extant(&["lab", "age", &image, "--fill", "120"]).fails(1, &["fill=120", "from 1 to 99"]);
+    extant(&["lab", "age", &image, "--option", "meta=x"]).fails(1, &["meta=x", "exact"]);
+    extant(&["lab", "age", &dir.text("none.img")]).fails(1, &["none.img"]);
+    extant(&["lab", "layout", &dir.text("none.img")]).fails(8, &["none.img"]);
+    let out = dir.text("result");
+    let directory = format!("dir:{}", dir.text("."));
+    extant(&["lab", "run", "age", "-t", &directory, "-o", &out]).fails(1, &["fills an image"]);
 }
 
 #[test]

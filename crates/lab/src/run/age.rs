@@ -1,55 +1,70 @@
-//! An image that is there is aged by the engine in this process, and stays for other work.
+//! An image that is there is worked on by the engine in this process, and stays for other work: `age` by default.
 //!
-//! Main items: [`Config`], [`age`], [`Point`] (how the image is laid out after a part of it). The work is the workload
-//! `age`; here the image is looked at each time it is unmounted.
+//! Main items: [`Config`], [`age`], [`Point`] (how the image is laid out after a phase). The image is looked at each
+//! time that the workload has it unmounted, and at the end.
 //!
 //! The option `exact` is always on: the same seed leaves the same image.
 //!
 //! # Locking
 //! None.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::measure::Recorded;
+use crate::measure::{Figures, Recorded};
+use crate::result::Phase;
 use crate::target::{self, Site};
 use crate::vfs::Vfs;
 use crate::workload::{self, Context, Parameters, Place, Settled, Space};
 
-/// What to age, and how.
+/// What to do to which image.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The image file. It is changed.
     pub image: PathBuf,
+    /// Name of the workload.
+    pub workload: String,
+    /// 1.0: the parameters of the workload's source.
+    pub scale: f64,
+    /// `NAME=VALUE`: parameters that differ from the scaled ones.
+    pub settings: Vec<String>,
     /// Options of the engine, as in a target.
     pub options: Vec<String>,
-    /// `NAME=VALUE`: parameters of the workload that differ from its own.
-    pub settings: Vec<String>,
     /// Of everything random.
     pub seed: u64,
 }
 
-/// The image at the end of a part of the work.
+/// The image after a phase.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
-    /// The part: `fill`, `turn-0.5`, `turn-1.0`, ...
+    /// The last phase that has ended.
     pub phase: String,
     /// Seed of everything random.
     pub seed: u64,
     /// Options of the engine.
     pub options: String,
-    /// Parameters of the workload.
-    pub parameters: std::collections::BTreeMap<String, serde_json::Value>,
+    /// The workload.
+    pub workload: String,
+    /// Its parameters.
+    pub parameters: BTreeMap<String, serde_json::Value>,
+    /// What the phase counted.
+    pub operations: u64,
+    /// Bytes of file data that it read or wrote.
+    pub bytes: u64,
+    /// What a modelled device counted while the phase ran; times are the model's.
+    pub device: Figures,
     /// Where things lie.
     pub layout: Layout,
 }
 
-/// Ages the image; `at` hears of each point when it is reached, `say` what is being done. `stop` ends it; the image is
-/// then of no use.
+/// Works on the image; `at` hears of each point when it is reached, `say` what is being done. `stop` ends it; the image
+/// is then of no use.
 ///
 /// # Errors
 /// Wrong parameters and options, which are found before anything is written; what fails in the image.
@@ -59,18 +74,21 @@ pub fn age(
     at: &mut dyn FnMut(&Point) -> Result<()>,
     say: &dyn Fn(&str),
 ) -> Result<()> {
-    let workload = workload::find("age")?;
-    let mut parameters = workload.parameters(1.0);
+    let workload = workload::find(&config.workload)?;
+    workload::check_inputs(workload, None)?;
+    super::check_scale(config.scale)?;
+    let mut parameters = workload.parameters(config.scale);
     config.settings.iter().try_for_each(|setting| parameters.set(setting))?;
     workload.check(&parameters)?;
-    let options = ["exact".to_owned()].iter().chain(&config.options).cloned().collect::<Vec<_>>().join(",");
-    let target = format!("engine:{},{options}", config.image.display());
-    let rig = target::contestants(&[target], &[])?.remove(0);
-    target::check::engine_on(&rig).map_err(|why| Error::Target { label: rig.contestant.label.clone(), why })?;
-    let program = PathBuf::new();
-    let site =
-        Site::new(&rig, &config.image, &program, config.seed, Recorded::NONE, std::sync::Arc::new(AtomicU32::new(0)))?;
-    let mut watched = Watched { site, config, options: &options, parameters: &parameters, points: 0, at };
+    let options = [&["exact".to_owned()], &config.options[..]].concat().join(",");
+    let rig = target::contestants(&[format!("engine:{},{options}", config.image.display())], &[])?.remove(0);
+    let refused = |why| Error::Target { label: config.image.display().to_string(), why };
+    target::check::engine_on(&rig, workload.needs(&parameters)).map_err(refused)?;
+    // No other program serves, and none is waited for.
+    let (program, serving) = (PathBuf::new(), Arc::new(AtomicU32::new(0)));
+    let site = Site::new(&rig, &config.image, &program, config.seed, Recorded::NONE, serving)?;
+    let mut watched =
+        Watched { site, config, options, parameters: &parameters, ended: Phase::default(), fresh: false, at };
     say("mounting");
     watched.site.up()?;
     let mut context = Context::new(&mut watched, &parameters, config.seed, false, stop, None, say);
@@ -78,18 +96,43 @@ pub fn age(
     drop(context);
     say("writing the image");
     watched.site.settle()?;
-    watched.site.finish()?;
-    Ok(())
+    if watched.fresh {
+        watched.look()?;
+    }
+    watched.site.finish().map(drop)
 }
 
 /// The image, which is looked at whenever it is unmounted.
 struct Watched<'a> {
     site: Site,
     config: &'a Config,
-    options: &'a str,
+    options: String,
     parameters: &'a Parameters,
-    points: u64,
+    /// The last phase, and whether the image was not looked at since.
+    ended: Phase,
+    fresh: bool,
     at: &'a mut dyn FnMut(&Point) -> Result<()>,
+}
+
+impl Watched<'_> {
+    fn look(&mut self) -> Result<()> {
+        let device = self.site.device().ok_or_else(|| Error::Failed("the image is not open".into()))?;
+        let modelled = self.site.modelled();
+        let measures = self.ended.measures.iter().filter(|(name, _)| modelled.contains_key(*name));
+        let point = Point {
+            phase: self.ended.name.clone(),
+            seed: self.config.seed,
+            options: self.options.clone(),
+            workload: self.config.workload.clone(),
+            parameters: self.parameters.values().clone(),
+            operations: self.ended.operations,
+            bytes: self.ended.bytes,
+            device: measures.map(|(name, n)| (name.clone(), *n)).collect(),
+            layout: Layout::of(device)?,
+        };
+        self.fresh = false;
+        (self.at)(&point)
+    }
 }
 
 impl Place for Watched<'_> {
@@ -103,17 +146,18 @@ impl Place for Watched<'_> {
 
     fn cold(&mut self) -> Result<Settled> {
         let settled = self.site.settle()?;
-        let device = self.site.device().ok_or_else(|| Error::Failed("the image is not open".into()))?;
-        let point = Point {
-            phase: workload::age_phase(self.points),
-            seed: self.config.seed,
-            options: self.options.to_owned(),
-            parameters: self.parameters.values().clone(),
-            layout: Layout::of(device)?,
-        };
-        self.points += 1;
-        (self.at)(&point)?;
+        if self.fresh {
+            self.look()?;
+        }
         self.site.up()?;
         Ok(settled)
+    }
+
+    fn counters(&self) -> Figures {
+        self.site.counters()
+    }
+
+    fn ended(&mut self, phase: &Phase) {
+        (self.ended, self.fresh) = (phase.clone(), true);
     }
 }

@@ -113,11 +113,14 @@ pub fn check(config: &Config) -> Result<Identity> {
     Ok(plan(config)?.identity)
 }
 
+fn check_scale(scale: f64) -> Result<()> {
+    let message = || Error::Usage(format!("scale {scale}: it must be above 0, and 1000 at most"));
+    if scale.is_finite() && scale > 0.0 && scale <= 1000.0 { Ok(()) } else { Err(message()) }
+}
+
 fn plan(config: &Config) -> Result<Plan> {
     let workload = workload::find(&config.workload)?;
-    if !config.scale.is_finite() || config.scale <= 0.0 || config.scale > 1000.0 {
-        return Err(Error::Usage(format!("scale {}: it must be above 0, and 1000 at most", config.scale)));
-    }
+    check_scale(config.scale)?;
     if config.rounds == 0 {
         return Err(Error::Usage("a run needs at least one round".into()));
     }

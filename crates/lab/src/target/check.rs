@@ -10,6 +10,7 @@ use extant_block::device::same_image_in_use;
 use super::tools::find;
 use super::{EngineOptions, ImagePlan, Kind, Rig};
 use crate::error::{Error, Result};
+use crate::measure::extents;
 use crate::measure::kernel::Tracefs;
 use crate::workload::Needs;
 
@@ -89,8 +90,8 @@ fn one(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Refuses an image that is there if the engine cannot work on it.
-pub fn engine_on(rig: &Rig) -> std::result::Result<(), String> {
+/// Refuses an image that is there if the engine cannot do work of these needs on it.
+pub fn engine_on(rig: &Rig, needs: Needs) -> std::result::Result<(), String> {
     let options = EngineOptions::parse(&rig.all_options())?;
     let path = &rig.target.path;
     let metadata = path.metadata().map_err(|e| format!("{}: {e}", path.display()))?;
@@ -101,7 +102,12 @@ pub fn engine_on(rig: &Rig) -> std::result::Result<(), String> {
         return Err(format!("{} is in use: {who}", path.display()));
     }
     in_use(path)?;
-    memory(if options.memory { metadata.len() } else { 0 })
+    let free = extents::free_bytes(path).map_err(|e| e.to_string())?;
+    if needs.fill == 0 && needs.bytes > free {
+        let (there, needed) = (free >> 20, needs.bytes.div_ceil(1 << 20));
+        return Err(format!("{there} MiB are free in the image, and the work takes {needed} MiB at this scale"));
+    }
+    memory(if options.memory { stored(needs.in_image(metadata.len()), Some(&options)) } else { 0 })
 }
 
 fn fuse(root: bool) -> std::result::Result<(), String> {
@@ -149,9 +155,19 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     if bytes < 8 << 20 {
         return Err(format!("an image of {bytes} bytes is too small"));
     }
-    let copy = if EngineOptions::parse(&rig.all_options()).is_ok_and(|o| o.memory) { work } else { 0 };
-    memory(copy)?;
-    room(parent, work.saturating_add(rules.plan.stored).saturating_add(SLACK_BYTES))
+    let options = EngineOptions::parse(&rig.all_options()).ok().filter(|_| rig.target.kind == Kind::Engine);
+    let kept = stored(work, options.as_ref());
+    memory(if options.is_some_and(|o| o.memory) { kept } else { 0 })?;
+    room(parent, kept.saturating_add(rules.plan.stored).saturating_add(SLACK_BYTES))
+}
+
+/// Where data is dropped, metadata takes less than this part of it: an indirect block maps 1,024 blocks of 4 KiB, and
+/// what files need besides is little, unless they are small.
+const METADATA_PART: u64 = 128;
+
+/// Bytes that the host keeps of so many bytes of file data.
+fn stored(bytes: u64, options: Option<&EngineOptions>) -> u64 {
+    if options.is_some_and(|o| o.metadata_only) { bytes / METADATA_PART } else { bytes }
 }
 
 /// Servers lock the image that they serve.

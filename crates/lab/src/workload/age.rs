@@ -32,6 +32,8 @@ const ROOM_LEAST: u64 = 16 << 20;
 const LARGEST_PART: u64 = 16;
 /// What an inode's map holds without a block of its own, where blocks are mapped one by one.
 const DIRECT: u64 = 12;
+/// What is read at once of a whole file, in bytes.
+const READ_BYTES: u64 = 1 << 20;
 /// The phase that fills the image.
 const FILL: &str = "fill";
 
@@ -73,6 +75,9 @@ impl Workload for Age {
             .with("truncate", 20)
             .with("fsync_each", 16)
             .with("sync_bytes", 64 << 20)
+            .with("read_files_bytes", 0)
+            .with("random_reads", 0)
+            .with("random_read_bytes", 512)
     }
 
     fn needs(&self, p: &Parameters) -> Needs {
@@ -94,6 +99,7 @@ impl Workload for Age {
         range("step_bytes", 4096, 1 << 30)?;
         range("truncate", 0, 100)?;
         range("fsync_each", 0, 1 << 30)?;
+        range("random_read_bytes", 1, 1 << 30)?;
         if p.get("append") + p.get("overwrite") > 99 {
             return Err(Error::Usage(
                 "append and overwrite are per cent of what is written: below 100 together".into(),
@@ -110,17 +116,35 @@ impl Workload for Age {
         let image = Mutex::new(&CLASS, Image::prepare(context)?);
         context.phase(FILL, 1, |w, _| image.lock().fill(w))?;
         context.cold()?;
+        read(context, &image, 0)?;
         for half in 1..=2 * context.get("turnovers") {
-            context.phase(&phase_of(half), 1, |w, _| image.lock().turn(w, half))?;
+            context.phase(&phase_of("turn", half), 1, |w, _| image.lock().turn(w, half))?;
             context.cold()?;
+            read(context, &image, half)?;
         }
         Ok(())
     }
 }
 
-/// The name of the phase after which the image has turned over so many halves.
-pub fn phase_of(half: u64) -> String {
-    if half == 0 { FILL.to_owned() } else { format!("turn-{}.{}", half / 2, half % 2 * 5) }
+/// Reads what is in the image after so many halves, cold: whole files, then pieces of files. It changes nothing of what
+/// comes after.
+fn read(context: &mut Context<'_>, image: &Mutex<Image>, half: u64) -> Result<()> {
+    let (whole, pieces, bytes) =
+        (context.get("read_files_bytes"), context.get("random_reads"), context.get("random_read_bytes"));
+    if whole > 0 {
+        context.phase(&phase_of("read", half), 1, |w, _| image.lock().read_files(w, whole))?;
+        context.cold()?;
+    }
+    if pieces > 0 {
+        context.phase(&phase_of("random", half), 1, |w, _| image.lock().read_pieces(w, pieces, bytes))?;
+        context.cold()?;
+    }
+    Ok(())
+}
+
+/// The name of a phase at the time when the image has turned over so many halves.
+fn phase_of(what: &str, half: u64) -> String {
+    format!("{what}-{}.{}", half / 2, half % 2 * 5)
 }
 
 /// A file that nothing is being done to.
@@ -285,8 +309,8 @@ impl Image {
         w.sync_all()
     }
 
-    /// One of the files that grow gets its next piece. `removes`: others go if there is no room for it; else the piece is
-    /// as long as there is room.
+    /// One of the files that grow gets its next piece. `removes`: others go if there is no room for it; else the piece
+    /// is as long as there is room.
     fn step(&mut self, w: &mut Worker<'_>, removes: bool) -> Result<()> {
         let slot = self.rng.below(self.jobs.len() as u64) as usize;
         let mut job = match self.jobs[slot].take() {
@@ -395,6 +419,48 @@ impl Image {
             Some(job) => self.end(w, job).map(|()| true),
             None => Ok(false),
         }
+    }
+
+    /// Reads files from end to end, until so many bytes were read or each was.
+    fn read_files(&self, w: &mut Worker<'_>, bytes: u64) -> Result<()> {
+        let mut order: Vec<usize> = (0..self.files.len()).collect();
+        let mut read = 0;
+        while read < bytes && !order.is_empty() {
+            let next = w.rng.below(order.len() as u64) as usize;
+            let file = self.files[order.swap_remove(next)];
+            let node = w.open(&file.path())?;
+            let mut at = 0;
+            while at < file.size {
+                let piece = READ_BYTES.min(file.size - at);
+                w.read(&node, at, piece as usize)?;
+                at += piece;
+            }
+            w.close(node)?;
+            w.done(1);
+            read += file.size;
+        }
+        Ok(())
+    }
+
+    /// Reads so many pieces of so many bytes; each byte of the files is as likely as the others.
+    fn read_pieces(&self, w: &mut Worker<'_>, pieces: u64, bytes: u64) -> Result<()> {
+        let mut ends = Vec::with_capacity(self.files.len());
+        let mut total = 0;
+        for file in &self.files {
+            total += file.size;
+            ends.push(total);
+        }
+        for _ in 0..pieces {
+            let at = w.rng.below(total);
+            let nth = ends.partition_point(|end| *end <= at);
+            let Some(file) = self.files.get(nth) else { break };
+            let within = (at - (ends[nth] - file.size)) / bytes * bytes;
+            let node = w.open(&file.path())?;
+            w.read(&node, within, bytes as usize)?;
+            w.close(node)?;
+            w.done(1);
+        }
+        Ok(())
     }
 
     fn take_random(&mut self) -> File {

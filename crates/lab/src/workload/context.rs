@@ -54,6 +54,10 @@ pub trait Place {
     /// Makes the next reads come from the device: everything written is made durable, and what that takes is
     /// returned; every cache is emptied.
     fn cold(&mut self) -> Result<Settled>;
+    /// Hears of each phase that has ended.
+    fn ended(&mut self, phase: &Phase) {
+        let _ = phase;
+    }
     /// What is counted from the beginning on and can be told at any time, by the names in [`crate::measure::ALL`].
     fn counters(&self) -> Figures {
         Figures::new()
@@ -200,13 +204,15 @@ impl<'a> Context<'a> {
         let before = self.place.counters();
         let done = self.spawn(processes, self.timed, body)?;
         let measures = since(self.place.counters(), &before);
-        self.phases.push(Phase {
+        let phase = Phase {
             name: name.to_owned(),
             seconds: done.ns as f64 / 1e9,
             operations: done.operations,
             bytes: done.bytes,
             measures,
-        });
+        };
+        self.place.ended(&phase);
+        self.phases.push(phase);
         self.histograms.merge(done.histograms);
         Ok(())
     }

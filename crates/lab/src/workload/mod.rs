@@ -12,6 +12,7 @@
 mod age;
 mod context;
 mod copy_beside;
+mod ext3_2007;
 mod fio_mix;
 mod fsmark;
 mod kernel_tree;
@@ -35,7 +36,6 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::result::Trial;
 
-pub use age::phase_of as age_phase;
 pub(crate) use context::since;
 pub use context::{Context, Place, Settled, Space};
 
@@ -136,6 +136,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &random_read::RandomRead,
         &postmark::PostMark,
         &age::Age,
+        &ext3_2007::Ext32007,
         &replay::Replay,
     ]
 }

@@ -20,24 +20,31 @@ use crate::failure::{Failure, Result};
 ///
 /// The engine does it in this process, and the image stays for other work. After each half turnover the image is
 /// unmounted, a line says how it is laid out (see `extant lab layout`), and it is mounted anew. The same seed on copies
-/// of an image leaves the same image.
+/// of an image leaves the same image. Another workload than `age` can be done to an image, too.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   truncate -s 16G aged.img && mke2fs -t ext3 aged.img
   extant lab age aged.img --fill 90 --turnovers 4 --seed 1 --json aged.ndjson
   extant lab run random-read --image aged.img -t engine:/var/tmp/e.img
+  extant lab age set.img --workload ext3-2007 --scale 0.92 --option store=metadata
 
 Parameters of the workload `age`: extant lab list --parameters.
 Exit status: 0, 1 (usage; nothing was written), 8 (it failed), 130 (interrupted; the image is of no use).")]
 pub struct AgeArgs {
     /// Image file, without a partition table; it is changed
     pub image: PathBuf,
-    /// Per cent of its blocks that are in use, from 1 to 99
-    #[arg(long, value_name = "PERCENT", default_value_t = 90)]
-    pub fill: u64,
-    /// How often as many bytes are written anew as filled it
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub turnovers: u64,
+    /// Per cent of its blocks that are in use, from 1 to 99 [default: 90]
+    #[arg(long, value_name = "PERCENT")]
+    pub fill: Option<u64>,
+    /// How often as many bytes are written anew as filled it [default: 4]
+    #[arg(long, value_name = "N")]
+    pub turnovers: Option<u64>,
+    /// What is done to it; see `extant lab list`
+    #[arg(long, value_name = "WORKLOAD", default_value = "age")]
+    pub workload: String,
+    /// Size of the work; 1: as its source had it. `age` takes the image's size
+    #[arg(short, long, default_value_t = 1.0)]
+    pub scale: f64,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -57,18 +64,21 @@ pub struct AgeArgs {
 
 pub fn run(args: &AgeArgs) -> Result<()> {
     let stop = watch_signals()?;
-    let own = [format!("fill={}", args.fill), format!("turnovers={}", args.turnovers)];
+    let own = [("fill", args.fill), ("turnovers", args.turnovers)];
+    let own = own.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?)));
     let config = Config {
         image: args.image.clone(),
+        workload: args.workload.clone(),
+        scale: args.scale,
+        settings: own.chain(args.settings.clone()).collect(),
         options: args.options.clone(),
-        settings: own.into_iter().chain(args.settings.clone()).collect(),
         seed: args.seed,
     };
     let mut json = match &args.json {
         Some(path) => Some((File::create(path).map_err(|e| Failure::io(path, e))?, path)),
         None => None,
     };
-    let bar = progress(2 * args.turnovers + 1, args.quiet);
+    let bar = progress(args.quiet);
     let written = RefCell::new(Ok(()));
     let mut first = true;
     let mut at = |point: &Point| {
@@ -82,7 +92,6 @@ pub fn run(args: &AgeArgs) -> Result<()> {
                 None => Ok(()),
             }
         });
-        bar.inc(1);
         done.map_err(|e| {
             let message = e.message.clone();
             *written.borrow_mut() = Err(e);
@@ -95,7 +104,7 @@ pub fn run(args: &AgeArgs) -> Result<()> {
     result.map_err(|e| match e {
         extant_lab::Error::Interrupted => {
             let ended = failure(e, &args.image);
-            Failure { message: format!("interrupted: {} is half aged; make it anew", args.image.display()), ..ended }
+            Failure { message: format!("interrupted: {} is half done; make it anew", args.image.display()), ..ended }
         }
         e => failure(e, &args.image),
     })
@@ -104,7 +113,7 @@ pub fn run(args: &AgeArgs) -> Result<()> {
 fn header() -> Result<()> {
     writeln!(
         std::io::stdout(),
-        "{:>9} {:>10} {:>9} {:>10} {:>9} {:>9} {:>9} {:>10} {:>11}",
+        "{:>10} {:>10} {:>9} {:>10} {:>9} {:>9} {:>9} {:>10} {:>11} {:>10}",
         "PHASE",
         "MAP BLOCKS",
         "RUNS",
@@ -113,16 +122,18 @@ fn header() -> Result<()> {
         "MAX/GROUP",
         "DIRS/RUNS",
         "FRAGMENTS",
-        "FREE BLOCKS"
+        "FREE BLOCKS",
+        "DEVICE [s]"
     )?;
     Ok(())
 }
 
 fn line(point: &Point) -> Result<()> {
     let l = &point.layout;
+    let seconds = point.device.get("device_seconds").map_or_else(|| "-".to_owned(), |s| format!("{s:.3}"));
     writeln!(
         std::io::stdout(),
-        "{:>9} {:>10} {:>9} {:>10.3} {:>9} {:>9} {:>9} {:>10.2} {:>11}",
+        "{:>10} {:>10} {:>9} {:>10.3} {:>9} {:>9} {:>9} {:>10.2} {:>11} {seconds:>10}",
         point.phase,
         l.map_blocks,
         l.map_runs,
@@ -142,13 +153,13 @@ fn record(file: &mut File, point: &Point) -> std::io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-fn progress(parts: u64, quiet: bool) -> ProgressBar {
+fn progress(quiet: bool) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new(parts);
+    let bar = ProgressBar::new_spinner();
     bar.enable_steady_tick(Duration::from_millis(500));
-    match ProgressStyle::with_template("{bar:24} {pos}/{len} parts, {elapsed} ({eta} left)  {msg}") {
+    match ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }

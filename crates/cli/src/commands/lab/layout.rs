@@ -17,8 +17,8 @@ use crate::text::Output;
 
 /// Say where the blocks of an image lie that map its files, and how its free space is cut up
 ///
-/// A run is a maximal set of physically adjacent blocks. What a checker reads file by file jumps where the next block is
-/// not the one behind the last.
+/// A run is a maximal set of physically adjacent blocks. What a checker reads file by file jumps where the next block
+/// is not the one behind the last.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lab layout disk.img
