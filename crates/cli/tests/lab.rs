@@ -16,7 +16,9 @@ fn trials(dir: &str) -> Vec<serde_json::Value> {
 #[test]
 fn what_there_is() {
     let list = extant(&["lab", "list", "--parameters"]).ok();
-    for word in ["small-files", "reaim-disk", "kernel:IMAGE", "mb_policy", "bitmaps_per_transaction", "bytes=22528"] {
+    for word in
+        ["small-files", "reaim-disk", "kernel:IMAGE", "mb_policy", "bitmaps_per_transaction", "bytes=22528", "net-5ms"]
+    {
         assert!(list.contains(word), "{word}");
     }
     let help = extant(&["mount", "--help"]).ok();
@@ -39,6 +41,9 @@ fn refusals() {
     extant(&["lab", "run", "untar", "-t", &image, "-p", "mb_policy=x", "-o", &out]).fails(1, &["goal-first"]);
     extant(&["lab", "run", "untar", "-t", &mount, "-o", &out]).fails(1, &["frobnicate"]);
     extant(&["lab", "matrix", &image, "-o", &out]).fails(1, &["--against"]);
+    // Where it lies, and what is kept there, is no difference to judge.
+    let place = format!("{image},io=memory,device=hdd,store=metadata");
+    extant(&["lab", "matrix", &place, "-o", &out]).fails(1, &["--against"]);
     extant(&["lab", "rerun", &out]).fails(8, &["trials.ndjson"]);
     assert!(!Path::new(&out).exists());
 }

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use extant_block::device::{DeviceModel, Usage};
 use extant_lab::timing;
 use serde_json::{Value, json};
@@ -24,14 +25,14 @@ use crate::size;
   strace -f -y -o trace -e trace=pread64 e2fsck -fn disk.img
   extant lab replay-trace trace --device hdd-2007 --size 16G --only $PWD/disk.img
 
-Devices: hdd-2007, hdd, flash, net-5ms (docs/lab.md). Hints (fadvise64, readahead) are passed over: what they announce is
+Devices: extant lab list. Hints (fadvise64, readahead) are passed over: what they announce is
 read afterwards.
 Exit status: 0, 1 (usage, or a line that is neither of the two), 8 (the file cannot be read).")]
 pub struct ReplayTraceArgs {
     /// Trace
     pub file: PathBuf,
     /// Device that serves the requests
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", value_parser = PossibleValuesParser::new(DeviceModel::names()))]
     pub device: String,
     /// Size of the device that was recorded: what lies behind it is refused [default: what such devices have]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
