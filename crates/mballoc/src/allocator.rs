@@ -29,8 +29,8 @@ use crate::space::{Privilege, Space};
 use crate::stats::Counters;
 use crate::zones::SystemZones;
 use crate::{
-    Allocation, Error, Geometry, GroupStore, GroupSummary, InodePreallocation, Kind, MetaPolicy, Neighbour, Pointers, Policy,
-    Request, RequestFlags, Statistics,
+    Allocation, Error, Geometry, GroupStore, GroupSummary, InodePreallocation, Kind, MetaPolicy, Neighbour, Pointers,
+    Policy, Request, RequestFlags, Statistics,
 };
 
 /// Choices at mount.
@@ -176,9 +176,9 @@ fn lead_off(found: Extent, lead: &[PointerBlock]) -> (Led, Extent) {
     if found.len <= len {
         return (Vec::new(), found);
     }
-    let led = (found.start..).zip(lead).map(|(at, which)| {
-        (*which, Preallocation::new(found.group, at, 1, which.first.0, RangeSet::of(at, 1)))
-    });
+    let led = (found.start..)
+        .zip(lead)
+        .map(|(at, which)| (*which, Preallocation::new(found.group, at, 1, which.first.0, RangeSet::of(at, 1))));
     (led.collect(), Extent { start: found.start + len, len: found.len - len, ..found })
 }
 

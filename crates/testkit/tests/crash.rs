@@ -87,10 +87,8 @@ fn pointer_blocks_in_front_of_their_data() {
     const STATES: usize = 150;
     for name in ["ext3", "ext2"] {
         let image = image(name);
-        let options = MountOptions {
-            meta_policy: MetaPolicy::Inline,
-            ..options_for(&image, Clock::virtual_at(EPOCH_S))
-        };
+        let options =
+            MountOptions { meta_policy: MetaPolicy::Inline, ..options_for(&image, Clock::virtual_at(EPOCH_S)) };
         let recording = run_with(&image, options, number("EXTANT_CRASH_SEED", 6), 900, &|d| d);
         let what = Explore::spread(recording.device.write_log(), number("EXTANT_CRASH_STATES", STATES as u64) as usize);
         explore(&recording, &what).expect_clean(&recording);

@@ -201,11 +201,7 @@ pub(super) fn lookup<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len:
     Ok(Mapping { lblk: LogicalBlock(lblk), len, state })
 }
 
-pub(super) fn missing<S: MapStore>(
-    root: &MapRoot,
-    store: &S,
-    lblk: u32,
-) -> Result<(Vec<PointerBlock>, u64), S::Error> {
+pub(super) fn missing<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<(Vec<PointerBlock>, u64), S::Error> {
     let geometry = Geometry::new(store.block_size());
     let path = path_of::<S>(root, &geometry, lblk)?;
     let chain = Chain::find(root, store, path)?;

@@ -113,11 +113,7 @@ impl InodePreallocation {
     }
 
     /// Sets a block aside for a pointer block; returns what has to go.
-    pub(crate) fn add_pointer_block(
-        &self,
-        which: PointerBlock,
-        pa: Arc<Preallocation>,
-    ) -> Option<Arc<Preallocation>> {
+    pub(crate) fn add_pointer_block(&self, which: PointerBlock, pa: Arc<Preallocation>) -> Option<Arc<Preallocation>> {
         self.pointers.lock().insert(which, pa)
     }
 
