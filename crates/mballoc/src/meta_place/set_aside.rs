@@ -7,7 +7,7 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_ondisk::{BlockNr, GroupNr};
 
 use super::policy::Ahead;
-use super::{Area, MetaZones, PAGE, PAGE_FREE, Region, WINDOW};
+use super::{Area, MetaZones, PAGE, Region, WINDOW};
 use crate::allocator::Allocator;
 use crate::group::GroupInner;
 use crate::ranges::RangeSet;
@@ -15,8 +15,11 @@ use crate::search::Extent;
 use crate::space::Privilege;
 use crate::{Allocation, GroupStore, MetaRequest};
 
-/// An owner had more than one block of the region.
-const SEVERAL: u64 = 1 << 31;
+/// An owner's place in a region has so many bits: 128 groups of 2^19 blocks. Above them is how many blocks it has had,
+/// and above that its number.
+const PLACE_BITS: u32 = 28;
+/// An owner of so many blocks goes on in a window of its own.
+const MANY: u32 = 8;
 
 /// Areas that one request makes active at most: each may read a bitmap.
 const GROW_MAX: u32 = 16;
@@ -28,8 +31,6 @@ enum Fit {
     Window,
     /// The first block in a page of the home.
     Own,
-    /// The first block of a page that is nobody's and has several.
-    Fresh,
     /// The first block of a page that is nobody's.
     Unowned,
     /// The first block that no other owner goes on with.
@@ -38,10 +39,10 @@ enum Fit {
     Any,
 }
 
-/// For an owner that has had no block of the region, or one.
-const FOR_ONE: &[Fit] = &[Fit::Own, Fit::Fresh, Fit::Unowned, Fit::First, Fit::Any];
-/// For an owner that goes on.
-const FOR_SEVERAL: &[Fit] = &[Fit::Window, Fit::Own, Fit::Fresh, Fit::Unowned, Fit::First, Fit::Any];
+/// For an owner that has had no block of the region, or few: it takes what others left.
+const FOR_FEW: &[Fit] = &[Fit::Own, Fit::Unowned, Fit::First, Fit::Any];
+/// For an owner that has had many and goes on.
+const FOR_MANY: &[Fit] = &[Fit::Window, Fit::Own, Fit::Unowned, Fit::First, Fit::Any];
 /// Where zones have no pages.
 const PLAIN: &[Fit] = &[Fit::Any];
 
@@ -72,8 +73,6 @@ impl View<'_> {
     }
 
     fn find(&self, fit: Fit) -> Option<u32> {
-        // The page that is looked at, its first free block, and how many are free.
-        let (mut page, mut first, mut count) = (u32::MAX, 0, 0);
         for (start, len) in self.free.iter() {
             let (mut at, end) = (start, start + len);
             while at < end {
@@ -84,16 +83,6 @@ impl View<'_> {
                         whole && (owner == 0 || owner == self.home) && !self.taken(at)
                     }
                     Fit::Own => owner == self.home && !self.taken(at),
-                    Fit::Fresh => {
-                        if page != at / PAGE {
-                            (page, first, count) = (at / PAGE, at, 0);
-                        }
-                        count += window_end.min(end) - at;
-                        if owner == 0 && count >= PAGE_FREE {
-                            return Some(first);
-                        }
-                        false
-                    }
                     Fit::Unowned => owner == 0,
                     Fit::First => !self.taken(at),
                     Fit::Any => true,
@@ -113,25 +102,31 @@ impl Region {
         self.owners.get(owner as usize % self.owners.len().max(1))
     }
 
-    /// Where the owner goes on, as an index in the region.
-    fn next_of(&self, owner: u32) -> Option<u32> {
+    /// Where the owner goes on, as an index in the region, and how many blocks it has had, [`MANY`] at most.
+    fn next_of(&self, owner: u32) -> Option<(u32, u32)> {
         let slot = self.slot(owner)?.load(Ordering::Relaxed);
-        (slot != 0 && (slot >> 32) as u32 == owner).then_some((slot & (SEVERAL - 1)) as u32)
+        (slot != 0 && (slot >> 32) as u32 == owner).then(|| unpacked(slot))
     }
 
-    fn remember(&self, owner: u32, next: u32) {
-        let several = if self.next_of(owner).is_some() { SEVERAL } else { 0 };
+    fn remember(&self, owner: u32, next: u32, blocks: u32) {
+        let had = self.next_of(owner).map_or(0, |(_, had)| had).saturating_add(blocks).min(MANY);
         if let Some(slot) = self.slot(owner) {
-            slot.store(u64::from(owner) << 32 | several | u64::from(next) & (SEVERAL - 1), Ordering::Relaxed);
+            slot.store(u64::from(owner) << 32 | u64::from(had << PLACE_BITS | next), Ordering::Relaxed);
         }
     }
 
-    /// Windows in which other owners have had several blocks and go on.
+    /// Windows in which other owners of many blocks go on.
     fn windows_of_others(&self, owner: u32) -> Vec<u32> {
         let slots = self.owners.iter().map(|s| s.load(Ordering::Relaxed));
-        let going_on = slots.filter(|s| s & SEVERAL != 0 && (s >> 32) as u32 != owner);
-        going_on.map(|s| (s & (SEVERAL - 1)) as u32).filter(|n| n % WINDOW != 0).map(|n| n / WINDOW).collect()
+        let others = slots.filter(|s| (s >> 32) as u32 != owner).map(unpacked).filter(|(_, had)| *had >= MANY);
+        others.map(|(next, _)| next).filter(|next| next % WINDOW != 0).map(|next| next / WINDOW).collect()
     }
+}
+
+/// The place and the blocks that an owner has had.
+fn unpacked(slot: u64) -> (u32, u32) {
+    let low = slot as u32;
+    (low & ((1 << PLACE_BITS) - 1), low >> PLACE_BITS)
 }
 
 impl<S: GroupStore> Allocator<S> {
@@ -226,6 +221,16 @@ impl<S: GroupStore> Allocator<S> {
         Some((start, len))
     }
 
+    /// Data is about to be placed in a region. What lies in its zone since earlier mounts is looked at first: data is
+    /// chosen long before it is mapped, and would fill the zone that nobody has claimed yet.
+    pub(crate) fn look_before_data(&self, goal: Option<BlockNr>) {
+        let Some(zones) = &self.meta_zones else { return };
+        let group = goal.and_then(|goal| self.geometry.locate(goal)).map_or(GroupNr(0), |(group, _)| group);
+        if let Some((nr, region)) = zones.unseen(group) {
+            self.look_around(zones, nr, region);
+        }
+    }
+
     /// Serves a request for metadata from the zone where its policy keeps such.
     pub(crate) fn use_zone(&self, meta: &MetaRequest, len: u32, limit: u32) -> Result<Option<Allocation>, S::Error> {
         let Some(zones) = self.meta_zones.as_ref().filter(|z| z.zoning.roles.contains(&meta.role)) else {
@@ -316,7 +321,7 @@ impl<S: GroupStore> Allocator<S> {
             let start = fit(&view)?;
             let (s, l) = view.free.containing(start)?;
             let n = len.min(s + l - start);
-            region.remember(owner, view.base + start + n);
+            region.remember(owner, view.base + start + n, n);
             if let Some(page) = pages.get_mut((start / PAGE) as usize).filter(|page| **page == 0) {
                 *page = home;
             }
@@ -325,7 +330,7 @@ impl<S: GroupStore> Allocator<S> {
             Some(Extent { group, start, len: n })
         };
         // Where the owner goes on, or close behind what the block belongs to.
-        let hint = next.map(|index| (GroupNr(first + index / blocks), index % blocks));
+        let hint = next.map(|(index, _)| (GroupNr(first + index / blocks), index % blocks));
         let hint = hint.or_else(|| in_region(meta.parent?).map(|(group, index)| (group, index + 1)));
         if let Some((group, index)) = hint.filter(|h| h.0.0 < limit) {
             let close = if next.is_some() { 1 } else { WINDOW };
@@ -336,8 +341,8 @@ impl<S: GroupStore> Allocator<S> {
         }
         let fits = match next {
             _ if zones.zoning.owners == 0 => PLAIN,
-            None => FOR_ONE,
-            Some(_) => FOR_SEVERAL,
+            Some((_, had)) if had >= MANY => FOR_MANY,
+            _ => FOR_FEW,
         };
         for &fit in fits {
             let lowest = region.lowest.load(Ordering::Relaxed);

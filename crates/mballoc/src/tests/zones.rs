@@ -119,8 +119,9 @@ fn files_that_grow_together_do_not_interleave() {
             blocks.push(take(&a, &indirect(20 + i as u32, 100)));
         }
     }
+    // A file of few blocks takes what there is; from the eighth on it goes on in windows of its own.
     for blocks in &of {
-        assert!(breaks(blocks) <= 6, "{blocks:?}");
+        assert!(breaks(&blocks[8..]) <= 4, "{blocks:?}");
     }
     let mut all: Vec<u64> = of.concat();
     all.sort_unstable();
