@@ -46,7 +46,8 @@ fn explore_image(name: &str, seed: u64, ops: usize, states: usize, preen: bool) 
 
 fn explore_with(name: &str, seed: u64, ops: usize, states: usize, preen: bool, meta_policy: MetaPolicy) {
     let image = image(name);
-    let recording = run_with(&image, number("EXTANT_CRASH_SEED", seed), ops, meta_policy, &|d| d);
+    let options = MountOptions { meta_policy, ..options_for(&image, Clock::virtual_at(EPOCH_S)) };
+    let recording = run_with(&image, options, number("EXTANT_CRASH_SEED", seed), ops, &|d| d);
     let events = recording.device.write_log();
     let states = match number("EXTANT_CRASH_STATES", states as u64) as usize {
         0 => 6 * (events + 1),

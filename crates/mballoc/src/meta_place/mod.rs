@@ -33,8 +33,13 @@ pub struct Area {
     pub len: u32,
 }
 
-/// Blocks that an owner gets side by side, where as many are free: a multiple of this, and as many more.
+/// Blocks that an owner of several gets side by side, where as many are free.
 const WINDOW: u32 = 16;
+/// Blocks, counted from the group's first, that are for the metadata of inodes of the same group: what a checker needs
+/// at the same time lies together. As many as are read at once. A multiple of [`WINDOW`].
+pub(crate) const PAGE: u32 = 64;
+/// A page that is nobody's is taken for another group's inodes if so much of it is free, while there are such.
+const PAGE_FREE: u32 = PAGE / 4;
 
 /// Groups whose areas have one order.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_ondisk::{BlockNr, GroupNr};
 
 use super::policy::Ahead;
-use super::{Area, MetaZones, Region, WINDOW};
+use super::{Area, MetaZones, PAGE, PAGE_FREE, Region, WINDOW};
 use crate::allocator::Allocator;
 use crate::group::GroupInner;
 use crate::ranges::RangeSet;
@@ -21,54 +21,90 @@ const SEVERAL: u64 = 1 << 31;
 /// Areas that one request makes active at most: each may read a bitmap.
 const GROW_MAX: u32 = 16;
 
-/// Where in a zone a block may be taken.
+/// Where in a zone a block may be taken: the better places first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
-    /// The first block of a window of which nothing is used.
+    /// The first block of a window of which nothing is used, in a page that is the home's or nobody's.
     Window,
+    /// The first block in a page of the home.
+    Own,
+    /// The first block of a page that is nobody's and has several.
+    Fresh,
+    /// The first block of a page that is nobody's.
+    Unowned,
     /// The first block that no other owner goes on with.
     First,
     /// The first block.
     Any,
 }
 
-/// The owners of a region that others leave room.
-struct Windows {
+/// For an owner that has had no block of the region, or one.
+const FOR_ONE: &[Fit] = &[Fit::Own, Fit::Fresh, Fit::Unowned, Fit::First, Fit::Any];
+/// For an owner that goes on.
+const FOR_SEVERAL: &[Fit] = &[Fit::Window, Fit::Own, Fit::Fresh, Fit::Unowned, Fit::First, Fit::Any];
+/// Where zones have no pages.
+const PLAIN: &[Fit] = &[Fit::Any];
+
+/// The part of a zone that lies in one group, as it looks to one request.
+struct View<'a> {
+    free: &'a RangeSet,
+    /// The home of each page; 0 for none.
+    pages: &'a [u8],
     /// The index, in the region, of the group's first block.
     base: u32,
     /// Windows of other owners, by number.
-    others: Vec<u32>,
+    others: &'a [u32],
+    home: u8,
 }
 
-impl Windows {
+impl View<'_> {
     fn taken(&self, index: u32) -> bool {
         self.others.contains(&((self.base + index) / WINDOW))
     }
 
+    fn page(&self, index: u32) -> u8 {
+        self.pages.get((index / PAGE) as usize).copied().unwrap_or(0)
+    }
+
     /// The end of the window that `index` is in.
-    fn end(&self, index: u32) -> u32 {
+    fn window_end(&self, index: u32) -> u32 {
         index + WINDOW - (self.base + index) % WINDOW
     }
 
-    fn find(&self, free: &RangeSet, fit: Fit) -> Option<u32> {
-        free.iter().find_map(|(start, len)| {
+    fn find(&self, fit: Fit) -> Option<u32> {
+        // The page that is looked at, its first free block, and how many are free.
+        let (mut page, mut first, mut count) = (u32::MAX, 0, 0);
+        for (start, len) in self.free.iter() {
             let (mut at, end) = (start, start + len);
-            if fit == Fit::Window && !(self.base + at).is_multiple_of(WINDOW) {
-                at = self.end(at);
-            }
             while at < end {
+                let (owner, window_end) = (self.page(at), self.window_end(at));
                 let fits = match fit {
-                    Fit::Window => at + WINDOW <= end && !self.taken(at),
+                    Fit::Window => {
+                        let whole = (self.base + at).is_multiple_of(WINDOW) && window_end <= end;
+                        whole && (owner == 0 || owner == self.home) && !self.taken(at)
+                    }
+                    Fit::Own => owner == self.home && !self.taken(at),
+                    Fit::Fresh => {
+                        if page != at / PAGE {
+                            (page, first, count) = (at / PAGE, at, 0);
+                        }
+                        count += window_end.min(end) - at;
+                        if owner == 0 && count >= PAGE_FREE {
+                            return Some(first);
+                        }
+                        false
+                    }
+                    Fit::Unowned => owner == 0,
                     Fit::First => !self.taken(at),
                     Fit::Any => true,
                 };
                 if fits {
                     return Some(at);
                 }
-                at = self.end(at);
+                at = window_end;
             }
-            None
-        })
+        }
+        None
     }
 }
 
@@ -125,6 +161,7 @@ impl<S: GroupStore> Allocator<S> {
                 if inner.buddy.as_mut().is_some_and(|b| b.mark_used(start, len)) {
                     let fresh = inner.put_aside(start, len);
                     debug_assert!(fresh, "free blocks are not held");
+                    inner.leave_pages(start, len);
                     moved += len;
                 }
             }
@@ -262,41 +299,52 @@ impl<S: GroupStore> Allocator<S> {
         let (owner, blocks) = (meta.owner.0, self.geometry.blocks_per_group);
         let others = region.windows_of_others(owner);
         let next = region.next_of(owner);
-        let place = |index: u32| (GroupNr(first + index / blocks), index % blocks);
-        // Where the owner goes on, or close behind what the block belongs to.
-        let behind = |parent: BlockNr| {
-            let (group, index) = self.geometry.locate(parent)?;
-            zones.region(group).filter(|r| r.0 == nr).map(|_| (group, index + 1))
+        let in_region = |block: BlockNr| {
+            let (group, index) = self.geometry.locate(block)?;
+            zones.region(group).filter(|r| r.0 == nr).map(|_| (group, index))
         };
-        let hint = next.map(place).or_else(|| behind(meta.parent?));
-        let cut = |group: GroupNr, fit: &dyn Fn(&Windows, &RangeSet) -> Option<u32>| {
+        // Inodes of the same group are checked together.
+        let home = [meta.home, meta.data].into_iter().flatten().find_map(in_region);
+        let home = home.map_or(1, |(group, _)| (group.0 - first) as u8 + 1);
+        let cut = |group: GroupNr, fit: &dyn Fn(&View<'_>) -> Option<u32>| {
             let mut inner = self.lock_loaded(group, true).ok()?;
-            let windows = Windows { base: (group.0 - first) * blocks, others: others.clone() };
-            let free = inner.set_aside()?;
-            let start = fit(&windows, free)?;
-            let (s, l) = free.containing(start)?;
+            let (free, pages) = inner.zone()?;
+            if zones.zoning.owners > 0 && pages.is_empty() {
+                pages.resize(blocks.div_ceil(PAGE) as usize, 0);
+            }
+            let view = View { free, pages, base: (group.0 - first) * blocks, others: &others, home };
+            let start = fit(&view)?;
+            let (s, l) = view.free.containing(start)?;
             let n = len.min(s + l - start);
-            inner.take_aside(start, n);
+            region.remember(owner, view.base + start + n);
+            if let Some(page) = pages.get_mut((start / PAGE) as usize).filter(|page| **page == 0) {
+                *page = home;
+            }
+            free.remove(start, n);
             zones.removed(group, n);
-            region.remember(owner, windows.base + start + n);
             Some(Extent { group, start, len: n })
         };
+        // Where the owner goes on, or close behind what the block belongs to.
+        let hint = next.map(|index| (GroupNr(first + index / blocks), index % blocks));
+        let hint = hint.or_else(|| in_region(meta.parent?).map(|(group, index)| (group, index + 1)));
         if let Some((group, index)) = hint.filter(|h| h.0.0 < limit) {
             let close = if next.is_some() { 1 } else { WINDOW };
-            let here = |windows: &Windows, free: &RangeSet| {
-                free.next(index).filter(|&at| at - index < close && !windows.taken(at))
-            };
+            let here = |view: &View<'_>| view.free.next(index).filter(|&at| at - index < close && !view.taken(at));
             if let Some(found) = cut(group, &here) {
                 return Some(found);
             }
         }
-        let fits = if next.is_some() { &[Fit::Window, Fit::First, Fit::Any][..] } else { &[Fit::First, Fit::Any] };
+        let fits = match next {
+            _ if zones.zoning.owners == 0 => PLAIN,
+            None => FOR_ONE,
+            Some(_) => FOR_SEVERAL,
+        };
         for &fit in fits {
             let lowest = region.lowest.load(Ordering::Relaxed);
             let groups = region.active.load(Ordering::Relaxed).div_ceil(zones.zoning.per_group);
             for offset in lowest..groups.min(limit.saturating_sub(first)) {
                 let group = GroupNr(first + offset);
-                if let Some(found) = cut(group, &|windows, free| windows.find(free, fit)) {
+                if let Some(found) = cut(group, &|view| view.find(fit)) {
                     return Some(found);
                 }
                 if fit == Fit::Any {
