@@ -28,13 +28,12 @@ fn image(name: &str) -> CrashImage {
 }
 
 fn run(image: &CrashImage, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recording> {
-    run_with(image, seed, ops, MetaPolicy::default(), wrap)
+    run_with(image, options_for(image, Clock::virtual_at(EPOCH_S)), seed, ops, wrap)
 }
 
-fn run_with(image: &CrashImage, seed: u64, ops: usize, meta_policy: MetaPolicy, wrap: Wrap<'_>) -> Arc<Recording> {
+fn run_with(image: &CrashImage, options: MountOptions, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recording> {
     let dir = state_files();
     let base = image.build(dir.path()).unwrap_or_else(|e| panic!("{}: {e}", image.name));
-    let options = MountOptions { meta_policy, ..options_for(image, Clock::virtual_at(EPOCH_S)) };
     let recording =
         record(image, &base, seed, ops, options, wrap).unwrap_or_else(|e| panic!("{} seed {seed}: {e}", image.name));
     Arc::new(recording)
