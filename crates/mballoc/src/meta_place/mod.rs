@@ -17,13 +17,13 @@ pub mod policy;
 mod set_aside;
 
 use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use extant_ondisk::GroupNr;
+use extant_ondisk::{BlockNr, GroupNr};
 
 pub use policy::MetaPolicy;
 use policy::{Ahead, Place, Zoning};
 
 use crate::zones::SystemZones;
-use crate::{Geometry, GroupSummary};
+use crate::{Allocator, Geometry, GroupStore, GroupSummary};
 
 /// A range of one group, for metadata while it is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +166,18 @@ impl MetaZones {
 
     pub fn bytes(&self) -> usize {
         self.regions.len() * (size_of::<Region>() + self.zoning.owners * size_of::<AtomicU64>())
+    }
+}
+
+impl<S: GroupStore> Allocator<S> {
+    /// The area of a zone that `block` lies in, for a reader that wants its neighbours: first block and length. What is
+    /// in use there is metadata, or data that the area was lent to.
+    pub fn zone_around(&self, block: BlockNr) -> Option<(BlockNr, u32)> {
+        let zones = self.meta_zones.as_ref()?;
+        let (group, index) = self.geometry.locate(block)?;
+        let mut active = zones.active(&self.geometry, &self.zones, group);
+        let area = active.find(|area| (area.start..area.start + area.len).contains(&index))?;
+        Some((self.geometry.block(group, area.start), area.len))
     }
 }
 
