@@ -203,6 +203,6 @@ impl<S: GroupStore> Allocator<S> {
 /// At mount a region sets one block aside for so many that are free: four times what indirect blocks of full pointers
 /// would need.
 const FREE_PER_BLOCK_AHEAD: u64 = 256;
-/// Of so many blocks, one is taken for a map's at a guess, and no more: the guess is by the number of inodes, of which
-/// most may be small.
-const BLOCKS_PER_GUESS: u64 = 64;
+/// At mount no more than one of so many blocks is guessed to be a map's. The guess is by the number of inodes, of which
+/// most may be small; and a zone that reaches into data gathers single blocks wherever some of it is deleted.
+const BLOCKS_PER_GUESS: u64 = 256;
