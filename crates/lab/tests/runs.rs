@@ -221,3 +221,37 @@ fn a_run_can_begin_with_a_copy_of_an_image() {
     std::fs::write(&original, [1; 4096]).expect("no image");
     assert!(run::check(&c).expect_err("no file system").to_string().contains("worn.img"));
 }
+
+/// The modelled device's figures are those of the requests alone: the same in a file and in memory, in each round, and
+/// also when data is dropped.
+#[test]
+fn device_seconds_are_exact_for_one_process() {
+    let dir = tempfile::tempdir().expect("directory");
+    let targets = ["", ",io=memory", ",store=metadata", ",io=memory,store=metadata"];
+    let targets = targets.map(|how| format!("engine:{},device=hdd-2007{how}", dir.path().join("e.img").display()));
+    let mut c = config(dir.path(), "small-files", &targets);
+    (c.recorded, c.settings) = (Recorded::NONE, vec!["processes=1".into()]);
+    assert_eq!(go(&c).expect("runs").usable, 8);
+    let trials = trials(&c);
+    let of = |t: &Trial| {
+        let mut figures = extant_lab::figure::figures(t);
+        let dropped = |name: &str| name.contains("device_dropped");
+        figures.retain(|(name, _)| name.contains("device_") && !dropped(name));
+        figures
+    };
+    for t in &trials {
+        assert_eq!((of(t), &t.flaws), (of(&trials[0]), &Vec::new()), "{} {}", t.contestant.label, t.round);
+        let measures = &t.measures;
+        assert!(measures["device_seconds"] > 0.01 && measures["device_seeks"] > 0.0, "{measures:?}");
+        let parts: f64 = t.phases.iter().map(|p| p.measures.get("device_seconds").copied().unwrap_or_default()).sum();
+        assert!(parts > 0.0 && parts <= measures["device_seconds"], "{parts} of {measures:?}");
+        let bytes = measures.get("device_dropped_bytes").copied();
+        assert_eq!(bytes.is_some(), t.contestant.label.contains("store="), "{}", t.contestant.label);
+        assert!(bytes.is_none_or(|bytes| bytes > 1000.0), "{bytes:?}");
+    }
+    let mut several = config(&dir.path().join("several"), "small-files", &targets[..1]);
+    (several.recorded, several.settings, several.rounds) = (Recorded::NONE, vec!["processes=2".into()], 1);
+    assert_eq!(go(&several).expect("runs").usable, 1);
+    let flaws = &self::trials(&several)[0].flaws;
+    assert!(flaws.len() == 1 && flaws[0].contains("2 processes"), "{flaws:?}");
+}

@@ -20,6 +20,7 @@ use crate::group_choice::policy::{GroupChoice, Growth, Rules, Streams};
 use crate::in_transit::InTransit;
 use crate::meta_place::MetaZones;
 use crate::meta_place::policy::MetaPlace;
+use crate::prealloc::in_front::{lead_off, pointer_blocks};
 use crate::prealloc::locality::LocalityGroup;
 use crate::prealloc::normalize::{Normalized, Shape, fill, grow, normalize, place};
 use crate::prealloc::{Cut, Preallocation};
@@ -29,8 +30,8 @@ use crate::space::{Privilege, Space};
 use crate::stats::Counters;
 use crate::zones::SystemZones;
 use crate::{
-    Allocation, Error, Geometry, GroupStore, GroupSummary, InodePreallocation, Kind, MetaPolicy, Neighbour, Pointers,
-    Policy, Request, RequestFlags, Statistics,
+    Allocation, Error, Geometry, GroupStore, GroupSummary, InodePreallocation, Kind, MetaPolicy, Neighbour, Policy,
+    Request, RequestFlags, Statistics,
 };
 
 /// Choices at mount.
@@ -156,32 +157,6 @@ fn is_finished(request: &Request<'_>) -> bool {
     request.flags.contains(RequestFlags::CLOSED) && u64::from(logical.0) + u64::from(request.len) >= file_blocks
 }
 
-/// Blocks that wait for pointer blocks, each a preallocation of its own: they are needed one by one, and not all of them
-/// if another part of the file gets the same pointer block first.
-type Led = Vec<(PointerBlock, Arc<Preallocation>)>;
-
-/// The pointer blocks that are to lie in front of the data of this request.
-fn pointer_blocks(request: &Request<'_>) -> Vec<PointerBlock> {
-    match (request.kind, request.pointers) {
-        (Kind::Data { .. }, Some(Pointers { owner, blocks, .. })) => {
-            blocks.iter().copied().filter(|which| !owner.has_pointer_block(*which)).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// The first blocks of an extent for `lead`, and the rest, if there is one then; else all is the rest.
-fn lead_off(found: Extent, lead: &[PointerBlock]) -> (Led, Extent) {
-    let len = lead.len() as u32;
-    if found.len <= len {
-        return (Vec::new(), found);
-    }
-    let led = (found.start..)
-        .zip(lead)
-        .map(|(at, which)| (*which, Preallocation::new(found.group, at, 1, which.first.0, RangeSet::of(at, 1))));
-    (led.collect(), Extent { start: found.start + len, len: found.len - len, ..found })
-}
-
 /// What a data request becomes.
 enum Plan<'a> {
     /// Exactly what is asked.
@@ -304,12 +279,6 @@ impl<S: GroupStore> Allocator<S> {
     /// Whether [`Allocator::choose_with`] may choose more.
     pub fn puts_together(&self) -> bool {
         self.rules.together
-    }
-
-    /// Whether the policy wants to know of pointer blocks with the data that they map ([`Request::pointers`]): it takes
-    /// both together, the pointer blocks in front.
-    pub fn puts_pointers_in_front(&self) -> bool {
-        self.meta.in_front()
     }
 
     /// The same, and up to `more` blocks behind those of the request: for small files that are written after this one
@@ -630,7 +599,7 @@ impl<S: GroupStore> Allocator<S> {
         &self.locality[shard_index() % self.locality.len()]
     }
 
-    fn usable(&self, pa: &Preallocation, limit: u32) -> bool {
+    pub(crate) fn usable(&self, pa: &Preallocation, limit: u32) -> bool {
         pa.group.0 < limit && self.group_ref(pa.group).is_some_and(|g| !g.has(BAD))
     }
 
@@ -695,20 +664,8 @@ impl<S: GroupStore> Allocator<S> {
         self.settle_cut(request, &pa, cut, lead).map(Some)
     }
 
-    /// A pointer block out of what was set aside for it in front of its data.
-    fn use_pointer_block(&self, request: &Request<'_>, limit: u32) -> Result<Option<Allocation>, S::Error> {
-        let Some(Pointers { owner, blocks: &[which], .. }) = request.pointers else { return Ok(None) };
-        self.in_transit.begin(1);
-        let Some((pa, cut)) = owner.cut_pointer_block(which, |pa| self.usable(pa, limit)) else {
-            self.in_transit.end(1);
-            return Ok(None);
-        };
-        self.counters.inode_pa_hits.inc();
-        self.settle_cut(request, &pa, cut, &[]).map(Some)
-    }
-
     /// The blocks of `cut`, the first of them for `lead`.
-    fn settle_cut(
+    pub(crate) fn settle_cut(
         &self,
         request: &Request<'_>,
         pa: &Arc<Preallocation>,
@@ -717,17 +674,10 @@ impl<S: GroupStore> Allocator<S> {
     ) -> Result<Allocation, S::Error> {
         self.counters.pa_spent.add(u64::from(cut.len));
         let extent = Extent { group: pa.group, start: cut.start, len: cut.len };
-        let (led, part) = lead_off(extent, lead);
-        let got = self.settle(extent, part, led.iter().map(|(_, pa)| pa), cut.last.then_some(pa))?;
-        self.keep_for_pointers(request, led);
+        let (in_front, part) = lead_off(extent, lead);
+        let got = self.settle(extent, part, in_front.iter().map(|(_, pa)| pa), cut.last.then_some(pa))?;
+        self.keep_in_front(request, in_front);
         Ok(got)
-    }
-
-    fn keep_for_pointers(&self, request: &Request<'_>, led: Led) {
-        let Some(pointers) = request.pointers else { return };
-        for (which, pa) in led {
-            self.discard_list(pointers.owner.add_pointer_block(which, pa));
-        }
     }
 
     /// Splits what was found into what is for `lead`, the part to hand out and a preallocation.
@@ -739,7 +689,7 @@ impl<S: GroupStore> Allocator<S> {
         len: u32,
         lead: &[PointerBlock],
     ) -> Result<Allocation, S::Error> {
-        let (led, found) = lead_off(whole, lead);
+        let (in_front, found) = lead_off(whole, lead);
         let logical = match request.kind {
             Kind::Data { logical, .. } => logical.0,
             Kind::Metadata(_) => 0,
@@ -763,8 +713,8 @@ impl<S: GroupStore> Allocator<S> {
             rest.remove(part.start, part.len);
             Preallocation::new(found.group, found.start, found.len, first_logical, rest)
         });
-        let got = self.settle(whole, part, pa.iter().chain(led.iter().map(|(_, pa)| pa)), None)?;
-        self.keep_for_pointers(request, led);
+        let got = self.settle(whole, part, pa.iter().chain(in_front.iter().map(|(_, pa)| pa)), None)?;
+        self.keep_in_front(request, in_front);
         let Some(pa) = pa else { return Ok(got) };
         let block = self.geometry.block(pa.group, pa.start).0;
         let gone = match plan {
@@ -792,7 +742,7 @@ impl<S: GroupStore> Allocator<S> {
         Ok(got)
     }
 
-    fn discard_list(&self, list: impl IntoIterator<Item = Arc<Preallocation>>) {
+    pub(crate) fn discard_list(&self, list: impl IntoIterator<Item = Arc<Preallocation>>) {
         for pa in list {
             self.discard(&pa);
         }

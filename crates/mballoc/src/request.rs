@@ -1,4 +1,5 @@
-//! What a caller asks for and what it gets: [`Request`], [`Kind`], [`MetaRequest`], [`Pointers`], [`RequestFlags`], [`Allocation`].
+//! What a caller asks for and what it gets: [`Request`], [`Kind`], [`MetaRequest`], [`Pointers`], [`RequestFlags`],
+//! [`Allocation`].
 //!
 //! # Locking
 //! None.

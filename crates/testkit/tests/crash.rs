@@ -40,8 +40,13 @@ fn run_with(image: &CrashImage, options: MountOptions, seed: u64, ops: usize, wr
 }
 
 fn explore_image(name: &str, seed: u64, ops: usize, states: usize, preen: bool) {
+    explore_with(name, seed, ops, states, preen, MetaPolicy::default());
+}
+
+fn explore_with(name: &str, seed: u64, ops: usize, states: usize, preen: bool, meta_policy: MetaPolicy) {
     let image = image(name);
-    let recording = run(&image, number("EXTANT_CRASH_SEED", seed), ops, &|d| d);
+    let options = MountOptions { meta_policy, ..options_for(&image, Clock::virtual_at(EPOCH_S)) };
+    let recording = run_with(&image, options, number("EXTANT_CRASH_SEED", seed), ops, &|d| d);
     let events = recording.device.write_log();
     let states = match number("EXTANT_CRASH_STATES", states as u64) as usize {
         0 => 6 * (events + 1),
@@ -76,20 +81,6 @@ fn explore_image(name: &str, seed: u64, ops: usize, states: usize, preen: bool) 
     }
 }
 
-/// Each pointer block in front of its data: chosen before the data is written, marked after it.
-#[test]
-fn pointer_blocks_in_front_of_their_data() {
-    const STATES: usize = 150;
-    for name in ["ext3", "ext2"] {
-        let image = image(name);
-        let options =
-            MountOptions { meta_policy: MetaPolicy::Inline, ..options_for(&image, Clock::virtual_at(EPOCH_S)) };
-        let recording = run_with(&image, options, number("EXTANT_CRASH_SEED", 6), 900, &|d| d);
-        let what = Explore::spread(recording.device.write_log(), number("EXTANT_CRASH_STATES", STATES as u64) as usize);
-        explore(&recording, &what).expect_clean(&recording);
-    }
-}
-
 #[test]
 fn ext4() {
     explore_image("ext4", 1, OPS, STATES, true);
@@ -114,6 +105,19 @@ fn ext2() {
 #[test]
 fn ext4_without_journal() {
     explore_image("ext4-nojournal", 4, OPS, STATES, true);
+}
+
+/// Metadata lies in zones, or in front of its data; what is recovered is mounted without.
+#[test]
+fn metadata_where_other_policies_put_it() {
+    for (name, seed, policy) in [
+        ("ext3", 21, MetaPolicy::Metacluster),
+        ("ext2", 22, MetaPolicy::Zones),
+        ("ext4-1k", 23, MetaPolicy::ZonesAll),
+        ("ext3", 3, MetaPolicy::Inline),
+    ] {
+        explore_with(name, seed, OPS, STATES / 5, true, policy);
+    }
 }
 
 /// With `journal=none`, `e2fsck -fy` mends every state and what was acknowledged is there. That `-p` is not always

@@ -7,14 +7,18 @@
 //! # Locking
 //! None.
 
+mod page_cache;
+#[cfg(test)]
+mod tests;
 mod trace;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use extant_block::device::{DeviceModel, Engine, FileDevice, OpenOptions, TimedDevice, Timer, Usage};
+use extant_block::device::{Arrival, DeviceModel, Engine, FileDevice, OpenOptions, TimedDevice, Timer, Usage};
 use extant_block::{BioOp, BlockDevice};
 
+use page_cache::PageCache;
 pub use trace::{Request, Trace};
 
 use crate::error::{Error, Result};
@@ -59,6 +63,7 @@ pub fn replay(path: &Path, only: Option<&str>, model: DeviceModel, size: Option<
 pub fn replay_on(trace: &Trace, model: DeviceModel, size: Option<u64>) -> Result<Usage> {
     let size = size.unwrap_or(model.capacity());
     let mut timer = Timer::new(model, size);
+    let mut memory = PageCache::default();
     for request in &trace.requests {
         if request.offset.checked_add(request.len).is_none_or(|end| end > size) {
             return Err(Error::Usage(format!(
@@ -70,6 +75,11 @@ pub fn replay_on(trace: &Trace, model: DeviceModel, size: Option<u64>) -> Result
             timer.flush();
         }
         match request.op {
+            // A call of a program, and not a request of the host's driver.
+            BioOp::Read if request.arrival == Arrival::ReadAhead => {
+                let parts = memory.read(request.offset, request.len);
+                parts.into_iter().for_each(|(offset, len)| timer.read(offset, len, request.arrival));
+            }
             BioOp::Read => timer.read(request.offset, request.len, request.arrival),
             BioOp::Write | BioOp::WriteZeroes => timer.write(request.offset, request.len, request.arrival),
             BioOp::Flush => timer.flush(),

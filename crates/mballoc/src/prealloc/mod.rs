@@ -11,6 +11,7 @@
 //! A preallocation has its own lock ([`crate::lock::PREALLOCATION`]), taken under its owner's list lock or under none;
 //! never under a group's.
 
+pub(crate) mod in_front;
 pub mod inode;
 pub mod locality;
 pub mod normalize;

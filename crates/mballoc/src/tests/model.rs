@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
-use extant_ondisk::{BlockNr, GroupNr};
+use extant_ondisk::indirect::PointerBlock;
+use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
 use crate::{Allocation, Allocator, Error, Geometry, GroupStore, GroupSummary, Options};
 
@@ -37,6 +38,13 @@ pub enum Block {
     Pending,
     /// Free on disk according to a broken bitmap, but metadata.
     Zone,
+}
+
+/// `count` pointer blocks that a file has none of, for arrays of 64 pointers, and where the array of `logical` ends.
+pub fn pointer_blocks(logical: u32, count: usize) -> (Vec<PointerBlock>, u64) {
+    let first = |level: usize| LogicalBlock(logical >> (6 * level) << (6 * level));
+    let blocks = (1..=count).rev().map(|level| PointerBlock { first: first(level), level: level as u8 });
+    (blocks.collect(), u64::from(first(1).0) + 64)
 }
 
 pub struct ModelStore {

@@ -12,7 +12,8 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use super::model::*;
 use crate::{
-    Allocator, InodePreallocation, Kind, MetaPolicy, MetaRequest, MetaRole, Options, Policy, Request, RequestFlags,
+    Allocator, InodePreallocation, Kind, MetaPolicy, MetaRequest, MetaRole, Options, Pointers, Policy, Request,
+    RequestFlags,
 };
 
 fn run(policy: Policy, meta_policy: MetaPolicy, bpg: u32, rounds: u32, fill: bool, slow: bool) {
@@ -75,6 +76,10 @@ fn work(a: &Allocator<ModelStore>, store: &ModelStore, seed: u64, rounds: u32, f
                 if let Kind::Data { reserved, .. } = &mut r.kind {
                     *reserved = promised;
                 }
+                let (blocks, end) = pointer_blocks(logical, rng.below(4) as usize);
+                if a.puts_pointers_in_front() && rng.one_in(2) {
+                    r.pointers = Some(Pointers { owner, blocks: &blocks, end });
+                }
                 let got = a.allocate(&mut Txn::default(), &r);
                 if promised {
                     let left = len - got.as_ref().map_or(0, |x| x.len);
@@ -90,7 +95,12 @@ fn work(a: &Allocator<ModelStore>, store: &ModelStore, seed: u64, rounds: u32, f
             6 => {
                 let role = MetaRole::ALL[rng.below(5) as usize];
                 let meta = MetaRequest { home: goal, ..of_owner(role, owner.ino().0) };
-                let r = Request { flags: RequestFlags::USE_RESERVED, ..Request::meta(meta, len) };
+                let mut r = Request { flags: RequestFlags::USE_RESERVED, ..Request::meta(meta, len) };
+                let (blocks, end) = pointer_blocks(logical, 1);
+                if rng.one_in(2) {
+                    r.len = 1;
+                    r.pointers = Some(Pointers { owner, blocks: &blocks, end });
+                }
                 match a.allocate(&mut Txn::default(), &r) {
                     Ok(x) => mine.push(extent(x)),
                     Err(e) => assert!(e.no_space(), "{e:?}"),

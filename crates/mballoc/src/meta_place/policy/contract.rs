@@ -8,7 +8,7 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use super::MetaPolicy;
 use crate::tests::model::*;
-use crate::{Allocator, Geometry, InodePreallocation, MetaRequest, MetaRole, Options, Request};
+use crate::{Allocator, Geometry, InodePreallocation, MetaRequest, MetaRole, Options, Pointers, Request};
 
 #[test]
 fn names_are_found_and_in_the_table() {
@@ -74,13 +74,25 @@ fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, r
                     a.allocate(&mut Txn::default(), &Request::meta(random_meta(&mut rng, geometry.blocks_count), 1))
                 }
                 4 => a.allocate(&mut Txn::default(), &Request::meta(random_meta(&mut rng, geometry.blocks_count), len)),
-                5..=9 if fills => {
+                5..=8 if fills => {
                     let i = rng.below(6) as usize;
                     let at = written[i];
                     written[i] += len;
                     let goal = Some(BlockNr(rng.below(geometry.blocks_count)));
-                    let r = Request::data(&owners[i], goal, LogicalBlock(at), len, u64::from(at + len));
+                    let mut r = Request::data(&owners[i], goal, LogicalBlock(at), len, u64::from(at + len));
+                    let (blocks, end) = pointer_blocks(at, rng.below(4) as usize);
+                    r.pointers = Some(Pointers { owner: &owners[i], blocks: &blocks, end });
+                    r.pointers = r.pointers.filter(|_| a.puts_pointers_in_front());
                     a.allocate(&mut Txn::default(), &r)
+                }
+                9 => {
+                    // Data that was mapped with its pointer blocks, or was not.
+                    let i = rng.below(6) as usize;
+                    let (blocks, _) = pointer_blocks(written[i].saturating_sub(len), 3);
+                    let blocks = &blocks[rng.below(3) as usize..][..1];
+                    let r = Request::meta(random_meta(&mut rng, geometry.blocks_count), 1);
+                    let pointers = Some(Pointers { owner: &owners[i], blocks, end: 0 });
+                    a.allocate(&mut Txn::default(), &Request { pointers, ..r })
                 }
                 10 if rng.one_in(20) => {
                     a.drop_unused_buddies(20_000);

@@ -3,7 +3,7 @@
 //! | name | idea | Linux | judged by |
 //! |---|---|---|---|
 //! | `vanilla` | beside the block that points to it, else beside its data | all | none yet |
-//! | `inline` | each pointer block in front of the data that it maps | ext3 without delayed allocation | none yet |
+//! | `inline` | each indirect block in front of the data that it maps | ext3 without delayed allocation | none yet |
 //! | `metacluster` | a 128th of each group, in its middle, for indirect blocks | Abhishek Rai's patch of 2007, never merged | none yet |
 //! | `metacluster-begin` | the same at the group's beginning | the same | none yet |
 //! | `metacluster-end` | the same at the group's end | the same | none yet |
@@ -32,7 +32,7 @@ extant_base::policies! {
     /// The policies.
     pub enum MetaPolicy: "meta_policy", "where metadata blocks lie", default Vanilla {
         Vanilla = "vanilla", "beside the block that points to them, else beside their data (Linux)";
-        Inline = "inline", "each pointer block in front of the data that it maps (ext3 in 2007)";
+        Inline = "inline", "each indirect block in front of the data that it maps (ext3 in 2007)";
         Metacluster = "metacluster", "indirect blocks in a 128th of each group, in its middle (Abhishek Rai's patch of 2007)";
         MetaclusterBegin = "metacluster-begin", "the same at the group's beginning";
         MetaclusterEnd = "metacluster-end", "the same at the group's end";

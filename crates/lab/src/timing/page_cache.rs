@@ -1,0 +1,50 @@
+//! [`PageCache`]: what a program has read is in the host's memory, and reading it again takes no request.
+//!
+//! e2fsck reads nearly every block of an inode table twice, once with its neighbours and once by itself. Nothing leaves
+//! the cache: what a check reads of a disk of 400 GB is 6.5 GB, and the machine of the mail of 2007 had 8.
+//!
+//! # Locking
+//! None.
+
+use std::collections::HashMap;
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
+/// The pages that are in memory: a bit each, 64 to an entry.
+#[derive(Debug, Default)]
+pub(super) struct PageCache(HashMap<u64, u64>);
+
+impl PageCache {
+    /// The parts of a read that come from the device, as offset and length in whole pages; they are in memory then.
+    pub(super) fn read(&mut self, offset: u64, len: u64) -> Vec<(u64, u64)> {
+        let mut parts: Vec<(u64, u64)> = Vec::new();
+        for page in offset / PAGE..(offset + len).div_ceil(PAGE) {
+            let (word, bit) = (self.0.entry(page / 64).or_default(), 1 << (page % 64));
+            if *word & bit != 0 {
+                continue;
+            }
+            *word |= bit;
+            match parts.last_mut() {
+                Some((start, len)) if *start + *len == page * PAGE => *len += PAGE,
+                _ => parts.push((page * PAGE, PAGE)),
+            }
+        }
+        parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_comes_from_the_device_once() {
+        let mut cache = PageCache::default();
+        assert_eq!(cache.read(5000, 100), [(4096, 4096)]);
+        assert_eq!(cache.read(4096, 4096), []);
+        assert_eq!(cache.read(0, 16384), [(0, 4096), (8192, 8192)]);
+        assert_eq!(cache.read(1 << 40, 0), []);
+        assert_eq!(cache.read(63 * PAGE, 2 * PAGE), [(63 * PAGE, 2 * PAGE)]);
+    }
+}

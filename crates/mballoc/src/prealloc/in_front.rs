@@ -1,0 +1,70 @@
+//! Blocks that wait for pointer blocks, in front of the data that these will map: taken out of one run with that data,
+//! and used when the data is mapped.
+//!
+//! Each is a preallocation of its own: they are needed one by one, and not all of them if another part of the file gets
+//! the same pointer block first. Nothing is claimed for them, so a full disk takes them back like other preallocations.
+//!
+//! # Locking
+//! As for preallocations.
+
+use std::sync::Arc;
+
+use extant_ondisk::indirect::PointerBlock;
+
+use super::Preallocation;
+use crate::allocator::Allocator;
+use crate::ranges::RangeSet;
+use crate::search::Extent;
+use crate::{Allocation, GroupStore, Kind, Pointers, Request};
+
+/// The preallocations of some pointer blocks.
+pub(crate) type InFront = Vec<(PointerBlock, Arc<Preallocation>)>;
+
+/// The pointer blocks that are to lie in front of the data of this request, and for which no block waits yet.
+pub(crate) fn pointer_blocks(request: &Request<'_>) -> Vec<PointerBlock> {
+    match (request.kind, request.pointers) {
+        (Kind::Data { .. }, Some(Pointers { owner, blocks, .. })) => {
+            blocks.iter().copied().filter(|which| !owner.has_pointer_block(*which)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Splits an extent into blocks for `lead` and the data behind them. Where that would leave no data, all of it is data.
+pub(crate) fn lead_off(found: Extent, lead: &[PointerBlock]) -> (InFront, Extent) {
+    let len = lead.len() as u32;
+    if found.len <= len {
+        return (Vec::new(), found);
+    }
+    let in_front = (found.start..)
+        .zip(lead)
+        .map(|(at, which)| (*which, Preallocation::new(found.group, at, 1, which.first.0, RangeSet::of(at, 1))));
+    (in_front.collect(), Extent { start: found.start + len, len: found.len - len, ..found })
+}
+
+impl<S: GroupStore> Allocator<S> {
+    /// Whether the policy wants to know of pointer blocks with the data that they map ([`Request::pointers`]): it takes
+    /// both together, the pointer blocks in front.
+    pub fn puts_pointers_in_front(&self) -> bool {
+        self.meta.in_front()
+    }
+
+    /// The block that waits for the pointer block of this request.
+    pub(crate) fn use_pointer_block(&self, request: &Request<'_>, limit: u32) -> Result<Option<Allocation>, S::Error> {
+        let Some(Pointers { owner, blocks: &[which], .. }) = request.pointers else { return Ok(None) };
+        self.in_transit.begin(1);
+        let Some((pa, cut)) = owner.cut_pointer_block(which, |pa| self.usable(pa, limit)) else {
+            self.in_transit.end(1);
+            return Ok(None);
+        };
+        self.counters.inode_pa_hits.inc();
+        self.settle_cut(request, &pa, cut, &[]).map(Some)
+    }
+
+    pub(crate) fn keep_in_front(&self, request: &Request<'_>, in_front: InFront) {
+        let Some(pointers) = request.pointers else { return };
+        for (which, pa) in in_front {
+            self.discard_list(pointers.owner.add_pointer_block(which, pa));
+        }
+    }
+}
