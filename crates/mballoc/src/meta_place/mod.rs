@@ -70,7 +70,7 @@ pub struct MetaZones {
 
 impl MetaZones {
     pub fn new(zoning: &'static Zoning, geometry: &Geometry, groups: &[GroupSummary]) -> MetaZones {
-        let area_len = (geometry.blocks_per_group.min(geometry.blocks_count as u32) / zoning.share).max(1);
+        let area_len = (geometry.blocks_in_group(GroupNr(0)) / zoning.share).max(1);
         let regions = groups.chunks(zoning.region_groups as usize).zip((0u32..).step_by(zoning.region_groups as usize));
         let regions = regions.map(|(groups, first)| {
             let most = groups.len() as u32 * zoning.per_group;

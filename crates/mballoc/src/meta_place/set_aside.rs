@@ -332,7 +332,9 @@ impl<S: GroupStore> Allocator<S> {
         // Where the owner goes on, or close behind what the block belongs to.
         let hint = next.map(|(index, _)| (GroupNr(first + index / blocks), index % blocks));
         let hint = hint.or_else(|| in_region(meta.parent?).map(|(group, index)| (group, index + 1)));
-        if let Some((group, index)) = hint.filter(|h| h.0.0 < limit) {
+        let groups = region.active.load(Ordering::Relaxed).div_ceil(zones.zoning.per_group);
+        let end = limit.min(first + groups);
+        if let Some((group, index)) = hint.filter(|(group, _)| group.0 < end) {
             let close = if next.is_some() { 1 } else { WINDOW };
             let here = |view: &View<'_>| view.free.next(index).filter(|&at| at - index < close && !view.taken(at));
             if let Some(found) = cut(group, &here) {
@@ -346,8 +348,7 @@ impl<S: GroupStore> Allocator<S> {
         };
         for &fit in fits {
             let lowest = region.lowest.load(Ordering::Relaxed);
-            let groups = region.active.load(Ordering::Relaxed).div_ceil(zones.zoning.per_group);
-            for offset in lowest..groups.min(limit.saturating_sub(first)) {
+            for offset in lowest..end.saturating_sub(first) {
                 let group = GroupNr(first + offset);
                 if let Some(found) = cut(group, &|view| view.find(fit)) {
                     return Some(found);
