@@ -16,7 +16,9 @@ fn trials(dir: &str) -> Vec<serde_json::Value> {
 #[test]
 fn what_there_is() {
     let list = extant(&["lab", "list", "--parameters"]).ok();
-    for word in ["small-files", "reaim-disk", "kernel:IMAGE", "mb_policy", "bitmaps_per_transaction", "bytes=22528"] {
+    for word in
+        ["small-files", "reaim-disk", "kernel:IMAGE", "mb_policy", "bitmaps_per_transaction", "bytes=22528", "net-5ms"]
+    {
         assert!(list.contains(word), "{word}");
     }
     let help = extant(&["mount", "--help"]).ok();
@@ -39,6 +41,9 @@ fn refusals() {
     extant(&["lab", "run", "untar", "-t", &image, "-p", "mb_policy=x", "-o", &out]).fails(1, &["goal-first"]);
     extant(&["lab", "run", "untar", "-t", &mount, "-o", &out]).fails(1, &["frobnicate"]);
     extant(&["lab", "matrix", &image, "-o", &out]).fails(1, &["--against"]);
+    // Where it lies, and what is kept there, is no difference to judge.
+    let place = format!("{image},io=memory,device=hdd,store=metadata");
+    extant(&["lab", "matrix", &place, "-o", &out]).fails(1, &["--against"]);
     extant(&["lab", "rerun", &out]).fails(8, &["trials.ndjson"]);
     assert!(!Path::new(&out).exists());
 }
@@ -572,4 +577,45 @@ fn runs_before_and_after() {
     std::fs::write(&file, format!("{text}{text}")).expect("results");
     let place = format!("{}:4: round 0 of \"engine:my image, #1.img\" in untar is in line 1 already", file.display());
     extant(&["lab", "report", &after[0]]).fails(8, &[&place]);
+}
+
+/// The same check in two programs: what e2fsck reads is served in the order in which it read it.
+#[test]
+fn checks_and_recorded_requests_are_timed_on_modelled_devices() {
+    let dir = Dir::new();
+    let image = dir.text("e.img");
+    let made = std::process::Command::new("mke2fs").args(["-q", "-F", "-t", "ext3", &image, "64M"]).status();
+    assert!(made.expect("mke2fs").success());
+    let json = |args: &[&str]| -> serde_json::Value {
+        serde_json::from_slice(&extant(&[&["lab"], args, &["--json"]].concat()).ok().into_bytes()).expect("JSON")
+    };
+    let check = ["check-time", &image, "-d", "hdd-2007"];
+    let ours = json(&check);
+    assert_eq!(json(&check), ours, "exact");
+    assert!(ours["extant"]["device_seconds"].as_f64().is_some_and(|s| s > 0.01 && s < 10.0), "{ours}");
+    let words = extant(&[&["lab"], &check[..]].concat()).ok();
+    assert!(words.starts_with("extant: hdd-2007: ") && words.contains(" seeks, "), "{words}");
+    let trace = dir.text("trace");
+    let strace = std::process::Command::new("strace")
+        .args(["-f", "-y", "-o", &trace, "-e", "trace=pread64", "e2fsck", "-fn", &image])
+        .output();
+    if strace.is_ok_and(|out| out.status.success()) {
+        let both = json(&[&check[..], &["--e2fsck"]].concat());
+        assert_eq!(both["extant"], ours["extant"]);
+        let whole = std::fs::canonicalize(&image).expect("there").display().to_string();
+        let replay = ["replay-trace", &trace, "-d", "hdd-2007", "--size", "64M", "--only", &whole];
+        assert_eq!(json(&replay), both["e2fsck"]);
+        extant(&["lab", "replay-trace", &trace, "-d", "flash"]).fails(1, &["trace:", "--only", &whole]);
+        extant(&["lab", "replay-trace", &trace, "-d", "flash", "--size", "1M", "--only", &whole])
+            .fails(1, &["behind the end of the device", "--size"]);
+    } else {
+        eprintln!("skipped: needs strace");
+    }
+    extant(&["lab", "check-time", &image, "-d", "tape"]).fails(1, &["tape", "hdd-2007, hdd, flash, net-5ms"]);
+    extant(&["lab", "check-time", &dir.text("none.img"), "-d", "hdd"]).fails(8, &["none.img"]);
+    extant(&["lab", "replay-trace", &image, "-d", "hdd"]).fails(1, &["e.img:1:", "pread64", "block_rq_issue"]);
+    extant(&["lab", "replay-trace", &dir.text("none"), "-d", "hdd"]).fails(8, &["none"]);
+    let device = format!("engine:{image},device=floppy");
+    extant(&["lab", "run", "small-files", "-t", &device, "--overwrite", "-o", &dir.text("result")])
+        .fails(1, &["floppy", "net-5ms"]);
 }

@@ -127,6 +127,7 @@ impl<'a> DirView<'a> {
             return Ok(buffer);
         }
         let block = self.physical(lblk)?;
+        self.fs.read_neighbours(block, Vec::new);
         let buffer = self.fs.cache.get(block)?;
         if !buffer.verified() {
             let blocks = self.blocks();

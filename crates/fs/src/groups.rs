@@ -382,14 +382,17 @@ impl Groups {
         self.descs.len() * size_of::<Mutex<GroupDesc>>() + self.flexes.len() * size_of::<FlexSums>()
     }
 
-    /// What the allocator needs to know of each group at mount.
-    pub fn summaries(&self) -> Vec<GroupSummary> {
+    /// What the allocator needs to know of each group at mount. `extents`: files have trees.
+    pub fn summaries(&self, extents: bool) -> Vec<GroupSummary> {
         self.descs
             .iter()
             .map(|d| {
                 let d = d.lock();
                 let free = d.free_clusters.saturating_mul(self.geo.blocks_per_cluster());
-                GroupSummary { free, block_uninit: d.flags.contains(GroupFlags::BLOCK_UNINIT) }
+                let inodes = self.geo.inodes_per_group.saturating_sub(d.free_inodes);
+                // A small file has a block of pointers, or none; a tree has nodes only where a file is in pieces.
+                let maps = if extents { inodes / 4 } else { inodes };
+                GroupSummary { free, block_uninit: d.flags.contains(GroupFlags::BLOCK_UNINIT), maps }
             })
             .collect()
     }

@@ -304,7 +304,12 @@ fn allocator(
         pool_reserve: reserve.pool_blocks,
         ..Default::default()
     };
-    let mut alloc = Allocator::new(groups.clone(), geometry, &groups.summaries(), options)?;
+    let mut alloc = Allocator::new(
+        groups.clone(),
+        geometry,
+        &groups.summaries(sb.incompat().contains(Incompat::EXTENTS)),
+        options,
+    )?;
     alloc.protect(groups.system_zones()?);
     alloc.protect(zones);
     Ok(alloc)

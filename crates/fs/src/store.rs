@@ -318,18 +318,7 @@ impl MapStore for MapView<'_> {
     }
 
     fn read_ahead(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
-        let cache = &self.fs.cache;
-        let most = neighbours::WINDOW * u64::from(self.fs.geo.block_size);
-        if cache.peek(block).is_some() || !self.fs.budget.has_room_for(most) {
-            return;
-        }
-        // What a damaged map names is read only if a file may own it. While the map is locked the siblings are in use
-        // as what they are, so that none of them is data here and now, or leaves without `forget`.
-        let wanted = siblings().into_iter().filter(|b| cache.peek(*b).is_none() && self.fs.may_be_owned(*b, 1));
-        let together = neighbours::around(block, wanted);
-        if together.len() > 1 {
-            cache.read_together(&together);
-        }
+        self.fs.read_neighbours(block, siblings);
     }
 
     fn modify<R>(
@@ -423,6 +412,34 @@ impl MapStore for MapView<'_> {
 
     fn has_credits(&self, handle: &mut Handle, blocks: u32) -> bool {
         handle.has_credits(blocks)
+    }
+}
+
+impl Filesystem {
+    /// If `block`, of metadata, is not in memory, reads it with those of `siblings` that lie beside it, and with its
+    /// neighbours in a zone. What fails is left to the access that needs the block.
+    ///
+    /// The siblings are in use as what they are while their map is locked. A neighbour in a zone may be anything: free,
+    /// or data that the zone was lent to. A copy of that is stale one day, and nobody sees it: data is not read through
+    /// this cache, and a block that becomes metadata is made anew there. It counts as unchecked until it is asked for.
+    pub(crate) fn read_neighbours(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
+        let most = neighbours::WINDOW * u64::from(self.geo.block_size);
+        if self.cache.peek(block).is_some() || !self.budget.has_room_for(most) {
+            return;
+        }
+        let window = neighbours::window(block, self.geo.first_data_block);
+        let zone = self
+            .alloc
+            .zone_around(block)
+            .map_or(0..0, |(start, len)| start.0.max(window.start)..(start.0 + u64::from(len)).min(window.end));
+        let of_zone = zone.map(BlockNr).filter(|b| !self.alloc.is_known_free(*b));
+        // What a damaged map names is read only if a file may own it.
+        let wanted = siblings().into_iter().chain(of_zone);
+        let wanted = wanted.filter(|b| self.cache.peek(*b).is_none() && self.may_be_owned(*b, 1));
+        let together = neighbours::around(block, &window, wanted);
+        if together.len() > 1 {
+            self.cache.read_together(&together);
+        }
     }
 }
 

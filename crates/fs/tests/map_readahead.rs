@@ -8,7 +8,7 @@ use common::*;
 use extant_base::rng::Rng;
 use extant_block::device::{MemDevice, TracedDevice};
 use extant_block::{BioFlags, BioOp};
-use extant_fs::{Filesystem, MountOptions, Mounted};
+use extant_fs::{Cred, DirItem, Filesystem, MetaPolicy, MountOptions, Mounted, NewNode};
 
 const EXT3: &[&str] = &["-t", "ext3", "-b", "1024"];
 const EXT4_SMALL: &[&str] = &["-t", "ext4", "-b", "1024"];
@@ -16,6 +16,7 @@ const EXT4_SMALL: &[&str] = &["-t", "ext4", "-b", "1024"];
 const OF_AN_ARRAY: u64 = 256;
 const OF_A_LEAF: u64 = 84;
 const ARRAYS: u64 = 256;
+const FILES: u64 = 128;
 
 fn quiet() -> MountOptions {
     MountOptions { threads: false, seed: Some(1), ..MountOptions::default() }
@@ -38,6 +39,21 @@ fn sparse() -> Arc<MemDevice> {
     })
 }
 
+/// Files with an indirect block each, and directories with a block each.
+fn many(meta_policy: MetaPolicy) -> Arc<MemDevice> {
+    let dev = Arc::new(image(64, &["-t", "ext2", "-b", "1024"], &[]));
+    let fs = Filesystem::mount(dev.clone(), MountOptions { meta_policy, ..quiet() }).expect("mounted");
+    let root = fs.root().expect("root");
+    for n in 0..FILES {
+        put(&fs, &create(&fs, &format!("f{n}")), 12 * 1024, &n.to_le_bytes());
+        fs.create(&root, format!("d{n}").as_bytes(), NewNode::directory(0o755), Cred::default()).expect("made");
+        fs.sync().expect("synced");
+    }
+    drop(root);
+    fs.unmount().expect("unmounted");
+    dev
+}
+
 struct Watched {
     fs: Mounted,
     dev: Arc<TracedDevice>,
@@ -45,18 +61,28 @@ struct Watched {
 
 impl Watched {
     fn mount(dev: &Arc<MemDevice>, cache_bytes: u64) -> Watched {
+        Watched::mount_with(dev, MountOptions { cache_bytes, ..quiet() })
+    }
+
+    fn mount_with(dev: &Arc<MemDevice>, options: MountOptions) -> Watched {
         let dev = Arc::new(TracedDevice::new(dev.clone()));
-        let options = MountOptions { read_only: true, keep_clean: false, cache_bytes, ..quiet() };
+        let options = MountOptions { read_only: true, keep_clean: false, ..options };
         Watched { fs: Filesystem::mount(dev.clone(), options).expect("mounted"), dev }
     }
 
     /// Requests for map blocks, and their bytes, while numbers are read at these places of `f`.
     fn map_reads(&self, places: &[(u64, u64)]) -> (usize, u64) {
         let f = self.fs.lookup(&self.fs.root().expect("root"), b"f").expect("there");
+        self.metadata_reads(|| {
+            for (at, n) in places {
+                assert_eq!(get(&self.fs, &f, *at, 8), n.to_le_bytes(), "at {at}");
+            }
+        })
+    }
+
+    fn metadata_reads(&self, work: impl FnOnce()) -> (usize, u64) {
         self.dev.take();
-        for (at, n) in places {
-            assert_eq!(get(&self.fs, &f, *at, 8), n.to_le_bytes(), "at {at}");
-        }
+        work();
         let trace = self.dev.take();
         let maps = trace.iter().filter(|r| r.op == BioOp::Read && r.flags.contains(BioFlags::META));
         maps.fold((0, 0), |(count, bytes), r| (count + 1, bytes + r.len))
@@ -167,4 +193,37 @@ fn a_neighbour_that_was_freed_unread_is_not_seen_again() {
     }
     fs.unmount().expect("unmounted");
     tools::assert_clean(&dev);
+}
+
+/// What many small files and directories need comes together where it lies in a zone.
+#[test]
+fn neighbours_in_a_zone_come_along() {
+    for (policy, together) in [(MetaPolicy::Vanilla, false), (MetaPolicy::ZonesAll, true)] {
+        let dev = many(policy);
+        let watched = Watched::mount_with(&dev, MountOptions { meta_policy: policy, ..quiet() });
+        let root = watched.fs.root().expect("root");
+        let named = |kind: char| (0..FILES).map(move |n| format!("{kind}{n}"));
+        let find = |name: String| watched.fs.lookup(&root, name.as_bytes()).expect("there");
+        let (files, dirs): (Vec<_>, Vec<_>) = (named('f').map(find).collect(), named('d').map(find).collect());
+
+        let (for_files, _) = watched.metadata_reads(|| {
+            for (f, n) in files.iter().zip(0u64..) {
+                assert_eq!(get(&watched.fs, f, 12 * 1024, 8), n.to_le_bytes());
+            }
+        });
+        let (for_dirs, _) = watched.metadata_reads(|| {
+            for dir in &dirs {
+                let mut names = 0;
+                let count = |_: DirItem<'_>| {
+                    names += 1;
+                    true
+                };
+                watched.fs.read_dir(dir, 0, count).expect("listed");
+                assert_eq!(names, 2);
+            }
+        });
+        let most = if together { FILES as usize / 8 } else { FILES as usize };
+        let enough = |requests: usize| if together { requests <= most } else { requests == most };
+        assert!(enough(for_files) && enough(for_dirs), "{}: {for_files}, {for_dirs}", policy.name());
+    }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use extant_block::BlockDevice;
 use extant_block::device::{MemDevice, MetaOnlyDevice};
 use extant_fs::{
-    BorrowJournal, Cred, Draft, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, SetAttr, SetMode,
-    WriteFlags,
+    BorrowJournal, Cred, Draft, FallocateMode, Filesystem, InodeRef, MetaPolicy, MountOptions, Mounted, NewNode,
+    SetAttr, SetMode, WriteFlags,
 };
 
 const KINDS: [&[&str]; 7] = [
@@ -26,8 +26,8 @@ fn create(fs: &Filesystem, dir: &InodeRef, name: &str, node: NewNode<'_>) -> Ino
     fs.create(dir, name.as_bytes(), node, Cred::default()).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Files with holes, so that their maps need blocks, directories, symbolic links, attributes; some of it again gone, and
-/// its blocks used by others.
+/// Files with holes, so that their maps need blocks; directories, symbolic links, attributes. Some of it goes again,
+/// and others use its blocks.
 fn work(fs: &Filesystem) {
     let root = fs.root().expect("root");
     let content = vec![7; 30_000];
@@ -92,27 +92,45 @@ fn walk(fs: &Filesystem, dir: &InodeRef) -> usize {
     found
 }
 
-fn mount(dev: &Arc<MetaOnlyDevice>, borrow_journal: BorrowJournal) -> Mounted {
-    let options = MountOptions { threads: false, seed: Some(1), borrow_journal, ..MountOptions::default() };
-    Filesystem::mount(dev.clone(), options).expect("mounted")
+fn options() -> MountOptions {
+    MountOptions { threads: false, seed: Some(1), ..MountOptions::default() }
+}
+
+fn mount(dev: &Arc<MetaOnlyDevice>, options: &MountOptions) -> Mounted {
+    Filesystem::mount(dev.clone(), options.clone()).expect("mounted")
+}
+
+#[track_caller]
+fn assert_kept(kind: &[&str], options: &MountOptions) {
+    let below = Arc::new(tools::made(kind, "64M"));
+    let dev = Arc::new(MetaOnlyDevice::new(below.clone()));
+    let fs = mount(&dev, options);
+    work(&fs);
+    fs.unmount().unwrap_or_else(|e| panic!("{kind:?} {options:?}: {e}"));
+    tools::assert_clean(&below);
+    let fs = mount(&dev, options);
+    let found = walk(&fs, &fs.root().expect("root"));
+    assert_eq!(found, 3 * 202 - 200 + 3, "{kind:?} {options:?}");
+    fs.unmount().expect("unmounted");
+    assert!(dev.dropped().bytes > 3 * 200 * 1000 && below.resident_bytes() < 40 << 20, "{kind:?}");
+    tools::assert_clean(&below);
 }
 
 #[test]
 fn no_metadata_is_written_or_read_as_data() {
     for kind in KINDS {
-        for borrow in [BorrowJournal::IfClean, BorrowJournal::Never] {
-            let below = Arc::new(tools::made(kind, "64M"));
-            let dev = Arc::new(MetaOnlyDevice::new(below.clone()));
-            let fs = mount(&dev, borrow);
-            work(&fs);
-            fs.unmount().unwrap_or_else(|e| panic!("{kind:?} {borrow:?}: {e}"));
-            tools::assert_clean(&below);
-            let fs = mount(&dev, borrow);
-            let found = walk(&fs, &fs.root().expect("root"));
-            assert_eq!(found, 3 * 202 - 200 + 3, "{kind:?} {borrow:?}");
-            fs.unmount().expect("unmounted");
-            assert!(dev.dropped().bytes > 3 * 200 * 1000 && below.resident_bytes() < 40 << 20, "{kind:?}");
-            tools::assert_clean(&below);
+        for borrow_journal in [BorrowJournal::IfClean, BorrowJournal::Never] {
+            assert_kept(kind, &MountOptions { borrow_journal, ..options() });
+        }
+    }
+}
+
+/// Wherever map blocks lie, and whatever is read with them.
+#[test]
+fn no_policy_of_metadata_writes_or_reads_it_as_data() {
+    for policy in MetaPolicy::ALL {
+        for kind in [&KINDS[2], &KINDS[0]] {
+            assert_kept(kind, &MountOptions { meta_policy: policy, ..options() });
         }
     }
 }
@@ -123,12 +141,11 @@ fn what_a_draft_makes_in_free_blocks_is_kept() {
     let below = Arc::new(tools::made(&["-t", "ext4"], "16M"));
     let dev = Arc::new(MetaOnlyDevice::new(below.clone()));
     let draft = Arc::new(Draft::new(dev.clone(), Arc::new(MemDevice::new(dev.size_bytes()))));
-    let options = || MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
     let fs = Filesystem::mount(draft.clone(), options()).expect("mounted");
     fs.make_dirs(b"/a/b/c", 0o755, Cred::default()).expect("directories");
     fs.unmount().expect("unmounted");
     draft.commit().expect("committed");
     drop((fs, draft));
-    mount(&dev, BorrowJournal::IfClean).unmount().expect("replayed");
+    mount(&dev, &options()).unmount().expect("replayed");
     tools::assert_clean(&below);
 }

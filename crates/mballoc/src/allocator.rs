@@ -612,7 +612,10 @@ impl<S: GroupStore> Allocator<S> {
         limit: u32,
     ) -> Result<Option<Allocation>, S::Error> {
         match request.kind {
-            Kind::Data { .. } => self.use_preallocated(request, len, lead, limit),
+            Kind::Data { .. } => {
+                self.look_before_data(request.goal);
+                self.use_preallocated(request, len, lead, limit)
+            }
             Kind::Metadata(meta) if !request.flags.contains(RequestFlags::GOAL_ONLY) => {
                 match self.use_pointer_block(request, limit)? {
                     None => self.use_zone(&meta, len, limit),

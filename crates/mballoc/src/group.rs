@@ -18,6 +18,7 @@ use extant_base::sync::{Mutex, MutexGuard};
 use crate::buddy::Buddy;
 use crate::group_choice::policy::GroupInfo;
 use crate::lock;
+use crate::meta_place::PAGE;
 use crate::prealloc::Preallocation;
 use crate::ranges::RangeSet;
 
@@ -64,6 +65,8 @@ pub struct Outside {
     pub held: RangeSet,
     /// Those of the held blocks that wait for metadata ([`crate::meta_place`]).
     pub set_aside: RangeSet,
+    /// For whose metadata each page of the group is; empty where zones have no pages.
+    pub pages: Vec<u8>,
     /// The living preallocations, by start and address.
     pub preallocations: BTreeMap<(u32, usize), Arc<Preallocation>>,
 }
@@ -97,10 +100,25 @@ impl GroupInner {
         self.outside.as_ref().map(|o| &o.set_aside)
     }
 
+    /// What is set aside, and the pages.
+    pub fn zone(&mut self) -> Option<(&mut RangeSet, &mut Vec<u8>)> {
+        self.outside.as_mut().map(|o| (&mut o.set_aside, &mut o.pages))
+    }
+
     /// Free blocks are held for metadata from now on.
     pub fn put_aside(&mut self, start: u32, len: u32) -> bool {
         let outside = self.outside.get_or_insert_default();
         outside.held.insert(start, len) && outside.set_aside.insert(start, len)
+    }
+
+    /// Pages of which nothing is used any more, among those of these blocks, are nobody's.
+    pub fn leave_pages(&mut self, start: u32, len: u32) {
+        let Some((free, pages)) = self.zone() else { return };
+        for nr in start / PAGE..(start + len).div_ceil(PAGE) {
+            if let Some(page) = pages.get_mut(nr as usize).filter(|_| free.contains(nr * PAGE, PAGE)) {
+                *page = 0;
+            }
+        }
     }
 
     /// Blocks that were set aside have another purpose; they are still held.
@@ -124,7 +142,8 @@ impl GroupInner {
     }
 
     fn trim(&mut self) {
-        if self.outside.as_ref().is_some_and(|o| o.held.is_empty() && o.preallocations.is_empty()) {
+        if self.outside.as_ref().is_some_and(|o| o.held.is_empty() && o.preallocations.is_empty() && o.pages.is_empty())
+        {
             self.outside = None;
         }
     }

@@ -71,4 +71,6 @@ pub struct GroupSummary {
     pub free: u32,
     /// BLOCK_UNINIT is set (and means something): loading the bitmap costs no I/O.
     pub block_uninit: bool,
+    /// Blocks of maps that its inodes have, at a guess; rather too many than too few.
+    pub maps: u32,
 }

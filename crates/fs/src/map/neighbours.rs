@@ -1,22 +1,29 @@
 //! Which map blocks come along when one of them has to be read: those that the same array of pointers or index node
-//! names and that lie beside it.
+//! names, or that lie in the same zone, and that lie beside it.
 //!
 //! What it does not do: read.
 //!
 //! # Locking
 //! None: pure functions.
 
+use std::ops::Range;
+
 use extant_ondisk::BlockNr;
 
-/// Blocks of one request at most. Its start is a multiple of this, so that random reads of a file whose map blocks lie
-/// together read each of them once.
+/// Blocks of one request at most. Windows are counted from the first block of the first group, so that random reads of a
+/// file whose map blocks lie together read each of them once.
 pub const WINDOW: u64 = 64;
 
-/// `block` and those of `siblings` that one request should read with it, in ascending order. At least half of what the
+/// The blocks of the window that `block` lies in. `first`: the first block of the first group.
+pub fn window(block: BlockNr, first: u64) -> Range<u64> {
+    let start = block.0 - block.0.saturating_sub(first) % WINDOW;
+    start..start + WINDOW
+}
+
+/// `block` and those of `siblings` that one request should read with it, in ascending order: in `window`. At least half of what the
 /// request reads is wanted: until that is so, what lies beyond the largest hole is left out.
-pub fn around(block: BlockNr, siblings: impl IntoIterator<Item = BlockNr>) -> Vec<BlockNr> {
-    let window = block.0 / WINDOW;
-    let mut wanted: Vec<u64> = siblings.into_iter().map(|b| b.0).filter(|b| b / WINDOW == window).collect();
+pub fn around(block: BlockNr, window: &Range<u64>, siblings: impl IntoIterator<Item = BlockNr>) -> Vec<BlockNr> {
+    let mut wanted: Vec<u64> = siblings.into_iter().map(|b| b.0).filter(|b| window.contains(b)).collect();
     wanted.push(block.0);
     wanted.sort_unstable();
     wanted.dedup();
@@ -35,7 +42,8 @@ mod tests {
     use super::*;
 
     fn read(block: u64, siblings: &[u64]) -> Vec<u64> {
-        around(BlockNr(block), siblings.iter().copied().map(BlockNr)).iter().map(|b| b.0).collect()
+        let block = BlockNr(block);
+        around(block, &window(block, 0), siblings.iter().copied().map(BlockNr)).iter().map(|b| b.0).collect()
     }
 
     #[test]
@@ -52,6 +60,13 @@ mod tests {
         assert_eq!(read(646, &[642]), [646], "two of five are not worth it");
         assert_eq!(read(641, &[640, 642, 690, 691, 692]), [640, 641, 642]);
         assert_eq!(read(690, &[640, 641, 642, 691, 703]), [690, 691]);
+    }
+
+    #[test]
+    fn windows_begin_with_the_group() {
+        assert_eq!(window(BlockNr(63), 0), 0..64);
+        assert_eq!(window(BlockNr(64), 1), 1..65);
+        assert_eq!(window(BlockNr(65), 1), 65..129);
     }
 
     #[test]

@@ -111,8 +111,9 @@ impl Disk {
     pub fn allocator(self, policy: &str) -> Result<(Allocator<Disk>, Arc<Disk>)> {
         let policy = Policy::from_name(policy).map_err(|e| Error::Usage(e.to_string()))?;
         let disk = Arc::new(self);
-        let summaries: Vec<GroupSummary> =
-            (0..disk.geometry.groups).map(|g| GroupSummary { free: disk.free_in(g), block_uninit: false }).collect();
+        let summaries: Vec<GroupSummary> = (0..disk.geometry.groups)
+            .map(|g| GroupSummary { free: disk.free_in(g), block_uninit: false, maps: 0 })
+            .collect();
         let options = Options { policy, ..Options::default() };
         let allocator = Allocator::new(disk.clone(), disk.geometry.clone(), &summaries, options).map_err(failed)?;
         Ok((allocator, disk))

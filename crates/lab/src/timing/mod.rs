@@ -135,7 +135,7 @@ pub fn e2fsck(image: &Path, model: DeviceModel) -> Result<Checked> {
         FileDevice::open(&image, OpenOptions::read_only()).map_err(|e| Error::Failed(e.to_string()))?.size_bytes();
     let dir = tempfile::Builder::new().prefix("extant-lab-").tempdir().map_err(Error::file(&std::env::temp_dir()))?;
     let path = dir.path().join("trace");
-    let strace = Tool::new("strace").args(["-y", "-s", "0", "-e", "trace=pread64", "-o"]).arg(&path);
+    let strace = Tool::new("strace").args(["-f", "-y", "-s", "0", "-e", "trace=pread64", "-o"]).arg(&path);
     let (status, said, command) = strace.args(["e2fsck", "-fn"]).arg(&image).status()?;
     let damaged = match status {
         Some(0) => false,

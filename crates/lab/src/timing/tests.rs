@@ -46,12 +46,28 @@ fn every_form_of_strace_is_read() {
         assert_eq!(trace.requests.iter().map(|r| r.offset).collect::<Vec<_>>(), [offset]);
         assert_eq!(trace.requests[0].arrival, Arrival::ReadAhead);
     }
+    let resumed = "7 pread64(3</disk.img>,  <unfinished ...>\n7 <... pread64 resumed>\"\"..., 512, 0) = 512\n";
+    assert_eq!(parse(resumed, Some("/disk.img")).expect("its file is known").requests.len(), 1);
     let e = parse(files, None).expect_err("two files");
     assert!(e.starts_with("t:2: requests to /dev/loop0 and /lib/libc.so.6") && e.contains("--only"), "{e}");
     let e = parse(files, Some("/disk.img")).expect_err("neither");
     assert!(e.contains("no request to /disk.img; there are some to /dev/loop0, /lib/libc.so.6"), "{e}");
     let e = parse(plain, Some("/disk.img")).expect_err("it says no names");
     assert!(e.contains("strace -y"), "{e}");
+}
+
+/// e2fsck reads bitmaps in several threads, whose calls mix in another way each time.
+#[test]
+fn threads_are_taken_one_after_the_other_between_calls_of_the_first() {
+    let line = |thread: u32, block: u32| format!("{thread} pread64(3, \"\"..., 4096, {}) = 4096\n", block * 4096);
+    let mixed = |order: [(u32, u32); 8]| {
+        let text: String = order.iter().map(|(thread, block)| line(*thread, *block)).collect();
+        requests(&text).iter().map(|(_, at, _)| at / 4096).collect::<Vec<_>>()
+    };
+    let order = [(10, 0), (12, 20), (11, 10), (11, 11), (12, 21), (10, 1), (12, 22), (11, 12)];
+    assert_eq!(mixed(order), [0, 10, 11, 20, 21, 1, 12, 22]);
+    let other = [(10, 0), (11, 10), (12, 20), (12, 21), (11, 11), (10, 1), (11, 12), (12, 22)];
+    assert_eq!(mixed(other), mixed(order));
 }
 
 #[test]
@@ -131,12 +147,15 @@ fn a_trace_that_is_cut_off_or_of_something_else_is_refused_with_its_line() {
 
 #[test]
 fn a_replay_is_the_sum_of_its_requests() {
-    let text = "pread64(3, \"\"..., 4096, 1024) = 4096\npread64(3, \"\"..., 32768, 1048576) = 32768\n";
+    let text = "pread64(3, \"\"..., 4096, 1024) = 4096\n\
+                pread64(3, \"\"..., 32768, 1048576) = 32768\n\
+                pread64(3, \"\"..., 512, 4096) = 512\n";
     let trace = parse(text, None).expect("good");
     let model = || DeviceModel::named("hdd").expect("known");
     let usage = replay_on(&trace, model(), Some(1 << 30)).expect("served");
     let mut timer = Timer::new(model(), 1 << 30);
-    timer.read(1024, 4096, Arrival::ReadAhead);
+    // Whole pages, each of them once.
+    timer.read(0, 8192, Arrival::ReadAhead);
     timer.read(1 << 20, 32768, Arrival::ReadAhead);
     assert_eq!(usage, timer.usage());
     assert!(replay_on(&trace, model(), None).expect("served").seconds() > 0.0, "the size of such disks");

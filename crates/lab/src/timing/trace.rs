@@ -1,8 +1,13 @@
 //! Recorded requests: the output of `strace -e trace=pread64`, and tracefs' `block_rq_issue`.
 //!
-//! Of strace: with `-f` (process numbers, calls that are interrupted and resumed), `-t` and `-r` (times), `-y` and `-yy`
-//! (files behind the descriptors), `-T`. Only reads that succeeded count, with the bytes that they returned; each of them
-//! waits, behind a page cache that reads ahead. Other calls are passed over: `fadvise64` and `readahead` are hints, whose bytes a `pread64` reads afterwards.
+//! Of strace: with `-f` (process numbers, calls that are interrupted and resumed), `-t` and `-r` (times), `-y` and
+//! `-yy` (files behind the descriptors), `-T`. Only reads that succeeded count, with the bytes that they returned; each
+//! of them waits, behind a page cache that reads ahead. Other calls are passed over: `fadvise64` and `readahead` are
+//! hints, whose bytes a `pread64` reads afterwards.
+//!
+//! Threads (with `-f -o`) are taken one after the other: what several of them read between two calls of the first is
+//! put together thread by thread. e2fsck 1.47 reads its bitmaps in as many threads as there are processors; how their
+//! calls mix is an accident, and with it the time would be one.
 //!
 //! Of tracefs: reads, writes and flushes as they were issued, none of which waits for another.
 //!
@@ -30,6 +35,8 @@ const EXPECTED: &str = "expected a call as strace prints it, 'pread64(3, \"...\"
 pub struct Request {
     /// Its line, from 1.
     pub line: u64,
+    /// The process or thread that it is of; 0 where the line does not say.
+    pub process: u64,
     /// What it does.
     pub op: BioOp,
     /// In bytes.
@@ -101,6 +108,7 @@ impl Trace {
                 }
             }
         }
+        take_in_turn(&mut requests);
         if let Some((process, _)) = parser.unfinished.iter().next() {
             let of = if process.is_empty() { String::new() } else { format!(" of process {process}") };
             return Err(Error::Usage(format!("{name}:{line}: the trace ends before a pread64{of} does")));
@@ -117,6 +125,14 @@ impl Trace {
             return Err(Error::Usage(format!("{name}: {why}")));
         }
         Ok(Trace { name: name.to_owned(), requests })
+    }
+}
+
+/// Puts the requests of the same thread together, between two of the first.
+fn take_in_turn(requests: &mut [Request]) {
+    let Some(first) = requests.first().map(|r| r.process).filter(|process| *process > 0) else { return };
+    for between in requests.chunk_by_mut(|a, b| (a.process == first) == (b.process == first)) {
+        between.sort_by_key(|r| r.process);
     }
 }
 
@@ -151,7 +167,7 @@ impl Parser {
         }
         if let Some((name, rest)) = call.strip_prefix("<... ").and_then(|c| c.split_once(" resumed>")) {
             let begun = self.unfinished.remove(process).unwrap_or_default();
-            return if name == "pread64" { pread(&(begun + rest)) } else { Ok(None) };
+            return if name == "pread64" { pread(process, &(begun + rest)) } else { Ok(None) };
         }
         let (name, arguments) = call.split_once('(').ok_or(EXPECTED)?;
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
@@ -159,11 +175,11 @@ impl Parser {
         }
         if let Some(begun) = arguments.strip_suffix("<unfinished ...>") {
             if name == "pread64" {
-                self.unfinished.insert(process.to_owned(), begun.trim_end().to_owned());
+                self.unfinished.insert(process.to_owned(), begun.to_owned());
             }
             return Ok(None);
         }
-        if name == "pread64" { pread(arguments) } else { Ok(None) }
+        if name == "pread64" { pread(process, arguments) } else { Ok(None) }
     }
 }
 
@@ -188,7 +204,7 @@ fn head(line: &str) -> (&str, &str) {
 }
 
 /// `3</path>, "..."..., 4096, 1024) = 4096 <0.000012>`, behind the opening bracket.
-fn pread(text: &str) -> std::result::Result<Found, String> {
+fn pread(process: &str, text: &str) -> std::result::Result<Found, String> {
     let cut = || format!("this pread64 is cut off; {EXPECTED}");
     let (call, result) = text.rsplit_once(" = ").ok_or_else(cut)?;
     let result = result.split(' ').next().unwrap_or_default();
@@ -206,6 +222,7 @@ fn pread(text: &str) -> std::result::Result<Found, String> {
     let len = result.parse::<u64>().map_err(|_| cut())?;
     let request = Request {
         line: 0,
+        process: process.parse().unwrap_or(0),
         op: BioOp::Read,
         offset,
         len,
@@ -246,6 +263,6 @@ fn issued(text: &str) -> std::result::Result<(Option<String>, Request), String> 
     let (offset, len) = if op == BioOp::Flush { (0, 0) } else { (bytes(sector)?, bytes(sectors)?) };
     Ok((
         Some(device.to_owned()),
-        Request { line: 0, op, offset, len, arrival: Arrival::Submitted, flushes_first, is_durable },
+        Request { line: 0, process: 0, op, offset, len, arrival: Arrival::Submitted, flushes_first, is_durable },
     ))
 }

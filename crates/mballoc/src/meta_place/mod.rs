@@ -17,13 +17,13 @@ pub mod policy;
 mod set_aside;
 
 use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use extant_ondisk::GroupNr;
+use extant_ondisk::{BlockNr, GroupNr};
 
 pub use policy::MetaPolicy;
 use policy::{Ahead, Place, Zoning};
 
 use crate::zones::SystemZones;
-use crate::{Geometry, GroupSummary};
+use crate::{Allocator, Geometry, GroupStore, GroupSummary};
 
 /// A range of one group, for metadata while it is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,11 @@ pub struct Area {
     pub len: u32,
 }
 
-/// Blocks that an owner gets side by side, where as many are free: a multiple of this, and as many more.
+/// Blocks that an owner of many gets side by side, where as many are free.
 const WINDOW: u32 = 16;
+/// Blocks, counted from the group's first, that are for the metadata of inodes of the same group: what a checker needs
+/// at the same time lies together. As many as are read at once. A multiple of [`WINDOW`].
+pub(crate) const PAGE: u32 = 64;
 
 /// Groups whose areas have one order.
 #[derive(Default)]
@@ -49,8 +52,7 @@ struct Region {
     lowest: AtomicU32,
     /// Of so many groups, counted from the first, the bitmaps were looked at.
     seen: AtomicU32,
-    /// Where owners got their last block: owner << 32 | 1 << 31 if it has had several | the index, in the region, of the
-    /// block behind. Hints, written without a lock.
+    /// Where owners got their last block, packed: hints, written without a lock.
     owners: Box<[AtomicU64]>,
 }
 
@@ -78,7 +80,8 @@ impl MetaZones {
                     let free = groups.iter().map(|g| u64::from(g.free)).sum::<u64>().min(blocks);
                     // A pointer has four bytes.
                     let mapped = (blocks - free) / u64::from(geometry.block_size / 4);
-                    let areas = (mapped + free / FREE_PER_BLOCK_AHEAD) / u64::from(area_len);
+                    let maps = groups.iter().map(|g| u64::from(g.maps)).sum::<u64>().min(blocks / BLOCKS_PER_GUESS);
+                    let areas = (mapped + maps + free / FREE_PER_BLOCK_AHEAD) / u64::from(area_len);
                     u32::try_from(areas).unwrap_or(most).saturating_add(1).min(most)
                 }
             };
@@ -114,6 +117,13 @@ impl MetaZones {
         };
         let len = len.min(blocks.saturating_sub(start));
         (len > 0).then_some(Area { group, start, len })
+    }
+
+    /// The region of a group of which not all active areas have been seen since the mount.
+    fn unseen(&self, group: GroupNr) -> Option<(u32, &Region)> {
+        let known =
+            |r: &Region| r.seen.load(Ordering::Relaxed) * self.zoning.per_group >= r.active.load(Ordering::Relaxed);
+        self.region(group).filter(|(_, region)| !known(region))
     }
 
     /// The active areas of a group.
@@ -159,6 +169,21 @@ impl MetaZones {
     }
 }
 
+impl<S: GroupStore> Allocator<S> {
+    /// The area of a zone that `block` lies in, for a reader that wants its neighbours: first block and length. What is
+    /// in use there is metadata, or data that the area was lent to.
+    pub fn zone_around(&self, block: BlockNr) -> Option<(BlockNr, u32)> {
+        let zones = self.meta_zones.as_ref()?;
+        let (group, index) = self.geometry.locate(block)?;
+        let mut active = zones.active(&self.geometry, &self.zones, group);
+        let area = active.find(|area| (area.start..area.start + area.len).contains(&index))?;
+        Some((self.geometry.block(group, area.start), area.len))
+    }
+}
+
 /// At mount a region sets one block aside for so many that are free: four times what indirect blocks of full pointers
 /// would need.
 const FREE_PER_BLOCK_AHEAD: u64 = 256;
+/// Of so many blocks, one is taken for a map's at a guess, and no more: the guess is by the number of inodes, of which
+/// most may be small.
+const BLOCKS_PER_GUESS: u64 = 64;

@@ -7,7 +7,7 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_ondisk::{BlockNr, GroupNr};
 
 use super::policy::Ahead;
-use super::{Area, MetaZones, Region, WINDOW};
+use super::{Area, MetaZones, PAGE, Region, WINDOW};
 use crate::allocator::Allocator;
 use crate::group::GroupInner;
 use crate::ranges::RangeSet;
@@ -15,60 +15,85 @@ use crate::search::Extent;
 use crate::space::Privilege;
 use crate::{Allocation, GroupStore, MetaRequest};
 
-/// An owner had more than one block of the region.
-const SEVERAL: u64 = 1 << 31;
+/// An owner's place in a region has so many bits: 128 groups of 2^19 blocks. Above them is how many blocks it has had,
+/// and above that its number.
+const PLACE_BITS: u32 = 28;
+/// An owner of so many blocks goes on in a window of its own.
+const MANY: u32 = 8;
 
 /// Areas that one request makes active at most: each may read a bitmap.
 const GROW_MAX: u32 = 16;
 
-/// Where in a zone a block may be taken.
+/// Where in a zone a block may be taken: the better places first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
-    /// The first block of a window of which nothing is used.
+    /// The first block of a window of which nothing is used, in a page that is the home's or nobody's.
     Window,
+    /// The first block in a page of the home.
+    Own,
+    /// The first block of a page that is nobody's.
+    Unowned,
     /// The first block that no other owner goes on with.
     First,
     /// The first block.
     Any,
 }
 
-/// The owners of a region that others leave room.
-struct Windows {
+/// For an owner that has had no block of the region, or few: it takes what others left.
+const FOR_FEW: &[Fit] = &[Fit::Own, Fit::Unowned, Fit::First, Fit::Any];
+/// For an owner that has had many and goes on.
+const FOR_MANY: &[Fit] = &[Fit::Window, Fit::Own, Fit::Unowned, Fit::First, Fit::Any];
+/// Where zones have no pages.
+const PLAIN: &[Fit] = &[Fit::Any];
+
+/// The part of a zone that lies in one group, as it looks to one request.
+struct View<'a> {
+    free: &'a RangeSet,
+    /// The home of each page; 0 for none.
+    pages: &'a [u8],
     /// The index, in the region, of the group's first block.
     base: u32,
     /// Windows of other owners, by number.
-    others: Vec<u32>,
+    others: &'a [u32],
+    home: u8,
 }
 
-impl Windows {
+impl View<'_> {
     fn taken(&self, index: u32) -> bool {
         self.others.contains(&((self.base + index) / WINDOW))
     }
 
+    fn page(&self, index: u32) -> u8 {
+        self.pages.get((index / PAGE) as usize).copied().unwrap_or(0)
+    }
+
     /// The end of the window that `index` is in.
-    fn end(&self, index: u32) -> u32 {
+    fn window_end(&self, index: u32) -> u32 {
         index + WINDOW - (self.base + index) % WINDOW
     }
 
-    fn find(&self, free: &RangeSet, fit: Fit) -> Option<u32> {
-        free.iter().find_map(|(start, len)| {
+    fn find(&self, fit: Fit) -> Option<u32> {
+        for (start, len) in self.free.iter() {
             let (mut at, end) = (start, start + len);
-            if fit == Fit::Window && !(self.base + at).is_multiple_of(WINDOW) {
-                at = self.end(at);
-            }
             while at < end {
+                let (owner, window_end) = (self.page(at), self.window_end(at));
                 let fits = match fit {
-                    Fit::Window => at + WINDOW <= end && !self.taken(at),
+                    Fit::Window => {
+                        let whole = (self.base + at).is_multiple_of(WINDOW) && window_end <= end;
+                        whole && (owner == 0 || owner == self.home) && !self.taken(at)
+                    }
+                    Fit::Own => owner == self.home && !self.taken(at),
+                    Fit::Unowned => owner == 0,
                     Fit::First => !self.taken(at),
                     Fit::Any => true,
                 };
                 if fits {
                     return Some(at);
                 }
-                at = self.end(at);
+                at = window_end;
             }
-            None
-        })
+        }
+        None
     }
 }
 
@@ -77,25 +102,31 @@ impl Region {
         self.owners.get(owner as usize % self.owners.len().max(1))
     }
 
-    /// Where the owner goes on, as an index in the region.
-    fn next_of(&self, owner: u32) -> Option<u32> {
+    /// Where the owner goes on, as an index in the region, and how many blocks it has had, [`MANY`] at most.
+    fn next_of(&self, owner: u32) -> Option<(u32, u32)> {
         let slot = self.slot(owner)?.load(Ordering::Relaxed);
-        (slot != 0 && (slot >> 32) as u32 == owner).then_some((slot & (SEVERAL - 1)) as u32)
+        (slot != 0 && (slot >> 32) as u32 == owner).then(|| unpacked(slot))
     }
 
-    fn remember(&self, owner: u32, next: u32) {
-        let several = if self.next_of(owner).is_some() { SEVERAL } else { 0 };
+    fn remember(&self, owner: u32, next: u32, blocks: u32) {
+        let had = self.next_of(owner).map_or(0, |(_, had)| had).saturating_add(blocks).min(MANY);
         if let Some(slot) = self.slot(owner) {
-            slot.store(u64::from(owner) << 32 | several | u64::from(next) & (SEVERAL - 1), Ordering::Relaxed);
+            slot.store(u64::from(owner) << 32 | u64::from(had << PLACE_BITS | next), Ordering::Relaxed);
         }
     }
 
-    /// Windows in which other owners have had several blocks and go on.
+    /// Windows in which other owners of many blocks go on.
     fn windows_of_others(&self, owner: u32) -> Vec<u32> {
         let slots = self.owners.iter().map(|s| s.load(Ordering::Relaxed));
-        let going_on = slots.filter(|s| s & SEVERAL != 0 && (s >> 32) as u32 != owner);
-        going_on.map(|s| (s & (SEVERAL - 1)) as u32).filter(|n| n % WINDOW != 0).map(|n| n / WINDOW).collect()
+        let others = slots.filter(|s| (s >> 32) as u32 != owner).map(unpacked).filter(|(_, had)| *had >= MANY);
+        others.map(|(next, _)| next).filter(|next| next % WINDOW != 0).map(|next| next / WINDOW).collect()
     }
+}
+
+/// The place and the blocks that an owner has had.
+fn unpacked(slot: u64) -> (u32, u32) {
+    let low = slot as u32;
+    (low & ((1 << PLACE_BITS) - 1), low >> PLACE_BITS)
 }
 
 impl<S: GroupStore> Allocator<S> {
@@ -125,6 +156,7 @@ impl<S: GroupStore> Allocator<S> {
                 if inner.buddy.as_mut().is_some_and(|b| b.mark_used(start, len)) {
                     let fresh = inner.put_aside(start, len);
                     debug_assert!(fresh, "free blocks are not held");
+                    inner.leave_pages(start, len);
                     moved += len;
                 }
             }
@@ -187,6 +219,16 @@ impl<S: GroupStore> Allocator<S> {
         inner.take_aside(start, len);
         zones.removed(nr, len);
         Some((start, len))
+    }
+
+    /// Data is about to be placed in a region. What lies in its zone since earlier mounts is looked at first: data is
+    /// chosen long before it is mapped, and would fill the zone that nobody has claimed yet.
+    pub(crate) fn look_before_data(&self, goal: Option<BlockNr>) {
+        let Some(zones) = &self.meta_zones else { return };
+        let group = goal.and_then(|goal| self.geometry.locate(goal)).map_or(GroupNr(0), |(group, _)| group);
+        if let Some((nr, region)) = zones.unseen(group) {
+            self.look_around(zones, nr, region);
+        }
     }
 
     /// Serves a request for metadata from the zone where its policy keeps such.
@@ -262,41 +304,52 @@ impl<S: GroupStore> Allocator<S> {
         let (owner, blocks) = (meta.owner.0, self.geometry.blocks_per_group);
         let others = region.windows_of_others(owner);
         let next = region.next_of(owner);
-        let place = |index: u32| (GroupNr(first + index / blocks), index % blocks);
-        // Where the owner goes on, or close behind what the block belongs to.
-        let behind = |parent: BlockNr| {
-            let (group, index) = self.geometry.locate(parent)?;
-            zones.region(group).filter(|r| r.0 == nr).map(|_| (group, index + 1))
+        let in_region = |block: BlockNr| {
+            let (group, index) = self.geometry.locate(block)?;
+            zones.region(group).filter(|r| r.0 == nr).map(|_| (group, index))
         };
-        let hint = next.map(place).or_else(|| behind(meta.parent?));
-        let cut = |group: GroupNr, fit: &dyn Fn(&Windows, &RangeSet) -> Option<u32>| {
+        // Inodes of the same group are checked together.
+        let home = [meta.home, meta.data].into_iter().flatten().find_map(in_region);
+        let home = home.map_or(1, |(group, _)| (group.0 - first) as u8 + 1);
+        let cut = |group: GroupNr, fit: &dyn Fn(&View<'_>) -> Option<u32>| {
             let mut inner = self.lock_loaded(group, true).ok()?;
-            let windows = Windows { base: (group.0 - first) * blocks, others: others.clone() };
-            let free = inner.set_aside()?;
-            let start = fit(&windows, free)?;
-            let (s, l) = free.containing(start)?;
+            let (free, pages) = inner.zone()?;
+            if zones.zoning.owners > 0 && pages.is_empty() {
+                pages.resize(blocks.div_ceil(PAGE) as usize, 0);
+            }
+            let view = View { free, pages, base: (group.0 - first) * blocks, others: &others, home };
+            let start = fit(&view)?;
+            let (s, l) = view.free.containing(start)?;
             let n = len.min(s + l - start);
-            inner.take_aside(start, n);
+            region.remember(owner, view.base + start + n, n);
+            if let Some(page) = pages.get_mut((start / PAGE) as usize).filter(|page| **page == 0) {
+                *page = home;
+            }
+            free.remove(start, n);
             zones.removed(group, n);
-            region.remember(owner, windows.base + start + n);
             Some(Extent { group, start, len: n })
         };
+        // Where the owner goes on, or close behind what the block belongs to.
+        let hint = next.map(|(index, _)| (GroupNr(first + index / blocks), index % blocks));
+        let hint = hint.or_else(|| in_region(meta.parent?).map(|(group, index)| (group, index + 1)));
         if let Some((group, index)) = hint.filter(|h| h.0.0 < limit) {
             let close = if next.is_some() { 1 } else { WINDOW };
-            let here = |windows: &Windows, free: &RangeSet| {
-                free.next(index).filter(|&at| at - index < close && !windows.taken(at))
-            };
+            let here = |view: &View<'_>| view.free.next(index).filter(|&at| at - index < close && !view.taken(at));
             if let Some(found) = cut(group, &here) {
                 return Some(found);
             }
         }
-        let fits = if next.is_some() { &[Fit::Window, Fit::First, Fit::Any][..] } else { &[Fit::First, Fit::Any] };
+        let fits = match next {
+            _ if zones.zoning.owners == 0 => PLAIN,
+            Some((_, had)) if had >= MANY => FOR_MANY,
+            _ => FOR_FEW,
+        };
         for &fit in fits {
             let lowest = region.lowest.load(Ordering::Relaxed);
             let groups = region.active.load(Ordering::Relaxed).div_ceil(zones.zoning.per_group);
             for offset in lowest..groups.min(limit.saturating_sub(first)) {
                 let group = GroupNr(first + offset);
-                if let Some(found) = cut(group, &|windows, free| windows.find(free, fit)) {
+                if let Some(found) = cut(group, &|view| view.find(fit)) {
                     return Some(found);
                 }
                 if fit == Fit::Any {

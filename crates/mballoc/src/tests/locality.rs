@@ -15,7 +15,7 @@ const HOMES: [u32; 7] = [1, 17, 33, 49, 81, 97, 113];
 /// groups of the chunks in the order in which they were made, and those that were touched.
 fn stress_unlink(policy: Policy, flags: RequestFlags, rounds: u32) -> (Vec<u32>, BTreeSet<u32>) {
     let store = Arc::new(ModelStore::new(large(128, 16)));
-    let fresh = vec![crate::GroupSummary { free: 32768, block_uninit: true }; 128];
+    let fresh = vec![crate::GroupSummary { free: 32768, block_uninit: true, maps: 0 }; 128];
     let options = Options { policy, locality_groups: 1, ..Options::default() };
     let a = crate::Allocator::new(store.clone(), store.geometry.clone(), &fresh, options).expect("made");
     let (mut chunks, mut touched) = (Vec::new(), BTreeSet::new());
@@ -178,7 +178,7 @@ fn two_blocks_are_a_buddy() {
 #[test]
 fn an_unread_group_has_no_larger_buddies_than_a_read_one() {
     let store = Arc::new(ModelStore::new(large(4, 1)));
-    let summaries = vec![crate::GroupSummary { free: 32768, block_uninit: true }; 4];
+    let summaries = vec![crate::GroupSummary { free: 32768, block_uninit: true, maps: 0 }; 4];
     let a = crate::Allocator::new(store.clone(), large(4, 1), &summaries, Options::default()).expect("made");
     let unread = a.groups[3].info(None, a.geometry().highest_order());
     a.cancel(a.choose(&Request::metadata(Some(BlockNr(3 * 32768)), 1)).expect("free"));
@@ -234,7 +234,7 @@ fn many_homes_keep_their_chunks() {
 fn small_files_that_come_together_get_one_run() {
     for policy in Policy::ALL {
         let store = Arc::new(ModelStore::new(large(4, 4)));
-        let fresh = vec![crate::GroupSummary { free: 32768, block_uninit: true }; 4];
+        let fresh = vec![crate::GroupSummary { free: 32768, block_uninit: true, maps: 0 }; 4];
         let options = Options { policy, locality_groups: 1, ..Options::default() };
         let a = crate::Allocator::new(store.clone(), store.geometry.clone(), &fresh, options).expect("made");
         let available = a.available_blocks(true);

@@ -99,7 +99,9 @@ impl ModelStore {
     }
 
     pub fn summaries(&self) -> Vec<GroupSummary> {
-        (0..self.geometry.groups).map(|g| GroupSummary { free: self.free_in(g), block_uninit: false }).collect()
+        (0..self.geometry.groups)
+            .map(|g| GroupSummary { free: self.free_in(g), block_uninit: false, maps: 0 })
+            .collect()
     }
 
     fn dawdle(&self) {

@@ -30,7 +30,7 @@ impl GroupStore for Nothing {
 }
 
 fn empty(policy: Policy) -> Arc<Allocator<Nothing>> {
-    let groups = vec![GroupSummary { free: 32768, block_uninit: false }; 128];
+    let groups = vec![GroupSummary { free: 32768, block_uninit: false, maps: 0 }; 128];
     let options = Options { policy, ..Options::default() };
     Arc::new(Allocator::new(Arc::new(Nothing), large(128, 16), &groups, options).expect("made"))
 }

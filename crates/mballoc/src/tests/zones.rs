@@ -79,8 +79,14 @@ fn a_zone_serves_all_groups_of_its_region_from_behind_the_system_metadata() {
     store.set(0, 0, 600, Block::Used);
     let mut a = mount(&store, MetaPolicy::Zones);
     a.protect([(BlockNr(0), 600)]);
-    let blocks: Vec<u64> = (0..100).map(|i| take(&a, &indirect(20 + i, u64::from(i) * 32768 + 5))).collect();
-    assert_eq!(blocks, (600..700).collect::<Vec<u64>>());
+    // What belongs to the same group lies together, in pages of 64 blocks.
+    for round in 0..3 {
+        for i in 0..100 {
+            let at = take(&a, &indirect(20 + i + 1000 * round, u64::from(i) * 32768 + 5));
+            let page = if i == 0 { 600 } else { u64::from(i - 1) * 64 + 640 };
+            assert_eq!(at, page + u64::from(round), "group {i}");
+        }
+    }
     let beyond = take(&a, &indirect(20, 129 * 32768));
     assert_eq!(beyond, 128 * 32768, "another region");
     let node = MetaRequest {
@@ -90,12 +96,12 @@ fn a_zone_serves_all_groups_of_its_region_from_behind_the_system_metadata() {
         parent: None,
         data: None,
     };
-    assert_eq!(take(&a, &Request::meta(node, 1)), 700);
+    assert_eq!(take(&a, &Request::meta(node, 1)), 76 * 64 + 643);
     // A directory goes there only by the policy for all.
     let directory = Request::meta(MetaRequest { role: MetaRole::Directory, ..node }, 1);
     assert_eq!(take(&a, &directory), 77 * 32768);
     let a = mount(&store, MetaPolicy::ZonesAll);
-    assert_eq!(take(&a, &directory), 701);
+    assert_eq!(take(&a, &directory), 603, "whose pages they were is forgotten, and this one has room");
 }
 
 /// How often the next block is not right behind the one before.
@@ -113,8 +119,9 @@ fn files_that_grow_together_do_not_interleave() {
             blocks.push(take(&a, &indirect(20 + i as u32, 100)));
         }
     }
+    // A file of few blocks takes what there is; from the eighth on it goes on in windows of its own.
     for blocks in &of {
-        assert!(breaks(blocks) <= 6, "{blocks:?}");
+        assert!(breaks(&blocks[8..]) <= 4, "{blocks:?}");
     }
     let mut all: Vec<u64> = of.concat();
     all.sort_unstable();

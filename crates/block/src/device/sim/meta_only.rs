@@ -1,9 +1,9 @@
 //! [`MetaOnlyDevice`]: keeps what is written as metadata and drops data, so that a file system of any size fits.
 //!
-//! Writes with META reach the device below, the journal's among them; other writes are counted, and only where they were
-//! is remembered. A read without META finds zeroes there. A read with META is an error: the bytes were needed and are
-//! gone, because a writer did not say that they are metadata, or a reader says so of data. A read ahead (RAHEAD) may meet
-//! data beside what it is for, and finds zeroes.
+//! Writes with META reach the device below, the journal's among them; other writes are counted, and only where they
+//! were is remembered. A read without META finds zeroes there. A read with META is an error: the bytes were needed and
+//! are gone, because a writer did not say that they are metadata, or a reader says so of data. A read ahead (RAHEAD)
+//! may meet data beside what it is for, and finds zeroes.
 //!
 //! What it does not do: give back what the device below holds where data was written over metadata.
 //!

@@ -1,8 +1,8 @@
 //! [`Parallel`]: requests that overlap, on flash or behind a network.
 //!
 //! As many requests as the queue is deep are under way together, each for its latency; their bytes pass one link, one
-//! request after the other. A caller that waits has one under way. Behind a page cache that reads ahead, a read that goes
-//! on where the last one ended waits only where it begins another window.
+//! request after the other. A caller that waits has one under way. Behind a page cache that reads ahead, a read that
+//! goes on where the last one ended waits only where it begins another window.
 //!
 //! What is left out: erasing, wear, garbage collection, congestion.
 

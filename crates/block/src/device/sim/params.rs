@@ -20,6 +20,7 @@ const FILES: [(&str, &str); 4] = [
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceModel {
     name: &'static str,
+    summary: &'static str,
     capacity: u64,
     pub(super) kind: Kind,
 }
@@ -52,12 +53,18 @@ impl DeviceModel {
         self.name
     }
 
+    /// What it is, in one line: that with which its file begins.
+    pub fn summary(&self) -> &'static str {
+        self.summary
+    }
+
     /// The bytes of such a device.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    fn parse(name: &'static str, text: &str) -> Result<DeviceModel, String> {
+    fn parse(name: &'static str, text: &'static str) -> Result<DeviceModel, String> {
+        let summary = text.lines().next().and_then(|line| line.strip_prefix("# ")).ok_or("line 1: no summary")?;
         let mut values = Values(BTreeMap::new());
         let mut is_disk = None;
         for (line, at) in text.lines().zip(1..) {
@@ -89,7 +96,7 @@ impl DeviceModel {
         };
         match values.0.keys().next() {
             Some(unknown) => Err(format!("{unknown} is not known")),
-            None => Ok(DeviceModel { name, capacity, kind }),
+            None => Ok(DeviceModel { name, summary, capacity, kind }),
         }
     }
 }
@@ -127,14 +134,15 @@ mod tests {
         let good = FILES[2].1;
         for (text, said) in [
             (good.replace("mb_per_s", "mb/s"), "is missing"),
-            (good.replace('#', "//"), "line 1: no source"),
+            (good.replace("# requests", "// requests"), "line 2: no source"),
+            (good.replace("# a solid", "a solid"), "line 1: no summary"),
             (format!("{good}\nlatency_us 5 # x"), "not NAME = VALUE"),
             (format!("{good}\nread_latency_us = 5 # x"), "twice"),
             (format!("{good}\ncolour = 5 # x"), "colour is not known"),
             (format!("{good}\ncolour = red # x"), "not a number"),
             (good.replace("\"parallel\"", "\"tape\""), "not a number"),
         ] {
-            let e = DeviceModel::parse("flash", &text).expect_err(said);
+            let e = DeviceModel::parse("flash", text.leak()).expect_err(said);
             assert!(e.contains(said), "{e}");
         }
     }

@@ -1,8 +1,9 @@
-//! Where the constants of `hdd-2007` come from: rows 2 to 4 of the table in "Clustering indirect blocks in Ext3" (November
-//! 2007), computed from the requests that its kernel made. Row 5, the check, is no part of this: it is to be predicted.
+//! Where the constants of `hdd-2007` come from: rows 2 to 4 of the table in "Clustering indirect blocks in Ext3"
+//! (November 2007), computed from the requests that its kernel made. Row 5, the check, is no part of this: it is to be
+//! predicted.
 //!
-//! Sizes are binary, as the mail's count of 10,240 reads of 512 bytes for 5 MB says. Each indirect block lies in front of
-//! the 4 MiB that it maps. Blocks that were read stay in memory. Offsets are random and whole multiples of what is read.
+//! Sizes are binary, as the mail's count of 10,240 reads of 512 bytes for 5 MB says. Each indirect block lies in front
+//! of the 4 MiB that it maps. Blocks that were read stay in memory. Offsets are random, and multiples of what is read.
 
 use std::collections::HashSet;
 

@@ -7,6 +7,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
+use extant_block::device::DeviceModel;
 use extant_lab::timing::{self, Checked};
 use serde_json::json;
 
@@ -21,13 +23,13 @@ use crate::failure::{Result, warn};
 #[command(after_help = "Example:
   extant lab check-time disk.img --device hdd-2007 --e2fsck
 
-Devices: hdd-2007, hdd, flash, net-5ms (docs/lab.md).
+Devices: extant lab list.
 Exit status: 0, 1 (usage), 8 (the check could not be made).")]
 pub struct CheckTimeArgs {
     /// Image file
     pub image: PathBuf,
     /// Device that serves the requests
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", value_parser = PossibleValuesParser::new(DeviceModel::names()))]
     pub device: String,
     /// Run e2fsck -fn, too, under strace, and say what the device would take for it
     #[arg(long)]

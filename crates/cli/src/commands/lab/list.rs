@@ -6,12 +6,14 @@
 use std::io::Write;
 
 use clap::Args;
+use extant_block::device::DeviceModel;
 use extant_lab::target::{self, Kind};
-use extant_lab::{measure, model, workload};
+use extant_lab::{measure, model, timing, workload};
 
+use super::replay_trace::failure;
 use crate::failure::Result;
 
-/// Workloads, models, targets, policies and measures
+/// Workloads, models, targets, devices, policies and measures
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
   extant lab list --parameters --scale 0.1")]
@@ -48,6 +50,11 @@ pub fn run(args: &ListArgs) -> Result<()> {
     writeln!(out, "\ntargets (an image is made afresh for each trial, and checked after it):")?;
     for kind in Kind::ALL {
         writeln!(out, "  {}", kind.summary())?;
+    }
+    writeln!(out, "\ndevices (engine:IMAGE,device=NAME, replay-trace and check-time: what one would take):")?;
+    for name in DeviceModel::names() {
+        let model = timing::device(name).map_err(failure)?;
+        writeln!(out, "  {name:12} {}", model.summary())?;
     }
     writeln!(out, "\npolicies (--policy NAME=a,b; of engine and mount; the default first):")?;
     for policy in target::policies() {

@@ -128,8 +128,9 @@ fn baseline(args: &MatrixArgs) -> Result<String> {
         return Ok(against.clone());
     }
     let target: Target = args.contestant.parse().map_err(|e: extant_lab::Error| Failure::usage(e.to_string()))?;
-    // What says where the image lies is no policy.
-    let place: Vec<&str> = target.options.split(',').filter(|o| o.starts_with("io=")).collect();
+    // What says where the image lies, and on what device, is no policy.
+    let is_place = |o: &&str| ["io=", "device=", "store="].iter().any(|place| o.starts_with(place));
+    let place: Vec<&str> = target.options.split(',').filter(is_place).collect();
     let options = place.iter().map(|o| format!(",{o}")).collect::<String>();
     let default = format!("{}:{}{options}", target.kind.name(), target.path.display());
     if target.kind == Kind::Dir || default == args.contestant {

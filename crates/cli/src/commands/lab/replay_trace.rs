@@ -7,6 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use extant_block::device::{DeviceModel, Usage};
 use extant_lab::timing;
 use serde_json::{Value, json};
@@ -17,23 +18,23 @@ use crate::size;
 /// Say what a device would take for recorded requests
 ///
 /// The file is the output of `strace -e trace=pread64` (also with -f, -y, -t), whose reads wait for each other, or of
-/// tracefs' event block_rq_issue. Requests are served in the order of the file, one after the other, on a clock that
-/// nothing but they moves.
+/// tracefs' event block_rq_issue. Requests are served in the order of the file, but threads of a program one after the
+/// other, on a clock that nothing but they moves.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  strace -y -o trace -e trace=pread64 e2fsck -fn disk.img
+  strace -f -y -o trace -e trace=pread64 e2fsck -fn disk.img
   extant lab replay-trace trace --device hdd-2007 --size 16G --only $PWD/disk.img
 
-Devices: hdd-2007, hdd, flash, net-5ms (docs/lab.md). Hints (fadvise64, readahead) are passed over: what they announce is
+Devices: extant lab list. Hints (fadvise64, readahead) are passed over: what they announce is
 read afterwards.
 Exit status: 0, 1 (usage, or a line that is neither of the two), 8 (the file cannot be read).")]
 pub struct ReplayTraceArgs {
     /// Trace
     pub file: PathBuf,
     /// Device that serves the requests
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", value_parser = PossibleValuesParser::new(DeviceModel::names()))]
     pub device: String,
-    /// Size of the device: seeks count as parts of it [default: what such devices have]
+    /// Size of the device that was recorded: what lies behind it is refused [default: what such devices have]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     pub size: Option<u64>,
     /// Only requests to this file, as strace -y shows it, or to this device, MAJOR,MINOR

@@ -73,7 +73,7 @@ pub struct Zoning {
     pub share: u32,
     pub place: Place,
     pub ahead: Ahead,
-    /// So many owners that had the last blocks of a region go on side by side.
+    /// Pages are for inodes of the same group, and so many owners go on side by side; 0: there are neither.
     pub owners: usize,
     /// What is kept there.
     pub roles: &'static [MetaRole],
