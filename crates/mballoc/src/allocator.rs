@@ -233,6 +233,9 @@ impl<S: GroupStore> Allocator<S> {
         let end = self.geometry.blocks_count;
         self.zones.add(ranges.into_iter().map(|(start, len)| (start.0, start.0.saturating_add(len).min(end))));
         self.forget_buddies();
+        if let Some(zones) = &self.meta_zones {
+            zones.begin(&self.geometry, &self.zones);
+        }
     }
 
     /// Whether one of the `len` blocks from `start` was named to [`Allocator::protect`]. No file may own such a block.

@@ -46,6 +46,8 @@ struct Region {
     active: AtomicU32,
     /// Areas.
     most: u32,
+    /// Blocks that its active areas have at mount, used ones included.
+    wanted: u64,
     /// Blocks set aside.
     free: AtomicU32,
     /// No group before this one, counted from the first of the region, has any set aside: a hint.
@@ -72,8 +74,8 @@ impl MetaZones {
         let regions = groups.chunks(zoning.region_groups as usize).zip((0u32..).step_by(zoning.region_groups as usize));
         let regions = regions.map(|(groups, first)| {
             let most = groups.len() as u32 * zoning.per_group;
-            let active = match zoning.ahead {
-                Ahead::All => most,
+            let wanted = match zoning.ahead {
+                Ahead::All => u64::MAX,
                 Ahead::HalfAnArea => {
                     let blocks: u64 =
                         (first..).take(groups.len()).map(|g| u64::from(geometry.blocks_in_group(GroupNr(g)))).sum();
@@ -81,14 +83,31 @@ impl MetaZones {
                     // A pointer has four bytes.
                     let mapped = (blocks - free) / u64::from(geometry.block_size / 4);
                     let maps = groups.iter().map(|g| u64::from(g.maps)).sum::<u64>().min(blocks / BLOCKS_PER_GUESS);
-                    let areas = (mapped + maps + free / FREE_PER_BLOCK_AHEAD) / u64::from(area_len);
-                    u32::try_from(areas).unwrap_or(most).saturating_add(1).min(most)
+                    (mapped + maps + free / FREE_PER_BLOCK_AHEAD).max(1)
                 }
             };
             let owners = (0..zoning.owners).map(|_| AtomicU64::new(0)).collect();
-            Region { active: AtomicU32::new(active), most, owners, ..Region::default() }
+            Region { most, wanted, owners, ..Region::default() }
         });
-        MetaZones { zoning, area_len, regions: regions.collect(), total: AtomicU64::new(0) }
+        let zones = MetaZones { zoning, area_len, regions: regions.collect(), total: AtomicU64::new(0) };
+        zones.begin(geometry, &SystemZones::default());
+        zones
+    }
+
+    /// Makes as many areas active as have the blocks that are wanted at mount, besides those of the file system itself.
+    pub fn begin(&self, geometry: &Geometry, system: &SystemZones) {
+        for (nr, region) in (0..).zip(&self.regions) {
+            let (mut active, mut blocks) = (0, 0);
+            while active < region.most && blocks < region.wanted {
+                if let Some(area) = self.area(geometry, system, nr, active) {
+                    let start = geometry.block(area.group, area.start).0;
+                    let end = start + u64::from(area.len);
+                    blocks += end - start - system.within(start, end).map(|(s, e)| e - s).sum::<u64>();
+                }
+                active += 1;
+            }
+            region.active.store(active, Ordering::Relaxed);
+        }
     }
 
     fn region(&self, group: GroupNr) -> Option<(u32, &Region)> {
@@ -184,6 +203,6 @@ impl<S: GroupStore> Allocator<S> {
 /// At mount a region sets one block aside for so many that are free: four times what indirect blocks of full pointers
 /// would need.
 const FREE_PER_BLOCK_AHEAD: u64 = 256;
-/// Of so many blocks, one is taken for a map's at a guess, and no more: the guess is by the number of inodes, of which
-/// most may be small.
-const BLOCKS_PER_GUESS: u64 = 64;
+/// At mount no more than one of so many blocks is guessed to be a map's. The guess is by the number of inodes, of which
+/// most may be small; and a zone that reaches into data gathers single blocks wherever some of it is deleted.
+const BLOCKS_PER_GUESS: u64 = 256;

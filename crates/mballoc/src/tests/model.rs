@@ -57,6 +57,8 @@ pub struct ModelStore {
     pub fail_prepares: AtomicU64,
     pub loads: AtomicU64,
     pub marks: AtomicU64,
+    /// What the summary of each group says.
+    pub maps: u32,
     /// Groups said to be damaged.
     pub damaged: AtomicU64,
 }
@@ -82,6 +84,7 @@ impl ModelStore {
             fail_prepares: AtomicU64::new(u64::MAX),
             loads: AtomicU64::new(0),
             marks: AtomicU64::new(0),
+            maps: 0,
             damaged: AtomicU64::new(0),
         }
     }
@@ -100,7 +103,7 @@ impl ModelStore {
 
     pub fn summaries(&self) -> Vec<GroupSummary> {
         (0..self.geometry.groups)
-            .map(|g| GroupSummary { free: self.free_in(g), block_uninit: false, maps: 0 })
+            .map(|g| GroupSummary { free: self.free_in(g), block_uninit: false, maps: self.maps })
             .collect()
     }
 

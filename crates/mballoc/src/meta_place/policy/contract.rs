@@ -43,8 +43,17 @@ fn random_meta(rng: &mut Rng, blocks: u64) -> MetaRequest {
     MetaRequest { role, owner: InodeNr(rng.below(40) as u32), home, parent, data }
 }
 
-/// Fills and empties a disk, mounting it again from time to time, also with other policies. Returns the requests made.
-fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, requests: u64) -> u64 {
+/// What was done: requests, and how often zones served them, grew and were lent.
+#[derive(Default)]
+struct Done {
+    requests: u64,
+    hits: u64,
+    grown: u64,
+    lent: u64,
+}
+
+/// Fills and empties a disk, mounting it again from time to time, also with other policies.
+fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, requests: u64, done: &mut Done) {
     let (geometry, own) = shape;
     let store = Arc::new(ModelStore::new(geometry.clone()));
     for (start, len) in own {
@@ -133,11 +142,15 @@ fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, r
         store.commit(&pending);
         a.release(&pending);
         assert_agrees(&a, &store);
+        let s = a.statistics();
+        done.hits += s.zone_hits;
+        done.grown += s.zone_areas_grown;
+        done.lent += s.zone_areas_lent;
         if rng.one_in(2) {
             policy = MetaPolicy::ALL[rng.below(MetaPolicy::ALL.len() as u64) as usize];
         }
     }
-    made
+    done.requests += made;
 }
 
 /// Nothing is handed out twice, "no space" is true, and no block is lost, over a million requests.
@@ -145,11 +158,12 @@ fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, r
 fn no_block_is_lost_or_handed_out_twice() {
     let shapes = shapes();
     let each = 1_000_000 / (MetaPolicy::ALL.len() * shapes.len()) as u64;
-    let mut made = 0;
+    let mut done = Done::default();
     for policy in MetaPolicy::ALL {
         for (seed, shape) in (1..).zip(&shapes) {
-            made += ages(policy, shape, seed, each);
+            ages(policy, shape, seed, each + 1, &mut done);
         }
     }
-    assert!(made >= 1_000_000, "{made}");
+    let Done { requests, hits, grown, lent } = done;
+    assert!(requests >= 1_000_000 && hits > 10_000 && grown > 100 && lent > 100, "{requests} {hits} {grown} {lent}");
 }
