@@ -8,7 +8,7 @@ use common::*;
 use extant_base::rng::Rng;
 use extant_block::device::{MemDevice, TracedDevice};
 use extant_block::{BioFlags, BioOp};
-use extant_fs::{Cred, DirItem, Filesystem, MetaPolicy, MountOptions, Mounted, NewNode};
+use extant_fs::{Cred, DirItem, Filesystem, MetaPolicy, MountOptions, Mounted, NewNode, WriteFlags};
 
 const EXT3: &[&str] = &["-t", "ext3", "-b", "1024"];
 const EXT4_SMALL: &[&str] = &["-t", "ext4", "-b", "1024"];
@@ -162,37 +162,49 @@ fn nothing_is_read_ahead_where_memory_is_short() {
     assert_eq!(bytes, requests as u64 * 1024, "a block each");
 }
 
-/// A block that came along as a neighbour is freed, is another file's data, and is a map block again: whatever it was
-/// is never taken for what it is.
+/// A block that came along as a neighbour is freed, is a file's data on a full disk, and is metadata again: whatever it
+/// was is never taken for what it is.
 #[test]
 fn a_neighbour_that_was_freed_unread_is_not_seen_again() {
-    let dev = sparse();
-    let fs = Filesystem::mount(dev.clone(), MountOptions { keep_clean: false, ..quiet() }).expect("mounted");
-    let root = fs.root().expect("root");
-    for round in 0..4 {
-        let f = fs.lookup(&root, b"f").expect("there");
-        // Its neighbours come along, and most of them are never read but to be removed.
-        assert_eq!(get(&fs, &f, 100 * OF_AN_ARRAY * 1024, 8), 100u64.to_le_bytes());
-        drop(f);
-        fs.unlink(&root, b"f").expect("unlinked");
-        fs.sync().expect("synced");
-        let filler = create(&fs, "filler");
-        put(&fs, &filler, 0, &vec![0xA5; 40 << 20]);
-        fs.fsync(&filler, false).expect("synced");
-        drop(filler);
-        fs.unlink(&root, b"filler").expect("unlinked");
-        fs.sync().expect("synced");
-        let f = create(&fs, "f");
-        (0..ARRAYS).for_each(|n| put(&fs, &f, n * OF_AN_ARRAY * 1024, &n.to_le_bytes()));
-        fs.sync().expect("synced");
-        for n in (0..ARRAYS).rev() {
-            assert_eq!(get(&fs, &f, n * OF_AN_ARRAY * 1024, 8), n.to_le_bytes(), "round {round}");
+    for meta_policy in [MetaPolicy::Vanilla, MetaPolicy::ZonesAll] {
+        let dev = sparse();
+        let options = MountOptions { keep_clean: false, meta_policy, ..quiet() };
+        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        let root = fs.root().expect("root");
+        for round in 0..4 {
+            let f = fs.lookup(&root, b"f").expect("there");
+            // Its neighbours come along, and most of them are never read but to be removed.
+            assert_eq!(get(&fs, &f, 100 * OF_AN_ARRAY * 1024, 8), 100u64.to_le_bytes());
+            drop(f);
+            fs.unlink(&root, b"f").expect("unlinked");
+            fs.sync().expect("synced");
+            let filler = create(&fs, "filler");
+            let mut at = 0;
+            while let Ok(n) = fs.write(&filler, at, &[0xA5; 128 << 10], WriteFlags::default()) {
+                at += n as u64;
+            }
+            fs.fsync(&filler, false).expect("synced");
+            drop(filler);
+            assert_eq!(fs.statfs().blocks_available, 0);
+            // The directory is read anew, with what lies beside it in the same zone: data by now.
+            fs.budget().shrink_all();
+            assert!(fs.lookup(&root, b"nothing").is_err());
+            fs.unlink(&root, b"filler").expect("unlinked");
+            fs.sync().expect("synced");
+            let f = create(&fs, "f");
+            (0..ARRAYS).for_each(|n| put(&fs, &f, n * OF_AN_ARRAY * 1024, &n.to_le_bytes()));
+            fs.sync().expect("synced");
+            for n in (0..ARRAYS).rev() {
+                let found = get(&fs, &f, n * OF_AN_ARRAY * 1024, 8);
+                assert_eq!(found, n.to_le_bytes(), "{} round {round}", meta_policy.name());
+            }
+            drop(f);
+            fs.budget().shrink_all();
         }
-        drop(f);
-        fs.budget().shrink_all();
+        drop(root);
+        fs.unmount().expect("unmounted");
+        tools::assert_clean(&dev);
     }
-    fs.unmount().expect("unmounted");
-    tools::assert_clean(&dev);
 }
 
 /// What many small files and directories need comes together where it lies in a zone.
