@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use common::*;
 use extant_base::rng::Rng;
-use extant_block::device::{MemDevice, TracedDevice};
+use extant_block::device::{Fault, FaultyDevice, MemDevice, TracedDevice};
 use extant_block::{BioFlags, BioOp};
-use extant_fs::{Cred, DirItem, Filesystem, MetaPolicy, MountOptions, Mounted, NewNode, WriteFlags};
+use extant_fs::{Cred, DirItem, Error, Filesystem, MetaPolicy, MountOptions, Mounted, NewNode, WriteFlags};
 
 const EXT3: &[&str] = &["-t", "ext3", "-b", "1024"];
 const EXT4_SMALL: &[&str] = &["-t", "ext4", "-b", "1024"];
@@ -205,6 +205,32 @@ fn a_neighbour_that_was_freed_unread_is_not_seen_again() {
         fs.unmount().expect("unmounted");
         tools::assert_clean(&dev);
     }
+}
+
+/// A neighbour that cannot be read costs nobody but its own data.
+#[test]
+fn a_neighbour_that_cannot_be_read_does_no_harm() {
+    let dev = sparse();
+    let said = tools::debugfs(&dev, "stat f");
+    let bad: u64 = said.split("(IND):").nth(100).and_then(|s| s.split(',').next()?.parse().ok()).expect("a block");
+    let faulty = Arc::new(FaultyDevice::new(dev));
+    faulty.inject(Fault::eio().op(BioOp::Read).range(bad * 1024..(bad + 1) * 1024));
+    let options = MountOptions { read_only: true, keep_clean: false, ..quiet() };
+    let fs = Filesystem::mount(faulty.clone(), options).expect("mounted");
+    let f = fs.lookup(&fs.root().expect("root"), b"f").expect("there");
+    let mut lost = 0;
+    for n in 0..ARRAYS {
+        let mut buf = [0; 8];
+        match fs.read(&f, n * OF_AN_ARRAY * 1024, &mut buf) {
+            Ok(8) => assert_eq!(buf, n.to_le_bytes()),
+            other => {
+                assert!(matches!(other, Err(Error::Device(_))), "{other:?}");
+                lost += 1;
+            }
+        }
+    }
+    assert_eq!(lost, 1);
+    assert!(faulty.injected() > 1, "and it was read as a neighbour before");
 }
 
 /// What many small files and directories need comes together where it lies in a zone.
