@@ -84,7 +84,7 @@ _extant_values() {{
         run) [[ $word == -* ]] || known="{workloads}" ;;
         model) [[ $word == -* ]] || known="{models}" ;;
         esac ;;
-    lab\ matrix)
+    lab\ matrix|lab\ age)
         case "$before" in
         -w|--workload) known="{workloads}" ;;
         esac ;;

@@ -254,8 +254,14 @@ impl Image {
                 ROOM_LEAST >> 20
             )));
         }
-        let largest = Some(context.get("largest_bytes")).filter(|bytes| *bytes > 0).unwrap_or(room / LARGEST_PART);
-        let sizes = Sizes::new(context.parameters().text("sizes"), context.get("mean_bytes"), largest.min(room / 2))?;
+        let name = context.parameters().text("sizes");
+        let largest = match context.get("largest_bytes") {
+            // They are as large as they are.
+            0 if name == sizes::FIXED => room / 2,
+            0 => room / LARGEST_PART,
+            bytes => bytes.min(room / 2),
+        };
+        let sizes = Sizes::new(name, context.get("mean_bytes"), largest)?;
         Ok(Image {
             rng: context.rng(),
             sizes,

@@ -54,11 +54,13 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
     let label = target.label();
     let output = args.output.clone().unwrap_or_else(|| default_output("matrix"));
     let stop = watch_signals()?;
+    // There is no replay without a list, and a directory or a copy is not filled.
+    let fits = |w: &dyn Workload| match w.name() {
+        "replay" => args.how.operations.is_some(),
+        _ => w.needs(&w.parameters(1.0)).fill == 0 || (target.kind != Kind::Dir && args.how.image.is_none()),
+    };
     let chosen: Vec<_> = match &args.workloads[..] {
-        // There is no replay without a list.
-        [] => {
-            workload::all().iter().copied().filter(|w| w.name() != "replay" || args.how.operations.is_some()).collect()
-        }
+        [] => workload::all().iter().copied().filter(|w| fits(*w)).collect(),
         names => {
             let found: extant_lab::Result<_> = names.iter().map(|name| workload::find(name)).collect();
             found.map_err(|e| Failure::usage(e.to_string()))?

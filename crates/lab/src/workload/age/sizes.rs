@@ -37,7 +37,9 @@ pub enum Sizes {
     Fixed(u64),
 }
 
-const NAMES: [&str; 3] = ["log-normal", "log-uniform", "fixed"];
+/// The name of the distribution with one size.
+pub const FIXED: &str = "fixed";
+const NAMES: [&str; 3] = ["log-normal", "log-uniform", FIXED];
 
 impl Sizes {
     /// Refuses what can be nothing, whatever the image.
@@ -55,8 +57,8 @@ impl Sizes {
         Sizes::check(name, mean)?;
         let bytes = largest as f64;
         match name {
-            "fixed" if mean > largest => Err(too_large(largest)),
-            "fixed" => Ok(Sizes::Fixed(mean)),
+            FIXED if mean > largest => Err(too_large(largest)),
+            FIXED => Ok(Sizes::Fixed(mean)),
             "log-uniform" => Ok(Sizes::LogUniform { largest: bytes.max(SMALLEST) }),
             _ if mean as f64 * MEAN_BELOW_LARGEST > bytes => Err(Error::Usage(format!(
                 "{}; sizes=fixed can be larger",
