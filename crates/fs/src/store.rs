@@ -317,6 +317,10 @@ impl MapStore for MapView<'_> {
         Ok(buffer.read(f))
     }
 
+    fn in_memory(&self, block: BlockNr) -> bool {
+        self.fs.cache.peek(block).is_some()
+    }
+
     fn read_ahead(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
         self.fs.read_neighbours(block, siblings);
     }

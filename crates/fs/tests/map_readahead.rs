@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use common::*;
 use extant_base::rng::Rng;
-use extant_block::device::{MemDevice, TracedDevice};
+use extant_block::device::{Fault, FaultyDevice, MemDevice, TracedDevice};
 use extant_block::{BioFlags, BioOp};
-use extant_fs::{Cred, DirItem, Filesystem, MetaPolicy, MountOptions, Mounted, NewNode};
+use extant_fs::{Cred, DirItem, Error, Filesystem, MetaPolicy, MountOptions, Mounted, NewNode, WriteFlags};
 
 const EXT3: &[&str] = &["-t", "ext3", "-b", "1024"];
 const EXT4_SMALL: &[&str] = &["-t", "ext4", "-b", "1024"];
@@ -134,11 +134,14 @@ fn copied(blocks: u64) -> (tempfile::TempDir, Arc<MemDevice>) {
 fn indirect_blocks_with_data_between_them_are_read_alone() {
     let (_dir, dev) = copied(40 * OF_AN_ARRAY);
     let places: Vec<_> = (1..40).map(|n| (n * OF_AN_ARRAY * 1024, n * OF_AN_ARRAY)).collect();
-    for places in [shuffled(places.clone()), places] {
+    for places in [shuffled(places.clone()), places.clone()] {
         let (requests, bytes) = Watched::mount(&dev, ROOMY).map_reads(&places);
-        // The indirect block, the double indirect one and those 39 that it names.
-        assert_eq!((requests, bytes), (41, 41 * 1024));
+        // The indirect block, the double indirect one and those 38 that it names and that are asked.
+        assert_eq!((requests, bytes), (40, 40 * 1024));
     }
+    // One block is asked for, and its own indirect block says where it is.
+    let (requests, _) = Watched::mount(&dev, ROOMY).map_reads(&places[20..21]);
+    assert_eq!(requests, 2, "the double indirect block and one below it");
 }
 
 #[test]
@@ -162,37 +165,75 @@ fn nothing_is_read_ahead_where_memory_is_short() {
     assert_eq!(bytes, requests as u64 * 1024, "a block each");
 }
 
-/// A block that came along as a neighbour is freed, is another file's data, and is a map block again: whatever it was
-/// is never taken for what it is.
+/// A block that came along as a neighbour is freed, is a file's data on a full disk, and is metadata again: whatever it
+/// was is never taken for what it is.
 #[test]
 fn a_neighbour_that_was_freed_unread_is_not_seen_again() {
-    let dev = sparse();
-    let fs = Filesystem::mount(dev.clone(), MountOptions { keep_clean: false, ..quiet() }).expect("mounted");
-    let root = fs.root().expect("root");
-    for round in 0..4 {
-        let f = fs.lookup(&root, b"f").expect("there");
-        // Its neighbours come along, and most of them are never read but to be removed.
-        assert_eq!(get(&fs, &f, 100 * OF_AN_ARRAY * 1024, 8), 100u64.to_le_bytes());
-        drop(f);
-        fs.unlink(&root, b"f").expect("unlinked");
-        fs.sync().expect("synced");
-        let filler = create(&fs, "filler");
-        put(&fs, &filler, 0, &vec![0xA5; 40 << 20]);
-        fs.fsync(&filler, false).expect("synced");
-        drop(filler);
-        fs.unlink(&root, b"filler").expect("unlinked");
-        fs.sync().expect("synced");
-        let f = create(&fs, "f");
-        (0..ARRAYS).for_each(|n| put(&fs, &f, n * OF_AN_ARRAY * 1024, &n.to_le_bytes()));
-        fs.sync().expect("synced");
-        for n in (0..ARRAYS).rev() {
-            assert_eq!(get(&fs, &f, n * OF_AN_ARRAY * 1024, 8), n.to_le_bytes(), "round {round}");
+    for meta_policy in [MetaPolicy::Vanilla, MetaPolicy::ZonesAll] {
+        let dev = sparse();
+        let options = MountOptions { keep_clean: false, meta_policy, ..quiet() };
+        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        let root = fs.root().expect("root");
+        for round in 0..4 {
+            let f = fs.lookup(&root, b"f").expect("there");
+            // Its neighbours come along, and most of them are never read but to be removed.
+            assert_eq!(get(&fs, &f, 100 * OF_AN_ARRAY * 1024, 8), 100u64.to_le_bytes());
+            drop(f);
+            fs.unlink(&root, b"f").expect("unlinked");
+            fs.sync().expect("synced");
+            let filler = create(&fs, "filler");
+            let mut at = 0;
+            while let Ok(n) = fs.write(&filler, at, &[0xA5; 128 << 10], WriteFlags::default()) {
+                at += n as u64;
+            }
+            fs.fsync(&filler, false).expect("synced");
+            drop(filler);
+            assert_eq!(fs.statfs().blocks_available, 0);
+            // The directory is read anew, with what lies beside it in the same zone: data by now.
+            fs.budget().shrink_all();
+            assert!(fs.lookup(&root, b"nothing").is_err());
+            fs.unlink(&root, b"filler").expect("unlinked");
+            fs.sync().expect("synced");
+            let f = create(&fs, "f");
+            (0..ARRAYS).for_each(|n| put(&fs, &f, n * OF_AN_ARRAY * 1024, &n.to_le_bytes()));
+            fs.sync().expect("synced");
+            for n in (0..ARRAYS).rev() {
+                let found = get(&fs, &f, n * OF_AN_ARRAY * 1024, 8);
+                assert_eq!(found, n.to_le_bytes(), "{} round {round}", meta_policy.name());
+            }
+            drop(f);
+            fs.budget().shrink_all();
         }
-        drop(f);
-        fs.budget().shrink_all();
+        drop(root);
+        fs.unmount().expect("unmounted");
+        tools::assert_clean(&dev);
     }
-    fs.unmount().expect("unmounted");
-    tools::assert_clean(&dev);
+}
+
+/// A neighbour that cannot be read costs nobody but its own data.
+#[test]
+fn a_neighbour_that_cannot_be_read_does_no_harm() {
+    let dev = sparse();
+    let said = tools::debugfs(&dev, "stat f");
+    let bad: u64 = said.split("(IND):").nth(100).and_then(|s| s.split(',').next()?.parse().ok()).expect("a block");
+    let faulty = Arc::new(FaultyDevice::new(dev));
+    faulty.inject(Fault::eio().op(BioOp::Read).range(bad * 1024..(bad + 1) * 1024));
+    let options = MountOptions { read_only: true, keep_clean: false, ..quiet() };
+    let fs = Filesystem::mount(faulty.clone(), options).expect("mounted");
+    let f = fs.lookup(&fs.root().expect("root"), b"f").expect("there");
+    let mut lost = 0;
+    for n in 0..ARRAYS {
+        let mut buf = [0; 8];
+        match fs.read(&f, n * OF_AN_ARRAY * 1024, &mut buf) {
+            Ok(8) => assert_eq!(buf, n.to_le_bytes()),
+            other => {
+                assert!(matches!(other, Err(Error::Device(_))), "{other:?}");
+                lost += 1;
+            }
+        }
+    }
+    assert_eq!(lost, 1);
+    assert!(faulty.injected() > 1, "and it was read as a neighbour before");
 }
 
 /// What many small files and directories need comes together where it lies in a zone.

@@ -160,6 +160,7 @@ fn refusals_write_nothing() {
         ("small-files", "dir:DIR/none", "no such directory"),
         ("stream", "engine:DIR/e.img", "too small"),
         ("replay", "engine:DIR/e.img", "--operations"),
+        ("age", "dir:DIR", "a directory is none"),
     ];
     for (workload, target, why) in cases {
         let mut c = config(dir.path(), workload, &["dir:/tmp".into(), at(target)]);
@@ -220,6 +221,42 @@ fn a_run_can_begin_with_a_copy_of_an_image() {
     assert!(go(&c).expect_err("another image").to_string().contains("another run"));
     std::fs::write(&original, [1; 4096]).expect("no image");
     assert!(run::check(&c).expect_err("no file system").to_string().contains("worn.img"));
+}
+
+#[test]
+fn trials_of_age_have_exact_counts_and_the_same_work_for_every_policy() {
+    let dir = tempfile::tempdir().expect("directory");
+    let engine = format!("engine:{},io=memory,exact,store=metadata,device=hdd", dir.path().join("e.img").display());
+    let mut c = config(dir.path(), "age", &[engine]);
+    c.policies = vec!["meta_policy=vanilla,inline".into()];
+    (c.mkfs, c.image_bytes) = (Some("-t ext3".into()), Some(48 << 20));
+    c.settings =
+        ["turnovers=1", "directories=3", "read_files_bytes=1000000", "random_reads=20"].map(str::to_owned).into();
+    assert_eq!(go(&c).expect("run").failed, []);
+    let all = trials(&c);
+    let of = |policy: &str| {
+        let all = all.iter().filter(move |t| t.contestant.policies["meta_policy"] == policy);
+        all.map(|t| {
+            let phases =
+                t.phases.iter().map(|p| (p.name.clone(), p.operations, p.bytes, p.measures.get("device_seconds")));
+            let maps =
+                ["map_blocks", "map_runs", "map_jumps", "device_writes", "files_left"].map(|name| t.measures[name]);
+            (t.outcome.clone(), phases.collect::<Vec<_>>(), maps)
+        })
+        .collect::<Vec<_>>()
+    };
+    let (vanilla, inline) = (of("vanilla"), of("inline"));
+    assert!(vanilla[0] == vanilla[1] && inline[0] == inline[1], "{vanilla:?} {inline:?}");
+    assert_eq!(vanilla[0].0, Outcome::Checked);
+    let names: Vec<&str> = vanilla[0].1.iter().map(|phase| phase.0.as_str()).collect();
+    let turns =
+        ["fill", "read-0.0", "random-0.0", "turn-0.5", "read-0.5", "random-0.5", "turn-1.0", "read-1.0", "random-1.0"];
+    assert_eq!(names, [&turns[..], &["unmount"]].concat());
+    let work = |trial: &Vec<(String, u64, u64, Option<&f64>)>| -> Vec<(String, u64, u64)> {
+        trial.iter().map(|(name, operations, bytes, _)| (name.clone(), *operations, *bytes)).collect()
+    };
+    assert_eq!(work(&vanilla[0].1), work(&inline[0].1));
+    assert!(vanilla[0].2[0] == inline[0].2[0] && vanilla[0].2[1] < inline[0].2[1], "{vanilla:?} {inline:?}");
 }
 
 /// The modelled device's figures are those of the requests alone: the same in a file and in memory, in each round, and

@@ -184,12 +184,35 @@ fn segment<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len: u32) -> R
     Ok((pointer, run))
 }
 
-pub(super) fn lookup<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len: u32) -> Result<Mapping, S::Error> {
+/// Whether the map can be asked about `lblk` without I/O.
+fn at_hand<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<bool, S::Error> {
+    let path = path_of::<S>(root, &Geometry::new(store.block_size()), lblk)?;
+    let mut holder = None;
+    for offset in &path.offsets[..path.levels] {
+        let pointer = with_pointers(root, store, holder, |b| indirect::pointer(b, *offset as usize).unwrap_or(0))?;
+        holder = follow(root, store, holder, pointer)?;
+        match holder {
+            None => break,
+            Some(block) if !store.in_memory(block) => return Ok(false),
+            Some(_) => {}
+        }
+    }
+    Ok(true)
+}
+
+/// `wanted`: so many blocks are worth reading for.
+pub(super) fn lookup<S: MapStore>(
+    root: &MapRoot,
+    store: &S,
+    lblk: u32,
+    wanted: u32,
+    max_len: u32,
+) -> Result<Mapping, S::Error> {
     let end = Geometry::new(store.block_size()).logical_end();
     let max_len = max_len.min(end - lblk);
     let (first, mut len) = segment(root, store, lblk, max_len)?;
     // A run goes on in the next array if the blocks do, a hole if that one is empty as well.
-    while len < max_len {
+    while len < max_len && (len < wanted || at_hand(root, store, lblk + len)?) {
         let (next, more) = segment(root, store, lblk + len, max_len - len)?;
         let follows = if first == 0 { next == 0 } else { first.checked_add(len) == Some(next) };
         if !follows {

@@ -123,6 +123,21 @@ impl MapRoot {
     /// The state of `lblk` and of as many blocks after it (in all at most `max_len`, at least 1) as share it and, where
     /// mapped, follow on physically. Blocks that the map cannot address are holes. Neighbouring extents are not joined.
     pub fn lookup<S: MapStore>(&self, store: &S, lblk: LogicalBlock, max_len: u32) -> Result<Mapping, S::Error> {
+        self.lookup_at_least(store, lblk, max_len, max_len)
+    }
+
+    /// As [`MapRoot::lookup`] for `wanted` blocks, and for up to `max_len` as far as no further block of the map has to
+    /// be read for them.
+    ///
+    /// # Errors
+    /// As [`MapRoot::lookup`].
+    pub fn lookup_at_least<S: MapStore>(
+        &self,
+        store: &S,
+        lblk: LogicalBlock,
+        wanted: u32,
+        max_len: u32,
+    ) -> Result<Mapping, S::Error> {
         let max_len = max_len.max(1);
         if lblk.0 >= self.logical_end(store.block_size()) {
             return Ok(Mapping { lblk, len: max_len.min((u32::MAX - lblk.0).max(1)), state: MapState::Hole });
@@ -130,7 +145,7 @@ impl MapRoot {
         if self.extents {
             extents::lookup(self, store, lblk.0, max_len)
         } else {
-            indirect::lookup(self, store, lblk.0, max_len)
+            indirect::lookup(self, store, lblk.0, wanted, max_len)
         }
     }
 

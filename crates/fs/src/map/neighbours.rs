@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use extant_ondisk::BlockNr;
 
-/// Blocks of one request at most. Windows are counted from the first block of the first group, so that random reads of a
-/// file whose map blocks lie together read each of them once.
+/// Blocks of one request at most. Windows are counted from the first block of the first group, so that random reads of
+/// a file whose map blocks lie together read each of them once.
 pub const WINDOW: u64 = 64;
 
 /// The blocks of the window that `block` lies in. `first`: the first block of the first group.
@@ -20,8 +20,8 @@ pub fn window(block: BlockNr, first: u64) -> Range<u64> {
     start..start + WINDOW
 }
 
-/// `block` and those of `siblings` that one request should read with it, in ascending order: in `window`. At least half of what the
-/// request reads is wanted: until that is so, what lies beyond the largest hole is left out.
+/// `block` and those of `siblings` that one request should read with it, in ascending order. They lie in `window`. At
+/// least half of what the request reads is wanted: until that is so, what lies beyond the largest hole is left out.
 pub fn around(block: BlockNr, window: &Range<u64>, siblings: impl IntoIterator<Item = BlockNr>) -> Vec<BlockNr> {
     let mut wanted: Vec<u64> = siblings.into_iter().map(|b| b.0).filter(|b| window.contains(b)).collect();
     wanted.push(block.0);

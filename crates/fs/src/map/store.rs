@@ -99,6 +99,12 @@ pub trait MapStore {
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, Self::Error>;
 
+    /// Whether reading `block` costs no I/O.
+    fn in_memory(&self, block: BlockNr) -> bool {
+        let _ = block;
+        true
+    }
+
     /// `block` is about to be read, and the same array or node names `siblings`, which are asked for only if `block` is
     /// not in memory: those that lie beside it may be read in the same request. What fails is left to
     /// [`MapStore::read`].

@@ -36,7 +36,7 @@ pub(crate) enum Want {
     Unwritten,
 }
 
-/// Blocks looked up at once when the map has to be read anyway.
+/// Blocks looked up at once when the map has to be read anyway, as far as one of its blocks says.
 const LOOKUP_BLOCKS: u32 = 1 << 15;
 
 /// The last logical block that a map can hold.
@@ -83,7 +83,7 @@ impl Filesystem {
         }
         let view = self.map_view(inode);
         let map = inode.map.read();
-        let m = map.lookup(&view, lblk, LOOKUP_BLOCKS.max(max))?;
+        let m = map.lookup_at_least(&view, lblk, max, LOOKUP_BLOCKS.max(max))?;
         let state = es_state(m.state);
         // Delayed blocks lie in what the map calls a hole: the answer ends before the first of them.
         let last = LogicalBlock(lblk.0.saturating_add(m.len - 1));

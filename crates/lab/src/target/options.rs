@@ -118,8 +118,10 @@ impl EngineOptions {
         options.fs.write_through_bytes =
             (options.io == IoMode::Buffered && !options.memory && !modelled).then_some(WRITE_THROUGH_BYTES);
         if modelled {
-            // The requests come in one order, the caller's: no thread writes beside it.
+            // The requests come in one order, the caller's: no thread writes beside it. And where blocks go does not
+            // depend on how many processors there are.
             options.fs.threads = false;
+            options.fs.locality_groups = options.fs.locality_groups.max(1);
         }
         Ok(options)
     }
@@ -140,6 +142,7 @@ mod tests {
         assert_eq!((o.fs.queue_depth, o.fs.tag_policy.name()), (4096, "wake-all"));
         let o = EngineOptions::parse("device=hdd-2007,store=metadata").unwrap();
         assert_eq!((o.device.unwrap().name(), o.metadata_only, o.fs.threads), ("hdd-2007", true, false));
+        assert_eq!(o.fs.locality_groups, 1, "not one for each processor");
         assert_eq!(o.fs.write_through_bytes, None, "a disk has no page cache below");
         let e = EngineOptions::parse("device=tape").unwrap_err();
         assert!(e.contains("tape") && e.contains("hdd-2007, hdd, flash, net-5ms"), "{e}");

@@ -126,8 +126,8 @@ impl Workload for Age {
     }
 }
 
-/// Reads what is in the image after so many halves, cold: whole files, then pieces of files. It changes nothing of what
-/// comes after.
+/// Reads what is in the image after so many halves, cold: whole files, then pieces of files. Times of access are all
+/// that it changes.
 fn read(context: &mut Context<'_>, image: &Mutex<Image>, half: u64) -> Result<()> {
     let (whole, pieces, bytes) =
         (context.get("read_files_bytes"), context.get("random_reads"), context.get("random_read_bytes"));

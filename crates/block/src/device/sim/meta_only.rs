@@ -59,6 +59,25 @@ impl MetaOnlyDevice {
         self.state.lock().data.0.len()
     }
 
+    /// Notes a write, and says whether the device below takes it.
+    fn is_kept(&self, offset: u64, len: u64, flags: BioFlags) -> bool {
+        let mut state = self.state.lock();
+        let meta = flags.contains(BioFlags::META);
+        if meta {
+            state.data.remove(offset..offset + len);
+        } else if len > 0 {
+            state.data.insert(offset..offset + len);
+            state.dropped.requests += 1;
+            state.dropped.bytes += len;
+        }
+        meta
+    }
+
+    /// What the flags ask of other writes holds also where a write is dropped.
+    fn flush_as_asked(&self, flags: BioFlags) -> Result<()> {
+        if flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) { self.below.flush() } else { Ok(()) }
+    }
+
     fn data_in(&self, offset: u64, len: u64) -> Vec<Range<u64>> {
         self.state.lock().data.within(offset..offset + len)
     }
@@ -112,22 +131,10 @@ impl BlockDevice for MetaOnlyDevice {
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
         let len = total_len(pieces);
         check_range(self, BioOp::Write, offset, len)?;
-        let meta = flags.contains(BioFlags::META);
-        {
-            let mut state = self.state.lock();
-            if meta || len == 0 {
-                state.data.remove(offset..offset + len);
-            } else {
-                state.data.insert(offset..offset + len);
-                state.dropped.requests += 1;
-                state.dropped.bytes += len;
-            }
-        }
-        if meta {
+        if self.is_kept(offset, len, flags) {
             return self.below.write_at(offset, pieces, flags);
         }
-        // What the flags ask of other writes holds all the same.
-        if flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) { self.below.flush() } else { Ok(()) }
+        self.flush_as_asked(flags)
     }
 
     fn flush(&self) -> Result<()> {
@@ -143,9 +150,10 @@ impl BlockDevice for MetaOnlyDevice {
 
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
         check_range(self, BioOp::WriteZeroes, offset, len)?;
-        self.below.write_zeroes(offset, len, flags)?;
-        self.state.lock().data.remove(offset..offset + len);
-        Ok(())
+        if self.is_kept(offset, len, flags) {
+            return self.below.write_zeroes(offset, len, flags);
+        }
+        self.flush_as_asked(flags)
     }
 
     fn stats(&self) -> IoStats {

@@ -259,11 +259,15 @@ fn metadata_cannot_be_read_where_data_was_written() {
     dev.discard(10240, 2048).expect("discarded");
     dev.read_at(0, &mut buf, META).expect("no data is left");
     assert_eq!((dev.ranges(), mem.stats().writes), (0, 2));
+    // Zeroes of data are data.
+    dev.write_zeroes(0, 512, NONE).expect("dropped");
+    dev.read_at(0, &mut buf, META).expect_err("data");
+    dev.write_at(0, &[&[1; 512]], META).expect("kept");
     // A write without data is a flush, and so is what a dropped one carries.
     let flushes = mem.stats().flushes;
     dev.write_at(0, &[], BioFlags::PREFLUSH).expect("flushed");
     dev.write_at(0, &[&[1; 512]], BioFlags::FUA).expect("dropped");
-    assert_eq!((mem.stats().flushes, dev.dropped().requests), (flushes + 2, 2));
+    assert_eq!((mem.stats().flushes, dev.dropped().requests), (flushes + 2, 3));
     dev.write_at(1 << 20, &[&[1; 512]], NONE).expect_err("past the end");
     dev.read_at((1 << 20) - 512, &mut buf[..1024], NONE).expect_err("past the end");
 }

@@ -26,7 +26,7 @@ use crate::failure::{Failure, Result};
   truncate -s 16G aged.img && mke2fs -t ext3 aged.img
   extant lab age aged.img --fill 90 --turnovers 4 --seed 1 --json aged.ndjson
   extant lab run random-read --image aged.img -t engine:/var/tmp/e.img
-  extant lab age set.img --workload ext3-2007 --scale 0.92 --option store=metadata
+  extant lab age set.img --workload ext3-2007 --scale 0.92 --store metadata
 
 Parameters of the workload `age`: extant lab list --parameters.
 Exit status: 0, 1 (usage; nothing was written), 8 (it failed), 130 (interrupted; the image is of no use).")]
@@ -51,6 +51,9 @@ pub struct AgeArgs {
     /// Options of the engine, as behind `engine:IMAGE,`; may be given several times
     #[arg(long = "option", value_name = "OPTION")]
     pub options: Vec<String>,
+    /// What the image file keeps: all, or metadata alone, so that an image of any size fits
+    #[arg(long, value_name = "WHAT", value_parser = ["all", "metadata"], default_value = "all")]
+    pub store: String,
     /// Another parameter of the workload
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub settings: Vec<String>,
@@ -71,7 +74,7 @@ pub fn run(args: &AgeArgs) -> Result<()> {
         workload: args.workload.clone(),
         scale: args.scale,
         settings: own.chain(args.settings.clone()).collect(),
-        options: args.options.clone(),
+        options: [&[format!("store={}", args.store)], &args.options[..]].concat(),
         seed: args.seed,
     };
     let mut json = match &args.json {

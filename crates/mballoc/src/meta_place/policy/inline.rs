@@ -1,6 +1,6 @@
-//! `inline`: each indirect block lies directly in front of the data that it maps, as ext3 laid files out without delayed
-//! allocation. Linux: `ext3_get_blocks_handle`, `ext3_alloc_blocks`, fs/ext3/inode.c, and the reservation windows of
-//! fs/ext3/balloc.c.
+//! `inline`: each indirect block lies directly in front of the data that it maps, as ext3 laid files out without
+//! delayed allocation. Linux: `ext3_get_blocks_handle`, `ext3_alloc_blocks`, fs/ext3/inode.c, and the reservation
+//! windows of fs/ext3/balloc.c.
 //!
 //! Data is chosen before it is mapped. So the request for data names the indirect blocks that are missing, and the
 //! allocator looks for a run with room for both. It sets the first blocks aside for the indirect blocks
