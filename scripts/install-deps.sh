@@ -96,7 +96,7 @@ fi
 
 # command:Debian package
 wanted="mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs fusermount3:fuse3 fuse2fs:fuse2fs fio:fio fuser:psmisc
-setfattr:attr setfacl:acl cc:build-essential python3:python3 tar:tar losetup:mount findmnt:util-linux sfdisk:fdisk fakeroot:fakeroot"
+setfattr:attr setfacl:acl cc:build-essential python3:python3 tar:tar losetup:mount findmnt:util-linux sfdisk:fdisk fakeroot:fakeroot strace:strace"
 
 [ "${1:-}" != --build ] || wanted="cc:build-essential"
 

@@ -35,6 +35,7 @@ fn config(image: &Path, settings: &[&str]) -> Config {
         options: Vec::new(),
         settings: settings.iter().map(|s| (*s).to_owned()).collect(),
         seed: 7,
+        check_on: None,
     }
 }
 
@@ -75,6 +76,25 @@ fn an_aged_image_is_as_full_as_was_asked_for_and_clean_after_each_half_turnover(
         assert_eq!(layout(&path), all[2].layout, "what stays is what was seen last");
         std::fs::remove_file(&path).expect("removed");
     }
+}
+
+/// Checks of the image are timed while it is open, and nothing of it is held against them.
+#[test]
+fn checks_are_timed_at_each_point() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = image(dir.path(), "c.img", "48M", &["-t", "ext3"]);
+    let mut c = config(&path, &["turnovers=0", "directories=5"]);
+    c.options = vec!["store=metadata".into()];
+    c.check_on = Some(extant_lab::timing::device("hdd-2007").expect("known"));
+    let checked = match points(&c) {
+        Err(e) if e.to_string().contains("strace is missing") => return eprintln!("skipped: {e}"),
+        points => points.expect("aged").remove(0).check,
+    };
+    let alone = extant_lab::timing::check(&path, c.check_on.clone().expect("known")).expect("checked");
+    assert_eq!(checked["extant"], alone.usage.seconds());
+    assert!(checked["e2fsck"] > checked["extant"] / 4.0, "{checked:?}");
+    c.options = vec!["io=memory".into()];
+    assert!(points(&c).expect_err("nothing to check").to_string().contains("leave it out"));
 }
 
 /// The blocks of maps that debugfs names, in its order, which is that of a checker.

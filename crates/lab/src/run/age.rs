@@ -13,13 +13,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32};
+use extant_block::BlockDevice;
+use extant_block::device::DeviceModel;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::measure::{Figures, Recorded};
 use crate::result::Phase;
-use crate::target::{self, Site};
+use crate::target::{self, EngineOptions, Site};
+use crate::timing;
 use crate::vfs::Vfs;
 use crate::workload::{self, Context, Parameters, Place, Settled, Space};
 
@@ -38,6 +41,8 @@ pub struct Config {
     pub options: Vec<String>,
     /// Of everything random.
     pub seed: u64,
+    /// Where checks are timed at each point.
+    pub check_on: Option<DeviceModel>,
 }
 
 /// The image after a phase.
@@ -59,6 +64,8 @@ pub struct Point {
     pub bytes: u64,
     /// What a modelled device counted while the phase ran; times are the model's.
     pub device: Figures,
+    /// What the device of [`Config::check_on`] would take for checks of the image, in seconds.
+    pub check: BTreeMap<&'static str, f64>,
     /// Where things lie.
     pub layout: Layout,
 }
@@ -81,6 +88,9 @@ pub fn age(
     config.settings.iter().try_for_each(|setting| parameters.set(setting))?;
     workload.check(&parameters)?;
     let options = [&["exact".to_owned()], &config.options[..]].concat().join(",");
+    if config.check_on.is_some() && EngineOptions::parse(&options).is_ok_and(|o| o.memory) {
+        return Err(Error::Usage("io=memory: e2fsck cannot check what is not in the file; leave it out".into()));
+    }
     let rig = target::contestants(&[format!("engine:{},{options}", config.image.display())], &[])?.remove(0);
     let refused = |why| Error::Target { label: config.image.display().to_string(), why };
     target::check::engine_on(&rig, workload.needs(&parameters)).map_err(refused)?;
@@ -115,6 +125,19 @@ struct Watched<'a> {
 }
 
 impl Watched<'_> {
+    fn check(&self, device: &Arc<dyn BlockDevice>) -> Result<BTreeMap<&'static str, f64>> {
+        let Some(model) = &self.config.check_on else { return Ok(BTreeMap::new()) };
+        let extant = timing::check_on(device.clone(), model.clone())?;
+        let e2fsck = timing::e2fsck(&self.config.image, model.clone())?;
+        for (program, checked) in [("extant", extant), ("e2fsck", e2fsck)] {
+            if checked.damaged {
+                let image = self.config.image.display();
+                return Err(Error::Failed(format!("{image}: {program} finds damage after {}", self.ended.name)));
+            }
+        }
+        Ok([("extant", extant.usage.seconds()), ("e2fsck", e2fsck.usage.seconds())].into())
+    }
+
     fn look(&mut self) -> Result<()> {
         let device = self.site.device().ok_or_else(|| Error::Failed("the image is not open".into()))?;
         let modelled = self.site.modelled();
@@ -128,7 +151,8 @@ impl Watched<'_> {
             operations: self.ended.operations,
             bytes: self.ended.bytes,
             device: measures.map(|(name, n)| (name.clone(), *n)).collect(),
-            layout: Layout::of(device)?,
+            check: self.check(device)?,
+            layout: Layout::of(&**device)?,
         };
         self.fresh = false;
         (self.at)(&point)

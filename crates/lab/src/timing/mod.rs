@@ -15,7 +15,7 @@ mod trace;
 use std::path::Path;
 use std::sync::Arc;
 
-use extant_block::device::{Arrival, DeviceModel, Engine, FileDevice, OpenOptions, TimedDevice, Timer, Usage};
+use extant_block::device::{Arrival, DeviceModel, Engine, FileDevice, Locking, OpenOptions, TimedDevice, Timer, Usage};
 use extant_block::{BioOp, BlockDevice};
 
 use page_cache::PageCache;
@@ -107,10 +107,19 @@ pub struct Checked {
 /// # Errors
 /// It cannot be opened, or has no superblock.
 pub fn check(image: &Path, model: DeviceModel) -> Result<Checked> {
-    let failed = |e: &dyn std::fmt::Display| Error::Failed(format!("{}: {e}", image.display()));
     let open = OpenOptions { engine: Engine::Psync, ..OpenOptions::read_only() };
     let file = FileDevice::open(image, open).map_err(|e| Error::Failed(e.to_string()))?;
-    let timed = Arc::new(TimedDevice::new(Arc::new(file), model));
+    check_on(Arc::new(file), model)
+}
+
+/// As [`check`], of an image that is open already.
+///
+/// # Errors
+/// It has no superblock.
+pub fn check_on(image: Arc<dyn BlockDevice>, model: DeviceModel) -> Result<Checked> {
+    let name = image.name().to_owned();
+    let failed = |e: &dyn std::fmt::Display| Error::Failed(format!("{name}: {e}"));
+    let timed = Arc::new(TimedDevice::new(image, model));
     let device: Arc<dyn BlockDevice> = timed.clone();
     let report = extant_check::check(&device, &extant_check::Options::default()).map_err(|e| failed(&e))?;
     if !report.complete {
@@ -131,8 +140,9 @@ pub fn e2fsck(image: &Path, model: DeviceModel) -> Result<Checked> {
         }
     }
     let image = image.canonicalize().map_err(Error::file(image))?;
-    let size =
-        FileDevice::open(&image, OpenOptions::read_only()).map_err(|e| Error::Failed(e.to_string()))?.size_bytes();
+    // A look at its size: it may be open, by an engine that writes nothing meanwhile.
+    let look = OpenOptions { lock: Locking::None, ..OpenOptions::read_only() };
+    let size = FileDevice::open(&image, look).map_err(|e| Error::Failed(e.to_string()))?.size_bytes();
     let dir = tempfile::Builder::new().prefix("extant-lab-").tempdir().map_err(Error::file(&std::env::temp_dir()))?;
     let path = dir.path().join("trace");
     let strace = Tool::new("strace").args(["-f", "-y", "-s", "0", "-e", "trace=pread64", "-o"]).arg(&path);

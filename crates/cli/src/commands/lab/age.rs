@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
+use extant_block::device::DeviceModel;
 use extant_lab::run::age::{Config, Point, age};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -54,6 +56,9 @@ pub struct AgeArgs {
     /// What the image file keeps: all, or metadata alone, so that an image of any size fits
     #[arg(long, value_name = "WHAT", value_parser = ["all", "metadata"], default_value = "all")]
     pub store: String,
+    /// At each line, check the image with Extant's checker and e2fsck (under strace), and say what this device would take
+    #[arg(long, value_name = "DEVICE", value_parser = PossibleValuesParser::new(DeviceModel::names()))]
+    pub check_on: Option<String>,
     /// Another parameter of the workload
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub settings: Vec<String>,
@@ -69,6 +74,7 @@ pub fn run(args: &AgeArgs) -> Result<()> {
     let stop = watch_signals()?;
     let own = [("fill", args.fill), ("turnovers", args.turnovers)];
     let own = own.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+    let check_on = args.check_on.as_deref().map(extant_lab::timing::device);
     let config = Config {
         image: args.image.clone(),
         workload: args.workload.clone(),
@@ -76,6 +82,7 @@ pub fn run(args: &AgeArgs) -> Result<()> {
         settings: own.chain(args.settings.clone()).collect(),
         options: [&[format!("store={}", args.store)], &args.options[..]].concat(),
         seed: args.seed,
+        check_on: check_on.transpose().map_err(|e| failure(e, &args.image))?,
     };
     let mut json = match &args.json {
         Some(path) => Some((File::create(path).map_err(|e| Failure::io(path, e))?, path)),
@@ -116,7 +123,7 @@ pub fn run(args: &AgeArgs) -> Result<()> {
 fn header() -> Result<()> {
     writeln!(
         std::io::stdout(),
-        "{:>10} {:>10} {:>9} {:>10} {:>9} {:>9} {:>9} {:>10} {:>11} {:>10}",
+        "{:>10} {:>10} {:>9} {:>10} {:>9} {:>9} {:>9} {:>10} {:>11} {:>10} {:>9} {:>9}",
         "PHASE",
         "MAP BLOCKS",
         "RUNS",
@@ -126,17 +133,21 @@ fn header() -> Result<()> {
         "DIRS/RUNS",
         "FRAGMENTS",
         "FREE BLOCKS",
-        "DEVICE [s]"
+        "DEVICE [s]",
+        "CHECK [s]",
+        "E2FSCK"
     )?;
     Ok(())
 }
 
 fn line(point: &Point) -> Result<()> {
     let l = &point.layout;
-    let seconds = point.device.get("device_seconds").map_or_else(|| "-".to_owned(), |s| format!("{s:.3}"));
+    let seconds = |s: Option<&f64>| s.map_or_else(|| "-".to_owned(), |s| format!("{s:.3}"));
+    let device = seconds(point.device.get("device_seconds"));
+    let (extant, e2fsck) = (seconds(point.check.get("extant")), seconds(point.check.get("e2fsck")));
     writeln!(
         std::io::stdout(),
-        "{:>10} {:>10} {:>9} {:>10.3} {:>9} {:>9} {:>9} {:>10.2} {:>11} {seconds:>10}",
+        "{:>10} {:>10} {:>9} {:>10.3} {:>9} {:>9} {:>9} {:>10.2} {:>11} {device:>10} {extant:>9} {e2fsck:>9}",
         point.phase,
         l.map_blocks,
         l.map_runs,
