@@ -1,4 +1,4 @@
-//! Zones for metadata (`meta_policy=`): nobody misses their blocks, and nothing of them is on disk.
+//! Zones for metadata (`meta_policy=`): they cost no block, and nothing of them is on disk.
 
 #[path = "common/tools.rs"]
 mod tools;

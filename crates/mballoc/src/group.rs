@@ -65,7 +65,7 @@ pub struct Outside {
     pub held: RangeSet,
     /// Those of the held blocks that wait for metadata ([`crate::meta_place`]).
     pub set_aside: RangeSet,
-    /// For whose metadata each page of the group is; empty where zones have no pages.
+    /// The home of each page of the group, 0 for none; empty where zones have no pages.
     pub pages: Vec<u8>,
     /// The living preallocations, by start and address.
     pub preallocations: BTreeMap<(u32, usize), Arc<Preallocation>>,
@@ -111,7 +111,7 @@ impl GroupInner {
         outside.held.insert(start, len) && outside.set_aside.insert(start, len)
     }
 
-    /// Pages of which nothing is used any more, among those of these blocks, are nobody's.
+    /// Of the pages of these blocks, those that are wholly free lose their owner.
     pub fn leave_pages(&mut self, start: u32, len: u32) {
         let Some((free, pages)) = self.zone() else { return };
         for nr in start / PAGE..(start + len).div_ceil(PAGE) {

@@ -10,8 +10,8 @@
 //!
 //! # Locking
 //! [`MetaZones`] is made of atomics. A change of how many areas are active is followed by a visit to the group
-//! concerned, under its lock; and who gives blocks of a group back asks under that lock. So whoever comes last sees the
-//! newest number.
+//! concerned, under its lock. A thread that frees blocks of the group reads the number under the same lock. So the last
+//! of the two sees the newest number.
 
 pub mod policy;
 mod set_aside;

@@ -27,11 +27,11 @@ const GROW_MAX: u32 = 16;
 /// Where in a zone a block may be taken: the better places first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
-    /// The first block of a window of which nothing is used, in a page that is the home's or nobody's.
+    /// The first block of a window of which nothing is used, in a page of the home or an unowned page.
     Window,
     /// The first block in a page of the home.
     Own,
-    /// The first block of a page that is nobody's.
+    /// The first block of an unowned page.
     Unowned,
     /// The first block that no other owner goes on with.
     First,
@@ -198,7 +198,7 @@ impl<S: GroupStore> Allocator<S> {
         lent.total()
     }
 
-    /// A group has no zone any more; its blocks are nobody's, and the caller counts them. Returns how many.
+    /// Dissolves the zone of a group. Its blocks are neither held nor free; the caller counts them. Returns how many.
     pub(crate) fn forget_aside(&self, nr: GroupNr, inner: &mut GroupInner) -> u32 {
         let (Some(zones), Some(all)) = (&self.meta_zones, inner.set_aside().cloned()) else { return 0 };
         for (start, len) in all.iter() {
@@ -222,7 +222,7 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     /// Data is about to be placed in a region. What lies in its zone since earlier mounts is looked at first: data is
-    /// chosen long before it is mapped, and would fill the zone that nobody has claimed yet.
+    /// chosen long before it is mapped, and would fill a zone of which no area is active yet.
     pub(crate) fn look_before_data(&self, goal: Option<BlockNr>) {
         let Some(zones) = &self.meta_zones else { return };
         let group = goal.and_then(|goal| self.geometry.locate(goal)).map_or(GroupNr(0), |(group, _)| group);
@@ -239,7 +239,7 @@ impl<S: GroupStore> Allocator<S> {
         let near = meta.data.or(meta.parent).or(meta.home).and_then(|b| self.geometry.locate(b));
         let Some((nr, region)) = zones.region(near.map_or(GroupNr(0), |(group, _)| group)) else { return Ok(None) };
         self.look_around(zones, nr, region);
-        // Counted before they are cut: nobody may conclude meanwhile that these blocks do not exist.
+        // Counted before they are cut, so that no other request concludes meanwhile that these blocks do not exist.
         self.in_transit.begin(u64::from(len));
         let found = self.cut_from_region(zones, nr, region, meta, len, limit);
         self.in_transit.end(u64::from(len - found.map_or(0, |f| f.len)));

@@ -1,4 +1,4 @@
-//! Where metadata with zones goes, who gets the blocks of a zone otherwise, and when it gets them back.
+//! Where metadata with zones goes, when a zone lends blocks to data, and when they return to it.
 
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ fn a_zone_serves_all_groups_of_its_region_from_behind_the_system_metadata() {
     let directory = Request::meta(MetaRequest { role: MetaRole::Directory, ..node }, 1);
     assert_eq!(take(&a, &directory), 77 * 32768);
     let a = mount(&store, MetaPolicy::ZonesAll);
-    assert_eq!(take(&a, &directory), 603, "whose pages they were is forgotten, and this one has room");
+    assert_eq!(take(&a, &directory), 603, "a mount forgets the owners of pages, and the first page has room");
 }
 
 /// How often the next block is not right behind the one before.

@@ -1,4 +1,4 @@
-//! What every policy must satisfy, run over [`MetaPolicy::ALL`]: zones are blocks that nobody misses. The store of
+//! What every policy must satisfy, run over [`MetaPolicy::ALL`]: zones cost no block. The store of
 //! `crate::tests` judges every mark.
 
 use std::sync::Arc;
