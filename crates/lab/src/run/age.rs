@@ -13,7 +13,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32};
-use extant_block::BlockDevice;
 use extant_block::device::DeviceModel;
 use serde::Serialize;
 
@@ -97,8 +96,16 @@ pub fn age(
     // No other program serves, and none is waited for.
     let (program, serving) = (PathBuf::new(), Arc::new(AtomicU32::new(0)));
     let site = Site::new(&rig, &config.image, &program, config.seed, Recorded::NONE, serving)?;
-    let mut watched =
-        Watched { site, config, options, parameters: &parameters, ended: Phase::default(), fresh: false, at };
+    let mut watched = Watched {
+        site,
+        config,
+        options,
+        parameters: &parameters,
+        ended: Phase::default(),
+        fresh: false,
+        checked: None,
+        at,
+    };
     say("mounting");
     watched.site.up()?;
     let mut context = Context::new(&mut watched, &parameters, config.seed, false, stop, None, say);
@@ -121,13 +128,15 @@ struct Watched<'a> {
     /// The last phase, and whether the image was not looked at since.
     ended: Phase,
     fresh: bool,
+    /// What checks of an image that is laid out so would take.
+    checked: Option<(Layout, BTreeMap<&'static str, f64>)>,
     at: &'a mut dyn FnMut(&Point) -> Result<()>,
 }
 
 impl Watched<'_> {
-    fn check(&self, device: &Arc<dyn BlockDevice>) -> Result<BTreeMap<&'static str, f64>> {
+    fn check(&self) -> Result<BTreeMap<&'static str, f64>> {
         let Some(model) = &self.config.check_on else { return Ok(BTreeMap::new()) };
-        let extant = timing::check_on(device.clone(), model.clone())?;
+        let extant = timing::check(&self.config.image, model.clone())?;
         let e2fsck = timing::e2fsck(&self.config.image, model.clone())?;
         for (program, checked) in [("extant", extant), ("e2fsck", e2fsck)] {
             if checked.damaged {
@@ -141,6 +150,13 @@ impl Watched<'_> {
     fn look(&mut self) -> Result<()> {
         let device = self.site.device().ok_or_else(|| Error::Failed("the image is not open".into()))?;
         let modelled = self.site.modelled();
+        let layout = Layout::of(device)?;
+        // A phase that reads leaves the image as it was.
+        let check = match self.checked.take().filter(|(same, _)| *same == layout) {
+            Some((_, check)) => check,
+            None => self.check()?,
+        };
+        self.checked = Some((layout.clone(), check.clone()));
         let measures = self.ended.measures.iter().filter(|(name, _)| modelled.contains_key(*name));
         let point = Point {
             phase: self.ended.name.clone(),
@@ -151,8 +167,8 @@ impl Watched<'_> {
             operations: self.ended.operations,
             bytes: self.ended.bytes,
             device: measures.map(|(name, n)| (name.clone(), *n)).collect(),
-            check: self.check(device)?,
-            layout: Layout::of(&**device)?,
+            check,
+            layout,
         };
         self.fresh = false;
         (self.at)(&point)

@@ -142,8 +142,8 @@ impl Site {
     }
 
     /// The engine's device, mounted or not; `None` before it was up, and of other targets.
-    pub fn device(&self) -> Option<&Arc<dyn BlockDevice>> {
-        self.device.as_ref()
+    pub fn device(&self) -> Option<&dyn BlockDevice> {
+        self.device.as_deref()
     }
 
     /// Makes it ready for work.

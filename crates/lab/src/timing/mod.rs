@@ -102,30 +102,25 @@ pub struct Checked {
 }
 
 /// Checks an image with Extant's checker, in one thread: its requests then have one order, and the time is exact. Holes
-/// of the image file are read, as a disk has none.
+/// of the image file are read, as a disk has none. Nobody writes to the image meanwhile.
 ///
 /// # Errors
 /// It cannot be opened, or has no superblock.
 pub fn check(image: &Path, model: DeviceModel) -> Result<Checked> {
-    let open = OpenOptions { engine: Engine::Psync, ..OpenOptions::read_only() };
-    let file = FileDevice::open(image, open).map_err(|e| Error::Failed(e.to_string()))?;
-    check_on(Arc::new(file), model)
-}
-
-/// As [`check`], of an image that is open already.
-///
-/// # Errors
-/// It has no superblock.
-pub fn check_on(image: Arc<dyn BlockDevice>, model: DeviceModel) -> Result<Checked> {
-    let name = image.name().to_owned();
-    let failed = |e: &dyn std::fmt::Display| Error::Failed(format!("{name}: {e}"));
-    let timed = Arc::new(TimedDevice::new(image, model));
+    let failed = |e: &dyn std::fmt::Display| Error::Failed(format!("{}: {e}", image.display()));
+    let timed = Arc::new(TimedDevice::new(Arc::new(look(image)?), model));
     let device: Arc<dyn BlockDevice> = timed.clone();
     let report = extant_check::check(&device, &extant_check::Options::default()).map_err(|e| failed(&e))?;
     if !report.complete {
         return Err(failed(&"it could not be checked; \"extant fsck -fn\" says why"));
     }
     Ok(Checked { usage: timed.usage(), damaged: report.is_damaged() })
+}
+
+/// An image that may be open, by an engine that does nothing meanwhile.
+fn look(image: &Path) -> Result<FileDevice> {
+    let open = OpenOptions { engine: Engine::Psync, lock: Locking::None, ..OpenOptions::read_only() };
+    FileDevice::open(image, open).map_err(|e| Error::Failed(e.to_string()))
 }
 
 /// Checks an image with `e2fsck -fn`, and serves what it read of the image.
@@ -140,9 +135,7 @@ pub fn e2fsck(image: &Path, model: DeviceModel) -> Result<Checked> {
         }
     }
     let image = image.canonicalize().map_err(Error::file(image))?;
-    // A look at its size: it may be open, by an engine that writes nothing meanwhile.
-    let look = OpenOptions { lock: Locking::None, ..OpenOptions::read_only() };
-    let size = FileDevice::open(&image, look).map_err(|e| Error::Failed(e.to_string()))?.size_bytes();
+    let size = look(&image)?.size_bytes();
     let dir = tempfile::Builder::new().prefix("extant-lab-").tempdir().map_err(Error::file(&std::env::temp_dir()))?;
     let path = dir.path().join("trace");
     let strace = Tool::new("strace").args(["-f", "-y", "-s", "0", "-e", "trace=pread64", "-o"]).arg(&path);

@@ -56,7 +56,7 @@ pub struct AgeArgs {
     /// What the image file keeps: all, or metadata alone, so that an image of any size fits
     #[arg(long, value_name = "WHAT", value_parser = ["all", "metadata"], default_value = "all")]
     pub store: String,
-    /// At each line, check the image with Extant's checker and e2fsck (under strace), and say what this device would take
+    /// Check the image at each line, as Extant and e2fsck do (under strace), and say what this device would take
     #[arg(long, value_name = "DEVICE", value_parser = PossibleValuesParser::new(DeviceModel::names()))]
     pub check_on: Option<String>,
     /// Another parameter of the workload

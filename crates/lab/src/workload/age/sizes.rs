@@ -9,8 +9,8 @@ use extant_base::rng::Rng;
 
 use crate::error::{Error, Result};
 
-/// The mean of the log-normal distribution in "Generating Realistic Impressions" (exp(9.48 + 2.46^2 / 2)), in bytes. The
-/// source gives files beyond 512 MB a Pareto tail, which is left out here: the largest are cut off.
+/// The mean of the log-normal distribution in "Generating Realistic Impressions" (exp(9.48 + 2.46^2 / 2)), in bytes.
+/// The source gives files beyond 512 MB a Pareto tail, which is left out here: the largest are cut off.
 pub const MEAN_BYTES: u64 = 264 << 10;
 /// Its spread: of the logarithm to base e.
 const SIGMA: f64 = 2.46;
