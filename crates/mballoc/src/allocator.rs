@@ -399,7 +399,7 @@ impl<S: GroupStore> Allocator<S> {
                 continue;
             }
             // One area, and again: each is a step on the way to the block that was claimed.
-            if self.lend(want.goal.map(|(group, _)| group), limit) {
+            if !self.waits_rather_than_borrows(request) && self.lend(want.goal.map(|(group, _)| group), limit) {
                 turn = 1;
                 continue;
             }

@@ -7,13 +7,13 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_ondisk::{BlockNr, GroupNr};
 
 use super::policy::Ahead;
-use super::{Area, MetaZones, PAGE, Region, WINDOW};
+use super::{Area, MetaZones, NEVER, PAGE, Region, WINDOW};
 use crate::allocator::Allocator;
 use crate::group::GroupInner;
 use crate::ranges::RangeSet;
 use crate::search::Extent;
 use crate::space::Privilege;
-use crate::{Allocation, GroupStore, MetaRequest};
+use crate::{Allocation, GroupStore, Kind, MetaRequest, Request};
 
 /// An owner's place in a region has so many bits: 128 groups of 2^19 blocks. Above them is how many blocks it has had,
 /// and above that its number.
@@ -282,11 +282,11 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// With one more area, data would still have more than the zones. Zones that were lent thus stay so until much more
+    /// With one more area, data would still have more than the zones, without waiting for a commit. Zones that were lent thus stay so until much more
     /// is free than an area.
     fn has_plenty(&self, zones: &MetaZones) -> bool {
         let aside = zones.total();
-        let free = self.space.available(Privilege::All).saturating_sub(aside);
+        let free = self.space.available(Privilege::All).saturating_sub(aside + self.pending_blocks());
         free > aside + u64::from(zones.area_len)
     }
 
@@ -360,6 +360,23 @@ impl<S: GroupStore> Allocator<S> {
             }
         }
         None
+    }
+
+    /// Whether data waits for a commit that brings as much as it wants, instead of borrowing an area. Where nothing was
+    /// left of what a commit brought since the last such answer, others are faster, and data borrows: who waits does so
+    /// a bounded number of times.
+    pub(crate) fn waits_rather_than_borrows(&self, request: &Request<'_>) -> bool {
+        let Some(zones) = &self.meta_zones else { return false };
+        if !matches!(request.kind, Kind::Data { .. }) || self.pending_blocks() < u64::from(request.len) {
+            return false;
+        }
+        let released = self.counters.blocks_released.get();
+        let told = zones.told_to_wait.swap(released, Ordering::Relaxed);
+        let waits = told == NEVER || told == released;
+        if !waits {
+            zones.told_to_wait.store(NEVER, Ordering::Relaxed);
+        }
+        waits
     }
 
     /// Nothing is free but what is set aside: gives one area to data, the last of the region nearest behind `goal` that

@@ -193,6 +193,57 @@ fn data_borrows_one_area_after_the_other_and_gives_it_back() {
 }
 
 #[test]
+fn data_waits_for_a_commit_that_brings_enough_before_it_borrows() {
+    let store = disk(large(2, 1));
+    let a = mount(&store, MetaPolicy::Zones);
+    // So many that there are two areas.
+    (0..1500).for_each(|i| _ = take(&a, &indirect(20 + i, 100)));
+    let owner = InodePreallocation::new(InodeNr(7));
+    let data = |len| Request {
+        flags: RequestFlags::NO_PREALLOC,
+        ..Request::data(&owner, None, LogicalBlock(0), len, u64::from(len))
+    };
+    let mut got = Vec::new();
+    while store.count(Block::Free) > a.set_aside_blocks() {
+        got.push(extent(a.allocate(&mut Txn::default(), &data(1000)).expect("space")));
+    }
+    let aside = a.set_aside_blocks();
+    let mut free = |runs: usize| -> Vec<_> {
+        let runs = got.drain(..runs).collect::<Vec<_>>();
+        runs.iter().flat_map(|(start, len)| a.free(&mut Txn::default(), *start, u64::from(*len)).expect("mine")).collect()
+    };
+    let bring = |freed: Vec<(BlockNr, u32)>| {
+        store.commit(&freed);
+        a.release(&freed);
+    };
+    let pending = free(20);
+    for _ in 0..8 {
+        let waits = a.allocate(&mut Txn::default(), &data(1000)).expect_err("nothing is free");
+        assert!(matches!(waits, TestError::Alloc(Error::NoSpaceUntilCommit { .. })), "{waits:?}");
+    }
+    assert_eq!((a.statistics().zone_areas_lent, a.set_aside_blocks()), (0, aside));
+    bring(pending);
+    while store.count(Block::Free) > a.set_aside_blocks() {
+        take(&a, &data(1000));
+    }
+    assert_eq!(a.statistics().zone_areas_lent, 0);
+    // Others had all of what a commit brought, and free some more.
+    let pending = free(10);
+    take(&a, &data(1000));
+    assert_eq!(a.statistics().zone_areas_lent, 1);
+    bring(pending);
+    while store.count(Block::Free) > a.set_aside_blocks() {
+        take(&a, &data(1000));
+    }
+    // Too little would come.
+    let pending = free(1);
+    take(&a, &data(5000));
+    assert_eq!(a.statistics().zone_areas_lent, 2);
+    bring(pending);
+    assert_agrees(&a, &store);
+}
+
+#[test]
 fn a_remount_finds_the_zone_in_what_lies_there() {
     for policy in MetaPolicy::ALL.into_iter().filter(|p| p.state().zoning().is_some()) {
         let store = disk(large(4, 1));
