@@ -313,6 +313,12 @@ impl<S: GroupStore> Allocator<S> {
         let home = home.map_or(1, |(group, _)| (group.0 - first) as u8 + 1);
         let cut = |group: GroupNr, fit: &dyn Fn(&View<'_>) -> Option<u32>| {
             let mut inner = self.lock_loaded(group, true).ok()?;
+            if inner.set_aside().is_none_or(RangeSet::is_empty) {
+                // Under the lock: whoever sets some aside here does so before this, or lowers the number again.
+                let offset = group.0 - first;
+                let _ = region.lowest.compare_exchange(offset, offset + 1, Ordering::Relaxed, Ordering::Relaxed);
+                return None;
+            }
             let (free, pages) = inner.zone()?;
             if zones.zoning.owners > 0 && pages.is_empty() {
                 pages.resize(blocks.div_ceil(PAGE) as usize, 0);
@@ -352,10 +358,6 @@ impl<S: GroupStore> Allocator<S> {
                 let group = GroupNr(first + offset);
                 if let Some(found) = cut(group, &|view| view.find(fit)) {
                     return Some(found);
-                }
-                if fit == Fit::Any {
-                    // Unless something was set aside before this meanwhile.
-                    let _ = region.lowest.compare_exchange(offset, offset + 1, Ordering::Relaxed, Ordering::Relaxed);
                 }
             }
         }

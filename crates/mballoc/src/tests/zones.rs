@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use extant_base::sim;
 use extant_base::sync::atomic::Ordering;
+use extant_base::task::spawn;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
 use super::model::*;
@@ -241,6 +243,32 @@ fn data_waits_for_a_commit_that_brings_enough_before_it_borrows() {
     assert_eq!(a.statistics().zone_areas_lent, 2);
     bring(pending);
     assert_agrees(&a, &store);
+}
+
+/// A request looks at an empty zone while a block returns to it: the next request gets that block, whoever runs when.
+#[test]
+fn a_block_that_returns_while_others_find_nothing_is_not_passed_over() {
+    for seed in 0..300 {
+        let outcome = sim::run(&sim::Options::new(seed), || {
+            let store = disk(geometry(2, 1024, 0));
+            // Behind the only area, too few blocks are free for another.
+            store.set(0, 104, 920, Block::Used);
+            store.set(1, 0, 1024, Block::Used);
+            let a = Arc::new(mount(&store, MetaPolicy::Zones));
+            let maps: Vec<u64> = (0..64).map(|i| take(&a, &indirect(20 + i, 100))).collect();
+            assert_eq!(a.set_aside_blocks(), 0);
+            let freed = a.free(&mut Txn::default(), BlockNr(maps[7]), 1).expect("mine");
+            store.commit(&freed);
+            let looks = {
+                let a = a.clone();
+                spawn("looks", move || take(&a, &indirect(100, 100))).expect("thread")
+            };
+            a.release(&freed);
+            let got = looks.join().expect("joined");
+            (got == maps[7] || take(&a, &indirect(101, 100)) == maps[7], a.statistics().zone_areas_lent)
+        });
+        assert_eq!(outcome.result.expect("ends"), (true, 0), "seed {seed}");
+    }
 }
 
 #[test]
