@@ -166,18 +166,18 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// What is set aside outside of active areas becomes free. Returns how many blocks.
-    fn give_aside(&self, zones: &MetaZones, nr: GroupNr) -> u32 {
+    /// What is set aside in an area becomes free, unless the area is active again. Returns how many blocks.
+    fn give_aside(&self, zones: &MetaZones, area: Area) -> u32 {
+        let nr = area.group;
         let Some(group) = self.group_ref(nr) else { return 0 };
         let mut inner = group.lock();
-        let mut lent = inner.set_aside().cloned().unwrap_or_default();
-        for area in self.active_areas(zones, nr) {
-            let kept: Vec<_> = lent.iter().filter_map(|(s, l)| overlap((s, l), (area.start, area.len))).collect();
-            for (start, len) in kept {
-                lent.remove(start, len);
-            }
+        if self.active_areas(zones, nr).any(|active| active == area) {
+            return 0;
         }
-        for (start, len) in lent.iter() {
+        let aside = inner.set_aside().into_iter().flat_map(RangeSet::iter);
+        let lent: Vec<_> = aside.filter_map(|run| overlap(run, (area.start, area.len))).collect();
+        let total = lent.iter().map(|(_, len)| len).sum();
+        for (start, len) in lent {
             inner.take_aside(start, len);
             inner.unhold(start, len);
             match &mut inner.buddy {
@@ -191,11 +191,11 @@ impl<S: GroupStore> Allocator<S> {
                 }
             }
         }
-        if !lent.is_empty() {
-            zones.removed(nr, lent.total());
+        if total > 0 {
+            zones.removed(nr, total);
             self.publish(nr, group, &inner);
         }
-        lent.total()
+        total
     }
 
     /// Dissolves the zone of a group. Its blocks are neither held nor free; the caller counts them. Returns how many.
@@ -406,7 +406,7 @@ impl<S: GroupStore> Allocator<S> {
                 let last = |active: u32| active.checked_sub(1);
                 let Ok(active) = region.active.fetch_update(Ordering::Relaxed, Ordering::Relaxed, last) else { break };
                 let Some(area) = zones.area(&self.geometry, &self.zones, nr, active - 1) else { continue };
-                let lent = self.give_aside(zones, area.group);
+                let lent = self.give_aside(zones, area);
                 if lent > 0 && area.group.0 < limit {
                     return lent;
                 }

@@ -271,6 +271,36 @@ fn a_block_that_returns_while_others_find_nothing_is_not_passed_over() {
     }
 }
 
+/// Whoever borrows gets one area, and no other area goes with it.
+#[test]
+fn two_who_borrow_at_once_get_no_more_than_an_area_each() {
+    for seed in 0..100 {
+        let outcome = sim::run(&sim::Options::new(seed), || {
+            let store = disk(geometry(2, 1024, 0));
+            let a = Arc::new(mount(&store, MetaPolicy::Zones));
+            let maps: Vec<u64> = (0..150).map(|i| take(&a, &indirect(20 + i, 100))).collect();
+            maps.into_iter().for_each(|at| free_now(&a, &store, (BlockNr(at), 1)));
+            let owner = InodePreallocation::new(InodeNr(7));
+            let data = |len| Request {
+                flags: RequestFlags::NO_PREALLOC,
+                ..Request::data(&owner, None, LogicalBlock(0), len, u64::from(len))
+            };
+            while store.count(Block::Free) > a.set_aside_blocks() {
+                take(&a, &data(1000));
+            }
+            assert_eq!((a.set_aside_blocks(), a.statistics().zone_areas_lent), (3 * 64, 0));
+            let other = {
+                let a = a.clone();
+                spawn("borrows", move || take(&a, &Request::metadata(None, 1))).expect("thread")
+            };
+            take(&a, &data(1));
+            other.join().expect("joined");
+            a.set_aside_blocks() + 64 * a.statistics().zone_areas_lent
+        });
+        assert_eq!(outcome.result.expect("ends"), 3 * 64, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_remount_finds_the_zone_in_what_lies_there() {
     for policy in MetaPolicy::ALL.into_iter().filter(|p| p.state().zoning().is_some()) {
