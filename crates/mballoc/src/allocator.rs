@@ -876,10 +876,10 @@ impl<S: GroupStore> Allocator<S> {
         }
         // What was set aside for metadata is free, too.
         let mut at = piece.start;
-        while let Some((start, len)) = self.take_aside_from(piece.group, at, limit) {
+        while let Some((start, len)) = self.borrow_aside_from(piece.group, at, limit) {
             at = start + len;
             let visited = if len < min_len { Ok(()) } else { visit(self.geometry.block(piece.group, start), len) };
-            self.give_back(piece.group, [(start, len)], None);
+            self.return_aside(piece.group, (start, len));
             visited?;
         }
         Ok(())

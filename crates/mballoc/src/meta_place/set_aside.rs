@@ -209,16 +209,23 @@ impl<S: GroupStore> Allocator<S> {
         all.total()
     }
 
-    /// Takes the first run that is set aside in `from..limit`; it is held still.
-    pub(crate) fn take_aside_from(&self, nr: GroupNr, from: u32, limit: u32) -> Option<(u32, u32)> {
-        let zones = self.meta_zones.as_ref()?;
+    /// Takes the first run that is set aside in `from..limit`; it is held still, and counted until
+    /// [`Allocator::return_aside`]: nobody makes a zone larger for what is missing so shortly.
+    pub(crate) fn borrow_aside_from(&self, nr: GroupNr, from: u32, limit: u32) -> Option<(u32, u32)> {
         let mut inner = self.group_ref(nr)?.lock();
         let start = inner.set_aside()?.next(from).filter(|&start| start < limit)?;
         let (first, len) = inner.set_aside()?.containing(start)?;
         let len = (first + len).min(limit) - start;
         inner.take_aside(start, len);
-        zones.removed(nr, len);
         Some((start, len))
+    }
+
+    /// What was taken becomes free, or is set aside again.
+    pub(crate) fn return_aside(&self, nr: GroupNr, (start, len): (u32, u32)) {
+        if let Some(zones) = &self.meta_zones {
+            zones.removed(nr, len);
+        }
+        self.give_back(nr, [(start, len)], None);
     }
 
     /// Data is about to be placed in a region. What lies in its zone since earlier mounts is looked at first: data is
