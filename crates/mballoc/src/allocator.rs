@@ -574,14 +574,15 @@ impl<S: GroupStore> Allocator<S> {
                 range.len + lead
             }
         };
+        let data = matches!(request.kind, Kind::Data { .. });
         Want {
             goal: goal.and_then(|b| self.geometry.locate(b)),
             len: wanted.min(self.geometry.blocks_per_group),
             least: len + lead,
             try_goal,
             goal_only: request.flags.contains(RequestFlags::GOAL_ONLY),
-            continues: request.pointers.is_some(),
-            data: matches!(request.kind, Kind::Data { .. }),
+            continues: data && request.pointers.is_some(),
+            data,
             stream,
             waits,
             limit,
