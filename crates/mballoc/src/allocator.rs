@@ -399,7 +399,7 @@ impl<S: GroupStore> Allocator<S> {
                 continue;
             }
             // One area, and again: each is a step on the way to the block that was claimed.
-            if self.lend(want.goal.map(|(group, _)| group), limit) {
+            if !self.waits_rather_than_borrows(request) && self.lend(want.goal.map(|(group, _)| group), limit) {
                 turn = 1;
                 continue;
             }
@@ -574,14 +574,15 @@ impl<S: GroupStore> Allocator<S> {
                 range.len + lead
             }
         };
+        let data = matches!(request.kind, Kind::Data { .. });
         Want {
             goal: goal.and_then(|b| self.geometry.locate(b)),
             len: wanted.min(self.geometry.blocks_per_group),
             least: len + lead,
             try_goal,
             goal_only: request.flags.contains(RequestFlags::GOAL_ONLY),
-            continues: request.pointers.is_some(),
-            data: matches!(request.kind, Kind::Data { .. }),
+            continues: data && request.pointers.is_some(),
+            data,
             stream,
             waits,
             limit,
@@ -876,10 +877,10 @@ impl<S: GroupStore> Allocator<S> {
         }
         // What was set aside for metadata is free, too.
         let mut at = piece.start;
-        while let Some((start, len)) = self.take_aside_from(piece.group, at, limit) {
+        while let Some((start, len)) = self.borrow_aside_from(piece.group, at, limit) {
             at = start + len;
             let visited = if len < min_len { Ok(()) } else { visit(self.geometry.block(piece.group, start), len) };
-            self.give_back(piece.group, [(start, len)], None);
+            self.return_aside(piece.group, (start, len));
             visited?;
         }
         Ok(())

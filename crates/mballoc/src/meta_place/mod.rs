@@ -66,7 +66,11 @@ pub struct MetaZones {
     regions: Box<[Region]>,
     /// Blocks set aside in all regions.
     total: AtomicU64,
+    /// How many blocks had been released when data was last told to wait for a commit, or [`NEVER`].
+    told_to_wait: AtomicU64,
 }
+
+const NEVER: u64 = u64::MAX;
 
 impl MetaZones {
     pub fn new(zoning: &'static Zoning, geometry: &Geometry, groups: &[GroupSummary]) -> MetaZones {
@@ -89,7 +93,13 @@ impl MetaZones {
             let owners = (0..zoning.owners).map(|_| AtomicU64::new(0)).collect();
             Region { most, wanted, owners, ..Region::default() }
         });
-        let zones = MetaZones { zoning, area_len, regions: regions.collect(), total: AtomicU64::new(0) };
+        let zones = MetaZones {
+            zoning,
+            area_len,
+            regions: regions.collect(),
+            total: AtomicU64::new(0),
+            told_to_wait: AtomicU64::new(NEVER),
+        };
         zones.begin(geometry, &SystemZones::default());
         zones
     }

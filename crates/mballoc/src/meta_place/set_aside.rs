@@ -7,13 +7,13 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_ondisk::{BlockNr, GroupNr};
 
 use super::policy::Ahead;
-use super::{Area, MetaZones, PAGE, Region, WINDOW};
+use super::{Area, MetaZones, NEVER, PAGE, Region, WINDOW};
 use crate::allocator::Allocator;
 use crate::group::GroupInner;
 use crate::ranges::RangeSet;
 use crate::search::Extent;
 use crate::space::Privilege;
-use crate::{Allocation, GroupStore, MetaRequest};
+use crate::{Allocation, GroupStore, Kind, MetaRequest, Request};
 
 /// An owner's place in a region has so many bits: 128 groups of 2^19 blocks. Above them is how many blocks it has had,
 /// and above that its number.
@@ -166,18 +166,18 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// What is set aside outside of active areas becomes free. Returns how many blocks.
-    fn give_aside(&self, zones: &MetaZones, nr: GroupNr) -> u32 {
+    /// What is set aside in an area becomes free, unless the area is active again. Returns how many blocks.
+    fn give_aside(&self, zones: &MetaZones, area: Area) -> u32 {
+        let nr = area.group;
         let Some(group) = self.group_ref(nr) else { return 0 };
         let mut inner = group.lock();
-        let mut lent = inner.set_aside().cloned().unwrap_or_default();
-        for area in self.active_areas(zones, nr) {
-            let kept: Vec<_> = lent.iter().filter_map(|(s, l)| overlap((s, l), (area.start, area.len))).collect();
-            for (start, len) in kept {
-                lent.remove(start, len);
-            }
+        if self.active_areas(zones, nr).any(|active| active == area) {
+            return 0;
         }
-        for (start, len) in lent.iter() {
+        let aside = inner.set_aside().into_iter().flat_map(RangeSet::iter);
+        let lent: Vec<_> = aside.filter_map(|run| overlap(run, (area.start, area.len))).collect();
+        let total = lent.iter().map(|(_, len)| len).sum();
+        for (start, len) in lent {
             inner.take_aside(start, len);
             inner.unhold(start, len);
             match &mut inner.buddy {
@@ -191,11 +191,11 @@ impl<S: GroupStore> Allocator<S> {
                 }
             }
         }
-        if !lent.is_empty() {
-            zones.removed(nr, lent.total());
+        if total > 0 {
+            zones.removed(nr, total);
             self.publish(nr, group, &inner);
         }
-        lent.total()
+        total
     }
 
     /// Dissolves the zone of a group. Its blocks are neither held nor free; the caller counts them. Returns how many.
@@ -209,16 +209,23 @@ impl<S: GroupStore> Allocator<S> {
         all.total()
     }
 
-    /// Takes the first run that is set aside in `from..limit`; it is held still.
-    pub(crate) fn take_aside_from(&self, nr: GroupNr, from: u32, limit: u32) -> Option<(u32, u32)> {
-        let zones = self.meta_zones.as_ref()?;
+    /// Takes the first run that is set aside in `from..limit`; it is held still, and counted until
+    /// [`Allocator::return_aside`]: nobody makes a zone larger for what is missing so shortly.
+    pub(crate) fn borrow_aside_from(&self, nr: GroupNr, from: u32, limit: u32) -> Option<(u32, u32)> {
         let mut inner = self.group_ref(nr)?.lock();
         let start = inner.set_aside()?.next(from).filter(|&start| start < limit)?;
         let (first, len) = inner.set_aside()?.containing(start)?;
         let len = (first + len).min(limit) - start;
         inner.take_aside(start, len);
-        zones.removed(nr, len);
         Some((start, len))
+    }
+
+    /// What was taken becomes free, or is set aside again.
+    pub(crate) fn return_aside(&self, nr: GroupNr, (start, len): (u32, u32)) {
+        if let Some(zones) = &self.meta_zones {
+            zones.removed(nr, len);
+        }
+        self.give_back(nr, [(start, len)], None);
     }
 
     /// Data is about to be placed in a region. What lies in its zone since earlier mounts is looked at first: data is
@@ -282,11 +289,11 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// With one more area, data would still have more than the zones. Zones that were lent thus stay so until much more
+    /// With one more area, data would still have more than the zones, without waiting for a commit. Zones that were lent thus stay so until much more
     /// is free than an area.
     fn has_plenty(&self, zones: &MetaZones) -> bool {
         let aside = zones.total();
-        let free = self.space.available(Privilege::All).saturating_sub(aside);
+        let free = self.space.available(Privilege::All).saturating_sub(aside + self.pending_blocks());
         free > aside + u64::from(zones.area_len)
     }
 
@@ -313,6 +320,12 @@ impl<S: GroupStore> Allocator<S> {
         let home = home.map_or(1, |(group, _)| (group.0 - first) as u8 + 1);
         let cut = |group: GroupNr, fit: &dyn Fn(&View<'_>) -> Option<u32>| {
             let mut inner = self.lock_loaded(group, true).ok()?;
+            if inner.set_aside().is_none_or(RangeSet::is_empty) {
+                // Under the lock: whoever sets some aside here does so before this, or lowers the number again.
+                let offset = group.0 - first;
+                let _ = region.lowest.compare_exchange(offset, offset + 1, Ordering::Relaxed, Ordering::Relaxed);
+                return None;
+            }
             let (free, pages) = inner.zone()?;
             if zones.zoning.owners > 0 && pages.is_empty() {
                 pages.resize(blocks.div_ceil(PAGE) as usize, 0);
@@ -353,13 +366,26 @@ impl<S: GroupStore> Allocator<S> {
                 if let Some(found) = cut(group, &|view| view.find(fit)) {
                     return Some(found);
                 }
-                if fit == Fit::Any {
-                    // Unless something was set aside before this meanwhile.
-                    let _ = region.lowest.compare_exchange(offset, offset + 1, Ordering::Relaxed, Ordering::Relaxed);
-                }
             }
         }
         None
+    }
+
+    /// Whether data waits for a commit that brings as much as it wants, instead of borrowing an area. Where nothing was
+    /// left of what a commit brought since the last such answer, others are faster, and data borrows: who waits does so
+    /// a bounded number of times.
+    pub(crate) fn waits_rather_than_borrows(&self, request: &Request<'_>) -> bool {
+        let Some(zones) = &self.meta_zones else { return false };
+        if !matches!(request.kind, Kind::Data { .. }) || self.pending_blocks() < u64::from(request.len) {
+            return false;
+        }
+        let released = self.counters.blocks_released.get();
+        let told = zones.told_to_wait.swap(released, Ordering::Relaxed);
+        let waits = told == NEVER || told == released;
+        if !waits {
+            zones.told_to_wait.store(NEVER, Ordering::Relaxed);
+        }
+        waits
     }
 
     /// Nothing is free but what is set aside: gives one area to data, the last of the region nearest behind `goal` that
@@ -387,7 +413,7 @@ impl<S: GroupStore> Allocator<S> {
                 let last = |active: u32| active.checked_sub(1);
                 let Ok(active) = region.active.fetch_update(Ordering::Relaxed, Ordering::Relaxed, last) else { break };
                 let Some(area) = zones.area(&self.geometry, &self.zones, nr, active - 1) else { continue };
-                let lent = self.give_aside(zones, area.group);
+                let lent = self.give_aside(zones, area);
                 if lent > 0 && area.group.0 < limit {
                     return lent;
                 }

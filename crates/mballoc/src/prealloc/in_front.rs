@@ -51,7 +51,9 @@ impl<S: GroupStore> Allocator<S> {
 
     /// The block that waits for the pointer block of this request.
     pub(crate) fn use_pointer_block(&self, request: &Request<'_>, limit: u32) -> Result<Option<Allocation>, S::Error> {
-        let Some(Pointers { owner, blocks: &[which], .. }) = request.pointers else { return Ok(None) };
+        let Some(Pointers { owner, blocks: &[which], .. }) = request.pointers.filter(|_| self.meta.in_front()) else {
+            return Ok(None);
+        };
         self.in_transit.begin(1);
         let Some((pa, cut)) = owner.cut_pointer_block(which, |pa| self.usable(pa, limit)) else {
             self.in_transit.end(1);
