@@ -619,3 +619,82 @@ fn checks_and_recorded_requests_are_timed_on_modelled_devices() {
     extant(&["lab", "run", "small-files", "-t", &device, "--overwrite", "-o", &dir.text("result")])
         .fails(1, &["floppy", "net-5ms"]);
 }
+
+#[test]
+fn the_image_that_is_copied_is_no_place_for_copies() {
+    let dir = Dir::new();
+    let image = dir.text("x.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext4", &image, "64M"]);
+    let (hard, symbolic) = (dir.text("hard.img"), dir.text("symbolic.img"));
+    std::fs::hard_link(&image, &hard).expect("linked");
+    std::os::unix::fs::symlink(&image, &symbolic).expect("linked");
+    let before = std::fs::read(&image).expect("image");
+    for (copied, target) in [(&image, &image), (&image, &hard), (&symbolic, &image), (&image, &symbolic)] {
+        let (target, out) = (format!("engine:{target}"), dir.text("r"));
+        let run = ["lab", "run", "fsmark", "--quiet", "--set=files_per_process=5", "--rounds=1", "--overwrite"];
+        extant(&[&run[..], &["--image", copied, "-t", &target, "-o", &out]].concat())
+            .fails(1, &["that is copied (--image ", "name another file"]);
+        assert!(std::fs::read(&image).is_ok_and(|now| now == before), "{copied} {target}");
+    }
+}
+
+#[test]
+fn figures_of_an_ageing_go_to_a_file_that_is_not_the_image_and_only_once_there_are_some() {
+    let dir = Dir::new();
+    let image = dir.empty_image("c.img", &[]);
+    let (hard, symbolic, json) = (dir.text("hard.img"), dir.text("symbolic.img"), dir.text("figures"));
+    std::fs::hard_link(&image, &hard).expect("linked");
+    std::os::unix::fs::symlink(&image, &symbolic).expect("linked");
+    let before = std::fs::read(&image).expect("image");
+    for file in [&image, &hard, &symbolic] {
+        extant(&["lab", "age", &image, "--json", file]).fails(1, &[file, "--json", "another file"]);
+        assert!(std::fs::read(&image).is_ok_and(|now| now == before), "{file}");
+    }
+    std::fs::write(&json, "of before").expect("written");
+    extant(&["lab", "age", &image, "--fill=120", "--json", &json]).fails(1, &["fill=120"]);
+    assert_eq!(std::fs::read_to_string(&json).expect("there"), "of before");
+}
+
+#[test]
+fn a_build_that_does_not_know_what_is_measured_fails_its_trial() {
+    let dir = Dir::new();
+    let image = dir.text("worn.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext4", &image, "64M"]);
+    let engine = format!("engine:{}", dir.text("e.img"));
+    for (option, more) in [("--image", ["--image", &image]), ("--set", ["--size", "64M"])] {
+        let help = "[ \"$*\" = 'lab run --help' ]";
+        let real = extant_path().display();
+        let older = format!("{help} && {real} \"$@\" | grep -v -- {option} && exit\nexec {real} \"$@\"");
+        let older = script(&dir, &format!("older{option}"), &older);
+        let (target, out) = (format!("{engine},program={older}"), dir.text(&format!("r{option}")));
+        let run = ["lab", "run", "fsmark", "--quiet", "--set=files_per_process=5", "--rounds=1", "--warmup=0"];
+        extant(&[&run[..], &more, &["-t", &target, "-o", &out]].concat()).fails(8, &[]);
+        let why = trials(&out)[0]["outcome"]["why"].as_str().unwrap_or_default().to_owned();
+        assert!(why.contains(&format!("does not know {option}")) && why.contains("newer build"), "{why}");
+    }
+}
+
+#[test]
+fn check_time_refuses_an_image_in_use() {
+    let dir = Dir::new();
+    let image = dir.empty_image("u.img", &[]);
+    let open = extant_block::device::OpenOptions::default();
+    let _held = extant_block::device::FileDevice::open(Path::new(&image), open).expect("opened");
+    extant(&["lab", "check-time", &image, "-d", "hdd"]).fails(8, &["u.img", "in use"]);
+    extant(&["lab", "check-time", &image, "-d", "hdd", "--e2fsck"]).fails(8, &["u.img", "in use"]);
+}
+
+#[test]
+fn names_with_commas_brackets_and_letters_of_other_tongues_are_checked_and_aged() {
+    let dir = Dir::new();
+    let image = dir.text("a, b<c>\u{fc}\\d.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext3", &image, "64M"]);
+    let age = ["lab", "age", &image, "--fill=90", "--turnovers=0", "--set=directories=1"];
+    if Path::new("/usr/bin/strace").exists() {
+        let words = extant(&["lab", "check-time", &image, "-d", "hdd-2007", "--e2fsck"]).ok();
+        assert!(words.contains("\ne2fsck: hdd-2007: "), "{words}");
+        extant(&[&age[..], &["--check-on=hdd-2007"]].concat()).ok();
+    } else {
+        extant(&age).ok();
+    }
+}

@@ -41,7 +41,7 @@ pub enum Error {
         source: io::Error,
     },
     /// An operation of a workload failed.
-    #[error("{op} {path}: {source}")]
+    #[error("{op}{}{path}: {source}", if .path.is_empty() { "" } else { " " })]
     Operation {
         /// Name of the operation.
         op: &'static str,

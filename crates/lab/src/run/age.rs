@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use extant_base::sync::atomic::{AtomicBool, AtomicU32};
-use extant_block::device::DeviceModel;
+use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use extant_block::device::{DeviceModel, Locking};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -90,7 +90,9 @@ pub fn age(
     if config.check_on.is_some() && EngineOptions::parse(&options).is_ok_and(|o| o.memory) {
         return Err(Error::Usage("io=memory: e2fsck cannot check what is not in the file; leave it out".into()));
     }
-    let rig = target::contestants(&[format!("engine:{},{options}", config.image.display())], &[])?.remove(0);
+    let mut rig = target::contestants(&[format!("engine:IMAGE,{options}")], &[])?.remove(0);
+    // As it is: in a target's text it would end at a comma.
+    rig.target.path.clone_from(&config.image);
     let refused = |why| Error::Target { label: config.image.display().to_string(), why };
     target::check::engine_on(&rig, workload.needs(&parameters)).map_err(refused)?;
     // No other program serves, and none is waited for.
@@ -106,17 +108,24 @@ pub fn age(
         checked: None,
         at,
     };
-    say("mounting");
-    watched.site.up()?;
-    let mut context = Context::new(&mut watched, &parameters, config.seed, false, stop, None, say);
-    workload.run(&mut context)?;
-    drop(context);
-    say("writing the image");
-    watched.site.settle()?;
-    if watched.fresh {
-        watched.look()?;
-    }
-    watched.site.finish().map(drop)
+    let mut work = || {
+        say("mounting");
+        watched.site.up()?;
+        let mut context = Context::new(&mut watched, &parameters, config.seed, false, stop, None, say);
+        workload.run(&mut context)?;
+        drop(context);
+        say("writing the image");
+        watched.site.settle()?;
+        if watched.fresh {
+            watched.look()?;
+        }
+        Ok(())
+    };
+    work().and_then(|()| watched.site.finish().map(drop)).map_err(|e| match stop.load(Ordering::Relaxed) {
+        // A program that was called hears of Ctrl-C, too, and fails.
+        true => Error::Interrupted,
+        false => e,
+    })
 }
 
 /// The image, which is looked at whenever it is unmounted.
@@ -136,8 +145,9 @@ struct Watched<'a> {
 impl Watched<'_> {
     fn check(&self) -> Result<BTreeMap<&'static str, f64>> {
         let Some(model) = &self.config.check_on else { return Ok(BTreeMap::new()) };
-        let extant = timing::check(&self.config.image, model.clone())?;
-        let e2fsck = timing::e2fsck(&self.config.image, model.clone())?;
+        // The engine has the image, and does nothing meanwhile.
+        let extant = timing::check(&self.config.image, model.clone(), Locking::None)?;
+        let e2fsck = timing::e2fsck(&self.config.image, model.clone(), Locking::None)?;
         for (program, checked) in [("extant", extant), ("e2fsck", e2fsck)] {
             if checked.damaged {
                 let image = self.config.image.display();

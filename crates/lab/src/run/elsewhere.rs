@@ -52,11 +52,22 @@ impl Elsewhere {
     }
 
     fn knows(&self, option: &str) -> bool {
-        self.help.contains(option)
+        self.help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| word == option)
     }
 
     /// Runs the one trial; what it wrote, or why there is nothing.
     pub fn trial(&self, rig: &Rig, config: &Config, images: &ImagePlan, halt: &Halt) -> Result<Trial> {
+        // Without one of these it would measure something else.
+        let mut decides = vec![("--seed", config.seed.to_string()), ("--scale", config.scale.to_string())];
+        decides.extend(config.settings.iter().map(|s| ("--set", s.clone())));
+        decides.extend(config.operations.iter().map(|o| ("--operations", o.display().to_string())));
+        decides.extend(images.options());
+        if let Some((option, _)) = decides.iter().find(|(option, _)| !self.knows(option)) {
+            let program = self.program.display();
+            return Err(Error::Failed(format!(
+                "{program} does not know {option}, with which it runs: name a newer build"
+            )));
+        }
         let temporary = std::env::temp_dir();
         let dir = tempfile::Builder::new().prefix("extant-lab-").tempdir_in(&temporary);
         let dir = dir.map_err(Error::file(&temporary))?;
@@ -75,11 +86,7 @@ impl Elsewhere {
         put("--target", self.target(rig));
         put("--rounds", "1".into());
         put("--warmup", "0".into());
-        put("--seed", config.seed.to_string());
-        put("--scale", config.scale.to_string());
-        config.settings.iter().for_each(|s| put("--set", s.clone()));
-        config.operations.iter().for_each(|o| put("--operations", o.display().to_string()));
-        images.options().into_iter().for_each(|(name, value)| put(name, value));
+        decides.into_iter().for_each(|(name, value)| put(name, value));
         put("--record", config.recorded.to_string());
         put("--output", out.display().to_string());
         command.args(["--quiet", "--overwrite"]);

@@ -128,6 +128,12 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     if !parent.is_dir() {
         return Err(format!("{}: no such directory", parent.display()));
     }
+    if let Some(original) = rules.plan.original(path) {
+        let original = original.display();
+        return Err(format!(
+            "{shown} is the image that is copied (--image {original}): name another file for the copies"
+        ));
+    }
     match path.symlink_metadata() {
         Ok(m) if !m.is_file() => return Err(format!("{shown} is no regular file: images are made afresh, in files")),
         Ok(m) => {

@@ -104,11 +104,11 @@ impl ImagePlan {
         let bytes = each_extent(path, |file, at, len| {
             digest.update(at.to_le_bytes());
             digest.update(len.to_le_bytes());
-            file.seek(SeekFrom::Start(at))?;
+            file.seek(SeekFrom::Start(at)).map_err(Error::file(path))?;
             let mut left = len;
             while left > 0 {
                 let n = left.min(COPY_BYTES as u64) as usize;
-                file.read_exact(&mut buffer[..n])?;
+                file.read_exact(&mut buffer[..n]).map_err(Error::file(path))?;
                 digest.update(&buffer[..n]);
                 left -= n as u64;
             }
@@ -134,6 +134,12 @@ impl ImagePlan {
         matches!(self.origin, Origin::Copy { .. })
     }
 
+    /// The image that is copied, if `path` is that by whatever name.
+    pub fn original(&self, path: &Path) -> Option<&Path> {
+        let Origin::Copy { path: original, .. } = &self.origin else { return None };
+        same_file(original, path).then_some(original)
+    }
+
     /// The options of `lab run` that stand for it.
     pub fn options(&self) -> Vec<(&'static str, String)> {
         match &self.origin {
@@ -142,8 +148,12 @@ impl ImagePlan {
         }
     }
 
-    /// Makes the image at `path`, replacing what is there.
+    /// Makes the image at `path`, replacing what is there, unless that is what is copied.
     pub fn make(&self, path: &Path) -> Result<Made> {
+        if let Some(original) = self.original(path) {
+            let (path, original) = (path.display(), original.display());
+            return Err(Error::Failed(format!("{path} is the image that is copied, {original}: it stays as it is")));
+        }
         let mut file = File::create(path).map_err(Error::file(path))?;
         let made = Made { path: path.to_owned() };
         file.set_len(self.bytes).map_err(Error::file(path))?;
@@ -152,13 +162,19 @@ impl ImagePlan {
                 Tool::new("mke2fs").args(["-q", "-F"]).args(arguments).arg(path).run()?;
             }
             Origin::Copy { path: from, .. } => {
+                let mut buffer = vec![0; COPY_BYTES];
                 each_extent(from, |original, at, len| {
-                    original.seek(SeekFrom::Start(at))?;
-                    file.seek(SeekFrom::Start(at))?;
-                    let copied = std::io::copy(&mut Read::by_ref(original).take(len), &mut file)?;
-                    if copied == len { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
+                    original.seek(SeekFrom::Start(at)).map_err(Error::file(from))?;
+                    file.seek(SeekFrom::Start(at)).map_err(Error::file(path))?;
+                    let mut left = len;
+                    while left > 0 {
+                        let n = left.min(COPY_BYTES as u64) as usize;
+                        original.read_exact(&mut buffer[..n]).map_err(Error::file(from))?;
+                        file.write_all(&buffer[..n]).map_err(Error::file(path))?;
+                        left -= n as u64;
+                    }
+                    Ok(())
                 })?;
-                file.flush().map_err(Error::file(path))?;
             }
         }
         file.sync_all().map_err(Error::file(path))?;
@@ -170,23 +186,26 @@ impl ImagePlan {
 const COPY_BYTES: usize = 1 << 20;
 
 /// Calls `visit` with each part of a file that is no hole, and returns the file's size.
-fn each_extent(path: &Path, mut visit: impl FnMut(&mut File, u64, u64) -> std::io::Result<()>) -> Result<u64> {
-    let mut walk = || -> std::io::Result<u64> {
-        let mut file = File::open(path)?;
-        let bytes = file.metadata()?.len();
-        let mut at = 0;
-        loop {
-            let data = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-                // Nothing but a hole is left.
-                Err(rustix::io::Errno::NXIO) => return Ok(bytes),
-                data => data?,
-            };
-            let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(data))?;
-            visit(&mut file, data, hole - data)?;
-            at = hole;
-        }
-    };
-    walk().map_err(Error::file(path))
+fn each_extent(path: &Path, mut visit: impl FnMut(&mut File, u64, u64) -> Result<()>) -> Result<u64> {
+    let mut file = File::open(path).map_err(Error::file(path))?;
+    let bytes = file.metadata().map_err(Error::file(path))?.len();
+    let mut at = 0;
+    loop {
+        let data = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+            // Nothing but a hole is left.
+            Err(rustix::io::Errno::NXIO) => return Ok(bytes),
+            data => data.map_err(|e| Error::file(path)(e.into()))?,
+        };
+        let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(data));
+        let hole = hole.map_err(|e| Error::file(path)(e.into()))?;
+        visit(&mut file, data, hole - data)?;
+        at = hole;
+    }
+}
+
+/// Whether both are one file, by whatever names. Names of nothing are not.
+pub fn same_file(a: &Path, b: &Path) -> bool {
+    matches!((a.metadata(), b.metadata()), (Ok(a), Ok(b)) if (a.dev(), a.ino()) == (b.dev(), b.ino()))
 }
 
 /// An image that the lab made. Deleted when dropped.

@@ -115,8 +115,9 @@ impl EngineOptions {
             }
         }
         let modelled = options.device.is_some() || options.metadata_only;
-        options.fs.write_through_bytes =
-            (options.io == IoMode::Buffered && !options.memory && !modelled).then_some(WRITE_THROUGH_BYTES);
+        // What goes straight to the file has its blocks allocated earlier than what waits in the cache.
+        let through = options.io == IoMode::Buffered && !options.memory && !modelled && !options.exact;
+        options.fs.write_through_bytes = through.then_some(WRITE_THROUGH_BYTES);
         if modelled {
             // The requests come in one order, the caller's: no thread writes beside it. And where blocks go does not
             // depend on how many processors there are.
@@ -148,6 +149,13 @@ mod tests {
         assert!(e.contains("tape") && e.contains("hdd-2007, hdd, flash, net-5ms"), "{e}");
         let e = EngineOptions::parse("devices=hdd").unwrap_err();
         assert!(DeviceModel::names().iter().all(|name| e.contains(name)) && e.contains("store="), "{e}");
+        let exact = |more: &str| {
+            let o = EngineOptions::parse(&format!("exact,{more}")).unwrap().fs;
+            (o.write_through_bytes, o.threads, o.locality_groups)
+        };
+        for place in ["io=direct", "io=memory", "device=hdd", "store=metadata"] {
+            assert_eq!(exact(place), exact(""), "where the image lies changes what is written to it: {place}");
+        }
         for bad in [
             "device=",
             "store=data",

@@ -102,13 +102,14 @@ pub struct Checked {
 }
 
 /// Checks an image with Extant's checker, in one thread: its requests then have one order, and the time is exact. Holes
-/// of the image file are read, as a disk has none. Nobody writes to the image meanwhile.
+/// of the image file are read, as a disk has none. Nobody writes to the image meanwhile: `lock` sees to it, or the
+/// caller does.
 ///
 /// # Errors
-/// It cannot be opened, or has no superblock.
-pub fn check(image: &Path, model: DeviceModel) -> Result<Checked> {
+/// It cannot be opened, is in use, or has no superblock.
+pub fn check(image: &Path, model: DeviceModel, lock: Locking) -> Result<Checked> {
     let failed = |e: &dyn std::fmt::Display| Error::Failed(format!("{}: {e}", image.display()));
-    let timed = Arc::new(TimedDevice::new(Arc::new(look(image)?), model));
+    let timed = Arc::new(TimedDevice::new(Arc::new(look(image, lock)?), model));
     let device: Arc<dyn BlockDevice> = timed.clone();
     let report = extant_check::check(&device, &extant_check::Options::default()).map_err(|e| failed(&e))?;
     if !report.complete {
@@ -117,17 +118,16 @@ pub fn check(image: &Path, model: DeviceModel) -> Result<Checked> {
     Ok(Checked { usage: timed.usage(), damaged: report.is_damaged() })
 }
 
-/// An image that may be open, by an engine that does nothing meanwhile.
-fn look(image: &Path) -> Result<FileDevice> {
-    let open = OpenOptions { engine: Engine::Psync, lock: Locking::None, ..OpenOptions::read_only() };
+fn look(image: &Path, lock: Locking) -> Result<FileDevice> {
+    let open = OpenOptions { engine: Engine::Psync, lock, ..OpenOptions::read_only() };
     FileDevice::open(image, open).map_err(|e| Error::Failed(e.to_string()))
 }
 
-/// Checks an image with `e2fsck -fn`, and serves what it read of the image.
+/// Checks an image with `e2fsck -fn`, and serves what it read of the image; `lock` as in [`check`].
 ///
 /// # Errors
-/// `strace` or `e2fsck` is missing, or the check could not be made.
-pub fn e2fsck(image: &Path, model: DeviceModel) -> Result<Checked> {
+/// `strace` or `e2fsck` is missing, the image is in use, or the check could not be made.
+pub fn e2fsck(image: &Path, model: DeviceModel, lock: Locking) -> Result<Checked> {
     for (tool, package) in [("strace", "strace"), ("e2fsck", "e2fsprogs")] {
         if find(tool).is_none() {
             let image = image.display();
@@ -135,7 +135,8 @@ pub fn e2fsck(image: &Path, model: DeviceModel) -> Result<Checked> {
         }
     }
     let image = image.canonicalize().map_err(Error::file(image))?;
-    let size = look(&image)?.size_bytes();
+    // Its lock is held until e2fsck is done.
+    let held = look(&image, lock)?;
     let dir = tempfile::Builder::new().prefix("extant-lab-").tempdir().map_err(Error::file(&std::env::temp_dir()))?;
     let path = dir.path().join("trace");
     let strace = Tool::new("strace").args(["-f", "-y", "-s", "0", "-e", "trace=pread64", "-o"]).arg(&path);
@@ -145,6 +146,6 @@ pub fn e2fsck(image: &Path, model: DeviceModel) -> Result<Checked> {
         Some(4) => true,
         _ => return Err(Error::Tool { command, output: one_line(&said) }),
     };
-    let usage = replay(&path, Some(&image.to_string_lossy()), model, Some(size))?;
+    let usage = replay(&path, Some(&image.to_string_lossy()), model, Some(held.size_bytes()))?;
     Ok(Checked { usage, damaged })
 }

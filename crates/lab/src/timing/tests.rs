@@ -56,6 +56,22 @@ fn every_form_of_strace_is_read() {
     assert!(e.contains("strace -y"), "{e}");
 }
 
+#[test]
+fn names_are_told_apart_whatever_is_in_them_and_other_reads_of_the_chosen_file_are_refused() {
+    let file = "pread64(3</a, b\\74c\\76\\303\\274>, \"\"..., 512, 0) = 512\n";
+    for only in ["/a, b<c>\u{fc}", "/a, b\\74c\\76\\303\\274"] {
+        assert_eq!(parse(file, Some(only)).expect(only).requests.len(), 1);
+    }
+    for name in ["read", "readv", "preadv", "preadv2"] {
+        let text = |file: &str| format!("{file_ok}{name}(3<{file}>, 0x7ffd, 1, 0) = 512\n", file_ok = FILE);
+        let e = parse(&text("/d.img"), Some("/d.img")).expect_err(name);
+        assert!(e.starts_with(&format!("t:2: a {name} of /d.img")) && e.contains("block_rq_issue"), "{e}");
+        assert_eq!(parse(&text("/lib.so"), Some("/d.img")).expect("the loader's").requests.len(), 1);
+    }
+}
+
+const FILE: &str = "pread64(3</d.img>, \"\"..., 512, 0) = 512\n";
+
 /// e2fsck reads bitmaps in several threads, whose calls mix in another way each time.
 #[test]
 fn threads_are_taken_one_after_the_other_between_calls_of_the_first() {
@@ -138,6 +154,10 @@ fn a_trace_that_is_cut_off_or_of_something_else_is_refused_with_its_line() {
     }
     let e = parse(&format!("{good}12 pread64(3,  <unfinished ...>\n"), None).expect_err("no end");
     assert!(e.contains("t:3: the trace ends before a pread64 of process 12 does"), "{e}");
+    let e = parse(&format!("{good}{}", good.trim_end()), None).expect_err("its end is missing");
+    assert!(e.starts_with("t:2: this line has no end"), "{e}");
+    let e = parse("pread64(3, \"\"..., 4096, 1024) = 40960\n", None).expect_err("more than was asked for");
+    assert!(e.starts_with("t:1: this pread64 returned 40960 bytes of the 4096"), "{e}");
     let e = parse(&"x".repeat(70_000), None).expect_err("no lines");
     assert!(e.starts_with("t:1: a line of over 65536 bytes"), "{e}");
     for empty in ["", "# tracer: nop\n", "exit_group(0) = ?\n"] {

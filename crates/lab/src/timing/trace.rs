@@ -91,10 +91,14 @@ impl Trace {
                 return Err(fail(format!("a line of over {LINE_BYTES} bytes; {EXPECTED}")));
             }
             let text = String::from_utf8_lossy(&bytes);
-            let Some((of, mut request)) = parser.line(text.trim_end()).map_err(fail)? else { continue };
+            let found = parser.line(text.trim_end(), only).map_err(fail)?;
+            if bytes.last() != Some(&b'\n') {
+                return Err(fail("this line has no end: the trace is cut off; record it again".into()));
+            }
+            let Some((of, mut request)) = found else { continue };
             request.line = line;
             match (only, of) {
-                (Some(only), of) if of.as_deref() != Some(only) => {
+                (Some(only), of) if !of.as_ref().is_some_and(|of| *of == only || *of == unescaped(only)) => {
                     parser.passed_over.extend(of);
                 }
                 (_, of) => {
@@ -148,7 +152,7 @@ struct Parser {
 }
 
 impl Parser {
-    fn line(&mut self, line: &str) -> std::result::Result<Found, String> {
+    fn line(&mut self, line: &str, only: Option<&str>) -> std::result::Result<Found, String> {
         if line.is_empty() || line.starts_with('#') {
             return Ok(None);
         }
@@ -172,6 +176,12 @@ impl Parser {
         let (name, arguments) = call.split_once('(').ok_or(EXPECTED)?;
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
             return Err(EXPECTED.into());
+        }
+        if let (Some(only), "read" | "readv" | "preadv" | "preadv2") = (only, name)
+            && let (Some(of), _) = descriptor(arguments).ok_or(EXPECTED)?
+            && (of == only || of == unescaped(only))
+        {
+            return Err(format!("a {name} of {of}: of a program that reads so, record block_rq_issue with tracefs"));
         }
         if let Some(begun) = arguments.strip_suffix("<unfinished ...>") {
             if name == "pread64" {
@@ -203,6 +213,45 @@ fn head(line: &str) -> (&str, &str) {
     (process, rest)
 }
 
+/// `3</path>, ...` or `3, ...`: the file, if it is named, and what follows.
+fn descriptor(arguments: &str) -> Option<(Option<String>, &str)> {
+    let digits = arguments.len() - arguments.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let Some(named) = arguments[digits..].strip_prefix('<') else {
+        return Some((None, arguments[digits..].strip_prefix(", ")?));
+    };
+    // A bracket in the name is escaped.
+    let (name, rest) = named.split_once(">, ")?;
+    let name = name.split_once('<').map_or(name, |(name, _)| name);
+    Some((Some(unescaped(name)), rest))
+}
+
+/// A name without strace's escapes: `\\`, `\n` and its like, and octal numbers.
+fn unescaped(name: &str) -> String {
+    let (mut bytes, mut from) = (Vec::with_capacity(name.len()), name.bytes().peekable());
+    while let Some(byte) = from.next() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut octal = None;
+        for _ in 0..3 {
+            let Some(digit) = from.next_if(|b| (b'0'..=b'7').contains(b)) else { break };
+            octal = Some((octal.unwrap_or(0u8) << 3) | (digit - b'0'));
+        }
+        bytes.extend(octal.or_else(|| {
+            from.next().map(|letter| match letter {
+                b'n' => b'\n',
+                b't' => b'\t',
+                b'r' => b'\r',
+                b'v' => 0x0b,
+                b'f' => 0x0c,
+                other => other,
+            })
+        }));
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// `3</path>, "..."..., 4096, 1024) = 4096 <0.000012>`, behind the opening bracket.
 fn pread(process: &str, text: &str) -> std::result::Result<Found, String> {
     let cut = || format!("this pread64 is cut off; {EXPECTED}");
@@ -213,13 +262,15 @@ fn pread(process: &str, text: &str) -> std::result::Result<Found, String> {
         return Ok(None);
     }
     let arguments = call.trim_end().strip_suffix(')').ok_or_else(cut)?;
+    let (of, arguments) = descriptor(arguments).ok_or_else(cut)?;
     let mut numbers = arguments.rsplitn(3, ", ");
     let mut number = || numbers.next().and_then(|n| n.parse::<u64>().ok()).ok_or_else(cut);
-    let (offset, _asked) = (number()?, number()?);
-    let descriptor = numbers.next().and_then(|first| first.split(", ").next()).ok_or_else(cut)?;
-    let of = descriptor.split_once('<').map(|(_, file)| file.trim_end_matches('>'));
-    let of = of.map(|file| file.split_once('<').map_or(file, |(file, _)| file).to_owned());
+    let (offset, asked) = (number()?, number()?);
+    numbers.next().ok_or_else(cut)?;
     let len = result.parse::<u64>().map_err(|_| cut())?;
+    if len > asked {
+        return Err(format!("this pread64 returned {len} bytes of the {asked} that it asked for"));
+    }
     let request = Request {
         line: 0,
         process: process.parse().unwrap_or(0),

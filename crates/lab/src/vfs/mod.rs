@@ -87,6 +87,17 @@ pub enum VfsError {
     Foreign,
 }
 
+impl VfsError {
+    /// Something of that name is there.
+    pub fn exists(&self) -> bool {
+        match self {
+            VfsError::System(e) => e.kind() == std::io::ErrorKind::AlreadyExists,
+            VfsError::Engine(e) => matches!(e, extant_fs::Error::Exists),
+            VfsError::Short { .. } | VfsError::Foreign => false,
+        }
+    }
+}
+
 impl From<rustix::io::Errno> for VfsError {
     fn from(e: rustix::io::Errno) -> VfsError {
         VfsError::System(e.into())

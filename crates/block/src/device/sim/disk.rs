@@ -46,6 +46,8 @@ pub(super) struct Arm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     pub(super) ns: u64,
+    /// Of these, what the host lost between windows.
+    pub(super) turnaround_ns: u64,
     pub(super) seek: bool,
 }
 
@@ -109,7 +111,7 @@ impl Disk {
         let waits = arrival != Arrival::Submitted && !is_write;
         let lost = if waits { self.windows_begun(arm, offset, len) as f64 * self.turnaround_ns } else { 0.0 };
         arm.head = offset + len;
-        Cost { ns: (ns + lost) as u64, seek: !follows }
+        Cost { ns: (ns + lost) as u64, turnaround_ns: lost as u64, seek: !follows }
     }
 
     /// Of the first windows of the stream, its first one left out, those that begin in this request.

@@ -69,6 +69,8 @@ pub struct Usage {
     pub write_ns: u64,
     /// Nanoseconds of the flushes.
     pub flush_ns: u64,
+    /// Nanoseconds of the reads that a waiting host lost between its windows of reading ahead.
+    pub turnaround_ns: u64,
 }
 
 impl Usage {
@@ -172,10 +174,14 @@ impl Timer {
         let request = Request { offset, len, is_write, arrival };
         let cost = match &self.model.kind {
             Kind::Disk(disk) => disk.serve(&mut self.arm, self.now, self.size, request),
-            Kind::Parallel(parallel) => Cost { ns: parallel.serve(&mut self.lanes, self.now, request), seek: false },
+            Kind::Parallel(parallel) => {
+                let ns = parallel.serve(&mut self.lanes, self.now, request);
+                Cost { ns, turnaround_ns: 0, seek: false }
+            }
         };
         self.now += cost.ns;
         self.usage.seeks += u64::from(cost.seek);
+        self.usage.turnaround_ns += cost.turnaround_ns;
         if is_write {
             self.dirty = true;
             self.usage.writes += 1;

@@ -6,13 +6,14 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use extant_block::device::DeviceModel;
 use extant_lab::run::age::{Config, Point, age};
+use extant_lab::target::same_file;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::run::{failure, watch_signals};
@@ -84,10 +85,11 @@ pub fn run(args: &AgeArgs) -> Result<()> {
         seed: args.seed,
         check_on: check_on.transpose().map_err(|e| failure(e, &args.image))?,
     };
-    let mut json = match &args.json {
-        Some(path) => Some((File::create(path).map_err(|e| Failure::io(path, e))?, path)),
-        None => None,
-    };
+    if let Some(path) = args.json.as_ref().filter(|path| same_file(path, &args.image)) {
+        return Err(Failure::usage(format!("--json {}: that is the image; name another file", path.display())));
+    }
+    // It is there from the first point on: what is refused replaces nothing.
+    let mut json = None;
     let bar = progress(args.quiet);
     let written = RefCell::new(Ok(()));
     let mut first = true;
@@ -97,8 +99,8 @@ pub fn run(args: &AgeArgs) -> Result<()> {
                 header()?;
             }
             line(point)?;
-            match &mut json {
-                Some((file, path)) => record(file, point).map_err(|e| Failure::io(path, e)),
+            match &args.json {
+                Some(path) => record(&mut json, path, point).map_err(|e| Failure::io(path, e)),
                 None => Ok(()),
             }
         });
@@ -115,6 +117,14 @@ pub fn run(args: &AgeArgs) -> Result<()> {
         extant_lab::Error::Interrupted => {
             let ended = failure(e, &args.image);
             Failure { message: format!("interrupted: {} is half done; make it anew", args.image.display()), ..ended }
+        }
+        extant_lab::Error::Operation { ref source, .. } => {
+            let next = match source.exists() {
+                true => "it was aged before; take a fresh one",
+                false => "it is half done; make it anew",
+            };
+            let failed = failure(e, &args.image);
+            Failure { message: format!("{}: {}: {next}", args.image.display(), failed.message), ..failed }
         }
         e => failure(e, &args.image),
     })
@@ -161,7 +171,11 @@ fn line(point: &Point) -> Result<()> {
     Ok(())
 }
 
-fn record(file: &mut File, point: &Point) -> std::io::Result<()> {
+fn record(file: &mut Option<File>, path: &Path, point: &Point) -> std::io::Result<()> {
+    let file = match file {
+        Some(file) => file,
+        none => none.insert(File::create(path)?),
+    };
     let mut text = serde_json::to_string(point).map_err(std::io::Error::other)?;
     text.push('\n');
     file.write_all(text.as_bytes())

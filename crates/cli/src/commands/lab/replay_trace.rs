@@ -25,6 +25,8 @@ use crate::size;
   strace -f -y -o trace -e trace=pread64 e2fsck -fn disk.img
   extant lab replay-trace trace --device hdd-2007 --size 16G --only $PWD/disk.img
 
+On flash and net-5ms the times of events are lower bounds: a request that somebody waited
+for counts as under way with the ones before it.
 Devices: extant lab list. Hints (fadvise64, readahead) are passed over: what they announce is
 read afterwards.
 Exit status: 0, 1 (usage, or a line that is neither of the two), 8 (the file cannot be read).")]
@@ -58,8 +60,12 @@ pub fn run(args: &ReplayTraceArgs) -> Result<()> {
 
 /// What a device served, in a line.
 pub fn in_words(model: &DeviceModel, usage: &Usage) -> String {
+    let lost = match usage.turnaround_ns {
+        0 => String::new(),
+        ns => format!(" (of which {:.3} s are lost between read-ahead windows)", ns as f64 / 1e9),
+    };
     format!(
-        "{}: {:.3} s, {} requests, {} seeks, {} bytes read, {} bytes written",
+        "{}: {:.3} s{lost}, {} requests, {} seeks, {} bytes read, {} bytes written",
         model.name(),
         usage.seconds(),
         usage.requests(),
@@ -75,6 +81,7 @@ pub fn as_json(model: &DeviceModel, usage: &Usage) -> Value {
         "device": model.name(),
         "device_read_bytes": usage.read_bytes,
         "device_write_bytes": usage.write_bytes,
+        "device_turnaround_seconds": usage.turnaround_ns as f64 / 1e9,
     });
     for (name, n) in timing::figures(usage) {
         value[name] = n.into();

@@ -230,14 +230,19 @@ fn report(summary: &Summary, output: &Path) {
 pub fn failure(e: extant_lab::Error, output: &Path) -> Failure {
     match e {
         extant_lab::Error::Interrupted => {
-            let signal = SIGNAL.load(Ordering::Relaxed) as i32;
-            let ended = signals::ended_by(if signal == 0 { SIGINT } else { signal });
+            let ended = interrupted();
             let message = format!("{}; finished trials are in {}", ended.message, output.display());
             Failure { message, ..ended }
         }
         e if e.is_usage() => Failure::usage(e.to_string()),
         e => Failure::op(e.to_string()),
     }
+}
+
+/// The user ended it.
+pub fn interrupted() -> Failure {
+    let signal = SIGNAL.load(Ordering::Relaxed) as i32;
+    signals::ended_by(if signal == 0 { SIGINT } else { signal })
 }
 
 /// Which signal ended it: the exit status says so.
