@@ -16,7 +16,7 @@
 pub mod policy;
 mod set_aside;
 
-use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_ondisk::{BlockNr, GroupNr};
 
 pub use policy::MetaPolicy;
@@ -54,6 +54,8 @@ struct Region {
     lowest: AtomicU32,
     /// Of so many groups, counted from the first, the bitmaps were looked at.
     seen: AtomicU32,
+    /// Blocks of active areas were left free, because enough were set aside.
+    left: AtomicBool,
     /// Where owners got their last block, packed: hints, written without a lock.
     owners: Box<[AtomicU64]>,
 }
@@ -171,6 +173,18 @@ impl MetaZones {
         })
     }
 
+    /// Whether what becomes free in active areas of this group's region is better left to data, which may be what most
+    /// of their blocks are used for.
+    fn has_enough(&self, group: GroupNr) -> bool {
+        let Some((_, region)) = self.region(group) else { return false };
+        let most = region.wanted.max(ENOUGH_AREAS * u64::from(self.area_len));
+        let enough = u64::from(region.free.load(Ordering::Relaxed)) >= most;
+        if enough {
+            region.left.store(true, Ordering::Relaxed);
+        }
+        enough
+    }
+
     /// Blocks of a group were set aside.
     fn added(&self, group: GroupNr, blocks: u32) {
         if let Some((nr, region)) = self.region(group) {
@@ -210,6 +224,8 @@ impl<S: GroupStore> Allocator<S> {
     }
 }
 
+/// A zone takes back no more than so many areas.
+const ENOUGH_AREAS: u64 = 4;
 /// At mount a region sets one block aside for so many that are free: four times what indirect blocks of full pointers
 /// would need.
 const FREE_PER_BLOCK_AHEAD: u64 = 256;
