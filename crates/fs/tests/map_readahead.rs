@@ -234,7 +234,10 @@ fn a_neighbour_that_cannot_be_read_does_no_harm() {
     }
     assert_eq!(lost, 1);
     let tries = faulty.injected();
-    assert!((2..=4).contains(&tries), "once as a neighbour, not with each of the others, and when it was wanted: {tries}");
+    assert!(
+        (2..=4).contains(&tries),
+        "once as a neighbour, not with each of the others, and when it was wanted: {tries}"
+    );
 }
 
 /// A neighbour that came along and is damaged is nothing to those who ask for what lies before it.

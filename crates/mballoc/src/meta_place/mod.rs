@@ -4,7 +4,8 @@
 //! A *zone* is a set of blocks kept for metadata. It is made of *areas*, each a range of one group. The areas of a
 //! *region* (some consecutive groups) have an order, and the first so many of them are *active*. The free blocks of an
 //! active area are *set aside*: held by their group like preallocated blocks, so that no search finds them. Nothing of
-//! that is on disk, so a zone is found again after a mount from what lies in its areas.
+//! that is on disk. After a mount the numbers of the group summaries say how many areas are active, and the bitmaps what
+//! is free in them.
 //!
 //! Main types: [`MetaZones`] (which areas are active), [`Area`]. `set_aside.rs` moves the blocks.
 //!

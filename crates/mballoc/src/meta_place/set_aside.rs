@@ -18,9 +18,9 @@ use crate::space::Privilege;
 use crate::{Allocation, GroupStore, Kind, MetaRequest, Request};
 
 /// An owner's place in a region has so many bits: 128 groups of 2^19 blocks. Above them is how many blocks it has had,
-/// and above that its number.
+/// [`MANY`] at most, and above that its number.
 const PLACE_BITS: u32 = 28;
-/// An owner of so many blocks goes on in a window of its own.
+/// An owner of at least so many blocks goes on in a window of its own.
 const MANY: u32 = 8;
 
 /// Areas that one request makes active at most: each may read a bitmap.

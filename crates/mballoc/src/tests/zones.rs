@@ -212,7 +212,9 @@ fn data_waits_for_a_commit_that_brings_enough_before_it_borrows() {
     let aside = a.set_aside_blocks();
     let mut free = |runs: usize| -> Vec<_> {
         let runs = got.drain(..runs).collect::<Vec<_>>();
-        runs.iter().flat_map(|(start, len)| a.free(&mut Txn::default(), *start, u64::from(*len)).expect("mine")).collect()
+        runs.iter()
+            .flat_map(|(start, len)| a.free(&mut Txn::default(), *start, u64::from(*len)).expect("mine"))
+            .collect()
     };
     let bring = |freed: Vec<(BlockNr, u32)>| {
         store.commit(&freed);
