@@ -3,9 +3,9 @@
 //!
 //! A *zone* is a set of blocks kept for metadata. It is made of *areas*, each a range of one group. The areas of a
 //! *region* (some consecutive groups) have an order, and the first so many of them are *active*. The free blocks of an
-//! active area are *set aside*: held by their group like preallocated blocks, so that no search finds them. Nothing of
-//! that is on disk. After a mount the numbers of the group summaries say how many areas are active, and the bitmaps what
-//! is free in them.
+//! active area are *set aside*, unless the region has enough of them: held by their group like preallocated blocks, so
+//! that no search finds them. Nothing of that is on disk. After a mount the numbers of the group summaries say how many
+//! areas are active, and the bitmaps what is free in them.
 //!
 //! Main types: [`MetaZones`] (which areas are active), [`Area`]. `set_aside.rs` moves the blocks.
 //!
@@ -225,7 +225,7 @@ impl<S: GroupStore> Allocator<S> {
     }
 }
 
-/// A zone takes back no more than so many areas.
+/// A zone of which so many areas are free, and as much as it had at mount, leaves to data what else becomes free in it.
 const ENOUGH_AREAS: u64 = 4;
 /// At mount a region sets one block aside for so many that are free: four times what indirect blocks of full pointers
 /// would need.

@@ -267,7 +267,8 @@ impl<S: GroupStore> Allocator<S> {
         self.settle(found, found, None, None).map(Some)
     }
 
-    /// Reads the bitmaps of a region's active areas once, and makes more areas active while too little is set aside.
+    /// Reads the bitmaps of a region's active areas once. While too little is set aside, looks there again for what was
+    /// left to data, and makes more areas active.
     fn look_around(&self, zones: &MetaZones, nr: u32, region: &Region) {
         for _ in 0..GROW_MAX {
             let active = region.active.load(Ordering::Relaxed);
@@ -310,8 +311,8 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// With one more area, data would still have more than the zones, without waiting for a commit. Zones that were lent thus stay so until much more
-    /// is free than an area.
+    /// With one more area, data would still have more than the zones, without waiting for a commit. Zones that were lent
+    /// thus stay so until much more is free than an area.
     fn has_plenty(&self, zones: &MetaZones) -> bool {
         let aside = zones.total();
         let free = self.space.available(Privilege::All).saturating_sub(aside + self.pending_blocks());
