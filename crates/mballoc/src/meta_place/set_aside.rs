@@ -311,8 +311,8 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// With one more area, data would still have more than the zones, without waiting for a commit. Zones that were lent
-    /// thus stay so until much more is free than an area.
+    /// With one more area, data would still have more than the zones, without waiting for a commit. Zones that were
+    /// lent thus stay so until much more is free than an area.
     fn has_plenty(&self, zones: &MetaZones) -> bool {
         let aside = zones.total();
         let free = self.space.available(Privilege::All).saturating_sub(aside + self.pending_blocks());
