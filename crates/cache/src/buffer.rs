@@ -313,6 +313,11 @@ impl BufferCache {
         b.uptodate.load(Ordering::Acquire).then_some(b)
     }
 
+    /// Whether the block is in the cache, even without content: it is being read, or could not be read.
+    pub fn has_buffer(&self, block: BlockNr) -> bool {
+        self.shard(block).lock().contains_key(&block)
+    }
+
     /// Takes the block out of the cache: it was freed. Whoever still holds the buffer keeps a detached copy.
     pub fn forget(&self, block: BlockNr) {
         let mut s = self.shard(block).lock();

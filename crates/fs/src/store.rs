@@ -428,7 +428,9 @@ impl Filesystem {
     /// this cache, and a block that becomes metadata is made anew there. It counts as unchecked until it is asked for.
     pub(crate) fn read_neighbours(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
         let most = neighbours::WINDOW * u64::from(self.geo.block_size);
-        if self.cache.peek(block).is_some() || !self.budget.has_room_for(most) {
+        // What a damaged map names is read only if a file may own it.
+        let may_be_read = self.may_be_owned(block, 1) && self.budget.has_room_for(most);
+        if self.cache.peek(block).is_some() || !may_be_read {
             return;
         }
         let window = neighbours::window(block, self.geo.first_data_block);
@@ -437,10 +439,9 @@ impl Filesystem {
             .zone_around(block)
             .map_or(0..0, |(start, len)| start.0.max(window.start)..(start.0 + u64::from(len)).min(window.end));
         let of_zone = zone.map(BlockNr).filter(|b| !self.alloc.is_known_free(*b));
-        // What a damaged map names is read only if a file may own it.
-        let wanted = siblings().into_iter().chain(of_zone);
-        let wanted = wanted.filter(|b| self.cache.peek(*b).is_none() && self.may_be_owned(*b, 1));
-        let together = neighbours::around(block, &window, wanted);
+        // Those that are read now, or could not be read with others, have a buffer already.
+        let wanted = |b: BlockNr| !self.cache.has_buffer(b) && self.may_be_owned(b, 1);
+        let together = neighbours::around(block, &window, siblings().into_iter().chain(of_zone), wanted);
         if together.len() > 1 {
             self.cache.read_together(&together);
         }

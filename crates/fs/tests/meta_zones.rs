@@ -17,7 +17,8 @@ fn mount(dev: &Arc<MemDevice>, meta_policy: MetaPolicy) -> Mounted {
     Filesystem::mount(dev.clone(), options(meta_policy)).expect("mounted")
 }
 
-/// Some kinds of images; groups of the last but one are smaller than an area, and its zones have no blocks.
+/// Some kinds of images. A group of the last but one has an area of 16 blocks by `zones`, of 2 by `metacluster`, and
+/// none by `metacluster-4`.
 const KINDS: [(&[&str], &str); 5] = [
     (&["-t", "ext3", "-b", "1024", "-J", "size=1"], "24M"),
     (&["-t", "ext2", "-b", "1024", "-m", "0"], "8M"),

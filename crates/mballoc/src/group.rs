@@ -10,6 +10,7 @@
 //! [`crate::lock::GROUP`] around [`GroupInner`]; the atomics are written under it and read freely.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -111,11 +112,13 @@ impl GroupInner {
         outside.held.insert(start, len) && outside.set_aside.insert(start, len)
     }
 
-    /// Of the pages of these blocks, those that are wholly free lose their owner.
-    pub fn leave_pages(&mut self, start: u32, len: u32) {
+    /// Of the pages of these blocks, those of which all that is `within` is free lose their owner.
+    pub fn leave_pages(&mut self, start: u32, len: u32, within: Range<u32>) {
         let Some((free, pages)) = self.zone() else { return };
         for nr in start / PAGE..(start + len).div_ceil(PAGE) {
-            if let Some(page) = pages.get_mut(nr as usize).filter(|_| free.contains(nr * PAGE, PAGE)) {
+            let (first, end) = ((nr * PAGE).max(within.start), ((nr + 1) * PAGE).min(within.end));
+            let is_free = first < end && free.contains(first, end - first);
+            if let Some(page) = pages.get_mut(nr as usize).filter(|_| is_free) {
                 *page = 0;
             }
         }

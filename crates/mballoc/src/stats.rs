@@ -86,7 +86,7 @@ statistics! {
     zone_hits,
     /// Requests for metadata that belongs into a zone, which had no block for it.
     zone_overflows,
-    /// Areas that became active since the mount.
+    /// Times that an area became active since the mount; one that was lent and comes back counts again.
     zone_areas_grown,
     /// Areas lent to data because nothing else was free.
     zone_areas_lent,

@@ -212,8 +212,12 @@ pub(super) fn lookup<S: MapStore>(
     let max_len = max_len.min(end - lblk);
     let (first, mut len) = segment(root, store, lblk, max_len)?;
     // A run goes on in the next array if the blocks do, a hole if that one is empty as well.
-    while len < max_len && (len < wanted || at_hand(root, store, lblk + len)?) {
-        let (next, more) = segment(root, store, lblk + len, max_len - len)?;
+    // What is wrong behind what is wanted concerns those who want that.
+    while len < max_len && (len < wanted || at_hand(root, store, lblk + len).unwrap_or(false)) {
+        let (next, more) = match segment(root, store, lblk + len, max_len - len) {
+            Err(_) if len >= wanted => break,
+            segment => segment?,
+        };
         let follows = if first == 0 { next == 0 } else { first.checked_add(len) == Some(next) };
         if !follows {
             break;

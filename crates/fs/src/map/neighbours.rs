@@ -20,10 +20,17 @@ pub fn window(block: BlockNr, first: u64) -> Range<u64> {
     start..start + WINDOW
 }
 
-/// `block` and those of `siblings` that one request should read with it, in ascending order. They lie in `window`. At
-/// least half of what the request reads is wanted: until that is so, what lies beyond the largest hole is left out.
-pub fn around(block: BlockNr, window: &Range<u64>, siblings: impl IntoIterator<Item = BlockNr>) -> Vec<BlockNr> {
-    let mut wanted: Vec<u64> = siblings.into_iter().map(|b| b.0).filter(|b| window.contains(b)).collect();
+/// `block` and those of `siblings` that one request should read with it, in ascending order. They lie in `window`, and
+/// only those that do are shown to `is_wanted`. At least half of what the request reads is wanted: until that is so,
+/// what lies beyond the largest hole is left out.
+pub fn around(
+    block: BlockNr,
+    window: &Range<u64>,
+    siblings: impl IntoIterator<Item = BlockNr>,
+    is_wanted: impl Fn(BlockNr) -> bool,
+) -> Vec<BlockNr> {
+    let inside = siblings.into_iter().filter(|b| window.contains(&b.0));
+    let mut wanted: Vec<u64> = inside.filter(|b| is_wanted(*b)).map(|b| b.0).collect();
     wanted.push(block.0);
     wanted.sort_unstable();
     wanted.dedup();
@@ -43,7 +50,12 @@ mod tests {
 
     fn read(block: u64, siblings: &[u64]) -> Vec<u64> {
         let block = BlockNr(block);
-        around(block, &window(block, 0), siblings.iter().copied().map(BlockNr)).iter().map(|b| b.0).collect()
+        let window = window(block, 0);
+        let is_wanted = |b: BlockNr| {
+            assert!(window.contains(&b.0), "{b} is far away");
+            true
+        };
+        around(block, &window, siblings.iter().copied().map(BlockNr), is_wanted).iter().map(|b| b.0).collect()
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(crate) enum Want {
     Unwritten,
 }
 
-/// Blocks looked up at once when the map has to be read anyway, as far as one of its blocks says.
+/// Blocks looked up at once when the map has to be read anyway, as far as map blocks that are in memory say.
 const LOOKUP_BLOCKS: u32 = 1 << 15;
 
 /// The last logical block that a map can hold.

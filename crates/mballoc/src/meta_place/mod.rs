@@ -3,8 +3,9 @@
 //!
 //! A *zone* is a set of blocks kept for metadata. It is made of *areas*, each a range of one group. The areas of a
 //! *region* (some consecutive groups) have an order, and the first so many of them are *active*. The free blocks of an
-//! active area are *set aside*: held by their group like preallocated blocks, so that no search finds them. Nothing of
-//! that is on disk, so a zone is found again after a mount from what lies in its areas.
+//! active area are *set aside*, unless the region has enough of them: held by their group like preallocated blocks, so
+//! that no search finds them. Nothing of that is on disk. After a mount the numbers of the group summaries say how many
+//! areas are active, and the bitmaps what is free in them.
 //!
 //! Main types: [`MetaZones`] (which areas are active), [`Area`]. `set_aside.rs` moves the blocks.
 //!
@@ -16,7 +17,7 @@
 pub mod policy;
 mod set_aside;
 
-use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_ondisk::{BlockNr, GroupNr};
 
 pub use policy::MetaPolicy;
@@ -54,6 +55,8 @@ struct Region {
     lowest: AtomicU32,
     /// Of so many groups, counted from the first, the bitmaps were looked at.
     seen: AtomicU32,
+    /// Blocks of active areas were left free, because enough were set aside.
+    left: AtomicBool,
     /// Where owners got their last block, packed: hints, written without a lock.
     owners: Box<[AtomicU64]>,
 }
@@ -171,6 +174,18 @@ impl MetaZones {
         })
     }
 
+    /// Whether what becomes free in active areas of this group's region is better left to data, which may be what most
+    /// of their blocks are used for.
+    fn has_enough(&self, group: GroupNr) -> bool {
+        let Some((_, region)) = self.region(group) else { return false };
+        let most = region.wanted.max(ENOUGH_AREAS * u64::from(self.area_len));
+        let enough = u64::from(region.free.load(Ordering::Relaxed)) >= most;
+        if enough {
+            region.left.store(true, Ordering::Relaxed);
+        }
+        enough
+    }
+
     /// Blocks of a group were set aside.
     fn added(&self, group: GroupNr, blocks: u32) {
         if let Some((nr, region)) = self.region(group) {
@@ -210,6 +225,8 @@ impl<S: GroupStore> Allocator<S> {
     }
 }
 
+/// A zone of which so many areas are free, and as much as it had at mount, leaves to data what else becomes free in it.
+const ENOUGH_AREAS: u64 = 4;
 /// At mount a region sets one block aside for so many that are free: four times what indirect blocks of full pointers
 /// would need.
 const FREE_PER_BLOCK_AHEAD: u64 = 256;

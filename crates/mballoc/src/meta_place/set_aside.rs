@@ -3,6 +3,8 @@
 //! # Locking
 //! [`crate::lock::GROUP`], one at a time.
 
+use std::ops::Range;
+
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_ondisk::{BlockNr, GroupNr};
 
@@ -16,9 +18,9 @@ use crate::space::Privilege;
 use crate::{Allocation, GroupStore, Kind, MetaRequest, Request};
 
 /// An owner's place in a region has so many bits: 128 groups of 2^19 blocks. Above them is how many blocks it has had,
-/// and above that its number.
+/// [`MANY`] at most, and above that its number.
 const PLACE_BITS: u32 = 28;
-/// An owner of so many blocks goes on in a window of its own.
+/// An owner of at least so many blocks goes on in a window of its own.
 const MANY: u32 = 8;
 
 /// Areas that one request makes active at most: each may read a bitmap.
@@ -134,15 +136,22 @@ impl<S: GroupStore> Allocator<S> {
         zones.active(&self.geometry, &self.zones, group)
     }
 
-    /// The free blocks of a range that lie in active areas are set aside. The caller publishes.
+    /// The free blocks of a range that lie in active areas are set aside, unless the region has enough. The caller
+    /// publishes.
     pub(crate) fn put_aside(&self, nr: GroupNr, inner: &mut GroupInner, start: u32, len: u32) {
         let Some(zones) = &self.meta_zones else { return };
-        let mut moved = 0;
+        // Pages are cut where the group's part of the zone begins and ends, not where one area meets the next.
+        let within = self.active_areas(zones, nr).map(|a| a.start..a.start + a.len);
+        let Some(within) = within.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { return };
         for area in self.active_areas(zones, nr) {
             let (mut at, end) = (area.start.max(start), (area.start + area.len).min(start + len));
             if at >= end {
                 continue;
             }
+            if zones.has_enough(nr) {
+                return;
+            }
+            let mut moved = 0;
             let Some(buddy) = &mut inner.buddy else {
                 // They are found when the bitmap is loaded.
                 return zones.added(nr, 0);
@@ -156,13 +165,13 @@ impl<S: GroupStore> Allocator<S> {
                 if inner.buddy.as_mut().is_some_and(|b| b.mark_used(start, len)) {
                     let fresh = inner.put_aside(start, len);
                     debug_assert!(fresh, "free blocks are not held");
-                    inner.leave_pages(start, len);
+                    inner.leave_pages(start, len, within.clone());
                     moved += len;
                 }
             }
-        }
-        if moved > 0 {
-            zones.added(nr, moved);
+            if moved > 0 {
+                zones.added(nr, moved);
+            }
         }
     }
 
@@ -258,13 +267,15 @@ impl<S: GroupStore> Allocator<S> {
         self.settle(found, found, None, None).map(Some)
     }
 
-    /// Reads the bitmaps of a region's active areas once, and makes more areas active while too little is set aside.
+    /// Reads the bitmaps of a region's active areas once. While too little is set aside, looks there again for what was
+    /// left to data, and makes more areas active.
     fn look_around(&self, zones: &MetaZones, nr: u32, region: &Region) {
         for _ in 0..GROW_MAX {
             let active = region.active.load(Ordering::Relaxed);
             let seen = region.seen.load(Ordering::Relaxed);
             if seen < active.div_ceil(zones.zoning.per_group) {
-                drop(self.lock_loaded(GroupNr(zones.first_group(nr) + seen), true).ok());
+                let group = GroupNr(zones.first_group(nr) + seen);
+                self.put_all_aside(group, 0..self.geometry.blocks_in_group(group));
                 let _ = region.seen.compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed);
                 continue;
             }
@@ -275,22 +286,33 @@ impl<S: GroupStore> Allocator<S> {
             if !short || active >= region.most || !self.has_plenty(zones) {
                 return;
             }
+            if region.left.swap(false, Ordering::Relaxed) {
+                // What it left to data may be free yet.
+                region.seen.store(0, Ordering::Relaxed);
+                continue;
+            }
             if region.active.compare_exchange(active, active + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
                 continue;
             }
             self.counters.zone_areas_grown.inc();
-            let Some(area) = zones.area(&self.geometry, &self.zones, nr, active) else { continue };
-            if let Some(group) = self.group_ref(area.group)
-                && let Ok(mut inner) = self.lock_loaded(area.group, true)
-            {
-                self.put_aside(area.group, &mut inner, area.start, area.len);
-                self.publish(area.group, group, &inner);
+            if let Some(area) = zones.area(&self.geometry, &self.zones, nr, active) {
+                self.put_all_aside(area.group, area.start..area.start + area.len);
             }
         }
     }
 
-    /// With one more area, data would still have more than the zones, without waiting for a commit. Zones that were lent thus stay so until much more
-    /// is free than an area.
+    /// Loads the bitmap of a group, and puts aside what is free in a range.
+    fn put_all_aside(&self, nr: GroupNr, range: Range<u32>) {
+        if let Some(group) = self.group_ref(nr)
+            && let Ok(mut inner) = self.lock_loaded(nr, true)
+        {
+            self.put_aside(nr, &mut inner, range.start, range.end - range.start);
+            self.publish(nr, group, &inner);
+        }
+    }
+
+    /// With one more area, data would still have more than the zones, without waiting for a commit. Zones that were
+    /// lent thus stay so until much more is free than an area.
     fn has_plenty(&self, zones: &MetaZones) -> bool {
         let aside = zones.total();
         let free = self.space.available(Privilege::All).saturating_sub(aside + self.pending_blocks());

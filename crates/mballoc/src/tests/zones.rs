@@ -212,7 +212,9 @@ fn data_waits_for_a_commit_that_brings_enough_before_it_borrows() {
     let aside = a.set_aside_blocks();
     let mut free = |runs: usize| -> Vec<_> {
         let runs = got.drain(..runs).collect::<Vec<_>>();
-        runs.iter().flat_map(|(start, len)| a.free(&mut Txn::default(), *start, u64::from(*len)).expect("mine")).collect()
+        runs.iter()
+            .flat_map(|(start, len)| a.free(&mut Txn::default(), *start, u64::from(*len)).expect("mine"))
+            .collect()
     };
     let bring = |freed: Vec<(BlockNr, u32)>| {
         store.commit(&freed);
@@ -299,6 +301,43 @@ fn two_who_borrow_at_once_get_no_more_than_an_area_each() {
         });
         assert_eq!(outcome.result.expect("ends"), 3 * 64, "seed {seed}");
     }
+}
+
+/// Where all is full of data, a zone reaches over all of it. What data frees there stays free for data, but for what a
+/// zone needs; and when the zone has used that, it goes on with the rest.
+#[test]
+fn a_zone_in_a_region_full_of_data_does_not_collect_what_is_freed() {
+    let store = disk(large(140, 1));
+    (0..128).for_each(|g| store.set(g, 0, 32768, Block::Used));
+    let a = mount(&store, MetaPolicy::Zones);
+    (0..70).for_each(|i| _ = take(&a, &indirect(20 + i, 100)));
+    free_now(&a, &store, (BlockNr(0), 4000));
+    assert_eq!(a.group(GroupNr(0)).expect("group").set_aside, 4000, "it has few");
+    for at in (4000..16_000).step_by(500) {
+        free_now(&a, &store, (BlockNr(at), 500));
+    }
+    let group = a.group(GroupNr(0)).expect("group");
+    assert!(group.free >= 6000 && group.set_aside >= 8000, "{group:?}");
+    let overflows = a.statistics().zone_overflows;
+    for i in 0..16_000 {
+        let at = take(&a, &indirect(20 + i, 100));
+        assert!(at < 16_000, "{at}");
+    }
+    assert_eq!(a.statistics().zone_overflows, overflows);
+    assert_agrees(&a, &store);
+}
+
+/// A page is cut where the zone begins in it. When what is left of it is free, nobody owns it.
+#[test]
+fn a_page_at_the_edge_of_a_zone_loses_its_owner() {
+    let store = disk(large(4, 1));
+    store.set(0, 0, 514, Block::Used);
+    let mut a = mount(&store, MetaPolicy::Zones);
+    a.protect([(BlockNr(0), 514)]);
+    let first = take(&a, &indirect(20, 100));
+    assert_eq!(first, 514);
+    free_now(&a, &store, (BlockNr(first), 1));
+    assert_eq!(take(&a, &indirect(30, 2 * 32768)), first);
 }
 
 #[test]

@@ -24,8 +24,8 @@ fn mount(store: &Arc<ModelStore>, meta_policy: MetaPolicy) -> Allocator<ModelSto
     allocator(store, Options { meta_policy, locality_groups: 1, stream_goals: 1, ..Options::default() })
 }
 
-/// Blocks of 1 KiB and 4 KiB, groups that are smaller than any zone, a short last group, flexible groups whose
-/// metadata lies together.
+/// Blocks of 1 KiB and 4 KiB, groups that are too small for the areas of `metacluster` and its variants, but not for
+/// those of `zones`, a short last group, flexible groups whose metadata lies together.
 fn shapes() -> Vec<(Geometry, Vec<(BlockNr, u64)>)> {
     let flex = Geometry { flex_bg_size: 4, ..large(3, 4) };
     vec![
