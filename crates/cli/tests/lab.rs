@@ -634,7 +634,7 @@ fn on_modelled_devices_the_headline_is_the_devices_time() {
     assert!(!hint.contains("--figure"), "{hint}");
     let out = dir.text("both");
     let (said, hint) = on(&out, &["-t", &b]);
-    assert!(!said.contains("device_seconds"), "{said}");
+    assert!(said.contains("fsync.ops_per_s [1/s]"), "{said}");
     assert!((said + &hint).contains(&format!("extant lab compare {out} --figure fsync.device_seconds")), "{hint}");
     let compared = extant(&["lab", "compare", &out, "--figure", "fsync.device_seconds"]).ok();
     assert!(compared.contains("fsync.device_seconds"), "{compared}");
