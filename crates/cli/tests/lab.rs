@@ -621,6 +621,26 @@ fn checks_and_recorded_requests_are_timed_on_modelled_devices() {
 }
 
 #[test]
+fn on_modelled_devices_the_headline_is_the_devices_time() {
+    let dir = Dir::new();
+    let (a, b) = (format!("engine:{},device=hdd,name=a", dir.text("a.img")), format!("engine:{}", dir.text("b.img")));
+    let on = |out: &str, more: &[&str]| {
+        let ran = extant(&small(out, &a, &[&["--rounds=1", "--warmup=0"], more].concat()));
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+        (String::from_utf8(ran.out).expect("UTF-8"), ran.err)
+    };
+    let (said, hint) = on(&dir.text("alone"), &[]);
+    assert!(said.contains("a: fsync.device_seconds "), "{said}");
+    assert!(!hint.contains("--figure"), "{hint}");
+    let out = dir.text("both");
+    let (said, hint) = on(&out, &["-t", &b]);
+    assert!(said.contains("fsync.ops_per_s [1/s]"), "{said}");
+    assert!((said + &hint).contains(&format!("extant lab compare {out} --figure fsync.device_seconds")), "{hint}");
+    let compared = extant(&["lab", "compare", &out, "--figure", "fsync.device_seconds"]).ok();
+    assert!(compared.contains("fsync.device_seconds"), "{compared}");
+}
+
+#[test]
 fn the_image_that_is_copied_is_no_place_for_copies() {
     let dir = Dir::new();
     let image = dir.text("x.img");

@@ -422,7 +422,8 @@ fn distinguish(set: &mut [Series], sides: &[Side]) {
 
 /// Refuses what is not the same work, and notes what else differs.
 fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group, Error> {
-    let Some(first) = series.iter().flat_map(Series::trials).next() else {
+    let trials: Vec<&Trial> = series.iter().flat_map(Series::trials).collect();
+    let (Some(first), Some(headline)) = (trials.first(), figure::headline_of(&trials)) else {
         let why: Vec<String> = series
             .iter()
             .flat_map(|s| s.failed().next().map(|(_, why)| format!("{}: {}", plain(&s.label), plain(why))))
@@ -430,7 +431,6 @@ fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group
         return Err(Error::Nothing { why: format!("every trial failed ({})", why.join("; ")) });
     };
     let workload = first.workload.clone();
-    let headline = figure::headline(first);
     let mut differences: Vec<String> = Vec::new();
     let mut add = |text: String| {
         if !differences.contains(&text) {

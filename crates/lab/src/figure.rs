@@ -1,6 +1,6 @@
 //! The figures of a trial by name, and which direction of each is better.
 //!
-//! Main items: [`figures`], [`headline`], [`unit()`], [`Direction`]. Names are stable and listed in docs/lab.md:
+//! Main items: [`figures`], [`headline_of`], [`unit()`], [`Direction`]. Names are stable and listed in docs/lab.md:
 //!
 //! - `PHASE.ops_per_s`, `PHASE.mib_per_s`, `PHASE.seconds` of each timed phase, absent where the phase did none of it
 //!   (or a single operation), and of the engine `PHASE.cpu_s`, `PHASE.device_writes` and `PHASE.device_flushes`;
@@ -74,6 +74,16 @@ pub fn headline(trial: &Trial) -> String {
         _ => format!("{name}.seconds"),
     }
 }
+
+/// The figure that the verdict on these trials is about: what their modelled devices took for the headline phase, if
+/// all of them have one.
+pub fn headline_of(trials: &[&Trial]) -> Option<String> {
+    let first = trials.first()?;
+    let device = |t: &&Trial| t.phase(&t.workload.headline).is_some_and(|p| p.measures.contains_key(DEVICE));
+    Some(if trials.iter().all(device) { format!("{}.{DEVICE}", first.workload.headline) } else { headline(first) })
+}
+
+const DEVICE: &str = "device_seconds";
 
 /// Endings of names of which more is better.
 const HIGHER: &[&str] = &["_per_s"];

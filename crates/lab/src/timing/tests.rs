@@ -56,6 +56,8 @@ fn every_form_of_strace_is_read() {
     assert!(e.contains("strace -y"), "{e}");
 }
 
+const FILE: &str = "pread64(3</d.img>, \"\"..., 512, 0) = 512\n";
+
 #[test]
 fn names_are_told_apart_whatever_is_in_them_and_other_reads_of_the_chosen_file_are_refused() {
     let file = "pread64(3</a, b\\74c\\76\\303\\274>, \"\"..., 512, 0) = 512\n";
@@ -63,14 +65,12 @@ fn names_are_told_apart_whatever_is_in_them_and_other_reads_of_the_chosen_file_a
         assert_eq!(parse(file, Some(only)).expect(only).requests.len(), 1);
     }
     for name in ["read", "readv", "preadv", "preadv2"] {
-        let text = |file: &str| format!("{file_ok}{name}(3<{file}>, 0x7ffd, 1, 0) = 512\n", file_ok = FILE);
+        let text = |file: &str| format!("{FILE}{name}(3<{file}>, 0x7ffd, 1, 0) = 512\n");
         let e = parse(&text("/d.img"), Some("/d.img")).expect_err(name);
         assert!(e.starts_with(&format!("t:2: a {name} of /d.img")) && e.contains("block_rq_issue"), "{e}");
         assert_eq!(parse(&text("/lib.so"), Some("/d.img")).expect("the loader's").requests.len(), 1);
     }
 }
-
-const FILE: &str = "pread64(3</d.img>, \"\"..., 512, 0) = 512\n";
 
 /// e2fsck reads bitmaps in several threads, whose calls mix in another way each time.
 #[test]

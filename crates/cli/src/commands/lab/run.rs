@@ -13,6 +13,7 @@ use extant_base::clock::Clock;
 use extant_lab::measure::Recorded;
 use extant_lab::result::Identity;
 use extant_lab::run::{Config, Summary};
+use extant_lab::target::Rig;
 use signal_hook::consts::SIGINT;
 
 use crate::failure::{Failure, Result, mention, say};
@@ -123,8 +124,9 @@ pub fn run_and_say(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> R
         return Ok(());
     }
     let contestants = extant_lab::target::contestants(&args.targets, &args.policies);
-    let first = contestants.map_err(|e| failure(e, &output))?.into_iter().next();
-    super::table::print(&output, &first.map(|rig| rig.contestant.label).unwrap_or_default())?;
+    let contestants = contestants.map_err(|e| failure(e, &output))?;
+    let first = contestants.first().map(|rig| rig.contestant.label.as_str());
+    super::table::print(&output, first.unwrap_or_default())?;
     let shown = output.display();
     let several = extant_lab::run::load(&output).is_ok_and(|trials| {
         let labels: BTreeSet<&str> = trials.iter().map(|t| t.contestant.label.as_str()).collect();
@@ -132,6 +134,13 @@ pub fn run_and_say(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> R
     });
     let compare = if several { format!("extant lab compare {shown}; ") } else { String::new() };
     say(&format!("all figures: {compare}extant lab report {shown}"));
+    let modelled = |rig: &Rig| rig.target.options.split(',').any(|option| option.starts_with("device="));
+    if contestants.iter().any(modelled) && !contestants.iter().all(modelled) {
+        let phase =
+            extant_lab::run::load(&output).ok().and_then(|trials| Some(trials.first()?.workload.headline.clone()));
+        let figure = format!("{}.device_seconds", phase.unwrap_or_else(|| "PHASE".to_owned()));
+        say(&format!("on modelled devices: extant lab compare {shown} --figure {figure}"));
+    }
     if usable { Ok(()) } else { Err(Failure::op("trials failed; they are left out of comparisons")) }
 }
 

@@ -52,7 +52,7 @@ fn plain(out: &mut impl Write, trials: &[Trial]) -> Result<()> {
     for label in labels {
         let usable: Vec<&Trial> = trials.iter().filter(|t| t.contestant.label == label && t.usable()).collect();
         let label = shown(label.as_bytes());
-        let Some(headline) = usable.first().map(|t| figure::headline(t)) else {
+        let Some(headline) = figure::headline_of(&usable) else {
             writeln!(out, "{label}: no trial can be used")?;
             continue;
         };
