@@ -48,7 +48,7 @@ def trials(extant, directory, workload, target, policies, size, mkfs, settings, 
     image = os.path.join(directory, "e.img")
     sh(extant, "lab", "run", workload, "--target", f"engine:{image},{target}", "--policy", "meta_policy=" + ",".join(policies),
        "--mkfs", mkfs, "--size", size, "--rounds", "1", "--warmup", "0", "--quiet", "--record", "none", "--output", out,
-       *[a for s in settings for a in ("--set", s)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+       *[a for s in settings for a in ("--set", s)], stdout=subprocess.DEVNULL)
     found = {}
     with open(os.path.join(out, "trials.ndjson")) as file:
         for line in file:

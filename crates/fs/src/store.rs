@@ -427,10 +427,13 @@ impl Filesystem {
     /// or data that the zone was lent to. A copy of that is stale one day, and nobody sees it: data is not read through
     /// this cache, and a block that becomes metadata is made anew there. It counts as unchecked until it is asked for.
     pub(crate) fn read_neighbours(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
+        // Nearly every step down a map ends here.
+        if self.cache.peek(block).is_some() {
+            return;
+        }
         let most = neighbours::WINDOW * u64::from(self.geo.block_size);
         // What a damaged map names is read only if a file may own it.
-        let may_be_read = self.may_be_owned(block, 1) && self.budget.has_room_for(most);
-        if self.cache.peek(block).is_some() || !may_be_read {
+        if !self.may_be_owned(block, 1) || !self.budget.has_room_for(most) {
             return;
         }
         let window = neighbours::window(block, self.geo.first_data_block);

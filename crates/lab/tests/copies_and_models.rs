@@ -1,50 +1,14 @@
 //! Runs on copies of images and on modelled devices, and of `age`. In a process of their own: `runs` counts what the
 //! process does.
 
-use std::path::Path;
-use std::sync::atomic::AtomicBool;
+mod common;
 
-use extant_lab::environment::Build;
+use std::path::Path;
+
+use common::{config, go, trials};
 use extant_lab::measure::Recorded;
 use extant_lab::result::{Outcome, Trial};
-use extant_lab::run::{self, Config};
-
-fn config(dir: &Path, workload: &str, targets: &[String]) -> Config {
-    Config {
-        workload: workload.into(),
-        targets: targets.to_vec(),
-        policies: Vec::new(),
-        rounds: 2,
-        seed: 1,
-        scale: 0.02,
-        settings: Vec::new(),
-        operations: None,
-        mkfs: None,
-        image: None,
-        image_bytes: Some(64 << 20),
-        output: dir.join("result"),
-        warmup: 0,
-        shard: None,
-        overwrite: false,
-        memory: None,
-        timeout_s: None,
-        recorded: Recorded::ALL,
-        quiet: true,
-        program: "/nonexistent".into(),
-        repeats: None,
-        build: Build { version: "0", commit: "unknown", profile: "test" },
-        command: vec!["extant".into(), "lab".into()],
-        mount_options: |_| Ok(()),
-    }
-}
-
-fn go(config: &Config) -> extant_lab::Result<run::Summary> {
-    run::run(config, &AtomicBool::new(false))
-}
-
-fn trials(config: &Config) -> Vec<Trial> {
-    run::load(&config.output).expect("results")
-}
+use extant_lab::run;
 
 /// The work finds what the image had, and the image keeps nothing of the work.
 #[test]

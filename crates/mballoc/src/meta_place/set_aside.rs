@@ -17,8 +17,8 @@ use crate::search::Extent;
 use crate::space::Privilege;
 use crate::{Allocation, GroupStore, Kind, MetaRequest, Request};
 
-/// An owner's place in a region has so many bits: 128 groups of 2^19 blocks. Above them is how many blocks it has had,
-/// [`MANY`] at most, and above that its number.
+/// An owner's place in a region has so many bits, enough for 128 groups of 2^19 blocks. Above them is how many blocks it
+/// has had, [`MANY`] at most, and above that its number.
 const PLACE_BITS: u32 = 28;
 /// An owner of at least so many blocks goes on in a window of its own.
 const MANY: u32 = 8;

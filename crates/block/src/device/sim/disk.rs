@@ -5,8 +5,8 @@
 //! depends on where the platter is when it arrives. A host that waits for each read loses a little at the first windows
 //! of a stream, until its reading ahead is ahead ([`Disk::turnaround_ns`]).
 //!
-//! What is left out: the skew between tracks (streams run at the sustained rate), a write cache that reorders, remapped
-//! sectors, time that passes between requests.
+//! The model leaves out the skew between tracks (streams run at the sustained rate), a write cache that reorders,
+//! remapped sectors, and time that passes between requests.
 
 use super::params::Values;
 use super::timed::{Arrival, Request};
@@ -33,7 +33,7 @@ pub(super) struct Disk {
     pub(super) flush_ns: u64,
 }
 
-/// Where arm and platter are.
+/// The place of the arm. That of the platter follows from the time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arm {
     /// One past the last byte that passed the head.
@@ -42,7 +42,7 @@ pub(super) struct Arm {
     stream: u64,
 }
 
-/// What a request costs.
+/// The service time of one request, and whether the arm moved for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     pub(super) ns: u64,

@@ -22,7 +22,7 @@ use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::{Error, Result};
 use crate::ranks::DROPPED;
 
-/// What was written as data.
+/// Writes of data, none of which is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Requests.
@@ -49,7 +49,7 @@ impl MetaOnlyDevice {
         MetaOnlyDevice { below, state: Mutex::new(&DROPPED, State::default()) }
     }
 
-    /// What was dropped so far.
+    /// The writes dropped so far.
     pub fn dropped(&self) -> Dropped {
         self.state.lock().dropped
     }
@@ -73,7 +73,7 @@ impl MetaOnlyDevice {
         meta
     }
 
-    /// What the flags ask of other writes holds also where a write is dropped.
+    /// A dropped write flushes as one that is kept would: its flags speak of earlier writes, too.
     fn flush_as_asked(&self, flags: BioFlags) -> Result<()> {
         if flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) { self.below.flush() } else { Ok(()) }
     }

@@ -4,7 +4,7 @@
 //! for a recorded sequence, without a device), [`DeviceModel`] (the constants, from `params/`), [`Usage`] (what was
 //! counted), [`MetaOnlyDevice`] (keeps metadata and drops data).
 //!
-//! What they do not do: sleep, or know the time of day. A result follows from the sequence of requests alone.
+//! They do not sleep, nor know the time of day: a result follows from the sequence of requests alone.
 //!
 //! # Locking
 //! `block timed`: the state of a model. `block dropped`: which bytes were written as data. Both are released before the

@@ -4,7 +4,7 @@
 //! request after the other. A caller that waits has one under way. Behind a page cache that reads ahead, a read that
 //! goes on where the last one ended waits only where it begins another window.
 //!
-//! What is left out: erasing, wear, garbage collection, congestion.
+//! The model leaves out erasing, wear, garbage collection and congestion.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +25,7 @@ pub(super) struct Parallel {
     pub(super) flush_ns: u64,
 }
 
-/// What is under way.
+/// The requests under way, and the last one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lanes {
     /// Since when somebody who does not wait has been sending.

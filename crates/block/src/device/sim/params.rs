@@ -53,7 +53,7 @@ impl DeviceModel {
         self.name
     }
 
-    /// What it is, in one line: that with which its file begins.
+    /// The device in one line, with which its file begins.
     pub fn summary(&self) -> &'static str {
         self.summary
     }

@@ -48,7 +48,7 @@ pub(super) struct Request {
     pub(super) arrival: Arrival,
 }
 
-/// What was served, and how long it took.
+/// The requests that a device served, and how long it took for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Requests to read.
@@ -107,7 +107,7 @@ impl Timer {
         Timer { model, size, now: 0, arm, lanes, dirty: false, usage: Usage::default() }
     }
 
-    /// What was served so far.
+    /// The requests served so far, and their time.
     pub fn usage(&self) -> Usage {
         self.usage
     }
@@ -219,14 +219,9 @@ impl TimedDevice {
         TimedDevice { below, timer }
     }
 
-    /// What was served so far.
+    /// The requests served so far, and their time.
     pub fn usage(&self) -> Usage {
         self.timer.lock().usage()
-    }
-
-    /// Service time of everything so far.
-    pub fn device_seconds(&self) -> f64 {
-        self.usage().seconds()
     }
 
     fn wait(&self, op: BioOp, offset: u64, len: u64, flags: BioFlags) {
