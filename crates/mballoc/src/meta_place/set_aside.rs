@@ -17,11 +17,13 @@ use crate::search::Extent;
 use crate::space::Privilege;
 use crate::{Allocation, GroupStore, Kind, MetaRequest, Request};
 
-/// An owner's place in a region has so many bits, enough for 128 groups of 2^19 blocks. Above them is how many blocks it
-/// has had, [`MANY`] at most, and above that its number.
+/// An owner's place in a region has so many bits, enough for 128 groups of 2^19 blocks. Above them is how many blocks
+/// it has had, [`MOST`] at most, and above that its number.
 const PLACE_BITS: u32 = 28;
 /// An owner of at least so many blocks goes on in a window of its own.
 const MANY: u32 = 8;
+/// No more are counted. So many others that come to its slot, less [`MANY`], an owner outlasts without a block.
+const MOST: u32 = 9;
 
 /// Areas that one request makes active at most: each may read a bitmap.
 const GROW_MAX: u32 = 16;
@@ -104,17 +106,24 @@ impl Region {
         self.owners.get(owner as usize % self.owners.len().max(1))
     }
 
-    /// Where the owner goes on, as an index in the region, and how many blocks it has had, [`MANY`] at most.
+    /// Where the owner goes on, as an index in the region, and how many blocks it has had, [`MOST`] at most.
     fn next_of(&self, owner: u32) -> Option<(u32, u32)> {
         let slot = self.slot(owner)?.load(Ordering::Relaxed);
         (slot != 0 && (slot >> 32) as u32 == owner).then(|| unpacked(slot))
     }
 
+    /// Notes where the owner goes on. An owner of many in the same slot stays, for files of one block each come and go;
+    /// it counts for a little less.
     fn remember(&self, owner: u32, next: u32, blocks: u32) {
-        let had = self.next_of(owner).map_or(0, |(_, had)| had).saturating_add(blocks).min(MANY);
-        if let Some(slot) = self.slot(owner) {
-            slot.store(u64::from(owner) << 32 | u64::from(had << PLACE_BITS | next), Ordering::Relaxed);
-        }
+        let Some(slot) = self.slot(owner) else { return };
+        let held = slot.load(Ordering::Relaxed);
+        let (other, (place, had)) = ((held >> 32) as u32, unpacked(held));
+        let new = match other == owner {
+            true => packed(owner, next, had.saturating_add(blocks)),
+            false if had >= MANY => packed(other, place, had - 1),
+            false => packed(owner, next, blocks),
+        };
+        slot.store(new, Ordering::Relaxed);
     }
 
     /// Windows in which other owners of many blocks go on.
@@ -123,6 +132,10 @@ impl Region {
         let others = slots.filter(|s| (s >> 32) as u32 != owner).map(unpacked).filter(|(_, had)| *had >= MANY);
         others.map(|(next, _)| next).filter(|next| next % WINDOW != 0).map(|next| next / WINDOW).collect()
     }
+}
+
+fn packed(owner: u32, place: u32, had: u32) -> u64 {
+    u64::from(owner) << 32 | u64::from(had.min(MOST) << PLACE_BITS | place)
 }
 
 /// The place and the blocks that an owner has had.

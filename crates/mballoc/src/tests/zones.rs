@@ -137,6 +137,20 @@ fn files_that_grow_together_do_not_interleave() {
 }
 
 #[test]
+fn small_files_leave_the_window_of_a_file_that_grows() {
+    let store = disk(large(2, 1));
+    let a = mount(&store, MetaPolicy::Zones);
+    let mut large: Vec<u64> = (0..24).map(|_| take(&a, &indirect(20, 100))).collect();
+    for small in 0..64 {
+        take(&a, &indirect(1000 + small, 100));
+        large.push(take(&a, &indirect(20, 100)));
+    }
+    // Where a window ends, and nowhere else.
+    assert!(breaks(&large[8..]) <= 80 / 16, "{large:?}");
+    assert_agrees(&a, &store);
+}
+
+#[test]
 fn a_zone_grows_before_it_is_full() {
     let store = disk(large(4, 1));
     let a = mount(&store, MetaPolicy::Zones);
