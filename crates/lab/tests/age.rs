@@ -1,6 +1,6 @@
 //! Ageing an image, and the figures of its layout: against e2fsck, dumpe2fs and debugfs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -121,14 +121,24 @@ fn the_layout_has_the_map_blocks_that_debugfs_names() {
         let settings = ["fill=70", "turnovers=1", "directories=2", "step_bytes=4096", "sizes=log-uniform"];
         let all = points(&config(&path, &settings)).expect("aged");
         let aged = &all.last().expect("a point").layout;
-        let mut blocks: Vec<(String, u64)> = map_blocks_of(&path, "<8>");
+        // By inode.
+        let mut maps = BTreeMap::from([(8, map_blocks_of(&path, "<8>"))]);
         for directory in ["d0", "d1"] {
             let list = tool("debugfs", &["-R", &format!("ls -p {directory}"), path.to_str().expect("path")]);
             // /inode/mode/uid/gid/name/size/
-            let files = list.lines().filter_map(|line| line.split('/').nth(5)).filter(|name| name.starts_with('f'));
-            blocks.extend(files.flat_map(|name| map_blocks_of(&path, &format!("{directory}/{name}"))));
-            blocks.extend(map_blocks_of(&path, directory));
+            for line in list.lines() {
+                let fields: Vec<&str> = line.split('/').collect();
+                if let [_, inode, _, _, _, name, ..] = fields[..]
+                    && (name.starts_with('f') || name == ".")
+                {
+                    let inode: u64 = inode.parse().expect("a number");
+                    maps.insert(inode, map_blocks_of(&path, &format!("<{inode}>")));
+                }
+            }
         }
+        let blocks: Vec<&(String, u64)> = maps.values().flatten().collect();
+        let jumps = blocks.windows(2).filter(|pair| pair[1].1 != pair[0].1 + 1).count() as u64;
+        assert_eq!(aged.map_jumps, jumps, "{mkfs:?}");
         let of = |kind: &str| blocks.iter().filter(|(k, _)| k.starts_with(kind)).count() as u64;
         assert_eq!(
             (aged.single_indirect, aged.double_indirect, aged.triple_indirect, aged.extent_nodes),
