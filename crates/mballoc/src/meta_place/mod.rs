@@ -178,12 +178,17 @@ impl MetaZones {
     /// of their blocks are used for.
     fn has_enough(&self, group: GroupNr) -> bool {
         let Some((_, region)) = self.region(group) else { return false };
-        let most = region.wanted.max(ENOUGH_AREAS * u64::from(self.area_len));
-        let enough = u64::from(region.free.load(Ordering::Relaxed)) >= most;
+        let enough = self.is_rich(region);
         if enough {
             region.left.store(true, Ordering::Relaxed);
         }
         enough
+    }
+
+    /// Whether a region has as many blocks free as it had at mount, and some areas.
+    fn is_rich(&self, region: &Region) -> bool {
+        let most = region.wanted.max(ENOUGH_AREAS * u64::from(self.area_len));
+        u64::from(region.free.load(Ordering::Relaxed)) >= most
     }
 
     /// Blocks of a group were set aside.

@@ -296,7 +296,7 @@ impl<S: GroupStore> Allocator<S> {
                 Ahead::All => true,
                 Ahead::HalfAnArea => region.free.load(Ordering::Relaxed) < zones.area_len / 2,
             };
-            if !short || active >= region.most || !self.has_plenty(zones) {
+            if !short || !self.has_plenty(zones) {
                 return;
             }
             if region.left.swap(false, Ordering::Relaxed) {
@@ -304,14 +304,38 @@ impl<S: GroupStore> Allocator<S> {
                 region.seen.store(0, Ordering::Relaxed);
                 continue;
             }
-            if region.active.compare_exchange(active, active + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-                continue;
+            if active >= region.most {
+                return;
             }
-            self.counters.zone_areas_grown.inc();
-            if let Some(area) = zones.area(&self.geometry, &self.zones, nr, active) {
-                self.put_all_aside(area.group, area.start..area.start + area.len);
-            }
+            self.grow(zones, nr, region, active);
         }
+    }
+
+    /// Makes one more area active than `active`, unless another request has.
+    fn grow(&self, zones: &MetaZones, nr: u32, region: &Region, active: u32) {
+        if region.active.compare_exchange(active, active + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        self.counters.zone_areas_grown.inc();
+        if let Some(area) = zones.area(&self.geometry, &self.zones, nr, active) {
+            self.put_all_aside(area.group, area.start..area.start + area.len);
+        }
+    }
+
+    /// All that is free lies in pages of other homes: makes one more area active, unless so much is free there that it
+    /// must do. Whether it is worth looking for a page again.
+    fn grow_for_pages(&self, zones: &MetaZones, nr: u32, region: &Region) -> bool {
+        let (active, first) = (region.active.load(Ordering::Relaxed), zones.first_group(nr));
+        let has_any =
+            |group| self.group_ref(group).is_some_and(|g| g.lock().set_aside().is_some_and(|s| !s.is_empty()));
+        let grows = active < region.most
+            && !zones.is_rich(region)
+            && self.has_plenty(zones)
+            && (first..first + active.div_ceil(zones.zoning.per_group)).any(|g| has_any(GroupNr(g)));
+        if grows {
+            self.grow(zones, nr, region, active);
+        }
+        grows
     }
 
     /// Loads the bitmap of a group, and puts aside what is free in a range.
@@ -380,9 +404,8 @@ impl<S: GroupStore> Allocator<S> {
         // Where the owner goes on, or close behind what the block belongs to.
         let hint = next.map(|(index, _)| (GroupNr(first + index / blocks), index % blocks));
         let hint = hint.or_else(|| in_region(meta.parent?).map(|(group, index)| (group, index + 1)));
-        let groups = region.active.load(Ordering::Relaxed).div_ceil(zones.zoning.per_group);
-        let end = limit.min(first + groups);
-        if let Some((group, index)) = hint.filter(|(group, _)| group.0 < end) {
+        let end = || limit.min(first + region.active.load(Ordering::Relaxed).div_ceil(zones.zoning.per_group));
+        if let Some((group, index)) = hint.filter(|(group, _)| group.0 < end()) {
             let close = if next.is_some() { 1 } else { WINDOW };
             let here = |view: &View<'_>| view.free.next(index).filter(|&at| at - index < close && !view.taken(at));
             if let Some(found) = cut(group, &here) {
@@ -394,16 +417,17 @@ impl<S: GroupStore> Allocator<S> {
             Some((_, had)) if had >= MANY => FOR_MANY,
             _ => FOR_FEW,
         };
-        for &fit in fits {
+        let anywhere = |fit: Fit| {
             let lowest = region.lowest.load(Ordering::Relaxed);
-            for offset in lowest..end.saturating_sub(first) {
-                let group = GroupNr(first + offset);
-                if let Some(found) = cut(group, &|view| view.find(fit)) {
-                    return Some(found);
-                }
-            }
-        }
-        None
+            let mut groups = (lowest..end().saturating_sub(first)).map(|offset| GroupNr(first + offset));
+            groups.find_map(|group| cut(group, &|view| view.find(fit)))
+        };
+        fits.iter().find_map(|&fit| {
+            let found = anywhere(fit);
+            // Rather than from the pages of others.
+            let again = found.is_none() && fit == Fit::Unowned && self.grow_for_pages(zones, nr, region);
+            if again { anywhere(fit) } else { found }
+        })
     }
 
     /// Whether data waits for a commit that brings as much as it wants, instead of borrowing an area. Where nothing was

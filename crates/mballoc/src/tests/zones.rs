@@ -165,6 +165,22 @@ fn a_zone_grows_before_it_is_full() {
 }
 
 #[test]
+fn a_zone_grows_before_groups_share_a_page() {
+    let store = disk(large(128, 1));
+    let a = mount(&store, MetaPolicy::Zones);
+    // 700 pages, of which the zone has 256 at mount.
+    let mut homes = vec![std::collections::BTreeSet::new(); 2000];
+    for file in 0..44_800u64 {
+        let group = file % 100;
+        homes[take(&a, &indirect(20 + file as u32, group * 32_768 + 32_767)) as usize / 64 % 2000].insert(group);
+    }
+    assert!(homes.iter().all(|groups| groups.len() <= 1), "{homes:?}");
+    assert!(a.set_aside_blocks() <= 16_384, "as much as at mount: {}", a.set_aside_blocks());
+    assert_eq!(a.statistics().zone_overflows, 0);
+    assert_agrees(&a, &store);
+}
+
+#[test]
 fn data_borrows_one_area_after_the_other_and_gives_it_back() {
     let store = disk(large(2, 1));
     let a = mount(&store, MetaPolicy::Zones);

@@ -1,7 +1,8 @@
 //! `zones`: the maps of up to 128 groups lie together. A region's zone begins with areas of a 16th of a group behind
 //! the system metadata of its first group, goes on through half of that group, and then to the next group. At mount
-//! it has room for the maps that are expected. It grows when less than half an area of it is free. When data finds no
-//! block anywhere else, the last area is lent to it; it comes back when much more is free.
+//! it has room for the maps that are expected. It grows when less than half an area of it is free, or when what is free
+//! lies in pages of other homes. When data finds no block anywhere else, the last area is lent to it; it comes back
+//! when much more is free.
 //!
 //! Inside, pages of 64 blocks are for the inodes of one group, because a checker reads their maps one after the other.
 //! A file of many map blocks goes on in windows of 16, so that files that grow together do not interleave.
