@@ -384,14 +384,19 @@ impl Groups {
 
     /// What the allocator needs to know of each group at mount. `extents`: files have trees.
     pub fn summaries(&self, extents: bool) -> Vec<GroupSummary> {
-        self.descs
-            .iter()
-            .map(|d| {
+        (0..)
+            .zip(&self.descs)
+            .map(|(group, d)| {
+                let blocks = self.geo.blocks_in_group(GroupNr(group));
                 let d = d.lock();
                 let free = d.free_clusters.saturating_mul(self.geo.blocks_per_cluster());
                 let inodes = self.geo.inodes_per_group.saturating_sub(d.free_inodes);
-                // A small file has a block of pointers, or none; a tree has nodes only where a file is in pieces.
-                let maps = if extents { inodes / 4 } else { inodes };
+                // A small file has a block of pointers, or none, and a pointer has four bytes. A tree has nodes only
+                // where a file is in pieces: on a worn disk, 90 % full, one of thirty files.
+                let maps = match extents {
+                    true => d.used_dirs.saturating_add(inodes / 16),
+                    false => inodes.saturating_add(blocks.saturating_sub(free) / (self.geo.block_size / 4)),
+                };
                 GroupSummary { free, block_uninit: d.flags.contains(GroupFlags::BLOCK_UNINIT), maps }
             })
             .collect()

@@ -123,7 +123,7 @@ fn the_layout_has_the_map_blocks_that_debugfs_names() {
         let aged = &all.last().expect("a point").layout;
         // By inode.
         let mut maps = BTreeMap::from([(8, map_blocks_of(&path, "<8>"))]);
-        for directory in ["d0", "d1"] {
+        for directory in ["a0", "a1"] {
             let list = tool("debugfs", &["-R", &format!("ls -p {directory}"), path.to_str().expect("path")]);
             // /inode/mode/uid/gid/name/size/
             for line in list.lines() {

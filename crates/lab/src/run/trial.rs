@@ -263,7 +263,7 @@ impl Job<'_> {
         let unsettled = context.headline();
         work.phases = std::mem::take(&mut context.phases);
         work.histograms = std::mem::take(&mut context.histograms);
-        let (mut switches, together) = (context.switches, context.together);
+        let mut switches = context.switches;
         drop(context);
         result?;
         // Before anything is let go of.
@@ -278,11 +278,6 @@ impl Job<'_> {
         let cpu = Cpu::of_self();
         System::now().busy_since(&before, &mut work.figures);
         let mut evidence = site.finish()?;
-        if together > 1 && evidence.figures.contains_key("device_seconds") {
-            evidence.flaws.push(format!(
-                "device_seconds is of the order in which {together} processes happened to send; of one process it is exact"
-            ));
-        }
         if let Some(headline) = work.phases.iter_mut().find(|p| Some(p.name.as_str()) == unsettled) {
             headline.settle(&settled);
         }

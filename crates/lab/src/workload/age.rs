@@ -493,5 +493,6 @@ impl Image {
 }
 
 fn directory(number: u64) -> String {
-    format!("d{number}")
+    // No name that another workload makes: its image is what they begin with.
+    format!("a{number}")
 }

@@ -95,8 +95,6 @@ pub struct Context<'a> {
     pub histograms: Histograms,
     /// Context switches of workers that have ended.
     pub switches: Switches,
-    /// The most processes that ran together.
-    pub together: u64,
 }
 
 impl<'a> Context<'a> {
@@ -131,7 +129,6 @@ impl<'a> Context<'a> {
             phases: Vec::new(),
             histograms: Histograms::default(),
             switches: Switches::default(),
-            together: 0,
         }
     }
 
@@ -224,7 +221,6 @@ impl<'a> Context<'a> {
         body: impl Fn(&mut Worker<'_>, u64) -> Result<()> + Sync,
     ) -> Result<Done> {
         self.drawn += 1;
-        self.together = self.together.max(processes);
         let vfs = self.place.vfs()?;
         let (seed, drawn, stop, data, latency_clock) = (self.seed, self.drawn, self.stop, &self.data[..], &self.clock);
         let clock = Clock::real();

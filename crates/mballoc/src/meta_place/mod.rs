@@ -87,10 +87,8 @@ impl MetaZones {
                     let blocks: u64 =
                         (first..).take(groups.len()).map(|g| u64::from(geometry.blocks_in_group(GroupNr(g)))).sum();
                     let free = groups.iter().map(|g| u64::from(g.free)).sum::<u64>().min(blocks);
-                    // A pointer has four bytes.
-                    let mapped = (blocks - free) / u64::from(geometry.block_size / 4);
                     let maps = groups.iter().map(|g| u64::from(g.maps)).sum::<u64>().min(blocks / BLOCKS_PER_GUESS);
-                    (mapped + maps + free / FREE_PER_BLOCK_AHEAD).max(1)
+                    (maps + free / FREE_PER_BLOCK_AHEAD).max(1)
                 }
             };
             let owners = (0..zoning.owners).map(|_| AtomicU64::new(0)).collect();
