@@ -1,0 +1,22 @@
+//! Makes ext2, ext3 and ext4 file systems: empty ones, and such that hold a tree of files from the start.
+//!
+//! Three steps, which know nothing of each other but their results:
+//!
+//! 1. **Tree** ([`tree`]): what the file system will hold, in one order, whatever it was read from.
+//! 2. **Plan** ([`plan`]): the geometry, the number of each inode, the place of each block. A pure function of the
+//!    options and the tree; the same on every machine.
+//! 3. **Write** ([`write`]): each block once, in ascending order, made and checksummed by all threads.
+//!
+//! What it does not do: read a file system, change one, parse command lines, or open the image.
+//!
+//! # Locking
+//! None.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod error;
+pub mod plan;
+pub mod tree;
+pub mod write;
+
+pub use error::{Error, Result};

@@ -1,0 +1,40 @@
+//! Where everything goes: geometry, the number of each inode, the place of each block.
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::BlockNr;
+
+use crate::Result;
+
+/// Some consecutive blocks, and what makes their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<K> {
+    /// The first block.
+    pub start: BlockNr,
+    /// At least 1.
+    pub blocks: u32,
+    /// What they hold.
+    pub key: K,
+}
+
+/// A whole image, planned.
+pub trait Plan: Sync {
+    /// What names the bytes of a piece.
+    type Key: Copy + Send + Sync;
+
+    /// Bytes.
+    fn block_size(&self) -> u32;
+
+    /// Blocks of the file system.
+    fn blocks_count(&self) -> u64;
+
+    /// What is written, in ascending order, without overlaps. Blocks that no piece has are zeroes.
+    fn pieces(&self) -> impl Iterator<Item = Piece<Self::Key>> + Send;
+
+    /// Makes the bytes of `buf.len()` bytes of a piece, from block `first` of it on. `buf` is zeroed.
+    ///
+    /// # Errors
+    /// What the bytes are made of cannot be read.
+    fn fill(&self, key: Self::Key, first: u32, buf: &mut [u8]) -> Result<()>;
+}

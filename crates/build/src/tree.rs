@@ -1,0 +1,154 @@
+//! What a file system will hold: directories, files and their attributes.
+//!
+//! Main types: [`Tree`], [`Node`] (an inode to be), [`Body`] (what its type adds), [`Content`] (where the bytes of
+//! files come from).
+//!
+//! The order is fixed: the names of a directory ascend as bytes, and inodes are numbered in the order in which a walk
+//! meets them first, the entries of a directory before those of its subdirectories. So two sources with the same
+//! content make the same tree.
+//!
+//! # Locking
+//! None. Threads that write an image share the tree and read it.
+
+use std::ops::Range;
+
+use extant_ondisk::time::Timestamp;
+
+use crate::Result;
+
+/// An inode of a tree; 0 is the root directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u32);
+
+/// An inode to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Type and permissions (`st_mode`).
+    pub mode: u16,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The last change of the content. The image's other times are the same, so that they depend on the source alone.
+    pub mtime: Timestamp,
+    /// Names that lead to it; of a directory 2 and the number of its subdirectories, however many.
+    pub links: u32,
+    /// A number for [`Tree::xattrs`]; `None`: there are none.
+    pub xattrs: Option<u32>,
+    /// What its type adds.
+    pub body: Body,
+}
+
+/// What the type of an inode adds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Entries of the tree's list, without `.` and `..`.
+    Directory {
+        /// Of [`Tree::entries`].
+        entries: Range<u32>,
+        /// The directory that has it; the root's own number at the root.
+        parent: Id,
+    },
+    /// A regular file.
+    File {
+        /// Bytes.
+        size: u64,
+        /// A number for [`Tree::holes`]; `None`: it has none.
+        sparse: Option<u32>,
+        /// What [`Content::open`] finds it by: the source's own number.
+        content: u64,
+    },
+    /// A symbolic link and where it leads; 1 to 4095 bytes, none of them 0.
+    Symlink(Box<[u8]>),
+    /// A character or block device.
+    Device {
+        /// Which driver.
+        major: u32,
+        /// Which of its devices.
+        minor: u32,
+    },
+    /// A FIFO or a socket.
+    Special,
+}
+
+/// An extended attribute: its full name (`user.x`, `system.posix_acl_access`) and its value as getxattr(2) gives it.
+pub type Xattr = (Box<[u8]>, Box<[u8]>);
+
+/// What a file system will hold.
+#[derive(Debug, Default)]
+pub struct Tree {
+    /// By [`Id`].
+    pub(crate) nodes: Vec<Node>,
+    /// Of all directories: where the name ends in `names`, and the inode. It begins where the one before ends.
+    pub(crate) entries: Vec<(u64, Id)>,
+    /// All names, one behind the other.
+    pub(crate) names: Vec<u8>,
+    /// Sets of attributes, each once, sorted by name.
+    pub(crate) xattrs: Vec<Box<[Xattr]>>,
+    /// Of files with holes: where data is, in bytes, sorted, not adjacent.
+    pub(crate) data: Vec<Box<[Range<u64>]>>,
+}
+
+impl Tree {
+    /// The number of inodes; at least 1.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether not even a root is there, which no source leaves.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The inode of a number below [`Tree::len`].
+    pub fn node(&self, id: Id) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    /// The entries of a directory: names in ascending order, and their inodes. Nothing for other inodes.
+    pub fn entries(&self, id: Id) -> impl ExactSizeIterator<Item = (&[u8], Id)> {
+        let range = match &self.node(id).body {
+            Body::Directory { entries, .. } => entries.clone(),
+            _ => 0..0,
+        };
+        range.map(|i| {
+            let (end, id) = self.entries[i as usize];
+            let start = i.checked_sub(1).map_or(0, |before| self.entries[before as usize].0);
+            (&self.names[start as usize..end as usize], id)
+        })
+    }
+
+    /// The attributes behind [`Node::xattrs`].
+    pub fn xattrs(&self, set: u32) -> &[Xattr] {
+        &self.xattrs[set as usize]
+    }
+
+    /// Where a file has data, in bytes: sorted, not adjacent, within its size.
+    pub fn data(&self, sparse: u32) -> &[Range<u64>] {
+        &self.data[sparse as usize]
+    }
+}
+
+/// Where the bytes of files come from.
+pub trait Content: Sync {
+    /// A file, to be read by one thread.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is not what it was when the tree was made; the error names it.
+    fn open(&self, content: u64) -> Result<Box<dyn ReadAt + '_>>;
+}
+
+/// The bytes of one file.
+pub trait ReadAt {
+    /// Fills `buf` from `offset` on. Holes are zeroes.
+    ///
+    /// # Errors
+    /// It cannot be read, or has other bytes than when the tree was made; the error names it.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Called when all of it has been read: whether it changed meanwhile.
+    ///
+    /// # Errors
+    /// It did; the error names it.
+    fn finish(&self) -> Result<()>;
+}
