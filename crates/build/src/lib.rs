@@ -15,7 +15,9 @@
 #![warn(missing_docs)]
 
 mod error;
+pub mod options;
 pub mod plan;
+pub mod skeleton;
 pub mod tree;
 pub mod write;
 
