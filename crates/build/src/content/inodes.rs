@@ -8,13 +8,13 @@ use extant_ondisk::inode::{DeviceNr, FAST_SYMLINK_LIMIT, FileType, InodeDesc, In
 use extant_ondisk::xattr::inode_area;
 use extant_ondisk::{BlockNr, InodeNr};
 
-use super::ContentPlan;
+use super::Placement;
 use super::attributes::split;
 use crate::Result;
 use crate::skeleton::Inodes;
 use crate::tree::{Body, Id};
 
-impl ContentPlan<'_> {
+impl Placement<'_> {
     /// Decoded, as it will be.
     fn inode(&self, id: Id, ino: InodeNr) -> Result<InodeDesc> {
         let (geo, node, record) = (self.geometry(), self.tree.node(id), &self.placed.records[id.0 as usize]);
@@ -81,7 +81,7 @@ impl ContentPlan<'_> {
     }
 }
 
-impl Inodes for ContentPlan<'_> {
+impl Inodes for Placement<'_> {
     fn fill(&self, ino: InodeNr, out: &mut [u8]) -> Result<()> {
         let Some(id) = self.numbers.id(ino) else { return Ok(()) };
         let geo = self.geometry();

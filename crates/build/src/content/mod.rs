@@ -28,7 +28,7 @@ use extant_ondisk::features::{Compat, RoCompat};
 use extant_ondisk::htree::{HashVersion, Hasher};
 use extant_ondisk::indirect;
 use extant_ondisk::inode::{FAST_SYMLINK_LIMIT, InodeDesc, LINK_MAX};
-use extant_ondisk::superblock::Geometry;
+use extant_ondisk::superblock::{Geometry, SuperBlock};
 
 use crate::plan::{Piece, Plan};
 use crate::skeleton::{self, Finished, Skeleton, Usage};
@@ -59,15 +59,20 @@ pub fn add_lost_found(tree: &mut Tree) -> Result<()> {
 
 /// A tree on a skeleton: where each block goes, and what is in it.
 pub struct ContentPlan<'a> {
-    skeleton: &'a Skeleton,
-    tree: &'a Tree,
+    placement: Placement<'a>,
     content: &'a dyn Content,
+    finished: Finished,
+    last: Mutex<Option<(Id, Arc<Whole>)>>,
+}
+
+/// Where everything goes.
+struct Placement<'a> {
+    superblock: SuperBlock,
+    tree: &'a Tree,
     numbers: Numbers,
     line: Line,
     directories: WholeFormat,
     placed: Placed,
-    finished: Finished<'a>,
-    last: Mutex<Option<(Id, Arc<Whole>)>>,
 }
 
 /// What a piece holds.
@@ -89,7 +94,34 @@ impl<'a> ContentPlan<'a> {
     ///
     /// # Errors
     /// An entry cannot be stored in such a file system, or there are too few blocks or inodes.
-    pub fn new(skeleton: &'a Skeleton, tree: &'a Tree, content: &'a dyn Content) -> Result<ContentPlan<'a>> {
+    pub fn new(skeleton: Skeleton, tree: &'a Tree, content: &'a dyn Content) -> Result<ContentPlan<'a>> {
+        let placement = Placement::new(&skeleton, tree)?;
+        let finished = skeleton.finish(placement.usage())?;
+        Ok(ContentPlan { placement, content, finished, last: Mutex::new(&DIRECTORY, None) })
+    }
+
+    /// The superblock as it is written.
+    pub fn superblock(&self) -> &SuperBlock {
+        self.finished.superblock()
+    }
+
+    /// The layout of a directory whose blocks are made now.
+    fn layout_for_blocks(&self, id: Id) -> Result<Arc<Whole>> {
+        if self.placement.placed.records[id.0 as usize].blocks > 1
+            && let Some((_, whole)) = self.last.lock().as_ref().filter(|(last, _)| *last == id)
+        {
+            return Ok(whole.clone());
+        }
+        let whole = Arc::new(self.placement.lay_out(id)?);
+        if whole.blocks() > 1 {
+            *self.last.lock() = Some((id, whole.clone()));
+        }
+        Ok(whole)
+    }
+}
+
+impl<'a> Placement<'a> {
+    fn new(skeleton: &Skeleton, tree: &'a Tree) -> Result<Placement<'a>> {
         let (geo, sb) = (skeleton.geometry(), skeleton.superblock());
         if geo.cluster_bits > 0 {
             return Err(Error::Options("bigalloc: files cannot be put into clusters yet; leave the feature out".into()));
@@ -116,24 +148,20 @@ impl<'a> ContentPlan<'a> {
             hasher: geo.dir_index.then_some(hasher),
             levels_most: if geo.large_dir { 2 } else { 1 },
         };
-        let mut plan = ContentPlan {
-            skeleton,
+        let mut placement = Placement {
+            superblock: sb.clone(),
             tree,
-            content,
             numbers,
             line: Line::new(skeleton.free_runs()),
             directories,
             placed: Placed::default(),
-            finished: skeleton.finish(Usage::default())?,
-            last: Mutex::new(&DIRECTORY, None),
         };
-        plan.place()?;
-        plan.finished = skeleton.finish(plan.usage())?;
-        Ok(plan)
+        placement.place()?;
+        Ok(placement)
     }
 
     fn geometry(&self) -> &Geometry {
-        self.skeleton.geometry()
+        self.superblock.geometry()
     }
 
     fn usage(&self) -> Usage {
@@ -155,14 +183,14 @@ impl<'a> ContentPlan<'a> {
     /// Refuses what the file system cannot store.
     fn check(&self, id: Id) -> Result<()> {
         let (geo, node) = (self.geometry(), self.tree.node(id));
-        let ro_compat = self.skeleton.superblock().ro_compat();
+        let ro_compat = self.superblock.ro_compat();
         let refuse = |why: String| Err(self.entry(id, why));
         let is_directory = matches!(node.body, Body::Directory { .. });
         if node.links > LINK_MAX.into() && !(is_directory && ro_compat.contains(RoCompat::DIR_NLINK)) {
             let kind = if is_directory { "subdirectories, without dir_nlink" } else { "names" };
             return refuse(format!("has too many {kind}: at most {LINK_MAX} links can be counted"));
         }
-        if node.xattrs.is_some() && !self.skeleton.superblock().compat().contains(Compat::EXT_ATTR) {
+        if node.xattrs.is_some() && !self.superblock.compat().contains(Compat::EXT_ATTR) {
             return refuse("has extended attributes, which need the feature ext_attr".into());
         }
         match &node.body {
@@ -238,20 +266,6 @@ impl<'a> ContentPlan<'a> {
         })
     }
 
-    /// The layout of a directory whose blocks are made now.
-    fn layout_for_blocks(&self, id: Id) -> Result<Arc<Whole>> {
-        if self.placed.records[id.0 as usize].blocks > 1
-            && let Some((_, whole)) = self.last.lock().as_ref().filter(|(last, _)| *last == id)
-        {
-            return Ok(whole.clone());
-        }
-        let whole = Arc::new(self.lay_out(id)?);
-        if whole.blocks() > 1 {
-            *self.last.lock() = Some((id, whole.clone()));
-        }
-        Ok(whole)
-    }
-
     /// An error of an entry, named by its path.
     fn entry(&self, id: Id, why: impl ToString) -> Error {
         Error::Entry { entry: self.tree.path(id), why: why.to_string() }
@@ -262,19 +276,19 @@ impl Plan for ContentPlan<'_> {
     type Key = Key;
 
     fn block_size(&self) -> u32 {
-        self.geometry().block_size
+        self.placement.geometry().block_size
     }
 
     fn blocks_count(&self) -> u64 {
-        self.geometry().blocks_count
+        self.placement.geometry().blocks_count
     }
 
     fn pieces(&self) -> impl Iterator<Item = Piece<Key>> + Send {
         let skeleton = self.finished.pieces().into_iter();
         let skeleton = skeleton.map(|Piece { start, blocks, key }| Piece { start, blocks, key: Key::Skeleton(key) });
-        let tree = self.objects().flat_map(|(object, at, len)| {
+        let tree = self.placement.objects().flat_map(|(object, at, len)| {
             let mut from = 0;
-            self.line.runs(at..at + len).flat_map(move |(start, len)| {
+            self.placement.line.runs(at..at + len).flat_map(move |(start, len)| {
                 let first = from;
                 from += len;
                 pieces_of(start.0, len, object, first)
@@ -290,7 +304,7 @@ impl Plan for ContentPlan<'_> {
 
     fn fill(&self, key: Key, first: u32, buf: &mut [u8]) -> Result<()> {
         match key {
-            Key::Skeleton(key) => self.finished.fill(key, first, buf, self),
+            Key::Skeleton(key) => self.finished.fill(key, first, buf, &self.placement),
             Key::Tree { object, from } => self.fill_object(object, from + u64::from(first), buf),
         }
     }

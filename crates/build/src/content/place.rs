@@ -12,7 +12,7 @@
 
 use extant_ondisk::xattr::{REFCOUNT_MAX, XattrBlock};
 
-use super::ContentPlan;
+use super::Placement;
 use super::attributes::split;
 use crate::tree::{Body, Id};
 use crate::{Error, Result};
@@ -80,7 +80,7 @@ impl Placed {
     }
 }
 
-impl ContentPlan<'_> {
+impl Placement<'_> {
     pub(super) fn ids(&self) -> impl Iterator<Item = Id> + use<> {
         (0..self.tree.len() as u32).map(Id)
     }
@@ -90,7 +90,7 @@ impl ContentPlan<'_> {
     /// # Errors
     /// An entry cannot be stored, or there is too little room.
     pub(super) fn place(&mut self) -> Result<()> {
-        let geo = self.skeleton.geometry().clone();
+        let geo = self.superblock.geometry().clone();
         self.placed.records = vec![Record::default(); self.tree.len()];
         for id in self.ids() {
             self.check(id)?;
@@ -125,13 +125,13 @@ impl ContentPlan<'_> {
 
     /// Gives the inodes of each set that does not fit into them blocks to share.
     fn share_attributes(&mut self) -> Result<()> {
-        let geo = self.skeleton.geometry().clone();
+        let geo = self.superblock.geometry().clone();
         // For each set: the number of the block that the next inode shares, and how many more it takes.
         let mut open: Vec<Option<(u32, u32)>> = vec![None; self.tree.xattr_sets()];
-        let mut most: Vec<Option<u32>> = vec![None; self.tree.xattr_sets()];
+        let mut sharers: Vec<Option<u32>> = vec![None; self.tree.xattr_sets()];
         for id in self.ids() {
             let Some(set) = self.tree.node(id).xattrs else { continue };
-            let most = match most[set as usize] {
+            let most = match sharers[set as usize] {
                 Some(most) => most,
                 None => {
                     let split = split(&geo, self.tree.xattrs(set)).map_err(|e| self.entry(id, e))?;
@@ -141,7 +141,7 @@ impl ContentPlan<'_> {
                         (false, 0) => 1,
                         (false, _) => REFCOUNT_MAX,
                     };
-                    *most[set as usize].insert(most)
+                    *sharers[set as usize].insert(most)
                 }
             };
             if most == 0 {
@@ -163,7 +163,7 @@ impl ContentPlan<'_> {
 
     /// Places metadata from 0 on and data from `data` on. Where metadata ends.
     fn place_metadata(&mut self, data: u64) -> Result<u64> {
-        let geo = self.skeleton.geometry().clone();
+        let geo = self.superblock.geometry().clone();
         let (mut at, mut data) = (0, data);
         for id in self.ids() {
             if let Body::Directory { .. } = self.tree.node(id).body {
