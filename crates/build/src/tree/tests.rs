@@ -1,0 +1,1 @@
+//! The builder against a model, and its memory.
