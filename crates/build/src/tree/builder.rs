@@ -28,6 +28,8 @@ const TARGET_MAX: usize = 4095;
 const LINKS_FOLLOWED_MAX: u32 = 40;
 /// [`Link::node`] of a hard link whose target is not known yet; the other bits count [`Builder::pending`].
 const PENDING: u32 = 1 << 31;
+/// [`Link::node`] of a name that was removed.
+const NOWHERE: u32 = u32::MAX;
 /// So many numbers there are.
 const TOO_MANY: &str = "more entries than a file system can hold";
 /// The root's number.
@@ -199,6 +201,8 @@ impl Builder {
             };
             return Err(self.error(path, why));
         }
+        // As the kernel has it; some writers of archives have other permissions.
+        let attributes = Attributes { mode: 0o777, ..attributes };
         let node = self.node(FileType::Symlink, attributes, Body::Symlink(target.into()));
         self.add(path, node)
     }
@@ -283,7 +287,8 @@ impl Builder {
         let (links, names) = (&self.links, &self.names);
         let found = self.index.find_entry(hash, |link| is(&links[*link as usize], names, parent, name));
         if let Ok(found) = found {
-            found.remove();
+            let (link, _) = found.remove();
+            self.links[link as usize].node = NOWHERE;
             self.last = None;
         }
         Ok(())
@@ -297,7 +302,14 @@ impl Builder {
         let (parent, name) = match self.place_parts(path, false)? {
             Placed::Root => {
                 // Its number is fixed: what its names lead to goes instead.
-                self.index.retain(|link| self.links[*link as usize].parent != ROOT);
+                let links = &mut self.links;
+                self.index.retain(|link| {
+                    let link = &mut links[*link as usize];
+                    if link.parent == ROOT {
+                        link.node = NOWHERE;
+                    }
+                    link.parent != ROOT
+                });
                 self.last = None;
                 return Ok(());
             }
@@ -316,14 +328,19 @@ impl Builder {
     /// # Errors
     /// One leads to nothing, to a directory, or to itself through others.
     pub fn settle(&mut self) -> Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
         let pending = std::mem::take(&mut self.pending);
+        let mut reached = Reached::new(self);
         let mut found: Vec<Option<u32>> = vec![None; pending.len()];
         // Of the chain that is being followed.
         let mut chain: Vec<u32> = Vec::new();
         let mut in_chain = vec![false; pending.len()];
         for first in 0..pending.len() as u32 {
-            // A name that was replaced since is another's.
-            if self.links[pending[first as usize].link as usize].node != PENDING | first {
+            let link = &self.links[pending[first as usize].link as usize];
+            // The name, or a directory above it, was replaced since.
+            if link.node != PENDING | first || !reached.from_the_root(self, link.parent) {
                 continue;
             }
             let mut at = first;
@@ -765,6 +782,49 @@ impl Builder {
         let number = self.new_node(directory)?;
         self.enter(parent, name, number)?;
         Ok(Some(number))
+    }
+}
+
+/// Which directories a path leads to.
+struct Reached {
+    /// By node.
+    directories: Vec<Known>,
+    /// Of a climb.
+    climbed: Vec<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Reached,
+    NotReached,
+    /// As its parent.
+    Entered,
+}
+
+impl Reached {
+    fn new(builder: &Builder) -> Reached {
+        let mut directories = vec![Known::NotReached; builder.nodes.len()];
+        for link in &builder.index {
+            let node = builder.links[*link as usize].node;
+            if builder.is_directory(node) {
+                directories[node as usize] = Known::Entered;
+            }
+        }
+        directories[ROOT as usize] = Known::Reached;
+        Reached { directories, climbed: Vec::new() }
+    }
+
+    fn from_the_root(&mut self, builder: &Builder, directory: u32) -> bool {
+        let mut at = directory;
+        while self.directories[at as usize] == Known::Entered {
+            self.climbed.push(at);
+            at = builder.parent(at);
+        }
+        let known = self.directories[at as usize];
+        for below in self.climbed.drain(..) {
+            self.directories[below as usize] = known;
+        }
+        known == Known::Reached
     }
 }
 
