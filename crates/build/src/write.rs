@@ -31,12 +31,19 @@ static PIECES: LockClass = LockClass::new("build pieces", 768);
 static FLOW: LockClass = LockClass::new("build write", 769);
 
 /// Writes all pieces, and flushes the device. Blocks that no piece has must be zeroes already: holes of a new file.
-/// `progress` is called with the bytes that have been written since its last call.
 ///
 /// # Errors
 /// The device refuses, or a piece cannot be made. Of several errors, the one with the lowest block is returned;
 /// nothing behind it is begun.
-pub fn write<P: Plan>(
+pub fn write<P: Plan>(device: &dyn BlockDevice, plan: &P, threads: usize) -> Result<()> {
+    write_with_progress(device, plan, threads, &|_| ())
+}
+
+/// As [`write()`]; `progress` is called with the bytes that have gone to the device since its last call.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_with_progress<P: Plan>(
     device: &dyn BlockDevice,
     plan: &P,
     threads: usize,
@@ -99,7 +106,7 @@ impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
                 self.rest = Some((piece, gone));
                 break;
             }
-            debug_assert!(piece.blocks > 0 && at >= self.end, "pieces ascend and do not overlap");
+            debug_assert!(piece.blocks > 0 && at >= self.end, "pieces ascend and do not overlap: {at}, {}", self.end);
             if blocks == 0 {
                 start = at;
             }

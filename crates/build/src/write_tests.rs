@@ -62,7 +62,7 @@ fn the_bytes_are_the_same_with_any_number_of_threads() {
     for threads in [1, 2, 8, 1000] {
         let device = device(&model);
         let written = AtomicU64::new(0);
-        write(&device, &model, threads, &|bytes| {
+        write_with_progress(&device, &model, threads, &|bytes| {
             written.fetch_add(bytes, Ordering::Relaxed);
         })
         .unwrap();
@@ -87,7 +87,7 @@ fn each_block_is_submitted_once_and_in_ascending_order() {
     let model = model();
     for threads in [1, 2, 8] {
         let device = TracedDevice::new(Arc::new(device(&model)));
-        write(&device, &model, threads, &|_| ()).unwrap();
+        write(&device, &model, threads).unwrap();
         let mut end = 0;
         let mut sum = 0;
         for record in device.take() {
@@ -108,7 +108,7 @@ fn the_first_error_in_the_order_of_blocks_is_returned() {
     for threads in [1, 2, 8] {
         for bad in [vec![25_000, 31_000], vec![31_999, 40, 20_001], vec![32_001]] {
             let model = Model { bad: bad.clone(), ..model() };
-            let error = write(&device(&model), &model, threads, &|_| ()).unwrap_err();
+            let error = write(&device(&model), &model, threads).unwrap_err();
             assert_eq!(error.to_string(), format!("block {}", bad.iter().min().unwrap()));
         }
     }
@@ -118,7 +118,7 @@ fn the_first_error_in_the_order_of_blocks_is_returned() {
 fn an_error_stops_the_writer() {
     let model = Model { pieces: vec![(0, 1), (1, 39_000)], blocks: 40_000, bad: vec![5000] };
     let device = TracedDevice::new(Arc::new(device(&model)));
-    write(&device, &model, 2, &|_| ()).unwrap_err();
+    write(&device, &model, 2).unwrap_err();
     let last = device.take().into_iter().map(|record| record.offset + record.len).max().unwrap();
     assert!(last <= 5000 * u64::from(SIZE), "nothing behind the error is written, but {last} was");
 }
@@ -130,7 +130,7 @@ fn a_failed_write_is_returned_before_an_error_behind_it() {
         let device = FaultyDevice::new(Arc::new(device(&model)));
         let block = 21_000 * u64::from(SIZE);
         device.inject(Fault::eio().op(BioOp::Write).range(block..block + 1));
-        let error = write(&device, &model, threads, &|_| ()).unwrap_err();
+        let error = write(&device, &model, threads).unwrap_err();
         assert!(matches!(error, Error::Device(_)), "{error}");
     }
 }
