@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
+use extant_ondisk::group_desc::{GroupDesc, GroupFlags, RawGroupDesc};
 use extant_ondisk::superblock::{DescChecksum, Geometry, SUPERBLOCK_SIZE, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap, inode};
 
@@ -16,6 +16,8 @@ use super::file::Part;
 use super::space::no_space;
 use crate::plan::Piece;
 use crate::{Error, Result};
+
+const FLAGS_AT: usize = std::mem::offset_of!(RawGroupDesc, bg_flags);
 
 /// What files take of a skeleton.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -168,7 +170,8 @@ impl Finished {
         for (group, desc) in geo.groups().zip(&self.descs) {
             let base = geo.base_metadata(group);
             let start = base.ranges().next().map_or(0, |(start, _)| start.0);
-            let blocks = u32::from(base.superblock.is_some()) + geo.desc_blocks_behind(group).count() as u32;
+            let behind = base.descriptors.map_or(0, |_| geo.desc_blocks_behind(group).count() as u32);
+            let blocks = u32::from(base.superblock.is_some()) + behind;
             push(start, blocks, Key::Base(group));
             let written = |flag| u32::from(!desc.flags.contains(flag));
             push(desc.block_bitmap.0, written(GroupFlags::BLOCK_UNINIT), Key::BlockBitmap(group));
@@ -223,6 +226,10 @@ impl Finished {
             let group = GroupNr(index * per_block + slot as u32);
             if let Some(desc) = self.descs.get(group.0 as usize) {
                 desc.encode_into(bytes, group, geo);
+                if geo.desc_checksum == DescChecksum::None {
+                    // Nobody looks at the flags without checksums, but mke2fs sets them.
+                    bytes[FLAGS_AT..FLAGS_AT + 2].copy_from_slice(&desc.flags.bits().to_le_bytes());
+                }
             }
         }
     }
