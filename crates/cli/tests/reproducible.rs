@@ -99,7 +99,8 @@ fn verbs_leave_the_same_image_on_one_processor_and_on_all() {
     let base = dir.text("base.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext4", &base, "64M"]);
     let lines = dir.text("lines");
-    std::fs::write(&lines, format!("mkdir /s\nput -r {top}/d1 /s/d1\nln /s/d1/f2 /s/f\nrm -r /copy/d4\n")).expect("lines");
+    std::fs::write(&lines, format!("mkdir /s\nput -r {top}/d1 /s/d1\nln /s/d1/f2 /s/f\nrm -r /copy/d4\n"))
+        .expect("lines");
     let extant = extant_path().to_str().expect("UTF-8");
     let [one, all] = [&["taskset", "-c", "0", extant][..], &["env", extant]].map(|prefix| {
         let image = dir.text(&format!("{}.img", prefix[0]));

@@ -394,7 +394,7 @@ Images are not trusted: what is copied out of one gets no set-user-ID and set-gr
 attributes of security and trusted, unless --privileges asks for them. That takes root.
 
 Under fakeroot(1) a copy stores the owners, modes and devices that fakeroot shows, as if by root. A statically linked extant cannot see \
-them.
+them, and says so.
 
 SOURCE_DATE_EPOCH, in seconds since 1970, makes a copy reproducible: no later time is stored, access times are those of modification, and \
 the same copy into copies of one image leaves the same bytes.")]
