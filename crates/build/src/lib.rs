@@ -16,6 +16,7 @@
 
 mod error;
 pub mod plan;
+pub mod sparse;
 pub mod tree;
 pub mod write;
 
