@@ -20,6 +20,7 @@ pub mod options;
 pub mod plan;
 pub mod skeleton;
 pub mod source;
+pub mod sparse;
 pub mod tree;
 pub mod write;
 
