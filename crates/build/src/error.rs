@@ -17,6 +17,14 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// What entries are read from cannot be read, or is not what it should be.
+    #[error("{name}: {why}")]
+    Source {
+        /// The file or directory, or a part of it.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The system gives no more threads.
     #[error("no thread can be started: {0}")]
     Thread(String),
@@ -24,3 +32,8 @@ pub enum Error {
 
 /// What this crate answers.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// A path for a message: bytes that would drive a terminal become question marks.
+pub(crate) fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}

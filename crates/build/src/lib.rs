@@ -2,7 +2,7 @@
 //!
 //! Three steps, which know nothing of each other but their results:
 //!
-//! 1. **Tree** ([`tree`]): what the file system will hold, in one order, whatever it was read from.
+//! 1. **Tree** ([`tree`]): what the file system will hold, in one order, whatever it was read from ([`source`]).
 //! 2. **Plan** ([`plan`]): the geometry, the number of each inode, the place of each block. A pure function of the
 //!    options and the tree; the same on every machine.
 //! 3. **Write** ([`write`]): each block once, in ascending order, made and checksummed by all threads.
@@ -14,10 +14,13 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod content;
 mod error;
 pub mod options;
 pub mod plan;
 pub mod skeleton;
+pub mod source;
+pub mod sparse;
 pub mod tree;
 pub mod write;
 

@@ -1,20 +1,28 @@
 //! What a file system will hold: directories, files and their attributes.
 //!
 //! Main types: [`Tree`], [`Node`] (an inode to be), [`Body`] (what its type adds), [`Content`] (where the bytes of
-//! files come from).
+//! files come from), [`Builder`] (makes a tree of entries in any order), [`Owners`] (whose its entries become).
 //!
 //! The order is fixed: the names of a directory ascend as bytes, and inodes are numbered in the order in which a walk
-//! meets them first, the entries of a directory before those of its subdirectories. So two sources with the same
-//! content make the same tree.
+//! meets them first: all entries of a directory, then its first subdirectory with everything below it, then the
+//! second. So two sources with the same content make the same tree.
 //!
 //! # Locking
 //! None. Threads that write an image share the tree and read it.
+
+mod builder;
+mod owners;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 
 use extant_ondisk::time::Timestamp;
 
 use crate::Result;
+
+pub use builder::{Attributes, Builder, Options};
+pub use owners::{IdKind, Owners};
 
 /// An inode of a tree; 0 is the root directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

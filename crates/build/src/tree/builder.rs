@@ -1,0 +1,884 @@
+//! Makes a tree of entries that a source meets, in any order.
+//!
+//! Main types: [`Builder`], [`Attributes`] (what every entry has), [`Options`] (what the caller changes of all).
+//!
+//! A name belongs to a directory's number, not to its path. So a name that is removed or replaced takes everything
+//! below it along without a walk, and [`Builder::finish`] leaves out what no name leads to any more.
+//!
+//! # Locking
+//! None.
+
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+
+use extant_ondisk::inode::{DeviceNr, FileType, MODE_TYPE_MASK};
+use extant_ondisk::time::Timestamp;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry as Slot;
+
+use super::{Body, Id, IdKind, Node, Owners, Tree, Xattr};
+use crate::error::shown;
+use crate::{Error, Result};
+
+/// Longest name of a directory entry.
+const NAME_MAX: usize = 255;
+/// Longest target of a symbolic link: a path with its final NUL fills a page.
+const TARGET_MAX: usize = 4095;
+/// As the kernel: what follows more links than this goes round in circles.
+const LINKS_FOLLOWED_MAX: u32 = 40;
+/// [`Link::node`] of a hard link whose target is not known yet; the other bits count [`Builder::pending`].
+const PENDING: u32 = 1 << 31;
+/// [`Link::node`] of a name that was removed.
+const NOWHERE: u32 = u32::MAX;
+/// So many numbers there are.
+const TOO_MANY: &str = "more entries than a file system can hold";
+/// The root's number.
+const ROOT: u32 = 0;
+
+/// What every entry has.
+#[derive(Clone, Debug, Default)]
+pub struct Attributes {
+    /// Permissions, and the type where a method's name leaves it open.
+    pub mode: u16,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The last change of the content.
+    pub mtime: Timestamp,
+    /// In any order.
+    pub xattrs: Vec<Xattr>,
+}
+
+/// What the caller changes of all entries.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// No entry is younger than this.
+    pub clamp: Option<Timestamp>,
+    /// The time of directories that the source does not mention.
+    pub default_time: Timestamp,
+    /// Owner and group of every entry.
+    pub owner: Option<(u32, u32)>,
+    /// Owners of some entries, and numbers to exchange.
+    pub owners: Owners,
+}
+
+/// A name in a directory.
+struct Link {
+    /// Where its name begins in [`Builder::names`], times 256, and its length.
+    name: u64,
+    /// The directory.
+    parent: u32,
+    /// A number for [`Builder::nodes`], or [`PENDING`].
+    node: u32,
+}
+
+/// A hard link to a name that had not been met.
+struct Pending {
+    /// A number for [`Builder::links`].
+    link: u32,
+    path: Box<[u8]>,
+    target: Box<[u8]>,
+    position: Option<u64>,
+}
+
+/// Makes a tree. Paths are bytes; `./` and `/` in front of them mean nothing.
+pub struct Builder {
+    options: Options,
+    /// Whether parents may be symbolic links of the tree.
+    follow: bool,
+    nodes: Vec<Node>,
+    links: Vec<Link>,
+    names: Vec<u8>,
+    /// Numbers for `links`, by parent and name.
+    index: HashTable<u32>,
+    hasher: RandomState,
+    xattrs: Vec<Box<[Xattr]>>,
+    xattr_index: HashTable<u32>,
+    data: Vec<Box<[Range<u64>]>>,
+    pending: Vec<Pending>,
+    /// Where in its source the next entry lies, for messages.
+    position: Option<u64>,
+    /// The directory of the entry before: neighbours have the same.
+    last: Option<(Vec<u8>, u32)>,
+}
+
+impl Builder {
+    /// A tree with a root directory.
+    pub fn new(options: Options) -> Builder {
+        let mut builder = Builder {
+            options,
+            follow: false,
+            nodes: Vec::new(),
+            links: Vec::new(),
+            names: Vec::new(),
+            index: HashTable::new(),
+            hasher: RandomState::new(),
+            xattrs: Vec::new(),
+            xattr_index: HashTable::new(),
+            data: Vec::new(),
+            pending: Vec::new(),
+            position: None,
+            last: None,
+        };
+        let root = builder.implied_directory(ROOT);
+        builder.nodes.push(root);
+        builder
+    }
+
+    /// From now on a parent that is a symbolic link stands for the directory of the tree that it leads to, as it does
+    /// when layers of a container are unpacked.
+    pub fn follow_links(&mut self) {
+        self.follow = true;
+    }
+
+    /// Where in its source the next entries lie; error messages say so.
+    pub fn set_position(&mut self, bytes: u64) {
+        self.position = Some(bytes);
+    }
+
+    /// Adds a directory. One that is there keeps what is in it.
+    ///
+    /// # Errors
+    /// The path is none, or leads through something else than directories.
+    pub fn directory(&mut self, path: &[u8], attributes: Attributes) -> Result<()> {
+        let place = self.place(path)?;
+        let directory = match place {
+            None => Some(ROOT),
+            Some((parent, name)) => self.find(parent, name).filter(|node| self.is_directory(*node)),
+        };
+        let parent = match (&directory, place) {
+            (Some(node), _) => self.parent(*node),
+            (None, Some((parent, _))) => parent,
+            (None, None) => ROOT,
+        };
+        let body = Body::Directory { entries: 0..0, parent: Id(parent) };
+        let node = self.node(FileType::Directory, attributes, body);
+        match (directory, place) {
+            (Some(there), _) => self.nodes[there as usize] = node,
+            (None, Some((parent, name))) => self.put(path, parent, name, node)?,
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
+    /// Adds a regular file of `size` bytes. `data`: where it has data, in bytes, sorted; `None`: everywhere. `content`
+    /// is what the source finds its bytes by.
+    ///
+    /// # Errors
+    /// As [`Builder::directory`]; the ranges overlap or lie beyond the end.
+    pub fn file(
+        &mut self,
+        path: &[u8],
+        attributes: Attributes,
+        size: u64,
+        data: Option<Vec<Range<u64>>>,
+        content: u64,
+    ) -> Result<()> {
+        if size > i64::MAX as u64 {
+            return Err(self.error(path, format!("a file of {size} bytes is larger than any can be")));
+        }
+        let sparse = match data {
+            None => None,
+            Some(data) => self.sparse(path, size, data)?,
+        };
+        let node = self.node(FileType::Regular, attributes, Body::File { size, sparse, content });
+        self.add(path, node)
+    }
+
+    /// Adds a symbolic link.
+    ///
+    /// # Errors
+    /// As [`Builder::directory`]; the target is empty, too long or has a NUL.
+    pub fn symlink(&mut self, path: &[u8], attributes: Attributes, target: &[u8]) -> Result<()> {
+        if target.is_empty() || target.len() > TARGET_MAX || target.contains(&0) {
+            let why = match target.len() {
+                0 => "a symbolic link that leads nowhere".into(),
+                len if len > TARGET_MAX => {
+                    format!("the target of the symbolic link has {len} bytes; at most {TARGET_MAX} can be stored")
+                }
+                _ => "the target of the symbolic link has a NUL byte".into(),
+            };
+            return Err(self.error(path, why));
+        }
+        // As the kernel has it; some writers of archives have other permissions.
+        let attributes = Attributes { mode: 0o777, ..attributes };
+        let node = self.node(FileType::Symlink, attributes, Body::Symlink(target.into()));
+        self.add(path, node)
+    }
+
+    /// Adds a character or block device, as the mode says.
+    ///
+    /// # Errors
+    /// As [`Builder::directory`]; the mode is no device's, or an inode has no room for the numbers.
+    pub fn device(&mut self, path: &[u8], attributes: Attributes, major: u32, minor: u32) -> Result<()> {
+        let number = DeviceNr { major, minor };
+        if DeviceNr::decode(&number.encode()) != number {
+            return Err(self.error(path, format!("device {major}:{minor} does not fit into 12 and 20 bits")));
+        }
+        match FileType::from_mode(attributes.mode).filter(|kind| kind.is_device()) {
+            Some(kind) => {
+                let node = self.node(kind, attributes, Body::Device { major, minor });
+                self.add(path, node)
+            }
+            None => Err(self.error(path, format!("mode {:o} is no device's", attributes.mode))),
+        }
+    }
+
+    /// Adds a FIFO or a socket, as the mode says.
+    ///
+    /// # Errors
+    /// As [`Builder::directory`]; the mode is neither's.
+    pub fn special(&mut self, path: &[u8], attributes: Attributes) -> Result<()> {
+        match FileType::from_mode(attributes.mode) {
+            Some(kind @ (FileType::Fifo | FileType::Socket)) => {
+                let node = self.node(kind, attributes, Body::Special);
+                self.add(path, node)
+            }
+            _ => Err(self.error(path, format!("mode {:o} is no FIFO's and no socket's", attributes.mode))),
+        }
+    }
+
+    /// Adds a name for what another name leads to, or will lead to by [`Builder::settle`].
+    ///
+    /// # Errors
+    /// As [`Builder::directory`]; the target is a directory, or no path.
+    pub fn hard_link(&mut self, path: &[u8], target: &[u8]) -> Result<()> {
+        let node = self.lookup(target);
+        let node = node.map_err(|why| self.error(path, format!("a hard link to {}: {why}", shown(target))))?;
+        match node {
+            Some(node) if node & PENDING == 0 => self.link_to(path, target, node),
+            _ => {
+                let (parent, name) = self.place_of_file(path)?;
+                let number = PENDING | self.pending.len() as u32;
+                let link = self.enter(parent, name, number).map_err(|why| self.error(path, why))?;
+                let (path, target) = (path.into(), target.into());
+                self.pending.push(Pending { link, path, target, position: self.position });
+                Ok(())
+            }
+        }
+    }
+
+    /// What a path leads to, for [`Builder::link_to`]; `None`: nothing yet.
+    pub fn target(&mut self, path: &[u8]) -> Option<u32> {
+        self.lookup(path).ok().flatten().filter(|node| node & PENDING == 0)
+    }
+
+    /// Adds a name for what `node`, an answer of [`Builder::target`], stands for, whatever became of the name since.
+    ///
+    /// # Errors
+    /// As [`Builder::directory`]; it is a directory.
+    pub fn link_to(&mut self, path: &[u8], target: &[u8], node: u32) -> Result<()> {
+        if self.is_directory(node) {
+            return Err(self.error(path, format!("a hard link to {}, which is a directory", shown(target))));
+        }
+        let (parent, name) = self.place_of_file(path)?;
+        self.enter(parent, name, node).map_err(|why| self.error(path, why))?;
+        Ok(())
+    }
+
+    /// Removes a name and everything below it. Other names of a file stay. Nothing happens where nothing is.
+    ///
+    /// # Errors
+    /// The path is none, or leads through something else than directories; the root is not removed.
+    pub fn remove(&mut self, path: &[u8]) -> Result<()> {
+        let Some((parent, name)) = self.existing_place(path)? else { return Ok(()) };
+        let hash = hash(&self.hasher, parent, name);
+        let (links, names) = (&self.links, &self.names);
+        let found = self.index.find_entry(hash, |link| is(&links[*link as usize], names, parent, name));
+        if let Ok(found) = found {
+            let (link, _) = found.remove();
+            self.links[link as usize].node = NOWHERE;
+            self.last = None;
+        }
+        Ok(())
+    }
+
+    /// Empties a directory. Nothing happens where none is.
+    ///
+    /// # Errors
+    /// As [`Builder::remove`].
+    pub fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
+        let (parent, name) = match self.place_parts(path, false)? {
+            Placed::Root => {
+                // Its number is fixed: what its names lead to goes instead.
+                let links = &mut self.links;
+                self.index.retain(|link| {
+                    let link = &mut links[*link as usize];
+                    if link.parent == ROOT {
+                        link.node = NOWHERE;
+                    }
+                    link.parent != ROOT
+                });
+                self.last = None;
+                return Ok(());
+            }
+            Placed::Missing => return Ok(()),
+            Placed::In(parent, name) => (parent, name),
+        };
+        if let Some(node) = self.find(parent, name).filter(|node| self.is_directory(*node)) {
+            let copy = self.nodes[node as usize].clone();
+            self.put(path, parent, name, copy)?;
+        }
+        Ok(())
+    }
+
+    /// Finds what hard links to later names lead to.
+    ///
+    /// # Errors
+    /// One leads to nothing, to a directory, or to itself through others.
+    pub fn settle(&mut self) -> Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let pending = std::mem::take(&mut self.pending);
+        let mut reached = Reached::new(self);
+        let mut found: Vec<Option<u32>> = vec![None; pending.len()];
+        // Of the chain that is being followed.
+        let mut chain: Vec<u32> = Vec::new();
+        let mut in_chain = vec![false; pending.len()];
+        for first in 0..pending.len() as u32 {
+            let link = &self.links[pending[first as usize].link as usize];
+            // The name, or a directory above it, was replaced since.
+            if link.node != PENDING | first || !reached.from_the_root(self, link.parent) {
+                continue;
+            }
+            let mut at = first;
+            let node = loop {
+                let link = &pending[at as usize];
+                if let Some(node) = found[at as usize] {
+                    break node;
+                }
+                let wrong = |why: String| error_at(link.position, &link.path, why);
+                if std::mem::replace(&mut in_chain[at as usize], true) {
+                    return Err(wrong("a hard link that leads back to itself".into()));
+                }
+                chain.push(at);
+                let target = shown(&link.target);
+                let node = self
+                    .lookup(&link.target)
+                    .map_err(|why| wrong(format!("a hard link to {target}: {why}")))?
+                    .ok_or_else(|| wrong(format!("a hard link to {target}, which is not there")))?;
+                if node & PENDING != 0 {
+                    at = node & !PENDING;
+                } else if self.is_directory(node) {
+                    return Err(wrong(format!("a hard link to {target}, which is a directory")));
+                } else {
+                    break node;
+                }
+            };
+            for link in chain.drain(..) {
+                found[link as usize] = Some(node);
+                in_chain[link as usize] = false;
+            }
+        }
+        for (pending, (number, node)) in pending.iter().zip((0u32..).zip(found)) {
+            let link = &mut self.links[pending.link as usize];
+            if let Some(node) = node.filter(|_| link.node == PENDING | number) {
+                link.node = node;
+            }
+        }
+        Ok(())
+    }
+
+    /// The tree.
+    ///
+    /// # Errors
+    /// As [`Builder::settle`]; the owners' file names what is not there.
+    pub fn finish(mut self) -> Result<Tree> {
+        self.settle()?;
+        self.apply_owners()?;
+        let order = self.order();
+        Ok(self.laid_out(&order))
+    }
+
+    /// The live names, directory by directory: where those of a directory begin, one more than there are nodes, and
+    /// the numbers of links, names ascending.
+    fn order(&mut self) -> (Vec<u32>, Vec<u32>) {
+        let mut starts = vec![0u32; self.nodes.len() + 1];
+        for link in &self.index {
+            starts[self.links[*link as usize].parent as usize + 1] += 1;
+        }
+        for i in 1..starts.len() {
+            starts[i] += starts[i - 1];
+        }
+        let mut sorted = vec![0; self.index.len()];
+        let mut next = starts.clone();
+        let mut live: Vec<u32> = std::mem::take(&mut self.index).into_iter().collect();
+        // In the order in which they came: mostly sorted already.
+        live.sort_unstable();
+        for link in live {
+            let slot = &mut next[self.links[link as usize].parent as usize];
+            sorted[*slot as usize] = link;
+            *slot += 1;
+        }
+        for range in starts.windows(2) {
+            sorted[range[0] as usize..range[1] as usize].sort_by(|a, b| self.name(*a).cmp(self.name(*b)));
+        }
+        (starts, sorted)
+    }
+
+    /// Numbers what can be reached and moves it to its place.
+    fn laid_out(mut self, (starts, sorted): &(Vec<u32>, Vec<u32>)) -> Tree {
+        const NONE: u32 = u32::MAX;
+        let mut numbers = vec![NONE; self.nodes.len()];
+        numbers[ROOT as usize] = 0;
+        // Old numbers, in the new order.
+        let mut nodes = vec![ROOT];
+        let mut entries = Vec::with_capacity(sorted.len());
+        let mut names = Vec::new();
+        let mut waiting = vec![ROOT];
+        while let Some(dir) = waiting.pop() {
+            let begin = entries.len() as u32;
+            let below = waiting.len();
+            for link in &sorted[starts[dir as usize] as usize..starts[dir as usize + 1] as usize] {
+                let node = self.links[*link as usize].node;
+                names.extend_from_slice(self.name(*link));
+                if numbers[node as usize] == NONE {
+                    numbers[node as usize] = nodes.len() as u32;
+                    nodes.push(node);
+                }
+                entries.push((names.len() as u64, Id(numbers[node as usize])));
+                let there = &mut self.nodes[node as usize];
+                there.links += 1;
+                if let Body::Directory { parent, .. } = &mut there.body {
+                    *parent = Id(numbers[dir as usize]);
+                    waiting.push(node);
+                    self.nodes[dir as usize].links += 1;
+                }
+            }
+            waiting[below..].reverse();
+            // Its own two dots: one name for itself beside its parent's.
+            let there = &mut self.nodes[dir as usize];
+            there.links += if dir == ROOT { 2 } else { 1 };
+            if let Body::Directory { entries: range, .. } = &mut there.body {
+                *range = begin..entries.len() as u32;
+            }
+        }
+        drop((numbers, std::mem::take(&mut self.names), std::mem::take(&mut self.links)));
+        let (mut xattrs, mut data) = (Vec::new(), Vec::new());
+        let mut sets = vec![NONE; self.xattrs.len()];
+        let mut moved = Vec::with_capacity(nodes.len());
+        for old in nodes {
+            let mut node = std::mem::replace(&mut self.nodes[old as usize], nothing());
+            if let Some(set) = &mut node.xattrs {
+                let number = &mut sets[*set as usize];
+                if *number == NONE {
+                    *number = xattrs.len() as u32;
+                    xattrs.push(std::mem::take(&mut self.xattrs[*set as usize]));
+                }
+                *set = *number;
+            }
+            if let Body::File { sparse: Some(sparse), .. } = &mut node.body {
+                data.push(std::mem::take(&mut self.data[*sparse as usize]));
+                *sparse = data.len() as u32 - 1;
+            }
+            moved.push(node);
+        }
+        Tree { nodes: moved, entries, names, xattrs, data }
+    }
+
+    /// Does what the owners' file says of paths, in its order.
+    fn apply_owners(&mut self) -> Result<()> {
+        let owners = std::mem::take(&mut self.options.owners);
+        if owners.paths.is_empty() {
+            return Ok(());
+        }
+        let mut below: Option<Vec<Vec<u32>>> = None;
+        for line in &owners.paths {
+            let node = self.lookup(&line.path).ok().flatten();
+            let node = node.ok_or_else(|| Error::Options(format!("{}: no entry {}", line.place, shown(&line.path))))?;
+            let mut waiting = vec![node];
+            while let Some(node) = waiting.pop() {
+                let there = &mut self.nodes[node as usize];
+                there.uid = line.uid.unwrap_or(there.uid);
+                there.gid = line.gid.unwrap_or(there.gid);
+                if line.below && self.is_directory(node) {
+                    let below = below.get_or_insert_with(|| {
+                        let mut below = vec![Vec::new(); self.nodes.len()];
+                        for link in &self.index {
+                            let link = &self.links[*link as usize];
+                            below[link.parent as usize].push(link.node);
+                        }
+                        below
+                    });
+                    waiting.extend_from_slice(&below[node as usize]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&self, link: u32) -> &[u8] {
+        name_of(&self.links[link as usize], &self.names)
+    }
+
+    fn is_directory(&self, node: u32) -> bool {
+        node & PENDING == 0 && matches!(self.nodes[node as usize].body, Body::Directory { .. })
+    }
+
+    /// The directory above a directory.
+    fn parent(&self, directory: u32) -> u32 {
+        match self.nodes[directory as usize].body {
+            Body::Directory { parent, .. } => parent.0,
+            _ => ROOT,
+        }
+    }
+
+    fn error(&self, path: &[u8], why: impl Into<String>) -> Error {
+        error_at(self.position, path, why.into())
+    }
+
+    /// What a name of a directory leads to.
+    fn find(&self, parent: u32, name: &[u8]) -> Option<u32> {
+        let hash = hash(&self.hasher, parent, name);
+        let link = self.index.find(hash, |link| is(&self.links[*link as usize], &self.names, parent, name))?;
+        Some(self.links[*link as usize].node)
+    }
+
+    /// What a path leads to; its last name is not followed.
+    fn lookup(&mut self, path: &[u8]) -> std::result::Result<Option<u32>, String> {
+        match self.descend(path, false)? {
+            Placed::Root => Ok(Some(ROOT)),
+            Placed::In(parent, name) => Ok(self.find(parent, name)),
+            Placed::Missing => Ok(None),
+        }
+    }
+
+    fn node(&mut self, kind: FileType, attributes: Attributes, body: Body) -> Node {
+        let Attributes { mode, uid, gid, mtime, xattrs } = attributes;
+        let options = &self.options;
+        let (uid, gid) = options
+            .owner
+            .unwrap_or_else(|| (options.owners.mapped(IdKind::User, uid), options.owners.mapped(IdKind::Group, gid)));
+        let mtime = options.clamp.map_or(mtime, |clamp| mtime.min(clamp));
+        let mode = kind.mode_bits() | (mode & !MODE_TYPE_MASK);
+        let xattrs = self.xattr_set(xattrs);
+        Node { mode, uid, gid, mtime, links: 0, xattrs, body }
+    }
+
+    fn implied_directory(&mut self, parent: u32) -> Node {
+        let attributes = Attributes { mode: 0o755, mtime: self.options.default_time, ..Attributes::default() };
+        self.node(FileType::Directory, attributes, Body::Directory { entries: 0..0, parent: Id(parent) })
+    }
+
+    /// The number of a set of attributes, each of which is kept once.
+    fn xattr_set(&mut self, mut set: Vec<Xattr>) -> Option<u32> {
+        if set.is_empty() {
+            return None;
+        }
+        // Of two with the same name the last counts.
+        set.reverse();
+        set.sort_by(|a, b| a.0.cmp(&b.0));
+        set.dedup_by(|a, b| a.0 == b.0);
+        let (hasher, sets) = (&self.hasher, &mut self.xattrs);
+        let same = |number: &u32| *sets[*number as usize] == *set;
+        match self.xattr_index.entry(hasher.hash_one(&*set), same, |n| hasher.hash_one(&*sets[*n as usize])) {
+            Slot::Occupied(found) => Some(*found.get()),
+            Slot::Vacant(free) => {
+                let number = sets.len() as u32;
+                free.insert(number);
+                sets.push(set.into());
+                Some(number)
+            }
+        }
+    }
+
+    fn sparse(&mut self, path: &[u8], size: u64, mut data: Vec<Range<u64>>) -> Result<Option<u32>> {
+        data.retain(|range| range.start != range.end);
+        if data.iter().any(|range| range.start > range.end || range.end > size) {
+            return Err(self.error(path, format!("its map of data leads beyond its {size} bytes")));
+        }
+        if data.windows(2).any(|pair| pair[0].end > pair[1].start) {
+            return Err(self.error(path, "its map of data is not in order"));
+        }
+        data.dedup_by(|next, kept| {
+            let adjacent = kept.end == next.start;
+            if adjacent {
+                kept.end = next.end;
+            }
+            adjacent
+        });
+        if size == 0 || (data.len() == 1 && data[0] == (0..size)) {
+            return Ok(None);
+        }
+        self.data.push(data.into());
+        Ok(Some(self.data.len() as u32 - 1))
+    }
+
+    /// Adds anything but a directory.
+    fn add(&mut self, path: &[u8], node: Node) -> Result<()> {
+        let (parent, name) = self.place_of_file(path)?;
+        self.put(path, parent, name, node)
+    }
+
+    fn put(&mut self, path: &[u8], parent: u32, name: &[u8], node: Node) -> Result<()> {
+        let number = self.new_node(node).map_err(|why| self.error(path, why))?;
+        self.enter(parent, name, number).map_err(|why| self.error(path, why))?;
+        Ok(())
+    }
+
+    fn new_node(&mut self, node: Node) -> std::result::Result<u32, &'static str> {
+        let number = self.nodes.len() as u32;
+        if number == PENDING {
+            return Err(TOO_MANY);
+        }
+        self.nodes.push(node);
+        Ok(number)
+    }
+
+    /// Makes a name lead to a node; the number of the link.
+    fn enter(&mut self, parent: u32, name: &[u8], node: u32) -> std::result::Result<u32, &'static str> {
+        let hash = hash(&self.hasher, parent, name);
+        let (hasher, links, names) = (&self.hasher, &mut self.links, &mut self.names);
+        let same = |link: &u32| is(&links[*link as usize], names, parent, name);
+        let again = |link: &u32| {
+            let link = &links[*link as usize];
+            self::hash(hasher, link.parent, name_of(link, names))
+        };
+        match self.index.entry(hash, same, again) {
+            Slot::Occupied(found) => {
+                let link = *found.get();
+                // A directory that goes may be the parent of the entry before.
+                self.last = None;
+                links[link as usize].node = node;
+                Ok(link)
+            }
+            Slot::Vacant(free) => {
+                let number = links.len() as u32;
+                if number == PENDING {
+                    return Err(TOO_MANY);
+                }
+                free.insert(number);
+                links.push(Link { name: (names.len() as u64) << 8 | name.len() as u64, parent, node });
+                names.extend_from_slice(name);
+                Ok(number)
+            }
+        }
+    }
+
+    /// The directory and the name of a path, whose parents are made; `None`: the root.
+    fn place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>> {
+        match self.place_parts(path, true)? {
+            Placed::In(parent, name) => Ok(Some((parent, name))),
+            Placed::Root | Placed::Missing => Ok(None),
+        }
+    }
+
+    fn place_of_file<'p>(&mut self, path: &'p [u8]) -> Result<(u32, &'p [u8])> {
+        self.place(path)?.ok_or_else(|| self.error(path, "the root can only be a directory"))
+    }
+
+    /// As [`Builder::place`] where the parents are there.
+    fn existing_place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>> {
+        match self.place_parts(path, false)? {
+            Placed::In(parent, name) => Ok(Some((parent, name))),
+            Placed::Missing => Ok(None),
+            Placed::Root => Err(self.error(path, "the root cannot be removed")),
+        }
+    }
+
+    fn place_parts<'p>(&mut self, path: &'p [u8], make: bool) -> Result<Placed<'p>> {
+        if path.is_empty() {
+            return Err(self.error(path, "an entry without a name"));
+        }
+        let trimmed = path.strip_suffix(b"/").unwrap_or(path);
+        let split = trimmed.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+        let (above, name) = trimmed.split_at(split);
+        if let Some((last, node)) = &self.last
+            && last == above
+            && !matches!(name, b"" | b".")
+        {
+            let node = *node;
+            check_name(name).map_err(|why| self.error(path, why))?;
+            return Ok(Placed::In(node, name));
+        }
+        let placed = self.descend(path, make).map_err(|why| self.error(path, why))?;
+        if let Placed::In(parent, _) = placed {
+            self.last = Some((above.to_vec(), parent));
+        }
+        Ok(placed)
+    }
+
+    /// Goes down a path to its last name. `make`: directories on the way that are not there are made.
+    fn descend<'p>(&mut self, path: &'p [u8], make: bool) -> std::result::Result<Placed<'p>, String> {
+        let mut parts = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
+        let Some(mut name) = parts.next() else { return Ok(Placed::Root) };
+        check_name(name)?;
+        let mut at = ROOT;
+        for next in parts {
+            check_name(next)?;
+            match self.step(at, name, make)? {
+                Some(directory) => at = directory,
+                None => return Ok(Placed::Missing),
+            }
+            name = next;
+        }
+        Ok(Placed::In(at, name))
+    }
+
+    /// The directory that a name on the way stands for.
+    fn step(&mut self, parent: u32, name: &[u8], make: bool) -> std::result::Result<Option<u32>, String> {
+        let Some(node) = self.find(parent, name) else { return self.made(parent, name, make) };
+        if self.is_directory(node) {
+            return Ok(Some(node));
+        }
+        let Some(target) = self.followed(node) else {
+            return Err(format!("{} is not a directory", shown(name)));
+        };
+        let (mut at, mut followed) = (parent, 1);
+        let mut todo = Vec::new();
+        enter_target(&target, &mut at, &mut todo);
+        while let Some(part) = todo.pop() {
+            if *part == *b".." {
+                at = self.parent(at);
+                continue;
+            }
+            check_name(&part)?;
+            match self.find(at, &part) {
+                None => match self.made(at, &part, make)? {
+                    Some(directory) => at = directory,
+                    None => return Ok(None),
+                },
+                Some(node) if self.is_directory(node) => at = node,
+                Some(node) => {
+                    let Some(target) = self.followed(node) else {
+                        return Err(format!(
+                            "{} leads through {}, which is not a directory",
+                            shown(name),
+                            shown(&part)
+                        ));
+                    };
+                    followed += 1;
+                    if followed > LINKS_FOLLOWED_MAX {
+                        return Err(format!(
+                            "{} leads through more than {LINKS_FOLLOWED_MAX} symbolic links",
+                            shown(name)
+                        ));
+                    }
+                    enter_target(&target, &mut at, &mut todo);
+                }
+            }
+        }
+        Ok(Some(at))
+    }
+
+    /// Where a symbolic link leads, if links are followed.
+    fn followed(&self, node: u32) -> Option<Box<[u8]>> {
+        if !self.follow || node & PENDING != 0 {
+            return None;
+        }
+        match &self.nodes[node as usize].body {
+            Body::Symlink(target) => Some(target.clone()),
+            _ => None,
+        }
+    }
+
+    fn made(&mut self, parent: u32, name: &[u8], make: bool) -> std::result::Result<Option<u32>, String> {
+        if !make {
+            return Ok(None);
+        }
+        let directory = self.implied_directory(parent);
+        let number = self.new_node(directory)?;
+        self.enter(parent, name, number)?;
+        Ok(Some(number))
+    }
+}
+
+/// Which directories a path leads to.
+struct Reached {
+    /// By node.
+    directories: Vec<Known>,
+    /// Of a climb.
+    climbed: Vec<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Reached,
+    NotReached,
+    /// As its parent.
+    Entered,
+}
+
+impl Reached {
+    fn new(builder: &Builder) -> Reached {
+        let mut directories = vec![Known::NotReached; builder.nodes.len()];
+        for link in &builder.index {
+            let node = builder.links[*link as usize].node;
+            if builder.is_directory(node) {
+                directories[node as usize] = Known::Entered;
+            }
+        }
+        directories[ROOT as usize] = Known::Reached;
+        Reached { directories, climbed: Vec::new() }
+    }
+
+    fn from_the_root(&mut self, builder: &Builder, directory: u32) -> bool {
+        let mut at = directory;
+        while self.directories[at as usize] == Known::Entered {
+            self.climbed.push(at);
+            at = builder.parent(at);
+        }
+        let known = self.directories[at as usize];
+        for below in self.climbed.drain(..) {
+            self.directories[below as usize] = known;
+        }
+        known == Known::Reached
+    }
+}
+
+/// Where a path leads.
+enum Placed<'p> {
+    Root,
+    /// A directory and a name in it, which may be there or not.
+    In(u32, &'p [u8]),
+    /// A directory on the way is not there.
+    Missing,
+}
+
+/// Puts the parts of a link's target on top of what is still to be walked.
+fn enter_target(target: &[u8], at: &mut u32, todo: &mut Vec<Box<[u8]>>) {
+    if target.starts_with(b"/") {
+        *at = ROOT;
+    }
+    let parts = target.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
+    todo.extend(parts.rev().map(Box::from));
+}
+
+fn check_name(name: &[u8]) -> std::result::Result<(), String> {
+    match name {
+        b".." => Err("the name .. leads out of its directory".into()),
+        name if name.len() > NAME_MAX => {
+            Err(format!("a name of {} bytes; at most {NAME_MAX} can be stored", name.len()))
+        }
+        name if name.contains(&0) => Err("a name with a NUL byte".into()),
+        _ => Ok(()),
+    }
+}
+
+fn error_at(position: Option<u64>, path: &[u8], why: String) -> Error {
+    let why = match position {
+        Some(at) => format!("{why} (at byte {at})"),
+        None => why,
+    };
+    Error::Entry { entry: shown(path), why }
+}
+
+/// A node that has been moved away.
+fn nothing() -> Node {
+    Node { mode: 0, uid: 0, gid: 0, mtime: Timestamp::default(), links: 0, xattrs: None, body: Body::Special }
+}
+
+fn hash(hasher: &RandomState, parent: u32, name: &[u8]) -> u64 {
+    hasher.hash_one((parent, name))
+}
+
+fn name_of<'n>(link: &Link, names: &'n [u8]) -> &'n [u8] {
+    let start = (link.name >> 8) as usize;
+    &names[start..start + (link.name & 0xff) as usize]
+}
+
+fn is(link: &Link, names: &[u8], parent: u32, name: &[u8]) -> bool {
+    link.parent == parent && name_of(link, names) == name
+}
