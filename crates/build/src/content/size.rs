@@ -64,9 +64,16 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
         let attempt = match search.attempt(bytes) {
             Ok(attempt) => attempt,
             // Not even the file system's own structures may fit; a size that is larger says what else is wrong.
-            Err(error @ Error::Options(_)) if high.is_none() => {
+            Err(error @ Error::Options(_)) => {
+                low = low.max(bytes);
+                bytes = match &high {
+                    None => bytes * 2,
+                    Some(high) => middle(low, high, high.block_size),
+                };
                 too_small = Some(error);
-                (low, bytes) = (bytes, bytes * 2);
+                if high.as_ref().is_some_and(|high| bytes >= high.bytes) {
+                    break;
+                }
                 continue;
             }
             Err(error) => return Err(error),
