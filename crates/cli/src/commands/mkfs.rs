@@ -7,7 +7,7 @@
 //! # Locking
 //! None.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -26,10 +26,11 @@ use extant_build::write::write_with_progress;
 use extant_image::{has_magic, identify, partition_table};
 use extant_ondisk::superblock::SuperBlock;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::fs::FallocateFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::args::{MkfsArgs, MkfsLetters, MkfsProgram};
-use crate::failure::{Failure, Result, USAGE, warn};
+use crate::failure::{Failure, Result, USAGE, plain, warn};
 use crate::image::{Access, ImageSpec, Part, open_device, open_whole};
 use crate::source_date::SourceDate;
 use crate::text::Output;
@@ -200,8 +201,6 @@ impl Job {
     }
 
     fn write_blocks<P: Plan>(&self, device: &dyn BlockDevice, plan: &P) -> extant_build::Result<()> {
-        let bytes = plan.blocks_count() * u64::from(plan.block_size());
-        device.write_zeroes(0, bytes.min(device.size_bytes()), BioFlags::empty())?;
         let blocks: u64 = plan.pieces().map(|piece| u64::from(piece.blocks)).sum();
         let bar = progress(self.letters.quiet, blocks * u64::from(plan.block_size()));
         let threads = self.letters.threads.unwrap_or_else(task::processors);
@@ -343,42 +342,60 @@ impl Target {
         if self.spec.part == Part::Any { open_whole(&self.spec, access) } else { open_device(&self.spec, access) }
     }
 
-    /// Opens it for writing, with room for so many bytes; makes it if there is none.
+    /// Opens it for writing, with room for so many bytes, all of them zeroes; makes it if there is none.
     fn open(&mut self, bytes: u64, guarded: bool) -> Result<Arc<dyn BlockDevice>> {
         let path = self.spec.path.clone();
-        let grows = self.spec.part == Part::Any && !self.spec.is_block_device();
-        if grows && !path.exists() {
-            let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(|e| Failure::io(&path, e))?;
-            self.made = Some(path.clone());
-            self.set_len(&file, bytes)?;
-        } else {
-            let device = self.device(&Access::tool(false))?;
-            if guarded && device.size_bytes() > 0 {
-                self.refuse_overwriting(&*device)?;
-            }
-            if !grows && device.size_bytes() < bytes {
-                let (name, has) = (&self.name, device.size_bytes());
-                return Err(Failure::op(format!("{name}: it has {has} bytes, not {bytes}; give a smaller size")));
-            }
-            if !grows || device.size_bytes() >= bytes {
-                return Ok(device);
-            }
-            drop(device);
-            let file = OpenOptions::new().write(true).open(&path).map_err(|e| Failure::io(&path, e))?;
-            self.set_len(&file, bytes)?;
+        if self.is_file() {
+            let file = if path.exists() {
+                let device = self.device(&Access::tool(false))?;
+                self.refuse_overwriting(&*device, guarded)?;
+                OpenOptions::new().write(true).open(&path).map_err(|e| Failure::io(&path, e))?
+            } else {
+                let file = OpenOptions::new().write(true).create_new(true).open(&path);
+                let file = file.map_err(|e| Failure::io(&path, e))?;
+                self.made = Some(path);
+                file
+            };
+            // What was there becomes a hole; its length stays.
+            let resized = file.set_len(0).and_then(|()| file.set_len(bytes.max(self.bytes)));
+            resized.map_err(|e| {
+                self.remove();
+                Failure::op(format!("{}: it cannot get {bytes} bytes: {}", self.name, plain(&e)))
+            })?;
+            return self.device(&Access::tool(false));
         }
-        self.device(&Access::tool(false))
+        let device = self.device(&Access::tool(false))?;
+        self.refuse_overwriting(&*device, guarded)?;
+        let has = device.size_bytes();
+        if has < bytes {
+            return Err(Failure::op(format!("{}: it has {has} bytes, not {bytes}; give a smaller size", self.name)));
+        }
+        if !self.punch(bytes) {
+            device.write_zeroes(0, bytes, BioFlags::empty()).map_err(|e| self.failed(e.into()))?;
+        }
+        Ok(device)
     }
 
-    fn set_len(&mut self, file: &File, bytes: u64) -> Result<()> {
-        file.set_len(bytes).map_err(|e| {
-            let text = format!("{}: it cannot get {bytes} bytes: {}", self.name, crate::failure::plain(&e));
-            self.remove();
-            Failure::op(text)
-        })
+    /// Whether the whole of an image file is meant.
+    fn is_file(&self) -> bool {
+        self.spec.part == Part::Any && !self.spec.is_block_device()
     }
 
-    fn refuse_overwriting(&self, device: &dyn BlockDevice) -> Result<()> {
+    /// Makes holes of a part of an image file, where its file system has holes.
+    fn punch(&self, bytes: u64) -> bool {
+        let punched = || -> Option<()> {
+            let (start, _) = extant_image::place(&self.spec).ok()?;
+            let file = OpenOptions::new().write(true).open(&self.spec.path).ok()?;
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&file, how, start, bytes).ok()
+        };
+        !self.spec.is_block_device() && punched().is_some()
+    }
+
+    fn refuse_overwriting(&self, device: &dyn BlockDevice, guarded: bool) -> Result<()> {
+        if !guarded || device.size_bytes() == 0 {
+            return Ok(());
+        }
         let what = if has_magic(device) {
             "an ext2/3/4 file system".to_owned()
         } else if let Some(format) = identify(device) {
