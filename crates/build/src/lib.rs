@@ -14,9 +14,13 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod content;
 mod error;
+pub mod options;
 pub mod plan;
+pub mod skeleton;
 pub mod source;
+pub mod sparse;
 pub mod tree;
 pub mod write;
 

@@ -1,23 +1,320 @@
 //! Writes a plan: each block once, in ascending order, made and checksummed by all threads.
 //!
+//! Main function: [`write()`]. The pieces of the plan are cut into chunks of adjacent blocks. Threads take chunks in
+//! ascending order and make their bytes side by side. A finished chunk is submitted when all before it are, so the
+//! device sees ascending requests, and a thread makes the next chunk while the device writes the last ones.
+//!
+//! Memory: at most [`MEMORY_MAX`] bytes of chunks, whatever the number of threads.
+//!
 //! # Locking
-//! None.
+//! `build pieces`: the iterator over the plan's pieces. `build write`: chunks that are made, ready or being written,
+//! and the first error; a completion takes it. Neither is held while a device or a source is called.
 
-use extant_block::BlockDevice;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::Result;
-use crate::plan::Plan;
+use extant_base::sync::{Condvar, LockClass, Mutex};
+use extant_base::task;
+use extant_block::{AlignedBuf, Bio, BioData, BioFlags, BioVec, BlockDevice, Completion};
 
-/// Writes all pieces, and flushes the device. What no piece has must be zeroes already: of a new file, a hole.
+use crate::plan::{Piece, Plan};
+use crate::{Error, Result};
+
+/// Bytes of all chunks together.
+const MEMORY_MAX: usize = 32 << 20;
+/// Larger requests gain nothing.
+const CHUNK_MAX: usize = 4 << 20;
+/// Smaller requests cost a disk more than they spare memory.
+const CHUNK_MIN: usize = 256 << 10;
+
+static PIECES: LockClass = LockClass::new("build pieces", 768);
+static FLOW: LockClass = LockClass::new("build write", 769);
+
+/// Writes all pieces, and flushes the device. Blocks that no piece has must be zeroes already: holes of a new file.
 ///
 /// # Errors
-/// The device refuses, or a piece cannot be made; the first that goes wrong in the order of blocks.
-pub fn write<P: Plan>(device: &dyn BlockDevice, plan: &P, _threads: usize) -> Result<()> {
-    let block = u64::from(plan.block_size());
-    for piece in plan.pieces() {
-        let mut buf = vec![0; piece.blocks as usize * block as usize];
-        plan.fill(piece.key, 0, &mut buf)?;
-        device.write_at(piece.start.0 * block, &[&buf], extant_block::BioFlags::empty())?;
-    }
+/// The device refuses, or a piece cannot be made. Of several errors, the one with the lowest block is returned;
+/// nothing behind it is begun.
+pub fn write<P: Plan>(device: &dyn BlockDevice, plan: &P, threads: usize) -> Result<()> {
+    write_with_progress(device, plan, threads, &|_| ())
+}
+
+/// As [`write()`]; `progress` is called with the bytes that have gone to the device since its last call.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_with_progress<P: Plan>(
+    device: &dyn BlockDevice,
+    plan: &P,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<()> {
+    let threads = threads.clamp(1, MEMORY_MAX / CHUNK_MIN / 2);
+    let buffers = 2 * threads + 2;
+    let chunk = (1 << (MEMORY_MAX / buffers).ilog2()).clamp(CHUNK_MIN, CHUNK_MAX);
+    let cutter = Cutter::new(plan.pieces(), (chunk / plan.block_size() as usize).max(1) as u32);
+    let writer = Writer {
+        device,
+        plan,
+        cutter: Mutex::new(&PIECES, cutter),
+        flow: Arc::new(Flow::new(buffers)),
+        chunk_bytes: chunk.max(plan.block_size() as usize),
+        progress,
+    };
+    task::together("extant-build", threads, || writer.work());
+    writer.flow.finish()?;
     Ok(device.flush()?)
 }
+
+/// Adjacent blocks that are written at once.
+struct Chunk<K> {
+    /// The how many-th it is.
+    number: u64,
+    start: u64,
+    blocks: u32,
+    /// The parts of pieces that it consists of: key, first block in the piece, blocks.
+    parts: Vec<(K, u32, u32)>,
+}
+
+/// Cuts pieces into chunks.
+struct Cutter<I, K> {
+    pieces: I,
+    /// What is left of the piece that was cut last, and how many of its blocks are gone.
+    rest: Option<(Piece<K>, u32)>,
+    most: u32,
+    number: u64,
+    /// One past the last block that was handed out.
+    end: u64,
+}
+
+impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
+    fn new(pieces: I, most: u32) -> Cutter<I, K> {
+        Cutter { pieces, rest: None, most, number: 0, end: 0 }
+    }
+
+    /// The next chunk, with the memory of `parts`.
+    fn next(&mut self, mut parts: Vec<(K, u32, u32)>) -> Option<Chunk<K>> {
+        parts.clear();
+        let mut start = 0;
+        let mut blocks = 0;
+        while blocks < self.most {
+            let Some((piece, gone)) = self.rest.take().or_else(|| self.pieces.next().map(|piece| (piece, 0))) else {
+                break;
+            };
+            let at = piece.start.0 + u64::from(gone);
+            if blocks > 0 && at != start + u64::from(blocks) {
+                self.rest = Some((piece, gone));
+                break;
+            }
+            debug_assert!(piece.blocks > 0 && at >= self.end, "pieces ascend and do not overlap: {at}, {}", self.end);
+            if blocks == 0 {
+                start = at;
+            }
+            let taken = (piece.blocks - gone).min(self.most - blocks);
+            parts.push((piece.key, gone, taken));
+            blocks += taken;
+            self.end = at + u64::from(taken);
+            if gone + taken < piece.blocks {
+                self.rest = Some((piece, gone + taken));
+            }
+        }
+        if blocks == 0 {
+            return None;
+        }
+        self.number += 1;
+        Some(Chunk { number: self.number - 1, start, blocks, parts })
+    }
+}
+
+/// Where each chunk is on its way.
+struct Flow {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// Memory that no chunk uses.
+    spare: Vec<AlignedBuf>,
+    /// How many more may be made.
+    unmade: usize,
+    /// Finished chunks, by number: offset and bytes. `None`: one that could not be made.
+    ready: BTreeMap<u64, Option<(u64, AlignedBuf)>>,
+    /// The number of the chunk that is submitted next.
+    next: u64,
+    /// Whether a thread is submitting; the others leave their chunks in `ready`.
+    submitting: bool,
+    /// Chunks whose bytes belong to the device.
+    in_flight: usize,
+    /// The number of the lowest chunk that failed, and why.
+    failed: Option<(u64, Error)>,
+}
+
+impl Flow {
+    fn new(buffers: usize) -> Flow {
+        let state = State {
+            spare: Vec::new(),
+            unmade: buffers,
+            ready: BTreeMap::new(),
+            next: 0,
+            submitting: false,
+            in_flight: 0,
+            failed: None,
+        };
+        Flow { state: Mutex::new(&FLOW, state), changed: Condvar::new() }
+    }
+
+    /// Memory for a chunk; `None` once something has failed.
+    fn buffer(&self, len: usize) -> Option<AlignedBuf> {
+        let mut state = self.state.lock();
+        loop {
+            if state.failed.is_some() {
+                return None;
+            }
+            if let Some(buffer) = state.spare.pop() {
+                return Some(buffer);
+            }
+            if state.unmade > 0 {
+                state.unmade -= 1;
+                return Some(AlignedBuf::zeroed(len));
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn give_back(&self, buffer: AlignedBuf) {
+        self.state.lock().spare.push(buffer);
+        self.changed.notify_all();
+    }
+
+    fn fail(&self, number: u64, error: Error) {
+        let mut state = self.state.lock();
+        if state.failed.as_ref().is_none_or(|(first, _)| number < *first) {
+            state.failed = Some((number, error));
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until nothing is under way.
+    fn finish(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        while state.in_flight > 0 {
+            self.changed.wait(&mut state);
+        }
+        state.failed.take().map_or(Ok(()), |(_, error)| Err(error))
+    }
+}
+
+struct Writer<'a, P: Plan, I> {
+    device: &'a dyn BlockDevice,
+    plan: &'a P,
+    cutter: Mutex<Cutter<I, P::Key>>,
+    flow: Arc<Flow>,
+    chunk_bytes: usize,
+    progress: &'a (dyn Fn(u64) + Sync),
+}
+
+impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
+    fn work(&self) {
+        let mut parts = Vec::new();
+        while let Some(buffer) = self.flow.buffer(self.chunk_bytes) {
+            let Some(chunk) = self.cutter.lock().next(std::mem::take(&mut parts)) else {
+                return self.flow.give_back(buffer);
+            };
+            self.make(&chunk, buffer);
+            self.submit();
+            parts = chunk.parts;
+        }
+    }
+
+    /// Makes a chunk's bytes and puts them among the ready ones.
+    fn make(&self, chunk: &Chunk<P::Key>, buffer: AlignedBuf) {
+        let size = self.plan.block_size() as usize;
+        let mut buffer = buffer.reused(chunk.blocks as usize * size);
+        buffer.fill(0);
+        let mut rest = &mut buffer[..];
+        let mut made = Ok(());
+        let _unwinding = Unwinding { flow: &self.flow, number: chunk.number };
+        for (key, first, blocks) in &chunk.parts {
+            let (part, behind) = rest.split_at_mut(*blocks as usize * size);
+            rest = behind;
+            made = self.plan.fill(*key, *first, part);
+            if made.is_err() {
+                break;
+            }
+        }
+        let ready = match made {
+            Ok(()) => Some((chunk.start * size as u64, buffer)),
+            Err(error) => {
+                self.flow.fail(chunk.number, error);
+                None
+            }
+        };
+        self.flow.state.lock().ready.insert(chunk.number, ready);
+    }
+
+    /// Submits what is ready, in order, unless another thread is at it.
+    fn submit(&self) {
+        let mut state = self.flow.state.lock();
+        if state.submitting {
+            return;
+        }
+        loop {
+            let number = state.next;
+            let Some(ready) = state.ready.remove(&number) else { break };
+            state.next += 1;
+            let wanted = state.failed.as_ref().is_none_or(|(first, _)| number < *first);
+            let Some((offset, buffer)) = ready.filter(|_| wanted) else { continue };
+            state.in_flight += 1;
+            state.submitting = true;
+            drop(state);
+            let len = buffer.len();
+            let data = Arc::new(buffer);
+            let flow = self.flow.clone();
+            let end_io = Box::new(move |done: Completion| written(&flow, number, done));
+            let vecs = vec![BioVec { buf: data, offset: 0, len }];
+            self.device.submit(Bio::write(offset, vecs, BioFlags::empty(), end_io));
+            (self.progress)(len as u64);
+            state = self.flow.state.lock();
+            state.submitting = false;
+        }
+    }
+}
+
+/// Stops the other threads, which would wait for a chunk whose maker panicked.
+struct Unwinding<'f> {
+    flow: &'f Flow,
+    number: u64,
+}
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.flow.fail(self.number, Error::Thread("a thread has panicked".into()));
+        }
+    }
+}
+
+/// The end of a chunk: its memory is free again.
+fn written(flow: &Flow, number: u64, done: Completion) {
+    if let Err(error) = done.result {
+        flow.fail(number, error.into());
+    }
+    let mut state = flow.state.lock();
+    state.in_flight -= 1;
+    let buffer = match done.data {
+        BioData::Write(mut vecs) => vecs.pop().and_then(|vec| Arc::into_inner(vec.buf)),
+        _ => None,
+    };
+    match buffer {
+        Some(buffer) => state.spare.push(buffer),
+        // A wrapper of the device has kept the bytes.
+        None => state.unmade += 1,
+    }
+    drop(state);
+    flow.changed.notify_all();
+}
+
+#[cfg(test)]
+#[path = "write_tests.rs"]
+mod tests;

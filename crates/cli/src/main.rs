@@ -130,6 +130,9 @@ fn run(command: Command) -> Result<()> {
         Command::Du(args) => Images::for_looking(&args.how).with(|images| commands::du::run(&args.verb, images)),
         Command::Df(args) => Images::for_looking(&args.how).with(|images| commands::df::run(&args.verb, images)),
         Command::Cp(args) => commands::cp::run(&args.verb, &args.how),
+        Command::Export(args) => {
+            commands::export::images(&args.verb, &args.how).with(|images| commands::export::run(&args.verb, images))
+        }
         Command::Rm(args) => Images::for_writing(&args.how).with(|images| commands::rm::run(&args.verb, images)),
         Command::Mkdir(args) => Images::for_writing(&args.how).with(|images| commands::mkdir::run(&args.verb, images)),
         Command::Ln(args) => Images::for_writing(&args.how).with(|images| commands::ln::run(&args.verb, images)),

@@ -11,6 +11,16 @@ use extant_fs::{Cred, Error, Filesystem, InodeRef, NewNode, SetAttr};
 use nix::unistd::{Group, User};
 use rustix::process::{getegid, geteuid};
 
+use crate::failure::warn;
+
+/// Says that fakeroot(1) has no effect, if that is so: it puts a library in front of the C library, and a static binary
+/// has its own. What is copied from the host then has the owners, modes and kinds that it really has.
+pub fn warn_of_fakeroot() {
+    if cfg!(target_feature = "crt-static") && std::env::var_os("FAKEROOTKEY").is_some() {
+        warn("fakeroot has no effect on this statically linked extant: owners, modes and devices are the host's own");
+    }
+}
+
 /// An owner, a group, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Given {

@@ -91,6 +91,51 @@ fn the_same_commands_at_one_source_date_leave_the_same_image() {
     }
 }
 
+/// Every verb that changes an image, one after the other.
+#[test]
+fn verbs_leave_the_same_image_on_one_processor_and_on_all() {
+    let dir = Dir::new();
+    let top = tree(&dir);
+    let base = dir.text("base.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext4", &base, "64M"]);
+    let lines = dir.text("lines");
+    std::fs::write(&lines, format!("mkdir /s\nput -r {top}/d1 /s/d1\nln /s/d1/f2 /s/f\nrm -r /copy/d4\n"))
+        .expect("lines");
+    let extant = extant_path().to_str().expect("UTF-8");
+    let [one, all] = [&["taskset", "-c", "0", extant][..], &["env", extant]].map(|prefix| {
+        let image = dir.text(&format!("{}.img", prefix[0]));
+        std::fs::copy(&base, &image).expect("copied");
+        let at = |path: &str| format!("{image}:{path}");
+        for verb in [
+            &["cp", "-r", &top, &at("/copy")][..],
+            &["cp", &lines, &at("/lines")],
+            &["mkdir", "-p", &at("/a/b")],
+            &["ln", &at("/lines"), &at("/a/hard")],
+            &["ln", "-s", "b", &at("/a/soft")],
+            &["mv", &at("/a/hard"), &at("/a/b/hard")],
+            &["chmod", "-R", "u+x", &at("/copy/d2")],
+            &["chown", "-R", "5:6", &at("/copy/d3")],
+            &["mknod", &at("/a/null"), "c", "1", "3"],
+            &["touch", &at("/a/new"), &at("/copy/d1/f1")],
+            &["xattr", "set", "user.a", "b", &at("/a/new")],
+            &["rm", "-r", &at("/copy/d5")],
+            &["script", "--atomic", &image, &lines],
+        ] {
+            let verb = [verb, &["--seed", "7"]].concat();
+            let ran = Command::new(prefix[0])
+                .args(&prefix[1..])
+                .args(&verb)
+                .env("SOURCE_DATE_EPOCH", DATE.to_string())
+                .output()
+                .expect("extant");
+            assert!(ran.status.success(), "{verb:?}: {}", String::from_utf8_lossy(&ran.stderr));
+        }
+        fsck_clean(&image);
+        std::fs::read(&image).expect("image")
+    });
+    assert_eq!(one.iter().zip(&all).filter(|(a, b)| a != b).count(), 0);
+}
+
 #[test]
 fn a_source_date_that_is_none_is_refused() {
     let dir = Dir::new();

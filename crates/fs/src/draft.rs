@@ -48,6 +48,8 @@ pub struct Draft {
     /// What has changed, at the place where it belongs; as large as `base`.
     side: Arc<dyn BlockDevice>,
     limits: Limits,
+    /// What the transaction is stamped with.
+    clock: Clock,
     /// The pieces that lie in `side`.
     changed: Mutex<BTreeSet<u64>>,
     /// The log of the image holds the changes, until a mount replays it.
@@ -56,12 +58,14 @@ pub struct Draft {
 
 impl Draft {
     /// `side` is as large as `base`; what it contains does not matter. `base` is clean, and nobody else changes it.
-    pub fn new(base: Arc<dyn BlockDevice>, side: Arc<dyn BlockDevice>) -> Draft {
+    /// `clock` tells when it is committed.
+    pub fn new(base: Arc<dyn BlockDevice>, side: Arc<dyn BlockDevice>, clock: Clock) -> Draft {
         let limits = Limits { discard: false, volatile_cache: false, ..*base.limits() };
         Draft {
             base,
             side,
             limits,
+            clock,
             changed: Mutex::new(&DRAFT_CLASS, BTreeSet::new()),
             committed: AtomicBool::new(false),
         }
@@ -234,7 +238,7 @@ impl Draft {
                 put(copy)?;
             }
         }
-        let now = Clock::real().wall();
+        let now = self.clock.wall();
         let commit = CommitBlock { tid, sec: now.sec.max(0) as u64, nsec: now.nsec };
         commit.encode(&format, (format.csum == LogCsum::V1).then_some(v1), &mut block);
         put(&block)?;

@@ -197,7 +197,7 @@ fn apply_fast_commits(
     options: &MountOptions,
 ) -> Result<Arc<Draft>> {
     let view = OverlayDevice::new(dev.clone(), journal.clone(), replay.clone());
-    let draft = Arc::new(Draft::new(Arc::new(view), Arc::new(MemDevice::new(dev.size_bytes()))));
+    let draft = Arc::new(Draft::new(Arc::new(view), Arc::new(MemDevice::new(dev.size_bytes())), options.clock.clone()));
     fast_commit::replay(&draft, &replay.fast_commits, options)?;
     Ok(draft)
 }

@@ -5,6 +5,7 @@ mod tools;
 
 use std::sync::Arc;
 
+use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
 use extant_block::device::{CrashDevice, CrashMode, MemDevice};
@@ -48,7 +49,7 @@ fn change(fs: &Filesystem) {
 #[test]
 fn a_draft_is_committed_once() {
     let base = Arc::new(image(&["-t", "ext4"]));
-    let draft = Arc::new(Draft::new(base.clone(), Arc::new(MemDevice::new(base.size_bytes()))));
+    let draft = Arc::new(Draft::new(base.clone(), Arc::new(MemDevice::new(base.size_bytes())), Clock::real()));
     let fs = Filesystem::mount(draft.clone(), options()).expect("mounted");
     change(&fs);
     fs.unmount().expect("unmounted");
@@ -92,7 +93,7 @@ fn e2fsck(dev: &MemDevice, args: &str) -> bool {
 
 fn committed(base: Arc<dyn BlockDevice>) -> Result<(), Error> {
     let side = Arc::new(MemDevice::new(base.size_bytes()));
-    let draft = Arc::new(Draft::new(base, side));
+    let draft = Arc::new(Draft::new(base, side, Clock::real()));
     let fs = Filesystem::mount(draft.clone(), options()).expect("mounted");
     change(&fs);
     fs.unmount().expect("unmounted");
@@ -148,7 +149,7 @@ fn a_power_cut_leaves_all_or_nothing() {
 fn what_does_not_fit_changes_nothing() {
     let base = Arc::new(image(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-N", "4096", "-I", "1024"]));
     let side = Arc::new(MemDevice::new(base.size_bytes()));
-    let draft = Arc::new(Draft::new(base.clone(), side));
+    let draft = Arc::new(Draft::new(base.clone(), side, Clock::real()));
     let fs = Filesystem::mount(draft.clone(), options()).expect("mounted");
     let old = fs.lookup(&fs.root().expect("root"), b"old").expect("old");
     for round in 0..3u8 {

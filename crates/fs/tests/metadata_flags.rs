@@ -5,6 +5,7 @@ mod tools;
 
 use std::sync::Arc;
 
+use extant_base::clock::Clock;
 use extant_block::BlockDevice;
 use extant_block::device::{MemDevice, MetaOnlyDevice};
 use extant_fs::{
@@ -140,7 +141,7 @@ fn no_policy_of_metadata_writes_or_reads_it_as_data() {
 fn what_a_draft_makes_in_free_blocks_is_kept() {
     let below = Arc::new(tools::made(&["-t", "ext4"], "16M"));
     let dev = Arc::new(MetaOnlyDevice::new(below.clone()));
-    let draft = Arc::new(Draft::new(dev.clone(), Arc::new(MemDevice::new(dev.size_bytes()))));
+    let draft = Arc::new(Draft::new(dev.clone(), Arc::new(MemDevice::new(dev.size_bytes())), Clock::real()));
     let fs = Filesystem::mount(draft.clone(), options()).expect("mounted");
     fs.make_dirs(b"/a/b/c", 0o755, Cred::default()).expect("directories");
     fs.unmount().expect("unmounted");

@@ -5,6 +5,7 @@ mod tools;
 
 use std::sync::Arc;
 
+use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_base::task;
 use extant_block::BlockDevice;
@@ -199,7 +200,7 @@ fn draft_shares_what_the_image_has() {
     let before = changed(&dev, |fs, root| {
         (0..10).for_each(|i| set(fs, &fs.lookup(root, &name(i)).expect("there"), b"user.same", &[7; 500]));
     });
-    let draft = Arc::new(Draft::new(dev.clone(), Arc::new(MemDevice::new(dev.size_bytes()))));
+    let draft = Arc::new(Draft::new(dev.clone(), Arc::new(MemDevice::new(dev.size_bytes())), Clock::real()));
     let fs = Filesystem::mount(draft.clone(), options()).expect("mounted");
     let root = fs.root().expect("root");
     let of = |i| fs.lookup(&root, &name(i)).expect("there");

@@ -76,6 +76,54 @@ pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'stat
     }
 }
 
+/// Runs `f` in `threads` threads called `name`, of which the caller's is one, and waits for all of them. Unlike what
+/// [`spawn`] runs, `f` may borrow. Where the system gives fewer threads, those that there are run it.
+///
+/// # Panics
+/// If `f` panics in one of them, after all have ended.
+pub fn together(name: &str, threads: usize, f: impl Fn() + Sync) {
+    let caught = |f: &(dyn Fn() + Sync)| std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+    let f: &(dyn Fn() + Sync) = &f;
+    let mut results = std::thread::scope(|scope| {
+        let mut handles = Vec::new();
+        for _ in 1..threads {
+            let builder = std::thread::Builder::new().name(name.to_owned());
+            let Some(task) = sim::active().then(|| sim::child(name)).flatten() else {
+                let first = AT_START.get().copied();
+                let started = builder.spawn_scoped(scope, move || {
+                    if let Some(first) = first {
+                        first();
+                    }
+                    caught(f)
+                });
+                let Ok(handle) = started else { break };
+                handles.push((handle, None));
+                continue;
+            };
+            let joined = task.handle();
+            let Ok(handle) = builder.spawn_scoped(scope, move || task.run(f)) else {
+                sim::Task::give_up(&joined);
+                break;
+            };
+            sim::point("spawn");
+            handles.push((handle, Some(joined)));
+        }
+        let mut results = vec![caught(f)];
+        for (handle, joined) in handles {
+            if let Some(joined) = joined {
+                sim::join(joined);
+            }
+            results.push(handle.join().and_then(|result| result));
+        }
+        results
+    });
+    if let Some(at) = results.iter().position(Result::is_err)
+        && let Err(panic) = results.swap_remove(at)
+    {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 static AT_START: OnceLock<fn()> = OnceLock::new();
 
 /// What each thread that is started from now on does first (not one of a simulation): a process gives up privileges

@@ -49,3 +49,24 @@ fn a_contended_lock_counts_as_sleep() {
     thread.expect("thread").join().expect("joined");
     assert_eq!(told.load(Ordering::SeqCst), 1);
 }
+
+#[test]
+fn together_runs_in_each_thread_and_waits_for_all() {
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    together("together", 4, || {
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(count.into_inner(), 4);
+}
+
+#[test]
+fn together_passes_on_a_panic_after_all_have_ended() {
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        together("together", 3, || {
+            assert!(count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) != 1, "the second one panics");
+        });
+    }));
+    assert!(result.is_err());
+    assert_eq!(count.into_inner(), 3);
+}

@@ -68,6 +68,7 @@ pub enum Command {
     Du(OnImage<DuArgs>),
     Df(OnImage<DfArgs>),
     Cp(OnImage<CpArgs>),
+    Export(OnImage<ExportArgs>),
     Rm(OnImage<RmArgs>),
     Mkdir(OnImage<MkdirArgs>),
     Ln(OnImage<LnArgs>),
@@ -393,7 +394,7 @@ Images are not trusted: what is copied out of one gets no set-user-ID and set-gr
 attributes of security and trusted, unless --privileges asks for them. That takes root.
 
 Under fakeroot(1) a copy stores the owners, modes and devices that fakeroot shows, as if by root. A statically linked extant cannot see \
-them.
+them, and says so.
 
 SOURCE_DATE_EPOCH, in seconds since 1970, makes a copy reproducible: no later time is stored, access times are those of modification, and \
 the same copy into copies of one image leaves the same bytes.")]
@@ -424,6 +425,30 @@ pub struct CpArgs {
     /// Out of an image, copy set-ID bits, devices, and attributes of security and trusted
     #[arg(long)]
     pub privileges: bool,
+}
+
+/// Write a tree as a tar archive
+///
+/// All of the image, or what PATH leads to, as `./`. The archive goes to the standard output. It is in the PAX format:
+/// hard links, devices, times with nanoseconds, extended attributes, ACLs and holes are kept; sockets are left out. Names
+/// are sorted, so the same tree gives the same bytes. tar(1) restores all of it as root with --xattrs
+/// --xattrs-include='*' --acls.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant export disk.img > disk.tar
+  extant export -o usr.tar disk.img@2 /usr
+  extant export disk.img | docker import -
+
+If a file cannot be read, the export ends with status 8 and names it. The file of -o is then not made, and a stream ends in \
+the middle of an entry, which tar reports. With --rescue, what cannot be read is left out, or zeros.")]
+pub struct ExportArgs {
+    /// Image file or block device; IMAGE@N for a partition; or IMAGE:PATH
+    pub image: OsString,
+    /// Path in the image [default: /]
+    pub path: Option<OsString>,
+    /// Write the archive to FILE, which is made or replaced once the archive is complete
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// Print the completions of a shell

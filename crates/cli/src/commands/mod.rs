@@ -10,6 +10,7 @@
 //! | `ls`, `cat`, `stat`, `tree` | look into an image, without mounting |
 //! | `find`, `du`, `df` | search and count in one |
 //! | `cp` | copy in and out |
+//! | `export` | a tree as a tar archive |
 //! | `rm`, `mkdir`, `ln`, `mv`, `chmod`, `chown`, `mknod`, `touch`, `xattr` | change one; [`verb`] is what they share |
 //! | `script` | many of these at once |
 //! | `lab` | workloads, contestants, figures |
@@ -25,6 +26,7 @@ pub mod completions;
 pub mod cp;
 pub mod df;
 pub mod du;
+pub mod export;
 pub mod find;
 pub mod freeze;
 pub mod fsck;

@@ -72,7 +72,7 @@ fn at_once(
     let options = MountOptions { write_through_bytes: Some(WRITE_THROUGH_BYTES), ..how.mount_options(false)? };
     // Replays what a crash has left, and refuses what cannot be written.
     close(&*image::mount(base.clone(), options.clone())?)?;
-    let draft = Arc::new(Draft::new(base.clone(), side(base.size_bytes())?));
+    let draft = Arc::new(Draft::new(base.clone(), side(base.size_bytes())?, options.clock.clone()));
     let fs = image::mount(draft.clone(), options.clone())?;
     let refused = |e: extant_fs::Error| Failure::op(format!("{}: {e}", spec.shown()));
     if fs.has_borrowed_journal() || fs.superblock().journal_inode().is_none() {

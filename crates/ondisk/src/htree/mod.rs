@@ -21,7 +21,7 @@ mod node;
 mod tests;
 
 pub use hash::{HashVersion, Hasher, NameHash};
-pub use node::{DxFormat, DxNode, DxRootInfo, IndexContext, RawDxEntry, RawDxRootInfo, shape_of};
+pub use node::{DxFormat, DxNode, DxRootInfo, IndexContext, PackedRoot, RawDxEntry, RawDxRootInfo, shape_of};
 
 /// The bits of an entry's block number that count (Linux: `dx_get_block`, fs/ext4/namei.c).
 pub const DX_BLOCK_MASK: u32 = 0x0FFF_FFFF;

@@ -51,6 +51,19 @@ const LEVELS_MAX: u8 = 2;
 const _: () = assert!(size_of::<RawDxEntry>() == ENTRY_LEN);
 const _: () = assert!(INFO_AT + size_of::<RawDxRootInfo>() == DxShape::Root.base());
 
+/// What a root has that other index blocks do not.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedRoot {
+    /// Writes `.` and `..`.
+    pub dots: DirBlockFormat,
+    /// The inode of the directory and of its parent.
+    pub dot: [u32; 2],
+    /// The hash family on disk.
+    pub hash_version: u8,
+    /// Levels of index nodes below.
+    pub levels: u8,
+}
+
 /// The decoded header of a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DxRootInfo {
@@ -307,6 +320,36 @@ impl DxFormat {
         write_rec_len(block, 0, size);
         self.write_head(block, DxShape::Node, 1);
         write_entry(block, DxShape::Node, 0, None, child);
+    }
+
+    /// Makes `block` an index block with `children`: the lowest key below each (the first one's is not stored), and its
+    /// directory block. `dots` and `levels` (of nodes below it) are those of a root.
+    ///
+    /// # Errors
+    /// [`DirDamage`] when there are no children, or more than the block has room for.
+    pub fn pack(
+        self,
+        block: &mut [u8],
+        root: Option<PackedRoot>,
+        children: impl ExactSizeIterator<Item = (u32, u32)>,
+    ) -> Result<(), DirDamage> {
+        let shape = if root.is_some() { DxShape::Root } else { DxShape::Node };
+        let count = children.len();
+        if count == 0 || count > self.limit(shape, block.len()) {
+            return Err(DirDamage::new(shape.base(), DirRule::IndexFull));
+        }
+        match root {
+            Some(PackedRoot { dots, dot, hash_version, levels }) => {
+                self.init_root(block, dots, dot, hash_version, 0);
+                block[INFO_AT + 6] = levels;
+            }
+            None => self.init_node(block, 0),
+        }
+        for (index, (key, child)) in children.enumerate() {
+            write_entry(block, shape, index, (index > 0).then_some(key), child);
+        }
+        self.write_head(block, shape, count);
+        Ok(())
     }
 
     /// Inserts a child after child `at` (Linux: `dx_insert_block`).

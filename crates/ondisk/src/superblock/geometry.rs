@@ -450,7 +450,7 @@ fn indirect_blocks(data: u64, pointers: u64) -> u64 {
     single + double + triple
 }
 
-fn is_power_of(mut number: u32, base: u32) -> bool {
+pub(super) fn is_power_of(mut number: u32, base: u32) -> bool {
     while number > 1 {
         if !number.is_multiple_of(base) {
             return false;

@@ -13,6 +13,7 @@ mod borrowed;
 mod damage;
 mod find;
 mod geometry;
+mod layout;
 mod raw;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -21,6 +22,7 @@ pub use borrowed::JournalPlace;
 pub use damage::{SpecialInode, SuperContext, SuperDamage};
 pub use find::{Start, backup_at, find, find_backup, find_start};
 pub use geometry::{BackupRule, BaseMetadata, DescChecksum, Geometry, InodeLocation, backup_candidates};
+pub use layout::{Layout, LayoutError, Wanted};
 pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use crate::csum::ChecksumSeed;

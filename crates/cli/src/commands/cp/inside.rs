@@ -14,7 +14,7 @@ use super::side::{Content, Id, Node, Sink, Source, Step, Trouble, Xattrs};
 use crate::content::{self, Ended};
 use crate::failure::{Failure, HURT, Result};
 use crate::image;
-use crate::owner::{Given, Owner};
+use crate::owner::{Given, Owner, warn_of_fakeroot};
 use crate::source_date::SourceDate;
 use crate::text::shown;
 
@@ -125,6 +125,7 @@ pub struct ImageSink {
 
 impl ImageSink {
     pub fn new(fs: Arc<Filesystem>, owner: Owner, keeps_owners: bool) -> Result<ImageSink> {
+        warn_of_fakeroot();
         Ok(ImageSink { fs, owner, keeps_owners, date: SourceDate::from_environment()? })
     }
 

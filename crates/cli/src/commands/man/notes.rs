@@ -111,6 +111,7 @@ pub fn see_also(name: &str, command: &Command) -> Vec<String> {
         "extant-fsck" => &["e2fsck(8)", "fsck(8)"],
         "extant-xattr" => &["getfattr(1)", "setfattr(1)"],
         "extant-script" => &["debugfs(8)"],
+        "extant-export" => &["tar(1)"],
         "extant-tree" | "extant-completions" | "extant-man" => &[],
         name => return with_namesake(name, pages),
     };

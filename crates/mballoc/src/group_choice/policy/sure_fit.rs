@@ -54,6 +54,10 @@ const GUESSES: u32 = 1;
 /// After so many guesses in vain in a row only one request in [`GUESS_EVERY`] makes one.
 const MISSES_MAX: u32 = 8;
 const GUESS_EVERY: u32 = 64;
+/// A run of so many blocks takes longer than a seek or two.
+const LONG: u32 = 256;
+/// From the class of a run to that of one four times as long.
+const QUARTER: u8 = 16;
 /// [`Pass::step`]: the last group named was a guess.
 const GUESSED: u32 = 1;
 /// From this many groups per flex group on, the first one is left to directories.
@@ -143,9 +147,14 @@ impl SureFit {
         }
         let all = !pass.data || pass.criterion == Criterion::FreeFits;
         let sure = self.nearest_sure(pass, pass.at, class, all);
-        let perhaps = SureFit::nearest(pass, pass.at, |from, to| self.unknown.next(from, to, class));
+        // A long run would be cut into many of what is surely there. Reading bitmaps costs less than the seeks, even if
+        // the best of what they show is but a part of it.
+        let better = self.sure.largest(pass.limit).max(self.firsts.largest(pass.limit.div_ceil(self.flex))) + QUARTER;
+        let cut = pass.len >= LONG && better <= class;
+        let least = if cut { better } else { class };
+        let perhaps = SureFit::nearest(pass, pass.at, |from, to| self.unknown.next(from, to, least));
         let nearer = perhaps.filter(|&far| pass.guesses < GUESSES && sure.is_none_or(|sure| far < sure));
-        let guess = nearer.filter(|_| self.may_guess());
+        let guess = nearer.filter(|_| cut || self.may_guess());
         if guess.is_some() {
             pass.guesses += 1;
             pass.step = GUESSED;

@@ -2,13 +2,17 @@
 //! of pointer blocks.
 //!
 //! Main types: [`Geometry`] (what a block size implies), [`IndirectPath`] (where the pointer of a logical block lies),
-//! [`IndirectDamage`] (what can be wrong with a block of pointers).
+//! [`IndirectDamage`] (what can be wrong with a block of pointers), [`Stream`] (lays out whole files).
 //! A pointer is a little-endian u32; 0 is a hole. Linux: `ext4_block_to_path` and `Indirect`, fs/ext4/indirect.c.
 //!
 //! What it does not do: I/O, checksums (pointer blocks have none).
 //!
 //! # Locking
 //! None.
+
+mod stream;
+
+pub use stream::{Part, Stream};
 
 use crate::damage::{Damage, refuse};
 use crate::{BlockNr, LogicalBlock, Result, Structure};

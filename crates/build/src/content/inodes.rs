@@ -1,0 +1,100 @@
+//! The bytes of a tree's inodes.
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::extent::pack_tree;
+use extant_ondisk::inode::{DeviceNr, FAST_SYMLINK_LIMIT, FileType, InodeDesc, InodeFlags, LINK_MAX, update_checksum};
+use extant_ondisk::xattr::inode_area;
+use extant_ondisk::{BlockNr, InodeNr};
+
+use super::Placement;
+use super::attributes::split;
+use crate::Result;
+use crate::skeleton::Inodes;
+use crate::tree::{Body, Id};
+
+impl Placement<'_> {
+    /// Decoded, as it will be.
+    fn inode(&self, id: Id, ino: InodeNr) -> Result<InodeDesc> {
+        let (geo, node, record) = (self.geometry(), self.tree.node(id), &self.placed.records[id.0 as usize]);
+        let mut desc = InodeDesc::new(node.mode, geo);
+        (desc.uid, desc.gid) = (node.uid, node.gid);
+        (desc.atime, desc.ctime, desc.mtime) = (node.mtime, node.mtime, node.mtime);
+        desc.crtime = desc.crtime.map(|_| node.mtime);
+        desc.links = match &node.body {
+            // A directory with more links than can be counted says 1.
+            Body::Directory { .. } if node.links > LINK_MAX.into() => 1,
+            _ => node.links as u16,
+        };
+        let mut blocks = 0;
+        if let Some(block) = self.placed.attribute_block(id) {
+            desc.file_acl = self.line.block(block.at);
+            blocks += 1;
+        }
+        match &node.body {
+            Body::Device { major, minor } => {
+                desc.i_block = DeviceNr { major: *major, minor: *minor }.encode();
+            }
+            Body::Special => {}
+            Body::Symlink(target) if (target.len() as u64) < FAST_SYMLINK_LIMIT => {
+                desc.i_block[..target.len()].copy_from_slice(target);
+                desc.size = target.len() as u64;
+            }
+            Body::Symlink(_) | Body::File { .. } | Body::Directory { .. } => {
+                let map = self.map(id)?;
+                blocks += map.blocks();
+                desc.size = match &node.body {
+                    Body::File { size, .. } => *size,
+                    Body::Symlink(target) => target.len() as u64,
+                    _ => u64::from(record.blocks) << geo.block_bits,
+                };
+                desc.flags.set(InodeFlags::INDEX, record.indexed);
+                if let Some(stream) = map.stream() {
+                    desc.i_block = stream.root(|position| self.line.block(record.at + position).0 as u32);
+                } else {
+                    desc.flags |= InodeFlags::EXTENTS;
+                    let extents: Vec<_> = map.extents(&self.line, record.at).collect();
+                    let mut nodes = record.nodes..;
+                    let tree = pack_tree(&extents, geo.block_size, None, || {
+                        blocks += 1;
+                        nodes.next().map(|number| self.line.block(number))
+                    });
+                    desc.i_block = tree.map_err(|e| self.entry(id, e))?.root;
+                }
+            }
+        }
+        desc.blocks = blocks << (geo.block_bits - 9);
+        debug_assert!(ino.0 >= geo.first_ino || ino == InodeNr::ROOT);
+        Ok(desc)
+    }
+
+    /// The number of the first of an inode's checksummed structures, if there are any.
+    pub(super) fn inode_seed(&self, id: Id) -> Option<extant_ondisk::csum::ChecksumSeed> {
+        let geo = self.geometry();
+        geo.metadata_csum.then(|| geo.seed.for_inode(self.numbers.ino(id), 0))
+    }
+
+    /// What entries of directories say of it.
+    pub(super) fn file_type(&self, id: Id) -> FileType {
+        FileType::from_mode(self.tree.node(id).mode).unwrap_or(FileType::Regular)
+    }
+}
+
+impl Inodes for Placement<'_> {
+    fn fill(&self, ino: InodeNr, out: &mut [u8]) -> Result<()> {
+        let Some(id) = self.numbers.id(ino) else { return Ok(()) };
+        let geo = self.geometry();
+        let desc = self.inode(id, ino)?;
+        desc.encode_into(out, ino, geo).map_err(|e| self.entry(id, e))?;
+        if let Some(set) = self.tree.node(id).xattrs {
+            let split = split(geo, self.tree.xattrs(set)).map_err(|e| self.entry(id, e))?;
+            if let Some(area) = desc.xattr_area(geo).filter(|_| !split.body.is_empty()) {
+                inode_area::encode(&split.body, &mut out[area]).map_err(|e| self.entry(id, e))?;
+                update_checksum(out, ino, geo);
+            }
+        }
+        debug_assert!(desc.file_acl == BlockNr(0) || self.placed.attribute_block(id).is_some());
+        Ok(())
+    }
+}

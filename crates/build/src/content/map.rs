@@ -1,0 +1,144 @@
+//! Which blocks a file has, in the order in which they lie.
+//!
+//! Main types: [`FileMap`] (the data of a file and how it is mapped), [`Ranges`].
+//!
+//! # Locking
+//! None.
+
+use std::ops::{Deref, Range};
+
+use extant_ondisk::LogicalBlock;
+use extant_ondisk::extent::{self, Extent, ROOT_BYTES, WRITTEN_LEN_MAX, capacity};
+use extant_ondisk::indirect::{self, Part, Stream};
+
+use super::line::Line;
+use crate::tree::{Body, Node, Tree};
+
+/// Where a file has data, in logical blocks: sorted, not adjacent.
+pub(super) enum Ranges {
+    /// Most files have one or none, which needs no memory of its own.
+    One([Range<u32>; 1]),
+    Many(Vec<Range<u32>>),
+}
+
+impl Deref for Ranges {
+    type Target = [Range<u32>];
+
+    fn deref(&self) -> &[Range<u32>] {
+        match self {
+            Ranges::One(one) if one[0].is_empty() => &[],
+            Ranges::One(one) => one,
+            Ranges::Many(many) => many,
+        }
+    }
+}
+
+impl Ranges {
+    /// The first `blocks` blocks.
+    pub fn all(blocks: u32) -> Ranges {
+        Ranges::One([0..blocks; 1])
+    }
+
+    /// Of a file; `None` if it has more blocks than a file can have.
+    pub fn of(tree: &Tree, node: &Node, block_bits: u32) -> Option<Ranges> {
+        let Body::File { size, sparse, .. } = &node.body else { return Some(Ranges::all(0)) };
+        let block = |bytes: u64| bytes.div_ceil(1 << block_bits);
+        u32::try_from(block(*size)).ok().filter(|blocks| *blocks < extent::LOGICAL_END)?;
+        let Some(sparse) = sparse else { return Some(Ranges::all(block(*size) as u32)) };
+        let mut many: Vec<Range<u32>> = Vec::new();
+        for data in tree.data(*sparse) {
+            let range = (data.start >> block_bits) as u32..block(data.end) as u32;
+            match many.last_mut() {
+                Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+                _ if !range.is_empty() => many.push(range),
+                _ => {}
+            }
+        }
+        Some(Ranges::Many(many))
+    }
+}
+
+/// The data of a file, and how it is mapped.
+pub(super) struct FileMap {
+    ranges: Ranges,
+    /// `None`: by extents.
+    pointers: Option<indirect::Geometry>,
+}
+
+impl FileMap {
+    /// `None` for more than the format can map.
+    pub fn new(ranges: Ranges, pointers: Option<indirect::Geometry>) -> Option<FileMap> {
+        let fits = pointers.is_none_or(|geometry| Stream::new(geometry, &ranges).is_some());
+        fits.then_some(FileMap { ranges, pointers })
+    }
+
+    pub fn stream(&self) -> Option<Stream<'_>> {
+        Stream::new(self.pointers?, &self.ranges)
+    }
+
+    /// Blocks that lie one behind the other: data, and the pointers between it.
+    pub fn blocks(&self) -> u64 {
+        match self.stream() {
+            Some(stream) => stream.blocks(),
+            None => self.ranges.iter().map(|range| u64::from(range.end - range.start)).sum(),
+        }
+    }
+
+    /// What lies at a position of these.
+    pub fn at(&self, position: u64) -> Option<Part> {
+        if let Some(stream) = self.stream() {
+            return stream.at(position);
+        }
+        let mut left = position;
+        for range in self.ranges.iter() {
+            let len = u64::from(range.end - range.start);
+            if left < len {
+                let lblk = range.start + left as u32;
+                return Some(Part::Data { lblk: LogicalBlock(lblk), blocks: range.end - lblk });
+            }
+            left -= len;
+        }
+        None
+    }
+
+    /// Its extents, if its first block has number `at` on the line.
+    pub fn extents<'a>(&'a self, line: &'a Line, at: u64) -> impl Iterator<Item = Extent> + 'a {
+        let mut position = at;
+        self.ranges.iter().flat_map(move |range| {
+            let len = u64::from(range.end - range.start);
+            let runs = line.runs(position..position + len);
+            position += len;
+            let mut lblk = range.start;
+            runs.flat_map(move |(block, len)| {
+                let first = lblk;
+                lblk += len as u32;
+                (0..len.div_ceil(WRITTEN_LEN_MAX.into())).map(move |i| {
+                    let skip = i * u64::from(WRITTEN_LEN_MAX);
+                    Extent {
+                        lblk: LogicalBlock(first + skip as u32),
+                        len: (len - skip).min(WRITTEN_LEN_MAX.into()) as u32,
+                        pblk: extant_ondisk::BlockNr(block.0 + skip),
+                        unwritten: false,
+                    }
+                })
+            })
+        })
+    }
+
+    /// Blocks of its extent tree besides the root, if its first block has number `at` on the line.
+    pub fn nodes(&self, line: &Line, at: u64, block_size: u32) -> u64 {
+        // So few blocks are at most so many extents.
+        if self.pointers.is_some() || self.blocks() <= ROOT_EXTENTS {
+            return 0;
+        }
+        let (mut level, mut nodes) = (self.extents(line, at).count(), 0);
+        while level > capacity(ROOT_BYTES) {
+            level = level.div_ceil(capacity(block_size as usize));
+            nodes += level;
+        }
+        nodes as u64
+    }
+}
+
+/// Extents that an inode holds.
+const ROOT_EXTENTS: u64 = capacity(ROOT_BYTES) as u64;

@@ -1,0 +1,322 @@
+//! The plan of a tree on a skeleton.
+//!
+//! Main types: [`ContentPlan`], [`Key`] (what a piece holds). Main functions: [`add_lost_found`] (what each tree needs
+//! first).
+//!
+//! Memory: 32 bytes an inode, and what the layout of one directory takes. Pieces are made on the way.
+//!
+//! # Locking
+//! `build directory`: the layout of the directory whose blocks were made last. Nothing is called under it.
+
+mod attributes;
+mod fill;
+mod inodes;
+mod line;
+mod map;
+mod names;
+mod numbers;
+mod place;
+
+pub use place::Object;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use extant_base::sync::{LockClass, Mutex};
+use extant_ondisk::dirent::{DirBlockFormat, DirRule, Whole, WholeFormat};
+use extant_ondisk::features::{Compat, RoCompat};
+use extant_ondisk::htree::{HashVersion, Hasher};
+use extant_ondisk::indirect;
+use extant_ondisk::inode::{FAST_SYMLINK_LIMIT, InodeDesc, LINK_MAX};
+use extant_ondisk::superblock::{Geometry, SuperBlock};
+
+use crate::plan::{Piece, Plan};
+use crate::skeleton::{self, Finished, Skeleton, Usage};
+use crate::tree::{Body, Content, Id, Tree};
+use crate::{Error, Result};
+use line::Line;
+use map::{FileMap, Ranges};
+use numbers::Numbers;
+use place::Placed;
+
+static DIRECTORY: LockClass = LockClass::new("build directory", 772);
+
+/// The largest file without `large_file`.
+const SMALL_FILE_MAX: u64 = i32::MAX as u64;
+/// A device number has so many bits for the driver and for the device.
+const MAJOR_BITS: u32 = 12;
+const MINOR_BITS: u32 = 20;
+/// lost+found has so many bytes, in 2 to 12 blocks, for what e2fsck finds.
+const LOST_FOUND_BYTES: u32 = 16 << 10;
+
+/// Gives a tree a lost+found, unless it has one.
+///
+/// # Errors
+/// Something else has that name.
+pub fn add_lost_found(tree: &mut Tree) -> Result<()> {
+    numbers::add_lost_found(tree)
+}
+
+/// A tree on a skeleton: where each block goes, and what is in it.
+pub struct ContentPlan<'a> {
+    placement: Placement<'a>,
+    content: &'a dyn Content,
+    finished: Finished,
+    last: Mutex<Option<(Id, Arc<Whole>)>>,
+}
+
+/// Where everything goes.
+struct Placement<'a> {
+    superblock: SuperBlock,
+    tree: &'a Tree,
+    numbers: Numbers,
+    line: Line,
+    directories: WholeFormat,
+    placed: Placed,
+}
+
+/// What a piece holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// A part of the skeleton.
+    Skeleton(skeleton::Key),
+    /// A part of the tree.
+    Tree {
+        /// Which.
+        object: Object,
+        /// How many of its blocks lie before the piece.
+        from: u64,
+    },
+}
+
+impl<'a> ContentPlan<'a> {
+    /// Plans a tree that has a lost+found ([`add_lost_found`]).
+    ///
+    /// # Errors
+    /// An entry cannot be stored in such a file system, or there are too few blocks or inodes.
+    pub fn new(skeleton: Skeleton, tree: &'a Tree, content: &'a dyn Content) -> Result<ContentPlan<'a>> {
+        let placement = Placement::new(&skeleton, tree)?;
+        let finished = skeleton.finish(placement.usage())?;
+        Ok(ContentPlan { placement, content, finished, last: Mutex::new(&DIRECTORY, None) })
+    }
+
+    /// The superblock as it is written.
+    pub fn superblock(&self) -> &SuperBlock {
+        self.finished.superblock()
+    }
+
+    /// The layout of a directory whose blocks are made now.
+    fn layout_for_blocks(&self, id: Id) -> Result<Arc<Whole>> {
+        if self.placement.placed.records[id.0 as usize].blocks > 1
+            && let Some((_, whole)) = self.last.lock().as_ref().filter(|(last, _)| *last == id)
+        {
+            return Ok(whole.clone());
+        }
+        let whole = Arc::new(self.placement.lay_out(id)?);
+        if whole.blocks() > 1 {
+            *self.last.lock() = Some((id, whole.clone()));
+        }
+        Ok(whole)
+    }
+}
+
+impl<'a> Placement<'a> {
+    fn new(skeleton: &Skeleton, tree: &'a Tree) -> Result<Placement<'a>> {
+        let (geo, sb) = (skeleton.geometry(), skeleton.superblock());
+        if geo.cluster_bits > 0 {
+            return Err(Error::Options("bigalloc: files cannot be put into clusters yet; leave the feature out".into()));
+        }
+        let numbers = Numbers::new(skeleton, tree)?;
+        if numbers.last() > geo.inodes_count {
+            return Err(Error::Options(format!(
+                "the content needs {} inodes, and the file system has {}; ask for as many with -N",
+                numbers.last(),
+                geo.inodes_count
+            )));
+        }
+        let hash = HashVersion::from_disk(sb.default_hash_version(), sb.hash_unsigned());
+        let hasher = Hasher::new(hash.unwrap_or(HashVersion::HalfMd4), sb.hash_seed());
+        let blocks = DirBlockFormat {
+            has_filetype: geo.filetype,
+            has_csum: geo.metadata_csum,
+            inodes_count: geo.inodes_count,
+            encrypted: false,
+        };
+        let directories = WholeFormat {
+            blocks,
+            block_size: geo.block_size as usize,
+            hasher: geo.dir_index.then_some(hasher),
+            levels_most: if geo.large_dir { 2 } else { 1 },
+        };
+        let mut placement = Placement {
+            superblock: sb.clone(),
+            tree,
+            numbers,
+            line: Line::new(skeleton.free_runs()),
+            directories,
+            placed: Placed::default(),
+        };
+        placement.place()?;
+        Ok(placement)
+    }
+
+    fn geometry(&self) -> &Geometry {
+        self.superblock.geometry()
+    }
+
+    fn usage(&self) -> Usage {
+        let mut blocks: Vec<Range<u64>> = Vec::new();
+        for range in [0..self.placed.metadata_end, self.placed.data..self.placed.end] {
+            for (start, len) in self.line.runs(range) {
+                match blocks.last_mut() {
+                    Some(last) if last.end == start.0 => last.end += len,
+                    _ => blocks.push(start.0..start.0 + len),
+                }
+            }
+        }
+        let is_directory = |id: &Id| matches!(self.tree.node(*id).body, Body::Directory { .. });
+        let mut directories: Vec<_> = self.ids().filter(is_directory).map(|id| self.numbers.ino(id)).collect();
+        directories.sort_unstable();
+        Usage { blocks, last_ino: self.numbers.last(), directories }
+    }
+
+    /// Refuses what the file system cannot store.
+    fn check(&self, id: Id) -> Result<()> {
+        let (geo, node) = (self.geometry(), self.tree.node(id));
+        let ro_compat = self.superblock.ro_compat();
+        let refuse = |why: String| Err(self.entry(id, why));
+        let is_directory = matches!(node.body, Body::Directory { .. });
+        if node.links > LINK_MAX.into() && !(is_directory && ro_compat.contains(RoCompat::DIR_NLINK)) {
+            let kind = if is_directory { "subdirectories, without dir_nlink" } else { "names" };
+            return refuse(format!("has too many {kind}: at most {LINK_MAX} links can be counted"));
+        }
+        if node.xattrs.is_some() && !self.superblock.compat().contains(Compat::EXT_ATTR) {
+            return refuse("has extended attributes, which need the feature ext_attr".into());
+        }
+        match &node.body {
+            Body::Device { major, minor } if major >> MAJOR_BITS != 0 || minor >> MINOR_BITS != 0 => {
+                return refuse(format!("the device number {major}:{minor} is larger than an inode can hold"));
+            }
+            Body::Symlink(target) if target.len() >= geo.block_size as usize => {
+                let (len, most) = (target.len(), geo.block_size - 1);
+                return refuse(format!("a target of {len} bytes; with such blocks at most {most}; use larger ones (-b)"));
+            }
+            Body::File { size, .. } => {
+                if *size > SMALL_FILE_MAX && !ro_compat.contains(RoCompat::LARGE_FILE) {
+                    return refuse("is larger than 2 GiB, which needs the feature large_file".into());
+                }
+                let most = match self.pointers() {
+                    Some(pointers) => u64::from(pointers.logical_end()) << geo.block_bits,
+                    None => u64::from(extant_ondisk::extent::LOGICAL_END - 1) << geo.block_bits,
+                };
+                if *size > most {
+                    return refuse(format!("has {size} bytes; with such blocks at most {most}; use larger ones (-b)"));
+                }
+                if self.map(id)?.blocks() << (geo.block_bits - 9) > InodeDesc::max_blocks(geo) {
+                    return refuse("has more blocks than can be counted without the feature huge_file".into());
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// How files are mapped that have no extents.
+    fn pointers(&self) -> Option<indirect::Geometry> {
+        let geo = self.geometry();
+        (!geo.extents).then(|| indirect::Geometry::new(geo.block_size))
+    }
+
+    /// The blocks of an inode that has a map, or of a symbolic link.
+    fn map(&self, id: Id) -> Result<FileMap> {
+        let node = self.tree.node(id);
+        let ranges = match &node.body {
+            Body::Directory { .. } => Some(Ranges::all(self.placed.records[id.0 as usize].blocks)),
+            Body::Symlink(target) => Some(Ranges::all(u32::from(target.len() as u64 >= FAST_SYMLINK_LIMIT))),
+            _ => Ranges::of(self.tree, node, self.geometry().block_bits),
+        };
+        let map = ranges.and_then(|ranges| FileMap::new(ranges, self.pointers()));
+        map.ok_or_else(|| self.entry(id, "has more blocks than can be mapped; use larger ones (-b) or extents"))
+    }
+
+    /// Where the entries of a directory are in the tree's list.
+    fn entries(&self, id: Id) -> Range<u32> {
+        match &self.tree.node(id).body {
+            Body::Directory { entries, .. } => entries.clone(),
+            _ => 0..0,
+        }
+    }
+
+    /// The layout of a directory.
+    fn lay_out(&self, id: Id) -> Result<Whole> {
+        let block_size = self.geometry().block_size;
+        let blocks_min = if self.numbers.is_lost_found(id) { (LOST_FOUND_BYTES / block_size).clamp(2, 12) } else { 0 };
+        let entries = self.entries(id);
+        let name = |number| self.tree.entry(entries.start + number).0;
+        self.directories.lay_out(entries.len() as u32, name, blocks_min).map_err(|damage| match damage.what {
+            DirRule::IndexFull => self.entry(
+                id,
+                format!(
+                    "{} names are more than an index has room for; use larger blocks (-b) or the feature large_dir",
+                    entries.len()
+                ),
+            ),
+            DirRule::Unwritable => self.entry(id, "has a name that cannot be stored"),
+            _ => self.entry(id, damage),
+        })
+    }
+
+    /// An error of an entry, named by its path.
+    fn entry(&self, id: Id, why: impl ToString) -> Error {
+        Error::Entry { entry: self.tree.path(id), why: why.to_string() }
+    }
+}
+
+impl Plan for ContentPlan<'_> {
+    type Key = Key;
+
+    fn block_size(&self) -> u32 {
+        self.placement.geometry().block_size
+    }
+
+    fn blocks_count(&self) -> u64 {
+        self.placement.geometry().blocks_count
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = Piece<Key>> + Send {
+        let skeleton = self.finished.pieces().into_iter();
+        let skeleton = skeleton.map(|Piece { start, blocks, key }| Piece { start, blocks, key: Key::Skeleton(key) });
+        let tree = self.placement.objects().flat_map(|(object, at, len)| {
+            let mut from = 0;
+            self.placement.line.runs(at..at + len).flat_map(move |(start, len)| {
+                let first = from;
+                from += len;
+                pieces_of(start.0, len, object, first)
+            })
+        });
+        let (mut skeleton, mut tree) = (skeleton.peekable(), tree.peekable());
+        std::iter::from_fn(move || match (skeleton.peek(), tree.peek()) {
+            (Some(one), Some(other)) if other.start < one.start => tree.next(),
+            (Some(_), _) => skeleton.next(),
+            (None, _) => tree.next(),
+        })
+    }
+
+    fn fill(&self, key: Key, first: u32, buf: &mut [u8]) -> Result<()> {
+        match key {
+            Key::Skeleton(key) => self.finished.fill(key, first, buf, &self.placement),
+            Key::Tree { object, from } => self.fill_object(object, from + u64::from(first), buf),
+        }
+    }
+}
+
+/// A run as pieces, of which each counts its blocks in 32 bits.
+fn pieces_of(start: u64, len: u64, object: Object, first: u64) -> impl Iterator<Item = Piece<Key>> {
+    const MOST: u64 = 1 << 31;
+    (0..len.div_ceil(MOST)).map(move |i| {
+        let skip = i * MOST;
+        let blocks = (len - skip).min(MOST) as u32;
+        let start = extant_ondisk::BlockNr(start + skip);
+        Piece { start, blocks, key: Key::Tree { object, from: first + skip } }
+    })
+}

@@ -1,0 +1,39 @@
+//! Questions to a tree that only its planner has.
+//!
+//! # Locking
+//! None.
+
+use crate::tree::{Body, Id, Tree};
+
+impl Tree {
+    /// An entry of some directory by its place in the list of all: the name and the inode.
+    pub(super) fn entry(&self, place: u32) -> (&[u8], Id) {
+        let (end, id) = self.entries[place as usize];
+        let start = place.checked_sub(1).map_or(0, |before| self.entries[before as usize].0);
+        (&self.names[start as usize..end as usize], id)
+    }
+
+    /// How many sets of attributes there are.
+    pub(super) fn xattr_sets(&self) -> usize {
+        self.xattrs.len()
+    }
+
+    /// The first path of an inode, for messages. It is searched for.
+    pub(super) fn path(&self, id: Id) -> String {
+        let mut names: Vec<String> = Vec::new();
+        let mut id = id;
+        while id != Id(0) {
+            let Some(place) = self.entries.iter().position(|(_, other)| *other == id) else { break };
+            names.push(String::from_utf8_lossy(self.entry(place as u32).0).into_owned());
+            let has = |directory: &Id| match &self.node(*directory).body {
+                Body::Directory { entries, .. } => entries.contains(&(place as u32)),
+                _ => false,
+            };
+            let Some(parent) = (0..self.len() as u32).map(Id).find(has) else { break };
+            id = parent;
+        }
+        names.push(String::new());
+        names.reverse();
+        if names.len() == 1 { "/".into() } else { names.join("/") }
+    }
+}

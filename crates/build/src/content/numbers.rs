@@ -1,0 +1,129 @@
+//! Which inode of a tree has which number.
+//!
+//! Main type: [`Numbers`]. The root is 2 and lost+found the first that is not reserved, as mke2fs has it; the others
+//! follow in the tree's order behind the inodes of the skeleton.
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::InodeNr;
+use extant_ondisk::inode::FileType;
+
+use crate::skeleton::Skeleton;
+use crate::tree::{Body, Id, Node, Tree};
+use crate::{Error, Result};
+
+/// The directory where e2fsck puts what has lost its name.
+const LOST_FOUND: &[u8] = b"lost+found";
+/// Nobody but root looks into it.
+const LOST_FOUND_MODE: u16 = 0o040700;
+
+/// The numbers of a tree's inodes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    lost_found: (Id, InodeNr),
+    /// The number of inode 1 of the tree, if that is not lost+found.
+    first: u32,
+    len: u32,
+}
+
+impl Numbers {
+    /// Of a tree with a lost+found.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn new(skeleton: &Skeleton, tree: &Tree) -> Result<Numbers> {
+        let found = lost_found(tree)?.ok_or_else(|| entry("lost+found", "is missing"))?;
+        let len = u32::try_from(tree.len()).map_err(|_| Error::Options("more inodes than can be numbered".into()))?;
+        Ok(Numbers { lost_found: (found, skeleton.lost_found_ino()), first: skeleton.first_free_ino().0, len })
+    }
+
+    /// The number of an inode.
+    pub fn ino(&self, id: Id) -> InodeNr {
+        let (lost_found, its) = self.lost_found;
+        match id {
+            Id(0) => InodeNr::ROOT,
+            id if id == lost_found => its,
+            Id(n) => InodeNr(self.first + n - 1 - u32::from(n > lost_found.0)),
+        }
+    }
+
+    /// The inode with a number.
+    pub fn id(&self, ino: InodeNr) -> Option<Id> {
+        let (lost_found, its) = self.lost_found;
+        match ino {
+            InodeNr::ROOT => Some(Id(0)),
+            ino if ino == its => Some(lost_found),
+            InodeNr(n) => {
+                let id = n.checked_sub(self.first)? + 1;
+                Some(Id(id + u32::from(id >= lost_found.0))).filter(|id| id.0 < self.len)
+            }
+        }
+    }
+
+    /// The highest number.
+    pub fn last(&self) -> u32 {
+        // The root and lost+found have numbers of their own.
+        self.first + self.len - 3
+    }
+
+    /// Whether it is lost+found, which keeps empty blocks in reserve.
+    pub fn is_lost_found(&self, id: Id) -> bool {
+        id == self.lost_found.0
+    }
+}
+
+fn entry(entry: &str, why: &str) -> Error {
+    Error::Entry { entry: entry.into(), why: why.into() }
+}
+
+/// The lost+found of a tree.
+///
+/// # Errors
+/// It is no directory.
+fn lost_found(tree: &Tree) -> Result<Option<Id>> {
+    let Some((_, id)) = tree.entries(Id(0)).find(|(name, _)| *name == LOST_FOUND) else { return Ok(None) };
+    match tree.node(id).body {
+        Body::Directory { .. } => Ok(Some(id)),
+        _ => Err(entry("lost+found", "is not a directory, which e2fsck needs; give it another name")),
+    }
+}
+
+/// Gives a lost+found to a tree that has none: the last inode, with the time of the root.
+///
+/// # Errors
+/// The name is that of something else.
+pub(super) fn add_lost_found(tree: &mut Tree) -> Result<()> {
+    if tree.is_empty() || lost_found(tree)?.is_some() {
+        return Ok(());
+    }
+    let id = Id(tree.nodes.len() as u32);
+    let Body::Directory { entries, .. } = &tree.nodes[0].body else {
+        return Err(entry("/", "is not a directory"));
+    };
+    let (start, end) = (entries.start, entries.end);
+    let before = tree.entries(Id(0)).take_while(|(name, _)| *name < LOST_FOUND).count() as u32;
+    let at = (start + before) as usize;
+    let name_at = at.checked_sub(1).map_or(0, |last| tree.entries[last].0);
+    tree.names.splice(name_at as usize..name_at as usize, LOST_FOUND.iter().copied());
+    for entry in &mut tree.entries[at..] {
+        entry.0 += LOST_FOUND.len() as u64;
+    }
+    tree.entries.insert(at, (name_at + LOST_FOUND.len() as u64, id));
+    for (index, node) in tree.nodes.iter_mut().enumerate() {
+        if let Body::Directory { entries, .. } = &mut node.body {
+            if index == 0 {
+                *entries = start..end + 1;
+            } else if entries.start >= end {
+                *entries = entries.start + 1..entries.end + 1;
+            }
+        }
+    }
+    tree.nodes[0].links += 1;
+    let entries = tree.entries.len() as u32;
+    let mode = LOST_FOUND_MODE | FileType::Directory.mode_bits();
+    let body = Body::Directory { entries: entries..entries, parent: Id(0) };
+    let mtime = tree.nodes[0].mtime;
+    tree.nodes.push(Node { mode, uid: 0, gid: 0, mtime, links: 2, xattrs: None, body });
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! Where each part of a tree goes on the line of free blocks.
+//!
+//! Main types: [`Placed`], [`Object`] (a part that lies in one piece of the line).
+//!
+//! Everything that a walk needs comes first: directories in the tree's order, each with its extent nodes behind it,
+//! then attribute blocks, long symbolic links and the extent nodes of files in the order of the inodes. Data comes
+//! behind, in the order of the inodes. So a cold `find` and a cold `tar` read forwards. The pointer blocks of ext2 and
+//! ext3 lie in the data ([`extant_ondisk::indirect::Stream`]): only reading the file needs them.
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::xattr::{REFCOUNT_MAX, XattrBlock};
+
+use super::Placement;
+use super::attributes::split;
+use crate::tree::{Body, Id};
+use crate::{Error, Result};
+
+/// Where the parts of one inode are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Record {
+    /// The number, on the line, of its first block.
+    pub at: u64,
+    /// The number of its first extent node.
+    pub nodes: u64,
+    /// Blocks of a directory.
+    pub blocks: u32,
+    /// One more than the number of its attribute block; 0: it has none.
+    attributes: u32,
+    /// Whether a directory has an index.
+    pub indexed: bool,
+}
+
+/// A block of attributes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttributeBlock {
+    /// The tree's set.
+    pub set: u32,
+    /// Inodes that share it.
+    pub references: u32,
+    /// Its number on the line.
+    pub at: u64,
+}
+
+/// A part of a tree that lies in one piece of the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// The blocks of a directory, with the pointers between them.
+    Directory(Id),
+    /// The extent nodes of an inode.
+    Nodes(Id),
+    /// A block of attributes.
+    Attributes(u32),
+    /// A symbolic link that is too long for its inode.
+    Symlink(Id),
+    /// The data of a file, with the pointers between it.
+    File(Id),
+}
+
+/// Where everything is.
+#[derive(Default)]
+pub(super) struct Placed {
+    /// By inode of the tree.
+    pub records: Vec<Record>,
+    pub attributes: Vec<AttributeBlock>,
+    /// Of the line: metadata ends here...
+    pub metadata_end: u64,
+    /// ...data begins here...
+    pub data: u64,
+    /// ...and ends here.
+    pub end: u64,
+}
+
+impl Placed {
+    /// The attribute block of an inode.
+    pub fn attribute_block(&self, id: Id) -> Option<&AttributeBlock> {
+        let number = self.records[id.0 as usize].attributes.checked_sub(1)?;
+        self.attributes.get(number as usize)
+    }
+}
+
+impl Placement<'_> {
+    pub(super) fn ids(&self) -> impl Iterator<Item = Id> + use<> {
+        (0..self.tree.len() as u32).map(Id)
+    }
+
+    /// Places everything.
+    ///
+    /// # Errors
+    /// An entry cannot be stored, or there is too little room.
+    pub(super) fn place(&mut self) -> Result<()> {
+        let geo = self.superblock.geometry().clone();
+        self.placed.records = vec![Record::default(); self.tree.len()];
+        for id in self.ids() {
+            self.check(id)?;
+            if let Body::Directory { .. } = self.tree.node(id).body {
+                let whole = self.lay_out(id)?;
+                let record = &mut self.placed.records[id.0 as usize];
+                (record.blocks, record.indexed) = (whole.blocks(), whole.is_indexed());
+            }
+        }
+        self.share_attributes()?;
+        // What metadata takes depends on where the data is cut, which depends on where it begins. The more metadata,
+        // the later: it begins where all fits.
+        let mut end = self.place_metadata(0)?;
+        loop {
+            self.placed.data = end;
+            let now = self.place_metadata(end)?;
+            if now <= end {
+                self.placed.metadata_end = now;
+                break;
+            }
+            end = now;
+        }
+        if self.placed.end > self.line.len() {
+            let needed = self.placed.end - self.line.len();
+            return Err(Error::Options(format!(
+                "the content needs {} blocks of {} bytes, {needed} more than are free; make the file system larger, or let --size auto choose",
+                self.placed.end, geo.block_size,
+            )));
+        }
+        Ok(())
+    }
+
+    /// Gives the inodes of each set that does not fit into them blocks to share.
+    fn share_attributes(&mut self) -> Result<()> {
+        let geo = self.superblock.geometry().clone();
+        // For each set: the number of the block that the next inode shares, and how many more it takes.
+        let mut open: Vec<Option<(u32, u32)>> = vec![None; self.tree.xattr_sets()];
+        let mut sharers: Vec<Option<u32>> = vec![None; self.tree.xattr_sets()];
+        for id in self.ids() {
+            let Some(set) = self.tree.node(id).xattrs else { continue };
+            let most = match sharers[set as usize] {
+                Some(most) => most,
+                None => {
+                    let split = split(&geo, self.tree.xattrs(set)).map_err(|e| self.entry(id, e))?;
+                    // The kernel never shares a block whose hash is 0.
+                    let most = match (split.block.is_empty(), XattrBlock::hash_of(&split.block)) {
+                        (true, _) => 0,
+                        (false, 0) => 1,
+                        (false, _) => REFCOUNT_MAX,
+                    };
+                    *sharers[set as usize].insert(most)
+                }
+            };
+            if most == 0 {
+                continue;
+            }
+            let (number, left) = match open[set as usize] {
+                Some((number, left)) if left > 0 => (number, left),
+                _ => {
+                    self.placed.attributes.push(AttributeBlock { set, references: 0, at: 0 });
+                    (self.placed.attributes.len() as u32 - 1, most)
+                }
+            };
+            open[set as usize] = Some((number, left - 1));
+            self.placed.attributes[number as usize].references += 1;
+            self.placed.records[id.0 as usize].attributes = number + 1;
+        }
+        Ok(())
+    }
+
+    /// Places metadata from 0 on and data from `data` on. Where metadata ends.
+    fn place_metadata(&mut self, data: u64) -> Result<u64> {
+        let geo = self.superblock.geometry().clone();
+        let (mut at, mut data) = (0, data);
+        for id in self.ids() {
+            if let Body::Directory { .. } = self.tree.node(id).body {
+                let map = self.map(id)?;
+                let nodes = map.nodes(&self.line, at, geo.block_size);
+                let blocks = map.blocks();
+                let record = &mut self.placed.records[id.0 as usize];
+                (record.at, record.nodes) = (at, at + blocks);
+                at += blocks + nodes;
+            }
+        }
+        let mut shared = 0;
+        for id in self.ids() {
+            if self.placed.records[id.0 as usize].attributes as usize == shared + 1 {
+                self.placed.attributes[shared].at = at;
+                shared += 1;
+                at += 1;
+            }
+            match self.tree.node(id).body {
+                Body::Symlink(_) => {
+                    self.placed.records[id.0 as usize].at = at;
+                    at += self.map(id)?.blocks();
+                }
+                Body::File { .. } => {
+                    let map = self.map(id)?;
+                    let nodes = map.nodes(&self.line, data, geo.block_size);
+                    let record = &mut self.placed.records[id.0 as usize];
+                    (record.at, record.nodes) = (data, at);
+                    at += nodes;
+                    data += map.blocks();
+                }
+                _ => {}
+            }
+        }
+        self.placed.end = data.max(at);
+        Ok(at)
+    }
+
+    /// The parts of the tree in the order of the line: each with its first number and its length.
+    pub(super) fn objects(&self) -> impl Iterator<Item = (Object, u64, u64)> + Send + '_ {
+        let record = |id: Id| self.placed.records[id.0 as usize];
+        let block_size = self.geometry().block_size;
+        // What cannot be mapped has been refused.
+        let map = move |id: Id| self.map(id).ok();
+        let nodes = move |id: Id| {
+            let count = map(id).map_or(0, |map| map.nodes(&self.line, record(id).at, block_size));
+            (Object::Nodes(id), record(id).nodes, count)
+        };
+        let is_directory = |id: &Id| matches!(self.tree.node(*id).body, Body::Directory { .. });
+        let blocks = move |id: Id| map(id).map_or(0, |map| map.blocks());
+        let directories = self.ids().filter(is_directory).flat_map(move |id| {
+            [(Object::Directory(id), record(id).at, blocks(id)), nodes(id)]
+        });
+        let mut shared = 0;
+        let others = self.ids().flat_map(move |id| {
+            let first = record(id).attributes == shared + 1;
+            let attributes = first.then(|| {
+                shared += 1;
+                (Object::Attributes(shared - 1), self.placed.attributes[shared as usize - 1].at, 1)
+            });
+            let own = match self.tree.node(id).body {
+                Body::Symlink(_) => Some((Object::Symlink(id), record(id).at, blocks(id))),
+                Body::File { .. } => Some(nodes(id)),
+                _ => None,
+            };
+            attributes.into_iter().chain(own)
+        });
+        let files = self.ids().filter(|id| matches!(self.tree.node(*id).body, Body::File { .. }));
+        let data = files.map(move |id| (Object::File(id), record(id).at, blocks(id)));
+        directories.chain(others).chain(data).filter(|(_, _, blocks)| *blocks > 0)
+    }
+
+}

@@ -1,0 +1,59 @@
+//! What a new file system shall be, with the meanings and defaults of mke2fs.
+//!
+//! Main types: [`Request`] (what somebody asked for: words and numbers, each of which may be missing) and [`Options`]
+//! (what comes out of it: every value decided, and warnings). [`Request::resolve`] leads from one to the other.
+//! Defaults are those of Debian's /etc/mke2fs.conf for e2fsprogs 1.47.0; no file is read.
+//!
+//! # Locking
+//! None.
+
+mod features;
+mod profile;
+mod request;
+
+pub use request::{Fact, Request, SizeAsked, UuidAsked};
+
+use extant_ondisk::superblock::Wanted;
+
+/// A journal to be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalOptions {
+    /// Blocks; `None`: by the size of the file system, and none if that is too small.
+    pub blocks: Option<u32>,
+    /// Blocks of the fast-commit area; `None`: by the size, under `fast_commit`.
+    pub fast_commit_blocks: Option<u32>,
+    /// The block to begin the search at; `None`: in the middle.
+    pub location: Option<u64>,
+    /// The old form of its superblock.
+    pub v1: bool,
+}
+
+/// Everything decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// What the superblock is made of.
+    pub wanted: Wanted,
+    /// `None`: no journal.
+    pub journal: Option<JournalOptions>,
+    /// Whether there is an orphan file, and its blocks; 0: by the size of the file system.
+    pub orphan_file: Option<u32>,
+    /// Kinds of quota to keep: user, group, project; none without `quota`.
+    pub quota: [bool; 3],
+    /// All bitmaps and tables are at the beginning.
+    pub packed_meta_blocks: bool,
+    /// Owner of the root directory: user, group.
+    pub root_owner: (u32, u32),
+    /// Whether the kernel need not zero what is left of the inode tables: they are known to be zeroes, or are written.
+    pub tables_zeroed: bool,
+    /// Bytes before the file system on its device.
+    pub offset: u64,
+    /// What mke2fs would warn of.
+    pub warnings: Vec<String>,
+}
+
+impl Options {
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u32 {
+        self.wanted.block_size
+    }
+}

@@ -1,0 +1,722 @@
+//! What somebody asked for, and what comes of it.
+//!
+//! Main types: [`Request`], [`Fact`]. Main function: [`Request::resolve`].
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::features::{Compat, Incompat, RoCompat};
+use extant_ondisk::superblock::Wanted;
+
+use super::features::Features;
+use super::profile::{self, Profile};
+use super::{JournalOptions, Options};
+use crate::{Error, Result};
+
+const BLOCK_SIZES: std::ops::RangeInclusive<u64> = 1024..=65536;
+const CLUSTER_SIZE_MAX: u64 = 1 << 29;
+/// Bytes for each inode.
+const INODE_RATIOS: std::ops::RangeInclusive<u64> = 1024..=65536 * 1024;
+const BLOCKS_32BIT_MAX: u64 = u32::MAX as u64;
+const INODE_SIZE_SMALL: u32 = 128;
+/// A page: what a size is cut to that nobody asked for.
+const PAGE: u64 = 4096;
+const RESERVED_PERCENT: f64 = 5.0;
+const FLEX_BG_SIZE: u64 = 16;
+/// UTF-8 of Unicode 12.1.
+const ENCODING: (u16, u16) = (1, 0);
+/// Refuse names that are not UTF-8.
+const ENCODING_STRICT: u16 = 1;
+/// `errors=continue`.
+const ERRORS_CONTINUE: u16 = 1;
+
+/// Which UUID.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UuidAsked {
+    /// Any.
+    #[default]
+    Random,
+    /// All zero.
+    Clear,
+    /// This one.
+    Given([u8; 16]),
+}
+
+/// Which size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SizeAsked {
+    /// That of the device.
+    #[default]
+    Device,
+    /// So many bytes.
+    Bytes(u64),
+    /// So many blocks; of 1 KiB where no size of blocks is asked for.
+    Blocks(u64),
+}
+
+/// What is known of the device and the world.
+#[derive(Clone, Copy, Debug)]
+pub struct Fact {
+    /// Bytes of the device; 0 for a file that is yet to be made.
+    pub device_bytes: u64,
+    /// Bytes that the device writes at once; 0: any.
+    pub sector_size: u32,
+    /// Whether everything that is not written reads as zeroes.
+    pub zeroed: bool,
+    /// Seconds since 1970.
+    pub now: i64,
+    /// For the UUID and the seed of hashes.
+    pub random: [u8; 32],
+    /// Who makes it: user, group.
+    pub user: (u32, u32),
+}
+
+/// What somebody asked for. Words are those of mke2fs(8).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Request {
+    /// -t: `ext2`, `ext3` or `ext4`.
+    pub fs_type: Option<String>,
+    /// -T: usage types, with commas; else by the size.
+    pub usage: Option<String>,
+    /// -b, bytes.
+    pub block_size: Option<u64>,
+    /// -C, bytes.
+    pub cluster_size: Option<u64>,
+    /// -E, each a list with commas.
+    pub extended: Vec<String>,
+    /// -e: `continue`, `remount-ro` or `panic`.
+    pub errors: Option<String>,
+    /// -g, blocks.
+    pub blocks_per_group: Option<u64>,
+    /// -G, groups.
+    pub flex_bg_size: Option<u64>,
+    /// -i, bytes for each inode.
+    pub inode_ratio: Option<u64>,
+    /// -I, bytes.
+    pub inode_size: Option<u64>,
+    /// -j.
+    pub journal: bool,
+    /// -J, each a list with commas.
+    pub journal_options: Vec<String>,
+    /// -L.
+    pub label: Option<Vec<u8>>,
+    /// -m, percent.
+    pub reserved_percent: Option<f64>,
+    /// -M.
+    pub last_mounted: Option<Vec<u8>>,
+    /// -N.
+    pub inodes: Option<u64>,
+    /// -O, each a list with commas.
+    pub features: Vec<String>,
+    /// -r.
+    pub revision: Option<u64>,
+    /// -U.
+    pub uuid: UuidAsked,
+    /// The size of the file system.
+    pub size: SizeAsked,
+}
+
+fn refuse<T>(text: impl Into<String>) -> Result<T> {
+    Err(Error::Options(text.into()))
+}
+
+/// A number with a suffix as mke2fs takes it, in bytes; without one, of `unit` bytes.
+pub(crate) fn parse_bytes(text: &str, unit: u64) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = parse_number(digits)?;
+    let factor = match &text[digits.len()..] {
+        "" => unit,
+        "s" => 512,
+        "k" | "K" => 1 << 10,
+        "m" | "M" => 1 << 20,
+        "g" | "G" => 1 << 30,
+        "t" | "T" => 1 << 40,
+        _ => return None,
+    };
+    number.checked_mul(factor)
+}
+
+fn parse_number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?,
+    }
+}
+
+/// What -E and -J say.
+#[derive(Default)]
+struct Extended {
+    stride: u16,
+    stripe_width: u32,
+    resize_bytes: Option<u64>,
+    resize_blocks: Option<u64>,
+    hash_seed: Option<[u8; 16]>,
+    packed: bool,
+    backups: u32,
+    orphan_file: Option<String>,
+    offset: u64,
+    root_owner: Option<(u32, u32)>,
+    test_fs: bool,
+    zeroed: bool,
+    eager_tables: bool,
+    quota_types: Option<[bool; 3]>,
+    encoding_strict: Option<bool>,
+    encoding: bool,
+    mmp_interval: u16,
+    journal: JournalOptions,
+    journal_asked: bool,
+    journal_megabytes: Option<u64>,
+    journal_location: Option<String>,
+    fast_commit_kilobytes: Option<u64>,
+}
+
+impl Extended {
+    fn parse(request: &Request) -> Result<Extended> {
+        let mut extended = Extended { backups: 2, ..Extended::default() };
+        for word in request.extended.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
+            let (name, value) = split(word);
+            extended.option(name, value)?;
+        }
+        for word in request.journal_options.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
+            let (name, value) = split(word);
+            extended.journal_option(name, value)?;
+        }
+        extended.journal_asked |= request.journal;
+        Ok(extended)
+    }
+
+    fn option(&mut self, name: &str, value: Option<&str>) -> Result<()> {
+        let number = |most: u64| -> Result<u64> {
+            let text = value.unwrap_or("");
+            match parse_number(text).filter(|n| *n <= most) {
+                Some(number) => Ok(number),
+                None => refuse(format!("-E {name}={text}: it takes a number of at most {most}")),
+            }
+        };
+        let flag = || -> Result<bool> { value.map_or(Ok(true), |_| Ok(number(u64::from(u32::MAX))? != 0)) };
+        match name {
+            "stride" => self.stride = number(u16::MAX.into())? as u16,
+            "stripe-width" | "stripe_width" => self.stripe_width = number(u32::MAX.into())? as u32,
+            "resize" => {
+                let text = value.unwrap_or("");
+                let blocks = parse_number(text).filter(|n| *n > 0);
+                self.resize_blocks = blocks;
+                self.resize_bytes = parse_bytes(text, 0).filter(|n| *n > 0);
+                if self.resize_blocks.is_none() && self.resize_bytes.is_none() {
+                    return refuse(format!("-E resize={text}: it takes a size, such as 16T or a number of blocks"));
+                }
+            }
+            "hash_seed" => match value.and_then(parse_uuid) {
+                Some(seed) => self.hash_seed = Some(seed),
+                None => return refuse(format!("-E hash_seed={}: it takes a UUID", value.unwrap_or(""))),
+            },
+            "packed_meta_blocks" => {
+                self.packed = flag()?;
+                if self.packed {
+                    self.journal.location = Some(0);
+                }
+            }
+            "num_backup_sb" => self.backups = number(2)? as u32,
+            "orphan_file_size" => self.orphan_file = Some(value.unwrap_or("").to_owned()),
+            "offset" => self.offset = number(u64::MAX)?,
+            "root_owner" => self.root_owner = Some(parse_owner(value)?),
+            "test_fs" => self.test_fs = true,
+            "lazy_itable_init" => self.eager_tables = !flag()?,
+            "assume_storage_prezeroed" => self.zeroed = flag()?,
+            // Blocks that nothing is written to are zeroes here.
+            "lazy_journal_init" | "discard" | "nodiscard" => {
+                flag()?;
+            }
+            "quotatype" => self.quota_types = Some(parse_quota_types(value.unwrap_or(""))?),
+            "encoding" => match value {
+                Some("utf8" | "utf8-12.1") => self.encoding = true,
+                other => {
+                    return refuse(format!("-E encoding={}: known is utf8", other.unwrap_or("")));
+                }
+            },
+            "encoding_flags" => match value {
+                Some("strict") => self.encoding_strict = Some(true),
+                Some("^strict" | "nostrict") => self.encoding_strict = Some(false),
+                other => {
+                    return refuse(format!("-E encoding_flags={}: known is strict", other.unwrap_or("")));
+                }
+            },
+            "mmp_update_interval" => self.mmp_interval = number(300)? as u16,
+            "desc_size" | "desc-size" => {
+                if number(u64::MAX)? != 64 {
+                    return refuse(format!("-E {name}: descriptors of 64 bytes alone are made, with -O 64bit"));
+                }
+            }
+            "android_sparse" => {
+                return refuse("-E android_sparse: use --format of extant mkfs for Android sparse images");
+            }
+            "no_copy_xattrs" => return refuse("-E no_copy_xattrs: leave attributes out of the source instead"),
+            _ => {
+                return refuse(format!(
+                    "-E {name}: it is not known; known are assume_storage_prezeroed, discard, encoding, \
+                     encoding_flags, hash_seed, lazy_itable_init, lazy_journal_init, mmp_update_interval, nodiscard, \
+                     num_backup_sb, offset, orphan_file_size, packed_meta_blocks, quotatype, resize, root_owner, \
+                     stride, stripe_width, test_fs"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn journal_option(&mut self, name: &str, value: Option<&str>) -> Result<()> {
+        let text = value.unwrap_or("");
+        let number = || match parse_number(text).filter(|n| *n <= 1 << 32) {
+            Some(number) => Ok(number),
+            None => refuse(format!("-J {name}={text}: it takes a number")),
+        };
+        match name {
+            "size" => self.journal_megabytes = Some(number()?).filter(|n| *n > 0),
+            "fast_commit_size" => self.fast_commit_kilobytes = Some(number()?).filter(|n| *n > 0),
+            "location" => self.journal_location = Some(text.to_owned()),
+            "v1_superblock" => self.journal.v1 = true,
+            "device" => {
+                return refuse("-J device: Extant makes no journals on devices of their own; use -J size");
+            }
+            _ => {
+                return refuse(format!("-J {name}: it is not known; known are size, location, fast_commit_size"));
+            }
+        }
+        self.journal_asked |= self.journal_megabytes.is_some();
+        Ok(())
+    }
+}
+
+fn split(word: &str) -> (&str, Option<&str>) {
+    word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)))
+}
+
+fn parse_owner(value: Option<&str>) -> Result<(u32, u32)> {
+    // Without a value, whoever makes it; the caller knows.
+    let Some(text) = value else { return Ok((u32::MAX, u32::MAX)) };
+    let both = text.split_once(':').and_then(|(user, group)| Some((parse_number(user)?, parse_number(group)?)));
+    match both.and_then(|(user, group)| Some((u32::try_from(user).ok()?, u32::try_from(group).ok()?))) {
+        Some(owner) => Ok(owner),
+        None => refuse(format!("-E root_owner={text}: it takes two numbers, such as 0:0")),
+    }
+}
+
+fn parse_quota_types(text: &str) -> Result<[bool; 3]> {
+    let mut types = [false; 3];
+    for word in text.split(':') {
+        match word {
+            "usr" | "usrquota" => types[0] = true,
+            "grp" | "grpquota" => types[1] = true,
+            "prj" | "prjquota" => types[2] = true,
+            _ => return refuse(format!("-E quotatype={text}: known are usrquota, grpquota and prjquota, with colons")),
+        }
+    }
+    Ok(types)
+}
+
+/// 32 hexadecimal digits with hyphens, as uuid_parse(3) takes them.
+pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let bytes = text.as_bytes();
+    let hyphens = [8, 13, 18, 23];
+    let form = |(i, b): (usize, &u8)| if hyphens.contains(&i) { *b == b'-' } else { b.is_ascii_hexdigit() };
+    if bytes.len() != 36 || !bytes.iter().enumerate().all(form) {
+        return None;
+    }
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let mut uuid = [0; 16];
+    for (i, byte) in uuid.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).ok()?;
+    }
+    Some(uuid)
+}
+
+impl Request {
+    /// Decides everything.
+    ///
+    /// # Errors
+    /// A value is out of its range, or contradicts another.
+    pub fn resolve(&self, fact: &Fact) -> Result<Options> {
+        let mut warnings = Vec::new();
+        let asked_block_size = self.asked_block_size(fact, &mut warnings)?;
+        let extended = Extended::parse(self)?;
+        let unit = asked_block_size.unwrap_or(1024);
+        let bytes = self.bytes(fact, unit)?;
+        let fs_type = self.fs_type.as_deref().unwrap_or("ext4");
+        if !profile::is_fs_type(fs_type) {
+            return refuse(format!("-t {fs_type}: it is not known; known are ext2, ext3 and ext4"));
+        }
+        let usage = self.usage.as_deref().unwrap_or_else(|| profile::usage_for(bytes));
+        let (profile, unknown) = Profile::of(std::iter::once(fs_type).chain(usage.split(',')));
+        warnings.extend(unknown.iter().map(|name| format!("-T {name}: it is not known and changes nothing")));
+        let revision = self.revision.unwrap_or(1);
+        if revision > 1 {
+            return refuse(format!("-r {revision}: known are 0 and 1"));
+        }
+        let mut features = self.asked_features(&profile, revision)?;
+
+        let block_size = match asked_block_size {
+            Some(size) => size,
+            None => u64::from(profile.block_size).max(fact.sector_size.into()),
+        };
+        let mut blocks = bytes / block_size;
+        self.check_block_count(&mut features, blocks, block_size)?;
+        if revision == 0 && features != Features::default() {
+            return refuse("-r 0: features are not possible there; add -O none");
+        }
+        if extended.journal_asked {
+            if revision == 0 {
+                return refuse("-r 0: a journal is not possible there; leave -j and -J out");
+            }
+            features.compat |= Compat::HAS_JOURNAL;
+        }
+        let percent = self.reserved_percent.unwrap_or(RESERVED_PERCENT);
+        if !(0.0..=50.0).contains(&percent) {
+            return refuse(format!("-m {percent}: it takes a percentage from 0 to 50"));
+        }
+        let cluster_size = self.cluster_size(&features, block_size)?;
+        let ratio = match self.inode_ratio {
+            None => profile.inode_ratio.max(block_size).max(cluster_size),
+            Some(ratio) if INODE_RATIOS.contains(&ratio) => ratio,
+            Some(ratio) => {
+                let (least, most) = INODE_RATIOS.into_inner();
+                return refuse(format!("-i {ratio}: it takes bytes for each inode, from {least} to {most}"));
+            }
+        };
+        if extended.offset > 0 && self.size == SizeAsked::Device {
+            blocks = blocks.saturating_sub(extended.offset / block_size);
+            warnings.push(format!(
+                "-E offset without a size: the file system gets {blocks} blocks, to the end of the device"
+            ));
+        }
+        if extended.encoding {
+            features.incompat |= Incompat::CASEFOLD;
+        }
+        if extended.encoding_strict.is_some() && !features.incompat.contains(Incompat::CASEFOLD) {
+            return refuse("-E encoding_flags: it needs an encoding; add -E encoding=utf8");
+        }
+        let mut quota = extended.quota_types.unwrap_or([true, true, false]);
+        if quota[2] {
+            features.ro_compat |= RoCompat::PROJECT;
+        }
+        let project = features.ro_compat.contains(RoCompat::PROJECT);
+        quota[2] |= project;
+        if project && self.inode_size == Some(INODE_SIZE_SMALL.into()) {
+            return refuse("-I 128: inodes of 128 bytes have no room for a project; use -I 256");
+        }
+        if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+            features.ro_compat -= RoCompat::GDT_CSUM;
+        }
+        let reserved_gdt_blocks = self.resize(&extended, &mut features, blocks, block_size, revision)?;
+        check_features(&features)?;
+
+        let per_group = self.blocks_per_group.unwrap_or(0);
+        if self.blocks_per_group.is_some()
+            && (!per_group.is_multiple_of(8) || !(256..=8 * block_size).contains(&per_group))
+        {
+            let most = 8 * block_size;
+            return refuse(format!("-g {per_group}: it takes a multiple of 8 from 256 to {most}"));
+        }
+        let flex = self.flex_bg(&features)?;
+        let inode_size = self.inode_size(&profile, block_size, revision)?;
+        if inode_size == INODE_SIZE_SMALL {
+            if features.incompat.contains(Incompat::INLINE_DATA) {
+                return refuse("-O inline_data: inodes of 128 bytes have no room for data; use -I 256");
+            }
+            if revision > 0 {
+                warnings.push("inodes of 128 bytes have no dates after 2038".into());
+            }
+        }
+        let inodes = self.inodes(&features, blocks, block_size, ratio, inode_size)?;
+        let casefold = features.incompat.contains(Incompat::CASEFOLD);
+        let strict = if extended.encoding_strict == Some(true) { ENCODING_STRICT } else { 0 };
+        if extended.stride != 0 && !extended.stripe_width.is_multiple_of(extended.stride.into()) {
+            let (width, stride) = (extended.stripe_width, extended.stride);
+            warnings.push(format!("-E stripe_width={width} is not a multiple of stride={stride}"));
+        }
+        if self.label.as_ref().is_some_and(|label| label.len() > 16) {
+            warnings.push("-L: a label has 16 bytes; the rest is cut off".into());
+        }
+        let sparse2 = features.compat.contains(Compat::SPARSE_SUPER2);
+        let backup = |n: u32, group: u32| if sparse2 && extended.backups >= n { group } else { 0 };
+        let half = |at: usize| {
+            let mut bytes = [0; 16];
+            bytes.copy_from_slice(&fact.random[at..at + 16]);
+            bytes
+        };
+        let (default_mount_opts, revision) = match revision {
+            0 => (0, 0),
+            _ => (profile::DEFAULT_MOUNT_OPTS, 1),
+        };
+        let wanted = Wanted {
+            compat: features.compat,
+            incompat: features.incompat,
+            ro_compat: features.ro_compat,
+            revision,
+            block_size: block_size as u32,
+            cluster_size: cluster_size as u32,
+            blocks_count: blocks,
+            reserved_blocks: (percent * blocks as f64 / 100.0) as u64,
+            per_group: per_group as u32,
+            inodes_count: inodes,
+            inode_size: inode_size as u16,
+            log_groups_per_flex: flex,
+            reserved_gdt_blocks,
+            first_meta_bg: 0,
+            backup_groups: [backup(1, 1), backup(2, u32::MAX)],
+            stride: extended.stride,
+            stripe_width: extended.stripe_width,
+            uuid: match self.uuid {
+                UuidAsked::Random => random_uuid(half(0)),
+                UuidAsked::Clear => [0; 16],
+                UuidAsked::Given(uuid) => uuid,
+            },
+            hash_seed: extended.hash_seed.unwrap_or_else(|| random_uuid(half(16))),
+            label: self.label.clone().unwrap_or_default(),
+            last_mounted: self.last_mounted.clone().unwrap_or_default(),
+            time: fact.now,
+            errors: self.errors()?,
+            default_mount_opts,
+            creator_os: 0,
+            test_filesystem: extended.test_fs,
+            encoding: if casefold { (ENCODING.0, ENCODING.1 | strict) } else { (0, 0) },
+            mmp_interval: extended.mmp_interval,
+        };
+        let block_count = |text: &str| {
+            parse_number(text).or_else(|| parse_bytes(text, 0).map(|bytes| bytes / block_size)).filter(|n| *n > 0)
+        };
+        let journal = features.compat.contains(Compat::HAS_JOURNAL).then(|| {
+            let blocks = |bytes: u64| u32::try_from(bytes / block_size).unwrap_or(u32::MAX);
+            JournalOptions {
+                blocks: extended.journal_megabytes.map(|n| blocks(n << 20)),
+                fast_commit_blocks: extended.fast_commit_kilobytes.map(|n| blocks(n << 10)),
+                location: extended.journal.location,
+                v1: extended.journal.v1,
+            }
+        });
+        let journal = match (journal, &extended.journal_location) {
+            (Some(journal), Some(text)) => {
+                let Some(location) = parse_number(text).or_else(|| block_count(text)) else {
+                    return refuse(format!("-J location={text}: it takes a block, or a size such as 1G"));
+                };
+                Some(JournalOptions { location: journal.location.or(Some(location)), ..journal })
+            }
+            (journal, _) => journal,
+        };
+        let orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
+        if orphan_file && journal.is_none() {
+            return refuse("-O orphan_file: it needs a journal; add -O has_journal");
+        }
+        let orphan_blocks = match &extended.orphan_file {
+            None => 0,
+            Some(text) => match block_count(text).and_then(|n| u32::try_from(n).ok()) {
+                Some(blocks) => blocks,
+                None => return refuse(format!("-E orphan_file_size={text}: it takes a size, such as 2M")),
+            },
+        };
+        Ok(Options {
+            wanted,
+            journal,
+            orphan_file: orphan_file.then_some(orphan_blocks),
+            quota: if features.ro_compat.contains(RoCompat::QUOTA) { quota } else { [false; 3] },
+            packed_meta_blocks: extended.packed,
+            root_owner: match extended.root_owner {
+                Some((u32::MAX, u32::MAX)) => fact.user,
+                owner => owner.unwrap_or((0, 0)),
+            },
+            tables_zeroed: fact.zeroed || extended.zeroed || extended.eager_tables,
+            offset: extended.offset,
+            warnings,
+        })
+    }
+
+    fn asked_block_size(&self, fact: &Fact, warnings: &mut Vec<String>) -> Result<Option<u64>> {
+        let Some(size) = self.block_size else { return Ok(None) };
+        if !BLOCK_SIZES.contains(&size) || !size.is_power_of_two() {
+            return refuse(format!("-b {size}: it takes a power of two from 1024 to 65536"));
+        }
+        if size < fact.sector_size.into() {
+            let sector = fact.sector_size;
+            return refuse(format!("-b {size}: the device writes sectors of {sector} bytes; use -b {sector}"));
+        }
+        if size > PAGE {
+            warnings.push(format!("-b {size}: most systems cannot mount blocks of more than {PAGE} bytes"));
+        }
+        Ok(Some(size))
+    }
+
+    fn bytes(&self, fact: &Fact, unit: u64) -> Result<u64> {
+        match self.size {
+            SizeAsked::Bytes(bytes) => Ok(bytes),
+            SizeAsked::Blocks(blocks) => match blocks.checked_mul(unit) {
+                Some(bytes) => Ok(bytes),
+                None => refuse(format!("{blocks} blocks are more than a file system can have")),
+            },
+            SizeAsked::Device if fact.device_bytes == 0 => {
+                refuse("no size: the file is empty or does not exist; give a size behind it, such as 1G")
+            }
+            SizeAsked::Device if unit < PAGE => Ok(fact.device_bytes & !(PAGE - 1)),
+            SizeAsked::Device => Ok(fact.device_bytes),
+        }
+    }
+
+    fn asked_features(&self, profile: &Profile, revision: u64) -> Result<Features> {
+        let mut features = Features::default();
+        if revision != 0 {
+            features.edit(profile::BASE_FEATURES)?;
+            for list in &profile.features {
+                features.edit(list)?;
+            }
+        }
+        for list in &self.features {
+            features.edit(list)?;
+        }
+        Ok(features)
+    }
+
+    fn check_block_count(&self, features: &mut Features, blocks: u64, block_size: u64) -> Result<()> {
+        if blocks == 0 {
+            return refuse("the file system is too small; give it more than one block");
+        }
+        if blocks > BLOCKS_32BIT_MAX {
+            if !features.incompat.contains(Incompat::BIT64) {
+                return refuse(format!(
+                    "{blocks} blocks of {block_size} bytes need -O 64bit, or larger blocks with -b"
+                ));
+            }
+            features.compat -= Compat::RESIZE_INODE;
+        }
+        if blocks >= 1 << 48 || blocks / (8 * block_size) >= u64::from(u32::MAX) {
+            return refuse(format!("{blocks} blocks of {block_size} bytes are more than a file system can have"));
+        }
+        Ok(())
+    }
+
+    fn cluster_size(&self, features: &Features, block_size: u64) -> Result<u64> {
+        let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
+        let Some(size) = self.cluster_size else {
+            return Ok(if bigalloc { (block_size * 16).min(CLUSTER_SIZE_MAX) } else { block_size });
+        };
+        if !bigalloc {
+            return refuse(format!("-C {size}: clusters need the feature bigalloc; add -O bigalloc"));
+        }
+        if !size.is_power_of_two() || size > CLUSTER_SIZE_MAX || size <= 1024 {
+            return refuse(format!("-C {size}: it takes a power of two from 2048 to {CLUSTER_SIZE_MAX}"));
+        }
+        if size < block_size {
+            return refuse(format!("-C {size}: a cluster is not smaller than a block; use -C {block_size} or more"));
+        }
+        Ok(size)
+    }
+
+    fn resize(
+        &self,
+        extended: &Extended,
+        features: &mut Features,
+        blocks: u64,
+        block_size: u64,
+        revision: u64,
+    ) -> Result<Option<u16>> {
+        let most = extended.resize_blocks.or(extended.resize_bytes.map(|bytes| bytes / block_size));
+        let Some(most) = most else { return Ok(None) };
+        if most <= blocks {
+            return refuse(format!("-E resize: {most} blocks are not more than the {blocks} that it has"));
+        }
+        let per_group = self.blocks_per_group.filter(|n| *n > 0).unwrap_or(block_size * 8);
+        let per_block = block_size / if features.incompat.contains(Incompat::BIT64) { 64 } else { 32 };
+        let desc_blocks = blocks.div_ceil(per_group).div_ceil(per_block);
+        let reserved = most.div_ceil(per_group).div_ceil(per_block).saturating_sub(desc_blocks).min(block_size / 4);
+        if reserved == 0 {
+            return Ok(None);
+        }
+        if revision == 0 {
+            return refuse("-E resize: growing is not possible with revision 0; leave -r 0 out");
+        }
+        features.compat |= Compat::RESIZE_INODE;
+        Ok(Some(reserved as u16))
+    }
+
+    fn flex_bg(&self, features: &Features) -> Result<u8> {
+        let has = features.incompat.contains(Incompat::FLEX_BG);
+        match self.flex_bg_size {
+            None if has => Ok(FLEX_BG_SIZE.ilog2() as u8),
+            None => Ok(0),
+            Some(size) if !size.is_power_of_two() || size > 1 << 31 => {
+                refuse(format!("-G {size}: it takes a power of two of at most 2^31"))
+            }
+            Some(size) if !has => refuse(format!("-G {size}: it needs the feature flex_bg; add -O flex_bg")),
+            Some(size) => Ok(size.ilog2() as u8),
+        }
+    }
+
+    fn inode_size(&self, profile: &Profile, block_size: u64, revision: u64) -> Result<u32> {
+        let size = self.inode_size.unwrap_or(profile.inode_size.into());
+        if revision == 0 {
+            return Ok(INODE_SIZE_SMALL);
+        }
+        if !size.is_power_of_two() || !(INODE_SIZE_SMALL.into()..=block_size).contains(&size) {
+            return refuse(format!("-I {size}: it takes a power of two from {INODE_SIZE_SMALL} to {block_size}"));
+        }
+        Ok(size as u32)
+    }
+
+    fn inodes(&self, features: &Features, blocks: u64, block_size: u64, ratio: u64, inode_size: u32) -> Result<u32> {
+        let most = u64::from(u32::MAX);
+        let inodes = match self.inodes.filter(|n| *n > 0) {
+            Some(inodes) if inodes > most => {
+                return refuse(format!("-N {inodes}: a file system has at most {most} inodes"));
+            }
+            Some(inodes) => inodes,
+            None => {
+                let inodes = u128::from(blocks) * u128::from(block_size) / u128::from(ratio);
+                if inodes > most.into() && !features.incompat.contains(Incompat::BIT64) {
+                    return refuse(format!("{inodes} inodes are too many; use fewer with -i"));
+                }
+                inodes.min(most.into()) as u64
+            }
+        };
+        if u128::from(inodes) * u128::from(inode_size) >= u128::from(blocks) * u128::from(block_size) {
+            return refuse(format!(
+                "{inodes} inodes of {inode_size} bytes do not fit {blocks} blocks of {block_size}; \
+                 use fewer with -N, or a larger -i"
+            ));
+        }
+        Ok(inodes as u32)
+    }
+
+    fn errors(&self) -> Result<u16> {
+        match self.errors.as_deref() {
+            None => Ok(ERRORS_CONTINUE),
+            Some("continue") => Ok(1),
+            Some("remount-ro") => Ok(2),
+            Some("panic") => Ok(3),
+            Some(other) => refuse(format!("-e {other}: known are continue, remount-ro and panic")),
+        }
+    }
+}
+
+fn check_features(features: &Features) -> Result<()> {
+    let Features { compat, incompat, ro_compat } = *features;
+    let extents = incompat.contains(Incompat::EXTENTS);
+    if incompat.contains(Incompat::BIT64) && !extents {
+        return refuse("-O 64bit: it needs extents; add -O extent, or -O ^64bit");
+    }
+    if ro_compat.contains(RoCompat::BIGALLOC) && !extents {
+        return refuse("-O bigalloc: it needs extents; add -O extent");
+    }
+    if incompat.contains(Incompat::META_BG) && compat.contains(Compat::RESIZE_INODE) {
+        return refuse("-O meta_bg: it contradicts resize_inode; add -O ^resize_inode");
+    }
+    if compat.contains(Compat::RESIZE_INODE) && !ro_compat.contains(RoCompat::SPARSE_SUPER) {
+        return refuse("-O ^sparse_super: it contradicts resize_inode; add -O ^resize_inode");
+    }
+    if incompat.contains(Incompat::CSUM_SEED) && !ro_compat.contains(RoCompat::METADATA_CSUM) {
+        return refuse("-O metadata_csum_seed: it needs metadata_csum; add -O metadata_csum");
+    }
+    Ok(())
+}
+
+/// A UUID of version 4.
+fn random_uuid(mut bytes: [u8; 16]) -> [u8; 16] {
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}

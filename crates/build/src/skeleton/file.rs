@@ -1,0 +1,214 @@
+//! Files that the file system keeps for itself.
+//!
+//! Main type: [`SystemFile`].
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::indirect::DIRECT;
+use extant_ondisk::inode::{InodeDesc, InodeFlags};
+use extant_ondisk::jbd2::{JournalSuperBlock, LogCsum};
+use extant_ondisk::superblock::{Geometry, SuperBlock};
+use extant_ondisk::time::Timestamp;
+use extant_ondisk::{BlockNr, InodeNr, orphan};
+
+use super::map::{Mapped, Node, put_pointer};
+use super::space::Space;
+use crate::Result;
+
+/// Seconds between two signs of life in the block of multi-mount protection.
+pub(super) const MMP_INTERVAL: u16 = 5;
+const MMP_MAGIC: u32 = 0x004d_4d50;
+/// Nobody has it mounted.
+const MMP_SEQ_CLEAN: u32 = 0xff4d_4d50;
+/// A regular file that nobody but root may read.
+const MODE: u16 = 0o100_600;
+
+/// What a file is for.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    /// No blocks.
+    BadBlocks,
+    /// The double indirect block and, behind the descriptors, `reserved` single ones.
+    Resize {
+        block: u64,
+        reserved: u32,
+    },
+    Journal {
+        blocks: u32,
+        fast_commit: u32,
+    },
+    Orphans,
+    /// No inode.
+    Mmp {
+        block: u64,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct SystemFile {
+    /// 0 where there is no inode.
+    pub ino: InodeNr,
+    pub kind: Kind,
+    pub mapped: Mapped,
+    size: u64,
+    /// 512 bytes each.
+    sectors: u64,
+    time: Timestamp,
+}
+
+impl SystemFile {
+    pub fn new(ino: InodeNr, kind: Kind, mapped: Mapped, blocks: u64, time: Timestamp, geo: &Geometry) -> SystemFile {
+        let sectors = sectors(&mapped, geo);
+        SystemFile { ino, kind, mapped, size: blocks * u64::from(geo.block_size), sectors, time }
+    }
+
+    pub fn bad_blocks(ino: InodeNr, time: Timestamp) -> SystemFile {
+        SystemFile { ino, kind: Kind::BadBlocks, mapped: Mapped::empty(InodeFlags::empty()), size: 0, sectors: 0, time }
+    }
+
+    pub fn mmp(block: u64) -> SystemFile {
+        SystemFile {
+            ino: InodeNr(0),
+            kind: Kind::Mmp { block },
+            mapped: Mapped::empty(InodeFlags::empty()),
+            size: 0,
+            sectors: 0,
+            time: Timestamp::default(),
+        }
+    }
+
+    pub fn resize(space: &mut Space, geo: &Geometry, time: Timestamp) -> Result<SystemFile> {
+        let super_block = geo.super_location(extant_ondisk::GroupNr(0)).0.0;
+        let reserved = geo.reserved_gdt_blocks;
+        let goal =
+            super_block + u64::from(geo.desc_blocks) + u64::from(reserved) + 2 + u64::from(geo.inode_table_blocks);
+        let block = space.take_new_block(goal)?;
+        let backups = geo.backup_groups().count() as u64;
+        let clusters = 1 + u64::from(reserved) * (1 + backups);
+        let pointers = u64::from(geo.block_size / 4);
+        let mut mapped = Mapped { clusters, ..Mapped::empty(InodeFlags::empty()) };
+        put_pointer(&mut mapped.i_block, DIRECT as usize + 1, block);
+        let blocks = pointers * pointers + pointers + u64::from(DIRECT);
+        Ok(SystemFile::new(InodeNr::RESIZE, Kind::Resize { block, reserved }, mapped, blocks, time, geo))
+    }
+
+    pub fn inode(&self, geo: &Geometry) -> InodeDesc {
+        let mut inode = InodeDesc::new(MODE, geo);
+        inode.size = self.size;
+        inode.blocks = self.sectors;
+        inode.links = 1;
+        inode.flags = self.mapped.flags;
+        inode.i_block = self.mapped.i_block;
+        (inode.atime, inode.ctime, inode.mtime) = (self.time, self.time, self.time);
+        inode.crtime = inode.crtime.map(|_| self.time);
+        if matches!(self.kind, Kind::BadBlocks) {
+            // It is as it was found, and that was zeroes.
+            inode = InodeDesc { mode: 0, links: 0, flags: InodeFlags::empty(), extra_isize: 0, crtime: None, ..inode };
+        }
+        inode
+    }
+
+    /// What it has to write: first block, blocks, and which part of it.
+    pub fn parts(&self, geo: &Geometry) -> Vec<(u64, u32, Part)> {
+        let mut parts = Vec::new();
+        match self.kind {
+            Kind::BadBlocks => {}
+            Kind::Mmp { block } => parts.push((block, 1, Part::Whole)),
+            Kind::Resize { block, reserved } => {
+                parts.push((block, 1, Part::Whole));
+                let first = geo.super_location(extant_ondisk::GroupNr(0)).0.0 + 1 + u64::from(geo.desc_blocks);
+                if reserved > 0 {
+                    parts.push((first, reserved, Part::Run(0)));
+                }
+            }
+            Kind::Journal { .. } => {
+                // What follows is zeroes.
+                parts.extend(self.mapped.runs.first().map(|(start, _)| (*start, 1, Part::Run(0))));
+            }
+            Kind::Orphans => {
+                let runs = self.mapped.runs.iter().enumerate();
+                parts.extend(runs.map(|(i, (start, len))| (*start, *len as u32, Part::Run(i as u32))));
+            }
+        }
+        let nodes = self.mapped.nodes.iter().enumerate();
+        parts.extend(nodes.map(|(i, node): (usize, &Node)| (node.block(), 1, Part::Node(i as u32))));
+        parts
+    }
+
+    /// The bytes of some blocks of a part, from its block `first` on.
+    pub fn fill(&self, part: Part, first: u32, sb: &SuperBlock, out: &mut [u8]) {
+        let geo = sb.geometry();
+        let block_size = geo.block_size as usize;
+        if let Part::Node(i) = part {
+            if let Some(node) = self.mapped.nodes.get(i as usize) {
+                self.mapped.fill_node(node, out);
+            }
+            return;
+        }
+        match self.kind {
+            Kind::BadBlocks => {}
+            Kind::Mmp { .. } => fill_mmp(sb, out),
+            Kind::Journal { blocks, fast_commit } => {
+                let mut journal = JournalSuperBlock::create(geo.block_size, blocks, geo.uuid, LogCsum::None, false);
+                journal.num_fc_blocks = fast_commit;
+                let bytes = journal.encode();
+                out[..bytes.len()].copy_from_slice(&bytes);
+            }
+            Kind::Orphans => {
+                let Part::Run(run) = part else { return };
+                let Some((start, _)) = self.mapped.runs.get(run as usize) else { return };
+                let seed = geo.metadata_csum.then(|| geo.seed.for_inode(self.ino, 0));
+                for (i, block) in out.chunks_exact_mut(block_size).enumerate() {
+                    orphan::init(block, BlockNr(start + u64::from(first) + i as u64), seed);
+                }
+            }
+            Kind::Resize { reserved, .. } => {
+                let start = geo.super_location(extant_ondisk::GroupNr(0)).0.0 + 1 + u64::from(geo.desc_blocks);
+                let pointers = geo.block_size / 4;
+                if part == Part::Whole {
+                    for i in 0..reserved {
+                        let slot = (geo.desc_blocks + i) % pointers;
+                        put_pointer(out, slot as usize, start + u64::from(i));
+                    }
+                    return;
+                }
+                for (i, block) in out.chunks_exact_mut(block_size).enumerate() {
+                    let primary = start + u64::from(first) + i as u64;
+                    for (slot, group) in geo.backup_groups().enumerate() {
+                        let copy = primary + u64::from(group.0) * u64::from(geo.blocks_per_group);
+                        put_pointer(block, slot, copy);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a file's clusters are in `i_blocks`.
+pub(super) fn sectors(mapped: &Mapped, geo: &Geometry) -> u64 {
+    (mapped.clusters << geo.cluster_bits) * u64::from(geo.block_size / 512)
+}
+
+/// Which part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Whole,
+    Run(u32),
+    Node(u32),
+}
+
+fn fill_mmp(sb: &SuperBlock, out: &mut [u8]) {
+    /// `mmp_check_interval`; before it are the magic, a number, a time, and two names that are left empty.
+    const INTERVAL_AT: usize = 112;
+    const CHECKSUM_AT: usize = 1020;
+    let geo = sb.geometry();
+    out[..4].copy_from_slice(&MMP_MAGIC.to_le_bytes());
+    out[4..8].copy_from_slice(&MMP_SEQ_CLEAN.to_le_bytes());
+    let interval = sb.raw().s_mmp_update_interval.get().max(MMP_INTERVAL);
+    out[INTERVAL_AT..INTERVAL_AT + 2].copy_from_slice(&interval.to_le_bytes());
+    if geo.metadata_csum {
+        let checksum = geo.seed.checksum(&out[..CHECKSUM_AT]);
+        out[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
+    }
+}

@@ -1,0 +1,291 @@
+//! A file system without files: superblock, descriptors, bitmaps, inode tables, journal, resize inode, quota and orphan
+//! files, each where mke2fs puts it.
+//!
+//! Main types: [`Skeleton`] (where everything goes), [`Usage`] (what the files of a tree take), [`Finished`] (the
+//! skeleton's pieces with their bytes), [`Inodes`] (who makes the bytes of inodes that are not the skeleton's).
+//! Its memory grows with the groups, not with the blocks.
+//!
+//! # Locking
+//! None.
+
+mod empty;
+mod file;
+mod finish;
+mod map;
+mod space;
+mod tables;
+
+pub use empty::Empty;
+pub use finish::{Finished, Inodes, Key, Usage};
+
+use std::ops::Range;
+
+use extant_ondisk::features::{Compat, Incompat, RoCompat};
+use extant_ondisk::jbd2::MIN_LOG_BLOCKS;
+use extant_ondisk::superblock::{Geometry, Layout, SuperBlock};
+use extant_ondisk::time::Timestamp;
+use extant_ondisk::{BlockNr, InodeNr};
+
+use crate::options::Options;
+use crate::{Error, Result};
+use file::{Kind, SystemFile};
+use map::{Mapped, Owner};
+use space::Space;
+use tables::Tables;
+
+/// The inode with the blocks that are bad; it has none here.
+const BAD_BLOCKS: InodeNr = InodeNr(1);
+/// The most blocks of a journal.
+const JOURNAL_BLOCKS_MAX: u32 = 10_240_000;
+/// The part of the journal that fast commits get, of one.
+const FAST_COMMIT_PART: u32 = 64;
+
+/// Where everything goes in a file system without files.
+pub struct Skeleton {
+    options: Options,
+    superblock: SuperBlock,
+    space: Space,
+    tables: Vec<Tables>,
+    files: Vec<SystemFile>,
+    directories: Vec<Mapped>,
+    first_free_ino: InodeNr,
+}
+
+impl Skeleton {
+    /// Places everything but directories.
+    ///
+    /// # Errors
+    /// The options do not fit each other or the size.
+    pub fn plan(options: &Options) -> Result<Skeleton> {
+        Skeleton::plan_with_directories(options, &[])
+    }
+
+    /// Places everything, and before what mke2fs makes after its directories, directories of these inodes with so many
+    /// blocks.
+    fn plan_with_directories(options: &Options, directories: &[(InodeNr, u64)]) -> Result<Skeleton> {
+        let layout = Layout::compute(&options.wanted).map_err(|e| Error::Options(e.to_string()))?;
+        let mut superblock = SuperBlock::create(&layout).map_err(|e| Error::Options(e.to_string()))?;
+        let geo = superblock.geometry().clone();
+        let journal_blocks = journal_blocks(options, &geo)?;
+        let mut space = Space::new(&geo);
+        let stride = options.wanted.stride.into();
+        let tables = tables::place(&mut space, &geo, stride, options.packed_meta_blocks)?;
+        space.count_clusters();
+        let mut overhead: u64 = space.taken().map(|run| run.end - run.start).sum::<u64>() >> geo.cluster_bits;
+
+        let lost_found = InodeNr(geo.first_ino);
+        let mut skeleton = Skeleton {
+            options: options.clone(),
+            superblock: superblock.clone(),
+            space,
+            tables,
+            files: Vec::new(),
+            directories: Vec::new(),
+            first_free_ino: InodeNr(lost_found.0 + 1),
+        };
+        for (ino, blocks) in directories {
+            let owner = Owner { geo: &geo, ino: *ino };
+            let mapped = skeleton.map_blocks(&owner, *blocks, owner.goal())?;
+            skeleton.directories.push(mapped);
+        }
+        let now = Timestamp::from_seconds(options.wanted.time);
+        skeleton.files.push(SystemFile::bad_blocks(BAD_BLOCKS, now));
+        if superblock.compat().contains(Compat::RESIZE_INODE) {
+            let file = SystemFile::resize(&mut skeleton.space, &geo, now)?;
+            skeleton.files.push(file);
+        }
+        if let Some((blocks, fast_commit)) = journal_blocks {
+            let file = skeleton.journal(&geo, blocks, fast_commit)?;
+            let inode = file.inode(&geo);
+            superblock.set_internal_journal(&extant_ondisk::superblock::JournalPlace {
+                i_block: inode.i_block,
+                size: inode.size,
+            });
+            overhead += u64::from(blocks + fast_commit).div_ceil(geo.blocks_per_cluster().into());
+            skeleton.files.push(file);
+        }
+        if superblock.incompat().contains(Incompat::MMP) {
+            let block = skeleton.space.take_new_block(0)?;
+            let interval = match options.wanted.mmp_interval {
+                0 => file::MMP_INTERVAL,
+                interval => interval,
+            };
+            superblock.set_mmp(BlockNr(block), interval);
+            skeleton.files.push(SystemFile::mmp(block));
+        }
+        superblock.set_overhead_clusters(overhead + geo.first_data_block);
+        if options.quota.contains(&true) {
+            return Err(Error::Options(
+                "quota is not made yet; make the file system without it and run tune2fs -O quota".into(),
+            ));
+        }
+        if let Some(blocks) = options.orphan_file.filter(|_| journal_blocks.is_some()) {
+            let ino = skeleton.take_ino();
+            let file = skeleton.orphan_file(&geo, ino, blocks, now)?;
+            superblock.set_orphan_file(ino);
+            skeleton.files.push(file);
+        }
+        skeleton.superblock = superblock;
+        Ok(skeleton)
+    }
+
+    fn take_ino(&mut self) -> InodeNr {
+        let ino = self.first_free_ino;
+        self.first_free_ino.0 += 1;
+        ino
+    }
+
+    /// Blocks one by one, mapped the way the file system's files are.
+    fn map_blocks(&mut self, owner: &Owner<'_>, blocks: u64, goal: u64) -> Result<Mapped> {
+        if owner.geo.extents {
+            Mapped::by_blocks(&mut self.space, owner, blocks, goal)
+        } else {
+            Mapped::with_pointers(&mut self.space, owner, blocks, goal)
+        }
+    }
+
+    fn journal(&mut self, geo: &Geometry, blocks: u32, fast_commit: u32) -> Result<SystemFile> {
+        let owner = Owner { geo, ino: InodeNr::JOURNAL };
+        let asked = self.options.journal.and_then(|journal| journal.location);
+        let len = u64::from(blocks + fast_commit);
+        let mapped = if geo.extents {
+            let goal = asked.unwrap_or_else(|| self.middle(geo));
+            Mapped::in_ranges(&mut self.space, &owner, len, goal)?
+        } else {
+            Mapped::with_pointers(&mut self.space, &owner, len, owner.goal())?
+        };
+        let kind = Kind::Journal { blocks: blocks + fast_commit, fast_commit };
+        Ok(SystemFile::new(owner.ino, kind, mapped, len, Timestamp::from_seconds(self.options.wanted.time), geo))
+    }
+
+    fn orphan_file(&mut self, geo: &Geometry, ino: InodeNr, blocks: u32, now: Timestamp) -> Result<SystemFile> {
+        let ratio = geo.blocks_per_cluster();
+        let blocks = match (blocks, geo.blocks_count) {
+            (0, 0..0x2_0000) => 32,
+            (0, count @ 0x2_0000..0x20_0000) => (count / 4096) as u32,
+            (0, _) => 512,
+            (asked, _) => asked,
+        };
+        let blocks =
+            u64::from(if self.options.orphan_file == Some(0) { blocks.next_multiple_of(ratio) } else { blocks });
+        let owner = Owner { geo, ino };
+        let mapped = if geo.extents {
+            Mapped::by_blocks(&mut self.space, &owner, blocks, 0)?
+        } else {
+            Mapped::with_pointers(&mut self.space, &owner, blocks, 0)?
+        };
+        Ok(SystemFile::new(ino, Kind::Orphans, mapped, blocks, now, geo))
+    }
+
+    /// Where a journal goes if nobody asks for a place: the group with most room near the middle.
+    fn middle(&self, geo: &Geometry) -> u64 {
+        let middle = (geo.blocks_count - geo.first_data_block) / 2;
+        let middle = BlockNr(middle.max(geo.first_data_block));
+        let mut group = geo.group_of_block(middle).map_or(0, |(group, _)| group.0);
+        let count = geo.group_count;
+        let mut best = if geo.groups_per_flex > 1 && group > geo.groups_per_flex {
+            group &= !(geo.groups_per_flex - 1);
+            while group < count && self.space.counted[group as usize] == 0 {
+                group += 1;
+            }
+            group %= count;
+            group
+        } else {
+            group.saturating_sub(1)
+        };
+        let end = if group + 1 < count { group + 1 } else { group };
+        for other in best + 1..=end {
+            if self.space.counted[other as usize] > self.space.counted[best as usize] {
+                best = other;
+            }
+        }
+        geo.first_block_of_group(extant_ondisk::GroupNr(best)).0
+    }
+
+    /// The layout.
+    pub fn geometry(&self) -> &Geometry {
+        self.superblock.geometry()
+    }
+
+    /// The superblock before the counts of blocks and inodes are known.
+    pub fn superblock(&self) -> &SuperBlock {
+        &self.superblock
+    }
+
+    /// What it was planned from.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The number of lost+found, which every file system has.
+    pub fn lost_found_ino(&self) -> InodeNr {
+        InodeNr(self.geometry().first_ino)
+    }
+
+    /// The first inode number that neither the skeleton nor lost+found has.
+    pub fn first_free_ino(&self) -> InodeNr {
+        self.first_free_ino
+    }
+
+    /// Blocks that are not the skeleton's, in ascending order. With `bigalloc`, whole clusters.
+    pub fn free_runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let geo = self.geometry();
+        let mut at = geo.first_data_block;
+        let end = geo.blocks_count;
+        self.space.taken().chain(std::iter::once(end..end)).filter_map(move |taken| {
+            let free = at..taken.start;
+            at = at.max(taken.end);
+            (!free.is_empty()).then_some(free)
+        })
+    }
+
+    /// Puts files on it.
+    ///
+    /// # Errors
+    /// Too many inodes or blocks.
+    pub fn finish(self, usage: Usage) -> Result<Finished> {
+        Finished::new(self, usage)
+    }
+}
+
+/// Blocks of the journal and of its fast-commit area.
+fn journal_blocks(options: &Options, geo: &Geometry) -> Result<Option<(u32, u32)>> {
+    let Some(asked) = options.journal else { return Ok(None) };
+    let default = match geo.blocks_count {
+        // What is too small for a journal has none.
+        0..0x800 => return Ok(None),
+        0x800..0x8000 => 1024,
+        0x8000..0x4_0000 => 4096,
+        0x4_0000..0x8_0000 => 8192,
+        0x8_0000..0x40_0000 => 16384,
+        0x40_0000..0x80_0000 => 32768,
+        0x80_0000..0x100_0000 => 65536,
+        0x100_0000..0x200_0000 => 131_072,
+        _ => 262_144,
+    };
+    let blocks = asked.blocks.unwrap_or(default);
+    let fast = if options.wanted.compat.contains(Compat::FAST_COMMIT) {
+        asked.fast_commit_blocks.unwrap_or(default / FAST_COMMIT_PART)
+    } else {
+        0
+    };
+    let total = u64::from(blocks) + u64::from(fast);
+    if asked.blocks.is_some() || (asked.fast_commit_blocks.is_some() && fast > 0) {
+        if !(u64::from(MIN_LOG_BLOCKS)..=u64::from(JOURNAL_BLOCKS_MAX)).contains(&total) {
+            return Err(Error::Options(format!(
+                "the journal has {total} blocks; it must have {MIN_LOG_BLOCKS} to {JOURNAL_BLOCKS_MAX}: change -J size"
+            )));
+        }
+        let table = u64::from(geo.inode_table_blocks);
+        let base: u64 = geo.groups().map(|group| geo.base_metadata(group).blocks()).sum();
+        let tables = if geo.groups_per_flex > 1 { 0 } else { u64::from(geo.group_count) * (2 + table) };
+        let free = (geo.blocks_count - geo.first_data_block).saturating_sub(base + tables);
+        if total > free / 2 {
+            return Err(Error::Options(format!(
+                "a journal of {total} blocks is too big for {free} free blocks; make it at most half of them with -J size"
+            )));
+        }
+    }
+    let _ = RoCompat::BIGALLOC;
+    Ok(Some((blocks, fast)))
+}

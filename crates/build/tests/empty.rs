@@ -1,0 +1,287 @@
+//! Empty file systems are byte for byte those of mke2fs 1.47.0, and clean for e2fsck.
+#![allow(clippy::disallowed_methods)]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+use extant_block::device::{FileDevice, IoMode, OpenOptions};
+use extant_build::options::{Fact, Request, SizeAsked, UuidAsked};
+use extant_build::plan::Plan;
+use extant_build::skeleton::Empty;
+use extant_build::write::write;
+use extant_ondisk::GroupNr;
+use rustix::fs::SeekFrom;
+
+const UUID: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
+const HASH_SEED: &str = "1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed";
+const NOW: i64 = 1_700_000_000;
+
+/// Fields of the superblock that differ, and why: offset, bytes, reason.
+const DIFFERENT: [(usize, usize, &str); 2] = [
+    (0x178, 8, "s_kbytes_written: mke2fs counts the writes of its block cache, which is not to be repeated"),
+    (0x3fc, 4, "s_checksum: covers s_kbytes_written"),
+];
+
+/// The options of mke2fs that the table uses.
+fn request(args: &[&str]) -> Request {
+    let mut request = Request { fs_type: Some("ext2".into()), ..Request::default() };
+    let mut args = args.iter();
+    while let Some(option) = args.next() {
+        let mut value = || args.next().expect("the option has a value");
+        match *option {
+            "-t" => request.fs_type = Some((*value()).into()),
+            "-T" => request.usage = Some((*value()).into()),
+            "-b" => request.block_size = value().parse().ok(),
+            "-C" => request.cluster_size = value().parse().ok(),
+            "-E" => request.extended.push((*value()).into()),
+            "-e" => request.errors = Some((*value()).into()),
+            "-g" => request.blocks_per_group = value().parse().ok(),
+            "-G" => request.flex_bg_size = value().parse().ok(),
+            "-i" => request.inode_ratio = value().parse().ok(),
+            "-I" => request.inode_size = value().parse().ok(),
+            "-j" => request.journal = true,
+            "-J" => request.journal_options.push((*value()).into()),
+            "-L" => request.label = Some(value().as_bytes().to_vec()),
+            "-m" => request.reserved_percent = value().parse().ok(),
+            "-M" => request.last_mounted = Some(value().as_bytes().to_vec()),
+            "-N" => request.inodes = value().parse().ok(),
+            "-O" => request.features.push((*value()).into()),
+            "-r" => request.revision = value().parse().ok(),
+            other => panic!("no such option: {other}"),
+        }
+    }
+    request
+}
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const TIB: u64 = 1 << 40;
+
+/// Bytes of the device, and the options.
+const TABLE: &[(u64, &str)] = &[
+    // The types and the sizes of their blocks.
+    (64 * MIB, "-t ext4"),
+    (64 * MIB, "-t ext3"),
+    (64 * MIB, "-t ext2"),
+    (GIB, "-t ext4"),
+    (GIB, "-t ext3"),
+    (GIB, "-t ext2"),
+    (64 * MIB, "-t ext4 -b 2048"),
+    (64 * MIB, "-t ext4 -b 4096"),
+    (200 * MIB, "-t ext3 -b 2048"),
+    (200 * MIB, "-t ext2 -b 4096"),
+    (64 * MIB, "-t ext4 -b 65536"),
+    // Sizes.
+    (MIB, "-t ext2"),
+    (MIB, "-t ext4"),
+    (2 * MIB, "-t ext4"),
+    (77 * MIB + 12_288, "-t ext4"),
+    (129 * MIB, "-t ext4 -b 4096"),
+    (257 * MIB + 4096, "-t ext2 -b 1024"),
+    (10 * GIB, "-t ext4"),
+    (40 * GIB, "-t ext3"),
+    (150 * GIB, "-t ext4"),
+    (6 * TIB, "-t ext4"),
+    (15 * TIB, "-t ext4"),
+    // Where tables go.
+    (2 * GIB, "-t ext4 -O ^flex_bg"),
+    (2 * GIB, "-t ext4 -G 64"),
+    (3 * GIB, "-t ext4 -G 4"),
+    (3 * GIB, "-t ext4 -G 1"),
+    (2 * GIB, "-t ext4 -O meta_bg,^resize_inode"),
+    (2 * GIB, "-t ext4 -O meta_bg,^resize_inode,^flex_bg -b 1024"),
+    (2 * GIB, "-t ext4 -O sparse_super2"),
+    (2 * GIB, "-t ext4 -O sparse_super2 -E num_backup_sb=1"),
+    (2 * GIB, "-t ext4 -O sparse_super2 -E num_backup_sb=0"),
+    (2 * GIB, "-t ext4 -O ^resize_inode"),
+    (500 * MIB, "-t ext2 -O ^sparse_super,^resize_inode"),
+    (2 * GIB, "-t ext4 -E packed_meta_blocks=1"),
+    (2 * GIB, "-t ext4 -E stride=32,stripe_width=64"),
+    (500 * MIB, "-t ext2 -E stride=32"),
+    (500 * MIB, "-t ext4 -g 4096 -b 4096"),
+    (500 * MIB, "-t ext4 -E resize=8G"),
+    // Clusters.
+    (GIB, "-t ext4 -O bigalloc"),
+    (GIB, "-t ext4 -O bigalloc -C 16384 -b 1024"),
+    (4 * GIB, "-t ext4 -O bigalloc -C 65536 -O ^resize_inode"),
+    (4 * GIB, "-t ext4 -O bigalloc,^flex_bg"),
+    // Journals.
+    (500 * MIB, "-t ext4 -O ^has_journal"),
+    (4 * GIB, "-t ext4 -J size=1024"),
+    (4 * GIB, "-t ext3 -J size=1024"),
+    (4 * GIB, "-t ext4 -O ^flex_bg -J size=1024"),
+    (500 * MIB, "-t ext4 -J size=8,location=40000"),
+    (500 * MIB, "-t ext4 -O fast_commit"),
+    (500 * MIB, "-t ext2 -j"),
+    // Inodes.
+    (500 * MIB, "-t ext4 -I 128"),
+    (500 * MIB, "-t ext4 -I 512 -b 1024"),
+    (500 * MIB, "-t ext4 -I 1024 -N 100000"),
+    (500 * MIB, "-t ext4 -N 20"),
+    (500 * MIB, "-t ext4 -i 65536"),
+    (500 * MIB, "-t ext3 -I 128 -T news"),
+    (500 * MIB, "-t ext4 -T largefile4"),
+    // Features.
+    (500 * MIB, "-t ext4 -O ^metadata_csum"),
+    (500 * MIB, "-t ext4 -O ^metadata_csum,uninit_bg"),
+    (500 * MIB, "-t ext4 -O ^64bit"),
+    (500 * MIB, "-t ext4 -O metadata_csum_seed"),
+    (500 * MIB, "-t ext4 -O ^extent,^64bit"),
+    (500 * MIB, "-t ext4 -O orphan_file"),
+    (500 * MIB, "-t ext4 -O orphan_file,^extent,^64bit,^metadata_csum"),
+    (2 * GIB, "-t ext4 -O orphan_file,bigalloc"),
+    (500 * MIB, "-t ext4 -O orphan_file -E orphan_file_size=1M"),
+    (500 * MIB, "-t ext4 -O casefold -E encoding_flags=strict"),
+    (500 * MIB, "-t ext4 -O encrypt,verity,stable_inodes,ea_inode,large_dir"),
+    (500 * MIB, "-t ext4 -O ^filetype,^dir_index"),
+    // Words and numbers.
+    (500 * MIB, "-t ext4 -L label -M /mnt -m 0 -e remount-ro"),
+    (500 * MIB, "-t ext4 -m 12.5 -E root_owner=1000:70000,test_fs"),
+    (16 * MIB, "-r 0 -O none"),
+];
+
+fn make_own(path: &Path, bytes: u64, args: &[&str]) -> Empty {
+    let mut request = request(args);
+    request.uuid = UuidAsked::Given(uuid(UUID));
+    request.extended.push(format!("hash_seed={HASH_SEED}"));
+    request.size = SizeAsked::Device;
+    let fact = Fact { device_bytes: bytes, sector_size: 0, zeroed: true, now: NOW, random: [0; 32], user: (0, 0) };
+    let options = request.resolve(&fact).unwrap_or_else(|e| panic!("{args:?}: {e}"));
+    let empty = Empty::plan(&options).unwrap_or_else(|e| panic!("{args:?}: {e}"));
+    let device = FileDevice::create(path, bytes, OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() });
+    write(&device.expect("the image can be made"), &empty, 1).expect("the image can be written");
+    empty
+}
+
+fn uuid(text: &str) -> [u8; 16] {
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    std::array::from_fn(|i| u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).expect("hexadecimal"))
+}
+
+fn make_theirs(path: &Path, bytes: u64, args: &[&str]) {
+    File::create(path).and_then(|file| file.set_len(bytes)).expect("a sparse file");
+    let seed = format!("hash_seed={HASH_SEED}");
+    let mut all: Vec<&str> = vec!["-q", "-F", "-U", UUID];
+    // Of several -E, mke2fs takes the last one.
+    let mut extended = seed;
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        if *arg == "-E" {
+            extended = format!("{extended},{}", rest.next().expect("-E has a value"));
+        } else {
+            all.push(arg);
+        }
+    }
+    all.extend(["-E", &extended]);
+    let output = Command::new("mke2fs")
+        .args(&all)
+        .arg(path)
+        .env("E2FSPROGS_FAKE_TIME", NOW.to_string())
+        .env("LC_ALL", "C")
+        .stdin(std::process::Stdio::null())
+        .output()
+        .expect("mke2fs is there");
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Where a file has data, rounded to blocks.
+fn data(file: &File, bytes: u64, block: u64) -> Vec<(u64, u64)> {
+    let mut runs = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        let Ok(start) = rustix::fs::seek(file, SeekFrom::Data(at)) else { break };
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start)).expect("a hole or the end follows");
+        runs.push((start / block, end.div_ceil(block)));
+        at = end;
+    }
+    runs
+}
+
+fn read_block(file: &File, number: u64, block: u64) -> Vec<u8> {
+    let mut bytes = vec![0; block as usize];
+    let mut got = 0;
+    while got < bytes.len() {
+        match file.read_at(&mut bytes[got..], number * block + got as u64).expect("an image can be read") {
+            0 => break,
+            n => got += n,
+        }
+    }
+    bytes
+}
+
+/// The first difference, and what it is in.
+fn difference(own: &Path, theirs: &Path, empty: &Empty, bytes: u64) -> Option<String> {
+    let block = u64::from(empty.block_size());
+    let (own, theirs) = (File::open(own).expect("own"), File::open(theirs).expect("theirs"));
+    let mut runs = data(&own, bytes, block);
+    runs.extend(data(&theirs, bytes, block));
+    runs.sort_unstable();
+    let geo = empty.skeleton().geometry();
+    let supers: Vec<(u64, usize)> = std::iter::once(GroupNr(0))
+        .chain(geo.backup_groups())
+        .map(|group| geo.super_location(group))
+        .map(|(block, at)| (block.0, at))
+        .collect();
+    let mut next = 0;
+    for (start, end) in runs {
+        for number in start.max(next)..end {
+            let (mut a, mut b) = (read_block(&own, number, block), read_block(&theirs, number, block));
+            if let Some((_, at)) = supers.iter().find(|(block, _)| *block == number) {
+                for (field, len, _) in DIFFERENT {
+                    a[at + field..at + field + len].fill(0);
+                    b[at + field..at + field + len].fill(0);
+                }
+            }
+            if a != b {
+                let at = a.iter().zip(&b).position(|(a, b)| a != b).expect("a difference");
+                let piece = empty.pieces().find(|p| (p.start.0..p.start.0 + u64::from(p.blocks)).contains(&number));
+                let piece = piece.map_or("in no piece".to_owned(), |p| format!("{:?} from {}", p.key, p.start.0));
+                let end = (at + 16).min(a.len());
+                return Some(format!(
+                    "block {number}, byte {at:#x} ({piece}): {:02x?}, mke2fs has {:02x?}",
+                    &a[at..end],
+                    &b[at..end]
+                ));
+            }
+        }
+        next = next.max(end);
+    }
+    None
+}
+
+fn compare(bytes: u64, line: &str) -> Result<(), String> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (own, theirs) = (dir.path().join("own"), dir.path().join("theirs"));
+    let args: Vec<&str> = line.split_whitespace().collect();
+    let empty = make_own(&own, bytes, &args);
+    make_theirs(&theirs, bytes, &args);
+    if let Some(difference) = difference(&own, &theirs, &empty, bytes) {
+        if let Some(keep) = std::env::var_os("EXTANT_SAVE") {
+            std::fs::copy(&own, Path::new(&keep).join("own")).expect("own is kept");
+            std::fs::copy(&theirs, Path::new(&keep).join("theirs")).expect("theirs is kept");
+        }
+        return Err(difference);
+    }
+    let checked = Command::new("e2fsck").args(["-fn"]).arg(&own).env("LC_ALL", "C").output().expect("e2fsck is there");
+    match checked.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&checked.stdout).into_owned()),
+    }
+}
+
+#[test]
+fn images_are_those_of_mke2fs() {
+    let only = std::env::var("EXTANT_ONLY").ok();
+    let mut failed = Vec::new();
+    for (bytes, line) in TABLE.iter().filter(|(_, line)| only.as_deref().is_none_or(|only| line.contains(only))) {
+        let start = std::time::Instant::now();
+        let result = compare(*bytes, line);
+        eprintln!("TIME {:?} {bytes} {line} {}", start.elapsed(), result.is_ok());
+        if let Err(difference) = result {
+            failed.push(format!("{bytes} bytes, {line}: {difference}"));
+        }
+    }
+    assert!(failed.is_empty(), "{} of {} differ:\n{}", failed.len(), TABLE.len(), failed.join("\n"));
+}

@@ -1,0 +1,116 @@
+//! The Android sparse format: read back by a reader of its own, and by simg2img where that is installed.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use extant_build::sparse;
+
+const BLOCK: u32 = 4096;
+
+/// The numbers of chunks, and the bytes that they stand for; what a chunk leaves to the device is `device`.
+fn unpack(bytes: &[u8], device: u8) -> (Vec<(u16, u32)>, Vec<u8>) {
+    let half = |at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"));
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    assert_eq!((word(0), half(4), half(6), half(8), half(10)), (0xed26ff3a, 1, 0, 28, 12));
+    let (block, blocks, chunks) = (word(12) as usize, word(16) as usize, word(20));
+    let (mut at, mut image, mut seen) = (28, Vec::new(), Vec::new());
+    for _ in 0..chunks {
+        let (kind, count, total) = (half(at), word(at + 4) as usize * block, word(at + 8) as usize);
+        let content = &bytes[at + 12..at + total];
+        match kind {
+            0xcac1 => {
+                assert_eq!(content.len(), count);
+                image.extend_from_slice(content);
+            }
+            0xcac2 => image.extend(content.iter().cycle().take(count)),
+            0xcac3 => image.resize(image.len() + count, device),
+            kind => panic!("chunk {kind:#x}"),
+        }
+        seen.push((kind, word(at + 4)));
+        at += total;
+    }
+    assert_eq!((at, image.len()), (bytes.len(), blocks * block));
+    (seen, image)
+}
+
+/// Data, holes, zeros that are written, and a word that is repeated.
+fn image() -> File {
+    let file = tempfile::tempfile().expect("file");
+    file.set_len(1000 * u64::from(BLOCK)).expect("size");
+    let put = |block: u64, data: &[u8]| file.write_all_at(data, block * u64::from(BLOCK)).expect("written");
+    let some: Vec<u8> = (0..3 * BLOCK).map(|i| (i % 251) as u8).collect();
+    put(0, &some);
+    put(3, &[0; 2 * BLOCK as usize]);
+    put(5, &b"word".repeat(BLOCK as usize / 4 * 2));
+    put(700, &some[..100]);
+    put(999, &some[..BLOCK as usize]);
+    file
+}
+
+fn packed(mut image: File, is_free: impl Fn(u64) -> bool) -> (Vec<u8>, Vec<u8>) {
+    let mut raw = vec![0; image.metadata().expect("metadata").len() as usize];
+    image.read_exact_at(&mut raw, 0).expect("read");
+    let mut to = std::io::Cursor::new(Vec::new());
+    sparse::write(&mut image, BLOCK, is_free, &mut to).expect("written");
+    (raw, to.into_inner())
+}
+
+#[test]
+fn a_sparse_image_unpacks_to_the_image() {
+    let (raw, bytes) = packed(image(), |_| false);
+    let (chunks, unpacked) = unpack(&bytes, 0xaa);
+    assert!(unpacked == raw);
+    assert_eq!(chunks, [(0xcac1, 3), (0xcac2, 2), (0xcac2, 2), (0xcac2, 693), (0xcac1, 1), (0xcac2, 298), (0xcac1, 1)]);
+}
+
+/// Zeros that matter are written, and only free blocks keep what the device has there.
+#[test]
+fn free_blocks_are_left_to_the_device() {
+    let (raw, bytes) = packed(image(), |block| block >= 100);
+    let (chunks, unpacked) = unpack(&bytes, 0xaa);
+    assert_eq!(
+        chunks,
+        [(0xcac1, 3), (0xcac2, 2), (0xcac2, 2), (0xcac2, 93), (0xcac3, 600), (0xcac1, 1), (0xcac3, 298), (0xcac1, 1)]
+    );
+    let kept = |range: std::ops::Range<usize>| unpacked[range.clone()] == raw[range];
+    let block = BLOCK as usize;
+    assert!(kept(0..100 * block) && kept(700 * block..701 * block) && kept(999 * block..1000 * block));
+    assert!(unpacked[100 * block..700 * block].iter().all(|b| *b == 0xaa));
+}
+
+#[test]
+fn long_data_is_cut_into_chunks_and_odd_sizes_are_refused() {
+    let file = tempfile::tempfile().expect("file");
+    let mut line = vec![0; 1 << 20];
+    for mib in 0..130u8 {
+        line.fill_with(|| mib);
+        line[0] = !mib;
+        // Each block differs within itself.
+        line.chunks_mut(BLOCK as usize).for_each(|block| block[0] = !mib);
+        (&file).write_all(&line).expect("written");
+    }
+    let (raw, bytes) = packed(file, |_| false);
+    let (chunks, unpacked) = unpack(&bytes, 0);
+    assert!(unpacked == raw);
+    assert_eq!(chunks, [(0xcac1, 16384), (0xcac1, 16384), (0xcac1, 512)]);
+    let mut odd = tempfile::tempfile().expect("file");
+    odd.set_len(5000).expect("size");
+    odd.seek(SeekFrom::Start(0)).expect("seek");
+    assert!(sparse::write(&mut odd, BLOCK, |_| false, &mut std::io::Cursor::new(Vec::new())).is_err());
+}
+
+#[test]
+fn simg2img_reads_a_sparse_image() {
+    let dir = tempfile::tempdir().expect("directory");
+    let [from, to] = ["sparse.img", "raw.img"].map(|name| dir.path().join(name));
+    let (raw, bytes) = packed(image(), |_| false);
+    std::fs::write(&from, bytes).expect("written");
+    let ran = match Command::new("simg2img").args([&from, &to]).output() {
+        Ok(ran) => ran,
+        Err(e) => return eprintln!("skipped: needs simg2img ({e})"),
+    };
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(std::fs::read(&to).expect("unpacked") == raw);
+}

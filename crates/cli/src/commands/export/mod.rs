@@ -1,0 +1,294 @@
+//! `extant export`: a tree out of an image, as a tar archive.
+//!
+//! The archive depends on the tree alone: names ascend as bytes, the root comes first, and neither the clock nor the
+//! host's users have a part in it. [`archive`] knows the format, [`acl`] one kind of record; here is what goes in.
+//!
+//! An export that fails leaves no archive that could pass for a whole one: a file of `-o` appears under its name only
+//! when it is complete, and a stream ends where more must follow, which tar(1) and bsdtar(1) report. A stream that only
+//! lacks the end mark, or a part of a block, passes for a whole one with GNU tar.
+//!
+//! # Locking
+//! None.
+
+mod acl;
+mod archive;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use extant_fs::walk::{Visit, Walk};
+use extant_fs::{Attr, Damage, Error, Filesystem, InodeRef, Seek, Unsupported};
+use extant_ondisk::InodeNr;
+use extant_ondisk::inode::{FileType, InodeFlags};
+use tempfile::NamedTempFile;
+
+use self::archive::{Archive, Entry, Kind};
+use super::verb::Images;
+use crate::args::{ExportArgs, ImageArgs};
+use crate::content::{self, Ended};
+use crate::failure::{BROKEN_PIPE, Failure, Report, Result, warn};
+use crate::image;
+use crate::opened;
+use crate::place::{in_image, the_path};
+use crate::signals::Stop;
+use crate::text::shown;
+
+const BUFFER_BYTES: usize = 1 << 20;
+/// The parts of a sparse file that are remembered; of one with more, all that follows is stored as data.
+const PARTS_MAX: usize = 1 << 20;
+/// The paths of files with several names are in memory until the end.
+const LINK_BYTES_MAX: usize = 1 << 28;
+
+/// The images that an export reads. A file that is being written goes away when a signal ends the command.
+pub fn images(args: &ExportArgs, how: &ImageArgs) -> Images {
+    let stop = if args.output.is_some() { Stop::watch() } else { Stop::default() };
+    let mut images = Images::for_reading(how);
+    images.stop = stop;
+    images
+}
+
+pub fn run(args: &ExportArgs, images: &mut Images) -> Result<()> {
+    if args.output.is_none() && io::stdout().is_terminal() {
+        return Err(Failure::usage("an archive is nothing for a terminal: -o FILE writes it to a file"));
+    }
+    let (spec, paths) = in_image(&args.image, args.path.as_slice());
+    let path = the_path(&paths)?;
+    let fs = images.image(&spec)?;
+    let stop = images.stop.clone();
+    match &args.output {
+        None => export(&fs, path, &stop, io::stdout().lock())?.end(),
+        Some(output) => {
+            let failed = |e: io::Error| Failure::io(output, e);
+            let there = std::fs::metadata(output).ok();
+            if there.as_ref().is_some_and(|there| opened::is_image((there.dev(), there.ino()))) {
+                return Err(Failure::op(format!("{}: is the image that is exported", output.display())));
+            }
+            // A device or a FIFO is written, not replaced.
+            if there.is_some_and(|there| !there.is_file()) {
+                let file = File::options().write(true).open(output).map_err(failed)?;
+                return export(&fs, path, &stop, file)?.end();
+            }
+            let dir = output.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let mut file = new_file(dir).map_err(failed)?;
+            let report = export(&fs, path, &stop, file.as_file_mut())?;
+            file.persist(output).map_err(|e| failed(e.error))?;
+            report.end()
+        }
+    }
+}
+
+/// A file that goes away unless it gets its name, with the mode of any new file.
+fn new_file(dir: &Path) -> io::Result<NamedTempFile> {
+    use std::os::unix::fs::PermissionsExt;
+    tempfile::Builder::new().prefix(".extant-").permissions(PermissionsExt::from_mode(0o666)).tempfile_in(dir)
+}
+
+/// Writes a whole archive, or fails. The report is of an image that is rescued: what the archive lacks.
+fn export(fs: &Arc<Filesystem>, path: &[u8], stop: &Stop, to: impl Write) -> Result<Report> {
+    let to = BufWriter::with_capacity(BUFFER_BYTES, to);
+    let links = HashMap::new();
+    let mut export = Export { fs, stop, archive: Archive::new(to), links, link_bytes: 0, report: Report::default() };
+    let done = export.tree(path).and_then(|()| {
+        // Damage that reading went around: names may be missing. That, too, has been said.
+        if fs.rescues() { Ok(()) } else { image::refuse_damage([fs]) }
+    });
+    match done {
+        Ok(()) => {
+            export.archive.end()?;
+            Ok(export.report)
+        }
+        Err(e) => {
+            if e.status != BROKEN_PIPE {
+                // The first error is the one to report.
+                let _ = export.archive.break_off();
+            }
+            Err(e)
+        }
+    }
+}
+
+struct Export<'a, W: Write> {
+    fs: &'a Filesystem,
+    stop: &'a Stop,
+    archive: Archive<BufWriter<W>>,
+    /// The first names of files that have several.
+    links: HashMap<InodeNr, Vec<u8>>,
+    link_bytes: usize,
+    report: Report,
+}
+
+impl<W: Write> Export<'_, W> {
+    fn tree(&mut self, path: &[u8]) -> Result<()> {
+        let top = image::walk(self.fs, path, true).map_err(|e| image::at(self.fs, path, e))?;
+        if !top.is_dir() {
+            let name = path.rsplit(|b| *b == b'/').find(|name| !name.is_empty()).unwrap_or(path);
+            return self.entry(path, &[b"./", name].concat(), &top);
+        }
+        self.entry(path, b"./", &top)?;
+        let mut walk = Walk::new(self.fs, path, top);
+        let below = path.len() + usize::from(!path.ends_with(b"/"));
+        while let Some(visit) = walk.next() {
+            self.stop.check()?;
+            let done = match visit {
+                Ok(Visit::Name(inode)) => {
+                    let slash: &[u8] = if inode.is_dir() { b"/" } else { b"" };
+                    let name = [b"./", &walk.path()[below..], slash].concat();
+                    if is_encrypted(&self.fs.getattr(&inode)) {
+                        // What is in it has other names.
+                        walk.skip();
+                    }
+                    self.entry(walk.path(), &name, &inode)
+                }
+                Ok(Visit::Left(_)) => Ok(()),
+                Err(e) => Err(image::at(self.fs, walk.path(), e)),
+            };
+            self.note(done)?;
+        }
+        Ok(())
+    }
+
+    /// Of an image that is rescued, what is hurt is left out; otherwise an archive is whole or is none.
+    fn note(&mut self, done: Result<()>) -> Result<()> {
+        if self.fs.rescues() {
+            return self.report.note(done);
+        }
+        done.map_err(|mut e| {
+            if !e.message.is_empty() {
+                e.message.push_str("; the export ends here: with --rescue it leaves out what cannot be read");
+            }
+            e
+        })
+    }
+
+    /// `path` is that in the image, `name` that in the archive.
+    fn entry(&mut self, path: &[u8], name: &[u8], inode: &InodeRef) -> Result<()> {
+        let (fs, attr) = (self.fs, self.fs.getattr(inode));
+        let failed = |e| image::at(fs, path, e);
+        let Some(kind) = inode.file_type() else {
+            return Err(failed(Error::corrupt(Damage::Inode, format!("mode {:#o}", attr.mode)).of(attr.ino)));
+        };
+        if is_encrypted(&attr) {
+            return Err(failed(Error::Unsupported(Unsupported::Content { ino: attr.ino })));
+        }
+        let mut entry = Entry {
+            name,
+            kind: Kind::File,
+            mode: attr.mode & 0o7777,
+            uid: attr.uid,
+            gid: attr.gid,
+            mtime: attr.mtime,
+            target: Vec::new(),
+            device: None,
+            size: 0,
+            xattrs: Vec::new(),
+        };
+        if attr.nlink > 1
+            && kind != FileType::Directory
+            && let Some(first) = self.links.get(&attr.ino)
+        {
+            (entry.kind, entry.target) = (Kind::Link, first.clone());
+            return Ok(self.archive.entry(&entry)?);
+        }
+        entry.xattrs = self.xattrs(inode).map_err(failed)?;
+        match kind {
+            FileType::Regular => self.file(path, inode, &attr, entry)?,
+            FileType::Socket => {
+                warn(&format!("{}: {}: socket left out: a tar archive has none", fs.image(), shown(path)));
+                return Ok(());
+            }
+            kind => {
+                entry.kind = match kind {
+                    FileType::Directory => Kind::Directory,
+                    FileType::Symlink => Kind::Symlink,
+                    FileType::CharDevice => Kind::CharDevice,
+                    FileType::BlockDevice => Kind::BlockDevice,
+                    _ => Kind::Fifo,
+                };
+                if kind == FileType::Symlink {
+                    entry.target = fs.read_link(inode).map_err(failed)?;
+                }
+                entry.device = attr.rdev;
+                self.archive.entry(&entry)?;
+            }
+        }
+        if attr.nlink > 1 && kind != FileType::Directory {
+            self.link_bytes += name.len() + size_of::<(InodeNr, Vec<u8>)>();
+            if self.link_bytes > LINK_BYTES_MAX {
+                let detail = format!("the names of linked files take more than {} MiB", LINK_BYTES_MAX >> 20);
+                return Err(failed(Error::NoMemory { detail }));
+            }
+            self.links.insert(attr.ino, name.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Sorted by name: an image may have them in any order.
+    fn xattrs(&self, inode: &InodeRef) -> std::result::Result<image::Xattrs, Error> {
+        let mut xattrs = image::xattrs(self.fs, inode)?;
+        xattrs.sort();
+        Ok(xattrs)
+    }
+
+    fn file(&mut self, path: &[u8], inode: &InodeRef, attr: &Attr, mut entry: Entry<'_>) -> Result<()> {
+        let (fs, stop) = (self.fs, self.stop);
+        let failed = |e| image::at(fs, path, e);
+        let parts = match data(fs, inode, attr.size) {
+            // What of it can be read is found out block by block, while it is.
+            Err(_) if fs.rescues() => vec![0..attr.size],
+            parts => parts.map_err(failed)?,
+        };
+        entry.size = attr.size;
+        let mut file = self.archive.file(&entry, &parts)?;
+        let read = content::read(fs, inode, &mut |offset, bytes| {
+            stop.check()?;
+            Ok(file.write(offset, bytes)?)
+        });
+        let missing = match read {
+            Ok(missing) => missing,
+            Err(Ended::Write(e)) => return Err(e),
+            Err(Ended::Read(e)) if fs.rescues() => {
+                // The header has promised all of it.
+                file.end()?;
+                return Err(failed(e));
+            }
+            Err(Ended::Read(e)) => return Err(failed(e)),
+        };
+        file.end()?;
+        missing.map_or(Ok(()), |missing| Err(image::hurt(fs, path, &missing)))
+    }
+}
+
+fn is_encrypted(attr: &Attr) -> bool {
+    InodeFlags::from_bits_retain(attr.flags).contains(InodeFlags::ENCRYPT)
+}
+
+/// Where a file has data: ascending, not adjacent.
+fn data(fs: &Filesystem, inode: &InodeRef, size: u64) -> std::result::Result<Vec<Range<u64>>, Error> {
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    let mut pos = 0;
+    while pos < size {
+        let start = match fs.seek(inode, pos, Seek::Data) {
+            Ok(start) => start,
+            Err(Error::NoSuchOffset) => break,
+            Err(e) => return Err(e),
+        };
+        if start >= size {
+            break;
+        }
+        let end = if parts.len() + 1 < PARTS_MAX { fs.seek(inode, start, Seek::Hole)?.min(size) } else { size };
+        if end <= start {
+            return Err(Error::corrupt(Damage::Map, format!("no end of the data at byte {start}")).of(inode.ino));
+        }
+        match parts.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => parts.push(start..end),
+        }
+        pos = end;
+    }
+    Ok(parts)
+}

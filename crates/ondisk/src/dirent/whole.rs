@@ -1,0 +1,235 @@
+//! Lays out a whole directory: first how many blocks it takes, then each block by itself.
+//!
+//! Main types: [`WholeFormat`] (how this file system writes directories), [`Whole`] (the layout of one).
+//!
+//! A directory that fits into one block, or has no index, is linear, its names in the given order. Any other has its
+//! index first (the root, then the nodes level by level), then its leaves sorted by hash, so that a listing, which
+//! goes by hash, reads forwards. Leaves are full: a listing of an image that was just made reads as few blocks as
+//! possible, and the first name that is added to a leaf splits it, as it would split one that grew full.
+//!
+//! A layout takes four bytes a name and eight a leaf. What it does not do: know names. They are asked for by number,
+//! in any order, while the layout is made and while blocks are filled.
+//!
+//! # Locking
+//! None: pure functions.
+
+use super::{DirBlockFormat, DirDamage, DirRule, Dirent, rec_len_needed, seal_leaf};
+use crate::csum::ChecksumSeed;
+use crate::htree::{DX_BLOCK_MASK, DxFormat, DxShape, Hasher, PackedRoot};
+use crate::inode::FileType;
+
+/// How this file system writes directories.
+#[derive(Clone, Copy, Debug)]
+pub struct WholeFormat {
+    /// How it writes their blocks.
+    pub blocks: DirBlockFormat,
+    /// Bytes of a block.
+    pub block_size: usize,
+    /// How names are hashed; `None`: directories have no index.
+    pub hasher: Option<Hasher>,
+    /// The most levels of index nodes below a root: 1, or 2 with LARGEDIR.
+    pub levels_most: u8,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The inode.
+    pub ino: u32,
+    /// Its kind.
+    pub file_type: FileType,
+}
+
+/// The layout of one directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// The numbers of the names in the order in which they lie; empty where that is their own order.
+    order: Vec<u32>,
+    names: u32,
+    /// For each leaf, the place in that order of its first name.
+    starts: Vec<u32>,
+    /// For each leaf, the lowest hash, with the continuation bit; empty without an index.
+    keys: Vec<u32>,
+    /// Index nodes of each level below the root, the highest first.
+    nodes: Vec<u32>,
+    block_size: usize,
+}
+
+impl WholeFormat {
+    fn dx(&self) -> DxFormat {
+        DxFormat { has_csum: self.blocks.has_csum }
+    }
+
+    /// Lays out a directory of `names` names; `name` says what each is. It has at least `blocks_min` blocks, and no
+    /// index if that is not 0: `lost+found` has blocks in reserve, and e2fsck writes into them without an index.
+    ///
+    /// # Errors
+    /// [`DirRule::Unwritable`] for a name that may not be written, [`DirRule::IndexFull`] for more names than an index
+    /// can have.
+    pub fn lay_out<'a>(&self, names: u32, name: impl Fn(u32) -> &'a [u8], blocks_min: u32) -> Result<Whole, DirDamage> {
+        let limit = self.blocks.limit(self.block_size);
+        let dots = 2 * rec_len_needed(1);
+        let mut bytes = dots;
+        for number in 0..names {
+            let name = name(number);
+            if !super::name_is_legal(name) || rec_len_needed(name.len()) > limit {
+                return Err(DirDamage::new(0, DirRule::Unwritable));
+            }
+            bytes = bytes.saturating_add(rec_len_needed(name.len()));
+        }
+        let mut whole = Whole {
+            order: Vec::new(),
+            names,
+            starts: vec![0],
+            keys: Vec::new(),
+            nodes: Vec::new(),
+            block_size: self.block_size,
+        };
+        if bytes <= limit && blocks_min <= 1 {
+            return Ok(whole);
+        }
+        let Some(hasher) = self.hasher.filter(|_| blocks_min == 0) else {
+            whole.cut(limit, dots, &name);
+            let missing = (blocks_min as usize).saturating_sub(whole.starts.len());
+            whole.starts.extend(std::iter::repeat_n(names, missing));
+            return Ok(whole);
+        };
+        let mut hashed: Vec<(u32, u32)> = (0..names).map(|number| (hasher.hash(name(number)).hash, number)).collect();
+        hashed.sort_unstable();
+        whole.order = hashed.iter().map(|(_, number)| *number).collect();
+        whole.cut(limit, 0, &name);
+        let key = |start: &u32| {
+            let hash = hashed[*start as usize].0;
+            let goes_on = *start > 0 && hashed[*start as usize - 1].0 == hash;
+            hash | u32::from(goes_on)
+        };
+        whole.keys = whole.starts.iter().map(key).collect();
+        let (root, node) =
+            (self.dx().limit(DxShape::Root, self.block_size), self.dx().limit(DxShape::Node, self.block_size));
+        let mut children = whole.starts.len();
+        while children > root {
+            children = children.div_ceil(node);
+            whole.nodes.insert(0, children as u32);
+        }
+        if whole.nodes.len() > usize::from(self.levels_most) || whole.blocks() > DX_BLOCK_MASK {
+            return Err(DirDamage::new(0, DirRule::IndexFull));
+        }
+        Ok(whole)
+    }
+
+    /// Makes block `number` of a directory. `dot` is its inode and its parent's; `entry` says what a name is and
+    /// stands for; `seed` is that of the directory's inode under metadata_csum.
+    ///
+    /// # Errors
+    /// [`DirDamage`] when the block is not one of this layout, or the names have changed since it was made.
+    pub fn fill<'a>(
+        &self,
+        whole: &Whole,
+        number: u32,
+        block: &mut [u8],
+        dot: [u32; 2],
+        entry: impl Fn(u32) -> (&'a [u8], Target),
+        seed: Option<ChecksumSeed>,
+    ) -> Result<(), DirDamage> {
+        let entry = |place: u32| {
+            let (name, target) = entry(whole.order.get(place as usize).copied().unwrap_or(place));
+            Dirent { offset: 0, rec_len: 0, ino: target.ino, file_type: Some(target.file_type), name }
+        };
+        if whole.keys.is_empty() {
+            let dir = Some(FileType::Directory);
+            let own = |ino, name| Dirent { offset: 0, rec_len: 0, ino, file_type: dir, name };
+            let dots = [own(dot[0], &b"."[..]), own(dot[1], &b".."[..])];
+            let dots = dots.into_iter().filter(|_| number == 0);
+            self.blocks.pack(block, dots.chain(whole.leaf(number)?.map(entry)))?;
+        } else if let Some(leaf) = number.checked_sub(whole.index_blocks()) {
+            self.blocks.pack(block, whole.leaf(leaf)?.map(entry))?;
+        } else {
+            self.fill_index(whole, number, block, dot)?;
+            return seed.map_or(Ok(()), |seed| self.dx().seal(block, seed));
+        }
+        if let Some(seed) = seed {
+            seal_leaf(block, seed);
+        }
+        Ok(())
+    }
+
+    fn fill_index(&self, whole: &Whole, number: u32, block: &mut [u8], dot: [u32; 2]) -> Result<(), DirDamage> {
+        let fan_out = self.dx().limit(DxShape::Node, self.block_size);
+        // The level of this block and the first block of that level; level 0 is the root's.
+        let (mut level, mut first) = (0, 0);
+        while number >= first + whole.level_blocks(level) {
+            first += whole.level_blocks(level);
+            level += 1;
+        }
+        let below = whole.level_blocks(level + 1);
+        let at = (number - first) as usize * fan_out;
+        let end = if level == 0 { below as usize } else { (at + fan_out).min(below as usize) };
+        // How many leaves lie below each child.
+        let leaves = fan_out.saturating_pow((whole.nodes.len() - level) as u32);
+        let behind = first + whole.level_blocks(level);
+        let child = |place: usize| {
+            let key = whole.keys.get(place.saturating_mul(leaves)).copied().unwrap_or(0);
+            (key, behind + place as u32)
+        };
+        let root = (level == 0).then(|| PackedRoot {
+            dots: self.blocks,
+            dot,
+            hash_version: self.hasher.map_or(0, |hasher| hasher.version().to_disk()),
+            levels: whole.nodes.len() as u8,
+        });
+        self.dx().pack(block, root, (at..end).map(child))
+    }
+}
+
+impl Whole {
+    /// Cuts the names into leaves, each as full as it gets; the first begins with `taken` bytes.
+    fn cut<'a>(&mut self, limit: usize, taken: usize, name: &impl Fn(u32) -> &'a [u8]) {
+        let mut used = taken;
+        for place in 0..self.names {
+            let number = self.order.get(place as usize).copied().unwrap_or(place);
+            let needed = rec_len_needed(name(number).len());
+            if used + needed > limit {
+                self.starts.push(place);
+                used = 0;
+            }
+            used += needed;
+        }
+    }
+
+    /// Blocks of the directory.
+    pub fn blocks(&self) -> u32 {
+        self.index_blocks() + self.starts.len() as u32
+    }
+
+    /// Whether it has an index, and its inode the flag for it.
+    pub fn is_indexed(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn memory(&self) -> usize {
+        4 * (self.order.len() + self.starts.len() + self.keys.len())
+    }
+
+    fn index_blocks(&self) -> u32 {
+        if self.is_indexed() { 1 + self.nodes.iter().sum::<u32>() } else { 0 }
+    }
+
+    /// Blocks of a level: 0 has the root, the last one the leaves.
+    fn level_blocks(&self, level: usize) -> u32 {
+        match level.checked_sub(1) {
+            None => 1,
+            Some(below) => self.nodes.get(below).copied().unwrap_or(self.starts.len() as u32),
+        }
+    }
+
+    /// The places of the names in a leaf.
+    fn leaf(&self, leaf: u32) -> Result<std::ops::Range<u32>, DirDamage> {
+        let start = self.starts.get(leaf as usize).ok_or(DirDamage::new(0, DirRule::NotThere))?;
+        Ok(*start..self.starts.get(leaf as usize + 1).copied().unwrap_or(self.names))
+    }
+}
+
+#[cfg(test)]
+#[path = "whole_tests.rs"]
+mod tests;
