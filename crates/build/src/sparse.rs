@@ -38,9 +38,8 @@ struct Run {
     blocks: u64,
 }
 
-/// Writes `image`, whole blocks of `block_size` bytes, as a sparse image to `to`, from its position on. Holes of `image`
-/// are zeros, and so are blocks in which it says zeros; of those, blocks for which `is_free` holds are left as the device
-/// has them.
+/// Writes `image`, whole blocks of `block_size` bytes, as a sparse image to `to`, from its position on. Holes are
+/// zeros. Blocks of zeros for which `is_free` holds are left as the device has them.
 ///
 /// # Errors
 /// A file cannot be read or written; the image has more blocks than the format can count, or is no whole blocks.

@@ -7,6 +7,7 @@
 #![allow(rustdoc::invalid_html_tags)]
 
 mod fsck;
+mod mkfs;
 mod verbs;
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
 pub use self::fsck::FsckArgs;
+pub use self::mkfs::{MkfsArgs, MkfsLetters, MkfsProgram};
 pub use self::verbs::{
     ChmodArgs, ChownArgs, DfArgs, DuArgs, FindArgs, Line, LnArgs, MkdirArgs, MknodArgs, MvArgs, NodeKind, RmArgs,
     ScriptArgs, TouchArgs, XattrArgs, XattrCommand,
@@ -60,6 +62,7 @@ pub enum Command {
     Thaw(FreezeArgs),
     Info(OnImage<InfoArgs>),
     Fsck(FsckArgs),
+    Mkfs(MkfsArgs),
     Ls(OnImage<LsArgs>),
     Cat(OnImage<CatArgs>),
     Stat(OnImage<StatArgs>),
@@ -430,8 +433,8 @@ pub struct CpArgs {
 /// Write a tree as a tar archive
 ///
 /// All of the image, or what PATH leads to, as `./`. The archive goes to the standard output. It is in the PAX format:
-/// hard links, devices, times with nanoseconds, extended attributes, ACLs and holes are kept; sockets are left out. Names
-/// are sorted, so the same tree gives the same bytes. tar(1) restores all of it as root with --xattrs
+/// hard links, devices, times with nanoseconds, extended attributes, ACLs and holes are kept; sockets are left out.
+/// Names are sorted, so the same tree gives the same bytes. tar(1) restores all of it as root with --xattrs
 /// --xattrs-include='*' --acls.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
