@@ -431,3 +431,66 @@ fn a_spool_that_cannot_be_made_is_named() {
                     name another directory in TMPDIR";
     assert_eq!(error.to_string(), expected);
 }
+
+/// Every file of a source that was accepted can be read.
+fn read_all(source: &Source) {
+    for id in (0..source.tree.len() as u32).map(Id) {
+        if let Body::File { size, content, .. } = source.tree.node(id).body {
+            let file = source.content.open(content).expect("opened");
+            let some = size.min(1 << 16);
+            for offset in [0, size - some] {
+                file.read_at(offset, &mut vec![0; some as usize]).expect("read");
+            }
+        }
+    }
+}
+
+/// The same that the fuzz target `tar` looks for.
+#[test]
+fn damaged_archives_are_read_or_refused_and_never_anything_else() {
+    let dir = tempfile::tempdir().expect("directory");
+    make_tree(dir.path());
+    std::fs::remove_file(dir.path().join("dir/below/large")).expect("removed");
+    let posix = tar(dir.path(), POSIX);
+    let archives =
+        [packed("xz", &posix), packed("zstd", &posix), packed("gzip", &posix), tar(dir.path(), &["-S"]), posix];
+    let mut rng = Rng::new(45);
+    let mut accepted = 0;
+    for round in 0..1500 {
+        let which = round % 8;
+        let mut archive = archives[which.min(4)].clone();
+        for _ in 0..=rng.below(8) {
+            // Mostly in the headers, which only these archives have in the open.
+            let headers: Vec<usize> = if which >= 3 {
+                (0..archive.len()).step_by(512).filter(|at| archive[*at..].get(257) == Some(&b'u')).collect()
+            } else {
+                vec![]
+            };
+            let at = match headers.len() as u64 {
+                0 => rng.below(archive.len() as u64) as usize,
+                some => headers[rng.below(some) as usize] + rng.below(1024) as usize,
+            };
+            let Some(byte) = archive.get_mut(at) else { continue };
+            *byte = match rng.below(3) {
+                0 => rng.next_u32() as u8,
+                1 => b'0' + rng.below(8) as u8,
+                _ => *byte ^ 1 << rng.below(8),
+            };
+        }
+        if rng.one_in(4) {
+            archive.truncate(rng.below(archive.len() as u64) as usize);
+        }
+        for block in archive.chunks_exact_mut(512).filter(|block| block[257..262] == *b"ustar") {
+            sign(block);
+        }
+        match Source::tar_stream("f.tar".into(), Box::new(&archive[..]), Options::default()) {
+            Ok(source) => {
+                accepted += 1;
+                read_all(&source);
+            }
+            Err(error) => assert!(error.to_string().starts_with("f.tar: "), "{error}"),
+        }
+    }
+    // Of both kinds.
+    assert!((100..1400).contains(&accepted), "{accepted} were accepted");
+}

@@ -257,10 +257,10 @@ mod tests {
     fn records_may_hold_line_breaks_and_lie_about_their_length() {
         let mut extended = Extended::default();
         extended.add(b"11 path=a\nb\n22 SCHILY.xattr.user.x=\n").expect_err("22 is too long");
-        extended.add(b"12 path=a\nb\n22 SCHILY.xattr.user.x\n").expect_err("no equals sign");
+        extended.add(b"12 path=a\nb\n23 SCHILY.xattr.user.x\n").expect_err("no equals sign");
         let mut extended = Extended::default();
-        extended.add(b"12 path=a\nb\n24 SCHILY.xattr.user.x=\n").expect_err("one short");
-        extended.add(b"12 path=a\nb\n23 SCHILY.xattr.user.x=\n28 LIBARCHIVE.xattr.a%3Db=QQ\n").expect("records");
+        extended.add(b"12 path=a\nb\n23 SCHILY.xattr.user.x=\n").expect_err("one short");
+        extended.add(b"12 path=a\nb\n24 SCHILY.xattr.user.x=\n29 LIBARCHIVE.xattr.a%3Db=QQ\n").expect("records");
         assert_eq!(extended.path.as_deref(), Some(&b"a\nb"[..]));
         assert_eq!(extended.xattrs[&b"user.x"[..]], b"");
         assert_eq!(extended.xattrs[&b"a=b"[..]], b"A");
