@@ -67,7 +67,7 @@ use extant_fuse::Control;
 const VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), " (", env!("EXTANT_COMMIT"), ", ", env!("EXTANT_PROFILE"), ")");
 
-use crate::args::{Cli, Command, MountHelper, UnmountHelper};
+use crate::args::{Cli, Command, MkfsProgram, MountHelper, UnmountHelper};
 use crate::commands::verb::Images;
 use crate::failure::{Failure, Result};
 
@@ -82,6 +82,8 @@ fn main() -> ExitCode {
         Some("umount.fuse.extant" | "umount.fuseblk.extant" | "umount.extant") => {
             parse::<UnmountHelper>(args).and_then(|helper| helper.map_or(Ok(()), commands::unmount::run_helper))
         }
+        Some(name) if commands::mkfs::is_name(name) => parse::<MkfsProgram>(args.clone())
+            .and_then(|program| program.map_or(Ok(()), |program| commands::mkfs::run_program(name, program))),
         Some(sandbox::AGENT) => sandbox::run_agent(&args[1..]),
         _ => parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command))),
     };
@@ -121,6 +123,7 @@ fn run(command: Command) -> Result<()> {
         Command::Freeze(args) => commands::freeze::run(&args, Control::Freeze),
         Command::Thaw(args) => commands::freeze::run(&args, Control::Thaw),
         Command::Fsck(args) => commands::fsck::run(&args),
+        Command::Mkfs(args) => commands::mkfs::run(args),
         Command::Info(args) => commands::info::run(&args.verb, &args.how),
         Command::Ls(args) => Images::for_looking(&args.how).with(|images| commands::ls::run(&args.verb, images)),
         Command::Cat(args) => commands::cat::run(&args.verb, &mut Images::for_reading(&args.how)),

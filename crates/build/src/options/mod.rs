@@ -11,7 +11,7 @@ mod features;
 mod profile;
 mod request;
 
-pub use request::{Fact, Request, SizeAsked, UuidAsked};
+pub use request::{Fact, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid};
 
 use extant_ondisk::superblock::Wanted;
 
@@ -45,8 +45,6 @@ pub struct Options {
     pub root_owner: (u32, u32),
     /// Whether the kernel need not zero what is left of the inode tables: they are known to be zeroes, or are written.
     pub tables_zeroed: bool,
-    /// Bytes before the file system on its device.
-    pub offset: u64,
     /// What mke2fs would warn of.
     pub warnings: Vec<String>,
 }

@@ -40,6 +40,8 @@ pub enum UuidAsked {
     Clear,
     /// This one.
     Given([u8; 16]),
+    /// Made of the time and of random numbers (version 1).
+    Time,
 }
 
 /// Which size.
@@ -57,7 +59,7 @@ pub enum SizeAsked {
 /// What is known of the device and the world.
 #[derive(Clone, Copy, Debug)]
 pub struct Fact {
-    /// Bytes of the device; 0 for a file that is yet to be made.
+    /// Bytes of the device, from where the file system begins; 0 for a file that is yet to be made.
     pub device_bytes: u64,
     /// Bytes that the device writes at once; 0: any.
     pub sector_size: u32,
@@ -121,7 +123,7 @@ fn refuse<T>(text: impl Into<String>) -> Result<T> {
 }
 
 /// A number with a suffix as mke2fs takes it, in bytes; without one, of `unit` bytes.
-pub(crate) fn parse_bytes(text: &str, unit: u64) -> Option<u64> {
+pub fn parse_bytes(text: &str, unit: u64) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = parse_number(digits)?;
     let factor = match &text[digits.len()..] {
@@ -330,6 +332,14 @@ pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 }
 
 impl Request {
+    /// Bytes before the file system, as -E has it.
+    ///
+    /// # Errors
+    /// -E or -J cannot be understood.
+    pub fn offset(&self) -> Result<u64> {
+        Ok(Extended::parse(self)?.offset)
+    }
+
     /// Decides everything.
     ///
     /// # Errors
@@ -357,7 +367,7 @@ impl Request {
             Some(size) => size,
             None => u64::from(profile.block_size).max(fact.sector_size.into()),
         };
-        let mut blocks = bytes / block_size;
+        let blocks = bytes / block_size;
         self.check_block_count(&mut features, blocks, block_size)?;
         if revision == 0 && features != Features::default() {
             return refuse("-r 0: features are not possible there; add -O none");
@@ -381,12 +391,6 @@ impl Request {
                 return refuse(format!("-i {ratio}: it takes bytes for each inode, from {least} to {most}"));
             }
         };
-        if extended.offset > 0 && self.size == SizeAsked::Device {
-            blocks = blocks.saturating_sub(extended.offset / block_size);
-            warnings.push(format!(
-                "-E offset without a size: the file system gets {blocks} blocks, to the end of the device"
-            ));
-        }
         if extended.encoding {
             features.incompat |= Incompat::CASEFOLD;
         }
@@ -468,6 +472,7 @@ impl Request {
                 UuidAsked::Random => random_uuid(half(0)),
                 UuidAsked::Clear => [0; 16],
                 UuidAsked::Given(uuid) => uuid,
+                UuidAsked::Time => time_uuid(fact.now, half(0)),
             },
             hash_seed: extended.hash_seed.unwrap_or_else(|| random_uuid(half(16))),
             label: self.label.clone().unwrap_or_default(),
@@ -523,7 +528,6 @@ impl Request {
                 owner => owner.unwrap_or((0, 0)),
             },
             tables_zeroed: fact.zeroed || extended.zeroed || extended.eager_tables,
-            offset: extended.offset,
             warnings,
         })
     }
@@ -712,6 +716,21 @@ fn check_features(features: &Features) -> Result<()> {
         return refuse("-O metadata_csum_seed: it needs metadata_csum; add -O metadata_csum");
     }
     Ok(())
+}
+
+/// A UUID of version 1.
+fn time_uuid(now: i64, random: [u8; 16]) -> [u8; 16] {
+    /// From the beginning of the Gregorian calendar to 1970, in seconds.
+    const GREGORIAN: i64 = 12_219_292_800;
+    let ticks = (now.saturating_add(GREGORIAN) as u64).wrapping_mul(10_000_000);
+    let mut uuid = random;
+    uuid[..4].copy_from_slice(&(ticks as u32).to_be_bytes());
+    uuid[4..6].copy_from_slice(&((ticks >> 32) as u16).to_be_bytes());
+    uuid[6..8].copy_from_slice(&((ticks >> 48) as u16 & 0x0fff | 0x1000).to_be_bytes());
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    // A node that is nobody's network card.
+    uuid[10] |= 1;
+    uuid
 }
 
 /// A UUID of version 4.

@@ -17,6 +17,7 @@ use crate::{Error, Result};
 
 /// The longest written extent.
 const EXTENT_LEN_MAX: u64 = 1 << 15;
+const EXTENT_BYTES: usize = 12;
 /// Extents that the inode itself holds.
 const ROOT_EXTENTS: usize = 4;
 
@@ -148,6 +149,12 @@ impl Mapped {
         let tree = pack_tree(&extents, owner.geo.block_size, seed, || free.next())
             .map_err(|e| Error::Options(format!("free space is in too many pieces: {e}")))?;
         self.i_block = tree.root;
+        if !tree.blocks.is_empty() {
+            // Extents that have moved into a node stay behind in the inode, where nobody looks at them.
+            for (slot, extent) in self.i_block.as_chunks_mut::<EXTENT_BYTES>().0.iter_mut().skip(2).zip(&extents[1..]) {
+                *slot = extent.encode();
+            }
+        }
         self.nodes = tree.blocks.into_iter().map(|(block, bytes)| Node::Extents { block: block.0, bytes }).collect();
         Ok(())
     }

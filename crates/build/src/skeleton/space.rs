@@ -71,12 +71,11 @@ impl Space {
 
     /// Takes blocks for superblocks and descriptors.
     pub fn mark(&mut self, start: u64, count: u64) {
-        let mut start = start & !(self.unit - 1);
-        let mut end = (start.max(start + count)).max(start);
-        end = end.div_ceil(self.unit) * self.unit;
-        if start >= end {
+        if count == 0 {
             return;
         }
+        let mut end = (start + count).next_multiple_of(self.unit);
+        let mut start = start & !(self.unit - 1);
         while let Some((&s, &e)) = self.taken.range(..=end).next_back().filter(|(_, e)| **e >= start) {
             self.taken.remove(&s);
             (start, end) = (start.min(s), end.max(e));

@@ -92,8 +92,8 @@ fn place_in_flex_group(space: &mut Space, geo: &Geometry, group: GroupNr, before
     let last = last_block(geo, last_group);
     let place = u64::from(group.0) % flex;
     let left = u64::from(last_group - group.0) + 1;
-    // A last flex group that is not full leaves no room for groups that are not there.
-    let room = if place == 0 && last_group == geo.group_count - 1 { left } else { flex };
+    // A last flex group that is not full leaves no room for groups that are not there, unless it is a single group.
+    let room = if place == 0 && last_group == geo.group_count - 1 && left > 1 { left } else { flex };
 
     let goal = if place == 0 { 0 } else { before.block_bitmap + 1 };
     let start = flex_start(space, geo, group, goal, left, 1);

@@ -7,6 +7,7 @@
 #![allow(rustdoc::invalid_html_tags)]
 
 mod fsck;
+mod mkfs;
 mod verbs;
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
 pub use self::fsck::FsckArgs;
+pub use self::mkfs::{MkfsArgs, MkfsLetters, MkfsProgram};
 pub use self::verbs::{
     ChmodArgs, ChownArgs, DfArgs, DuArgs, FindArgs, Line, LnArgs, MkdirArgs, MknodArgs, MvArgs, NodeKind, RmArgs,
     ScriptArgs, TouchArgs, XattrArgs, XattrCommand,
@@ -60,6 +62,7 @@ pub enum Command {
     Thaw(FreezeArgs),
     Info(OnImage<InfoArgs>),
     Fsck(FsckArgs),
+    Mkfs(MkfsArgs),
     Ls(OnImage<LsArgs>),
     Cat(OnImage<CatArgs>),
     Stat(OnImage<StatArgs>),

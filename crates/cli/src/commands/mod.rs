@@ -7,6 +7,7 @@
 //! | `info` | superblock, journal, space, partitions |
 //! | `info --scan` | [`mod@scan`]: what is left on a damaged disk |
 //! | `fsck` | check an image for damage |
+//! | `mkfs` | make a file system |
 //! | `ls`, `cat`, `stat`, `tree` | look into an image, without mounting |
 //! | `find`, `du`, `df` | search and count in one |
 //! | `cp` | copy in and out |
@@ -36,6 +37,7 @@ pub mod ln;
 pub mod ls;
 pub mod man;
 pub mod mkdir;
+pub mod mkfs;
 pub mod mknod;
 pub mod mount;
 pub mod mv;

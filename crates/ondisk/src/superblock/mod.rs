@@ -241,7 +241,7 @@ impl SuperBlock {
     /// writes, neither clean nor in need of recovery.
     pub fn backup_for(&self, group: crate::GroupNr) -> SuperBlock {
         let mut copy = self.clone();
-        copy.raw.s_block_group_nr = U16::new(group.0 as u16);
+        copy.raw.s_block_group_nr = U16::new(u16::try_from(group.0).unwrap_or(u16::MAX));
         copy.set_needs_recovery(false);
         copy.set_state(copy.state().difference(FsState::VALID));
         copy

@@ -76,7 +76,7 @@ pub struct RawSuperBlock {
     pub s_first_ino: U32,
     /// Bytes of an inode.
     pub s_inode_size: U16,
-    /// The group that this copy lies in; cut to 16 bits.
+    /// The group that this copy lies in; 65535 for all later ones.
     pub s_block_group_nr: U16,
     /// See [`crate::features::Compat`].
     pub s_feature_compat: U32,

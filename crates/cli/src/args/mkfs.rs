@@ -1,0 +1,136 @@
+//! The command line of `extant mkfs`, whose letters are mke2fs's.
+//!
+//! # Locking
+//! None.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser};
+
+/// Make a file system
+///
+/// Without a source it is empty, byte for byte what mke2fs makes of the same options. Defaults are those of Debian's
+/// /etc/mke2fs.conf; no file is read. Blocks that nothing is in are holes of an image file.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant mkfs disk.img 1G
+  extant mkfs -t ext3 -L data disk.img 500M
+  extant mkfs -d rootfs/ disk.img 2G
+  extant mkfs -F whole-disk.img@2
+
+The image file is made if it does not exist. SIZE is a number of blocks (of 1 KiB unless -b says otherwise), or has a \
+suffix: s (sectors), k, M, G, T; without it, the image keeps its size.
+
+Exit status: 0, 1 (usage, or it cannot be made).")]
+pub struct MkfsArgs {
+    /// ext2, ext3 or ext4 [default: ext4]
+    #[arg(short = 't', value_name = "TYPE")]
+    pub fs_type: Option<String>,
+    #[command(flatten)]
+    pub letters: MkfsLetters,
+    /// Image file or block device; IMAGE@N for a partition
+    pub image: OsString,
+    /// Its size
+    pub size: Option<String>,
+}
+
+/// mke2fs(8): makes an ext2, ext3 or ext4 file system
+///
+/// As 'extant mkfs', for programs that call mke2fs or mkfs.ext4; 'extant help mkfs' tells more.
+#[derive(Parser, Debug)]
+#[command(name = "mke2fs", version = crate::VERSION, disable_version_flag = true)]
+pub struct MkfsProgram {
+    /// ext2, ext3 or ext4; else the name of the program says it
+    #[arg(short = 't', value_name = "TYPE")]
+    pub fs_type: Option<String>,
+    #[command(flatten)]
+    pub letters: MkfsLetters,
+    /// Print the version
+    #[arg(short = 'V', action = ArgAction::Version)]
+    pub version: Option<bool>,
+    /// Image file or block device
+    pub image: OsString,
+    /// Its size
+    pub size: Option<String>,
+}
+
+/// What both have.
+#[derive(Args, Debug)]
+pub struct MkfsLetters {
+    /// Bytes of a block
+    #[arg(short = 'b', value_name = "BYTES")]
+    pub block_size: Option<String>,
+    /// Bytes of a cluster, under bigalloc
+    #[arg(short = 'C', value_name = "BYTES")]
+    pub cluster_size: Option<String>,
+    /// What the file system holds: a directory
+    #[arg(short = 'd', value_name = "SRC")]
+    pub directory: Option<PathBuf>,
+    /// Go past the host's page cache; it is never needed here
+    #[arg(short = 'D', hide = true)]
+    pub direct: bool,
+    /// What the kernel does about damage: continue, remount-ro or panic
+    #[arg(short = 'e', value_name = "WHAT")]
+    pub errors: Option<String>,
+    /// More options: hash_seed=UUID, stride=N, stripe_width=N, resize=SIZE, offset=BYTES, root_owner=UID:GID, …
+    #[arg(short = 'E', value_name = "WORDS")]
+    pub extended: Vec<String>,
+    /// Overwrite a file system
+    #[arg(short = 'F', action = ArgAction::Count)]
+    pub force: u8,
+    /// Blocks of a group
+    #[arg(short = 'g', value_name = "BLOCKS")]
+    pub blocks_per_group: Option<u64>,
+    /// Groups whose bitmaps and tables lie together
+    #[arg(short = 'G', value_name = "GROUPS")]
+    pub flex_bg_size: Option<u64>,
+    /// One inode for so many bytes
+    #[arg(short = 'i', value_name = "BYTES")]
+    pub inode_ratio: Option<String>,
+    /// Bytes of an inode
+    #[arg(short = 'I', value_name = "BYTES")]
+    pub inode_size: Option<u64>,
+    /// A journal, as ext3 and ext4 have it anyway
+    #[arg(short = 'j')]
+    pub journal: bool,
+    /// The journal: size=MEGABYTES, location=BLOCK, fast_commit_size=KILOBYTES
+    #[arg(short = 'J', value_name = "WORDS")]
+    pub journal_options: Vec<String>,
+    /// The label
+    #[arg(short = 'L', value_name = "LABEL")]
+    pub label: Option<OsString>,
+    /// Percentage of the blocks that only root may take [default: 5]
+    #[arg(short = 'm', value_name = "PERCENT")]
+    pub reserved: Option<f64>,
+    /// The directory where it was mounted last
+    #[arg(short = 'M', value_name = "DIR")]
+    pub last_mounted: Option<OsString>,
+    /// Print what would be made, and make nothing
+    #[arg(short = 'n')]
+    pub dry: bool,
+    /// Inodes, at least
+    #[arg(short = 'N', value_name = "INODES")]
+    pub inodes: Option<u64>,
+    /// Features to add, or with ^ to leave out
+    #[arg(short = 'O', value_name = "FEATURES")]
+    pub features: Vec<String>,
+    /// Print nothing
+    #[arg(short = 'q')]
+    pub quiet: bool,
+    /// Revision of the format: 0 or 1
+    #[arg(short = 'r', value_name = "N", hide = true)]
+    pub revision: Option<u64>,
+    /// What it is for: small, floppy, big, huge, news, largefile or largefile4; else the size decides
+    #[arg(short = 'T', value_name = "USAGE")]
+    pub usage: Option<String>,
+    /// The UUID, or clear, random or time
+    #[arg(short = 'U', value_name = "UUID")]
+    pub uuid: Option<String>,
+    /// Print more
+    #[arg(short = 'v')]
+    pub verbose: bool,
+    /// Threads; all processors by default
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+}

@@ -1,0 +1,428 @@
+//! `extant mkfs`: makes a file system.
+//!
+//! What it becomes, `extant_build` decides and writes. Here the command line becomes a request, the image is made or
+//! claimed, and what is there already is protected. Called as `mkfs.ext4` and the like, it does without the protection
+//! where nobody could answer a question, as mke2fs does.
+//!
+//! # Locking
+//! None.
+
+use std::fs::OpenOptions;
+use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use extant_base::clock::Clock;
+use extant_base::rng::Rng;
+use extant_base::task;
+use extant_block::{BioFlags, BlockDevice};
+use extant_build::content::{ContentPlan, add_lost_found};
+use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid};
+use extant_build::plan::Plan;
+use extant_build::skeleton::{Empty, Skeleton};
+use extant_build::source::Source;
+use extant_build::write::write_with_progress;
+use extant_image::{has_magic, identify, partition_table};
+use extant_ondisk::superblock::SuperBlock;
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::fs::FallocateFlags;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::args::{MkfsArgs, MkfsLetters, MkfsProgram};
+use crate::failure::{Failure, Result, USAGE, plain, warn};
+use crate::image::{Access, ImageSpec, Part, open_device, open_whole};
+use crate::source_date::SourceDate;
+use crate::text::Output;
+
+/// Where mke2fs's tests say what time it is.
+const FAKE_TIME: &str = "E2FSPROGS_FAKE_TIME";
+/// Between two lines that list backups, columns.
+const WIDTH: usize = 72;
+
+pub fn run(args: MkfsArgs) -> Result<()> {
+    let fs_type = args.fs_type.or_else(|| Some("ext4".into()));
+    let job = Job { fs_type, letters: args.letters, image: args.image, size: args.size, guarded: true };
+    job.run().map_err(|e| e.with_status(USAGE))
+}
+
+/// As the program `name`, of which [`is_name`] is true.
+pub fn run_program(name: &str, args: MkfsProgram) -> Result<()> {
+    let by_name = name.strip_prefix("mkfs.").unwrap_or("ext2");
+    let fs_type = args.fs_type.or_else(|| Some(by_name.into()));
+    let guarded = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let mut letters = args.letters;
+    letters.journal |= name == "mkfs.ext3";
+    let job = Job { fs_type, letters, image: args.image, size: args.size, guarded };
+    job.run().map_err(|e| e.with_status(USAGE))
+}
+
+/// Whether a program of this name makes file systems.
+pub fn is_name(name: &str) -> bool {
+    ["mke2fs", "mkfs.ext2", "mkfs.ext3", "mkfs.ext4"].contains(&name)
+}
+
+/// What the file system will hold.
+enum Contents {
+    Nothing,
+    Directory(PathBuf),
+}
+
+struct Job {
+    fs_type: Option<String>,
+    letters: MkfsLetters,
+    image: std::ffi::OsString,
+    size: Option<String>,
+    /// What is there already needs -F.
+    guarded: bool,
+}
+
+impl Job {
+    fn run(mut self) -> Result<()> {
+        let contents = match self.letters.directory.take() {
+            Some(path) => Contents::Directory(path),
+            None => Contents::Nothing,
+        };
+        let request = self.request()?;
+        let spec = ImageSpec::parse(&self.image);
+        let offset = request.offset().map_err(failed)?;
+        let spec = if offset > 0 { spec.or(Part::Offset(offset)) } else { spec };
+        let mut target = Target::prepare(spec, &request, self.letters.dry)?;
+        let options = request.resolve(&self.facts(&target)?).map_err(|e| target.failed(e))?;
+        for warning in options.warnings.iter().filter(|_| !self.letters.quiet) {
+            warn(&format!("{}: {warning}", target.name));
+        }
+        if self.letters.dry {
+            let skeleton = Skeleton::plan(&options).map_err(|e| target.failed(e))?;
+            return self.describe(skeleton.superblock(), &options);
+        }
+        match contents {
+            Contents::Nothing => {
+                let plan = Empty::plan(&options).map_err(|e| target.failed(e))?;
+                self.write(&mut target, &plan, plan.superblock(), &options)
+            }
+            Contents::Directory(path) => {
+                let mut source =
+                    Source::directory(&path, extant_build::source::Options::default()).map_err(|e| target.failed(e))?;
+                add_lost_found(&mut source.tree).map_err(|e| target.failed(e))?;
+                let skeleton = Skeleton::plan(&options).map_err(|e| target.failed(e))?;
+                let plan = ContentPlan::new(skeleton, &source.tree, &*source.content).map_err(|e| target.failed(e))?;
+                self.write(&mut target, &plan, plan.superblock(), &options)
+            }
+        }
+    }
+
+    fn request(&mut self) -> Result<Request> {
+        let letters = &mut self.letters;
+        let bytes = |letter: char, text: &Option<String>| -> Result<Option<u64>> {
+            let Some(text) = text else { return Ok(None) };
+            let wrong = || Failure::usage(format!("-{letter} {text}: it takes bytes, such as 4096 or 4k"));
+            parse_bytes(text, 1).map(Some).ok_or_else(wrong)
+        };
+        let size = match &self.size {
+            None => SizeAsked::Device,
+            Some(text) => match text.parse() {
+                Ok(blocks) => SizeAsked::Blocks(blocks),
+                Err(_) => {
+                    let wrong =
+                        || Failure::usage(format!("size {text}: it takes blocks, or a suffix: s, k, M, G or T"));
+                    SizeAsked::Bytes(parse_bytes(text, 0).ok_or_else(wrong)?)
+                }
+            },
+        };
+        if matches!(size, SizeAsked::Blocks(0) | SizeAsked::Bytes(0)) {
+            return Err(Failure::usage("size 0: a file system needs blocks; give it a size, such as 1G"));
+        }
+        Ok(Request {
+            fs_type: self.fs_type.clone(),
+            usage: letters.usage.take(),
+            block_size: bytes('b', &letters.block_size)?,
+            cluster_size: bytes('C', &letters.cluster_size)?,
+            extended: std::mem::take(&mut letters.extended),
+            errors: letters.errors.take(),
+            blocks_per_group: letters.blocks_per_group,
+            flex_bg_size: letters.flex_bg_size,
+            inode_ratio: bytes('i', &letters.inode_ratio)?,
+            inode_size: letters.inode_size,
+            journal: letters.journal,
+            journal_options: std::mem::take(&mut letters.journal_options),
+            label: letters.label.take().map(OsStringExt::into_vec),
+            reserved_percent: letters.reserved,
+            last_mounted: letters.last_mounted.take().map(OsStringExt::into_vec),
+            inodes: letters.inodes,
+            features: std::mem::take(&mut letters.features),
+            revision: letters.revision,
+            uuid: uuid(letters.uuid.as_deref())?,
+            size,
+        })
+    }
+
+    fn facts(&self, target: &Target) -> Result<Fact> {
+        let source_date = SourceDate::from_environment()?;
+        let clock = source_date.map_or_else(Clock::real, SourceDate::clock);
+        let fake = std::env::var(FAKE_TIME).ok().and_then(|text| text.parse().ok());
+        let mut random = [0; 32];
+        match source_date {
+            Some(date) => {
+                let mut numbers = Rng::new(date.seed());
+                for bytes in random.as_chunks_mut::<8>().0 {
+                    *bytes = numbers.next_u64().to_le_bytes();
+                }
+            }
+            None => {
+                let io = |e: rustix::io::Errno| Failure::op(format!("no random numbers: {e}"));
+                getrandom(&mut random, GetRandomFlags::empty()).map_err(io)?;
+            }
+        }
+        Ok(Fact {
+            device_bytes: target.bytes,
+            sector_size: target.sector_size,
+            zeroed: true,
+            now: fake.unwrap_or_else(|| clock.wall().sec),
+            random,
+            user: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
+        })
+    }
+
+    fn write<P: Plan>(&self, target: &mut Target, plan: &P, sb: &SuperBlock, options: &Options) -> Result<()> {
+        let bytes = plan.blocks_count() * u64::from(plan.block_size());
+        let guarded = self.guarded && self.letters.force == 0;
+        let device = target.open(bytes, guarded)?;
+        self.describe(sb, options)?;
+        let result = self.write_blocks(&*device, plan);
+        drop(device);
+        match result {
+            Ok(()) => {
+                target.made = None;
+                Ok(())
+            }
+            Err(e) => Err(target.failed(e)),
+        }
+    }
+
+    fn write_blocks<P: Plan>(&self, device: &dyn BlockDevice, plan: &P) -> extant_build::Result<()> {
+        let blocks: u64 = plan.pieces().map(|piece| u64::from(piece.blocks)).sum();
+        let bar = progress(self.letters.quiet, blocks * u64::from(plan.block_size()));
+        let threads = self.letters.threads.unwrap_or_else(task::processors);
+        let result = write_with_progress(device, plan, threads, &|bytes| bar.inc(bytes));
+        bar.finish_and_clear();
+        result
+    }
+
+    /// What mke2fs prints of it.
+    fn describe(&self, sb: &SuperBlock, options: &Options) -> Result<()> {
+        if self.letters.quiet && !self.letters.dry {
+            return Ok(());
+        }
+        let mut out = Output::new();
+        let geo = sb.geometry();
+        if self.letters.verbose {
+            let unused = options.wanted.blocks_count - geo.blocks_count;
+            if unused > 0 {
+                writeln!(out, "{unused} blocks at the end are not used")?;
+            }
+            writeln!(out, "Label: {}", crate::text::shown(sb.volume_name().as_bytes()))?;
+            writeln!(out, "Block size: {}", geo.block_size)?;
+            if geo.cluster_bits > 0 {
+                writeln!(out, "Cluster size: {}", geo.block_size << geo.cluster_bits)?;
+            }
+            let (stride, width) = (options.wanted.stride, options.wanted.stripe_width);
+            writeln!(out, "Stride: {stride} blocks, stripe width: {width} blocks")?;
+            let percent = 100.0 * sb.reserved_blocks() as f64 / geo.blocks_count as f64;
+            writeln!(out, "Reserved for root: {} blocks ({percent:.2} %)", sb.reserved_blocks())?;
+            let (groups, blocks, inodes) = (geo.group_count, geo.blocks_per_group, geo.inodes_per_group);
+            writeln!(out, "Groups: {groups} of {blocks} blocks and {inodes} inodes")?;
+        }
+        let (blocks, kib, inodes) = (geo.blocks_count, geo.block_size >> 10, geo.inodes_count);
+        writeln!(out, "Creating filesystem with {blocks} {kib}k blocks and {inodes} inodes")?;
+        if geo.group_count > 1 {
+            if sb.uuid() != [0; 16] {
+                writeln!(out, "Filesystem UUID: {}", uuid_text(&sb.uuid()))?;
+            }
+            write!(out, "Superblock backups stored on blocks: ")?;
+            let mut left = 0;
+            for (i, group) in geo.backup_groups().enumerate() {
+                let number = geo.first_block_of_group(group).0.to_string();
+                if i > 0 {
+                    write!(out, ", ")?;
+                }
+                if number.len() + 2 > left {
+                    write!(out, "\n\t")?;
+                    left = WIDTH;
+                }
+                left -= number.len() + 2;
+                write!(out, "{number}")?;
+            }
+            writeln!(out)?;
+        }
+        writeln!(out)?;
+        Ok(out.flush()?)
+    }
+}
+
+fn progress(quiet: bool, bytes: u64) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec}");
+    let bar = ProgressBar::new(bytes);
+    style.map_or(bar.clone(), |style| bar.with_style(style))
+}
+
+fn uuid(text: Option<&str>) -> Result<UuidAsked> {
+    match text {
+        None => Ok(UuidAsked::Random),
+        Some(word) if word.eq_ignore_ascii_case("random") => Ok(UuidAsked::Random),
+        Some(word) if word.eq_ignore_ascii_case("time") => Ok(UuidAsked::Time),
+        Some(word) if word.eq_ignore_ascii_case("clear") || word.eq_ignore_ascii_case("null") => Ok(UuidAsked::Clear),
+        Some(text) => {
+            let wrong = || Failure::usage(format!("-U {text}: it takes a UUID, clear, random or time"));
+            parse_uuid(text).map(UuidAsked::Given).ok_or_else(wrong)
+        }
+    }
+}
+
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let mut text = String::new();
+    for (i, byte) in uuid.iter().enumerate() {
+        if [4, 6, 8, 10].contains(&i) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+fn failed(e: extant_build::Error) -> Failure {
+    Failure::op(e.to_string())
+}
+
+/// The image that is made or overwritten.
+struct Target {
+    spec: ImageSpec,
+    name: String,
+    /// Of the part that is meant; 0: nothing is there.
+    bytes: u64,
+    sector_size: u32,
+    /// The file, if it was made here and is not yet whole.
+    made: Option<PathBuf>,
+}
+
+impl Target {
+    /// Looks at what is there.
+    fn prepare(spec: ImageSpec, request: &Request, dry: bool) -> Result<Target> {
+        let name = spec.shown();
+        let mut target = Target { spec, name, bytes: 0, sector_size: 0, made: None };
+        match target.spec.path.metadata() {
+            Ok(meta) if meta.is_file() && target.spec.part == Part::Any => target.bytes = meta.len(),
+            Ok(meta) if meta.is_dir() => {
+                return Err(Failure::op(format!("{}: it is a directory; give a file in it", target.name)));
+            }
+            Ok(_) if dry && request.size != SizeAsked::Device => {}
+            Ok(_) => {
+                let access = Access { claim: crate::image::Claim::None, ..Access::tool(true) };
+                let device = target.device(&access)?;
+                target.bytes = device.size_bytes();
+                if target.spec.is_block_device() {
+                    target.sector_size = device.limits().logical_block;
+                }
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && target.spec.part == Part::Any => {
+                if request.size == SizeAsked::Device {
+                    let text = format!("{}: it does not exist; give a size behind it, such as 1G", target.name);
+                    return Err(Failure::op(text));
+                }
+            }
+            Err(e) => return Err(Failure::io(&target.spec.path, e)),
+        }
+        Ok(target)
+    }
+
+    fn device(&self, access: &Access) -> Result<Arc<dyn BlockDevice>> {
+        if self.spec.part == Part::Any { open_whole(&self.spec, access) } else { open_device(&self.spec, access) }
+    }
+
+    /// Opens it for writing, with room for so many bytes, all of them zeroes; makes it if there is none.
+    fn open(&mut self, bytes: u64, guarded: bool) -> Result<Arc<dyn BlockDevice>> {
+        let path = self.spec.path.clone();
+        if self.is_file() {
+            let file = if path.exists() {
+                let device = self.device(&Access::tool(false))?;
+                self.refuse_overwriting(&*device, guarded)?;
+                OpenOptions::new().write(true).open(&path).map_err(|e| Failure::io(&path, e))?
+            } else {
+                let file = OpenOptions::new().write(true).create_new(true).open(&path);
+                let file = file.map_err(|e| Failure::io(&path, e))?;
+                self.made = Some(path);
+                file
+            };
+            // What was there becomes a hole; its length stays.
+            let resized = file.set_len(0).and_then(|()| file.set_len(bytes.max(self.bytes)));
+            resized.map_err(|e| {
+                self.remove();
+                Failure::op(format!("{}: it cannot get {bytes} bytes: {}", self.name, plain(&e)))
+            })?;
+            return self.device(&Access::tool(false));
+        }
+        let device = self.device(&Access::tool(false))?;
+        self.refuse_overwriting(&*device, guarded)?;
+        let has = device.size_bytes();
+        if has < bytes {
+            return Err(Failure::op(format!("{}: it has {has} bytes, not {bytes}; give a smaller size", self.name)));
+        }
+        if !self.punch(bytes) {
+            device.write_zeroes(0, bytes, BioFlags::empty()).map_err(|e| self.failed(e.into()))?;
+        }
+        Ok(device)
+    }
+
+    /// Whether the whole of an image file is meant.
+    fn is_file(&self) -> bool {
+        self.spec.part == Part::Any && !self.spec.is_block_device()
+    }
+
+    /// Makes holes of a part of an image file, where its file system has holes.
+    fn punch(&self, bytes: u64) -> bool {
+        let punched = || -> Option<()> {
+            let (start, _) = extant_image::place(&self.spec).ok()?;
+            let file = OpenOptions::new().write(true).open(&self.spec.path).ok()?;
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&file, how, start, bytes).ok()
+        };
+        !self.spec.is_block_device() && punched().is_some()
+    }
+
+    fn refuse_overwriting(&self, device: &dyn BlockDevice, guarded: bool) -> Result<()> {
+        if !guarded || device.size_bytes() == 0 {
+            return Ok(());
+        }
+        let what = if has_magic(device) {
+            "an ext2/3/4 file system".to_owned()
+        } else if let Some(format) = identify(device) {
+            format.name().to_owned()
+        } else if self.spec.part == Part::Any && partition_table(device).is_ok_and(|table| !table.partitions.is_empty()) {
+            "a partition table".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Failure::op(format!("{}: it has {what}; -F overwrites it", self.name)))
+    }
+
+    fn remove(&mut self) {
+        if let Some(path) = self.made.take() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Removes what was begun.
+    fn failed(&mut self, e: extant_build::Error) -> Failure {
+        self.remove();
+        Failure::op(format!("{}: {e}", self.name))
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
