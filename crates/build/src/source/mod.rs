@@ -11,10 +11,13 @@
 mod compressed;
 mod contents;
 mod directory;
+mod oci;
 mod tar;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -55,6 +58,47 @@ impl Source {
     /// Something cannot be read or stored; the error names it.
     pub fn directory(path: &Path, options: Options<'_>) -> Result<Source> {
         directory::read(path, options)
+    }
+
+    /// What a word of a command line names: `oci:DIR[:TAG]`, `-` for a tar archive on standard input, a directory, or a
+    /// tar archive.
+    ///
+    /// # Errors
+    /// As the function of that source.
+    pub fn open(word: &OsStr, options: Options<'_>) -> Result<Source> {
+        let path = Path::new(word);
+        if let Some(layout) = word.as_bytes().strip_prefix(b"oci:") {
+            return Source::oci_word(layout, options);
+        }
+        if word == "-" {
+            let name = "standard input".to_owned();
+            let input = io::stdin().as_fd().try_clone_to_owned().map_err(|e| source_error(name.clone(), &e))?;
+            return Source::tar_file(name, input.into(), options);
+        }
+        if path.is_dir() { Source::directory(path, options) } else { Source::tar(path, options) }
+    }
+
+    /// `DIR[:TAG]`, where the directory may have a colon in its name.
+    fn oci_word(word: &[u8], options: Options<'_>) -> Result<Source> {
+        let path = |bytes| Path::new(OsStr::from_bytes(bytes));
+        let colon = word.iter().rposition(|byte| *byte == b':').filter(|_| !path(word).is_dir());
+        match colon {
+            None => Source::oci(path(word), None, options),
+            Some(at) => {
+                let tag = std::str::from_utf8(&word[at + 1..]);
+                let tag = tag.map_err(|_| Error::Source { name: shown(word), why: "its tag is no text".into() })?;
+                Source::oci(path(&word[..at]), Some(tag), options)
+            }
+        }
+    }
+
+    /// What the layers of an image in an OCI image layout come to: that with the tag, or the only one; that of the
+    /// host's platform where there are several.
+    ///
+    /// # Errors
+    /// It is no layout, a blob is missing or not what its digest says, or an entry cannot be stored.
+    pub fn oci(layout: &Path, tag: Option<&str>, options: Options<'_>) -> Result<Source> {
+        oci::read(layout, tag, options)
     }
 
     /// What a tar archive holds. A plain one stays where its files are; others are kept in [`Options::spool`].
