@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser};
+use clap::{ArgAction, Args, Parser, ValueEnum};
 
 use crate::owner::Given;
 
@@ -41,7 +41,17 @@ pub struct MkfsArgs {
     pub source: MkfsSource,
 }
 
-/// What the file system holds, and how much room that gets.
+/// What an image file has around the file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum MkfsFormat {
+    /// Nothing
+    #[default]
+    Raw,
+    /// Chunks, as fastboot takes them
+    AndroidSparse,
+}
+
+/// What the file system holds, how much room that gets, and in which form.
 #[derive(Args, Debug, Default)]
 pub struct MkfsSource {
     /// What the file system holds: a directory, a tar archive (- for standard input), or oci:DIR[:TAG]
@@ -56,6 +66,9 @@ pub struct MkfsSource {
     /// Change owners as this file says: lines 'uid FROM TO [COUNT]', 'gid FROM TO [COUNT]' and 'PATH USER:GROUP'
     #[arg(long, value_name = "FILE")]
     pub owners: Option<PathBuf>,
+    /// The format of the image file
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub format: MkfsFormat,
 }
 
 /// mke2fs(8): makes an ext2, ext3 or ext4 file system

@@ -10,7 +10,7 @@
 use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
@@ -22,6 +22,7 @@ use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked, parse_
 use extant_build::plan::Plan;
 use extant_build::skeleton::{Empty, Skeleton};
 use extant_build::source::{self, Source};
+use extant_build::sparse;
 use extant_build::tree::{self, IdKind, Owners};
 use extant_build::write::write_with_progress;
 use extant_image::{has_magic, identify, partition_table};
@@ -32,7 +33,7 @@ use nix::unistd::{Group, User};
 use rustix::fs::FallocateFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::args::{MkfsArgs, MkfsLetters, MkfsProgram, MkfsSource};
+use crate::args::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
 use crate::failure::{Failure, Result, USAGE, plain, warn};
 use crate::image::{Access, ImageSpec, Part, open_device, open_whole};
 use crate::owner::warn_of_fakeroot;
@@ -90,6 +91,10 @@ impl Job {
         let offset = request.offset().map_err(failed)?;
         let spec = if offset > 0 { spec.or(Part::Offset(offset)) } else { spec };
         let mut target = Target::prepare(spec, &request, self.letters.dry)?;
+        if self.source.format != MkfsFormat::Raw && !target.is_file() {
+            let text = format!("{}: --format is for an image file as a whole; leave it out", target.name);
+            return Err(Failure::usage(text));
+        }
         let mut fact = self.facts(&target)?;
         let source = match from {
             Some(word) => Some(self.read(&word, &fact)?),
@@ -255,6 +260,9 @@ impl Job {
         drop(device);
         match result {
             Ok(()) => {
+                if self.source.format == MkfsFormat::AndroidSparse {
+                    target.pack(plan.block_size())?;
+                }
                 target.made = None;
                 Ok(())
             }
@@ -480,6 +488,22 @@ impl Target {
             return Ok(());
         };
         Err(Failure::op(format!("{}: it has {what}; -F overwrites it", self.name)))
+    }
+
+    /// Puts the image in the Android sparse format in its own place, with its mode.
+    fn pack(&self, block_size: u32) -> Result<()> {
+        let path = &self.spec.path;
+        let packed = || -> std::io::Result<()> {
+            let mut image = std::fs::File::open(path)?;
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let mut file = tempfile::NamedTempFile::with_prefix_in(".extant-", dir)?;
+            file.as_file().set_permissions(image.metadata()?.permissions())?;
+            sparse::write(&mut image, block_size, file.as_file_mut())?;
+            file.as_file().sync_all()?;
+            file.persist(path)?;
+            Ok(())
+        };
+        packed().map_err(|e| Failure::io(path, e))
     }
 
     fn remove(&mut self) {
