@@ -1,8 +1,8 @@
 //! The writer with plans that are made up.
 
 use extant_base::sync::atomic::{AtomicU64, Ordering};
-use extant_block::{BioOp, BlockDevice};
 use extant_block::device::{Fault, FaultyDevice, MemDevice, TracedDevice};
+use extant_block::{BioOp, BlockDevice};
 use extant_ondisk::BlockNr;
 
 use super::*;

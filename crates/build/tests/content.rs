@@ -151,7 +151,7 @@ fn a_tree_with_everything_is_clean_and_the_same_for_the_kernel() {
         build(&source, &image, 128 * MIB, args, 2).unwrap_or_else(|e| panic!("{args}: {e}"));
         expect_clean(&image, args);
         let index = debugfs(&image, "htree_dump /many").expect("debugfs runs");
-        assert_eq!(index.contains("Root node dump"), !args.contains("^dir_index") , "{args}: {index}");
+        assert_eq!(index.contains("Root node dump"), !args.contains("^dir_index"), "{args}: {index}");
         assert!(!index.contains("corrupt"), "{args}: {index}");
         expect_same(&image, &source, args);
     }

@@ -73,7 +73,10 @@ impl ContentPlan<'_> {
         let block_size = self.placement.geometry().block_size as usize;
         self.walk(id, from, buf, |first, blocks| {
             for (number, block) in (first..).zip(blocks.chunks_exact_mut(block_size)) {
-                self.placement.directories.fill(&whole, number, block, dot, entry, seed).map_err(|e| self.placement.entry(id, e))?;
+                self.placement
+                    .directories
+                    .fill(&whole, number, block, dot, entry, seed)
+                    .map_err(|e| self.placement.entry(id, e))?;
             }
             Ok(())
         })
@@ -86,7 +89,8 @@ impl ContentPlan<'_> {
         let mut nodes = record.nodes..;
         let seed = self.placement.inode_seed(id).map(|seed| seed.raw());
         let block_size = self.placement.geometry().block_size;
-        let tree = pack_tree(&extents, block_size, seed, || nodes.next().map(|number| self.placement.line.block(number)));
+        let tree =
+            pack_tree(&extents, block_size, seed, || nodes.next().map(|number| self.placement.line.block(number)));
         let tree = tree.map_err(|e| self.placement.entry(id, e))?;
         for ((_, bytes), out) in tree.blocks[from as usize..].iter().zip(buf.chunks_exact_mut(block_size as usize)) {
             out.copy_from_slice(bytes);

@@ -124,7 +124,9 @@ impl<'a> Placement<'a> {
     fn new(skeleton: &Skeleton, tree: &'a Tree) -> Result<Placement<'a>> {
         let (geo, sb) = (skeleton.geometry(), skeleton.superblock());
         if geo.cluster_bits > 0 {
-            return Err(Error::Options("bigalloc: files cannot be put into clusters yet; leave the feature out".into()));
+            return Err(Error::Options(
+                "bigalloc: files cannot be put into clusters yet; leave the feature out".into(),
+            ));
         }
         let numbers = Numbers::new(skeleton, tree)?;
         if numbers.last() > geo.inodes_count {
@@ -199,7 +201,9 @@ impl<'a> Placement<'a> {
             }
             Body::Symlink(target) if target.len() >= geo.block_size as usize => {
                 let (len, most) = (target.len(), geo.block_size - 1);
-                return refuse(format!("a target of {len} bytes; with such blocks at most {most}; use larger ones (-b)"));
+                return refuse(format!(
+                    "a target of {len} bytes; with such blocks at most {most}; use larger ones (-b)"
+                ));
             }
             Body::File { size, .. } => {
                 if *size > SMALL_FILE_MAX && !ro_compat.contains(RoCompat::LARGE_FILE) {

@@ -214,9 +214,10 @@ impl Placement<'_> {
         };
         let is_directory = |id: &Id| matches!(self.tree.node(*id).body, Body::Directory { .. });
         let blocks = move |id: Id| map(id).map_or(0, |map| map.blocks());
-        let directories = self.ids().filter(is_directory).flat_map(move |id| {
-            [(Object::Directory(id), record(id).at, blocks(id)), nodes(id)]
-        });
+        let directories = self
+            .ids()
+            .filter(is_directory)
+            .flat_map(move |id| [(Object::Directory(id), record(id).at, blocks(id)), nodes(id)]);
         let mut shared = 0;
         let others = self.ids().flat_map(move |id| {
             let first = record(id).attributes == shared + 1;
@@ -235,5 +236,4 @@ impl Placement<'_> {
         let data = files.map(move |id| (Object::File(id), record(id).at, blocks(id)));
         directories.chain(others).chain(data).filter(|(_, _, blocks)| *blocks > 0)
     }
-
 }

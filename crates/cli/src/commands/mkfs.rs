@@ -400,7 +400,8 @@ impl Target {
             "an ext2/3/4 file system".to_owned()
         } else if let Some(format) = identify(device) {
             format.name().to_owned()
-        } else if self.spec.part == Part::Any && partition_table(device).is_ok_and(|table| !table.partitions.is_empty()) {
+        } else if self.spec.part == Part::Any && partition_table(device).is_ok_and(|table| !table.partitions.is_empty())
+        {
             "a partition table".to_owned()
         } else {
             return Ok(());
