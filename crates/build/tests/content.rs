@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use extant_block::BlockDevice;
 use extant_block::device::{FileDevice, IoMode, MemDevice, OpenOptions};
-use extant_build::content::{ContentPlan, add_lost_found};
-use extant_build::options::{Fact, Request, SizeAsked, UuidAsked};
+use extant_build::content::{ContentPlan, Spare, add_lost_found, fit};
+use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked};
 use extant_build::skeleton::Skeleton;
 use extant_build::source::{self, Source};
+use extant_build::tree::{Attributes, Builder, Content, Id, ReadAt, Tree};
 use extant_build::write::write;
 use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
 use extant_testkit::oracle::{debugfs, e2fsck};
@@ -41,10 +42,16 @@ fn request(args: &str) -> Request {
     request
 }
 
+fn fact(bytes: u64) -> Fact {
+    Fact { device_bytes: bytes, sector_size: 0, zeroed: true, now: NOW, random: [0; 32], user: (0, 0) }
+}
+
+fn options(bytes: u64, args: &str) -> Options {
+    request(args).resolve(&fact(bytes)).unwrap_or_else(|e| panic!("{args}: {e}"))
+}
+
 fn skeleton(bytes: u64, args: &str) -> Skeleton {
-    let fact = Fact { device_bytes: bytes, sector_size: 0, zeroed: true, now: NOW, random: [0; 32], user: (0, 0) };
-    let options = request(args).resolve(&fact).unwrap_or_else(|e| panic!("{args}: {e}"));
-    Skeleton::plan(&options).unwrap_or_else(|e| panic!("{args}: {e}"))
+    Skeleton::plan(&options(bytes, args)).unwrap_or_else(|e| panic!("{args}: {e}"))
 }
 
 /// Runs a script of bash in a directory.
@@ -172,4 +179,228 @@ fn an_image_is_the_same_with_any_number_of_threads() {
         let one = read(1);
         assert!(read(2) == one && read(8) == one, "{args}");
     }
+}
+
+/// Files whose bytes are made up: those of file `n` at `offset` follow from both.
+struct Pattern;
+
+struct PatternFile(u64);
+
+impl Content for Pattern {
+    fn open(&self, content: u64) -> extant_build::Result<Box<dyn ReadAt + '_>> {
+        Ok(Box::new(PatternFile(content)))
+    }
+}
+
+impl ReadAt for PatternFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> extant_build::Result<()> {
+        for (at, byte) in (offset..).zip(buf) {
+            *byte = pattern(self.0, at);
+        }
+        Ok(())
+    }
+
+    fn finish(&self) -> extant_build::Result<()> {
+        Ok(())
+    }
+}
+
+fn pattern(file: u64, at: u64) -> u8 {
+    ((at >> 9).wrapping_mul(0x9e37_79b9).wrapping_add(file) % 251) as u8
+}
+
+fn attributes(mode: u16) -> Attributes {
+    Attributes { mode, ..Attributes::default() }
+}
+
+fn builder() -> Builder {
+    Builder::new(extant_build::tree::Options::default())
+}
+
+fn finish(builder: Builder) -> Tree {
+    let mut tree = builder.finish().unwrap();
+    add_lost_found(&mut tree).unwrap();
+    tree
+}
+
+/// Writes a tree of made-up files into an image file.
+fn build_tree(tree: &Tree, image: &Path, bytes: u64, options: &Options) -> extant_build::Result<()> {
+    let plan = ContentPlan::new(Skeleton::plan(options)?, tree, &Pattern)?;
+    let _ = std::fs::remove_file(image);
+    let device = FileDevice::create(image, bytes, OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() })?;
+    write(&device, &plan, 2)
+}
+
+fn error_of(tree: &Tree, bytes: u64, args: &str) -> String {
+    let plan = ContentPlan::new(skeleton(bytes, args), tree, &Pattern);
+    plan.err().unwrap_or_else(|| panic!("{args}: no error")).to_string()
+}
+
+#[test]
+fn blocks_of_64_kib_hold_a_tree() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let source = dir.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    shell(&source, EVERYTHING);
+    let image = dir.path().join("image");
+    build(&source, &image, 512 * MIB, "-t ext4 -b 65536", 2).unwrap();
+    expect_clean(&image, "64 KiB");
+    let out = dir.path().join("data");
+    debugfs(&image, &format!("dump /data {}", out.display())).unwrap();
+    assert!(std::fs::read(out).unwrap() == std::fs::read(source.join("data")).unwrap());
+}
+
+/// Every other block of a file: more extents than two levels of nodes have room for with blocks of 1 KiB, and pointer
+/// blocks of each level.
+#[test]
+fn a_file_of_many_pieces_is_read_back() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let image = dir.path().join("image");
+    let data = (0..9000).map(|i| i * 8192..i * 8192 + 1000);
+    let far = 100_000_000..100_300_000;
+    let mut builder = builder();
+    builder.file(b"file", attributes(0o644), 200_000_000, Some(data.chain([far]).collect()), 3).unwrap();
+    let tree = finish(builder);
+    for args in ["-t ext2 -b 1024", "-t ext4 -b 1024", "-t ext4 -b 4096"] {
+        build_tree(&tree, &image, 128 * MIB, &options(128 * MIB, args)).unwrap();
+        expect_clean(&image, args);
+        if !loop_mounts_work() {
+            continue;
+        }
+        let mount = Box::new(LoopMount::new(&image, dir.path(), "ro").unwrap());
+        let bytes = std::fs::read(dir.path().join("file")).unwrap();
+        mount.unmount().unwrap();
+        assert_eq!(bytes.len(), 200_000_000, "{args}");
+        let is_data = |at: usize| at % 8192 < 1000 && at / 8192 < 9000 || (100_000_000..100_300_000).contains(&at);
+        let block = if args.contains("1024") { 1024 } else { 4096 };
+        for (number, found) in bytes.chunks(block).enumerate() {
+            let at = number * block;
+            let any = (at..at + found.len()).any(is_data);
+            let expected = |i: usize| if any { pattern(3, (at + i) as u64) } else { 0 };
+            assert!((0..found.len()).step_by(97).all(|i| found[i] == expected(i)), "{args}: block {number}");
+        }
+    }
+}
+
+#[test]
+fn the_smallest_size_leaves_nothing_and_the_usual_one_a_tenth() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let image = dir.path().join("image");
+    let mut builder = builder();
+    for i in 0..5000u64 {
+        builder.file(format!("d{}/f{i}", i % 7).as_bytes(), attributes(0o644), i * 7 % 30_000, None, i).unwrap();
+    }
+    let tree = finish(builder);
+    for args in ["-t ext2 -b 1024", "-t ext3", "-t ext4", "-t ext4 -b 4096", "-t ext4 -b 4096 -O ^flex_bg,^64bit"] {
+        for spare in [Spare::NONE, Spare::DEFAULT] {
+            let (options, bytes) = fit(&request(args), &fact(0), &tree, spare).unwrap();
+            build_tree(&tree, &image, bytes, &options).unwrap();
+            expect_clean(&image, args);
+            let stats = debugfs(&image, "stats -h").unwrap();
+            let field = |name: &str| -> u64 {
+                let line = stats.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{stats}"));
+                line.split_whitespace().last().unwrap().parse().unwrap()
+            };
+            let (free, count, size) = (field("Free blocks:"), field("Block count:"), field("Block size:"));
+            assert_eq!(count * size, bytes, "{args}");
+            // A last group has room for 50 blocks besides its tables, or is left out.
+            let (least, most) = if spare == Spare::NONE { (0, 60) } else { (count / 15, count / 8) };
+            assert!((least..=most).contains(&free), "{args}: {free} of {count} blocks are free");
+            assert!(field("Free inodes:") > 0 || spare == Spare::NONE);
+        }
+    }
+}
+
+#[test]
+fn more_entries_than_the_ratio_gives_get_their_inodes() {
+    let mut builder = builder();
+    for i in 0..30_000u64 {
+        builder.file(format!("f{i}").as_bytes(), attributes(0o644), 0, None, i).unwrap();
+    }
+    let tree = finish(builder);
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let image = dir.path().join("image");
+    for spare in [Spare::NONE, Spare::DEFAULT] {
+        let (options, bytes) = fit(&request("-t ext4"), &fact(0), &tree, spare).unwrap();
+        build_tree(&tree, &image, bytes, &options).unwrap();
+        expect_clean(&image, "many inodes");
+    }
+    let error = error_of(&tree, 64 * MIB, "-t ext4 -N 20000");
+    assert!(error.contains("needs 30011 inodes") && error.contains("-N"), "{error}");
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let mut file = builder();
+    file.file(b"dir/large", attributes(0o644), 100_000_000, None, 0).unwrap();
+    let error = error_of(&finish(file), 64 * MIB, "-t ext4");
+    assert!(error.contains("more than are free") && error.contains("--size auto"), "{error}");
+
+    let mut large = builder();
+    let value = |len: usize| vec![(b"user.large".to_vec().into_boxed_slice(), vec![b'x'; len].into_boxed_slice())];
+    large.file(b"a/b", Attributes { xattrs: value(5000), ..attributes(0o644) }, 0, None, 0).unwrap();
+    let large = finish(large);
+    let error = error_of(&large, 64 * MIB, "-t ext4 -b 4096");
+    assert!(error.starts_with("/a/b: attribute user.large with 5000 bytes does not fit"), "{error}");
+    assert!(ContentPlan::new(skeleton(64 * MIB, "-t ext4 -b 8192"), &large, &Pattern).is_ok());
+
+    let mut symlink = builder();
+    symlink.symlink(b"l", attributes(0o777), &[b'x'; 1024]).unwrap();
+    let error = error_of(&finish(symlink), 64 * MIB, "-t ext4 -b 1024");
+    assert!(error.starts_with("/l: a target of 1024 bytes"), "{error}");
+
+    let mut wrong = builder();
+    wrong.file(b"lost+found", attributes(0o644), 0, None, 0).unwrap();
+    let error = add_lost_found(&mut wrong.finish().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("lost+found") && error.contains("is not a directory"), "{error}");
+}
+
+#[test]
+fn a_lost_found_of_the_tree_keeps_what_it_has() {
+    let mut builder = builder();
+    builder.file(b"lost+found/#12", attributes(0o600), 5, None, 0).unwrap();
+    builder.file(b"a", attributes(0o600), 5, None, 1).unwrap();
+    builder.file(b"z", attributes(0o600), 5, None, 2).unwrap();
+    let tree = finish(builder);
+    assert_eq!(tree.entries(Id(0)).filter(|(name, _)| *name == b"lost+found").count(), 1);
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let image = dir.path().join("image");
+    build_tree(&tree, &image, 16 * MIB, &options(16 * MIB, "-t ext4 -b 1024")).unwrap();
+    expect_clean(&image, "lost+found");
+    let listed = debugfs(&image, "ls /lost+found").unwrap();
+    assert!(listed.contains("#12") && listed.contains("11  (12) ."), "{listed}");
+}
+
+/// Directories with more subdirectories than can be counted, and one of very many names; a file of 1 TiB.
+fn extremes(names: u64, subdirectories: u64) {
+    let mut builder = builder();
+    for i in 0..subdirectories {
+        builder.directory(format!("dirs/{i}").as_bytes(), attributes(0o755)).unwrap();
+    }
+    for i in 0..names {
+        builder.file(format!("names/{i:x}").as_bytes(), attributes(0o644), 0, None, i).unwrap();
+    }
+    let tera = 1u64 << 40;
+    let data = (0..100).map(|i| i * 10_000_000_000..i * 10_000_000_000 + 5000).collect();
+    builder.file(b"tera", attributes(0o644), tera, Some(data), 0).unwrap();
+    let tree = finish(builder);
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let image = dir.path().join("image");
+    let (options, bytes) = fit(&request("-t ext4 -b 4096"), &fact(0), &tree, Spare::DEFAULT).unwrap();
+    build_tree(&tree, &image, bytes, &options).unwrap();
+    expect_clean(&image, "extremes");
+    let links = debugfs(&image, "stat /dirs").unwrap();
+    let expected = if subdirectories + 2 > 65_000 { 1 } else { subdirectories + 2 };
+    assert!(links.contains(&format!("Links: {expected} ")), "{links}");
+}
+
+#[test]
+fn many_names_and_a_tebibyte() {
+    extremes(20_000, 2_000);
+}
+
+#[test]
+#[ignore = "soak: 20 seconds"]
+fn soak_a_million_names_and_70000_subdirectories() {
+    extremes(1_000_000, 70_000);
 }

@@ -9,6 +9,7 @@
 //! `build directory`: the layout of the directory whose blocks were made last. Nothing is called under it.
 
 mod attributes;
+mod digest;
 mod fill;
 mod inodes;
 mod line;
@@ -16,8 +17,11 @@ mod map;
 mod names;
 mod numbers;
 mod place;
+mod size;
 
+pub use digest::digest;
 pub use place::Object;
+pub use size::{Spare, fit};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,7 +41,7 @@ use crate::{Error, Result};
 use line::Line;
 use map::{FileMap, Ranges};
 use numbers::Numbers;
-use place::Placed;
+use place::{Placed, Record};
 
 static DIRECTORY: LockClass = LockClass::new("build directory", 772);
 
@@ -95,7 +99,8 @@ impl<'a> ContentPlan<'a> {
     /// # Errors
     /// An entry cannot be stored in such a file system, or there are too few blocks or inodes.
     pub fn new(skeleton: Skeleton, tree: &'a Tree, content: &'a dyn Content) -> Result<ContentPlan<'a>> {
-        let placement = Placement::new(&skeleton, tree)?;
+        let placement = Placement::new(&skeleton, tree, Vec::new())?;
+        placement.check_room()?;
         let finished = skeleton.finish(placement.usage())?;
         Ok(ContentPlan { placement, content, finished, last: Mutex::new(&DIRECTORY, None) })
     }
@@ -121,7 +126,9 @@ impl<'a> ContentPlan<'a> {
 }
 
 impl<'a> Placement<'a> {
-    fn new(skeleton: &Skeleton, tree: &'a Tree) -> Result<Placement<'a>> {
+    /// Places a tree, whether there is room for it or not. `records` are those of a placement of the same tree, whose
+    /// layouts of directories are taken over where they fit; it may be empty.
+    fn new(skeleton: &Skeleton, tree: &'a Tree, records: Vec<Record>) -> Result<Placement<'a>> {
         let (geo, sb) = (skeleton.geometry(), skeleton.superblock());
         if geo.cluster_bits > 0 {
             return Err(Error::Options(
@@ -129,13 +136,6 @@ impl<'a> Placement<'a> {
             ));
         }
         let numbers = Numbers::new(skeleton, tree)?;
-        if numbers.last() > geo.inodes_count {
-            return Err(Error::Options(format!(
-                "the content needs {} inodes, and the file system has {}; ask for as many with -N",
-                numbers.last(),
-                geo.inodes_count
-            )));
-        }
         let hash = HashVersion::from_disk(sb.default_hash_version(), sb.hash_unsigned());
         let hasher = Hasher::new(hash.unwrap_or(HashVersion::HalfMd4), sb.hash_seed());
         let blocks = DirBlockFormat {
@@ -156,10 +156,36 @@ impl<'a> Placement<'a> {
             numbers,
             line: Line::new(skeleton.free_runs()),
             directories,
-            placed: Placed::default(),
+            placed: Placed { records, ..Placed::default() },
         };
         placement.place()?;
         Ok(placement)
+    }
+
+    /// Blocks that are missing for a file system with this content; below 0: that are free.
+    fn blocks_missing(&self) -> i64 {
+        self.placed.end as i64 - self.line.len() as i64
+    }
+
+    /// Fails where the blocks or inodes are too few.
+    fn check_room(&self) -> Result<()> {
+        let geo = self.geometry();
+        if self.numbers.last() > geo.inodes_count {
+            return Err(Error::Options(format!(
+                "the content needs {} inodes, and the file system has {}; ask for as many with -N",
+                self.numbers.last(),
+                geo.inodes_count
+            )));
+        }
+        if self.blocks_missing() > 0 {
+            return Err(Error::Options(format!(
+                "the content needs {} blocks of {} bytes, {} more than are free; make the file system larger, or let --size auto choose",
+                self.placed.end,
+                geo.block_size,
+                self.blocks_missing()
+            )));
+        }
+        Ok(())
     }
 
     fn geometry(&self) -> &Geometry {

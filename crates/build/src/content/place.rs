@@ -14,8 +14,8 @@ use extant_ondisk::xattr::{REFCOUNT_MAX, XattrBlock};
 
 use super::Placement;
 use super::attributes::split;
+use crate::Result;
 use crate::tree::{Body, Id};
-use crate::{Error, Result};
 
 /// Where the parts of one inode are.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,11 +90,14 @@ impl Placement<'_> {
     /// # Errors
     /// An entry cannot be stored, or there is too little room.
     pub(super) fn place(&mut self) -> Result<()> {
-        let geo = self.superblock.geometry().clone();
-        self.placed.records = vec![Record::default(); self.tree.len()];
+        let known = self.placed.records.len() == self.tree.len();
+        if !known {
+            self.placed.records = vec![Record::default(); self.tree.len()];
+        }
         for id in self.ids() {
+            self.placed.records[id.0 as usize].attributes = 0;
             self.check(id)?;
-            if let Body::Directory { .. } = self.tree.node(id).body {
+            if !known && let Body::Directory { .. } = self.tree.node(id).body {
                 let whole = self.lay_out(id)?;
                 let record = &mut self.placed.records[id.0 as usize];
                 (record.blocks, record.indexed) = (whole.blocks(), whole.is_indexed());
@@ -112,13 +115,6 @@ impl Placement<'_> {
                 break;
             }
             end = now;
-        }
-        if self.placed.end > self.line.len() {
-            let needed = self.placed.end - self.line.len();
-            return Err(Error::Options(format!(
-                "the content needs {} blocks of {} bytes, {needed} more than are free; make the file system larger, or let --size auto choose",
-                self.placed.end, geo.block_size,
-            )));
         }
         Ok(())
     }

@@ -1,16 +1,30 @@
-//! What trees are read from: directories of the host.
+//! What trees are read from: directories of the host, tar archives, OCI image layouts.
 //!
 //! Main types: [`Source`] (a tree and the bytes of its files), [`Options`].
+//!
+//! What it does not do: fetch anything from elsewhere, or write anything but the unnamed files that keep what cannot be
+//! read twice.
 //!
 //! # Locking
 //! None. Threads that write an image read files of one source side by side, each through a reader of its own.
 
+mod compressed;
+mod contents;
 mod directory;
+mod oci;
+mod tar;
 
-use std::io;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
-use crate::tree::{self, Content, Tree};
+use self::compressed::Compression;
+use self::contents::Contents;
+use crate::error::shown;
+use crate::tree::{self, Builder, Content, Tree};
 use crate::{Error, Result};
 
 /// A tree, and where the bytes of its files come from.
@@ -25,13 +39,15 @@ pub struct Source {
 pub struct Options<'a> {
     /// What is changed of all entries.
     pub tree: tree::Options,
+    /// Where contents are kept that cannot be read twice: those of pipes and of compressed archives.
+    pub spool: PathBuf,
     /// Told now and then how many entries have been met.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        Options { tree: tree::Options::default(), progress: &|_| {} }
+        Options { tree: tree::Options::default(), spool: std::env::temp_dir(), progress: &|_| {} }
     }
 }
 
@@ -43,6 +59,114 @@ impl Source {
     pub fn directory(path: &Path, options: Options<'_>) -> Result<Source> {
         directory::read(path, options)
     }
+
+    /// What a word of a command line names: `oci:DIR[:TAG]`, `-` for a tar archive on standard input, a directory, or a
+    /// tar archive.
+    ///
+    /// # Errors
+    /// As the function of that source.
+    pub fn open(word: &OsStr, options: Options<'_>) -> Result<Source> {
+        let path = Path::new(word);
+        if let Some(layout) = word.as_bytes().strip_prefix(b"oci:") {
+            return Source::oci_word(layout, options);
+        }
+        if word == "-" {
+            let name = "standard input".to_owned();
+            let input = io::stdin().as_fd().try_clone_to_owned().map_err(|e| source_error(name.clone(), &e))?;
+            return Source::tar_file(name, input.into(), options);
+        }
+        if path.is_dir() { Source::directory(path, options) } else { Source::tar(path, options) }
+    }
+
+    /// `DIR[:TAG]`, where the directory may have a colon in its name.
+    fn oci_word(word: &[u8], options: Options<'_>) -> Result<Source> {
+        let path = |bytes| Path::new(OsStr::from_bytes(bytes));
+        let colon = word.iter().rposition(|byte| *byte == b':').filter(|_| !path(word).is_dir());
+        match colon {
+            None => Source::oci(path(word), None, options),
+            Some(at) => {
+                let tag = std::str::from_utf8(&word[at + 1..]);
+                let tag = tag.map_err(|_| Error::Source { name: shown(word), why: "its tag is no text".into() })?;
+                Source::oci(path(&word[..at]), Some(tag), options)
+            }
+        }
+    }
+
+    /// What the layers of an image in an OCI image layout come to: that with the tag, or the only one; that of the
+    /// host's platform where there are several.
+    ///
+    /// # Errors
+    /// It is no layout, a blob is missing or not what its digest says, or an entry cannot be stored.
+    pub fn oci(layout: &Path, tag: Option<&str>, options: Options<'_>) -> Result<Source> {
+        oci::read(layout, tag, options)
+    }
+
+    /// What a tar archive holds. A plain one stays where its files are; others are kept in [`Options::spool`].
+    ///
+    /// # Errors
+    /// It cannot be read, is damaged or cut off, or an entry cannot be stored; the error names it.
+    pub fn tar(path: &Path, options: Options<'_>) -> Result<Source> {
+        let name = shown(path.as_os_str().as_bytes());
+        match File::open(path) {
+            Ok(file) => Source::tar_file(name, file, options),
+            Err(e) => Err(source_error(name, &e)),
+        }
+    }
+
+    /// As [`Source::tar`], of a file that is open, such as standard input; `name` is for messages. What has been read
+    /// of it is not read again.
+    ///
+    /// # Errors
+    /// As [`Source::tar`].
+    pub fn tar_file(name: String, file: File, options: Options<'_>) -> Result<Source> {
+        let wrong = |e: &io::Error| source_error(name.clone(), e);
+        if !file.metadata().map_err(|e| wrong(&e))?.is_file() {
+            return Source::tar_stream(name, Box::new(file), options);
+        }
+        let position = rustix::fs::tell(&file).map_err(|e| wrong(&e.into()))?;
+        let mut start = Vec::new();
+        let read = (&file).take(compressed::MAGIC_BYTES as u64).read_to_end(&mut start);
+        read.map_err(|e| wrong(&e))?;
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(position)).map_err(|e| wrong(&e.into()))?;
+        if Compression::of(&start) == Compression::None {
+            let input = tar::Input::file(name.clone(), file, position).map_err(|e| wrong(&e))?;
+            return archive(input, options);
+        }
+        Source::tar_stream(name, Box::new(file), options)
+    }
+
+    /// As [`Source::tar`], of anything that can be read.
+    ///
+    /// # Errors
+    /// As [`Source::tar`].
+    pub fn tar_stream(name: String, stream: Box<dyn Read + Send + '_>, options: Options<'_>) -> Result<Source> {
+        let wrong = |e: io::Error| source_error(name.clone(), &e);
+        let (compression, stream) = compressed::peeked(stream).map_err(wrong)?;
+        let stream = BufReader::with_capacity(STREAM_BUFFER, stream);
+        let stream = compressed::decoder(compression, stream).map_err(wrong)?;
+        archive(tar::Input::stream(name, stream, options.spool.clone()), options)
+    }
+}
+
+/// What is read of a stream at once.
+const STREAM_BUFFER: usize = 1 << 17;
+
+fn archive(mut input: tar::Input<'_>, options: Options<'_>) -> Result<Source> {
+    let name = input.name().to_owned();
+    let mut progress = Progress::new(&options);
+    let mut builder = Builder::new(options.tree);
+    tar::read(&mut input, true, &mut |entry| {
+        progress.entry();
+        entry.add_to(&mut builder).map_err(|e| tar::in_archive(e, &name))
+    })?;
+    progress.end();
+    let parts = vec![input.finish()?];
+    let tree = builder.finish().map_err(|e| tar::in_archive(e, &name))?;
+    Ok(Source { tree, content: Box::new(Contents { parts }) })
+}
+
+fn source_error(name: String, error: &io::Error) -> Error {
+    Error::Source { name, why: plain(error) }
 }
 
 /// Counts entries, and tells of every so many.

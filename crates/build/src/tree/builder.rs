@@ -32,6 +32,10 @@ const PENDING: u32 = 1 << 31;
 const NOWHERE: u32 = u32::MAX;
 /// So many numbers there are.
 const TOO_MANY: &str = "more entries than a file system can hold";
+/// Directories that only paths speak of: so many, and [`IMPLIED_PER_ENTRY`] for each entry. Two bytes of a path make one,
+/// and a small compressed archive may hold very long paths.
+const IMPLIED_MAX: usize = 100_000;
+const IMPLIED_PER_ENTRY: usize = 10;
 /// The root's number.
 const ROOT: u32 = 0;
 
@@ -88,6 +92,8 @@ pub struct Builder {
     /// Whether parents may be symbolic links of the tree.
     follow: bool,
     nodes: Vec<Node>,
+    /// Of them, directories that no entry made.
+    implied: usize,
     links: Vec<Link>,
     names: Vec<u8>,
     /// Numbers for `links`, by parent and name.
@@ -110,6 +116,7 @@ impl Builder {
             options,
             follow: false,
             nodes: Vec::new(),
+            implied: 0,
             links: Vec::new(),
             names: Vec::new(),
             index: HashTable::new(),
@@ -777,6 +784,10 @@ impl Builder {
     fn made(&mut self, parent: u32, name: &[u8], make: bool) -> std::result::Result<Option<u32>, String> {
         if !make {
             return Ok(None);
+        }
+        self.implied += 1;
+        if self.implied > IMPLIED_MAX + IMPLIED_PER_ENTRY * (self.nodes.len() + 1 - self.implied) {
+            return Err("its path leads through more directories without entries than a tree may have".into());
         }
         let directory = self.implied_directory(parent);
         let number = self.new_node(directory)?;

@@ -268,6 +268,25 @@ fn depth_and_width_cost_no_more_than_their_entries() {
     assert_eq!(tree.len(), 1 + 100_000 + 1 + 1 + 100_000);
 }
 
+#[test]
+fn long_paths_do_not_make_directories_without_end() {
+    let said = refused(|builder| {
+        (0..).try_for_each(|n| {
+            assert!(n < 4, "400,000 directories of four entries");
+            file(builder, &format!("{n}/{}f", "d/".repeat(99_000)))
+        })
+    });
+    assert!(
+        said.ends_with("its path leads through more directories without entries than a tree may have (at byte 512)")
+    );
+    // Ten for each are.
+    let mut builder = Builder::new(Options::default());
+    for n in 0..20_000 {
+        file(&mut builder, &format!("{n}/{}f", "d/".repeat(9))).expect("a file");
+    }
+    assert_eq!(builder.finish().expect("a tree").len(), 1 + 20_000 * 11);
+}
+
 /// A step of building.
 #[derive(Clone, Debug)]
 enum Step {

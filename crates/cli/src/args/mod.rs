@@ -18,7 +18,7 @@ use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
 pub use self::fsck::FsckArgs;
-pub use self::mkfs::{MkfsArgs, MkfsLetters, MkfsProgram};
+pub use self::mkfs::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
 pub use self::verbs::{
     ChmodArgs, ChownArgs, DfArgs, DuArgs, FindArgs, Line, LnArgs, MkdirArgs, MknodArgs, MvArgs, NodeKind, RmArgs,
     ScriptArgs, TouchArgs, XattrArgs, XattrCommand,
@@ -433,8 +433,8 @@ pub struct CpArgs {
 /// Write a tree as a tar archive
 ///
 /// All of the image, or what PATH leads to, as `./`. The archive goes to the standard output. It is in the PAX format:
-/// hard links, devices, times with nanoseconds, extended attributes, ACLs and holes are kept; sockets are left out. Names
-/// are sorted, so the same tree gives the same bytes. tar(1) restores all of it as root with --xattrs
+/// hard links, devices, times with nanoseconds, extended attributes, ACLs and holes are kept; sockets are left out.
+/// Names are sorted, so the same tree gives the same bytes. tar(1) restores all of it as root with --xattrs
 /// --xattrs-include='*' --acls.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:

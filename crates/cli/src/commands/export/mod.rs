@@ -239,7 +239,7 @@ impl<W: Write> Export<'_, W> {
         let failed = |e| image::at(fs, path, e);
         let parts = match data(fs, inode, attr.size) {
             // What of it can be read is found out block by block, while it is.
-            Err(_) if fs.rescues() => vec![0..attr.size],
+            Err(_) if fs.rescues() => std::iter::once(0..attr.size).collect(),
             parts => parts.map_err(failed)?,
         };
         entry.size = attr.size;

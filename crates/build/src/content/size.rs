@@ -1,0 +1,146 @@
+//! How large a file system must be for a tree.
+//!
+//! Main types: [`Spare`] (what shall be free besides). Main function: [`fit`].
+//!
+//! What a file system needs for itself (tables, journal, backups) grows with its size, and its defaults (block size,
+//! inodes) change with it. So sizes are tried: each attempt plans a whole skeleton and places the tree on it.
+//!
+//! # Locking
+//! None.
+
+use super::Placement;
+use super::place::Record;
+use crate::options::{Fact, Options, Request, SizeAsked};
+use crate::skeleton::Skeleton;
+use crate::tree::Tree;
+use crate::{Error, Result};
+
+/// The smallest size that is tried.
+const START_BYTES: u64 = 512 << 10;
+/// The largest: what ext4 can have with blocks of 64 KiB.
+const END_BYTES: u64 = 1 << 60;
+/// The first attempts close in on the size; the rest find the last block.
+const ATTEMPTS_MAX: u32 = 100;
+
+/// What shall be free besides the content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spare {
+    /// Percent of the blocks that the content takes.
+    pub percent: u32,
+}
+
+impl Spare {
+    /// Nothing: the smallest file system that holds the content.
+    pub const NONE: Spare = Spare { percent: 0 };
+    /// What `--size auto` leaves.
+    pub const DEFAULT: Spare = Spare { percent: 10 };
+}
+
+/// An attempt with some size.
+struct Attempt {
+    options: Options,
+    block_size: u64,
+    /// Of the whole file system, which may be less than was asked for: a last group that is too small is left out.
+    bytes: u64,
+    /// Blocks that are missing; below 0: that are left.
+    missing: i64,
+}
+
+/// The options for the smallest file system that holds the tree, which has a lost+found, and leaves what shall be
+/// spare, and its bytes. Where the defaults give too few inodes, there are as many as the tree needs.
+///
+/// # Errors
+/// An entry cannot be stored, or the options do not fit each other.
+pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<(Options, u64)> {
+    let mut search = Search { request: request.clone(), fact: *fact, tree, spare, records: None };
+    // The largest size that is known to be too small, and the smallest that is enough.
+    let (mut low, mut high) = (0, None);
+    let mut bytes = START_BYTES;
+    let mut too_small = None;
+    for _ in 0..ATTEMPTS_MAX {
+        if bytes > END_BYTES {
+            break;
+        }
+        let attempt = match search.attempt(bytes) {
+            Ok(attempt) => attempt,
+            // Not even the file system's own structures may fit; a size that is larger says what else is wrong.
+            Err(error @ Error::Options(_)) => {
+                low = low.max(bytes);
+                bytes = match &high {
+                    None => bytes * 2,
+                    Some(high) => middle(low, high, high.block_size),
+                };
+                too_small = Some(error);
+                if high.as_ref().is_some_and(|high| bytes >= high.bytes) {
+                    break;
+                }
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let step = attempt.missing.unsigned_abs() * attempt.block_size;
+        if attempt.missing > 0 {
+            low = low.max(bytes);
+            bytes = match &high {
+                None => bytes + step,
+                Some(high) => middle(low, high, attempt.block_size),
+            };
+        } else {
+            let block_size = attempt.block_size;
+            let wanted = attempt.bytes - step;
+            let best: &Attempt = high.insert(attempt);
+            bytes = if wanted > low && wanted < best.bytes { wanted } else { middle(low, best, block_size) };
+        }
+        if let Some(high) = &high
+            && bytes >= high.bytes
+        {
+            break;
+        }
+    }
+    match high {
+        Some(best) => Ok((best.options, best.bytes)),
+        None => Err(too_small.unwrap_or_else(|| Error::Options("no size is large enough for the content".into()))),
+    }
+}
+
+/// A size between one that is too small and one that is enough; the latter where there is none.
+fn middle(low: u64, high: &Attempt, block_size: u64) -> u64 {
+    let middle = (low / block_size).midpoint(high.bytes / block_size) * block_size;
+    if middle > low { middle } else { high.bytes }
+}
+
+struct Search<'a> {
+    request: Request,
+    fact: Fact,
+    tree: &'a Tree,
+    spare: Spare,
+    /// Of the last attempt, and the size of its blocks.
+    records: Option<(u64, Vec<Record>)>,
+}
+
+impl Search<'_> {
+    fn attempt(&mut self, bytes: u64) -> Result<Attempt> {
+        let mut request = Request { size: SizeAsked::Bytes(bytes), ..self.request.clone() };
+        loop {
+            let options = request.resolve(&self.fact)?;
+            let skeleton = Skeleton::plan(&options)?;
+            let geo = skeleton.geometry().clone();
+            let block_size = u64::from(geo.block_size);
+            let known = self.records.take().filter(|(size, _)| *size == block_size);
+            let known = known.map_or_else(Vec::new, |(_, records)| records);
+            let placement = Placement::new(&skeleton, self.tree, known)?;
+            let needed = placement.numbers.last();
+            let spare = placement.placed.end.div_ceil(100) * u64::from(self.spare.percent);
+            let missing = placement.blocks_missing() + spare as i64;
+            let records = placement.placed.records;
+            self.records = Some((block_size, records));
+            if needed > geo.inodes_count && request.inodes.is_none() {
+                let spare = u64::from(needed.div_ceil(100)) * u64::from(self.spare.percent);
+                request.inodes = Some(u64::from(needed) + spare);
+                continue;
+            }
+            let bytes = geo.blocks_count * block_size;
+            return Ok(Attempt { options, block_size, bytes, missing });
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Archives as they come: plain, or compressed with what their first bytes say.
+//!
+//! # Locking
+//! None.
+
+use std::io::{self, BufRead, Cursor, Read};
+
+use flate2::read::MultiGzDecoder;
+use liblzma::read::XzDecoder;
+use liblzma::stream::{CONCATENATED, Stream};
+
+/// How a stream is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    None,
+    Gzip,
+    Xz,
+    Zstd,
+    /// Recognised, and refused.
+    Unsupported(&'static str),
+}
+
+/// As many bytes as [`Compression::of`] looks at.
+pub const MAGIC_BYTES: usize = 6;
+/// The most memory that xz's dictionary may take; its largest preset needs 65 MiB.
+const XZ_MEMORY_BYTES: u64 = 256 << 20;
+
+impl Compression {
+    /// By the first bytes, of which there may be fewer than [`MAGIC_BYTES`].
+    pub fn of(start: &[u8]) -> Compression {
+        match start {
+            [0x1f, 0x8b, ..] => Compression::Gzip,
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Compression::Xz,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Compression::Zstd,
+            // A frame to be skipped may come first.
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Compression::Zstd,
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Compression::Unsupported("bzip2"),
+            [0x04, 0x22, 0x4d, 0x18, ..] => Compression::Unsupported("lz4"),
+            [b'L', b'Z', b'I', b'P', ..] => Compression::Unsupported("lzip"),
+            [0x5d, 0, 0, ..] => Compression::Unsupported("lzma"),
+            [b'P', b'K', 3, 4, ..] => Compression::Unsupported("zip"),
+            [0x1f, 0x9d, ..] => Compression::Unsupported("compress"),
+            _ => Compression::None,
+        }
+    }
+}
+
+/// The bytes behind a compression. All members of a gzip and all frames of a zstd file count.
+///
+/// # Errors
+/// The compression is not supported, or its decoder cannot be made.
+pub fn decoder<'a>(
+    compression: Compression,
+    stream: impl BufRead + Send + 'a,
+) -> io::Result<Box<dyn Read + Send + 'a>> {
+    Ok(match compression {
+        Compression::None => Box::new(stream),
+        Compression::Gzip => Box::new(MultiGzDecoder::new(stream)),
+        Compression::Xz => {
+            Box::new(XzDecoder::new_stream(stream, Stream::new_stream_decoder(XZ_MEMORY_BYTES, CONCATENATED)?))
+        }
+        Compression::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(stream)?),
+        Compression::Unsupported(name) => {
+            let why = format!("is compressed with {name}, which is not supported; decompress it first");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+    })
+}
+
+/// The first bytes of a stream, and the stream with them in front again.
+pub fn peeked<R: Read>(mut stream: R) -> io::Result<(Compression, io::Chain<Cursor<Vec<u8>>, R>)> {
+    let mut start = Vec::new();
+    stream.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut start)?;
+    Ok((Compression::of(&start), Cursor::new(start).chain(stream)))
+}

@@ -1,0 +1,241 @@
+//! The bytes of files that lie one behind the other in archives, or in what was unpacked of them.
+//!
+//! Main types: [`Contents`] (the files behind a tree's numbers), [`Part`] (one archive's), [`Spool`] (a temporary file
+//! that takes what cannot be read twice).
+//!
+//! # Locking
+//! None.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
+
+use super::{entry_error, plain};
+use crate::tree::{Content, ReadAt};
+use crate::{Error, Result};
+
+/// A number of a file with holes counts [`Part::sparse`]; other numbers are offsets.
+const SPARSE: u64 = 1 << 63;
+/// The bits of a number below those of its part: a quarter of a pebibyte.
+const OFFSET_BITS: u32 = 48;
+
+/// What an archive gives a tree's files.
+pub struct Part {
+    /// For messages.
+    pub name: String,
+    pub file: File,
+    /// What the file was when its entries were read; `None`: it is ours, and nobody else changes it.
+    pub print: Option<Print>,
+    /// Files with holes: where their data begins, and where it belongs.
+    pub sparse: Vec<(u64, Box<[Range<u64>]>)>,
+}
+
+/// What changes when a file is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Print {
+    inode: (u64, u64),
+    size: u64,
+    mtime: (i64, u64),
+}
+
+impl Print {
+    pub fn of(file: &File) -> rustix::io::Result<Print> {
+        let stat = fstat(file)?;
+        // Unsigned on some machines.
+        #[allow(clippy::unnecessary_cast)]
+        let nanos = stat.st_mtime_nsec as u64;
+        let inode = (stat.st_dev, stat.st_ino);
+        Ok(Print { inode, size: stat.st_size as u64, mtime: (stat.st_mtime, nanos) })
+    }
+}
+
+/// The number of a file whose data lies from `offset` on, without its holes.
+pub fn number(sparse: &mut Vec<(u64, Box<[Range<u64>]>)>, offset: u64, data: Option<&[Range<u64>]>) -> u64 {
+    match data {
+        None => offset,
+        Some(data) => {
+            sparse.push((offset, data.into()));
+            SPARSE | (sparse.len() as u64 - 1)
+        }
+    }
+}
+
+/// The same file, of part `part`.
+pub fn in_part(number: u64, part: usize) -> u64 {
+    number | (part as u64) << OFFSET_BITS
+}
+
+/// As many parts as numbers can tell apart.
+pub const PARTS_MAX: usize = 1 << (63 - OFFSET_BITS);
+/// As large as a part can be.
+pub const PART_BYTES_MAX: u64 = 1 << OFFSET_BITS;
+
+/// The files behind the numbers of a tree.
+pub struct Contents {
+    /// `None`: all its files are empty.
+    pub parts: Vec<Option<Part>>,
+}
+
+impl Content for Contents {
+    fn open(&self, content: u64) -> Result<Box<dyn ReadAt + '_>> {
+        let Some(part) = &self.parts[((content & !SPARSE) >> OFFSET_BITS) as usize] else {
+            return Ok(Box::new(Nothing));
+        };
+        let place = content & (PART_BYTES_MAX - 1);
+        let (offset, data) = match content & SPARSE {
+            0 => (place, None),
+            _ => {
+                let (offset, data) = &part.sparse[place as usize];
+                (*offset, Some(&**data))
+            }
+        };
+        Ok(Box::new(Reader { part, offset, data }))
+    }
+}
+
+/// An empty file.
+struct Nothing;
+
+impl ReadAt for Nothing {
+    fn read_at(&self, _: u64, buf: &mut [u8]) -> Result<()> {
+        buf.fill(0);
+        Ok(())
+    }
+
+    fn finish(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct Reader<'a> {
+    part: &'a Part,
+    offset: u64,
+    /// Where there is data, of a file with holes.
+    data: Option<&'a [Range<u64>]>,
+}
+
+impl Reader<'_> {
+    fn stored(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let from = self.offset + offset;
+        self.part.file.read_exact_at(buf, from).map_err(|e| {
+            let name = self.part.name.clone();
+            match e.kind() {
+                io::ErrorKind::UnexpectedEof => Error::Source { name, why: "became shorter while it was read".into() },
+                _ => Error::Source { name, why: format!("{} (at byte {from})", plain(&e)) },
+            }
+        })
+    }
+}
+
+impl ReadAt for Reader<'_> {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let Some(data) = self.data else { return self.stored(offset, buf) };
+        buf.fill(0);
+        let end = offset + buf.len() as u64;
+        let mut before = 0;
+        for range in data {
+            let (from, to) = (range.start.max(offset), range.end.min(end));
+            if from < to {
+                self.stored(before + (from - range.start), &mut buf[(from - offset) as usize..(to - offset) as usize])?;
+            }
+            if range.start >= end {
+                break;
+            }
+            before += range.end - range.start;
+        }
+        Ok(())
+    }
+
+    fn finish(&self) -> Result<()> {
+        let Some(print) = self.part.print else { return Ok(()) };
+        let name = || self.part.name.clone();
+        let now = Print::of(&self.part.file).map_err(|e| entry_error(name(), "cannot be examined", e))?;
+        if now == print {
+            return Ok(());
+        }
+        Err(Error::Source { name: name(), why: "changed while it was read".into() })
+    }
+}
+
+/// A file without a name that is written from its beginning on.
+pub struct Spool {
+    file: File,
+    buffer: Vec<u8>,
+    bytes: u64,
+}
+
+impl Spool {
+    /// As much as is written at once.
+    const BUFFER: usize = 1 << 18;
+
+    /// Makes it in a directory.
+    ///
+    /// # Errors
+    /// The directory takes no files; the error names it.
+    pub fn new(dir: &Path) -> Result<Spool> {
+        let file = unnamed(dir).map_err(|e| wrong(dir, &e))?;
+        Ok(Spool { file, buffer: Vec::with_capacity(Spool::BUFFER), bytes: 0 })
+    }
+
+    /// Where the next byte goes.
+    pub fn end(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Adds bytes.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.bytes += bytes.len() as u64;
+        if self.buffer.len() + bytes.len() > Spool::BUFFER {
+            self.file.write_all(&self.buffer)?;
+            self.buffer.clear();
+            if bytes.len() >= Spool::BUFFER {
+                return self.file.write_all(bytes);
+            }
+        }
+        self.buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Writes what is still in memory; the file.
+    pub fn finish(mut self) -> io::Result<File> {
+        self.file.write_all(&self.buffer)?;
+        Ok(self.file)
+    }
+}
+
+/// A failure of the file in `dir`.
+pub fn wrong(dir: &Path, error: &io::Error) -> Error {
+    use std::os::unix::ffi::OsStrExt;
+    let name = crate::error::shown(dir.as_os_str().as_bytes());
+    let why =
+        format!("the contents of the archive cannot be kept here: {}; name another directory in TMPDIR", plain(error));
+    Error::Source { name, why }
+}
+
+fn unnamed(dir: &Path) -> io::Result<File> {
+    let mode = Mode::from_raw_mode(0o600);
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    match openat(rustix::fs::CWD, dir, flags | OFlags::TMPFILE, mode) {
+        // File systems that cannot do it (ENOTSUP; kernels before 3.11 say that it is a directory).
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
+        made => return Ok(made.map(|fd: OwnedFd| fd.into())?),
+    }
+    for number in 0..1000u32 {
+        let path = dir.join(format!(".extant-{}-{number}", extant_base::task::process_id()));
+        match openat(rustix::fs::CWD, &path, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+            Err(Errno::EXIST) => {}
+            made => {
+                let file = made?.into();
+                rustix::fs::unlink(&path)?;
+                return Ok(file);
+            }
+        }
+    }
+    Err(Errno::EXIST.into())
+}

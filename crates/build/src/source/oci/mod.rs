@@ -1,0 +1,205 @@
+//! An OCI image layout as a source: its layers, one upon the other.
+//!
+//! Layers are read side by side, each into a list of entries, and applied in their order. Of a layer, what it hides of
+//! those below (`.wh.` names) is applied first, whatever the order in the archive: a layer never hides its own.
+//!
+//! # Locking
+//! None: threads share the list of layers, and each keeps what it has read.
+
+mod layout;
+
+use std::collections::HashSet;
+use std::io::{BufReader, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use self::layout::{Descriptor, Layout};
+use super::compressed::{self, Compression};
+use super::contents::{self, Contents, Part};
+use super::tar::{self, Entry, Kind};
+use super::{Options, STREAM_BUFFER, Source, source_error};
+use crate::tree::Builder;
+use crate::{Error, Result};
+
+/// In front of a name that hides one of a lower layer.
+const HIDES: &[u8] = b".wh.";
+/// A name that hides everything in its directory.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// In front of names that a union file system keeps for itself.
+const RESERVED: &[u8] = b".wh..wh.";
+
+/// What was read of a layer.
+struct Layer {
+    name: String,
+    entries: Vec<Entry>,
+    part: Option<Part>,
+}
+
+pub(super) fn read(dir: &Path, tag: Option<&str>, options: Options<'_>) -> Result<Source> {
+    let layout = Layout::open(dir)?;
+    let layers = layout.image(tag)?.layers;
+    if layers.len() > contents::PARTS_MAX {
+        return Err(Error::Source { name: layout.name(), why: format!("{} layers are too many", layers.len()) });
+    }
+    let read = read_layers(&layout, &layers, &options)?;
+    let mut builder = Builder::new(options.tree);
+    builder.follow_links();
+    let mut parts = Vec::new();
+    for (number, layer) in read.into_iter().enumerate() {
+        let Layer { name, entries, part } = layer?;
+        apply(&mut builder, number, entries).map_err(|e| tar::in_archive(e, &name))?;
+        parts.push(part);
+    }
+    let tree = builder.finish().map_err(|e| tar::in_archive(e, &layout.name()))?;
+    Ok(Source { tree, content: Box::new(Contents { parts }) })
+}
+
+/// All layers, as many at a time as there are processors.
+fn read_layers(layout: &Layout, layers: &[Descriptor], options: &Options<'_>) -> Result<Vec<Result<Layer>>> {
+    let next = AtomicUsize::new(0);
+    let met = AtomicU64::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(descriptor) = layers.get(number) else { return done };
+            done.push((number, read_layer(layout, descriptor, options, &met)));
+        }
+    };
+    let mut done = std::thread::scope(|threads| -> Result<_> {
+        let mut others = Vec::new();
+        for _ in 1..extant_base::task::processors().min(layers.len()) {
+            let builder = std::thread::Builder::new().name("extant-layer".into());
+            others.push(builder.spawn_scoped(threads, work).map_err(|e| Error::Thread(e.to_string()))?);
+        }
+        let mut done = work();
+        for other in others {
+            done.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        Ok(done)
+    })?;
+    (options.progress)(met.load(Ordering::Relaxed));
+    done.sort_unstable_by_key(|(number, _)| *number);
+    Ok(done.into_iter().map(|(_, layer)| layer).collect())
+}
+
+fn read_layer(layout: &Layout, descriptor: &Descriptor, options: &Options<'_>, met: &AtomicU64) -> Result<Layer> {
+    let mut blob = layout.blob(descriptor)?;
+    let name = blob.name.clone();
+    let wrong = |e: std::io::Error| source_error(name.clone(), &e);
+    let mut entries = Vec::new();
+    let mut take = |mut entry: Entry| {
+        entry.path.shrink_to_fit();
+        entries.push(entry);
+        let number = met.fetch_add(1, Ordering::Relaxed) + 1;
+        if number.is_multiple_of(super::Progress::STEP) {
+            (options.progress)(number);
+        }
+        Ok(())
+    };
+    let (compression, _) = compressed::peeked(&mut blob.file).map_err(wrong)?;
+    blob.file.rewind().map_err(wrong)?;
+    let part = if compression == Compression::None {
+        // Its files are read where they are, once it is known to be what it should.
+        let mut file = blob.finish()?;
+        file.seek(SeekFrom::Start(0)).map_err(wrong)?;
+        let mut input = tar::Input::file(name.clone(), file, 0).map_err(wrong)?;
+        tar::read(&mut input, false, &mut take)?;
+        input.finish()?
+    } else {
+        let stream = BufReader::with_capacity(STREAM_BUFFER, &mut blob);
+        let read = compressed::decoder(compression, stream).map_err(wrong).and_then(|stream| {
+            let mut input = tar::Input::stream(name.clone(), stream, options.spool.clone());
+            tar::read(&mut input, false, &mut take)?;
+            input.finish()
+        });
+        // A wrong digest is why the rest goes wrong.
+        blob.finish()?;
+        read?
+    };
+    Ok(Layer { name, entries, part })
+}
+
+/// What the name of an entry says of lower layers.
+enum Mark<'e> {
+    /// A directory shows nothing of them.
+    Opaque { dir: &'e [u8] },
+    /// A name is hidden.
+    Hidden { dir: &'e [u8], name: &'e [u8] },
+    /// Something that is nobody's business here.
+    Reserved,
+}
+
+impl Mark<'_> {
+    fn of(path: &[u8]) -> Option<Mark<'_>> {
+        let path = path.strip_suffix(b"/").unwrap_or(path);
+        let split = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+        let (dir, name) = path.split_at(split);
+        if dir.split(|byte| *byte == b'/').any(|part| part.starts_with(RESERVED)) {
+            return Some(Mark::Reserved);
+        }
+        let dir = if dir.is_empty() { b"." } else { dir };
+        match name {
+            OPAQUE => Some(Mark::Opaque { dir }),
+            name if name.starts_with(RESERVED) => Some(Mark::Reserved),
+            name => name.strip_prefix(HIDES).map(|name| Mark::Hidden { dir, name }),
+        }
+    }
+}
+
+fn apply(builder: &mut Builder, number: usize, entries: Vec<Entry>) -> Result<()> {
+    // What hard links lead to below, before any of it is hidden.
+    let mut below = Vec::new();
+    for entry in &entries {
+        if let Kind::HardLink(target) = &entry.kind {
+            below.push(builder.target(target));
+        }
+    }
+    for entry in &entries {
+        builder.set_position(entry.position);
+        match Mark::of(&entry.path) {
+            Some(Mark::Opaque { dir }) => builder.make_opaque(dir)?,
+            Some(Mark::Hidden { name: b"" | b"." | b"..", .. }) => {
+                let entry = crate::error::shown(&entry.path);
+                return Err(Error::Entry { entry, why: "a whiteout of no name".into() });
+            }
+            Some(Mark::Hidden { dir, name }) => builder.remove(&[dir, b"/", name].concat())?,
+            Some(Mark::Reserved) | None => {}
+        }
+    }
+    // The layer's own names, where a hard link may lead to one of them or to one that the layer hides.
+    let linked = below.iter().any(Option::is_some);
+    let own: HashSet<Vec<u8>> =
+        if linked { entries.iter().map(|entry| trimmed(&entry.path)).collect() } else { HashSet::new() };
+    let mut below = below.into_iter();
+    for mut entry in entries {
+        let Kind::HardLink(target) = &entry.kind else {
+            if Mark::of(&entry.path).is_some() {
+                continue;
+            }
+            if let Kind::File { content, .. } = &mut entry.kind {
+                *content = contents::in_part(*content, number);
+            }
+            entry.add_to(builder)?;
+            continue;
+        };
+        let below = below.next().flatten();
+        if Mark::of(&entry.path).is_some() {
+            continue;
+        }
+        match below {
+            Some(node) if builder.target(target).is_none() && !own.contains(&trimmed(target)) => {
+                builder.set_position(entry.position);
+                builder.link_to(&entry.path, target, node)?;
+            }
+            _ => entry.add_to(builder)?,
+        }
+    }
+    builder.settle()
+}
+
+/// A path without what means nothing.
+fn trimmed(path: &[u8]) -> Vec<u8> {
+    let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
+    parts.join(&b'/')
+}

@@ -1,0 +1,120 @@
+//! ACLs as star writes them, `user::rwx,user:joe:r--:1000,…`, made into what getxattr(2) gives.
+//!
+//! # Locking
+//! None.
+
+use super::header::Wrong;
+use crate::error::shown;
+
+/// Whose permissions a file has.
+pub const ACCESS: &str = "system.posix_acl_access";
+/// What new entries of a directory get.
+pub const DEFAULT: &str = "system.posix_acl_default";
+
+/// Version of the kernel's form (`POSIX_ACL_XATTR_VERSION`).
+const VERSION: u32 = 2;
+/// The number of an entry that is nobody's in particular (`ACL_UNDEFINED_ID`).
+const NO_ID: u32 = u32::MAX;
+const USER_OBJ: u16 = 1;
+const USER: u16 = 2;
+const GROUP_OBJ: u16 = 4;
+const GROUP: u16 = 8;
+const MASK: u16 = 16;
+const OTHER: u16 = 32;
+
+/// `None`: an ACL that says no more than the mode, which is not stored.
+pub fn encode(text: &[u8], default: bool) -> Result<Option<Vec<u8>>, Wrong> {
+    let mut entries = Vec::new();
+    for line in text.split(|byte| matches!(byte, b',' | b'\n')) {
+        let line = line.split(|byte| *byte == b'#').next().unwrap_or(line).trim_ascii();
+        if !line.is_empty() {
+            entries.push(entry(line).map_err(|why| format!("its ACL has {}, {why}", shown(line)))?);
+        }
+    }
+    if entries.is_empty() || (!default && entries.iter().all(|(tag, ..)| matches!(*tag, USER_OBJ | GROUP_OBJ | OTHER)))
+    {
+        return Ok(None);
+    }
+    entries.sort_unstable();
+    let mut value = VERSION.to_le_bytes().to_vec();
+    for (tag, id, permissions) in entries {
+        value.extend_from_slice(&tag.to_le_bytes());
+        value.extend_from_slice(&permissions.to_le_bytes());
+        value.extend_from_slice(&id.to_le_bytes());
+    }
+    Ok(Some(value))
+}
+
+/// Tag, number and permissions.
+fn entry(line: &[u8]) -> Result<(u16, u32, u16), &'static str> {
+    let parts: Vec<&[u8]> = line.split(|byte| *byte == b':').map(<[u8]>::trim_ascii).collect();
+    // `other:r-x` and `mask:rwx` are written, too.
+    let (kind, who, permissions, number) = match parts[..] {
+        [kind, permissions] => (kind, &b""[..], permissions, None),
+        [kind, who, permissions] => (kind, who, permissions, None),
+        [kind, who, permissions, number] => (kind, who, permissions, Some(number)),
+        _ => return Err("which is no entry of one"),
+    };
+    let tag = match (kind, who.is_empty()) {
+        (b"user" | b"u", true) => USER_OBJ,
+        (b"user" | b"u", false) => USER,
+        (b"group" | b"g", true) => GROUP_OBJ,
+        (b"group" | b"g", false) => GROUP,
+        (b"mask" | b"m", true) => MASK,
+        (b"other" | b"o", true) => OTHER,
+        _ => return Err("which is no entry of one"),
+    };
+    let id = match tag {
+        USER | GROUP => {
+            let parse = |text: &[u8]| std::str::from_utf8(text).ok().and_then(|text| text.parse::<u32>().ok());
+            number.and_then(parse).or_else(|| parse(who)).ok_or("a name without its number; archive with --xattrs")?
+        }
+        _ => NO_ID,
+    };
+    let mut bits = 0;
+    for character in permissions {
+        bits |= match character {
+            b'r' => 4,
+            b'w' => 2,
+            b'x' => 1,
+            b'-' => 0,
+            _ => return Err("whose permissions are none"),
+        };
+    }
+    Ok((tag, id, bits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_becomes_the_kernels_bytes() {
+        let text = b"user::rw-,user:joe:r--:1000,group::r-x\t#effective:r--\nuser:7:rwx,mask::rw-,other::---";
+        let value = encode(text, false).expect("an ACL").expect("more than a mode");
+        let expected = [
+            &b"\x02\0\0\0"[..],
+            b"\x01\0\x06\0\xff\xff\xff\xff",
+            b"\x02\0\x07\0\x07\0\0\0",
+            b"\x02\0\x04\0\xe8\x03\0\0",
+            b"\x04\0\x05\0\xff\xff\xff\xff",
+            b"\x10\0\x06\0\xff\xff\xff\xff",
+            b"\x20\0\0\0\xff\xff\xff\xff",
+        ];
+        assert_eq!(value, expected.concat());
+        assert_eq!(encode(b"user::rwx\ngroup::r-x\nother::r-x\n", false), Ok(None));
+        assert!(encode(b"user::rwx\ngroup::r-x\nother::r-x\n", true).expect("an ACL").is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_named() {
+        for (text, said) in [
+            ("user:joe:r--", "its ACL has user:joe:r--, a name without its number; archive with --xattrs"),
+            ("what::r--", "its ACL has what::r--, which is no entry of one"),
+            ("user", "its ACL has user, which is no entry of one"),
+            ("user::q", "its ACL has user::q, whose permissions are none"),
+        ] {
+            assert_eq!(encode(text.as_bytes(), false), Err(said.to_owned()));
+        }
+    }
+}

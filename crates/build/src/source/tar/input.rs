@@ -1,0 +1,185 @@
+//! How an archive is read: from a file, whose contents stay where they are, or from a stream, whose contents are kept.
+//!
+//! Main type: [`Input`].
+//!
+//! # Locking
+//! None.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use super::super::contents::{self, PART_BYTES_MAX, Part, Print, Spool};
+use super::super::plain;
+use crate::{Error, Result};
+
+/// As much of a file as is read at once: a header, and mostly a small file and the next header with it.
+const WINDOW: usize = 8192;
+/// As much of a stream as is copied at once.
+const COPY: usize = 1 << 16;
+
+/// An archive that is read forwards.
+pub struct Input<'a> {
+    name: String,
+    position: u64,
+    from: From<'a>,
+    sparse: Vec<(u64, Box<[Range<u64>]>)>,
+}
+
+enum From<'a> {
+    File { file: File, print: Print, end: u64, window: Vec<u8>, start: u64 },
+    Stream { stream: Box<dyn Read + Send + 'a>, dir: PathBuf, spool: Option<Spool>, buffer: Vec<u8> },
+}
+
+impl<'a> Input<'a> {
+    /// A regular file that is no stream: what it holds is found there again. It begins at `position`.
+    pub fn file(name: String, file: File, position: u64) -> io::Result<Input<'a>> {
+        let print = Print::of(&file)?;
+        let end = file.metadata()?.len();
+        let from = From::File { file, print, end, window: Vec::new(), start: 0 };
+        Ok(Input { name, position, from, sparse: Vec::new() })
+    }
+
+    /// Anything: contents are kept in a file without a name in `dir`.
+    pub fn stream(name: String, stream: Box<dyn Read + Send + 'a>, dir: PathBuf) -> Input<'a> {
+        let from = From::Stream { stream, dir, spool: None, buffer: Vec::new() };
+        Input { name, position: 0, from, sparse: Vec::new() }
+    }
+
+    /// For messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// An error of the archive, where it is.
+    pub fn wrong(&self, position: u64, why: impl std::fmt::Display) -> Error {
+        Error::Source { name: self.name.clone(), why: format!("{why} (at byte {position})") }
+    }
+
+    fn unreadable(&self, error: &io::Error) -> Error {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.wrong(self.position, "it is cut off"),
+            _ => self.wrong(self.position, plain(error)),
+        }
+    }
+
+    /// Reads until `buf` is full or the archive ends; how much there was.
+    pub fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
+        let read = match &mut self.from {
+            From::File { file, end, window, start, .. } => {
+                let have = |window: &Vec<u8>, start: u64, at: u64, len: usize| {
+                    at >= start && at + len as u64 <= start + window.len() as u64
+                };
+                let wanted = (buf.len() as u64).min(end.saturating_sub(self.position)) as usize;
+                let buf = &mut buf[..wanted];
+                if wanted > WINDOW {
+                    file.read_exact_at(buf, self.position).map(|()| wanted)
+                } else {
+                    let filled = if have(window, *start, self.position, wanted) {
+                        Ok(())
+                    } else {
+                        *start = self.position;
+                        window.resize((*end - self.position).min(WINDOW as u64) as usize, 0);
+                        file.read_exact_at(window, self.position)
+                    };
+                    filled.map(|()| {
+                        buf.copy_from_slice(&window[(self.position - *start) as usize..][..wanted]);
+                        wanted
+                    })
+                }
+            }
+            From::Stream { stream, .. } => read_full(stream, buf),
+        };
+        let read = read.map_err(|e| self.unreadable(&e))?;
+        self.position += read as u64;
+        Ok(read)
+    }
+
+    /// Goes over `len` bytes; whether there were as many.
+    pub fn skip(&mut self, len: u64) -> Result<bool> {
+        if let From::File { end, .. } = &self.from {
+            let there = self.position.checked_add(len).is_some_and(|to| to <= *end);
+            self.position = self.position.saturating_add(len).min(*end);
+            return Ok(there);
+        }
+        self.pass(len, false)
+    }
+
+    /// Goes over the data of a file, whose number it gives; `None`: the archive ends before. `data` is where in the
+    /// file the bytes belong.
+    pub fn content(&mut self, len: u64, data: Option<&[Range<u64>]>) -> Result<Option<u64>> {
+        let offset = match &mut self.from {
+            From::File { .. } => self.position,
+            From::Stream { dir, spool, .. } => match spool {
+                Some(spool) => spool.end(),
+                // A tree without files needs no room.
+                None if len == 0 => 0,
+                None => spool.insert(Spool::new(dir)?).end(),
+            },
+        };
+        if offset.checked_add(len).is_none_or(|end| end > PART_BYTES_MAX) {
+            return Err(self.wrong(self.position, "it is larger than any archive can be"));
+        }
+        let there = match &self.from {
+            From::File { .. } => self.skip(len)?,
+            From::Stream { .. } => self.pass(len, true)?,
+        };
+        Ok(there.then(|| contents::number(&mut self.sparse, offset, data)))
+    }
+
+    /// Reads a stream on; `keep`: into the spool.
+    fn pass(&mut self, mut len: u64, keep: bool) -> Result<bool> {
+        while len > 0 {
+            let From::Stream { stream, dir, spool, buffer } = &mut self.from else { break };
+            buffer.resize(COPY, 0);
+            let wanted = len.min(COPY as u64) as usize;
+            let read = read_full(stream, &mut buffer[..wanted]);
+            if let (Ok(read), true, Some(spool)) = (&read, keep, spool) {
+                spool.write(&buffer[..*read]).map_err(|e| contents::wrong(dir, &e))?;
+            }
+            let read = read.map_err(|e| self.unreadable(&e))?;
+            self.position += read as u64;
+            len -= read as u64;
+            if read < wanted {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads what is behind the archive, so that a compression's last checksum is compared and a writer is not cut
+    /// off. What gives the tree's files their bytes.
+    pub fn finish(mut self) -> Result<Option<Part>> {
+        if matches!(self.from, From::Stream { .. }) {
+            while self.pass(COPY as u64, false)? {}
+        }
+        let Input { name, from, sparse, .. } = self;
+        Ok(match from {
+            From::File { file, print, .. } => Some(Part { name, file, print: Some(print), sparse }),
+            From::Stream { spool: None, .. } => None,
+            From::Stream { spool: Some(spool), dir, .. } => {
+                let file = spool.finish().map_err(|e| contents::wrong(&dir, &e))?;
+                Some(Part { name, file, print: None, sparse })
+            }
+        })
+    }
+}
+
+fn read_full(stream: &mut dyn Read, buf: &mut [u8]) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buf.len() {
+        match stream.read(&mut buf[read..]) {
+            Ok(0) => break,
+            Ok(n) => read += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(read)
+}

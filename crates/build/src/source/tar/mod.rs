@@ -1,0 +1,405 @@
+//! Entries of a tar archive: v7, ustar, PAX, and GNU's long names and sparse files.
+//!
+//! Main types: [`read`] (an archive, entry by entry), [`Entry`]. The framing is our own, because sparse maps of GNU's
+//! old form lie between a header and its data, values of attributes hold line breaks, and what is kept in memory is
+//! bounded ([`HEADER_BYTES_MAX`]).
+//!
+//! # Locking
+//! None.
+
+mod acl;
+mod header;
+mod input;
+mod pax;
+
+use std::ops::Range;
+
+use extant_ondisk::inode::FileType;
+use extant_ondisk::time::Timestamp;
+
+use self::header::{BLOCK, Header, Wrong};
+pub use self::input::Input;
+use self::pax::Extended;
+use crate::error::shown;
+use crate::tree::{Attributes, Builder};
+use crate::{Error, Result};
+
+/// The most that an extended header, a long name or a sparse map may have.
+const HEADER_BYTES_MAX: u64 = 16 << 20;
+
+/// What an archive says of a name.
+pub struct Entry {
+    /// Where its header begins.
+    pub position: u64,
+    pub path: Vec<u8>,
+    pub attributes: Attributes,
+    pub kind: Kind,
+}
+
+/// What the name is.
+pub enum Kind {
+    Directory,
+    File { size: u64, data: Option<Vec<Range<u64>>>, content: u64 },
+    Symlink(Vec<u8>),
+    HardLink(Vec<u8>),
+    Device { major: u32, minor: u32 },
+    Special,
+}
+
+impl Entry {
+    /// Adds it to a tree.
+    ///
+    /// # Errors
+    /// A tree cannot hold it.
+    pub fn add_to(self, builder: &mut Builder) -> Result<()> {
+        let Entry { position, path, attributes, kind } = self;
+        builder.set_position(position);
+        match kind {
+            Kind::Directory => builder.directory(&path, attributes),
+            Kind::File { size, data, content } => builder.file(&path, attributes, size, data, content),
+            Kind::Symlink(target) => builder.symlink(&path, attributes, &target),
+            Kind::HardLink(target) => builder.hard_link(&path, &target),
+            Kind::Device { major, minor } => builder.device(&path, attributes, major, minor),
+            Kind::Special => builder.special(&path, attributes),
+        }
+    }
+}
+
+/// An error about an entry says which archive it is in.
+pub fn in_archive(error: Error, archive: &str) -> Error {
+    match error {
+        Error::Entry { entry, why } => Error::Entry { entry: format!("{archive}: {entry}"), why },
+        error => error,
+    }
+}
+
+/// Reads the entries of an archive up to its end mark. `whole`: an archive without one was cut off.
+///
+/// # Errors
+/// The archive cannot be read or understood; `entry` refuses one.
+pub fn read(input: &mut Input<'_>, whole: bool, entry: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
+    let mut reader = Reader { input, global: Extended::default() };
+    while let Some(next) = reader.next(whole)? {
+        entry(next)?;
+    }
+    Ok(())
+}
+
+struct Reader<'r, 'a> {
+    input: &'r mut Input<'a>,
+    /// What a global header says of all entries behind it.
+    global: Extended,
+}
+
+impl Reader<'_, '_> {
+    /// `false`: the archive ends here.
+    fn block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
+        let position = self.input.position();
+        match self.input.read(block)? {
+            BLOCK => Ok(true),
+            0 => Ok(false),
+            _ => Err(self.input.wrong(position, "the archive is cut off within a header")),
+        }
+    }
+
+    fn next(&mut self, whole: bool) -> Result<Option<Entry>> {
+        let mut extended: Option<Extended> = None;
+        let (mut long_name, mut long_link) = (None, None);
+        // Of the first header of the entry.
+        let mut first = None;
+        loop {
+            let position = self.input.position();
+            let mut block = [0; BLOCK];
+            let there = self.block(&mut block)?;
+            let header = match there {
+                true => Header::new(&block).map_err(|why| self.input.wrong(position, why))?,
+                false => None,
+            };
+            let Some(header) = header else {
+                if first.is_some() {
+                    return Err(self.input.wrong(position, "the archive ends behind an extended header"));
+                }
+                return self.end(position, there, whole);
+            };
+            let first = *first.get_or_insert(position);
+            let wrong = |input: &Input<'_>, why: Wrong| input.wrong(position, why);
+            match header.kind() {
+                b'x' | b'X' => {
+                    let bytes = self.extra(&header, position)?;
+                    let extended = extended.get_or_insert_with(|| self.global.clone());
+                    extended.add(&bytes).map_err(|why| wrong(self.input, why))?;
+                }
+                b'g' => {
+                    let bytes = self.extra(&header, position)?;
+                    self.global.add(&bytes).map_err(|why| wrong(self.input, why))?;
+                }
+                b'L' => long_name = Some(self.extra_text(&header, position)?),
+                b'K' => long_link = Some(self.extra_text(&header, position)?),
+                // The label of a volume.
+                b'V' => {}
+                _ => {
+                    let mut extended = extended.unwrap_or_else(|| self.global.clone());
+                    let sparse_name = extended.sparse.name.take();
+                    let path = sparse_name.or(extended.path.take()).or(long_name).unwrap_or_else(|| header.path());
+                    let link = extended.link.take().or(long_link).unwrap_or_else(|| header.link().to_vec());
+                    let entry = self.entry(&header, first, &path, link, extended).map_err(|error| match error {
+                        Failure::Wrong(why) => Error::Entry {
+                            entry: format!("{}: {}", self.input.name(), shown(&path)),
+                            why: format!("{why} (at byte {first})"),
+                        },
+                        Failure::Said(error) => error,
+                    })?;
+                    return Ok(Some(entry));
+                }
+            }
+        }
+    }
+
+    /// What comes at the end: two blocks of zeroes, of which one will do.
+    fn end(&mut self, position: u64, marked: bool, whole: bool) -> Result<Option<Entry>> {
+        if !marked {
+            return match whole {
+                true => Err(self.input.wrong(position, "the archive is cut off: it has no end mark")),
+                false => Ok(None),
+            };
+        }
+        let mut block = [0; BLOCK];
+        if self.block(&mut block)? && block.iter().any(|byte| *byte != 0) {
+            return Err(self.input.wrong(position, "a block of zeroes, with more entries behind it"));
+        }
+        Ok(None)
+    }
+
+    /// The data of a header that belongs to another one.
+    fn extra(&mut self, header: &Header<'_>, position: u64) -> Result<Vec<u8>> {
+        let size = header.size().map_err(|why| self.input.wrong(position, why))?;
+        let size = u64::try_from(size).ok().filter(|size| *size <= HEADER_BYTES_MAX);
+        let size = size.ok_or_else(|| {
+            self.input.wrong(position, format!("an extended header has at most {HEADER_BYTES_MAX} bytes"))
+        })?;
+        // No more memory than there are bytes.
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < size {
+            let have = bytes.len();
+            bytes.resize((have + (1 << 16)).min(size as usize), 0);
+            if self.input.read(&mut bytes[have..])? < bytes.len() - have {
+                return Err(self.input.wrong(position, "the archive is cut off within an extended header"));
+            }
+        }
+        self.pad(size).map_err(|why| self.input.wrong(position, why))?;
+        Ok(bytes)
+    }
+
+    fn extra_text(&mut self, header: &Header<'_>, position: u64) -> Result<Vec<u8>> {
+        let mut text = self.extra(header, position)?;
+        text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
+        Ok(text)
+    }
+
+    /// To the next block.
+    fn pad(&mut self, size: u64) -> std::result::Result<(), Wrong> {
+        let rest = size.next_multiple_of(BLOCK as u64) - size;
+        match self.input.skip(rest) {
+            Ok(true) => Ok(()),
+            _ => Err(CUT_OFF.into()),
+        }
+    }
+
+    fn entry(
+        &mut self,
+        header: &Header<'_>,
+        position: u64,
+        path: &[u8],
+        link: Vec<u8>,
+        mut extended: Extended,
+    ) -> std::result::Result<Entry, Failure> {
+        let id = |given: Option<i128>, stored: std::result::Result<i128, Wrong>, what: &str| {
+            let id = given.map_or(stored, Ok)?;
+            u32::try_from(id).map_err(|_| format!("its {what} is {id}, which does not fit into 32 bits"))
+        };
+        let mtime = match extended.mtime {
+            Some(time) => time,
+            None => Timestamp::from_seconds(i64::try_from(header.mtime()?).map_err(|_| "its time is out of range")?),
+        };
+        let mut attributes = Attributes {
+            mode: header.mode()?,
+            uid: id(extended.uid, header.uid(), "owner")?,
+            gid: id(extended.gid, header.gid(), "group")?,
+            mtime,
+            xattrs: extended.take_xattrs()?,
+        };
+        let kind = match header.kind() {
+            // A directory of the oldest archives.
+            0 | b'0' if path.ends_with(b"/") => Kind::Directory,
+            0 | b'0' | b'7' | b'S' => self.file(header, &mut extended)?,
+            // What its size says is not stored.
+            b'1' => Kind::HardLink(link),
+            b'2' => Kind::Symlink(link),
+            b'5' => Kind::Directory,
+            // A directory with a list of its names.
+            b'D' => {
+                let size = self.size(header, &extended)?;
+                self.data(size, None)?;
+                Kind::Directory
+            }
+            kind @ (b'3' | b'4') => {
+                let (major, minor) = header.device()?;
+                let number = |n: i128| u32::try_from(n).map_err(|_| format!("a device's number is {n}"));
+                let kind = if kind == b'3' { FileType::CharDevice } else { FileType::BlockDevice };
+                attributes.mode |= kind.mode_bits();
+                let (given_major, given_minor) = extended.device;
+                Kind::Device {
+                    major: number(given_major.unwrap_or(major))?,
+                    minor: number(given_minor.unwrap_or(minor))?,
+                }
+            }
+            b'6' => {
+                attributes.mode |= FileType::Fifo.mode_bits();
+                Kind::Special
+            }
+            b'M' => return Err(Wrong::from("the rest of a file that begins on another volume").into()),
+            kind => return Err(format!("an entry of the unknown type '{}'", kind.escape_ascii()).into()),
+        };
+        Ok(Entry { position, path: path.to_vec(), attributes, kind })
+    }
+
+    fn size(&self, header: &Header<'_>, extended: &Extended) -> std::result::Result<u64, Wrong> {
+        let size = extended.size.map_or_else(|| header.size(), Ok)?;
+        u64::try_from(size).ok().filter(|size| *size <= i64::MAX as u64).ok_or_else(|| format!("its size is {size}"))
+    }
+
+    fn data(&mut self, size: u64, data: Option<&[Range<u64>]>) -> std::result::Result<u64, Failure> {
+        let content = self.input.content(size, data).map_err(Failure::Said)?;
+        let content = content.ok_or_else(|| format!("its size is {size} bytes, but the archive is cut off"))?;
+        self.pad(size)?;
+        Ok(content)
+    }
+
+    fn file(&mut self, header: &Header<'_>, extended: &mut Extended) -> std::result::Result<Kind, Failure> {
+        // As much as lies in the archive.
+        let mut stored = self.size(header, extended)?;
+        let sparse = std::mem::take(&mut extended.sparse);
+        let mut real_size = sparse.real_size;
+        let mut data = sparse.ranges;
+        if header.kind() == b'S' {
+            let mut ranges = Vec::new();
+            let (size, mut more) = header.sparse(&mut ranges)?;
+            while more {
+                let mut block = [0; BLOCK];
+                if !self.block(&mut block).map_err(Failure::Said)? {
+                    return Err(Wrong::from(CUT_OFF).into());
+                }
+                more = header::more_sparse(&block, &mut ranges)?;
+                if ranges.len() as u64 * size_of::<Range<u64>>() as u64 > HEADER_BYTES_MAX {
+                    return Err(Wrong::from("its sparse map is longer than any that can be stored").into());
+                }
+            }
+            (real_size, data) = (Some(real_size.unwrap_or(size)), Some(ranges));
+        } else if sparse.major == Some(1) && sparse.minor == Some(0) {
+            let (ranges, len) = self.map(stored)?;
+            stored -= len;
+            data = Some(ranges);
+        } else if sparse.major.is_some_and(|major| major > 0) {
+            return Err(Wrong::from("a sparse file of a form that is not known").into());
+        }
+        let Some(data) = data else {
+            let content = self.data(stored, None)?;
+            return Ok(Kind::File { size: stored, data: None, content });
+        };
+        let size = real_size.ok_or("a sparse file without its real size")?;
+        let size = u64::try_from(size).map_err(|_| format!("its size is {size}"))?;
+        check_map(&data, size, stored)?;
+        let content = self.data(stored, Some(&data))?;
+        Ok(Kind::File { size, data: Some(data), content })
+    }
+
+    /// The map in front of the data of GNU's form 1.0, and how many bytes it has.
+    fn map(&mut self, stored: u64) -> std::result::Result<(Vec<Range<u64>>, u64), Failure> {
+        let mut lines = Lines { input: self.input, block: [0; BLOCK], at: BLOCK, read: 0, stored };
+        let count = lines.number()?;
+        let mut ranges = Vec::new();
+        for _ in 0..count {
+            let (start, len) = (lines.number()?, lines.number()?);
+            ranges.push(header::range(start, len)?);
+        }
+        Ok((ranges, lines.read))
+    }
+}
+
+const CUT_OFF: &str = "the archive is cut off";
+
+/// Ranges ascend, lie within the file, and have as many bytes as are stored.
+fn check_map(data: &[Range<u64>], size: u64, stored: u64) -> std::result::Result<(), Wrong> {
+    let mut end = 0;
+    let mut sum = 0;
+    let last = data.iter().rposition(|range| !range.is_empty());
+    for (number, range) in data.iter().enumerate() {
+        let len = range.end - range.start;
+        if range.start < end || range.end > size {
+            return Err(format!("its sparse map leads backwards or beyond its {size} bytes"));
+        }
+        // GNU fills each range up to a block, others do not.
+        if !len.is_multiple_of(BLOCK as u64) && last != Some(number) {
+            return Err("its sparse map has a range that ends within a block".into());
+        }
+        (end, sum) = (range.end, sum + len);
+    }
+    if sum != stored {
+        return Err(format!("its sparse map has {sum} bytes, but {stored} are stored"));
+    }
+    Ok(())
+}
+
+/// Decimal numbers, each on a line, in blocks.
+struct Lines<'l, 'a> {
+    input: &'l mut Input<'a>,
+    block: [u8; BLOCK],
+    at: usize,
+    read: u64,
+    stored: u64,
+}
+
+impl Lines<'_, '_> {
+    fn number(&mut self) -> std::result::Result<i128, Failure> {
+        let mut digits = Vec::new();
+        loop {
+            if self.at == BLOCK {
+                if self.read + BLOCK as u64 > self.stored.min(HEADER_BYTES_MAX) {
+                    return Err(Wrong::from("its sparse map is longer than what is stored").into());
+                }
+                if self.input.read(&mut self.block).map_err(Failure::Said)? < BLOCK {
+                    return Err(Wrong::from(CUT_OFF).into());
+                }
+                self.read += BLOCK as u64;
+                self.at = 0;
+            }
+            let byte = self.block[self.at];
+            self.at += 1;
+            match byte {
+                b'\n' => return Ok(pax::decimal(&digits)?),
+                digit if digits.len() < 20 => digits.push(digit),
+                _ => return Err(Wrong::from("its sparse map has a line that is no number").into()),
+            }
+        }
+    }
+}
+
+/// What goes wrong with an entry.
+enum Failure {
+    /// Why, of the entry.
+    Wrong(Wrong),
+    /// Something that says itself where it is.
+    Said(Error),
+}
+
+impl From<Wrong> for Failure {
+    fn from(why: Wrong) -> Failure {
+        Failure::Wrong(why)
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(why: &str) -> Failure {
+        Failure::Wrong(why.into())
+    }
+}

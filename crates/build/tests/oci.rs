@@ -1,0 +1,315 @@
+//! OCI image layouts: layers come to the tree that they were made of, and damaged layouts are refused.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{assert_same, bytes, find, lines, make_tree, run};
+use extant_build::Result;
+use extant_build::source::{Options, Source};
+use extant_build::tree::Body;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// A layout that is being made.
+struct Maker {
+    dir: PathBuf,
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Maker {
+    fn new(dir: PathBuf) -> Maker {
+        fs::create_dir_all(dir.join("blobs/sha256")).expect("directories");
+        fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion": "1.0.0"}"#).expect("written");
+        Maker { dir }
+    }
+
+    fn blob(&self, kind: &str, bytes: &[u8]) -> Value {
+        let hex = sha256(bytes);
+        fs::write(self.dir.join("blobs/sha256").join(&hex), bytes).expect("written");
+        let media_type = format!("application/vnd.oci.image.{kind}");
+        json!({"mediaType": media_type, "digest": format!("sha256:{hex}"), "size": bytes.len()})
+    }
+
+    fn document(&self, kind: &str, value: &Value) -> Value {
+        self.blob(kind, value.to_string().as_bytes())
+    }
+
+    /// A manifest of layers.
+    fn image(&self, layers: &[Vec<u8>]) -> Value {
+        let ids: Vec<String> = layers.iter().map(|layer| format!("sha256:{}", sha256(layer))).collect();
+        let config = json!({"architecture": "any", "os": "linux", "rootfs": {"type": "layers", "diff_ids": ids}});
+        let config = self.document("config.v1+json", &config);
+        let layers: Vec<Value> = layers.iter().map(|layer| self.blob("layer.v1.tar+gzip", layer)).collect();
+        self.document("manifest.v1+json", &json!({"schemaVersion": 2, "config": config, "layers": layers}))
+    }
+
+    fn index(&self, manifests: &[Value]) {
+        let index = json!({"schemaVersion": 2, "manifests": manifests});
+        fs::write(self.dir.join("index.json"), index.to_string()).expect("written");
+    }
+
+    fn read(&self, tag: Option<&str>) -> Result<Source> {
+        Source::oci(&self.dir, tag, Options::default())
+    }
+
+    fn refused(&self, tag: Option<&str>) -> String {
+        let said = self.read(tag).err().expect("refused").to_string();
+        let said = said.strip_prefix(&format!("{}", self.dir.display())).expect("the layout is named");
+        said.trim_start_matches('/').to_owned()
+    }
+}
+
+fn tagged(mut manifest: Value, tag: &str) -> Value {
+    manifest["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
+    manifest
+}
+
+fn of_platform(mut manifest: Value, os: &str, architecture: &str) -> Value {
+    manifest["platform"] = json!({"os": os, "architecture": architecture});
+    manifest
+}
+
+const HERE: &str = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+
+/// A layer of some members of a directory.
+fn layer(dir: &Path, compress: &[&str], members: &[&str]) -> Vec<u8> {
+    let posix = ["--format=posix", "--xattrs", "--xattrs-include=*", "--acls", "-S", "-c"];
+    run("tar", &[&posix, compress, members].concat(), dir)
+}
+
+/// A layer of files `(path, content)`; a path that ends in a slash is a directory's, `a=b` a hard link, `a>b` a
+/// symbolic one.
+fn made(members: &[(&str, &str)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (path, content) in members {
+        let mut block = vec![0; 512];
+        let (path, kind, target) = match path.split_once(['=', '>']) {
+            Some((name, target)) if path.contains('=') => (name, b'1', target),
+            Some((name, target)) => (name, b'2', target),
+            None if path.ends_with('/') => (*path, b'5', ""),
+            None => (*path, b'0', ""),
+        };
+        block[..path.len()].copy_from_slice(path.as_bytes());
+        block[100..108].copy_from_slice(b"0000644\0");
+        block[124..136].copy_from_slice(format!("{:011o}\0", content.len()).as_bytes());
+        block[156] = kind;
+        block[157..157 + target.len()].copy_from_slice(target.as_bytes());
+        block[257..265].copy_from_slice(b"ustar\x0000");
+        block[148..156].fill(b' ');
+        let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        block.extend_from_slice(content.as_bytes());
+        block.resize(block.len().next_multiple_of(512), 0);
+        bytes.extend(block);
+    }
+    bytes.extend([0; 1024]);
+    bytes
+}
+
+/// The names of a tree, and the contents of its files.
+fn shown(source: &Source) -> Vec<String> {
+    let paths = lines(&source.tree).into_iter().map(|line| line.split("/ #").next().expect("a path").to_owned());
+    paths
+        .filter(|path| !path.is_empty())
+        .map(|path| match source.tree.node(find(&source.tree, &path).expect("there")).body {
+            Body::File { size, content, .. } => {
+                let text = String::from_utf8(bytes(&*source.content, content, size)).expect("text");
+                format!("{path}={text}")
+            }
+            _ => path,
+        })
+        .collect()
+}
+
+/// What layers of such members come to.
+fn applied(layers: &[&[(&str, &str)]]) -> Result<Vec<String>> {
+    let dir = tempfile::tempdir().expect("directory");
+    let maker = Maker::new(dir.path().to_owned());
+    let layers: Vec<Vec<u8>> = layers.iter().map(|members| made(members)).collect();
+    maker.index(&[maker.image(&layers)]);
+    maker.read(None).map(|source| shown(&source))
+}
+
+#[test]
+fn layers_come_to_the_tree_that_they_were_made_of() {
+    let dir = tempfile::tempdir().expect("directory");
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).expect("a directory");
+    make_tree(&tree);
+    let directory = Source::directory(&tree, Options::default()).expect("read");
+    for compress in [&[][..], &["--gzip"], &["--zstd"], &["--xz"]] {
+        let maker = Maker::new(dir.path().join(format!("layout{}", compress.join(""))));
+        // The second layer has all directories again, as their times changed with what it adds.
+        let first = layer(&tree, compress, &["--exclude=./dir/below/deep", "--exclude=./link", "."]);
+        let rest = ["--no-recursion", ".", "dir", "dir/below", "dir/below/deep", "dir/below/deep/x", "link"];
+        let second = layer(&tree, compress, &rest);
+        maker.index(&[maker.image(&[first, second])]);
+        assert_same(&directory, &maker.read(None).expect("read"));
+    }
+}
+
+#[test]
+fn whiteouts_hide_what_lower_layers_have_and_nothing_of_their_own() {
+    let lower: &[_] = &[("a", "1"), ("d/x", "1"), ("d/sub/y", "1"), ("o/old", "1"), ("keep", "1")];
+    let upper: &[_] =
+        &[("o/new", "2"), ("d/.wh.x", ""), ("d/x2", "2"), (".wh.a", ""), ("o/.wh..wh..opq", ""), (".wh.none", "")];
+    let expected = ["/d", "/d/sub", "/d/sub/y=1", "/d/x2=2", "/keep=1", "/o", "/o/new=2"];
+    assert_eq!(applied(&[lower, upper]).expect("read"), expected);
+    // A layer that hides a name and has it again, in either order.
+    for again in [&[(".wh.d", ""), ("d/new", "2")][..], &[("d/new", "2"), (".wh.d", "")]] {
+        assert_eq!(applied(&[lower, again]).expect("read"), ["/a=1", "/d", "/d/new=2", "/keep=1", "/o", "/o/old=1"]);
+    }
+    assert_eq!(applied(&[lower, &[(".wh..wh..opq", "")]]).expect("read"), [""; 0]);
+    assert_eq!(
+        applied(&[lower, &[(".wh..wh.plnk/", ""), (".wh..wh.plnk/1", "x"), (".wh..wh.aufs", "")]]).expect("read").len(),
+        8
+    );
+    for (name, path) in [(".wh.", ".wh."), (".wh..", ".wh.."), ("d/.wh...", "d/.wh...")] {
+        let said = applied(&[lower, &[(name, "")]]).expect_err("refused").to_string();
+        assert!(said.ends_with(&format!("{path}: a whiteout of no name")), "{said}");
+    }
+}
+
+#[test]
+fn a_hard_link_outlives_what_an_upper_layer_hides() {
+    let lower: &[_] = &[("a", "1"), ("b=a", "")];
+    assert_eq!(applied(&[lower, &[(".wh.a", "")]]).expect("read"), ["/b=1"]);
+    assert_eq!(applied(&[lower, &[("a", "2")]]).expect("read"), ["/a=2", "/b=1"]);
+    // A link of the layer that hides its target, and one to what takes its place.
+    assert_eq!(applied(&[&[("a", "1")], &[(".wh.a", ""), ("c=a", "")]]).expect("read"), ["/c=1"]);
+    assert_eq!(applied(&[&[("a", "1")], &[(".wh.a", ""), ("c=a", ""), ("./a", "2")]]).expect("read"), ["/a=2", "/c=2"]);
+    let said = applied(&[lower, &[("c=none", "")]]).expect_err("refused").to_string();
+    assert!(said.ends_with(": c: a hard link to none, which is not there (at byte 0)"), "{said}");
+}
+
+#[test]
+fn parents_that_are_links_lead_where_they_do_in_a_container() {
+    let lower: &[_] = &[("usr/lib/", ""), ("lib>usr/lib", "")];
+    let upper: &[_] = &[("lib/x", "2")];
+    assert_eq!(applied(&[lower, upper]).expect("read"), ["/lib", "/usr", "/usr/lib", "/usr/lib/x=2"]);
+    assert_eq!(applied(&[lower, upper, &[("lib/.wh.x", "")]]).expect("read"), ["/lib", "/usr", "/usr/lib"]);
+    let out: &[_] = &[("out>../../etc", ""), ("out/passwd", "2")];
+    assert_eq!(applied(&[out]).expect("read"), ["/etc", "/etc/passwd=2", "/out"]);
+    let said = applied(&[&[("../x", "")]]).expect_err("refused").to_string();
+    assert!(said.contains(": ../x: the name .. leads out of its directory"), "{said}");
+}
+
+#[test]
+fn the_image_is_chosen_by_tag_and_by_platform() {
+    let dir = tempfile::tempdir().expect("directory");
+    let maker = Maker::new(dir.path().to_owned());
+    let image = |content: &str| maker.image(&[made(&[("f", content)])]);
+    let names = |tag| maker.read(tag).map(|source| shown(&source));
+    maker.index(&[tagged(image("one"), "v1"), tagged(image("two"), "v2")]);
+    assert_eq!(names(Some("v2")).expect("read"), ["/f=two"]);
+    assert_eq!(maker.refused(None), "index.json: has more than one image; name a tag: there are: v1, v2");
+    assert_eq!(maker.refused(Some("v3")), "index.json: has no image with the tag v3; there are: v1, v2");
+    maker.index(&[image("one")]);
+    assert_eq!(maker.refused(Some("v3")), "index.json: has no image with the tag v3; it has no tags");
+    maker.index(&[]);
+    assert_eq!(maker.refused(None), "index.json: has no image");
+    let platforms = [
+        of_platform(image("other"), "linux", "z80"),
+        of_platform(image("here"), "linux", HERE),
+        of_platform(image("attested"), "unknown", "unknown"),
+    ];
+    let nested = maker.document("index.v1+json", &json!({"manifests": platforms}));
+    maker.index(&[tagged(nested, "latest")]);
+    assert_eq!(names(None).expect("read"), ["/f=here"]);
+    let word = |word: String| Source::open(word.as_ref(), Options::default());
+    let path = dir.path().display();
+    assert_eq!(shown(&word(format!("oci:{path}:latest")).expect("read")), ["/f=here"]);
+    assert_eq!(shown(&word(format!("oci:{path}")).expect("read")), ["/f=here"]);
+    assert!(word(format!("oci:{path}:none")).is_err());
+    let only = [of_platform(image("other"), "linux", "z80"), of_platform(image("attested"), "unknown", "unknown")];
+    maker.index(&only);
+    assert_eq!(names(None).expect("read"), ["/f=other"]);
+    maker.index(&[of_platform(image("a"), "linux", "z80"), of_platform(image("b"), "linux", "6502")]);
+    assert_eq!(maker.refused(None), format!("index.json: has 2 images, none of them for linux/{HERE}"));
+}
+
+#[test]
+fn damaged_blobs_are_named() {
+    let dir = tempfile::tempdir().expect("directory");
+    let maker = Maker::new(dir.path().to_owned());
+    let layers = [made(&[("f", "one")]), layer(Path::new("/usr/share/zoneinfo"), &["--gzip"], &["UTC"])];
+    let manifest = maker.image(&layers);
+    maker.index(std::slice::from_ref(&manifest));
+    assert!(maker.read(None).is_ok());
+    let digest = |value: &Value| value["digest"].as_str().expect("a digest")["sha256:".len()..].to_owned();
+    let document: Value =
+        serde_json::from_slice(&fs::read(dir.path().join("blobs/sha256").join(digest(&manifest))).expect("read"))
+            .expect("JSON");
+    let blobs = [&manifest, &document["config"], &document["layers"][0], &document["layers"][1]];
+    for blob in blobs.map(digest) {
+        let path = dir.path().join("blobs/sha256").join(&blob);
+        let sound = fs::read(&path).expect("read");
+        for place in [0, sound.len() / 2, sound.len() - 1] {
+            let mut bytes = sound.clone();
+            bytes[place] ^= 1;
+            let found = sha256(&bytes);
+            fs::write(&path, bytes).expect("written");
+            let said = format!("blob sha256:{blob}: its digest is sha256:{found}: it is damaged, or was changed");
+            assert_eq!(maker.refused(None), said, "byte {place}");
+        }
+        fs::write(&path, &sound[..sound.len() - 1]).expect("written");
+        let (less, size) = (sound.len() - 1, sound.len());
+        assert_eq!(maker.refused(None), format!("blob sha256:{blob}: has {less} bytes, and should have {size}"));
+        fs::remove_file(&path).expect("removed");
+        assert_eq!(maker.refused(None), format!("blob sha256:{blob}: No such file or directory"));
+        fs::write(&path, sound).expect("written");
+    }
+}
+
+#[test]
+fn layouts_that_are_none_are_refused() {
+    let dir = tempfile::tempdir().expect("directory");
+    let none = dir.path().join("none");
+    let said = Source::oci(&none, None, Options::default()).err().expect("refused").to_string();
+    assert!(said.ends_with("none/oci-layout: No such file or directory; is this an OCI image layout?"), "{said}");
+    let maker = Maker::new(dir.path().join("layout"));
+    let image = maker.image(&[made(&[("f", "one")])]);
+    fs::write(maker.dir.join("oci-layout"), r#"{"imageLayoutVersion": "2.0"}"#).expect("written");
+    assert_eq!(maker.refused(None), "oci-layout: version 2.0 of image layouts is not known");
+    fs::write(maker.dir.join("oci-layout"), "{").expect("written");
+    assert!(maker.refused(None).starts_with("oci-layout: is not understood: "));
+    fs::write(maker.dir.join("oci-layout"), r#"{"imageLayoutVersion": "1.1.0"}"#).expect("written");
+    for (digest, name) in [
+        ("sha512:00", "blob sha512:00"),
+        ("sha256:../../../etc/passwd", "blob sha256:../../../etc/passwd"),
+        (&format!("sha256:{}", "A".repeat(64)), &format!("blob sha256:{}", "A".repeat(64))),
+    ] {
+        let mut image = image.clone();
+        image["digest"] = digest.into();
+        maker.index(&[image]);
+        assert_eq!(maker.refused(None), format!("{name}: its digest is not of SHA-256"));
+    }
+    let mut large = image.clone();
+    large["size"] = (1u64 << 40).into();
+    maker.index(&[large]);
+    assert!(maker.refused(None).ends_with("is larger than 4194304 bytes"));
+    let neither = maker.document("manifest.v1+json", &json!({"x": 1}));
+    maker.index(&[neither]);
+    assert!(maker.refused(None).ends_with("is neither a manifest with layers nor an index"));
+    let mut nested = image;
+    for _ in 0..9 {
+        nested = maker.document("index.v1+json", &json!({"manifests": [nested]}));
+    }
+    maker.index(&[nested]);
+    assert_eq!(maker.refused(None), "index.json: leads through more than 8 indexes");
+    let config = maker.document("config.v1+json", &json!({"rootfs": {"diff_ids": ["sha256:0"]}}));
+    let other = maker.document("manifest.v1+json", &json!({"config": config, "layers": []}));
+    maker.index(&[other]);
+    assert!(maker.refused(None).ends_with("names 1 layers, but the manifest 0"));
+    let artifact = maker.blob("something", b"x");
+    let other = maker.document("manifest.v1+json", &json!({"config": config, "layers": [artifact]}));
+    maker.index(&[other]);
+    assert!(
+        maker.refused(None).ends_with("is of type application/vnd.oci.image.something, which is no layer of files")
+    );
+}
