@@ -5,7 +5,7 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::dirent::{DirBlockFormat, seal_leaf};
+use extant_ondisk::dirent::{DirBlockFormat, rec_len_to_disk, seal_leaf};
 use extant_ondisk::features::Incompat;
 use extant_ondisk::inode::{FileType, GOOD_OLD_INODE_SIZE, InodeDesc};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
@@ -24,6 +24,8 @@ const LOST_FOUND: &[u8] = b"lost+found";
 const LOST_FOUND_BYTES: u64 = 16 << 10;
 /// ...but no larger than direct blocks make it.
 const LOST_FOUND_BLOCKS_MAX: u64 = 12;
+/// Bytes of the entries `.` and `..`.
+const DOT_BYTES: usize = 12;
 const ROOT_MODE: u16 = 0o040_755;
 const LOST_FOUND_MODE: u16 = 0o040_700;
 
@@ -112,6 +114,12 @@ impl Empty {
             format.init_leaf(block);
             if run.first_lblk + first + i as u32 == 0 {
                 format.init_dots(block, ino.0, InodeNr::ROOT.0);
+                if geo.inline_data && run.directory != 0 {
+                    // What came out of the inode behind the two names was a free entry.
+                    let rest = rec_len_to_disk(format.limit(block.len()) - 2 * DOT_BYTES, block.len());
+                    block[DOT_BYTES + 4..DOT_BYTES + 6].copy_from_slice(&(DOT_BYTES as u16).to_le_bytes());
+                    block[2 * DOT_BYTES + 4..2 * DOT_BYTES + 6].copy_from_slice(&rest.to_le_bytes());
+                }
             }
             if run.directory == 0 {
                 let kind = Some(FileType::Directory);
