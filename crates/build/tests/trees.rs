@@ -175,11 +175,11 @@ fn times_owners_and_maps_of_the_caller_are_applied() {
     let resolve = |_, name: &str| (name == "alice").then_some(1234);
     let text = b"# whose\nuid 0 100000 65536\ngid 0 200000 65536\n/dir/below/** alice:7\n./dir/with space :8\n";
     let owners = Owners::parse("owners", text, &resolve).expect("parsed");
-    let clamp = Some(Timestamp::from_seconds(1_000_000_002));
-    let tree = tree::Options { clamp, owners, ..tree::Options::default() };
+    let clamp = Timestamp::from_seconds(1_000_000_002);
+    let tree = tree::Options { clamp: Some(clamp), owners, ..tree::Options::default() };
     let source = Source::directory(dir.path(), Options { tree, ..Options::default() }).expect("read");
     let node = |path: &str| source.tree.node(find(&source.tree, path).expect("there"));
-    assert!((0..source.tree.len() as u32).all(|id| source.tree.node(Id(id)).mtime <= clamp.expect("some")));
+    assert!((0..source.tree.len() as u32).all(|id| source.tree.node(Id(id)).mtime <= clamp));
     assert_eq!(node("dir/file").mtime, Timestamp { seconds: 1_000_000_000, nanos: 123_456_789 });
     for path in ["dir/below", "dir/below/deep/x", "dir/below/third", "dir/file"] {
         assert_eq!((node(path).uid, node(path).gid), (1234, 7), "{path}");
@@ -215,4 +215,32 @@ fn bad_lines_of_an_owners_file_are_named() {
     let tree = tree::Options { owners, ..tree::Options::default() };
     let said = Source::directory(dir.path(), Options { tree, ..Options::default() }).err().expect("refused");
     assert_eq!(said.to_string(), "owners: line 1: no entry none");
+}
+
+/// Where the second run of this test, under fakeroot, finds its tree.
+const FAKED: &str = "EXTANT_TEST_FAKED_TREE";
+
+#[test]
+fn fakeroot_decides_what_a_tree_has() {
+    if let Some(dir) = std::env::var_os(FAKED) {
+        let tree = read(dir.as_ref()).expect("read").tree;
+        let line = |path: &str| line(&lines(&tree), path).to_owned();
+        assert!(line("/file").contains("104755 5:6 "), "{}", line("/file"));
+        assert!(line("/null").contains("20644 0:7 "), "{}", line("/null"));
+        assert!(line("/null").contains("Device { major: 1, minor: 3 }"), "{}", line("/null"));
+        assert!(line("").contains("40755 8:9 "), "{}", line(""));
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    std::fs::write(dir.path().join("file"), b"x").expect("written");
+    let program = std::env::current_exe().expect("this program");
+    let script = "chown 5:6 file && chmod 4755 file && mknod null c 1 3 && chmod 644 null && chown 0:7 null && \
+                  chmod 755 . && chown 8:9 . && exec \"$0\" --exact fakeroot_decides_what_a_tree_has --nocapture";
+    let mut fakeroot = std::process::Command::new("fakeroot");
+    fakeroot.args(["sh", "-c", script]).arg(program).current_dir(dir.path()).env(FAKED, dir.path());
+    let out = fakeroot.output().expect("fakeroot");
+    assert!(out.status.success(), "{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    // The host has something else.
+    let tree = read(dir.path()).expect("read").tree;
+    assert!(line(&lines(&tree), "/null").contains(" 100644 "), "fakeroot makes a file of a device");
 }

@@ -67,8 +67,11 @@ pub fn decoder<'a>(
     })
 }
 
-/// The first bytes of a stream, and the stream with them in front again.
-pub fn peeked<R: Read>(mut stream: R) -> io::Result<(Compression, io::Chain<Cursor<Vec<u8>>, R>)> {
+/// A stream whose first bytes have been read.
+pub type Peeked<R> = io::Chain<Cursor<Vec<u8>>, R>;
+
+/// What the first bytes of a stream say, and the stream with them in front again.
+pub fn peeked<R: Read>(mut stream: R) -> io::Result<(Compression, Peeked<R>)> {
     let mut start = Vec::new();
     stream.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut start)?;
     Ok((Compression::of(&start), Cursor::new(start).chain(stream)))

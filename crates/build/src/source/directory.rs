@@ -4,8 +4,10 @@
 //! compared with what was met on the walk. Calls go through the C library (rustix's `use-libc`), so that fakeroot(1)
 //! can answer them.
 //!
+//! Threads list directories; one thread makes the tree of what they find, whose order makes no difference there.
+//!
 //! # Locking
-//! None.
+//! None: the threads talk through channels.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,6 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::mpsc;
 
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
@@ -46,172 +49,309 @@ struct Met {
     dir: u32,
     /// Where its name begins in [`Names::bytes`], times 256, and its length.
     name: u64,
-    /// Of what [`Names::fingerprint`] looks at.
+    /// Of what [`Below::fingerprint`] looks at.
     fingerprint: u64,
+}
+
+/// The directory that is read, and what is below it.
+struct Below {
+    /// The source's own path, for messages.
+    path: Vec<u8>,
+    root: OwnedFd,
+    hasher: RandomState,
 }
 
 /// What is needed to find files again.
 struct Names {
-    /// The source's own path, for messages.
-    path: Vec<u8>,
-    root: OwnedFd,
+    below: Below,
     bytes: Vec<u8>,
     dirs: Vec<Place>,
     files: Vec<Met>,
-    hasher: RandomState,
 }
 
 /// A directory that is still to be listed.
-struct Waiting {
+struct Job {
     dir: u32,
+    /// From the root on.
+    path: Vec<u8>,
     id: (u64, u64),
 }
 
-pub(super) fn read(path: &Path, options: Options<'_>) -> Result<Source> {
-    let shown_path = shown(path.as_os_str().as_bytes());
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = openat(CWD, path, flags, Mode::empty())
-        .and_then(|root| fstat(&root).map(|stat| (root, stat)))
-        .map_err(|e| Error::Source { name: shown_path.clone(), why: super::plain(&e.into()) })?;
-    let (root, stat) = root;
-    let progress = Progress::new(&options);
-    let mut walk = Walk {
-        names: Names {
-            path: path.as_os_str().as_bytes().to_vec(),
-            root,
-            bytes: Vec::new(),
-            dirs: vec![Place { parent: 0, name: 0..0 }],
-            files: Vec::new(),
-            hasher: RandomState::new(),
-        },
-        builder: Builder::new(options.tree),
-        progress,
-        waiting: vec![Waiting { dir: 0, id: id(&stat) }],
-        linked: HashMap::new(),
-        list: vec![0; XATTR_BYTES],
-        value: vec![0; XATTR_BYTES],
-    };
-    let xattrs = walk.xattrs(path, b"")?;
-    walk.builder.directory(b".", attributes(&stat, xattrs))?;
-    while let Some(next) = walk.waiting.pop() {
-        walk.list(&next)?;
-    }
-    walk.progress.end();
-    let mut names = walk.names;
-    names.bytes.shrink_to_fit();
-    names.files.shrink_to_fit();
-    Ok(Source { tree: walk.builder.finish()?, content: Box::new(names) })
+/// Some entries of a directory.
+struct Chunk {
+    worker: usize,
+    dir: u32,
+    /// What stands in front of the names.
+    prefix: Vec<u8>,
+    found: Vec<Found>,
+    /// No more will come.
+    last: bool,
 }
 
+/// An entry as a thread meets it.
+struct Found {
+    name: Box<[u8]>,
+    attributes: Attributes,
+    id: (u64, u64),
+    /// Whether there are other names, unless it is a directory.
+    several: bool,
+    what: What,
+}
+
+enum What {
+    Directory,
+    File { size: u64, data: Option<Vec<Range<u64>>>, fingerprint: u64 },
+    Symlink(Vec<u8>),
+    Device { major: u32, minor: u32 },
+    Special,
+}
+
+/// Entries that travel together.
+const CHUNK_ENTRIES: usize = 128;
+/// Chunks that may wait for the tree to take them.
+const CHUNKS: usize = 16;
+/// Directories that a thread has before it: as few as keep it busy, for others may be faster.
+const JOBS: usize = 4;
+/// More threads than this only wait for each other in the kernel.
+const THREADS_MAX: usize = 8;
+
+pub(super) fn read(path: &Path, options: Options<'_>) -> Result<Source> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = openat(CWD, path, flags, Mode::empty()).and_then(|root| fstat(&root).map(|stat| (root, stat)));
+    let path = path.as_os_str().as_bytes();
+    let (root, stat) = opened.map_err(|e| super::source_error(shown(path), &e.into()))?;
+    let below = Below { path: path.to_vec(), root, hasher: RandomState::new() };
+    let progress = Progress::new(&options);
+    let mut builder = Builder::new(options.tree);
+    let xattrs = Lister::new(&below).xattrs(os(path), b"")?;
+    builder.directory(b".", attributes(&stat, xattrs))?;
+    let mut walk = Walk {
+        builder,
+        progress,
+        bytes: Vec::new(),
+        dirs: vec![Place { parent: 0, name: 0..0 }],
+        files: Vec::new(),
+        waiting: vec![Job { dir: 0, path: Vec::new(), id: id(&stat) }],
+        linked: HashMap::new(),
+    };
+    walk.run(&below)?;
+    let Walk { builder, progress, mut bytes, dirs, mut files, .. } = walk;
+    progress.end();
+    bytes.shrink_to_fit();
+    files.shrink_to_fit();
+    Ok(Source { tree: builder.finish()?, content: Box::new(Names { below, bytes, dirs, files }) })
+}
+
+/// What becomes a tree, on one thread.
 struct Walk<'a> {
-    names: Names,
     builder: Builder,
     progress: Progress<'a>,
-    waiting: Vec<Waiting>,
+    /// As in [`Names`].
+    bytes: Vec<u8>,
+    dirs: Vec<Place>,
+    files: Vec<Met>,
+    waiting: Vec<Job>,
     /// Of files with several names: what the builder calls them.
     linked: HashMap<(u64, u64), u32>,
+}
+
+impl Walk<'_> {
+    /// Lets threads list directories, and takes what they find, in whatever order.
+    fn run(&mut self, below: &Below) -> Result<()> {
+        std::thread::scope(|threads| {
+            // Both ends of all channels go with this closure, also when it fails: then the threads end.
+            let (results, found) = mpsc::sync_channel(CHUNKS);
+            let mut workers = Vec::new();
+            for number in 0..extant_base::task::processors().min(THREADS_MAX) {
+                let (jobs, next) = mpsc::channel::<Job>();
+                let results = results.clone();
+                let builder = std::thread::Builder::new().name("extant-walk".into());
+                let work = move || work(&mut Lister::new(below), number, &next, &results);
+                builder.spawn_scoped(threads, work).map_err(|e| Error::Thread(e.to_string()))?;
+                workers.push((jobs, 0));
+            }
+            drop(results);
+            loop {
+                while let Some(job) = self.waiting.pop() {
+                    let (jobs, busy) = workers.iter_mut().min_by_key(|(_, busy)| *busy).expect("a processor");
+                    if *busy == JOBS {
+                        self.waiting.push(job);
+                        break;
+                    }
+                    *busy += 1;
+                    // A thread that is gone has panicked, which the end of the scope passes on.
+                    if jobs.send(job).is_err() {
+                        return Ok(());
+                    }
+                }
+                if workers.iter().all(|(_, busy)| *busy == 0) {
+                    return Ok(());
+                }
+                let Ok(chunk) = found.recv() else { return Ok(()) };
+                let chunk: Chunk = chunk?;
+                if chunk.last {
+                    workers[chunk.worker].1 -= 1;
+                }
+                self.take(chunk)?;
+            }
+        })
+    }
+
+    fn take(&mut self, chunk: Chunk) -> Result<()> {
+        let Chunk { dir, prefix, found, .. } = chunk;
+        let mut path = prefix;
+        let prefix = path.len();
+        for Found { name, attributes, id, several, what } in found {
+            path.truncate(prefix);
+            path.extend_from_slice(&name);
+            self.progress.entry();
+            if several && let Some(node) = self.linked.get(&id) {
+                self.builder.link_to(&path, &path, *node)?;
+                continue;
+            }
+            match what {
+                What::Directory => {
+                    self.builder.directory(&path, attributes)?;
+                    let number = self.dirs.len() as u32;
+                    let start = self.add(&name);
+                    self.dirs.push(Place { parent: dir, name: start..start + name.len() as u64 });
+                    self.waiting.push(Job { dir: number, path: path.clone(), id });
+                }
+                What::File { size, data, fingerprint } => {
+                    let content = self.files.len() as u64;
+                    let start = self.add(&name);
+                    self.files.push(Met { dir, name: start << 8 | name.len() as u64, fingerprint });
+                    self.builder.file(&path, attributes, size, data, content)?;
+                }
+                What::Symlink(target) => self.builder.symlink(&path, attributes, &target)?,
+                What::Device { major, minor } => self.builder.device(&path, attributes, major, minor)?,
+                What::Special => self.builder.special(&path, attributes)?,
+            }
+            if several && let Some(node) = self.builder.target(&path) {
+                self.linked.insert(id, node);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, name: &[u8]) -> u64 {
+        let start = self.bytes.len() as u64;
+        self.bytes.extend_from_slice(name);
+        start
+    }
+}
+
+/// Lists directories until nobody wants more.
+fn work(lister: &mut Lister<'_>, worker: usize, jobs: &mpsc::Receiver<Job>, results: &mpsc::SyncSender<Result<Chunk>>) {
+    for job in jobs {
+        let mut send = |chunk| results.send(Ok(chunk)).is_ok();
+        match lister.list(job, worker, &mut send) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                // Whoever takes the results has gone only when another error ended the walk.
+                let _ = results.send(Err(error));
+                return;
+            }
+        }
+    }
+}
+
+/// What a thread lists with.
+struct Lister<'a> {
+    below: &'a Below,
     list: Vec<u8>,
     value: Vec<u8>,
 }
 
-impl Walk<'_> {
-    fn list(&mut self, waiting: &Waiting) -> Result<()> {
-        let path = self.names.dir_path(waiting.dir);
-        let here = |names: &Names| names.shown(&path);
+impl Lister<'_> {
+    fn new(below: &Below) -> Lister<'_> {
+        Lister { below, list: vec![0; XATTR_BYTES], value: vec![0; XATTR_BYTES] }
+    }
+
+    /// `false`: nobody takes the entries any more.
+    fn list(&mut self, job: Job, worker: usize, send: &mut dyn FnMut(Chunk) -> bool) -> Result<bool> {
+        let Job { dir, path, id } = job;
+        let below = self.below;
+        let wrong = |e: Errno| entry_error(below.shown(&path), "cannot be listed", e);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = self.names.open(&path, flags).map_err(|e| entry_error(here(&self.names), "cannot be listed", e))?;
-        let stat = fstat(&fd).map_err(|e| entry_error(here(&self.names), "cannot be listed", e))?;
-        if id(&stat) != waiting.id {
-            return Err(Error::Entry { entry: here(&self.names), why: "another directory took its place".into() });
+        let fd = below.open(&path, flags).map_err(wrong)?;
+        if self::id(&fstat(&fd).map_err(wrong)?) != id {
+            let why = "another directory took its place".into();
+            return Err(Error::Entry { entry: below.shown(&path), why });
         }
-        let mut found = Vec::new();
-        for entry in Dir::read_from(&fd).map_err(|e| entry_error(here(&self.names), "cannot be listed", e))? {
-            let entry = entry.map_err(|e| entry_error(here(&self.names), "cannot be listed", e))?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                found.push(Box::<[u8]>::from(name));
-            }
-        }
-        found.sort_unstable();
-        let mut at = path;
+        let mut at = path.clone();
         if !at.is_empty() {
             at.push(b'/');
         }
         let prefix = at.len();
-        // What the kernel needs no descriptor for, where it takes the path at once.
-        let mut host = [&self.names.path[..], b"/", &at].concat();
+        // For what takes no descriptor of a directory; long paths go through one nevertheless.
+        let mut host = [&below.path[..], b"/", &at].concat();
         if host.len() + 256 > PATH_BYTES {
             host = format!("/proc/self/fd/{}/", fd.as_raw_fd()).into_bytes();
         }
         let host_prefix = host.len();
-        let first = self.waiting.len();
-        for name in found {
+        let mut found = Vec::new();
+        for entry in Dir::read_from(&fd).map_err(wrong)? {
+            let entry = entry.map_err(wrong)?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
             at.truncate(prefix);
-            at.extend_from_slice(&name);
+            at.extend_from_slice(name);
             host.truncate(host_prefix);
-            host.extend_from_slice(&name);
-            self.entry(&fd, waiting.dir, &name, &at, &host)?;
-            self.progress.entry();
+            host.extend_from_slice(name);
+            found.push(self.entry(&fd, name, &at, &host)?);
+            if found.len() == CHUNK_ENTRIES {
+                let found = std::mem::take(&mut found);
+                if !send(Chunk { worker, dir, prefix: at[..prefix].to_vec(), found, last: false }) {
+                    return Ok(false);
+                }
+            }
         }
-        self.waiting[first..].reverse();
-        Ok(())
+        at.truncate(prefix);
+        Ok(send(Chunk { worker, dir, prefix: at, found, last: true }))
     }
 
-    fn entry(&mut self, fd: &OwnedFd, dir: u32, name: &[u8], path: &[u8], host: &[u8]) -> Result<()> {
+    fn entry(&mut self, fd: &OwnedFd, name: &[u8], path: &[u8], host: &[u8]) -> Result<Found> {
+        let below = self.below;
         let stat = statat(fd, os(name), AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|e| entry_error(self.names.shown(path), "cannot be examined", e))?;
+            .map_err(|e| entry_error(below.shown(path), "cannot be examined", e))?;
         let kind = FileType::from_mode(stat.st_mode as u16);
-        let several = stat.st_nlink > 1 && kind != Some(FileType::Directory);
-        if several && let Some(node) = self.linked.get(&id(&stat)) {
-            return self.builder.link_to(path, path, *node);
-        }
         let xattrs = self.xattrs(os(host), path)?;
-        let attributes = attributes(&stat, xattrs);
-        match kind {
-            Some(FileType::Directory) => {
-                self.builder.directory(path, attributes)?;
-                let number = self.names.dirs.len() as u32;
-                let start = self.names.add(name);
-                let name = start..start + name.len() as u64;
-                self.names.dirs.push(Place { parent: dir, name });
-                self.waiting.push(Waiting { dir: number, id: id(&stat) });
-            }
+        let what = match kind {
+            Some(FileType::Directory) => What::Directory,
             Some(FileType::Regular) => {
                 let size = stat.st_size as u64;
                 let sparse = (stat.st_blocks as u64).saturating_mul(512) < size;
                 let data = if sparse { self.data(fd, name, path, &stat)? } else { None };
-                let content = self.names.files.len() as u64;
-                let start = self.names.add(name);
-                let fingerprint = self.names.fingerprint(&stat);
-                self.names.files.push(Met { dir, name: start << 8 | name.len() as u64, fingerprint });
-                self.builder.file(path, attributes, size, data, content)?;
+                What::File { size, data, fingerprint: below.fingerprint(&stat) }
             }
             Some(FileType::Symlink) => {
                 let target = readlinkat(fd, os(name), Vec::new())
-                    .map_err(|e| entry_error(self.names.shown(path), "the link cannot be read", e))?;
-                self.builder.symlink(path, attributes, target.as_bytes())?;
+                    .map_err(|e| entry_error(below.shown(path), "the link cannot be read", e))?;
+                What::Symlink(target.into_bytes())
             }
             Some(FileType::CharDevice | FileType::BlockDevice) => {
-                self.builder.device(path, attributes, major(stat.st_rdev), minor(stat.st_rdev))?;
+                What::Device { major: major(stat.st_rdev), minor: minor(stat.st_rdev) }
             }
-            Some(FileType::Fifo | FileType::Socket) => self.builder.special(path, attributes)?,
+            Some(FileType::Fifo | FileType::Socket) => What::Special,
             None => {
                 let why = format!("mode {:o} is of no known type", stat.st_mode);
-                return Err(Error::Entry { entry: self.names.shown(path), why });
+                return Err(Error::Entry { entry: below.shown(path), why });
             }
-        }
-        if several && let Some(node) = self.builder.target(path) {
-            self.linked.insert(id(&stat), node);
-        }
-        Ok(())
+        };
+        let several = stat.st_nlink > 1 && kind != Some(FileType::Directory);
+        Ok(Found { name: name.into(), attributes: attributes(&stat, xattrs), id: id(&stat), several, what })
     }
 
     /// Where a file that has holes has data; `None`: everywhere, as far as the host knows.
     fn data(&self, fd: &OwnedFd, name: &[u8], path: &[u8], stat: &Stat) -> Result<Option<Vec<Range<u64>>>> {
-        let wrong = |e: Errno| entry_error(self.names.shown(path), "cannot be opened", e);
+        let wrong = |e: Errno| entry_error(self.below.shown(path), "cannot be opened", e);
         let file = openat(fd, os(name), OPEN, Mode::empty()).map_err(wrong)?;
         let opened = fstat(&file).map_err(wrong)?;
-        self.names.compare(self.names.fingerprint(stat), &opened, path)?;
+        self.below.compare(self.below.fingerprint(stat), &opened, path)?;
         let size = stat.st_size as u64;
         let mut ranges = Vec::new();
         let mut at = 0;
@@ -234,7 +374,7 @@ impl Walk<'_> {
 
     /// The attributes that an image can hold. `path` is for messages.
     fn xattrs(&mut self, host: &Path, path: &[u8]) -> Result<Vec<Xattr>> {
-        let wrong = |e: Errno| entry_error(self.names.shown(path), "its extended attributes cannot be read", e);
+        let wrong = |e: Errno| entry_error(self.below.shown(path), "its extended attributes cannot be read", e);
         let len = match llistxattr(host, &mut self.list[..]) {
             Ok(0) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Vec::new()),
             Ok(len) => len,
@@ -258,12 +398,6 @@ const OPEN: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
 impl Names {
-    fn add(&mut self, name: &[u8]) -> u64 {
-        let start = self.bytes.len() as u64;
-        self.bytes.extend_from_slice(name);
-        start
-    }
-
     /// From the root on, without a slash at its ends.
     fn dir_path(&self, dir: u32) -> Vec<u8> {
         let mut parts = Vec::new();
@@ -276,7 +410,9 @@ impl Names {
         parts.reverse();
         parts.join(&b'/')
     }
+}
 
+impl Below {
     /// As the user knows it.
     fn shown(&self, path: &[u8]) -> String {
         let slash: &[u8] = if path.is_empty() || self.path.ends_with(b"/") { b"" } else { b"/" };
@@ -319,6 +455,7 @@ impl Names {
 
 impl Content for Names {
     fn open(&self, content: u64) -> Result<Box<dyn ReadAt + '_>> {
+        let below = &self.below;
         let met = &self.files[content as usize];
         let mut path = self.dir_path(met.dir);
         if !path.is_empty() {
@@ -326,15 +463,15 @@ impl Content for Names {
         }
         let start = (met.name >> 8) as usize;
         path.extend_from_slice(&self.bytes[start..start + (met.name & 0xff) as usize]);
-        let fd = Names::open(self, &path, OPEN).map_err(|e| entry_error(self.shown(&path), "cannot be opened", e))?;
-        let reader = Reader { names: self, path, file: fd.into(), fingerprint: met.fingerprint };
+        let fd = below.open(&path, OPEN).map_err(|e| entry_error(below.shown(&path), "cannot be opened", e))?;
+        let reader = Reader { below, path, file: fd.into(), fingerprint: met.fingerprint };
         reader.finish()?;
         Ok(Box::new(reader))
     }
 }
 
 struct Reader<'a> {
-    names: &'a Names,
+    below: &'a Below,
     path: Vec<u8>,
     file: File,
     fingerprint: u64,
@@ -344,15 +481,15 @@ impl ReadAt for Reader<'_> {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
             std::io::ErrorKind::UnexpectedEof => {
-                Error::Entry { entry: self.names.shown(&self.path), why: "became shorter while it was read".into() }
+                Error::Entry { entry: self.below.shown(&self.path), why: "became shorter while it was read".into() }
             }
-            _ => entry_error(self.names.shown(&self.path), "cannot be read", e),
+            _ => entry_error(self.below.shown(&self.path), "cannot be read", e),
         })
     }
 
     fn finish(&self) -> Result<()> {
-        let stat = fstat(&self.file).map_err(|e| entry_error(self.names.shown(&self.path), "cannot be examined", e))?;
-        self.names.compare(self.fingerprint, &stat, &self.path)
+        let stat = fstat(&self.file).map_err(|e| entry_error(self.below.shown(&self.path), "cannot be examined", e))?;
+        self.below.compare(self.fingerprint, &stat, &self.path)
     }
 }
 

@@ -171,12 +171,11 @@ pub fn make_tree(at: &Path) {
         run("setfacl", &["-d", "-m", "u:1234:rwx", "empty"], at);
     }
     // Directories last: their times change with what is made in them.
-    let mut seconds = 1_000_000_000;
-    for name in ["dir/file", "dir/sparse", "link", "fifo", "dir/below/deep", "dir/below", "dir", "empty", ""] {
+    let names = ["dir/file", "dir/sparse", "link", "fifo", "dir/below/deep", "dir/below", "dir", "empty", ""];
+    for (seconds, name) in (1_000_000_000..).zip(names) {
         let time = Timespec { tv_sec: seconds, tv_nsec: 123_456_789 };
         let times = Timestamps { last_access: time, last_modification: time };
         utimensat(CWD, at.join(name), &times, AtFlags::SYMLINK_NOFOLLOW).expect("times");
-        seconds += 1;
     }
     let before_1970 = Timespec { tv_sec: -86_400, tv_nsec: 250_000_000 };
     let times = Timestamps { last_access: before_1970, last_modification: before_1970 };

@@ -5,8 +5,15 @@
 //! A name belongs to a directory's number, not to its path. So a name that is removed or replaced takes everything
 //! below it along without a walk, and [`Builder::finish`] leaves out what no name leads to any more.
 //!
+//! [`path`] goes from paths to names, [`settle`] finds what hard links to later names lead to, [`finish`] numbers what
+//! there is.
+//!
 //! # Locking
 //! None.
+
+mod finish;
+mod path;
+mod settle;
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -16,7 +23,8 @@ use extant_ondisk::time::Timestamp;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
 
-use super::{Body, Id, IdKind, Node, Owners, Tree, Xattr};
+use self::path::Placed;
+use super::{Body, Id, IdKind, Node, Owners, Xattr};
 use crate::error::shown;
 use crate::{Error, Result};
 
@@ -32,8 +40,8 @@ const PENDING: u32 = 1 << 31;
 const NOWHERE: u32 = u32::MAX;
 /// So many numbers there are.
 const TOO_MANY: &str = "more entries than a file system can hold";
-/// Directories that only paths speak of: so many, and [`IMPLIED_PER_ENTRY`] for each entry. Two bytes of a path make one,
-/// and a small compressed archive may hold very long paths.
+/// Directories that only paths speak of: so many, and [`IMPLIED_PER_ENTRY`] for each entry. Two bytes of a path make
+/// one, and a small compressed archive may hold very long paths.
 const IMPLIED_MAX: usize = 100_000;
 const IMPLIED_PER_ENTRY: usize = 10;
 /// The root's number.
@@ -330,192 +338,6 @@ impl Builder {
         Ok(())
     }
 
-    /// Finds what hard links to later names lead to.
-    ///
-    /// # Errors
-    /// One leads to nothing, to a directory, or to itself through others.
-    pub fn settle(&mut self) -> Result<()> {
-        if self.pending.is_empty() {
-            return Ok(());
-        }
-        let pending = std::mem::take(&mut self.pending);
-        let mut reached = Reached::new(self);
-        let mut found: Vec<Option<u32>> = vec![None; pending.len()];
-        // Of the chain that is being followed.
-        let mut chain: Vec<u32> = Vec::new();
-        let mut in_chain = vec![false; pending.len()];
-        for first in 0..pending.len() as u32 {
-            let link = &self.links[pending[first as usize].link as usize];
-            // The name, or a directory above it, was replaced since.
-            if link.node != PENDING | first || !reached.from_the_root(self, link.parent) {
-                continue;
-            }
-            let mut at = first;
-            let node = loop {
-                let link = &pending[at as usize];
-                if let Some(node) = found[at as usize] {
-                    break node;
-                }
-                let wrong = |why: String| error_at(link.position, &link.path, why);
-                if std::mem::replace(&mut in_chain[at as usize], true) {
-                    return Err(wrong("a hard link that leads back to itself".into()));
-                }
-                chain.push(at);
-                let target = shown(&link.target);
-                let node = self
-                    .lookup(&link.target)
-                    .map_err(|why| wrong(format!("a hard link to {target}: {why}")))?
-                    .ok_or_else(|| wrong(format!("a hard link to {target}, which is not there")))?;
-                if node & PENDING != 0 {
-                    at = node & !PENDING;
-                } else if self.is_directory(node) {
-                    return Err(wrong(format!("a hard link to {target}, which is a directory")));
-                } else {
-                    break node;
-                }
-            };
-            for link in chain.drain(..) {
-                found[link as usize] = Some(node);
-                in_chain[link as usize] = false;
-            }
-        }
-        for (pending, (number, node)) in pending.iter().zip((0u32..).zip(found)) {
-            let link = &mut self.links[pending.link as usize];
-            if let Some(node) = node.filter(|_| link.node == PENDING | number) {
-                link.node = node;
-            }
-        }
-        Ok(())
-    }
-
-    /// The tree.
-    ///
-    /// # Errors
-    /// As [`Builder::settle`]; the owners' file names what is not there.
-    pub fn finish(mut self) -> Result<Tree> {
-        self.settle()?;
-        self.apply_owners()?;
-        let order = self.order();
-        Ok(self.laid_out(&order))
-    }
-
-    /// The live names, directory by directory: where those of a directory begin, one more than there are nodes, and
-    /// the numbers of links, names ascending.
-    fn order(&mut self) -> (Vec<u32>, Vec<u32>) {
-        let mut starts = vec![0u32; self.nodes.len() + 1];
-        for link in &self.index {
-            starts[self.links[*link as usize].parent as usize + 1] += 1;
-        }
-        for i in 1..starts.len() {
-            starts[i] += starts[i - 1];
-        }
-        let mut sorted = vec![0; self.index.len()];
-        let mut next = starts.clone();
-        let mut live: Vec<u32> = std::mem::take(&mut self.index).into_iter().collect();
-        // In the order in which they came: mostly sorted already.
-        live.sort_unstable();
-        for link in live {
-            let slot = &mut next[self.links[link as usize].parent as usize];
-            sorted[*slot as usize] = link;
-            *slot += 1;
-        }
-        for range in starts.windows(2) {
-            sorted[range[0] as usize..range[1] as usize].sort_by(|a, b| self.name(*a).cmp(self.name(*b)));
-        }
-        (starts, sorted)
-    }
-
-    /// Numbers what can be reached and moves it to its place.
-    fn laid_out(mut self, (starts, sorted): &(Vec<u32>, Vec<u32>)) -> Tree {
-        const NONE: u32 = u32::MAX;
-        let mut numbers = vec![NONE; self.nodes.len()];
-        numbers[ROOT as usize] = 0;
-        // Old numbers, in the new order.
-        let mut nodes = vec![ROOT];
-        let mut entries = Vec::with_capacity(sorted.len());
-        let mut names = Vec::new();
-        let mut waiting = vec![ROOT];
-        while let Some(dir) = waiting.pop() {
-            let begin = entries.len() as u32;
-            let below = waiting.len();
-            for link in &sorted[starts[dir as usize] as usize..starts[dir as usize + 1] as usize] {
-                let node = self.links[*link as usize].node;
-                names.extend_from_slice(self.name(*link));
-                if numbers[node as usize] == NONE {
-                    numbers[node as usize] = nodes.len() as u32;
-                    nodes.push(node);
-                }
-                entries.push((names.len() as u64, Id(numbers[node as usize])));
-                let there = &mut self.nodes[node as usize];
-                there.links += 1;
-                if let Body::Directory { parent, .. } = &mut there.body {
-                    *parent = Id(numbers[dir as usize]);
-                    waiting.push(node);
-                    self.nodes[dir as usize].links += 1;
-                }
-            }
-            waiting[below..].reverse();
-            // Its own two dots: one name for itself beside its parent's.
-            let there = &mut self.nodes[dir as usize];
-            there.links += if dir == ROOT { 2 } else { 1 };
-            if let Body::Directory { entries: range, .. } = &mut there.body {
-                *range = begin..entries.len() as u32;
-            }
-        }
-        drop((numbers, std::mem::take(&mut self.names), std::mem::take(&mut self.links)));
-        let (mut xattrs, mut data) = (Vec::new(), Vec::new());
-        let mut sets = vec![NONE; self.xattrs.len()];
-        let mut moved = Vec::with_capacity(nodes.len());
-        for old in nodes {
-            let mut node = std::mem::replace(&mut self.nodes[old as usize], nothing());
-            if let Some(set) = &mut node.xattrs {
-                let number = &mut sets[*set as usize];
-                if *number == NONE {
-                    *number = xattrs.len() as u32;
-                    xattrs.push(std::mem::take(&mut self.xattrs[*set as usize]));
-                }
-                *set = *number;
-            }
-            if let Body::File { sparse: Some(sparse), .. } = &mut node.body {
-                data.push(std::mem::take(&mut self.data[*sparse as usize]));
-                *sparse = data.len() as u32 - 1;
-            }
-            moved.push(node);
-        }
-        Tree { nodes: moved, entries, names, xattrs, data }
-    }
-
-    /// Does what the owners' file says of paths, in its order.
-    fn apply_owners(&mut self) -> Result<()> {
-        let owners = std::mem::take(&mut self.options.owners);
-        if owners.paths.is_empty() {
-            return Ok(());
-        }
-        let mut below: Option<Vec<Vec<u32>>> = None;
-        for line in &owners.paths {
-            let node = self.lookup(&line.path).ok().flatten();
-            let node = node.ok_or_else(|| Error::Options(format!("{}: no entry {}", line.place, shown(&line.path))))?;
-            let mut waiting = vec![node];
-            while let Some(node) = waiting.pop() {
-                let there = &mut self.nodes[node as usize];
-                there.uid = line.uid.unwrap_or(there.uid);
-                there.gid = line.gid.unwrap_or(there.gid);
-                if line.below && self.is_directory(node) {
-                    let below = below.get_or_insert_with(|| {
-                        let mut below = vec![Vec::new(); self.nodes.len()];
-                        for link in &self.index {
-                            let link = &self.links[*link as usize];
-                            below[link.parent as usize].push(link.node);
-                        }
-                        below
-                    });
-                    waiting.extend_from_slice(&below[node as usize]);
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn name(&self, link: u32) -> &[u8] {
         name_of(&self.links[link as usize], &self.names)
     }
@@ -663,209 +485,6 @@ impl Builder {
             }
         }
     }
-
-    /// The directory and the name of a path, whose parents are made; `None`: the root.
-    fn place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>> {
-        match self.place_parts(path, true)? {
-            Placed::In(parent, name) => Ok(Some((parent, name))),
-            Placed::Root | Placed::Missing => Ok(None),
-        }
-    }
-
-    fn place_of_file<'p>(&mut self, path: &'p [u8]) -> Result<(u32, &'p [u8])> {
-        self.place(path)?.ok_or_else(|| self.error(path, "the root can only be a directory"))
-    }
-
-    /// As [`Builder::place`] where the parents are there.
-    fn existing_place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>> {
-        match self.place_parts(path, false)? {
-            Placed::In(parent, name) => Ok(Some((parent, name))),
-            Placed::Missing => Ok(None),
-            Placed::Root => Err(self.error(path, "the root cannot be removed")),
-        }
-    }
-
-    fn place_parts<'p>(&mut self, path: &'p [u8], make: bool) -> Result<Placed<'p>> {
-        if path.is_empty() {
-            return Err(self.error(path, "an entry without a name"));
-        }
-        let trimmed = path.strip_suffix(b"/").unwrap_or(path);
-        let split = trimmed.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
-        let (above, name) = trimmed.split_at(split);
-        if let Some((last, node)) = &self.last
-            && last == above
-            && !matches!(name, b"" | b".")
-        {
-            let node = *node;
-            check_name(name).map_err(|why| self.error(path, why))?;
-            return Ok(Placed::In(node, name));
-        }
-        let placed = self.descend(path, make).map_err(|why| self.error(path, why))?;
-        if let Placed::In(parent, _) = placed {
-            self.last = Some((above.to_vec(), parent));
-        }
-        Ok(placed)
-    }
-
-    /// Goes down a path to its last name. `make`: directories on the way that are not there are made.
-    fn descend<'p>(&mut self, path: &'p [u8], make: bool) -> std::result::Result<Placed<'p>, String> {
-        let mut parts = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
-        let Some(mut name) = parts.next() else { return Ok(Placed::Root) };
-        check_name(name)?;
-        let mut at = ROOT;
-        for next in parts {
-            check_name(next)?;
-            match self.step(at, name, make)? {
-                Some(directory) => at = directory,
-                None => return Ok(Placed::Missing),
-            }
-            name = next;
-        }
-        Ok(Placed::In(at, name))
-    }
-
-    /// The directory that a name on the way stands for.
-    fn step(&mut self, parent: u32, name: &[u8], make: bool) -> std::result::Result<Option<u32>, String> {
-        let Some(node) = self.find(parent, name) else { return self.made(parent, name, make) };
-        if self.is_directory(node) {
-            return Ok(Some(node));
-        }
-        let Some(target) = self.followed(node) else {
-            return Err(format!("{} is not a directory", shown(name)));
-        };
-        let (mut at, mut followed) = (parent, 1);
-        let mut todo = Vec::new();
-        enter_target(&target, &mut at, &mut todo);
-        while let Some(part) = todo.pop() {
-            if *part == *b".." {
-                at = self.parent(at);
-                continue;
-            }
-            check_name(&part)?;
-            match self.find(at, &part) {
-                None => match self.made(at, &part, make)? {
-                    Some(directory) => at = directory,
-                    None => return Ok(None),
-                },
-                Some(node) if self.is_directory(node) => at = node,
-                Some(node) => {
-                    let Some(target) = self.followed(node) else {
-                        return Err(format!(
-                            "{} leads through {}, which is not a directory",
-                            shown(name),
-                            shown(&part)
-                        ));
-                    };
-                    followed += 1;
-                    if followed > LINKS_FOLLOWED_MAX {
-                        return Err(format!(
-                            "{} leads through more than {LINKS_FOLLOWED_MAX} symbolic links",
-                            shown(name)
-                        ));
-                    }
-                    enter_target(&target, &mut at, &mut todo);
-                }
-            }
-        }
-        Ok(Some(at))
-    }
-
-    /// Where a symbolic link leads, if links are followed.
-    fn followed(&self, node: u32) -> Option<Box<[u8]>> {
-        if !self.follow || node & PENDING != 0 {
-            return None;
-        }
-        match &self.nodes[node as usize].body {
-            Body::Symlink(target) => Some(target.clone()),
-            _ => None,
-        }
-    }
-
-    fn made(&mut self, parent: u32, name: &[u8], make: bool) -> std::result::Result<Option<u32>, String> {
-        if !make {
-            return Ok(None);
-        }
-        self.implied += 1;
-        if self.implied > IMPLIED_MAX + IMPLIED_PER_ENTRY * (self.nodes.len() + 1 - self.implied) {
-            return Err("its path leads through more directories without entries than a tree may have".into());
-        }
-        let directory = self.implied_directory(parent);
-        let number = self.new_node(directory)?;
-        self.enter(parent, name, number)?;
-        Ok(Some(number))
-    }
-}
-
-/// Which directories a path leads to.
-struct Reached {
-    /// By node.
-    directories: Vec<Known>,
-    /// Of a climb.
-    climbed: Vec<u32>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    Reached,
-    NotReached,
-    /// As its parent.
-    Entered,
-}
-
-impl Reached {
-    fn new(builder: &Builder) -> Reached {
-        let mut directories = vec![Known::NotReached; builder.nodes.len()];
-        for link in &builder.index {
-            let node = builder.links[*link as usize].node;
-            if builder.is_directory(node) {
-                directories[node as usize] = Known::Entered;
-            }
-        }
-        directories[ROOT as usize] = Known::Reached;
-        Reached { directories, climbed: Vec::new() }
-    }
-
-    fn from_the_root(&mut self, builder: &Builder, directory: u32) -> bool {
-        let mut at = directory;
-        while self.directories[at as usize] == Known::Entered {
-            self.climbed.push(at);
-            at = builder.parent(at);
-        }
-        let known = self.directories[at as usize];
-        for below in self.climbed.drain(..) {
-            self.directories[below as usize] = known;
-        }
-        known == Known::Reached
-    }
-}
-
-/// Where a path leads.
-enum Placed<'p> {
-    Root,
-    /// A directory and a name in it, which may be there or not.
-    In(u32, &'p [u8]),
-    /// A directory on the way is not there.
-    Missing,
-}
-
-/// Puts the parts of a link's target on top of what is still to be walked.
-fn enter_target(target: &[u8], at: &mut u32, todo: &mut Vec<Box<[u8]>>) {
-    if target.starts_with(b"/") {
-        *at = ROOT;
-    }
-    let parts = target.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
-    todo.extend(parts.rev().map(Box::from));
-}
-
-fn check_name(name: &[u8]) -> std::result::Result<(), String> {
-    match name {
-        b".." => Err("the name .. leads out of its directory".into()),
-        name if name.len() > NAME_MAX => {
-            Err(format!("a name of {} bytes; at most {NAME_MAX} can be stored", name.len()))
-        }
-        name if name.contains(&0) => Err("a name with a NUL byte".into()),
-        _ => Ok(()),
-    }
 }
 
 fn error_at(position: Option<u64>, path: &[u8], why: String) -> Error {
@@ -874,11 +493,6 @@ fn error_at(position: Option<u64>, path: &[u8], why: String) -> Error {
         None => why,
     };
     Error::Entry { entry: shown(path), why }
-}
-
-/// A node that has been moved away.
-fn nothing() -> Node {
-    Node { mode: 0, uid: 0, gid: 0, mtime: Timestamp::default(), links: 0, xattrs: None, body: Body::Special }
 }
 
 fn hash(hasher: &RandomState, parent: u32, name: &[u8]) -> u64 {

@@ -1,0 +1,171 @@
+//! From paths to directories and names.
+//!
+//! # Locking
+//! None.
+
+use super::super::Body;
+use super::{Builder, IMPLIED_MAX, IMPLIED_PER_ENTRY, LINKS_FOLLOWED_MAX, NAME_MAX, PENDING, ROOT};
+use crate::Result;
+use crate::error::shown;
+
+impl Builder {
+    /// The directory and the name of a path, whose parents are made; `None`: the root.
+    pub(super) fn place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>> {
+        match self.place_parts(path, true)? {
+            Placed::In(parent, name) => Ok(Some((parent, name))),
+            Placed::Root | Placed::Missing => Ok(None),
+        }
+    }
+
+    pub(super) fn place_of_file<'p>(&mut self, path: &'p [u8]) -> Result<(u32, &'p [u8])> {
+        self.place(path)?.ok_or_else(|| self.error(path, "the root can only be a directory"))
+    }
+
+    /// As [`Builder::place`] where the parents are there.
+    pub(super) fn existing_place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>> {
+        match self.place_parts(path, false)? {
+            Placed::In(parent, name) => Ok(Some((parent, name))),
+            Placed::Missing => Ok(None),
+            Placed::Root => Err(self.error(path, "the root cannot be removed")),
+        }
+    }
+
+    pub(super) fn place_parts<'p>(&mut self, path: &'p [u8], make: bool) -> Result<Placed<'p>> {
+        if path.is_empty() {
+            return Err(self.error(path, "an entry without a name"));
+        }
+        let trimmed = path.strip_suffix(b"/").unwrap_or(path);
+        let split = trimmed.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+        let (above, name) = trimmed.split_at(split);
+        if let Some((last, node)) = &self.last
+            && last == above
+            && !matches!(name, b"" | b".")
+        {
+            let node = *node;
+            check_name(name).map_err(|why| self.error(path, why))?;
+            return Ok(Placed::In(node, name));
+        }
+        let placed = self.descend(path, make).map_err(|why| self.error(path, why))?;
+        if let Placed::In(parent, _) = placed {
+            self.last = Some((above.to_vec(), parent));
+        }
+        Ok(placed)
+    }
+
+    /// Goes down a path to its last name. `make`: directories on the way that are not there are made.
+    pub(super) fn descend<'p>(&mut self, path: &'p [u8], make: bool) -> std::result::Result<Placed<'p>, String> {
+        let mut parts = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
+        let Some(mut name) = parts.next() else { return Ok(Placed::Root) };
+        check_name(name)?;
+        let mut at = ROOT;
+        for next in parts {
+            check_name(next)?;
+            match self.step(at, name, make)? {
+                Some(directory) => at = directory,
+                None => return Ok(Placed::Missing),
+            }
+            name = next;
+        }
+        Ok(Placed::In(at, name))
+    }
+
+    /// The directory that a name on the way stands for.
+    fn step(&mut self, parent: u32, name: &[u8], make: bool) -> std::result::Result<Option<u32>, String> {
+        let Some(node) = self.find(parent, name) else { return self.made(parent, name, make) };
+        if self.is_directory(node) {
+            return Ok(Some(node));
+        }
+        let Some(target) = self.followed(node) else {
+            return Err(format!("{} is not a directory", shown(name)));
+        };
+        let (mut at, mut followed) = (parent, 1);
+        let mut todo = Vec::new();
+        enter_target(&target, &mut at, &mut todo);
+        while let Some(part) = todo.pop() {
+            if *part == *b".." {
+                at = self.parent(at);
+                continue;
+            }
+            check_name(&part)?;
+            match self.find(at, &part) {
+                None => match self.made(at, &part, make)? {
+                    Some(directory) => at = directory,
+                    None => return Ok(None),
+                },
+                Some(node) if self.is_directory(node) => at = node,
+                Some(node) => {
+                    let Some(target) = self.followed(node) else {
+                        return Err(format!(
+                            "{} leads through {}, which is not a directory",
+                            shown(name),
+                            shown(&part)
+                        ));
+                    };
+                    followed += 1;
+                    if followed > LINKS_FOLLOWED_MAX {
+                        return Err(format!(
+                            "{} leads through more than {LINKS_FOLLOWED_MAX} symbolic links",
+                            shown(name)
+                        ));
+                    }
+                    enter_target(&target, &mut at, &mut todo);
+                }
+            }
+        }
+        Ok(Some(at))
+    }
+
+    /// Where a symbolic link leads, if links are followed.
+    fn followed(&self, node: u32) -> Option<Box<[u8]>> {
+        if !self.follow || node & PENDING != 0 {
+            return None;
+        }
+        match &self.nodes[node as usize].body {
+            Body::Symlink(target) => Some(target.clone()),
+            _ => None,
+        }
+    }
+
+    fn made(&mut self, parent: u32, name: &[u8], make: bool) -> std::result::Result<Option<u32>, String> {
+        if !make {
+            return Ok(None);
+        }
+        self.implied += 1;
+        if self.implied > IMPLIED_MAX + IMPLIED_PER_ENTRY * (self.nodes.len() + 1 - self.implied) {
+            return Err("its path leads through more directories without entries than a tree may have".into());
+        }
+        let directory = self.implied_directory(parent);
+        let number = self.new_node(directory)?;
+        self.enter(parent, name, number)?;
+        Ok(Some(number))
+    }
+}
+
+/// Where a path leads.
+pub(super) enum Placed<'p> {
+    Root,
+    /// A directory and a name in it, which may be there or not.
+    In(u32, &'p [u8]),
+    /// A directory on the way is not there.
+    Missing,
+}
+
+/// Puts the parts of a link's target on top of what is still to be walked.
+fn enter_target(target: &[u8], at: &mut u32, todo: &mut Vec<Box<[u8]>>) {
+    if target.starts_with(b"/") {
+        *at = ROOT;
+    }
+    let parts = target.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
+    todo.extend(parts.rev().map(Box::from));
+}
+
+fn check_name(name: &[u8]) -> std::result::Result<(), String> {
+    match name {
+        b".." => Err("the name .. leads out of its directory".into()),
+        name if name.len() > NAME_MAX => {
+            Err(format!("a name of {} bytes; at most {NAME_MAX} can be stored", name.len()))
+        }
+        name if name.contains(&0) => Err("a name with a NUL byte".into()),
+        _ => Ok(()),
+    }
+}
