@@ -1,9 +1,18 @@
-//! Any options: an error or a plan, never a panic; and each plan keeps its pieces apart and on the device.
+//! Any options: an error or a plan, never a panic; each plan keeps its pieces apart and on the device, and what comes of
+//! it is clean for e2fsck.
+
+use std::process::Command;
 
 use extant_base::rng::Rng;
+use extant_block::device::{FileDevice, IoMode, OpenOptions};
 use extant_build::options::{Fact, Request, SizeAsked};
 use extant_build::plan::Plan;
 use extant_build::skeleton::{Empty, Skeleton};
+use extant_build::write::write;
+
+/// e2fsck looks at one plan in so many, if it is smaller than so many bytes.
+const EACH: u32 = 7;
+const CHECKED_MAX: u64 = 1 << 30;
 
 const FEATURES: [&str; 24] = [
     "bigalloc",
@@ -73,7 +82,8 @@ fn odd(rng: &mut Rng) -> (Request, u64) {
 
 #[test]
 fn every_plan_keeps_its_pieces_apart_and_on_the_device() {
-    let mut planned = 0;
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut planned, mut checked) = (0, 0);
     for seed in 0..3000 {
         let mut rng = Rng::new(seed);
         let (request, bytes) = odd(&mut rng);
@@ -91,6 +101,18 @@ fn every_plan_keeps_its_pieces_apart_and_on_the_device() {
             end = piece.start.0 + u64::from(piece.blocks);
         }
         assert!(end <= empty.blocks_count() && empty.blocks_count() * u64::from(empty.block_size()) <= bytes);
+        if planned % EACH == 0 && bytes < CHECKED_MAX {
+            checked += 1;
+            let image = dir.path().join("image");
+            let buffered = OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() };
+            let device = FileDevice::create(&image, bytes & !511, buffered).expect("the image can be made");
+            write(&device, &empty, 1).expect("the image can be written");
+            drop(device);
+            let said = Command::new("e2fsck").arg("-fn").arg(&image).env("LC_ALL", "C").output().expect("e2fsck");
+            let text = String::from_utf8_lossy(&said.stdout);
+            assert!(said.status.success(), "seed {seed}: {request:?}: {text}");
+            std::fs::remove_file(&image).expect("the image goes");
+        }
         if let Ok(skeleton) = Skeleton::plan(&options) {
             let mut end = 0;
             for run in skeleton.free_runs() {
@@ -100,5 +122,6 @@ fn every_plan_keeps_its_pieces_apart_and_on_the_device() {
             assert!(end <= skeleton.geometry().blocks_count);
         }
     }
+    assert!(checked > 30, "{checked} were checked");
     assert!(planned > 300, "{planned} of 3000 could be planned");
 }
