@@ -79,14 +79,13 @@ if (: <>/dev/fuse) 2>/dev/null; then
     can_mount=yes
 fi
 
-say "An image that mke2fs makes from a real tree"
+say "An image made from a real tree"
 tree=$(pick_tree)
 kib=$( (du -sk "$tree" 2>/dev/null || true) | cut -f1)
 names=$( (find "$tree" -xdev 2>/dev/null || true) | wc -l)
 size=$((kib / 1024 * 2 + 512))
-truncate -s "${size}M" "$img"
-mke2fs -q -F -t ext4 -d "$tree" "$img"
-shown "mke2fs -t ext4 made a $size MiB image with $tree: $names names, $((kib / 1024)) MiB"
+"$extant" mkfs -q -d "$tree" "$img" "${size}M"
+shown "extant mkfs made a $size MiB image with $tree: $names names, $((kib / 1024)) MiB"
 "$extant" info "$img" | sed -n '1,11s/^/   | /p'
 
 say "Without mounting"

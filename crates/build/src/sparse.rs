@@ -1,7 +1,8 @@
 //! The Android sparse format, as fastboot(1), simg2img(1) and device makers' flash tools take it.
 //!
-//! A file is a header and chunks, which follow each other through the image: bytes as they are, one word that is
-//! repeated, or nothing at all. Numbers are little-endian (AOSP: `libsparse/sparse_format.h`, version 1.0).
+//! A file is a header and chunks, which follow each other through the image: bytes as they are, or one word that is
+//! repeated. A third kind, of bytes that do not matter, is not written. Numbers are little-endian (AOSP:
+//! `libsparse/sparse_format.h`, version 1.0).
 //!
 //! Main function: [`write`].
 //!
@@ -26,8 +27,6 @@ enum Kind {
     Raw,
     /// This word, repeated.
     Fill(u32),
-    /// Whatever the device has there.
-    DontCare,
 }
 
 /// Blocks of one kind.
@@ -39,16 +38,11 @@ struct Run {
 }
 
 /// Writes `image`, whole blocks of `block_size` bytes, as a sparse image to `to`, from its position on. Holes are
-/// zeros. Blocks of zeros for which `is_free` holds are left as the device has them.
+/// zeros: a device that is flashed may have anything there, and a file system relies on some of them.
 ///
 /// # Errors
 /// A file cannot be read or written; the image has more blocks than the format can count, or is no whole blocks.
-pub fn write<T: Write + Seek>(
-    image: &mut File,
-    block_size: u32,
-    is_free: impl Fn(u64) -> bool,
-    to: &mut T,
-) -> io::Result<()> {
+pub fn write<T: Write + Seek>(image: &mut File, block_size: u32, to: &mut T) -> io::Result<()> {
     let size = image.metadata()?.len();
     let block = u64::from(block_size);
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
@@ -62,10 +56,8 @@ pub fn write<T: Write + Seek>(
     let mut next = 0;
     while next < u64::from(blocks) {
         let (data, end) = writer.next_data(next, u64::from(blocks))?;
-        for nr in next..data {
-            writer.add(if is_free(nr) { Kind::DontCare } else { Kind::Fill(0) }, nr)?;
-        }
-        writer.blocks(data, end, &is_free)?;
+        writer.add(Kind::Fill(0), next, data - next)?;
+        writer.blocks(data, end)?;
         next = end;
     }
     writer.end_run()?;
@@ -115,7 +107,7 @@ impl<T: Write + Seek> Writer<'_, T> {
     }
 
     /// Adds blocks that have to be read.
-    fn blocks(&mut self, start: u64, end: u64, is_free: &impl Fn(u64) -> bool) -> io::Result<()> {
+    fn blocks(&mut self, start: u64, end: u64) -> io::Result<()> {
         let per_read = (READ_BYTES / self.block).max(1);
         let mut buf = vec![0; (per_read * self.block) as usize];
         let mut next = start;
@@ -125,28 +117,23 @@ impl<T: Write + Seek> Writer<'_, T> {
             self.image.seek(SeekFrom::Start(next * self.block))?;
             self.image.read_exact(bytes)?;
             for (nr, block) in (next..).zip(bytes.chunks(self.block as usize)) {
-                let kind = match repeated(block) {
-                    Some(0) if is_free(nr) => Kind::DontCare,
-                    Some(word) => Kind::Fill(word),
-                    None => Kind::Raw,
-                };
-                self.add(kind, nr)?;
+                self.add(repeated(block).map_or(Kind::Raw, Kind::Fill), nr, 1)?;
             }
             next += count;
         }
         Ok(())
     }
 
-    fn add(&mut self, kind: Kind, nr: u64) -> io::Result<()> {
+    fn add(&mut self, kind: Kind, start: u64, blocks: u64) -> io::Result<()> {
         if let Some(run) = &mut self.run
             && run.kind == kind
-            && (kind != Kind::Raw || (run.blocks + 1) * self.block <= RAW_BYTES_MAX)
+            && (kind != Kind::Raw || (run.blocks + blocks) * self.block <= RAW_BYTES_MAX)
         {
-            run.blocks += 1;
-            return Ok(());
+            run.blocks += blocks;
+        } else if blocks > 0 {
+            self.end_run()?;
+            self.run = Some(Run { kind, start, blocks });
         }
-        self.end_run()?;
-        self.run = Some(Run { kind, start: nr, blocks: 1 });
         Ok(())
     }
 
@@ -156,7 +143,6 @@ impl<T: Write + Seek> Writer<'_, T> {
         let (number, content) = match kind {
             Kind::Raw => (0xcac1_u16, blocks * self.block),
             Kind::Fill(_) => (0xcac2, 4),
-            Kind::DontCare => (0xcac3, 0),
         };
         let mut head = number.to_le_bytes().to_vec();
         head.extend_from_slice(&[0; 2]);
@@ -173,7 +159,6 @@ impl<T: Write + Seek> Writer<'_, T> {
                 }
             }
             Kind::Fill(word) => self.to.write_all(&word.to_le_bytes())?,
-            Kind::DontCare => {}
         }
         self.chunks += 1;
         Ok(())

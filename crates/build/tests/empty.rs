@@ -24,6 +24,14 @@ const DIFFERENT: [(usize, usize, &str); 2] = [
     (0x3fc, 4, "s_checksum: covers s_kbytes_written"),
 ];
 
+/// Fields of the block of multi-mount protection that differ, and why.
+const MMP_DIFFERENT: [(usize, usize, &str); 4] = [
+    (8, 8, "mmp_time: mke2fs asks the clock, whatever E2FSPROGS_FAKE_TIME says; zero here"),
+    (16, 64, "mmp_nodename: the host that made it; the same options make the same bytes here"),
+    (80, 32, "mmp_bdevname: where the image was made; likewise"),
+    (1020, 4, "mmp_checksum: covers them"),
+];
+
 /// The options of mke2fs that the table uses.
 fn request(args: &[&str]) -> Request {
     let mut request = Request { fs_type: Some("ext2".into()), ..Request::default() };
@@ -136,6 +144,16 @@ const TABLE: &[(u64, &str)] = &[
     (500 * MIB, "-t ext4 -O casefold -E encoding_flags=strict"),
     (500 * MIB, "-t ext4 -O encrypt,verity,stable_inodes,ea_inode,large_dir"),
     (500 * MIB, "-t ext4 -O ^filetype,^dir_index"),
+    (500 * MIB, "-t ext4 -O inline_data"),
+    (500 * MIB, "-t ext4 -O inline_data -b 1024"),
+    (GIB, "-t ext4 -O quota"),
+    (500 * MIB, "-t ext4 -O quota -b 1024"),
+    (GIB, "-t ext4 -O quota,project,orphan_file"),
+    (GIB, "-t ext4 -O quota -E quotatype=usrquota,root_owner=5:70000"),
+    (GIB, "-t ext4 -O quota,bigalloc"),
+    (GIB, "-t ext4 -O mmp"),
+    (GIB, "-t ext3 -O quota"),
+    (300 * MIB, "-t ext4 -O quota,project,mmp,orphan_file,casefold,inline_data,metadata_csum_seed"),
     // Words and numbers.
     (500 * MIB, "-t ext4 -L label -M /mnt -m 0 -e remount-ro"),
     (500 * MIB, "-t ext4 -m 12.5 -E root_owner=1000:70000,test_fs"),
@@ -234,6 +252,12 @@ fn difference(own: &Path, theirs: &Path, empty: &Empty, bytes: u64) -> Option<St
                     b[at + field..at + field + len].fill(0);
                 }
             }
+            if number == empty.superblock().raw().s_mmp_block.get() && number > 0 {
+                for (field, len, _) in MMP_DIFFERENT {
+                    a[field..field + len].fill(0);
+                    b[field..field + len].fill(0);
+                }
+            }
             if a != b {
                 let at = a.iter().zip(&b).position(|(a, b)| a != b).expect("a difference");
                 let piece = empty.pieces().find(|p| (p.start.0..p.start.0 + u64::from(p.blocks)).contains(&number));
@@ -264,6 +288,10 @@ fn compare(bytes: u64, line: &str) -> Result<(), String> {
         }
         return Err(difference);
     }
+    if bytes > TIB {
+        // What e2fsck reads of so many groups takes it half a minute.
+        return Ok(());
+    }
     let checked = Command::new("e2fsck").args(["-fn"]).arg(&own).env("LC_ALL", "C").output().expect("e2fsck is there");
     match checked.status.success() {
         true => Ok(()),
@@ -275,11 +303,8 @@ fn compare(bytes: u64, line: &str) -> Result<(), String> {
 fn images_are_those_of_mke2fs() {
     let only = std::env::var("EXTANT_ONLY").ok();
     let mut failed = Vec::new();
-    for (bytes, line) in TABLE.iter().filter(|(_, line)| only.as_deref().is_none_or(|only| *line == only)) {
-        let start = std::time::Instant::now();
-        let result = compare(*bytes, line);
-        eprintln!("TIME {:?} {bytes} {line} {}", start.elapsed(), result.is_ok());
-        if let Err(difference) = result {
+    for (bytes, line) in TABLE.iter().filter(|(_, line)| only.as_deref().is_none_or(|only| line.contains(only))) {
+        if let Err(difference) = compare(*bytes, line) {
             failed.push(format!("{bytes} bytes, {line}: {difference}"));
         }
     }

@@ -9,8 +9,8 @@ use extant_build::sparse;
 
 const BLOCK: u32 = 4096;
 
-/// The numbers of chunks, and the bytes that they stand for; what a chunk leaves to the device is `device`.
-fn unpack(bytes: &[u8], device: u8) -> (Vec<(u16, u32)>, Vec<u8>) {
+/// The kinds and lengths of chunks, and the bytes that they stand for.
+fn unpack(bytes: &[u8]) -> (Vec<(u16, u32)>, Vec<u8>) {
     let half = |at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"));
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     assert_eq!((word(0), half(4), half(6), half(8), half(10)), (0xed26ff3a, 1, 0, 28, 12));
@@ -25,7 +25,6 @@ fn unpack(bytes: &[u8], device: u8) -> (Vec<(u16, u32)>, Vec<u8>) {
                 image.extend_from_slice(content);
             }
             0xcac2 => image.extend(content.iter().cycle().take(count)),
-            0xcac3 => image.resize(image.len() + count, device),
             kind => panic!("chunk {kind:#x}"),
         }
         seen.push((kind, word(at + 4)));
@@ -49,35 +48,20 @@ fn image() -> File {
     file
 }
 
-fn packed(mut image: File, is_free: impl Fn(u64) -> bool) -> (Vec<u8>, Vec<u8>) {
+fn packed(mut image: File) -> (Vec<u8>, Vec<u8>) {
     let mut raw = vec![0; image.metadata().expect("metadata").len() as usize];
     image.read_exact_at(&mut raw, 0).expect("read");
     let mut to = std::io::Cursor::new(Vec::new());
-    sparse::write(&mut image, BLOCK, is_free, &mut to).expect("written");
+    sparse::write(&mut image, BLOCK, &mut to).expect("written");
     (raw, to.into_inner())
 }
 
 #[test]
 fn a_sparse_image_unpacks_to_the_image() {
-    let (raw, bytes) = packed(image(), |_| false);
-    let (chunks, unpacked) = unpack(&bytes, 0xaa);
+    let (raw, bytes) = packed(image());
+    let (chunks, unpacked) = unpack(&bytes);
     assert!(unpacked == raw);
     assert_eq!(chunks, [(0xcac1, 3), (0xcac2, 2), (0xcac2, 2), (0xcac2, 693), (0xcac1, 1), (0xcac2, 298), (0xcac1, 1)]);
-}
-
-/// Zeros that matter are written, and only free blocks keep what the device has there.
-#[test]
-fn free_blocks_are_left_to_the_device() {
-    let (raw, bytes) = packed(image(), |block| block >= 100);
-    let (chunks, unpacked) = unpack(&bytes, 0xaa);
-    assert_eq!(
-        chunks,
-        [(0xcac1, 3), (0xcac2, 2), (0xcac2, 2), (0xcac2, 93), (0xcac3, 600), (0xcac1, 1), (0xcac3, 298), (0xcac1, 1)]
-    );
-    let kept = |range: std::ops::Range<usize>| unpacked[range.clone()] == raw[range];
-    let block = BLOCK as usize;
-    assert!(kept(0..100 * block) && kept(700 * block..701 * block) && kept(999 * block..1000 * block));
-    assert!(unpacked[100 * block..700 * block].iter().all(|b| *b == 0xaa));
 }
 
 #[test]
@@ -91,21 +75,21 @@ fn long_data_is_cut_into_chunks_and_odd_sizes_are_refused() {
         line.chunks_mut(BLOCK as usize).for_each(|block| block[0] = !mib);
         (&file).write_all(&line).expect("written");
     }
-    let (raw, bytes) = packed(file, |_| false);
-    let (chunks, unpacked) = unpack(&bytes, 0);
+    let (raw, bytes) = packed(file);
+    let (chunks, unpacked) = unpack(&bytes);
     assert!(unpacked == raw);
     assert_eq!(chunks, [(0xcac1, 16384), (0xcac1, 16384), (0xcac1, 512)]);
     let mut odd = tempfile::tempfile().expect("file");
     odd.set_len(5000).expect("size");
     odd.seek(SeekFrom::Start(0)).expect("seek");
-    assert!(sparse::write(&mut odd, BLOCK, |_| false, &mut std::io::Cursor::new(Vec::new())).is_err());
+    assert!(sparse::write(&mut odd, BLOCK, &mut std::io::Cursor::new(Vec::new())).is_err());
 }
 
 #[test]
 fn simg2img_reads_a_sparse_image() {
     let dir = tempfile::tempdir().expect("directory");
     let [from, to] = ["sparse.img", "raw.img"].map(|name| dir.path().join(name));
-    let (raw, bytes) = packed(image(), |_| false);
+    let (raw, bytes) = packed(image());
     std::fs::write(&from, bytes).expect("written");
     let ran = match Command::new("simg2img").args([&from, &to]).output() {
         Ok(ran) => ran,

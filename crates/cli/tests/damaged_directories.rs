@@ -58,7 +58,9 @@ fn listing_a_damaged_directory_of_a_mount_fails() {
             assert!(seen < names && (names < 100 || seen > names - 100), "{seen} of {names}");
             let _ = std::fs::remove_dir_all(&out);
         }
-        for args in [&["ls", &image, "/d"][..], &["tree", &image], &["find", &image], &["du", &image]] {
+        for args in
+            [&["ls", &image, "/d"][..], &["tree", &image], &["find", &image], &["du", &image], &["export", &image]]
+        {
             extant(args).fails(8, &["directory"]);
         }
         extant(&["cp", "-r", &format!("{image}:/d"), &out]).fails(8, &["directory"]);

@@ -96,6 +96,7 @@ fn neither_memory_nor_descriptors_grow_with_depth() {
     let mut peaks = vec![
         ("tree", bounded(&["tree", &image])),
         ("tree -0", bounded(&["tree", "-0", &image])),
+        ("export", bounded(&["export", &image])),
         ("ls -R", bounded(&["ls", "-R", &image])),
         ("cp to another image", bounded(&["cp", "-r", &top, &format!("{other}:/")])),
         ("cp out", bounded(&["cp", "-r", &top, &out])),

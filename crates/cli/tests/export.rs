@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use common::{Dir, debugfs, extant, extant_path, loop_mounts_work, run, tool};
+use common::{Dir, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, run, tool};
 use extant_testkit::mount::{LoopMount, Mounted};
 use extant_testkit::tree::{Fingerprint, diff, fingerprint};
 use rustix::fs::{FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
@@ -143,6 +143,24 @@ fn gnu_tar_restores_an_exported_tree() {
     }
     for mount in mounts {
         Box::new(mount).unmount().expect("unmounted");
+    }
+}
+
+/// What is exported and made into an image is exported as the same bytes again.
+#[test]
+fn an_image_made_of_an_archive_exports_the_archive() {
+    let dir = Dir::new();
+    let Some(image) = filled(&dir) else { return };
+    let [first, second] = ["first.tar", "second.tar"].map(|name| dir.text(name));
+    assert_eq!(extant(&["export", &image, "-o", &first]).code, Some(0));
+    for fs_type in ["ext4", "ext2"] {
+        let made = dir.text("made.img");
+        extant(&["mkfs", "-q", "-F", "-t", fs_type, "-I", "256", "--from", &first, "--size", "auto", &made]).ok();
+        fsck_clean(&made);
+        extant(&["export", &made, "-o", &second]).ok();
+        let [a, b] = [&first, &second].map(|archive| std::fs::read(archive).expect("archive"));
+        let list = |archive: &str| tool("tar", &["--xattrs", "--acls", "-tvvf", archive]);
+        assert!(a == b, "{fs_type}:\n{}\n{}", list(&first), list(&second));
     }
 }
 

@@ -9,6 +9,7 @@
 //! `build directory`: the layout of the directory whose blocks were made last. Nothing is called under it.
 
 mod attributes;
+mod digest;
 mod fill;
 mod inodes;
 mod line;
@@ -18,6 +19,7 @@ mod numbers;
 mod place;
 mod size;
 
+pub use digest::digest;
 pub use place::Object;
 pub use size::{Spare, fit};
 

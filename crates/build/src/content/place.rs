@@ -14,8 +14,8 @@ use extant_ondisk::xattr::{REFCOUNT_MAX, XattrBlock};
 
 use super::Placement;
 use super::attributes::split;
-use crate::tree::{Body, Id};
 use crate::Result;
+use crate::tree::{Body, Id};
 
 /// Where the parts of one inode are.
 #[derive(Clone, Copy, Debug, Default)]

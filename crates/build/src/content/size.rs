@@ -8,8 +8,8 @@
 //! # Locking
 //! None.
 
-use super::place::Record;
 use super::Placement;
+use super::place::Record;
 use crate::options::{Fact, Options, Request, SizeAsked};
 use crate::skeleton::Skeleton;
 use crate::tree::Tree;

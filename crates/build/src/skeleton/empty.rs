@@ -5,8 +5,9 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::dirent::{DirBlockFormat, seal_leaf};
-use extant_ondisk::inode::{FileType, InodeDesc};
+use extant_ondisk::dirent::{DirBlockFormat, rec_len_to_disk, seal_leaf};
+use extant_ondisk::features::Incompat;
+use extant_ondisk::inode::{FileType, GOOD_OLD_INODE_SIZE, InodeDesc};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr};
@@ -23,8 +24,13 @@ const LOST_FOUND: &[u8] = b"lost+found";
 const LOST_FOUND_BYTES: u64 = 16 << 10;
 /// ...but no larger than direct blocks make it.
 const LOST_FOUND_BLOCKS_MAX: u64 = 12;
+/// Bytes of the entries `.` and `..`.
+const DOT_BYTES: usize = 12;
 const ROOT_MODE: u16 = 0o040_755;
 const LOST_FOUND_MODE: u16 = 0o040_700;
+
+/// What extended attributes within an inode begin with (Linux: `EXT4_XATTR_MAGIC`).
+const XATTR_MAGIC: [u8; 4] = 0xea02_0000u32.to_le_bytes();
 
 /// An empty file system, planned.
 pub struct Empty {
@@ -59,7 +65,11 @@ impl Empty {
     /// # Errors
     /// The options do not fit each other or the size.
     pub fn plan(options: &Options) -> Result<Empty> {
-        let lost_found = lost_found_blocks(options.block_size().into());
+        let mut lost_found = lost_found_blocks(options.block_size().into());
+        if options.wanted.incompat.contains(Incompat::INLINE_DATA) {
+            // It begins without a block, and is given its first one in the place of another.
+            lost_found -= 1;
+        }
         let ino = InodeNr(FIRST_INO);
         let skeleton = Skeleton::plan_with_directories(options, &[(InodeNr::ROOT, 1), (ino, lost_found)])?;
         let directories = vec![InodeNr::ROOT, skeleton.lost_found_ino()];
@@ -104,6 +114,12 @@ impl Empty {
             format.init_leaf(block);
             if run.first_lblk + first + i as u32 == 0 {
                 format.init_dots(block, ino.0, InodeNr::ROOT.0);
+                if geo.inline_data && run.directory != 0 {
+                    // What came out of the inode behind the two names was a free entry.
+                    let rest = rec_len_to_disk(format.limit(block.len()) - 2 * DOT_BYTES, block.len());
+                    block[DOT_BYTES + 4..DOT_BYTES + 6].copy_from_slice(&(DOT_BYTES as u16).to_le_bytes());
+                    block[2 * DOT_BYTES + 4..2 * DOT_BYTES + 6].copy_from_slice(&rest.to_le_bytes());
+                }
             }
             if run.directory == 0 {
                 let kind = Some(FileType::Directory);
@@ -154,6 +170,11 @@ impl Inodes for Directories<'_> {
         let root = ino == InodeNr::ROOT;
         let Some(mapped) = self.0.directories.get(usize::from(!root)) else { return Ok(()) };
         let desc = inode(self.0.options(), geo, mapped, root);
+        if geo.inline_data && !root {
+            // Its data was in the inode before it got blocks; this is left of that.
+            let at = GOOD_OLD_INODE_SIZE + usize::from(desc.extra_isize);
+            out[at..at + XATTR_MAGIC.len()].copy_from_slice(&XATTR_MAGIC);
+        }
         desc.encode_into(out, ino, geo).map_err(|e| Error::Options(e.to_string()))
     }
 }

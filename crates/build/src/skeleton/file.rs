@@ -39,6 +39,9 @@ pub(super) enum Kind {
         fast_commit: u32,
     },
     Orphans,
+    Quota {
+        bytes: Vec<u8>,
+    },
     /// No inode.
     Mmp {
         block: u64,
@@ -61,6 +64,11 @@ impl SystemFile {
     pub fn new(ino: InodeNr, kind: Kind, mapped: Mapped, blocks: u64, time: Timestamp, geo: &Geometry) -> SystemFile {
         let sectors = sectors(&mapped, geo);
         SystemFile { ino, kind, mapped, size: blocks * u64::from(geo.block_size), sectors, time }
+    }
+
+    pub fn quota(ino: InodeNr, bytes: Vec<u8>, mapped: Mapped, time: Timestamp, geo: &Geometry) -> SystemFile {
+        let (size, sectors) = (bytes.len() as u64, sectors(&mapped, geo));
+        SystemFile { ino, kind: Kind::Quota { bytes }, mapped, size, sectors, time }
     }
 
     pub fn bad_blocks(ino: InodeNr, time: Timestamp) -> SystemFile {
@@ -112,10 +120,11 @@ impl SystemFile {
     /// What it has to write: first block, blocks, and which part of it.
     pub fn parts(&self, geo: &Geometry) -> Vec<(u64, u32, Part)> {
         let mut parts = Vec::new();
-        match self.kind {
+        match &self.kind {
             Kind::BadBlocks => {}
-            Kind::Mmp { block } => parts.push((block, 1, Part::Whole)),
+            Kind::Mmp { block } => parts.push((*block, 1, Part::Whole)),
             Kind::Resize { block, reserved } => {
+                let (block, reserved) = (*block, *reserved);
                 parts.push((block, 1, Part::Whole));
                 let first = geo.super_location(extant_ondisk::GroupNr(0)).0.0 + 1 + u64::from(geo.desc_blocks);
                 if reserved > 0 {
@@ -126,7 +135,7 @@ impl SystemFile {
                 // What follows is zeroes.
                 parts.extend(self.mapped.runs.first().map(|(start, _)| (*start, 1, Part::Run(0))));
             }
-            Kind::Orphans => {
+            Kind::Orphans | Kind::Quota { .. } => {
                 let runs = self.mapped.runs.iter().enumerate();
                 parts.extend(runs.map(|(i, (start, len))| (*start, *len as u32, Part::Run(i as u32))));
             }
@@ -146,10 +155,18 @@ impl SystemFile {
             }
             return;
         }
-        match self.kind {
+        match &self.kind {
             Kind::BadBlocks => {}
             Kind::Mmp { .. } => fill_mmp(sb, out),
+            Kind::Quota { bytes } => {
+                let Part::Run(run) = part else { return };
+                let before: u64 = self.mapped.runs.iter().take(run as usize).map(|(_, len)| len).sum();
+                let from = ((before + u64::from(first)) as usize * block_size).min(bytes.len());
+                let n = out.len().min(bytes.len() - from);
+                out[..n].copy_from_slice(&bytes[from..from + n]);
+            }
             Kind::Journal { blocks, fast_commit } => {
+                let (blocks, fast_commit) = (*blocks, *fast_commit);
                 let mut journal = JournalSuperBlock::create(geo.block_size, blocks, geo.uuid, LogCsum::None, false);
                 journal.num_fc_blocks = fast_commit;
                 let bytes = journal.encode();
@@ -167,7 +184,7 @@ impl SystemFile {
                 let start = geo.super_location(extant_ondisk::GroupNr(0)).0.0 + 1 + u64::from(geo.desc_blocks);
                 let pointers = geo.block_size / 4;
                 if part == Part::Whole {
-                    for i in 0..reserved {
+                    for i in 0..*reserved {
                         let slot = (geo.desc_blocks + i) % pointers;
                         put_pointer(out, slot as usize, start + u64::from(i));
                     }

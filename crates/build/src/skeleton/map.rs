@@ -123,6 +123,16 @@ impl Mapped {
         Ok(mapped)
     }
 
+    /// Gives the second block of a file in one run the place behind the sixth, where it was written after that.
+    pub fn put_second_behind_sixth(&mut self, owner: &Owner<'_>) -> Result<()> {
+        if let &[(start, len @ 6..)] = self.runs.as_slice() {
+            self.runs = vec![(start, 1), (start + 5, 1), (start + 1, 4)];
+            self.runs.extend((len > 6).then_some((start + 6, len - 6)));
+            self.pack_extents(owner, Vec::new())?;
+        }
+        Ok(())
+    }
+
     /// Takes a block for a node when the extents have just become too many.
     fn node_for_extents(&mut self, space: &mut Space, owner: &Owner<'_>, nodes: &mut Vec<u64>) -> Result<()> {
         let leaf = capacity(owner.geo.block_size as usize);

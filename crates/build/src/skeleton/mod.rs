@@ -12,6 +12,7 @@ mod empty;
 mod file;
 mod finish;
 mod map;
+mod quota;
 mod space;
 mod tables;
 
@@ -20,8 +21,10 @@ pub use finish::{Finished, Inodes, Key, Usage};
 
 use std::ops::Range;
 
-use extant_ondisk::features::{Compat, Incompat, RoCompat};
-use extant_ondisk::jbd2::MIN_LOG_BLOCKS;
+use extant_ondisk::features::{Compat, Incompat};
+use extant_ondisk::inode::{GOOD_OLD_INODE_SIZE, InodeFlags};
+use extant_ondisk::jbd2::{MIN_LOG_BLOCKS, default_blocks};
+use extant_ondisk::quota::{BLOCK_BYTES, QuotaKind, Usage as Owned};
 use extant_ondisk::superblock::{Geometry, Layout, SuperBlock};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr};
@@ -35,6 +38,9 @@ use tables::Tables;
 
 /// The inode with the blocks that are bad; it has none here.
 const BAD_BLOCKS: InodeNr = InodeNr(1);
+/// The inodes of user and group quota.
+const USER_QUOTA: InodeNr = InodeNr(3);
+const GROUP_QUOTA: InodeNr = InodeNr(4);
 /// The most blocks of a journal.
 const JOURNAL_BLOCKS_MAX: u32 = 10_240_000;
 /// The part of the journal that fast commits get, of one.
@@ -57,6 +63,10 @@ impl Skeleton {
     /// # Errors
     /// The options do not fit each other or the size.
     pub fn plan(options: &Options) -> Result<Skeleton> {
+        if options.quota.contains(&true) {
+            let text = "-O quota: only an empty file system gets it; make this one without, then run tune2fs -O quota";
+            return Err(Error::Options(text.into()));
+        }
         Skeleton::plan_with_directories(options, &[])
     }
 
@@ -115,9 +125,8 @@ impl Skeleton {
         }
         superblock.set_overhead_clusters(overhead + geo.first_data_block);
         if options.quota.contains(&true) {
-            return Err(Error::Options(
-                "quota is not made yet; make the file system without it and run tune2fs -O quota".into(),
-            ));
+            let inodes = skeleton.quota_files(&geo, now)?;
+            superblock.set_quota_inodes(inodes);
         }
         if let Some(blocks) = options.orphan_file.filter(|_| journal_blocks.is_some()) {
             let ino = skeleton.take_ino();
@@ -175,6 +184,42 @@ impl Skeleton {
             Mapped::with_pointers(&mut self.space, &owner, blocks, 0)?
         };
         Ok(SystemFile::new(ino, Kind::Orphans, mapped, blocks, now, geo))
+    }
+
+    /// Files with what the directories use, which are all that there is.
+    fn quota_files(&mut self, geo: &Geometry, now: Timestamp) -> Result<[Option<InodeNr>; 3]> {
+        let used: Vec<u64> = self.directories.iter().map(|mapped| file::sectors(mapped, geo) * 512).collect();
+        let (root, others) = (used.first().copied().unwrap_or(0), used.iter().skip(1).sum::<u64>());
+        let mut inodes = [None; 3];
+        let wanted = self.options.quota;
+        for (i, kind) in QuotaKind::ALL.into_iter().enumerate().filter(|(i, _)| wanted[*i]) {
+            if kind == QuotaKind::Project && geo.inode_size == GOOD_OLD_INODE_SIZE {
+                continue;
+            }
+            let owner = [self.options.root_owner.0, self.options.root_owner.1, 0][i];
+            let other_owner = Owned { id: 0, inodes: used.len() as u64 - 1, bytes: others };
+            let owners = match owner {
+                0 => vec![Owned { inodes: used.len() as u64, bytes: root + others, ..other_owner }],
+                id => vec![other_owner, Owned { id, inodes: 1, bytes: root }],
+            };
+            let ino = match kind {
+                QuotaKind::User => USER_QUOTA,
+                QuotaKind::Group => GROUP_QUOTA,
+                QuotaKind::Project => self.take_ino(),
+            };
+            let bytes = quota::file(kind, &owners);
+            let owner = Owner { geo, ino };
+            let blocks = (bytes.len() as u64).div_ceil(geo.block_size.into());
+            let mut mapped = self.map_blocks(&owner, blocks, owner.goal())?;
+            if geo.extents && geo.block_size == BLOCK_BYTES as u32 {
+                // The root of the tree is written last.
+                mapped.put_second_behind_sixth(&owner)?;
+            }
+            mapped.flags |= InodeFlags::IMMUTABLE;
+            self.files.push(SystemFile::quota(ino, bytes, mapped, now, geo));
+            inodes[i] = Some(ino);
+        }
+        Ok(inodes)
     }
 
     /// Where a journal goes if nobody asks for a place: the group with most room near the middle.
@@ -251,18 +296,8 @@ impl Skeleton {
 /// Blocks of the journal and of its fast-commit area.
 fn journal_blocks(options: &Options, geo: &Geometry) -> Result<Option<(u32, u32)>> {
     let Some(asked) = options.journal else { return Ok(None) };
-    let default = match geo.blocks_count {
-        // What is too small for a journal has none.
-        0..0x800 => return Ok(None),
-        0x800..0x8000 => 1024,
-        0x8000..0x4_0000 => 4096,
-        0x4_0000..0x8_0000 => 8192,
-        0x8_0000..0x40_0000 => 16384,
-        0x40_0000..0x80_0000 => 32768,
-        0x80_0000..0x100_0000 => 65536,
-        0x100_0000..0x200_0000 => 131_072,
-        _ => 262_144,
-    };
+    // What is too small for a journal has none.
+    let Some(default) = default_blocks(geo.blocks_count) else { return Ok(None) };
     let blocks = asked.blocks.unwrap_or(default);
     let fast = if options.wanted.compat.contains(Compat::FAST_COMMIT) {
         asked.fast_commit_blocks.unwrap_or(default / FAST_COMMIT_PART)
@@ -286,6 +321,5 @@ fn journal_blocks(options: &Options, geo: &Geometry) -> Result<Option<(u32, u32)
             )));
         }
     }
-    let _ = RoCompat::BIGALLOC;
     Ok(Some((blocks, fast)))
 }

@@ -6,7 +6,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser};
+use clap::{ArgAction, Args, Parser, ValueEnum};
+
+use crate::owner::Given;
 
 /// Make a file system
 ///
@@ -17,6 +19,8 @@ use clap::{ArgAction, Args, Parser};
   extant mkfs disk.img 1G
   extant mkfs -t ext3 -L data disk.img 500M
   extant mkfs -d rootfs/ disk.img 2G
+  extant mkfs --from rootfs.tar.zst --size auto root.img
+  tar -c -C rootfs . | extant mkfs --from - --size min root.img
   extant mkfs -F whole-disk.img@2
 
 The image file is made if it does not exist. SIZE is a number of blocks (of 1 KiB unless -b says otherwise), or has a \
@@ -33,6 +37,38 @@ pub struct MkfsArgs {
     pub image: OsString,
     /// Its size
     pub size: Option<String>,
+    #[command(flatten)]
+    pub source: MkfsSource,
+}
+
+/// What an image file has around the file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum MkfsFormat {
+    /// Nothing
+    #[default]
+    Raw,
+    /// Chunks, as fastboot takes them
+    AndroidSparse,
+}
+
+/// What the file system holds, how much room that gets, and in which form.
+#[derive(Args, Debug, Default)]
+pub struct MkfsSource {
+    /// What the file system holds: a directory, a tar archive (- for standard input), or oci:DIR[:TAG]
+    #[arg(long, value_name = "SRC", conflicts_with = "directory")]
+    pub from: Option<OsString>,
+    /// As SIZE; auto: what the source needs and a tenth of that, min: what it needs
+    #[arg(long = "size", value_name = "SIZE", conflicts_with = "size")]
+    pub wanted_size: Option<String>,
+    /// Give everything to one owner and group, by number or name
+    #[arg(long, value_name = "USER:GROUP", value_parser = Given::parse)]
+    pub owner: Option<Given>,
+    /// Change owners as this file says: lines 'uid FROM TO [COUNT]', 'gid FROM TO [COUNT]' and 'PATH USER:GROUP'
+    #[arg(long, value_name = "FILE")]
+    pub owners: Option<PathBuf>,
+    /// The format of the image file
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub format: MkfsFormat,
 }
 
 /// mke2fs(8): makes an ext2, ext3 or ext4 file system
@@ -64,7 +100,7 @@ pub struct MkfsLetters {
     /// Bytes of a cluster, under bigalloc
     #[arg(short = 'C', value_name = "BYTES")]
     pub cluster_size: Option<String>,
-    /// What the file system holds: a directory
+    /// What the file system holds: a directory, or another source as with --from
     #[arg(short = 'd', value_name = "SRC")]
     pub directory: Option<PathBuf>,
     /// Go past the host's page cache; it is never needed here
@@ -124,7 +160,7 @@ pub struct MkfsLetters {
     /// What it is for: small, floppy, big, huge, news, largefile or largefile4; else the size decides
     #[arg(short = 'T', value_name = "USAGE")]
     pub usage: Option<String>,
-    /// The UUID, or clear, random or time
+    /// The UUID, or clear, random, time or content (with the hash seed: from names, attributes and sizes of the source)
     #[arg(short = 'U', value_name = "UUID")]
     pub uuid: Option<String>,
     /// Print more

@@ -18,7 +18,7 @@ use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
 pub use self::fsck::FsckArgs;
-pub use self::mkfs::{MkfsArgs, MkfsLetters, MkfsProgram};
+pub use self::mkfs::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
 pub use self::verbs::{
     ChmodArgs, ChownArgs, DfArgs, DuArgs, FindArgs, Line, LnArgs, MkdirArgs, MknodArgs, MvArgs, NodeKind, RmArgs,
     ScriptArgs, TouchArgs, XattrArgs, XattrCommand,

@@ -10,39 +10,47 @@
 use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_base::task;
 use extant_block::{BioFlags, BlockDevice};
-use extant_build::content::{ContentPlan, add_lost_found};
+use extant_build::content::{ContentPlan, Spare, add_lost_found, digest, fit};
 use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid};
 use extant_build::plan::Plan;
 use extant_build::skeleton::{Empty, Skeleton};
-use extant_build::source::Source;
+use extant_build::source::{self, Source};
+use extant_build::sparse;
+use extant_build::tree::{self, IdKind, Owners};
 use extant_build::write::write_with_progress;
 use extant_image::{has_magic, identify, partition_table};
 use extant_ondisk::superblock::SuperBlock;
+use extant_ondisk::time::Timestamp;
 use indicatif::{ProgressBar, ProgressStyle};
+use nix::unistd::{Group, User};
 use rustix::fs::FallocateFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::args::{MkfsArgs, MkfsLetters, MkfsProgram};
+use crate::args::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
 use crate::failure::{Failure, Result, USAGE, plain, warn};
 use crate::image::{Access, ImageSpec, Part, open_device, open_whole};
+use crate::owner::warn_of_fakeroot;
 use crate::source_date::SourceDate;
 use crate::text::Output;
 
 /// Where mke2fs's tests say what time it is.
 const FAKE_TIME: &str = "E2FSPROGS_FAKE_TIME";
+/// Stands for a size that is found later.
+const SIZE_BEFORE_FIT: &str = "1M";
 /// Between two lines that list backups, columns.
 const WIDTH: usize = 72;
 
 pub fn run(args: MkfsArgs) -> Result<()> {
     let fs_type = args.fs_type.or_else(|| Some("ext4".into()));
-    let job = Job { fs_type, letters: args.letters, image: args.image, size: args.size, guarded: true };
+    let (letters, source) = (args.letters, args.source);
+    let job = Job { fs_type, letters, source, image: args.image, size: args.size, guarded: true };
     job.run().map_err(|e| e.with_status(USAGE))
 }
 
@@ -53,7 +61,8 @@ pub fn run_program(name: &str, args: MkfsProgram) -> Result<()> {
     let guarded = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let mut letters = args.letters;
     letters.journal |= name == "mkfs.ext3";
-    let job = Job { fs_type, letters, image: args.image, size: args.size, guarded };
+    let source = MkfsSource::default();
+    let job = Job { fs_type, letters, source, image: args.image, size: args.size, guarded };
     job.run().map_err(|e| e.with_status(USAGE))
 }
 
@@ -62,15 +71,10 @@ pub fn is_name(name: &str) -> bool {
     ["mke2fs", "mkfs.ext2", "mkfs.ext3", "mkfs.ext4"].contains(&name)
 }
 
-/// What the file system will hold.
-enum Contents {
-    Nothing,
-    Directory(PathBuf),
-}
-
 struct Job {
     fs_type: Option<String>,
     letters: MkfsLetters,
+    source: MkfsSource,
     image: std::ffi::OsString,
     size: Option<String>,
     /// What is there already needs -F.
@@ -79,16 +83,31 @@ struct Job {
 
 impl Job {
     fn run(mut self) -> Result<()> {
-        let contents = match self.letters.directory.take() {
-            Some(path) => Contents::Directory(path),
-            None => Contents::Nothing,
-        };
+        let from = self.source.from.take().or_else(|| self.letters.directory.take().map(PathBuf::into_os_string));
+        let spare = self.spare(from.is_some())?;
+        let by_content = self.by_content(from.is_some())?;
         let request = self.request()?;
         let spec = ImageSpec::parse(&self.image);
         let offset = request.offset().map_err(failed)?;
         let spec = if offset > 0 { spec.or(Part::Offset(offset)) } else { spec };
         let mut target = Target::prepare(spec, &request, self.letters.dry)?;
-        let options = request.resolve(&self.facts(&target)?).map_err(|e| target.failed(e))?;
+        if self.source.format != MkfsFormat::Raw && !target.is_file() {
+            let text = format!("{}: --format is for an image file as a whole; leave it out", target.name);
+            return Err(Failure::usage(text));
+        }
+        let mut fact = self.facts(&target)?;
+        let source = match from {
+            Some(word) => Some(self.read(&word, &fact)?),
+            None => None,
+        };
+        if let Some(source) = source.as_ref().filter(|_| by_content) {
+            fact.random = digest(&source.tree);
+        }
+        let options = match (&source, spare) {
+            (Some(source), Some(spare)) => fit(&request, &fact, &source.tree, spare).map(|(options, _)| options),
+            _ => request.resolve(&fact),
+        };
+        let options = options.map_err(|e| target.failed(e))?;
         for warning in options.warnings.iter().filter(|_| !self.letters.quiet) {
             warn(&format!("{}: {warning}", target.name));
         }
@@ -96,20 +115,68 @@ impl Job {
             let skeleton = Skeleton::plan(&options).map_err(|e| target.failed(e))?;
             return self.describe(skeleton.superblock(), &options);
         }
-        match contents {
-            Contents::Nothing => {
+        match source {
+            None => {
                 let plan = Empty::plan(&options).map_err(|e| target.failed(e))?;
                 self.write(&mut target, &plan, plan.superblock(), &options)
             }
-            Contents::Directory(path) => {
-                let mut source =
-                    Source::directory(&path, extant_build::source::Options::default()).map_err(|e| target.failed(e))?;
-                add_lost_found(&mut source.tree).map_err(|e| target.failed(e))?;
+            Some(source) => {
                 let skeleton = Skeleton::plan(&options).map_err(|e| target.failed(e))?;
                 let plan = ContentPlan::new(skeleton, &source.tree, &*source.content).map_err(|e| target.failed(e))?;
                 self.write(&mut target, &plan, plan.superblock(), &options)
             }
         }
+    }
+
+    /// What shall be free besides the content, if that decides the size.
+    fn spare(&mut self, has_source: bool) -> Result<Option<Spare>> {
+        let spare = match self.source.wanted_size.as_deref() {
+            Some("auto") => Spare::DEFAULT,
+            Some("min") => Spare::NONE,
+            _ => {
+                self.size = self.source.wanted_size.take().or_else(|| self.size.take());
+                return Ok(None);
+            }
+        };
+        if !has_source {
+            return Err(Failure::usage("--size auto and min: they need a source; give one with -d or --from"));
+        }
+        // Only so that it is not the image's own.
+        self.size = Some(SIZE_BEFORE_FIT.into());
+        Ok(Some(spare))
+    }
+
+    /// Whether UUID and hash seed follow from the source.
+    fn by_content(&mut self, has_source: bool) -> Result<bool> {
+        let asked = self.letters.uuid.as_deref().is_some_and(|word| word.eq_ignore_ascii_case("content"));
+        if asked && !has_source {
+            return Err(Failure::usage("-U content: it needs a source; give one with -d or --from"));
+        }
+        if asked {
+            self.letters.uuid = None;
+        }
+        Ok(asked)
+    }
+
+    /// The source with its lost+found.
+    fn read(&self, word: &std::ffi::OsStr, fact: &Fact) -> Result<Source> {
+        if std::path::Path::new(word).is_dir() {
+            warn_of_fakeroot();
+        }
+        let mut tree = tree::Options { default_time: Timestamp::from_seconds(fact.now), ..tree::Options::default() };
+        tree.clamp = SourceDate::from_environment()?.map(|_| Timestamp::from_seconds(fact.now));
+        if let Some(owner) = self.source.owner {
+            let wrong = || Failure::usage("--owner: it takes a user and a group, such as 0:0");
+            tree.owner = Some(owner.uid.zip(owner.gid).ok_or_else(wrong)?);
+        }
+        if let Some(path) = &self.source.owners {
+            let text = std::fs::read(path).map_err(|e| Failure::io(path, e))?;
+            tree.owners = Owners::parse(&path.display().to_string(), &text, &id_of).map_err(failed)?;
+        }
+        let options = source::Options { tree, ..source::Options::default() };
+        let mut source = Source::open(word, options).map_err(failed)?;
+        add_lost_found(&mut source.tree).map_err(failed)?;
+        Ok(source)
     }
 
     fn request(&mut self) -> Result<Request> {
@@ -193,6 +260,9 @@ impl Job {
         drop(device);
         match result {
             Ok(()) => {
+                if self.source.format == MkfsFormat::AndroidSparse {
+                    target.pack(plan.block_size())?;
+                }
                 target.made = None;
                 Ok(())
             }
@@ -257,6 +327,14 @@ impl Job {
         }
         writeln!(out)?;
         Ok(out.flush()?)
+    }
+}
+
+/// The number of a user or group of this host.
+fn id_of(kind: IdKind, name: &str) -> Option<u32> {
+    match kind {
+        IdKind::User => Some(User::from_name(name).ok()??.uid.as_raw()),
+        IdKind::Group => Some(Group::from_name(name).ok()??.gid.as_raw()),
     }
 }
 
@@ -329,7 +407,10 @@ impl Target {
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && target.spec.part == Part::Any => {
                 if request.size == SizeAsked::Device {
-                    let text = format!("{}: it does not exist; give a size behind it, such as 1G", target.name);
+                    let text = format!(
+                        "{}: it does not exist; give a size behind it, such as 1G, or --size auto with a source",
+                        target.name
+                    );
                     return Err(Failure::op(text));
                 }
             }
@@ -400,12 +481,29 @@ impl Target {
             "an ext2/3/4 file system".to_owned()
         } else if let Some(format) = identify(device) {
             format.name().to_owned()
-        } else if self.spec.part == Part::Any && partition_table(device).is_ok_and(|table| !table.partitions.is_empty()) {
+        } else if self.spec.part == Part::Any && partition_table(device).is_ok_and(|table| !table.partitions.is_empty())
+        {
             "a partition table".to_owned()
         } else {
             return Ok(());
         };
         Err(Failure::op(format!("{}: it has {what}; -F overwrites it", self.name)))
+    }
+
+    /// Puts the image in the Android sparse format in its own place, with its mode.
+    fn pack(&self, block_size: u32) -> Result<()> {
+        let path = &self.spec.path;
+        let packed = || -> std::io::Result<()> {
+            let mut image = std::fs::File::open(path)?;
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let mut file = tempfile::NamedTempFile::with_prefix_in(".extant-", dir)?;
+            file.as_file().set_permissions(image.metadata()?.permissions())?;
+            sparse::write(&mut image, block_size, file.as_file_mut())?;
+            file.as_file().sync_all()?;
+            file.persist(path)?;
+            Ok(())
+        };
+        packed().map_err(|e| Failure::io(path, e))
     }
 
     fn remove(&mut self) {

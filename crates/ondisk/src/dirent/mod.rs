@@ -1,7 +1,8 @@
 //! Linear directory blocks as bytes: entries, the room between them, and the checksum tail.
 //!
 //! Main types: [`DirBlockFormat`] (how this file system writes a block, and every operation on one), [`Dirent`] (one
-//! decoded entry), [`Entries`] (a walk that validates), [`WholeFormat`] (lays out whole directories), [`DirDamage`] (what can be wrong).
+//! decoded entry), [`Entries`] (a walk that validates), [`WholeFormat`] (lays out whole directories), [`DirDamage`]
+//! (what can be wrong).
 //!
 //! A block is a chain of entries, each `rec_len` bytes long; the chain ends exactly at the end of the block, or at the
 //! twelve-byte tail when the file system has metadata checksums. The space behind an entry's name up to its `rec_len`

@@ -113,7 +113,7 @@ fn names_that_fit_one_block_are_linear_in_their_order() {
         let listed: Vec<Vec<u8>> = format.blocks.entries(&blocks[0]).map(|e| e.unwrap().name.to_vec()).collect();
         assert_eq!(listed[..2], [b".".to_vec(), b"..".to_vec()]);
         assert_eq!(listed[2..], names);
-        assert!(format.lay_out(84, |i| &names.get(i as usize).map_or(&b"f"[..], |n| n)[..], 0).unwrap().is_indexed());
+        assert!(format.lay_out(84, |i| names.get(i as usize).map_or(&b"f"[..], |n| n), 0).unwrap().is_indexed());
     }
 }
 

@@ -159,6 +159,7 @@ impl<'a> Stream<'a> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
     use crate::indirect::pointer;

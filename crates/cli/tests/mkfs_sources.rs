@@ -1,0 +1,94 @@
+//! `extant mkfs` with sources: the same bytes whatever they come from, and the size that they need.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Dir, debugfs, extant, extant_path, fsck_clean, tool};
+
+/// A script of bash in the test's directory, with the command as `extant`.
+#[track_caller]
+fn shell(dir: &Dir, script: &str) {
+    let bin = extant_path().parent().expect("a directory");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("PATH"));
+    let done = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", script])
+        .current_dir(dir.path("."))
+        .env("PATH", path)
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .output()
+        .expect("bash runs");
+    let said = [done.stdout, done.stderr].concat();
+    assert!(done.status.success(), "{script}: {}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn a_directory_and_its_archives_make_the_same_image() {
+    let dir = Dir::new();
+    dir.tree();
+    shell(
+        &dir,
+        r#"
+        ln src/big src/etc/hard; for i in $(seq 500); do echo $i > src/etc/name-$i; done
+        tar -cS --format=pax --xattrs -C src . > a.tar
+        (cd src; find . -print0 | sort -Rz > ../order)
+        tar -cS --format=pax --xattrs -C src --no-recursion --null -T order . | gzip > shuffled.tar.gz
+        extant mkfs -q -U content --size auto -d src directory.img
+        extant mkfs -q -U content --size auto --from a.tar --threads 8 tar.img
+        extant mkfs -q -U content --size auto --from - stream.img < shuffled.tar.gz
+        cmp directory.img tar.img; cmp directory.img stream.img
+        extant mkfs -q --size auto -d src random.img; ! cmp -s directory.img random.img
+        "#,
+    );
+    fsck_clean(&dir.text("directory.img"));
+}
+
+#[test]
+fn the_size_follows_the_source_and_free_space_is_a_hole() {
+    let dir = Dir::new();
+    let tree = dir.tree();
+    fs::write(dir.path("src/data"), vec![b'd'; 20_000_000]).expect("file");
+    let (auto, min) = (dir.text("auto.img"), dir.text("min.img"));
+    extant(&["mkfs", "-q", "--size", "auto", "-d", &tree, &auto]).ok();
+    extant(&["mkfs", "-q", "--size=min", "-d", &tree, &min]).ok();
+    fsck_clean(&auto);
+    fsck_clean(&min);
+    let size = |image: &str| fs::metadata(image).expect("image").len();
+    assert!(size(&min) < size(&auto) && size(&auto) < 30_000_000, "{} {}", size(&min), size(&auto));
+    // The content is not compressible and has few blocks of metadata.
+    let taken = fs::metadata(&auto).expect("image").blocks() * 512;
+    let content = tool("du", &["-s", "-B1", "--apparent-size", &tree]);
+    let content: u64 = content.split_whitespace().next().expect("a number").parse().expect("a number");
+    assert!(taken < content + content / 50 + (1 << 20), "{taken} bytes for {content}");
+}
+
+#[test]
+fn what_cannot_be_made_is_removed_and_says_why() {
+    let dir = Dir::new();
+    let tree = dir.tree();
+    fs::write(dir.path("src/data"), vec![b'd'; 20_000_000]).expect("file");
+    let image = dir.text("disk.img");
+    extant(&["mkfs", "-d", &tree, &image, "8M"]).fails(1, &["disk.img: ", "--size auto"]);
+    extant(&["mkfs", "-b", "4096", "-N", "16", "-d", &tree, &image, "64M"]).fails(1, &["inodes", "-N"]);
+    extant(&["mkfs", "--size", "auto", &image]).fails(1, &["-d or --from"]);
+    extant(&["mkfs", "-U", "content", &image, "8M"]).fails(1, &["-d or --from"]);
+    extant(&["mkfs", "--from", &tree, "--owner", "7", &image, "64M"]).fails(1, &["--owner"]);
+    assert!(!Path::new(&image).exists());
+}
+
+#[test]
+fn owners_are_changed_for_all_or_by_a_file() {
+    let dir = Dir::new();
+    let (tree, image) = (dir.tree(), dir.text("disk.img"));
+    extant(&["mkfs", "-q", "--from", &tree, "--owner", "5:6", &image, "64M"]).ok();
+    let shown = debugfs(&image, "stat /etc/passwd");
+    assert!(shown.contains("User:     5   Group:     6"), "{shown}");
+    fs::write(dir.path("owners"), "etc/passwd 7:8\n").expect("file");
+    extant(&["mkfs", "-qF", "--from", &tree, "--owners", &dir.text("owners"), &image, "64M"]).ok();
+    let shown = debugfs(&image, "stat /etc/passwd");
+    assert!(shown.contains("User:     7   Group:     8"), "{shown}");
+    fsck_clean(&image);
+}
