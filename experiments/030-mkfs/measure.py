@@ -21,6 +21,7 @@ import os
 import platform
 import random
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -68,13 +69,13 @@ def census(tree):
 
 def run(command, environ=None):
     """Seconds, seconds of processor time, bytes of memory at most of a shell's command."""
-    begin, before = time.monotonic(), os.times()
-    done = subprocess.run(["taskset", "-c", PROCESSORS, "sh", "-ec", command], check=False,
+    begin, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(["taskset", "-c", PROCESSORS, "sh", "-ec", command], check=False, stdout=subprocess.DEVNULL,
                           env={**os.environ, **(environ or {})})
-    seconds, after = time.monotonic() - begin, os.times()
+    seconds, after = time.monotonic() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0:
         sys.exit(f"{command}: status {done.returncode}")
-    return seconds, after.children_user + after.children_system - before.children_user - before.children_system
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def peak(argv, work):

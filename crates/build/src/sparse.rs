@@ -1,7 +1,8 @@
 //! The Android sparse format, as fastboot(1), simg2img(1) and device makers' flash tools take it.
 //!
 //! A file is a header and chunks, which follow each other through the image: bytes as they are, or one word that is
-//! repeated. A third kind, of bytes that do not matter, is not written. Numbers are little-endian (AOSP: `libsparse/sparse_format.h`, version 1.0).
+//! repeated. A third kind, of bytes that do not matter, is not written. Numbers are little-endian (AOSP:
+//! `libsparse/sparse_format.h`, version 1.0).
 //!
 //! Main function: [`write`].
 //!

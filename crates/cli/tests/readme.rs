@@ -44,7 +44,7 @@ fn readme_sessions_run_as_printed() {
     assert_eq!(all.len(), 2, "{all:?}");
     let bin = extant_path().parent().expect("a directory");
     for (commands, words) in all.iter().zip([
-        &["State:       needs recovery", "Nothing is lost.", "clean"][..],
+        &["State:       needs recovery", "Nothing is lost.", "no damage"][..],
         &["letter.txt", "lost+found", "Nothing is lost."],
     ]) {
         let ran = paste(&dir, bin, commands);

@@ -6,6 +6,7 @@
 //! None.
 
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
+use extant_ondisk::jbd2::default_blocks;
 use extant_ondisk::superblock::Wanted;
 
 use super::features::Features;
@@ -506,6 +507,9 @@ impl Request {
             }
             (journal, _) => journal,
         };
+        if journal.is_some() && default_blocks(blocks).is_none() {
+            warnings.push(format!("{blocks} blocks are too few for a journal; it gets none"));
+        }
         let orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
         if orphan_file && journal.is_none() {
             return refuse("-O orphan_file: it needs a journal; add -O has_journal");

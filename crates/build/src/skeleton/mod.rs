@@ -23,7 +23,7 @@ use std::ops::Range;
 
 use extant_ondisk::features::{Compat, Incompat};
 use extant_ondisk::inode::{GOOD_OLD_INODE_SIZE, InodeFlags};
-use extant_ondisk::jbd2::MIN_LOG_BLOCKS;
+use extant_ondisk::jbd2::{MIN_LOG_BLOCKS, default_blocks};
 use extant_ondisk::quota::{BLOCK_BYTES, QuotaKind, Usage as Owned};
 use extant_ondisk::superblock::{Geometry, Layout, SuperBlock};
 use extant_ondisk::time::Timestamp;
@@ -296,18 +296,8 @@ impl Skeleton {
 /// Blocks of the journal and of its fast-commit area.
 fn journal_blocks(options: &Options, geo: &Geometry) -> Result<Option<(u32, u32)>> {
     let Some(asked) = options.journal else { return Ok(None) };
-    let default = match geo.blocks_count {
-        // What is too small for a journal has none.
-        0..0x800 => return Ok(None),
-        0x800..0x8000 => 1024,
-        0x8000..0x4_0000 => 4096,
-        0x4_0000..0x8_0000 => 8192,
-        0x8_0000..0x40_0000 => 16384,
-        0x40_0000..0x80_0000 => 32768,
-        0x80_0000..0x100_0000 => 65536,
-        0x100_0000..0x200_0000 => 131_072,
-        _ => 262_144,
-    };
+    // What is too small for a journal has none.
+    let Some(default) = default_blocks(geo.blocks_count) else { return Ok(None) };
     let blocks = asked.blocks.unwrap_or(default);
     let fast = if options.wanted.compat.contains(Compat::FAST_COMMIT) {
         asked.fast_commit_blocks.unwrap_or(default / FAST_COMMIT_PART)

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use extant_ondisk::extent::{Extent, capacity, pack_tree};
 use extant_ondisk::indirect::{DIRECT, POINTER_END, set_pointer};
 use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::jbd2::default_blocks;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock, bitmap};
 use extant_recovery::JournalMap;
@@ -36,13 +37,7 @@ const EXTENT_LEN_MAX: u32 = 1 << 15;
 /// Blocks of the journal for a file system of `blocks_count`: what mke2fs takes, but no more than [`BYTES_MAX`]. `None`
 /// when it is too small for one.
 pub(super) fn journal_len(blocks_count: u64, block_size: u32) -> Option<u32> {
-    let len = match blocks_count {
-        0..0x800 => return None,
-        0x800..0x8000 => 1024,
-        0x8000..0x4_0000 => 4096,
-        0x4_0000..0x8_0000 => 8192,
-        _ => 16384,
-    };
+    let len = default_blocks(blocks_count)?;
     Some(len.min((BYTES_MAX / u64::from(block_size)) as u32))
 }
 

@@ -43,6 +43,22 @@ pub use super_block::{
 pub const MAGIC: u32 = 0xC03B_3998;
 /// The fewest blocks a kernel accepts between `first` and the end of the log (Linux: `JBD2_MIN_JOURNAL_BLOCKS`).
 pub const MIN_LOG_BLOCKS: u32 = 1024;
+
+/// Blocks of a journal for a file system of so many blocks, if nobody asks for another size (e2fsprogs:
+/// `ext2fs_default_journal_size`). `None`: it is too small for one.
+pub fn default_blocks(blocks_count: u64) -> Option<u32> {
+    Some(match blocks_count {
+        0..0x800 => return None,
+        0x800..0x8000 => 1024,
+        0x8000..0x4_0000 => 4096,
+        0x4_0000..0x8_0000 => 8192,
+        0x8_0000..0x40_0000 => 16384,
+        0x40_0000..0x80_0000 => 32768,
+        0x80_0000..0x100_0000 => 65536,
+        0x100_0000..0x200_0000 => 131_072,
+        _ => 262_144,
+    })
+}
 /// Blocks of the fast-commit area when the superblock says 0 (Linux: `JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
 pub const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 /// The size of the journal superblock in bytes.

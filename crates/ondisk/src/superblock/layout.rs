@@ -25,7 +25,7 @@ const DESC_SIZE_64BIT: u32 = 64;
 const CLUSTERS_PER_GROUP_MAX: u32 = (1 << 16) - 8;
 /// A last group with fewer blocks than this besides its own metadata is left out.
 const LAST_GROUP_FREE_MIN: u64 = 50;
-/// `s_default_mount_opts` and the other words that need no explanation of their own are copied as they are.
+/// `s_checksum_type`.
 const CHECKSUM_CRC32C: u8 = 1;
 /// `s_def_hash_version` of half MD4.
 const HASH_HALF_MD4: u8 = 1;
@@ -425,4 +425,83 @@ fn split(number: u64) -> (U32, U32) {
 fn put(field: &mut [u8], value: &[u8]) {
     let n = value.len().min(field.len());
     field[..n].copy_from_slice(&value[..n]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::GroupNr;
+
+    fn wanted(blocks_count: u64, block_size: u32) -> Wanted {
+        Wanted {
+            compat: Compat::RESIZE_INODE,
+            incompat: Incompat::FILETYPE | Incompat::BIT64 | Incompat::EXTENTS,
+            ro_compat: RoCompat::SPARSE_SUPER | RoCompat::METADATA_CSUM,
+            revision: 1,
+            block_size,
+            cluster_size: block_size,
+            blocks_count,
+            reserved_blocks: blocks_count / 20,
+            per_group: 0,
+            inodes_count: (blocks_count * u64::from(block_size) / 16384) as u32,
+            inode_size: 256,
+            log_groups_per_flex: 4,
+            reserved_gdt_blocks: None,
+            first_meta_bg: 0,
+            backup_groups: [0; 2],
+            stride: 0,
+            stripe_width: 0,
+            uuid: [7; 16],
+            hash_seed: [9; 16],
+            label: b"seventeen letters".to_vec(),
+            last_mounted: Vec::new(),
+            time: 1_700_000_000,
+            errors: 1,
+            default_mount_opts: 0,
+            creator_os: 0,
+            test_filesystem: false,
+            encoding: (0, 0),
+            mmp_interval: 0,
+        }
+    }
+
+    #[test]
+    fn a_created_superblock_decodes_with_the_computed_geometry() {
+        let sb = SuperBlock::create(&Layout::compute(&wanted(1 << 18, 4096)).unwrap()).unwrap();
+        assert_eq!((sb.group_count, sb.blocks_per_group, sb.inodes_per_group), (8, 32768, 8192));
+        assert_eq!((sb.reserved_gdt_blocks, sb.desc_size, sb.first_data_block), (127, 64, 0));
+        assert_eq!(sb.volume_name(), "seventeen letter");
+        let mut bytes = [0; crate::superblock::SUPERBLOCK_SIZE];
+        sb.encode_into(&mut bytes);
+        assert_eq!(SuperBlock::decode(&bytes, SUPERBLOCK_OFFSET).unwrap().geometry(), sb.geometry());
+    }
+
+    #[test]
+    fn a_last_group_without_room_is_left_out() {
+        let sb = SuperBlock::create(&Layout::compute(&wanted(2 * 32768 + 100, 4096)).unwrap()).unwrap();
+        assert_eq!((sb.group_count, sb.blocks_count), (2, 2 * 32768));
+        assert_eq!(sb.reserved_blocks(), 2 * 32768 / 20);
+        assert_eq!(Layout::compute(&wanted(20, 1024)).unwrap_err(), LayoutError::TooSmall);
+    }
+
+    #[test]
+    fn sizes_that_contradict_each_other_are_errors() {
+        let bad = [
+            Wanted { block_size: 3000, ..wanted(1000, 4096) },
+            Wanted { cluster_size: 1024, ..wanted(1000, 4096) },
+            Wanted { inode_size: 8192, ..wanted(1000, 4096) },
+            Wanted { blocks_count: 1 << 50, ..wanted(1000, 4096) },
+        ];
+        for wanted in bad {
+            assert_eq!(Layout::compute(&wanted).unwrap_err(), LayoutError::Sizes);
+        }
+        let many = Wanted { inodes_count: u32::MAX, ..wanted(1 << 16, 4096) };
+        assert_eq!(Layout::compute(&many).unwrap_err(), LayoutError::TooManyInodes);
+    }
+
+    #[test]
+    fn a_backup_of_a_late_group_says_the_highest_number() {
+        let sb = SuperBlock::create(&Layout::compute(&wanted(1 << 18, 4096)).unwrap()).unwrap();
+        assert_eq!(sb.backup_for(GroupNr(78_125)).raw().s_block_group_nr.get(), u16::MAX);
+    }
 }

@@ -114,7 +114,7 @@ impl Extended {
             _ => {
                 if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
                     // An attribute without a value is one.
-                    self.xattr(name.to_vec(), Some(value.to_vec()));
+                    self.xattr(keyword(name), Some(value.to_vec()));
                 } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
                     let name = unescaped(name);
                     // Written beside star's record, which has the bytes as they are.
@@ -208,6 +208,23 @@ fn time(text: &[u8]) -> Result<Timestamp, Wrong> {
     } else {
         Timestamp { seconds, nanos }
     })
+}
+
+/// The name in a keyword, which ends at the first `=`: GNU tar and libarchive write `=` as `%3D`, and `%` as `%25`.
+/// Others write names as they are.
+fn keyword(name: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let [first, ..] = rest {
+        let (byte, used) = match rest {
+            [b'%', b'3', b'D', ..] => (b'=', 3),
+            [b'%', b'2', b'5', ..] => (b'%', 3),
+            _ => (*first, 1),
+        };
+        out.push(byte);
+        rest = &rest[used..];
+    }
+    out
 }
 
 /// `%3D` becomes `=`.
