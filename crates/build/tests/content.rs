@@ -144,6 +144,8 @@ const KINDS: &[&str] = &[
     "-t ext4 -b 4096 -O ^dir_index",
     "-t ext4 -b 1024 -I 512 -O large_dir,orphan_file",
     "-t ext4 -b 2048 -g 2048 -O ^has_journal",
+    "-t ext4 -b 4096 -O inline_data,ea_inode,metadata_csum_seed",
+    "-t ext4 -b 1024 -O meta_bg,^resize_inode,sparse_super2",
 ];
 
 #[test]

@@ -393,7 +393,7 @@ fn an_archive_that_is_cut_off_anywhere_is_refused() {
 #[test]
 fn a_size_beyond_the_end_and_a_wrong_checksum_are_refused() {
     let huge = Made { size: b"77777777777\0".into(), ..Made::new("huge", b'0', b"little") };
-    let said = refused(&archive(&[huge.clone()]));
+    let said = refused(&archive(std::slice::from_ref(&huge)));
     assert_eq!(said, "f.tar: huge: its size is 8589934591 bytes, but the archive is cut off (at byte 0)");
     let most = Made { size: b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff".into(), ..huge };
     let said = refused(&archive(&[most]));
