@@ -51,7 +51,7 @@ const EXTENDED: [&str; 8] = [
     "mmp_update_interval=9",
 ];
 
-fn pick<'a>(rng: &mut Rng, words: &[&'a str], most: u64) -> Vec<String> {
+fn pick(rng: &mut Rng, words: &[&str], most: u64) -> Vec<String> {
     (0..rng.below(most + 1)).map(|_| words[rng.below(words.len() as u64) as usize].to_owned()).collect()
 }
 
