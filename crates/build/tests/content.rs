@@ -332,6 +332,17 @@ fn more_entries_than_the_ratio_gives_get_their_inodes() {
 }
 
 #[test]
+fn options_that_are_refused_at_each_size_end_the_search_for_one() {
+    let mut builder = builder();
+    builder.file(b"f", attributes(0o644), 5000, None, 0).unwrap();
+    let tree = finish(builder);
+    for (args, word) in [("-t ext4 -O bigalloc", "bigalloc"), ("-t ext4 -O quota", "quota")] {
+        let error = fit(&request(args), &fact(0), &tree, Spare::DEFAULT).err().expect("refused").to_string();
+        assert!(error.contains(word), "{args}: {error}");
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_named() {
     let mut file = builder();
     file.file(b"dir/large", attributes(0o644), 100_000_000, None, 0).unwrap();

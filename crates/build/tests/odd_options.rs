@@ -1,5 +1,5 @@
-//! Any options: an error or a plan, never a panic; each plan keeps its pieces apart and on the device, and what comes of
-//! it is clean for e2fsck.
+//! Any options: an error or a plan, never a panic; each plan keeps its pieces apart and on the device, and what comes
+//! of it is clean for e2fsck.
 
 use std::process::Command;
 
