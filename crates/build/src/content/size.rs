@@ -59,7 +59,7 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
     let (mut low, mut high) = (0, None);
     let mut bytes = START_BYTES;
     let mut too_small = None;
-    let absurd = tree.file_bytes().saturating_mul(4).max(ABSURD_BYTES).min(END_BYTES);
+    let absurd = tree.file_bytes().saturating_mul(4).clamp(ABSURD_BYTES, END_BYTES);
     for _ in 0..ATTEMPTS_MAX {
         if bytes > END_BYTES {
             break;
