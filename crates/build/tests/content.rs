@@ -342,6 +342,18 @@ fn options_that_are_refused_at_each_size_end_the_search_for_one() {
     }
 }
 
+/// The smallest file systems have blocks of 1 KiB, in which such a link has no room; the one that holds the tree has
+/// larger ones.
+#[test]
+fn a_size_is_found_for_what_needs_large_blocks() {
+    let mut builder = builder();
+    builder.file(b"f", attributes(0o644), 600 * MIB, Some(vec![0..4096]), 0).unwrap();
+    builder.file(b"g", attributes(0o644), 600 * MIB, None, 1).unwrap();
+    builder.symlink(b"link", attributes(0o777), &[b'x'; 1200]).unwrap();
+    let (options, bytes) = fit(&request("-t ext4"), &fact(0), &finish(builder), Spare::NONE).unwrap();
+    assert!(bytes > 600 * MIB && options.wanted.block_size == 4096, "{bytes}");
+}
+
 #[test]
 fn what_does_not_fit_is_named() {
     let mut file = builder();

@@ -7,11 +7,19 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::tree::{Body, Id, Tree};
+use crate::Result;
+use crate::tree::{Body, Content, Id, Tree};
 
-/// SHA-256 of names, attributes, sizes and links: equal trees have the same, whatever they were read from. The bytes of
-/// files are not read, so a change that keeps size and time keeps the digest.
-pub fn digest(tree: &Tree) -> [u8; 32] {
+/// Bytes that are read at once.
+const STEP: usize = 1 << 20;
+
+/// SHA-256 of names, attributes, sizes, links and, with a content, the bytes of files: equal trees have the same,
+/// whatever they were read from.
+///
+/// # Errors
+/// A file cannot be read, or changed meanwhile.
+pub fn digest(tree: &Tree, content: Option<&dyn Content>) -> Result<[u8; 32]> {
+    let mut buf = Vec::new();
     let mut hash = Sha256::new();
     // Each part has a length in front, so that no two lists of parts look alike.
     let mut part = |bytes: &[u8]| {
@@ -36,7 +44,21 @@ pub fn digest(tree: &Tree) -> [u8; 32] {
                     part(&target.0.to_le_bytes());
                 }
             }
-            Body::File { size, .. } => part(&size.to_le_bytes()),
+            Body::File { size, content: number, sparse } => {
+                part(&size.to_le_bytes());
+                let Some(content) = content.filter(|_| *size > 0) else { continue };
+                let whole = [0..*size];
+                let file = content.open(*number)?;
+                for range in sparse.map_or(&whole[..], |sparse| tree.data(sparse)) {
+                    part(&range.start.to_le_bytes());
+                    for at in (range.start..range.end).step_by(STEP) {
+                        buf.resize((range.end - at).min(STEP as u64) as usize, 0);
+                        file.read_at(at, &mut buf)?;
+                        part(&buf);
+                    }
+                }
+                file.finish()?;
+            }
             Body::Symlink(target) => part(target),
             Body::Device { major, minor } => {
                 part(&major.to_le_bytes());
@@ -45,5 +67,5 @@ pub fn digest(tree: &Tree) -> [u8; 32] {
             Body::Special => {}
         }
     }
-    hash.finalize().into()
+    Ok(hash.finalize().into())
 }

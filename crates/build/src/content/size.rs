@@ -21,6 +21,8 @@ const START_BYTES: u64 = 512 << 10;
 const END_BYTES: u64 = 1 << 60;
 /// Options that are refused at this size, and at four times what the files have, are refused at any.
 const ABSURD_BYTES: u64 = 1 << 40;
+/// mke2fs's type `small`, with blocks of 1 KiB, ends here.
+const SMALL_BYTES: u64 = 512 << 20;
 /// The first attempts close in on the size; the rest find the last block.
 const ATTEMPTS_MAX: u32 = 100;
 
@@ -66,8 +68,9 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
         }
         let attempt = match search.attempt(bytes) {
             Ok(attempt) => attempt,
-            // Not even the file system's own structures may fit; a size that is larger says what else is wrong.
-            Err(error @ Error::Options(_)) => {
+            // Not even the file system's own structures may fit; a size that is larger says what else is wrong. And
+            // small file systems have small blocks, in which not every entry has room.
+            Err(error) if matches!(error, Error::Options(_)) || bytes < SMALL_BYTES && request.block_size.is_none() => {
                 low = low.max(bytes);
                 bytes = match &high {
                     None => bytes * 2,

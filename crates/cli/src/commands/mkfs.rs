@@ -23,6 +23,7 @@ use extant_build::plan::Plan;
 use extant_build::skeleton::{Empty, Skeleton};
 use extant_build::source::{self, Source};
 use extant_build::sparse;
+use extant_build::tree::Content;
 use extant_build::tree::{self, IdKind, Owners};
 use extant_build::write::write_with_progress;
 use extant_image::{has_magic, identify, partition_table};
@@ -95,13 +96,16 @@ impl Job {
             let text = format!("{}: --format is for an image file as a whole; leave it out", target.name);
             return Err(Failure::usage(text));
         }
+        let reproducible = SourceDate::from_environment()?.is_some();
         let mut fact = self.facts(&target)?;
         let source = match from {
             Some(word) => Some(self.read(&word, &fact)?),
             None => None,
         };
-        if let Some(source) = source.as_ref().filter(|_| by_content) {
-            fact.random = digest(&source.tree);
+        if let Some(source) = source.as_ref().filter(|_| by_content || reproducible) {
+            // With SOURCE_DATE_EPOCH alone what is random differs from tree to tree, and is the same each time.
+            let bytes = by_content.then_some(&*source.content as &dyn Content);
+            fact.random = digest(&source.tree, bytes).map_err(|e| target.failed(e))?;
         }
         let options = match (&source, spare) {
             (Some(source), Some(spare)) => fit(&request, &fact, &source.tree, spare).map(|(options, _)| options),
