@@ -1,4 +1,4 @@
-//! Makes ext2, ext3 and ext4 file systems: empty ones, and such that hold a tree of files from the start.
+//! Makes ext2, ext3 and ext4 file systems, either empty or filled with a tree of files.
 //!
 //! Three steps, which know nothing of each other but their results:
 //!

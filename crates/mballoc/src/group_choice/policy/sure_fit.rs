@@ -11,7 +11,9 @@
 //!
 //! When bitmaps are not known: first the nearest that could fit, the goal group as a rule, if it is nearer than any
 //! that does; reading one reads those of its flex group ([`crate::GroupStore::read_ahead`]). Then as above, where what
-//! is surely there (of few used blocks, few runs are cut) may have to be read. So two reads and two groups.
+//! is surely there (of few used blocks, few runs are cut) may have to be read. So two reads and two groups. A request
+//! of 256 blocks or more that would be cut into four or more pieces guesses at groups that may have four times the
+//! longest known run.
 //!
 //! A request never ends while something is free: a group with a free block has a byte of 1 at least, known or not, and
 //! before it ends it looks at the bytes themselves.
