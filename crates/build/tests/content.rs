@@ -12,7 +12,7 @@ use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked};
 use extant_build::skeleton::Skeleton;
 use extant_build::source::{self, Source};
 use extant_build::tree::{Attributes, Builder, Content, Id, ReadAt, Tree};
-use extant_build::write::write;
+use extant_build::write::write_with_progress;
 use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
 use extant_testkit::oracle::{debugfs, e2fsck};
 use extant_testkit::tree::{Fingerprint, diff, fingerprint};
@@ -90,7 +90,7 @@ fn build(source: &Path, image: &Path, bytes: u64, args: &str, threads: usize) ->
     let plan = ContentPlan::new(skeleton(bytes, args), &source.tree, &*source.content)?;
     let _ = std::fs::remove_file(image);
     let device = FileDevice::create(image, bytes, OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() })?;
-    write(&device, &plan, threads)
+    write_with_progress(&device, &plan, threads, &|_| ())
 }
 
 /// What is not the source's own.
@@ -230,7 +230,7 @@ fn build_tree(tree: &Tree, image: &Path, bytes: u64, options: &Options) -> extan
     let plan = ContentPlan::new(Skeleton::plan(options)?, tree, &Pattern)?;
     let _ = std::fs::remove_file(image);
     let device = FileDevice::create(image, bytes, OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() })?;
-    write(&device, &plan, 2)
+    write_with_progress(&device, &plan, 2, &|_| ())
 }
 
 fn error_of(tree: &Tree, bytes: u64, args: &str) -> String {
