@@ -2,7 +2,7 @@
 //! files, each where mke2fs puts it.
 //!
 //! Main types: [`Skeleton`] (where everything goes), [`Usage`] (what the files of a tree take), [`Finished`] (the
-//! skeleton's pieces with their bytes), [`Inodes`] (who makes the bytes of inodes that are not the skeleton's).
+//! skeleton's pieces with their bytes), [`Inodes`] (makes the bytes of inodes that are not the skeleton's).
 //! Its memory grows with the groups, not with the blocks.
 //!
 //! # Locking
@@ -222,7 +222,7 @@ impl Skeleton {
         Ok(inodes)
     }
 
-    /// Where a journal goes if nobody asks for a place: the group with most room near the middle.
+    /// Where a journal goes unless a place is asked for: the group with most room near the middle.
     fn middle(&self, geo: &Geometry) -> u64 {
         let middle = (geo.blocks_count - geo.first_data_block) / 2;
         let middle = BlockNr(middle.max(geo.first_data_block));
