@@ -54,6 +54,19 @@ fn skeleton(bytes: u64, args: &str) -> Skeleton {
     Skeleton::plan(&options(bytes, args)).unwrap_or_else(|e| panic!("{args}: {e}"))
 }
 
+#[test]
+fn what_is_too_small_for_itself_says_what_to_do() {
+    let refused = |bytes, args| Skeleton::plan(&options(bytes, args)).err().expect("refused").to_string();
+    let said = refused(64 << 10, "-t ext4");
+    assert_eq!(
+        said,
+        "there is room for 8 inodes, and a file system needs 11 for itself; make it larger, or ask for inodes with -N"
+    );
+    assert!(Skeleton::plan(&options(64 << 10, "-t ext4 -N 16")).is_ok());
+    let said = refused(16 << 10, "-t ext4");
+    assert_eq!(said, "the file system is too small for its own structures; make it larger");
+}
+
 /// Runs a script of bash in a directory.
 fn shell(dir: &Path, script: &str) {
     let done = Command::new("bash").args(["-euc", script]).current_dir(dir).output().expect("bash runs");
