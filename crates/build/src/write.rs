@@ -1,8 +1,13 @@
-//! Writes a plan: each block once, in ascending order, made and checksummed by all threads.
+//! Writes a plan: each block once, in ascending order but for the primary superblock, made and checksummed by all
+//! threads.
 //!
-//! Main function: [`write()`]. The pieces of the plan are cut into chunks of adjacent blocks. Threads take chunks in
+//! Main function: [`write_with_progress`]. The pieces of the plan are cut into chunks of adjacent blocks. Threads take chunks in
 //! ascending order and make their bytes side by side. A finished chunk is submitted when all before it are, so the
 //! device sees ascending requests, and a thread makes the next chunk while the device writes the last ones.
+//!
+//! A file system exists from the moment its superblock does. So an old one is wiped before anything is written, and the
+//! new one is written when all else is durable: what a failure, a kill or a power cut leaves is no file system, rather
+//! than one that looks clean and has wrong bytes.
 //!
 //! Memory: at most [`MEMORY_MAX`] bytes of chunks, whatever the number of threads.
 //!
@@ -16,6 +21,7 @@ use std::sync::Arc;
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task;
 use extant_block::{AlignedBuf, Bio, BioData, BioFlags, BioVec, BlockDevice, Completion};
+use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use crate::plan::{Piece, Plan};
 use crate::{Error, Result};
@@ -30,29 +36,22 @@ const CHUNK_MIN: usize = 256 << 10;
 static PIECES: LockClass = LockClass::new("build pieces", 768);
 static FLOW: LockClass = LockClass::new("build write", 769);
 
-/// Writes all pieces, and flushes the device. Blocks that no piece has must be zeroes already: holes of a new file.
+/// Writes all pieces, the one with the primary superblock last, and flushes the device. Blocks that no piece has must
+/// be zeroes already: holes of a new file. `progress` is called with the bytes that have gone to the device since its
+/// last call.
 ///
 /// # Errors
 /// The device refuses, or a piece cannot be made. Of several errors, the one with the lowest block is returned;
-/// nothing behind it is begun.
-pub fn write<P: Plan>(device: &dyn BlockDevice, plan: &P, threads: usize) -> Result<()> {
-    write_with_progress(device, plan, threads, &|_| ())
-}
-
-/// As [`write()`]; `progress` is called with the bytes that have gone to the device since its last call.
-///
-/// # Errors
-/// As [`write()`].
+/// nothing behind it is begun. Unless it is the last flush that fails, the device then holds no superblock.
 pub fn write_with_progress<P: Plan>(
     device: &dyn BlockDevice,
     plan: &P,
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<()> {
-    let threads = threads.clamp(1, MEMORY_MAX / CHUNK_MIN / 2);
-    let buffers = 2 * threads + 2;
-    let chunk = (1 << (MEMORY_MAX / buffers).ilog2()).clamp(CHUNK_MIN, CHUNK_MAX);
-    let cutter = Cutter::new(plan.pieces(), (chunk / plan.block_size() as usize).max(1) as u32);
+    let (threads, buffers, chunk) = shares(threads);
+    let superblock = SUPERBLOCK_OFFSET / u64::from(plan.block_size());
+    let cutter = Cutter::new(plan.pieces(), (chunk / plan.block_size() as usize).max(1) as u32, superblock);
     let writer = Writer {
         device,
         plan,
@@ -61,14 +60,44 @@ pub fn write_with_progress<P: Plan>(
         chunk_bytes: chunk.max(plan.block_size() as usize),
         progress,
     };
+    wipe_superblock(device)?;
     task::together("extant-build", threads, || writer.work());
-    writer.flow.finish()?;
+    let superblock = writer.flow.finish()?;
+    device.flush()?;
+    if let Some((offset, bytes)) = superblock {
+        device.write_at(offset, &[&bytes], BioFlags::empty())?;
+        progress(bytes.len() as u64);
+        device.flush()?;
+    }
+    Ok(())
+}
+
+/// Overwrites the primary superblock with zeroes, unless there are only zeroes. Either is durable then: the zeroes may
+/// have been written just before.
+fn wipe_superblock(device: &dyn BlockDevice) -> Result<()> {
+    let unit = u64::from(device.limits().logical_block);
+    let start = SUPERBLOCK_OFFSET / unit * unit;
+    let end = (SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64).next_multiple_of(unit);
+    let mut around = AlignedBuf::zeroed((end - start) as usize);
+    device.read_at(start, &mut around, BioFlags::empty())?;
+    let old = &mut around[(SUPERBLOCK_OFFSET - start) as usize..][..SUPERBLOCK_SIZE];
+    if old.iter().any(|byte| *byte != 0) {
+        old.fill(0);
+        device.write_at(start, &[&around], BioFlags::empty())?;
+    }
     Ok(device.flush()?)
+}
+
+/// What so many threads get: how many of them start, how many chunks there are, and their bytes.
+fn shares(threads: usize) -> (usize, usize, usize) {
+    let threads = threads.clamp(1, MEMORY_MAX / CHUNK_MIN / 2 - 1);
+    let buffers = 2 * threads + 2;
+    (threads, buffers, (1 << (MEMORY_MAX / buffers).ilog2()).clamp(CHUNK_MIN, CHUNK_MAX))
 }
 
 /// Adjacent blocks that are written at once.
 struct Chunk<K> {
-    /// The how many-th it is.
+    /// Its position in the order.
     number: u64,
     start: u64,
     blocks: u32,
@@ -82,14 +111,16 @@ struct Cutter<I, K> {
     /// What is left of the piece that was cut last, and how many of its blocks are gone.
     rest: Option<(Piece<K>, u32)>,
     most: u32,
+    /// The block with the primary superblock, which ends a chunk.
+    superblock: u64,
     number: u64,
     /// One past the last block that was handed out.
     end: u64,
 }
 
 impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
-    fn new(pieces: I, most: u32) -> Cutter<I, K> {
-        Cutter { pieces, rest: None, most, number: 0, end: 0 }
+    fn new(pieces: I, most: u32, superblock: u64) -> Cutter<I, K> {
+        Cutter { pieces, rest: None, most, superblock, number: 0, end: 0 }
     }
 
     /// The next chunk, with the memory of `parts`.
@@ -97,7 +128,8 @@ impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
         parts.clear();
         let mut start = 0;
         let mut blocks = 0;
-        while blocks < self.most {
+        let mut most = self.most;
+        while blocks < most {
             let Some((piece, gone)) = self.rest.take().or_else(|| self.pieces.next().map(|piece| (piece, 0))) else {
                 break;
             };
@@ -109,8 +141,11 @@ impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
             debug_assert!(piece.blocks > 0 && at >= self.end, "pieces ascend and do not overlap: {at}, {}", self.end);
             if blocks == 0 {
                 start = at;
+                if at <= self.superblock {
+                    most = most.min((self.superblock + 1 - at) as u32);
+                }
             }
-            let taken = (piece.blocks - gone).min(self.most - blocks);
+            let taken = (piece.blocks - gone).min(most - blocks);
             parts.push((piece.key, gone, taken));
             blocks += taken;
             self.end = at + u64::from(taken);
@@ -126,7 +161,7 @@ impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
     }
 }
 
-/// Where each chunk is on its way.
+/// The state of each chunk.
 struct Flow {
     state: Mutex<State>,
     changed: Condvar,
@@ -141,6 +176,8 @@ struct State {
     ready: BTreeMap<u64, Option<(u64, AlignedBuf)>>,
     /// The number of the chunk that is submitted next.
     next: u64,
+    /// The chunk with the primary superblock, which waits for all others: offset and bytes.
+    superblock: Option<(u64, AlignedBuf)>,
     /// Whether a thread is submitting; the others leave their chunks in `ready`.
     submitting: bool,
     /// Chunks whose bytes belong to the device.
@@ -156,6 +193,7 @@ impl Flow {
             unmade: buffers,
             ready: BTreeMap::new(),
             next: 0,
+            superblock: None,
             submitting: false,
             in_flight: 0,
             failed: None,
@@ -195,13 +233,16 @@ impl Flow {
         self.changed.notify_all();
     }
 
-    /// Waits until nothing is under way.
-    fn finish(&self) -> Result<()> {
+    /// Waits until nothing is under way, and gives the chunk that is still to be written.
+    fn finish(&self) -> Result<Option<(u64, AlignedBuf)>> {
         let mut state = self.state.lock();
         while state.in_flight > 0 {
             self.changed.wait(&mut state);
         }
-        state.failed.take().map_or(Ok(()), |(_, error)| Err(error))
+        match state.failed.take() {
+            None => Ok(state.superblock.take()),
+            Some((_, error)) => Err(error),
+        }
     }
 }
 
@@ -265,6 +306,10 @@ impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
             state.next += 1;
             let wanted = state.failed.as_ref().is_none_or(|(first, _)| number < *first);
             let Some((offset, buffer)) = ready.filter(|_| wanted) else { continue };
+            if (offset..offset + buffer.len() as u64).contains(&SUPERBLOCK_OFFSET) {
+                state.superblock = Some((offset, buffer));
+                continue;
+            }
             state.in_flight += 1;
             state.submitting = true;
             drop(state);

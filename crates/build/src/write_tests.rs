@@ -2,7 +2,7 @@
 
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::device::{Fault, FaultyDevice, MemDevice, TracedDevice};
-use extant_block::{BioOp, BlockDevice};
+use extant_block::{BioOp, BlockDevice, Limits};
 use extant_ondisk::BlockNr;
 
 use super::*;
@@ -83,17 +83,21 @@ fn the_bytes_are_the_same_with_any_number_of_threads() {
 }
 
 #[test]
-fn each_block_is_submitted_once_and_in_ascending_order() {
+fn each_block_is_submitted_once_in_ascending_order_and_the_superblock_last() {
     let model = model();
     for threads in [1, 2, 8] {
         let device = TracedDevice::new(Arc::new(device(&model)));
-        write(&device, &model, threads).unwrap();
-        let mut end = 0;
-        let mut sum = 0;
-        for record in device.take() {
-            if record.len == 0 {
-                continue;
-            }
+        write_with_progress(&device, &model, threads, &|_| ()).unwrap();
+        let mut records = device.take();
+        records.retain(|record| record.op != BioOp::Read);
+        let (begin, end) = (records.remove(0), records.split_off(records.len() - 3));
+        assert_eq!(begin.op, BioOp::Flush);
+        assert_eq!(end.iter().map(|record| record.op).collect::<Vec<_>>(), [BioOp::Flush, BioOp::Write, BioOp::Flush]);
+        assert_eq!((end[1].offset, end[1].len), (0, u64::from(SIZE)));
+        let mut end = u64::from(SIZE);
+        let mut sum = u64::from(SIZE);
+        for record in records {
+            assert_eq!(record.op, BioOp::Write);
             assert!(record.offset >= end, "a write at {} behind one that ends at {end}", record.offset);
             assert!(record.len <= CHUNK_MAX as u64);
             end = record.offset + record.len;
@@ -104,11 +108,37 @@ fn each_block_is_submitted_once_and_in_ascending_order() {
 }
 
 #[test]
+fn a_write_that_fails_leaves_no_superblock_neither_the_old_one_nor_the_new() {
+    let model = Model { pieces: vec![(0, 2), (2, 9000)], blocks: 40_000, bad: vec![8000] };
+    for logical_block in [512, 4096] {
+        for threads in [1, 2, 8] {
+            let limits = Limits { logical_block, ..*device(&model).limits() };
+            let device = MemDevice::with_limits(model.blocks * u64::from(SIZE), limits);
+            device.write_at(0, &[&[0xaa; SIZE as usize]], BioFlags::empty()).unwrap();
+            write_with_progress(&device, &model, threads, &|_| ()).unwrap_err();
+            let mut bytes = [0; SIZE as usize];
+            device.read_at(0, &mut bytes, BioFlags::empty()).unwrap();
+            assert!(bytes[1024..2048].iter().all(|byte| *byte == 0), "the superblock is wiped");
+            assert!(bytes[..1024].iter().chain(&bytes[2048..]).all(|byte| *byte == 0xaa), "and nothing besides");
+        }
+    }
+}
+
+#[test]
+fn all_chunks_together_stay_within_the_bound_of_memory() {
+    for threads in 0..1000 {
+        let (threads, buffers, chunk) = shares(threads);
+        assert!(buffers * chunk <= MEMORY_MAX, "{threads} threads: {buffers} chunks of {chunk}");
+        assert!(buffers > threads + 1, "each thread makes one, the superblock waits, and one is written");
+    }
+}
+
+#[test]
 fn the_first_error_in_the_order_of_blocks_is_returned() {
     for threads in [1, 2, 8] {
         for bad in [vec![25_000, 31_000], vec![31_999, 40, 20_001], vec![32_001]] {
             let model = Model { bad: bad.clone(), ..model() };
-            let error = write(&device(&model), &model, threads).unwrap_err();
+            let error = write_with_progress(&device(&model), &model, threads, &|_| ()).unwrap_err();
             assert_eq!(error.to_string(), format!("block {}", bad.iter().min().unwrap()));
         }
     }
@@ -118,7 +148,7 @@ fn the_first_error_in_the_order_of_blocks_is_returned() {
 fn an_error_stops_the_writer() {
     let model = Model { pieces: vec![(0, 1), (1, 39_000)], blocks: 40_000, bad: vec![5000] };
     let device = TracedDevice::new(Arc::new(device(&model)));
-    write(&device, &model, 2).unwrap_err();
+    write_with_progress(&device, &model, 2, &|_| ()).unwrap_err();
     let last = device.take().into_iter().map(|record| record.offset + record.len).max().unwrap();
     assert!(last <= 5000 * u64::from(SIZE), "nothing behind the error is written, but {last} was");
 }
@@ -130,7 +160,7 @@ fn a_failed_write_is_returned_before_an_error_behind_it() {
         let device = FaultyDevice::new(Arc::new(device(&model)));
         let block = 21_000 * u64::from(SIZE);
         device.inject(Fault::eio().op(BioOp::Write).range(block..block + 1));
-        let error = write(&device, &model, threads).unwrap_err();
+        let error = write_with_progress(&device, &model, threads, &|_| ()).unwrap_err();
         assert!(matches!(error, Error::Device(_)), "{error}");
     }
 }

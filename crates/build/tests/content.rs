@@ -12,7 +12,7 @@ use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked};
 use extant_build::skeleton::Skeleton;
 use extant_build::source::{self, Source};
 use extant_build::tree::{Attributes, Builder, Content, Id, ReadAt, Tree};
-use extant_build::write::write;
+use extant_build::write::write_with_progress;
 use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
 use extant_testkit::oracle::{debugfs, e2fsck};
 use extant_testkit::tree::{Fingerprint, diff, fingerprint};
@@ -54,6 +54,19 @@ fn skeleton(bytes: u64, args: &str) -> Skeleton {
     Skeleton::plan(&options(bytes, args)).unwrap_or_else(|e| panic!("{args}: {e}"))
 }
 
+#[test]
+fn what_is_too_small_for_itself_says_what_to_do() {
+    let refused = |bytes, args| Skeleton::plan(&options(bytes, args)).err().expect("refused").to_string();
+    let said = refused(64 << 10, "-t ext4");
+    assert_eq!(
+        said,
+        "there is room for 8 inodes, and a file system needs 11 for itself; make it larger, or ask for inodes with -N"
+    );
+    assert!(Skeleton::plan(&options(64 << 10, "-t ext4 -N 16")).is_ok());
+    let said = refused(16 << 10, "-t ext4");
+    assert_eq!(said, "the file system is too small for its own structures; make it larger");
+}
+
 /// Runs a script of bash in a directory.
 fn shell(dir: &Path, script: &str) {
     let done = Command::new("bash").args(["-euc", script]).current_dir(dir).output().expect("bash runs");
@@ -90,7 +103,7 @@ fn build(source: &Path, image: &Path, bytes: u64, args: &str, threads: usize) ->
     let plan = ContentPlan::new(skeleton(bytes, args), &source.tree, &*source.content)?;
     let _ = std::fs::remove_file(image);
     let device = FileDevice::create(image, bytes, OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() })?;
-    write(&device, &plan, threads)
+    write_with_progress(&device, &plan, threads, &|_| ())
 }
 
 /// What is not the source's own.
@@ -230,7 +243,7 @@ fn build_tree(tree: &Tree, image: &Path, bytes: u64, options: &Options) -> extan
     let plan = ContentPlan::new(Skeleton::plan(options)?, tree, &Pattern)?;
     let _ = std::fs::remove_file(image);
     let device = FileDevice::create(image, bytes, OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() })?;
-    write(&device, &plan, 2)
+    write_with_progress(&device, &plan, 2, &|_| ())
 }
 
 fn error_of(tree: &Tree, bytes: u64, args: &str) -> String {

@@ -9,7 +9,7 @@ use extant_block::device::{FileDevice, IoMode, OpenOptions};
 use extant_build::options::{Fact, Request, SizeAsked, UuidAsked};
 use extant_build::plan::Plan;
 use extant_build::skeleton::Empty;
-use extant_build::write::write;
+use extant_build::write::write_with_progress;
 use extant_ondisk::GroupNr;
 use rustix::fs::SeekFrom;
 
@@ -168,7 +168,7 @@ fn make_own(path: &Path, bytes: u64, args: &[&str]) -> Empty {
     let options = request.resolve(&fact).unwrap_or_else(|e| panic!("{args:?}: {e}"));
     let empty = Empty::plan(&options).unwrap_or_else(|e| panic!("{args:?}: {e}"));
     let device = FileDevice::create(path, bytes, OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() });
-    write(&device.expect("the image can be made"), &empty, 1).expect("the image can be written");
+    write_with_progress(&device.expect("the image can be made"), &empty, 1, &|_| ()).expect("the image can be written");
     empty
 }
 

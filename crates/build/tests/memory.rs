@@ -9,7 +9,7 @@ use extant_build::options::{Fact, Request};
 use extant_build::plan::Plan;
 use extant_build::skeleton::Skeleton;
 use extant_build::tree::{self, Attributes, Builder, Content, ReadAt};
-use extant_build::write::write;
+use extant_build::write::write_with_progress;
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -67,7 +67,7 @@ fn entries_take_little(count: usize) {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let io = OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() };
     let device = FileDevice::create(dir.path().join("image"), bytes, io).unwrap();
-    write(&device, &plan, 8).unwrap();
+    write_with_progress(&device, &plan, 8, &|_| ()).unwrap();
     let peak = ALLOCATOR.peak_usage() - before;
     let most = FIXED + count * ENTRY + names;
     println!("{count} entries: {} MiB of {} MiB", peak / MIB, most / MIB);

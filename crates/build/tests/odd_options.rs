@@ -8,7 +8,7 @@ use extant_block::device::{FileDevice, IoMode, OpenOptions};
 use extant_build::options::{Fact, Request, SizeAsked};
 use extant_build::plan::Plan;
 use extant_build::skeleton::{Empty, Skeleton};
-use extant_build::write::write;
+use extant_build::write::write_with_progress;
 
 /// e2fsck looks at one plan in so many, if it is smaller than so many bytes.
 const EACH: u32 = 7;
@@ -106,7 +106,7 @@ fn every_plan_keeps_its_pieces_apart_and_on_the_device() {
             let image = dir.path().join("image");
             let buffered = OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() };
             let device = FileDevice::create(&image, bytes & !511, buffered).expect("the image can be made");
-            write(&device, &empty, 1).expect("the image can be written");
+            write_with_progress(&device, &empty, 1, &|_| ()).expect("the image can be written");
             drop(device);
             let said = Command::new("e2fsck").arg("-fn").arg(&image).env("LC_ALL", "C").output().expect("e2fsck");
             let text = String::from_utf8_lossy(&said.stdout);

@@ -381,7 +381,12 @@ fn an_archive_that_is_cut_off_anywhere_is_refused() {
             Ok(_) => assert_eq!(len, end, "{len} bytes"),
             Err(error) => {
                 let said = error.to_string();
-                assert!(said.contains("cut off") || said.contains("ends behind an extended header"), "{len}: {said}");
+                let wanted = match len {
+                    0 => &["it is empty"][..],
+                    1..512 => &["not a tar archive"],
+                    _ => &["cut off", "ends behind an extended header"],
+                };
+                assert!(wanted.iter().any(|words| said.contains(words)), "{len}: {said}");
                 assert!(said.starts_with("f.tar: "), "{said}");
             }
         }
@@ -403,7 +408,16 @@ fn a_size_beyond_the_end_and_a_wrong_checksum_are_refused() {
     let mut wrong = archive(&[Made::new("a", b'0', b""), Made::new("b", b'0', b"")]);
     wrong[512] = b'c';
     assert_eq!(refused(&wrong), "f.tar: the checksum of a header is wrong (at byte 512)");
-    assert_eq!(refused(&[b'x'; 2048]), "f.tar: the checksum of a header is wrong (at byte 0)");
+}
+
+#[test]
+fn what_is_no_archive_is_told_from_a_damaged_one() {
+    for len in [1, 20, 511, 512, 2048] {
+        assert_eq!(refused(&vec![b'x'; len]), "f.tar: not a tar archive (nor gzip, xz or zstd)", "{len} bytes");
+    }
+    assert_eq!(refused(b""), "f.tar: it is empty");
+    let stream = Source::tar_stream("standard input".into(), Box::new(std::io::empty()), Options::default());
+    assert_eq!(stream.err().expect("refused").to_string(), "standard input: it is empty");
 }
 
 #[test]

@@ -47,9 +47,6 @@ static DIRECTORY: LockClass = LockClass::new("build directory", 772);
 
 /// The largest file without `large_file`.
 const SMALL_FILE_MAX: u64 = i32::MAX as u64;
-/// A device number has so many bits for the driver and for the device.
-const MAJOR_BITS: u32 = 12;
-const MINOR_BITS: u32 = 20;
 /// lost+found has so many bytes, in 2 to 12 blocks, for what e2fsck finds.
 const LOST_FOUND_BYTES: u32 = 16 << 10;
 
@@ -222,9 +219,6 @@ impl<'a> Placement<'a> {
             return refuse("has extended attributes, which need the feature ext_attr".into());
         }
         match &node.body {
-            Body::Device { major, minor } if major >> MAJOR_BITS != 0 || minor >> MINOR_BITS != 0 => {
-                return refuse(format!("the device number {major}:{minor} is larger than an inode can hold"));
-            }
             Body::Symlink(target) if target.len() >= geo.block_size as usize => {
                 let (len, most) = (target.len(), geo.block_size - 1);
                 return refuse(format!(

@@ -20,7 +20,7 @@ const CLUSTER_SIZE_MAX: u64 = 1 << 29;
 const INODE_RATIOS: std::ops::RangeInclusive<u64> = 1024..=65536 * 1024;
 const BLOCKS_32BIT_MAX: u64 = u32::MAX as u64;
 const INODE_SIZE_SMALL: u32 = 128;
-/// A page: what a size is cut to that nobody asked for.
+/// A page: a size that was not asked for is cut to a multiple of it.
 const PAGE: u64 = 4096;
 const RESERVED_PERCENT: f64 = 5.0;
 const FLEX_BG_SIZE: u64 = 16;
@@ -296,7 +296,7 @@ fn split(word: &str) -> (&str, Option<&str>) {
 }
 
 fn parse_owner(value: Option<&str>) -> Result<(u32, u32)> {
-    // Without a value, whoever makes it; the caller knows.
+    // Without a value, the caller's own user and group.
     let Some(text) = value else { return Ok((u32::MAX, u32::MAX)) };
     let both = text.split_once(':').and_then(|(user, group)| Some((parse_number(user)?, parse_number(group)?)));
     match both.and_then(|(user, group)| Some((u32::try_from(user).ok()?, u32::try_from(group).ok()?))) {
@@ -733,7 +733,7 @@ fn time_uuid(now: i64, random: [u8; 16]) -> [u8; 16] {
     uuid[4..6].copy_from_slice(&((ticks >> 32) as u16).to_be_bytes());
     uuid[6..8].copy_from_slice(&((ticks >> 48) as u16 & 0x0fff | 0x1000).to_be_bytes());
     uuid[8] = uuid[8] & 0x3f | 0x80;
-    // A node that is nobody's network card.
+    // The multicast bit: the node is no network card's address.
     uuid[10] |= 1;
     uuid
 }

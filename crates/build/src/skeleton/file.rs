@@ -19,9 +19,9 @@ use crate::Result;
 /// Seconds between two signs of life in the block of multi-mount protection.
 pub(super) const MMP_INTERVAL: u16 = 5;
 const MMP_MAGIC: u32 = 0x004d_4d50;
-/// Nobody has it mounted.
+/// It is not mounted.
 const MMP_SEQ_CLEAN: u32 = 0xff4d_4d50;
-/// A regular file that nobody but root may read.
+/// A regular file that only root may read.
 const MODE: u16 = 0o100_600;
 
 /// What a file is for.

@@ -6,7 +6,7 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::extent::{Extent, capacity, pack_tree};
+use extant_ondisk::extent::{Extent, WRITTEN_LEN_MAX, capacity, pack_tree};
 use extant_ondisk::indirect::{DIRECT, POINTER_END};
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::superblock::Geometry;
@@ -16,7 +16,7 @@ use super::space::{Space, no_space};
 use crate::{Error, Result};
 
 /// The longest written extent.
-const EXTENT_LEN_MAX: u64 = 1 << 15;
+const EXTENT_LEN_MAX: u64 = WRITTEN_LEN_MAX as u64;
 const EXTENT_BYTES: usize = 12;
 /// Extents that the inode itself holds.
 const ROOT_EXTENTS: usize = 4;
@@ -160,7 +160,7 @@ impl Mapped {
             .map_err(|e| Error::Options(format!("free space is in too many pieces: {e}")))?;
         self.i_block = tree.root;
         if !tree.blocks.is_empty() {
-            // Extents that have moved into a node stay behind in the inode, where nobody looks at them.
+            // Extents that have moved into a node stay behind in the inode, where they are not read.
             for (slot, extent) in self.i_block.as_chunks_mut::<EXTENT_BYTES>().0.iter_mut().skip(2).zip(&extents[1..]) {
                 *slot = extent.encode();
             }

@@ -2,7 +2,7 @@
 //! files, each where mke2fs puts it.
 //!
 //! Main types: [`Skeleton`] (where everything goes), [`Usage`] (what the files of a tree take), [`Finished`] (the
-//! skeleton's pieces with their bytes), [`Inodes`] (who makes the bytes of inodes that are not the skeleton's).
+//! skeleton's pieces with their bytes), [`Inodes`] (makes the bytes of inodes that are not the skeleton's).
 //! Its memory grows with the groups, not with the blocks.
 //!
 //! # Locking
@@ -25,7 +25,7 @@ use extant_ondisk::features::{Compat, Incompat};
 use extant_ondisk::inode::{GOOD_OLD_INODE_SIZE, InodeFlags};
 use extant_ondisk::jbd2::{MIN_LOG_BLOCKS, default_blocks};
 use extant_ondisk::quota::{BLOCK_BYTES, QuotaKind, Usage as Owned};
-use extant_ondisk::superblock::{Geometry, Layout, SuperBlock};
+use extant_ondisk::superblock::{Geometry, Layout, LayoutError, SuperBlock};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr};
 
@@ -33,7 +33,7 @@ use crate::options::Options;
 use crate::{Error, Result};
 use file::{Kind, SystemFile};
 use map::{Mapped, Owner};
-use space::Space;
+use space::{Space, no_space};
 use tables::Tables;
 
 /// The inode with the blocks that are bad; it has none here.
@@ -73,7 +73,14 @@ impl Skeleton {
     /// Places everything, and before what mke2fs makes after its directories, directories of these inodes with so many
     /// blocks.
     fn plan_with_directories(options: &Options, directories: &[(InodeNr, u64)]) -> Result<Skeleton> {
-        let layout = Layout::compute(&options.wanted).map_err(|e| Error::Options(e.to_string()))?;
+        let layout = Layout::compute(&options.wanted).map_err(|error| match error {
+            LayoutError::TooSmall => no_space(),
+            LayoutError::TooFewInodes { found, least } => Error::Options(format!(
+                "there is room for {found} inodes, and a file system needs {least} for itself; make it larger, or ask \
+                 for inodes with -N"
+            )),
+            error => Error::Options(error.to_string()),
+        })?;
         let mut superblock = SuperBlock::create(&layout).map_err(|e| Error::Options(e.to_string()))?;
         let geo = superblock.geometry().clone();
         let journal_blocks = journal_blocks(options, &geo)?;
@@ -222,7 +229,7 @@ impl Skeleton {
         Ok(inodes)
     }
 
-    /// Where a journal goes if nobody asks for a place: the group with most room near the middle.
+    /// Where a journal goes unless a place is asked for: the group with most room near the middle.
     fn middle(&self, geo: &Geometry) -> u64 {
         let middle = (geo.blocks_count - geo.first_data_block) / 2;
         let middle = BlockNr(middle.max(geo.first_data_block));

@@ -30,7 +30,7 @@ pub struct Part {
     /// For messages.
     pub name: String,
     pub file: File,
-    /// What the file was when its entries were read; `None`: it is ours, and nobody else changes it.
+    /// What the file was when its entries were read; `None`: it is our own, and does not change.
     pub print: Option<Print>,
     /// Files with holes: where their data begins, and where it belongs.
     pub sparse: Vec<(u64, Box<[Range<u64>]>)>,

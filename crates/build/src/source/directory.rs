@@ -28,7 +28,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Options, Progress, Source, entry_error};
+use super::{Options, Source, entry_error};
 use crate::error::shown;
 use crate::tree::{Attributes, Builder, Content, ReadAt, Xattr};
 use crate::{Error, Result};
@@ -115,19 +115,17 @@ const JOBS: usize = 4;
 /// More threads than this only wait for each other in the kernel.
 const THREADS_MAX: usize = 8;
 
-pub(super) fn read(path: &Path, options: Options<'_>) -> Result<Source> {
+pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = openat(CWD, path, flags, Mode::empty()).and_then(|root| fstat(&root).map(|stat| (root, stat)));
     let path = path.as_os_str().as_bytes();
     let (root, stat) = opened.map_err(|e| super::source_error(shown(path), &e.into()))?;
     let below = Below { path: path.to_vec(), root, hasher: RandomState::new() };
-    let progress = Progress::new(&options);
     let mut builder = Builder::new(options.tree);
     let xattrs = Lister::new(&below).xattrs(os(path), b"")?;
     builder.directory(b".", attributes(&stat, xattrs))?;
     let mut walk = Walk {
         builder,
-        progress,
         bytes: Vec::new(),
         dirs: vec![Place { parent: 0, name: 0..0 }],
         files: Vec::new(),
@@ -135,17 +133,15 @@ pub(super) fn read(path: &Path, options: Options<'_>) -> Result<Source> {
         linked: HashMap::new(),
     };
     walk.run(&below)?;
-    let Walk { builder, progress, mut bytes, dirs, mut files, .. } = walk;
-    progress.end();
+    let Walk { builder, mut bytes, dirs, mut files, .. } = walk;
     bytes.shrink_to_fit();
     files.shrink_to_fit();
     Ok(Source { tree: builder.finish()?, content: Box::new(Names { below, bytes, dirs, files }) })
 }
 
 /// What becomes a tree, on one thread.
-struct Walk<'a> {
+struct Walk {
     builder: Builder,
-    progress: Progress<'a>,
     /// As in [`Names`].
     bytes: Vec<u8>,
     dirs: Vec<Place>,
@@ -155,7 +151,7 @@ struct Walk<'a> {
     linked: HashMap<(u64, u64), u32>,
 }
 
-impl Walk<'_> {
+impl Walk {
     /// Lets threads list directories, and takes what they find, in whatever order.
     fn run(&mut self, below: &Below) -> Result<()> {
         std::thread::scope(|threads| {
@@ -204,7 +200,6 @@ impl Walk<'_> {
         for Found { name, attributes, id, several, what } in found {
             path.truncate(prefix);
             path.extend_from_slice(&name);
-            self.progress.entry();
             if several && let Some(node) = self.linked.get(&id) {
                 self.builder.link_to(&path, &path, *node)?;
                 continue;
@@ -241,7 +236,7 @@ impl Walk<'_> {
     }
 }
 
-/// Lists directories until nobody wants more.
+/// Lists directories until there are no more, or the walk has ended.
 fn work(lister: &mut Lister<'_>, worker: usize, jobs: &mpsc::Receiver<Job>, results: &mpsc::SyncSender<Result<Chunk>>) {
     for job in jobs {
         let mut send = |chunk| results.send(Ok(chunk)).is_ok();
@@ -249,7 +244,7 @@ fn work(lister: &mut Lister<'_>, worker: usize, jobs: &mpsc::Receiver<Job>, resu
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => {
-                // Whoever takes the results has gone only when another error ended the walk.
+                // The receiver has gone only when another error ended the walk.
                 let _ = results.send(Err(error));
                 return;
             }
@@ -269,7 +264,7 @@ impl Lister<'_> {
         Lister { below, list: vec![0; XATTR_BYTES], value: vec![0; XATTR_BYTES] }
     }
 
-    /// `false`: nobody takes the entries any more.
+    /// `false`: the walk has ended, and takes no more entries.
     fn list(&mut self, job: Job, worker: usize, send: &mut dyn FnMut(Chunk) -> bool) -> Result<bool> {
         let Job { dir, path, id } = job;
         let below = self.below;

@@ -36,18 +36,16 @@ pub struct Source {
 }
 
 /// How a source is read.
-pub struct Options<'a> {
+pub struct Options {
     /// What is changed of all entries.
     pub tree: tree::Options,
     /// Where contents are kept that cannot be read twice: those of pipes and of compressed archives.
     pub spool: PathBuf,
-    /// Told now and then how many entries have been met.
-    pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
-impl Default for Options<'_> {
+impl Default for Options {
     fn default() -> Self {
-        Options { tree: tree::Options::default(), spool: std::env::temp_dir(), progress: &|_| {} }
+        Options { tree: tree::Options::default(), spool: std::env::temp_dir() }
     }
 }
 
@@ -56,7 +54,7 @@ impl Source {
     ///
     /// # Errors
     /// Something cannot be read or stored; the error names it.
-    pub fn directory(path: &Path, options: Options<'_>) -> Result<Source> {
+    pub fn directory(path: &Path, options: Options) -> Result<Source> {
         directory::read(path, options)
     }
 
@@ -65,7 +63,7 @@ impl Source {
     ///
     /// # Errors
     /// As the function of that source.
-    pub fn open(word: &OsStr, options: Options<'_>) -> Result<Source> {
+    pub fn open(word: &OsStr, options: Options) -> Result<Source> {
         let path = Path::new(word);
         if let Some(layout) = word.as_bytes().strip_prefix(b"oci:") {
             return Source::oci_word(layout, options);
@@ -79,7 +77,7 @@ impl Source {
     }
 
     /// `DIR[:TAG]`, where the directory may have a colon in its name.
-    fn oci_word(word: &[u8], options: Options<'_>) -> Result<Source> {
+    fn oci_word(word: &[u8], options: Options) -> Result<Source> {
         let path = |bytes| Path::new(OsStr::from_bytes(bytes));
         let colon = word.iter().rposition(|byte| *byte == b':').filter(|_| !path(word).is_dir());
         match colon {
@@ -97,7 +95,7 @@ impl Source {
     ///
     /// # Errors
     /// It is no layout, a blob is missing or not what its digest says, or an entry cannot be stored.
-    pub fn oci(layout: &Path, tag: Option<&str>, options: Options<'_>) -> Result<Source> {
+    pub fn oci(layout: &Path, tag: Option<&str>, options: Options) -> Result<Source> {
         oci::read(layout, tag, options)
     }
 
@@ -105,7 +103,7 @@ impl Source {
     ///
     /// # Errors
     /// It cannot be read, is damaged or cut off, or an entry cannot be stored; the error names it.
-    pub fn tar(path: &Path, options: Options<'_>) -> Result<Source> {
+    pub fn tar(path: &Path, options: Options) -> Result<Source> {
         let name = shown(path.as_os_str().as_bytes());
         match File::open(path) {
             Ok(file) => Source::tar_file(name, file, options),
@@ -118,7 +116,7 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::tar`].
-    pub fn tar_file(name: String, file: File, options: Options<'_>) -> Result<Source> {
+    pub fn tar_file(name: String, file: File, options: Options) -> Result<Source> {
         let wrong = |e: &io::Error| source_error(name.clone(), e);
         if !file.metadata().map_err(|e| wrong(&e))?.is_file() {
             return Source::tar_stream(name, Box::new(file), options);
@@ -139,7 +137,7 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::tar`].
-    pub fn tar_stream(name: String, stream: Box<dyn Read + Send + '_>, options: Options<'_>) -> Result<Source> {
+    pub fn tar_stream(name: String, stream: Box<dyn Read + Send + '_>, options: Options) -> Result<Source> {
         let wrong = |e: io::Error| source_error(name.clone(), &e);
         let (compression, stream) = compressed::peeked(stream).map_err(wrong)?;
         let stream = BufReader::with_capacity(STREAM_BUFFER, stream);
@@ -151,15 +149,10 @@ impl Source {
 /// What is read of a stream at once.
 const STREAM_BUFFER: usize = 1 << 17;
 
-fn archive(mut input: tar::Input<'_>, options: Options<'_>) -> Result<Source> {
+fn archive(mut input: tar::Input<'_>, options: Options) -> Result<Source> {
     let name = input.name().to_owned();
-    let mut progress = Progress::new(&options);
     let mut builder = Builder::new(options.tree);
-    tar::read(&mut input, true, &mut |entry| {
-        progress.entry();
-        entry.add_to(&mut builder).map_err(|e| tar::in_archive(e, &name))
-    })?;
-    progress.end();
+    tar::read(&mut input, true, &mut |entry| entry.add_to(&mut builder).map_err(|e| tar::in_archive(e, &name)))?;
     let parts = vec![input.finish()?];
     let tree = builder.finish().map_err(|e| tar::in_archive(e, &name))?;
     Ok(Source { tree, content: Box::new(Contents { parts }) })
@@ -167,32 +160,6 @@ fn archive(mut input: tar::Input<'_>, options: Options<'_>) -> Result<Source> {
 
 fn source_error(name: String, error: &io::Error) -> Error {
     Error::Source { name, why: plain(error) }
-}
-
-/// Counts entries, and tells of every so many.
-struct Progress<'a> {
-    tell: &'a (dyn Fn(u64) + Sync),
-    entries: u64,
-}
-
-impl Progress<'_> {
-    /// Between two tellings; some tenths of a millisecond.
-    const STEP: u64 = 256;
-
-    fn new<'a>(options: &Options<'a>) -> Progress<'a> {
-        Progress { tell: options.progress, entries: 0 }
-    }
-
-    fn entry(&mut self) {
-        self.entries += 1;
-        if self.entries.is_multiple_of(Progress::STEP) {
-            (self.tell)(self.entries);
-        }
-    }
-
-    fn end(self) {
-        (self.tell)(self.entries);
-    }
 }
 
 /// An error of the system as a sentence, without its number.

@@ -101,6 +101,14 @@ pub enum LayoutError {
     /// Not even one group fits.
     #[error("the file system is too small for its own structures")]
     TooSmall,
+    /// Not even those that the format reserves.
+    #[error("{found} inodes, at least {least} are needed")]
+    TooFewInodes {
+        /// Inodes of all groups.
+        found: u32,
+        /// The number of the first that is not reserved, which is lost+found.
+        least: u32,
+    },
     /// The tables do not fit the groups.
     #[error("too many inodes for the groups")]
     TooManyInodes,
@@ -178,6 +186,10 @@ impl Layout {
         }
         // Each round has smaller groups or fewer of them.
         while !layout.settle(bigalloc)? {}
+        let found = layout.inodes_per_group * layout.group_count;
+        if found < FIRST_INO_GOOD_OLD {
+            return Err(LayoutError::TooFewInodes { found, least: FIRST_INO_GOOD_OLD });
+        }
         layout.settle_backups();
         Ok(layout)
     }

@@ -11,7 +11,7 @@ mod layout;
 use std::collections::HashSet;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::layout::{Descriptor, Layout};
 use super::compressed::{self, Compression};
@@ -35,7 +35,7 @@ struct Layer {
     part: Option<Part>,
 }
 
-pub(super) fn read(dir: &Path, tag: Option<&str>, options: Options<'_>) -> Result<Source> {
+pub(super) fn read(dir: &Path, tag: Option<&str>, options: Options) -> Result<Source> {
     let layout = Layout::open(dir)?;
     let layers = layout.image(tag)?.layers;
     if layers.len() > contents::PARTS_MAX {
@@ -55,15 +55,14 @@ pub(super) fn read(dir: &Path, tag: Option<&str>, options: Options<'_>) -> Resul
 }
 
 /// All layers, as many at a time as there are processors.
-fn read_layers(layout: &Layout, layers: &[Descriptor], options: &Options<'_>) -> Result<Vec<Result<Layer>>> {
+fn read_layers(layout: &Layout, layers: &[Descriptor], options: &Options) -> Result<Vec<Result<Layer>>> {
     let next = AtomicUsize::new(0);
-    let met = AtomicU64::new(0);
     let work = || {
         let mut done = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(descriptor) = layers.get(number) else { return done };
-            done.push((number, read_layer(layout, descriptor, options, &met)));
+            done.push((number, read_layer(layout, descriptor, options)));
         }
     };
     let mut done = std::thread::scope(|threads| -> Result<_> {
@@ -78,12 +77,11 @@ fn read_layers(layout: &Layout, layers: &[Descriptor], options: &Options<'_>) ->
         }
         Ok(done)
     })?;
-    (options.progress)(met.load(Ordering::Relaxed));
     done.sort_unstable_by_key(|(number, _)| *number);
     Ok(done.into_iter().map(|(_, layer)| layer).collect())
 }
 
-fn read_layer(layout: &Layout, descriptor: &Descriptor, options: &Options<'_>, met: &AtomicU64) -> Result<Layer> {
+fn read_layer(layout: &Layout, descriptor: &Descriptor, options: &Options) -> Result<Layer> {
     let mut blob = layout.blob(descriptor)?;
     let name = blob.name.clone();
     let wrong = |e: std::io::Error| source_error(name.clone(), &e);
@@ -91,10 +89,6 @@ fn read_layer(layout: &Layout, descriptor: &Descriptor, options: &Options<'_>, m
     let mut take = |mut entry: Entry| {
         entry.path.shrink_to_fit();
         entries.push(entry);
-        let number = met.fetch_add(1, Ordering::Relaxed) + 1;
-        if number.is_multiple_of(super::Progress::STEP) {
-            (options.progress)(number);
-        }
         Ok(())
     };
     let (compression, _) = compressed::peeked(&mut blob.file).map_err(wrong)?;
@@ -126,7 +120,7 @@ enum Mark<'e> {
     Opaque { dir: &'e [u8] },
     /// A name is hidden.
     Hidden { dir: &'e [u8], name: &'e [u8] },
-    /// Something that is nobody's business here.
+    /// A name that the format reserves and that means nothing here.
     Reserved,
 }
 

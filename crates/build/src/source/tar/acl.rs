@@ -3,6 +3,8 @@
 //! # Locking
 //! None.
 
+use extant_ondisk::acl::{Acl, AclEntry, Tag, to_xattr};
+
 use super::header::Wrong;
 use crate::error::shown;
 
@@ -10,17 +12,6 @@ use crate::error::shown;
 pub const ACCESS: &str = "system.posix_acl_access";
 /// What new entries of a directory get.
 pub const DEFAULT: &str = "system.posix_acl_default";
-
-/// Version of the kernel's form (`POSIX_ACL_XATTR_VERSION`).
-const VERSION: u32 = 2;
-/// The number of an entry that is nobody's in particular (`ACL_UNDEFINED_ID`).
-const NO_ID: u32 = u32::MAX;
-const USER_OBJ: u16 = 1;
-const USER: u16 = 2;
-const GROUP_OBJ: u16 = 4;
-const GROUP: u16 = 8;
-const MASK: u16 = 16;
-const OTHER: u16 = 32;
 
 /// `None`: an ACL that says no more than the mode, which is not stored.
 pub fn encode(text: &[u8], default: bool) -> Result<Option<Vec<u8>>, Wrong> {
@@ -31,22 +22,15 @@ pub fn encode(text: &[u8], default: bool) -> Result<Option<Vec<u8>>, Wrong> {
             entries.push(entry(line).map_err(|why| format!("its ACL has {}, {why}", shown(line)))?);
         }
     }
-    if entries.is_empty() || (!default && entries.iter().all(|(tag, ..)| matches!(*tag, USER_OBJ | GROUP_OBJ | OTHER)))
-    {
+    let in_mode = |entry: &AclEntry| matches!(entry.tag, Tag::UserObj | Tag::GroupObj | Tag::Other);
+    if entries.is_empty() || (!default && entries.iter().all(in_mode)) {
         return Ok(None);
     }
-    entries.sort_unstable();
-    let mut value = VERSION.to_le_bytes().to_vec();
-    for (tag, id, permissions) in entries {
-        value.extend_from_slice(&tag.to_le_bytes());
-        value.extend_from_slice(&permissions.to_le_bytes());
-        value.extend_from_slice(&id.to_le_bytes());
-    }
-    Ok(Some(value))
+    entries.sort_unstable_by_key(|entry| (entry.tag, entry.perm));
+    Ok(Some(to_xattr(&Acl { entries })))
 }
 
-/// Tag, number and permissions.
-fn entry(line: &[u8]) -> Result<(u16, u32, u16), &'static str> {
+fn entry(line: &[u8]) -> Result<AclEntry, &'static str> {
     let parts: Vec<&[u8]> = line.split(|byte| *byte == b':').map(<[u8]>::trim_ascii).collect();
     // `other:r-x` and `mask:rwx` are written, too.
     let (kind, who, permissions, number) = match parts[..] {
@@ -55,25 +39,22 @@ fn entry(line: &[u8]) -> Result<(u16, u32, u16), &'static str> {
         [kind, who, permissions, number] => (kind, who, permissions, Some(number)),
         _ => return Err("which is no entry of one"),
     };
+    let id = || {
+        let parse = |text: &[u8]| std::str::from_utf8(text).ok().and_then(|text| text.parse::<u32>().ok());
+        number.and_then(parse).or_else(|| parse(who)).ok_or("a name without its number; archive with --xattrs")
+    };
     let tag = match (kind, who.is_empty()) {
-        (b"user" | b"u", true) => USER_OBJ,
-        (b"user" | b"u", false) => USER,
-        (b"group" | b"g", true) => GROUP_OBJ,
-        (b"group" | b"g", false) => GROUP,
-        (b"mask" | b"m", true) => MASK,
-        (b"other" | b"o", true) => OTHER,
+        (b"user" | b"u", true) => Tag::UserObj,
+        (b"user" | b"u", false) => Tag::User(id()?),
+        (b"group" | b"g", true) => Tag::GroupObj,
+        (b"group" | b"g", false) => Tag::Group(id()?),
+        (b"mask" | b"m", true) => Tag::Mask,
+        (b"other" | b"o", true) => Tag::Other,
         _ => return Err("which is no entry of one"),
     };
-    let id = match tag {
-        USER | GROUP => {
-            let parse = |text: &[u8]| std::str::from_utf8(text).ok().and_then(|text| text.parse::<u32>().ok());
-            number.and_then(parse).or_else(|| parse(who)).ok_or("a name without its number; archive with --xattrs")?
-        }
-        _ => NO_ID,
-    };
-    let mut bits = 0;
+    let mut perm = 0;
     for character in permissions {
-        bits |= match character {
+        perm |= match character {
             b'r' => 4,
             b'w' => 2,
             b'x' => 1,
@@ -81,7 +62,7 @@ fn entry(line: &[u8]) -> Result<(u16, u32, u16), &'static str> {
             _ => return Err("whose permissions are none"),
         };
     }
-    Ok((tag, id, bits))
+    Ok(AclEntry { tag, perm })
 }
 
 #[cfg(test)]

@@ -59,7 +59,12 @@ impl<'a> Input<'a> {
 
     /// An error of the archive, where it is.
     pub fn wrong(&self, position: u64, why: impl std::fmt::Display) -> Error {
-        Error::Source { name: self.name.clone(), why: format!("{why} (at byte {position})") }
+        self.refused(&format!("{why} (at byte {position})"))
+    }
+
+    /// An error of the archive as a whole.
+    pub fn refused(&self, why: &str) -> Error {
+        Error::Source { name: self.name.clone(), why: why.into() }
     }
 
     fn unreadable(&self, error: &io::Error) -> Error {

@@ -78,8 +78,8 @@ pub fn in_archive(error: Error, archive: &str) -> Error {
 /// # Errors
 /// The archive cannot be read or understood; `entry` refuses one.
 pub fn read(input: &mut Input<'_>, whole: bool, entry: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
-    let mut reader = Reader { input, global: Extended::default() };
-    while let Some(next) = reader.next(whole)? {
+    let mut reader = Reader { input, whole, global: Extended::default() };
+    while let Some(next) = reader.next()? {
         entry(next)?;
     }
     Ok(())
@@ -87,6 +87,8 @@ pub fn read(input: &mut Input<'_>, whole: bool, entry: &mut dyn FnMut(Entry) -> 
 
 struct Reader<'r, 'a> {
     input: &'r mut Input<'a>,
+    /// An archive without an end mark was cut off.
+    whole: bool,
     /// What a global header says of all entries behind it.
     global: Extended,
 }
@@ -98,11 +100,12 @@ impl Reader<'_, '_> {
         match self.input.read(block)? {
             BLOCK => Ok(true),
             0 => Ok(false),
+            _ if position == 0 => Err(self.input.refused(NO_ARCHIVE)),
             _ => Err(self.input.wrong(position, "the archive is cut off within a header")),
         }
     }
 
-    fn next(&mut self, whole: bool) -> Result<Option<Entry>> {
+    fn next(&mut self) -> Result<Option<Entry>> {
         let mut extended: Option<Extended> = None;
         let (mut long_name, mut long_link) = (None, None);
         // Of the first header of the entry.
@@ -112,14 +115,17 @@ impl Reader<'_, '_> {
             let mut block = [0; BLOCK];
             let there = self.block(&mut block)?;
             let header = match there {
-                true => Header::new(&block).map_err(|why| self.input.wrong(position, why))?,
+                true => Header::new(&block).map_err(|why| match position {
+                    0 => self.input.refused(NO_ARCHIVE),
+                    _ => self.input.wrong(position, why),
+                })?,
                 false => None,
             };
             let Some(header) = header else {
                 if first.is_some() {
                     return Err(self.input.wrong(position, "the archive ends behind an extended header"));
                 }
-                return self.end(position, there, whole);
+                return self.end(position, there);
             };
             let first = *first.get_or_insert(position);
             let wrong = |input: &Input<'_>, why: Wrong| input.wrong(position, why);
@@ -156,11 +162,12 @@ impl Reader<'_, '_> {
     }
 
     /// What comes at the end: two blocks of zeroes, of which one will do.
-    fn end(&mut self, position: u64, marked: bool, whole: bool) -> Result<Option<Entry>> {
+    fn end(&mut self, position: u64, marked: bool) -> Result<Option<Entry>> {
         if !marked {
-            return match whole {
-                true => Err(self.input.wrong(position, "the archive is cut off: it has no end mark")),
-                false => Ok(None),
+            return match (self.whole, position) {
+                (true, 0) => Err(self.input.refused("it is empty")),
+                (true, _) => Err(self.input.wrong(position, "the archive is cut off: it has no end mark")),
+                (false, _) => Ok(None),
             };
         }
         let mut block = [0; BLOCK];
@@ -326,6 +333,7 @@ impl Reader<'_, '_> {
     }
 }
 
+const NO_ARCHIVE: &str = "not a tar archive (nor gzip, xz or zstd)";
 const CUT_OFF: &str = "the archive is cut off";
 
 /// Ranges ascend, lie within the file, and have as many bytes as are stored.

@@ -18,6 +18,7 @@ mod settle;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
+use extant_ondisk::dirent::NAME_MAX;
 use extant_ondisk::inode::{DeviceNr, FileType, MODE_TYPE_MASK};
 use extant_ondisk::time::Timestamp;
 use hashbrown::HashTable;
@@ -28,8 +29,6 @@ use super::{Body, Id, IdKind, Node, Owners, Xattr};
 use crate::error::shown;
 use crate::{Error, Result};
 
-/// Longest name of a directory entry.
-const NAME_MAX: usize = 255;
 /// Longest target of a symbolic link: a path with its final NUL fills a page.
 const TARGET_MAX: usize = 4095;
 /// As the kernel: what follows more links than this goes round in circles.
