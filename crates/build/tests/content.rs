@@ -144,6 +144,8 @@ const KINDS: &[&str] = &[
     "-t ext4 -b 4096 -O ^dir_index",
     "-t ext4 -b 1024 -I 512 -O large_dir,orphan_file",
     "-t ext4 -b 2048 -g 2048 -O ^has_journal",
+    "-t ext4 -b 4096 -O inline_data,ea_inode,metadata_csum_seed",
+    "-t ext4 -b 1024 -O meta_bg,^resize_inode,sparse_super2",
 ];
 
 #[test]
@@ -327,6 +329,17 @@ fn more_entries_than_the_ratio_gives_get_their_inodes() {
     }
     let error = error_of(&tree, 64 * MIB, "-t ext4 -N 20000");
     assert!(error.contains("needs 30011 inodes") && error.contains("-N"), "{error}");
+}
+
+#[test]
+fn options_that_are_refused_at_each_size_end_the_search_for_one() {
+    let mut builder = builder();
+    builder.file(b"f", attributes(0o644), 5000, None, 0).unwrap();
+    let tree = finish(builder);
+    for (args, word) in [("-t ext4 -O bigalloc", "bigalloc"), ("-t ext4 -O quota", "quota")] {
+        let error = fit(&request(args), &fact(0), &tree, Spare::DEFAULT).err().expect("refused").to_string();
+        assert!(error.contains(word), "{args}: {error}");
+    }
 }
 
 #[test]

@@ -1,5 +1,4 @@
 //! Empty file systems are byte for byte those of mke2fs 1.47.0, and clean for e2fsck.
-#![allow(clippy::disallowed_methods)]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -3,10 +3,11 @@
 //! # Locking
 //! None.
 
+use extant_ondisk::InodeNr;
+use extant_ondisk::csum::ChecksumSeed;
 use extant_ondisk::extent::pack_tree;
 use extant_ondisk::inode::{DeviceNr, FAST_SYMLINK_LIMIT, FileType, InodeDesc, InodeFlags, LINK_MAX, update_checksum};
 use extant_ondisk::xattr::inode_area;
-use extant_ondisk::{BlockNr, InodeNr};
 
 use super::Placement;
 use super::attributes::split;
@@ -15,8 +16,8 @@ use crate::skeleton::Inodes;
 use crate::tree::{Body, Id};
 
 impl Placement<'_> {
-    /// Decoded, as it will be.
-    fn inode(&self, id: Id, ino: InodeNr) -> Result<InodeDesc> {
+    /// An inode without its attributes.
+    fn inode(&self, id: Id) -> Result<InodeDesc> {
         let (geo, node, record) = (self.geometry(), self.tree.node(id), &self.placed.records[id.0 as usize]);
         let mut desc = InodeDesc::new(node.mode, geo);
         (desc.uid, desc.gid) = (node.uid, node.gid);
@@ -65,12 +66,11 @@ impl Placement<'_> {
             }
         }
         desc.blocks = blocks << (geo.block_bits - 9);
-        debug_assert!(ino.0 >= geo.first_ino || ino == InodeNr::ROOT);
         Ok(desc)
     }
 
-    /// The number of the first of an inode's checksummed structures, if there are any.
-    pub(super) fn inode_seed(&self, id: Id) -> Option<extant_ondisk::csum::ChecksumSeed> {
+    /// What the checksums of an inode's blocks start with, under metadata_csum.
+    pub(super) fn inode_seed(&self, id: Id) -> Option<ChecksumSeed> {
         let geo = self.geometry();
         geo.metadata_csum.then(|| geo.seed.for_inode(self.numbers.ino(id), 0))
     }
@@ -85,7 +85,7 @@ impl Inodes for Placement<'_> {
     fn fill(&self, ino: InodeNr, out: &mut [u8]) -> Result<()> {
         let Some(id) = self.numbers.id(ino) else { return Ok(()) };
         let geo = self.geometry();
-        let desc = self.inode(id, ino)?;
+        let desc = self.inode(id)?;
         desc.encode_into(out, ino, geo).map_err(|e| self.entry(id, e))?;
         if let Some(set) = self.tree.node(id).xattrs {
             let split = split(geo, self.tree.xattrs(set)).map_err(|e| self.entry(id, e))?;
@@ -94,7 +94,6 @@ impl Inodes for Placement<'_> {
                 update_checksum(out, ino, geo);
             }
         }
-        debug_assert!(desc.file_acl == BlockNr(0) || self.placed.attribute_block(id).is_some());
         Ok(())
     }
 }

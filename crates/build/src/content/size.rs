@@ -19,6 +19,8 @@ use crate::{Error, Result};
 const START_BYTES: u64 = 512 << 10;
 /// The largest: what ext4 can have with blocks of 64 KiB.
 const END_BYTES: u64 = 1 << 60;
+/// Options that are refused at this size, and at four times what the files have, are refused at any.
+const ABSURD_BYTES: u64 = 1 << 40;
 /// The first attempts close in on the size; the rest find the last block.
 const ATTEMPTS_MAX: u32 = 100;
 
@@ -57,6 +59,7 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
     let (mut low, mut high) = (0, None);
     let mut bytes = START_BYTES;
     let mut too_small = None;
+    let absurd = tree.file_bytes().saturating_mul(4).clamp(ABSURD_BYTES, END_BYTES);
     for _ in 0..ATTEMPTS_MAX {
         if bytes > END_BYTES {
             break;
@@ -71,6 +74,9 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
                     Some(high) => middle(low, high, high.block_size),
                 };
                 too_small = Some(error);
+                if high.is_none() && bytes > absurd {
+                    break;
+                }
                 if high.as_ref().is_some_and(|high| bytes >= high.bytes) {
                     break;
                 }

@@ -24,8 +24,6 @@ pub struct JournalOptions {
     pub fast_commit_blocks: Option<u32>,
     /// The block to begin the search at; `None`: in the middle.
     pub location: Option<u64>,
-    /// The old form of its superblock.
-    pub v1: bool,
 }
 
 /// Everything decided.

@@ -276,7 +276,9 @@ impl Extended {
             "size" => self.journal_megabytes = Some(number()?).filter(|n| *n > 0),
             "fast_commit_size" => self.fast_commit_kilobytes = Some(number()?).filter(|n| *n > 0),
             "location" => self.journal_location = Some(text.to_owned()),
-            "v1_superblock" => self.journal.v1 = true,
+            "v1_superblock" => {
+                return refuse("-J v1_superblock: journals are made in today's form alone; leave it out");
+            }
             "device" => {
                 return refuse("-J device: Extant makes no journals on devices of their own; use -J size");
             }
@@ -495,7 +497,6 @@ impl Request {
                 blocks: extended.journal_megabytes.map(|n| blocks(n << 20)),
                 fast_commit_blocks: extended.fast_commit_kilobytes.map(|n| blocks(n << 10)),
                 location: extended.journal.location,
-                v1: extended.journal.v1,
             }
         });
         let journal = match (journal, &extended.journal_location) {

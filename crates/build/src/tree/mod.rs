@@ -113,6 +113,12 @@ impl Tree {
         &self.nodes[id.0 as usize]
     }
 
+    /// The sizes of all files, holes included.
+    pub fn file_bytes(&self) -> u64 {
+        let size = |node: &Node| if let Body::File { size, .. } = node.body { size } else { 0 };
+        self.nodes.iter().map(size).fold(0, u64::saturating_add)
+    }
+
     /// The entries of a directory: names in ascending order, and their inodes. Nothing for other inodes.
     pub fn entries(&self, id: Id) -> impl ExactSizeIterator<Item = (&[u8], Id)> {
         let range = match &self.node(id).body {

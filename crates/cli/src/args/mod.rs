@@ -62,7 +62,7 @@ pub enum Command {
     Thaw(FreezeArgs),
     Info(OnImage<InfoArgs>),
     Fsck(FsckArgs),
-    Mkfs(MkfsArgs),
+    Mkfs(Box<MkfsArgs>),
     Ls(OnImage<LsArgs>),
     Cat(OnImage<CatArgs>),
     Stat(OnImage<StatArgs>),
