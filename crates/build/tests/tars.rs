@@ -122,6 +122,44 @@ fn compressed_archives_are_recognised_and_all_their_members_are_read() {
     assert_eq!(said, "f.tar: is compressed with bzip2, which is not supported; decompress it first");
 }
 
+#[test]
+fn zeroes_behind_a_gzip_are_passed_over_and_other_bytes_are_refused() {
+    let plain = archive(&[Made::new("f", b'0', b"content")]);
+    let (first, second) = (packed("gzip", &plain[..700]), packed("gzip", &plain[700..]));
+    for zeroes in [1, 10_240, 300_000] {
+        let source = read(&[&first[..], &second, &vec![0; zeroes]].concat()).expect("read");
+        assert_eq!(source.tree.len(), 2);
+    }
+    for rest in [&b"rest"[..], b"\x1f\x8cand the rest", b"\0\0\0rest", &[&[0; 7][..], &second].concat()] {
+        let said = refused(&[&first[..], &second, rest].concat());
+        assert!(said.starts_with("f.tar: other bytes follow the end of what gzip has compressed"), "{said}");
+    }
+}
+
+#[test]
+fn what_is_stored_of_a_directory_is_passed_over() {
+    let smuggled = Made::new("smuggled", b'0', b"").bytes();
+    let deep = Made { size: b"77777777777\0".into(), ..Made::new("dir/", b'0', b"") };
+    for kind in [0, b'0', b'D'] {
+        let members = [Made::new("dir/", kind, &smuggled), Made::new("dir/f", b'0', b"f")];
+        let source = read(&archive(&members)).expect("read");
+        assert_eq!(find(&source.tree, "smuggled"), None);
+        assert!(find(&source.tree, "dir/f").is_some());
+    }
+    let said = refused(&archive(&[deep]));
+    assert_eq!(said, "f.tar: dir/: its size is 8589934591 bytes, but the archive is cut off (at byte 0)");
+}
+
+#[test]
+fn a_directory_and_a_socket_are_no_archives() {
+    let dir = tempfile::tempdir().expect("directory");
+    let said = |path: &Path| Source::tar(path, Options::default()).err().expect("refused").to_string();
+    assert!(said(dir.path()).ends_with(": is a directory, and no tar archive"), "{}", said(dir.path()));
+    let path = dir.path().join("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+    assert!(said(&path).ends_with("/socket: is a socket, and no tar archive"), "{}", said(&path));
+}
+
 fn packed(program: &str, bytes: &[u8]) -> Vec<u8> {
     let mut child = Command::new(program)
         .arg("-c")

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use super::super::contents::{self, PART_BYTES_MAX, Part, Print, Spool};
+use super::super::contents::{self, PART_BYTES_MAX, Part, Pieces, Print, Spool};
 use super::super::plain;
 use crate::{Error, Result};
 
@@ -25,7 +25,7 @@ pub struct Input<'a> {
     name: String,
     position: u64,
     from: From<'a>,
-    sparse: Vec<(u64, Box<[Range<u64>]>)>,
+    sparse: Vec<Pieces>,
 }
 
 enum From<'a> {

@@ -229,19 +229,16 @@ impl Reader<'_, '_> {
             xattrs: extended.take_xattrs()?,
         };
         let kind = match header.kind() {
-            // A directory of the oldest archives.
-            0 | b'0' if path.ends_with(b"/") => Kind::Directory,
+            // A directory of the oldest archives, or one with a list of its names: what is stored of them says nothing.
+            0 | b'0' | b'D' if header.kind() == b'D' || path.ends_with(b"/") => {
+                self.pass(self.size(header, &extended)?)?;
+                Kind::Directory
+            }
             0 | b'0' | b'7' | b'S' => self.file(header, &mut extended)?,
             // What its size says is not stored.
             b'1' => Kind::HardLink(link),
             b'2' => Kind::Symlink(link),
             b'5' => Kind::Directory,
-            // A directory with a list of its names.
-            b'D' => {
-                let size = self.size(header, &extended)?;
-                self.data(size, None)?;
-                Kind::Directory
-            }
             kind @ (b'3' | b'4') => {
                 let (major, minor) = header.device()?;
                 let number = |n: i128| u32::try_from(n).map_err(|_| format!("a device's number is {n}"));
@@ -268,9 +265,17 @@ impl Reader<'_, '_> {
         u64::try_from(size).ok().filter(|size| *size <= i64::MAX as u64).ok_or_else(|| format!("its size is {size}"))
     }
 
+    /// Goes over what is stored of an entry.
+    fn pass(&mut self, size: u64) -> std::result::Result<(), Failure> {
+        if !self.input.skip(size).map_err(Failure::Said)? {
+            return Err(short(size).into());
+        }
+        Ok(self.pad(size)?)
+    }
+
     fn data(&mut self, size: u64, data: Option<&[Range<u64>]>) -> std::result::Result<u64, Failure> {
         let content = self.input.content(size, data).map_err(Failure::Said)?;
-        let content = content.ok_or_else(|| format!("its size is {size} bytes, but the archive is cut off"))?;
+        let content = content.ok_or_else(|| short(size))?;
         self.pad(size)?;
         Ok(content)
     }
@@ -327,6 +332,10 @@ impl Reader<'_, '_> {
 }
 
 const CUT_OFF: &str = "the archive is cut off";
+
+fn short(size: u64) -> Wrong {
+    format!("its size is {size} bytes, but the archive is cut off")
+}
 
 /// Ranges ascend, lie within the file, and have as many bytes as are stored.
 fn check_map(data: &[Range<u64>], size: u64, stored: u64) -> std::result::Result<(), Wrong> {
