@@ -257,7 +257,7 @@ impl Made {
 
     /// An extended header with one record.
     fn pax(kind: u8, record: &str) -> Made {
-        let len = (1..).find(|len| format!("{len} {record}\n").len() == *len).expect("a length");
+        let len = (record.len()..).find(|len| format!("{len} {record}\n").len() == *len).expect("a length");
         Made::new("x", kind, format!("{len} {record}\n").as_bytes())
     }
 
@@ -437,11 +437,36 @@ fn a_size_beyond_the_end_and_a_wrong_checksum_are_refused() {
     let said = refused(&archive(&[most]));
     assert!(said.starts_with("f.tar: "), "{said}");
     let long = Made { size: b"77777777777\0".into(), ..Made::new("x", b'x', b"") };
-    assert_eq!(refused(&archive(&[long])), "f.tar: an extended header has at most 16777216 bytes (at byte 0)");
+    assert_eq!(
+        refused(&archive(&[long])),
+        "f.tar: the extended headers of an entry, and those of all, have at most 16777216 bytes (at byte 0)"
+    );
     let mut wrong = archive(&[Made::new("a", b'0', b""), Made::new("b", b'0', b"")]);
     wrong[512] = b'c';
     assert_eq!(refused(&wrong), "f.tar: the checksum of a header is wrong (at byte 512)");
     assert_eq!(refused(&[b'x'; 2048]), "f.tar: the checksum of a header is wrong (at byte 0)");
+}
+
+#[test]
+fn what_entries_take_in_memory_is_bounded_by_what_is_stored() {
+    let large = "x".repeat(1 << 20);
+    let entries = (0..100).map(|n| Made::new(&format!("f{n}"), b'0', b""));
+    let members: Vec<Made> =
+        std::iter::once(Made::pax(b'g', &format!("SCHILY.xattr.user.x={large}"))).chain(entries).collect();
+    let said = refused(&packed("gzip", &archive(&members)));
+    let start = "f.tar: f64: names, attributes and sparse maps up to here take ";
+    assert!(said.starts_with(start) && said.ends_with(" (at byte 1082368)"), "{said}");
+    assert!(read(&archive(&members[..60])).is_ok());
+    let comment = format!("comment={}", "x".repeat(9 << 20));
+    for kind in [b'x', b'g', b'L', b'K'] {
+        let one = match kind {
+            b'x' | b'g' => Made::pax(kind, &comment),
+            _ => Made::new("long", kind, comment.as_bytes()),
+        };
+        let said = refused(&archive(&[one.clone(), one, Made::new("f", b'0', b"")]));
+        let start = "f.tar: the extended headers of an entry, and those of all, have at most 16777216 bytes (at byte ";
+        assert!(said.starts_with(start), "{said}");
+    }
 }
 
 #[test]

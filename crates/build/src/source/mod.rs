@@ -8,6 +8,7 @@
 //! # Locking
 //! None. Threads that write an image read files of one source side by side, each through a reader of its own.
 
+mod budget;
 mod compressed;
 mod contents;
 mod directory;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
+use self::budget::Budget;
 use self::compressed::Compression;
 use self::contents::Contents;
 use crate::error::shown;
@@ -140,7 +142,7 @@ impl Source {
         read.map_err(|e| wrong(&e))?;
         rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(position)).map_err(|e| wrong(&e.into()))?;
         if Compression::of(&start) == Compression::None {
-            let input = tar::Input::file(name.clone(), file, position).map_err(|e| wrong(&e))?;
+            let input = tar::Input::file(name.clone(), file, position, Budget::default()).map_err(|e| wrong(&e))?;
             return archive(input, options);
         }
         Source::tar_stream(name, Box::new(file), options)
@@ -152,10 +154,11 @@ impl Source {
     /// As [`Source::tar`].
     pub fn tar_stream(name: String, stream: Box<dyn Read + Send + '_>, options: Options<'_>) -> Result<Source> {
         let wrong = |e: io::Error| source_error(name.clone(), &e);
-        let (compression, stream) = compressed::peeked(stream).map_err(wrong)?;
+        let budget = Budget::default();
+        let (compression, stream) = compressed::peeked(budget.counted(stream)).map_err(wrong)?;
         let stream = BufReader::with_capacity(STREAM_BUFFER, stream);
         let stream = compressed::decoder(compression, stream).map_err(wrong)?;
-        archive(tar::Input::stream(name, stream, options.spool.clone()), options)
+        archive(tar::Input::stream(name, stream, options.spool.clone(), budget), options)
     }
 }
 

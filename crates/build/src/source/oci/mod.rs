@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use self::layout::{Descriptor, Layout};
+use super::budget::Budget;
 use super::compressed::{self, Compression};
 use super::contents::{self, Contents, Part};
 use super::tar::{self, Entry, Kind};
@@ -58,12 +59,13 @@ pub(super) fn read(dir: &Path, tag: Option<&str>, options: Options<'_>) -> Resul
 fn read_layers(layout: &Layout, layers: &[Descriptor], options: &Options<'_>) -> Result<Vec<Result<Layer>>> {
     let next = AtomicUsize::new(0);
     let met = AtomicU64::new(0);
+    let budget = Budget::default();
     let work = || {
         let mut done = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(descriptor) = layers.get(number) else { return done };
-            done.push((number, read_layer(layout, descriptor, options, &met)));
+            done.push((number, read_layer(layout, descriptor, options, &met, &budget)));
         }
     };
     let mut done = std::thread::scope(|threads| -> Result<_> {
@@ -83,7 +85,13 @@ fn read_layers(layout: &Layout, layers: &[Descriptor], options: &Options<'_>) ->
     Ok(done.into_iter().map(|(_, layer)| layer).collect())
 }
 
-fn read_layer(layout: &Layout, descriptor: &Descriptor, options: &Options<'_>, met: &AtomicU64) -> Result<Layer> {
+fn read_layer(
+    layout: &Layout,
+    descriptor: &Descriptor,
+    options: &Options<'_>,
+    met: &AtomicU64,
+    budget: &Budget,
+) -> Result<Layer> {
     let mut blob = layout.blob(descriptor)?;
     let name = blob.name.clone();
     let wrong = |e: std::io::Error| source_error(name.clone(), &e);
@@ -103,13 +111,13 @@ fn read_layer(layout: &Layout, descriptor: &Descriptor, options: &Options<'_>, m
         // Its files are read where they are, once it is known to be what it should.
         let mut file = blob.finish()?;
         file.seek(SeekFrom::Start(0)).map_err(wrong)?;
-        let mut input = tar::Input::file(name.clone(), file, 0).map_err(wrong)?;
+        let mut input = tar::Input::file(name.clone(), file, 0, budget.clone()).map_err(wrong)?;
         tar::read(&mut input, false, &mut take)?;
         input.finish()?
     } else {
-        let stream = BufReader::with_capacity(STREAM_BUFFER, &mut blob);
+        let stream = BufReader::with_capacity(STREAM_BUFFER, budget.counted(&mut blob));
         let read = compressed::decoder(compression, stream).map_err(wrong).and_then(|stream| {
-            let mut input = tar::Input::stream(name.clone(), stream, options.spool.clone());
+            let mut input = tar::Input::stream(name.clone(), stream, options.spool.clone(), budget.clone());
             tar::read(&mut input, false, &mut take)?;
             input.finish()
         });
