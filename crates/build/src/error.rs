@@ -12,7 +12,7 @@ pub enum Error {
     /// An entry of the tree cannot be stored, or could not be read.
     #[error("{entry}: {why}")]
     Entry {
-        /// Its path in the image.
+        /// Its path: of a directory of the host as it is there, of an archive behind the archive's name.
         entry: String,
         /// What is wrong with it.
         why: String,

@@ -267,6 +267,36 @@ fn damaged_blobs_are_named() {
 }
 
 #[test]
+fn a_fifo_in_the_place_of_a_file_is_not_waited_for() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    let dir = tempfile::tempdir().expect("directory");
+    let maker = Maker::new(dir.path().to_owned());
+    let image = maker.image(&[made(&[("f", "one")])]);
+    maker.index(std::slice::from_ref(&image));
+    let blobs = fs::read_dir(dir.path().join("blobs/sha256")).expect("read").map(|blob| blob.expect("read").path());
+    for path in blobs.chain(["oci-layout", "index.json"].map(|name| dir.path().join(name))) {
+        let sound = fs::read(&path).expect("read");
+        fs::remove_file(&path).expect("removed");
+        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO");
+        let (said, name) = (maker.refused(None), path.file_name().and_then(|name| name.to_str()).expect("a name"));
+        assert!(said.contains(&format!("{name}: is not a regular file")), "{said}");
+        fs::remove_file(&path).expect("removed");
+        fs::write(&path, sound).expect("written");
+    }
+    assert!(maker.read(None).is_ok());
+}
+
+#[test]
+fn a_mark_that_is_there_again_hides_nothing_more() {
+    let lower: &[_] = &[("a", "1"), ("d/x", "1"), ("d/e/y", "1"), ("link=d/e/y", "")];
+    let root: &[_] = &[(".wh..wh..opq", ""), ("d/x", "2"), ("./.wh..wh..opq", ""), ("new=a", ""), (".wh..wh..opq", "")];
+    assert_eq!(applied(&[lower, root]).expect("read"), ["/d", "/d/x=2", "/new=1"]);
+    let below: &[_] = &[("d/.wh..wh..opq", ""), ("d/z", "2"), ("d/.wh..wh..opq", ""), ("f=d/e/y", "")];
+    assert_eq!(applied(&[lower, below]).expect("read"), ["/a=1", "/d", "/d/z=2", "/f=1", "/link=1"]);
+}
+
+#[test]
 fn layouts_that_are_none_are_refused() {
     let dir = tempfile::tempdir().expect("directory");
     let none = dir.path().join("none");

@@ -122,6 +122,44 @@ fn compressed_archives_are_recognised_and_all_their_members_are_read() {
     assert_eq!(said, "f.tar: is compressed with bzip2, which is not supported; decompress it first");
 }
 
+#[test]
+fn zeroes_behind_a_gzip_are_passed_over_and_other_bytes_are_refused() {
+    let plain = archive(&[Made::new("f", b'0', b"content")]);
+    let (first, second) = (packed("gzip", &plain[..700]), packed("gzip", &plain[700..]));
+    for zeroes in [1, 10_240, 300_000] {
+        let source = read(&[&first[..], &second, &vec![0; zeroes]].concat()).expect("read");
+        assert_eq!(source.tree.len(), 2);
+    }
+    for rest in [&b"rest"[..], b"\x1f\x8cand the rest", b"\0\0\0rest", &[&[0; 7][..], &second].concat()] {
+        let said = refused(&[&first[..], &second, rest].concat());
+        assert!(said.starts_with("f.tar: other bytes follow the end of what gzip has compressed"), "{said}");
+    }
+}
+
+#[test]
+fn what_is_stored_of_a_directory_is_passed_over() {
+    let smuggled = Made::new("smuggled", b'0', b"").bytes();
+    let deep = Made { size: b"77777777777\0".into(), ..Made::new("dir/", b'0', b"") };
+    for kind in [0, b'0', b'D'] {
+        let members = [Made::new("dir/", kind, &smuggled), Made::new("dir/f", b'0', b"f")];
+        let source = read(&archive(&members)).expect("read");
+        assert_eq!(find(&source.tree, "smuggled"), None);
+        assert!(find(&source.tree, "dir/f").is_some());
+    }
+    let said = refused(&archive(&[deep]));
+    assert_eq!(said, "f.tar: dir/: its size is 8589934591 bytes, but the archive is cut off (at byte 0)");
+}
+
+#[test]
+fn a_directory_and_a_socket_are_no_archives() {
+    let dir = tempfile::tempdir().expect("directory");
+    let said = |path: &Path| Source::tar(path, Options::default()).err().expect("refused").to_string();
+    assert!(said(dir.path()).ends_with(": is a directory, and no tar archive"), "{}", said(dir.path()));
+    let path = dir.path().join("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+    assert!(said(&path).ends_with("/socket: is a socket, and no tar archive"), "{}", said(&path));
+}
+
 fn packed(program: &str, bytes: &[u8]) -> Vec<u8> {
     let mut child = Command::new(program)
         .arg("-c")
@@ -219,7 +257,7 @@ impl Made {
 
     /// An extended header with one record.
     fn pax(kind: u8, record: &str) -> Made {
-        let len = (1..).find(|len| format!("{len} {record}\n").len() == *len).expect("a length");
+        let len = (record.len()..).find(|len| format!("{len} {record}\n").len() == *len).expect("a length");
         Made::new("x", kind, format!("{len} {record}\n").as_bytes())
     }
 
@@ -404,7 +442,10 @@ fn a_size_beyond_the_end_and_a_wrong_checksum_are_refused() {
     let said = refused(&archive(&[most]));
     assert!(said.starts_with("f.tar: "), "{said}");
     let long = Made { size: b"77777777777\0".into(), ..Made::new("x", b'x', b"") };
-    assert_eq!(refused(&archive(&[long])), "f.tar: an extended header has at most 16777216 bytes (at byte 0)");
+    assert_eq!(
+        refused(&archive(&[long])),
+        "f.tar: the extended headers of an entry, and those of all, have at most 16777216 bytes (at byte 0)"
+    );
     let mut wrong = archive(&[Made::new("a", b'0', b""), Made::new("b", b'0', b"")]);
     wrong[512] = b'c';
     assert_eq!(refused(&wrong), "f.tar: the checksum of a header is wrong (at byte 512)");
@@ -418,6 +459,28 @@ fn what_is_no_archive_is_told_from_a_damaged_one() {
     assert_eq!(refused(b""), "f.tar: it is empty");
     let stream = Source::tar_stream("standard input".into(), Box::new(std::io::empty()), Options::default());
     assert_eq!(stream.err().expect("refused").to_string(), "standard input: it is empty");
+}
+
+#[test]
+fn what_entries_take_in_memory_is_bounded_by_what_is_stored() {
+    let large = "x".repeat(1 << 20);
+    let entries = (0..100).map(|n| Made::new(&format!("f{n}"), b'0', b""));
+    let members: Vec<Made> =
+        std::iter::once(Made::pax(b'g', &format!("SCHILY.xattr.user.x={large}"))).chain(entries).collect();
+    let said = refused(&packed("gzip", &archive(&members)));
+    let start = "f.tar: f64: names, attributes and sparse maps up to here take ";
+    assert!(said.starts_with(start) && said.ends_with(" (at byte 1082368)"), "{said}");
+    assert!(read(&archive(&members[..60])).is_ok());
+    let comment = format!("comment={}", "x".repeat(9 << 20));
+    for kind in [b'x', b'g', b'L', b'K'] {
+        let one = match kind {
+            b'x' | b'g' => Made::pax(kind, &comment),
+            _ => Made::new("long", kind, comment.as_bytes()),
+        };
+        let said = refused(&archive(&[one.clone(), one, Made::new("f", b'0', b"")]));
+        let start = "f.tar: the extended headers of an entry, and those of all, have at most 16777216 bytes (at byte ";
+        assert!(said.starts_with(start), "{said}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::io::{self, BufRead, Cursor, Read};
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use liblzma::read::XzDecoder;
 use liblzma::stream::{CONCATENATED, Stream};
 
@@ -55,7 +55,7 @@ pub fn decoder<'a>(
 ) -> io::Result<Box<dyn Read + Send + 'a>> {
     Ok(match compression {
         Compression::None => Box::new(stream),
-        Compression::Gzip => Box::new(MultiGzDecoder::new(stream)),
+        Compression::Gzip => Box::new(Members { member: Some(GzDecoder::new(stream)), first: true, begun: false }),
         Compression::Xz => {
             Box::new(XzDecoder::new_stream(stream, Stream::new_stream_decoder(XZ_MEMORY_BYTES, CONCATENATED)?))
         }
@@ -65,6 +65,69 @@ pub fn decoder<'a>(
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
     })
+}
+
+/// All members of a gzip file. Zeroes behind them, such as tapes and devices leave, are passed over.
+struct Members<R> {
+    /// `None`: there are no more.
+    member: Option<GzDecoder<R>>,
+    first: bool,
+    /// Whether the member has given anything.
+    begun: bool,
+}
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        while let Some(member) = &mut self.member {
+            match member.read(buf) {
+                Ok(0) => {}
+                Ok(read) => {
+                    self.begun = true;
+                    return Ok(read);
+                }
+                // No header.
+                Err(e) if e.kind() == io::ErrorKind::InvalidInput && !self.first && !self.begun => {
+                    return Err(trailing());
+                }
+                Err(e) => return Err(e),
+            }
+            if let Some(member) = self.member.take()
+                && let Some(rest) = behind(member.into_inner())?
+            {
+                *self = Members { member: Some(GzDecoder::new(rest)), first: false, begun: false };
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// What is behind a member: another one, or nothing but zeroes.
+fn behind<R: BufRead>(mut rest: R) -> io::Result<Option<R>> {
+    let mut zeroes = false;
+    loop {
+        let bytes = match rest.fill_buf() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            bytes => bytes?,
+        };
+        match bytes.first() {
+            None => return Ok(None),
+            Some(0) => {}
+            Some(0x1f) if !zeroes => return Ok(Some(rest)),
+            Some(_) => return Err(trailing()),
+        }
+        zeroes = true;
+        let len = bytes.iter().take_while(|byte| **byte == 0).count();
+        rest.consume(len);
+    }
+}
+
+fn trailing() -> io::Error {
+    let why =
+        "other bytes follow the end of what gzip has compressed; decompress it with gzip first, which ignores them";
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 /// A stream whose first bytes have been read.

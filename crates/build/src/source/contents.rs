@@ -32,9 +32,12 @@ pub struct Part {
     pub file: File,
     /// What the file was when its entries were read; `None`: it is our own, and does not change.
     pub print: Option<Print>,
-    /// Files with holes: where their data begins, and where it belongs.
-    pub sparse: Vec<(u64, Box<[Range<u64>]>)>,
+    /// Files with holes.
+    pub sparse: Vec<Pieces>,
 }
+
+/// The data of a file with holes: where it belongs in the file, and where it is stored. Ascending.
+pub type Pieces = Box<[(Range<u64>, u64)]>;
 
 /// What changes when a file is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +59,16 @@ impl Print {
 }
 
 /// The number of a file whose data lies from `offset` on, without its holes.
-pub fn number(sparse: &mut Vec<(u64, Box<[Range<u64>]>)>, offset: u64, data: Option<&[Range<u64>]>) -> u64 {
+pub fn number(sparse: &mut Vec<Pieces>, mut offset: u64, data: Option<&[Range<u64>]>) -> u64 {
     match data {
         None => offset,
         Some(data) => {
-            sparse.push((offset, data.into()));
+            let piece = |range: &Range<u64>| {
+                let from = offset;
+                offset += range.end - range.start;
+                (range.clone(), from)
+            };
+            sparse.push(data.iter().map(piece).collect());
             SPARSE | (sparse.len() as u64 - 1)
         }
     }
@@ -88,14 +96,10 @@ impl Content for Contents {
             return Ok(Box::new(Nothing));
         };
         let place = content & (PART_BYTES_MAX - 1);
-        let (offset, data) = match content & SPARSE {
-            0 => (place, None),
-            _ => {
-                let (offset, data) = &part.sparse[place as usize];
-                (*offset, Some(&**data))
-            }
-        };
-        Ok(Box::new(Reader { part, offset, data }))
+        Ok(match content & SPARSE {
+            0 => Box::new(Reader { part, stored: Stored::Whole(place) }),
+            _ => Box::new(Reader { part, stored: Stored::Pieces(&part.sparse[place as usize]) }),
+        })
     }
 }
 
@@ -115,14 +119,17 @@ impl ReadAt for Nothing {
 
 struct Reader<'a> {
     part: &'a Part,
-    offset: u64,
-    /// Where there is data, of a file with holes.
-    data: Option<&'a [Range<u64>]>,
+    stored: Stored<'a>,
+}
+
+enum Stored<'a> {
+    /// From here on.
+    Whole(u64),
+    Pieces(&'a [(Range<u64>, u64)]),
 }
 
 impl Reader<'_> {
-    fn stored(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let from = self.offset + offset;
+    fn read_stored(&self, from: u64, buf: &mut [u8]) -> Result<()> {
         self.part.file.read_exact_at(buf, from).map_err(|e| {
             let name = self.part.name.clone();
             match e.kind() {
@@ -135,19 +142,19 @@ impl Reader<'_> {
 
 impl ReadAt for Reader<'_> {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let Some(data) = self.data else { return self.stored(offset, buf) };
+        let pieces = match self.stored {
+            Stored::Whole(from) => return self.read_stored(from + offset, buf),
+            Stored::Pieces(pieces) => pieces,
+        };
         buf.fill(0);
         let end = offset + buf.len() as u64;
-        let mut before = 0;
-        for range in data {
+        let first = pieces.partition_point(|(range, _)| range.end <= offset);
+        for (range, stored) in pieces[first..].iter().take_while(|(range, _)| range.start < end) {
             let (from, to) = (range.start.max(offset), range.end.min(end));
-            if from < to {
-                self.stored(before + (from - range.start), &mut buf[(from - offset) as usize..(to - offset) as usize])?;
-            }
-            if range.start >= end {
-                break;
-            }
-            before += range.end - range.start;
+            self.read_stored(
+                stored + (from - range.start),
+                &mut buf[(from - offset) as usize..(to - offset) as usize],
+            )?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! # Locking
 //! None. Threads that write an image read files of one source side by side, each through a reader of its own.
 
+mod budget;
 mod compressed;
 mod contents;
 mod directory;
@@ -19,8 +20,12 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
+use self::budget::Budget;
 use self::compressed::Compression;
 use self::contents::Contents;
 use crate::error::shown;
@@ -107,6 +112,10 @@ impl Source {
         let name = shown(path.as_os_str().as_bytes());
         match File::open(path) {
             Ok(file) => Source::tar_file(name, file, options),
+            // What the system says of one is that there is no such device.
+            Err(_) if path.metadata().is_ok_and(|there| there.file_type().is_socket()) => {
+                Err(Error::Source { name, why: "is a socket, and no tar archive".into() })
+            }
             Err(e) => Err(source_error(name, &e)),
         }
     }
@@ -118,7 +127,11 @@ impl Source {
     /// As [`Source::tar`].
     pub fn tar_file(name: String, file: File, options: Options) -> Result<Source> {
         let wrong = |e: &io::Error| source_error(name.clone(), e);
-        if !file.metadata().map_err(|e| wrong(&e))?.is_file() {
+        let there = file.metadata().map_err(|e| wrong(&e))?;
+        if there.is_dir() {
+            return Err(Error::Source { name, why: "is a directory, and no tar archive".into() });
+        }
+        if !there.is_file() {
             return Source::tar_stream(name, Box::new(file), options);
         }
         let position = rustix::fs::tell(&file).map_err(|e| wrong(&e.into()))?;
@@ -127,7 +140,7 @@ impl Source {
         read.map_err(|e| wrong(&e))?;
         rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(position)).map_err(|e| wrong(&e.into()))?;
         if Compression::of(&start) == Compression::None {
-            let input = tar::Input::file(name.clone(), file, position).map_err(|e| wrong(&e))?;
+            let input = tar::Input::file(name.clone(), file, position, Budget::default()).map_err(|e| wrong(&e))?;
             return archive(input, options);
         }
         Source::tar_stream(name, Box::new(file), options)
@@ -139,10 +152,11 @@ impl Source {
     /// As [`Source::tar`].
     pub fn tar_stream(name: String, stream: Box<dyn Read + Send + '_>, options: Options) -> Result<Source> {
         let wrong = |e: io::Error| source_error(name.clone(), &e);
-        let (compression, stream) = compressed::peeked(stream).map_err(wrong)?;
+        let budget = Budget::default();
+        let (compression, stream) = compressed::peeked(budget.counted(stream)).map_err(wrong)?;
         let stream = BufReader::with_capacity(STREAM_BUFFER, stream);
         let stream = compressed::decoder(compression, stream).map_err(wrong)?;
-        archive(tar::Input::stream(name, stream, options.spool.clone()), options)
+        archive(tar::Input::stream(name, stream, options.spool.clone(), budget), options)
     }
 }
 
@@ -156,6 +170,15 @@ fn archive(mut input: tar::Input<'_>, options: Options) -> Result<Source> {
     let parts = vec![input.finish()?];
     let tree = builder.finish().map_err(|e| tar::in_archive(e, &name))?;
     Ok(Source { tree, content: Box::new(Contents { parts }) })
+}
+
+/// Opens a file that must be a regular one; a FIFO is not waited for.
+fn regular(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("is not a regular file")),
+    }
 }
 
 fn source_error(name: String, error: &io::Error) -> Error {

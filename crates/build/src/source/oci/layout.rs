@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
-use super::super::{plain, source_error};
+use super::super::{plain, regular, source_error};
 use crate::error::shown;
 use crate::{Error, Result};
 
@@ -114,7 +114,7 @@ impl Layout {
 
     fn file(&self, name: &str) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let file = File::open(self.dir.join(name));
+        let file = regular(&self.dir.join(name));
         let read = file.and_then(|file| file.take(DOCUMENT_BYTES_MAX + 1).read_to_end(&mut bytes));
         read.map_err(|e| self.wrong(name, format!("{}; is this an OCI image layout?", plain(&e))))?;
         if bytes.len() as u64 > DOCUMENT_BYTES_MAX {
@@ -208,7 +208,7 @@ impl Layout {
         let hex = hex.filter(|hex| hex.len() == 64 && hex.bytes().all(lower));
         let hex = hex.ok_or_else(|| self.wrong(&name, "its digest is not of SHA-256".into()))?;
         let full = format!("{}/{name}", self.name());
-        let file = File::open(self.dir.join("blobs/sha256").join(hex)).map_err(|e| source_error(full.clone(), &e))?;
+        let file = regular(&self.dir.join("blobs/sha256").join(hex)).map_err(|e| source_error(full.clone(), &e))?;
         let size = file.metadata().map_err(|e| source_error(full.clone(), &e))?.len();
         if size != descriptor.size {
             return Err(self.wrong(&name, format!("has {size} bytes, and should have {}", descriptor.size)));

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::layout::{Descriptor, Layout};
+use super::budget::Budget;
 use super::compressed::{self, Compression};
 use super::contents::{self, Contents, Part};
 use super::tar::{self, Entry, Kind};
@@ -57,12 +58,13 @@ pub(super) fn read(dir: &Path, tag: Option<&str>, options: Options) -> Result<So
 /// All layers, as many at a time as there are processors.
 fn read_layers(layout: &Layout, layers: &[Descriptor], options: &Options) -> Result<Vec<Result<Layer>>> {
     let next = AtomicUsize::new(0);
+    let budget = Budget::default();
     let work = || {
         let mut done = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(descriptor) = layers.get(number) else { return done };
-            done.push((number, read_layer(layout, descriptor, options)));
+            done.push((number, read_layer(layout, descriptor, options, &budget)));
         }
     };
     let mut done = std::thread::scope(|threads| -> Result<_> {
@@ -81,7 +83,7 @@ fn read_layers(layout: &Layout, layers: &[Descriptor], options: &Options) -> Res
     Ok(done.into_iter().map(|(_, layer)| layer).collect())
 }
 
-fn read_layer(layout: &Layout, descriptor: &Descriptor, options: &Options) -> Result<Layer> {
+fn read_layer(layout: &Layout, descriptor: &Descriptor, options: &Options, budget: &Budget) -> Result<Layer> {
     let mut blob = layout.blob(descriptor)?;
     let name = blob.name.clone();
     let wrong = |e: std::io::Error| source_error(name.clone(), &e);
@@ -97,13 +99,13 @@ fn read_layer(layout: &Layout, descriptor: &Descriptor, options: &Options) -> Re
         // Its files are read where they are, once it is known to be what it should.
         let mut file = blob.finish()?;
         file.seek(SeekFrom::Start(0)).map_err(wrong)?;
-        let mut input = tar::Input::file(name.clone(), file, 0).map_err(wrong)?;
+        let mut input = tar::Input::file(name.clone(), file, 0, budget.clone()).map_err(wrong)?;
         tar::read(&mut input, false, &mut take)?;
         input.finish()?
     } else {
-        let stream = BufReader::with_capacity(STREAM_BUFFER, &mut blob);
+        let stream = BufReader::with_capacity(STREAM_BUFFER, budget.counted(&mut blob));
         let read = compressed::decoder(compression, stream).map_err(wrong).and_then(|stream| {
-            let mut input = tar::Input::stream(name.clone(), stream, options.spool.clone());
+            let mut input = tar::Input::stream(name.clone(), stream, options.spool.clone(), budget.clone());
             tar::read(&mut input, false, &mut take)?;
             input.finish()
         });

@@ -119,13 +119,21 @@ fn sparse_ranges(fields: &[u8], ranges: &mut Vec<Range<u64>>) -> Result<(), Wron
             break;
         }
         let (start, len) = (number(&pair[..12], "sparse map")?, number(&pair[12..], "sparse map")?);
-        ranges.push(range(start, len)?);
+        add_range(ranges, start, len)?;
     }
     Ok(())
 }
 
-/// A range of a sparse map.
-pub fn range(start: i128, len: i128) -> Result<Range<u64>, Wrong> {
+/// Adds a range of a sparse map. Empty ones say nothing, and are not kept.
+pub fn add_range(ranges: &mut Vec<Range<u64>>, start: i128, len: i128) -> Result<(), Wrong> {
+    let range = range(start, len)?;
+    if !range.is_empty() {
+        ranges.push(range);
+    }
+    Ok(())
+}
+
+fn range(start: i128, len: i128) -> Result<Range<u64>, Wrong> {
     let bound = |n| u64::try_from(n).map_err(|_| format!("its sparse map has a range of {len} bytes at {start}"));
     Ok(bound(start)?..bound(start.saturating_add(len.max(0)))?)
 }

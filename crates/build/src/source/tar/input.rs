@@ -11,7 +11,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use super::super::contents::{self, PART_BYTES_MAX, Part, Print, Spool};
+use super::super::budget::Budget;
+use super::super::contents::{self, PART_BYTES_MAX, Part, Pieces, Print, Spool};
 use super::super::plain;
 use crate::{Error, Result};
 
@@ -25,7 +26,8 @@ pub struct Input<'a> {
     name: String,
     position: u64,
     from: From<'a>,
-    sparse: Vec<(u64, Box<[Range<u64>]>)>,
+    sparse: Vec<Pieces>,
+    budget: Budget,
 }
 
 enum From<'a> {
@@ -35,22 +37,27 @@ enum From<'a> {
 
 impl<'a> Input<'a> {
     /// A regular file that is no stream: what it holds is found there again. It begins at `position`.
-    pub fn file(name: String, file: File, position: u64) -> io::Result<Input<'a>> {
+    pub fn file(name: String, file: File, position: u64, budget: Budget) -> io::Result<Input<'a>> {
         let print = Print::of(&file)?;
         let end = file.metadata()?.len();
+        budget.add_stored(end.saturating_sub(position));
         let from = From::File { file, print, end, window: Vec::new(), start: 0 };
-        Ok(Input { name, position, from, sparse: Vec::new() })
+        Ok(Input { name, position, from, sparse: Vec::new(), budget })
     }
 
-    /// Anything: contents are kept in a file without a name in `dir`.
-    pub fn stream(name: String, stream: Box<dyn Read + Send + 'a>, dir: PathBuf) -> Input<'a> {
+    /// Anything: contents are kept in a file without a name in `dir`. `budget` counts what is stored itself.
+    pub fn stream(name: String, stream: Box<dyn Read + Send + 'a>, dir: PathBuf, budget: Budget) -> Input<'a> {
         let from = From::Stream { stream, dir, spool: None, buffer: Vec::new() };
-        Input { name, position: 0, from, sparse: Vec::new() }
+        Input { name, position: 0, from, sparse: Vec::new(), budget }
     }
 
     /// For messages.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    pub fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     pub fn position(&self) -> u64 {

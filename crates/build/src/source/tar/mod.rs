@@ -24,7 +24,7 @@ use crate::error::shown;
 use crate::tree::{Attributes, Builder};
 use crate::{Error, Result};
 
-/// The most that an extended header, a long name or a sparse map may have.
+/// The most that the extended headers and long names of an entry, those of all entries, or a sparse map may have.
 const HEADER_BYTES_MAX: u64 = 16 << 20;
 
 /// What an archive says of a name.
@@ -47,6 +47,14 @@ pub enum Kind {
 }
 
 impl Entry {
+    /// How much memory the map of a sparse file takes here and in a tree.
+    fn map_bytes(&self) -> usize {
+        match &self.kind {
+            Kind::File { data: Some(data), .. } => 3 * size_of_val(&data[..]),
+            _ => 0,
+        }
+    }
+
     /// Adds it to a tree.
     ///
     /// # Errors
@@ -78,7 +86,7 @@ pub fn in_archive(error: Error, archive: &str) -> Error {
 /// # Errors
 /// The archive cannot be read or understood; `entry` refuses one.
 pub fn read(input: &mut Input<'_>, whole: bool, entry: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
-    let mut reader = Reader { input, whole, global: Extended::default() };
+    let mut reader = Reader { input, whole, global: Extended::default(), global_room: HEADER_BYTES_MAX };
     while let Some(next) = reader.next()? {
         entry(next)?;
     }
@@ -91,6 +99,8 @@ struct Reader<'r, 'a> {
     whole: bool,
     /// What a global header says of all entries behind it.
     global: Extended,
+    /// As much as global headers may still have.
+    global_room: u64,
 }
 
 impl Reader<'_, '_> {
@@ -110,6 +120,7 @@ impl Reader<'_, '_> {
         let (mut long_name, mut long_link) = (None, None);
         // Of the first header of the entry.
         let mut first = None;
+        let mut room = HEADER_BYTES_MAX;
         loop {
             let position = self.input.position();
             let mut block = [0; BLOCK];
@@ -131,16 +142,18 @@ impl Reader<'_, '_> {
             let wrong = |input: &Input<'_>, why: Wrong| input.wrong(position, why);
             match header.kind() {
                 b'x' | b'X' => {
-                    let bytes = self.extra(&header, position)?;
+                    let bytes = self.extra(&header, position, &mut room)?;
                     let extended = extended.get_or_insert_with(|| self.global.clone());
                     extended.add(&bytes).map_err(|why| wrong(self.input, why))?;
                 }
                 b'g' => {
-                    let bytes = self.extra(&header, position)?;
+                    let mut room = self.global_room;
+                    let bytes = self.extra(&header, position, &mut room)?;
+                    self.global_room = room;
                     self.global.add(&bytes).map_err(|why| wrong(self.input, why))?;
                 }
-                b'L' => long_name = Some(self.extra_text(&header, position)?),
-                b'K' => long_link = Some(self.extra_text(&header, position)?),
+                b'L' => long_name = Some(self.extra_text(&header, position, &mut room)?),
+                b'K' => long_link = Some(self.extra_text(&header, position, &mut room)?),
                 // The label of a volume.
                 b'V' => {}
                 _ => {
@@ -148,7 +161,12 @@ impl Reader<'_, '_> {
                     let sparse_name = extended.sparse.name.take();
                     let path = sparse_name.or(extended.path.take()).or(long_name).unwrap_or_else(|| header.path());
                     let link = extended.link.take().or(long_link).unwrap_or_else(|| header.link().to_vec());
-                    let entry = self.entry(&header, first, &path, link, extended).map_err(|error| match error {
+                    let kept = extended.bytes() + path.len() + link.len();
+                    let entry = self.entry(&header, first, &path, link, extended).and_then(|entry| {
+                        self.input.budget().take((kept + entry.map_bytes()) as u64)?;
+                        Ok(entry)
+                    });
+                    let entry = entry.map_err(|error| match error {
                         Failure::Wrong(why) => Error::Entry {
                             entry: format!("{}: {}", self.input.name(), shown(&path)),
                             why: format!("{why} (at byte {first})"),
@@ -177,13 +195,16 @@ impl Reader<'_, '_> {
         Ok(None)
     }
 
-    /// The data of a header that belongs to another one.
-    fn extra(&mut self, header: &Header<'_>, position: u64) -> Result<Vec<u8>> {
+    /// The data of a header that belongs to another one, which takes it of `room`.
+    fn extra(&mut self, header: &Header<'_>, position: u64, room: &mut u64) -> Result<Vec<u8>> {
         let size = header.size().map_err(|why| self.input.wrong(position, why))?;
-        let size = u64::try_from(size).ok().filter(|size| *size <= HEADER_BYTES_MAX);
+        let size = u64::try_from(size).ok().filter(|size| size <= room);
         let size = size.ok_or_else(|| {
-            self.input.wrong(position, format!("an extended header has at most {HEADER_BYTES_MAX} bytes"))
+            let why =
+                format!("the extended headers of an entry, and those of all, have at most {HEADER_BYTES_MAX} bytes");
+            self.input.wrong(position, why)
         })?;
+        *room -= size;
         // No more memory than there are bytes.
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < size {
@@ -197,8 +218,8 @@ impl Reader<'_, '_> {
         Ok(bytes)
     }
 
-    fn extra_text(&mut self, header: &Header<'_>, position: u64) -> Result<Vec<u8>> {
-        let mut text = self.extra(header, position)?;
+    fn extra_text(&mut self, header: &Header<'_>, position: u64, room: &mut u64) -> Result<Vec<u8>> {
+        let mut text = self.extra(header, position, room)?;
         text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
         Ok(text)
     }
@@ -236,19 +257,16 @@ impl Reader<'_, '_> {
             xattrs: extended.take_xattrs()?,
         };
         let kind = match header.kind() {
-            // A directory of the oldest archives.
-            0 | b'0' if path.ends_with(b"/") => Kind::Directory,
+            // A directory of the oldest archives, or one with a list of its names: what is stored of them says nothing.
+            0 | b'0' | b'D' if header.kind() == b'D' || path.ends_with(b"/") => {
+                self.pass(self.size(header, &extended)?)?;
+                Kind::Directory
+            }
             0 | b'0' | b'7' | b'S' => self.file(header, &mut extended)?,
             // What its size says is not stored.
             b'1' => Kind::HardLink(link),
             b'2' => Kind::Symlink(link),
             b'5' => Kind::Directory,
-            // A directory with a list of its names.
-            b'D' => {
-                let size = self.size(header, &extended)?;
-                self.data(size, None)?;
-                Kind::Directory
-            }
             kind @ (b'3' | b'4') => {
                 let (major, minor) = header.device()?;
                 let number = |n: i128| u32::try_from(n).map_err(|_| format!("a device's number is {n}"));
@@ -275,9 +293,17 @@ impl Reader<'_, '_> {
         u64::try_from(size).ok().filter(|size| *size <= i64::MAX as u64).ok_or_else(|| format!("its size is {size}"))
     }
 
+    /// Goes over what is stored of an entry.
+    fn pass(&mut self, size: u64) -> std::result::Result<(), Failure> {
+        if !self.input.skip(size).map_err(Failure::Said)? {
+            return Err(short(size).into());
+        }
+        Ok(self.pad(size)?)
+    }
+
     fn data(&mut self, size: u64, data: Option<&[Range<u64>]>) -> std::result::Result<u64, Failure> {
         let content = self.input.content(size, data).map_err(Failure::Said)?;
-        let content = content.ok_or_else(|| format!("its size is {size} bytes, but the archive is cut off"))?;
+        let content = content.ok_or_else(|| short(size))?;
         self.pad(size)?;
         Ok(content)
     }
@@ -327,7 +353,7 @@ impl Reader<'_, '_> {
         let mut ranges = Vec::new();
         for _ in 0..count {
             let (start, len) = (lines.number()?, lines.number()?);
-            ranges.push(header::range(start, len)?);
+            header::add_range(&mut ranges, start, len)?;
         }
         Ok((ranges, lines.read))
     }
@@ -336,18 +362,21 @@ impl Reader<'_, '_> {
 const NO_ARCHIVE: &str = "not a tar archive (nor gzip, xz or zstd)";
 const CUT_OFF: &str = "the archive is cut off";
 
+fn short(size: u64) -> Wrong {
+    format!("its size is {size} bytes, but the archive is cut off")
+}
+
 /// Ranges ascend, lie within the file, and have as many bytes as are stored.
 fn check_map(data: &[Range<u64>], size: u64, stored: u64) -> std::result::Result<(), Wrong> {
     let mut end = 0;
     let mut sum = 0;
-    let last = data.iter().rposition(|range| !range.is_empty());
     for (number, range) in data.iter().enumerate() {
         let len = range.end - range.start;
         if range.start < end || range.end > size {
             return Err(format!("its sparse map leads backwards or beyond its {size} bytes"));
         }
         // GNU fills each range up to a block, others do not.
-        if !len.is_multiple_of(BLOCK as u64) && last != Some(number) {
+        if !len.is_multiple_of(BLOCK as u64) && number + 1 < data.len() {
             return Err("its sparse map has a range that ends within a block".into());
         }
         (end, sum) = (range.end, sum + len);

@@ -14,7 +14,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use extant_ondisk::time::Timestamp;
 
 use super::acl;
-use super::header::{Wrong, range};
+use super::header::{Wrong, add_range};
 use crate::error::shown;
 use crate::tree::Xattr;
 
@@ -54,7 +54,19 @@ pub struct Sparse {
     offset: Option<i128>,
 }
 
+/// What an attribute takes beside its bytes.
+const XATTR_BYTES: usize = 96;
+
 impl Extended {
+    /// How much memory it takes.
+    pub fn bytes(&self) -> usize {
+        let texts = [&self.path, &self.link, &self.sparse.name].into_iter().flatten().map(Vec::len);
+        let xattrs = self.xattrs.iter().map(|(name, value)| name.len() + value.len() + XATTR_BYTES);
+        let acls = self.acls.values().map(|text| text.len() + XATTR_BYTES);
+        let ranges = self.sparse.ranges.as_ref().map_or(0, |ranges| size_of_val(&ranges[..]));
+        texts.chain(xattrs).chain(acls).sum::<usize>() + ranges
+    }
+
     /// Takes the records of a header; those that were there before are overridden.
     pub fn add(&mut self, mut bytes: &[u8]) -> Result<(), Wrong> {
         // The map of another header is not continued.
@@ -100,14 +112,14 @@ impl Extended {
             b"GNU.sparse.offset" => self.sparse.offset = Some(decimal(value)?),
             b"GNU.sparse.numbytes" => {
                 let start = self.sparse.offset.take().ok_or("a length without an offset before it")?;
-                self.sparse.ranges.get_or_insert_default().push(range(start, decimal(value)?)?);
+                add_range(self.sparse.ranges.get_or_insert_default(), start, decimal(value)?)?;
             }
             b"GNU.sparse.map" => {
                 let mut numbers = value.split(|byte| *byte == b',').filter(|number| !number.is_empty());
                 let mut ranges = Vec::new();
                 while let Some(start) = numbers.next() {
                     let len = numbers.next().ok_or("an offset without a length behind it")?;
-                    ranges.push(range(decimal(start)?, decimal(len)?)?);
+                    add_range(&mut ranges, decimal(start)?, decimal(len)?)?;
                 }
                 self.sparse.ranges = Some(ranges);
             }
@@ -281,6 +293,9 @@ mod tests {
         assert_eq!(extended.path.as_deref(), Some(&b"a\nb"[..]));
         assert_eq!(extended.xattrs[&b"user.x"[..]], b"");
         assert_eq!(extended.xattrs[&b"a=b"[..]], b"A");
+        let before = extended.bytes();
+        extended.add(b"30 GNU.sparse.map=0,0,7,0,7,0\n").expect("a map");
+        assert_eq!((extended.sparse.ranges.as_deref(), extended.bytes()), (Some(&[][..]), before), "empty ranges");
         extended.add(b"8 path=\n").expect("taken back");
         assert_eq!(extended.path, None);
         for wrong in ["x", "5 a", "0 a=b\n", "2 \n", "99999999999999 a=b\n", " 6 a=b\n", "-6 a=b\n", "6 a=bc\n"] {

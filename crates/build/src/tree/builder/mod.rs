@@ -315,15 +315,12 @@ impl Builder {
     pub fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
         let (parent, name) = match self.place_parts(path, false)? {
             Placed::Root => {
-                // Its number is fixed: what its names lead to goes instead.
-                let links = &mut self.links;
-                self.index.retain(|link| {
-                    let link = &mut links[*link as usize];
-                    if link.parent == ROOT {
-                        link.node = NOWHERE;
+                // Its number is fixed: all names go instead, so that doing it again costs nothing.
+                if !self.index.is_empty() {
+                    for link in self.index.drain() {
+                        self.links[link as usize].node = NOWHERE;
                     }
-                    link.parent != ROOT
-                });
+                }
                 self.last = None;
                 return Ok(());
             }

@@ -1,0 +1,72 @@
+//! How much memory the names, attributes and sparse maps of archives may take.
+//!
+//! Compressed, they may be a thousand times smaller, and what a global header says counts for each entry. So what they
+//! take is bounded by what is stored.
+//!
+//! Main type: [`Budget`].
+//!
+//! # Locking
+//! None: two counters, which the threads that read the layers of an image share.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// As much as any source may take, beside a byte for each that is stored.
+const FREE_BYTES: u64 = 64 << 20;
+/// As much as an entry may take uncounted: the blocks of an extended header have as much.
+const ENTRY_BYTES: u64 = 1024;
+
+/// What the entries of a source may take.
+#[derive(Clone, Default)]
+pub struct Budget(Arc<Counters>);
+
+#[derive(Default)]
+struct Counters {
+    stored: AtomicU64,
+    taken: AtomicU64,
+}
+
+impl Budget {
+    /// There are more bytes of archives.
+    pub fn add_stored(&self, bytes: u64) {
+        self.0.stored.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A reader of an archive as it is stored, whose bytes are added as they are read.
+    pub fn counted<R>(&self, reader: R) -> Counted<R> {
+        Counted { reader, budget: self.clone() }
+    }
+
+    /// Takes what an entry takes.
+    ///
+    /// # Errors
+    /// There is not as much.
+    pub fn take(&self, bytes: u64) -> Result<(), String> {
+        let more = bytes.saturating_sub(ENTRY_BYTES);
+        let taken = self.0.taken.fetch_add(more, Ordering::Relaxed) + more;
+        let stored = self.0.stored.load(Ordering::Relaxed);
+        let limit = FREE_BYTES + stored;
+        if more > 0 && taken > limit {
+            return Err(format!(
+                "names, attributes and sparse maps up to here take {taken} bytes of memory; they may take {limit}, \
+                 as {stored} bytes of archives have been read; decompress the archive first, which lets it take more"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// See [`Budget::counted`].
+pub struct Counted<R> {
+    reader: R,
+    budget: Budget,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buf)?;
+        self.budget.add_stored(read as u64);
+        Ok(read)
+    }
+}
