@@ -7,6 +7,9 @@
 //! # Locking
 //! None.
 
+mod origin;
+mod unfinished;
+
 use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
@@ -33,6 +36,7 @@ use nix::unistd::{Group, User};
 use rustix::fs::FallocateFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use self::unfinished::Unfinished;
 use crate::args::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
 use crate::failure::{Failure, Result, USAGE, plain, warn};
 use crate::image::{Access, ImageSpec, Part, open_device, open_whole};
@@ -83,7 +87,11 @@ struct Job {
 
 impl Job {
     fn run(mut self) -> Result<()> {
+        unfinished::watch_signals();
         let from = self.source.from.take().or_else(|| self.letters.directory.take().map(PathBuf::into_os_string));
+        if from.is_none() {
+            self.refuse_owners()?;
+        }
         let spare = self.spare(from.is_some())?;
         let by_content = self.by_content(from.is_some())?;
         let request = self.request()?;
@@ -91,6 +99,10 @@ impl Job {
         let offset = request.offset().map_err(failed)?;
         let spec = if offset > 0 { spec.or(Part::Offset(offset)) } else { spec };
         let mut target = Target::prepare(spec, &request, self.letters.dry)?;
+        target.fits = spare.is_some();
+        if let Some(word) = &from {
+            origin::refuse(&target.spec.path, &target.name, word)?;
+        }
         if self.source.format != MkfsFormat::Raw && !target.is_file() {
             let text = format!("{}: --format is for an image file as a whole; leave it out", target.name);
             return Err(Failure::usage(text));
@@ -111,10 +123,6 @@ impl Job {
         for warning in options.warnings.iter().filter(|_| !self.letters.quiet) {
             warn(&format!("{}: {warning}", target.name));
         }
-        if self.letters.dry {
-            let skeleton = Skeleton::plan(&options).map_err(|e| target.failed(e))?;
-            return self.describe(skeleton.superblock(), &options);
-        }
         match source {
             None => {
                 let plan = Empty::plan(&options).map_err(|e| target.failed(e))?;
@@ -126,6 +134,15 @@ impl Job {
                 self.write(&mut target, &plan, plan.superblock(), &options)
             }
         }
+    }
+
+    fn refuse_owners(&self) -> Result<()> {
+        for (option, given) in [("--owner", self.source.owner.is_some()), ("--owners", self.source.owners.is_some())] {
+            if given {
+                return Err(Failure::usage(format!("{option}: it needs a source; give one with -d or --from")));
+            }
+        }
+        Ok(())
     }
 
     /// What shall be free besides the content, if that decides the size.
@@ -252,6 +269,9 @@ impl Job {
     }
 
     fn write<P: Plan>(&self, target: &mut Target, plan: &P, sb: &SuperBlock, options: &Options) -> Result<()> {
+        if self.letters.dry {
+            return self.describe(sb, options);
+        }
         let bytes = plan.blocks_count() * u64::from(plan.block_size());
         let guarded = self.guarded && self.letters.force == 0;
         let device = target.open(bytes, guarded)?;
@@ -263,7 +283,7 @@ impl Job {
                 if self.source.format == MkfsFormat::AndroidSparse {
                     target.pack(plan.block_size())?;
                 }
-                target.made = None;
+                target.unfinished.keep();
                 Ok(())
             }
             Err(e) => Err(target.failed(e)),
@@ -382,15 +402,18 @@ struct Target {
     /// Of the part that is meant; 0: nothing is there.
     bytes: u64,
     sector_size: u32,
+    /// Its size is found, not asked for: a file gets no more.
+    fits: bool,
     /// The file, if it was made here and is not yet whole.
-    made: Option<PathBuf>,
+    unfinished: Unfinished,
 }
 
 impl Target {
     /// Looks at what is there.
     fn prepare(spec: ImageSpec, request: &Request, dry: bool) -> Result<Target> {
         let name = spec.shown();
-        let mut target = Target { spec, name, bytes: 0, sector_size: 0, made: None };
+        let unfinished = Unfinished::default();
+        let mut target = Target { spec, name, bytes: 0, sector_size: 0, fits: false, unfinished };
         match target.spec.path.metadata() {
             Ok(meta) if meta.is_file() && target.spec.part == Part::Any => target.bytes = meta.len(),
             Ok(meta) if meta.is_dir() => {
@@ -432,15 +455,14 @@ impl Target {
                 self.refuse_overwriting(&*device, guarded)?;
                 OpenOptions::new().write(true).open(&path).map_err(|e| Failure::io(&path, e))?
             } else {
-                let file = OpenOptions::new().write(true).create_new(true).open(&path);
-                let file = file.map_err(|e| Failure::io(&path, e))?;
-                self.made = Some(path);
-                file
+                let make = || OpenOptions::new().write(true).create_new(true).open(&path);
+                self.unfinished.make(&path, make).map_err(|e| Failure::io(&path, e))?
             };
-            // What was there becomes a hole; its length stays.
-            let resized = file.set_len(0).and_then(|()| file.set_len(bytes.max(self.bytes)));
+            // What was there becomes a hole. As mke2fs does, a file that is longer than asked keeps its length.
+            let bytes = if self.fits { bytes } else { bytes.max(self.bytes) };
+            let resized = file.set_len(0).and_then(|()| file.set_len(bytes));
             resized.map_err(|e| {
-                self.remove();
+                self.unfinished.remove();
                 Failure::op(format!("{}: it cannot get {bytes} bytes: {}", self.name, plain(&e)))
             })?;
             return self.device(&Access::tool(false));
@@ -496,31 +518,21 @@ impl Target {
         let packed = || -> std::io::Result<()> {
             let mut image = std::fs::File::open(path)?;
             let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let mut file = tempfile::NamedTempFile::with_prefix_in(".extant-", dir)?;
+            let mut beside = Unfinished::default();
+            let file = beside.make_named(|| tempfile::NamedTempFile::with_prefix_in(".extant-", dir))?;
             file.as_file().set_permissions(image.metadata()?.permissions())?;
-            sparse::write(&mut image, block_size, file.as_file_mut())?;
+            sparse::write(&mut image, block_size, &mut file.as_file())?;
             file.as_file().sync_all()?;
             file.persist(path)?;
+            beside.keep();
             Ok(())
         };
         packed().map_err(|e| Failure::io(path, e))
     }
 
-    fn remove(&mut self) {
-        if let Some(path) = self.made.take() {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-
     /// Removes what was begun.
     fn failed(&mut self, e: extant_build::Error) -> Failure {
-        self.remove();
+        self.unfinished.remove();
         Failure::op(format!("{}: {e}", self.name))
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        self.remove();
     }
 }
