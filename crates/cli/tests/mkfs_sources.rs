@@ -154,6 +154,45 @@ fn a_signal_leaves_no_image() {
     );
 }
 
+/// A file system of the host with little room, which goes away with the value.
+struct Small(String);
+
+impl Small {
+    fn new(dir: &Dir) -> Option<Small> {
+        let at = dir.text("small");
+        fs::create_dir(&at).expect("directory");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=4M", "none", &at]).output().expect("mount");
+        mounted.status.success().then_some(Small(at))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_said_once_with_the_next_step() {
+    let dir = Dir::new();
+    let tree = dir.tree();
+    fs::write(dir.path("src/data"), vec![b'd'; 20_000_000]).expect("file");
+    let image = dir.text("disk.img");
+    extant(&["mkfs", "-q", "-d", &tree, &image, "64M"]).ok();
+    let Some(small) = Small::new(&dir) else { return };
+    let there = format!("{}/out", small.0);
+    let said = format!("extant: {there}: No space left on device; free some space, or write to another disk\n");
+    assert_eq!(extant(&["mkfs", "-q", "-d", &tree, &there, "64M"]).fails(1, &[]), said);
+    for more in [&["--rescue"][..], &[]] {
+        assert_eq!(extant(&[&["export", "-o", &there, &image], more].concat()).fails(8, &[]), said);
+    }
+    assert!(!Path::new(&there).exists());
+    let none = dir.text("none");
+    let said = extant(&["export", "-o", &format!("{none}/x.tar"), &image]).fails(8, &[]);
+    assert_eq!(said, format!("extant: {none}: No such file or directory; make the directory, or name another one\n"));
+}
+
 #[test]
 fn a_dry_run_fails_where_the_real_one_does() {
     let dir = Dir::new();

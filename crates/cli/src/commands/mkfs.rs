@@ -19,7 +19,7 @@ use std::sync::Arc;
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_base::task;
-use extant_block::{BioFlags, BlockDevice};
+use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
 use extant_build::content::{ContentPlan, Spare, add_lost_found, digest, fit};
 use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid};
 use extant_build::plan::Plan;
@@ -38,7 +38,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use self::unfinished::Unfinished;
 use crate::args::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
-use crate::failure::{Failure, Result, USAGE, plain, warn};
+use crate::failure::{Failure, Result, USAGE, plain, plain_text, warn};
 use crate::image::{Access, ImageSpec, Part, open_device, open_whole};
 use crate::owner::warn_of_fakeroot;
 use crate::source_date::SourceDate;
@@ -88,6 +88,7 @@ struct Job {
 impl Job {
     fn run(mut self) -> Result<()> {
         unfinished::watch_signals();
+        self.refuse_letters()?;
         let from = self.source.from.take().or_else(|| self.letters.directory.take().map(PathBuf::into_os_string));
         if from.is_none() {
             self.refuse_owners()?;
@@ -134,6 +135,21 @@ impl Job {
                 self.write(&mut target, &plan, plan.superblock(), &options)
             }
         }
+    }
+
+    /// Letters of mke2fs that have no meaning here.
+    fn refuse_letters(&self) -> Result<()> {
+        let letters = &self.letters;
+        let text = if letters.test_blocks > 0 {
+            "-c: Extant does not look for bad blocks; leave it out"
+        } else if letters.bad_blocks.is_some() {
+            "-l: Extant keeps no list of bad blocks; leave it out"
+        } else if letters.superblocks_only {
+            "-S: Extant makes whole file systems only; e2fsck -b takes a backup of the superblock"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::usage(text))
     }
 
     fn refuse_owners(&self) -> Result<()> {
@@ -374,7 +390,7 @@ fn uuid(text: Option<&str>) -> Result<UuidAsked> {
         Some(word) if word.eq_ignore_ascii_case("time") => Ok(UuidAsked::Time),
         Some(word) if word.eq_ignore_ascii_case("clear") || word.eq_ignore_ascii_case("null") => Ok(UuidAsked::Clear),
         Some(text) => {
-            let wrong = || Failure::usage(format!("-U {text}: it takes a UUID, clear, random or time"));
+            let wrong = || Failure::usage(format!("-U {text}: it takes a UUID, clear, random, time or content"));
             parse_uuid(text).map(UuidAsked::Given).ok_or_else(wrong)
         }
     }
@@ -451,6 +467,7 @@ impl Target {
         let path = self.spec.path.clone();
         if self.is_file() {
             let file = if path.exists() {
+                self.refuse_read_only()?;
                 let device = self.device(&Access::tool(false))?;
                 self.refuse_overwriting(&*device, guarded)?;
                 OpenOptions::new().write(true).open(&path).map_err(|e| Failure::io(&path, e))?
@@ -479,6 +496,16 @@ impl Target {
         Ok(device)
     }
 
+    fn refuse_read_only(&self) -> Result<()> {
+        match OpenOptions::new().write(true).open(&self.spec.path) {
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Err(Failure::op(format!(
+                "{}: the file is not writable; change its mode, or name another file",
+                self.name
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the whole of an image file is meant.
     fn is_file(&self) -> bool {
         self.spec.part == Part::Any && !self.spec.is_block_device()
@@ -500,16 +527,16 @@ impl Target {
             return Ok(());
         }
         let what = if has_magic(device) {
-            "an ext2/3/4 file system".to_owned()
+            "has an ext2/3/4 file system".to_owned()
         } else if let Some(format) = identify(device) {
-            format.name().to_owned()
+            format!("holds data ({})", format.name())
         } else if self.spec.part == Part::Any && partition_table(device).is_ok_and(|table| !table.partitions.is_empty())
         {
-            "a partition table".to_owned()
+            "has a partition table".to_owned()
         } else {
             return Ok(());
         };
-        Err(Failure::op(format!("{}: it has {what}; -F overwrites it", self.name)))
+        Err(Failure::op(format!("{}: it {what}; -F overwrites it", self.name)))
     }
 
     /// Puts the image in the Android sparse format in its own place, with its mode.
@@ -527,12 +554,20 @@ impl Target {
             beside.keep();
             Ok(())
         };
-        packed().map_err(|e| Failure::io(path, e))
+        packed().map_err(|e| Failure::write(&self.name, &e))
     }
 
     /// Removes what was begun.
     fn failed(&mut self, e: extant_build::Error) -> Failure {
         self.unfinished.remove();
-        Failure::op(format!("{}: {e}", self.name))
+        if let extant_build::Error::Device(DeviceError::Io { source, .. }) = &e
+            && source.kind() == std::io::ErrorKind::StorageFull
+        {
+            return Failure::write(&self.name, source);
+        }
+        // A device's errors begin with its name.
+        let text = plain_text(&e.to_string());
+        let text = text.strip_prefix(&format!("{}: ", self.name)).unwrap_or(&text);
+        Failure::op(format!("{}: {text}", self.name))
     }
 }
