@@ -63,6 +63,13 @@ impl Failure {
         Failure::op(format!("{}: {}", path.display(), plain(&e.into())))
     }
 
+    /// What is written to `name` cannot be.
+    pub fn write(name: &str, e: &io::Error) -> Failure {
+        let full = matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let next = if full { "; free some space, or write to another disk" } else { "" };
+        Failure::op(format!("{name}: {}{next}", plain(e)))
+    }
+
     pub fn with_status(self, status: u8) -> Failure {
         Failure { status, ..self }
     }

@@ -76,6 +76,8 @@ fn a_file_system_is_overwritten_with_force_alone() {
     extant(&["mkfs", "-q", "-F", "-t", "ext2", &image]).ok();
     assert!(!superblock(&image).contains("has_journal"));
     fsck_clean(&image);
+    fs::write(&image, b"\x1f\x8b\x08\0rest of it").expect("a file");
+    extant(&["mkfs", &image, "8M"]).fails(1, &["disk.img: it holds data (compressed with gzip); -F overwrites it"]);
     // A file of zeroes is nothing to protect, and what is no file system is left where it is not needed.
     fs::File::create(&image).and_then(|file| file.set_len(8 << 20)).expect("a file");
     extant(&["mkfs", "-q", &image]).ok();
@@ -86,7 +88,7 @@ fn a_file_system_is_overwritten_with_force_alone() {
 fn refusals_name_the_option_and_the_next_step_and_make_nothing() {
     let dir = Dir::new();
     let image = dir.text("disk.img");
-    let refused: [(&[&str], &str); 22] = [
+    let refused: [(&[&str], &str); 26] = [
         (&["-O", "nosuch"], "feature nosuch: it is not known"),
         (&["-O", "journal_dev"], "use -J size"),
         (&["-O", "^extent"], "-O 64bit: it needs extents; add -O extent, or -O ^64bit"),
@@ -107,6 +109,10 @@ fn refusals_name_the_option_and_the_next_step_and_make_nothing() {
         (&["-b", "4096", "-J", "size=1"], "the journal has 256 blocks; it must have 1024 to"),
         (&["-J", "size=1000"], "is too big for"),
         (&["-J", "device=/dev/null"], "-J device: Extant makes no journals on devices of their own"),
+        (&["-c", "-c"], "-c: Extant does not look for bad blocks; leave it out"),
+        (&["-l", "list"], "-l: Extant keeps no list of bad blocks; leave it out"),
+        (&["-S"], "-S: Extant makes whole file systems only"),
+        (&["-U", "much"], "-U much: it takes a UUID, clear, random, time or content"),
         (&["-E", "stride=x"], "-E stride=x: it takes a number"),
         (&["-T", "small", "-t", "xfs"], "-t xfs: it is not known; known are ext2, ext3 and ext4"),
     ];

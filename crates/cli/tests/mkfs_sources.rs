@@ -92,3 +92,125 @@ fn owners_are_changed_for_all_or_by_a_file() {
     assert!(shown.contains("User:     7   Group:     8"), "{shown}");
     fsck_clean(&image);
 }
+
+#[test]
+fn an_image_that_is_its_own_source_is_refused_and_stays() {
+    let dir = Dir::new();
+    dir.tree();
+    shell(
+        &dir,
+        r#"
+        tar -cf t.tar -C src .; ln t.tar hard.tar; ln -s t.tar soft.tar; cp t.tar before.tar
+        cp src/big src/in.img
+        mkdir -p oci/blobs/sha256; cp t.tar oci/blobs/sha256/blob; ln -s "$PWD" around
+        refused() { "$@" 2> said && exit 1 || test $? = 1; grep "of the image; name a" said; }
+        for t in t.tar hard.tar soft.tar; do refused extant mkfs -F --from t.tar --size auto $t; done
+        refused extant mkfs -F --from - --size auto hard.tar < t.tar
+        refused extant mkfs -n --from t.tar --size auto t.tar
+        refused extant mkfs -F --from oci:oci:tag --size auto oci/blobs/sha256/blob
+        for t in src/in.img src/new.img around/src/etc/new.img; do refused extant mkfs -F -d src $t 64M; done
+        (cd src; refused extant mkfs -F -d . new.img 64M; rm said)
+        cmp t.tar before.tar; cmp oci/blobs/sha256/blob before.tar; cmp src/in.img src/big
+        test ! -e src/new.img; test ! -e src/etc/new.img
+        extant mkfs -q -d src src.img 64M
+        "#,
+    );
+}
+
+#[test]
+fn a_found_size_is_the_length_of_an_image_that_was_longer() {
+    let dir = Dir::new();
+    dir.tree();
+    shell(
+        &dir,
+        r#"
+        extant mkfs -q -U content --size auto -d src new.img
+        truncate -s 1G old.img; extant mkfs -q -F -U content --size auto -d src old.img; cmp new.img old.img
+        truncate -s 10 old.img; extant mkfs -q -F -U content --size auto -d src old.img; cmp new.img old.img
+        extant mkfs -q -U content --size auto --format android-sparse -d src new.simg
+        truncate -s 1G old.simg
+        extant mkfs -q -F -U content --size auto --format android-sparse -d src old.simg; cmp new.simg old.simg
+        truncate -s 1G old.img; extant mkfs -q -F -d src old.img 64M; test $(stat -c %s old.img) = $((1 << 30))
+        "#,
+    );
+}
+
+#[test]
+fn a_signal_leaves_no_image() {
+    let dir = Dir::new();
+    shell(
+        &dir,
+        r#"
+        # Nobody reads what the command says, so it waits between making the image and writing it.
+        mkfifo out; exec 3<> out; dd if=/dev/zero of=out bs=64K count=1 status=none
+        for signal in TERM INT; do
+            extant mkfs disk.img 1G >&3 2> err & pid=$!
+            until test -e disk.img; do kill -0 $pid; done
+            kill -$signal $pid; status=0; wait $pid || status=$?
+            test $status = $((128 + $(kill -l $signal)))
+            test ! -e disk.img
+        done
+        "#,
+    );
+}
+
+/// A file system of the host with little room, which goes away with the value.
+struct Small(String);
+
+impl Small {
+    fn new(dir: &Dir) -> Option<Small> {
+        let at = dir.text("small");
+        fs::create_dir(&at).expect("directory");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=4M", "none", &at]).output().expect("mount");
+        mounted.status.success().then_some(Small(at))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_said_once_with_the_next_step() {
+    let dir = Dir::new();
+    let tree = dir.tree();
+    fs::write(dir.path("src/data"), vec![b'd'; 20_000_000]).expect("file");
+    let image = dir.text("disk.img");
+    extant(&["mkfs", "-q", "-d", &tree, &image, "64M"]).ok();
+    let Some(small) = Small::new(&dir) else { return };
+    let there = format!("{}/out", small.0);
+    let said = format!("extant: {there}: No space left on device; free some space, or write to another disk\n");
+    assert_eq!(extant(&["mkfs", "-q", "-d", &tree, &there, "64M"]).fails(1, &[]), said);
+    for more in [&["--rescue"][..], &[]] {
+        assert_eq!(extant(&[&["export", "-o", &there, &image], more].concat()).fails(8, &[]), said);
+    }
+    assert!(!Path::new(&there).exists());
+    let none = dir.text("none");
+    let said = extant(&["export", "-o", &format!("{none}/x.tar"), &image]).fails(8, &[]);
+    assert_eq!(said, format!("extant: {none}: No such file or directory; make the directory, or name another one\n"));
+}
+
+#[test]
+fn a_dry_run_fails_where_the_real_one_does() {
+    let dir = Dir::new();
+    let tree = dir.tree();
+    fs::write(dir.path("src/data"), vec![b'd'; 20_000_000]).expect("file");
+    let image = dir.text("disk.img");
+    let real = extant(&["mkfs", "-d", &tree, &image, "8M"]).fails(1, &["--size auto"]);
+    assert_eq!(extant(&["mkfs", "-n", "-d", &tree, &image, "8M"]).fails(1, &[]), real);
+    extant(&["mkfs", "-n", "-d", &tree, "--size", "auto", &image]).ok();
+    assert!(!Path::new(&image).exists());
+}
+
+#[test]
+fn owners_without_a_source_are_refused() {
+    let dir = Dir::new();
+    let image = dir.text("disk.img");
+    let advice = "it needs a source; give one with -d or --from";
+    extant(&["mkfs", "--owner", "0:0", &image, "8M"]).fails(1, &["--owner: ", advice]);
+    extant(&["mkfs", "--owners", "/dev/null", &image, "8M"]).fails(1, &["--owners: ", advice]);
+    assert!(!Path::new(&image).exists());
+}

@@ -13,7 +13,7 @@ use crate::owner::Given;
 /// Make a file system
 ///
 /// Without a source it is empty, byte for byte what mke2fs makes of the same options. Defaults are those of Debian's
-/// /etc/mke2fs.conf; no file is read. Blocks that nothing is in are holes of an image file.
+/// /etc/mke2fs.conf; no file is read. Unused blocks of an image file are holes.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant mkfs disk.img 1G
@@ -26,7 +26,7 @@ use crate::owner::Given;
 The image file is made if it does not exist. SIZE is a number of blocks (of 1 KiB unless -b says otherwise), or has a \
 suffix: s (sectors), k, M, G, T; without it, the image keeps its size.
 
-Exit status: 0, 1 (usage, or it cannot be made).")]
+Exit status: 0, 1 (usage, or it cannot be made), 130 and 143 (ended by SIGINT or SIGTERM; a new image file is removed).")]
 pub struct MkfsArgs {
     /// ext2, ext3 or ext4 [default: ext4]
     #[arg(short = 't', value_name = "TYPE")]
@@ -35,7 +35,7 @@ pub struct MkfsArgs {
     pub letters: MkfsLetters,
     /// Image file or block device; IMAGE@N for a partition
     pub image: OsString,
-    /// Its size
+    /// Size of the file system; see below
     pub size: Option<String>,
     #[command(flatten)]
     pub source: MkfsSource,
@@ -44,10 +44,10 @@ pub struct MkfsArgs {
 /// What an image file has around the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum MkfsFormat {
-    /// Nothing
+    /// The image as it is
     #[default]
     Raw,
-    /// Chunks, as fastboot takes them
+    /// The format that fastboot(1) takes
     AndroidSparse,
 }
 
@@ -87,7 +87,7 @@ pub struct MkfsProgram {
     pub version: Option<bool>,
     /// Image file or block device
     pub image: OsString,
-    /// Its size
+    /// Size of the file system
     pub size: Option<String>,
 }
 
@@ -97,6 +97,9 @@ pub struct MkfsLetters {
     /// Bytes of a block
     #[arg(short = 'b', value_name = "BYTES")]
     pub block_size: Option<String>,
+    /// Look for bad blocks
+    #[arg(short = 'c', action = ArgAction::Count, hide = true)]
+    pub test_blocks: u8,
     /// Bytes of a cluster, under bigalloc
     #[arg(short = 'C', value_name = "BYTES")]
     pub cluster_size: Option<String>,
@@ -133,6 +136,9 @@ pub struct MkfsLetters {
     /// The journal: size=MEGABYTES, location=BLOCK, fast_commit_size=KILOBYTES
     #[arg(short = 'J', value_name = "WORDS")]
     pub journal_options: Vec<String>,
+    /// Bad blocks
+    #[arg(short = 'l', value_name = "FILE", hide = true)]
+    pub bad_blocks: Option<PathBuf>,
     /// The label
     #[arg(short = 'L', value_name = "LABEL")]
     pub label: Option<OsString>,
@@ -157,6 +163,9 @@ pub struct MkfsLetters {
     /// Revision of the format: 0 or 1
     #[arg(short = 'r', value_name = "N", hide = true)]
     pub revision: Option<u64>,
+    /// Write superblocks and descriptors alone
+    #[arg(short = 'S', hide = true)]
+    pub superblocks_only: bool,
     /// What it is for: small, floppy, big, huge, news, largefile or largefile4; else the size decides
     #[arg(short = 'T', value_name = "USAGE")]
     pub usage: Option<String>,

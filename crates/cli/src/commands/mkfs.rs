@@ -7,6 +7,9 @@
 //! # Locking
 //! None.
 
+mod origin;
+mod unfinished;
+
 use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
@@ -16,7 +19,7 @@ use std::sync::Arc;
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_base::task;
-use extant_block::{BioFlags, BlockDevice};
+use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
 use extant_build::content::{ContentPlan, Spare, add_lost_found, digest, fit};
 use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid};
 use extant_build::plan::Plan;
@@ -34,8 +37,9 @@ use nix::unistd::{Group, User};
 use rustix::fs::FallocateFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use self::unfinished::Unfinished;
 use crate::args::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
-use crate::failure::{Failure, Result, USAGE, plain, warn};
+use crate::failure::{Failure, Result, USAGE, plain, plain_text, warn};
 use crate::image::{Access, ImageSpec, Part, open_device, open_whole};
 use crate::owner::warn_of_fakeroot;
 use crate::source_date::SourceDate;
@@ -84,7 +88,12 @@ struct Job {
 
 impl Job {
     fn run(mut self) -> Result<()> {
+        unfinished::watch_signals();
+        self.refuse_letters()?;
         let from = self.source.from.take().or_else(|| self.letters.directory.take().map(PathBuf::into_os_string));
+        if from.is_none() {
+            self.refuse_owners()?;
+        }
         let spare = self.spare(from.is_some())?;
         let by_content = self.by_content(from.is_some())?;
         let request = self.request()?;
@@ -92,6 +101,10 @@ impl Job {
         let offset = request.offset().map_err(failed)?;
         let spec = if offset > 0 { spec.or(Part::Offset(offset)) } else { spec };
         let mut target = Target::prepare(spec, &request, self.letters.dry)?;
+        target.fits = spare.is_some();
+        if let Some(word) = &from {
+            origin::refuse(&target.spec.path, &target.name, word)?;
+        }
         if self.source.format != MkfsFormat::Raw && !target.is_file() {
             let text = format!("{}: --format is for an image file as a whole; leave it out", target.name);
             return Err(Failure::usage(text));
@@ -115,10 +128,6 @@ impl Job {
         for warning in options.warnings.iter().filter(|_| !self.letters.quiet) {
             warn(&format!("{}: {warning}", target.name));
         }
-        if self.letters.dry {
-            let skeleton = Skeleton::plan(&options).map_err(|e| target.failed(e))?;
-            return self.describe(skeleton.superblock(), &options);
-        }
         match source {
             None => {
                 let plan = Empty::plan(&options).map_err(|e| target.failed(e))?;
@@ -130,6 +139,30 @@ impl Job {
                 self.write(&mut target, &plan, plan.superblock(), &options)
             }
         }
+    }
+
+    /// Letters of mke2fs that have no meaning here.
+    fn refuse_letters(&self) -> Result<()> {
+        let letters = &self.letters;
+        let text = if letters.test_blocks > 0 {
+            "-c: Extant does not look for bad blocks; leave it out"
+        } else if letters.bad_blocks.is_some() {
+            "-l: Extant keeps no list of bad blocks; leave it out"
+        } else if letters.superblocks_only {
+            "-S: Extant makes whole file systems only; e2fsck -b takes a backup of the superblock"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::usage(text))
+    }
+
+    fn refuse_owners(&self) -> Result<()> {
+        for (option, given) in [("--owner", self.source.owner.is_some()), ("--owners", self.source.owners.is_some())] {
+            if given {
+                return Err(Failure::usage(format!("{option}: it needs a source; give one with -d or --from")));
+            }
+        }
+        Ok(())
     }
 
     /// What shall be free besides the content, if that decides the size.
@@ -256,6 +289,9 @@ impl Job {
     }
 
     fn write<P: Plan>(&self, target: &mut Target, plan: &P, sb: &SuperBlock, options: &Options) -> Result<()> {
+        if self.letters.dry {
+            return self.describe(sb, options);
+        }
         let bytes = plan.blocks_count() * u64::from(plan.block_size());
         let guarded = self.guarded && self.letters.force == 0;
         let device = target.open(bytes, guarded)?;
@@ -267,7 +303,7 @@ impl Job {
                 if self.source.format == MkfsFormat::AndroidSparse {
                     target.pack(plan.block_size())?;
                 }
-                target.made = None;
+                target.unfinished.keep();
                 Ok(())
             }
             Err(e) => Err(target.failed(e)),
@@ -358,7 +394,7 @@ fn uuid(text: Option<&str>) -> Result<UuidAsked> {
         Some(word) if word.eq_ignore_ascii_case("time") => Ok(UuidAsked::Time),
         Some(word) if word.eq_ignore_ascii_case("clear") || word.eq_ignore_ascii_case("null") => Ok(UuidAsked::Clear),
         Some(text) => {
-            let wrong = || Failure::usage(format!("-U {text}: it takes a UUID, clear, random or time"));
+            let wrong = || Failure::usage(format!("-U {text}: it takes a UUID, clear, random, time or content"));
             parse_uuid(text).map(UuidAsked::Given).ok_or_else(wrong)
         }
     }
@@ -386,15 +422,18 @@ struct Target {
     /// Of the part that is meant; 0: nothing is there.
     bytes: u64,
     sector_size: u32,
+    /// Its size is found, not asked for: a file gets no more.
+    fits: bool,
     /// The file, if it was made here and is not yet whole.
-    made: Option<PathBuf>,
+    unfinished: Unfinished,
 }
 
 impl Target {
     /// Looks at what is there.
     fn prepare(spec: ImageSpec, request: &Request, dry: bool) -> Result<Target> {
         let name = spec.shown();
-        let mut target = Target { spec, name, bytes: 0, sector_size: 0, made: None };
+        let unfinished = Unfinished::default();
+        let mut target = Target { spec, name, bytes: 0, sector_size: 0, fits: false, unfinished };
         match target.spec.path.metadata() {
             Ok(meta) if meta.is_file() && target.spec.part == Part::Any => target.bytes = meta.len(),
             Ok(meta) if meta.is_dir() => {
@@ -432,19 +471,19 @@ impl Target {
         let path = self.spec.path.clone();
         if self.is_file() {
             let file = if path.exists() {
+                self.refuse_read_only()?;
                 let device = self.device(&Access::tool(false))?;
                 self.refuse_overwriting(&*device, guarded)?;
                 OpenOptions::new().write(true).open(&path).map_err(|e| Failure::io(&path, e))?
             } else {
-                let file = OpenOptions::new().write(true).create_new(true).open(&path);
-                let file = file.map_err(|e| Failure::io(&path, e))?;
-                self.made = Some(path);
-                file
+                let make = || OpenOptions::new().write(true).create_new(true).open(&path);
+                self.unfinished.make(&path, make).map_err(|e| Failure::io(&path, e))?
             };
-            // What was there becomes a hole; its length stays.
-            let resized = file.set_len(0).and_then(|()| file.set_len(bytes.max(self.bytes)));
+            // What was there becomes a hole. As mke2fs does, a file that is longer than asked keeps its length.
+            let bytes = if self.fits { bytes } else { bytes.max(self.bytes) };
+            let resized = file.set_len(0).and_then(|()| file.set_len(bytes));
             resized.map_err(|e| {
-                self.remove();
+                self.unfinished.remove();
                 Failure::op(format!("{}: it cannot get {bytes} bytes: {}", self.name, plain(&e)))
             })?;
             return self.device(&Access::tool(false));
@@ -459,6 +498,16 @@ impl Target {
             device.write_zeroes(0, bytes, BioFlags::empty()).map_err(|e| self.failed(e.into()))?;
         }
         Ok(device)
+    }
+
+    fn refuse_read_only(&self) -> Result<()> {
+        match OpenOptions::new().write(true).open(&self.spec.path) {
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Err(Failure::op(format!(
+                "{}: the file is not writable; change its mode, or name another file",
+                self.name
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the whole of an image file is meant.
@@ -482,16 +531,16 @@ impl Target {
             return Ok(());
         }
         let what = if has_magic(device) {
-            "an ext2/3/4 file system".to_owned()
+            "has an ext2/3/4 file system".to_owned()
         } else if let Some(format) = identify(device) {
-            format.name().to_owned()
+            format!("holds data ({})", format.name())
         } else if self.spec.part == Part::Any && partition_table(device).is_ok_and(|table| !table.partitions.is_empty())
         {
-            "a partition table".to_owned()
+            "has a partition table".to_owned()
         } else {
             return Ok(());
         };
-        Err(Failure::op(format!("{}: it has {what}; -F overwrites it", self.name)))
+        Err(Failure::op(format!("{}: it {what}; -F overwrites it", self.name)))
     }
 
     /// Puts the image in the Android sparse format in its own place, with its mode.
@@ -500,31 +549,29 @@ impl Target {
         let packed = || -> std::io::Result<()> {
             let mut image = std::fs::File::open(path)?;
             let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let mut file = tempfile::NamedTempFile::with_prefix_in(".extant-", dir)?;
+            let mut beside = Unfinished::default();
+            let file = beside.make_named(|| tempfile::NamedTempFile::with_prefix_in(".extant-", dir))?;
             file.as_file().set_permissions(image.metadata()?.permissions())?;
-            sparse::write(&mut image, block_size, file.as_file_mut())?;
+            sparse::write(&mut image, block_size, &mut file.as_file())?;
             file.as_file().sync_all()?;
             file.persist(path)?;
+            beside.keep();
             Ok(())
         };
-        packed().map_err(|e| Failure::io(path, e))
-    }
-
-    fn remove(&mut self) {
-        if let Some(path) = self.made.take() {
-            let _ = std::fs::remove_file(path);
-        }
+        packed().map_err(|e| Failure::write(&self.name, &e))
     }
 
     /// Removes what was begun.
     fn failed(&mut self, e: extant_build::Error) -> Failure {
-        self.remove();
-        Failure::op(format!("{}: {e}", self.name))
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        self.remove();
+        self.unfinished.remove();
+        if let extant_build::Error::Device(DeviceError::Io { source, .. }) = &e
+            && source.kind() == std::io::ErrorKind::StorageFull
+        {
+            return Failure::write(&self.name, source);
+        }
+        // A device's errors begin with its name.
+        let text = plain_text(&e.to_string());
+        let text = text.strip_prefix(&format!("{}: ", self.name)).unwrap_or(&text);
+        Failure::op(format!("{}: {text}", self.name))
     }
 }

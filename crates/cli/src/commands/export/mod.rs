@@ -13,6 +13,7 @@
 mod acl;
 mod archive;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -31,7 +32,7 @@ use self::archive::{Archive, Entry, Kind};
 use super::verb::Images;
 use crate::args::{ExportArgs, ImageArgs};
 use crate::content::{self, Ended};
-use crate::failure::{BROKEN_PIPE, Failure, Report, Result, warn};
+use crate::failure::{BROKEN_PIPE, Failure, OPERATIONAL, Report, Result, plain, warn};
 use crate::image;
 use crate::opened;
 use crate::place::{in_image, the_path};
@@ -61,9 +62,10 @@ pub fn run(args: &ExportArgs, images: &mut Images) -> Result<()> {
     let fs = images.image(&spec)?;
     let stop = images.stop.clone();
     match &args.output {
-        None => export(&fs, path, &stop, io::stdout().lock())?.end(),
+        None => export(&fs, path, &stop, "writing output", io::stdout().lock())?.end(),
         Some(output) => {
             let failed = |e: io::Error| Failure::io(output, e);
+            let name = output.display().to_string();
             let there = std::fs::metadata(output).ok();
             if there.as_ref().is_some_and(|there| opened::is_image((there.dev(), there.ino()))) {
                 return Err(Failure::op(format!("{}: is the image that is exported", output.display())));
@@ -71,11 +73,11 @@ pub fn run(args: &ExportArgs, images: &mut Images) -> Result<()> {
             // A device or a FIFO is written, not replaced.
             if there.is_some_and(|there| !there.is_file()) {
                 let file = File::options().write(true).open(output).map_err(failed)?;
-                return export(&fs, path, &stop, file)?.end();
+                return export(&fs, path, &stop, &name, file)?.end();
             }
             let dir = output.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let mut file = new_file(dir).map_err(failed)?;
-            let report = export(&fs, path, &stop, file.as_file_mut())?;
+            let mut file = new_file(dir).map_err(|e| no_file_in(dir, &e))?;
+            let report = export(&fs, path, &stop, &name, file.as_file_mut())?;
             file.persist(output).map_err(|e| failed(e.error))?;
             report.end()
         }
@@ -88,11 +90,60 @@ fn new_file(dir: &Path) -> io::Result<NamedTempFile> {
     tempfile::Builder::new().prefix(".extant-").permissions(PermissionsExt::from_mode(0o666)).tempfile_in(dir)
 }
 
-/// Writes a whole archive, or fails. The report is of an image that is rescued: what the archive lacks.
-fn export(fs: &Arc<Filesystem>, path: &[u8], stop: &Stop, to: impl Write) -> Result<Report> {
+/// The name of the file that would have been made there says nothing to anybody.
+fn no_file_in(dir: &Path, e: &io::Error) -> Failure {
+    let text = plain(e);
+    let why = text.split_once(" at path ").map_or(&*text, |(why, _)| why);
+    let next = if e.kind() == io::ErrorKind::NotFound { "; make the directory, or name another one" } else { "" };
+    Failure::op(format!("{}: {why}{next}", dir.display()))
+}
+
+/// Passes an archive on, and keeps why that failed.
+struct Output<'a, W> {
+    to: W,
+    failed: &'a Cell<Option<io::Error>>,
+}
+
+impl<W> Output<'_, W> {
+    fn keep<T>(&self, done: io::Result<T>) -> io::Result<T> {
+        done.map_err(|e| {
+            let same = e.raw_os_error().map_or_else(|| e.kind().into(), io::Error::from_raw_os_error);
+            if e.kind() != io::ErrorKind::Interrupted {
+                self.failed.set(Some(same));
+            }
+            e
+        })
+    }
+}
+
+impl<W: Write> Write for Output<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let done = self.to.write(bytes);
+        self.keep(done)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let done = self.to.flush();
+        self.keep(done)
+    }
+}
+
+/// Writes a whole archive to what `name` is, or fails. The report is of an image that is rescued: what the archive lacks.
+fn export(fs: &Arc<Filesystem>, path: &[u8], stop: &Stop, name: &str, to: impl Write) -> Result<Report> {
+    let failed = Cell::new(None);
+    let done = export_to(fs, path, stop, Output { to, failed: &failed });
+    match (done, failed.take()) {
+        (Err(e), Some(why)) if e.status != BROKEN_PIPE => Err(Failure::write(name, &why)),
+        (done, _) => done,
+    }
+}
+
+fn export_to(fs: &Arc<Filesystem>, path: &[u8], stop: &Stop, to: Output<'_, impl Write>) -> Result<Report> {
+    let failed = to.failed;
     let to = BufWriter::with_capacity(BUFFER_BYTES, to);
     let links = HashMap::new();
-    let mut export = Export { fs, stop, archive: Archive::new(to), links, link_bytes: 0, report: Report::default() };
+    let archive = Archive::new(to);
+    let mut export = Export { fs, stop, archive, failed, links, link_bytes: 0, report: Report::default() };
     let done = export.tree(path).and_then(|()| {
         // Damage that reading went around: names may be missing. That, too, has been said.
         if fs.rescues() { Ok(()) } else { image::refuse_damage([fs]) }
@@ -115,7 +166,8 @@ fn export(fs: &Arc<Filesystem>, path: &[u8], stop: &Stop, to: impl Write) -> Res
 struct Export<'a, W: Write> {
     fs: &'a Filesystem,
     stop: &'a Stop,
-    archive: Archive<BufWriter<W>>,
+    archive: Archive<BufWriter<Output<'a, W>>>,
+    failed: &'a Cell<Option<io::Error>>,
     /// The first names of files that have several.
     links: HashMap<InodeNr, Vec<u8>>,
     link_bytes: usize,
@@ -154,15 +206,25 @@ impl<W: Write> Export<'_, W> {
 
     /// Of an image that is rescued, what is hurt is left out; otherwise an archive is whole or is none.
     fn note(&mut self, done: Result<()>) -> Result<()> {
+        if self.output_failed() {
+            return done;
+        }
         if self.fs.rescues() {
             return self.report.note(done);
         }
         done.map_err(|mut e| {
-            if !e.message.is_empty() {
+            if e.status == OPERATIONAL {
                 e.message.push_str("; the export ends here: with --rescue it leaves out what cannot be read");
             }
             e
         })
+    }
+
+    fn output_failed(&self) -> bool {
+        let why = self.failed.take();
+        let is_some = why.is_some();
+        self.failed.set(why);
+        is_some
     }
 
     /// `path` is that in the image, `name` that in the archive.

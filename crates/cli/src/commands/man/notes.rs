@@ -74,8 +74,16 @@ pub fn environment(name: &str) -> &'static [Row] {
         "SOURCE_DATE_EPOCH",
         "The newest time that is stored, in seconds since 1970; random numbers begin at it unless --seed is given.",
     );
+    const SPOOL: Row =
+        ("TMPDIR", "Where files of compressed archives and of pipes are kept until the image has them (/tmp).");
+    const MADE: Row = (
+        "SOURCE_DATE_EPOCH",
+        "The time of the file system and the newest of its files, in seconds since 1970; UUID and hash seed follow from it \
+         unless -U or -E hash_seed says otherwise.",
+    );
     match name {
         "extant" => const { &[RUNTIME, TEMPORARY, DATE, COLOR] },
+        "extant-mkfs" => const { &[SPOOL, MADE] },
         "extant-script" => const { &[TEMPORARY, DATE] },
         "extant-cp" | "extant-mkdir" | "extant-ln" | "extant-mknod" | "extant-touch" | "extant-mv" | "extant-rm"
         | "extant-chmod" | "extant-chown" | "extant-xattr" => const { &[DATE] },
@@ -112,6 +120,7 @@ pub fn see_also(name: &str, command: &Command) -> Vec<String> {
         "extant-xattr" => &["getfattr(1)", "setfattr(1)"],
         "extant-script" => &["debugfs(8)"],
         "extant-export" => &["tar(1)"],
+        "extant-mkfs" => &["mke2fs(8)", "tar(1)"],
         "extant-tree" | "extant-completions" | "extant-man" => &[],
         name => return with_namesake(name, pages),
     };
