@@ -128,7 +128,8 @@ impl<W: Write> Write for Output<'_, W> {
     }
 }
 
-/// Writes a whole archive to what `name` is, or fails. The report is of an image that is rescued: what the archive lacks.
+/// Writes a whole archive to what `name` is, or fails. The report is of an image that is rescued: what the archive
+/// lacks.
 fn export(fs: &Arc<Filesystem>, path: &[u8], stop: &Stop, name: &str, to: impl Write) -> Result<Report> {
     let failed = Cell::new(None);
     let done = export_to(fs, path, stop, Output { to, failed: &failed });
