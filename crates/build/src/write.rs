@@ -1,9 +1,9 @@
 //! Writes a plan: each block once, in ascending order but for the primary superblock, made and checksummed by all
 //! threads.
 //!
-//! Main function: [`write_with_progress`]. The pieces of the plan are cut into chunks of adjacent blocks. Threads take chunks in
-//! ascending order and make their bytes side by side. A finished chunk is submitted when all before it are, so the
-//! device sees ascending requests, and a thread makes the next chunk while the device writes the last ones.
+//! Main function: [`write_with_progress`]. The pieces of the plan are cut into chunks of adjacent blocks. Threads take
+//! chunks in ascending order and make their bytes side by side. A finished chunk is submitted when all before it are,
+//! so the device sees ascending requests, and a thread makes the next chunk while the device writes the last ones.
 //!
 //! A file system exists from the moment its superblock does. So an old one is wiped before anything is written, and the
 //! new one is written when all else is durable: what a failure, a kill or a power cut leaves is no file system, rather

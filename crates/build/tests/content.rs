@@ -350,7 +350,7 @@ fn options_that_are_refused_at_each_size_end_the_search_for_one() {
     builder.file(b"f", attributes(0o644), 5000, None, 0).unwrap();
     let tree = finish(builder);
     for (args, word) in [("-t ext4 -O bigalloc", "bigalloc"), ("-t ext4 -O quota", "quota")] {
-        let error = fit(&request(args), &fact(0), &tree, Spare::DEFAULT).err().expect("refused").to_string();
+        let error = fit(&request(args), &fact(0), &tree, Spare::DEFAULT).expect_err("refused").to_string();
         assert!(error.contains(word), "{args}: {error}");
     }
 }
