@@ -56,7 +56,7 @@ fn skeleton(bytes: u64, args: &str) -> Skeleton {
 
 #[test]
 fn what_is_too_small_for_itself_says_what_to_do() {
-    let refused = |bytes, args| Skeleton::plan(&options(bytes, args)).err().expect("refused").to_string();
+    let refused = |bytes, args| Skeleton::plan(&options(bytes, args)).expect_err("refused").to_string();
     let said = refused(64 << 10, "-t ext4");
     assert_eq!(
         said,

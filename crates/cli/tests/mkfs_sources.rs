@@ -79,6 +79,33 @@ fn what_cannot_be_made_is_removed_and_says_why() {
     assert!(!Path::new(&image).exists());
 }
 
+/// What tells images apart in fstab(5): other bytes, trees or labels have another UUID, also where time stands still.
+#[test]
+fn other_content_has_another_uuid() {
+    let dir = Dir::new();
+    shell(
+        &dir,
+        "export SOURCE_DATE_EPOCH=1000000000
+        mkdir one two three; echo v1 > one/version; echo v2 > two/version; echo v1 > three/other
+        uuid() { dumpe2fs -h $1 2>/dev/null | grep 'Filesystem UUID'; }
+        for d in one two; do extant mkfs -q -U content -d $d $d.img 4M; done
+        [ \"$(uuid one.img)\" != \"$(uuid two.img)\" ]
+        for d in one three; do extant mkfs -q -F -d $d $d.img 4M; extant mkfs -q -F -L $d $d.empty 4M; done
+        [ \"$(uuid one.img)\" != \"$(uuid three.img)\" ]; [ \"$(uuid one.empty)\" != \"$(uuid three.empty)\" ]
+        extant mkfs -q -d one again.img 4M; cmp one.img again.img",
+    );
+}
+
+#[test]
+fn the_root_directory_belongs_to_whom_e_root_owner_says() {
+    let dir = Dir::new();
+    shell(
+        &dir,
+        "mkdir src; extant mkfs -q -d src -E root_owner=12:34 --owner 5:6 a.img 4M
+        debugfs -R 'stat /' a.img 2>/dev/null | grep -q 'User: *12  *Group: *34 '",
+    );
+}
+
 #[test]
 fn owners_are_changed_for_all_or_by_a_file() {
     let dir = Dir::new();

@@ -343,6 +343,15 @@ impl Request {
         Ok(Extended::parse(self)?.offset)
     }
 
+    /// Whom the root directory belongs to, if that was said (`-E root_owner`).
+    ///
+    /// # Errors
+    /// As [`Request::resolve`].
+    pub fn root_owner(&self, fact: &Fact) -> Result<Option<(u32, u32)>> {
+        let asked = Extended::parse(self)?.root_owner;
+        Ok(asked.map(|owner| if owner == (u32::MAX, u32::MAX) { fact.user } else { owner }))
+    }
+
     /// Decides everything.
     ///
     /// # Errors
@@ -528,10 +537,7 @@ impl Request {
             orphan_file: orphan_file.then_some(orphan_blocks),
             quota: if features.ro_compat.contains(RoCompat::QUOTA) { quota } else { [false; 3] },
             packed_meta_blocks: extended.packed,
-            root_owner: match extended.root_owner {
-                Some((u32::MAX, u32::MAX)) => fact.user,
-                owner => owner.unwrap_or((0, 0)),
-            },
+            root_owner: self.root_owner(fact)?.unwrap_or((0, 0)),
             tables_zeroed: fact.zeroed || extended.zeroed || extended.eager_tables,
             warnings,
         })

@@ -113,6 +113,13 @@ impl Tree {
         &self.nodes[id.0 as usize]
     }
 
+    /// The root directory belongs to somebody else than its source says.
+    pub fn set_root_owner(&mut self, (uid, gid): (u32, u32)) {
+        if let Some(root) = self.nodes.first_mut() {
+            (root.uid, root.gid) = (uid, gid);
+        }
+    }
+
     /// The sizes of all files, holes included.
     pub fn file_bytes(&self) -> u64 {
         let size = |node: &Node| if let Body::File { size, .. } = node.body { size } else { 0 };

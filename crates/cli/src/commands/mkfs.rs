@@ -110,11 +110,15 @@ impl Job {
             return Err(Failure::usage(text));
         }
         let reproducible = SourceDate::from_environment()?.is_some();
-        let mut fact = self.facts(&target)?;
-        let source = match from {
+        let mut fact = self.facts(&target, request.label.as_deref().unwrap_or_default())?;
+        let mut source = match from {
             Some(word) => Some(self.read(&word, &fact)?),
             None => None,
         };
+        let root_owner = request.root_owner(&fact).map_err(|e| target.failed(e))?;
+        if let (Some(source), Some(owner)) = (&mut source, root_owner) {
+            source.tree.set_root_owner(owner);
+        }
         if let Some(source) = source.as_ref().filter(|_| by_content || reproducible) {
             // With SOURCE_DATE_EPOCH alone what is random differs from tree to tree, and is the same each time.
             let bytes = by_content.then_some(&*source.content as &dyn Content);
@@ -261,14 +265,16 @@ impl Job {
         })
     }
 
-    fn facts(&self, target: &Target) -> Result<Fact> {
+    /// `label`: file systems of the same moment, a root and its data, have other random numbers.
+    fn facts(&self, target: &Target, label: &[u8]) -> Result<Fact> {
         let source_date = SourceDate::from_environment()?;
         let clock = source_date.map_or_else(Clock::real, SourceDate::clock);
         let fake = std::env::var(FAKE_TIME).ok().and_then(|text| text.parse().ok());
         let mut random = [0; 32];
         match source_date {
             Some(date) => {
-                let mut numbers = Rng::new(date.seed());
+                let seed = label.iter().fold(date.seed(), |seed, byte| Rng::new(seed ^ u64::from(*byte)).next_u64());
+                let mut numbers = Rng::new(seed);
                 for bytes in random.as_chunks_mut::<8>().0 {
                     *bytes = numbers.next_u64().to_le_bytes();
                 }
