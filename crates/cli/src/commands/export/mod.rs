@@ -106,12 +106,11 @@ struct Output<'a, W> {
 
 impl<W> Output<'_, W> {
     fn keep<T>(&self, done: io::Result<T>) -> io::Result<T> {
-        done.map_err(|e| {
+        done.inspect_err(|e| {
             let same = e.raw_os_error().map_or_else(|| e.kind().into(), io::Error::from_raw_os_error);
             if e.kind() != io::ErrorKind::Interrupted {
                 self.failed.set(Some(same));
             }
-            e
         })
     }
 }
