@@ -56,7 +56,7 @@ fn skeleton(bytes: u64, args: &str) -> Skeleton {
 
 #[test]
 fn what_is_too_small_for_itself_says_what_to_do() {
-    let refused = |bytes, args| Skeleton::plan(&options(bytes, args)).expect_err("refused").to_string();
+    let refused = |bytes, args| Skeleton::plan(&options(bytes, args)).map(|_| ()).expect_err("refused").to_string();
     let said = refused(64 << 10, "-t ext4");
     assert_eq!(
         said,
@@ -360,7 +360,7 @@ fn options_that_are_refused_at_each_size_end_the_search_for_one() {
 #[test]
 fn a_size_is_found_for_what_needs_large_blocks() {
     let mut builder = builder();
-    builder.file(b"f", attributes(0o644), 600 * MIB, Some(vec![0..4096]), 0).unwrap();
+    builder.file(b"f", attributes(0o644), 600 * MIB, None, 0).unwrap();
     builder.file(b"g", attributes(0o644), 600 * MIB, None, 1).unwrap();
     builder.symlink(b"link", attributes(0o777), &[b'x'; 1200]).unwrap();
     let (options, bytes) = fit(&request("-t ext4"), &fact(0), &finish(builder), Spare::NONE).unwrap();

@@ -47,12 +47,15 @@ pub fn digest(tree: &Tree, content: Option<&dyn Content>) -> Result<[u8; 32]> {
             Body::File { size, content: number, sparse } => {
                 part(&size.to_le_bytes());
                 let Some(content) = content.filter(|_| *size > 0) else { continue };
-                let whole = [0..*size];
                 let file = content.open(*number)?;
-                for range in sparse.map_or(&whole[..], |sparse| tree.data(sparse)) {
-                    part(&range.start.to_le_bytes());
-                    for at in (range.start..range.end).step_by(STEP) {
-                        buf.resize((range.end - at).min(STEP as u64) as usize, 0);
+                let ranges = sparse.map_or_else(
+                    || vec![(0, *size)],
+                    |sparse| tree.data(sparse).iter().map(|r| (r.start, r.end)).collect(),
+                );
+                for (start, end) in ranges {
+                    part(&start.to_le_bytes());
+                    for at in (start..end).step_by(STEP) {
+                        buf.resize((end - at).min(STEP as u64) as usize, 0);
                         file.read_at(at, &mut buf)?;
                         part(&buf);
                     }
