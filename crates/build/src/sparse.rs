@@ -4,7 +4,7 @@
 //! repeated. A third kind, of bytes that do not matter, is not written. Numbers are little-endian (AOSP:
 //! `libsparse/sparse_format.h`, version 1.0).
 //!
-//! Main function: [`write`].
+//! Main function: [`write()`].
 //!
 //! What it does not do: checksums, which the format allows and flash tools ignore; and images of several files.
 //!

@@ -9,7 +9,7 @@
 //! new one is written when all else is durable: what a failure, a kill or a power cut leaves is no file system, rather
 //! than one that looks clean and has wrong bytes.
 //!
-//! Memory: at most [`MEMORY_MAX`] bytes of chunks, whatever the number of threads.
+//! Memory: at most `MEMORY_MAX` bytes of chunks, whatever the number of threads.
 //!
 //! # Locking
 //! `build pieces`: the iterator over the plan's pieces. `build write`: chunks that are made, ready or being written,

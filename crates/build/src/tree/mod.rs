@@ -61,7 +61,7 @@ pub enum Body {
     File {
         /// Bytes.
         size: u64,
-        /// A number for [`Tree::holes`]; `None`: it has none.
+        /// A number for [`Tree::data`]; `None`: it has none.
         sparse: Option<u32>,
         /// What [`Content::open`] finds it by: the source's own number.
         content: u64,

@@ -54,7 +54,7 @@ pub enum MkfsFormat {
 /// What the file system holds, how much room that gets, and in which form.
 #[derive(Args, Debug, Default)]
 pub struct MkfsSource {
-    /// What the file system holds: a directory, a tar archive (- for standard input), or oci:DIR[:TAG]
+    /// What the file system holds: a directory, a tar archive (- for standard input), or oci:DIR or oci:DIR:TAG
     #[arg(long, value_name = "SRC", conflicts_with = "directory")]
     pub from: Option<OsString>,
     /// As SIZE; auto: what the source needs and a tenth of that, min: what it needs
@@ -63,7 +63,7 @@ pub struct MkfsSource {
     /// Give everything to one owner and group, by number or name
     #[arg(long, value_name = "USER:GROUP", value_parser = Given::parse)]
     pub owner: Option<Given>,
-    /// Change owners as this file says: lines 'uid FROM TO [COUNT]', 'gid FROM TO [COUNT]' and 'PATH USER:GROUP'
+    /// Change owners as this file says: lines 'uid FROM TO COUNT', 'gid FROM TO COUNT' and 'PATH USER:GROUP'
     #[arg(long, value_name = "FILE")]
     pub owners: Option<PathBuf>,
     /// The format of the image file
