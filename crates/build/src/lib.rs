@@ -5,8 +5,8 @@
 //! 1. **Tree** ([`tree`]): what the file system will hold, in one order, whatever it was read from ([`source`]).
 //! 2. **Plan** ([`plan`]): the geometry, the number of each inode, the place of each block. A pure function of the
 //!    options and the tree; the same on every machine.
-//! 3. **Write** ([`mod@write`]): each block once, in ascending order and the superblock last, made and checksummed by all
-//!    threads.
+//! 3. **Write** ([`mod@write`]): each block once, in ascending order and the superblock last, made and checksummed by
+//!    all threads.
 //!
 //! What it does not do: read a file system, change one, parse command lines, or open the image.
 //!
