@@ -105,9 +105,9 @@ fn device_seconds_are_exact_for_one_process() {
         assert_eq!(bytes.is_some(), t.contestant.label.contains("store="), "{}", t.contestant.label);
         assert!(bytes.is_none_or(|bytes| bytes > 1000.0), "{bytes:?}");
     }
+    // Of several it varies, as a time does, and is a figure all the same.
     let mut several = config(&dir.path().join("several"), "small-files", &targets[..1]);
     (several.recorded, several.settings, several.rounds) = (Recorded::NONE, vec!["processes=2".into()], 1);
     assert_eq!(go(&several).expect("runs").usable, 1);
-    let flaws = &self::trials(&several)[0].flaws;
-    assert!(flaws.len() == 1 && flaws[0].contains("2 processes"), "{flaws:?}");
+    assert!(self::trials(&several)[0].flaws.is_empty());
 }
