@@ -33,6 +33,17 @@ fn a_sparse_image_unpacks_to_the_raw_image() {
 }
 
 #[test]
+fn a_link_leads_to_the_sparse_image() {
+    let dir = Dir::new();
+    let [image, link] = ["i.img", "link.img"].map(|name| dir.text(name));
+    std::fs::write(&image, "").expect("file");
+    std::os::unix::fs::symlink("i.img", &link).expect("link");
+    extant(&["mkfs", "-q", "--format", "android-sparse", &link, "16M"]).ok();
+    assert!(std::fs::symlink_metadata(&link).expect("link").is_symlink());
+    assert!(std::fs::read(&image).expect("image").starts_with(b"\x3a\xff\x26\xed"));
+}
+
+#[test]
 fn a_part_of_an_image_is_not_packed() {
     let dir = Dir::new();
     let image = dir.text("i.img");

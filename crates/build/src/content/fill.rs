@@ -41,14 +41,19 @@ impl ContentPlan<'_> {
     ) -> Result<()> {
         let map = self.placement.map(id)?;
         let at = self.placement.placed.records[id.0 as usize].at;
+        let bits = self.placement.geometry().block_bits;
+        let stream = map.stream();
         let mut rest = buf;
-        while let Some(part) = map.at(from).filter(|_| !rest.is_empty()) {
+        for part in map.parts(from) {
+            if rest.is_empty() {
+                break;
+            }
             let blocks = match part {
-                Part::Data { blocks, .. } => blocks.min((rest.len() >> self.placement.geometry().block_bits) as u32),
+                Part::Data { blocks, .. } => blocks.min((rest.len() >> bits) as u32),
                 Part::Pointers(_) => 1,
             };
-            let (now, behind) = rest.split_at_mut((blocks as usize) << self.placement.geometry().block_bits);
-            match (part, map.stream()) {
+            let (now, behind) = std::mem::take(&mut rest).split_at_mut((blocks as usize) << bits);
+            match (part, &stream) {
                 (Part::Data { lblk, .. }, _) => data(lblk.0, now)?,
                 (Part::Pointers(block), Some(stream)) => {
                     stream.fill(block, from, |position| self.placement.line.block(at + position).0 as u32, now);

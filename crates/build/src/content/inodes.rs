@@ -69,13 +69,13 @@ impl Placement<'_> {
         Ok(desc)
     }
 
-    /// What the checksums of an inode's blocks start with, under metadata_csum.
+    /// The seed of the checksums of an inode's blocks, under metadata_csum.
     pub(super) fn inode_seed(&self, id: Id) -> Option<ChecksumSeed> {
         let geo = self.geometry();
         geo.metadata_csum.then(|| geo.seed.for_inode(self.numbers.ino(id), 0))
     }
 
-    /// What entries of directories say of it.
+    /// The type that directory entries give an inode.
     pub(super) fn file_type(&self, id: Id) -> FileType {
         FileType::from_mode(self.tree.node(id).mode).unwrap_or(FileType::Regular)
     }

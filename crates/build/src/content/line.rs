@@ -1,7 +1,7 @@
 //! The free blocks of a skeleton as one line.
 //!
-//! Main type: [`Line`]. What a tree needs is placed on the line, where everything is contiguous; the line knows where
-//! bitmaps, inode tables, backups and the journal lie in between, and cuts there.
+//! Main type: [`Line`]. The blocks of a tree are placed on the line, where everything is contiguous; the line knows
+//! where bitmaps, inode tables, backups and the journal lie in between, and cuts there.
 //!
 //! # Locking
 //! None.

@@ -84,21 +84,18 @@ impl FileMap {
         }
     }
 
-    /// What lies at a position of these.
-    pub fn at(&self, position: u64) -> Option<Part> {
-        if let Some(stream) = self.stream() {
-            return stream.at(position);
-        }
-        let mut left = position;
-        for range in self.ranges.iter() {
+    /// The parts of these blocks from a position on.
+    pub fn parts(&self, position: u64) -> impl Iterator<Item = Part> + '_ {
+        let stream = self.stream();
+        let mut skip = position;
+        let extents = self.ranges.iter().filter(move |_| stream.is_none()).filter_map(move |range| {
             let len = u64::from(range.end - range.start);
-            if left < len {
-                let lblk = range.start + left as u32;
-                return Some(Part::Data { lblk: LogicalBlock(lblk), blocks: range.end - lblk });
-            }
-            left -= len;
-        }
-        None
+            let gone = skip.min(len);
+            skip -= gone;
+            let lblk = range.start + gone as u32;
+            (gone < len).then_some(Part::Data { lblk: LogicalBlock(lblk), blocks: range.end - lblk })
+        });
+        stream.into_iter().flat_map(move |stream| stream.parts(position)).chain(extents)
     }
 
     /// Its extents, if its first block has number `at` on the line.

@@ -53,7 +53,7 @@ const LOST_FOUND_BYTES: u32 = 16 << 10;
 /// Gives a tree a lost+found, unless it has one.
 ///
 /// # Errors
-/// Something else has that name.
+/// An entry of that name is no directory.
 pub fn add_lost_found(tree: &mut Tree) -> Result<()> {
     numbers::add_lost_found(tree)
 }
@@ -76,7 +76,7 @@ struct Placement<'a> {
     placed: Placed,
 }
 
-/// What a piece holds.
+/// The contents of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// A part of the skeleton.

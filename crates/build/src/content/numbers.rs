@@ -15,7 +15,7 @@ use crate::{Error, Result};
 
 /// The directory where e2fsck puts what has lost its name.
 const LOST_FOUND: &[u8] = b"lost+found";
-/// Nobody but root looks into it.
+/// Only root may look into lost+found.
 const LOST_FOUND_MODE: u16 = 0o040700;
 
 /// The numbers of a tree's inodes.

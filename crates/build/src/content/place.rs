@@ -104,8 +104,8 @@ impl Placement<'_> {
             }
         }
         self.share_attributes()?;
-        // What metadata takes depends on where the data is cut, which depends on where it begins. The more metadata,
-        // the later: it begins where all fits.
+        // The length of the metadata depends on where data is cut, which depends on where data begins; and more
+        // metadata lets data begin later. So the beginning of data is moved back until the metadata fits in front.
         let mut end = self.place_metadata(0)?;
         loop {
             self.placed.data = end;
@@ -202,7 +202,7 @@ impl Placement<'_> {
     pub(super) fn objects(&self) -> impl Iterator<Item = (Object, u64, u64)> + Send + '_ {
         let record = |id: Id| self.placed.records[id.0 as usize];
         let block_size = self.geometry().block_size;
-        // What cannot be mapped has been refused.
+        // `check` has refused each inode that cannot be mapped.
         let map = move |id: Id| self.map(id).ok();
         let nodes = move |id: Id| {
             let count = map(id).map_or(0, |map| map.nodes(&self.line, record(id).at, block_size));

@@ -1,8 +1,8 @@
 //! How large a file system must be for a tree.
 //!
-//! Main types: [`Spare`] (what shall be free besides). Main function: [`fit`].
+//! Main types: [`Spare`] (room that stays free). Main function: [`fit`].
 //!
-//! What a file system needs for itself (tables, journal, backups) grows with its size, and its defaults (block size,
+//! A file system's own structures (tables, journal, backups) grow with its size, and its defaults (block size,
 //! inodes) change with it. So sizes are tried: each attempt plans a whole skeleton and places the tree on it.
 //!
 //! # Locking
@@ -26,7 +26,7 @@ const SMALL_BYTES: u64 = 512 << 20;
 /// The first attempts close in on the size; the rest find the last block.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// What shall be free besides the content.
+/// Room that stays free besides the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spare {
     /// Percent of the blocks that the content takes.
@@ -36,7 +36,7 @@ pub struct Spare {
 impl Spare {
     /// Nothing: the smallest file system that holds the content.
     pub const NONE: Spare = Spare { percent: 0 };
-    /// What `--size auto` leaves.
+    /// The room that `--size auto` leaves.
     pub const DEFAULT: Spare = Spare { percent: 10 };
 }
 

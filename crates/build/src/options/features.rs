@@ -9,7 +9,7 @@ use extant_ondisk::features::{Compat, Incompat, RoCompat};
 
 use crate::{Error, Result};
 
-/// What mke2fs can make and Extant can, too.
+/// Features that mke2fs and Extant can make.
 const COMPAT: Compat = Compat::HAS_JOURNAL
     .union(Compat::RESIZE_INODE)
     .union(Compat::DIR_INDEX)

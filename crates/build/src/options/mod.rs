@@ -1,4 +1,4 @@
-//! What a new file system shall be, with the meanings and defaults of mke2fs.
+//! The options of a new file system, with the meanings and defaults of mke2fs.
 //!
 //! Main types: [`Request`] (what somebody asked for: words and numbers, each of which may be missing) and [`Options`]
 //! (what comes out of it: every value decided, and warnings). [`Request::resolve`] leads from one to the other.

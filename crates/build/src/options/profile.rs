@@ -5,7 +5,7 @@
 //! # Locking
 //! None.
 
-/// What all types have.
+/// Settings of all types.
 pub(super) const BASE_FEATURES: &str = "sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr";
 /// `acl,user_xattr` (`EXT4_DEFM_XATTR_USER`, `EXT4_DEFM_ACL`).
 pub(super) const DEFAULT_MOUNT_OPTS: u32 = 0x000c;
@@ -43,7 +43,7 @@ const TYPES: [Type; 10] = [
     usage("largefile4", Some(4096), 4 << 20),
 ];
 
-/// What several types say together; the last one that says something counts.
+/// The settings of several types; the last type that has a setting decides it.
 pub(super) struct Profile {
     pub features: Vec<&'static str>,
     pub block_size: u32,

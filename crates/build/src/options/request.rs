@@ -1,4 +1,4 @@
-//! What somebody asked for, and what comes of it.
+//! A user's request, and the options that follow from it.
 //!
 //! Main types: [`Request`], [`Fact`]. Main function: [`Request::resolve`].
 //!
@@ -57,7 +57,7 @@ pub enum SizeAsked {
     Blocks(u64),
 }
 
-/// What is known of the device and the world.
+/// Facts about the device and the moment, which a request does not have.
 #[derive(Clone, Copy, Debug)]
 pub struct Fact {
     /// Bytes of the device, from where the file system begins; 0 for a file that is yet to be made.
@@ -74,7 +74,7 @@ pub struct Fact {
     pub user: (u32, u32),
 }
 
-/// What somebody asked for. Words are those of mke2fs(8).
+/// A user's request. Words are those of mke2fs(8).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
     /// -t: `ext2`, `ext3` or `ext4`.
@@ -146,7 +146,7 @@ fn parse_number(text: &str) -> Option<u64> {
     }
 }
 
-/// What -E and -J say.
+/// The words of -E and -J.
 #[derive(Default)]
 struct Extended {
     stride: u16,

@@ -24,7 +24,7 @@ const MMP_SEQ_CLEAN: u32 = 0xff4d_4d50;
 /// A regular file that only root may read.
 const MODE: u16 = 0o100_600;
 
-/// What a file is for.
+/// The purpose of a file.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
     /// No blocks.

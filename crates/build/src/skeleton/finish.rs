@@ -19,7 +19,7 @@ use crate::{Error, Result};
 
 const FLAGS_AT: usize = std::mem::offset_of!(RawGroupDesc, bg_flags);
 
-/// What files take of a skeleton.
+/// The blocks and inodes that files take of a skeleton.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Blocks, in ascending order, not adjacent, all of [`Skeleton::free_runs`].

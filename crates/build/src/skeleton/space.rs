@@ -54,7 +54,7 @@ impl Space {
         self.taken.iter().map(|(start, end)| *start..*end)
     }
 
-    /// What is taken within a range.
+    /// The blocks that are taken within a range.
     pub fn taken_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let before = self.taken.range(..range.start).next_back().filter(|(_, end)| **end > range.start);
         let inside = self.taken.range(range.clone());

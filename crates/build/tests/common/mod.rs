@@ -1,5 +1,5 @@
 //! What the tests of sources share.
-#![allow(dead_code)]
+#![allow(dead_code)] // each test file uses its part
 
 use std::path::Path;
 use std::process::Command;

@@ -353,7 +353,7 @@ impl Job {
         writeln!(out, "Creating filesystem with {blocks} {kib}k blocks and {inodes} inodes")?;
         if geo.group_count > 1 {
             if sb.uuid() != [0; 16] {
-                writeln!(out, "Filesystem UUID: {}", uuid_text(&sb.uuid()))?;
+                writeln!(out, "Filesystem UUID: {}", crate::text::uuid(&sb.uuid()))?;
             }
             write!(out, "Superblock backups stored on blocks: ")?;
             let mut left = 0;
@@ -404,17 +404,6 @@ fn uuid(text: Option<&str>) -> Result<UuidAsked> {
             parse_uuid(text).map(UuidAsked::Given).ok_or_else(wrong)
         }
     }
-}
-
-fn uuid_text(uuid: &[u8; 16]) -> String {
-    let mut text = String::new();
-    for (i, byte) in uuid.iter().enumerate() {
-        if [4, 6, 8, 10].contains(&i) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
 }
 
 fn failed(e: extant_build::Error) -> Failure {
@@ -551,16 +540,17 @@ impl Target {
 
     /// Puts the image in the Android sparse format in its own place, with its mode.
     fn pack(&self, block_size: u32) -> Result<()> {
-        let path = &self.spec.path;
         let packed = || -> std::io::Result<()> {
-            let mut image = std::fs::File::open(path)?;
+            // A link stays, and leads to the packed image.
+            let path = std::fs::canonicalize(&self.spec.path)?;
+            let mut image = std::fs::File::open(&path)?;
             let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
             let mut beside = Unfinished::default();
             let file = beside.make_named(|| tempfile::NamedTempFile::with_prefix_in(".extant-", dir))?;
             file.as_file().set_permissions(image.metadata()?.permissions())?;
             sparse::write(&mut image, block_size, &mut file.as_file())?;
             file.as_file().sync_all()?;
-            file.persist(path)?;
+            file.persist(&path)?;
             beside.keep();
             Ok(())
         };

@@ -95,6 +95,37 @@ impl<'a> Stream<'a> {
         None
     }
 
+    /// The parts from a position on. Only the first of them is looked for among all ranges.
+    pub fn parts(self, position: u64) -> impl Iterator<Item = Part> + use<'a> {
+        std::iter::successors(self.at(position), move |part| self.after(*part))
+    }
+
+    /// The part behind one.
+    fn after(&self, part: Part) -> Option<Part> {
+        let (from, block) = match part {
+            Part::Data { lblk, blocks } => (lblk.0 + blocks, None),
+            Part::Pointers(block) => (block.first.0, Some(block)),
+        };
+        let range = &self.data[self.data.partition_point(|range| range.end <= from)..].first()?;
+        let lblk = LogicalBlock(range.start.max(from));
+        let path = self.geometry.path(lblk)?;
+        // The pointer blocks on the way to it, the highest first. One that leads to what was there before is there
+        // already.
+        let is_new = |on_the_way: &PointerBlock| match block {
+            Some(block) => on_the_way.level < block.level,
+            None => on_the_way.first.0 >= from,
+        };
+        let mut on_the_way = (0..path.levels).filter_map(|step| path.names(step, lblk, &self.geometry));
+        if let Some(block) = on_the_way.find(is_new) {
+            return Some(Part::Pointers(block));
+        }
+        let end = match path.levels {
+            0 => u64::from(DIRECT),
+            levels => u64::from(lblk.0) - path.inside(levels - 1, &self.geometry) + self.geometry.span(1),
+        };
+        Some(Part::Data { lblk, blocks: (u64::from(range.end).min(end) - u64::from(lblk.0)) as u32 })
+    }
+
     fn descend(&self, mut first: u64, mut level: usize, mut left: u64) -> Option<Part> {
         loop {
             if left == 0 {
@@ -202,6 +233,14 @@ mod tests {
             }
         }
         assert_eq!(position, stream.blocks());
+        for from in [0, position.min(1), position / 3, position / 2, position.saturating_sub(1), position] {
+            let mut at = from;
+            for part in stream.parts(from) {
+                assert_eq!(stream.at(at), Some(part), "from {from}");
+                at += if let Part::Data { blocks, .. } = part { blocks.into() } else { 1 };
+            }
+            assert_eq!(at, position, "from {from}");
+        }
         for range in data {
             assert!(look_up(&stream, size as usize, range.start).is_some());
             let before = range.start.checked_sub(1).filter(|lblk| !data.iter().any(|other| other.contains(lblk)));
