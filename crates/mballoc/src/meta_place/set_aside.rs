@@ -323,7 +323,7 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     /// All that is free lies in pages of other homes: makes one more area active, unless so much is free there that it
-    /// must do. Whether it is worth looking for a page again.
+    /// must do: none of the new area would be set aside. Whether it is worth looking for a page again.
     fn grow_for_pages(&self, zones: &MetaZones, nr: u32, region: &Region) -> bool {
         let (active, first) = (region.active.load(Ordering::Relaxed), zones.first_group(nr));
         let has_any =

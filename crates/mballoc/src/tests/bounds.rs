@@ -167,3 +167,20 @@ fn a_long_run_is_looked_for_where_nothing_is_known_yet() {
     assert!(long >= 40 - 12, "{lengths:?}");
     assert_agrees(&a, &store);
 }
+
+/// A request that one seek or two would serve does not read bitmaps for want of a longer run.
+#[test]
+fn a_short_run_is_not_looked_for_where_guesses_were_in_vain() {
+    let store = Arc::new(ModelStore::new(large(512, 16)));
+    (0..512).for_each(|g| (0..32768).step_by(32).for_each(|at| store.set(g, at, 16, Block::Used)));
+    let a = made(&store);
+    let owner = InodePreallocation::new(InodeNr(20));
+    for _ in 0..60 {
+        let flags = RequestFlags::NO_PREALLOC;
+        let r = Request { flags, ..Request::data(&owner, Some(BlockNr(32768)), LogicalBlock(0), 128, 128) };
+        a.allocate(&mut Txn::default(), &r).expect("space");
+    }
+    let read = a.statistics().read_aheads;
+    assert!(read <= 12, "{read} of 32 flex groups");
+    assert_agrees(&a, &store);
+}

@@ -169,13 +169,63 @@ fn a_zone_grows_before_groups_share_a_page() {
     let store = disk(large(128, 1));
     let a = mount(&store, MetaPolicy::Zones);
     // 700 pages, of which the zone has 256 at mount.
-    let mut homes = vec![std::collections::BTreeSet::new(); 2000];
+    let mut homes = vec![std::collections::BTreeSet::new(); 4096];
     for file in 0..44_800u64 {
         let group = file % 100;
-        homes[take(&a, &indirect(20 + file as u32, group * 32_768 + 32_767)) as usize / 64 % 2000].insert(group);
+        homes[take(&a, &indirect(20 + file as u32, group * 32_768 + 32_767)) as usize / 64].insert(group);
     }
     assert!(homes.iter().all(|groups| groups.len() <= 1), "{homes:?}");
     assert!(a.set_aside_blocks() <= 16_384, "as much as at mount: {}", a.set_aside_blocks());
+    assert_eq!(a.statistics().zone_overflows, 0);
+    assert_agrees(&a, &store);
+}
+
+#[test]
+fn a_zone_with_as_much_free_as_it_may_have_does_not_grow_for_a_page() {
+    let store = disk(large(40, 1));
+    let a = mount(&store, MetaPolicy::Zones);
+    let (mut pages, mut used) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
+    let mut owner = 20;
+    let mut take_for = |group: u64, used: &mut std::collections::BTreeSet<u64>| {
+        owner += 1;
+        let at = take(&a, &indirect(owner, group * 32_768 + 32_767));
+        pages.insert(at / 64);
+        used.insert(at);
+        (at / 64, pages.len() as u64)
+    };
+    // Frees blocks up to what the zone may have free, and says so.
+    let refill = |used: &mut std::collections::BTreeSet<u64>| {
+        while a.set_aside_blocks() < 8192 {
+            let at = used.iter().copied().find(|at| at % 64 > 0).expect("something is used");
+            used.remove(&at);
+            free_now(&a, &store, (BlockNr(at), 1));
+        }
+    };
+    (0..288 * 64).for_each(|i| _ = take_for(i % 36, &mut used));
+    refill(&mut used);
+    // Another group takes the pages that have no owner.
+    let all = || (3 + a.statistics().zone_areas_grown) * 32;
+    let mut owned = 0;
+    while owned < all() {
+        owned = take_for(37, &mut used).1;
+    }
+    refill(&mut used);
+    let grown = a.statistics().zone_areas_grown;
+    assert_eq!(take_for(38, &mut used).1, owned, "a page that has an owner");
+    assert_eq!(a.statistics().zone_areas_grown, grown);
+    assert_agrees(&a, &store);
+}
+
+/// A zone of all its areas leaves to data what it does not need, and finds that again.
+#[test]
+fn a_zone_that_cannot_grow_takes_back_what_it_left_to_data() {
+    let store = disk(large(1, 1));
+    let a = mount(&store, MetaPolicy::Zones);
+    (0..16_384).for_each(|i| _ = take(&a, &indirect(20 + i, 100)));
+    assert_eq!(a.statistics().zone_overflows, 0);
+    free_now(&a, &store, (BlockNr(0), 12_000));
+    assert!(a.set_aside_blocks() < 12_000, "{}", a.set_aside_blocks());
+    (0..12_000).for_each(|i| _ = take(&a, &indirect(20_000 + i, 100)));
     assert_eq!(a.statistics().zone_overflows, 0);
     assert_agrees(&a, &store);
 }
