@@ -290,7 +290,7 @@ fn a_file_that_changes_while_it_is_written_fails_the_image_and_the_digest() {
     let mut builder = builder();
     builder.file(b"file", attributes(0o644), 5000, None, 0).unwrap();
     let tree = finish(builder);
-    let device = FileDevice::create(&dir.path().join("image"), 8 * MIB, OpenOptions::default()).unwrap();
+    let device = FileDevice::create(dir.path().join("image"), 8 * MIB, OpenOptions::default()).unwrap();
     let plan = ContentPlan::new(skeleton(8 * MIB, "-t ext2"), &tree, &Changing).unwrap();
     let written = write_with_progress(&device, &plan, 2, &|_| ());
     assert_eq!(written.expect_err("refused").to_string(), "file: changed while it was read");
