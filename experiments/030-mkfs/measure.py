@@ -41,12 +41,11 @@ def first_line(argv):
 
 
 def environment(extant):
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    commit = subprocess.run(["git", "-C", root, "describe", "--always", "--dirty=-modified", "--abbrev=40"],
-                            capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    # "extant VERSION (COMMIT, PROFILE)".
+    version, commit, profile = re.match(r"extant (\S+) \((\S+), (\S+)\)", first_line([extant, "--version"])).groups()
     model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo", encoding="utf-8").read())
     return {
-        "version": first_line([extant, "--version"]).split()[1], "commit": commit, "profile": "release",
+        "version": version, "commit": commit, "profile": profile,
         "tools": {"mke2fs": first_line(["mke2fs", "-V"]), "tar": first_line(["tar", "--version"])},
         "load": os.getloadavg()[0], "kernel": platform.release(), "cpu": model.group(1) if model else "unknown",
         "cores": os.cpu_count(), "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
@@ -140,8 +139,8 @@ def speed(args):
                     f"{median['mke2fs'] / median[label]:8.1f}x {disk:13} {disk / max(data, 1):8.4f}\n")
 
 
-def layout(work, tree):
-    """The tree as an OCI image layout of two layers; files with several names are all in the first."""
+def layout(work, tree, options=()):
+    """The tree as an OCI image layout of two layers, with options of tar; files with several names are all in the first."""
     paths = ["."]
     for where, directories, files in os.walk(tree):
         relative = os.path.relpath(where, tree)
@@ -162,7 +161,7 @@ def layout(work, tree):
     layers, plain = [], []
     for paths in (first, second):
         listed = "\0".join(paths).encode("utf-8", "surrogateescape")
-        tar = subprocess.run(["tar", "-C", tree, *ATTRIBUTES.split(), "--no-recursion", "--null", "-T", "-", "-c"],
+        tar = subprocess.run(["tar", "-C", tree, *ATTRIBUTES.split(), *options, "--no-recursion", "--null", "-T", "-", "-c"],
                              input=listed, check=True, stdout=subprocess.PIPE).stdout
         plain.append("sha256:" + hashlib.sha256(tar).hexdigest())
         layers.append(blob(gzip.compress(tar, 1, mtime=0), "layer.v1.tar+gzip"))

@@ -314,6 +314,39 @@ fn blocks_of_64_kib_hold_a_tree() {
     assert!(std::fs::read(out).unwrap() == std::fs::read(source.join("data")).unwrap());
 }
 
+/// A file that is another at the end of its reading.
+struct Changing;
+
+impl Content for Changing {
+    fn open(&self, _: u64) -> extant_build::Result<Box<dyn ReadAt + '_>> {
+        Ok(Box::new(Changing))
+    }
+}
+
+impl ReadAt for Changing {
+    fn read_at(&self, _: u64, _: &mut [u8]) -> extant_build::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&self) -> extant_build::Result<()> {
+        Err(extant_build::Error::Source { name: "file".into(), why: "changed while it was read".into() })
+    }
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_written_fails_the_image_and_the_digest() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = builder();
+    builder.file(b"file", attributes(0o644), 5000, None, 0).unwrap();
+    let tree = finish(builder);
+    let device = FileDevice::create(dir.path().join("image"), 8 * MIB, OpenOptions::default()).unwrap();
+    let plan = ContentPlan::new(skeleton(8 * MIB, "-t ext2"), &tree, &Changing).unwrap();
+    let written = write_with_progress(&device, &plan, 2, &|_| ());
+    assert_eq!(written.expect_err("refused").to_string(), "file: changed while it was read");
+    let digest = extant_build::content::digest(&tree, Some(&Changing));
+    assert_eq!(digest.expect_err("refused").to_string(), "file: changed while it was read");
+}
+
 /// Every other block of a file: more extents than two levels of nodes have room for with blocks of 1 KiB, and pointer
 /// blocks of each level.
 #[test]
