@@ -88,7 +88,7 @@ fn wipe_superblock(device: &dyn BlockDevice) -> Result<()> {
     Ok(device.flush()?)
 }
 
-/// What so many threads get: how many of them start, how many chunks there are, and their bytes.
+/// The shares of so many threads: how many of them start, how many chunks there are, and their bytes.
 fn shares(threads: usize) -> (usize, usize, usize) {
     let threads = threads.clamp(1, MEMORY_MAX / CHUNK_MIN / 2 - 1);
     let buffers = 2 * threads + 2;
@@ -108,7 +108,7 @@ struct Chunk<K> {
 /// Cuts pieces into chunks.
 struct Cutter<I, K> {
     pieces: I,
-    /// What is left of the piece that was cut last, and how many of its blocks are gone.
+    /// The piece that was cut last, and how many of its blocks are gone.
     rest: Option<(Piece<K>, u32)>,
     most: u32,
     /// The block with the primary superblock, which ends a chunk.
