@@ -1,7 +1,8 @@
 //! Images with a tree in them: what e2fsck, debugfs, the kernel and Extant's checker find there.
 #![allow(clippy::disallowed_methods)]
 
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -180,6 +181,54 @@ fn a_tree_with_everything_is_clean_and_the_same_for_the_kernel() {
     }
 }
 
+/// Paths below a directory in the order in which find(1) and tar(1) meet them.
+fn listed(dir: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        paths.push(entry.path());
+        if entry.file_type().unwrap().is_dir() {
+            listed(&entry.path(), paths);
+        }
+    }
+}
+
+#[test]
+fn inodes_and_data_ascend_in_the_order_in_which_the_kernel_lists_them() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: no loop mounts here");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mounted, image) = (dir.path().join("source"), dir.path().join("mounted"), dir.path().join("image"));
+    std::fs::create_dir_all(source.join("indexed")).unwrap();
+    for directory in ["", "b", "b/below", "d", "d/x", "d/x/y", "indexed"] {
+        std::fs::create_dir_all(source.join(directory)).unwrap();
+        for number in 0..if directory == "indexed" { 500 } else { 12 } {
+            std::fs::write(source.join(directory).join(format!("file {number}")), "content").unwrap();
+        }
+    }
+    std::fs::create_dir(&mounted).unwrap();
+    for args in ["-t ext4", "-t ext4 -O ^dir_index", "-t ext3", "-t ext2 -b 1024"] {
+        build(&source, &image, 64 * MIB, args, 2).unwrap();
+        let mount = Box::new(LoopMount::new(&image, &mounted, "ro").unwrap());
+        let mut paths = Vec::new();
+        listed(&mounted, &mut paths);
+        paths.retain(|path| !path.ends_with("lost+found"));
+        let numbers: Vec<u64> = paths.iter().map(|path| path.symlink_metadata().unwrap().ino()).collect();
+        let is_file: Vec<bool> = paths.iter().map(|path| path.is_file()).collect();
+        mount.unmount().unwrap();
+        assert!(numbers.is_sorted(), "{args}: {:?}", paths.iter().zip(&numbers).collect::<Vec<_>>());
+        let files = numbers.iter().zip(is_file).filter(|(_, is_file)| *is_file).map(|(number, _)| number);
+        let commands: String = files.map(|number| format!("blocks <{number}>\n")).collect();
+        let script = dir.path().join("script");
+        std::fs::write(&script, commands).unwrap();
+        let said = Command::new("debugfs").arg("-f").arg(&script).arg(&image).output().unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        let blocks: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        assert!(blocks.len() >= 572 && blocks.is_sorted(), "{args}: {blocks:?}");
+    }
+}
+
 #[test]
 fn an_image_is_the_same_with_any_number_of_threads() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -264,6 +313,39 @@ fn blocks_of_64_kib_hold_a_tree() {
     let out = dir.path().join("data");
     debugfs(&image, &format!("dump /data {}", out.display())).unwrap();
     assert!(std::fs::read(out).unwrap() == std::fs::read(source.join("data")).unwrap());
+}
+
+/// A file that is another at the end of its reading.
+struct Changing;
+
+impl Content for Changing {
+    fn open(&self, _: u64) -> extant_build::Result<Box<dyn ReadAt + '_>> {
+        Ok(Box::new(Changing))
+    }
+}
+
+impl ReadAt for Changing {
+    fn read_at(&self, _: u64, _: &mut [u8]) -> extant_build::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&self) -> extant_build::Result<()> {
+        Err(extant_build::Error::Source { name: "file".into(), why: "changed while it was read".into() })
+    }
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_written_fails_the_image_and_the_digest() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = builder();
+    builder.file(b"file", attributes(0o644), 5000, None, 0).unwrap();
+    let tree = finish(builder);
+    let device = FileDevice::create(dir.path().join("image"), 8 * MIB, OpenOptions::default()).unwrap();
+    let plan = ContentPlan::new(skeleton(8 * MIB, "-t ext2"), &tree, &Changing).unwrap();
+    let written = write_with_progress(&device, &plan, 2, &|_| ());
+    assert_eq!(written.expect_err("refused").to_string(), "file: changed while it was read");
+    let digest = extant_build::content::digest(&tree, Some(&Changing));
+    assert_eq!(digest.expect_err("refused").to_string(), "file: changed while it was read");
 }
 
 /// Every other block of a file: more extents than two levels of nodes have room for with blocks of 1 KiB, and pointer

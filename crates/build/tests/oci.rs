@@ -285,6 +285,35 @@ fn damaged_blobs_are_named() {
     }
 }
 
+/// Each takes two thirds of what a source may take of memory.
+#[test]
+fn what_entries_take_in_memory_counts_for_all_layers_together() {
+    let dir = tempfile::tempdir().expect("directory");
+    let layers = ["a", "b"].map(|name| {
+        // Of one length: " SCHILY.xattr.user.a=", the value and the end of the line.
+        let record = format!("{} SCHILY.xattr.user.{name}={}\n", 7 + 22 + (1 << 20), "x".repeat(1 << 20));
+        let mut archive = made(&[("global", &record)]);
+        // The checksum grows with the kind.
+        archive[156] = b'g';
+        let sum = u32::from_str_radix(std::str::from_utf8(&archive[148..154]).expect("digits"), 8).expect("a number");
+        let sum = sum + u32::from(b'g') - u32::from(b'0');
+        archive[148..154].copy_from_slice(format!("{sum:06o}").as_bytes());
+        archive.truncate(archive.len() - 1024);
+        let names: Vec<String> = (0..44).map(|n| format!("{name}{n}")).collect();
+        archive.extend(made(&names.iter().map(|name| (name.as_str(), "")).collect::<Vec<_>>()));
+        fs::write(dir.path().join("layer"), archive).expect("written");
+        run("gzip", &["-c", "layer"], dir.path())
+    });
+    let maker = Maker::new(dir.path().join("layout"));
+    for layer in &layers {
+        maker.index(&[maker.image(std::slice::from_ref(layer))]);
+        assert!(maker.read(None).is_ok());
+    }
+    maker.index(&[maker.image(&layers)]);
+    let said = maker.refused(None);
+    assert!(said.contains("names, attributes and sparse maps up to here take "), "{said}");
+}
+
 #[test]
 fn a_layer_must_have_the_digest_that_the_configuration_says() {
     let dir = tempfile::tempdir().expect("directory");

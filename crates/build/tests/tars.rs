@@ -489,6 +489,33 @@ fn what_entries_take_in_memory_is_bounded_by_what_is_stored() {
     }
 }
 
+/// What is stored itself may take as much memory again, as a file and as a stream.
+#[test]
+fn entries_that_are_stored_in_full_may_take_their_size_in_memory() {
+    let comment = format!("SCHILY.xattr.user.x={}", "x".repeat(1 << 20));
+    let entries = (0..70).flat_map(|n| [Made::pax(b'x', &comment), Made::new(&format!("f{n}"), b'0', b"")]);
+    assert_eq!(read(&archive(&entries.collect::<Vec<_>>())).expect("read").tree.len(), 71);
+}
+
+#[test]
+fn the_map_of_a_sparse_file_counts_as_memory() {
+    let comment = format!("SCHILY.xattr.user.x={}", "x".repeat(1 << 20));
+    let with_ranges = |count: usize| {
+        let entries = (0..63).flat_map(|n| [Made::pax(b'x', &comment), Made::new(&format!("f{n}"), b'0', b"")]);
+        let records = ["GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.realsize=999999999"];
+        let records: Vec<u8> = records.iter().flat_map(|record| Made::pax(b'x', record).body).collect();
+        let ranges: String = (0..count).map(|n| format!("{}\n512\n", n * 1024)).collect();
+        let mut body = format!("{count}\n{ranges}").into_bytes();
+        body.resize(body.len().next_multiple_of(512) + count * 512, 0);
+        let sparse = [Made::new("x", b'x', &records), Made::new("sparse", b'0', &body)];
+        packed("gzip", &archive(&entries.chain(sparse).collect::<Vec<_>>()))
+    };
+    assert_eq!(read(&with_ranges(10)).expect("read").tree.len(), 65);
+    let said = refused(&with_ranges(50_000));
+    let start = "f.tar: sparse: names, attributes and sparse maps up to here take ";
+    assert!(said.starts_with(start), "{said}");
+}
+
 #[test]
 fn an_archive_that_changes_is_refused() {
     let dir = tempfile::tempdir().expect("directory");

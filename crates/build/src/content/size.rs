@@ -10,8 +10,7 @@
 
 use extant_ondisk::jbd2::default_blocks;
 
-use super::Placement;
-use super::place::Record;
+use super::{Known, Placement};
 use crate::options::{Fact, Options, Request, SizeAsked};
 use crate::skeleton::Skeleton;
 use crate::tree::Tree;
@@ -61,7 +60,7 @@ struct Attempt {
 /// # Errors
 /// An entry cannot be stored, or the options do not fit each other.
 pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<(Options, u64)> {
-    let mut search = Search { request: request.clone(), fact: *fact, tree, spare, records: None };
+    let mut search = Search { request: request.clone(), fact: *fact, tree, spare, known: Default::default() };
     // The largest size that is known to be too small, and the smallest that is enough.
     let (mut low, mut high) = (0, None);
     let mut bytes = START_BYTES;
@@ -134,8 +133,8 @@ struct Search<'a> {
     fact: Fact,
     tree: &'a Tree,
     spare: Spare,
-    /// Of the last attempt, and the size of its blocks.
-    records: Option<(u64, Vec<Record>)>,
+    /// By the last attempt, and the size of its blocks.
+    known: (u64, Known),
 }
 
 impl Search<'_> {
@@ -150,15 +149,17 @@ impl Search<'_> {
                 return Err(Error::Options(format!("{blocks} blocks are too few for a journal; add -O ^has_journal")));
             }
             let block_size = u64::from(geo.block_size);
-            let known = self.records.take().filter(|(size, _)| *size == block_size);
-            let known = known.map_or_else(Vec::new, |(_, records)| records);
+            let (of, mut known) = std::mem::take(&mut self.known);
+            if of != block_size {
+                known.records.clear();
+            }
             let placement = Placement::new(&skeleton, self.tree, known)?;
             let needed = placement.numbers.last();
             let spare = placement.placed.end.div_ceil(100) * u64::from(self.spare.percent);
             let content = placement.placed.end;
             let missing = placement.blocks_missing() + spare as i64;
-            let records = placement.placed.records;
-            self.records = Some((block_size, records));
+            let order = Some(placement.numbers.into_order());
+            self.known = (block_size, Known { order, records: placement.placed.records });
             if needed > geo.inodes_count && request.inodes.is_none() {
                 let spare = u64::from(needed.div_ceil(100)) * u64::from(self.spare.percent);
                 request.inodes = Some(u64::from(needed) + spare);

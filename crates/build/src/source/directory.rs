@@ -501,3 +501,21 @@ fn attributes(stat: &Stat, xattrs: Vec<Xattr>) -> Attributes {
     let mtime = Timestamp { seconds: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 };
     Attributes { mode: stat.st_mode as u16, uid: stat.st_uid, gid: stat.st_gid, mtime, xattrs }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_took_the_place_of_another_is_refused() {
+        let dir = tempfile::tempdir().expect("directory");
+        std::fs::create_dir(dir.path().join("inner")).expect("directory");
+        let root = openat(CWD, dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opened");
+        let below = Below { path: b"top".to_vec(), root, hasher: RandomState::new() };
+        let met = id(&statat(&below.root, "inner", AtFlags::SYMLINK_NOFOLLOW).expect("there"));
+        let list = |id| Lister::new(&below).list(Job { dir: 1, path: b"inner".to_vec(), id }, 0, &mut |_| true);
+        assert!(list(met).expect("listed"));
+        let said = list((met.0, met.1 + 1)).expect_err("refused").to_string();
+        assert_eq!(said, "top/inner: another directory took its place");
+    }
+}

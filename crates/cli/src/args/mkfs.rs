@@ -26,7 +26,8 @@ use crate::owner::Given;
 The image file is made if it does not exist. SIZE is a number of blocks (of 1 KiB unless -b says otherwise), or has a \
 suffix: s (sectors), k, M, G, T; without it, the image keeps its size.
 
-Exit status: 0, 1 (usage, or it cannot be made), 130 and 143 (ended by SIGINT or SIGTERM; a new image file is removed).")]
+Exit status: 0, 1 (usage, or it cannot be made), 129, 130 and 143 (ended by SIGHUP, SIGINT or SIGTERM; a new image file is \
+removed, and one that was being overwritten has no file system).")]
 pub struct MkfsArgs {
     /// ext2, ext3 or ext4 [default: ext4]
     #[arg(short = 't', value_name = "TYPE")]
