@@ -10,6 +10,7 @@
 //! None.
 
 mod age;
+mod command;
 mod context;
 mod copy_beside;
 mod ext3_2007;
@@ -113,6 +114,10 @@ pub trait Workload: Send + Sync {
         let _ = parameters;
         false
     }
+    /// Whether it takes a target with a directory in the file system of the machine.
+    fn needs_directory(&self) -> bool {
+        false
+    }
     /// Runs it.
     fn run(&self, context: &mut Context<'_>) -> Result<()>;
 }
@@ -143,6 +148,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &age::Age,
         &ext3_2007::Ext32007,
         &replay::Replay,
+        &command::Command,
     ]
 }
 
