@@ -139,6 +139,9 @@ impl Job {
             Some(source) => {
                 let skeleton = Skeleton::plan(&options).map_err(|e| target.failed(e))?;
                 let plan = ContentPlan::new(skeleton, &source.tree, &*source.content).map_err(|e| target.failed(e))?;
+                if let Some(warning) = plan.warning().filter(|_| !self.letters.quiet) {
+                    warn(&format!("{}: {warning}", target.name));
+                }
                 self.write(&mut target, &plan, plan.superblock(), &options)
             }
         }
