@@ -84,6 +84,11 @@ pub trait Workload: Send + Sync {
     fn source(&self) -> &'static str;
     /// The phase that comparisons look at.
     fn headline(&self) -> &'static str;
+    /// What an operation of a phase is, for units: `files` a second.
+    fn counted(&self, phase: &str) -> &'static str {
+        let _ = phase;
+        "operations"
+    }
     /// The source's parameters at scale 1.0, less at a smaller one.
     fn parameters(&self, scale: f64) -> Parameters;
     /// Refuses parameters that make no sense, and says which do.
