@@ -4,9 +4,12 @@
     builders.py --extant PROGRAM --tree DIRECTORY --work DIRECTORY --output DIRECTORY [--rounds N]
 
 Cost: rounds in which each makes an image of the tree with its own defaults, in an order that turns, from a warm page
-cache, and ends when the file is on disk; medians. Kept: of the tree of trees.py, names whose attributes, holes and so
-on are others in the image, as the kernel's driver shows it. The rest is tried, each with what the program offers for
-it:
+cache, and ends when the file is on disk; medians.
+
+Kept: of the tree of trees.py, how many names have another mode, other attributes and so on in the image, as the
+kernel's driver shows it. "time" has nanoseconds, "second" has none.
+
+The rest is tried, each with what the program offers for it:
 
 same bytes      two images of one tree, with what fixes UUID, hash seed and time; its files were read in between
 of a copy       and one of a copy of the tree, whose directory lists its entries in another order
@@ -26,7 +29,7 @@ from measure import ATTRIBUTES, DATE, PROCESSORS, census, environment, first_lin
 from trees import listing, make_tree, mounted, set_sparse
 
 UUID = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d"
-PARTS = ["mode", "owner", "time", "links", "target", "device", "content", "attributes", "holes"]
+PARTS = ["mode", "owner", "time", "second", "links", "target", "device", "content", "attributes", "holes"]
 NOBODY = 65534
 
 
@@ -108,18 +111,24 @@ def cost(args, table):
         table.write(f"{label:16} {median[0]:8.2f} {median[1]:8.2f} {median[2] / (1 << 20):12.1f}\n")
 
 
+def with_seconds(tree):
+    for about in tree.values():
+        about["second"] = about["time"] // 10**9
+    return tree
+
+
 def kept(args, table):
     top, image = f"{args.work}/tree", f"{args.work}/made"
     os.mkdir(top)
     make_tree(top)
     set_sparse(top, 1 << 30)
-    tree = listing(top)
+    tree = with_seconds(listing(top))
     table.write(f"\nOf {len(tree)} names, others in the image:\n{'':16} {'names':>8}")
     table.write("".join(f" {part:>10}" for part in PARTS) + "\n")
     for label, maker in makers(args.extant, 32768).items():
         subprocess.run(command(maker, image, "directory", top), check=True, capture_output=True)
         with mounted(image, f"{args.work}/kernel") as where:
-            found = listing(where)
+            found = with_seconds(listing(where))
         os.remove(image)
         counts = [len(tree.keys() ^ found.keys())] + [
             sum(about.get(part) != found[path].get(part) for path, about in tree.items() if path in found) for part in PARTS]

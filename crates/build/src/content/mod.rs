@@ -118,6 +118,11 @@ impl<'a> ContentPlan<'a> {
         self.finished.superblock()
     }
 
+    /// What the image will show otherwise than the tree, for the user: times that its inodes cannot hold.
+    pub fn warning(&self) -> Option<String> {
+        self.placement.times_moved()
+    }
+
     /// The layout of a directory whose blocks are made now.
     fn layout_for_blocks(&self, id: Id) -> Result<Arc<Whole>> {
         if self.placement.placed.records[id.0 as usize].blocks > 1

@@ -48,7 +48,8 @@ impl Compression {
 }
 
 /// The bytes behind a compression. All members of a gzip and all frames of a zstd file count. Other bytes behind the
-/// last member of a gzip are read and ignored as gzip(1) ignores them; `garbage` tells afterwards whether there were any.
+/// last member of a gzip are read and ignored as gzip(1) ignores them; `garbage` tells afterwards whether there were
+/// any.
 ///
 /// # Errors
 /// The compression is not supported, or its decoder cannot be made.

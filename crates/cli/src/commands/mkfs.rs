@@ -1,7 +1,7 @@
 //! `extant mkfs`: makes a file system.
 //!
-//! `extant_build` plans and writes it. Here the command line becomes a request, the image is made or claimed, and what is
-//! there already is protected. Called as `mkfs.ext4` and the like, it does without the protection where nobody could
+//! `extant_build` plans and writes it. Here the command line becomes a request, the image is made or claimed, and what
+//! is there already is protected. Called as `mkfs.ext4` and the like, it does without the protection where nobody could
 //! answer a question, as mke2fs does.
 //!
 //! # Locking
@@ -139,6 +139,9 @@ impl Job {
             Some(source) => {
                 let skeleton = Skeleton::plan(&options).map_err(|e| target.failed(e))?;
                 let plan = ContentPlan::new(skeleton, &source.tree, &*source.content).map_err(|e| target.failed(e))?;
+                if let Some(warning) = plan.warning().filter(|_| !self.letters.quiet) {
+                    warn(&format!("{}: {warning}", target.name));
+                }
                 self.write(&mut target, &plan, plan.superblock(), &options)
             }
         }
