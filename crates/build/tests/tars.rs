@@ -123,17 +123,23 @@ fn compressed_archives_are_recognised_and_all_their_members_are_read() {
 }
 
 #[test]
-fn zeroes_behind_a_gzip_are_passed_over_and_other_bytes_are_refused() {
+fn bytes_behind_a_gzip_are_ignored_with_a_warning_unless_they_are_zeroes() {
     let plain = archive(&[Made::new("f", b'0', b"content")]);
     let (first, second) = (packed("gzip", &plain[..700]), packed("gzip", &plain[700..]));
     for zeroes in [1, 10_240, 300_000] {
         let source = read(&[&first[..], &second, &vec![0; zeroes]].concat()).expect("read");
+        assert_eq!((source.tree.len(), source.warnings.len()), (2, 0));
+    }
+    let late = [&[0; 300_000][..], b"rest"].concat();
+    for rest in [&b"rest"[..], b"\x1f", b"\x1f\x8cand the rest", b"\0\0\0rest", &[&[0; 7][..], &second].concat(), &late]
+    {
+        let source = read(&[&first[..], &second, rest].concat()).expect("read");
         assert_eq!(source.tree.len(), 2);
+        let warning = "f.tar: other bytes follow the end of what gzip has compressed; they are ignored";
+        assert!(matches!(&source.warnings[..], [said] if said.ends_with(warning)), "{:?}", source.warnings);
     }
-    for rest in [&b"rest"[..], b"\x1f\x8cand the rest", b"\0\0\0rest", &[&[0; 7][..], &second].concat()] {
-        let said = refused(&[&first[..], &second, rest].concat());
-        assert!(said.starts_with("f.tar: other bytes follow the end of what gzip has compressed"), "{said}");
-    }
+    let said = refused(&[&first[..], &second, b"\x1f\x8b"].concat());
+    assert!(said.starts_with("f.tar: it is cut off"), "{said}");
 }
 
 #[test]

@@ -226,12 +226,43 @@ fn a_signal_leaves_no_image() {
         r#"
         # Nobody reads what the command says, so it waits between making the image and writing it.
         mkfifo out; exec 3<> out; dd if=/dev/zero of=out bs=64K count=1 status=none
-        for signal in TERM INT; do
-            extant mkfs disk.img 1G >&3 2> err & pid=$!
+        for signal in TERM INT HUP; do
+            env --default-signal extant mkfs disk.img 1G >&3 2> err & pid=$!
             until test -e disk.img; do kill -0 $pid; done
             kill -$signal $pid; status=0; wait $pid || status=$?
             test $status = $((128 + $(kill -l $signal)))
             test ! -e disk.img
+        done
+        # What is overwritten is emptied first.
+        extant mkfs -q disk.img 16M; cp disk.img before.img
+        extant mkfs -F disk.img >&3 2> err & pid=$!
+        while cmp -s disk.img before.img; do kill -0 $pid; done
+        kill -TERM $pid; status=0; wait $pid || status=$?
+        test $status = 143
+        grep -x 'extant: disk.img: terminated; what it held is lost, and it has no file system: make it again' err
+        "#,
+    );
+}
+
+#[test]
+fn a_signal_while_a_stream_is_read_leaves_everything_as_it_was() {
+    let dir = Dir::new();
+    shell(
+        &dir,
+        r#"
+        extant mkfs -q old.img 16M; cp old.img before.img
+        mkdir src; seq 100000 > src/file; tar -cf whole.tar src
+        mkdir empty; cd empty
+        for signal in TERM INT HUP; do
+            for image in ../old.img new.img; do
+                rm -f ../in; mkfifo ../in; exec 3<> ../in
+                TMPDIR=$PWD env --default-signal extant mkfs -F --from - $image 16M <&3 2> ../err & pid=$!
+                # More than a FIFO holds, and less than the archive: the command reads, and will wait for more.
+                head -c 200000 ../whole.tar >&3
+                kill -0 $pid; kill -$signal $pid; status=0; wait $pid || status=$?
+                test $status = $((128 + $(kill -l $signal)))
+                test -z "$(ls -A)"; cmp ../old.img ../before.img
+            done
         done
         "#,
     );
@@ -271,6 +302,11 @@ fn a_full_disk_is_said_once_with_the_next_step() {
         assert_eq!(extant(&[&["export", "-o", &there, &image], more].concat()).fails(8, &[]), said);
     }
     assert!(!Path::new(&there).exists());
+    fs::write(&there, [1; 1024]).expect("a file");
+    let lost = extant(&["mkfs", "-q", "-d", &tree, &there, "64M"]).fails(1, &[]);
+    let expected = said.trim_end().to_owned() + "; what it held is lost, and it has no file system: make it again\n";
+    assert_eq!(lost, expected);
+    fs::remove_file(&there).expect("removed");
     let none = dir.text("none");
     let said = extant(&["export", "-o", &format!("{none}/x.tar"), &image]).fails(8, &[]);
     assert_eq!(said, format!("extant: {none}: No such file or directory; make the directory, or name another one\n"));

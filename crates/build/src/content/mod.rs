@@ -78,7 +78,7 @@ struct Placement<'a> {
     placed: Placed,
 }
 
-/// What another placement of the same tree has found out.
+/// The findings of another placement of the same tree.
 #[derive(Default)]
 struct Known {
     /// Taken over where names are hashed the same way.
