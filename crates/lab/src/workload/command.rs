@@ -13,6 +13,8 @@ use std::path::Path;
 use std::process::{Child, Command as Program, Stdio};
 use std::time::Duration;
 
+use extant_base::clock::Clock;
+
 use super::{Context, Needs, Parameters, Workload};
 use crate::error::{Error, Result};
 use crate::vfs::Worker;
@@ -103,6 +105,7 @@ fn one(worker: &Worker<'_>, command: &str, directory: &Path) -> Result<()> {
 
 /// Waits for the end; `None`: it was ended because the run is to stop.
 fn wait(child: &mut Child, worker: &Worker<'_>) -> std::io::Result<Option<std::process::ExitStatus>> {
+    let clock = Clock::real();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
@@ -112,7 +115,7 @@ fn wait(child: &mut Child, worker: &Worker<'_>) -> std::io::Result<Option<std::p
             child.wait()?;
             return Ok(None);
         }
-        std::thread::sleep(LOOK);
+        clock.sleep(LOOK);
     }
 }
 
