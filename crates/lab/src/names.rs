@@ -76,7 +76,7 @@ impl Names {
 pub fn digits(v: f64) -> String {
     match v.abs() {
         0.0 => "0".into(),
-        a if a >= 1e15 || a < 1e-6 => format!("{v:.2e}"),
+        a if !(1e-6..1e15).contains(&a) => format!("{v:.2e}"),
         a if a >= 100.0 => {
             let whole = format!("{:.0}", a);
             let apart = whole.as_bytes().rchunks(3).rev().map(|three| String::from_utf8_lossy(three).into_owned());

@@ -38,11 +38,13 @@ fn room(names: &[String]) -> u32 {
     (12 + 8 * longest).clamp(34, 190)
 }
 
-/// A name as a picture has room for it: what would be markup elsewhere stays text.
+/// A name as a picture has room for it. What tells names apart is as a rule at their ends.
 fn drawn(name: &str) -> String {
-    let letters = name.chars().count();
-    let kept: String = name.chars().filter(|c| !c.is_control()).take(22).collect();
-    if letters > 22 { kept + "\u{2026}" } else { kept }
+    let letters: Vec<char> = name.chars().filter(|c| !c.is_control()).collect();
+    match letters.len() {
+        ..=22 => letters.iter().collect(),
+        n => letters[..7].iter().chain(&['\u{2026}']).chain(&letters[n - 14..]).collect(),
+    }
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -100,8 +102,8 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
-/// Quartiles, median, extremes and every point of each contestant, from 0 on; of less than four points the points alone.
-/// None stands for a contestant without figures.
+/// Quartiles, median, extremes and every point of each contestant, from 0 on; of less than four points the points
+/// alone. None stands for a contestant without figures.
 pub fn boxes(title: &str, names: &[String], series: &[(Option<Summary>, Vec<f64>)]) -> Option<String> {
     let all: Vec<f64> = series.iter().flat_map(|(_, v)| v.iter().copied()).collect();
     let low = all.iter().copied().fold(f64::INFINITY, f64::min);
