@@ -115,6 +115,7 @@ impl<W: Write> Archive<W> {
         if size > SIZE_MAX {
             records.push((b"size".to_vec(), size.to_string().into_bytes()));
         }
+        // An image has attributes in any order.
         records.sort();
         let mut bytes = Vec::new();
         for (key, value) in &records {

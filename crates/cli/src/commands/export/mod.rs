@@ -289,7 +289,7 @@ impl<W: Write> Export<'_, W> {
             (entry.kind, entry.target) = (Kind::Link, first.clone());
             return Ok(self.archive.entry(&entry)?);
         }
-        entry.xattrs = self.xattrs(inode).map_err(failed)?;
+        entry.xattrs = image::xattrs(fs, inode).map_err(failed)?;
         match kind {
             FileType::Regular => self.file(path, inode, &attr, entry)?,
             FileType::Socket => {
@@ -320,13 +320,6 @@ impl<W: Write> Export<'_, W> {
             self.links.insert(attr.ino, name.to_vec());
         }
         Ok(())
-    }
-
-    /// Sorted by name: an image may have them in any order.
-    fn xattrs(&self, inode: &InodeRef) -> std::result::Result<image::Xattrs, Error> {
-        let mut xattrs = image::xattrs(self.fs, inode)?;
-        xattrs.sort();
-        Ok(xattrs)
     }
 
     fn file(&mut self, path: &[u8], inode: &InodeRef, attr: &Attr, mut entry: Entry<'_>) -> Result<()> {
