@@ -9,7 +9,7 @@ use extant_block::BlockDevice;
 use extant_block::device::{FileDevice, IoMode, MemDevice, OpenOptions};
 use extant_build::content::{ContentPlan, Spare, add_lost_found, fit};
 use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked};
-use extant_build::skeleton::Skeleton;
+use extant_build::skeleton::{Owned, Skeleton};
 use extant_build::source::{self, Source};
 use extant_build::tree::{Attributes, Builder, Content, Id, ReadAt, Tree};
 use extant_build::write::write_with_progress;
@@ -33,6 +33,8 @@ fn request(args: &str) -> Request {
             "-I" => request.inode_size = value.parse().ok(),
             "-N" => request.inodes = value.parse().ok(),
             "-O" => request.features.push(value.into()),
+            "-C" => request.cluster_size = value.parse().ok(),
+            "-E" => request.extended.push(value.into()),
             other => panic!("no such option: {other}"),
         }
     }
@@ -50,19 +52,16 @@ fn options(bytes: u64, args: &str) -> Options {
     request(args).resolve(&fact(bytes)).unwrap_or_else(|e| panic!("{args}: {e}"))
 }
 
-fn skeleton(bytes: u64, args: &str) -> Skeleton {
-    Skeleton::plan(&options(bytes, args)).unwrap_or_else(|e| panic!("{args}: {e}"))
-}
-
 #[test]
 fn what_is_too_small_for_itself_says_what_to_do() {
-    let refused = |bytes, args| Skeleton::plan(&options(bytes, args)).map(|_| ()).expect_err("refused").to_string();
+    let planned = |bytes, args| Skeleton::plan(&options(bytes, args), &Owned::default()).map(|_| ());
+    let refused = |bytes, args| planned(bytes, args).expect_err("refused").to_string();
     let said = refused(64 << 10, "-t ext4");
     assert_eq!(
         said,
         "there is room for 8 inodes, and a file system needs 11 for itself; make it larger, or ask for inodes with -N"
     );
-    assert!(Skeleton::plan(&options(64 << 10, "-t ext4 -N 16")).is_ok());
+    assert!(planned(64 << 10, "-t ext4 -N 16").is_ok());
     let said = refused(16 << 10, "-t ext4");
     assert_eq!(said, "the file system is too small for its own structures; make it larger");
 }
@@ -100,7 +99,7 @@ const WHOLE_SECONDS: &str = "find . -exec touch -h -d '2021-03-04 05:06:07' {} +
 fn build(source: &Path, image: &Path, bytes: u64, args: &str, threads: usize) -> extant_build::Result<()> {
     let mut source = Source::directory(source, source::Options::default())?;
     add_lost_found(&mut source.tree)?;
-    let plan = ContentPlan::new(skeleton(bytes, args), &source.tree, &*source.content)?;
+    let plan = ContentPlan::new(&options(bytes, args), &source.tree, &*source.content)?;
     let _ = std::fs::remove_file(image);
     let device = FileDevice::create(image, bytes, OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() })?;
     write_with_progress(&device, &plan, threads, &|_| ())
@@ -159,6 +158,8 @@ const KINDS: &[&str] = &[
     "-t ext4 -b 2048 -g 2048 -O ^has_journal",
     "-t ext4 -b 4096 -O inline_data,ea_inode,metadata_csum_seed",
     "-t ext4 -b 1024 -O meta_bg,^resize_inode,sparse_super2",
+    "-t ext4 -b 4096 -O quota,project -E quotatype=usrquota:grpquota:prjquota",
+    "-t ext3 -b 1024 -O quota",
 ];
 
 #[test]
@@ -240,14 +241,14 @@ fn finish(builder: Builder) -> Tree {
 
 /// Writes a tree of made-up files into an image file.
 fn build_tree(tree: &Tree, image: &Path, bytes: u64, options: &Options) -> extant_build::Result<()> {
-    let plan = ContentPlan::new(Skeleton::plan(options)?, tree, &Pattern)?;
+    let plan = ContentPlan::new(options, tree, &Pattern)?;
     let _ = std::fs::remove_file(image);
     let device = FileDevice::create(image, bytes, OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() })?;
     write_with_progress(&device, &plan, 2, &|_| ())
 }
 
 fn error_of(tree: &Tree, bytes: u64, args: &str) -> String {
-    let plan = ContentPlan::new(skeleton(bytes, args), tree, &Pattern);
+    let plan = ContentPlan::new(&options(bytes, args), tree, &Pattern);
     plan.err().unwrap_or_else(|| panic!("{args}: no error")).to_string()
 }
 
@@ -326,6 +327,36 @@ fn the_smallest_size_leaves_nothing_and_the_usual_one_a_tenth() {
     }
 }
 
+/// More owners than a block of entries has room for, in all bytes of their numbers.
+#[test]
+fn quotas_of_many_owners_are_those_of_the_tree() {
+    let mut builder = builder();
+    for i in 0..700u32 {
+        let owned = Attributes { uid: i % 70 * 0x0100_8001, gid: i % 2, ..attributes(0o644) };
+        builder.file(format!("f{i}").as_bytes(), owned, 5000, None, i.into()).unwrap();
+    }
+    let tree = finish(builder);
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let image = dir.path().join("image");
+    let args = "-t ext4 -b 4096 -O quota,project -E quotatype=usrquota:grpquota:prjquota";
+    for spare in [Spare::NONE, Spare::DEFAULT] {
+        let (options, bytes) = fit(&request(args), &fact(0), &tree, spare).unwrap();
+        build_tree(&tree, &image, bytes, &options).unwrap();
+        expect_clean(&image, args);
+    }
+    let used = |kind: &str, id: u32| -> Vec<u64> {
+        let said = debugfs(&image, &format!("get_quota {kind} {id}")).unwrap();
+        let line = said.lines().find(|line| line.split_whitespace().next() == Some(&id.to_string()));
+        let line = line.unwrap_or_else(|| panic!("{said}"));
+        line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect()
+    };
+    // Ten files of two blocks: bytes, limits of bytes, inodes, limits of inodes.
+    assert_eq!(used("user", 69 * 0x0100_8001), [81_920, 0, 0, 10, 0, 0]);
+    assert_eq!(used("group", 1), [350 * 8192, 0, 0, 350, 0, 0]);
+    // All have a project: the files, the root and lost+found.
+    assert_eq!(used("project", 0)[3], 702);
+}
+
 #[test]
 fn more_entries_than_the_ratio_gives_get_their_inodes() {
     let mut builder = builder();
@@ -349,7 +380,7 @@ fn options_that_are_refused_at_each_size_end_the_search_for_one() {
     let mut builder = builder();
     builder.file(b"f", attributes(0o644), 5000, None, 0).unwrap();
     let tree = finish(builder);
-    for (args, word) in [("-t ext4 -O bigalloc", "bigalloc"), ("-t ext4 -O quota", "quota")] {
+    for (args, word) in [("-t ext4 -O meta_bg", "meta_bg"), ("-t ext4 -O ^sparse_super", "resize_inode")] {
         let error = fit(&request(args), &fact(0), &tree, Spare::DEFAULT).expect_err("refused").to_string();
         assert!(error.contains(word), "{args}: {error}");
     }
@@ -380,7 +411,7 @@ fn what_does_not_fit_is_named() {
     let large = finish(large);
     let error = error_of(&large, 64 * MIB, "-t ext4 -b 4096");
     assert!(error.starts_with("/a/b: attribute user.large with 5000 bytes does not fit"), "{error}");
-    assert!(ContentPlan::new(skeleton(64 * MIB, "-t ext4 -b 8192"), &large, &Pattern).is_ok());
+    assert!(ContentPlan::new(&options(64 * MIB, "-t ext4 -b 8192"), &large, &Pattern).is_ok());
 
     let mut symlink = builder();
     symlink.symlink(b"l", attributes(0o777), &[b'x'; 1024]).unwrap();

@@ -15,6 +15,9 @@ use crate::Result;
 use crate::skeleton::Inodes;
 use crate::tree::{Body, Id};
 
+/// `i_blocks` counts sectors of 512 bytes.
+const SECTOR_BITS: u32 = 9;
+
 impl Placement<'_> {
     /// An inode without its attributes.
     fn inode(&self, id: Id) -> Result<InodeDesc> {
@@ -28,10 +31,8 @@ impl Placement<'_> {
             Body::Directory { .. } if node.links > LINK_MAX.into() => 1,
             _ => node.links as u16,
         };
-        let mut blocks = 0;
         if let Some(block) = self.placed.attribute_block(id) {
             desc.file_acl = self.line.block(block.at);
-            blocks += 1;
         }
         match &node.body {
             Body::Device { major, minor } => {
@@ -44,7 +45,6 @@ impl Placement<'_> {
             }
             Body::Symlink(_) | Body::File { .. } | Body::Directory { .. } => {
                 let map = self.map(id)?;
-                blocks += map.blocks();
                 desc.size = match &node.body {
                     Body::File { size, .. } => *size,
                     Body::Symlink(target) => target.len() as u64,
@@ -58,15 +58,22 @@ impl Placement<'_> {
                     let extents: Vec<_> = map.extents(&self.line, record.at).collect();
                     let mut nodes = record.nodes..;
                     let tree = pack_tree(&extents, geo.block_size, None, || {
-                        blocks += 1;
                         nodes.next().map(|number| self.line.block(number))
                     });
                     desc.i_block = tree.map_err(|e| self.entry(id, e))?.root;
                 }
             }
         }
-        desc.blocks = blocks << (geo.block_bits - 9);
+        desc.blocks = self.bytes(id)? >> SECTOR_BITS;
         Ok(desc)
+    }
+
+    /// The bytes of all blocks of an inode.
+    pub(super) fn bytes(&self, id: Id) -> Result<u64> {
+        let (geo, map) = (self.geometry(), self.map(id)?);
+        let nodes = map.nodes(&self.line, self.placed.records[id.0 as usize].at, geo.block_size);
+        let attributes = u64::from(self.placed.attribute_block(id).is_some());
+        Ok((map.blocks() + nodes + attributes) << geo.block_bits)
     }
 
     /// The seed of the checksums of an inode's blocks, under metadata_csum.

@@ -34,8 +34,9 @@ use extant_ondisk::indirect;
 use extant_ondisk::inode::{FAST_SYMLINK_LIMIT, InodeDesc, LINK_MAX};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 
+use crate::options::Options;
 use crate::plan::{Piece, Plan};
-use crate::skeleton::{self, Finished, Skeleton, Usage};
+use crate::skeleton::{self, Finished, Owned, Skeleton, Usage};
 use crate::tree::{Body, Content, Id, Tree};
 use crate::{Error, Result};
 use line::Line;
@@ -49,6 +50,8 @@ static DIRECTORY: LockClass = LockClass::new("build directory", 772);
 const SMALL_FILE_MAX: u64 = i32::MAX as u64;
 /// lost+found has so many bytes, in 2 to 12 blocks, for what e2fsck finds.
 const LOST_FOUND_BYTES: u32 = 16 << 10;
+/// The project of all inodes: no source says another.
+const PROJECT: u32 = 0;
 
 /// Gives a tree a lost+found, unless it has one.
 ///
@@ -56,6 +59,15 @@ const LOST_FOUND_BYTES: u32 = 16 << 10;
 /// An entry of that name is no directory.
 pub fn add_lost_found(tree: &mut Tree) -> Result<()> {
     numbers::add_lost_found(tree)
+}
+
+/// The owners of a tree's inodes, if quotas are kept.
+fn owners(tree: &Tree, options: &Options) -> Owned {
+    let mut owned = Owned::default();
+    if options.quota.contains(&true) {
+        tree.nodes.iter().for_each(|node| owned.add([node.uid, node.gid, PROJECT], 0));
+    }
+    owned
 }
 
 /// A tree on a skeleton: where each block goes, and what is in it.
@@ -94,11 +106,13 @@ impl<'a> ContentPlan<'a> {
     /// Plans a tree that has a lost+found ([`add_lost_found`]).
     ///
     /// # Errors
-    /// An entry cannot be stored in such a file system, or there are too few blocks or inodes.
-    pub fn new(skeleton: Skeleton, tree: &'a Tree, content: &'a dyn Content) -> Result<ContentPlan<'a>> {
+    /// The options do not fit each other or the size, an entry cannot be stored in such a file system, or there are
+    /// too few blocks or inodes.
+    pub fn new(options: &Options, tree: &'a Tree, content: &'a dyn Content) -> Result<ContentPlan<'a>> {
+        let skeleton = Skeleton::plan(options, &owners(tree, options))?;
         let placement = Placement::new(&skeleton, tree, Vec::new())?;
         placement.check_room()?;
-        let finished = skeleton.finish(placement.usage())?;
+        let finished = skeleton.finish(placement.usage(options)?)?;
         Ok(ContentPlan { placement, content, finished, last: Mutex::new(&DIRECTORY, None) })
     }
 
@@ -189,7 +203,7 @@ impl<'a> Placement<'a> {
         self.superblock.geometry()
     }
 
-    fn usage(&self) -> Usage {
+    fn usage(&self, options: &Options) -> Result<Usage> {
         let mut blocks: Vec<Range<u64>> = Vec::new();
         for range in [0..self.placed.metadata_end, self.placed.data..self.placed.end] {
             for (start, len) in self.line.runs(range) {
@@ -202,7 +216,12 @@ impl<'a> Placement<'a> {
         let is_directory = |id: &Id| matches!(self.tree.node(*id).body, Body::Directory { .. });
         let mut directories: Vec<_> = self.ids().filter(is_directory).map(|id| self.numbers.ino(id)).collect();
         directories.sort_unstable();
-        Usage { blocks, last_ino: self.numbers.last(), directories }
+        let mut owned = Owned::default();
+        for id in self.ids().filter(|_| options.quota.contains(&true)) {
+            let node = self.tree.node(id);
+            owned.add([node.uid, node.gid, PROJECT], self.bytes(id)?);
+        }
+        Ok(Usage { blocks, last_ino: self.numbers.last(), directories, owned })
     }
 
     /// Refuses what the file system cannot store.

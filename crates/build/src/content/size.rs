@@ -8,10 +8,10 @@
 //! # Locking
 //! None.
 
-use super::Placement;
 use super::place::Record;
+use super::{Placement, owners};
 use crate::options::{Fact, Options, Request, SizeAsked};
-use crate::skeleton::Skeleton;
+use crate::skeleton::{Owned, Skeleton};
 use crate::tree::Tree;
 use crate::{Error, Result};
 
@@ -56,7 +56,7 @@ struct Attempt {
 /// # Errors
 /// An entry cannot be stored, or the options do not fit each other.
 pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<(Options, u64)> {
-    let mut search = Search { request: request.clone(), fact: *fact, tree, spare, records: None };
+    let mut search = Search { request: request.clone(), fact: *fact, tree, spare, records: None, owned: None };
     // The largest size that is known to be too small, and the smallest that is enough.
     let (mut low, mut high) = (0, None);
     let mut bytes = START_BYTES;
@@ -123,6 +123,8 @@ struct Search<'a> {
     fact: Fact,
     tree: &'a Tree,
     spare: Spare,
+    /// What [`owners`] says of the tree; it is asked once.
+    owned: Option<Owned>,
     /// Of the last attempt, and the size of its blocks.
     records: Option<(u64, Vec<Record>)>,
 }
@@ -132,7 +134,8 @@ impl Search<'_> {
         let mut request = Request { size: SizeAsked::Bytes(bytes), ..self.request.clone() };
         loop {
             let options = request.resolve(&self.fact)?;
-            let skeleton = Skeleton::plan(&options)?;
+            let owned = self.owned.get_or_insert_with(|| owners(self.tree, &options));
+            let skeleton = Skeleton::plan(&options, owned)?;
             let geo = skeleton.geometry().clone();
             let block_size = u64::from(geo.block_size);
             let known = self.records.take().filter(|(size, _)| *size == block_size);
