@@ -280,3 +280,45 @@ fn cost_of_delayed_entries() {
     assert_eq!(visited(EsPolicyKind::LeafRing, 0), 1);
     assert_eq!(visited(EsPolicyKind::LeafRing, 20_000), 1);
 }
+
+/// A caller that needs memory gets what it asked for in one call, if it is there: one inode or some, marks or none, and
+/// wherever the call before has ended.
+#[test]
+fn a_call_of_leaf_ring_frees_what_it_was_asked_for_or_all_there_is() {
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let clock = Clock::virtual_at(0);
+        let cache = EsCache::new(EsPolicyKind::LeafRing, clock.clone(), None);
+        let all = inodes(&cache, 1 + (seed % 4) as u32);
+        // In every second run leaves are full of delayed entries, and a round meets few that can go.
+        let delayed = if seed % 2 == 0 { 99 } else { 20 };
+        for _ in 0..30 {
+            for _ in 0..rng.below(4_000) {
+                let node = &all[rng.below(all.len() as u64) as usize];
+                let lblk = LogicalBlock(2 * rng.below(20_000) as u32);
+                if rng.below(100) < delayed {
+                    node.insert(lblk, 1, EsState::Delayed);
+                } else {
+                    node.insert(lblk, 1, lone(lblk.0));
+                    node.lookup(lblk);
+                }
+            }
+            let (evictable, asked) = (cache.evictable(), 1 + rng.below(40));
+            assert_eq!(cache.shrink(asked), asked.min(evictable), "seed {seed}: {evictable} could go");
+        }
+    }
+}
+
+/// Linux's bound: a call visits no entry twice, also when all of them have been looked up and none goes.
+#[test]
+fn a_call_of_round_robin_visits_each_entry_once() {
+    let cache = EsCache::new(EsPolicyKind::RoundRobin, Clock::virtual_at(0), None);
+    let all = inodes(&cache, 3);
+    for n in 0..300 {
+        let node = &all[n as usize % 3];
+        node.insert(LogicalBlock(2 * n), 1, lone(n));
+        node.lookup(LogicalBlock(2 * n));
+    }
+    assert_eq!((cache.shrink(1_000), cache.stats().scanned), (0, 300));
+    assert_eq!((cache.shrink(1_000), cache.stats().scanned), (300, 600));
+}

@@ -133,13 +133,15 @@ impl EsPolicy for LeafRing {
 
     fn shrink(core: &Core<Self>, nr: u64) -> Shrunk {
         let mut done = Shrunk::default();
-        // Two turns for everybody: the first may only take marks off.
-        let mut turns = 2 * core.policy.ring.lock().inodes.len();
+        // Two turns for each inode, of which the first may be what is left of a round, and may only take marks off; then
+        // two more in which nothing is spared.
+        let inodes = core.policy.ring.lock().inodes.len();
+        let mut turns = 4 * inodes;
         while done.freed < nr && turns > 0 {
             let (weak, spare) = {
                 let mut ring = core.policy.ring.lock();
                 let Some(weak) = ring.inodes.pop_front() else { break };
-                (weak, (done.visited < SPARING_VISITS).then(|| ring.spare()))
+                (weak, (done.visited < SPARING_VISITS && turns > 2 * inodes).then(|| ring.spare()))
             };
             let Some(node) = weak.upgrade() else {
                 turns -= 1;

@@ -39,8 +39,8 @@ pub(in crate::map::es) struct Turn {
 }
 
 /// Visits at most `budget` entries from the cursor on, wrapping once; frees those evictable and not looked up since the
-/// last visit.
-fn reclaim(node: &Node<RoundRobin>, budget: u64) -> Shrunk {
+/// last visit. `None`: the inode is busy.
+fn reclaim(node: &Node<RoundRobin>, budget: u64) -> Option<Shrunk> {
     node.try_change(|tree| {
         if tree.evictable() == 0 {
             return (0, 0, ());
@@ -66,7 +66,7 @@ fn reclaim(node: &Node<RoundRobin>, budget: u64) -> Shrunk {
         }
         (victims.len() as u64, visited, ())
     })
-    .map_or(Shrunk::default(), |(done, ())| done)
+    .map(|(done, ())| done)
 }
 
 impl EsPolicy for RoundRobin {
@@ -85,20 +85,29 @@ impl EsPolicy for RoundRobin {
 
     fn shrink(core: &Core<Self>, nr: u64) -> Shrunk {
         let mut done = Shrunk::default();
-        // Two rounds: the first may only take marks off entries that were looked up.
-        let mut turns = 2 * core.policy.inodes.lock().len();
-        while done.visited < nr && turns > 0 {
-            turns -= 1;
-            let Some(weak) = core.policy.inodes.lock().pop_front() else { break };
-            let Some(node) = weak.upgrade() else { continue };
-            done += reclaim(&node, nr - done.visited);
-            let mut inodes = core.policy.inodes.lock();
-            // An inode without evictable entries leaves the list; its next access puts it back. It is marked before it
-            // is looked at, so that an insertion in between is either seen here or lists it again itself.
-            node.per_inode.listed.store(false, Ordering::Relaxed);
-            let stays = node.tree.try_read().is_none_or(|tree| tree.evictable() > 0);
-            if stays && !node.per_inode.listed.swap(true, Ordering::Relaxed) {
-                inodes.push_back(weak);
+        for _walk in 0..2 {
+            let mut busy = false;
+            let mut turns = core.policy.inodes.lock().len();
+            while done.visited < nr && turns > 0 {
+                turns -= 1;
+                let Some(weak) = core.policy.inodes.lock().pop_front() else { break };
+                let Some(node) = weak.upgrade() else { continue };
+                match reclaim(&node, nr - done.visited) {
+                    Some(shrunk) => done += shrunk,
+                    None => busy = true,
+                }
+                let mut inodes = core.policy.inodes.lock();
+                // An inode without evictable entries leaves the list; its next access puts it back. It is marked before it
+                // is looked at, so that an insertion in between is either seen here or lists it again itself.
+                node.per_inode.listed.store(false, Ordering::Relaxed);
+                let stays = node.tree.try_read().is_none_or(|tree| tree.evictable() > 0);
+                if stays && !node.per_inode.listed.swap(true, Ordering::Relaxed) {
+                    inodes.push_back(weak);
+                }
+            }
+            // As in Linux: one walk, and another only if nothing has gone and inodes were passed over.
+            if done.freed > 0 || !busy {
+                break;
             }
         }
         done
