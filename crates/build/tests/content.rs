@@ -91,6 +91,12 @@ setfattr -n user.small -v value data; setfattr -n user.large -v "$(printf 'y%.0s
 setfattr -n trusted.of.root -v t dir; setfattr -n user.both -v "$(printf 'b%.0s' $(seq 1 200))" dir/sub
 setfacl -m u:1000:rw,g:50:r data; setfacl -d -m u:1000:rwx dir/sub; chmod 4755 dir/f1; chown 100000:200000 dir/f2
 chmod 1777 empty
+for i in 1 60 61 127 128 129 300 895 896 897 3000; do
+    head -c $i /dev/urandom > dir/size$i; cp dir/size$i dir/attributed$i; mkdir dir/names$i
+    setfattr -n user.a -v "$(printf 'a%.0s' $(seq 1 20))" dir/attributed$i dir/names$i
+    cp dir/size$i dir/long$i; setfattr -n user.l -v "$(printf 'l%.0s' $(seq 1 200))" dir/long$i
+    (cd dir/names$i; seq -f 'n%.0f' $((1000 - i / 10)) 1000 | xargs touch)
+done
 "#;
 
 /// Gives all files whole seconds, which each inode can hold.
@@ -160,6 +166,8 @@ const KINDS: &[&str] = &[
     "-t ext4 -b 1024 -O meta_bg,^resize_inode,sparse_super2",
     "-t ext4 -b 4096 -O quota,project -E quotatype=usrquota:grpquota:prjquota",
     "-t ext3 -b 1024 -O quota",
+    "-t ext4 -b 4096 -I 1024 -O inline_data,quota",
+    "-t ext4 -b 1024 -O inline_data,^metadata_csum,^extents,^64bit",
 ];
 
 #[test]
@@ -173,10 +181,27 @@ fn a_tree_with_everything_is_clean_and_the_same_for_the_kernel() {
     for args in KINDS {
         build(&source, &image, 128 * MIB, args, 2).unwrap_or_else(|e| panic!("{args}: {e}"));
         expect_clean(&image, args);
+        expect_inline(&image, args);
         let index = debugfs(&image, "htree_dump /many").expect("debugfs runs");
         assert_eq!(index.contains("Root node dump"), !args.contains("^dir_index"), "{args}: {index}");
         assert!(!index.contains("corrupt"), "{args}: {index}");
         expect_same(&image, &source, args);
+    }
+}
+
+/// What fits into an inode is there, and nothing else.
+fn expect_inline(image: &Path, args: &str) {
+    // Inodes of 256 bytes have room for 68 bytes behind `i_block`, those of 1024 for 836.
+    let last = match args {
+        _ if !args.contains("inline_data") => 0,
+        _ if args.contains("-I 1024") => 895,
+        _ => 128,
+    };
+    for size in [1, 60, 61, 127, 128, 129, 300, 895, 897] {
+        let said = debugfs(image, &format!("stat /dir/size{size}")).expect("debugfs runs");
+        let flags = said.split("Flags: 0x").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("flags");
+        let flags = u32::from_str_radix(flags, 16).expect("a number");
+        assert_eq!(flags & 0x1000_0000 != 0, size <= last, "{args}: {said}");
     }
 }
 
@@ -186,7 +211,7 @@ fn an_image_is_the_same_with_any_number_of_threads() {
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
     shell(&source, EVERYTHING);
-    for args in ["-t ext2 -b 1024", "-t ext4 -b 4096"] {
+    for args in ["-t ext2 -b 1024", "-t ext4 -b 4096", "-t ext4 -b 4096 -O inline_data,quota"] {
         let read = |threads| {
             let image = dir.path().join("image");
             build(&source, &image, 128 * MIB, args, threads).unwrap();
@@ -307,7 +332,14 @@ fn the_smallest_size_leaves_nothing_and_the_usual_one_a_tenth() {
         builder.file(format!("d{}/f{i}", i % 7).as_bytes(), attributes(0o644), i * 7 % 30_000, None, i).unwrap();
     }
     let tree = finish(builder);
-    for args in ["-t ext2 -b 1024", "-t ext3", "-t ext4", "-t ext4 -b 4096", "-t ext4 -b 4096 -O ^flex_bg,^64bit"] {
+    for args in [
+        "-t ext2 -b 1024",
+        "-t ext3",
+        "-t ext4",
+        "-t ext4 -b 4096",
+        "-t ext4 -b 4096 -O ^flex_bg,^64bit",
+        "-t ext4 -O inline_data",
+    ] {
         for spare in [Spare::NONE, Spare::DEFAULT] {
             let (options, bytes) = fit(&request(args), &fact(0), &tree, spare).unwrap();
             build_tree(&tree, &image, bytes, &options).unwrap();

@@ -11,6 +11,7 @@
 mod attributes;
 mod digest;
 mod fill;
+mod inline;
 mod inodes;
 mod line;
 mod map;
@@ -274,6 +275,7 @@ impl<'a> Placement<'a> {
     fn map(&self, id: Id) -> Result<FileMap> {
         let node = self.tree.node(id);
         let ranges = match &node.body {
+            _ if self.placed.records[id.0 as usize].inline => Some(Ranges::all(0)),
             Body::Directory { .. } => Some(Ranges::all(self.placed.records[id.0 as usize].blocks)),
             Body::Symlink(target) => Some(Ranges::all(u32::from(target.len() as u64 >= FAST_SYMLINK_LIMIT))),
             _ => Ranges::of(self.tree, node, self.geometry().block_bits),
@@ -347,7 +349,7 @@ impl Plan for ContentPlan<'_> {
 
     fn fill(&self, key: Key, first: u32, buf: &mut [u8]) -> Result<()> {
         match key {
-            Key::Skeleton(key) => self.finished.fill(key, first, buf, &self.placement),
+            Key::Skeleton(key) => self.finished.fill(key, first, buf, self),
             Key::Tree { object, from } => self.fill_object(object, from + u64::from(first), buf),
         }
     }

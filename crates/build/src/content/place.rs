@@ -13,7 +13,6 @@
 use extant_ondisk::xattr::{REFCOUNT_MAX, XattrBlock};
 
 use super::Placement;
-use super::attributes::split;
 use crate::Result;
 use crate::tree::{Body, Id};
 
@@ -30,6 +29,8 @@ pub(super) struct Record {
     attributes: u32,
     /// Whether a directory has an index.
     pub indexed: bool,
+    /// Whether the content is in the inode.
+    pub inline: bool,
 }
 
 /// A block of attributes.
@@ -96,8 +97,14 @@ impl Placement<'_> {
         }
         for id in self.ids() {
             self.placed.records[id.0 as usize].attributes = 0;
+            if !known {
+                self.placed.records[id.0 as usize].inline = self.fits_inode(id)?;
+            }
             self.check(id)?;
-            if !known && let Body::Directory { .. } = self.tree.node(id).body {
+            if !known
+                && !self.placed.records[id.0 as usize].inline
+                && let Body::Directory { .. } = self.tree.node(id).body
+            {
                 let whole = self.lay_out(id)?;
                 let record = &mut self.placed.records[id.0 as usize];
                 (record.blocks, record.indexed) = (whole.blocks(), whole.is_indexed());
@@ -121,23 +128,27 @@ impl Placement<'_> {
 
     /// Gives the inodes of each set that does not fit into them blocks to share.
     fn share_attributes(&mut self) -> Result<()> {
-        let geo = self.superblock.geometry().clone();
         // For each set: the number of the block that the next inode shares, and how many more it takes.
         let mut open: Vec<Option<(u32, u32)>> = vec![None; self.tree.xattr_sets()];
         let mut sharers: Vec<Option<u32>> = vec![None; self.tree.xattr_sets()];
         for id in self.ids() {
             let Some(set) = self.tree.node(id).xattrs else { continue };
-            let most = match sharers[set as usize] {
+            let inline = self.placed.records[id.0 as usize].inline;
+            let most = match sharers[set as usize].filter(|_| !inline) {
                 Some(most) => most,
                 None => {
-                    let split = split(&geo, self.tree.xattrs(set)).map_err(|e| self.entry(id, e))?;
+                    let content = self.inline_len(id).filter(|_| inline).map(|len| vec![0; len]);
+                    let split = self.split(id, content.as_deref())?;
                     // The kernel never shares a block whose hash is 0.
                     let most = match (split.block.is_empty(), XattrBlock::hash_of(&split.block)) {
                         (true, _) => 0,
                         (false, 0) => 1,
                         (false, _) => REFCOUNT_MAX,
                     };
-                    *sharers[set as usize].insert(most)
+                    if !inline {
+                        sharers[set as usize] = Some(most);
+                    }
+                    most
                 }
             };
             if most == 0 {
