@@ -10,8 +10,9 @@ speed    Rounds in which each contestant makes one file, on two processors, from
 bytes    SHA-256 of images that must be the same: 1, 2 and 8 threads; the directory, its tar, its tar in random order, and
          two OCI layers that share it out.
 memory   The most memory that was resident: many files (a million at scale 1), and a sparse file of 100 GiB.
-cold     Requests and bytes that the kernel's driver asks the device for, on the image of each maker, after a mount with
-         an empty page cache: for a find(1) that stats, and for a tar(1) that reads.
+cold     What the kernel's driver asks the device for, on the image of each maker, after a mount with an empty page cache:
+         for a find(1) that stats, and for a tar(1) that reads. Requests and their bytes; seeks, which are requests
+         that do not begin where the one before ended; those of them that go backwards; and how far all lead together.
 """
 import argparse
 import gzip
@@ -230,8 +231,41 @@ def memory(args):
             f.write(f"{label:30} {entries:9} {bytes_ / (1 << 20):9.1f} {bound / (1 << 20):9.1f} {seconds:8.2f}\n")
 
 
+class Trace:
+    """The requests that the kernel issues to a device, in their order."""
+    TOP = "/sys/kernel/tracing"
+    MINE = f"{TOP}/instances/extant-030"
+
+    def __init__(self, device):
+        if not os.path.isdir(f"{self.TOP}/instances"):
+            subprocess.run(["mount", "-t", "tracefs", "tracefs", self.TOP], check=True)
+        with open(f"/sys/block/{device}/dev", encoding="ascii") as f:
+            major, minor = map(int, f.read().split(":"))
+        os.makedirs(self.MINE, exist_ok=True)
+        self.set("buffer_size_kb", 65536)
+        self.set("events/block/block_rq_issue/filter", f"dev == {major << 20 | minor}")
+        self.set("events/block/block_rq_issue/enable", 1)
+
+    def set(self, name, value):
+        with open(f"{self.MINE}/{name}", "w", encoding="ascii") as f:
+            f.write(str(value))
+
+    def end(self):
+        """Of all reads, the first sector and the sectors."""
+        self.set("events/block/block_rq_issue/enable", 0)
+        issued = re.compile(r"block_rq_issue: \S+ R\S* \d+ \(.*?\) (\d+) \+ (\d+)")
+        with open(f"{self.MINE}/trace", encoding="utf-8") as f:
+            found = [tuple(map(int, match.groups())) for match in map(issued.search, f) if match]
+        for cpu in os.listdir(f"{self.MINE}/per_cpu"):
+            with open(f"{self.MINE}/per_cpu/{cpu}/stats", encoding="ascii") as f:
+                if re.search(r"^(overrun|dropped events): [1-9]", f.read(), re.M):
+                    sys.exit("the trace lost requests; make its buffer larger")
+        os.rmdir(self.MINE)
+        return found
+
+
 def requests(image, command, work):
-    """Reads and their bytes that the device got from a command in the mounted image."""
+    """The reads that the device got from a command in the mounted image, and its seconds."""
     where = f"{work}/mnt"
     os.makedirs(where, exist_ok=True)
     subprocess.run(["sync"], check=True)
@@ -240,31 +274,32 @@ def requests(image, command, work):
     subprocess.run(["mount", "-o", "loop,ro,noatime", image, where], check=True)
     try:
         source = subprocess.run(["findmnt", "-n", "-o", "SOURCE", where], check=True, capture_output=True, text=True)
-        device = os.path.basename(source.stdout.strip())
-
-        def stat():
-            with open(f"/sys/block/{device}/stat", encoding="ascii") as f:
-                fields = f.read().split()
-            return int(fields[0]), int(fields[2]) * 512
-
-        before, begin = stat(), time.monotonic()
-        subprocess.run(["sh", "-ec", command], cwd=where, check=True)
-        seconds, after = time.monotonic() - begin, stat()
+        trace, begin = Trace(os.path.basename(source.stdout.strip())), time.monotonic()
+        try:
+            subprocess.run(["sh", "-ec", command], cwd=where, check=True)
+            seconds = time.monotonic() - begin
+        finally:
+            reads = trace.end()
     finally:
         subprocess.run(["umount", where], check=True)
-    return after[0] - before[0], after[1] - before[1], seconds
+    return reads, seconds
 
 
 def cold(args):
     image = f"{args.work}/cold.img"
     who = contestants(args, image)
     with open(f"{args.output}/table.txt", "w", encoding="utf-8") as f:
-        f.write(f"{'':12} {'command':8} {'requests':>9} {'MiB':>9} {'seconds':>8}\n")
+        f.write(f"{'':12} {'command':8} {'requests':>9} {'MiB':>9} {'seeks':>9} {'backwards':>9} {'GiB far':>9} {'seconds':>8}\n")
         for label in ("mke2fs", "extant-dir"):
             run(who[label])
             for name, command in (("find", "find . -printf '%s %p\\n' >/dev/null"), ("tar", "tar -cf - . | cat >/dev/null")):
-                reads, bytes_, seconds = requests(image, command, args.work)
-                f.write(f"{label:12} {name:8} {reads:9} {bytes_ / (1 << 20):9.1f} {seconds:8.2f}\n")
+                reads, seconds = requests(image, command, args.work)
+                bytes_ = sum(sectors for _, sectors in reads) * 512
+                # The way from the end of each request to the beginning of the next one.
+                ways = [to - (at + sectors) for (at, sectors), (to, _) in zip(reads, reads[1:]) if to != at + sectors]
+                back, far = sum(way < 0 for way in ways), sum(map(abs, ways)) * 512
+                f.write(f"{label:12} {name:8} {len(reads):9} {bytes_ / (1 << 20):9.1f} {len(ways):9} {back:9} "
+                        f"{far / (1 << 30):9.1f} {seconds:8.2f}\n")
             os.remove(image)
 
 

@@ -4,6 +4,8 @@
 //! Main function: [`write_with_progress`]. The pieces of the plan are cut into chunks of adjacent blocks. Threads take
 //! chunks in ascending order and make their bytes side by side. A finished chunk is submitted when all before it are,
 //! so the device sees ascending requests, and a thread makes the next chunk while the device writes the last ones.
+//! One more thread flushes the device now and then. Otherwise the page cache would hold the whole image until the flush
+//! at the end, which would wait while no thread has anything to make.
 //!
 //! A file system exists from the moment its superblock does. So an old one is wiped before anything is written, and the
 //! new one is written when all else is durable: what a failure, a kill or a power cut leaves is no file system, rather
@@ -18,6 +20,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task;
 use extant_block::{AlignedBuf, Bio, BioData, BioFlags, BioVec, BlockDevice, Completion};
@@ -28,10 +31,11 @@ use crate::{Error, Result};
 
 /// Bytes of all chunks together.
 const MEMORY_MAX: usize = 32 << 20;
-/// Larger requests gain nothing.
-const CHUNK_MAX: usize = 4 << 20;
-/// Smaller requests cost a disk more than they spare memory.
-const CHUNK_MIN: usize = 256 << 10;
+/// Bytes of a chunk. A few of them stay in a processor's cache between being made and being written; and for larger
+/// writes the kernel takes larger pieces of memory, which a virtual machine must first get from its host.
+const CHUNK: usize = 256 << 10;
+/// So much is written between two flushes.
+const FLUSH_BYTES: u64 = 64 << 20;
 
 static PIECES: LockClass = LockClass::new("build pieces", 768);
 static FLOW: LockClass = LockClass::new("build write", 769);
@@ -49,19 +53,23 @@ pub fn write_with_progress<P: Plan>(
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<()> {
-    let (threads, buffers, chunk) = shares(threads);
+    let threads = threads.clamp(1, THREADS_MAX);
     let superblock = SUPERBLOCK_OFFSET / u64::from(plan.block_size());
-    let cutter = Cutter::new(plan.pieces(), (chunk / plan.block_size() as usize).max(1) as u32, superblock);
+    let cutter = Cutter::new(plan.pieces(), CHUNK as u32 / plan.block_size(), superblock);
     let writer = Writer {
         device,
         plan,
         cutter: Mutex::new(&PIECES, cutter),
-        flow: Arc::new(Flow::new(buffers)),
-        chunk_bytes: chunk.max(plan.block_size() as usize),
+        flow: Arc::new(Flow::new(buffers(threads))),
         progress,
     };
     wipe_superblock(device)?;
-    task::together("extant-build", threads, || writer.work());
+    let started = AtomicUsize::new(0);
+    // Where the system gives fewer threads, it is the flushes that are left out.
+    task::together("extant-build", threads + 1, || match started.fetch_add(1, Ordering::Relaxed) {
+        last if last == threads => writer.flush_behind(),
+        _ => writer.work(),
+    });
     let superblock = writer.flow.finish()?;
     device.flush()?;
     if let Some((offset, bytes)) = superblock {
@@ -88,12 +96,16 @@ fn wipe_superblock(device: &dyn BlockDevice) -> Result<()> {
     Ok(device.flush()?)
 }
 
-/// What so many threads get: how many of them start, how many chunks there are, and their bytes.
-fn shares(threads: usize) -> (usize, usize, usize) {
-    let threads = threads.clamp(1, MEMORY_MAX / CHUNK_MIN / 2 - 1);
-    let buffers = 2 * threads + 2;
-    (threads, buffers, (1 << (MEMORY_MAX / buffers).ilog2()).clamp(CHUNK_MIN, CHUNK_MAX))
+/// More threads have no chunks to make.
+const THREADS_MAX: usize = MEMORY_MAX / CHUNK / 2 - 1;
+
+/// How many chunks there are for so many threads: each makes one while another waits, one has the superblock, and one
+/// is written.
+const fn buffers(threads: usize) -> usize {
+    2 * threads + 2
 }
+
+const _: () = assert!(buffers(THREADS_MAX) * CHUNK <= MEMORY_MAX);
 
 /// Adjacent blocks that are written at once.
 struct Chunk<K> {
@@ -165,6 +177,8 @@ impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
 struct Flow {
     state: Mutex<State>,
     changed: Condvar,
+    /// There is much to flush, or nothing more will come.
+    flushable: Condvar,
 }
 
 struct State {
@@ -182,6 +196,10 @@ struct State {
     submitting: bool,
     /// Chunks whose bytes belong to the device.
     in_flight: usize,
+    /// Bytes that were submitted since the last flush began.
+    unflushed: u64,
+    /// A thread has ended: there are no more chunks to make.
+    ending: bool,
     /// The number of the lowest chunk that failed, and why.
     failed: Option<(u64, Error)>,
 }
@@ -196,9 +214,11 @@ impl Flow {
             superblock: None,
             submitting: false,
             in_flight: 0,
+            unflushed: 0,
+            ending: false,
             failed: None,
         };
-        Flow { state: Mutex::new(&FLOW, state), changed: Condvar::new() }
+        Flow { state: Mutex::new(&FLOW, state), changed: Condvar::new(), flushable: Condvar::new() }
     }
 
     /// Memory for a chunk; `None` once something has failed.
@@ -233,6 +253,17 @@ impl Flow {
         self.changed.notify_all();
     }
 
+    /// Waits until there is something to flush: the number of the first chunk that was not submitted by then. `None`:
+    /// the flush at the end is near.
+    fn to_flush(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        while state.unflushed < FLUSH_BYTES && !state.ending {
+            self.flushable.wait(&mut state);
+        }
+        state.unflushed = 0;
+        (!state.ending).then_some(state.next)
+    }
+
     /// Waits until nothing is under way, and gives the chunk that is still to be written.
     fn finish(&self) -> Result<Option<(u64, AlignedBuf)>> {
         let mut state = self.state.lock();
@@ -251,20 +282,28 @@ struct Writer<'a, P: Plan, I> {
     plan: &'a P,
     cutter: Mutex<Cutter<I, P::Key>>,
     flow: Arc<Flow>,
-    chunk_bytes: usize,
     progress: &'a (dyn Fn(u64) + Sync),
 }
 
 impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
     fn work(&self) {
+        let _ending = Ending(&self.flow);
         let mut parts = Vec::new();
-        while let Some(buffer) = self.flow.buffer(self.chunk_bytes) {
+        while let Some(buffer) = self.flow.buffer(CHUNK) {
             let Some(chunk) = self.cutter.lock().next(std::mem::take(&mut parts)) else {
                 return self.flow.give_back(buffer);
             };
             self.make(&chunk, buffer);
             self.submit();
             parts = chunk.parts;
+        }
+    }
+
+    fn flush_behind(&self) {
+        while let Some(number) = self.flow.to_flush() {
+            if let Err(error) = self.device.flush() {
+                return self.flow.fail(number, error.into());
+            }
         }
     }
 
@@ -322,7 +361,21 @@ impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
             (self.progress)(len as u64);
             state = self.flow.state.lock();
             state.submitting = false;
+            state.unflushed += len as u64;
+            if state.unflushed >= FLUSH_BYTES {
+                self.flow.flushable.notify_one();
+            }
         }
+    }
+}
+
+/// A thread ends, for whatever reason.
+struct Ending<'f>(&'f Flow);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().ending = true;
+        self.0.flushable.notify_one();
     }
 }
 

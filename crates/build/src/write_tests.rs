@@ -1,5 +1,7 @@
 //! The writer with plans that are made up.
 
+use std::time::{Duration, Instant};
+
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::device::{Fault, FaultyDevice, MemDevice, TracedDevice};
 use extant_block::{BioOp, BlockDevice, Limits};
@@ -97,9 +99,12 @@ fn each_block_is_submitted_once_in_ascending_order_and_the_superblock_last() {
         let mut end = u64::from(SIZE);
         let mut sum = u64::from(SIZE);
         for record in records {
+            if record.op == BioOp::Flush {
+                continue;
+            }
             assert_eq!(record.op, BioOp::Write);
             assert!(record.offset >= end, "a write at {} behind one that ends at {end}", record.offset);
-            assert!(record.len <= CHUNK_MAX as u64);
+            assert!(record.len <= CHUNK as u64);
             end = record.offset + record.len;
             sum += record.len;
         }
@@ -124,12 +129,39 @@ fn a_write_that_fails_leaves_no_superblock_neither_the_old_one_nor_the_new() {
     }
 }
 
+/// Writes a model; as soon as there is something to flush, no more is written until `flushed`.
+fn write_until_flushed(device: &dyn BlockDevice, threads: usize, flushed: impl Fn() -> bool + Sync) -> Result<()> {
+    let model = Model { pieces: vec![(0, 1), (1, 39_000)], ..model() };
+    let written = AtomicU64::new(0);
+    let end = Instant::now() + Duration::from_secs(60);
+    write_with_progress(device, &model, threads, &|bytes| {
+        let before = written.fetch_add(bytes, Ordering::Relaxed);
+        while before >= FLUSH_BYTES && !flushed() {
+            assert!(Instant::now() < end, "no flush after {before} bytes");
+            std::thread::yield_now();
+        }
+    })
+}
+
 #[test]
-fn all_chunks_together_stay_within_the_bound_of_memory() {
-    for threads in 0..1000 {
-        let (threads, buffers, chunk) = shares(threads);
-        assert!(buffers * chunk <= MEMORY_MAX, "{threads} threads: {buffers} chunks of {chunk}");
-        assert!(buffers > threads + 1, "each thread makes one, the superblock waits, and one is written");
+fn the_device_is_flushed_while_chunks_are_still_made() {
+    for threads in [1, 2] {
+        let device = TracedDevice::new(Arc::new(device(&model())));
+        // The first one is for the old superblock.
+        write_until_flushed(&device, threads, || device.count(BioOp::Flush) > 1).unwrap();
+    }
+}
+
+#[test]
+fn a_flush_that_fails_in_between_is_returned_though_the_last_one_succeeds() {
+    for threads in [1, 2] {
+        let device = FaultyDevice::new(Arc::new(device(&model())));
+        device.inject(Fault::eio().op(BioOp::Flush).after(1).once());
+        let error = write_until_flushed(&device, threads, || device.injected() > 0).unwrap_err();
+        assert!(matches!(error, Error::Device(_)), "{error}");
+        let mut bytes = [0xaa; SIZE as usize];
+        device.read_at(0, &mut bytes, BioFlags::empty()).unwrap();
+        assert_eq!(bytes, [0; SIZE as usize], "no superblock is written");
     }
 }
 

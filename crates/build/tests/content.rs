@@ -1,7 +1,8 @@
 //! Images with a tree in them: what e2fsck, debugfs, the kernel and Extant's checker find there.
 #![allow(clippy::disallowed_methods)]
 
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -202,6 +203,54 @@ fn expect_inline(image: &Path, args: &str) {
         let flags = said.split("Flags: 0x").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("flags");
         let flags = u32::from_str_radix(flags, 16).expect("a number");
         assert_eq!(flags & 0x1000_0000 != 0, size <= last, "{args}: {said}");
+    }
+}
+
+/// Paths below a directory in the order in which find(1) and tar(1) meet them.
+fn listed(dir: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        paths.push(entry.path());
+        if entry.file_type().unwrap().is_dir() {
+            listed(&entry.path(), paths);
+        }
+    }
+}
+
+#[test]
+fn inodes_and_data_ascend_in_the_order_in_which_the_kernel_lists_them() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: no loop mounts here");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mounted, image) = (dir.path().join("source"), dir.path().join("mounted"), dir.path().join("image"));
+    std::fs::create_dir_all(source.join("indexed")).unwrap();
+    for directory in ["", "b", "b/below", "d", "d/x", "d/x/y", "indexed"] {
+        std::fs::create_dir_all(source.join(directory)).unwrap();
+        for number in 0..if directory == "indexed" { 500 } else { 12 } {
+            std::fs::write(source.join(directory).join(format!("file {number}")), "content").unwrap();
+        }
+    }
+    std::fs::create_dir(&mounted).unwrap();
+    for args in ["-t ext4", "-t ext4 -O ^dir_index", "-t ext3", "-t ext2 -b 1024"] {
+        build(&source, &image, 64 * MIB, args, 2).unwrap();
+        let mount = Box::new(LoopMount::new(&image, &mounted, "ro").unwrap());
+        let mut paths = Vec::new();
+        listed(&mounted, &mut paths);
+        paths.retain(|path| !path.ends_with("lost+found"));
+        let numbers: Vec<u64> = paths.iter().map(|path| path.symlink_metadata().unwrap().ino()).collect();
+        let is_file: Vec<bool> = paths.iter().map(|path| path.is_file()).collect();
+        mount.unmount().unwrap();
+        assert!(numbers.is_sorted(), "{args}: {:?}", paths.iter().zip(&numbers).collect::<Vec<_>>());
+        let files = numbers.iter().zip(is_file).filter(|(_, is_file)| *is_file).map(|(number, _)| number);
+        let commands: String = files.map(|number| format!("blocks <{number}>\n")).collect();
+        let script = dir.path().join("script");
+        std::fs::write(&script, commands).unwrap();
+        let said = Command::new("debugfs").arg("-f").arg(&script).arg(&image).output().unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        let blocks: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        assert!(blocks.len() >= 572 && blocks.is_sorted(), "{args}: {blocks:?}");
     }
 }
 

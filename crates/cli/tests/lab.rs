@@ -124,7 +124,7 @@ fn a_model_is_run_compared_and_reported() {
     extant(&["lab", "report", &out]).ok();
     assert!(Path::new(&out).join("report.html").exists());
     extant(&["lab", "model", "crystal-ball"]).fails(1, &["group-search", "tags"]);
-    extant(&["lab", "model", "tags", "-p", "best", "-o", &out]).fails(1, &["tag_policy", "vanilla"]);
+    extant(&["lab", "model", "tags", "-p", "best", "-o", &out]).fails(1, &["tag_policy", "sbitmap"]);
     extant(&["lab", "model", "tags", "-o", &out]).fails(1, &["another"]);
 }
 

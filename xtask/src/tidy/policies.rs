@@ -1,8 +1,9 @@
 //! Policy folders have one shape: `<mechanism>/policy/{mod,vanilla,<idea>,contract}.rs`.
 //!
 //! `mod.rs` declares the enum with `extant_base::policies!` and has the table that compares; `vanilla.rs` is what Linux
-//! does; `contract.rs` is what every policy must satisfy. A rival is named by its idea. Where there are rivals, a mount
-//! can choose: the enum's table is among `POLICIES` of `fs`, which mount options, the lab and lists are made of.
+//! did when the question was asked, unless `mod.rs` says that it did several things; `contract.rs` is what every policy
+//! must satisfy. A rival is named by its idea. Where there are rivals, a mount can choose: the enum's table is among
+//! `POLICIES` of `fs`, which mount options, the lab and lists are made of.
 //!
 //! # Locking
 //! None.
@@ -12,6 +13,8 @@ use std::collections::BTreeMap;
 use super::{Finding, SourceFile};
 
 const REQUIRED: &[&str] = &["mod.rs", "vanilla.rs", "contract.rs"];
+/// With this `mod.rs` says why there is no `vanilla.rs`.
+const NO_VANILLA: &str = "//! No `vanilla`: ";
 /// Names that say when instead of what.
 const NOT_IDEAS: &[&str] = &["new", "improved", "better", "fast", "v1", "v2", "v3", "old"];
 
@@ -57,9 +60,10 @@ pub fn check(files: &[SourceFile]) -> Vec<Finding> {
     }
     let mut findings = check_chosen(files);
     for (folder, members) in folders {
-        let named = |name: &str| members.iter().find(|f| f.path == format!("{folder}/{name}"));
+        let named = |name: &str| members.iter().copied().find(|f| f.path == format!("{folder}/{name}"));
         for name in REQUIRED {
-            if named(name).is_none() {
+            let several = |module: &SourceFile| *name == "vanilla.rs" && module.text.contains(NO_VANILLA);
+            if named(name).is_none() && !named("mod.rs").is_some_and(several) {
                 findings.push(Finding::new(format!("{folder}/{name}"), 0, "a policy folder has this file"));
             }
         }
@@ -100,6 +104,11 @@ mod tests {
             file("crates/a/src/m/policy/goal_first.rs", "//! x"),
         ];
         assert_eq!(check(&files), []);
+        let vanilla = files.remove(1);
+        assert!(check(&files)[0].to_string().contains("vanilla.rs"));
+        files[0].text.insert_str(0, "//! No `vanilla`: Linux did three things.\n");
+        assert_eq!(check(&files), []);
+        files.insert(1, vanilla);
         files[0].text = "//! nothing".into();
         files[2].path = "crates/a/src/m/policy/v2.rs".into();
         let found: Vec<_> = check(&files).iter().map(ToString::to_string).collect();

@@ -3,7 +3,7 @@
 //! Main types: [`ContentPlan`], [`Key`] (what a piece holds). Main functions: [`add_lost_found`] (what each tree needs
 //! first).
 //!
-//! Memory: 32 bytes an inode, and what the layout of one directory takes. Pieces are made on the way.
+//! Memory: 40 bytes an inode, and what the layout of one directory takes. Pieces are made on the way.
 //!
 //! # Locking
 //! `build directory`: the layout of the directory whose blocks were made last. Nothing is called under it.
@@ -17,6 +17,7 @@ mod line;
 mod map;
 mod names;
 mod numbers;
+mod order;
 mod place;
 mod size;
 
@@ -43,6 +44,7 @@ use crate::{Error, Result};
 use line::Line;
 use map::{FileMap, Ranges};
 use numbers::Numbers;
+use order::Order;
 use place::{Placed, Record};
 
 static DIRECTORY: LockClass = LockClass::new("build directory", 772);
@@ -89,6 +91,15 @@ struct Placement<'a> {
     placed: Placed,
 }
 
+/// What another placement of the same tree has found out.
+#[derive(Default)]
+struct Known {
+    /// Taken over where names are hashed the same way.
+    order: Option<Order>,
+    /// Taken over as they are; empty: nothing is known.
+    records: Vec<Record>,
+}
+
 /// The contents of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
@@ -111,7 +122,7 @@ impl<'a> ContentPlan<'a> {
     /// too few blocks or inodes.
     pub fn new(options: &Options, tree: &'a Tree, content: &'a dyn Content) -> Result<ContentPlan<'a>> {
         let skeleton = Skeleton::plan(options, &owners(tree, options))?;
-        let placement = Placement::new(&skeleton, tree, Vec::new())?;
+        let placement = Placement::new(&skeleton, tree, Known::default())?;
         placement.check_room()?;
         let finished = skeleton.finish(placement.usage(options)?)?;
         Ok(ContentPlan { placement, content, finished, last: Mutex::new(&DIRECTORY, None) })
@@ -138,18 +149,18 @@ impl<'a> ContentPlan<'a> {
 }
 
 impl<'a> Placement<'a> {
-    /// Places a tree, whether there is room for it or not. `records` are those of a placement of the same tree, whose
-    /// layouts of directories are taken over where they fit; it may be empty.
-    fn new(skeleton: &Skeleton, tree: &'a Tree, records: Vec<Record>) -> Result<Placement<'a>> {
+    /// Places a tree, whether there is room for it or not.
+    fn new(skeleton: &Skeleton, tree: &'a Tree, known: Known) -> Result<Placement<'a>> {
         let (geo, sb) = (skeleton.geometry(), skeleton.superblock());
         if geo.cluster_bits > 0 {
             return Err(Error::Options(
                 "bigalloc: files cannot be put into clusters yet; leave the feature out".into(),
             ));
         }
-        let numbers = Numbers::new(skeleton, tree)?;
         let hash = HashVersion::from_disk(sb.default_hash_version(), sb.hash_unsigned());
         let hasher = Hasher::new(hash.unwrap_or(HashVersion::HalfMd4), sb.hash_seed());
+        let hasher = geo.dir_index.then_some(hasher);
+        let numbers = Numbers::new(skeleton, tree, hasher, known.order)?;
         let blocks = DirBlockFormat {
             has_filetype: geo.filetype,
             has_csum: geo.metadata_csum,
@@ -159,7 +170,7 @@ impl<'a> Placement<'a> {
         let directories = WholeFormat {
             blocks,
             block_size: geo.block_size as usize,
-            hasher: geo.dir_index.then_some(hasher),
+            hasher,
             levels_most: if geo.large_dir { 2 } else { 1 },
         };
         let mut placement = Placement {
@@ -168,7 +179,7 @@ impl<'a> Placement<'a> {
             numbers,
             line: Line::new(skeleton.free_runs()),
             directories,
-            placed: Placed { records, ..Placed::default() },
+            placed: Placed { records: known.records, ..Placed::default() },
         };
         placement.place()?;
         Ok(placement)

@@ -1,14 +1,16 @@
 //! Which inode of a tree has which number.
 //!
 //! Main type: [`Numbers`]. The root is 2 and lost+found the first that is not reserved, as mke2fs has it; the others
-//! follow in the tree's order behind the inodes of the skeleton.
+//! follow in the order of a listing ([`Order`]) behind the inodes of the skeleton.
 //!
 //! # Locking
 //! None.
 
 use extant_ondisk::InodeNr;
+use extant_ondisk::htree::Hasher;
 use extant_ondisk::inode::FileType;
 
+use super::order::Order;
 use crate::skeleton::Skeleton;
 use crate::tree::{Body, Id, Node, Tree};
 use crate::{Error, Result};
@@ -19,57 +21,66 @@ const LOST_FOUND: &[u8] = b"lost+found";
 const LOST_FOUND_MODE: u16 = 0o040700;
 
 /// The numbers of a tree's inodes.
-#[derive(Clone, Copy, Debug)]
 pub(super) struct Numbers {
-    lost_found: (Id, InodeNr),
-    /// The number of inode 1 of the tree, if that is not lost+found.
+    order: Order,
+    /// That of lost+found.
+    lost_found: InodeNr,
+    /// That of the inode behind lost+found in the order.
     first: u32,
-    len: u32,
 }
 
 impl Numbers {
-    /// Of a tree with a lost+found.
+    /// Of a tree with a lost+found, in a file system that hashes names so. `known` is an order of the same tree, which
+    /// is kept if it is the same here.
     ///
     /// # Errors
-    /// It has none.
-    pub fn new(skeleton: &Skeleton, tree: &Tree) -> Result<Numbers> {
+    /// The tree has no lost+found.
+    pub fn new(skeleton: &Skeleton, tree: &Tree, hasher: Option<Hasher>, known: Option<Order>) -> Result<Numbers> {
         let found = lost_found(tree)?.ok_or_else(|| entry("lost+found", "is missing"))?;
-        let len = u32::try_from(tree.len()).map_err(|_| Error::Options("more inodes than can be numbered".into()))?;
-        Ok(Numbers { lost_found: (found, skeleton.lost_found_ino()), first: skeleton.first_free_ino().0, len })
+        u32::try_from(tree.len()).map_err(|_| Error::Options("more inodes than can be numbered".into()))?;
+        let known = known.filter(|order| order.is_of(hasher));
+        let order = known.unwrap_or_else(|| Order::new(tree, found, hasher));
+        Ok(Numbers { order, lost_found: skeleton.lost_found_ino(), first: skeleton.first_free_ino().0 })
     }
 
     /// The number of an inode.
     pub fn ino(&self, id: Id) -> InodeNr {
-        let (lost_found, its) = self.lost_found;
-        match id {
-            Id(0) => InodeNr::ROOT,
-            id if id == lost_found => its,
-            Id(n) => InodeNr(self.first + n - 1 - u32::from(n > lost_found.0)),
+        match self.order.place(id) {
+            0 => InodeNr::ROOT,
+            1 => self.lost_found,
+            place => InodeNr(self.first + place - 2),
         }
     }
 
     /// The inode with a number.
     pub fn id(&self, ino: InodeNr) -> Option<Id> {
-        let (lost_found, its) = self.lost_found;
-        match ino {
-            InodeNr::ROOT => Some(Id(0)),
-            ino if ino == its => Some(lost_found),
-            InodeNr(n) => {
-                let id = n.checked_sub(self.first)? + 1;
-                Some(Id(id + u32::from(id >= lost_found.0))).filter(|id| id.0 < self.len)
-            }
-        }
+        let place = match ino {
+            InodeNr::ROOT => 0,
+            ino if ino == self.lost_found => 1,
+            InodeNr(n) => n.checked_sub(self.first)? + 2,
+        };
+        self.ids().get(place as usize).copied()
+    }
+
+    /// All inodes in the order of their numbers.
+    pub fn ids(&self) -> &[Id] {
+        self.order.ids()
     }
 
     /// The highest number.
     pub fn last(&self) -> u32 {
         // The root and lost+found have numbers of their own.
-        self.first + self.len - 3
+        self.first + self.ids().len() as u32 - 3
     }
 
     /// Whether it is lost+found, which keeps empty blocks in reserve.
     pub fn is_lost_found(&self, id: Id) -> bool {
-        id == self.lost_found.0
+        self.order.place(id) == 1
+    }
+
+    /// The order, for another plan of the same tree.
+    pub fn into_order(self) -> Order {
+        self.order
     }
 }
 

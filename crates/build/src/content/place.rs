@@ -2,9 +2,9 @@
 //!
 //! Main types: [`Placed`], [`Object`] (a part that lies in one piece of the line).
 //!
-//! Everything that a walk needs comes first: directories in the tree's order, each with its extent nodes behind it,
-//! then attribute blocks, long symbolic links and the extent nodes of files in the order of the inodes. Data comes
-//! behind, in the order of the inodes. So a cold `find` and a cold `tar` read forwards. The pointer blocks of ext2 and
+//! Everything that a walk needs comes first: directories, each with its extent nodes behind it, then attribute blocks,
+//! long symbolic links and the extent nodes of files. Data comes behind. All of them lie in the order of the inodes'
+//! numbers, which is that of a listing. So a cold `find` and a cold `tar` read forwards. The pointer blocks of ext2 and
 //! ext3 lie in the data ([`extant_ondisk::indirect::Stream`]): only reading the file needs them.
 //!
 //! # Locking
@@ -82,8 +82,9 @@ impl Placed {
 }
 
 impl Placement<'_> {
-    pub(super) fn ids(&self) -> impl Iterator<Item = Id> + use<> {
-        (0..self.tree.len() as u32).map(Id)
+    /// The inodes in the order of their numbers.
+    pub(super) fn ids(&self) -> impl Iterator<Item = Id> + '_ {
+        self.numbers.ids().iter().copied()
     }
 
     /// Places everything.
@@ -95,7 +96,8 @@ impl Placement<'_> {
         if !known {
             self.placed.records = vec![Record::default(); self.tree.len()];
         }
-        for id in self.ids() {
+        for place in 0..self.tree.len() {
+            let id = self.numbers.ids()[place];
             self.placed.records[id.0 as usize].attributes = 0;
             if !known {
                 self.placed.records[id.0 as usize].inline = self.fits_inode(id)?;
@@ -131,7 +133,8 @@ impl Placement<'_> {
         // For each set: the number of the block that the next inode shares, and how many more it takes.
         let mut open: Vec<Option<(u32, u32)>> = vec![None; self.tree.xattr_sets()];
         let mut sharers: Vec<Option<u32>> = vec![None; self.tree.xattr_sets()];
-        for id in self.ids() {
+        for place in 0..self.tree.len() {
+            let id = self.numbers.ids()[place];
             let Some(set) = self.tree.node(id).xattrs else { continue };
             let inline = self.placed.records[id.0 as usize].inline;
             let most = match sharers[set as usize].filter(|_| !inline) {
@@ -172,7 +175,8 @@ impl Placement<'_> {
     fn place_metadata(&mut self, data: u64) -> Result<u64> {
         let geo = self.superblock.geometry().clone();
         let (mut at, mut data) = (0, data);
-        for id in self.ids() {
+        for place in 0..self.tree.len() {
+            let id = self.numbers.ids()[place];
             if let Body::Directory { .. } = self.tree.node(id).body {
                 let map = self.map(id)?;
                 let nodes = map.nodes(&self.line, at, geo.block_size);
@@ -183,7 +187,8 @@ impl Placement<'_> {
             }
         }
         let mut shared = 0;
-        for id in self.ids() {
+        for place in 0..self.tree.len() {
+            let id = self.numbers.ids()[place];
             if self.placed.records[id.0 as usize].attributes as usize == shared + 1 {
                 self.placed.attributes[shared].at = at;
                 shared += 1;

@@ -8,8 +8,7 @@
 //! # Locking
 //! None.
 
-use super::place::Record;
-use super::{Placement, owners};
+use super::{Known, Placement, owners};
 use crate::options::{Fact, Options, Request, SizeAsked};
 use crate::skeleton::{Owned, Skeleton};
 use crate::tree::Tree;
@@ -56,7 +55,8 @@ struct Attempt {
 /// # Errors
 /// An entry cannot be stored, or the options do not fit each other.
 pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<(Options, u64)> {
-    let mut search = Search { request: request.clone(), fact: *fact, tree, spare, records: None, owned: None };
+    let mut search =
+        Search { request: request.clone(), fact: *fact, tree, spare, owned: None, known: Default::default() };
     // The largest size that is known to be too small, and the smallest that is enough.
     let (mut low, mut high) = (0, None);
     let mut bytes = START_BYTES;
@@ -125,8 +125,8 @@ struct Search<'a> {
     spare: Spare,
     /// What [`owners`] says of the tree; it is asked once.
     owned: Option<Owned>,
-    /// Of the last attempt, and the size of its blocks.
-    records: Option<(u64, Vec<Record>)>,
+    /// By the last attempt, and the size of its blocks.
+    known: (u64, Known),
 }
 
 impl Search<'_> {
@@ -138,14 +138,16 @@ impl Search<'_> {
             let skeleton = Skeleton::plan(&options, owned)?;
             let geo = skeleton.geometry().clone();
             let block_size = u64::from(geo.block_size);
-            let known = self.records.take().filter(|(size, _)| *size == block_size);
-            let known = known.map_or_else(Vec::new, |(_, records)| records);
+            let (of, mut known) = std::mem::take(&mut self.known);
+            if of != block_size {
+                known.records.clear();
+            }
             let placement = Placement::new(&skeleton, self.tree, known)?;
             let needed = placement.numbers.last();
             let spare = placement.placed.end.div_ceil(100) * u64::from(self.spare.percent);
             let missing = placement.blocks_missing() + spare as i64;
-            let records = placement.placed.records;
-            self.records = Some((block_size, records));
+            let order = Some(placement.numbers.into_order());
+            self.known = (block_size, Known { order, records: placement.placed.records });
             if needed > geo.inodes_count && request.inodes.is_none() {
                 let spare = u64::from(needed.div_ceil(100)) * u64::from(self.spare.percent);
                 request.inodes = Some(u64::from(needed) + spare);

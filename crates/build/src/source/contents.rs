@@ -174,6 +174,8 @@ impl ReadAt for Reader<'_> {
 pub struct Spool {
     file: File,
     buffer: Vec<u8>,
+    /// Bytes in the buffer.
+    used: usize,
     bytes: u64,
 }
 
@@ -187,7 +189,7 @@ impl Spool {
     /// The directory takes no files; the error names it.
     pub fn new(dir: &Path) -> Result<Spool> {
         let file = unnamed(dir).map_err(|e| wrong(dir, &e))?;
-        Ok(Spool { file, buffer: Vec::with_capacity(Spool::BUFFER), bytes: 0 })
+        Ok(Spool { file, buffer: vec![0; Spool::BUFFER], used: 0, bytes: 0 })
     }
 
     /// Where the next byte goes.
@@ -195,23 +197,24 @@ impl Spool {
         self.bytes
     }
 
-    /// Adds bytes.
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.bytes += bytes.len() as u64;
-        if self.buffer.len() + bytes.len() > Spool::BUFFER {
+    /// Memory for the next bytes, at least one.
+    pub fn room(&mut self) -> io::Result<&mut [u8]> {
+        if self.used == self.buffer.len() {
             self.file.write_all(&self.buffer)?;
-            self.buffer.clear();
-            if bytes.len() >= Spool::BUFFER {
-                return self.file.write_all(bytes);
-            }
+            self.used = 0;
         }
-        self.buffer.extend_from_slice(bytes);
-        Ok(())
+        Ok(&mut self.buffer[self.used..])
+    }
+
+    /// Takes the first `len` bytes of the memory that [`Spool::room`] gave.
+    pub fn add(&mut self, len: usize) {
+        self.used += len;
+        self.bytes += len as u64;
     }
 
     /// Writes what is still in memory; the file.
     pub fn finish(mut self) -> io::Result<File> {
-        self.file.write_all(&self.buffer)?;
+        self.file.write_all(&self.buffer[..self.used])?;
         Ok(self.file)
     }
 }

@@ -132,6 +132,8 @@ impl Source {
             return Err(Error::Source { name, why: "is a directory, and no tar archive".into() });
         }
         if !there.is_file() {
+            // A writer that fills a larger pipe wakes us less often. Where that is refused, the pipe stays as it is.
+            let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_BYTES);
             return Source::tar_stream(name, Box::new(file), options);
         }
         let position = rustix::fs::tell(&file).map_err(|e| wrong(&e.into()))?;
@@ -160,6 +162,8 @@ impl Source {
     }
 }
 
+/// As large as a pipe can be made without privileges (`/proc/sys/fs/pipe-max-size`).
+const PIPE_BYTES: usize = 1 << 20;
 /// What is read of a stream at once.
 const STREAM_BUFFER: usize = 1 << 17;
 

@@ -5,7 +5,7 @@
 //!
 //! The order is fixed: the names of a directory ascend as bytes, and inodes are numbered in the order in which a walk
 //! meets them first: all entries of a directory, then its first subdirectory with everything below it, then the
-//! second. So two sources with the same content make the same tree.
+//! second. So two sources with the same content make the same tree. These are not the numbers in the file system.
 //!
 //! # Locking
 //! None. Threads that write an image share the tree and read it.

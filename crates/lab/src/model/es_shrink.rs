@@ -5,7 +5,8 @@
 //! `front`, what makes a scan from the front long) or evenly between the others (`spread`). `times` times `reclaim`
 //! entries must go: the shrinker is called, for `scan` entries each time, until they have. What `scan` counts is the
 //! policy's. Before each time, `lookups` entries that are not delayed are looked up, more in low-numbered inodes; what
-//! is missed comes back, as if it had been read from the map. The clock is the model's own, a millisecond each time.
+//! is missed comes back, as if it had been read from the map. `shrink` is the time until all have gone, `call` that of
+//! one call of the shrinker. The clock is the model's own, a millisecond each time.
 //! With `cold` as many words of memory are read afterwards as entries went at a time, for a measure.
 //!
 //! # Locking
@@ -19,8 +20,9 @@ use extant_base::rng::Rng;
 use extant_fs::EsPolicyKind;
 use extant_fs::map::es::{EsCache, EsInode, EsState};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
+use hdrhistogram::Histogram;
 
-use super::{Bench, Model};
+use super::{Bench, Model, empty_histogram};
 use crate::error::{Error, Result};
 use crate::workload::Parameters;
 
@@ -94,11 +96,15 @@ impl Model for EsShrink {
             reclaim: parameters.get("reclaim"),
             scan: parameters.get("scan"),
             misses: 0,
+            calls: empty_histogram()?,
+            calls_ns: 0,
             short: 0,
             scanned_max: 0,
         };
         bench.count("entry_bytes", work.cache.bytes() / work.cache.entries().max(1));
         bench.time("shrink", parameters.get("times"), &mut work, Work::live, Work::shrink)?;
+        let calls = std::mem::replace(&mut work.calls, empty_histogram()?);
+        bench.took("call", calls.len(), work.calls_ns, calls);
         // As many words of a quarter of a gigabyte, none of them in the processor's caches, as entries go at a time.
         let words = vec![1u64; if parameters.get("cold") > 0 { COLD_WORDS } else { 0 }];
         let mut cold = (words, bench.rng(), parameters.get("reclaim"));
@@ -182,6 +188,9 @@ struct Work {
     reclaim: u64,
     scan: u64,
     misses: u64,
+    /// Nanoseconds of each call of the shrinker.
+    calls: Histogram<u64>,
+    calls_ns: u64,
     short: u64,
     scanned_max: u64,
 }
@@ -204,12 +213,17 @@ impl Work {
     }
 
     fn shrink(&mut self, (): ()) -> Result<()> {
+        let clock = Clock::real();
         let before = self.cache.stats().scanned;
         // Whoever has been everywhere several times and still has not enough, will not get it.
         let enough = before + PASSES_MAX * self.cache.entries();
         let mut freed = 0;
         while freed < self.reclaim && self.cache.evictable() > 0 && self.cache.stats().scanned < enough {
+            let start = clock.now_ns();
             freed += self.cache.shrink(self.scan);
+            let took = clock.now_ns() - start;
+            self.calls.saturating_record(took);
+            self.calls_ns += took;
         }
         self.short += self.reclaim.saturating_sub(freed);
         self.scanned_max = self.scanned_max.max(self.cache.stats().scanned - before);

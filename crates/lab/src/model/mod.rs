@@ -134,18 +134,29 @@ impl<'a> Bench<'a> {
         prepare: impl Fn(&mut S, u64) -> Result<I>,
         work: impl Fn(&mut S, I) -> Result<()>,
     ) -> Result<()> {
+        self.time_while(phase, state, |state, i| (i < operations).then(|| prepare(state, i)).transpose(), work)
+    }
+
+    /// The same, until `prepare` has nothing more to do.
+    fn time_while<S, I>(
+        &mut self,
+        phase: &str,
+        state: &mut S,
+        prepare: impl Fn(&mut S, u64) -> Result<Option<I>>,
+        work: impl Fn(&mut S, I) -> Result<()>,
+    ) -> Result<()> {
         let clock = Clock::real();
         let first = self.phases.is_empty();
         let mut all = empty_histogram()?;
-        let mut ns = 0;
-        for i in 0..operations {
+        let (mut operations, mut ns) = (0, 0);
+        while let Some(input) = prepare(state, operations)? {
             if self.is_stopped() {
                 return Err(Error::Interrupted);
             }
-            let input = prepare(state, i)?;
             let start = clock.now_ns();
             let done = work(state, black_box(input));
             let took = clock.now_ns() - start;
+            operations += 1;
             ns += took;
             all.saturating_record(took);
             done?;

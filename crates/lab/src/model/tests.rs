@@ -149,6 +149,21 @@ fn delayed_entries_in_front_cost_vanilla_most() {
     assert_eq!(count(&of("placement=spread"), "evictable-list", "entries_scanned"), scanned("evictable-list"));
 }
 
+#[test]
+fn what_is_delayed_stays_and_no_call_of_the_shrinker_has_nothing_to_do() {
+    let all = trials("es-memory", &["inodes=5", "entries=3200", "order=runs", "delayed=25"]);
+    for policy in ["vanilla", "evictable-list", "round-robin"] {
+        assert_eq!(count(&all, policy, "entries_kept"), 16_000.0, "{policy}");
+        assert_eq!(count(&all, policy, "entries_left"), 4_000.0, "{policy}: a quarter is delayed");
+    }
+    let calls = |policy: &str| {
+        let of = |t: &&Trial| t.contestant.policies.values().any(|p| p == policy);
+        all.iter().find(of).expect("a trial").phase("shrink").expect("shrink").operations
+    };
+    assert_eq!(calls("evictable-list"), 12_000_u64.div_ceil(128));
+    assert!(calls("round-robin") > calls("evictable-list"), "marks of lookups come off first");
+}
+
 /// It learns which of the two is popular, and again when that changes; a percentage point of each other's best.
 #[test]
 fn leaf_ring_keeps_popular_entries_where_entries_are_and_popular_files_where_files_are() {

@@ -18,7 +18,7 @@ use crate::{Error, Result};
 
 /// As much of a file as is read at once: a header, and mostly a small file and the next header with it.
 const WINDOW: usize = 8192;
-/// As much of a stream as is copied at once.
+/// As much of a stream as is passed over at once.
 const COPY: usize = 1 << 16;
 
 /// An archive that is read forwards.
@@ -149,11 +149,17 @@ impl<'a> Input<'a> {
     fn pass(&mut self, mut len: u64, keep: bool) -> Result<bool> {
         while len > 0 {
             let From::Stream { stream, dir, spool, buffer } = &mut self.from else { break };
-            buffer.resize(COPY, 0);
-            let wanted = len.min(COPY as u64) as usize;
-            let read = read_full(stream, &mut buffer[..wanted]);
+            let room = match (keep, spool.as_mut()) {
+                (true, Some(spool)) => spool.room().map_err(|e| contents::wrong(dir, &e))?,
+                _ => {
+                    buffer.resize(COPY, 0);
+                    &mut buffer[..]
+                }
+            };
+            let wanted = len.min(room.len() as u64) as usize;
+            let read = read_full(stream, &mut room[..wanted]);
             if let (Ok(read), true, Some(spool)) = (&read, keep, spool) {
-                spool.write(&buffer[..*read]).map_err(|e| contents::wrong(dir, &e))?;
+                spool.add(*read);
             }
             let read = read.map_err(|e| self.unreadable(&e))?;
             self.position += read as u64;

@@ -8,8 +8,13 @@
 //! | `percpu-ida` | a list of tags for each processor, batches, stealing under one lock; everybody who waits wakes | Linux 3.15, `lib/percpu_ida.c` | experiments/012 |
 //! | `wake-all` | words of bits, eight wait queues, everybody on one wakes | Linux 3.16-rc, `block/blk-mq-tag.c` | experiments/012 |
 //! | `wake-exclusive` | the same, a batch on one wakes | Jens Axboe's patch of 2014-06-17 | experiments/012 |
-//! | `vanilla` | words of bits with releases collected per word, eight wait queues, a batch wakes around all of them | Linux 6.12, `lib/sbitmap.c` | experiments/012 |
+//! | `sbitmap` | words of bits with releases collected per word, eight wait queues, a batch wakes around all of them | Linux 6.12, `lib/sbitmap.c` | experiments/012 |
 //! | `hand-off` | a bio waits, not its thread; who gives a tag back starts the oldest with it | none | experiments/012 |
+//!
+//! No `vanilla`: Linux did three things while the question was discussed, and does a fourth since.
+//!
+//! # Locking
+//! Each policy's own.
 
 mod bitmap;
 #[cfg(test)]
@@ -18,14 +23,14 @@ mod hand_off;
 #[cfg(test)]
 mod interleavings;
 mod percpu_ida;
-mod vanilla;
+mod sbitmap;
 mod wait_queue;
 mod wake_all;
 mod wake_exclusive;
 
 use self::hand_off::HandOff;
 use self::percpu_ida::PercpuIda;
-use self::vanilla::Vanilla;
+use self::sbitmap::SbitmapQueue;
 use self::wake_all::WakeAll;
 use self::wake_exclusive::WakeExclusive;
 use super::Start;
@@ -71,7 +76,7 @@ extant_base::policies! {
         PercpuIda = "percpu-ida", "a list of tags for each processor, stealing, all who wait wake (Linux 3.15)";
         WakeAll = "wake-all", "a bitmap and eight wait queues, everybody on one wakes (Linux 3.16-rc)";
         WakeExclusive = "wake-exclusive", "the same, but a batch on one wakes (Jens Axboe's patch of 2014)";
-        Vanilla = "vanilla", "a bitmap whose releases are collected, a batch wakes around eight wait queues (Linux: sbitmap)";
+        Sbitmap = "sbitmap", "a bitmap whose releases are collected, a batch wakes around eight wait queues (Linux 6.12)";
         HandOff = "hand-off", "a bio waits and not its thread, and is started by who gives a tag back";
     }
 }
@@ -87,7 +92,7 @@ pub(super) enum Tags {
     PercpuIda(PercpuIda),
     WakeAll(WakeAll),
     WakeExclusive(WakeExclusive),
-    Vanilla(Vanilla),
+    Sbitmap(SbitmapQueue),
     HandOff(HandOff),
 }
 
@@ -97,7 +102,7 @@ impl Tags {
             TagPolicyKind::PercpuIda => Tags::PercpuIda(PercpuIda::new(depth)),
             TagPolicyKind::WakeAll => Tags::WakeAll(WakeAll::new(depth, wait_queues)),
             TagPolicyKind::WakeExclusive => Tags::WakeExclusive(WakeExclusive::new(depth, wait_queues)),
-            TagPolicyKind::Vanilla => Tags::Vanilla(Vanilla::new(depth, wait_queues)),
+            TagPolicyKind::Sbitmap => Tags::Sbitmap(SbitmapQueue::new(depth, wait_queues)),
             TagPolicyKind::HandOff => Tags::HandOff(HandOff::new(depth)),
         }
     }
@@ -111,7 +116,7 @@ impl std::ops::Deref for Tags {
             Tags::PercpuIda(t) => t,
             Tags::WakeAll(t) => t,
             Tags::WakeExclusive(t) => t,
-            Tags::Vanilla(t) => t,
+            Tags::Sbitmap(t) => t,
             Tags::HandOff(t) => t,
         }
     }

@@ -133,8 +133,8 @@ impl EsPolicy for LeafRing {
 
     fn shrink(core: &Core<Self>, nr: u64) -> Shrunk {
         let mut done = Shrunk::default();
-        // Two turns for each inode, of which the first may be what is left of a round, and may only take marks off; then
-        // two more in which nothing is spared.
+        // Two turns for each inode, of which the first may be what is left of a round and may only take marks off; then
+        // two in which nothing is spared.
         let inodes = core.policy.ring.lock().inodes.len();
         let mut turns = 4 * inodes;
         while done.freed < nr && turns > 0 {

@@ -97,15 +97,15 @@ impl EsPolicy for RoundRobin {
                     None => busy = true,
                 }
                 let mut inodes = core.policy.inodes.lock();
-                // An inode without evictable entries leaves the list; its next access puts it back. It is marked before it
-                // is looked at, so that an insertion in between is either seen here or lists it again itself.
+                // An inode without evictable entries leaves the list; its next access puts it back. It is marked before
+                // it is looked at, so that an insertion in between is either seen here or lists it again itself.
                 node.per_inode.listed.store(false, Ordering::Relaxed);
                 let stays = node.tree.try_read().is_none_or(|tree| tree.evictable() > 0);
                 if stays && !node.per_inode.listed.swap(true, Ordering::Relaxed) {
                     inodes.push_back(weak);
                 }
             }
-            // As in Linux: one walk, and another only if nothing has gone and inodes were passed over.
+            // As in Linux: another walk only if nothing has gone and inodes were passed over.
             if done.freed > 0 || !busy {
                 break;
             }

@@ -120,7 +120,7 @@ impl Sbitmap {
     }
 }
 
-pub(in crate::queue::tags) struct Vanilla {
+pub(in crate::queue::tags) struct SbitmapQueue {
     bits: Sbitmap,
     queues: WaitQueues,
     /// Threads that wait, between their queues too (Linux: `ws_active`).
@@ -132,9 +132,9 @@ pub(in crate::queue::tags) struct Vanilla {
     ledger: Ledger,
 }
 
-impl Vanilla {
-    pub fn new(depth: u32, wait_queues: u32) -> Vanilla {
-        Vanilla {
+impl SbitmapQueue {
+    pub fn new(depth: u32, wait_queues: u32) -> SbitmapQueue {
+        SbitmapQueue {
             bits: Sbitmap::new(depth),
             queues: WaitQueues::new(wait_queues),
             waiting: AtomicUsize::new(0),
@@ -146,7 +146,7 @@ impl Vanilla {
     }
 }
 
-impl TagPolicy for Vanilla {
+impl TagPolicy for SbitmapQueue {
     fn try_get(&self, hint: usize) -> Option<u32> {
         let tag = self.bits.get(hint)?;
         self.ledger.at_once();
