@@ -91,7 +91,8 @@ impl ContentPlan<'_> {
         let record = self.placement.placed.records[id.0 as usize];
         let map = self.placement.map(id)?;
         let extents: Vec<_> = map.extents(&self.placement.line, record.at).collect();
-        let mut nodes = record.nodes..;
+        let cluster = self.placement.geometry().blocks_per_cluster() as usize;
+        let mut nodes = (record.nodes..).step_by(cluster);
         let seed = self.placement.inode_seed(id).map(|seed| seed.raw());
         let block_size = self.placement.geometry().block_size;
         let tree =

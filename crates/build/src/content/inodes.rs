@@ -63,7 +63,7 @@ impl Placement<'_> {
                 } else {
                     desc.flags |= InodeFlags::EXTENTS;
                     let extents: Vec<_> = map.extents(&self.line, record.at).collect();
-                    let mut nodes = record.nodes..;
+                    let mut nodes = (record.nodes..).step_by(geo.blocks_per_cluster() as usize);
                     let tree = pack_tree(&extents, geo.block_size, None, || {
                         nodes.next().map(|number| self.line.block(number))
                     });
@@ -75,12 +75,13 @@ impl Placement<'_> {
         Ok(desc)
     }
 
-    /// The bytes of all blocks of an inode.
+    /// The bytes of all blocks, or clusters, of an inode.
     pub(super) fn bytes(&self, id: Id) -> Result<u64> {
         let (geo, map) = (self.geometry(), self.map(id)?);
         let nodes = map.nodes(&self.line, self.placed.records[id.0 as usize].at, geo.block_size);
         let attributes = u64::from(self.placed.attribute_block(id).is_some());
-        Ok((map.blocks() + nodes + attributes) << geo.block_bits)
+        let cluster = u64::from(geo.blocks_per_cluster());
+        Ok((map.blocks() + (nodes + attributes) * cluster) << geo.block_bits)
     }
 
     /// Where the attributes of an inode go, and what of its content goes with them. `inline`: the content, if the inode

@@ -152,11 +152,6 @@ impl<'a> Placement<'a> {
     /// Places a tree, whether there is room for it or not.
     fn new(skeleton: &Skeleton, tree: &'a Tree, known: Known) -> Result<Placement<'a>> {
         let (geo, sb) = (skeleton.geometry(), skeleton.superblock());
-        if geo.cluster_bits > 0 {
-            return Err(Error::Options(
-                "bigalloc: files cannot be put into clusters yet; leave the feature out".into(),
-            ));
-        }
         let hash = HashVersion::from_disk(sb.default_hash_version(), sb.hash_unsigned());
         let hasher = Hasher::new(hash.unwrap_or(HashVersion::HalfMd4), sb.hash_seed());
         let hasher = geo.dir_index.then_some(hasher);
@@ -173,11 +168,14 @@ impl<'a> Placement<'a> {
             hasher,
             levels_most: if geo.large_dir { 2 } else { 1 },
         };
+        // A last cluster that is cut off stays free.
+        let cluster = u64::from(geo.blocks_per_cluster());
+        let free = skeleton.free_runs().map(|run| run.start..run.end / cluster * cluster).filter(|run| !run.is_empty());
         let mut placement = Placement {
             superblock: sb.clone(),
             tree,
             numbers,
-            line: Line::new(skeleton.free_runs()),
+            line: Line::new(free),
             directories,
             placed: Placed { records: known.records, ..Placed::default() },
         };
@@ -291,7 +289,7 @@ impl<'a> Placement<'a> {
             Body::Symlink(target) => Some(Ranges::all(u32::from(target.len() as u64 >= FAST_SYMLINK_LIMIT))),
             _ => Ranges::of(self.tree, node, self.geometry().block_bits),
         };
-        let map = ranges.and_then(|ranges| FileMap::new(ranges, self.pointers()));
+        let map = ranges.and_then(|ranges| FileMap::new(ranges, self.pointers(), self.geometry().blocks_per_cluster()));
         map.ok_or_else(|| self.entry(id, "has more blocks than can be mapped; use larger ones (-b) or extents"))
     }
 
@@ -342,8 +340,8 @@ impl Plan for ContentPlan<'_> {
     fn pieces(&self) -> impl Iterator<Item = Piece<Key>> + Send {
         let skeleton = self.finished.pieces().into_iter();
         let skeleton = skeleton.map(|Piece { start, blocks, key }| Piece { start, blocks, key: Key::Skeleton(key) });
-        let tree = self.placement.objects().flat_map(|(object, at, len)| {
-            let mut from = 0;
+        let tree = self.placement.objects().flat_map(|(object, at, range)| {
+            let (at, len, mut from) = (at + range.start, range.end - range.start, range.start);
             self.placement.line.runs(at..at + len).flat_map(move |(start, len)| {
                 let first = from;
                 from += len;

@@ -207,8 +207,8 @@ impl Skeleton {
             let owner = Owner { geo, ino };
             let blocks = (bytes.len() as u64).div_ceil(geo.block_size.into());
             let mut mapped = self.map_blocks(&owner, blocks, owner.goal())?;
-            if geo.extents && geo.block_size == BLOCK_BYTES as u32 {
-                // The root of the tree is written last.
+            if geo.extents && geo.cluster_bits == 0 && geo.block_size == BLOCK_BYTES as u32 {
+                // The root of the tree is written last; within a cluster, it has its place.
                 mapped.put_second_behind_sixth(&owner)?;
             }
             mapped.flags |= InodeFlags::IMMUTABLE;
