@@ -13,6 +13,7 @@ memory   The most memory that was resident: many files (a million at scale 1), a
 cold     What the kernel's driver asks the device for, on the image of each maker, after a mount with an empty page cache:
          for a find(1) that stats, and for a tar(1) that reads. Requests and their bytes; seeks, which are requests
          that do not begin where the one before ended; those of them that go backwards; and how far all lead together.
+         `room.txt` says what an image takes besides the data.
 """
 import argparse
 import gzip
@@ -40,12 +41,11 @@ def first_line(argv):
 
 
 def environment(extant):
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    commit = subprocess.run(["git", "-C", root, "describe", "--always", "--dirty=-modified", "--abbrev=40"],
-                            capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    # "extant VERSION (COMMIT, PROFILE)".
+    version, commit, profile = re.match(r"extant (\S+) \((\S+), (\S+)\)", first_line([extant, "--version"])).groups()
     model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo", encoding="utf-8").read())
     return {
-        "version": first_line([extant, "--version"]).split()[1], "commit": commit, "profile": "release",
+        "version": version, "commit": commit, "profile": profile,
         "tools": {"mke2fs": first_line(["mke2fs", "-V"]), "tar": first_line(["tar", "--version"])},
         "load": os.getloadavg()[0], "kernel": platform.release(), "cpu": model.group(1) if model else "unknown",
         "cores": os.cpu_count(), "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
@@ -139,8 +139,8 @@ def speed(args):
                     f"{median['mke2fs'] / median[label]:8.1f}x {disk:13} {disk / max(data, 1):8.4f}\n")
 
 
-def layout(work, tree):
-    """The tree as an OCI image layout of two layers; files with several names are all in the first."""
+def layout(work, tree, options=()):
+    """The tree as an OCI image layout of two layers, with options of tar; files with several names are all in the first."""
     paths = ["."]
     for where, directories, files in os.walk(tree):
         relative = os.path.relpath(where, tree)
@@ -161,7 +161,7 @@ def layout(work, tree):
     layers, plain = [], []
     for paths in (first, second):
         listed = "\0".join(paths).encode("utf-8", "surrogateescape")
-        tar = subprocess.run(["tar", "-C", tree, *ATTRIBUTES.split(), "--no-recursion", "--null", "-T", "-", "-c"],
+        tar = subprocess.run(["tar", "-C", tree, *ATTRIBUTES.split(), *options, "--no-recursion", "--null", "-T", "-", "-c"],
                              input=listed, check=True, stdout=subprocess.PIPE).stdout
         plain.append("sha256:" + hashlib.sha256(tar).hexdigest())
         layers.append(blob(gzip.compress(tar, 1, mtime=0), "layer.v1.tar+gzip"))
@@ -264,6 +264,21 @@ class Trace:
         return found
 
 
+def room(image, data, work):
+    """What the image takes besides the data: inodes, and blocks of directories beyond the one that the data counts."""
+    where = f"{work}/mnt"
+    os.makedirs(where, exist_ok=True)
+    subprocess.run(["mount", "-o", "loop,ro,noatime", image, where], check=True)
+    try:
+        files = os.statvfs(where)
+        directories = sum(os.lstat(at).st_size - files.f_bsize for at, _, _ in os.walk(where))
+    finally:
+        subprocess.run(["umount", where], check=True)
+    inodes = (files.f_files - files.f_ffree) * 256
+    more = os.stat(image).st_blocks * 512 - data
+    return f"{more} bytes besides the data: {inodes} inodes, {directories} directories, {more - inodes - directories} others"
+
+
 def requests(image, command, work):
     """The reads that the device got from a command in the mounted image, and its seconds."""
     where = f"{work}/mnt"
@@ -287,11 +302,13 @@ def requests(image, command, work):
 
 def cold(args):
     image = f"{args.work}/cold.img"
-    who = contestants(args, image)
-    with open(f"{args.output}/table.txt", "w", encoding="utf-8") as f:
+    who, data = contestants(args, image), census(args.tree)[2]
+    rooms = open(f"{args.output}/room.txt", "w", encoding="utf-8")
+    with rooms, open(f"{args.output}/table.txt", "w", encoding="utf-8") as f:
         f.write(f"{'':12} {'command':8} {'requests':>9} {'MiB':>9} {'seeks':>9} {'backwards':>9} {'GiB far':>9} {'seconds':>8}\n")
         for label in ("mke2fs", "extant-dir"):
             run(who[label])
+            rooms.write(f"{label:12} {room(image, data, args.work)}\n")
             for name, command in (("find", "find . -printf '%s %p\\n' >/dev/null"), ("tar", "tar -cf - . | cat >/dev/null")):
                 reads, seconds = requests(image, command, args.work)
                 bytes_ = sum(sectors for _, sectors in reads) * 512

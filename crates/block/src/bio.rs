@@ -47,6 +47,8 @@ bitflags::bitflags! {
         const PREFLUSH = 8;
         /// Readahead: may be dropped under load.
         const RAHEAD = 16;
+        /// Of a write of zeroes: the device may give the storage back, as Linux does without `REQ_NOUNMAP`.
+        const UNMAP = 32;
     }
 }
 

@@ -14,15 +14,15 @@ pub enum Error {
     Entry {
         /// Its path: of a directory of the host as it is there, of an archive behind the archive's name.
         entry: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// What entries are read from cannot be read, or is not what it should be.
+    /// A source of entries cannot be read, or is not what it should be.
     #[error("{name}: {why}")]
     Source {
         /// The file or directory, or a part of it.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// The system gives no more threads.
@@ -30,7 +30,7 @@ pub enum Error {
     Thread(String),
 }
 
-/// What this crate answers.
+/// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A path for a message: bytes that would drive a terminal become question marks.

@@ -14,13 +14,13 @@ pub struct Piece<K> {
     pub start: BlockNr,
     /// At least 1.
     pub blocks: u32,
-    /// What they hold.
+    /// Their contents.
     pub key: K,
 }
 
 /// A whole image, planned.
 pub trait Plan: Sync {
-    /// What names the bytes of a piece.
+    /// The contents of a piece.
     type Key: Copy + Send + Sync;
 
     /// Bytes.
@@ -29,12 +29,12 @@ pub trait Plan: Sync {
     /// Blocks of the file system.
     fn blocks_count(&self) -> u64;
 
-    /// What is written, in ascending order, without overlaps. Blocks that no piece has are zeroes.
+    /// The pieces, in ascending order, without overlaps. Blocks that no piece has are zeroes.
     fn pieces(&self) -> impl Iterator<Item = Piece<Self::Key>> + Send;
 
     /// Makes the bytes of `buf.len()` bytes of a piece, from block `first` of it on. `buf` is zeroed.
     ///
     /// # Errors
-    /// What the bytes are made of cannot be read.
+    /// The source of the bytes cannot be read.
     fn fill(&self, key: Self::Key, first: u32, buf: &mut [u8]) -> Result<()>;
 }

@@ -21,7 +21,7 @@ const CHUNK_HEADER_BYTES: u16 = 12;
 const RAW_BYTES_MAX: u64 = 64 << 20;
 const READ_BYTES: u64 = 1 << 20;
 
-/// What a chunk is made of.
+/// The kinds of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Raw,

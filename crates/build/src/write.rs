@@ -120,7 +120,7 @@ struct Chunk<K> {
 /// Cuts pieces into chunks.
 struct Cutter<I, K> {
     pieces: I,
-    /// What is left of the piece that was cut last, and how many of its blocks are gone.
+    /// The piece that was cut last, and how many of its blocks are gone.
     rest: Option<(Piece<K>, u32)>,
     most: u32,
     /// The block with the primary superblock, which ends a chunk.

@@ -33,6 +33,7 @@ fn request(args: &str) -> Request {
             "-g" => request.blocks_per_group = value.parse().ok(),
             "-I" => request.inode_size = value.parse().ok(),
             "-N" => request.inodes = value.parse().ok(),
+            "-J" => request.journal_options.push(value.into()),
             "-O" => request.features.push(value.into()),
             "-C" => request.cluster_size = value.parse().ok(),
             "-E" => request.extended.push(value.into()),
@@ -342,6 +343,39 @@ fn blocks_of_64_kib_hold_a_tree() {
     assert!(std::fs::read(out).unwrap() == std::fs::read(source.join("data")).unwrap());
 }
 
+/// A file that is another at the end of its reading.
+struct Changing;
+
+impl Content for Changing {
+    fn open(&self, _: u64) -> extant_build::Result<Box<dyn ReadAt + '_>> {
+        Ok(Box::new(Changing))
+    }
+}
+
+impl ReadAt for Changing {
+    fn read_at(&self, _: u64, _: &mut [u8]) -> extant_build::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&self) -> extant_build::Result<()> {
+        Err(extant_build::Error::Source { name: "file".into(), why: "changed while it was read".into() })
+    }
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_written_fails_the_image_and_the_digest() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = builder();
+    builder.file(b"file", attributes(0o644), 5000, None, 0).unwrap();
+    let tree = finish(builder);
+    let device = FileDevice::create(dir.path().join("image"), 8 * MIB, OpenOptions::default()).unwrap();
+    let plan = ContentPlan::new(&options(8 * MIB, "-t ext2"), &tree, &Changing).unwrap();
+    let written = write_with_progress(&device, &plan, 2, &|_| ());
+    assert_eq!(written.expect_err("refused").to_string(), "file: changed while it was read");
+    let digest = extant_build::content::digest(&tree, Some(&Changing));
+    assert_eq!(digest.expect_err("refused").to_string(), "file: changed while it was read");
+}
+
 /// Every other block of a file: more extents than two levels of nodes have room for with blocks of 1 KiB, and pointer
 /// blocks of each level.
 #[test]
@@ -463,6 +497,36 @@ fn more_entries_than_the_ratio_gives_get_their_inodes() {
 }
 
 #[test]
+fn a_size_that_is_found_has_room_for_the_journal() {
+    let mut builder = builder();
+    builder.file(b"f", attributes(0o644), 5000, None, 0).unwrap();
+    let tree = finish(builder);
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let image = dir.path().join("image");
+    for (args, journal) in [
+        ("-t ext4", Some("1024k")),
+        ("-t ext4 -b 4096", Some("4096k")),
+        ("-t ext3", Some("1024k")),
+        ("-t ext4 -J size=8", Some("8M")),
+        ("-t ext2 -J size=2", Some("2048k")),
+        ("-t ext4 -O ^has_journal", None),
+        ("-t ext2", None),
+    ] {
+        for spare in [Spare::NONE, Spare::DEFAULT] {
+            let (options, bytes) = fit(&request(args), &fact(0), &tree, spare).unwrap();
+            assert_eq!(options.warnings, [""; 0], "{args}");
+            build_tree(&tree, &image, bytes, &options).unwrap();
+            expect_clean(&image, args);
+            let shown = Command::new("dumpe2fs").arg("-h").arg(&image).output().unwrap().stdout;
+            let shown = String::from_utf8_lossy(&shown).into_owned();
+            let size = shown.lines().find_map(|line| line.strip_prefix("Total journal size:"));
+            assert_eq!(size.map(str::trim), journal, "{args}: {bytes} bytes");
+            assert!(bytes <= 20 * MIB && (journal.is_some() || bytes < MIB), "{args}: {bytes} bytes");
+        }
+    }
+}
+
+#[test]
 fn options_that_are_refused_at_each_size_end_the_search_for_one() {
     let mut builder = builder();
     builder.file(b"f", attributes(0o644), 5000, None, 0).unwrap();
@@ -471,6 +535,26 @@ fn options_that_are_refused_at_each_size_end_the_search_for_one() {
         let error = fit(&request(args), &fact(0), &tree, Spare::DEFAULT).expect_err("refused").to_string();
         assert!(error.contains(word), "{args}: {error}");
     }
+}
+
+#[test]
+fn content_that_no_size_has_room_for_is_named_with_the_reason() {
+    let mut builder = builder();
+    for i in 0..10u64 {
+        builder.file(format!("f{i}").as_bytes(), attributes(0o644), 2_000_000_000_000, None, i).unwrap();
+    }
+    let tree = finish(builder);
+    let error = fit(&request("-t ext3 -b 4096"), &fact(0), &tree, Spare::NONE).expect_err("refused").to_string();
+    assert!(error.starts_with("the content takes 48"), "{error}");
+    assert!(
+        error.contains(" blocks of 4096 bytes: ") && error.ends_with("need -O 64bit, or larger blocks with -b"),
+        "{error}"
+    );
+    // What has holes needs no room for them.
+    let mut sparse = self::builder();
+    sparse.file(b"f", attributes(0o644), 15 << 40, Some(std::iter::once(0..5).collect()), 0).unwrap();
+    let (_, bytes) = fit(&request("-t ext4 -b 4096"), &fact(0), &finish(sparse), Spare::NONE).unwrap();
+    assert!(bytes < 20 * MIB, "{bytes}");
 }
 
 /// The smallest file systems have blocks of 1 KiB, in which such a link has no room; the one that holds the tree has

@@ -1,5 +1,9 @@
 //! Empty file systems are byte for byte those of mke2fs 1.47.0, and clean for e2fsck.
+//!
+//! With `EXTANT_EMPTY_TABLE=FILE` the comparison is also written to a file: a line for each combination of options.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -228,8 +232,23 @@ fn read_block(file: &File, number: u64, block: u64) -> Vec<u8> {
     bytes
 }
 
-/// The first difference, and what it is in.
-fn difference(own: &Path, theirs: &Path, empty: &Empty, bytes: u64) -> Option<String> {
+/// Bytes that differ in fields that are known to, by field.
+type Known = BTreeMap<&'static str, usize>;
+
+/// Counts the bytes of `fields`, from `at` on, that differ, and makes them equal.
+fn set_aside(known: &mut Known, fields: &[(usize, usize, &'static str)], at: usize, a: &mut [u8], b: &[u8]) {
+    for (field, len, why) in fields {
+        let (a, b) = (&mut a[at + field..at + field + len], &b[at + field..at + field + len]);
+        let count = a.iter().zip(b).filter(|(a, b)| a != b).count();
+        if count > 0 {
+            *known.entry(why.split_once(':').map_or(why, |(name, _)| name)).or_default() += count;
+        }
+        a.copy_from_slice(b);
+    }
+}
+
+/// What differs as it is known to; an error with the first other difference, and what it is in.
+fn difference(own: &Path, theirs: &Path, empty: &Empty, bytes: u64) -> Result<Known, String> {
     let block = u64::from(empty.block_size());
     let (own, theirs) = (File::open(own).expect("own"), File::open(theirs).expect("theirs"));
     let mut runs = data(&own, bytes, block);
@@ -242,27 +261,22 @@ fn difference(own: &Path, theirs: &Path, empty: &Empty, bytes: u64) -> Option<St
         .map(|(block, at)| (block.0, at))
         .collect();
     let mut next = 0;
+    let mut known = Known::new();
     for (start, end) in runs {
         for number in start.max(next)..end {
-            let (mut a, mut b) = (read_block(&own, number, block), read_block(&theirs, number, block));
+            let (mut a, b) = (read_block(&own, number, block), read_block(&theirs, number, block));
             if let Some((_, at)) = supers.iter().find(|(block, _)| *block == number) {
-                for (field, len, _) in DIFFERENT {
-                    a[at + field..at + field + len].fill(0);
-                    b[at + field..at + field + len].fill(0);
-                }
+                set_aside(&mut known, &DIFFERENT, *at, &mut a, &b);
             }
             if number == empty.superblock().raw().s_mmp_block.get() && number > 0 {
-                for (field, len, _) in MMP_DIFFERENT {
-                    a[field..field + len].fill(0);
-                    b[field..field + len].fill(0);
-                }
+                set_aside(&mut known, &MMP_DIFFERENT, 0, &mut a, &b);
             }
             if a != b {
                 let at = a.iter().zip(&b).position(|(a, b)| a != b).expect("a difference");
                 let piece = empty.pieces().find(|p| (p.start.0..p.start.0 + u64::from(p.blocks)).contains(&number));
                 let piece = piece.map_or("in no piece".to_owned(), |p| format!("{:?} from {}", p.key, p.start.0));
                 let end = (at + 16).min(a.len());
-                return Some(format!(
+                return Err(format!(
                     "block {number}, byte {at:#x} ({piece}): {:02x?}, mke2fs has {:02x?}",
                     &a[at..end],
                     &b[at..end]
@@ -271,41 +285,61 @@ fn difference(own: &Path, theirs: &Path, empty: &Empty, bytes: u64) -> Option<St
         }
         next = next.max(end);
     }
-    None
+    Ok(known)
 }
 
-fn compare(bytes: u64, line: &str) -> Result<(), String> {
+fn compare(bytes: u64, line: &str) -> Result<Known, String> {
     let dir = tempfile::tempdir().expect("a directory");
     let (own, theirs) = (dir.path().join("own"), dir.path().join("theirs"));
     let args: Vec<&str> = line.split_whitespace().collect();
     let empty = make_own(&own, bytes, &args);
     make_theirs(&theirs, bytes, &args);
-    if let Some(difference) = difference(&own, &theirs, &empty, bytes) {
-        if let Some(keep) = std::env::var_os("EXTANT_SAVE") {
-            std::fs::copy(&own, Path::new(&keep).join("own")).expect("own is kept");
-            std::fs::copy(&theirs, Path::new(&keep).join("theirs")).expect("theirs is kept");
-        }
-        return Err(difference);
+    let difference = difference(&own, &theirs, &empty, bytes);
+    if difference.is_err()
+        && let Some(keep) = std::env::var_os("EXTANT_SAVE")
+    {
+        std::fs::copy(&own, Path::new(&keep).join("own")).expect("own is kept");
+        std::fs::copy(&theirs, Path::new(&keep).join("theirs")).expect("theirs is kept");
     }
+    let known = difference?;
     if bytes > TIB {
         // What e2fsck reads of so many groups takes it half a minute.
-        return Ok(());
+        return Ok(known);
     }
     let checked = Command::new("e2fsck").args(["-fn"]).arg(&own).env("LC_ALL", "C").output().expect("e2fsck is there");
     match checked.status.success() {
-        true => Ok(()),
+        true => Ok(known),
         false => Err(String::from_utf8_lossy(&checked.stdout).into_owned()),
     }
+}
+
+/// A line of the table.
+fn shown(bytes: u64, line: &str, compared: &Result<Known, String>) -> String {
+    let size = format!("{} KiB", bytes >> 10);
+    let (count, fields) = match compared {
+        Ok(known) => {
+            let fields: Vec<String> = known.iter().map(|(field, bytes)| format!("{field} {bytes}")).collect();
+            (known.values().sum::<usize>().to_string(), fields.join(", "))
+        }
+        Err(difference) => ("?".into(), difference.clone()),
+    };
+    format!("{line:<70} {size:>15} {count:>6}  {fields}")
 }
 
 #[test]
 fn images_are_those_of_mke2fs() {
     let only = std::env::var("EXTANT_ONLY").ok();
     let mut failed = Vec::new();
+    let mut table = format!("{:<70} {:>15} {:>6}  of which in the fields\n", "options", "size", "bytes");
     for (bytes, line) in TABLE.iter().filter(|(_, line)| only.as_deref().is_none_or(|only| line.contains(only))) {
-        if let Err(difference) = compare(*bytes, line) {
+        let compared = compare(*bytes, line);
+        writeln!(table, "{}", shown(*bytes, line, &compared).trim_end()).expect("into memory");
+        if let Err(difference) = compared {
             failed.push(format!("{bytes} bytes, {line}: {difference}"));
         }
+    }
+    if let Some(path) = std::env::var_os("EXTANT_EMPTY_TABLE") {
+        std::fs::write(path, table).expect("the table is written");
     }
     assert!(failed.is_empty(), "{} of {} differ:\n{}", failed.len(), TABLE.len(), failed.join("\n"));
 }

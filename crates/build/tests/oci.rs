@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use common::{assert_same, bytes, find, lines, make_tree, run};
@@ -19,6 +20,19 @@ struct Maker {
 
 fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The archive that a layer is.
+fn unpacked(layer: &[u8]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    let mut stream: Box<dyn Read + '_> = match layer {
+        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(layer)),
+        [0xfd, b'7', ..] => Box::new(liblzma::read::XzDecoder::new(layer)),
+        [0x28, 0xb5, ..] => Box::new(zstd::Decoder::new(layer).expect("zstd")),
+        _ => Box::new(layer),
+    };
+    stream.read_to_end(&mut archive).expect("unpacked");
+    archive
 }
 
 impl Maker {
@@ -41,7 +55,12 @@ impl Maker {
 
     /// A manifest of layers.
     fn image(&self, layers: &[Vec<u8>]) -> Value {
-        let ids: Vec<String> = layers.iter().map(|layer| format!("sha256:{}", sha256(layer))).collect();
+        let ids: Vec<String> = layers.iter().map(|layer| format!("sha256:{}", sha256(&unpacked(layer)))).collect();
+        self.image_of(layers, &ids)
+    }
+
+    /// A manifest of layers, and a configuration with these digests of their archives.
+    fn image_of(&self, layers: &[Vec<u8>], ids: &[String]) -> Value {
         let config = json!({"architecture": "any", "os": "linux", "rootfs": {"type": "layers", "diff_ids": ids}});
         let config = self.document("config.v1+json", &config);
         let layers: Vec<Value> = layers.iter().map(|layer| self.blob("layer.v1.tar+gzip", layer)).collect();
@@ -263,6 +282,61 @@ fn damaged_blobs_are_named() {
         fs::remove_file(&path).expect("removed");
         assert_eq!(maker.refused(None), format!("blob sha256:{blob}: No such file or directory"));
         fs::write(&path, sound).expect("written");
+    }
+}
+
+/// Each takes two thirds of what a source may take of memory.
+#[test]
+fn what_entries_take_in_memory_counts_for_all_layers_together() {
+    let dir = tempfile::tempdir().expect("directory");
+    let layers = ["a", "b"].map(|name| {
+        // Of one length: " SCHILY.xattr.user.a=", the value and the end of the line.
+        let record = format!("{} SCHILY.xattr.user.{name}={}\n", 7 + 22 + (1 << 20), "x".repeat(1 << 20));
+        let mut archive = made(&[("global", &record)]);
+        // The checksum grows with the kind.
+        archive[156] = b'g';
+        let sum = u32::from_str_radix(std::str::from_utf8(&archive[148..154]).expect("digits"), 8).expect("a number");
+        let sum = sum + u32::from(b'g') - u32::from(b'0');
+        archive[148..154].copy_from_slice(format!("{sum:06o}").as_bytes());
+        archive.truncate(archive.len() - 1024);
+        let names: Vec<String> = (0..44).map(|n| format!("{name}{n}")).collect();
+        archive.extend(made(&names.iter().map(|name| (name.as_str(), "")).collect::<Vec<_>>()));
+        fs::write(dir.path().join("layer"), archive).expect("written");
+        run("gzip", &["-c", "layer"], dir.path())
+    });
+    let maker = Maker::new(dir.path().join("layout"));
+    for layer in &layers {
+        maker.index(&[maker.image(std::slice::from_ref(layer))]);
+        assert!(maker.read(None).is_ok());
+    }
+    maker.index(&[maker.image(&layers)]);
+    let said = maker.refused(None);
+    assert!(said.contains("names, attributes and sparse maps up to here take "), "{said}");
+}
+
+#[test]
+fn a_layer_must_have_the_digest_that_the_configuration_says() {
+    let dir = tempfile::tempdir().expect("directory");
+    let maker = Maker::new(dir.path().to_owned());
+    let digest = |bytes: &[u8]| format!("sha256:{}", sha256(bytes));
+    let zones = Path::new("/usr/share/zoneinfo");
+    let first = made(&[("f", "one")]);
+    for compress in [&[][..], &["--gzip"], &["--zstd"], &["--xz"]] {
+        let second = layer(zones, compress, &["UTC"]);
+        let (blob, sound) = (digest(&second), digest(&unpacked(&second)));
+        let layers = [first.clone(), second];
+        let ids = |second: &str| [digest(&first), second.to_owned()];
+        maker.index(&[maker.image_of(&layers, &ids(&sound))]);
+        assert!(maker.read(None).is_ok(), "{compress:?}");
+        let upper = sound.to_uppercase();
+        for wrong in [&digest(b"other"), "sha512:00", "none", &upper] {
+            maker.index(&[maker.image_of(&layers, &ids(wrong))]);
+            let said = format!(
+                "blob {blob}: the digest of its archive is {sound}, and that in the image's configuration {wrong}: \
+                 the layer is of another image, or was damaged before it was compressed; make the layout again"
+            );
+            assert_eq!(maker.refused(None), said, "{compress:?}");
+        }
     }
 }
 

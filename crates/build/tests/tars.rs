@@ -123,17 +123,23 @@ fn compressed_archives_are_recognised_and_all_their_members_are_read() {
 }
 
 #[test]
-fn zeroes_behind_a_gzip_are_passed_over_and_other_bytes_are_refused() {
+fn bytes_behind_a_gzip_are_ignored_with_a_warning_unless_they_are_zeroes() {
     let plain = archive(&[Made::new("f", b'0', b"content")]);
     let (first, second) = (packed("gzip", &plain[..700]), packed("gzip", &plain[700..]));
     for zeroes in [1, 10_240, 300_000] {
         let source = read(&[&first[..], &second, &vec![0; zeroes]].concat()).expect("read");
+        assert_eq!((source.tree.len(), source.warnings.len()), (2, 0));
+    }
+    let late = [&[0; 300_000][..], b"rest"].concat();
+    for rest in [&b"rest"[..], b"\x1f", b"\x1f\x8cand the rest", b"\0\0\0rest", &[&[0; 7][..], &second].concat(), &late]
+    {
+        let source = read(&[&first[..], &second, rest].concat()).expect("read");
         assert_eq!(source.tree.len(), 2);
+        let warning = "f.tar: other bytes follow the end of what gzip has compressed; they are ignored";
+        assert!(matches!(&source.warnings[..], [said] if said.ends_with(warning)), "{:?}", source.warnings);
     }
-    for rest in [&b"rest"[..], b"\x1f\x8cand the rest", b"\0\0\0rest", &[&[0; 7][..], &second].concat()] {
-        let said = refused(&[&first[..], &second, rest].concat());
-        assert!(said.starts_with("f.tar: other bytes follow the end of what gzip has compressed"), "{said}");
-    }
+    let said = refused(&[&first[..], &second, b"\x1f\x8b"].concat());
+    assert!(said.starts_with("f.tar: it is cut off"), "{said}");
 }
 
 #[test]
@@ -481,6 +487,33 @@ fn what_entries_take_in_memory_is_bounded_by_what_is_stored() {
         let start = "f.tar: the extended headers of an entry, and those of all, have at most 16777216 bytes (at byte ";
         assert!(said.starts_with(start), "{said}");
     }
+}
+
+/// What is stored itself may take as much memory again, as a file and as a stream.
+#[test]
+fn entries_that_are_stored_in_full_may_take_their_size_in_memory() {
+    let comment = format!("SCHILY.xattr.user.x={}", "x".repeat(1 << 20));
+    let entries = (0..70).flat_map(|n| [Made::pax(b'x', &comment), Made::new(&format!("f{n}"), b'0', b"")]);
+    assert_eq!(read(&archive(&entries.collect::<Vec<_>>())).expect("read").tree.len(), 71);
+}
+
+#[test]
+fn the_map_of_a_sparse_file_counts_as_memory() {
+    let comment = format!("SCHILY.xattr.user.x={}", "x".repeat(1 << 20));
+    let with_ranges = |count: usize| {
+        let entries = (0..63).flat_map(|n| [Made::pax(b'x', &comment), Made::new(&format!("f{n}"), b'0', b"")]);
+        let records = ["GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.realsize=999999999"];
+        let records: Vec<u8> = records.iter().flat_map(|record| Made::pax(b'x', record).body).collect();
+        let ranges: String = (0..count).map(|n| format!("{}\n512\n", n * 1024)).collect();
+        let mut body = format!("{count}\n{ranges}").into_bytes();
+        body.resize(body.len().next_multiple_of(512) + count * 512, 0);
+        let sparse = [Made::new("x", b'x', &records), Made::new("sparse", b'0', &body)];
+        packed("gzip", &archive(&entries.chain(sparse).collect::<Vec<_>>()))
+    };
+    assert_eq!(read(&with_ranges(10)).expect("read").tree.len(), 65);
+    let said = refused(&with_ranges(50_000));
+    let start = "f.tar: sparse: names, attributes and sparse maps up to here take ";
+    assert!(said.starts_with(start), "{said}");
 }
 
 #[test]

@@ -133,6 +133,14 @@ fn a_file_that_changes_after_the_walk_is_refused() {
         std::fs::rename(other, path).expect("renamed");
     });
     assert!(replaced.ends_with("changed while it was read"));
+    let with_time = |path: &Path, nanos: u64, change: &dyn Fn(&Path)| {
+        let time = std::fs::metadata(path).and_then(|data| data.modified()).expect("a time");
+        change(path);
+        open(path).set_modified(time + std::time::Duration::from_nanos(nanos)).expect("set");
+    };
+    let grown = after(|path| with_time(path, 0, &|path| open(path).set_len(6000).expect("grown")));
+    assert!(grown.ends_with("changed while it was read"));
+    assert!(after(|path| with_time(path, 1, &|_| ())).ends_with("changed while it was read"));
     let linked = after(|path| {
         std::fs::rename(path, path.with_file_name("other")).expect("renamed");
         symlink("other", path).expect("a link");

@@ -168,14 +168,15 @@ fn an_image_made_of_an_archive_exports_the_archive() {
 fn equal_trees_give_equal_archives() {
     let dir = Dir::new();
     let tree = dir.tree();
-    let archive = |fs_type: &str, order: &[&str]| {
+    let archive = |fs_type: &str, order: &[&str], attributes: [&str; 2]| {
         let image = dir.text("i.img");
         tool("mke2fs", &["-q", "-F", "-t", fs_type, &image, "64M"]);
         for name in order {
             extant(&["cp", "-a", &format!("{tree}/{name}"), &format!("{image}:/")]).ok();
         }
-        extant(&["xattr", "set", "user.b", "2", &format!("{image}:/big")]).ok();
-        extant(&["xattr", "set", "user.a", "1", &format!("{image}:/big")]).ok();
+        for name in attributes {
+            extant(&["xattr", "set", name, "value", &format!("{image}:/big")]).ok();
+        }
         for path in ["/", "/lost+found"] {
             extant(&["touch", "-d", "@1000000000", &format!("{image}:{path}")]).ok();
         }
@@ -187,8 +188,8 @@ fn equal_trees_give_equal_archives() {
     let names = ["etc", "big", "empty", "link", "absolute", "self", "sparse", "fifo"];
     let mut other_way = names;
     other_way.reverse();
-    let one = archive("ext4", &names);
-    assert!(one == archive("ext4", &other_way));
+    let one = archive("ext4", &names, ["user.a", "user.b"]);
+    assert!(one == archive("ext4", &other_way, ["user.b", "user.a"]));
     assert!(one.len() > 2_800_000 && one.len() < 3_000_000, "{}", one.len());
     std::fs::write(dir.path("a.tar"), &one).expect("archive");
     let listed = tool("tar", &["-tf", &dir.text("a.tar")]);
@@ -310,4 +311,69 @@ fn an_export_ends_quietly_when_its_reader_does() {
     let command =
         format!("{} export {image} | head -c 1000 >/dev/null; echo ${{PIPESTATUS[0]}}", extant_path().display());
     assert_eq!(run("bash", &["-c", &command]).ok(), "141\n");
+}
+
+#[test]
+fn a_layout_gives_the_image_that_the_archive_gives() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let text = |name: &str| dir.text(name);
+    let (archive, layout, again) = (text("a.tar"), text("layout"), text("again"));
+    extant(&["export", &image, "-o", &archive]).ok();
+    extant(&["export", "--format", "oci", "-o", &format!("{layout}:latest"), &image]).ok();
+    std::fs::create_dir(&again).expect("a directory that is empty");
+    extant(&["export", "--format=oci", "-o", &format!("{again}:latest"), &image]).ok();
+    tool("diff", &["-r", &layout, &again]);
+    let made = |from: &str, name: &str| {
+        let mut command = std::process::Command::new(extant_path());
+        command.args(["mkfs", "-q", "-U", "content", "--size", "auto", "--from", from, &text(name)]);
+        assert!(command.env("SOURCE_DATE_EPOCH", "1700000000").status().expect("it runs").success(), "{from}");
+        std::fs::read(text(name)).expect("image")
+    };
+    let expected = made(&archive, "tar.img");
+    for (i, word) in [format!("oci:{layout}:latest"), format!("oci:{layout}")].iter().enumerate() {
+        assert!(made(word, &format!("{i}.img")) == expected, "{word}");
+    }
+    // What is there is not added to, and what fails leaves nothing.
+    extant(&["export", "--format", "oci", "-o", &layout, &image]).fails(8, &["layout: it is not empty; name another"]);
+    tool("diff", &["-r", &layout, &again]);
+    extant(&["export", "--format", "oci", &image]).fails(1, &["name it with -o DIR or -o DIR:TAG"]);
+    for tag in ["", "a b", "a/b"] {
+        extant(&["export", "--format", "oci", "-o", &format!("{}:{tag}", text("new")), &image])
+            .fails(1, &["a tag has letters"]);
+    }
+    assert!(!Path::new(&text("new")).exists());
+}
+
+#[test]
+fn a_layout_that_fails_is_removed() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &["-b", "1024"]);
+    let (new, empty) = (dir.text("new"), dir.text("empty"));
+    std::fs::create_dir(&empty).expect("directory");
+    for (damage, word, status) in
+        [("sif /big block[0] 0", "/big: ", 4), ("mkdir .wh.name", "/.wh.name: names that begin with .wh.", 8)]
+    {
+        let damaged = dir.text("damaged.img");
+        std::fs::copy(&image, &damaged).expect("copied");
+        debugfs_write(&damaged, damage);
+        for layout in [&new, &empty] {
+            extant(&["export", "--format", "oci", "-o", layout, &damaged]).fails(8, &[word]);
+        }
+        assert!(!Path::new(&new).exists());
+        assert_eq!(std::fs::read_dir(&empty).expect("list").count(), 0);
+        extant(&["export", "--rescue", "--format", "oci", "-o", &new, &damaged]).fails(status, &[word]);
+        assert!(Path::new(&new).join("index.json").exists());
+        std::fs::remove_dir_all(&new).expect("removed");
+    }
+}
+
+#[test]
+fn commands_that_only_read_have_no_options_for_writing() {
+    for command in ["info", "ls", "cat", "stat", "tree", "find", "du", "df", "export"] {
+        let help = extant(&[command, "--help"]).ok();
+        assert!(!help.contains("--seed") && !help.contains("--no-lock") && help.contains("--rescue"), "{help}");
+    }
+    let help = extant(&["rm", "--help"]).ok();
+    assert!(help.contains("--seed") && help.contains("--no-lock"), "{help}");
 }

@@ -288,6 +288,28 @@ fn a_directory_holds_one_run() {
 }
 
 #[test]
+fn a_command_of_the_user_is_a_workload_on_each_target_with_a_directory() {
+    let dir = Dir::new();
+    let (out, target) = (dir.text("r"), format!("dir:{}", dir.text("there")));
+    std::fs::create_dir(dir.text("there")).expect("directory");
+    let run = |command: &str, target: &str, out: &str| {
+        extant(&["lab", "run", "--command", command, "-t", target, "--rounds=2", "--quiet", "-o", out])
+    };
+    let ran = run("echo round >> said; head -c 3000 /dev/zero > data", &target, &out);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let all = trials(&out);
+    assert_eq!(all.len(), 2);
+    assert_eq!(all[0]["workload"]["name"], "command");
+    assert_eq!(all[0]["phases"][0]["operations"], 1);
+    run("echo no room >&2; exit 3", &target, &dir.text("failed")).fails(8, &["no room", "exit status: 3"]);
+    let engine = format!("engine:{}", dir.text("e.img"));
+    run("true", &engine, &dir.text("none")).fails(1, &["a command needs a directory", "kernel:"]);
+    assert!(!std::path::Path::new(&dir.text("e.img")).exists(), "nothing was made");
+    extant(&["lab", "run", "-t", &target]).fails(1, &["no workload is named", "--command"]);
+    extant(&["lab", "run", "stream", "--command", "true", "-t", &target]).fails(1, &["command"]);
+}
+
+#[test]
 fn the_seed_decides_the_image_and_where_things_go() {
     let dir = Dir::new();
     // Without flexible groups each directory of the root goes to a group that is drawn.

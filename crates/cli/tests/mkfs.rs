@@ -188,6 +188,30 @@ fn a_block_device_is_filled() {
 }
 
 #[test]
+fn a_block_device_keeps_no_storage_and_no_trace_of_what_it_held() {
+    if !loop_mounts_work() {
+        return;
+    }
+    let dir = Dir::new();
+    let (old, disk, file) = (dir.image("ext4", &["-b", "1024"]), dir.text("disk"), dir.text("file"));
+    let make = |words: &[&str]| {
+        let mut command = std::process::Command::new(extant_path());
+        command.args(["mkfs", "-q", "-F", "-U", "clear"]).args(words).env("SOURCE_DATE_EPOCH", "1700000000");
+        assert!(command.status().expect("it runs").success(), "{words:?}");
+    };
+    make(&[&file, "64M"]);
+    for (words, is_sparse) in [(&[][..], true), (&["-E", "discard"], true), (&["-E", "nodiscard"], false)] {
+        fs::copy(&old, &disk).expect("an old file system");
+        let device = tool("losetup", &["--find", "--show", &disk]);
+        make(&[words, &[device.trim()]].concat());
+        tool("losetup", &["-d", device.trim()]);
+        assert!(fs::read(&disk).expect("disk") == fs::read(&file).expect("file"), "{words:?}: other bytes");
+        let taken = fs::metadata(&disk).expect("disk").blocks() * 512;
+        assert_eq!(taken < 4 << 20, is_sparse, "{words:?}: {taken} bytes");
+    }
+}
+
+#[test]
 fn nothing_is_made_in_a_dry_run() {
     let dir = Dir::new();
     let image = dir.text("disk.img");

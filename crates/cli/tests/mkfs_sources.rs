@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Dir, debugfs, extant, extant_path, fsck_clean, tool};
+use common::{Dir, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, tool};
 
 /// A script of bash in the test's directory, with the command as `extant`.
 #[track_caller]
@@ -107,6 +107,42 @@ fn the_root_directory_belongs_to_whom_e_root_owner_says() {
 }
 
 #[test]
+fn no_entry_is_younger_than_the_source_date() {
+    let dir = Dir::new();
+    shell(
+        &dir,
+        r#"
+        mkdir -p src/etc; touch src/etc/new; touch -d @1234567890 src/etc/old; tar -cf src.tar -C src .
+        extant mkfs -q -d src directory.img 4M; extant mkfs -q --from src.tar tar.img 4M
+        for image in directory.img tar.img; do
+            time_of() { debugfs -R "stat $1" $image 2>/dev/null | sed -n 's/.*mtime: 0x\([0-9a-f]*\).*/\1/p'; }
+            for path in / /etc /etc/new; do test "$(time_of $path)" = "$(printf %08x $SOURCE_DATE_EPOCH)"; done
+            test "$(time_of /etc/old)" = "$(printf %08x 1234567890)"
+        done
+        "#,
+    );
+}
+
+#[test]
+fn times_that_inodes_cannot_hold_are_counted() {
+    let dir = Dir::new();
+    shell(
+        &dir,
+        r#"
+        unset SOURCE_DATE_EPOCH; mkdir -p src/etc; touch src/now; touch -d 2100-01-01 src/etc/a src/etc/b src/etc/c
+        moved() { echo "extant: $1: the time of $2 is moved to the nearest that inodes of $3 bytes hold, $4"; }
+        extant mkfs -d src -I 128 old.img 4M 2>&1 >/dev/null | tail -n 1 | tee said
+        test "$(cat said)" = "$(moved old.img '/etc/a and 2 other entries' 128 '1901 to 2038; use larger ones (-I 256)')"
+        debugfs -R 'stat /etc/a' old.img 2>/dev/null | grep -q 'mtime: 0x7fffffff '
+        test -z "$(extant mkfs -q -F -d src -I 128 old.img 4M 2>&1)"
+        extant mkfs -d src new.img 4M 2>&1 >/dev/null | tee said; test ! -s said
+        tar -c --format=pax --mtime=@99999999999 -C src now | extant mkfs --from - far.img 4M 2>&1 >/dev/null | tee said
+        test "$(cat said)" = "$(moved far.img /now 256 '1901 to 2446')"
+        "#,
+    );
+}
+
+#[test]
 fn owners_are_changed_for_all_or_by_a_file() {
     let dir = Dir::new();
     let (tree, image) = (dir.tree(), dir.text("disk.img"));
@@ -145,6 +181,26 @@ fn an_image_that_is_its_own_source_is_refused_and_stays() {
 }
 
 #[test]
+fn a_device_that_is_its_own_source_by_another_name_is_refused() {
+    if !loop_mounts_work() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.tree();
+    shell(
+        &dir,
+        r#"
+        tar -cf t.tar -C src .; cp t.tar before.tar
+        device=$(losetup --find --show t.tar); trap 'losetup -d "$device"' EXIT
+        mknod other b $(stat -c '0x%t 0x%T' "$device")
+        extant mkfs -F --from other "$device" 2> said && exit 1
+        grep 'it is the source of the image; name another file' said
+        cmp t.tar before.tar
+        "#,
+    );
+}
+
+#[test]
 fn a_found_size_is_the_length_of_an_image_that_was_longer() {
     let dir = Dir::new();
     dir.tree();
@@ -170,12 +226,43 @@ fn a_signal_leaves_no_image() {
         r#"
         # Nobody reads what the command says, so it waits between making the image and writing it.
         mkfifo out; exec 3<> out; dd if=/dev/zero of=out bs=64K count=1 status=none
-        for signal in TERM INT; do
-            extant mkfs disk.img 1G >&3 2> err & pid=$!
+        for signal in TERM INT HUP; do
+            env --default-signal extant mkfs disk.img 1G >&3 2> err & pid=$!
             until test -e disk.img; do kill -0 $pid; done
             kill -$signal $pid; status=0; wait $pid || status=$?
             test $status = $((128 + $(kill -l $signal)))
             test ! -e disk.img
+        done
+        # What is overwritten is emptied first.
+        extant mkfs -q disk.img 16M; cp disk.img before.img
+        extant mkfs -F disk.img >&3 2> err & pid=$!
+        while cmp -s disk.img before.img; do kill -0 $pid; done
+        kill -TERM $pid; status=0; wait $pid || status=$?
+        test $status = 143
+        grep -x 'extant: disk.img: terminated; what it held is lost, and it has no file system: make it again' err
+        "#,
+    );
+}
+
+#[test]
+fn a_signal_while_a_stream_is_read_leaves_everything_as_it_was() {
+    let dir = Dir::new();
+    shell(
+        &dir,
+        r#"
+        extant mkfs -q old.img 16M; cp old.img before.img
+        mkdir src; seq 100000 > src/file; tar -cf whole.tar src
+        mkdir empty; cd empty
+        for signal in TERM INT HUP; do
+            for image in ../old.img new.img; do
+                rm -f ../in; mkfifo ../in; exec 3<> ../in
+                TMPDIR=$PWD env --default-signal extant mkfs -F --from - $image 16M <&3 2> ../err & pid=$!
+                # More than a FIFO holds, and less than the archive: the command reads, and will wait for more.
+                head -c 200000 ../whole.tar >&3
+                kill -0 $pid; kill -$signal $pid; status=0; wait $pid || status=$?
+                test $status = $((128 + $(kill -l $signal)))
+                test -z "$(ls -A)"; cmp ../old.img ../before.img
+            done
         done
         "#,
     );
@@ -215,6 +302,11 @@ fn a_full_disk_is_said_once_with_the_next_step() {
         assert_eq!(extant(&[&["export", "-o", &there, &image], more].concat()).fails(8, &[]), said);
     }
     assert!(!Path::new(&there).exists());
+    fs::write(&there, [1; 1024]).expect("a file");
+    let lost = extant(&["mkfs", "-q", "-d", &tree, &there, "64M"]).fails(1, &[]);
+    let expected = said.trim_end().to_owned() + "; what it held is lost, and it has no file system: make it again\n";
+    assert_eq!(lost, expected);
+    fs::remove_file(&there).expect("removed");
     let none = dir.text("none");
     let said = extant(&["export", "-o", &format!("{none}/x.tar"), &image]).fails(8, &[]);
     assert_eq!(said, format!("extant: {none}: No such file or directory; make the directory, or name another one\n"));

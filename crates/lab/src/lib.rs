@@ -25,6 +25,7 @@ pub mod layout;
 pub mod load;
 pub mod measure;
 pub mod model;
+pub mod names;
 mod plot;
 pub mod regression;
 pub mod report;

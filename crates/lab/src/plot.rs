@@ -32,10 +32,17 @@ fn colour(i: usize) -> RGBColor {
     RGBColor(1, 2, (i % COLOURS) as u8)
 }
 
-/// A, B ... Z, A1, B1...
-pub fn letter(i: usize) -> String {
-    let letter = char::from(b'A' + (i % 26) as u8);
-    if i < 26 { letter.into() } else { format!("{letter}{}", i / 26) }
+/// Room for names at the left of a picture.
+fn room(names: &[String]) -> u32 {
+    let longest = names.iter().map(|n| n.chars().count()).max().unwrap_or(0) as u32;
+    (12 + 8 * longest).clamp(34, 190)
+}
+
+/// A name as a picture has room for it: what would be markup elsewhere stays text.
+fn drawn(name: &str) -> String {
+    let letters = name.chars().count();
+    let kept: String = name.chars().filter(|c| !c.is_control()).take(22).collect();
+    if letters > 22 { kept + "\u{2026}" } else { kept }
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -93,23 +100,27 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
-/// Quartiles, median, extremes and every point of each contestant. None stands for a contestant without figures.
-pub fn boxes(title: &str, series: &[(Option<Summary>, Vec<f64>)]) -> Option<String> {
+/// Quartiles, median, extremes and every point of each contestant, from 0 on; of less than four points the points alone.
+/// None stands for a contestant without figures.
+pub fn boxes(title: &str, names: &[String], series: &[(Option<Summary>, Vec<f64>)]) -> Option<String> {
     let all: Vec<f64> = series.iter().flat_map(|(_, v)| v.iter().copied()).collect();
     let low = all.iter().copied().fold(f64::INFINITY, f64::min);
     let high = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if all.is_empty() || !low.is_finite() || !high.is_finite() {
         return None;
     }
-    let margin = if high > low { (high - low) * 0.06 } else { high.abs().max(1.0) * 0.05 };
+    // A difference looks as large as it is only beside all of the figure.
+    let (low, high) = (low.min(0.0), high.max(0.0));
+    let margin = if high > low { (high - low) * 0.04 } else { 1.0 };
+    let left = if low < 0.0 { low - margin } else { 0.0 };
     let rows = series.len();
     svg(60 + 38 * rows as u32, title, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(6)
             .margin_right(18)
             .x_label_area_size(30)
-            .y_label_area_size(34)
-            .build_cartesian_2d(low - margin..high + margin, 0.0..rows as f64)?;
+            .y_label_area_size(room(names))
+            .build_cartesian_2d(left..high + margin, 0.0..rows as f64)?;
         chart
             .configure_mesh()
             .disable_y_mesh()
@@ -128,20 +139,22 @@ pub fn boxes(title: &str, series: &[(Option<Summary>, Vec<f64>)]) -> Option<Stri
                 plotters::style::text_anchor::HPos::Right,
                 plotters::style::text_anchor::VPos::Center,
             ));
-            let at = chart.backend_coord(&(low - margin, y));
-            area.draw(&Text::new(letter(i), (at.0 - 8, at.1), name))?;
+            let at = chart.backend_coord(&(left, y));
+            area.draw(&Text::new(drawn(&names[i]), (at.0 - 8, at.1), name))?;
             let Some(s) = summary else { continue };
             let line = colour(i).stroke_width(2);
             let path = |points: Vec<(f64, f64)>| PathElement::new(points, line);
-            chart.draw_series([
-                path(vec![(s.min, y), (s.lower_quartile, y)]),
-                path(vec![(s.upper_quartile, y), (s.max, y)]),
-                path(vec![(s.min, y - 0.12), (s.min, y + 0.12)]),
-                path(vec![(s.max, y - 0.12), (s.max, y + 0.12)]),
-            ])?;
-            let corners = [(s.lower_quartile, y - 0.28), (s.upper_quartile, y + 0.28)];
-            chart.draw_series([Rectangle::new(corners, colour(i).mix(0.22).filled())])?;
-            chart.draw_series([Rectangle::new(corners, line)])?;
+            if values.len() >= 4 {
+                chart.draw_series([
+                    path(vec![(s.min, y), (s.lower_quartile, y)]),
+                    path(vec![(s.upper_quartile, y), (s.max, y)]),
+                    path(vec![(s.min, y - 0.12), (s.min, y + 0.12)]),
+                    path(vec![(s.max, y - 0.12), (s.max, y + 0.12)]),
+                ])?;
+                let corners = [(s.lower_quartile, y - 0.28), (s.upper_quartile, y + 0.28)];
+                chart.draw_series([Rectangle::new(corners, colour(i).mix(0.22).filled())])?;
+                chart.draw_series([Rectangle::new(corners, line)])?;
+            }
             chart.draw_series([PathElement::new(
                 vec![(s.median, y - 0.28), (s.median, y + 0.28)],
                 colour(i).stroke_width(4),
@@ -170,7 +183,7 @@ const MARKS: &[(f64, &str)] = &[
 ];
 
 /// Latency up to each percentile. None stands for a contestant without samples.
-pub fn curves(title: &str, histograms: &[Option<Histogram<u64>>]) -> Option<String> {
+pub fn curves(title: &str, names: &[String], histograms: &[Option<Histogram<u64>>]) -> Option<String> {
     let there: Vec<(usize, &Histogram<u64>)> = histograms
         .iter()
         .enumerate()
@@ -217,12 +230,16 @@ pub fn curves(title: &str, histograms: &[Option<Histogram<u64>>]) -> Option<Stri
             let (x, y) = chart.backend_coord(&last);
             ends.push((y, x, *i));
         }
-        // Names of curves that end together stand below each other.
+        // Names of curves that end together stand below each other, where the curves are not.
         ends.sort_unstable();
         let mut free = i32::MIN;
         for (y, x, i) in ends {
             let y = (y - 8).max(free);
-            area.draw(&Text::new(letter(i), (x + 7, y), font(14)))?;
+            let name = font(14).pos(plotters::style::text_anchor::Pos::new(
+                plotters::style::text_anchor::HPos::Right,
+                plotters::style::text_anchor::VPos::Top,
+            ));
+            area.draw(&Text::new(drawn(&names[i]), (x - 8, y), name.color(&colour(i))))?;
             free = y + 14;
         }
         Ok(())
@@ -246,7 +263,7 @@ const COLUMNS: u64 = 128;
 
 /// How many blocks went to which block group: a strip a contestant, in stronger colour where more went. `groups` is one
 /// past the last.
-pub fn strips(title: &str, groups: u32, series: &[Vec<(u32, u64)>]) -> Option<String> {
+pub fn strips(title: &str, names: &[String], groups: u32, series: &[Vec<(u32, u64)>]) -> Option<String> {
     if groups == 0 || series.iter().all(Vec::is_empty) {
         return None;
     }
@@ -257,7 +274,7 @@ pub fn strips(title: &str, groups: u32, series: &[Vec<(u32, u64)>]) -> Option<St
             .margin(6)
             .margin_right(18)
             .x_label_area_size(30)
-            .y_label_area_size(34)
+            .y_label_area_size(room(names))
             .build_cartesian_2d(0.0..f64::from(groups), 0.0..rows as f64)?;
         chart
             .configure_mesh()
@@ -275,7 +292,7 @@ pub fn strips(title: &str, groups: u32, series: &[Vec<(u32, u64)>]) -> Option<St
                 plotters::style::text_anchor::HPos::Right,
                 plotters::style::text_anchor::VPos::Center,
             ));
-            area.draw(&Text::new(letter(i), (at.0 - 8, at.1), name))?;
+            area.draw(&Text::new(drawn(&names[i]), (at.0 - 8, at.1), name))?;
             let frame = [(0.0, y - 0.9), (f64::from(groups), y - 0.1)];
             chart.draw_series([Rectangle::new(frame, GRID.mix(0.35).filled())])?;
             let mut columns = std::collections::BTreeMap::<u64, u64>::new();

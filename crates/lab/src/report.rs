@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use hdrhistogram::Histogram;
 
 use crate::compare::{self, Error, Group, Series, TableRow};
-use crate::figure::unit;
 use crate::measure::latency::histogram;
-use crate::plot::{self, COLOURS, duration, letter};
+use crate::names::{self, Names, digits};
+use crate::plot::{self, COLOURS, duration};
 use crate::result::{LockRow, Outcome, TRIALS, Trial};
 use crate::stats::{DEFAULT_EFFECT, Verdict};
 use crate::table::{advice, answer, change, number, percent};
@@ -102,53 +102,67 @@ fn section(page: &mut String, group: &Group) {
         };
         let _ = writeln!(page, "<p{loud}>{}</p>", escape(note));
     }
-    verdicts(page, group);
+    let names = Names::new(&group.labels());
+    let _ = writeln!(page, "<p class=\"result\">{}</p>", escape(&names::sentence(group, &names)));
+    if !names.common.is_empty() {
+        let _ = writeln!(page, "<p class=\"dim\">All of them: <code>{}</code></p>", escape(&names.common));
+    }
+    let names = &names.short;
+    verdicts(page, group, names);
     let values: Vec<_> = (0..group.series.len())
         .map(|i| (group.summary(i, &group.headline), group.series[i].values(&group.headline)))
         .collect();
     figure(
         page,
-        &format!("{} [{}]", group.headline, unit(&group.headline)),
-        plot::boxes(&group.headline, &values),
+        &format!("{} [{}]", group.headline, unit_of(group)),
+        plot::boxes(&group.headline, names, &values),
         "Every point is a trial; the box holds the middle half, the thick line is the median.",
     );
-    latencies(page, group);
-    map(page, group);
-    table(page, group);
-    locks(page, group);
+    latencies(page, group, names);
+    map(page, group, names);
+    table(page, group, names);
+    locks(page, group, names);
     let _ = writeln!(
         page,
         "<details><summary>ministat</summary><pre>{}</pre></details>",
         escape(&group.ministat(&group.headline, DEFAULT_EFFECT))
     );
-    trials(page, group);
-    configuration(page, group);
+    trials(page, group, names);
+    configuration(page, group, names);
     page.push_str("</section>\n");
 }
 
-fn chip(i: usize) -> String {
-    format!("<b class=\"chip c{}\">{}</b>", i % COLOURS, letter(i))
+/// A contestant by its short name, in its colour.
+fn chip(names: &[String], i: usize) -> String {
+    format!("<b class=\"chip c{}\">{}</b>", i % COLOURS, escape(&names[i]))
+}
+
+fn unit_of(group: &Group) -> String {
+    names::unit(&group.workload.name, &group.headline)
 }
 
 /// The headline of each contestant; also the legend of the pictures.
-fn verdicts(page: &mut String, group: &Group) {
-    let unit = unit(&group.headline);
+fn verdicts(page: &mut String, group: &Group, names: &[String]) {
+    let unit = &unit_of(group);
     let comparisons = group.comparisons(&group.headline);
     let shown = compare::family(&comparisons);
     page.push_str("<div class=\"cards\">");
     for (i, s) in group.series.iter().enumerate() {
         let summary = group.summary(i, &group.headline);
-        let _ = write!(page, "<div class=\"card\">{} <code>{}</code>", chip(i), escape(&s.label));
+        let _ = write!(page, "<div class=\"card\">{}", chip(names, i));
+        if names[i] != s.label {
+            let _ = write!(page, " <code>{}</code>", escape(&s.label));
+        }
         match &summary {
             Some(m) => {
                 let spread = m.sd.map_or(String::new(), |sd| {
                     let cv = m.cv.map_or(String::new(), |cv| format!(" ({:.1} % of the mean)", cv * 100.0));
-                    format!(" · standard deviation {} {unit}{cv}", number(sd))
+                    format!(" · standard deviation {} {unit}{cv}", digits(sd))
                 });
                 let _ = write!(
                     page,
                     "<div class=\"big\">{} {unit}<small> · mean of {}, {} trials{spread}</small></div>",
-                    number(m.mean),
+                    digits(m.mean),
                     escape(&group.headline),
                     m.n
                 );
@@ -185,7 +199,7 @@ fn figure(page: &mut String, title: &str, svg: Option<String>, caption: &str) {
     }
 }
 
-fn latencies(page: &mut String, group: &Group) {
+fn latencies(page: &mut String, group: &Group, names: &[String]) {
     let mut operations: Vec<&String> = Vec::new();
     for name in group.series.iter().flat_map(Series::trials).flat_map(|t| t.latency.keys()) {
         if !operations.contains(&name) {
@@ -198,7 +212,7 @@ fn latencies(page: &mut String, group: &Group) {
     page.push_str("<h3>Latency</h3><p class=\"dim\">Up to which percentile an operation took at most how long; all trials of a contestant together, the dot is the longest.</p><div class=\"grid\">");
     for name in operations {
         let merged: Vec<Option<Histogram<u64>>> = group.series.iter().map(|s| merged(s, name)).collect();
-        let svg = plot::curves(&format!("latency of {name}"), &merged);
+        let svg = plot::curves(&format!("latency of {name}"), names, &merged);
         figure(page, name, svg, "");
     }
     page.push_str("</div>\n");
@@ -219,7 +233,7 @@ fn merged(series: &Series, operation: &str) -> Option<Histogram<u64>> {
     all
 }
 
-fn map(page: &mut String, group: &Group) {
+fn map(page: &mut String, group: &Group, names: &[String]) {
     let series: Vec<Vec<(u32, u64)>> = group
         .series
         .iter()
@@ -241,7 +255,7 @@ fn map(page: &mut String, group: &Group) {
         figure(
             page,
             "Block groups that were written to",
-            plot::strips("blocks by group", groups, &series),
+            plot::strips("blocks by group", names, groups, &series),
             "From the first group to the last; the stronger the colour, the more blocks, each strip by its own strongest.",
         );
     }
@@ -251,19 +265,33 @@ fn map(page: &mut String, group: &Group) {
         for (i, trial) in chunks.iter().enumerate() {
             let Some(trial) = trial else { continue };
             let groups: Vec<String> = trial.chunks.iter().take(64).map(u32::to_string).collect();
-            let _ = write!(page, "<p>{} <code>{}</code></p>", chip(i), groups.join(" "));
+            let _ = write!(page, "<p>{} <code>{}</code></p>", chip(names, i), groups.join(" "));
         }
     }
 }
 
 /// The mmtests table, with colours where a difference is shown.
-fn table(page: &mut String, group: &Group) {
-    page.push_str("<h3>All figures</h3><p class=\"dim\">Means; in brackets the change against the baseline, positive is better. Coloured where a difference is shown although all cells of the table share one chance in twenty to be wrong (Holm).</p><div class=\"scroll\"><table><thead><tr><th></th>");
-    for i in 0..group.series.len() {
-        let _ = write!(page, "<th>{}</th>", chip(i));
+fn table(page: &mut String, group: &Group, names: &[String]) {
+    let (differ, rest): (Vec<TableRow>, Vec<TableRow>) = group
+        .table()
+        .into_iter()
+        .partition(|row| row.row.name == group.headline || row.shown.iter().any(Option::is_some));
+    page.push_str("<h3>Figures that differ</h3><p class=\"dim\">Means; in brackets the change against the baseline, positive is better. Coloured where a difference is shown although all cells share one chance in twenty to be wrong (Holm); without a colour a difference may be chance.</p>");
+    rows(page, names, &differ);
+    if !rest.is_empty() {
+        let _ = write!(page, "<details><summary>{} figures of which no difference is shown</summary>", rest.len());
+        rows(page, names, &rest);
+        page.push_str("</details>\n");
+    }
+}
+
+fn rows(page: &mut String, names: &[String], rows: &[TableRow]) {
+    page.push_str("<div class=\"scroll\"><table><thead><tr><th></th>");
+    for i in 0..names.len() {
+        let _ = write!(page, "<th>{}</th>", chip(names, i));
     }
     page.push_str("</tr></thead><tbody>");
-    for TableRow { row, shown } in group.table() {
+    for TableRow { row, shown } in rows {
         // A duration says its unit in each cell.
         let durations = row.unit == "ns";
         let unit = if durations { String::new() } else { format!(" <small>[{}]</small>", row.unit) };
@@ -284,7 +312,7 @@ fn table(page: &mut String, group: &Group) {
                 None => String::new(),
             };
             let _ =
-                write!(page, "<td{class}>{}{bracket}</td>", if durations { duration(*mean) } else { number(*mean) });
+                write!(page, "<td{class}>{}{bracket}</td>", if durations { duration(*mean) } else { digits(*mean) });
         }
         page.push_str("</tr>");
     }
@@ -292,7 +320,7 @@ fn table(page: &mut String, group: &Group) {
 }
 
 /// What `perf lock` prints, of each contestant's trials together.
-fn locks(page: &mut String, group: &Group) {
+fn locks(page: &mut String, group: &Group, names: &[String]) {
     for (i, s) in group.series.iter().enumerate() {
         let mut rows: Vec<LockRow> = Vec::new();
         for l in s.trials().flat_map(|t| &t.locks) {
@@ -319,7 +347,7 @@ fn locks(page: &mut String, group: &Group) {
         let _ = write!(
             page,
             "<h3>Locks of {} <code>{}</code></h3><div class=\"scroll\"><table><thead><tr><th></th><th>acquired <small>[count]</small></th><th>contended <small>[count]</small></th><th>avg wait</th><th>total wait</th><th>max wait</th><th>min wait</th></tr></thead><tbody>",
-            chip(i),
+            chip(names, i),
             escape(&s.label)
         );
         for r in rows.iter().filter(|r| r.acquired > 0) {
@@ -342,9 +370,9 @@ fn locks(page: &mut String, group: &Group) {
 }
 
 /// The headline of every trial, and what failed.
-fn trials(page: &mut String, group: &Group) {
+fn trials(page: &mut String, group: &Group, names: &[String]) {
     page.push_str("<details><summary>Every trial</summary><div class=\"scroll\"><table><thead><tr><th>round</th><th></th><th>started <small>[s since 1970]</small></th>");
-    let headline = format!("{} <small>[{}]</small>", escape(&group.headline), unit(&group.headline));
+    let headline = format!("{} <small>[{}]</small>", escape(&group.headline), unit_of(group));
     let _ = write!(page, "<th>{headline}</th><th>outcome</th></tr></thead><tbody>");
     let mut listed: Vec<(u32, usize, String)> = Vec::new();
     for (i, s) in group.series.iter().enumerate() {
@@ -361,7 +389,7 @@ fn trials(page: &mut String, group: &Group) {
     }
     listed.sort_by_key(|(round, i, _)| (*round, *i));
     for (round, i, cells) in listed.iter().take(LISTED_MAX) {
-        let _ = write!(page, "<tr><td>{round}</td><td>{}</td>{cells}</tr>", chip(*i));
+        let _ = write!(page, "<tr><td>{round}</td><td>{}</td>{cells}</tr>", chip(names, *i));
     }
     page.push_str("</tbody></table></div>");
     if listed.len() > LISTED_MAX {
@@ -371,7 +399,7 @@ fn trials(page: &mut String, group: &Group) {
 }
 
 /// Everything that made the figures; what the contestants have in common, once.
-fn configuration(page: &mut String, group: &Group) {
+fn configuration(page: &mut String, group: &Group, names: &[String]) {
     page.push_str("<h3>Configuration</h3><div class=\"scroll\"><table class=\"left\"><tbody>");
     type Get = fn(&Trial) -> String;
     let rows: &[(&str, Get)] = &[
@@ -404,7 +432,7 @@ fn configuration(page: &mut String, group: &Group) {
         let shown: Vec<String> = if same {
             values.iter().take(1).map(|(_, v)| escape(v)).collect()
         } else {
-            values.iter().map(|(i, v)| format!("{} {}", chip(*i), escape(v))).collect()
+            values.iter().map(|(i, v)| format!("{} {}", chip(names, *i), escape(v))).collect()
         };
         let _ = write!(page, "<tr><th>{name}</th><td><code>{}</code></td></tr>", shown.join("<br>"));
     }
@@ -422,6 +450,7 @@ body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,s
 main{max-width:70rem;margin:0 auto;padding:1.2rem 1rem 4rem}
 h1{font-size:1.5rem;margin:.2rem 0}h2{font-size:1.25rem;margin:2rem 0 0}h3{font-size:1rem;margin:1.6rem 0 .4rem}
 p{margin:.3rem 0 .6rem}.dim,figcaption{color:var(--dim);font-size:.875rem}
+.result{font-size:1.1rem;max-width:46rem}
 .note{border-left:4px solid var(--grid);padding:.2rem .7rem;font-size:.9rem}.loud{border-color:var(--bad);color:var(--bad);font-weight:600}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,19rem),1fr));gap:.8rem;margin:1rem 0}
 .card{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:.8rem 1rem;font-size:.9rem;overflow-wrap:anywhere}

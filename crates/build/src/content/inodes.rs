@@ -96,6 +96,23 @@ impl Placement<'_> {
         Ok(split.map_err(|e| self.entry(id, e))?.unwrap_or_default())
     }
 
+    /// A sentence about times that are stored as the nearest that an inode can hold.
+    pub(super) fn times_moved(&self) -> Option<String> {
+        let geo = self.geometry();
+        let has_extra = InodeDesc::new(0, geo).has_extra_times();
+        let is_moved = |id: &Id| {
+            let time = self.tree.node(*id).mtime;
+            time.as_stored(has_extra).seconds != time.seconds
+        };
+        let mut moved = (0..self.tree.len() as u32).map(Id).filter(is_moved);
+        let first = self.tree.path(moved.next()?);
+        let (count, size) = (1 + moved.count(), geo.inode_size);
+        let entries = if count == 1 { first } else { format!("{first} and {} other entries", count - 1) };
+        let (years, next) =
+            if has_extra { ("1901 to 2446", "") } else { ("1901 to 2038", "; use larger ones (-I 256)") };
+        Some(format!("the time of {entries} is moved to the nearest that inodes of {size} bytes hold, {years}{next}"))
+    }
+
     /// The seed of the checksums of an inode's blocks, under metadata_csum.
     pub(super) fn inode_seed(&self, id: Id) -> Option<ChecksumSeed> {
         let geo = self.geometry();

@@ -91,7 +91,7 @@ struct Placement<'a> {
     placed: Placed,
 }
 
-/// What another placement of the same tree has found out.
+/// The findings of another placement of the same tree.
 #[derive(Default)]
 struct Known {
     /// Taken over where names are hashed the same way.
@@ -131,6 +131,11 @@ impl<'a> ContentPlan<'a> {
     /// The superblock as it is written.
     pub fn superblock(&self) -> &SuperBlock {
         self.finished.superblock()
+    }
+
+    /// What the image will show otherwise than the tree, for the user: times that its inodes cannot hold.
+    pub fn warning(&self) -> Option<String> {
+        self.placement.times_moved()
     }
 
     /// The layout of a directory whose blocks are made now.

@@ -67,3 +67,46 @@ impl Order {
         self.places[id.0 as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use extant_ondisk::htree::HashVersion;
+
+    use super::*;
+    use crate::tree::{Attributes, Builder, Options};
+
+    /// First names in the order, lost+found left out.
+    fn listed(hasher: Option<Hasher>) -> Vec<String> {
+        let mut builder = Builder::new(Options::default());
+        for path in ["b/below/x", "b/y", "a", "c"] {
+            builder.file(path.as_bytes(), Attributes::default(), 0, None, 0).unwrap();
+        }
+        builder.hard_link(b"b/z", b"b/y").unwrap();
+        let mut tree = builder.finish().unwrap();
+        super::super::add_lost_found(&mut tree).unwrap();
+        let lost_found = tree.entries(Id(0)).find(|(name, _)| *name == b"lost+found").unwrap().1;
+        let order = Order::new(&tree, lost_found, hasher);
+        assert_eq!(order.ids()[..2], [Id(0), lost_found]);
+        for (place, id) in (0..).zip(order.ids()) {
+            assert_eq!(order.place(*id), place);
+        }
+        assert_eq!(order.ids().len(), tree.len(), "an inode with two names counts once");
+        order.ids()[2..].iter().map(|id| tree.path(*id)).collect()
+    }
+
+    #[test]
+    fn what_is_below_a_directory_follows_it() {
+        assert_eq!(listed(None), ["/a", "/b", "/b/below", "/b/below/x", "/b/y", "/c"]);
+    }
+
+    #[test]
+    fn names_are_listed_by_hash_where_there_are_indexes() {
+        let hasher = Hasher::new(HashVersion::HalfMd4, [1, 2, 3, 4]);
+        let mut top = ["/a", "/b", "/c"];
+        top.sort_by_key(|path| hasher.hash(&path.as_bytes()[1..]));
+        let mut found = listed(Some(hasher));
+        found.retain(|path| path.matches('/').count() == 1);
+        assert_eq!(found, top);
+        assert_ne!(found, ["/a", "/b", "/c"], "another order than that of names");
+    }
+}

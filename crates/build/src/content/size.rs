@@ -8,6 +8,8 @@
 //! # Locking
 //! None.
 
+use extant_ondisk::jbd2::default_blocks;
+
 use super::{Known, Placement, owners};
 use crate::options::{Fact, Options, Request, SizeAsked};
 use crate::skeleton::{Owned, Skeleton};
@@ -45,12 +47,15 @@ struct Attempt {
     block_size: u64,
     /// Of the whole file system, which may be less than was asked for: a last group that is too small is left out.
     bytes: u64,
+    /// Blocks that the content takes.
+    content: u64,
     /// Blocks that are missing; below 0: that are left.
     missing: i64,
 }
 
 /// The options for the smallest file system that holds the tree, which has a lost+found, and leaves what shall be
-/// spare, and its bytes. Where the defaults give too few inodes, there are as many as the tree needs.
+/// spare, and its bytes. It has room for its journal, if the options include one. Where the defaults give too few
+/// inodes, there are as many as the tree needs.
 ///
 /// # Errors
 /// An entry cannot be stored, or the options do not fit each other.
@@ -61,6 +66,7 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
     let (mut low, mut high) = (0, None);
     let mut bytes = START_BYTES;
     let mut too_small = None;
+    let mut content = String::new();
     let absurd = tree.file_bytes().saturating_mul(4).clamp(ABSURD_BYTES, END_BYTES);
     for _ in 0..ATTEMPTS_MAX {
         if bytes > END_BYTES {
@@ -87,6 +93,7 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
             }
             Err(error) => return Err(error),
         };
+        content = format!("the content takes {} blocks of {} bytes: ", attempt.content, attempt.block_size);
         let step = attempt.missing.unsigned_abs() * attempt.block_size;
         if attempt.missing > 0 {
             low = low.max(bytes);
@@ -108,7 +115,11 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
     }
     match high {
         Some(best) => Ok((best.options, best.bytes)),
-        None => Err(too_small.unwrap_or_else(|| Error::Options("no size is large enough for the content".into()))),
+        None => Err(match too_small {
+            Some(Error::Options(why)) => Error::Options(content + &why),
+            Some(error) => error,
+            None => Error::Options(content + "no file system can be as large"),
+        }),
     }
 }
 
@@ -137,6 +148,10 @@ impl Search<'_> {
             let owned = self.owned.get_or_insert_with(|| owners(self.tree, &options));
             let skeleton = Skeleton::plan(&options, owned)?;
             let geo = skeleton.geometry().clone();
+            if options.journal.is_some() && default_blocks(geo.blocks_count).is_none() {
+                let blocks = geo.blocks_count;
+                return Err(Error::Options(format!("{blocks} blocks are too few for a journal; add -O ^has_journal")));
+            }
             let block_size = u64::from(geo.block_size);
             let (of, mut known) = std::mem::take(&mut self.known);
             if of != block_size {
@@ -145,6 +160,7 @@ impl Search<'_> {
             let placement = Placement::new(&skeleton, self.tree, known)?;
             let needed = placement.numbers.last();
             let spare = placement.placed.end.div_ceil(100) * u64::from(self.spare.percent);
+            let content = placement.placed.end;
             let missing = placement.blocks_missing() + spare as i64;
             let order = Some(placement.numbers.into_order());
             self.known = (block_size, Known { order, records: placement.placed.records });
@@ -154,7 +170,7 @@ impl Search<'_> {
                 continue;
             }
             let bytes = geo.blocks_count * block_size;
-            return Ok(Attempt { options, block_size, bytes, missing });
+            return Ok(Attempt { options, block_size, bytes, content, missing });
         }
     }
 }

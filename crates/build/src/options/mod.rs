@@ -29,7 +29,7 @@ pub struct JournalOptions {
 /// Everything decided.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// What the superblock is made of.
+    /// The superblock's values.
     pub wanted: Wanted,
     /// `None`: no journal.
     pub journal: Option<JournalOptions>,
@@ -43,7 +43,7 @@ pub struct Options {
     pub root_owner: (u32, u32),
     /// Whether the kernel need not zero what is left of the inode tables: they are known to be zeroes, or are written.
     pub tables_zeroed: bool,
-    /// What mke2fs would warn of.
+    /// The warnings that mke2fs would print.
     pub warnings: Vec<String>,
 }
 

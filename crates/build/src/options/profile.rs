@@ -69,7 +69,7 @@ pub(super) fn usage_for(bytes: u64) -> &'static str {
 }
 
 impl Profile {
-    /// What the types say; and those that do not exist.
+    /// The settings of the types, and the names of types that do not exist.
     pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> (Profile, Vec<&'a str>) {
         let mut unknown = Vec::new();
         let mut profile =

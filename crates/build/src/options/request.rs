@@ -70,7 +70,7 @@ pub struct Fact {
     pub now: i64,
     /// For the UUID and the seed of hashes.
     pub random: [u8; 32],
-    /// Who makes it: user, group.
+    /// The caller: user, group.
     pub user: (u32, u32),
 }
 
@@ -161,6 +161,7 @@ struct Extended {
     root_owner: Option<(u32, u32)>,
     test_fs: bool,
     zeroed: bool,
+    keeps_storage: bool,
     eager_tables: bool,
     quota_types: Option<[bool; 3]>,
     encoding_strict: Option<bool>,
@@ -226,8 +227,10 @@ impl Extended {
             "test_fs" => self.test_fs = true,
             "lazy_itable_init" => self.eager_tables = !flag()?,
             "assume_storage_prezeroed" => self.zeroed = flag()?,
+            "discard" => self.keeps_storage = false,
+            "nodiscard" => self.keeps_storage = true,
             // Blocks that nothing is written to are zeroes here.
-            "lazy_journal_init" | "discard" | "nodiscard" => {
+            "lazy_journal_init" => {
                 flag()?;
             }
             "quotatype" => self.quota_types = Some(parse_quota_types(value.unwrap_or(""))?),
@@ -343,7 +346,15 @@ impl Request {
         Ok(Extended::parse(self)?.offset)
     }
 
-    /// Whom the root directory belongs to, if that was said (`-E root_owner`).
+    /// Whether a device may give back the storage of what becomes zeroes (`-E discard`, the default).
+    ///
+    /// # Errors
+    /// As [`Request::offset`].
+    pub fn discards(&self) -> Result<bool> {
+        Ok(!Extended::parse(self)?.keeps_storage)
+    }
+
+    /// The owner of the root directory, if one is asked for (`-E root_owner`).
     ///
     /// # Errors
     /// As [`Request::resolve`].

@@ -30,7 +30,7 @@ const DOT_BYTES: usize = 12;
 const ROOT_MODE: u16 = 0o040_755;
 const LOST_FOUND_MODE: u16 = 0o040_700;
 
-/// What extended attributes within an inode begin with (Linux: `EXT4_XATTR_MAGIC`).
+/// The first bytes of extended attributes within an inode (Linux: `EXT4_XATTR_MAGIC`).
 const XATTR_MAGIC: [u8; 4] = 0xea02_0000u32.to_le_bytes();
 
 /// An empty file system, planned.
@@ -39,7 +39,7 @@ pub struct Empty {
     pieces: Vec<Piece<EmptyKey>>,
 }
 
-/// What names the bytes of a piece.
+/// The contents of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmptyKey {
     /// Of the skeleton.
@@ -123,7 +123,7 @@ impl Empty {
             if run.first_lblk + first + i as u32 == 0 {
                 format.init_dots(block, ino.0, InodeNr::ROOT.0);
                 if geo.inline_data && run.directory != 0 {
-                    // What came out of the inode behind the two names was a free entry.
+                    // Behind the two names, mke2fs leaves a free entry from the time when the data was in the inode.
                     let rest = rec_len_to_disk(format.limit(block.len()) - 2 * DOT_BYTES, block.len());
                     block[DOT_BYTES + 4..DOT_BYTES + 6].copy_from_slice(&(DOT_BYTES as u16).to_le_bytes());
                     block[2 * DOT_BYTES + 4..2 * DOT_BYTES + 6].copy_from_slice(&rest.to_le_bytes());

@@ -129,7 +129,7 @@ impl SystemFile {
         inode
     }
 
-    /// What it has to write: first block, blocks, and which part of it.
+    /// The parts that are written: first block, blocks, and which part it is.
     pub fn parts(&self, geo: &Geometry) -> Vec<(u64, u32, Part)> {
         let mut parts = Vec::new();
         match &self.kind {
@@ -144,7 +144,7 @@ impl SystemFile {
                 }
             }
             Kind::Journal { .. } => {
-                // What follows is zeroes.
+                // The rest is zeroes.
                 parts.extend(self.mapped.runs.first().map(|(start, _)| (*start, 1, Part::Run(0))));
             }
             Kind::Orphans | Kind::Quota { .. } => {
@@ -214,7 +214,7 @@ impl SystemFile {
     }
 }
 
-/// What a file's clusters are in `i_blocks`.
+/// The value of `i_blocks` for a file's clusters.
 pub(super) fn sectors(mapped: &Mapped, geo: &Geometry) -> u64 {
     (mapped.clusters << geo.cluster_bits) * u64::from(geo.block_size / 512)
 }

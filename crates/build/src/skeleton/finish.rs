@@ -33,7 +33,7 @@ pub struct Usage {
     pub owned: Owned,
 }
 
-/// Who makes the bytes of inodes that are not the skeleton's.
+/// Makes the bytes of inodes that are not the skeleton's.
 pub trait Inodes {
     /// Fills the `inode_size` bytes of an inode, with its checksum. `out` is zeroed.
     ///
@@ -51,7 +51,7 @@ pub enum Key {
     BlockBitmap(GroupNr),
     /// An inode bitmap.
     InodeBitmap(GroupNr),
-    /// What is used of an inode table.
+    /// The used part of an inode table.
     InodeTable(GroupNr),
     /// A part of a file of the file system's own.
     File(FilePart),
@@ -154,7 +154,7 @@ impl Finished {
         self.superblock.set_free_inodes(geo.inodes_count - self.usage.last_ino);
     }
 
-    /// What it stands on.
+    /// The skeleton below the files.
     pub fn skeleton(&self) -> &Skeleton {
         &self.skeleton
     }
@@ -164,7 +164,7 @@ impl Finished {
         &self.superblock
     }
 
-    /// What the skeleton writes, in ascending order.
+    /// The pieces of the skeleton, in ascending order.
     pub fn pieces(&self) -> Vec<Piece<Key>> {
         let geo = self.skeleton.geometry();
         let mut pieces = Vec::with_capacity(self.descs.len() * 2);

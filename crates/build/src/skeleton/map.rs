@@ -53,7 +53,7 @@ impl Node {
     }
 }
 
-/// Whose map it is.
+/// The inode that the map belongs to.
 pub(super) struct Owner<'a> {
     pub geo: &'a Geometry,
     pub ino: InodeNr,

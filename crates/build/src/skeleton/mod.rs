@@ -253,7 +253,7 @@ impl Skeleton {
         &self.superblock
     }
 
-    /// What it was planned from.
+    /// The options that it was planned from.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -292,7 +292,7 @@ impl Skeleton {
 /// Blocks of the journal and of its fast-commit area.
 fn journal_blocks(options: &Options, geo: &Geometry) -> Result<Option<(u32, u32)>> {
     let Some(asked) = options.journal else { return Ok(None) };
-    // What is too small for a journal has none.
+    // A file system that is too small for a journal has none.
     let Some(default) = default_blocks(geo.blocks_count) else { return Ok(None) };
     let blocks = asked.blocks.unwrap_or(default);
     let fast = if options.wanted.compat.contains(Compat::FAST_COMMIT) {

@@ -1,12 +1,13 @@
 //! How much memory the names, attributes and sparse maps of archives may take.
 //!
 //! Compressed, they may be a thousand times smaller, and what a global header says counts for each entry. So what they
-//! take is bounded by what is stored.
+//! take, and the number of entries, are bounded by what is stored: whether an archive is refused does not depend on the
+//! memory of the machine.
 //!
 //! Main type: [`Budget`].
 //!
 //! # Locking
-//! None: two counters, which the threads that read the layers of an image share.
+//! None: three counters, which the threads that read the layers of an image share.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -16,8 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const FREE_BYTES: u64 = 64 << 20;
 /// As much as an entry may take uncounted: the blocks of an extended header have as much.
 const ENTRY_BYTES: u64 = 1024;
+/// As many entries as any source may have. A tree takes up to 400 bytes for each.
+const FREE_ENTRIES: u64 = 2 << 20;
+/// One more for so many bytes that are stored. The best compression leaves more of the header of an empty file whose
+/// name differs from the one before by a number.
+const BYTES_AN_ENTRY: u64 = 4;
 
-/// What the entries of a source may take.
+/// The memory that the entries of a source may take.
 #[derive(Clone, Default)]
 pub struct Budget(Arc<Counters>);
 
@@ -25,6 +31,7 @@ pub struct Budget(Arc<Counters>);
 struct Counters {
     stored: AtomicU64,
     taken: AtomicU64,
+    entries: AtomicU64,
 }
 
 impl Budget {
@@ -43,9 +50,17 @@ impl Budget {
     /// # Errors
     /// There is not as much.
     pub fn take(&self, bytes: u64) -> Result<(), String> {
+        let entries = self.0.entries.fetch_add(1, Ordering::Relaxed) + 1;
+        let stored = self.0.stored.load(Ordering::Relaxed);
+        let most = FREE_ENTRIES + stored / BYTES_AN_ENTRY;
+        if entries > most {
+            return Err(format!(
+                "more than {most} entries up to here, in {stored} bytes of archives: more than any tree compresses to; \
+                 decompress the archive first if it has so many"
+            ));
+        }
         let more = bytes.saturating_sub(ENTRY_BYTES);
         let taken = self.0.taken.fetch_add(more, Ordering::Relaxed) + more;
-        let stored = self.0.stored.load(Ordering::Relaxed);
         let limit = FREE_BYTES + stored;
         if more > 0 && taken > limit {
             return Err(format!(
@@ -68,5 +83,23 @@ impl<R: Read> Read for Counted<R> {
         let read = self.reader.read(buf)?;
         self.budget.add_stored(read as u64);
         Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_bounded_by_what_is_stored() {
+        let budget = Budget::default();
+        budget.add_stored(1000);
+        for _ in 0..FREE_ENTRIES + 250 {
+            budget.take(100).unwrap();
+        }
+        let said = budget.take(100).unwrap_err();
+        assert!(said.starts_with("more than 2097402 entries up to here, in 1000 bytes"), "{said}");
+        budget.add_stored(8);
+        assert_eq!(budget.take(100), Ok(()));
     }
 }

@@ -4,6 +4,8 @@
 //! None.
 
 use std::io::{self, BufRead, Cursor, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use flate2::bufread::GzDecoder;
 use liblzma::read::XzDecoder;
@@ -45,17 +47,22 @@ impl Compression {
     }
 }
 
-/// The bytes behind a compression. All members of a gzip and all frames of a zstd file count.
+/// The bytes behind a compression. All members of a gzip and all frames of a zstd file count. Other bytes behind the
+/// last member of a gzip are read and ignored as gzip(1) ignores them; `garbage` tells afterwards whether there were
+/// any.
 ///
 /// # Errors
 /// The compression is not supported, or its decoder cannot be made.
 pub fn decoder<'a>(
     compression: Compression,
     stream: impl BufRead + Send + 'a,
+    garbage: Arc<AtomicBool>,
 ) -> io::Result<Box<dyn Read + Send + 'a>> {
     Ok(match compression {
         Compression::None => Box::new(stream),
-        Compression::Gzip => Box::new(Members { member: Some(GzDecoder::new(stream)), first: true, begun: false }),
+        Compression::Gzip => {
+            Box::new(Members { member: Some(GzDecoder::new(Cursor::new(Vec::new()).chain(stream))), garbage })
+        }
         Compression::Xz => {
             Box::new(XzDecoder::new_stream(stream, Stream::new_stream_decoder(XZ_MEMORY_BYTES, CONCATENATED)?))
         }
@@ -67,13 +74,11 @@ pub fn decoder<'a>(
     })
 }
 
-/// All members of a gzip file. Zeroes behind them, such as tapes and devices leave, are passed over.
+/// All members of a gzip file. Zeroes behind them, such as tapes and devices leave, are passed over in silence.
 struct Members<R> {
     /// `None`: there are no more.
-    member: Option<GzDecoder<R>>,
-    first: bool,
-    /// Whether the member has given anything.
-    begun: bool,
+    member: Option<GzDecoder<Peeked<R>>>,
+    garbage: Arc<AtomicBool>,
 }
 
 impl<R: BufRead> Read for Members<R> {
@@ -82,58 +87,48 @@ impl<R: BufRead> Read for Members<R> {
             return Ok(0);
         }
         while let Some(member) = &mut self.member {
-            match member.read(buf) {
-                Ok(0) => {}
-                Ok(read) => {
-                    self.begun = true;
-                    return Ok(read);
-                }
-                // No header.
-                Err(e) if e.kind() == io::ErrorKind::InvalidInput && !self.first && !self.begun => {
-                    return Err(trailing());
-                }
-                Err(e) => return Err(e),
+            let read = member.read(buf)?;
+            if read > 0 {
+                return Ok(read);
             }
-            if let Some(member) = self.member.take()
-                && let Some(rest) = behind(member.into_inner())?
-            {
-                *self = Members { member: Some(GzDecoder::new(rest)), first: false, begun: false };
+            let Some(member) = self.member.take() else { break };
+            let (compression, mut behind) = peeked(member.into_inner().into_inner().1)?;
+            if compression == Compression::Gzip {
+                self.member = Some(GzDecoder::new(behind));
+            } else if !only_zeroes(&mut behind)? {
+                self.garbage.store(true, Ordering::Relaxed);
             }
         }
         Ok(0)
     }
 }
 
-/// What is behind a member: another one, or nothing but zeroes.
-fn behind<R: BufRead>(mut rest: R) -> io::Result<Option<R>> {
-    let mut zeroes = false;
+/// Reads to the end.
+fn only_zeroes(stream: &mut impl BufRead) -> io::Result<bool> {
+    let mut zeroes = true;
     loop {
-        let bytes = match rest.fill_buf() {
+        let bytes = match stream.fill_buf() {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             bytes => bytes?,
         };
-        match bytes.first() {
-            None => return Ok(None),
-            Some(0) => {}
-            Some(0x1f) if !zeroes => return Ok(Some(rest)),
-            Some(_) => return Err(trailing()),
+        if bytes.is_empty() {
+            return Ok(zeroes);
         }
-        zeroes = true;
-        let len = bytes.iter().take_while(|byte| **byte == 0).count();
-        rest.consume(len);
+        zeroes &= bytes.iter().all(|byte| *byte == 0);
+        let len = bytes.len();
+        stream.consume(len);
     }
 }
 
-fn trailing() -> io::Error {
-    let why =
-        "other bytes follow the end of what gzip has compressed; decompress it with gzip first, which ignores them";
-    io::Error::new(io::ErrorKind::InvalidData, why)
+/// A warning about the archive `name`.
+pub fn ignored_garbage(name: &str) -> String {
+    format!("{name}: other bytes follow the end of what gzip has compressed; they are ignored")
 }
 
 /// A stream whose first bytes have been read.
 pub type Peeked<R> = io::Chain<Cursor<Vec<u8>>, R>;
 
-/// What the first bytes of a stream say, and the stream with them in front again.
+/// The compression by the first bytes of a stream, and the stream with them in front again.
 pub fn peeked<R: Read>(mut stream: R) -> io::Result<(Compression, Peeked<R>)> {
     let mut start = Vec::new();
     stream.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut start)?;

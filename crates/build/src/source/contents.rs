@@ -25,12 +25,12 @@ const SPARSE: u64 = 1 << 63;
 /// The bits of a number below those of its part: a quarter of a pebibyte.
 const OFFSET_BITS: u32 = 48;
 
-/// What an archive gives a tree's files.
+/// The bytes that an archive gives a tree's files.
 pub struct Part {
     /// For messages.
     pub name: String,
     pub file: File,
-    /// What the file was when its entries were read; `None`: it is our own, and does not change.
+    /// The state of the file when its entries were read; `None`: it is our own, and does not change.
     pub print: Option<Print>,
     /// Files with holes.
     pub sparse: Vec<Pieces>,
@@ -39,7 +39,7 @@ pub struct Part {
 /// The data of a file with holes: where it belongs in the file, and where it is stored. Ascending.
 pub type Pieces = Box<[(Range<u64>, u64)]>;
 
-/// What changes when a file is changed.
+/// The fields that change when a file is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Print {
     inode: (u64, u64),

@@ -61,7 +61,7 @@ struct Below {
     hasher: RandomState,
 }
 
-/// What is needed to find files again.
+/// The names that find files again.
 struct Names {
     below: Below,
     bytes: Vec<u8>,
@@ -81,7 +81,7 @@ struct Job {
 struct Chunk {
     worker: usize,
     dir: u32,
-    /// What stands in front of the names.
+    /// The path in front of the names.
     prefix: Vec<u8>,
     found: Vec<Found>,
     /// No more will come.
@@ -136,10 +136,11 @@ pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
     let Walk { builder, mut bytes, dirs, mut files, .. } = walk;
     bytes.shrink_to_fit();
     files.shrink_to_fit();
-    Ok(Source { tree: builder.finish()?, content: Box::new(Names { below, bytes, dirs, files }) })
+    let content = Box::new(Names { below, bytes, dirs, files });
+    Ok(Source { tree: builder.finish()?, content, warnings: Vec::new() })
 }
 
-/// What becomes a tree, on one thread.
+/// Makes the tree, on one thread.
 struct Walk {
     builder: Builder,
     /// As in [`Names`].
@@ -252,7 +253,7 @@ fn work(lister: &mut Lister<'_>, worker: usize, jobs: &mpsc::Receiver<Job>, resu
     }
 }
 
-/// What a thread lists with.
+/// The state of a thread that lists.
 struct Lister<'a> {
     below: &'a Below,
     list: Vec<u8>,
@@ -434,7 +435,7 @@ impl Below {
         dir.as_ref().unwrap_or(&self.root).as_fd()
     }
 
-    /// What is another when a file is another, or has another content.
+    /// The fields that differ when a file is another, or has another content.
     fn fingerprint(&self, stat: &Stat) -> u64 {
         let kind = FileType::from_mode(stat.st_mode as u16).map(FileType::mode_bits);
         self.hasher.hash_one((kind, id(stat), stat.st_size, stat.st_mtime, stat.st_mtime_nsec))
@@ -499,4 +500,22 @@ fn id(stat: &Stat) -> (u64, u64) {
 fn attributes(stat: &Stat, xattrs: Vec<Xattr>) -> Attributes {
     let mtime = Timestamp { seconds: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 };
     Attributes { mode: stat.st_mode as u16, uid: stat.st_uid, gid: stat.st_gid, mtime, xattrs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_took_the_place_of_another_is_refused() {
+        let dir = tempfile::tempdir().expect("directory");
+        std::fs::create_dir(dir.path().join("inner")).expect("directory");
+        let root = openat(CWD, dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opened");
+        let below = Below { path: b"top".to_vec(), root, hasher: RandomState::new() };
+        let met = id(&statat(&below.root, "inner", AtFlags::SYMLINK_NOFOLLOW).expect("there"));
+        let list = |id| Lister::new(&below).list(Job { dir: 1, path: b"inner".to_vec(), id }, 0, &mut |_| true);
+        assert!(list(met).expect("listed"));
+        let said = list((met.0, met.1 + 1)).expect_err("refused").to_string();
+        assert_eq!(said, "top/inner: another directory took its place");
+    }
 }

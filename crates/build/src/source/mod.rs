@@ -1,4 +1,4 @@
-//! What trees are read from: directories of the host, tar archives, OCI image layouts.
+//! The sources of trees: directories of the host, tar archives, OCI image layouts.
 //!
 //! Main types: [`Source`] (a tree and the bytes of its files), [`Options`].
 //!
@@ -15,6 +15,8 @@ mod directory;
 mod oci;
 mod tar;
 
+pub use oci::architecture;
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -22,6 +24,8 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::OFlags;
 
@@ -34,15 +38,17 @@ use crate::{Error, Result};
 
 /// A tree, and where the bytes of its files come from.
 pub struct Source {
-    /// What there is.
+    /// The directories, the files and their attributes.
     pub tree: Tree,
-    /// What [`tree::Body::File`]'s `content` is a number for.
+    /// The bytes of files, by the `content` of [`tree::Body::File`].
     pub content: Box<dyn Content + Send>,
+    /// Parts of the source that were ignored, as sentences.
+    pub warnings: Vec<String>,
 }
 
 /// How a source is read.
 pub struct Options {
-    /// What is changed of all entries.
+    /// Changes of all entries.
     pub tree: tree::Options,
     /// Where contents are kept that cannot be read twice: those of pipes and of compressed archives.
     pub spool: PathBuf,
@@ -55,7 +61,7 @@ impl Default for Options {
 }
 
 impl Source {
-    /// What a directory of the host holds, other file systems that are mounted below it included.
+    /// The tree below a directory of the host, other file systems that are mounted below it included.
     ///
     /// # Errors
     /// Something cannot be read or stored; the error names it.
@@ -63,8 +69,8 @@ impl Source {
         directory::read(path, options)
     }
 
-    /// What a word of a command line names: `oci:DIR[:TAG]`, `-` for a tar archive on standard input, a directory, or a
-    /// tar archive.
+    /// The source that a word of a command line names: `oci:DIR[:TAG]`, `-` for a tar archive on standard input, a
+    /// directory, or a tar archive.
     ///
     /// # Errors
     /// As the function of that source.
@@ -95,8 +101,8 @@ impl Source {
         }
     }
 
-    /// What the layers of an image in an OCI image layout come to: that with the tag, or the only one; that of the
-    /// host's platform where there are several.
+    /// The tree that the layers of an image in an OCI image layout come to: the image with the tag, or the only one;
+    /// that of the host's platform where there are several.
     ///
     /// # Errors
     /// It is no layout, a blob is missing or not what its digest says, or an entry cannot be stored.
@@ -104,7 +110,7 @@ impl Source {
         oci::read(layout, tag, options)
     }
 
-    /// What a tar archive holds. A plain one stays where its files are; others are kept in [`Options::spool`].
+    /// The tree in a tar archive. A plain one stays where its files are; others are kept in [`Options::spool`].
     ///
     /// # Errors
     /// It cannot be read, is damaged or cut off, or an entry cannot be stored; the error names it.
@@ -112,7 +118,7 @@ impl Source {
         let name = shown(path.as_os_str().as_bytes());
         match File::open(path) {
             Ok(file) => Source::tar_file(name, file, options),
-            // What the system says of one is that there is no such device.
+            // The system's own error for a socket is that there is no such device.
             Err(_) if path.metadata().is_ok_and(|there| there.file_type().is_socket()) => {
                 Err(Error::Source { name, why: "is a socket, and no tar archive".into() })
             }
@@ -157,14 +163,19 @@ impl Source {
         let budget = Budget::default();
         let (compression, stream) = compressed::peeked(budget.counted(stream)).map_err(wrong)?;
         let stream = BufReader::with_capacity(STREAM_BUFFER, stream);
-        let stream = compressed::decoder(compression, stream).map_err(wrong)?;
-        archive(tar::Input::stream(name, stream, options.spool.clone(), budget), options)
+        let garbage = Arc::new(AtomicBool::new(false));
+        let stream = compressed::decoder(compression, stream, garbage.clone()).map_err(wrong)?;
+        let mut source = archive(tar::Input::stream(name.clone(), stream, options.spool.clone(), budget), options)?;
+        if garbage.load(Ordering::Relaxed) {
+            source.warnings.push(compressed::ignored_garbage(&name));
+        }
+        Ok(source)
     }
 }
 
 /// As large as a pipe can be made without privileges (`/proc/sys/fs/pipe-max-size`).
 const PIPE_BYTES: usize = 1 << 20;
-/// What is read of a stream at once.
+/// The bytes that are read of a stream at once.
 const STREAM_BUFFER: usize = 1 << 17;
 
 fn archive(mut input: tar::Input<'_>, options: Options) -> Result<Source> {
@@ -173,7 +184,7 @@ fn archive(mut input: tar::Input<'_>, options: Options) -> Result<Source> {
     tar::read(&mut input, true, &mut |entry| entry.add_to(&mut builder).map_err(|e| tar::in_archive(e, &name)))?;
     let parts = vec![input.finish()?];
     let tree = builder.finish().map_err(|e| tar::in_archive(e, &name))?;
-    Ok(Source { tree, content: Box::new(Contents { parts }) })
+    Ok(Source { tree, content: Box::new(Contents { parts }), warnings: Vec::new() })
 }
 
 /// Opens a file that must be a regular one; a FIFO is not waited for.

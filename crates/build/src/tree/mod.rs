@@ -1,4 +1,4 @@
-//! What a file system will hold: directories, files and their attributes.
+//! The content of a file system to be made: directories, files and their attributes.
 //!
 //! Main types: [`Tree`], [`Node`] (an inode to be), [`Body`] (what its type adds), [`Content`] (where the bytes of
 //! files come from), [`Builder`] (makes a tree of entries in any order), [`Owners`] (whose its entries become).
@@ -43,11 +43,11 @@ pub struct Node {
     pub links: u32,
     /// A number for [`Tree::xattrs`]; `None`: there are none.
     pub xattrs: Option<u32>,
-    /// What its type adds.
+    /// The part that its type adds.
     pub body: Body,
 }
 
-/// What the type of an inode adds.
+/// The part of an inode that its type adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Entries of the tree's list, without `.` and `..`.
@@ -63,7 +63,7 @@ pub enum Body {
         size: u64,
         /// A number for [`Tree::data`]; `None`: it has none.
         sparse: Option<u32>,
-        /// What [`Content::open`] finds it by: the source's own number.
+        /// The source's own number, by which [`Content::open`] finds it.
         content: u64,
     },
     /// A symbolic link and where it leads; 1 to 4095 bytes, none of them 0.
@@ -82,7 +82,7 @@ pub enum Body {
 /// An extended attribute: its full name (`user.x`, `system.posix_acl_access`) and its value as getxattr(2) gives it.
 pub type Xattr = (Box<[u8]>, Box<[u8]>);
 
-/// What a file system will hold.
+/// The content of a file system to be made.
 #[derive(Debug, Default)]
 pub struct Tree {
     /// By [`Id`].

@@ -1,4 +1,4 @@
-//! Whose the entries of a tree become: numbers that stand for others, and owners of some paths.
+//! The owners of a tree's entries: numbers that stand for others, and owners of some paths.
 //!
 //! Main type: [`Owners`], parsed from a file of lines:
 //!
@@ -44,7 +44,7 @@ pub(super) struct OwnedPath {
 /// From the first number on: how many, and the first that they become.
 type Map = BTreeMap<u32, (u32, u32)>;
 
-/// What an owners' file says.
+/// The content of an owners' file.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
     users: Map,
@@ -131,7 +131,7 @@ impl Owners {
         Ok(())
     }
 
-    /// What a number of the source becomes.
+    /// The number in the image for a number of the source.
     pub(super) fn mapped(&self, kind: IdKind, id: u32) -> u32 {
         let map = match kind {
             IdKind::User => &self.users,

@@ -26,7 +26,8 @@ use crate::owner::Given;
 The image file is made if it does not exist. SIZE is a number of blocks (of 1 KiB unless -b says otherwise), or has a \
 suffix: s (sectors), k, M, G, T; without it, the image keeps its size.
 
-Exit status: 0, 1 (usage, or it cannot be made), 130 and 143 (ended by SIGINT or SIGTERM; a new image file is removed).")]
+Exit status: 0, 1 (usage, or it cannot be made), 129, 130 and 143 (ended by SIGHUP, SIGINT or SIGTERM; a new image file is \
+removed, and one that was being overwritten has no file system).")]
 pub struct MkfsArgs {
     /// ext2, ext3 or ext4 [default: ext4]
     #[arg(short = 't', value_name = "TYPE")]
@@ -41,7 +42,7 @@ pub struct MkfsArgs {
     pub source: MkfsSource,
 }
 
-/// What an image file has around the file system.
+/// The form of an image file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum MkfsFormat {
     /// The image as it is
@@ -51,10 +52,10 @@ pub enum MkfsFormat {
     AndroidSparse,
 }
 
-/// What the file system holds, how much room that gets, and in which form.
+/// Options for the content of the file system, its room and its form.
 #[derive(Args, Debug, Default)]
 pub struct MkfsSource {
-    /// What the file system holds: a directory, a tar archive (- for standard input), or oci:DIR or oci:DIR:TAG
+    /// The content of the file system: a directory, a tar archive (- for standard input), or oci:DIR or oci:DIR:TAG
     #[arg(long, value_name = "SRC", conflicts_with = "directory")]
     pub from: Option<OsString>,
     /// As SIZE; auto: what the source needs and a tenth of that, min: what it needs
@@ -91,7 +92,7 @@ pub struct MkfsProgram {
     pub size: Option<String>,
 }
 
-/// What both have.
+/// The options that both have.
 #[derive(Args, Debug)]
 pub struct MkfsLetters {
     /// Bytes of a block
@@ -103,13 +104,13 @@ pub struct MkfsLetters {
     /// Bytes of a cluster, under bigalloc
     #[arg(short = 'C', value_name = "BYTES")]
     pub cluster_size: Option<String>,
-    /// What the file system holds: a directory, or another source as with --from
+    /// The content of the file system: a directory, or another source as with --from
     #[arg(short = 'd', value_name = "SRC")]
     pub directory: Option<PathBuf>,
     /// Go past the host's page cache; it is never needed here
     #[arg(short = 'D', hide = true)]
     pub direct: bool,
-    /// What the kernel does about damage: continue, remount-ro or panic
+    /// The kernel's reaction to damage: continue, remount-ro or panic
     #[arg(short = 'e', value_name = "WHAT")]
     pub errors: Option<String>,
     /// More options: hash_seed=UUID, stride=N, stripe_width=N, resize=SIZE, offset=BYTES, root_owner=UID:GID, …
@@ -166,7 +167,7 @@ pub struct MkfsLetters {
     /// Write superblocks and descriptors alone
     #[arg(short = 'S', hide = true)]
     pub superblocks_only: bool,
-    /// What it is for: small, floppy, big, huge, news, largefile or largefile4; else the size decides
+    /// The usage type: small, floppy, big, huge, news, largefile or largefile4; else the size decides
     #[arg(short = 'T', value_name = "USAGE")]
     pub usage: Option<String>,
     /// The UUID, or clear, random, time or content (with the hash seed: from names, attributes and sizes of the source)

@@ -13,7 +13,7 @@ mod verbs;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
@@ -60,17 +60,26 @@ pub enum Command {
     Freeze(FreezeArgs),
     /// End `extant freeze`
     Thaw(FreezeArgs),
+    #[command(mut_args(reads_only))]
     Info(OnImage<InfoArgs>),
     Fsck(FsckArgs),
     Mkfs(Box<MkfsArgs>),
+    #[command(mut_args(reads_only))]
     Ls(OnImage<LsArgs>),
+    #[command(mut_args(reads_only))]
     Cat(OnImage<CatArgs>),
+    #[command(mut_args(reads_only))]
     Stat(OnImage<StatArgs>),
+    #[command(mut_args(reads_only))]
     Tree(OnImage<TreeArgs>),
+    #[command(mut_args(reads_only))]
     Find(OnImage<FindArgs>),
+    #[command(mut_args(reads_only))]
     Du(OnImage<DuArgs>),
+    #[command(mut_args(reads_only))]
     Df(OnImage<DfArgs>),
     Cp(OnImage<CpArgs>),
+    #[command(mut_args(reads_only))]
     Export(OnImage<ExportArgs>),
     Rm(OnImage<RmArgs>),
     Mkdir(OnImage<MkdirArgs>),
@@ -85,6 +94,12 @@ pub enum Command {
     Lab(LabArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
+}
+
+/// Hides the options of commands that write.
+fn reads_only(arg: clap::Arg) -> clap::Arg {
+    let writes = ["seed", "no_lock"].contains(&arg.get_id().as_str());
+    if writes { arg.hide(true) } else { arg }
 }
 
 /// Mount an image on a directory
@@ -430,17 +445,21 @@ pub struct CpArgs {
     pub privileges: bool,
 }
 
-/// Write a tree as a tar archive
+/// Write a tree as a tar archive or an OCI image layout
 ///
 /// All of the image, or what PATH leads to, as `./`. The archive goes to the standard output. It is in the PAX format:
 /// hard links, devices, times with nanoseconds, extended attributes, ACLs and holes are kept; sockets are left out.
 /// Names are sorted, so the same tree gives the same bytes. tar(1) restores all of it as root with --xattrs
 /// --xattrs-include='*' --acls.
+///
+/// An OCI image layout has the archive, in gzip, as the only layer of one image. skopeo(1), podman(1) and umoci(1) take
+/// it as oci:DIR[:TAG].
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant export disk.img > disk.tar
   extant export -o usr.tar disk.img@2 /usr
   extant export disk.img | docker import -
+  extant export --format oci -o layout:latest disk.img
 
 If a file cannot be read, the export ends with status 8 and names it. The file of -o is then not made, and a stream ends in \
 the middle of an entry, which tar reports. With --rescue, what cannot be read is left out, or zeros.")]
@@ -449,9 +468,23 @@ pub struct ExportArgs {
     pub image: OsString,
     /// Path in the image [default: /]
     pub path: Option<OsString>,
-    /// Write the archive to FILE, which is made or replaced once the archive is complete
+    /// Write the archive to FILE, which is made or replaced once the archive is complete. Of a layout: DIR or DIR:TAG,
+    /// a directory that is empty or does not exist
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// What is written
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub format: ExportFormat,
+}
+
+/// The forms that a tree can leave an image in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// A tar archive
+    #[default]
+    Tar,
+    /// A directory with an OCI image layout
+    Oci,
 }
 
 /// Print the completions of a shell

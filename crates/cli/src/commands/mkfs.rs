@@ -1,8 +1,8 @@
 //! `extant mkfs`: makes a file system.
 //!
-//! What it becomes, `extant_build` decides and writes. Here the command line becomes a request, the image is made or
-//! claimed, and what is there already is protected. Called as `mkfs.ext4` and the like, it does without the protection
-//! where nobody could answer a question, as mke2fs does.
+//! `extant_build` plans and writes it. Here the command line becomes a request, the image is made or claimed, and what
+//! is there already is protected. Called as `mkfs.ext4` and the like, it does without the protection where nobody could
+//! answer a question, as mke2fs does.
 //!
 //! # Locking
 //! None.
@@ -34,7 +34,6 @@ use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::time::Timestamp;
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::unistd::{Group, User};
-use rustix::fs::FallocateFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use self::unfinished::Unfinished;
@@ -82,7 +81,7 @@ struct Job {
     source: MkfsSource,
     image: std::ffi::OsString,
     size: Option<String>,
-    /// What is there already needs -F.
+    /// A file system or other data that is there already needs -F.
     guarded: bool,
 }
 
@@ -139,6 +138,9 @@ impl Job {
             }
             Some(source) => {
                 let plan = ContentPlan::new(&options, &source.tree, &*source.content).map_err(|e| target.failed(e))?;
+                if let Some(warning) = plan.warning().filter(|_| !self.letters.quiet) {
+                    warn(&format!("{}: {warning}", target.name));
+                }
                 self.write(&mut target, &plan, plan.superblock(), &options)
             }
         }
@@ -168,7 +170,7 @@ impl Job {
         Ok(())
     }
 
-    /// What shall be free besides the content, if that decides the size.
+    /// The free room besides the content, if that decides the size.
     fn spare(&mut self, has_source: bool) -> Result<Option<Spare>> {
         let spare = match self.source.wanted_size.as_deref() {
             Some("auto") => Spare::DEFAULT,
@@ -215,6 +217,9 @@ impl Job {
         }
         let options = source::Options { tree, ..source::Options::default() };
         let mut source = Source::open(word, options).map_err(failed)?;
+        for warning in source.warnings.iter().filter(|_| !self.letters.quiet) {
+            warn(warning);
+        }
         add_lost_found(&mut source.tree).map_err(failed)?;
         Ok(source)
     }
@@ -324,7 +329,7 @@ impl Job {
         result
     }
 
-    /// What mke2fs prints of it.
+    /// Prints what mke2fs prints of it.
     fn describe(&self, sb: &SuperBlock, options: &Options) -> Result<()> {
         if self.letters.quiet && !self.letters.dry {
             return Ok(());
@@ -416,6 +421,8 @@ struct Target {
     /// Of the part that is meant; 0: nothing is there.
     bytes: u64,
     sector_size: u32,
+    /// Storage of what becomes zeroes may be given back.
+    discards: bool,
     /// Its size is found, not asked for: a file gets no more.
     fits: bool,
     /// The file, if it was made here and is not yet whole.
@@ -427,7 +434,8 @@ impl Target {
     fn prepare(spec: ImageSpec, request: &Request, dry: bool) -> Result<Target> {
         let name = spec.shown();
         let unfinished = Unfinished::default();
-        let mut target = Target { spec, name, bytes: 0, sector_size: 0, fits: false, unfinished };
+        let discards = request.discards().map_err(failed)?;
+        let mut target = Target { spec, name, bytes: 0, sector_size: 0, discards, fits: false, unfinished };
         match target.spec.path.metadata() {
             Ok(meta) if meta.is_file() && target.spec.part == Part::Any => target.bytes = meta.len(),
             Ok(meta) if meta.is_dir() => {
@@ -468,17 +476,21 @@ impl Target {
                 self.refuse_read_only()?;
                 let device = self.device(&Access::tool(false))?;
                 self.refuse_overwriting(&*device, guarded)?;
-                OpenOptions::new().write(true).open(&path).map_err(|e| Failure::io(&path, e))?
+                let file = OpenOptions::new().write(true).open(&path).map_err(|e| Failure::io(&path, e))?;
+                if self.bytes > 0 {
+                    self.unfinished.overwrite(&self.name);
+                }
+                file
             } else {
                 let make = || OpenOptions::new().write(true).create_new(true).open(&path);
                 self.unfinished.make(&path, make).map_err(|e| Failure::io(&path, e))?
             };
-            // What was there becomes a hole. As mke2fs does, a file that is longer than asked keeps its length.
+            // The old content becomes a hole. As mke2fs does, a file that is longer than asked keeps its length.
             let bytes = if self.fits { bytes } else { bytes.max(self.bytes) };
             let resized = file.set_len(0).and_then(|()| file.set_len(bytes));
             resized.map_err(|e| {
-                self.unfinished.remove();
-                Failure::op(format!("{}: it cannot get {bytes} bytes: {}", self.name, plain(&e)))
+                let lost = self.unfinished.remove();
+                Failure::op(format!("{}: it cannot get {bytes} bytes: {}{lost}", self.name, plain(&e)))
             })?;
             return self.device(&Access::tool(false));
         }
@@ -488,9 +500,10 @@ impl Target {
         if has < bytes {
             return Err(Failure::op(format!("{}: it has {has} bytes, not {bytes}; give a smaller size", self.name)));
         }
-        if !self.punch(bytes) {
-            device.write_zeroes(0, bytes, BioFlags::empty()).map_err(|e| self.failed(e.into()))?;
-        }
+        self.unfinished.overwrite(&self.name);
+        // Unmapping takes no time, and no room on thin storage.
+        let how = if self.discards { BioFlags::UNMAP } else { BioFlags::empty() };
+        device.write_zeroes(0, bytes, how).map_err(|e| self.failed(e.into()))?;
         Ok(device)
     }
 
@@ -507,17 +520,6 @@ impl Target {
     /// Whether the whole of an image file is meant.
     fn is_file(&self) -> bool {
         self.spec.part == Part::Any && !self.spec.is_block_device()
-    }
-
-    /// Makes holes of a part of an image file, where its file system has holes.
-    fn punch(&self, bytes: u64) -> bool {
-        let punched = || -> Option<()> {
-            let (start, _) = extant_image::place(&self.spec).ok()?;
-            let file = OpenOptions::new().write(true).open(&self.spec.path).ok()?;
-            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(&file, how, start, bytes).ok()
-        };
-        !self.spec.is_block_device() && punched().is_some()
     }
 
     fn refuse_overwriting(&self, device: &dyn BlockDevice, guarded: bool) -> Result<()> {
@@ -558,15 +560,17 @@ impl Target {
 
     /// Removes what was begun.
     fn failed(&mut self, e: extant_build::Error) -> Failure {
-        self.unfinished.remove();
+        let lost = self.unfinished.remove();
         if let extant_build::Error::Device(DeviceError::Io { source, .. }) = &e
             && source.kind() == std::io::ErrorKind::StorageFull
         {
-            return Failure::write(&self.name, source);
+            let mut failure = Failure::write(&self.name, source);
+            failure.message.push_str(lost);
+            return failure;
         }
         // A device's errors begin with its name.
         let text = plain_text(&e.to_string());
         let text = text.strip_prefix(&format!("{}: ", self.name)).unwrap_or(&text);
-        Failure::op(format!("{}: {text}", self.name))
+        Failure::op(format!("{}: {text}{lost}", self.name))
     }
 }

@@ -136,6 +136,15 @@ fn plan(config: &Config) -> Result<Plan> {
     workload.check(&parameters)?;
     workload::check_inputs(workload, config.operations.as_deref())?;
     let mut rigs = target::contestants(&config.targets, &config.policies)?;
+    if workload.needs_directory()
+        && let Some(rig) = rigs.iter().find(|rig| rig.target.kind == target::Kind::Engine)
+    {
+        let why = format!(
+            "{}: a command needs a directory; mount:, kernel:, fuse2fs: and dir: have one",
+            rig.contestant.label
+        );
+        return Err(Error::Usage(why));
+    }
     if let Some(bytes) = config.memory {
         rigs.iter_mut().for_each(|rig| rig.match_memory(bytes));
     }

@@ -16,6 +16,7 @@ pub mod posix;
 mod worker;
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use extant_fs::InodeRef;
 
@@ -138,6 +139,11 @@ pub trait Vfs: Send + Sync {
     /// By which part of its own time each operation is made longer, on purpose (Worker does it, with its processor).
     fn slow(&self) -> f64 {
         0.0
+    }
+
+    /// The root directory as other programs name it, if they can.
+    fn directory(&self) -> Option<&Path> {
+        None
     }
 
     /// A new directory, mode 0755.

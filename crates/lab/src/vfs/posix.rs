@@ -4,7 +4,7 @@
 //! None.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
@@ -15,13 +15,14 @@ use super::{Node, Stat, Vfs, VfsError, VfsResult};
 #[derive(Debug)]
 pub struct PosixVfs {
     root: OwnedFd,
+    path: PathBuf,
 }
 
 impl PosixVfs {
     /// Opens `root`.
     pub fn open(root: &Path) -> VfsResult<PosixVfs> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
-        Ok(PosixVfs { root: rustix::fs::open(root, flags, Mode::empty())? })
+        Ok(PosixVfs { root: rustix::fs::open(root, flags, Mode::empty())?, path: root.to_owned() })
     }
 
     fn at(&self, path: &str, flags: OFlags) -> VfsResult<OwnedFd> {
@@ -34,6 +35,10 @@ fn fd(node: &Node) -> VfsResult<&OwnedFd> {
 }
 
 impl Vfs for PosixVfs {
+    fn directory(&self) -> Option<&Path> {
+        Some(&self.path)
+    }
+
     fn mkdir(&self, path: &str) -> VfsResult<()> {
         Ok(rustix::fs::mkdirat(&self.root, path, Mode::from_raw_mode(0o755))?)
     }

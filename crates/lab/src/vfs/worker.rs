@@ -123,6 +123,11 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Whether the run is to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     /// Counts `n` of what the phase counts.
     pub fn done(&mut self, n: u64) {
         self.operations += n;

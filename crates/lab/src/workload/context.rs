@@ -5,7 +5,7 @@
 //! # Locking
 //! None: workers share nothing but the target.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
@@ -155,6 +155,12 @@ impl<'a> Context<'a> {
     /// The list of operations to replay.
     pub fn operations(&self) -> Option<&'a Path> {
         self.operations
+    }
+
+    /// The target's root directory, as programs of the machine name it.
+    pub fn directory(&self) -> Result<PathBuf> {
+        let directory = self.place.vfs()?.directory().map(Path::to_owned);
+        directory.ok_or_else(|| Error::Usage("the engine in this process has no directory".into()))
     }
 
     /// Random numbers for what all processes share, a tree of names say.

@@ -31,6 +31,10 @@ impl Workload for FioMix {
         "write"
     }
 
+    fn counted(&self, _: &str) -> &'static str {
+        "blocks"
+    }
+
     fn parameters(&self, scale: f64) -> Parameters {
         Parameters::new()
             .with("jobs", 25)

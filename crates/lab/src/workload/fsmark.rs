@@ -25,6 +25,10 @@ impl Workload for FsMark {
         "fsync"
     }
 
+    fn counted(&self, phase: &str) -> &'static str {
+        if phase.starts_with("fsync") { "fsyncs" } else { "files" }
+    }
+
     fn parameters(&self, scale: f64) -> Parameters {
         Parameters::new()
             .with("processes", 16)

@@ -30,6 +30,10 @@ impl Workload for KernelTree {
         "build"
     }
 
+    fn counted(&self, _: &str) -> &'static str {
+        "files"
+    }
+
     fn parameters(&self, scale: f64) -> Parameters {
         Parameters::new().with("files", scaled(70_000, scale, 3)).with("processes", 2).with("headers", 10)
     }

@@ -10,6 +10,7 @@
 //! None.
 
 mod age;
+mod command;
 mod context;
 mod copy_beside;
 mod ext3_2007;
@@ -84,6 +85,11 @@ pub trait Workload: Send + Sync {
     fn source(&self) -> &'static str;
     /// The phase that comparisons look at.
     fn headline(&self) -> &'static str;
+    /// What an operation of a phase is, for units: `files` a second.
+    fn counted(&self, phase: &str) -> &'static str {
+        let _ = phase;
+        "operations"
+    }
     /// The source's parameters at scale 1.0, less at a smaller one.
     fn parameters(&self, scale: f64) -> Parameters;
     /// Refuses parameters that make no sense, and says which do.
@@ -106,6 +112,10 @@ pub trait Workload: Send + Sync {
     /// durability, a target could put the work off.
     fn durable(&self, parameters: &Parameters) -> bool {
         let _ = parameters;
+        false
+    }
+    /// Whether it takes a target with a directory in the file system of the machine.
+    fn needs_directory(&self) -> bool {
         false
     }
     /// Runs it.
@@ -138,6 +148,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &age::Age,
         &ext3_2007::Ext32007,
         &replay::Replay,
+        &command::Command,
     ]
 }
 

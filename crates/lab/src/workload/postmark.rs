@@ -31,6 +31,10 @@ impl Workload for PostMark {
         "transactions"
     }
 
+    fn counted(&self, phase: &str) -> &'static str {
+        if phase == "transactions" { "transactions" } else { "files" }
+    }
+
     fn parameters(&self, scale: f64) -> Parameters {
         Parameters::new()
             .with("files", scaled(20_000, scale, 2))

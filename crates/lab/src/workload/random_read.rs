@@ -27,6 +27,10 @@ impl Workload for RandomRead {
         "read"
     }
 
+    fn counted(&self, phase: &str) -> &'static str {
+        if phase == "write" { "writes" } else { "reads" }
+    }
+
     fn parameters(&self, scale: f64) -> Parameters {
         Parameters::new()
             .with("processes", 2)

@@ -32,6 +32,10 @@ impl Workload for ReaimDisk {
         "disk-321"
     }
 
+    fn counted(&self, _: &str) -> &'static str {
+        "jobs"
+    }
+
     fn parameters(&self, scale: f64) -> Parameters {
         Parameters::new()
             .with_list("processes", &[1, 41, 81, 161, 321])

@@ -25,6 +25,10 @@ impl Workload for SmallFiles {
         "files"
     }
 
+    fn counted(&self, _: &str) -> &'static str {
+        "files"
+    }
+
     fn parameters(&self, scale: f64) -> Parameters {
         Parameters::new()
             .with("processes", 16)

@@ -29,6 +29,10 @@ impl Workload for Untar {
         "untar"
     }
 
+    fn counted(&self, _: &str) -> &'static str {
+        "files"
+    }
+
     fn parameters(&self, scale: f64) -> Parameters {
         Parameters::new().with("files", scaled(70_000, scale, 1))
     }

@@ -312,7 +312,11 @@ impl FileCore {
     }
 
     /// False when it has to be written out.
-    fn zero_range(&self, offset: u64, len: u64) -> io::Result<bool> {
+    fn zero_range(&self, offset: u64, len: u64, unmap: bool) -> io::Result<bool> {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if unmap && psync::fallocate(&self.data, hole, self.start + offset, len)? {
+            return Ok(true);
+        }
         if !self.has_zero_range.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -405,7 +409,10 @@ impl BlockDevice for FileCore {
         if flags.contains(BioFlags::PREFLUSH) {
             self.flush_for(BioOp::WriteZeroes, offset, len)?;
         }
-        if len > 0 && !self.zero_range(offset, len).map_err(|e| self.error(BioOp::WriteZeroes, offset, len, e))? {
+        let unmap = flags.contains(BioFlags::UNMAP);
+        if len > 0
+            && !self.zero_range(offset, len, unmap).map_err(|e| self.error(BioOp::WriteZeroes, offset, len, e))?
+        {
             zero_in_steps(offset, len, |at, pieces| {
                 let n = total_len(pieces);
                 self.write(at, pieces, false).map_err(|e| self.shared_error(BioOp::WriteZeroes, at, n, e))

@@ -262,6 +262,23 @@ fn block_devices_read_write_discard_and_exclude() {
 }
 
 #[test]
+fn zeroes_give_storage_back_where_they_may() {
+    const MIB: u64 = 1 << 20;
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = dir.path().join("image");
+    std::fs::write(&image, vec![0xAA; 4 << 20]).expect("written");
+    let taken = || std::fs::metadata(&image).expect("there").blocks() * 512;
+    let dev = FileDevice::open(&image, OpenOptions::default()).expect("opened");
+    dev.write_zeroes(0, MIB, BioFlags::FUA).expect("zeroed");
+    assert!(taken() >= 4 * MIB, "{}", taken());
+    dev.write_zeroes(0, 3 * MIB, BioFlags::UNMAP | BioFlags::FUA).expect("unmapped");
+    assert!((MIB..2 * MIB).contains(&taken()), "{}", taken());
+    let mut buf = vec![0; 4 << 20];
+    dev.read_at(0, &mut buf, NONE).expect("read");
+    assert!(buf[..3 << 20].iter().all(|b| *b == 0) && buf[3 << 20..].iter().all(|b| *b == 0xAA));
+}
+
+#[test]
 fn the_engine_is_what_was_asked_for() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("image");

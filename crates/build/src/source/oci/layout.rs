@@ -1,14 +1,14 @@
 //! An image layout on disk: its index, manifests and blobs.
 //!
 //! Main types: [`Layout`], [`Image`] (the layers of what was chosen), [`Verified`] (a blob whose digest is compared
-//! while it is read).
+//! while it is read), [`Hashed`] (anything that is hashed while it is read).
 //!
 //! # Locking
 //! None.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
+use super::super::compressed::{self, Compression};
 use super::super::{plain, regular, source_error};
 use crate::error::shown;
 use crate::{Error, Result};
@@ -32,13 +33,13 @@ pub struct Layout {
     dir: PathBuf,
 }
 
-/// What was chosen of it.
+/// The image that was chosen.
 pub struct Image {
-    /// The lowest first.
-    pub layers: Vec<Descriptor>,
+    /// The lowest first: each blob, and the digest of what is compressed in it.
+    pub layers: Vec<(Descriptor, String)>,
 }
 
-/// What refers to a blob.
+/// A reference to a blob.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
@@ -152,7 +153,7 @@ impl Layout {
                 let kind = shown(layer.media_type.as_bytes());
                 return Err(self.wrong(&blob_name(layer), format!("is of type {kind}, which is no layer of files")));
             }
-            return Ok(Image { layers });
+            return Ok(Image { layers: layers.into_iter().zip(parsed.rootfs.diff_ids).collect() });
         }
         Err(self.wrong("index.json", format!("leads through more than {DEPTH_MAX} indexes")))
     }
@@ -203,9 +204,7 @@ impl Layout {
     /// The digest is of a kind that is not known, or the blob is not there or not of its size.
     pub fn blob(&self, descriptor: &Descriptor) -> Result<Verified> {
         let name = blob_name(descriptor);
-        let hex = descriptor.digest.strip_prefix("sha256:");
-        let lower = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        let hex = hex.filter(|hex| hex.len() == 64 && hex.bytes().all(lower));
+        let hex = hex_of(&descriptor.digest);
         let hex = hex.ok_or_else(|| self.wrong(&name, "its digest is not of SHA-256".into()))?;
         let full = format!("{}/{name}", self.name());
         let file = regular(&self.dir.join("blobs/sha256").join(hex)).map_err(|e| source_error(full.clone(), &e))?;
@@ -213,7 +212,7 @@ impl Layout {
         if size != descriptor.size {
             return Err(self.wrong(&name, format!("has {size} bytes, and should have {}", descriptor.size)));
         }
-        Ok(Verified { file, name: full, expected: hex.to_owned(), size, hash: Sha256::new(), read: 0 })
+        Ok(Verified { file: Hashed::new(file), name: full, expected: hex.to_owned(), size })
     }
 
     fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
@@ -231,34 +230,63 @@ impl Layout {
     }
 }
 
-/// A blob that is hashed while it is read.
-pub struct Verified {
-    pub file: File,
-    pub name: String,
-    expected: String,
-    size: u64,
+/// Bytes that are counted and hashed while they are read.
+pub struct Hashed<R> {
+    reader: R,
     hash: Sha256,
     read: u64,
 }
 
-impl Read for Verified {
+impl<R> Hashed<R> {
+    pub fn new(reader: R) -> Hashed<R> {
+        Hashed { reader, hash: Sha256::new(), read: 0 }
+    }
+
+    /// SHA-256 of what was read, in hexadecimal digits.
+    pub fn digest(self) -> String {
+        hex(self.hash)
+    }
+}
+
+impl<R: Read> Read for Hashed<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buf)?;
+        let read = self.reader.read(buf)?;
         self.hash.update(&buf[..read]);
         self.read += read as u64;
         Ok(read)
     }
 }
 
+/// A blob that is hashed while it is read.
+pub struct Verified {
+    file: Hashed<File>,
+    pub name: String,
+    expected: String,
+    size: u64,
+}
+
+impl Read for Verified {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.file.read(buf)
+    }
+}
+
 impl Verified {
-    /// Reads the rest, and compares.
+    /// By its first bytes. Nothing has been read yet.
+    pub fn compression(&mut self) -> io::Result<Compression> {
+        let (compression, _) = compressed::peeked(&mut self.file.reader)?;
+        self.file.reader.rewind()?;
+        Ok(compression)
+    }
+
+    /// Reads the rest, and compares. The file, and its digest.
     ///
     /// # Errors
     /// Size or digest is another.
-    pub fn finish(mut self) -> Result<File> {
+    pub fn finish(mut self) -> Result<(File, String)> {
         let mut buf = vec![0; 1 << 17];
         // A file that grows is not followed for ever.
-        while self.read <= self.size {
+        while self.file.read <= self.size {
             match self.read(&mut buf) {
                 Ok(0) => break,
                 Ok(_) => {}
@@ -266,13 +294,40 @@ impl Verified {
                 Err(e) => return Err(source_error(self.name, &e)),
             }
         }
-        let found: String = self.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        if (self.read, &found) == (self.size, &self.expected) {
-            return Ok(self.file);
+        let Hashed { reader, hash, read } = self.file;
+        let found = hex(hash);
+        if (read, &found) == (self.size, &self.expected) {
+            return Ok((reader, found));
         }
         let why = format!("its digest is sha256:{found}: it is damaged, or was changed");
         Err(Error::Source { name: self.name, why })
     }
+}
+
+/// Compares the digest of a layer's archive with what the image's configuration says. `name` is the blob's.
+///
+/// # Errors
+/// They differ.
+pub fn check_archive(name: &str, found: &str, diff_id: &str) -> Result<()> {
+    if hex_of(diff_id) == Some(found) {
+        return Ok(());
+    }
+    let why = format!(
+        "the digest of its archive is sha256:{found}, and that in the image's configuration {}: \
+         the layer is of another image, or was damaged before it was compressed; make the layout again",
+        shown(diff_id.as_bytes())
+    );
+    Err(Error::Source { name: name.into(), why })
+}
+
+/// The digits of a digest of SHA-256.
+fn hex_of(digest: &str) -> Option<&str> {
+    let lower = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64 && hex.bytes().all(lower))
+}
+
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn blob_name(descriptor: &Descriptor) -> String {
@@ -283,8 +338,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
     serde_json::from_slice(bytes).map_err(|e| format!("is not understood: {}", shown(e.to_string().as_bytes())))
 }
 
-/// What Go calls it, and image configurations with it.
-fn architecture() -> &'static str {
+/// The host's architecture, by the name that Go has for it, and image configurations with it.
+pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "x86" => "386",

@@ -8,12 +8,15 @@
 
 mod layout;
 
+pub use layout::architecture;
+
 use std::collections::HashSet;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use self::layout::{Descriptor, Layout};
+use self::layout::{Descriptor, Hashed, Layout, check_archive};
 use super::budget::Budget;
 use super::compressed::{self, Compression};
 use super::contents::{self, Contents, Part};
@@ -29,11 +32,12 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 /// In front of names that a union file system keeps for itself.
 const RESERVED: &[u8] = b".wh..wh.";
 
-/// What was read of a layer.
+/// A layer that was read.
 struct Layer {
     name: String,
     entries: Vec<Entry>,
     part: Option<Part>,
+    warning: Option<String>,
 }
 
 pub(super) fn read(dir: &Path, tag: Option<&str>, options: Options) -> Result<Source> {
@@ -45,26 +49,27 @@ pub(super) fn read(dir: &Path, tag: Option<&str>, options: Options) -> Result<So
     let read = read_layers(&layout, &layers, &options)?;
     let mut builder = Builder::new(options.tree);
     builder.follow_links();
-    let mut parts = Vec::new();
+    let (mut parts, mut warnings) = (Vec::new(), Vec::new());
     for (number, layer) in read.into_iter().enumerate() {
-        let Layer { name, entries, part } = layer?;
+        let Layer { name, entries, part, warning } = layer?;
+        warnings.extend(warning);
         apply(&mut builder, number, entries).map_err(|e| tar::in_archive(e, &name))?;
         parts.push(part);
     }
     let tree = builder.finish().map_err(|e| tar::in_archive(e, &layout.name()))?;
-    Ok(Source { tree, content: Box::new(Contents { parts }) })
+    Ok(Source { tree, content: Box::new(Contents { parts }), warnings })
 }
 
 /// All layers, as many at a time as there are processors.
-fn read_layers(layout: &Layout, layers: &[Descriptor], options: &Options) -> Result<Vec<Result<Layer>>> {
+fn read_layers(layout: &Layout, layers: &[(Descriptor, String)], options: &Options) -> Result<Vec<Result<Layer>>> {
     let next = AtomicUsize::new(0);
     let budget = Budget::default();
     let work = || {
         let mut done = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(descriptor) = layers.get(number) else { return done };
-            done.push((number, read_layer(layout, descriptor, options, &budget)));
+            let Some((descriptor, diff_id)) = layers.get(number) else { return done };
+            done.push((number, read_layer(layout, descriptor, diff_id, options, &budget)));
         }
     };
     let mut done = std::thread::scope(|threads| -> Result<_> {
@@ -83,7 +88,13 @@ fn read_layers(layout: &Layout, layers: &[Descriptor], options: &Options) -> Res
     Ok(done.into_iter().map(|(_, layer)| layer).collect())
 }
 
-fn read_layer(layout: &Layout, descriptor: &Descriptor, options: &Options, budget: &Budget) -> Result<Layer> {
+fn read_layer(
+    layout: &Layout,
+    descriptor: &Descriptor,
+    diff_id: &str,
+    options: &Options,
+    budget: &Budget,
+) -> Result<Layer> {
     let mut blob = layout.blob(descriptor)?;
     let name = blob.name.clone();
     let wrong = |e: std::io::Error| source_error(name.clone(), &e);
@@ -93,30 +104,38 @@ fn read_layer(layout: &Layout, descriptor: &Descriptor, options: &Options, budge
         entries.push(entry);
         Ok(())
     };
-    let (compression, _) = compressed::peeked(&mut blob.file).map_err(wrong)?;
-    blob.file.rewind().map_err(wrong)?;
+    let compression = blob.compression().map_err(wrong)?;
+    let garbage = Arc::new(AtomicBool::new(false));
     let part = if compression == Compression::None {
         // Its files are read where they are, once it is known to be what it should.
-        let mut file = blob.finish()?;
+        let (mut file, digest) = blob.finish()?;
+        check_archive(&name, &digest, diff_id)?;
         file.seek(SeekFrom::Start(0)).map_err(wrong)?;
         let mut input = tar::Input::file(name.clone(), file, 0, budget.clone()).map_err(wrong)?;
         tar::read(&mut input, false, &mut take)?;
         input.finish()?
     } else {
         let stream = BufReader::with_capacity(STREAM_BUFFER, budget.counted(&mut blob));
-        let read = compressed::decoder(compression, stream).map_err(wrong).and_then(|stream| {
+        let decoder = compressed::decoder(compression, stream, garbage.clone()).map_err(wrong);
+        let read = decoder.and_then(|stream| {
+            let mut archive = Hashed::new(stream);
+            let stream = Box::new(&mut archive);
             let mut input = tar::Input::stream(name.clone(), stream, options.spool.clone(), budget.clone());
             tar::read(&mut input, false, &mut take)?;
-            input.finish()
+            let part = input.finish()?;
+            Ok((part, archive.digest()))
         });
         // A wrong digest is why the rest goes wrong.
         blob.finish()?;
-        read?
+        let (part, digest) = read?;
+        check_archive(&name, &digest, diff_id)?;
+        part
     };
-    Ok(Layer { name, entries, part })
+    let warning = garbage.load(Ordering::Relaxed).then(|| compressed::ignored_garbage(&name));
+    Ok(Layer { name, entries, part, warning })
 }
 
-/// What the name of an entry says of lower layers.
+/// The statement of an entry's name about lower layers.
 enum Mark<'e> {
     /// A directory shows nothing of them.
     Opaque { dir: &'e [u8] },
@@ -144,7 +163,7 @@ impl Mark<'_> {
 }
 
 fn apply(builder: &mut Builder, number: usize, entries: Vec<Entry>) -> Result<()> {
-    // What hard links lead to below, before any of it is hidden.
+    // The files below that hard links lead to, before any of them is hidden.
     let mut below = Vec::new();
     for entry in &entries {
         if let Kind::HardLink(target) = &entry.kind {

@@ -8,9 +8,9 @@ use extant_ondisk::acl::{Acl, AclEntry, Tag, to_xattr};
 use super::header::Wrong;
 use crate::error::shown;
 
-/// Whose permissions a file has.
+/// The attribute with a file's ACL.
 pub const ACCESS: &str = "system.posix_acl_access";
-/// What new entries of a directory get.
+/// The attribute with the ACL that new entries of a directory get.
 pub const DEFAULT: &str = "system.posix_acl_default";
 
 /// `None`: an ACL that says no more than the mode, which is not stored.

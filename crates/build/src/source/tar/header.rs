@@ -32,7 +32,7 @@ const SPARSE_SIZE: Range<usize> = 483..495;
 const MORE_SPARSE: Range<usize> = 0..504;
 const MORE_SPARSE_MORE: usize = 504;
 
-/// What is wrong with a field.
+/// A reason why a field is wrong.
 pub type Wrong = String;
 
 /// The first block of an entry.

@@ -27,7 +27,7 @@ use crate::{Error, Result};
 /// The most that the extended headers and long names of an entry, those of all entries, or a sparse map may have.
 const HEADER_BYTES_MAX: u64 = 16 << 20;
 
-/// What an archive says of a name.
+/// An entry of an archive.
 pub struct Entry {
     /// Where its header begins.
     pub position: u64,
@@ -36,7 +36,7 @@ pub struct Entry {
     pub kind: Kind,
 }
 
-/// What the name is.
+/// The type of the entry, and its own part.
 pub enum Kind {
     Directory,
     File { size: u64, data: Option<Vec<Range<u64>>>, content: u64 },
@@ -97,7 +97,7 @@ struct Reader<'r, 'a> {
     input: &'r mut Input<'a>,
     /// An archive without an end mark was cut off.
     whole: bool,
-    /// What a global header says of all entries behind it.
+    /// The statements of a global header about all entries behind it.
     global: Extended,
     /// As much as global headers may still have.
     global_room: u64,
@@ -179,7 +179,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// What comes at the end: two blocks of zeroes, of which one will do.
+    /// The end: two blocks of zeroes, of which one will do.
     fn end(&mut self, position: u64, marked: bool) -> Result<Option<Entry>> {
         if !marked {
             return match (self.whole, position) {
@@ -263,7 +263,7 @@ impl Reader<'_, '_> {
                 Kind::Directory
             }
             0 | b'0' | b'7' | b'S' => self.file(header, &mut extended)?,
-            // What its size says is not stored.
+            // The bytes that its size promises are not stored.
             b'1' => Kind::HardLink(link),
             b'2' => Kind::Symlink(link),
             b'5' => Kind::Directory,
@@ -421,7 +421,7 @@ impl Lines<'_, '_> {
     }
 }
 
-/// What goes wrong with an entry.
+/// A reason why an entry cannot be taken.
 enum Failure {
     /// Why, of the entry.
     Wrong(Wrong),

@@ -24,7 +24,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What extended headers say of an entry, or of all that follow.
+/// The statements of extended headers about an entry, or about all that follow.
 #[derive(Clone, Debug, Default)]
 pub struct Extended {
     pub path: Option<Vec<u8>>,
@@ -41,7 +41,7 @@ pub struct Extended {
     acls: BTreeMap<&'static str, Vec<u8>>,
 }
 
-/// What GNU's three ways to describe a sparse file say.
+/// A sparse file as GNU's three formats describe it.
 #[derive(Clone, Debug, Default)]
 pub struct Sparse {
     pub name: Option<Vec<u8>>,
@@ -54,7 +54,7 @@ pub struct Sparse {
     offset: Option<i128>,
 }
 
-/// What an attribute takes beside its bytes.
+/// The memory of an attribute beside its bytes.
 const XATTR_BYTES: usize = 96;
 
 impl Extended {

@@ -46,7 +46,7 @@ const IMPLIED_PER_ENTRY: usize = 10;
 /// The root's number.
 const ROOT: u32 = 0;
 
-/// What every entry has.
+/// The attributes that every entry has.
 #[derive(Clone, Debug, Default)]
 pub struct Attributes {
     /// Permissions, and the type where a method's name leaves it open.
@@ -61,7 +61,7 @@ pub struct Attributes {
     pub xattrs: Vec<Xattr>,
 }
 
-/// What the caller changes of all entries.
+/// Changes that the caller wants of all entries.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// No entry is younger than this.
@@ -273,7 +273,7 @@ impl Builder {
         }
     }
 
-    /// What a path leads to, for [`Builder::link_to`]; `None`: nothing yet.
+    /// The node that a path leads to, for [`Builder::link_to`]; `None`: nothing yet.
     pub fn target(&mut self, path: &[u8]) -> Option<u32> {
         self.lookup(path).ok().flatten().filter(|node| node & PENDING == 0)
     }
@@ -354,14 +354,14 @@ impl Builder {
         error_at(self.position, path, why.into())
     }
 
-    /// What a name of a directory leads to.
+    /// The node that a name of a directory leads to.
     fn find(&self, parent: u32, name: &[u8]) -> Option<u32> {
         let hash = hash(&self.hasher, parent, name);
         let link = self.index.find(hash, |link| is(&self.links[*link as usize], &self.names, parent, name))?;
         Some(self.links[*link as usize].node)
     }
 
-    /// What a path leads to; its last name is not followed.
+    /// The node that a path leads to; its last name is not followed.
     fn lookup(&mut self, path: &[u8]) -> std::result::Result<Option<u32>, String> {
         match self.descend(path, false)? {
             Placed::Root => Ok(Some(ROOT)),

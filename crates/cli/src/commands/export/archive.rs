@@ -225,7 +225,7 @@ impl<W: Write> FileData<'_, W> {
         Ok(())
     }
 
-    /// What has not come is zeros.
+    /// Parts that have not come are zeros.
     pub fn end(mut self) -> io::Result<()> {
         self.write(u64::MAX, &[])?;
         self.archive.fill_block()
@@ -235,7 +235,7 @@ impl<W: Write> FileData<'_, W> {
 /// Keyword and value.
 type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What the header of an entry has no room for.
+/// The records of an entry: values that its header has no room for.
 fn records(entry: &Entry<'_>) -> Records {
     let mut records = Records::new();
     let mut add = |key: &str, value: Vec<u8>| records.push((key.as_bytes().to_vec(), value));

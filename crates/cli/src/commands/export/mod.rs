@@ -1,7 +1,8 @@
-//! `extant export`: a tree out of an image, as a tar archive.
+//! `extant export`: a tree out of an image, as a tar archive or as an OCI image layout with that archive as its layer.
 //!
 //! The archive depends on the tree alone: names ascend as bytes, the root comes first, and neither the clock nor the
-//! host's users have a part in it. [`archive`] knows the format, [`acl`] one kind of record; here is what goes in.
+//! host's users have a part in it. [`archive`] knows the format, [`acl`] one kind of record, [`oci`] the layout; this
+//! module decides what goes in.
 //!
 //! An export that fails leaves no archive that could pass for a whole one: a file of `-o` appears under its name only
 //! when it is complete, and a stream ends where more must follow, which tar(1) and bsdtar(1) report. A stream that only
@@ -12,6 +13,7 @@
 
 mod acl;
 mod archive;
+mod oci;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -30,7 +32,7 @@ use tempfile::NamedTempFile;
 
 use self::archive::{Archive, Entry, Kind};
 use super::verb::Images;
-use crate::args::{ExportArgs, ImageArgs};
+use crate::args::{ExportArgs, ExportFormat, ImageArgs};
 use crate::content::{self, Ended};
 use crate::failure::{BROKEN_PIPE, Failure, OPERATIONAL, Report, Result, plain, warn};
 use crate::image;
@@ -54,6 +56,10 @@ pub fn images(args: &ExportArgs, how: &ImageArgs) -> Images {
 }
 
 pub fn run(args: &ExportArgs, images: &mut Images) -> Result<()> {
+    let is_layout = args.format == ExportFormat::Oci;
+    if is_layout && args.output.is_none() {
+        return Err(Failure::usage("--format oci: a layout is a directory; name it with -o DIR or -o DIR:TAG"));
+    }
     if args.output.is_none() && io::stdout().is_terminal() {
         return Err(Failure::usage("an archive is nothing for a terminal: -o FILE writes it to a file"));
     }
@@ -62,7 +68,15 @@ pub fn run(args: &ExportArgs, images: &mut Images) -> Result<()> {
     let fs = images.image(&spec)?;
     let stop = images.stop.clone();
     match &args.output {
-        None => export(&fs, path, &stop, "writing output", io::stdout().lock())?.end(),
+        None => export(&fs, path, &stop, "writing output", io::stdout().lock(), false)?.end(),
+        Some(output) if is_layout => {
+            let (dir, tag) = oci::split(output)?;
+            let layout = oci::Layout::make(&dir)?;
+            let mut layer = layout.layer()?;
+            let report = export(&fs, path, &stop, &dir.display().to_string(), &mut layer, true)?;
+            layout.finish(layer, tag.as_deref())?;
+            report.end()
+        }
         Some(output) => {
             let failed = |e: io::Error| Failure::io(output, e);
             let name = output.display().to_string();
@@ -73,11 +87,11 @@ pub fn run(args: &ExportArgs, images: &mut Images) -> Result<()> {
             // A device or a FIFO is written, not replaced.
             if there.is_some_and(|there| !there.is_file()) {
                 let file = File::options().write(true).open(output).map_err(failed)?;
-                return export(&fs, path, &stop, &name, file)?.end();
+                return export(&fs, path, &stop, &name, file, false)?.end();
             }
             let dir = output.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
             let mut file = new_file(dir).map_err(|e| no_file_in(dir, &e))?;
-            let report = export(&fs, path, &stop, &name, file.as_file_mut())?;
+            let report = export(&fs, path, &stop, &name, file.as_file_mut(), false)?;
             file.persist(output).map_err(|e| failed(e.error))?;
             report.end()
         }
@@ -128,22 +142,35 @@ impl<W: Write> Write for Output<'_, W> {
 }
 
 /// Writes a whole archive to what `name` is, or fails. The report is of an image that is rescued: what the archive
-/// lacks.
-fn export(fs: &Arc<Filesystem>, path: &[u8], stop: &Stop, name: &str, to: impl Write) -> Result<Report> {
+/// lacks. `is_layer`: the archive is a layer, in which some names have a meaning.
+fn export(
+    fs: &Arc<Filesystem>,
+    path: &[u8],
+    stop: &Stop,
+    name: &str,
+    to: impl Write,
+    is_layer: bool,
+) -> Result<Report> {
     let failed = Cell::new(None);
-    let done = export_to(fs, path, stop, Output { to, failed: &failed });
+    let done = export_to(fs, path, stop, Output { to, failed: &failed }, is_layer);
     match (done, failed.take()) {
         (Err(e), Some(why)) if e.status != BROKEN_PIPE => Err(Failure::write(name, &why)),
         (done, _) => done,
     }
 }
 
-fn export_to(fs: &Arc<Filesystem>, path: &[u8], stop: &Stop, to: Output<'_, impl Write>) -> Result<Report> {
+fn export_to(
+    fs: &Arc<Filesystem>,
+    path: &[u8],
+    stop: &Stop,
+    to: Output<'_, impl Write>,
+    is_layer: bool,
+) -> Result<Report> {
     let failed = to.failed;
     let to = BufWriter::with_capacity(BUFFER_BYTES, to);
     let links = HashMap::new();
     let archive = Archive::new(to);
-    let mut export = Export { fs, stop, archive, failed, links, link_bytes: 0, report: Report::default() };
+    let mut export = Export { fs, stop, archive, is_layer, failed, links, link_bytes: 0, report: Report::default() };
     let done = export.tree(path).and_then(|()| {
         // Damage that reading went around: names may be missing. That, too, has been said.
         if fs.rescues() { Ok(()) } else { image::refuse_damage([fs]) }
@@ -167,6 +194,7 @@ struct Export<'a, W: Write> {
     fs: &'a Filesystem,
     stop: &'a Stop,
     archive: Archive<BufWriter<Output<'a, W>>>,
+    is_layer: bool,
     failed: &'a Cell<Option<io::Error>>,
     /// The first names of files that have several.
     links: HashMap<InodeNr, Vec<u8>>,
@@ -191,7 +219,7 @@ impl<W: Write> Export<'_, W> {
                     let slash: &[u8] = if inode.is_dir() { b"/" } else { b"" };
                     let name = [b"./", &walk.path()[below..], slash].concat();
                     if is_encrypted(&self.fs.getattr(&inode)) {
-                        // What is in it has other names.
+                        // The names in it are encrypted.
                         walk.skip();
                     }
                     self.entry(walk.path(), &name, &inode)
@@ -236,6 +264,11 @@ impl<W: Write> Export<'_, W> {
         };
         if is_encrypted(&attr) {
             return Err(failed(Error::Unsupported(Unsupported::Content { ino: attr.ino })));
+        }
+        if self.is_layer && oci::hides(name) {
+            let (image, path) = (fs.image(), shown(path));
+            let why = "names that begin with .wh. hide others in a layer; rename it, or export a tar archive";
+            return Err(Failure::op(format!("{image}: {path}: {why}")));
         }
         let mut entry = Entry {
             name,
@@ -300,7 +333,7 @@ impl<W: Write> Export<'_, W> {
         let (fs, stop) = (self.fs, self.stop);
         let failed = |e| image::at(fs, path, e);
         let parts = match data(fs, inode, attr.size) {
-            // What of it can be read is found out block by block, while it is.
+            // Each block shows whether it can be read when it is read.
             Err(_) if fs.rescues() => std::iter::once(0..attr.size).collect(),
             parts => parts.map_err(failed)?,
         };

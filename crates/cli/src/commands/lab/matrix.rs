@@ -54,8 +54,9 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
     let label = target.label();
     let output = args.output.clone().unwrap_or_else(|| default_output("matrix"));
     let stop = watch_signals()?;
-    // There is no replay without a list, and a directory or a copy is not filled.
+    // There is no replay without a list, no command without one, and a directory or a copy is not filled.
     let fits = |w: &dyn Workload| match w.name() {
+        "command" => false,
         "replay" => args.how.operations.is_some(),
         _ => w.needs(&w.parameters(1.0)).fill == 0 || (target.kind != Kind::Dir && args.how.image.is_none()),
     };
@@ -74,6 +75,7 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
         how.scale = Some(workload.small_scale() * args.how.scale.unwrap_or(1.0));
         RunArgs {
             workload: workload.name().to_owned(),
+            command: None,
             targets: vec![baseline.clone(), args.contestant.clone()],
             policies: Vec::new(),
             how,

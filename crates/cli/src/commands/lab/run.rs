@@ -29,11 +29,16 @@ use crate::{signals, size};
   sudo extant lab run small-files --target kernel:/var/tmp/k.img,mb_optimize_scan=0 \\
       --target kernel:/var/tmp/k.img,mb_optimize_scan=1 --rounds 10 -o result
   extant lab run replay --operations list.ndjson --target dir:/tmp
+  extant lab run --command 'tar -xf /tmp/linux.tar' --target mount:m.img --target fuse2fs:f.img
 
 Exit status: 0, 1 (usage; nothing was written), 8 (a trial failed), 130 (interrupted).")]
 pub struct RunArgs {
     /// Workload; see `extant lab list`
+    #[arg(default_value = "command", hide_default_value = true)]
     pub workload: String,
+    /// Run this with sh in the target's root directory, as the workload: a fio job, a build
+    #[arg(long, value_name = "CMD")]
+    pub command: Option<String>,
     /// Contestant: engine:IMAGE, mount:IMAGE, kernel:IMAGE, fuse2fs:IMAGE (each with ,OPTIONS), dir:PATH
     #[arg(short, long = "target", value_name = "TARGET", required = true)]
     pub targets: Vec<String>,
@@ -150,6 +155,12 @@ pub fn default_output(name: &str) -> PathBuf {
 }
 
 impl RunArgs {
+    /// Parameters of the workload, the command among them.
+    fn settings(&self) -> Vec<String> {
+        let command = self.command.iter().map(|command| format!("command={command}"));
+        self.how.settings.iter().cloned().chain(command).collect()
+    }
+
     /// A command line that stands for these arguments.
     pub fn command_line(&self) -> Vec<String> {
         let mut line: Vec<String> = ["extant", "lab", "run", &self.workload].map(str::to_owned).to_vec();
@@ -159,7 +170,7 @@ impl RunArgs {
         put("rounds", self.how.rounds.to_string());
         put("seed", self.how.seed.to_string());
         put("scale", self.how.scale.unwrap_or(1.0).to_string());
-        self.how.settings.iter().for_each(|s| put("set", s.clone()));
+        self.settings().into_iter().for_each(|s| put("set", s));
         self.how.operations.iter().for_each(|o| put("operations", o.display().to_string()));
         self.how.mkfs.iter().for_each(|m| put("mkfs", m.clone()));
         self.how.image.iter().for_each(|i| put("image", i.display().to_string()));
@@ -185,7 +196,7 @@ fn config(args: &RunArgs, output: &Path, command: Vec<String>) -> Result<Config>
         rounds: args.how.rounds,
         seed: args.how.seed,
         scale: args.how.scale.unwrap_or(1.0),
-        settings: args.how.settings.clone(),
+        settings: args.settings(),
         operations: args.how.operations.clone(),
         mkfs: args.how.mkfs.clone(),
         image: args.how.image.clone(),

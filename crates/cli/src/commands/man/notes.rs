@@ -119,7 +119,7 @@ pub fn see_also(name: &str, command: &Command) -> Vec<String> {
         "extant-fsck" => &["e2fsck(8)", "fsck(8)"],
         "extant-xattr" => &["getfattr(1)", "setfattr(1)"],
         "extant-script" => &["debugfs(8)"],
-        "extant-export" => &["tar(1)"],
+        "extant-export" => &["tar(1)", "skopeo(1)", "umoci(1)"],
         "extant-mkfs" => &["mke2fs(8)", "tar(1)"],
         "extant-tree" | "extant-completions" | "extant-man" => &[],
         name => return with_namesake(name, pages),

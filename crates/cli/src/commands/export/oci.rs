@@ -1,0 +1,202 @@
+//! An OCI image layout on disk with one image of one layer, which is the archive in gzip.
+//!
+//! Main types: [`Layout`] (the directory), [`Layer`] (takes the archive).
+//!
+//! As the archive, the layout depends on the tree alone, but for the architecture that the configuration must name: the
+//! host's. `index.json` is written last, and a layout that does not become whole is removed.
+//!
+//! # Locking
+//! None.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use extant_build::source::architecture;
+use flate2::write::GzEncoder;
+use flate2::{Compression, GzBuilder};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
+
+use super::new_file;
+use crate::failure::{Failure, Result};
+
+const BLOBS: &str = "blobs/sha256";
+/// Where an index names what it lists.
+const TAG: &str = "org.opencontainers.image.ref.name";
+/// In front of a name that hides one of a lower layer.
+const HIDES: &[u8] = b".wh.";
+
+/// Whether a path in a layer would hide another, or mean nothing.
+pub fn hides(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|name| name.starts_with(HIDES))
+}
+
+/// `DIR[:TAG]`, where the directory may have a colon in its name.
+pub fn split(word: &Path) -> Result<(PathBuf, Option<String>)> {
+    let bytes = word.as_os_str().as_bytes();
+    let colon = bytes.iter().rposition(|byte| *byte == b':').filter(|_| !word.is_dir());
+    let Some(at) = colon else { return Ok((word.to_owned(), None)) };
+    let (dir, tag) = (Path::new(std::ffi::OsStr::from_bytes(&bytes[..at])), &bytes[at + 1..]);
+    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._+@".contains(byte);
+    match std::str::from_utf8(tag) {
+        Ok(text) if !tag.is_empty() && tag.iter().all(fits) => Ok((dir.to_owned(), Some(text.to_owned()))),
+        _ => {
+            let text = format!("-o {}: a tag has letters, digits and -._+@; name DIR or DIR:TAG", word.display());
+            Err(Failure::usage(text))
+        }
+    }
+}
+
+/// A layout that is being made.
+pub struct Layout {
+    dir: PathBuf,
+    /// The directory was made here.
+    made: bool,
+    whole: bool,
+}
+
+/// Takes an archive.
+pub struct Layer {
+    archive: Sha256,
+    gzip: GzEncoder<Blob>,
+}
+
+/// A file that is named by what is in it.
+struct Blob {
+    file: NamedTempFile,
+    hash: Sha256,
+    bytes: u64,
+}
+
+impl Write for Blob {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hash.update(&bytes[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Write for Layer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.gzip.write(bytes)?;
+        self.archive.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.gzip.flush()
+    }
+}
+
+impl Layout {
+    /// Begins one in a directory that is empty or does not exist.
+    pub fn make(dir: &Path) -> Result<Layout> {
+        let made = match fs::create_dir(dir) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => false,
+            made => made.map(|()| true).map_err(|e| Failure::io(dir, e))?,
+        };
+        if fs::read_dir(dir).map_err(|e| Failure::io(dir, e))?.next().is_some() {
+            let text = format!("{}: it is not empty; name another directory, which need not exist", dir.display());
+            return Err(Failure::op(text));
+        }
+        let layout = Layout { dir: dir.to_owned(), made, whole: false };
+        fs::create_dir_all(dir.join(BLOBS)).map_err(|e| Failure::io(dir, e))?;
+        Ok(layout)
+    }
+
+    pub fn layer(&self) -> Result<Layer> {
+        let blob = self.blob()?;
+        // Without a name or a time in it.
+        let gzip = GzBuilder::new().write(blob, Compression::default());
+        Ok(Layer { archive: Sha256::new(), gzip })
+    }
+
+    fn blob(&self) -> Result<Blob> {
+        let file = new_file(&self.dir.join(BLOBS)).map_err(|e| Failure::io(&self.dir, e))?;
+        Ok(Blob { file, hash: Sha256::new(), bytes: 0 })
+    }
+
+    /// Writes the documents that make an image of a layer.
+    pub fn finish(mut self, layer: Layer, tag: Option<&str>) -> Result<()> {
+        let diff_id = digest(layer.archive);
+        let layer = layer.gzip.finish().map_err(|e| self.failed(&e))?;
+        let layer = self.keep(layer, "layer.v1.tar+gzip")?;
+        let config = json!({
+            "architecture": architecture(),
+            "os": "linux",
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [diff_id]},
+        });
+        let config = self.document(&config, "config.v1+json")?;
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": media_type("manifest.v1+json"),
+            "config": config,
+            "layers": [layer],
+        });
+        let mut manifest = self.document(&manifest, "manifest.v1+json")?;
+        if let Some(tag) = tag {
+            manifest["annotations"] = json!({ TAG: tag });
+        }
+        let index = json!({
+            "schemaVersion": 2,
+            "mediaType": media_type("index.v1+json"),
+            "manifests": [manifest],
+        });
+        let written = fs::write(self.dir.join("oci-layout"), json!({"imageLayoutVersion": "1.0.0"}).to_string())
+            .and_then(|()| fs::write(self.dir.join("index.json"), index.to_string()));
+        written.map_err(|e| self.failed(&e))?;
+        self.whole = true;
+        Ok(())
+    }
+
+    fn document(&self, value: &Value, kind: &str) -> Result<Value> {
+        let mut blob = self.blob()?;
+        blob.write_all(value.to_string().as_bytes()).map_err(|e| self.failed(&e))?;
+        self.keep(blob, kind)
+    }
+
+    /// Gives a blob its name; its descriptor.
+    fn keep(&self, blob: Blob, kind: &str) -> Result<Value> {
+        let digest = digest(blob.hash);
+        let hex = digest.trim_start_matches("sha256:");
+        blob.file.persist(self.dir.join(BLOBS).join(hex)).map_err(|e| self.failed(&e.error))?;
+        Ok(json!({"mediaType": media_type(kind), "digest": digest, "size": blob.bytes}))
+    }
+
+    fn failed(&self, e: &io::Error) -> Failure {
+        Failure::write(&self.dir.display().to_string(), e)
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        if self.whole {
+            return;
+        }
+        let _ = fs::remove_dir_all(self.dir.join("blobs"));
+        for name in ["oci-layout", "index.json"] {
+            let _ = fs::remove_file(self.dir.join(name));
+        }
+        if self.made {
+            let _ = fs::remove_dir(&self.dir);
+        }
+    }
+}
+
+fn media_type(kind: &str) -> String {
+    format!("application/vnd.oci.image.{kind}")
+}
+
+fn digest(hash: Sha256) -> String {
+    let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}

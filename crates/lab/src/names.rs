@@ -1,0 +1,201 @@
+//! Contestants by short names, and what a run says in one sentence.
+//!
+//! Main items: [`Names`] (labels without what all of them share), [`sentence`].
+//!
+//! It computes no statistics and draws nothing.
+//!
+//! # Locking
+//! None.
+
+use std::fmt::Write as _;
+
+use crate::compare::{self, Group, Series};
+use crate::figure::{self, Direction};
+use crate::stats::{Form, Verdict};
+use crate::workload;
+
+/// Letters of a short name at most.
+const LETTERS_MAX: usize = 28;
+
+/// The labels of the contestants of a run, split.
+pub struct Names {
+    /// What all labels have, in their order; empty for one contestant.
+    pub common: String,
+    /// What tells each from the others. All differ.
+    pub short: Vec<String>,
+}
+
+impl Names {
+    /// Of labels like `engine,cache=64M,mb_policy=vanilla`: parts between commas that all share are folded, and where
+    /// each has one part left with the same key, its value is enough.
+    pub fn new(labels: &[String]) -> Names {
+        let parts: Vec<Vec<&str>> = labels.iter().map(|label| label.split(',').collect()).collect();
+        let shared = |part: &str| labels.len() > 1 && parts.iter().all(|other| other.contains(&part));
+        let mut rest: Vec<Vec<&str>> =
+            parts.iter().map(|all| all.iter().copied().filter(|part| !shared(part)).collect()).collect();
+        let key = |parts: &[&str]| match parts {
+            [one] => one.split_once('=').map(|(key, _)| key.to_owned()),
+            _ => None,
+        };
+        let keys: Vec<Option<String>> = rest.iter().map(|parts| key(parts)).collect();
+        let bare = rest.iter().any(Vec::is_empty);
+        if bare {
+            // A contestant with nothing of its own is called by its first part, and so the others keep theirs, too.
+            for (rest, all) in rest.iter_mut().zip(&parts) {
+                rest.splice(0..0, all.first().copied().filter(|part| shared(part)));
+            }
+        }
+        let same_key = labels.len() > 1 && keys[0].is_some() && keys.iter().all(|key| *key == keys[0]);
+        let name = |parts: &Vec<&str>| match parts.as_slice() {
+            [one] if same_key => one.split_once('=').map_or(*one, |(_, value)| value).to_owned(),
+            several => several.join(","),
+        };
+        let mut short: Vec<String> = rest.iter().map(name).collect();
+        let differ = |names: &[String]| (1..names.len()).all(|i| !names[..i].contains(&names[i]));
+        let cut = |name: &String| -> String {
+            let letters = name.chars().count();
+            if letters <= LETTERS_MAX {
+                name.clone()
+            } else {
+                name.chars().take(LETTERS_MAX - 1).chain(['\u{2026}']).collect()
+            }
+        };
+        let cut_short: Vec<String> = short.iter().map(cut).collect();
+        if differ(&cut_short) {
+            short = cut_short;
+        } else if !differ(&short) {
+            short = labels.to_vec();
+        }
+        let first = parts.first().map(Vec::as_slice).unwrap_or_default();
+        let common = first.iter().copied().filter(|part| shared(part)).collect::<Vec<_>>().join(",");
+        Names { common, short }
+    }
+}
+
+/// A figure for reading: three digits that mean something, thousands apart.
+pub fn digits(v: f64) -> String {
+    match v.abs() {
+        0.0 => "0".into(),
+        a if a >= 1e15 || a < 1e-6 => format!("{v:.2e}"),
+        a if a >= 100.0 => {
+            let whole = format!("{:.0}", a);
+            let apart = whole.as_bytes().rchunks(3).rev().map(|three| String::from_utf8_lossy(three).into_owned());
+            let sign = if v < 0.0 { "-" } else { "" };
+            format!("{sign}{}", apart.collect::<Vec<_>>().join(","))
+        }
+        a => format!("{v:.*}", (2 - a.log10().floor() as i32).max(0) as usize),
+    }
+}
+
+/// The unit of a figure, with the name of what the workload counts: `files/s`.
+pub fn unit(workload: &str, name: &str) -> String {
+    match name.strip_suffix(".ops_per_s") {
+        Some(phase) => {
+            let counted = workload::find(workload).map_or("operations", |w| w.counted(phase));
+            format!("{counted}/s")
+        }
+        None => figure::unit(name).to_owned(),
+    }
+}
+
+/// What the run shows of its headline figure.
+pub fn sentence(group: &Group, names: &Names) -> String {
+    let figure = &group.headline;
+    let Some(base) = group.summary(0, figure) else { return "No trial of the baseline can be used.".into() };
+    let baseline = &names.short[0];
+    let mut text = format!("{baseline}: {} {}", digits(base.mean), unit(&group.workload.name, figure));
+    let comparisons = group.comparisons(figure);
+    let shown = compare::family(&comparisons);
+    let (mut same, mut none) = (Vec::new(), Vec::new());
+    for (i, comparison) in comparisons.iter().enumerate().skip(1) {
+        match (comparison, shown[i]) {
+            (Some(c), Some(Verdict::Better | Verdict::Worse | Verdict::Different)) => {
+                let how = match c.form {
+                    Form::Ratio => difference(1.0 + c.estimate, figure::direction(figure) == Direction::HigherIsBetter),
+                    Form::Difference => format!("{} more", digits(c.estimate)),
+                };
+                let _ = write!(text, "; {}: {how}", names.short[i]);
+            }
+            (Some(c), _) if c.verdict != Verdict::NotJudged => same.push(names.short[i].as_str()),
+            _ => none.push(names.short[i].as_str()),
+        }
+    }
+    if !same.is_empty() {
+        let _ = write!(text, "; {}: no difference shown", same.join(", "));
+    }
+    if !none.is_empty() {
+        let _ = write!(text, "; {}: no verdict", none.join(", "));
+    }
+    text.push('.');
+    let first = group.series.iter().flat_map(Series::trials).min_by_key(|t| (t.started_s, t.started_ns));
+    if let Some(environment) = first.map(|t| &t.environment)
+        && environment.load > environment.cores as f64
+        && !same.is_empty()
+    {
+        let load = digits(environment.load);
+        let _ = write!(
+            text,
+            " The machine was busy when this began (load {load} on {} processors), so that a difference may have been missed.",
+            environment.cores
+        );
+    }
+    text
+}
+
+/// A ratio to the baseline in words.
+fn difference(ratio: f64, rate: bool) -> String {
+    let (more, less) = if rate { ("times as fast", "times slower") } else { ("times as much", "times less") };
+    let percent = digits(100.0 * (ratio - 1.0).abs());
+    match ratio {
+        r if r >= 2.0 => format!("{} {more}", digits(r)),
+        r if r <= 0.5 => format!("{} {less}", digits(1.0 / r)),
+        r if r >= 1.0 => format!("{percent} % {}", if rate { "faster" } else { "more" }),
+        _ => format!("{percent} % {}", if rate { "slower" } else { "less" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn short(labels: &[&str]) -> (String, Vec<String>) {
+        let names = Names::new(&labels.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>());
+        (names.common, names.short)
+    }
+
+    #[test]
+    fn what_all_share_is_said_once() {
+        let all = short(&["engine,cache=64M,mb_policy=vanilla", "engine,cache=64M,mb_policy=sure-fit"]);
+        assert_eq!(all, ("engine,cache=64M".into(), vec!["vanilla".into(), "sure-fit".into()]));
+        let all = short(&["kernel", "kernel,mb_optimize_scan=1", "engine"]);
+        assert_eq!(all, (String::new(), vec!["kernel".into(), "kernel,mb_optimize_scan=1".into(), "engine".into()]));
+        let all = short(&["kernel", "kernel,mb_optimize_scan=1"]);
+        assert_eq!(all, ("kernel".into(), vec!["kernel".into(), "kernel,mb_optimize_scan=1".into()]));
+        assert_eq!(short(&["engine,io=direct"]), (String::new(), vec!["engine,io=direct".into()]));
+        let long = "x".repeat(40);
+        let all = short(&[&format!("{long}1"), &format!("{long}2")]).1;
+        assert_ne!(all[0], all[1], "cut only where they still differ");
+    }
+
+    #[test]
+    fn three_digits() {
+        for (v, text) in [
+            (0.0, "0"),
+            (10340.58, "10,341"),
+            (1234567.0, "1,234,567"),
+            (-999.6, "-1,000"),
+            (12.345, "12.3"),
+            (0.012_34, "0.0123"),
+        ] {
+            assert_eq!(digits(v), text);
+        }
+    }
+
+    #[test]
+    fn ratios_in_words() {
+        assert_eq!(difference(5.0, true), "5.00 times as fast");
+        assert_eq!(difference(0.2, true), "5.00 times slower");
+        assert_eq!(difference(0.879, true), "12.1 % slower");
+        assert_eq!(difference(1.3, false), "30.0 % more");
+    }
+}

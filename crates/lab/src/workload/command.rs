@@ -1,0 +1,127 @@
+//! `command`: a program of the user's, in the target's root directory.
+//!
+//! `sh -c COMMAND` runs with that directory as its working directory: a fio job, an unpacking, a build. Its standard
+//! output is thrown away; when it fails, the end of what it wrote to standard error is in the message. It needs a
+//! target with a directory, so not the engine in this process.
+//!
+//! # Locking
+//! None.
+
+use std::collections::VecDeque;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command as Program, Stdio};
+use std::time::Duration;
+
+use super::{Context, Needs, Parameters, Workload};
+use crate::error::{Error, Result};
+use crate::vfs::Worker;
+
+pub(super) struct Command;
+
+/// Bytes of standard error that a message has at most.
+const SAID_MAX: usize = 1024;
+/// How often the end of the program is looked for: the precision of its time.
+const LOOK: Duration = Duration::from_micros(500);
+
+impl Workload for Command {
+    fn name(&self) -> &'static str {
+        "command"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a program of your own (--command 'CMD'), run by sh in the target's root directory"
+    }
+
+    fn source(&self) -> &'static str {
+        "the command line"
+    }
+
+    fn headline(&self) -> &'static str {
+        "command"
+    }
+
+    fn parameters(&self, _scale: f64) -> Parameters {
+        Parameters::new().with_text("command", "")
+    }
+
+    fn check(&self, parameters: &Parameters) -> Result<()> {
+        match parameters.text("command") {
+            "" => Err(Error::Usage(
+                "no workload is named: `extant lab list` has them, and --command 'CMD' runs one of your own".into(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn needs(&self, _: &Parameters) -> Needs {
+        Needs { bytes: 1 << 30, files: 10_000, ..Needs::default() }
+    }
+
+    fn needs_directory(&self) -> bool {
+        true
+    }
+
+    fn durable(&self, _parameters: &Parameters) -> bool {
+        true
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<()> {
+        let directory = context.directory()?;
+        let command = context.parameters().text("command").to_owned();
+        context.phase("command", 1, |w, _| {
+            one(w, &command, &directory)?;
+            w.done(1);
+            Ok(())
+        })
+    }
+}
+
+fn one(worker: &Worker<'_>, command: &str, directory: &Path) -> Result<()> {
+    let failed = |why: String| Error::Failed(format!("{command}: {why}"));
+    let mut program = Program::new("sh");
+    program
+        .args(["-c", command])
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut child = program.spawn().map_err(|e| failed(e.to_string()))?;
+    let stderr = child.stderr.take();
+    let (status, said) = std::thread::scope(|scope| {
+        let reader = scope.spawn(move || stderr.map(end_of).unwrap_or_default());
+        let status = wait(&mut child, worker);
+        (status, reader.join().unwrap_or_default())
+    });
+    match status {
+        Ok(Some(status)) if status.success() => Ok(()),
+        Ok(Some(status)) => Err(failed(format!("{status}: {}", said.trim_end()))),
+        Ok(None) => Err(Error::Interrupted),
+        Err(e) => Err(failed(e.to_string())),
+    }
+}
+
+/// Waits for the end; `None`: it was ended because the run is to stop.
+fn wait(child: &mut Child, worker: &Worker<'_>) -> std::io::Result<Option<std::process::ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if worker.is_stopped() {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// The last bytes that come, as text.
+fn end_of(mut from: impl Read) -> String {
+    let (mut end, mut piece) = (VecDeque::new(), [0; 4096]);
+    while let Ok(n @ 1..) = from.read(&mut piece) {
+        end.extend(&piece[..n]);
+        end.drain(..end.len().saturating_sub(SAID_MAX));
+    }
+    String::from_utf8_lossy(end.make_contiguous()).into_owned()
+}

@@ -1,0 +1,391 @@
+#!/usr/bin/env python3
+"""Makes docs/threads.md and its five pictures from the trials that the experiments keep: threads.py [--check]
+
+A figure of a thread is written here once, with its source in the text beside it; a figure of Extant is never written here, it is
+computed. With --check nothing is written, and the exit status is 1 if a file is not what would be made.
+"""
+import json
+import math
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EXPERIMENTS = ROOT / "experiments"
+
+STYLE = """text{font:14px sans-serif;fill:#1f2328}.s{font-size:12px}.e{text-anchor:end}.m{text-anchor:middle}
+.old{fill:#cf222e;stroke:#cf222e}.new{fill:#bf8700;stroke:#bf8700}.later{fill:#8250df;stroke:#8250df}.own{fill:#0969da;stroke:#0969da}
+.thread{fill:#8c959f;stroke:#8c959f}.thread2{fill:#c6ccd3;stroke:#c6ccd3}.grid{stroke:#8c959f;stroke-width:1;stroke-dasharray:2 4}
+.line{fill:none;stroke-width:2.5}.bar{stroke:none}
+@media (prefers-color-scheme:dark){text{fill:#e6edf3}.old{fill:#ff7b72;stroke:#ff7b72}.new{fill:#d29922;stroke:#d29922}
+.later{fill:#bc8cff;stroke:#bc8cff}.own{fill:#58a6ff;stroke:#58a6ff}.thread{fill:#8b949e;stroke:#8b949e}.thread2{fill:#484f58;stroke:#484f58}}"""
+
+
+def trials(path, **policies):
+    """The usable trials of a result, those of the policies named."""
+    with open(EXPERIMENTS / path / "trials.ndjson", encoding="utf-8") as file:
+        every = [json.loads(line) for line in file]
+    usable = [t for t in every if t["outcome"] in ("unchecked", "clean", "Unchecked", "Clean") or "failed" not in str(t["outcome"]).lower()]
+    return [t for t in usable if all(t["contestant"]["policies"].get(k) == v for k, v in policies.items())]
+
+
+def phase(trial, name):
+    return next(p for p in trial["phases"] if p["name"] == name)
+
+
+def rate(trial, name):
+    p = phase(trial, name)
+    return p["operations"] / p["seconds"]
+
+
+def median(values):
+    values = list(values)
+    return statistics.median(values)
+
+
+def number(x):
+    """Three digits at least, thousands apart."""
+    if x == 0:
+        return "0"
+    if abs(x) >= 100:
+        return f"{x:,.0f}"
+    digits = max(0, 2 - math.floor(math.log10(abs(x))))
+    return f"{x:.{digits}f}"
+
+
+def change(new, old):
+    """Change of a rate in percent with a 95 % interval of the paired rounds' logarithms."""
+    pairs = [math.log(a / b) for a, b in zip(new, old)]
+    n = len(pairs)
+    mean, sd = statistics.fmean(pairs), statistics.stdev(pairs)
+    t = {5: 2.776, 10: 2.262, 20: 2.093, 30: 2.045, 40: 2.023}[n]
+    low, high = mean - t * sd / math.sqrt(n), mean + t * sd / math.sqrt(n)
+    percent = [f"{100 * (math.exp(x) - 1):+.1f}" for x in (mean, low, high)]
+    return f"{percent[0]} % [{percent[1]}, {percent[2]}]"
+
+
+def by_round(all_trials, of):
+    return [of(t) for t in sorted(all_trials, key=lambda t: t["round"])]
+
+
+def table(head, rows):
+    align = "|---|" + "---:|" * (len(head) - 1)
+    return "\n".join(["| " + " | ".join(head) + " |", align] + ["| " + " | ".join(map(str, r)) + " |" for r in rows])
+
+
+def svg(width, height, title, body):
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">\n<title>{title}</title>\n'
+            f"<style>{STYLE}</style>\n" + "\n".join(body) + "\n</svg>\n")
+
+
+def legend(items, x, y, step):
+    out = []
+    for i, (kind, name) in enumerate(items):
+        at = x + i * step
+        out.append(f'<rect class="{kind} bar" x="{at}" y="{y - 11}" width="12" height="12"/><text x="{at + 18}" y="{y}">{name}</text>')
+    return out
+
+
+class LogAxis:
+    """Powers of ten between two, upwards from `floor` to `top`."""
+
+    def __init__(self, low, high, floor, top):
+        self.low, self.high, self.floor, self.top = math.log10(low), math.log10(high), floor, top
+
+    def at(self, value):
+        return self.floor - (math.log10(value) - self.low) / (self.high - self.low) * (self.floor - self.top)
+
+    def grid(self, left, right, name):
+        out = []
+        for power in range(math.ceil(self.low), math.floor(self.high) + 1):
+            y = self.at(10**power)
+            out.append(f'<path class="grid" d="M{left} {y:.0f}H{right}"/><text class="s e" x="{left - 8}" y="{y + 4:.0f}">{name(power)}</text>')
+        return out
+
+
+def extent_status():
+    delayed = [("0", "behind-0"), ("100,000", "behind-1e5"), ("1,000,000", "behind-1e6"), ("10,000,000", "behind-1e7")]
+    policies = [("vanilla", "old"), ("evictable-list", "new"), ("round-robin", "later"), ("leaf-ring", "own")]
+    call = lambda where, p, what: median(t["latency"]["call"][what] / 1e3 for t in trials(f"004-es-shrink/results/{where}", es_policy=p))
+    axis = LogAxis(0.1, 1e6, 330, 70)
+    name = lambda power: {-1: "0.1 us", 0: "1 us", 1: "10 us", 2: "0.1 ms", 3: "1 ms", 4: "10 ms", 5: "0.1 s", 6: "1 s"}[power]
+    body = ['<text x="12" y="20">One call of the shrinker (128 entries), median, by the delayed entries in front of what can go</text>']
+    body += legend([(k, n) for n, k in policies], 12, 48, 150) + axis.grid(70, 740, name)
+    for policy, kind in policies:
+        points = [(130 + i * 180, axis.at(call(where, policy, "p50_ns"))) for i, (_, where) in enumerate(delayed)]
+        body.append(f'<polyline class="{kind} line" style="fill:none" points="' + " ".join(f"{x},{y:.1f}" for x, y in points) + '"/>')
+        body += [f'<circle class="{kind}" cx="{x}" cy="{y:.1f}" r="4"/>' for x, y in points]
+    body += [f'<text class="m" x="{130 + i * 180}" y="352">{text}</text>' for i, (text, _) in enumerate(delayed)]
+
+    def job(policy, operation):
+        all_trials = trials("005-es-memory/results/thread-delayed-50", es_policy=policy)
+        r = [t["latency"][operation] for t in all_trials]
+        return f'{median(x["mean_ns"] for x in r) / 1e3:.2f}, {median(x["max_ns"] for x in r) / 1e3:.0f}'
+
+    theirs = {"shrink": ("es_shrink_scan", "278, 1,872", "95.1, 339"), "insert": ("es_insert_extent", "4.11, 1,270", "3.09, 440"),
+              "lookup": ("es_lookup_extent", "1.61, 104", "1.62, 168"), "find-delayed": ("es_find_delayed_extent_range", "1.03, 54", "1.01, 140")}
+    rows = [[f"{theirs[o][0]}, us: average, longest", theirs[o][1], theirs[o][2]] + [job(p, o) for p, _ in policies] for o in theirs]
+    size = lambda p: median(t["measures"]["memory_bytes"] / t["measures"]["entries_kept"] for t in trials("005-es-memory/results/thread", es_policy=p))
+    rows.append(["bytes an entry", "44.0", "60.2"] + [f"{size(p):.1f}" for p, _ in policies])
+    rows += [[f"one call, {text} delayed in front, us: median, p99", "", ""] + [f'{number(call(w, p, "p50_ns"))}, {number(call(w, p, "p99_ns"))}' for p, _ in policies]
+             for text, w in delayed]
+    head = ["", "thread: 3.12", "thread: the patch", "`vanilla`", "`evictable-list`", "`round-robin` (Linux 3.19)", "`leaf-ring` (ours)"]
+    ten_million = call("behind-1e7", "vanilla", "p50_ns") / 1e3
+    text = f"""## 1. Extent-status cache: delayed entries must not cost a scan
+
+*"ext4: improve extents status tree shrinker to avoid scanning delayed entries", Zheng Liu, 2013.* The thread suspected that a call of the
+shrinker stalls because it steps over delayed entries, and could not reproduce it. It is so: with ten million of them in front, one call
+of `vanilla` takes {number(ten_million)} ms. `leaf-ring` does not see them, and an entry takes {size("leaf-ring"):.1f} bytes where the thread's took 44.
+
+![One call of the shrinker by the number of delayed entries](threads/extent-status.svg)
+
+{table(head, rows)}
+
+The job is the thread's (250 files, 718,000 entries), half of the runs delayed; five rounds, medians; of the longest times, too. The
+thread's machine was another, so that only ratios compare. Experiments
+[004](../experiments/004-es-shrink/README.md), [005](../experiments/005-es-memory/README.md); what a file system feels of it:
+[007](../experiments/007-es-stack/README.md), [011](../experiments/011-es-thread/README.md).
+"""
+    return "extent-status.svg", svg(760, 366, "One call of the shrinker by delayed entries", body), text
+
+
+def allocator():
+    thread = {
+        "mb_optimize_scan=0 (thread)": [49, 81, 113, 97, 17, 33, 113, 49, 81, 33, 97, 113, 81, 1, 17, 33, 33, 81, 1, 113, 97, 17, 113, 113, 33, 33, 97, 81, 49, 81, 17, 49],
+        "mb_optimize_scan=1 (thread)": [127, 126, 126, 125, 126, 127, 125, 126, 127, 124, 123, 124, 122, 122, 121, 120, 119, 118, 117, 116, 115, 116, 114, 113, 111, 110, 109, 108, 107, 106, 105, 104, 104],
+    }
+    policies = [("vanilla", "old"), ("optimize-scan", "new"), ("goal-first", "later"), ("ordered-groups", "later"), ("sure-fit", "own")]
+    rows = [(name, "thread", chunks) for name, chunks in thread.items()]
+    for policy, kind in policies:
+        rows.append((policy, kind, trials("008-mballoc-locality/results/chunks", mb_policy=policy)[0]["chunks"][:32]))
+    body = ['<text x="12" y="20">Block groups (0 to 135, left to right) of the first 32 chunks for small files</text>']
+    left, right = 214, 745
+    for i, (name, kind, chunks) in enumerate(rows):
+        y = 46 + i * 34
+        body.append(f'<text class="s e" x="{left - 10}" y="{y + 14}">{name}</text><path class="grid" d="M{left} {y + 20}H{right}"/>')
+        for group in sorted(set(chunks)):
+            height = 4 + 2 * min(8, chunks.count(group))
+            body.append(f'<rect class="{kind} bar" x="{left + group / 136 * (right - left):.1f}" y="{y + 20 - height}" width="4" height="{height}"/>')
+    body.append(f'<text class="s" x="12" y="{46 + len(rows) * 34 + 16}">A bar is a group, its height how many chunks came from it.</text>')
+    bitmaps = lambda p: trials("008-mballoc-locality/results/chunks", mb_policy=p)[0]["measures"]["bitmaps_per_transaction"]
+    of32 = lambda p: trials("008-mballoc-locality/results/chunks", mb_policy=p)[0]["measures"]["locality_groups_of_32"]
+    rates = lambda where, p, name: by_round(trials(f"031-mballoc-time/results/{where}", mb_policy=p), lambda t: rate(t, name))
+    against = lambda where, p, name: "" if p == "vanilla" else change(rates(where, p, name), rates(where, "vanilla", name))
+    some = [p for p, _ in policies if p in ("vanilla", "optimize-scan", "sure-fit")]
+    cell = lambda where, p, name: (number(median(rates(where, p, name))) + (f" ({against(where, p, name)})" if p != "vanilla" else "")) if p in some or where == "small-files" else ""
+    device = lambda where, p: number(median(phase(t, "files")["measures"]["device_seconds"] if "device_seconds" in phase(t, "files").get("measures", {}) else
+                                            t["measures"]["files.device_seconds"] for t in trials(f"031-mballoc-time/results/{where}", mb_policy=p)))
+    names = [p for p, _ in policies]
+    rows = [
+        ["small synced files, files/s", "", "10 to 20 % fewer (reaim)"] + [cell("small-files", p, "files") for p in names],
+        ["reaim-disk, 321 processes, jobs/s", "", "9.4 to 12.6 % fewer"] + [cell("reaim", p, "disk-321") for p in names],
+        ["a tree read cold, files/s", "", ""] + [cell("kernel-tree", p, "read") for p in names],
+        ["small synced files on a disk, seconds of the model", "", ""] + [device("hdd", p) for p in names],
+        ["the same on flash", "", ""] + [device("flash", p) for p in names],
+        ["bitmaps in a transaction", "", "more"] + [number(bitmaps(p)) for p in names],
+        ["groups of 32 chunks", "8", "24"] + [f"{of32(p):.0f}" for p in names],
+    ]
+    head = ["", "thread: off", "thread: on"] + [f"`{p}`" + {"goal-first": " (6.1)", "ordered-groups": " (6.17)", "sure-fit": " (ours)"}.get(p, "") for p in names]
+    text = f"""## 2. Block allocator: the choice of group
+
+*"Ext4 mballoc behavior with mb_optimize_scan=1", Jan Kara, 2022.* With the new search each chunk for small files came from another group, so
+that a transaction dirtied more bitmaps, and reaim lost 10 to 20 %. In Extant `optimize-scan` against `vanilla`: {against("small-files", "optimize-scan", "files")}
+files a second; `sure-fit`, which gives synced files one home: {against("small-files", "sure-fit", "files")}.
+
+![Groups of the first 32 chunks by policy](threads/allocator.svg)
+
+{table(head, rows)}
+
+In brackets: against `vanilla`, paired rounds, 95 % interval. Experiments [031](../experiments/031-mballoc-time/README.md) (time),
+[008](../experiments/008-mballoc-locality/README.md) (places), [009](../experiments/009-mballoc-search/README.md) (the cost of a search),
+[018](../experiments/018-mballoc-workloads/README.md), [028](../experiments/028-spread/README.md). The groups of the thread are counted
+in its two sequences.
+"""
+    return "allocator.svg", svg(760, 46 + 7 * 34 + 30, "Groups of the first 32 chunks by policy", body), text
+
+
+def reclaim():
+    sizes = ["0M", "715M", "2385M", "4055M"]
+    theirs = [("thread: 3.9", "thread", [23117, 23774, 4208, 4104]), ("thread: mmotm", "thread2", [22780, 23299, 24154, 25130]),
+              ("thread: the series", "thread2", [22763, 22934, 23765, 24614])]
+    policies = [("vanilla", "old"), ("proportional", "new"), ("stall-once", "later"), ("used-once", "own")]
+    ours = {}
+    for t in trials("021-reclaim-machine/results/nominal"):
+        m = t["measures"]
+        ours[t["contestant"]["policies"]["reclaim_policy"]] = [m["memcachetest_ops_" + s] * 4e9 / m["elapsed_ns"] for s in sizes]
+    beside = lambda p, size, name, what: median(phase(t, name)["measures"][what] for t in trials(f"022-copy-beside/results/policies-{size}", reclaim_policy=p))
+    speed = lambda p, size: median(2**30 / 2**20 / phase(t, "copy")["seconds"] for t in trials(f"022-copy-beside/results/policies-{size}", reclaim_policy=p))
+    top, floor = 70, 300
+    body = ['<text x="12" y="20">Left: reads of the device during a copy of 1 GiB beside hot data (1,024 are the copy’s own)</text>',
+            '<text x="12" y="40">Right: MiB/s of that copy, with the hot operations between its pieces</text>']
+    axis = LogAxis(100, 1e5, floor, top)
+    body += axis.grid(70, 380, lambda power: f"{10**power:,}")
+    most = max(speed(p, 64) for p, _ in policies)
+    for i, (policy, kind) in enumerate(policies):
+        reads, mib = beside(policy, 64, "copy", "device_reads"), speed(policy, 64)
+        y, x = axis.at(reads), 90 + i * 72
+        body.append(f'<rect class="{kind} bar" x="{x}" y="{y:.1f}" width="44" height="{floor - y:.1f}"/><text class="s m" x="{x + 22}" y="{y - 5:.1f}">{reads:,.0f}</text>')
+        height, x = mib / most * (floor - top - 20), 440 + i * 76
+        body.append(f'<rect class="{kind} bar" x="{x}" y="{floor - height:.1f}" width="44" height="{height:.1f}"/>'
+                    f'<text class="s m" x="{x + 22}" y="{floor - height - 5:.1f}">{mib:.0f}</text>')
+    body += legend([(k, n) for n, k in policies], 12, 332, 150)
+    rows = [[f"memcached operations/s beside {s}"] + [f"{t[2][n]:,}" for t in theirs] + [f"{ours[p][n]:,.0f}" for p, _ in policies] for n, s in enumerate(sizes)]
+    rows += [["reads during the copy, 64 MiB of cache", "", "", ""] + [f'{beside(p, 64, "copy", "device_reads"):,.0f}' for p, _ in policies],
+             ["reads after it", "", "", ""] + [f'{beside(p, 64, "after", "device_reads"):,.0f}' for p, _ in policies],
+             ["the copy, MiB/s", "", "", ""] + [number(speed(p, 64)) for p, _ in policies]]
+    head = ["", *[t[0] for t in theirs], "`vanilla`", "`proportional`", "`stall-once`", "`used-once` (ours)"]
+    text = f"""## 3. Page reclaim that neither stalls nor swaps the application out
+
+*"Reduce system disruption due to kswapd", Mel Gorman, 2013.* A large write beside memcached took five sixths of its operations on Linux 3.9, and
+none after the series. The first rows are a model of that machine, the last ones Extant's own cache: a copy beside hot data reads
+{beside("used-once", 64, "copy", "device_reads"):,.0f} times from the device with `used-once`, of which 1,024 are the copy's own, and {beside("vanilla", 64, "copy", "device_reads"):,.0f} times with Linux's lists.
+
+![Reads of the device during a copy, and its speed, by policy](threads/reclaim.svg)
+
+{table(head, rows)}
+
+In the model `proportional` loses operations that mmotm did not lose: [021](../experiments/021-reclaim-machine/README.md) says why it may be so.
+Medians of five rounds: [022](../experiments/022-copy-beside/README.md). Which frames stay: [020](../experiments/020-reclaim-traces/README.md).
+"""
+    return "reclaim.svg", svg(760, 346, "A copy beside hot data by policy of reclaim", body), text
+
+
+def metaclusters():
+    points = {}
+    with open(EXPERIMENTS / "025-age/results/points.ndjson", encoding="utf-8") as file:
+        for line in file:
+            p = json.loads(line)
+            if p["seed"] == 1 and p["fill"] == 90 and (p["phase"] == "fill" or p["phase"].startswith("turn-")):
+                points.setdefault(p["policy"], []).append((0.0 if p["phase"] == "fill" else float(p["phase"][5:]), p["check"]["e2fsck"]))
+    policies = [("inline", "old"), ("metacluster", "new"), ("vanilla", "later"), ("zones", "own")]
+    last = max(t for line in points.values() for t, _ in line)
+    most = max(s for line in points.values() for _, s in line)
+    step = 20 if most < 120 else 50
+    top = step * math.ceil(most / step)
+    place = lambda t, s: (70 + t / last * 660, 320 - s / top * 250)
+    body = ['<text x="12" y="20">Seconds of e2fsck -fn on the disk of 2007 (model), as 16 GiB of ext3, 90 % full, age by turnovers</text>']
+    body += legend([(k, {"inline": "inline (ext3)", "vanilla": "vanilla (mballoc)"}.get(n, n)) for n, k in policies], 12, 48, 170)
+    for s in range(0, top + 1, step):
+        y = place(0, s)[1]
+        body.append(f'<path class="grid" d="M70 {y:.0f}H740"/><text class="s e" x="62" y="{y + 4:.0f}">{s}</text>')
+    body += [f'<text class="s m" x="{place(t, 0)[0]:.0f}" y="340">{t}</text>' for t in range(int(last) + 1)]
+    for policy, kind in policies:
+        line = [place(t, s) for t, s in sorted(points[policy])]
+        body.append(f'<polyline class="{kind} line" style="fill:none" points="' + " ".join(f"{x:.1f},{y:.1f}" for x, y in line) + '"/>')
+    mail = {"write": "189.0 → 186.1", "read": "194.5 → 194.5", "512": "236.4 → 231.4", "512k": "286.3 → 284.4", "fsck": "738 → 287"}
+    e2fsck = {}
+    with open(EXPERIMENTS / "024-metaclusters/results/figures.ndjson", encoding="utf-8") as file:
+        for line in file:
+            figure = json.loads(line)
+            e2fsck[figure.get("options", "").rpartition("meta_policy=")[2]] = figure["check"]["e2fsck"]
+    rows_of = {"write": ("stream", None, "write"), "read": ("stream", None, "read"), "512": ("random-read", 512, "read"), "512k": ("random-read", 524288, "read")}
+
+    def seconds(policy, workload, block, name):
+        those = [t for t in trials("024-metaclusters/results", meta_policy=policy)
+                 if t["workload"]["name"] == workload and t["workload"]["parameters"].get("block_bytes") == block]
+        return phase(those[0], name)["measures"]["device_seconds"]
+
+    names = ["inline", "metacluster", "vanilla", "zones"]
+    rows = [[text, *mail[key].split(" → "), *(number(seconds(n, *rows_of[key])) for n in names)] for text, key in ROWS_024]
+    rows.append(["e2fsck of the thread's files", *mail["fsck"].split(" → "), *(number(e2fsck[n]) for n in names)])
+    end = lambda p: sorted(points[p])[-1][1]
+    head = ["seconds", "thread: ext3", "thread: the patch", "`inline` (ext3)", "`metacluster`", "`vanilla` (mballoc)", "`zones` (ours)"]
+    text = f"""## 4. Indirect blocks clustered so that fsck does not seek
+
+*"Clustering indirect blocks in Ext3", Abhishek Rai, 2007.* Indirect blocks in front of their data cost a check 94,000 seeks on 400 GB; kept
+together they cost few. The model of that disk gives the thread's ratio, and `zones` answer what Andrew Morton asked: after {last:.0f} turnovers
+at 90 % full a check takes {number(end("zones"))} s with them, {number(end("metacluster"))} with the patch's metaclusters and {number(end("inline"))} with ext3's layout.
+
+![Modelled time of a check as the disk ages](threads/metaclusters.svg)
+
+{table(head, rows)}
+
+Times of a model, the same in every run; one seed in the picture. Experiments [024](../experiments/024-metaclusters/README.md),
+[025](../experiments/025-age/README.md), [027](../experiments/027-file-sizes/README.md), [023](../experiments/023-check/README.md).
+"""
+    return "metaclusters.svg", svg(760, 352, "Modelled time of a check as the disk ages", body), text
+
+
+def fsync():
+    theirs = [29938.0, 28023.7, 23704.6, 16976.8, 21858.3]
+    rounds = {p: trials("013-fsync-many/results/iterations", tag_policy=p) for p in ("hand-off", "wake-all")}
+    name = lambda what, i: what if i == 1 else f"{what}-{i}"
+    written = lambda p, i: median(rate(t, name("write", i)) for t in rounds[p])
+    durable = lambda t, i: phase(t, name("write", i))["operations"] / (phase(t, name("write", i))["seconds"] + phase(t, name("fsync", i))["seconds"])
+    both = lambda p, i: median(durable(t, i) for t in rounds[p])
+    requests = {}
+    for where, label in (("16-threads", "kernel, 16 threads"), ("64-threads", "kernel, 64 threads")):
+        requests[label] = median(t["measures"]["device_writes"] for t in trials(f"013-fsync-many/results/{where}") if t["contestant"]["kind"] == "kernel")
+    requests["Extant, one call"] = median(t["measures"]["device_writes"] for t in trials("013-fsync-many/results") if "direct" not in t["contestant"]["label"])
+    body = ['<text x="12" y="20">Left: files/s of each iteration, of the second’s. Right: writes to the device for 50,000 files, all fsynced</text>']
+    body += legend([("thread", "thread, 3.16-rc"), ("new", "wake-all"), ("own", "hand-off (ours)")], 12, 48, 150)
+    for percent in (0, 25, 50, 75, 100, 125):
+        y = 310 - percent * 1.8
+        body.append(f'<path class="grid" d="M60 {y:.0f}H420"/><text class="s e" x="54" y="{y + 4:.0f}">{percent} %</text>')
+    lines = [("thread", [100 * x / theirs[1] for x in theirs])]
+    lines += [(k, [100 * both(p, i) / both(p, 2) for i in range(1, 11)]) for p, k in (("wake-all", "new"), ("hand-off", "own"))]
+    for kind, line in lines:
+        place = [(80 + i * 36, 310 - y * 1.8) for i, y in enumerate(line)]
+        body.append(f'<polyline class="{kind} line" style="fill:none" points="' + " ".join(f"{x},{y:.1f}" for x, y in place) + '"/>')
+    body += [f'<text class="s m" x="{80 + i * 36}" y="330">{i + 1}</text>' for i in range(10)]
+    axis = LogAxis(100, 1e5, 310, 85)
+    body += axis.grid(510, 745, lambda power: f"{10**power:,}")
+    for i, (label, n) in enumerate(requests.items()):
+        x, y = 540 + i * 76, axis.at(n)
+        kind = "own" if label.startswith("Extant") else "old"
+        body.append(f'<rect class="{kind} bar" x="{x}" y="{y:.1f}" width="44" height="{310 - y:.1f}"/><text class="s m" x="{x + 22}" y="{y - 5:.1f}">{n:,.0f}</text>')
+        one, _, two = label.partition(", ")
+        body.append(f'<text class="s m" x="{x + 22}" y="328">{one},</text><text class="s m" x="{x + 22}" y="344">{two}</text>')
+    worst = lambda p: 100 * (min(both(p, i) for i in range(2, 11)) / both(p, 2) - 1)
+    rows = [[i, f"{theirs[i - 1]:,.0f}" if i <= 5 else ""] + [f"{written(p, i):,.0f}" for p in rounds] + [f"{both(p, i):,.0f}" for p in rounds] for i in range(1, 11)]
+    head = ["iteration", "thread, 3.16-rc", "`hand-off`, written", "`wake-all`, written", "`hand-off`, durable", "`wake-all`, durable"]
+    drop = 100 * (min(theirs[2:]) / theirs[1] - 1)
+    text = f"""## 5. Request tags and fsync of many files
+
+*"xfs: wire up aio_fsync method", Dave Chinner and Jens Axboe, 2014.* 800,000 fsyncs at once, and files a second that fell by up to {-drop:.0f} % when memory was
+full. Extant takes {requests["Extant, one call"]:,.0f} writes for 50,000 files where the kernel's ext4 takes {requests["kernel, 64 threads"]:,.0f} to {requests["kernel, 16 threads"]:,.0f}. Over ten iterations files a second,
+durable, fall by {-worst("hand-off"):.0f} % at most against the second iteration with `hand-off` ({-worst("wake-all"):.0f} % with `wake-all`): less than in the thread, and not nothing.
+
+![Files a second by iteration, and writes for 50,000 files](threads/fsync.svg)
+
+Files a second by iteration, medians of {len(rounds["hand-off"])} rounds:
+
+{table(head, rows)}
+
+*Written*: until the last write has returned, as fs_mark counts; *durable*: until the last fsync, too. 50,000 files an iteration, where the thread had
+800,000. Experiments [013](../experiments/013-fsync-many/README.md), [012](../experiments/012-tags/README.md) (what a tag costs under each
+policy), [014](../experiments/014-fsync-ahead/README.md) to [017](../experiments/017-direct/README.md).
+"""
+    return "fsync.svg", svg(760, 356, "Files a second by iteration, and requests", body), text
+
+
+ROWS_024 = [("write 10 GB", "write"), ("read 10 GB", "read"), ("random reads of 512 B", "512"), ("random reads of 512 KB", "512k")]
+
+
+def main():
+    made = {}
+    texts = []
+    for part in (extent_status, allocator, reclaim, metaclusters, fsync):
+        name, picture, text = part()
+        made[ROOT / "docs/threads" / name] = picture
+        texts.append(text)
+    made[ROOT / "docs/threads.md"] = """# The five threads
+
+Extant began with five public discussions of Linux storage. Each of them measured something, old against new. Here are their figures beside
+Extant's, which has both sides of each and something of its own. `make threads` makes this page from the trials in
+[experiments/](../experiments/README.md); every row of the threads is in [sources.md](sources.md).
+
+""" + "\n".join(texts)
+    stale = [p for p, text in made.items() if not p.exists() or p.read_text(encoding="utf-8") != text]
+    if "--check" in sys.argv[1:]:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)}: not what `make threads` makes from the trials", file=sys.stderr)
+        return 1 if stale else 0
+    for path, text in made.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
