@@ -10,7 +10,7 @@ use extant_block::BlockDevice;
 use extant_block::device::{FileDevice, IoMode, MemDevice, OpenOptions};
 use extant_build::content::{ContentPlan, Spare, add_lost_found, fit};
 use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked};
-use extant_build::skeleton::Skeleton;
+use extant_build::skeleton::{Owned, Skeleton};
 use extant_build::source::{self, Source};
 use extant_build::tree::{Attributes, Builder, Content, Id, ReadAt, Tree};
 use extant_build::write::write_with_progress;
@@ -35,6 +35,8 @@ fn request(args: &str) -> Request {
             "-N" => request.inodes = value.parse().ok(),
             "-J" => request.journal_options.push(value.into()),
             "-O" => request.features.push(value.into()),
+            "-C" => request.cluster_size = value.parse().ok(),
+            "-E" => request.extended.push(value.into()),
             other => panic!("no such option: {other}"),
         }
     }
@@ -52,19 +54,16 @@ fn options(bytes: u64, args: &str) -> Options {
     request(args).resolve(&fact(bytes)).unwrap_or_else(|e| panic!("{args}: {e}"))
 }
 
-fn skeleton(bytes: u64, args: &str) -> Skeleton {
-    Skeleton::plan(&options(bytes, args)).unwrap_or_else(|e| panic!("{args}: {e}"))
-}
-
 #[test]
 fn what_is_too_small_for_itself_says_what_to_do() {
-    let refused = |bytes, args| Skeleton::plan(&options(bytes, args)).map(|_| ()).expect_err("refused").to_string();
+    let planned = |bytes, args| Skeleton::plan(&options(bytes, args), &Owned::default()).map(|_| ());
+    let refused = |bytes, args| planned(bytes, args).expect_err("refused").to_string();
     let said = refused(64 << 10, "-t ext4");
     assert_eq!(
         said,
         "there is room for 8 inodes, and a file system needs 11 for itself; make it larger, or ask for inodes with -N"
     );
-    assert!(Skeleton::plan(&options(64 << 10, "-t ext4 -N 16")).is_ok());
+    assert!(planned(64 << 10, "-t ext4 -N 16").is_ok());
     let said = refused(16 << 10, "-t ext4");
     assert_eq!(said, "the file system is too small for its own structures; make it larger");
 }
@@ -94,6 +93,12 @@ setfattr -n user.small -v value data; setfattr -n user.large -v "$(printf 'y%.0s
 setfattr -n trusted.of.root -v t dir; setfattr -n user.both -v "$(printf 'b%.0s' $(seq 1 200))" dir/sub
 setfacl -m u:1000:rw,g:50:r data; setfacl -d -m u:1000:rwx dir/sub; chmod 4755 dir/f1; chown 100000:200000 dir/f2
 chmod 1777 empty
+for i in 1 60 61 127 128 129 300 895 896 897 3000; do
+    head -c $i /dev/urandom > dir/size$i; cp dir/size$i dir/attributed$i; mkdir dir/names$i
+    setfattr -n user.a -v "$(printf 'a%.0s' $(seq 1 20))" dir/attributed$i dir/names$i
+    cp dir/size$i dir/long$i; setfattr -n user.l -v "$(printf 'l%.0s' $(seq 1 200))" dir/long$i
+    (cd dir/names$i; seq -f 'n%.0f' $((1000 - i / 10)) 1000 | xargs touch)
+done
 "#;
 
 /// Gives all files whole seconds, which each inode can hold.
@@ -102,7 +107,7 @@ const WHOLE_SECONDS: &str = "find . -exec touch -h -d '2021-03-04 05:06:07' {} +
 fn build(source: &Path, image: &Path, bytes: u64, args: &str, threads: usize) -> extant_build::Result<()> {
     let mut source = Source::directory(source, source::Options::default())?;
     add_lost_found(&mut source.tree)?;
-    let plan = ContentPlan::new(skeleton(bytes, args), &source.tree, &*source.content)?;
+    let plan = ContentPlan::new(&options(bytes, args), &source.tree, &*source.content)?;
     let _ = std::fs::remove_file(image);
     let device = FileDevice::create(image, bytes, OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() })?;
     write_with_progress(&device, &plan, threads, &|_| ())
@@ -161,6 +166,12 @@ const KINDS: &[&str] = &[
     "-t ext4 -b 2048 -g 2048 -O ^has_journal",
     "-t ext4 -b 4096 -O inline_data,ea_inode,metadata_csum_seed",
     "-t ext4 -b 1024 -O meta_bg,^resize_inode,sparse_super2",
+    "-t ext4 -b 4096 -O quota,project -E quotatype=usrquota:grpquota:prjquota",
+    "-t ext3 -b 1024 -O quota",
+    "-t ext4 -b 4096 -I 1024 -O inline_data,quota",
+    "-t ext4 -b 1024 -O inline_data,^metadata_csum,^extents,^64bit",
+    "-t ext4 -b 4096 -O bigalloc -C 16384",
+    "-t ext4 -b 1024 -O bigalloc,quota,inline_data -C 8192",
 ];
 
 #[test]
@@ -174,10 +185,27 @@ fn a_tree_with_everything_is_clean_and_the_same_for_the_kernel() {
     for args in KINDS {
         build(&source, &image, 128 * MIB, args, 2).unwrap_or_else(|e| panic!("{args}: {e}"));
         expect_clean(&image, args);
+        expect_inline(&image, args);
         let index = debugfs(&image, "htree_dump /many").expect("debugfs runs");
         assert_eq!(index.contains("Root node dump"), !args.contains("^dir_index"), "{args}: {index}");
         assert!(!index.contains("corrupt"), "{args}: {index}");
         expect_same(&image, &source, args);
+    }
+}
+
+/// What fits into an inode is there, and nothing else.
+fn expect_inline(image: &Path, args: &str) {
+    // Inodes of 256 bytes have room for 68 bytes behind `i_block`, those of 1024 for 836.
+    let last = match args {
+        _ if !args.contains("inline_data") => 0,
+        _ if args.contains("-I 1024") => 895,
+        _ => 128,
+    };
+    for size in [1, 60, 61, 127, 128, 129, 300, 895, 897] {
+        let said = debugfs(image, &format!("stat /dir/size{size}")).expect("debugfs runs");
+        let flags = said.split("Flags: 0x").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("flags");
+        let flags = u32::from_str_radix(flags, 16).expect("a number");
+        assert_eq!(flags & 0x1000_0000 != 0, size <= last, "{args}: {said}");
     }
 }
 
@@ -235,7 +263,7 @@ fn an_image_is_the_same_with_any_number_of_threads() {
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
     shell(&source, EVERYTHING);
-    for args in ["-t ext2 -b 1024", "-t ext4 -b 4096"] {
+    for args in ["-t ext2 -b 1024", "-t ext4 -b 4096", "-t ext4 -b 4096 -N 8192 -O inline_data,quota,bigalloc"] {
         let read = |threads| {
             let image = dir.path().join("image");
             build(&source, &image, 128 * MIB, args, threads).unwrap();
@@ -290,14 +318,14 @@ fn finish(builder: Builder) -> Tree {
 
 /// Writes a tree of made-up files into an image file.
 fn build_tree(tree: &Tree, image: &Path, bytes: u64, options: &Options) -> extant_build::Result<()> {
-    let plan = ContentPlan::new(Skeleton::plan(options)?, tree, &Pattern)?;
+    let plan = ContentPlan::new(options, tree, &Pattern)?;
     let _ = std::fs::remove_file(image);
     let device = FileDevice::create(image, bytes, OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() })?;
     write_with_progress(&device, &plan, 2, &|_| ())
 }
 
 fn error_of(tree: &Tree, bytes: u64, args: &str) -> String {
-    let plan = ContentPlan::new(skeleton(bytes, args), tree, &Pattern);
+    let plan = ContentPlan::new(&options(bytes, args), tree, &Pattern);
     plan.err().unwrap_or_else(|| panic!("{args}: no error")).to_string()
 }
 
@@ -341,7 +369,7 @@ fn a_file_that_changes_while_it_is_written_fails_the_image_and_the_digest() {
     builder.file(b"file", attributes(0o644), 5000, None, 0).unwrap();
     let tree = finish(builder);
     let device = FileDevice::create(dir.path().join("image"), 8 * MIB, OpenOptions::default()).unwrap();
-    let plan = ContentPlan::new(skeleton(8 * MIB, "-t ext2"), &tree, &Changing).unwrap();
+    let plan = ContentPlan::new(&options(8 * MIB, "-t ext2"), &tree, &Changing).unwrap();
     let written = write_with_progress(&device, &plan, 2, &|_| ());
     assert_eq!(written.expect_err("refused").to_string(), "file: changed while it was read");
     let digest = extant_build::content::digest(&tree, Some(&Changing));
@@ -359,7 +387,7 @@ fn a_file_of_many_pieces_is_read_back() {
     let mut builder = builder();
     builder.file(b"file", attributes(0o644), 200_000_000, Some(data.chain([far]).collect()), 3).unwrap();
     let tree = finish(builder);
-    for args in ["-t ext2 -b 1024", "-t ext4 -b 1024", "-t ext4 -b 4096"] {
+    for args in ["-t ext2 -b 1024", "-t ext4 -b 1024", "-t ext4 -b 4096", "-t ext4 -b 1024 -O bigalloc -C 16384"] {
         build_tree(&tree, &image, 128 * MIB, &options(128 * MIB, args)).unwrap();
         expect_clean(&image, args);
         if !loop_mounts_work() {
@@ -389,7 +417,14 @@ fn the_smallest_size_leaves_nothing_and_the_usual_one_a_tenth() {
         builder.file(format!("d{}/f{i}", i % 7).as_bytes(), attributes(0o644), i * 7 % 30_000, None, i).unwrap();
     }
     let tree = finish(builder);
-    for args in ["-t ext2 -b 1024", "-t ext3", "-t ext4", "-t ext4 -b 4096", "-t ext4 -b 4096 -O ^flex_bg,^64bit"] {
+    for args in [
+        "-t ext2 -b 1024",
+        "-t ext3",
+        "-t ext4",
+        "-t ext4 -b 4096",
+        "-t ext4 -b 4096 -O ^flex_bg,^64bit",
+        "-t ext4 -O inline_data",
+    ] {
         for spare in [Spare::NONE, Spare::DEFAULT] {
             let (options, bytes) = fit(&request(args), &fact(0), &tree, spare).unwrap();
             build_tree(&tree, &image, bytes, &options).unwrap();
@@ -402,11 +437,45 @@ fn the_smallest_size_leaves_nothing_and_the_usual_one_a_tenth() {
             let (free, count, size) = (field("Free blocks:"), field("Block count:"), field("Block size:"));
             assert_eq!(count * size, bytes, "{args}");
             // A last group has room for 50 blocks besides its tables, or is left out.
-            let (least, most) = if spare == Spare::NONE { (0, 60) } else { (count / 15, count / 8) };
+            let (least, most) = if spare == Spare::NONE {
+                (0, if args.contains("bigalloc") { 16 * 60 } else { 60 })
+            } else {
+                (count / 15, count / 8)
+            };
             assert!((least..=most).contains(&free), "{args}: {free} of {count} blocks are free");
             assert!(field("Free inodes:") > 0 || spare == Spare::NONE);
         }
     }
+}
+
+/// More owners than a block of entries has room for, in all bytes of their numbers.
+#[test]
+fn quotas_of_many_owners_are_those_of_the_tree() {
+    let mut builder = builder();
+    for i in 0..700u32 {
+        let owned = Attributes { uid: i % 70 * 0x0100_8001, gid: i % 2, ..attributes(0o644) };
+        builder.file(format!("f{i}").as_bytes(), owned, 5000, None, i.into()).unwrap();
+    }
+    let tree = finish(builder);
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let image = dir.path().join("image");
+    let args = "-t ext4 -b 4096 -O quota,project -E quotatype=usrquota:grpquota:prjquota";
+    for spare in [Spare::NONE, Spare::DEFAULT] {
+        let (options, bytes) = fit(&request(args), &fact(0), &tree, spare).unwrap();
+        build_tree(&tree, &image, bytes, &options).unwrap();
+        expect_clean(&image, args);
+    }
+    let used = |kind: &str, id: u32| -> Vec<u64> {
+        let said = debugfs(&image, &format!("get_quota {kind} {id}")).unwrap();
+        let line = said.lines().find(|line| line.split_whitespace().next() == Some(&id.to_string()));
+        let line = line.unwrap_or_else(|| panic!("{said}"));
+        line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect()
+    };
+    // Ten files of two blocks: bytes, limits of bytes, inodes, limits of inodes.
+    assert_eq!(used("user", 69 * 0x0100_8001), [81_920, 0, 0, 10, 0, 0]);
+    assert_eq!(used("group", 1), [350 * 8192, 0, 0, 350, 0, 0]);
+    // All have a project: the files, the root and lost+found.
+    assert_eq!(used("project", 0)[3], 702);
 }
 
 #[test]
@@ -462,7 +531,7 @@ fn options_that_are_refused_at_each_size_end_the_search_for_one() {
     let mut builder = builder();
     builder.file(b"f", attributes(0o644), 5000, None, 0).unwrap();
     let tree = finish(builder);
-    for (args, word) in [("-t ext4 -O bigalloc", "bigalloc"), ("-t ext4 -O quota", "quota")] {
+    for (args, word) in [("-t ext4 -O meta_bg", "meta_bg"), ("-t ext4 -O ^sparse_super", "resize_inode")] {
         let error = fit(&request(args), &fact(0), &tree, Spare::DEFAULT).expect_err("refused").to_string();
         assert!(error.contains(word), "{args}: {error}");
     }
@@ -513,7 +582,7 @@ fn what_does_not_fit_is_named() {
     let large = finish(large);
     let error = error_of(&large, 64 * MIB, "-t ext4 -b 4096");
     assert!(error.starts_with("/a/b: attribute user.large with 5000 bytes does not fit"), "{error}");
-    assert!(ContentPlan::new(skeleton(64 * MIB, "-t ext4 -b 8192"), &large, &Pattern).is_ok());
+    assert!(ContentPlan::new(&options(64 * MIB, "-t ext4 -b 8192"), &large, &Pattern).is_ok());
 
     let mut symlink = builder();
     symlink.symlink(b"l", attributes(0o777), &[b'x'; 1024]).unwrap();

@@ -7,7 +7,6 @@ use extant_build::Result;
 use extant_build::content::{ContentPlan, Spare, add_lost_found, fit};
 use extant_build::options::{Fact, Request};
 use extant_build::plan::Plan;
-use extant_build::skeleton::Skeleton;
 use extant_build::tree::{self, Attributes, Builder, Content, ReadAt};
 use extant_build::write::write_with_progress;
 
@@ -63,7 +62,7 @@ fn entries_take_little(count: usize) {
     let (options, bytes) = fit(&request("ext4"), &fact(), &tree, Spare::DEFAULT).unwrap();
     // The builder's own memory is measured elsewhere.
     ALLOCATOR.reset_peak_usage();
-    let plan = ContentPlan::new(Skeleton::plan(&options).unwrap(), &tree, &Letters).unwrap();
+    let plan = ContentPlan::new(&options, &tree, &Letters).unwrap();
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let io = OpenOptions { io: IoMode::Buffered, ..OpenOptions::default() };
     let device = FileDevice::create(dir.path().join("image"), bytes, io).unwrap();
@@ -85,7 +84,7 @@ fn a_large_file_takes_nothing(fs_type: &str) {
     add_lost_found(&mut tree).unwrap();
     ALLOCATOR.reset_peak_usage();
     let (options, _) = fit(&request(fs_type), &fact(), &tree, Spare::DEFAULT).unwrap();
-    let plan = ContentPlan::new(Skeleton::plan(&options).unwrap(), &tree, &Letters).unwrap();
+    let plan = ContentPlan::new(&options, &tree, &Letters).unwrap();
     let mut sum = 0;
     let mut buf = vec![0; 4 * MIB];
     for piece in plan.pieces() {

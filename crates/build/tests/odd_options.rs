@@ -7,7 +7,7 @@ use extant_base::rng::Rng;
 use extant_block::device::{FileDevice, IoMode, OpenOptions};
 use extant_build::options::{Fact, Request, SizeAsked};
 use extant_build::plan::Plan;
-use extant_build::skeleton::{Empty, Skeleton};
+use extant_build::skeleton::{Empty, Owned, Skeleton};
 use extant_build::write::write_with_progress;
 
 /// e2fsck looks at one plan in so many, if it is smaller than so many bytes.
@@ -113,7 +113,7 @@ fn every_plan_keeps_its_pieces_apart_and_on_the_device() {
             assert!(said.status.success(), "seed {seed}: {request:?}: {text}");
             std::fs::remove_file(&image).expect("the image goes");
         }
-        if let Ok(skeleton) = Skeleton::plan(&options) {
+        if let Ok(skeleton) = Skeleton::plan(&options, &Owned::default()) {
             let mut end = 0;
             for run in skeleton.free_runs() {
                 assert!(run.start >= end && run.start < run.end, "seed {seed}: {run:?}: {request:?}");

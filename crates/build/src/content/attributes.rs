@@ -1,6 +1,6 @@
 //! Extended attributes: what of a set goes into the inode, and what into a block.
 //!
-//! Main function: [`split`].
+//! Main functions: [`split`], [`split_around`] (beside the content of the inode), [`block_of`].
 //!
 //! # Locking
 //! None.
@@ -8,11 +8,14 @@
 use extant_ondisk::acl;
 use extant_ondisk::inode::GOOD_OLD_INODE_SIZE;
 use extant_ondisk::superblock::Geometry;
-use extant_ondisk::xattr::{EntryList, HEADER_LEN, Name, index, inode_area};
+use extant_ondisk::xattr::{EntryList, HEADER_LEN, MAGIC, Name, index, inode_area};
 
 use crate::tree::Xattr;
 
-/// Where the attributes of an inode go. All that have the same set have the same.
+/// The attribute with what of a content does not fit into `i_block` (`inline_data`).
+const DATA: Name<'static> = Name { index: index::SYSTEM, suffix: b"data" };
+
+/// Where the attributes of an inode go. All that have the same set and no content have the same.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Split {
     /// Behind the fields of the inode.
@@ -29,35 +32,74 @@ fn body_len(geo: &Geometry) -> usize {
     }
 }
 
+fn fits_body(geo: &Geometry, list: &EntryList) -> bool {
+    let room = body_len(geo);
+    inode_area::usable(room) && list.stored_len() + size_of_val(&MAGIC) <= room
+}
+
+fn fits_block(geo: &Geometry, list: &EntryList) -> bool {
+    HEADER_LEN + list.stored_len() <= geo.block_size as usize
+}
+
+/// A whole set, behind what is in the list.
+fn put_all(mut list: EntryList, set: &[Xattr]) -> Result<EntryList, String> {
+    for (full, value) in set {
+        put(&mut list, full, value)?;
+    }
+    Ok(list)
+}
+
+/// Distributes a set beside the end of the inode's content, which must be in the inode: all into the inode if they
+/// fit, else all into a block. `None`: there is no room for this.
+///
+/// # Errors
+/// A sentence that names the attribute.
+pub(super) fn split_around(geo: &Geometry, set: &[Xattr], data: &[u8]) -> Result<Option<Split>, String> {
+    let mut own = EntryList::new();
+    if !own.set(DATA, data) || !fits_body(geo, &own) {
+        return Ok(None);
+    }
+    let body = put_all(own.clone(), set)?;
+    if fits_body(geo, &body) {
+        return Ok(Some(Split { body, block: EntryList::new() }));
+    }
+    let block = put_all(EntryList::new(), set)?;
+    Ok(fits_block(geo, &block).then_some(Split { body: own, block }))
+}
+
+/// What the block of a set holds, which is the same for all inodes that have one.
+///
+/// # Errors
+/// A sentence that names the attribute.
+pub(super) fn block_of(geo: &Geometry, set: &[Xattr]) -> Result<EntryList, String> {
+    let block = split(geo, set)?.block;
+    // Beside other content, the set goes into a block only as a whole.
+    if block.is_empty() { put_all(block, set) } else { Ok(block) }
+}
+
 /// Distributes a set: all into the inode if they fit, else all into a block if they fit there, else each into the
 /// inode as long as there is room, and the others into a block.
 ///
 /// # Errors
 /// A sentence that names the attribute.
 pub(super) fn split(geo: &Geometry, set: &[Xattr]) -> Result<Split, String> {
-    let body_room = body_len(geo);
-    let fits_body = |list: &EntryList| inode_area::usable(body_room) && list.stored_len() + 4 <= body_room;
-    let fits_block = |list: &EntryList| HEADER_LEN + list.stored_len() <= geo.block_size as usize;
-    let mut all = EntryList::new();
-    for (full, value) in set {
-        put(&mut all, full, value)?;
-    }
-    if all.is_empty() || fits_body(&all) {
+    let all = put_all(EntryList::new(), set)?;
+    if all.is_empty() || fits_body(geo, &all) {
         return Ok(Split { body: all, block: EntryList::new() });
     }
-    if fits_block(&all) {
+    if fits_block(geo, &all) {
         return Ok(Split { body: EntryList::new(), block: all });
     }
     let mut split = Split::default();
     for (full, value) in set {
         let mut with = split.body.clone();
         put(&mut with, full, value)?;
-        if fits_body(&with) {
+        if fits_body(geo, &with) {
             split.body = with;
             continue;
         }
         put(&mut split.block, full, value)?;
-        if !fits_block(&split.block) {
+        if !fits_block(geo, &split.block) {
             let name = String::from_utf8_lossy(full);
             let room = geo.block_size as usize - HEADER_LEN;
             return Err(format!(

@@ -9,7 +9,7 @@ use extant_ondisk::indirect::Part;
 use extant_ondisk::xattr::XattrBlock;
 
 use super::ContentPlan;
-use super::attributes::split;
+use super::attributes::block_of;
 use super::place::Object;
 use crate::Result;
 use crate::tree::{Body, Id};
@@ -91,7 +91,8 @@ impl ContentPlan<'_> {
         let record = self.placement.placed.records[id.0 as usize];
         let map = self.placement.map(id)?;
         let extents: Vec<_> = map.extents(&self.placement.line, record.at).collect();
-        let mut nodes = record.nodes..;
+        let cluster = self.placement.geometry().blocks_per_cluster() as usize;
+        let mut nodes = (record.nodes..).step_by(cluster);
         let seed = self.placement.inode_seed(id).map(|seed| seed.raw());
         let block_size = self.placement.geometry().block_size;
         let tree =
@@ -107,9 +108,9 @@ impl ContentPlan<'_> {
         let geo = self.placement.geometry();
         let block = &self.placement.placed.attributes[number as usize];
         let as_error = |why: String| crate::Error::Options(format!("extended attributes: {why}"));
-        let split = split(geo, self.placement.tree.xattrs(block.set)).map_err(as_error)?;
+        let list = block_of(geo, self.placement.tree.xattrs(block.set)).map_err(as_error)?;
         let seed = geo.metadata_csum.then(|| geo.seed.raw());
-        XattrBlock::encode(&split.block, block.references, buf, self.placement.line.block(block.at), seed)
+        XattrBlock::encode(&list, block.references, buf, self.placement.line.block(block.at), seed)
             .map_err(|e| as_error(e.to_string()))
     }
 

@@ -9,15 +9,19 @@ use extant_ondisk::extent::pack_tree;
 use extant_ondisk::inode::{DeviceNr, FAST_SYMLINK_LIMIT, FileType, InodeDesc, InodeFlags, LINK_MAX, update_checksum};
 use extant_ondisk::xattr::inode_area;
 
-use super::Placement;
-use super::attributes::split;
+use super::attributes::{Split, split, split_around};
+use super::inline::FIRST_LEN;
+use super::{ContentPlan, Placement};
 use crate::Result;
 use crate::skeleton::Inodes;
 use crate::tree::{Body, Id};
 
+/// `i_blocks` counts sectors of 512 bytes.
+const SECTOR_BITS: u32 = 9;
+
 impl Placement<'_> {
-    /// An inode without its attributes.
-    fn inode(&self, id: Id) -> Result<InodeDesc> {
+    /// An inode without its attributes. `inline`: the content, if the inode has it.
+    fn inode(&self, id: Id, inline: Option<&[u8]>) -> Result<InodeDesc> {
         let (geo, node, record) = (self.geometry(), self.tree.node(id), &self.placed.records[id.0 as usize]);
         let mut desc = InodeDesc::new(node.mode, geo);
         (desc.uid, desc.gid) = (node.uid, node.gid);
@@ -28,12 +32,16 @@ impl Placement<'_> {
             Body::Directory { .. } if node.links > LINK_MAX.into() => 1,
             _ => node.links as u16,
         };
-        let mut blocks = 0;
         if let Some(block) = self.placed.attribute_block(id) {
             desc.file_acl = self.line.block(block.at);
-            blocks += 1;
         }
         match &node.body {
+            _ if let Some(content) = inline => {
+                let first = content.len().min(FIRST_LEN);
+                desc.i_block[..first].copy_from_slice(&content[..first]);
+                desc.size = content.len() as u64;
+                desc.flags |= InodeFlags::INLINE_DATA;
+            }
             Body::Device { major, minor } => {
                 desc.i_block = DeviceNr { major: *major, minor: *minor }.encode();
             }
@@ -44,7 +52,6 @@ impl Placement<'_> {
             }
             Body::Symlink(_) | Body::File { .. } | Body::Directory { .. } => {
                 let map = self.map(id)?;
-                blocks += map.blocks();
                 desc.size = match &node.body {
                     Body::File { size, .. } => *size,
                     Body::Symlink(target) => target.len() as u64,
@@ -56,17 +63,37 @@ impl Placement<'_> {
                 } else {
                     desc.flags |= InodeFlags::EXTENTS;
                     let extents: Vec<_> = map.extents(&self.line, record.at).collect();
-                    let mut nodes = record.nodes..;
+                    let mut nodes = (record.nodes..).step_by(geo.blocks_per_cluster() as usize);
                     let tree = pack_tree(&extents, geo.block_size, None, || {
-                        blocks += 1;
                         nodes.next().map(|number| self.line.block(number))
                     });
                     desc.i_block = tree.map_err(|e| self.entry(id, e))?.root;
                 }
             }
         }
-        desc.blocks = blocks << (geo.block_bits - 9);
+        desc.blocks = self.bytes(id)? >> SECTOR_BITS;
         Ok(desc)
+    }
+
+    /// The bytes of all blocks, or clusters, of an inode.
+    pub(super) fn bytes(&self, id: Id) -> Result<u64> {
+        let (geo, map) = (self.geometry(), self.map(id)?);
+        let nodes = map.nodes(&self.line, self.placed.records[id.0 as usize].at, geo.block_size);
+        let attributes = u64::from(self.placed.attribute_block(id).is_some());
+        let cluster = u64::from(geo.blocks_per_cluster());
+        Ok((map.blocks() + (nodes + attributes) * cluster) << geo.block_bits)
+    }
+
+    /// Where the attributes of an inode go, and what of its content goes with them. `inline`: the content, if the inode
+    /// has it.
+    pub(super) fn split(&self, id: Id, inline: Option<&[u8]>) -> Result<Split> {
+        let set = self.tree.node(id).xattrs.map_or(&[][..], |set| self.tree.xattrs(set));
+        let split = match inline {
+            None => split(self.geometry(), set).map(Some),
+            Some(content) => split_around(self.geometry(), set, content.get(FIRST_LEN..).unwrap_or(&[])),
+        };
+        // `fits_inode` has refused what has no room.
+        Ok(split.map_err(|e| self.entry(id, e))?.unwrap_or_default())
     }
 
     /// A sentence about times that are stored as the nearest that an inode can hold.
@@ -98,16 +125,18 @@ impl Placement<'_> {
     }
 }
 
-impl Inodes for Placement<'_> {
+impl Inodes for ContentPlan<'_> {
     fn fill(&self, ino: InodeNr, out: &mut [u8]) -> Result<()> {
-        let Some(id) = self.numbers.id(ino) else { return Ok(()) };
-        let geo = self.geometry();
-        let desc = self.inode(id)?;
-        desc.encode_into(out, ino, geo).map_err(|e| self.entry(id, e))?;
-        if let Some(set) = self.tree.node(id).xattrs {
-            let split = split(geo, self.tree.xattrs(set)).map_err(|e| self.entry(id, e))?;
+        let placement = &self.placement;
+        let Some(id) = placement.numbers.id(ino) else { return Ok(()) };
+        let geo = placement.geometry();
+        let inline = self.inline_bytes(id)?;
+        let desc = placement.inode(id, inline.as_deref())?;
+        desc.encode_into(out, ino, geo).map_err(|e| placement.entry(id, e))?;
+        if placement.tree.node(id).xattrs.is_some() || inline.is_some() {
+            let split = placement.split(id, inline.as_deref())?;
             if let Some(area) = desc.xattr_area(geo).filter(|_| !split.body.is_empty()) {
-                inode_area::encode(&split.body, &mut out[area]).map_err(|e| self.entry(id, e))?;
+                inode_area::encode(&split.body, &mut out[area]).map_err(|e| placement.entry(id, e))?;
                 update_checksum(out, ino, geo);
             }
         }

@@ -63,48 +63,66 @@ pub(super) struct FileMap {
     ranges: Ranges,
     /// `None`: by extents.
     pointers: Option<indirect::Geometry>,
+    /// Blocks that are taken together (`bigalloc`), which only extents can map.
+    cluster: u32,
 }
 
 impl FileMap {
     /// `None` for more than the format can map.
-    pub fn new(ranges: Ranges, pointers: Option<indirect::Geometry>) -> Option<FileMap> {
+    pub fn new(ranges: Ranges, pointers: Option<indirect::Geometry>, cluster: u32) -> Option<FileMap> {
         let fits = pointers.is_none_or(|geometry| Stream::new(geometry, &ranges).is_some());
-        fits.then_some(FileMap { ranges, pointers })
+        fits.then_some(FileMap { ranges, pointers, cluster })
     }
 
     pub fn stream(&self) -> Option<Stream<'_>> {
         Stream::new(self.pointers?, &self.ranges)
     }
 
-    /// Blocks that lie one behind the other: data, and the pointers between it.
+    /// Blocks that lie one behind the other: data, and the pointers between it. Whole clusters.
     pub fn blocks(&self) -> u64 {
         match self.stream() {
             Some(stream) => stream.blocks(),
-            None => self.ranges.iter().map(|range| u64::from(range.end - range.start)).sum(),
+            None => self.written().last().map_or(0, |last| last.end.next_multiple_of(self.cluster.into())),
         }
+    }
+
+    /// The ranges of a file with extents, each with the position of its first block. A block of a cluster that has no
+    /// data has a position, too.
+    fn places(&self) -> impl Iterator<Item = (Range<u32>, u64)> + '_ {
+        let cluster = self.cluster;
+        // The cluster behind the one that was taken last, and the position behind it.
+        let (mut next, mut taken) = (0, 0);
+        self.ranges.iter().map(move |range| {
+            let (first, end) = (range.start / cluster, range.end.div_ceil(cluster));
+            // The last range may have ended in the first cluster of this one.
+            let start = if first < next { taken - u64::from(cluster) } else { taken };
+            (next, taken) = (end, start + u64::from(end - first) * u64::from(cluster));
+            (range.clone(), start + u64::from(range.start % cluster))
+        })
+    }
+
+    /// Where there is data among the blocks of a file with extents.
+    pub fn written(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.places().map(|(range, position)| position..position + u64::from(range.end - range.start))
     }
 
     /// The parts of these blocks from a position on.
     pub fn parts(&self, position: u64) -> impl Iterator<Item = Part> + '_ {
         let stream = self.stream();
-        let mut skip = position;
-        let extents = self.ranges.iter().filter(move |_| stream.is_none()).filter_map(move |range| {
-            let len = u64::from(range.end - range.start);
-            let gone = skip.min(len);
-            skip -= gone;
-            let lblk = range.start + gone as u32;
-            (gone < len).then_some(Part::Data { lblk: LogicalBlock(lblk), blocks: range.end - lblk })
+        let extents = self.places().filter(move |_| stream.is_none()).filter_map(move |(range, at)| {
+            let gone = position.saturating_sub(at);
+            let lblk = u64::from(range.start) + gone;
+            (lblk < range.end.into())
+                .then(|| Part::Data { lblk: LogicalBlock(lblk as u32), blocks: range.end - lblk as u32 })
         });
         stream.into_iter().flat_map(move |stream| stream.parts(position)).chain(extents)
     }
 
     /// Its extents, if its first block has number `at` on the line.
     pub fn extents<'a>(&'a self, line: &'a Line, at: u64) -> impl Iterator<Item = Extent> + 'a {
-        let mut position = at;
-        self.ranges.iter().flat_map(move |range| {
+        self.places().flat_map(move |(range, position)| {
             let len = u64::from(range.end - range.start);
-            let runs = line.runs(position..position + len);
-            position += len;
+            let runs = line.runs(at + position..at + position + len);
             let mut lblk = range.start;
             runs.flat_map(move |(block, len)| {
                 let first = lblk;

@@ -11,6 +11,7 @@
 mod attributes;
 mod digest;
 mod fill;
+mod inline;
 mod inodes;
 mod line;
 mod map;
@@ -35,8 +36,9 @@ use extant_ondisk::indirect;
 use extant_ondisk::inode::{FAST_SYMLINK_LIMIT, InodeDesc, LINK_MAX};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 
+use crate::options::Options;
 use crate::plan::{Piece, Plan};
-use crate::skeleton::{self, Finished, Skeleton, Usage};
+use crate::skeleton::{self, Finished, Owned, Skeleton, Usage};
 use crate::tree::{Body, Content, Id, Tree};
 use crate::{Error, Result};
 use line::Line;
@@ -51,6 +53,8 @@ static DIRECTORY: LockClass = LockClass::new("build directory", 772);
 const SMALL_FILE_MAX: u64 = i32::MAX as u64;
 /// lost+found has so many bytes, in 2 to 12 blocks, for what e2fsck finds.
 const LOST_FOUND_BYTES: u32 = 16 << 10;
+/// The project of all inodes: no source says another.
+const PROJECT: u32 = 0;
 
 /// Gives a tree a lost+found, unless it has one.
 ///
@@ -58,6 +62,15 @@ const LOST_FOUND_BYTES: u32 = 16 << 10;
 /// An entry of that name is no directory.
 pub fn add_lost_found(tree: &mut Tree) -> Result<()> {
     numbers::add_lost_found(tree)
+}
+
+/// The owners of a tree's inodes, if quotas are kept.
+fn owners(tree: &Tree, options: &Options) -> Owned {
+    let mut owned = Owned::default();
+    if options.quota.contains(&true) {
+        tree.nodes.iter().for_each(|node| owned.add([node.uid, node.gid, PROJECT], 0));
+    }
+    owned
 }
 
 /// A tree on a skeleton: where each block goes, and what is in it.
@@ -105,11 +118,13 @@ impl<'a> ContentPlan<'a> {
     /// Plans a tree that has a lost+found ([`add_lost_found`]).
     ///
     /// # Errors
-    /// An entry cannot be stored in such a file system, or there are too few blocks or inodes.
-    pub fn new(skeleton: Skeleton, tree: &'a Tree, content: &'a dyn Content) -> Result<ContentPlan<'a>> {
+    /// The options do not fit each other or the size, an entry cannot be stored in such a file system, or there are
+    /// too few blocks or inodes.
+    pub fn new(options: &Options, tree: &'a Tree, content: &'a dyn Content) -> Result<ContentPlan<'a>> {
+        let skeleton = Skeleton::plan(options, &owners(tree, options))?;
         let placement = Placement::new(&skeleton, tree, Known::default())?;
         placement.check_room()?;
-        let finished = skeleton.finish(placement.usage())?;
+        let finished = skeleton.finish(placement.usage(options)?)?;
         Ok(ContentPlan { placement, content, finished, last: Mutex::new(&DIRECTORY, None) })
     }
 
@@ -142,11 +157,6 @@ impl<'a> Placement<'a> {
     /// Places a tree, whether there is room for it or not.
     fn new(skeleton: &Skeleton, tree: &'a Tree, known: Known) -> Result<Placement<'a>> {
         let (geo, sb) = (skeleton.geometry(), skeleton.superblock());
-        if geo.cluster_bits > 0 {
-            return Err(Error::Options(
-                "bigalloc: files cannot be put into clusters yet; leave the feature out".into(),
-            ));
-        }
         let hash = HashVersion::from_disk(sb.default_hash_version(), sb.hash_unsigned());
         let hasher = Hasher::new(hash.unwrap_or(HashVersion::HalfMd4), sb.hash_seed());
         let hasher = geo.dir_index.then_some(hasher);
@@ -163,11 +173,14 @@ impl<'a> Placement<'a> {
             hasher,
             levels_most: if geo.large_dir { 2 } else { 1 },
         };
+        // A last cluster that is cut off stays free.
+        let cluster = u64::from(geo.blocks_per_cluster());
+        let free = skeleton.free_runs().map(|run| run.start..run.end / cluster * cluster).filter(|run| !run.is_empty());
         let mut placement = Placement {
             superblock: sb.clone(),
             tree,
             numbers,
-            line: Line::new(skeleton.free_runs()),
+            line: Line::new(free),
             directories,
             placed: Placed { records: known.records, ..Placed::default() },
         };
@@ -205,7 +218,7 @@ impl<'a> Placement<'a> {
         self.superblock.geometry()
     }
 
-    fn usage(&self) -> Usage {
+    fn usage(&self, options: &Options) -> Result<Usage> {
         let mut blocks: Vec<Range<u64>> = Vec::new();
         for range in [0..self.placed.metadata_end, self.placed.data..self.placed.end] {
             for (start, len) in self.line.runs(range) {
@@ -218,7 +231,12 @@ impl<'a> Placement<'a> {
         let is_directory = |id: &Id| matches!(self.tree.node(*id).body, Body::Directory { .. });
         let mut directories: Vec<_> = self.ids().filter(is_directory).map(|id| self.numbers.ino(id)).collect();
         directories.sort_unstable();
-        Usage { blocks, last_ino: self.numbers.last(), directories }
+        let mut owned = Owned::default();
+        for id in self.ids().filter(|_| options.quota.contains(&true)) {
+            let node = self.tree.node(id);
+            owned.add([node.uid, node.gid, PROJECT], self.bytes(id)?);
+        }
+        Ok(Usage { blocks, last_ino: self.numbers.last(), directories, owned })
     }
 
     /// Refuses what the file system cannot store.
@@ -271,11 +289,12 @@ impl<'a> Placement<'a> {
     fn map(&self, id: Id) -> Result<FileMap> {
         let node = self.tree.node(id);
         let ranges = match &node.body {
+            _ if self.placed.records[id.0 as usize].inline => Some(Ranges::all(0)),
             Body::Directory { .. } => Some(Ranges::all(self.placed.records[id.0 as usize].blocks)),
             Body::Symlink(target) => Some(Ranges::all(u32::from(target.len() as u64 >= FAST_SYMLINK_LIMIT))),
             _ => Ranges::of(self.tree, node, self.geometry().block_bits),
         };
-        let map = ranges.and_then(|ranges| FileMap::new(ranges, self.pointers()));
+        let map = ranges.and_then(|ranges| FileMap::new(ranges, self.pointers(), self.geometry().blocks_per_cluster()));
         map.ok_or_else(|| self.entry(id, "has more blocks than can be mapped; use larger ones (-b) or extents"))
     }
 
@@ -326,8 +345,8 @@ impl Plan for ContentPlan<'_> {
     fn pieces(&self) -> impl Iterator<Item = Piece<Key>> + Send {
         let skeleton = self.finished.pieces().into_iter();
         let skeleton = skeleton.map(|Piece { start, blocks, key }| Piece { start, blocks, key: Key::Skeleton(key) });
-        let tree = self.placement.objects().flat_map(|(object, at, len)| {
-            let mut from = 0;
+        let tree = self.placement.objects().flat_map(|(object, at, range)| {
+            let (at, len, mut from) = (at + range.start, range.end - range.start, range.start);
             self.placement.line.runs(at..at + len).flat_map(move |(start, len)| {
                 let first = from;
                 from += len;
@@ -344,7 +363,7 @@ impl Plan for ContentPlan<'_> {
 
     fn fill(&self, key: Key, first: u32, buf: &mut [u8]) -> Result<()> {
         match key {
-            Key::Skeleton(key) => self.finished.fill(key, first, buf, &self.placement),
+            Key::Skeleton(key) => self.finished.fill(key, first, buf, self),
             Key::Tree { object, from } => self.fill_object(object, from + u64::from(first), buf),
         }
     }

@@ -10,10 +10,11 @@
 //! # Locking
 //! None.
 
+use std::ops::Range;
+
 use extant_ondisk::xattr::{REFCOUNT_MAX, XattrBlock};
 
 use super::Placement;
-use super::attributes::split;
 use crate::Result;
 use crate::tree::{Body, Id};
 
@@ -30,6 +31,8 @@ pub(super) struct Record {
     attributes: u32,
     /// Whether a directory has an index.
     pub indexed: bool,
+    /// Whether the content is in the inode.
+    pub inline: bool,
 }
 
 /// A block of attributes.
@@ -98,8 +101,14 @@ impl Placement<'_> {
         for place in 0..self.tree.len() {
             let id = self.numbers.ids()[place];
             self.placed.records[id.0 as usize].attributes = 0;
+            if !known {
+                self.placed.records[id.0 as usize].inline = self.fits_inode(id)?;
+            }
             self.check(id)?;
-            if !known && let Body::Directory { .. } = self.tree.node(id).body {
+            if !known
+                && !self.placed.records[id.0 as usize].inline
+                && let Body::Directory { .. } = self.tree.node(id).body
+            {
                 let whole = self.lay_out(id)?;
                 let record = &mut self.placed.records[id.0 as usize];
                 (record.blocks, record.indexed) = (whole.blocks(), whole.is_indexed());
@@ -123,24 +132,28 @@ impl Placement<'_> {
 
     /// Gives the inodes of each set that does not fit into them blocks to share.
     fn share_attributes(&mut self) -> Result<()> {
-        let geo = self.superblock.geometry().clone();
         // For each set: the number of the block that the next inode shares, and how many more it takes.
         let mut open: Vec<Option<(u32, u32)>> = vec![None; self.tree.xattr_sets()];
         let mut sharers: Vec<Option<u32>> = vec![None; self.tree.xattr_sets()];
         for place in 0..self.tree.len() {
             let id = self.numbers.ids()[place];
             let Some(set) = self.tree.node(id).xattrs else { continue };
-            let most = match sharers[set as usize] {
+            let inline = self.placed.records[id.0 as usize].inline;
+            let most = match sharers[set as usize].filter(|_| !inline) {
                 Some(most) => most,
                 None => {
-                    let split = split(&geo, self.tree.xattrs(set)).map_err(|e| self.entry(id, e))?;
+                    let content = self.inline_len(id).filter(|_| inline).map(|len| vec![0; len]);
+                    let split = self.split(id, content.as_deref())?;
                     // The kernel never shares a block whose hash is 0.
                     let most = match (split.block.is_empty(), XattrBlock::hash_of(&split.block)) {
                         (true, _) => 0,
                         (false, 0) => 1,
                         (false, _) => REFCOUNT_MAX,
                     };
-                    *sharers[set as usize].insert(most)
+                    if !inline {
+                        sharers[set as usize] = Some(most);
+                    }
+                    most
                 }
             };
             if most == 0 {
@@ -163,6 +176,7 @@ impl Placement<'_> {
     /// Places metadata from 0 on and data from `data` on. Where metadata ends.
     fn place_metadata(&mut self, data: u64) -> Result<u64> {
         let geo = self.superblock.geometry().clone();
+        let cluster = u64::from(geo.blocks_per_cluster());
         let (mut at, mut data) = (0, data);
         for place in 0..self.tree.len() {
             let id = self.numbers.ids()[place];
@@ -172,7 +186,7 @@ impl Placement<'_> {
                 let blocks = map.blocks();
                 let record = &mut self.placed.records[id.0 as usize];
                 (record.at, record.nodes) = (at, at + blocks);
-                at += blocks + nodes;
+                at += blocks + nodes * cluster;
             }
         }
         let mut shared = 0;
@@ -181,7 +195,7 @@ impl Placement<'_> {
             if self.placed.records[id.0 as usize].attributes as usize == shared + 1 {
                 self.placed.attributes[shared].at = at;
                 shared += 1;
-                at += 1;
+                at += cluster;
             }
             match self.tree.node(id).body {
                 Body::Symlink(_) => {
@@ -193,7 +207,7 @@ impl Placement<'_> {
                     let nodes = map.nodes(&self.line, data, geo.block_size);
                     let record = &mut self.placed.records[id.0 as usize];
                     (record.at, record.nodes) = (data, at);
-                    at += nodes;
+                    at += nodes * cluster;
                     data += map.blocks();
                 }
                 _ => {}
@@ -203,38 +217,46 @@ impl Placement<'_> {
         Ok(at)
     }
 
-    /// The parts of the tree in the order of the line: each with its first number and its length.
-    pub(super) fn objects(&self) -> impl Iterator<Item = (Object, u64, u64)> + Send + '_ {
+    /// What is written of the parts of the tree, in the order of the line: each part with the number of its first block
+    /// and the range of its blocks. Behind an extent node or attributes, the rest of a cluster is left alone.
+    pub(super) fn objects(&self) -> impl Iterator<Item = (Object, u64, Range<u64>)> + Send + '_ {
         let record = |id: Id| self.placed.records[id.0 as usize];
         let block_size = self.geometry().block_size;
+        let cluster = u64::from(self.geometry().blocks_per_cluster());
         // `check` has refused each inode that cannot be mapped.
         let map = move |id: Id| self.map(id).ok();
         let nodes = move |id: Id| {
             let count = map(id).map_or(0, |map| map.nodes(&self.line, record(id).at, block_size));
-            (Object::Nodes(id), record(id).nodes, count)
+            // Each of them has a cluster of its own.
+            let (each, runs) = if cluster > 1 { (1, count) } else { (count, u64::from(count > 0)) };
+            (0..runs).map(move |run| (Object::Nodes(id), record(id).nodes + run * (cluster - 1), run..run + each))
+        };
+        let blocks = move |id: Id, object: Object| {
+            let map = map(id);
+            let whole = map.as_ref().filter(|_| cluster == 1).map(|map| 0..map.blocks());
+            let parts = map.filter(|_| cluster > 1).map(|map| map.written().collect::<Vec<_>>());
+            let ranges = whole.into_iter().chain(parts.into_iter().flatten());
+            ranges.map(move |range| (object, record(id).at, range))
         };
         let is_directory = |id: &Id| matches!(self.tree.node(*id).body, Body::Directory { .. });
-        let blocks = move |id: Id| map(id).map_or(0, |map| map.blocks());
-        let directories = self
-            .ids()
-            .filter(is_directory)
-            .flat_map(move |id| [(Object::Directory(id), record(id).at, blocks(id)), nodes(id)]);
+        let directories =
+            self.ids().filter(is_directory).flat_map(move |id| blocks(id, Object::Directory(id)).chain(nodes(id)));
         let mut shared = 0;
         let others = self.ids().flat_map(move |id| {
             let first = record(id).attributes == shared + 1;
             let attributes = first.then(|| {
                 shared += 1;
-                (Object::Attributes(shared - 1), self.placed.attributes[shared as usize - 1].at, 1)
+                (Object::Attributes(shared - 1), self.placed.attributes[shared as usize - 1].at, 0..1)
             });
-            let own = match self.tree.node(id).body {
-                Body::Symlink(_) => Some((Object::Symlink(id), record(id).at, blocks(id))),
-                Body::File { .. } => Some(nodes(id)),
-                _ => None,
+            let (link, file) = match self.tree.node(id).body {
+                Body::Symlink(_) => (Some(blocks(id, Object::Symlink(id))), None),
+                Body::File { .. } => (None, Some(nodes(id))),
+                _ => (None, None),
             };
-            attributes.into_iter().chain(own)
+            attributes.into_iter().chain(link.into_iter().flatten()).chain(file.into_iter().flatten())
         });
         let files = self.ids().filter(|id| matches!(self.tree.node(*id).body, Body::File { .. }));
-        let data = files.map(move |id| (Object::File(id), record(id).at, blocks(id)));
-        directories.chain(others).chain(data).filter(|(_, _, blocks)| *blocks > 0)
+        let data = files.flat_map(move |id| blocks(id, Object::File(id)));
+        directories.chain(others).chain(data).filter(|(_, _, range)| !range.is_empty())
     }
 }

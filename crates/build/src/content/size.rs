@@ -10,9 +10,9 @@
 
 use extant_ondisk::jbd2::default_blocks;
 
-use super::{Known, Placement};
+use super::{Known, Placement, owners};
 use crate::options::{Fact, Options, Request, SizeAsked};
-use crate::skeleton::Skeleton;
+use crate::skeleton::{Owned, Skeleton};
 use crate::tree::Tree;
 use crate::{Error, Result};
 
@@ -60,7 +60,8 @@ struct Attempt {
 /// # Errors
 /// An entry cannot be stored, or the options do not fit each other.
 pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<(Options, u64)> {
-    let mut search = Search { request: request.clone(), fact: *fact, tree, spare, known: Default::default() };
+    let mut search =
+        Search { request: request.clone(), fact: *fact, tree, spare, owned: None, known: Default::default() };
     // The largest size that is known to be too small, and the smallest that is enough.
     let (mut low, mut high) = (0, None);
     let mut bytes = START_BYTES;
@@ -133,6 +134,8 @@ struct Search<'a> {
     fact: Fact,
     tree: &'a Tree,
     spare: Spare,
+    /// What [`owners`] says of the tree; it is asked once.
+    owned: Option<Owned>,
     /// By the last attempt, and the size of its blocks.
     known: (u64, Known),
 }
@@ -142,7 +145,8 @@ impl Search<'_> {
         let mut request = Request { size: SizeAsked::Bytes(bytes), ..self.request.clone() };
         loop {
             let options = request.resolve(&self.fact)?;
-            let skeleton = Skeleton::plan(&options)?;
+            let owned = self.owned.get_or_insert_with(|| owners(self.tree, &options));
+            let skeleton = Skeleton::plan(&options, owned)?;
             let geo = skeleton.geometry().clone();
             if options.journal.is_some() && default_blocks(geo.blocks_count).is_none() {
                 let blocks = geo.blocks_count;

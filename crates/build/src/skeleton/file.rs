@@ -8,11 +8,13 @@
 use extant_ondisk::indirect::DIRECT;
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::jbd2::{JournalSuperBlock, LogCsum};
+use extant_ondisk::quota::QuotaKind;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr, orphan};
 
 use super::map::{Mapped, Node, put_pointer};
+use super::quota::{self, Owned};
 use super::space::Space;
 use crate::Result;
 
@@ -40,6 +42,7 @@ pub(super) enum Kind {
     },
     Orphans,
     Quota {
+        kind: QuotaKind,
         bytes: Vec<u8>,
     },
     /// No inode.
@@ -66,9 +69,18 @@ impl SystemFile {
         SystemFile { ino, kind, mapped, size: blocks * u64::from(geo.block_size), sectors, time }
     }
 
-    pub fn quota(ino: InodeNr, bytes: Vec<u8>, mapped: Mapped, time: Timestamp, geo: &Geometry) -> SystemFile {
-        let (size, sectors) = (bytes.len() as u64, sectors(&mapped, geo));
-        SystemFile { ino, kind: Kind::Quota { bytes }, mapped, size, sectors, time }
+    pub fn quota(ino: InodeNr, kind: Kind, mapped: Mapped, time: Timestamp, geo: &Geometry) -> SystemFile {
+        let size = if let Kind::Quota { bytes, .. } = &kind { bytes.len() as u64 } else { 0 };
+        SystemFile { size, ..SystemFile::new(ino, kind, mapped, 0, time, geo) }
+    }
+
+    /// What is now used.
+    pub fn set_usage(&mut self, owned: &Owned) {
+        if let Kind::Quota { kind, bytes } = &mut self.kind {
+            let now = quota::file(*kind, owned.of(*kind));
+            debug_assert_eq!(now.len(), bytes.len(), "owners that the file was not planned for");
+            *bytes = now;
+        }
     }
 
     pub fn bad_blocks(ino: InodeNr, time: Timestamp) -> SystemFile {
@@ -158,7 +170,7 @@ impl SystemFile {
         match &self.kind {
             Kind::BadBlocks => {}
             Kind::Mmp { .. } => fill_mmp(sb, out),
-            Kind::Quota { bytes } => {
+            Kind::Quota { bytes, .. } => {
                 let Part::Run(run) = part else { return };
                 let before: u64 = self.mapped.runs.iter().take(run as usize).map(|(_, len)| len).sum();
                 let from = ((before + u64::from(first)) as usize * block_size).min(bytes.len());

@@ -13,6 +13,7 @@ use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap, inode};
 
 use super::Skeleton;
 use super::file::Part;
+use super::quota::Owned;
 use super::space::no_space;
 use crate::plan::Piece;
 use crate::{Error, Result};
@@ -28,6 +29,8 @@ pub struct Usage {
     pub last_ino: u32,
     /// The inodes that are directories, in ascending order; the root and lost+found among them.
     pub directories: Vec<InodeNr>,
+    /// Whose they are: the owners that the skeleton was planned for. Without quota files, nothing.
+    pub owned: Owned,
 }
 
 /// Makes the bytes of inodes that are not the skeleton's.
@@ -70,7 +73,10 @@ pub struct Finished {
 }
 
 impl Finished {
-    pub(super) fn new(skeleton: Skeleton, mut usage: Usage) -> Result<Finished> {
+    pub(super) fn new(mut skeleton: Skeleton, mut usage: Usage) -> Result<Finished> {
+        for file in &mut skeleton.files {
+            file.set_usage(&usage.owned);
+        }
         let geo = skeleton.geometry();
         usage.last_ino = usage.last_ino.max(skeleton.first_free_ino.0 - 1);
         if usage.last_ino > geo.inodes_count {

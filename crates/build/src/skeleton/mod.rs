@@ -1,8 +1,9 @@
 //! A file system without files: superblock, descriptors, bitmaps, inode tables, journal, resize inode, quota and orphan
 //! files, each where mke2fs puts it.
 //!
-//! Main types: [`Skeleton`] (where everything goes), [`Usage`] (what the files of a tree take), [`Finished`] (the
-//! skeleton's pieces with their bytes), [`Inodes`] (makes the bytes of inodes that are not the skeleton's).
+//! Main types: [`Skeleton`] (where everything goes), [`Usage`] (what the files of a tree take), [`Owned`] (whose that
+//! is), [`Finished`] (the skeleton's pieces with their bytes), [`Inodes`] (makes the bytes of inodes that are not the
+//! skeleton's).
 //! Its memory grows with the groups, not with the blocks.
 //!
 //! # Locking
@@ -18,13 +19,14 @@ mod tables;
 
 pub use empty::Empty;
 pub use finish::{Finished, Inodes, Key, Usage};
+pub use quota::Owned;
 
 use std::ops::Range;
 
 use extant_ondisk::features::{Compat, Incompat};
 use extant_ondisk::inode::{GOOD_OLD_INODE_SIZE, InodeFlags};
 use extant_ondisk::jbd2::{MIN_LOG_BLOCKS, default_blocks};
-use extant_ondisk::quota::{BLOCK_BYTES, QuotaKind, Usage as Owned};
+use extant_ondisk::quota::{BLOCK_BYTES, QuotaKind};
 use extant_ondisk::superblock::{Geometry, Layout, LayoutError, SuperBlock};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr};
@@ -58,21 +60,17 @@ pub struct Skeleton {
 }
 
 impl Skeleton {
-    /// Places everything but directories.
+    /// Places everything but directories. The quota files, if there are some, get room for these owners.
     ///
     /// # Errors
     /// The options do not fit each other or the size.
-    pub fn plan(options: &Options) -> Result<Skeleton> {
-        if options.quota.contains(&true) {
-            let text = "-O quota: only an empty file system gets it; make this one without, then run tune2fs -O quota";
-            return Err(Error::Options(text.into()));
-        }
-        Skeleton::plan_with_directories(options, &[])
+    pub fn plan(options: &Options, owned: &Owned) -> Result<Skeleton> {
+        Skeleton::plan_with_directories(options, &[], owned)
     }
 
     /// Places everything, and before what mke2fs makes after its directories, directories of these inodes with so many
     /// blocks.
-    fn plan_with_directories(options: &Options, directories: &[(InodeNr, u64)]) -> Result<Skeleton> {
+    fn plan_with_directories(options: &Options, directories: &[(InodeNr, u64)], owned: &Owned) -> Result<Skeleton> {
         let layout = Layout::compute(&options.wanted).map_err(|error| match error {
             LayoutError::TooSmall => no_space(),
             LayoutError::TooFewInodes { found, least } => Error::Options(format!(
@@ -132,7 +130,7 @@ impl Skeleton {
         }
         superblock.set_overhead_clusters(overhead + geo.first_data_block);
         if options.quota.contains(&true) {
-            let inodes = skeleton.quota_files(&geo, now)?;
+            let inodes = skeleton.quota_files(&geo, now, owned)?;
             superblock.set_quota_inodes(inodes);
         }
         if let Some(blocks) = options.orphan_file.filter(|_| journal_blocks.is_some()) {
@@ -193,37 +191,28 @@ impl Skeleton {
         Ok(SystemFile::new(ino, Kind::Orphans, mapped, blocks, now, geo))
     }
 
-    /// Files with what the directories use, which are all that there is.
-    fn quota_files(&mut self, geo: &Geometry, now: Timestamp) -> Result<[Option<InodeNr>; 3]> {
-        let used: Vec<u64> = self.directories.iter().map(|mapped| file::sectors(mapped, geo) * 512).collect();
-        let (root, others) = (used.first().copied().unwrap_or(0), used.iter().skip(1).sum::<u64>());
+    fn quota_files(&mut self, geo: &Geometry, now: Timestamp, owned: &Owned) -> Result<[Option<InodeNr>; 3]> {
         let mut inodes = [None; 3];
         let wanted = self.options.quota;
         for (i, kind) in QuotaKind::ALL.into_iter().enumerate().filter(|(i, _)| wanted[*i]) {
             if kind == QuotaKind::Project && geo.inode_size == GOOD_OLD_INODE_SIZE {
                 continue;
             }
-            let owner = [self.options.root_owner.0, self.options.root_owner.1, 0][i];
-            let other_owner = Owned { id: 0, inodes: used.len() as u64 - 1, bytes: others };
-            let owners = match owner {
-                0 => vec![Owned { inodes: used.len() as u64, bytes: root + others, ..other_owner }],
-                id => vec![other_owner, Owned { id, inodes: 1, bytes: root }],
-            };
             let ino = match kind {
                 QuotaKind::User => USER_QUOTA,
                 QuotaKind::Group => GROUP_QUOTA,
                 QuotaKind::Project => self.take_ino(),
             };
-            let bytes = quota::file(kind, &owners);
+            let bytes = quota::file(kind, owned.of(kind));
             let owner = Owner { geo, ino };
             let blocks = (bytes.len() as u64).div_ceil(geo.block_size.into());
             let mut mapped = self.map_blocks(&owner, blocks, owner.goal())?;
-            if geo.extents && geo.block_size == BLOCK_BYTES as u32 {
-                // The root of the tree is written last.
+            if geo.extents && geo.cluster_bits == 0 && geo.block_size == BLOCK_BYTES as u32 {
+                // The root of the tree is written last; within a cluster, it has its place.
                 mapped.put_second_behind_sixth(&owner)?;
             }
             mapped.flags |= InodeFlags::IMMUTABLE;
-            self.files.push(SystemFile::quota(ino, bytes, mapped, now, geo));
+            self.files.push(SystemFile::quota(ino, Kind::Quota { kind, bytes }, mapped, now, geo));
             inodes[i] = Some(ino);
         }
         Ok(inodes)

@@ -1,9 +1,12 @@
 //! Quota files of a new file system: what each owner uses, without limits.
 //!
-//! Main function: [`file`]. Blocks are numbered in the order in which e2fsprogs' insertions need them.
+//! Main type: [`Owned`]. Main function: [`file`]. Blocks are numbered in the order in which e2fsprogs' insertions need
+//! them.
 //!
 //! # Locking
 //! None.
+
+use std::collections::BTreeMap;
 
 use extant_ondisk::quota::{BLOCK_BYTES, LEVELS, QuotaKind, ROOT, Usage};
 
@@ -19,8 +22,28 @@ const ENTRIES: usize = (BLOCK_BYTES - ENTRIES_AT) / ENTRY_BYTES;
 const INODES_AT: usize = 24;
 const SPACE_AT: usize = 48;
 
-/// The bytes of a file; `owners` in ascending order.
-pub(super) fn file(kind: QuotaKind, owners: &[Usage]) -> Vec<u8> {
+/// What each user, group and project uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owned([BTreeMap<u32, Usage>; 3]);
+
+impl Owned {
+    /// Adds an inode with so many bytes to its user, its group and its project.
+    pub fn add(&mut self, owners: [u32; 3], bytes: u64) {
+        for (usages, id) in self.0.iter_mut().zip(owners) {
+            let usage = usages.entry(id).or_insert(Usage { id, bytes: 0, inodes: 0 });
+            usage.bytes += bytes;
+            usage.inodes += 1;
+        }
+    }
+
+    /// Those of one kind, in ascending order.
+    pub(super) fn of(&self, kind: QuotaKind) -> impl Iterator<Item = &Usage> {
+        self.0[kind as usize].values()
+    }
+}
+
+/// The bytes of a file for owners in ascending order. How many there are follows from the numbers of the owners alone.
+pub(super) fn file<'a>(kind: QuotaKind, owners: impl Iterator<Item = &'a Usage>) -> Vec<u8> {
     let mut blocks = Blocks(vec![0; 2 * BLOCK_BYTES]);
     // The block that has room, if there is one; never more, for nothing is removed.
     let mut with_room = 0;
@@ -97,7 +120,7 @@ mod tests {
         let owners: Vec<Usage> = (0..40)
             .map(|i| Usage { id: i * 0x0101_0001, inodes: u64::from(i) + 1, bytes: u64::from(i) << 12 })
             .collect();
-        let bytes = file(QuotaKind::Group, &owners);
+        let bytes = file(QuotaKind::Group, owners.iter());
         QuotaFile::damage(&bytes, QuotaKind::Group, bytes.len() as u64, &mut |damage| panic!("{damage}"));
         let header = QuotaFile::parse(&bytes);
         let found: Vec<u32> = bytes

@@ -23,7 +23,7 @@ use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
 use extant_build::content::{ContentPlan, Spare, add_lost_found, digest, fit};
 use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid};
 use extant_build::plan::Plan;
-use extant_build::skeleton::{Empty, Skeleton};
+use extant_build::skeleton::Empty;
 use extant_build::source::{self, Source};
 use extant_build::sparse;
 use extant_build::tree::Content;
@@ -137,8 +137,7 @@ impl Job {
                 self.write(&mut target, &plan, plan.superblock(), &options)
             }
             Some(source) => {
-                let skeleton = Skeleton::plan(&options).map_err(|e| target.failed(e))?;
-                let plan = ContentPlan::new(skeleton, &source.tree, &*source.content).map_err(|e| target.failed(e))?;
+                let plan = ContentPlan::new(&options, &source.tree, &*source.content).map_err(|e| target.failed(e))?;
                 if let Some(warning) = plan.warning().filter(|_| !self.letters.quiet) {
                     warn(&format!("{}: {warning}", target.name));
                 }
