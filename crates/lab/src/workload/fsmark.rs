@@ -38,6 +38,8 @@ impl Workload for FsMark {
             // So many fsyncs of a process are under way at once; where each needs a thread that waits, so many threads.
             .with("at_once", 1)
             .with("waiters", 4)
+            // One syncfs(2) in the place of all fsyncs.
+            .with("syncfs", 0)
             // Fsyncs of all once more, when nothing is dirty.
             .with("again", 0)
             // The same once more, with new files beside the old ones.
@@ -89,6 +91,14 @@ impl Workload for FsMark {
             })?;
             let again = (context.get("again") != 0).then_some("again");
             for phase in ["fsync"].into_iter().chain(again) {
+                if context.get("syncfs") != 0 {
+                    context.phase(&format!("{phase}{after}"), 1, |w, _| {
+                        w.sync_all()?;
+                        w.done(processes * files);
+                        Ok(())
+                    })?;
+                    continue;
+                }
                 context.phase(&format!("{phase}{after}"), processes, |w, process| {
                     let mut i = 0;
                     while i < files {
