@@ -2,7 +2,7 @@
 CARGO ?= cargo
 OUT ?= target/bench
 
-.PHONY: help build demo check test lint soak bench fuzz dist install uninstall deb deny deps clean-demo
+.PHONY: help build demo check test lint soak bench threads experiments-age fuzz dist install uninstall deb deny deps clean-demo
 
 # Where `make install` puts things; DESTDIR in front of all of it. /sbin is where mount(8) looks for helpers.
 PREFIX ?= /usr/local
@@ -22,6 +22,8 @@ help:
 	@echo "make deny     licenses and sources of the dependencies (cargo install cargo-deny)"
 	@echo "make soak     the long tests (hours on a small machine)"
 	@echo "make bench    the table of speeds: kernel ext4, fuse2fs, Extant (root)"
+	@echo "make threads  docs/threads.md and its pictures, from the trials in experiments/"
+	@echo "make experiments-age  how many commits have changed what each experiment is about since its trials"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS (60)"
 	@echo "make dist     a static binary, manual pages, completions and mount helpers: target/dist, and a tarball of it"
 	@echo "make install  what 'make build' made, its manual pages, completions and mount helpers (PREFIX, SBINDIR, DESTDIR)"
@@ -57,6 +59,12 @@ bench: deps
 	mkdir -p $(OUT)
 	scripts/bench.py --json $(OUT)/bench.json --table $(OUT)/bench.md $(BENCH_ARGS)
 	scripts/bench_chart.py $(OUT)/bench.json $(OUT)/speed.svg
+
+threads:
+	@scripts/threads.py
+
+experiments-age:
+	@scripts/experiments_age.py
 
 fuzz:
 	@scripts/fuzz.sh

@@ -2,7 +2,8 @@
 """How old the kept results of each experiment are: experiments_age.py [--stamp | --check]
 
 Prints for each experiment the commits of its trials and how many commits since have changed the code that it is about. --stamp writes the
-line "**Run.** ..." of each README from its trials: commit, machine, date. --check: exit status 1 if such a line is not true.
+line "**Run.** ..." of each README from its trials: commit, machine, date. --check: exit status 1 if such a line is not true, or a kept result is
+not named in its README.
 """
 import datetime
 import json
@@ -55,6 +56,16 @@ def stamp(folder):
     return f"**Run.** {'; '.join(each)}." if each else ""
 
 
+def uncited(folder, text):
+    """Kept results that the README does not name."""
+    if re.search(r"results/[A-Z]", text):
+        return []
+    # What the README's own tables name is named.
+    text += "".join(p.read_text(encoding="utf-8") for p in folder.glob("results/*.md"))
+    results = sorted(p.name for p in (folder / "results").glob("*") if p.is_dir())
+    return [name for name in results if f"results/{name}" not in text and f"`{name}" not in text and f"| {name}" not in text]
+
+
 def main():
     mode = sys.argv[1] if len(sys.argv) > 1 else ""
     wrong = 0
@@ -63,6 +74,9 @@ def main():
         line = stamp(folder)
         text = readme.read_text(encoding="utf-8") if readme.exists() else ""
         if mode in ("--stamp", "--check"):
+            for name in uncited(folder, text):
+                wrong += 1
+                print(f"{readme.relative_to(ROOT)}: does not say what results/{name} shows")
             pattern = re.compile(r"^\*\*Run\.\*\* .*$\n\n?", re.MULTILINE)
             without = pattern.sub("", text)
             want = without.replace("**Verdict", f"{line}\n\n**Verdict", 1) if line else without

@@ -148,6 +148,8 @@ fn every_row_has_a_command_or_waits_for_a_part_that_is_named() {
             }
             // A figure that somebody typed in proves nothing: a result is open, or a link to an experiment.
             assert!(cells[4] == "open" || cells[4].contains("](../experiments/"), "{line}");
+            let reason = cells[4].strip_prefix("nominal").and_then(|rest| rest.split('[').next());
+            assert!(reason.is_none_or(|reason| reason.starts_with(": ") && reason.len() > 12), "{line}: why nominal?");
             let waits = cells[3].split(';').any(|part| parts(part).is_some());
             assert!(cells[4] == "open" || !waits, "{line}: it has a result of what it waits for");
             rows += 1;
@@ -155,4 +157,22 @@ fn every_row_has_a_command_or_waits_for_a_part_that_is_named() {
     }
     assert_eq!(known, awaited, "parts that are named, and parts that rows wait for");
     assert!(commands >= 20 && rows >= 240, "{commands} commands, {rows} rows");
+}
+
+/// Runs a script of the repository that says what is not as the kept trials have it.
+fn agrees_with_the_trials(script: &str) {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let script = root.join("scripts").join(script);
+    let ran = std::process::Command::new("python3").arg(script).arg("--check").output().expect("python3");
+    assert!(ran.status.success(), "{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+}
+
+#[test]
+fn the_page_of_the_threads_is_what_the_trials_say() {
+    agrees_with_the_trials("threads.py");
+}
+
+#[test]
+fn each_experiment_names_the_commit_the_machine_and_the_date_of_its_trials() {
+    agrees_with_the_trials("experiments_age.py");
 }
