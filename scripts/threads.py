@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes docs/threads.md and its five pictures from the trials that the experiments keep: threads.py [--check]
+"""Makes docs/threads.md, its five pictures and that of docs/lab.md from the trials that the experiments keep: threads.py [--check]
 
 A figure of a thread is written here once, with its source in the text beside it; a figure of Extant is never written here, it is
 computed. With --check nothing is written, and the exit status is 1 if a file is not what would be made.
@@ -58,7 +58,7 @@ def change(new, old):
     pairs = [math.log(a / b) for a, b in zip(new, old)]
     n = len(pairs)
     mean, sd = statistics.fmean(pairs), statistics.stdev(pairs)
-    t = {5: 2.776, 10: 2.262, 20: 2.093, 30: 2.045, 40: 2.023}[n]
+    t = {5: 2.776, 10: 2.262, 20: 2.093, 30: 2.045, 40: 2.023, 120: 1.980}[n]
     low, high = mean - t * sd / math.sqrt(n), mean + t * sd / math.sqrt(n)
     percent = [f"{100 * (math.exp(x) - 1):+.1f}" for x in (mean, low, high)]
     return f"{percent[0]} % [{percent[1]}, {percent[2]}]"
@@ -359,6 +359,24 @@ policy), [014](../experiments/014-fsync-ahead/README.md) to [017](../experiments
     return "fsync.svg", svg(760, 356, "Files a second by iteration, and requests", body), text
 
 
+def first_run():
+    """The picture of the tutorial: every trial of a run as a dot, the median as a bar."""
+    policies = [("vanilla", "old"), ("optimize-scan", "new"), ("sure-fit", "own")]
+    runs = {p: by_round(trials("031-mballoc-time/results/small-files", mb_policy=p), lambda t: rate(t, "files")) for p, _ in policies}
+    most = max(max(r) for r in runs.values())
+    place = lambda v: 150 + v / most * 580
+    body = [f'<text x="12" y="20">small-files, files/s: {len(runs["vanilla"])} rounds in turn, a dot a trial, the bar is the median</text>']
+    for i, (policy, kind) in enumerate(policies):
+        y = 52 + i * 44
+        body.append(f'<text class="e" x="140" y="{y + 5}">{policy}</text>')
+        body += [f'<circle class="{kind}" style="stroke:none;fill-opacity:.35" cx="{place(v):.1f}" cy="{y + 6 * (n % 3 - 1)}" r="3"/>' for n, v in enumerate(runs[policy])]
+        body.append(f'<rect class="{kind} bar" x="{place(median(runs[policy])) - 2:.1f}" y="{y - 14}" width="4" height="28"/>')
+    step = 5000 if most < 30000 else 10000
+    for v in range(0, int(most) + 1, step):
+        body.append(f'<path class="grid" d="M{place(v):.0f} 34V168"/><text class="s m" x="{place(v):.0f}" y="184">{v:,}</text>')
+    return svg(760, 194, "Files a second by policy", body)
+
+
 ROWS_024 = [("write 10 GB", "write"), ("read 10 GB", "read"), ("random reads of 512 B", "512"), ("random reads of 512 KB", "512k")]
 
 
@@ -369,6 +387,7 @@ def main():
         name, picture, text = part()
         made[ROOT / "docs/threads" / name] = picture
         texts.append(text)
+    made[ROOT / "docs/lab-first-run.svg"] = first_run()
     made[ROOT / "docs/threads.md"] = """# The five threads
 
 Extant began with five public discussions of Linux storage. Each of them measured something, old against new. Here are their figures beside

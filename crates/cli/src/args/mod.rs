@@ -453,7 +453,7 @@ pub struct CpArgs {
 /// --xattrs-include='*' --acls.
 ///
 /// An OCI image layout has the archive, in gzip, as the only layer of one image. skopeo(1), podman(1) and umoci(1) take
-/// it as oci:DIR[:TAG].
+/// it as `oci:DIR[:TAG]`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant export disk.img > disk.tar
