@@ -152,7 +152,7 @@ fn zsh(script: &str) -> String {
             _ if line.contains(":OPTIONS:_default") => replaced(":OPTIONS:_default", ":OPTIONS:_extant_mount_options"),
             _ if line.contains(":TARGET:_default") => replaced(":TARGET:_default", ":TARGET:_extant_targets"),
             _ if line.contains(":NAME=A,B:_default") => replaced(":NAME=A,B:_default", ":NAME=A,B:_extant_policies"),
-            _ if line.starts_with("':workload -- ") => replaced(":_default'", &format!(":({})'", workloads())),
+            _ if line.starts_with("'::workload -- ") => replaced(":_default'", &format!(":({})'", workloads())),
             _ if line.starts_with("':model -- ") => replaced(":_default'", &format!(":({})'", models())),
             _ => line.to_owned(),
         };
