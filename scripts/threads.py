@@ -15,17 +15,17 @@ EXPERIMENTS = ROOT / "experiments"
 
 STYLE = """text{font:14px sans-serif;fill:#1f2328}.s{font-size:12px}.e{text-anchor:end}.m{text-anchor:middle}
 .old{fill:#cf222e;stroke:#cf222e}.new{fill:#bf8700;stroke:#bf8700}.later{fill:#8250df;stroke:#8250df}.own{fill:#0969da;stroke:#0969da}
-.thread{fill:#8c959f;stroke:#8c959f}.thread2{fill:#c6ccd3;stroke:#c6ccd3}.grid{stroke:#8c959f;stroke-width:1;stroke-dasharray:2 4}
+.thread{fill:#8c959f;stroke:#8c959f}.grid{stroke:#8c959f;stroke-width:1;stroke-dasharray:2 4}
 .line{fill:none;stroke-width:2.5}.bar{stroke:none}
 @media (prefers-color-scheme:dark){text{fill:#e6edf3}.old{fill:#ff7b72;stroke:#ff7b72}.new{fill:#d29922;stroke:#d29922}
-.later{fill:#bc8cff;stroke:#bc8cff}.own{fill:#58a6ff;stroke:#58a6ff}.thread{fill:#8b949e;stroke:#8b949e}.thread2{fill:#484f58;stroke:#484f58}}"""
+.later{fill:#bc8cff;stroke:#bc8cff}.own{fill:#58a6ff;stroke:#58a6ff}.thread{fill:#8b949e;stroke:#8b949e}}"""
 
 
 def trials(path, **policies):
     """The usable trials of a result, those of the policies named."""
     with open(EXPERIMENTS / path / "trials.ndjson", encoding="utf-8") as file:
         every = [json.loads(line) for line in file]
-    usable = [t for t in every if t["outcome"] in ("unchecked", "clean", "Unchecked", "Clean") or "failed" not in str(t["outcome"]).lower()]
+    usable = [t for t in every if t["outcome"]["state"] in ("checked", "unchecked")]
     return [t for t in usable if all(t["contestant"]["policies"].get(k) == v for k, v in policies.items())]
 
 
@@ -174,8 +174,7 @@ def allocator():
     against = lambda where, p, name: "" if p == "vanilla" else change(rates(where, p, name), rates(where, "vanilla", name))
     some = [p for p, _ in policies if p in ("vanilla", "optimize-scan", "sure-fit")]
     cell = lambda where, p, name: (number(median(rates(where, p, name))) + (f" ({against(where, p, name)})" if p != "vanilla" else "")) if p in some or where == "small-files" else ""
-    device = lambda where, p: number(median(phase(t, "files")["measures"]["device_seconds"] if "device_seconds" in phase(t, "files").get("measures", {}) else
-                                            t["measures"]["files.device_seconds"] for t in trials(f"031-mballoc-time/results/{where}", mb_policy=p)))
+    device = lambda where, p: number(median(phase(t, "files")["measures"]["device_seconds"] for t in trials(f"031-mballoc-time/results/{where}", mb_policy=p)))
     names = [p for p, _ in policies]
     rows = [
         ["small synced files, files/s", "", ""] + [cell("small-files", p, "files") for p in names],
@@ -208,8 +207,8 @@ in its two sequences.
 
 def reclaim():
     sizes = ["0M", "715M", "2385M", "4055M"]
-    theirs = [("thread: 3.9", "thread", [23117, 23774, 4208, 4104]), ("thread: mmotm", "thread2", [22780, 23299, 24154, 25130]),
-              ("thread: the series", "thread2", [22763, 22934, 23765, 24614])]
+    theirs = [("thread: 3.9", [23117, 23774, 4208, 4104]), ("thread: mmotm", [22780, 23299, 24154, 25130]),
+              ("thread: the series", [22763, 22934, 23765, 24614])]
     policies = [("vanilla", "old"), ("proportional", "new"), ("stall-once", "later"), ("used-once", "own")]
     ours = {}
     for t in trials("021-reclaim-machine/results/nominal"):
@@ -231,7 +230,7 @@ def reclaim():
         body.append(f'<rect class="{kind} bar" x="{x}" y="{floor - height:.1f}" width="44" height="{height:.1f}"/>'
                     f'<text class="s m" x="{x + 22}" y="{floor - height - 5:.1f}">{mib:.0f}</text>')
     body += legend([(k, n) for n, k in policies], 12, 332, 150)
-    rows = [[f"memcached operations/s beside {s}"] + [f"{t[2][n]:,}" for t in theirs] + [f"{ours[p][n]:,.0f}" for p, _ in policies] for n, s in enumerate(sizes)]
+    rows = [[f"memcached operations/s beside {s}"] + [f"{t[1][n]:,}" for t in theirs] + [f"{ours[p][n]:,.0f}" for p, _ in policies] for n, s in enumerate(sizes)]
     rows += [["reads during the copy, 64 MiB of cache", "", "", ""] + [f'{beside(p, 64, "copy", "device_reads"):,.0f}' for p, _ in policies],
              ["reads after it", "", "", ""] + [f'{beside(p, 64, "after", "device_reads"):,.0f}' for p, _ in policies],
              ["the copy, MiB/s", "", "", ""] + [number(speed(p, 64)) for p, _ in policies]]
@@ -275,11 +274,13 @@ def metaclusters():
         line = [place(t, s) for t, s in sorted(points[policy])]
         body.append(f'<polyline class="{kind} line" style="fill:none" points="' + " ".join(f"{x:.1f},{y:.1f}" for x, y in line) + '"/>')
     mail = {"write": "189.0 → 186.1", "read": "194.5 → 194.5", "512": "236.4 → 231.4", "512k": "286.3 → 284.4", "fsck": "738 → 287"}
-    e2fsck = {}
+    e2fsck, jumps = {}, {}
     with open(EXPERIMENTS / "024-metaclusters/results/figures.ndjson", encoding="utf-8") as file:
         for line in file:
             figure = json.loads(line)
-            e2fsck[figure.get("options", "").rpartition("meta_policy=")[2]] = figure["check"]["e2fsck"]
+            policy = figure.get("options", "").rpartition("meta_policy=")[2]
+            e2fsck[policy] = figure["check"]["e2fsck"]
+            jumps[policy] = figure["layout"]["map_jumps"] if policy else 0
     rows_of = {"write": ("stream", None, "write"), "read": ("stream", None, "read"), "512": ("random-read", 512, "read"), "512k": ("random-read", 524288, "read")}
 
     def seconds(policy, workload, block, name):
@@ -294,8 +295,8 @@ def metaclusters():
     head = ["seconds", "thread: ext3", "thread: the patch", "`inline` (ext3)", "`metacluster`", "`vanilla` (mballoc)", "`zones` (ours)"]
     text = f"""## 4. Indirect blocks clustered so that fsck does not seek
 
-*"Clustering indirect blocks in Ext3", Abhishek Rai, 2007.* Indirect blocks in front of their data cost a check 94,000 seeks on 400 GB; kept
-together they cost few. The model of that disk gives the thread's ratio, and `zones` answer what Andrew Morton asked: after {last:.0f} turnovers
+*"Clustering indirect blocks in Ext3", Abhishek Rai, 2007.* Indirect blocks in front of their data cost a check of 400 GiB {jumps["inline"]:,} jumps, in
+metaclusters {jumps["metacluster"]:,} and in `zones` {jumps["zones"]:,}. The model of that disk gives the thread's ratio, and `zones` answer what Andrew Morton asked: after {last:.0f} turnovers
 at 90 % full a check takes {number(end("zones"))} s with them, {number(end("metacluster"))} with the patch's metaclusters and {number(end("inline"))} with ext3's layout.
 
 ![Modelled time of a check as the disk ages](threads/metaclusters.svg)

@@ -55,7 +55,7 @@ fn options(bytes: u64, args: &str) -> Options {
 }
 
 #[test]
-fn what_is_too_small_for_itself_says_what_to_do() {
+fn an_image_that_is_too_small_for_itself_says_what_to_do() {
     let planned = |bytes, args| Skeleton::plan(&options(bytes, args), &Owned::default()).map(|_| ());
     let refused = |bytes, args| planned(bytes, args).expect_err("refused").to_string();
     let said = refused(64 << 10, "-t ext4");
@@ -193,7 +193,7 @@ fn a_tree_with_everything_is_clean_and_the_same_for_the_kernel() {
     }
 }
 
-/// What fits into an inode is there, and nothing else.
+/// Contents that fit into an inode are there, and no others.
 fn expect_inline(image: &Path, args: &str) {
     // Inodes of 256 bytes have room for 68 bytes behind `i_block`, those of 1024 for 836.
     let last = match args {
@@ -550,7 +550,7 @@ fn content_that_no_size_has_room_for_is_named_with_the_reason() {
         error.contains(" blocks of 4096 bytes: ") && error.ends_with("need -O 64bit, or larger blocks with -b"),
         "{error}"
     );
-    // What has holes needs no room for them.
+    // Holes need no room.
     let mut sparse = self::builder();
     sparse.file(b"f", attributes(0o644), 15 << 40, Some(std::iter::once(0..5).collect()), 0).unwrap();
     let (_, bytes) = fit(&request("-t ext4 -b 4096"), &fact(0), &finish(sparse), Spare::NONE).unwrap();

@@ -287,7 +287,7 @@ fn damaged_blobs_are_named() {
 
 /// Each takes two thirds of what a source may take of memory.
 #[test]
-fn what_entries_take_in_memory_counts_for_all_layers_together() {
+fn memory_of_entries_counts_for_all_layers_together() {
     let dir = tempfile::tempdir().expect("directory");
     let layers = ["a", "b"].map(|name| {
         // Of one length: " SCHILY.xattr.user.a=", the value and the end of the line.

@@ -143,7 +143,7 @@ fn bytes_behind_a_gzip_are_ignored_with_a_warning_unless_they_are_zeroes() {
 }
 
 #[test]
-fn what_is_stored_of_a_directory_is_passed_over() {
+fn bytes_stored_for_a_directory_are_passed_over() {
     let smuggled = Made::new("smuggled", b'0', b"").bytes();
     let deep = Made { size: b"77777777777\0".into(), ..Made::new("dir/", b'0', b"") };
     for kind in [0, b'0', b'D'] {
@@ -458,7 +458,7 @@ fn a_size_beyond_the_end_and_a_wrong_checksum_are_refused() {
 }
 
 #[test]
-fn what_is_no_archive_is_told_from_a_damaged_one() {
+fn a_file_that_is_no_archive_is_told_from_a_damaged_archive() {
     for len in [1, 20, 511, 512, 2048] {
         assert_eq!(refused(&vec![b'x'; len]), "f.tar: not a tar archive (nor gzip, xz or zstd)", "{len} bytes");
     }
@@ -468,7 +468,7 @@ fn what_is_no_archive_is_told_from_a_damaged_one() {
 }
 
 #[test]
-fn what_entries_take_in_memory_is_bounded_by_what_is_stored() {
+fn memory_of_entries_is_bounded_by_the_bytes_stored() {
     let large = "x".repeat(1 << 20);
     let entries = (0..100).map(|n| Made::new(&format!("f{n}"), b'0', b""));
     let members: Vec<Made> =

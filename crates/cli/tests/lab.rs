@@ -302,6 +302,19 @@ fn a_command_of_the_user_is_a_workload_on_each_target_with_a_directory() {
     assert_eq!(all[0]["workload"]["name"], "command");
     assert_eq!(all[0]["phases"][0]["operations"], 1);
     run("echo no room >&2; exit 3", &target, &dir.text("failed")).fails(8, &["no room", "exit status: 3"]);
+    // Programs that the command leaves behind end with it, and with a trial that takes too long.
+    let left = dir.text("left");
+    let command = format!("sleep 1000 & echo $! >> {left}");
+    assert_eq!(run(&command, &target, &dir.text("behind")).code, Some(0));
+    let command = format!("sleep 1000 & echo $! >> {left}; wait");
+    let late = ["lab", "run", "--command", &command, "-t", &target, "--rounds=1", "--timeout=1", "-q", "-o"];
+    extant(&[&late[..], &[&dir.text("late")]].concat()).fails(8, &["--timeout"]);
+    let pids = std::fs::read_to_string(&left).expect("numbers");
+    assert_eq!(pids.lines().count(), 3);
+    for pid in pids.lines() {
+        let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        assert!(!command.contains("sleep"), "{pid} is still there");
+    }
     let engine = format!("engine:{}", dir.text("e.img"));
     run("true", &engine, &dir.text("none")).fails(1, &["a command needs a directory", "kernel:"]);
     assert!(!std::path::Path::new(&dir.text("e.img")).exists(), "nothing was made");

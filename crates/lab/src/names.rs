@@ -19,9 +19,9 @@ const LETTERS_MAX: usize = 28;
 
 /// The labels of the contestants of a run, split.
 pub struct Names {
-    /// What all labels have, in their order; empty for one contestant.
+    /// The parts that all labels have, in their order; empty for one contestant.
     pub common: String,
-    /// What tells each from the others. All differ.
+    /// The parts that tell each from the others. All differ.
     pub short: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ pub fn unit(workload: &str, name: &str) -> String {
     }
 }
 
-/// What the run shows of its headline figure.
+/// The result of a run, by its headline figure.
 pub fn sentence(group: &Group, names: &Names) -> String {
     let figure = &group.headline;
     let Some(base) = group.summary(0, figure) else { return "No trial of the baseline can be used.".into() };
@@ -157,6 +157,8 @@ fn difference(ratio: f64, rate: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::groups_of;
+    use crate::compare::tests_support::trial;
 
     fn short(labels: &[&str]) -> (String, Vec<String>) {
         let names = Names::new(&labels.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>());
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_share_is_said_once() {
+    fn shared_parts_are_said_once() {
         let all = short(&["engine,cache=64M,mb_policy=vanilla", "engine,cache=64M,mb_policy=sure-fit"]);
         assert_eq!(all, ("engine,cache=64M".into(), vec!["vanilla".into(), "sure-fit".into()]));
         let all = short(&["kernel", "kernel,mb_optimize_scan=1", "engine"]);
@@ -189,6 +191,37 @@ mod tests {
         ] {
             assert_eq!(digits(v), text);
         }
+    }
+
+    /// Five rounds of a baseline, one that takes 1.3 times as long, and one that scatters around it.
+    fn result(load: f64) -> Group {
+        let seconds = [("engine,p=a", [1.0; 5]), ("engine,p=b", [1.3; 5]), ("engine,p=c", [0.9, 1.2, 0.8, 1.1, 1.0])];
+        let trials = (0..5).flat_map(|round| {
+            seconds.map(|(label, seconds)| {
+                let mut t = trial(label, round, seconds[round as usize] + f64::from(round) * 0.01);
+                (t.environment.cores, t.environment.load) = (2, if round == 0 { load } else { 9.0 });
+                t
+            })
+        });
+        groups_of(trials.collect()).expect("comparable").remove(0)
+    }
+
+    #[test]
+    fn a_result_is_a_sentence_and_a_busy_machine_is_named_where_it_may_hide_something() {
+        let group = result(0.5);
+        let text = sentence(&group, &Names::new(&group.labels()));
+        assert!(text.starts_with("a: 98") && text.contains(" files/s; b: 22.") && text.contains(" % slower"), "{text}");
+        assert!(text.ends_with("; c: no difference shown."), "{text}");
+        let group = result(2.5);
+        let text = sentence(&group, &Names::new(&group.labels()));
+        assert!(text.contains("load 2.50 on 2 processors"), "{text}");
+    }
+
+    #[test]
+    fn units_have_the_noun_of_the_workload() {
+        assert_eq!(unit("fsmark", "fsync-2.ops_per_s"), "fsyncs/s");
+        assert_eq!(unit("fsmark", "write.seconds"), "s");
+        assert_eq!(unit("of another build", "x.ops_per_s"), "operations/s");
     }
 
     #[test]

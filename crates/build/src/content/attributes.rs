@@ -67,7 +67,7 @@ pub(super) fn split_around(geo: &Geometry, set: &[Xattr], data: &[u8]) -> Result
     Ok(fits_block(geo, &block).then_some(Split { body: own, block }))
 }
 
-/// What the block of a set holds, which is the same for all inodes that have one.
+/// The attributes in the block of a set, which is the same for all inodes that have one.
 ///
 /// # Errors
 /// A sentence that names the attribute.

@@ -133,7 +133,7 @@ impl<'a> ContentPlan<'a> {
         self.finished.superblock()
     }
 
-    /// What the image will show otherwise than the tree, for the user: times that its inodes cannot hold.
+    /// A warning for the user about times that the inodes cannot hold, which the image shows otherwise than the tree.
     pub fn warning(&self) -> Option<String> {
         self.placement.times_moved()
     }

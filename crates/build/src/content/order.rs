@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_a_directory_follows_it() {
+    fn a_directory_is_followed_by_the_entries_below_it() {
         assert_eq!(listed(None), ["/a", "/b", "/b/below", "/b/below/x", "/b/y", "/c"]);
     }
 

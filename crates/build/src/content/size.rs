@@ -134,7 +134,7 @@ struct Search<'a> {
     fact: Fact,
     tree: &'a Tree,
     spare: Spare,
-    /// What [`owners`] says of the tree; it is asked once.
+    /// The answer of [`owners`], which is asked once.
     owned: Option<Owned>,
     /// By the last attempt, and the size of its blocks.
     known: (u64, Known),

@@ -74,7 +74,7 @@ impl SystemFile {
         SystemFile { size, ..SystemFile::new(ino, kind, mapped, 0, time, geo) }
     }
 
-    /// What is now used.
+    /// Fills the file of a quota with the usage of each owner.
     pub fn set_usage(&mut self, owned: &Owned) {
         if let Kind::Quota { kind, bytes } = &mut self.kind {
             let now = quota::file(*kind, owned.of(*kind));

@@ -22,7 +22,7 @@ const ENTRIES: usize = (BLOCK_BYTES - ENTRIES_AT) / ENTRY_BYTES;
 const INODES_AT: usize = 24;
 const SPACE_AT: usize = 48;
 
-/// What each user, group and project uses.
+/// The usage of each user, group and project.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owned([BTreeMap<u32, Usage>; 3]);
 

@@ -150,7 +150,7 @@ fn delayed_entries_in_front_cost_vanilla_most() {
 }
 
 #[test]
-fn what_is_delayed_stays_and_no_call_of_the_shrinker_has_nothing_to_do() {
+fn delayed_entries_stay_and_no_call_of_the_shrinker_has_nothing_to_do() {
     let all = trials("es-memory", &["inodes=5", "entries=3200", "order=runs", "delayed=25"]);
     for policy in ["vanilla", "evictable-list", "round-robin"] {
         assert_eq!(count(&all, policy, "entries_kept"), 16_000.0, "{policy}");

@@ -1,19 +1,22 @@
 //! `command`: a program of the user's, in the target's root directory.
 //!
 //! `sh -c COMMAND` runs with that directory as its working directory: a fio job, an unpacking, a build. Its standard
-//! output is thrown away; when it fails, the end of what it wrote to standard error is in the message. It needs a
-//! target with a directory, so not the engine in this process.
+//! output is thrown away; when it fails, the end of its standard error is in the message. Programs that it leaves
+//! running are ended with it: they would keep the target from being unmounted. It needs a target with a directory, so
+//! not the engine in this process.
 //!
 //! # Locking
 //! None.
 
 use std::collections::VecDeque;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command as Program, Stdio};
+use std::process::{Child, Command as Program, ExitStatus, Stdio};
 use std::time::Duration;
 
 use extant_base::clock::Clock;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::{Context, Needs, Parameters, Workload};
 use crate::error::{Error, Result};
@@ -82,7 +85,9 @@ impl Workload for Command {
 fn one(worker: &Worker<'_>, command: &str, directory: &Path) -> Result<()> {
     let failed = |why: String| Error::Failed(format!("{command}: {why}"));
     let mut program = Program::new("sh");
+    // A process group of its own, so that all of it can be ended.
     program
+        .process_group(0)
         .args(["-c", command])
         .current_dir(directory)
         .stdin(Stdio::null())
@@ -103,20 +108,20 @@ fn one(worker: &Worker<'_>, command: &str, directory: &Path) -> Result<()> {
     }
 }
 
-/// Waits for the end; `None`: it was ended because the run is to stop.
-fn wait(child: &mut Child, worker: &Worker<'_>) -> std::io::Result<Option<std::process::ExitStatus>> {
+/// Waits for the end of the shell, and ends its process group. `None`: the run is to stop.
+fn wait(child: &mut Child, worker: &Worker<'_>) -> std::io::Result<Option<ExitStatus>> {
     let clock = Clock::real();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if worker.is_stopped() {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
-        }
+    let pid = Pid::from_child(child);
+    // The shell is not reaped yet, so that its number is no other group's.
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let mut stopped = false;
+    while waitid(WaitId::Pid(pid), ended)?.is_none() && !stopped {
+        stopped = worker.is_stopped();
         clock.sleep(LOOK);
     }
+    kill_process_group(pid, Signal::KILL)?;
+    let status = child.wait()?;
+    Ok((!stopped).then_some(status))
 }
 
 /// The last bytes that come, as text.

@@ -85,7 +85,7 @@ pub trait Workload: Send + Sync {
     fn source(&self) -> &'static str;
     /// The phase that comparisons look at.
     fn headline(&self) -> &'static str;
-    /// What an operation of a phase is, for units: `files` a second.
+    /// The noun for an operation of a phase, for units: `files` a second.
     fn counted(&self, phase: &str) -> &'static str {
         let _ = phase;
         "operations"

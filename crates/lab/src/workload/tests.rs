@@ -159,6 +159,21 @@ fn record(workload: &dyn Workload, seed: u64, operations: Option<&Path>) -> (Sum
     (place.sum(), phases)
 }
 
+#[test]
+fn one_syncfs_stands_for_all_fsyncs() {
+    let workload = find("fsmark").unwrap();
+    let mut parameters = workload.parameters(0.001);
+    parameters.set("syncfs=1").unwrap();
+    let mut place = Recording::new();
+    let stop = AtomicBool::new(false);
+    let mut context = Context::new(&mut place, &parameters, 1, true, &stop, None, &|_| {});
+    workload.run(&mut context).unwrap();
+    let of = |name: &str| context.phases.iter().find(|p| p.name == name).unwrap().operations;
+    assert_eq!(of("fsync"), of("write"));
+    let seen: HashMap<_, _> = context.histograms.iter().map(|(op, h)| (op.name(), h.len())).collect();
+    assert_eq!((seen.get("sync"), seen.get("fsync").copied().unwrap_or(0)), (Some(&1), 0), "{seen:?}");
+}
+
 fn list(lines: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), lines).unwrap();
@@ -172,7 +187,7 @@ fn the_seed_alone_decides() {
          {\"op\":\"fsync\",\"path\":\"a\"}\n\n{\"op\":\"close\",\"path\":\"a\"}\n\
          {\"op\":\"mkdir\",\"path\":\"d\",\"process\":1}\n{\"op\":\"symlink\",\"path\":\"d/l\",\"to\":\"x\",\"process\":1}\n",
     );
-    // What a program of the user's does is its own affair.
+    // A program of the user's need not do the same work twice.
     for workload in all().iter().filter(|w| !w.needs_directory()) {
         let name = workload.name();
         let operations = (name == "replay").then_some(operations.path());
