@@ -217,8 +217,8 @@ impl Placement<'_> {
         Ok(at)
     }
 
-    /// The written blocks of the tree in the order of the line: each part of the tree with the number of its first block
-    /// and the range of its blocks. Behind an extent node or attributes, the rest of a cluster is left alone.
+    /// The written blocks of the tree in the order of the line: each part of the tree with the number of its first
+    /// block and the range of its blocks. Behind an extent node or attributes, the rest of a cluster is left alone.
     pub(super) fn objects(&self) -> impl Iterator<Item = (Object, u64, Range<u64>)> + Send + '_ {
         let record = |id: Id| self.placed.records[id.0 as usize];
         let block_size = self.geometry().block_size;
