@@ -277,9 +277,13 @@ impl Budget {
 
     fn look_again_later(&self) {
         let limit = self.limit();
-        let used = self.used();
         let usual = limit - limit / LOW;
-        self.threshold.store(if used <= limit { usual } else { used + limit / 32 }, Ordering::Relaxed);
+        let used = self.used();
+        self.threshold.store(if used <= limit { usual } else { used + limit / 32 }, Ordering::SeqCst);
+        // Another thread may have freed memory, and set the usual threshold, between the look and the store.
+        if used > limit && !self.over_limit() {
+            self.threshold.store(usual, Ordering::Relaxed);
+        }
     }
 
     /// A thread reclaims in the background for as long as it keeps the value, and calls [`BackgroundReclaim::step`].
@@ -299,20 +303,26 @@ impl Budget {
         }
         match self.step(false) {
             Next::More => {}
-            Next::Enough => self.reclaim.rest(),
+            Next::Enough => self.rest(),
             Next::Wait { at_most_ns, .. } => self.wait(at_most_ns),
             Next::Drive { .. } => self.wait(DRIVE_NS),
         }
     }
 
     fn wait(&self, at_most_ns: u64) {
-        self.look_again_later();
         if self.over_limit() {
+            self.look_again_later();
             self.reclaim.wait_for_frames(Duration::from_nanos(at_most_ns));
         } else {
-            // The next caller that takes memory wakes the thread again.
-            self.reclaim.rest();
+            self.rest();
         }
+    }
+
+    /// The thread rests until a caller takes memory beyond the usual threshold. The threshold of memory that was pinned
+    /// before would let callers exceed the limit by as much.
+    fn rest(&self) {
+        self.look_again_later();
+        self.reclaim.rest();
     }
 }
 
@@ -557,6 +567,31 @@ mod tests {
         pages.busy_until.store(pages.asked.load(Ordering::Relaxed) + 32, Ordering::Relaxed);
         budget.relieve();
         assert!(!budget.over_limit(), "{} bytes of {}", budget.used(), budget.limit());
+    }
+
+    /// Memory in use raises the threshold of the next look; it falls again when the thread has freed that memory.
+    #[test]
+    fn the_limit_holds_again_after_the_thread_has_freed_what_was_in_use() {
+        for policy in ReclaimPolicy::ALL {
+            let budget = Budget::with_policy(4 << 20, policy);
+            let pages = Pages::new(&budget);
+            let thread = budget.begin_thread();
+            pages.in_use.store(true, Ordering::Relaxed);
+            let full = budget.limit() / PAGE;
+            for n in 0..full {
+                pages.add(n, State::CLEAN);
+            }
+            budget.charge(1 << 20);
+            budget.relieve();
+            assert!(budget.over_limit(), "{}", policy.name());
+            pages.in_use.store(false, Ordering::Relaxed);
+            budget.uncharge(1 << 20);
+            (0..1000).for_each(|_| thread.step(Duration::ZERO));
+            for n in full..full + full / 8 {
+                pages.add(n, State::CLEAN);
+            }
+            assert!(!budget.over_limit(), "{}: {} bytes of {}", policy.name(), budget.used(), budget.limit());
+        }
     }
 
     #[test]
