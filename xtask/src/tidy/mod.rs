@@ -1,22 +1,24 @@
 //! The rules of the house, checked.
 //!
 //! Main types: [`Finding`] (one broken rule, with its place), [`SourceFile`]. One module per kind of rule: [`floors`]
-//! (which crate may depend on which), [`layers`] (which module may name what), [`dependencies`] (none is unused),
-//! [`source`] (single files), [`policies`] (folders of policies, and how they are chosen), [`locking`] (the lock
-//! classes against docs/locking.md), [`docs`] (every document can be found). Every rule is a function from text to
-//! findings, so that its test can show it a violation.
+//! (which crate may depend on which), [`layers`] (which module may name what), [`cycles`] (files that import each other),
+//! [`dependencies`] (none is unused), [`source`] (single files), [`prose`] (subjects of sentences), [`policies`] (folders
+//! of policies, and how they are chosen), [`locking`] (the lock classes against docs/locking.md), [`docs`] (every document
+//! can be found). Every rule is a function from text to findings, so that its test can show it a violation.
 //!
 //! What it does not do: what rustfmt and clippy do.
 //!
 //! # Locking
 //! None.
 
+mod cycles;
 mod dependencies;
 mod docs;
 mod floors;
 mod layers;
 mod locking;
 mod policies;
+mod prose;
 mod source;
 
 use std::fmt;
@@ -119,9 +121,11 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     let mut findings = floors::check(&packages);
     findings.extend(dependencies::check(&packages, &files));
     findings.extend(layers::check(&files));
+    findings.extend(cycles::check(&files));
     findings.extend(docs::check(&files));
     for file in &files {
         findings.extend(source::check(file));
+        findings.extend(prose::check(file));
     }
     findings.extend(policies::check(&files));
     findings.extend(locking::check(&files));

@@ -1,7 +1,7 @@
 //! ARC: what was used once and what was used more often share the cache by what is missed more (Megiddo, Modha: "ARC: a
 //! self-tuning, low overhead replacement cache", FAST 2003, figure 4).
 
-use super::contestant::Cache;
+use super::cache::Cache;
 use super::queues::Queues;
 
 /// Used once, and more often.

@@ -1,11 +1,12 @@
 //! The contestants.
 //!
-//! Main types: [`Contestant`] (their names), [`Cache`] (what each of them implements), [`cache`] (makes one).
+//! Main types: [`Contestant`] (their names), [`cache`] (makes the [`Cache`] of one).
 
-use extant_cache::reclaim::{Core, ReclaimPolicy};
+use extant_cache::reclaim::ReclaimPolicy;
 
 use super::super::belady::Belady;
 use super::arc::Arc;
+use super::cache::Cache;
 use super::engine::Engine;
 use super::lru::Lru;
 use super::s3_fifo::S3Fifo;
@@ -25,23 +26,6 @@ extant_base::policies! {
         S3Fifo = "s3-fifo", "a small queue, a main one, and ghosts (SOSP 2023)";
         TinyLfu = "w-tinylfu", "of a new item and the one next to go, the one used less often leaves (TOS 2017)";
         Belady = "belady", "the item whose next use is farthest away leaves; it knows the future (1966)";
-    }
-}
-
-/// A cache at work.
-pub trait Cache {
-    /// Uses the item; whether it was in the cache.
-    fn access(&mut self, item: u32) -> bool;
-
-    /// The engine's frames, if the policy is one of the engine's.
-    fn core(&self) -> Option<&Core> {
-        None
-    }
-}
-
-impl Cache for Belady {
-    fn access(&mut self, _: u32) -> bool {
-        self.advance()
     }
 }
 

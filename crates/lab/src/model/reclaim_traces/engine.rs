@@ -7,7 +7,7 @@ use extant_cache::reclaim::{
     Answer, Class, Core, FrameId, Host, Key, Next, OwnerId, ReclaimPolicy, Reclaimer, Room, State, Victim, Wrote,
 };
 
-use super::contestant::Cache;
+use super::cache::Cache;
 
 const FRAME: u32 = 4096;
 /// A reclaimer that has not freed a frame after so many steps never will.

@@ -1,7 +1,7 @@
 //! LRU: the item whose last use is longest ago leaves (Denning, "The working set model for program behavior", CACM
 //! 1968, describes it as the usual one).
 
-use super::contestant::Cache;
+use super::cache::Cache;
 use super::queues::{OUT, Queues};
 
 const KEPT: usize = 1;

@@ -16,6 +16,7 @@
 //! None.
 
 mod arc;
+mod cache;
 mod contestant;
 mod engine;
 mod lru;
@@ -28,7 +29,8 @@ mod trace;
 use extant_base::policy::Table;
 use extant_base::rng::Rng;
 
-use self::contestant::{Cache, Contestant, cache};
+use self::cache::Cache;
+use self::contestant::{Contestant, cache};
 use self::trace::{room, trace};
 use super::{Bench, Model};
 use crate::error::{Error, Result};

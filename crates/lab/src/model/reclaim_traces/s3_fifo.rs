@@ -2,7 +2,7 @@
 //! Qiu, Yue, Rashmi: "FIFO queues are all you need for cache eviction", SOSP 2023, algorithm 1; an item's count begins
 //! anew in the main queue, as in the authors' simulator).
 
-use super::contestant::Cache;
+use super::cache::Cache;
 use super::queues::Queues;
 
 const SMALL: usize = 1;

@@ -1,7 +1,7 @@
 //! SIEVE: one queue and a hand that moves from old to new; an item that was used since the hand's last visit is spared
 //! and stays where it is (Zhang, Yang, Yue, Vigfusson, Rashmi: "SIEVE is simpler than LRU", NSDI 2024).
 
-use super::contestant::Cache;
+use super::cache::Cache;
 use super::queues::{OUT, Queues};
 
 const KEPT: usize = 1;

@@ -2,7 +2,7 @@
 //! it (Einziger, Friedman, Manes: "TinyLFU: a highly efficient cache admission policy", ACM TOS 2017). Uses are
 //! counted exactly, where the paper has a sketch; the window is a hundredth and fixed.
 
-use super::contestant::Cache;
+use super::cache::Cache;
 use super::queues::Queues;
 
 const WINDOW: usize = 1;
