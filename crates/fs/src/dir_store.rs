@@ -1,6 +1,6 @@
 //! A directory's blocks, for the directory layer (`dir/`).
 //!
-//! Main types: [`DirView`] (a [`DirStore`] for one directory), [`HashSettings`] (what the superblock says of hashing).
+//! Main types: [`DirView`] (a [`DirStore`] for one directory).
 //!
 //! # Locking
 //! The caller holds the directory's `inode` lock. Inside: map (50), buffers (80).
@@ -12,10 +12,8 @@ use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_mballoc::MetaRole;
 use extant_ondisk::casefold;
-use extant_ondisk::features::{Compat, Incompat, RoCompat};
-use extant_ondisk::htree::{HashVersion, Hasher};
+use extant_ondisk::htree::Hasher;
 use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
-use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::dir::{self, BlockKind, DirError, DirParams, DirStore, Found};
@@ -24,31 +22,6 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::{MapState, MapStore};
-
-/// What the superblock says about directories.
-#[derive(Clone, Debug)]
-pub(crate) struct HashSettings {
-    version: HashVersion,
-    seed: [u32; 4],
-    dir_index: bool,
-    large_dir: bool,
-    filetype: bool,
-    has_csum: bool,
-}
-
-impl HashSettings {
-    pub(crate) fn of(sb: &SuperBlock) -> HashSettings {
-        HashSettings {
-            version: HashVersion::from_disk(sb.default_hash_version(), sb.hash_unsigned())
-                .unwrap_or(HashVersion::HalfMd4),
-            seed: sb.hash_seed(),
-            dir_index: sb.compat().contains(Compat::DIR_INDEX),
-            large_dir: sb.incompat().contains(Incompat::LARGE_DIR),
-            filetype: sb.incompat().contains(Incompat::FILETYPE),
-            has_csum: sb.ro_compat().contains(RoCompat::METADATA_CSUM),
-        }
-    }
-}
 
 impl Filesystem {
     /// A hash of a name, for spreading directories.

@@ -28,9 +28,7 @@ use crate::groups::Groups;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::{EsCache, EsStats};
-use crate::ops::sync::asks::Asks;
 use crate::ops::sync::policy::SyncPolicy;
-use crate::ops::writeback::Completed;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::recover::CleanUp;
@@ -38,6 +36,8 @@ use crate::reports::ErrorReports;
 use crate::reserve::Reserve;
 use crate::state::MountState;
 use crate::threads::Threads;
+use crate::writeback::asks::Asks;
+use crate::writeback::batch::Completed;
 use crate::xattr::SharedBlocks;
 
 pub(crate) static UMOUNT_CLASS: LockClass = LockClass::new("s_umount", 4);
@@ -158,7 +158,7 @@ pub struct Filesystem {
     pub(crate) overhead: u64,
     /// Attribute blocks that other inodes may join.
     pub(crate) shared_xattr: Arc<SharedBlocks>,
-    pub(crate) hash: crate::dir_store::HashSettings,
+    pub(crate) hash: crate::hash_settings::HashSettings,
     /// Counts of operations.
     pub stats: FsStats,
 }

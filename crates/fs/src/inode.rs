@@ -28,8 +28,8 @@ use crate::filesystem::Filesystem;
 use crate::inode_table::InodeTable;
 use crate::map::MapRoot;
 use crate::map::es::EsInode;
-use crate::ops::sync::asks::WritebackLock;
-use crate::ops::writeback::Batches;
+use crate::writeback::asks::WritebackLock;
+use crate::writeback::batch::Batches;
 
 static RW_CLASS: LockClass = LockClass::new("inode", 20);
 static MAP_CLASS: LockClass = LockClass::new("map", 50);

@@ -44,6 +44,7 @@ mod filesystem;
 mod forgetful;
 mod freeze;
 mod groups;
+mod hash_settings;
 mod ialloc;
 mod inline;
 mod inode;
@@ -68,6 +69,7 @@ mod threads;
 mod tools;
 mod unmount;
 pub mod walk;
+mod writeback;
 mod xattr;
 mod xattr_store;
 

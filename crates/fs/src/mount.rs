@@ -29,15 +29,13 @@ use extant_recovery::JournalFile;
 
 use crate::borrow;
 use crate::copies::Copies;
-use crate::dir_store::HashSettings;
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::{self, Filesystem, JournalHooks};
 use crate::freeze::Gate;
 use crate::groups::{Groups, journal_zones};
+use crate::hash_settings::HashSettings;
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::EsCache;
-use crate::ops::sync::asks::Asks;
-use crate::ops::writeback::Completed;
 use crate::options::{COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::recover::{CleanUp, Use, clean_orphans, lend_journal, log_of, recover};
@@ -47,6 +45,8 @@ use crate::state::MountState;
 use crate::super_block::{check_after_replay, read_super_at};
 use crate::threads::Threads;
 use crate::unmount::Mounted;
+use crate::writeback::asks::Asks;
+use crate::writeback::batch::Completed;
 
 /// The caches have this much, however little was asked for.
 const CACHE_BYTES_MIN: u64 = 8 << 20;

@@ -15,10 +15,8 @@
 
 use std::cell::Cell;
 
-use extant_mballoc::RequestFlags;
 use extant_ondisk::superblock::SuperBlock;
 
-use crate::filesystem::Filesystem;
 use crate::options::MountOptions;
 
 thread_local! {
@@ -53,7 +51,7 @@ impl Caller {
         f()
     }
 
-    fn current() -> Caller {
+    pub(crate) fn current() -> Caller {
         CALLER.get()
     }
 }
@@ -82,20 +80,8 @@ impl Reserve {
 
     /// Whether `who` may use the root blocks. A reserve for group 0 is nobody's: else every member of root's group had
     /// it.
-    fn open_to(&self, who: Caller) -> bool {
+    pub(crate) fn open_to(&self, who: Caller) -> bool {
         who.uid == 0 || who.uid == self.uid || (self.gid != 0 && who.gid == self.gid)
-    }
-}
-
-impl Filesystem {
-    /// Whether the thread's caller may use the blocks that are kept for root.
-    pub(crate) fn may_use_reserve(&self) -> bool {
-        self.reserve.open_to(Caller::current())
-    }
-
-    /// What a request for blocks says about its caller.
-    pub(crate) fn caller_flags(&self) -> RequestFlags {
-        if self.may_use_reserve() { RequestFlags::USE_ROOT_RESERVE } else { RequestFlags::NONE }
     }
 }
 

@@ -26,8 +26,8 @@ use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::mapping::Want;
-use crate::ops::writeback::WritebackReason;
 use crate::options::Atime;
+use crate::writeback::batch::WritebackReason;
 
 /// Writers of less at a time do not wait for memory.
 const LIGHT_BYTES: u64 = 64 << 10;

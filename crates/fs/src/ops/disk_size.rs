@@ -20,7 +20,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::es::EsState;
 use crate::ops::credits;
-use crate::ops::writeback::WritebackReason;
+use crate::writeback::batch::WritebackReason;
 
 impl Filesystem {
     fn grow_disk_size(&self, inode: &Inode, to: u64) {

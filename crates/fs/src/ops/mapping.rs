@@ -22,8 +22,8 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::es::{EsEntry, EsState};
 use crate::map::{MapState, Mapping, Progress};
-use crate::ops::writeback::WritebackReason;
 use crate::store::MapView;
+use crate::writeback::batch::WritebackReason;
 
 /// For what a hole is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `data.rs` | read, write, delayed blocks |
 //! | `mapping.rs`, `disk_size.rs` | which block a place of a file is, or gets; the size on disk |
-//! | `writeback.rs`, `together.rs` | dirty data to the device; small files side by side |
 //! | `truncate.rs`, `fallocate.rs`, `seek.rs` | size changes; preallocation, holes, zeros; where data and holes are |
 //! | `names.rs` | lookup, link, unlink |
 //! | `create.rs` | new inodes, and what they inherit |
@@ -31,16 +30,14 @@ pub(crate) mod evict;
 mod fallocate;
 mod flags;
 mod listing;
-mod mapping;
+pub(crate) mod mapping;
 pub(crate) mod names;
-mod no_space;
+pub(crate) mod no_space;
 mod rename;
 mod seek;
 pub(crate) mod sync;
-mod together;
 mod truncate;
 pub(crate) mod volume;
-pub(crate) mod writeback;
 mod xattrs;
 
 pub use attr::{SetAttr, SetTime};

@@ -18,10 +18,12 @@ use std::time::Duration;
 
 use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
+use extant_mballoc::RequestFlags;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::ops::evict;
+use crate::reserve::Caller;
 
 /// How often an operation is tried that finds no space while some may be on its way. A try can be in vain because
 /// another thread was faster, so this is more than what one eviction and one commit need.
@@ -72,7 +74,7 @@ fn remedy(e: &Error, who: Who, tries: u32) -> Option<Remedy> {
 }
 
 /// Whether writeback that waits may yet have the space.
-pub(super) fn may_come(e: &Error) -> bool {
+pub(crate) fn may_come(e: &Error) -> bool {
     remedy(e, Who::Writeback, 0).is_some()
 }
 
@@ -128,7 +130,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// `e`, when another try would be of no use.
-    pub(super) fn bring_space(&self, e: Error, tries: &mut u32, open: &mut Option<Handle>) -> Result<()> {
+    pub(crate) fn bring_space(&self, e: Error, tries: &mut u32, open: &mut Option<Handle>) -> Result<()> {
         if remedy(&e, Who::Writeback, *tries).is_none() {
             return Err(e);
         }
@@ -136,6 +138,18 @@ impl Filesystem {
         self.finish_open(open);
         self.alloc.discard_all_under_pressure();
         Ok(self.journal.commit_running()?)
+    }
+}
+
+impl Filesystem {
+    /// Whether the thread's caller may use the blocks that are kept for root.
+    pub(crate) fn may_use_reserve(&self) -> bool {
+        self.reserve.open_to(Caller::current())
+    }
+
+    /// What a request for blocks says about its caller.
+    pub(crate) fn caller_flags(&self) -> RequestFlags {
+        if self.may_use_reserve() { RequestFlags::USE_ROOT_RESERVE } else { RequestFlags::NONE }
     }
 }
 

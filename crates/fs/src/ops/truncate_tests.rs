@@ -8,7 +8,7 @@ use extant_ondisk::{InodeNr, LogicalBlock};
 use crate::forgetful::Forgetful;
 use crate::ops::mapping::Want;
 use crate::ops::no_space::tests::take_all;
-use crate::ops::writeback::WritebackReason;
+use crate::writeback::batch::WritebackReason;
 use crate::{Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, WriteFlags};
 
 const BLOCK: u64 = 1024;

@@ -12,7 +12,6 @@
 //! # Locking
 //! None held while waiting.
 
-pub(crate) mod asks;
 pub(crate) mod policy;
 #[cfg(test)]
 mod tests;
@@ -30,8 +29,8 @@ use extant_ondisk::jbd2::Tid;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::ops::sync::asks::Countdown;
-use crate::ops::writeback::WritebackReason;
+use crate::writeback::asks::Countdown;
+use crate::writeback::batch::WritebackReason;
 
 /// Called once with what a barrier came to, possibly on another thread and possibly before the call returns. Who calls
 /// may be in the middle of something: it hands the answer on, and does not call the file system.

@@ -1,7 +1,7 @@
 //! One run of blocks for small files that are written one after the other, so that they lie side by side whoever else
 //! writes meanwhile, and fill whole requests.
 //!
-//! Main type: [`Together`], part of a plug (`ops/writeback/plug.rs`). With the first of them the blocks of
+//! Main type: [`Together`], part of a plug (`writeback/plug.rs`). With the first of them the blocks of
 //! those that follow are chosen ([`extant_mballoc::Allocator::choose_with`]; the policy may say no). What is left when
 //! the plug is sent is free again: nobody waits for space that a plug holds.
 //!
@@ -18,7 +18,7 @@ use extant_mballoc::Chosen;
 
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::ops::writeback::WritebackReason;
+use crate::writeback::batch::WritebackReason;
 
 /// A longer file has a run of its own.
 const FILE_BLOCKS_MAX: u64 = 16;

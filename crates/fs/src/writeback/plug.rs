@@ -19,7 +19,8 @@ use extant_block::{Bio, BioFlags, Completion};
 use extant_cache::{DirtyRun, Sent, WritebackToken};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
-use super::{Batch, FAILED_CLASS, Later, Piece, Request, Then, WritebackReason};
+use super::Request;
+use super::batch::{Batch, FAILED_CLASS, Later, Piece, Then, WritebackReason};
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -27,9 +28,9 @@ use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::ops::mapping::Want;
 use crate::ops::no_space;
-use crate::ops::sync::asks::WritebackGuard;
-use crate::ops::together::Together;
 use crate::reserve::Caller;
+use crate::writeback::asks::WritebackGuard;
+use crate::writeback::together::Together;
 
 /// Bytes taken from the address space at once, at most: where a device is slow, less.
 const BATCH_BYTES_MAX: u64 = 16 << 20;

@@ -5,10 +5,9 @@
 //! on the device, one handle marks the blocks used, maps or converts them, and moves the size on disk. So whatever is
 //! cut off or fails leaves nothing that points to blocks without their data, and a commit waits for no data.
 //!
-//! Main types: [`plug::WritebackPlug`] (inodes written together: their requests are held back until neighbours have
-//! met), [`Batch`] (what was taken at once; it owns its blocks through a [`WritebackToken`] until they can be read from
-//! the device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on
-//! disk never passes over data that is not there).
+//! Main types: [`plug::WritebackPlug`] (inodes written together: their requests wait until neighbours have met),
+//! [`batch::Batch`] (data on its way), [`together`] (blocks of small files side by side), [`asks`] (fsyncs that hold no
+//! thread).
 //!
 //! Who retires: the thread that wrote, if all its requests have completed by then (an image file that the kernel
 //! caches), or if it waits for them; else a thread of its own, which completions wake ([`Filesystem::retire_step`]),
@@ -22,16 +21,17 @@
 //! that lock, or for tokens, with requests in a plug: it may be those that the other waits for. `batches` (202) and
 //! `completed batches` (203) are leaves.
 
+mod ask_step;
+pub(crate) mod asks;
+pub(crate) mod batch;
 mod plug;
+mod together;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use extant_base::sync::{Condvar, LockClass, Mutex, Waiter};
 use extant_block::BioVec;
-use extant_cache::{AddressSpaceOps, DirtyRun, Epoch, Listed, RunCompletion, WritebackToken};
+use extant_cache::{AddressSpaceOps, DirtyRun, Listed, RunCompletion, WritebackToken};
 use extant_journal::Handle;
 use extant_mballoc::Chosen;
 use extant_ondisk::{BlockNr, LogicalBlock};
@@ -41,132 +41,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::Progress;
 use crate::ops::credits;
-
-static BATCHES_CLASS: LockClass = LockClass::new("batches", 202);
-static COMPLETED_CLASS: LockClass = LockClass::new("completed batches", 203);
-static FAILED_CLASS: LockClass = LockClass::new("failed pieces", 204);
-
-/// Why dirty folios are written (Linux: `enum wb_reason`): what a policy of the allocator may want to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WritebackReason {
-    /// An fsync waits for this inode.
-    Fsync,
-    /// Time, memory, a sync of everything.
-    Background,
-}
-
-/// Why a thread that does not wait has not written everything.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Later {
-    /// Somebody has the inode's writeback lock.
-    Locked,
-    /// An earlier write of a block is among what is on its way.
-    OnItsWay(Epoch),
-    /// There is space after the next commit, perhaps.
-    NoSpace,
-}
-
-/// What makes the blocks of a piece readable once its data is on the device.
-enum Then {
-    /// They are mapped and written already.
-    Nothing,
-    /// They are mapped as unwritten.
-    Convert,
-    /// They are chosen, and nobody else's.
-    Map(Chosen),
-}
-
-/// Blocks of a batch that share one state and lie side by side.
-struct Piece {
-    lblk: LogicalBlock,
-    len: u32,
-    then: Then,
-}
-
-/// What was taken from an inode's dirty folios at once.
-pub(crate) struct Batch {
-    inode: Arc<Inode>,
-    /// The size of the file when it was taken: what belongs to it of its last block.
-    size: u64,
-    /// Requests that have not completed, and the sender.
-    pending: AtomicU32,
-    /// Its requests pass the mount's [`extant_cache::BulkWindow`]: known when they are sent.
-    bulk: AtomicBool,
-    /// No handle is needed: neither the map nor the size on disk changes.
-    plain: bool,
-    failed: Mutex<Vec<(usize, extant_block::Error)>>,
-    /// Taken by who retires it.
-    work: Mutex<Option<(Vec<Piece>, WritebackToken)>>,
-    /// The sender waits until he is the last of `pending`.
-    waited: AtomicBool,
-    complete: Waiter<()>,
-}
-
-/// The batches of an inode that are on their way, oldest first.
-pub(crate) struct Batches(Mutex<Queue>);
-
-#[derive(Default)]
-struct Queue {
-    batches: VecDeque<Arc<Batch>>,
-    /// A thread retires the oldest; it looks again before it stops.
-    busy: bool,
-}
-
-impl Batches {
-    pub(crate) fn new() -> Batches {
-        Batches(Mutex::new(&BATCHES_CLASS, Queue::default()))
-    }
-
-    /// The oldest batch, if it has completed and nobody retires one. `may`: what else must hold.
-    fn begin(&self, may: impl FnOnce(&Batch) -> bool) -> Option<Arc<Batch>> {
-        let mut q = self.0.lock();
-        if q.busy {
-            return None;
-        }
-        let oldest = q.batches.front().filter(|b| b.pending.load(Ordering::Acquire) == 0 && may(b))?.clone();
-        q.busy = true;
-        Some(oldest)
-    }
-
-    fn end(&self) {
-        let mut q = self.0.lock();
-        q.busy = false;
-        q.batches.pop_front();
-    }
-
-    /// The oldest, if it has completed and nobody is at it.
-    fn oldest_ready(&self) -> Option<Arc<Batch>> {
-        let q = self.0.lock();
-        q.batches.front().filter(|b| !q.busy && b.pending.load(Ordering::Acquire) == 0).cloned()
-    }
-}
-
-/// Inodes with batches that have completed and wait for a thread that may take a handle. With a token come those whose
-/// times are to be written before it closes.
-pub(crate) struct Completed {
-    queue: Mutex<CompletedQueue>,
-    more: Condvar,
-}
-
-#[derive(Default)]
-struct CompletedQueue {
-    waiting: VecDeque<(Arc<Inode>, Option<WritebackToken>)>,
-    stop: bool,
-    /// Nobody comes for what is put here.
-    ended: bool,
-}
-
-impl Completed {
-    pub(crate) fn new() -> Completed {
-        Completed { queue: Mutex::new(&COMPLETED_CLASS, CompletedQueue::default()), more: Condvar::new() }
-    }
-
-    /// Ends [`Filesystem::retire_step`] once nothing waits.
-    pub(crate) fn stop(&self) {
-        self.queue.lock().stop = true;
-        self.more.notify_all();
-    }
-}
+use crate::writeback::batch::{Batch, Piece, Then, WritebackReason};
 
 impl AddressSpaceOps for Inode {
     fn write_pages(inodes: &[Arc<Inode>]) {
@@ -501,30 +376,6 @@ impl Filesystem {
             }
             drop(token);
             self.flusher.settled(u64::from(inode.ino.0), &**inode);
-        }
-    }
-}
-
-impl Batch {
-    /// By its sender: until all requests have completed.
-    fn wait_for_requests(&self) {
-        self.waited.store(true, Ordering::SeqCst);
-        if self.pending.load(Ordering::SeqCst) > 1 {
-            self.complete.wait();
-        }
-    }
-
-    /// One request has completed, on any thread, which must not wait.
-    fn request_done(&self) {
-        match self.pending.fetch_sub(1, Ordering::SeqCst) {
-            1 => {}
-            2 if self.waited.load(Ordering::SeqCst) => return self.complete.set(()),
-            _ => return,
-        }
-        let Some(fs) = self.inode.fs.upgrade() else { return };
-        fs.retire_while(&self.inode, |b| b.plain && b.failed.lock().is_empty(), &mut None);
-        if self.inode.batches.oldest_ready().is_some() {
-            fs.retire_later(self.inode.clone(), None);
         }
     }
 }

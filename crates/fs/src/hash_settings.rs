@@ -1,0 +1,37 @@
+//! How names are hashed: the superblock's settings.
+//!
+//! Main types: [`HashSettings`].
+//!
+//! What it does not do: hash ([`extant_ondisk::htree::Hasher`] does).
+//!
+//! # Locking
+//! None: the settings do not change during a mount.
+
+use extant_ondisk::features::{Compat, Incompat, RoCompat};
+use extant_ondisk::htree::HashVersion;
+use extant_ondisk::superblock::SuperBlock;
+
+/// What the superblock says about directories.
+#[derive(Clone, Debug)]
+pub(crate) struct HashSettings {
+    pub(crate) version: HashVersion,
+    pub(crate) seed: [u32; 4],
+    pub(crate) dir_index: bool,
+    pub(crate) large_dir: bool,
+    pub(crate) filetype: bool,
+    pub(crate) has_csum: bool,
+}
+
+impl HashSettings {
+    pub(crate) fn of(sb: &SuperBlock) -> HashSettings {
+        HashSettings {
+            version: HashVersion::from_disk(sb.default_hash_version(), sb.hash_unsigned())
+                .unwrap_or(HashVersion::HalfMd4),
+            seed: sb.hash_seed(),
+            dir_index: sb.compat().contains(Compat::DIR_INDEX),
+            large_dir: sb.incompat().contains(Incompat::LARGE_DIR),
+            filetype: sb.incompat().contains(Incompat::FILETYPE),
+            has_csum: sb.ro_compat().contains(RoCompat::METADATA_CSUM),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! How the mount goes on with the writes of callers that wait for nothing.
+//!
+//! Main types: none; [`Filesystem::ask`] puts a write aside, [`Filesystem::ask_step`] is a round of the thread.
+//!
+//! # Locking
+//! `asks` (207) is a leaf; `inode writeback` (25) through the plug.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::writeback::asks::{Ask, Asks, Countdown};
+use crate::writeback::batch::{Later, WritebackReason};
+
+/// The mount's thread dies: nobody goes on with what is left, or with what will come.
+struct EndOnPanic<'a>(&'a Asks);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let left = {
+                let mut queue = self.0.queue.lock();
+                queue.ended = true;
+                std::mem::take(&mut queue.ready)
+            };
+            drop(left);
+        }
+    }
+}
+
+impl Filesystem {
+    /// Starts writing everything dirty of the inode once what is in the way is gone; `closed` counts that down once it
+    /// can be read from the device.
+    pub(crate) fn ask(&self, inode: &Arc<Inode>, why: WritebackReason, later: Later, closed: &Arc<Countdown>) {
+        {
+            let mut queue = self.asks.queue.lock();
+            if queue.ended {
+                return;
+            }
+            queue.open += 1;
+        }
+        closed.one_more();
+        self.put_aside(Ask { inode: inode.clone(), why, again: false, closed: closed.clone() }, later);
+    }
+
+    /// Until what is in its way is gone.
+    fn put_aside(&self, mut ask: Ask, later: Later) {
+        let inode = ask.inode.clone();
+        match later {
+            Later::Locked => inode.wb.ask(ask),
+            Later::OnItsWay(epoch) => {
+                let fs = self.arc();
+                inode.writes.when_closed(epoch, move || fs.asks.push(vec![ask]));
+            }
+            Later::NoSpace => {
+                ask.again = true;
+                self.asks.push(vec![ask]);
+            }
+        }
+    }
+
+    /// One round of the thread that goes on with asks; false when it should end.
+    pub(crate) fn ask_step(&self, wait: Duration) -> bool {
+        let Some(mut asks) = self.asks.take(wait) else { return false };
+        let _end = EndOnPanic(&self.asks);
+        asks.sort_by_key(|ask| ask.inode.ino);
+        let (patient, quick): (Vec<_>, Vec<_>) = asks.into_iter().partition(|ask| ask.again);
+        let (mut begun, mut left) = (Vec::new(), Vec::new());
+        {
+            let mut plug = self.writeback_plug(WritebackReason::Fsync).impatient();
+            for ask in quick {
+                plug.because(ask.why);
+                match plug.try_write_pages(&ask.inode) {
+                    Ok(()) => begun.push(ask),
+                    Err(later) => left.push((ask, later)),
+                }
+            }
+        }
+        for (mut ask, later) in left {
+            ask.again = true;
+            self.put_aside(ask, later);
+        }
+        for ask in &patient {
+            self.writeback_plug(ask.why).write_pages(&ask.inode);
+        }
+        begun.extend(patient);
+        self.asks.queue.lock().open -= begun.len();
+        begun.iter().for_each(|ask| ask.closed.add_inode(&ask.inode));
+        true
+    }
+}
