@@ -1,7 +1,7 @@
 //! Extant's ground floor: everything that waits, ticks, counts or draws random numbers.
 //!
 //! Purpose: the crates above take locks, start threads, read clocks and emit trace points only through here. So each
-//! lock has a name, a rank and statistics, and the same code runs either on the operating system or, with all of its
+//! lock has a name, a rank and statistics. And the same code runs either on the operating system or, with all of its
 //! threads, from one seed in virtual time.
 //!
 //! Main modules: [`sync`] (ranked locks), [`task`] (named threads), [`clock`] (real and virtual time), [`trace`]

@@ -42,8 +42,8 @@ enum Running {
 /// the log is released, so that no later commit starts.
 struct AbortOnPanic<'j>(&'j Journal);
 
-/// Fails the waiters if a commit panics. Dropped after [`AbortOnPanic`], because callbacks must not run while the log
-/// is held.
+/// Reports the abort to the waiters and the file system if a commit panics. Dropped after [`AbortOnPanic`], because
+/// callbacks must not run while the log is held.
 struct TellOnPanic<'j>(&'j Journal);
 
 fn panicked() -> Error {
@@ -404,8 +404,8 @@ impl Journal {
             }
         }
         // The commit block's place is zeroed with the rest, so that only the first sector of the commit block changes
-        // anything: a disk cannot tear one sector. If it were torn over the contents of an earlier round, the block
-        // would have a good header and a bad checksum, which e2fsck and older kernels treat as a damaged journal.
+        // anything: a disk cannot tear one sector. A commit block torn over the contents of an earlier round would
+        // have a good header and a bad checksum. e2fsck and older kernels treat that as a damaged journal.
         images.push(Arc::new(AlignedBuf::zeroed(format.block_size)));
         let start = disk.head;
         let (mut at, mut commit_at) = (start, start);
