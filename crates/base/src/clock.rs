@@ -1,7 +1,7 @@
-//! Time: the machine's clocks, or a virtual one that only moves when it is told to.
+//! Time: the machine's clocks, or a virtual one that moves only on request.
 //!
 //! Main type: [`Clock`], cheap to clone. Monotonic nanoseconds for intervals, wall-clock time for inode times.
-//! Virtual time serves tests and the lab: a background `step()` that looks at [`Clock::now_ns`] runs alike in both.
+//! Virtual time serves tests and the lab: a background `step()` that reads [`Clock::now_ns`] behaves alike in both.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -38,7 +38,7 @@ impl Clock {
         Clock(Source::Real { start: Instant::now() })
     }
 
-    /// A clock that stands still at `epoch_sec` until [`Clock::advance`] moves it.
+    /// A clock that stays at `epoch_sec` until [`Clock::advance`] moves it.
     pub fn virtual_at(epoch_sec: i64) -> Clock {
         Clock(Source::Virtual { ns: Arc::new(AtomicU64::new(0)), epoch_sec })
     }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn virtual_time_moves_only_when_told() {
+    fn virtual_time_moves_only_on_request() {
         let c = Clock::virtual_at(1_000);
         let d = c.clone();
         assert_eq!(c.now_ns(), 0);

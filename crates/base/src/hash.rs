@@ -1,14 +1,15 @@
 //! Hash tables whose order of iteration is random, or a [`crate::sim`] run's.
 //!
-//! Main types: [`HashMap`], [`HashSet`], [`State`]. Made on a simulated thread, a table draws its key from the run's
-//! seed, so that what walks it walks it alike each time; made elsewhere, from the process's randomness, as std's.
-//! Images are hostile: a key that is known would let one choose which entries collide.
+//! Main types: [`HashMap`], [`HashSet`], [`State`]. A table made on a simulated thread draws its key from the run's
+//! seed, so that its order of iteration is the same in each run. Elsewhere the key is random, as std's is. Images are
+//! hostile: with a known key, an attacker could choose which entries collide.
 //!
-//! What is hashed here are numbers of blocks and inodes: each is mixed in with one multiplication of 64 by 64 bits,
-//! whose halves are folded together. [`shard_of`] spreads numbers over locks. These two are all there is for memory;
-//! hashes that lie on disk are the format's (`extant_ondisk`: htree, xattr, crc), and tests compare contents by std's.
+//! The hashed values are numbers of blocks and inodes. Each is mixed in with one multiplication of 64 by 64 bits,
+//! whose halves are folded together. [`shard_of`] spreads numbers over locks. These two are the only hashes for
+//! memory; hashes on disk belong to the format (`extant_ondisk`: htree, xattr, crc), and tests compare contents by
+//! std's.
 //!
-//! What it does not do: resist somebody who can watch where entries land.
+//! What it does not do: resist an attacker who can observe where entries land.
 //!
 //! # Locking
 //! None.
@@ -20,7 +21,7 @@ use crate::sim;
 pub type HashMap<K, V> = std::collections::HashMap<K, V, State>;
 pub type HashSet<T> = std::collections::HashSet<T, State>;
 
-/// Where a table's hashers get their key.
+/// The key of a table's hashers.
 #[derive(Clone, Debug)]
 pub struct State {
     start: u64,
@@ -31,7 +32,7 @@ impl Default for State {
     fn default() -> State {
         let simulated = if sim::active() { sim::hash_key() } else { None };
         let [start, factor] = simulated.unwrap_or_else(|| {
-            // std's own source of randomness for this.
+            // std's own source of randomness for hash keys.
             let process = std::collections::hash_map::RandomState::new();
             [process.hash_one(0u8), process.hash_one(1u8)]
         });
@@ -51,8 +52,8 @@ impl BuildHasher for State {
 /// 2^64 over the golden ratio: neighbouring numbers land far apart (Knuth, vol. 3, 6.4; Linux: `GOLDEN_RATIO_64`).
 const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Which of 2^`bits` locks a number belongs to. Not keyed: whoever chooses numbers to collide here makes threads wait
-/// for each other, and no more.
+/// Which of 2^`bits` locks a number belongs to. Not keyed: an attacker who makes numbers collide here only makes
+/// threads wait for each other.
 #[inline]
 pub fn shard_of(n: u64, bits: u32) -> usize {
     (n.wrapping_mul(GOLDEN_RATIO) >> (64 - bits)) as usize
@@ -97,7 +98,7 @@ impl Hasher for Folded {
 
     #[inline]
     fn finish(&self) -> u64 {
-        // The last multiplication has mixed upwards; tables use the lowest and the highest bits.
+        // The last multiplication has mixed upwards only; tables use the lowest and the highest bits.
         fold(self.state, GOLDEN_RATIO)
     }
 }
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_land_apart_and_tables_differ() {
+    fn neighbours_are_spread_and_tables_have_different_keys() {
         let (a, b) = (State::default(), State::default());
         let mut low = HashSet::default();
         let mut high = HashSet::default();
@@ -115,14 +116,14 @@ mod tests {
             low.insert(a.hash_one(n * 128) & 4095);
             high.insert(a.hash_one(n * 128) >> 52);
         }
-        // Of 4096 balls in as many places two in three are taken.
+        // Of 4096 balls in as many bins, two thirds of the bins are filled.
         assert!(low.len() > 2400 && high.len() > 2400, "{} {}", low.len(), high.len());
         assert!((0..64u64).any(|n| a.hash_one(n) != b.hash_one(n)));
         assert_ne!(a.hash_one("ab"), a.hash_one("ab\0"));
     }
 
     #[test]
-    fn shards_are_all_used_by_neighbours_and_by_strides() {
+    fn neighbours_and_strides_use_all_shards() {
         for stride in [1, 2, 32, 8192, 1 << 20] {
             let used: HashSet<usize> = (0..1024).map(|n| shard_of(n * stride, 6)).collect();
             assert_eq!((used.len(), used.iter().max()), (64, Some(&63)), "stride {stride}");

@@ -1,15 +1,15 @@
 //! Extant's ground floor: everything that waits, ticks, counts or draws random numbers.
 //!
-//! Purpose: the crates above take locks, start threads, read clocks and emit trace points only through here, so that a
-//! lock has a name, a rank and statistics, and so that the same code runs on the operating system or, every thread of
-//! it, from one seed in virtual time.
+//! Purpose: the crates above take locks, start threads, read clocks and emit trace points only through here. So each
+//! lock has a name, a rank and statistics. And the same code runs either on the operating system or, with all of its
+//! threads, from one seed in virtual time.
 //!
-//! Main modules: [`sync`] (ranked locks), [`task`] (named threads), [`clock`] (real and virtual time), [`trace`] (trace
-//! points named as Linux names them), [`counter`] (per-core counters), [`rng`] (a seedable generator), [`hash`] (tables
-//! whose order a seed decides), [`policy`] (how policies that stand side by side are declared), [`sim`] (the scheduler
-//! that decides everything).
+//! Main modules: [`sync`] (ranked locks), [`task`] (named threads), [`clock`] (real and virtual time), [`trace`]
+//! (trace points with Linux's names), [`counter`] (per-core counters), [`rng`] (a seedable generator), [`hash`]
+//! (tables with a seeded order), [`policy`] (how alternative policies are declared), [`sim`] (the scheduler that
+//! decides everything).
 //!
-//! What it does not do: it contains not one storage word.
+//! It knows nothing about storage.
 //!
 //! # Locking
 //! The ranks that the crates above use are listed in `docs/locking.md`; debug builds check them at every acquisition.

@@ -1,8 +1,8 @@
-//! The policies of a mechanism, side by side: their names, what each does, and which is the default, told in one place.
+//! The policies of a mechanism, side by side: their names, their summaries and the default, declared in one place.
 //!
-//! Main items: [`policies!`](crate::policies) (declares the enum of a mechanism), [`Table`] (the same for those who
-//! know no mechanism: mount options, the lab, lists). A policy is added by one line in the enum's declaration, and by
-//! what it does.
+//! Main items: [`policies!`](crate::policies) (declares the enum of a mechanism), [`Table`] (the same for code that
+//! knows no mechanism: mount options, the lab, lists). A new policy needs one line in the enum's declaration, and its
+//! implementation.
 //!
 //! It decides nothing and holds no state.
 //!
@@ -16,16 +16,16 @@ use std::fmt;
 pub struct Row {
     /// As written in mount options and results.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// Its behaviour, in one line.
     pub summary: &'static str,
 }
 
 /// The policies of a mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Name of the mechanism: the mount option, where there is one.
+    /// Name of the mechanism: the mount option, if there is one.
     pub option: &'static str,
-    /// What it decides, in one line.
+    /// The decision that it makes, in one line.
     pub decides: &'static str,
     /// Name of the default.
     pub default: &'static str,
@@ -45,13 +45,13 @@ impl Table {
         self.rows.iter().copied().find(|r| r.name == name).ok_or_else(|| self.unknown(name))
     }
 
-    /// What is wrong with a name that is not there.
+    /// The error for an unknown name.
     pub fn unknown(&self, name: &str) -> Unknown {
         Unknown { table: *self, name: name.to_owned() }
     }
 }
 
-/// No policy of the mechanism is called so. Says which there are.
+/// The mechanism has no policy of this name. The message lists the known ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
     table: Table,
@@ -113,7 +113,7 @@ macro_rules! policies {
                 }
             }
 
-            /// The policy of that name, in which `_` is as good as `-`.
+            /// The policy of that name, in which `_` counts as `-`.
             pub fn from_name(name: &str) -> Result<$kind, $crate::policy::Unknown> {
                 let plain = name.replace('_', "-");
                 $kind::ALL.into_iter().find(|p| p.name() == plain).ok_or_else(|| $kind::TABLE.unknown(name))

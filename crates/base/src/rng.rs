@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn same_seed_same_sequence_and_bounds_hold() {
+    fn the_same_seed_gives_the_same_sequence_within_bounds() {
         let (mut a, mut b) = (Rng::new(7), Rng::new(7));
         for bound in 1..200u64 {
             let x = a.below(bound);

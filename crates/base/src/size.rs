@@ -32,7 +32,7 @@ pub fn human(bytes: u64) -> String {
     if value.fract() == 0.0 { format!("{value:.0} {name}") } else { format!("{value:.1} {name}") }
 }
 
-/// As `ls -h` and `du -h`: `4.0K`, `12M`; rounded up, so that nothing looks like less than it is.
+/// As `ls -h` and `du -h`: `4.0K`, `12M`; rounded up, so that no size looks smaller than it is.
 pub fn short(bytes: u64) -> String {
     const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
     if bytes < 1024 {
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn sizes_are_parsed_and_printed() {
         assert_eq!(parse("4096"), Ok(4096));
         assert_eq!(parse("64K"), Ok(65536));
         assert_eq!(parse("2GiB"), Ok(2 << 30));
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(human(1536), "1.5 KiB");
         assert_eq!(human(1 << 30), "1 GiB");
         assert_eq!(human(u64::MAX), "16 EiB");
-        // What numfmt --to=iec --round=up prints.
+        // The output of numfmt --to=iec --round=up.
         for (bytes, text) in [
             (1023, "1023"),
             (1024, "1.0K"),

@@ -1,9 +1,9 @@
-//! Trace points, named as Linux names them (`jbd2_run_stats`, `ext4_mb_new_group_pa` …).
+//! Trace points, with Linux's names (`jbd2_run_stats`, `ext4_mb_new_group_pa` …).
 //!
-//! Main types: [`TracePoint`], a `static` made by [`trace_point!`](crate::trace_point); [`Event`], what it leaves.
-//! While off, a point costs one relaxed load. While on, its numbers go as they are into a bounded ring that few threads
-//! share; text is made when somebody prints the event ([`Event`] is `Display`). [`drain`] empties the rings; the oldest
-//! events are dropped (and counted) when nobody drains.
+//! Main types: [`TracePoint`], a `static` made by [`trace_point!`](crate::trace_point); [`Event`], a record of it.
+//! While off, a point costs one relaxed load. While on, its numbers go unformatted into a bounded ring that few
+//! threads share; text is made when an event is printed ([`Event`] is `Display`). [`drain`] empties the rings;
+//! without it, the oldest events are dropped (and counted).
 //!
 //! What it does not do: filter, or write anywhere.
 //!
@@ -28,10 +28,10 @@ pub struct TracePoint {
 
 const OFF: u8 = 0;
 const ON: u8 = 1;
-/// Not hit yet: nobody knows of it.
+/// Not hit yet, so not registered.
 const UNKNOWN: u8 = 2;
 
-/// The most numbers that an event has.
+/// The maximum number of values of an event.
 pub const FIELDS_MAX: usize = 5;
 
 /// One event as recorded. Prints as `key=value` pairs separated by a blank.
@@ -73,9 +73,9 @@ impl std::fmt::Debug for TracePoint {
     }
 }
 
-/// Events that one ring keeps when nobody drains.
+/// Events that one ring holds without a drain.
 const RING_EVENTS_MAX: usize = 32_768;
-/// Rings; threads are dealt to them round robin.
+/// Rings; threads are assigned to them round robin.
 const RINGS: usize = 16;
 
 static RING_CLASS: LockClass = LockClass::new("trace ring", 1000);
@@ -104,7 +104,7 @@ impl TracePoint {
         TracePoint { name, keys, state: AtomicU8::new(UNKNOWN) }
     }
 
-    /// True while somebody listens.
+    /// True while the point is switched on.
     #[inline]
     pub fn on(&'static self) -> bool {
         match self.state.load(Ordering::Relaxed) {
@@ -133,7 +133,7 @@ impl TracePoint {
 
     fn push(&'static self, values: [u64; FIELDS_MAX], text: Option<Box<str>>) {
         let mut ring = RING[crate::task::shard_index() % RINGS].lock();
-        // Read under the lock: who drains a ring knows that later events in it are younger.
+        // Read under the lock, so that times in a ring never decrease.
         let time_ns = clock().now_ns();
         if ring.len() == RING_EVENTS_MAX {
             ring.pop_front();
@@ -143,7 +143,7 @@ impl TracePoint {
     }
 }
 
-/// What can be a number of an event.
+/// A type that can be a value of an event.
 pub trait Number {
     fn number(self) -> u64;
 }
@@ -175,8 +175,8 @@ pub fn disable_all() {
     points.known.iter().for_each(|p| p.state.store(OFF, Ordering::Relaxed));
 }
 
-/// Takes the recorded events, oldest first, and the number that were dropped since the last call. What is recorded
-/// meanwhile stays for the next call, so that the calls together are in order, too.
+/// Takes the recorded events, oldest first, and the number that were dropped since the last call. Events recorded
+/// meanwhile stay for the next call, so that the results of successive calls are in order, too.
 pub fn drain() -> (Vec<Event>, u64) {
     let now_ns = clock().now_ns();
     let mut events = Vec::new();
@@ -190,9 +190,9 @@ pub fn drain() -> (Vec<Event>, u64) {
     (events, DROPPED.swap(0, Ordering::Relaxed))
 }
 
-/// `trace_point!(jbd2_run_stats, tid = tid.0, blocks = n)`: up to five numbers, which are looked at only while the
-/// point is on. What is no number goes behind a semicolon, as for `format!`; such events cost more:
-/// `trace_point!(ext4_error, ino = 3; "error={e}")`.
+/// `trace_point!(jbd2_run_stats, tid = tid.0, blocks = n)`: up to five numbers, which are evaluated only while the
+/// point is on. Text goes behind a semicolon, as for `format!`; such events cost more: `trace_point!(ext4_error, ino
+/// = 3; "error={e}")`.
 #[macro_export]
 macro_rules! trace_point {
     (@text) => { None };
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_when_off_recorded_when_on() {
+    fn a_point_records_only_while_it_is_on() {
         hit(1);
         enable("test_point");
         hit(2);

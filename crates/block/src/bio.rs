@@ -6,16 +6,17 @@ use std::sync::Arc;
 use crate::buf::AlignedBuf;
 use crate::error::Result;
 
-/// What a request does (Linux: `REQ_OP_*`).
+/// The operation of a request (Linux: `REQ_OP_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BioOp {
     /// Fills memory from the device (`REQ_OP_READ`).
     Read,
     /// Writes memory to the device (`REQ_OP_WRITE`).
     Write,
-    /// Makes durable what has completed before (`REQ_OP_FLUSH`); has no range.
+    /// Makes durable all requests that completed before it (`REQ_OP_FLUSH`); has no range.
     Flush,
-    /// The range holds nothing of use any more (`REQ_OP_DISCARD`); what it reads as afterwards is the device's choice.
+    /// The range holds nothing of use any more (`REQ_OP_DISCARD`). The device chooses the bytes that it reads as
+    /// afterwards.
     Discard,
     /// The range reads as zeroes afterwards (`REQ_OP_WRITE_ZEROES`).
     WriteZeroes,
@@ -39,7 +40,7 @@ bitflags::bitflags! {
     pub struct BioFlags: u32 {
         /// File-system metadata.
         const META = 1;
-        /// Somebody waits for it.
+        /// A thread waits for it.
         const SYNC = 2;
         /// Durable when complete.
         const FUA = 4;
@@ -56,7 +57,7 @@ bitflags::bitflags! {
 /// meanwhile gets a copy (`Arc::make_mut`).
 #[derive(Clone, Debug)]
 pub struct BioVec {
-    /// Shared with whoever fills or caches it.
+    /// Shared with the code that fills or caches it.
     pub buf: Arc<AlignedBuf>,
     /// In bytes, within `buf`.
     pub offset: usize,
@@ -74,15 +75,15 @@ impl BioVec {
 /// The memory of a request.
 #[derive(Debug)]
 pub enum BioData {
-    /// For what has none: flushes, discards, zeroes.
+    /// For operations without memory: flushes, discards, zeroes.
     None,
     /// Written one after the other, from `Bio::offset` on.
     Write(Vec<BioVec>),
-    /// Filled by the read and handed back in the [`Completion`].
+    /// Filled by the read and returned in the [`Completion`].
     Read(AlignedBuf),
 }
 
-/// What happened to a [`Bio`].
+/// The result of a [`Bio`].
 #[derive(Debug)]
 pub struct Completion {
     /// As in the bio.
@@ -91,14 +92,14 @@ pub struct Completion {
     pub offset: u64,
     /// The memory that the bio brought; for a successful read, filled.
     pub data: BioData,
-    /// Of the whole bio: after an error nothing is known of its range.
+    /// Of the whole bio: after an error, the contents of its range are unknown.
     pub result: Result<()>,
 }
 
 /// Called once when a bio has finished (Linux: `bi_end_io`). Must not block: it may run on the device's completion
 /// thread or on the submitter itself, before `submit` returns.
 pub trait EndIo: Send {
-    /// Takes the outcome, and the memory back.
+    /// Takes the result, and the memory back.
     fn end_io(self: Box<Self>, done: Completion);
 }
 
@@ -110,7 +111,7 @@ impl<F: FnOnce(Completion) + Send> EndIo for F {
 
 /// One request. `offset` and `len` are bytes and multiples of the device's logical block.
 pub struct Bio {
-    /// What to do.
+    /// The operation.
     pub op: BioOp,
     /// PREFLUSH, FUA, META …
     pub flags: BioFlags,
@@ -118,7 +119,7 @@ pub struct Bio {
     pub offset: u64,
     /// How far it reaches, in bytes; 0 for a flush.
     pub len: u64,
-    /// What is written from, or read into.
+    /// The memory that is written, or read into.
     pub data: BioData,
     /// Called once, also when the bio is refused.
     pub end_io: Box<dyn EndIo>,
@@ -131,7 +132,7 @@ impl Bio {
         Bio { op: BioOp::Write, flags, offset, len, data: BioData::Write(vecs), end_io }
     }
 
-    /// Fills `buf` from byte `offset` on; the [`Completion`] hands it back.
+    /// Fills `buf` from byte `offset` on; the [`Completion`] returns it.
     pub fn read(offset: u64, buf: AlignedBuf, flags: BioFlags, end_io: Box<dyn EndIo>) -> Bio {
         let len = buf.len() as u64;
         Bio { op: BioOp::Read, flags, offset, len, data: BioData::Read(buf), end_io }
@@ -142,7 +143,7 @@ impl Bio {
         Bio { op: BioOp::Flush, flags: BioFlags::empty(), offset: 0, len: 0, data: BioData::None, end_io }
     }
 
-    /// Gives up `len` bytes from `offset` on.
+    /// Discards `len` bytes from `offset` on.
     pub fn discard(offset: u64, len: u64, end_io: Box<dyn EndIo>) -> Bio {
         Bio { op: BioOp::Discard, flags: BioFlags::empty(), offset, len, data: BioData::None, end_io }
     }

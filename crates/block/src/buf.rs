@@ -25,7 +25,7 @@ impl AlignedBuf {
         AlignedBuf::from_slice_padded(bytes, bytes.len())
     }
 
-    /// A copy of `bytes`, followed by zeros up to `len`. What `bytes` covers is not zeroed first.
+    /// A copy of `bytes`, followed by zeros up to `len`. The part that `bytes` covers is not zeroed first.
     pub fn from_slice_padded(bytes: &[u8], len: usize) -> AlignedBuf {
         let len = len.max(bytes.len());
         let mut chunks = Vec::with_capacity(len.div_ceil(512));
@@ -40,7 +40,8 @@ impl AlignedBuf {
         AlignedBuf { chunks, len }
     }
 
-    /// A buffer of `len` bytes that hold anything, in the same memory if that is enough: for a read, which fills it.
+    /// A buffer of `len` bytes with arbitrary contents, in the same memory if that is large enough: for a read, which
+    /// fills it.
     pub fn reused(self, len: usize) -> AlignedBuf {
         match len.div_ceil(512) <= self.chunks.len() {
             true => AlignedBuf { chunks: self.chunks, len },
@@ -53,7 +54,7 @@ impl AlignedBuf {
         size_of_val(&*self.chunks)
     }
 
-    /// As asked for, in bytes; the memory behind may be longer.
+    /// As requested, in bytes; the memory behind may be longer.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_used_again_keeps_its_memory_while_that_is_enough() {
+    fn a_reused_buffer_keeps_its_memory_if_it_is_large_enough() {
         let buffer = AlignedBuf::zeroed(4096);
         let at = buffer.as_ptr();
         let shorter = buffer.reused(1000);

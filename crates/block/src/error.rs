@@ -1,4 +1,4 @@
-//! What a block device can answer.
+//! Errors of block devices.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ pub enum Error {
     Io {
         /// [`BlockDevice::name`](crate::BlockDevice::name).
         device: String,
-        /// What was asked for.
+        /// The operation.
         op: BioOp,
         /// Where the request starts, in bytes.
         offset: u64,
         /// How far it reaches, in bytes.
         len: u64,
-        /// The answer of the system.
+        /// The error of the system.
         source: Arc<std::io::Error>,
     },
     /// The request reaches past the end of the device.
@@ -26,7 +26,7 @@ pub enum Error {
     OutOfRange {
         /// [`BlockDevice::name`](crate::BlockDevice::name).
         device: String,
-        /// What was asked for.
+        /// The operation.
         op: BioOp,
         /// Where the request starts, in bytes.
         offset: u64,
@@ -40,7 +40,7 @@ pub enum Error {
     ReadOnly {
         /// [`BlockDevice::name`](crate::BlockDevice::name).
         device: String,
-        /// What was asked for.
+        /// The operation.
         op: BioOp,
     },
     /// The request itself is malformed: not a multiple of the logical block, or memory that does not match its length.
@@ -48,7 +48,7 @@ pub enum Error {
     BadRequest {
         /// [`BlockDevice::name`](crate::BlockDevice::name).
         device: String,
-        /// What was asked for.
+        /// The operation.
         op: BioOp,
         /// Where the request starts, in bytes.
         offset: u64,
@@ -62,29 +62,30 @@ pub enum Error {
     Open {
         /// The path, or [`OpenOptions::shown_as`](crate::device::OpenOptions::shown_as).
         device: String,
-        /// The answer of the system.
+        /// The error of the system.
         source: Arc<std::io::Error>,
     },
-    /// An image file that is to be written, where the host cannot lock files.
+    /// An image file is to be written, and the host cannot lock files.
     #[error(
         "{device}: files cannot be locked here ({source}), so nothing keeps another program from writing it as well"
     )]
     NoLocks {
         /// The path, or [`OpenOptions::shown_as`](crate::device::OpenOptions::shown_as).
         device: String,
-        /// The answer of the system.
+        /// The error of the system.
         source: Arc<std::io::Error>,
     },
-    /// Somebody else uses the device.
+    /// Another process or the kernel uses the device.
     #[error("{device}: in use: {by}")]
     Busy {
         /// The path, or [`OpenOptions::shown_as`](crate::device::OpenOptions::shown_as).
         device: String,
-        /// Who uses it, as far as the system tells.
+        /// The user of the device, as far as the system reveals it.
         by: String,
     },
-    /// Somebody dropped the request instead of ending it: he panicked. Whether it was carried out is not known.
-    #[error("a request was lost on its way to the device")]
+    /// The request was dropped before its completion, because its owner panicked. It may or may not have been carried
+    /// out.
+    #[error("a request was dropped before the device completed it")]
     Lost,
 }
 
@@ -100,5 +101,5 @@ impl Error {
     }
 }
 
-/// What devices answer.
+/// The result of a device call.
 pub type Result<T> = std::result::Result<T, Error>;

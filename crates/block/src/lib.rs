@@ -1,10 +1,10 @@
 //! Block devices, and the path of a request to them: bio → request → tag → hardware queue.
 //!
-//! Main types: [`BlockDevice`] (what everything above reads, writes and flushes through), [`Bio`] (one asynchronous
+//! Main types: [`BlockDevice`] (through which everything above reads, writes and flushes), [`Bio`] (one asynchronous
 //! request with its completion), [`AlignedBuf`] (memory that O_DIRECT accepts), the devices in [`device`], and
 //! [`queue`] (merging, plugging, a bounded number of tags).
 //!
-//! What it does not do: it has never heard of ext4.
+//! It does not know ext4.
 //!
 //! # Locking
 //! Leaf locks only (ranks 800 to 999, listed in `ranks`); no callback runs while one is held.

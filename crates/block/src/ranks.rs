@@ -1,10 +1,10 @@
 //! The lock classes of this crate, in one place so that their order can be read.
 //!
-//! All are leaves towards the crates above: a thread that holds one calls nothing but devices below it.
+//! All are leaves for the crates above: a thread that holds one calls nothing but devices below it.
 
 use extant_base::sync::LockClass;
 
-/// Tags, and those who stand in line for one.
+/// Tags, and the requests that wait for one.
 pub(crate) static TAG_LINE: LockClass = LockClass::new("block tag line", 800);
 /// One wait queue of a set of tags.
 pub(crate) static TAG_WAITERS: LockClass = LockClass::new("block tag waiters", 801);
@@ -15,17 +15,17 @@ pub(crate) static TAG_CORE: LockClass = LockClass::new("block tag core", 803);
 pub(crate) static TAG_POSTPONED: LockClass = LockClass::new("block tag postponed", 804);
 /// Exchange of one word of a tag bitmap.
 pub(crate) static TAG_SWAP: LockClass = LockClass::new("block tag swap", 805);
-/// The counts of those who wait for a tag.
+/// The counts of requests that wait for a tag.
 pub(crate) static TAG_LEDGER: LockClass = LockClass::new("block tag ledger", 806);
 /// One thread that waits for a tag.
 pub(crate) static TAG_SLEEPER: LockClass = LockClass::new("block tag sleeper", 807);
-/// What waits at a [`crate::device::GateDevice`], and how much has passed it.
+/// The requests that wait at a [`crate::device::GateDevice`], and the number that have passed it.
 pub(crate) static GATE: LockClass = LockClass::new("block gate", 815);
 /// Bios that a [`crate::device::LateDevice`] has not passed on yet.
 pub(crate) static LATE: LockClass = LockClass::new("block late", 835);
-/// The line in front of a [`crate::device::RateDevice`].
+/// The queue in front of a [`crate::device::RateDevice`].
 pub(crate) static RATE: LockClass = LockClass::new("block rate", 836);
-/// Rules of a [`crate::device::HeldDevice`], and what it holds.
+/// Rules of a [`crate::device::HeldDevice`], and the requests that it holds.
 pub(crate) static HELD: LockClass = LockClass::new("block held", 830);
 /// Rules of a [`crate::device::FaultyDevice`].
 pub(crate) static FAULTS: LockClass = LockClass::new("block faults", 840);
@@ -39,7 +39,7 @@ pub(crate) static DROPPED: LockClass = LockClass::new("block dropped", 847);
 pub(crate) static CRASH_DEFERRED: LockClass = LockClass::new("block crash deferred", 890);
 /// Checkpoints from which crash states are built; held while the log is read.
 pub(crate) static CRASH_STATES: LockClass = LockClass::new("block crash states", 900);
-/// The log of a [`crate::device::CrashDevice`]; held while the live image takes the write, so that both agree on order.
+/// The log of a [`crate::device::CrashDevice`]; held while the live image is written, so that both agree on order.
 pub(crate) static CRASH_LOG: LockClass = LockClass::new("block crash log", 905);
 /// One shard of a [`crate::device::MemDevice`]. Several are held only by a snapshot, in index order.
 pub(crate) static MEM_SHARD: LockClass = LockClass::new("block memory shard", 920);
@@ -49,5 +49,5 @@ pub(crate) static FILE_FLUSH: LockClass = LockClass::new("block file flush", 940
 pub(crate) static RING: LockClass = LockClass::new("block ring", 945);
 /// The first flush error of a file.
 pub(crate) static FILE_POISON: LockClass = LockClass::new("block file poison", 950);
-/// Completions that somebody waits for.
+/// Completions that a thread waits for.
 pub(crate) static BIO_WAIT: LockClass = LockClass::new("block bio wait", 990);

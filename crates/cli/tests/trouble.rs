@@ -370,7 +370,7 @@ fn images_of_loop_devices_are_not_written_where_the_mounts_are_unknown() {
     tool("mount", &["-o", "loop", &image, &kernel]);
     let ran = blind(&format!("rm {image}:/empty"));
     umount(&[&kernel]);
-    ran.fails(8, &["disk.img: in use: attached to /dev/loop", "nobody knows whether it is mounted"]);
+    ran.fails(8, &["disk.img: in use: attached to /dev/loop", "it is unknown whether it is mounted"]);
     common::fsck_clean(&image);
 }
 

@@ -1,18 +1,18 @@
 //! Writing committed blocks home, so that the log can be used again (Linux: fs/jbd2/checkpoint.c).
 //!
-//! It goes on in small steps beside the commits, which pay for nothing but the writes. When half of the log is in use,
-//! the blocks of its oldest transactions are sent home, and nobody waits. The next commit waits for what of them is
-//! still on its way, and its flush makes them durable with itself. The one after it carries the superblock with the
-//! new tail among its own writes, and once its flush has made that durable, the space is free. A block that was logged
-//! again meanwhile does not go home: its newer copy lies beyond the new tail. So what changes all the time (bitmaps,
-//! descriptors) is written home rarely. (Linux frees the log when a handle finds it full, waits for all of it, and
-//! flushes for it.)
+//! Checkpoints proceed in small steps beside the commits, which pay for nothing but the writes. When half of the log
+//! is in use, the blocks of its oldest transactions are submitted for writing home, and no thread waits. The next
+//! commit waits for those still in flight, and its flush makes them durable. The commit after it writes the
+//! superblock with the new tail among its own blocks; once its flush has made that durable, the space is free. A
+//! block that was logged again meanwhile is not written home: its newer copy lies beyond the new tail. So blocks that
+//! change all the time (bitmaps, descriptors) are seldom written home. (Linux frees the log when a handle finds it
+//! full, waits for all of it, and flushes for it.)
 //!
-//! Where that is too late (large transactions, a small log), who needs the room makes it and waits.
+//! If that is too late (large transactions, a small log), the thread that needs the room makes it and waits.
 //!
-//! The bytes that go home are the frozen ones, so a block that the running transaction is changing meanwhile needs no
-//! waiting and nothing uncommitted reaches its home. Only one step is under way at a time, so of two copies of a block
-//! the older never comes last; and it has ended before the blocks that the next transaction freed can be used.
+//! The frozen bytes are written home. So a block that the running transaction is changing needs no waiting, and no
+//! uncommitted bytes reach its home. Only one step is in flight at a time, so of two copies of a block the older is
+//! never written last. And the step has ended before the blocks that the next transaction freed can be reused.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::error::Result;
 use crate::log::{Homeward, Log};
 use crate::state::Journal;
 
-/// How much may stay: log blocks in use, and blocks that are not home.
+/// Bounds of a checkpoint: log blocks in use, and blocks that are not home.
 #[derive(Clone, Copy)]
 pub(crate) struct Keep {
     used: u32,
@@ -35,39 +35,39 @@ pub(crate) struct Keep {
 }
 
 impl Keep {
-    /// The log empty.
+    /// An empty log.
     pub(crate) const NOTHING: Keep = Keep { used: 0, logged: 0 };
 
     fn holds(self, used: u32, logged: u64) -> bool {
         used <= self.used && logged <= self.logged
     }
 
-    /// Less by one part in `parts`.
+    /// The bounds reduced by one part in `parts`.
     fn less(self, parts: u32) -> Keep {
         Keep { used: self.used - self.used / parts, logged: self.logged - self.logged / u64::from(parts) }
     }
 }
 
 impl Journal {
-    /// Beyond it, blocks are sent home. `None` without a log.
+    /// The bound beyond which blocks are written home. `None` without a log.
     fn limit(&self, log: &Log) -> Option<Keep> {
         let half = log.capacity()? / 2;
         let used = self.options.checkpoint_blocks.unwrap_or(half).min(half);
         Some(Keep { used, logged: self.logged_max() * 3 / 4 })
     }
 
-    /// Blocks that are not home, at most, but for those of the last commit.
+    /// The most blocks that may not be home, except those of the last commit.
     fn logged_max(&self) -> u64 {
         self.options.pinned_bytes_max / 2 / u64::from(self.cache.block_size())
     }
 
-    /// Whether [`Journal::relieve`] has something to do.
+    /// Whether [`Journal::relieve`] has work to do.
     pub(crate) fn is_crowded(&self, log: &Log) -> bool {
         let begin = log.homeward.is_none() && self.limit(log).is_some_and(|l| !l.holds(log.used(), log.logged_len()));
         begin || log.logged_len() > self.logged_max()
     }
 
-    /// Sends home what is too much, and waits only where memory would not hold what comes next.
+    /// Writes home the blocks beyond the limit. Waits only if memory would not hold the next blocks.
     pub(crate) fn relieve(&self, log: &mut Log) -> Result<()> {
         let Some(limit) = self.limit(log) else { return Ok(()) };
         if log.logged_len() > self.logged_max() {
@@ -90,11 +90,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes home, in block order, what the oldest transactions have that no later one logged again, until no more
-    /// than `keep` stays; waits for nothing. Nothing may be under way.
+    /// Writes home, in block order, the blocks of the oldest transactions that no later one logged again, until at
+    /// most `keep` remains. Waits for nothing. No step may be in flight.
     ///
-    /// Neighbours of these blocks go along unless they were logged lately, and need not go again: so they share a
-    /// request. Tables and directories grow block by block, and each of their blocks became old at another time.
+    /// Neighbours of these blocks are included if they are old as well, so that they share a request and need not be
+    /// written later. Tables and directories grow block by block, and each of their blocks became old at a different
+    /// time.
     fn send_home(&self, log: &mut Log, keep: Keep) {
         let (mut used, mut logged) = (log.used(), log.logged_len());
         let (mut going, mut last) = (Vec::<BlockNr>::new(), None);
@@ -132,14 +133,14 @@ impl Journal {
         log.homeward = Some(Homeward { last, durable: false });
     }
 
-    /// Ends what is under way and writes home until no more than `keep` stays, waiting for all of it; then the space in
-    /// the log may be used again.
+    /// Completes the step in flight and writes home until at most `keep` remains, and waits for all of it. Then the
+    /// space in the log may be used again.
     pub(crate) fn free_up(&self, log: &mut Log, keep: Keep) -> Result<()> {
         self.bring_home(log, keep, true)
     }
 
-    /// Ends what is under way and writes everything home, durably. No space in the log may be used again before the
-    /// caller has marked it empty: its superblock stays as it is.
+    /// Completes the step in flight and writes everything home, durably. The log's superblock does not change, so no
+    /// space in the log may be used again until the caller has marked it empty.
     pub(crate) fn empty(&self, log: &mut Log) -> Result<()> {
         self.bring_home(log, Keep::NOTHING, false)
     }
@@ -152,7 +153,7 @@ impl Journal {
                 if !homeward.durable {
                     self.dev.flush()?;
                 }
-                // Home is durable; only now may the log space be used again, and the superblock must say so first.
+                // The home blocks are durable. Before the log space is used again, the superblock must say so.
                 log.move_tail(homeward.last);
                 if let (Some(disk), true) = (&log.disk, reuse) {
                     disk.write_superblock(&*self.dev, BioFlags::FUA)?;
@@ -166,7 +167,7 @@ impl Journal {
         }
     }
 
-    /// Transactions up to `last` are behind the tail, durably.
+    /// Removes the transactions up to `last`, which are durably behind the tail.
     pub(crate) fn retire(&self, log: &mut Log, last: Tid) {
         while log.live.front().is_some_and(|live| live.tid.is_at_or_before(last)) {
             let Some(live) = log.live.pop_front() else { return };
@@ -179,7 +180,7 @@ impl Journal {
                 }
                 let Some(logged) = log.logged.remove(&block) else { continue };
                 let mut inner = logged.buffer.lock();
-                // A newer transaction may be committing the block: then it stays logged.
+                // A newer transaction may have logged the block: then it stays logged.
                 if inner.state().logged == Some(live.tid.0) {
                     logged.buffer.claim(&mut inner, |state| state.logged = None);
                 }
@@ -200,7 +201,7 @@ impl Journal {
         Ok(wait.wait()?)
     }
 
-    /// The same without waiting; the last of them are in the plug.
+    /// The same without waiting; the last blocks are still in the returned plug.
     fn submit(&self, bufs: Vec<(u64, Arc<AlignedBuf>)>, flags: BioFlags, wait: &Arc<IoWait>) -> Plug<'_> {
         let mut plug = Plug::new(&*self.dev);
         for (offset, buf) in bufs {

@@ -22,7 +22,7 @@ pub(crate) struct Frozen {
     pub buffer: Arc<Buffer>,
 }
 
-/// What a closed transaction consists of.
+/// The contents of a closed transaction.
 struct Closed {
     tid: Tid,
     frozen: Vec<Frozen>,
@@ -30,19 +30,20 @@ struct Closed {
     freed: Vec<(BlockNr, u32)>,
 }
 
-/// What the running transaction was when a commit wanted it.
+/// The running transaction at the start of a commit.
 enum Running {
-    /// It changed something. The callbacks are of those who wait for a flush: this commit's flush serves them.
+    /// It has changes. The callbacks wait for a flush: this commit's flush serves them.
     Closed(Closed, Vec<Callback>),
-    /// It changed nothing; everybody who waited for it or for a flush.
+    /// It has no changes. The callbacks wait for it, or for a flush.
     Empty(Vec<Callback>),
 }
 
-/// What a commit that panics leaves is a gap that no later one can bridge: dropped before the log is let go of, so that
-/// there is none.
+/// Aborts the journal if a commit panics: its transaction leaves a gap that no later one can bridge. Dropped before
+/// the log is released, so that no later commit starts.
 struct AbortOnPanic<'j>(&'j Journal);
 
-/// Dropped after it, for those who wait must not be told under the log.
+/// Reports the abort to the waiters and the file system if a commit panics. Dropped after [`AbortOnPanic`], because
+/// callbacks must not run while the log is held.
 struct TellOnPanic<'j>(&'j Journal);
 
 fn panicked() -> Error {
@@ -68,7 +69,7 @@ impl Drop for TellOnPanic<'_> {
     }
 }
 
-/// Somebody commits by himself, until this is dropped.
+/// A thread commits by itself until this is dropped.
 struct Alone<'j>(&'j Journal);
 
 impl Drop for Alone<'_> {
@@ -79,8 +80,8 @@ impl Drop for Alone<'_> {
 }
 
 impl Journal {
-    /// Commits the running transaction if it has anything in it, and tells everybody who waits for it. An error stops
-    /// the journal: a transaction that did not reach the log leaves a gap that none after it can bridge.
+    /// Commits the running transaction if it has changes, and calls back everything that waits for it. An error stops
+    /// the journal: a transaction that did not reach the log leaves a gap that no later one can bridge.
     pub(crate) fn commit(&self) -> Result<()> {
         match self.commit_and_tell(self.log.lock(), false)? {
             true => self.make_room(),
@@ -88,15 +89,15 @@ impl Journal {
         }
     }
 
-    /// Lets go of the log. Who met an error meanwhile found it held, and left it to its holder to say so where the next
-    /// mount finds it ([`Hooks::log_free`]).
+    /// Releases the log. A thread that met an error meanwhile could not take the log, and left it to the holder to
+    /// record the error for the next mount ([`Hooks::log_free`]).
     pub(crate) fn let_go(&self, log: MutexGuard<'_, Log>, error: Option<&Error>) {
         let mut log = log;
         loop {
             self.note_abort(&mut log, error);
             let noted = log.errno_noted();
             drop(log);
-            // Somebody may have aborted between the two.
+            // Another thread may have aborted the journal between the two.
             if noted || !self.tells_abort() {
                 break;
             }
@@ -106,9 +107,10 @@ impl Journal {
         self.hooks.log_free();
     }
 
-    /// Who is alone does the work of the journal's thread himself, and nobody has to be woken, neither for it nor by it
-    /// (Linux: `jbd2_journal_commit_transaction` is the thread's in any case). `None`: somebody else is at it, or
-    /// waits: he shares the next commit with them. `tid` as for [`Journal::commit_async`].
+    /// If no other caller needs a commit, the caller does the work of the journal's thread itself. So neither thread
+    /// has to wake the other (in Linux, the thread always does it: `jbd2_journal_commit_transaction`). `None`:
+    /// another thread commits or waits, and the caller shares the next commit. `tid` as for
+    /// [`Journal::commit_async`].
     pub(crate) fn commit_alone(&self, tid: Option<Tid>) -> Option<Result<()>> {
         let company = |s: &State| {
             let others = s.batch > 1 || s.gathering || !s.waiters.is_empty() || !s.flush_waiters.is_empty();
@@ -117,7 +119,7 @@ impl Journal {
         if company(&self.state.lock()) {
             return None;
         }
-        // While it is held no commit is under way.
+        // While the log is held, no commit is in progress.
         let log = self.log.try_lock()?;
         let commit = {
             let mut s = self.state.lock();
@@ -149,7 +151,8 @@ impl Journal {
         Some(result.map_err(|e| e.as_aborted()))
     }
 
-    /// Tells who waited, without the log; returns whether that wants a checkpoint. `own`: the caller waits, too.
+    /// Commits and calls back the waiters, without the log; returns whether a checkpoint is needed. `own`: the caller
+    /// waits, too.
     fn commit_and_tell(&self, log: MutexGuard<'_, Log>, own: bool) -> Result<bool> {
         let _tell = TellOnPanic(self);
         let mut log = log;
@@ -157,15 +160,15 @@ impl Journal {
         let told = self.commit_to(&mut log, own);
         self.let_go(log, told.as_ref().err());
         let (waiters, room) = told.inspect_err(|e| self.tell_aborted(e))?;
-        // Without the log: they write replies, allocate, or ask for the next commit.
+        // Without the log: callbacks write replies, allocate, or request the next commit.
         for done in waiters {
             done(Ok(()));
         }
         Ok(room)
     }
 
-    /// A flush for those who have nothing to commit. Where it fails, nobody's after it may succeed: what it did not
-    /// bring to the medium may be gone.
+    /// A flush for waiters without changes to commit. If it fails, no later flush may succeed: data that it did not
+    /// bring to the medium may be lost.
     pub(crate) fn flush_under(&self, log: MutexGuard<'_, Log>) -> Result<()> {
         self.stats.flushes.inc();
         let flushed = self.dev.flush().map_err(Error::from);
@@ -173,7 +176,7 @@ impl Journal {
         flushed
     }
 
-    /// Sends home what is too much in the log.
+    /// Writes home the blocks beyond the log's limit.
     pub(crate) fn make_room(&self) -> Result<()> {
         let mut log = self.log.lock();
         let made = self.relieve(&mut log);
@@ -181,8 +184,8 @@ impl Journal {
         made.inspect_err(|e| self.tell_aborted(e))
     }
 
-    /// Before the log is let go of: after an error, or if somebody else has aborted the journal meanwhile, the next
-    /// mount must learn of it.
+    /// Called before the log is released. After an error, or if another thread has aborted the journal meanwhile,
+    /// records that for the next mount.
     fn note_abort(&self, log: &mut Log, error: Option<&Error>) {
         {
             let mut s = self.state.lock();
@@ -196,17 +199,17 @@ impl Journal {
         }
     }
 
-    /// Returns who is to be told, and whether the log wants a checkpoint.
+    /// Returns the callbacks of the waiters, and whether the log needs a checkpoint.
     fn commit_to(&self, log: &mut Log, own: bool) -> Result<(Vec<Callback>, bool)> {
         let start_ns = self.options.clock.now_ns();
         let (closed, flushes) = match self.close_running()? {
             Running::Closed(closed, flushes) => (closed, flushes),
             Running::Empty(waiters) => {
-                // Nothing was changed: those who waited for the running transaction only need a flush.
+                // There are no changes: the waiters of the running transaction only need a flush.
                 if own || !waiters.is_empty() {
                     self.stats.flushes.inc();
                     if let Err(e) = self.dev.flush() {
-                        self.give_back_waiters(waiters);
+                        self.requeue_waiters(waiters);
                         return Err(e.into());
                     }
                 }
@@ -223,7 +226,7 @@ impl Journal {
             false => self.write_home(&closed),
         };
         if let Err(e) = result {
-            self.give_back_waiters(flushes);
+            self.requeue_waiters(flushes);
             return Err(e);
         }
         log.took_tid(tid);
@@ -246,7 +249,7 @@ impl Journal {
             lock_ns = closed_ns.saturating_sub(start_ns),
             total_ns = self.options.clock.now_ns().saturating_sub(start_ns)
         );
-        // Freed blocks first: a waiter may allocate at once.
+        // Freed blocks first, because a waiter may allocate at once.
         if !closed.freed.is_empty() {
             self.hooks.released(closed.freed);
         }
@@ -267,12 +270,12 @@ impl Journal {
         Ok((waiters, self.is_crowded(log)))
     }
 
-    /// Those who were to be told of a success hear of the error with all others.
-    fn give_back_waiters(&self, waiters: Vec<Callback>) {
+    /// Requeues waiters whose commit failed, so that they get the error with all others.
+    fn requeue_waiters(&self, waiters: Vec<Callback>) {
         self.state.lock().flush_waiters.extend(waiters);
     }
 
-    /// Waits for the open handles, freezes what they changed, and lets new handles into the next transaction.
+    /// Waits for the open handles, freezes the changed buffers, and lets new handles into the next transaction.
     fn close_running(&self) -> Result<Running> {
         let txn = {
             let mut s = self.state.lock();
@@ -289,7 +292,7 @@ impl Journal {
                 s.started_ns = None;
                 s.reserved = 0;
                 self.room.notify_all();
-                // Taken under the lock that showed the transaction empty: who comes a moment later may have changed it.
+                // Taken under the lock that showed the transaction empty: a later waiter may have changed it.
                 let tid = s.running.tid;
                 let (ready, rest) =
                     std::mem::take(&mut s.waiters).into_iter().partition(|(t, _)| t.is_at_or_before(tid));
@@ -299,7 +302,7 @@ impl Journal {
             }
             s.running.clone()
         };
-        // No handle is open and none can start: the buffers stand still.
+        // No handle is open and none can start, so the buffers do not change.
         let (buffers, revoked, freed) = {
             let mut t = txn.inner.lock();
             (std::mem::take(&mut t.buffers), std::mem::take(&mut t.revoked), std::mem::take(&mut t.freed))
@@ -316,8 +319,8 @@ impl Journal {
             frozen.push(Frozen { block: buffer.block, data, buffer });
         }
         frozen.sort_unstable_by_key(|f| f.block);
-        // A block may be listed twice when it was forgotten and created again; its buffers differ, the cached one is
-        // last.
+        // A block may be listed twice if it was forgotten and created again. Its buffers differ, and the cached one
+        // is last.
         frozen.dedup_by(|later, earlier| {
             let same = later.block == earlier.block;
             if same {
@@ -340,7 +343,7 @@ impl Journal {
         Ok(Running::Closed(closed, flushes))
     }
 
-    /// The flush of this transaction is about to be sent.
+    /// Marks the transaction as sealed: its flush is about to be sent.
     fn seal(&self, tid: Tid) {
         self.state.lock().sealed = tid;
     }
@@ -353,7 +356,8 @@ impl Journal {
         let revoke_blocks = revoked.div_ceil(RevokeBuilder::capacity_of(&format));
         let needed = (frozen + descriptors + revoke_blocks + 1) as u32;
         self.make_room_for(log, needed)?;
-        // Home since the last flush: the superblock may say so, and this commit's flush makes that durable.
+        // If the blocks are home since the last flush, the superblock may say so; this commit's flush makes that
+        // durable.
         let tail = log.homeward.as_ref().filter(|h| h.durable).map(|h| h.last);
         if let Some(last) = tail {
             log.move_tail(last);
@@ -399,9 +403,9 @@ impl Journal {
                 }
             }
         }
-        // The commit block's place is zeroed with the rest, so that of the commit block only the first sector changes
-        // anything: a disk cannot tear one sector. Torn over what an earlier round left there, the block would have a
-        // good header and a bad checksum, which e2fsck and older kernels take for a damaged journal.
+        // The commit block's place is zeroed with the rest, so that only the first sector of the commit block changes
+        // anything: a disk cannot tear one sector. A commit block torn over the contents of an earlier round would
+        // have a good header and a bad checksum. e2fsck and older kernels treat that as a damaged journal.
         images.push(Arc::new(AlignedBuf::zeroed(format.block_size)));
         let start = disk.head;
         let (mut at, mut commit_at) = (start, start);
@@ -415,7 +419,7 @@ impl Journal {
             placed.push((disk.offset(0), Arc::new(disk.superblock_image(&*self.dev))));
         }
         self.write_all(placed, BioFlags::META | BioFlags::SYNC)?;
-        // What goes home meanwhile shares the flush.
+        // Home writes in flight share the flush.
         self.home_io.wait()?;
         if disk.superblock.start == 0 {
             // The first transaction since the log was empty: the commit block's PREFLUSH makes this durable too.
@@ -450,7 +454,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Without a log: data first, then blocks that others will point to, then the tables that point to them.
+    /// Without a log: data first, then blocks to which others will point, then the tables that point to them.
     fn write_home(&self, closed: &Closed) -> Result<()> {
         self.seal(closed.tid);
         self.dev.flush()?;

@@ -1,4 +1,4 @@
-//! What the journal can answer.
+//! Errors of the journal.
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -7,7 +7,7 @@ pub enum Error {
     /// An earlier error stopped the journal; nothing can be changed any more.
     #[error("journal aborted: {cause}")]
     Aborted { cause: String },
-    /// An operation ended after it had changed something and before it was complete.
+    /// An operation failed after it had changed something and before it was complete.
     #[error("an operation was left half done by {cause}")]
     HalfDone { cause: String },
     /// One operation wants more blocks than a transaction may hold.
@@ -20,7 +20,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// What everybody is told after this error has stopped the journal.
+    /// The error of every later call, after this error has stopped the journal.
     pub(crate) fn as_aborted(&self) -> Error {
         match self {
             Error::Aborted { .. } => self.clone(),

@@ -16,13 +16,13 @@ thread_local! {
 }
 
 /// An open handle. [`Handle::finish`] ends the operation: its changes become durable together with the transaction's
-/// others. One that is dropped instead (an error, a panic) and has changed something left half an operation behind: the
+/// others. If it is dropped instead (an error, a panic) after a change, it leaves half an operation behind. Then the
 /// journal is aborted, so that no part of it becomes durable.
-#[must_use = "a handle is finished"]
+#[must_use = "a handle must be finished"]
 pub struct Handle {
     journal: Arc<Journal>,
     txn: Arc<Transaction>,
-    /// Blocks that may still join the transaction on this handle's account.
+    /// Blocks that may still join the transaction under this handle.
     credits: u32,
     /// Something has been changed since the handle was started, or restarted.
     changed: bool,
@@ -42,7 +42,7 @@ impl Handle {
         self.finished = true;
     }
 
-    /// The operation failed: if it has changed anything, the journal is aborted for this reason.
+    /// The operation failed: if it has changed anything, the journal is aborted with this cause.
     pub fn fail(mut self, cause: &dyn std::fmt::Display) {
         self.finished = true;
         if self.changed {
@@ -50,7 +50,7 @@ impl Handle {
         }
     }
 
-    /// Ends the handle's part, once.
+    /// Ends the handle's part in the transaction, once.
     fn end(&mut self, failed: Option<Error>) {
         if std::mem::replace(&mut self.open, false) {
             OPEN.set(false);
@@ -62,7 +62,7 @@ impl Handle {
         self.txn.tid
     }
 
-    /// Whether `n` more blocks may be changed; tries to get the room if not.
+    /// Whether `n` more blocks may be changed; if not, tries to extend the handle.
     pub fn has_credits(&mut self, n: u32) -> bool {
         if self.credits >= n {
             return true;
@@ -75,8 +75,8 @@ impl Handle {
         false
     }
 
-    /// Ends this handle's transaction part and joins the then running one with `credits` (Linux:
-    /// `jbd2_journal_restart`). Everything done so far must be consistent by itself.
+    /// Ends this handle's part and joins the then running transaction with `credits` (Linux: `jbd2_journal_restart`).
+    /// The changes so far must be consistent by themselves.
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         let journal = self.journal.clone();
         self.end(None);
@@ -98,7 +98,7 @@ impl Handle {
         if self.credits > 0 {
             self.credits -= 1;
         } else {
-            // More than was asked for: the transaction absorbs it (its bound has slack), tests see it.
+            // More blocks than reserved: the transaction absorbs it (its bound has slack), and tests fail here.
             debug_assert!(false, "handle ran out of credits at {}", buffer.block);
             self.journal.state.lock().reserved += 1;
         }
@@ -116,15 +116,16 @@ impl Handle {
         f(&mut Arc::make_mut(&mut inner.data)[..])
     }
 
-    /// A block that was just allocated: zeroed, part of this transaction.
+    /// A newly allocated block: zeroed, part of this transaction.
     pub fn create(&mut self, block: BlockNr, kind: BufKind) -> Result<Arc<Buffer>> {
         let buffer = self.journal.cache.get_zeroed(block)?;
         self.modify(&buffer, kind, |_| ());
         Ok(buffer)
     }
 
-    /// The metadata block was freed: its cached copy goes, and if the log may hold a copy, a revoke record keeps replay
-    /// from writing it over whatever the block becomes (Linux: `jbd2_journal_revoke` and `jbd2_journal_forget`).
+    /// Handles the freeing of a metadata block: drops its cached copy. If the log may have a copy, a revoke record
+    /// prevents replay from writing it over the block's next contents (Linux: `jbd2_journal_revoke` and
+    /// `jbd2_journal_forget`).
     pub fn forget(&mut self, block: BlockNr) {
         self.changed = true;
         let Some(buffer) = self.journal.cache.peek(block) else { return };
@@ -139,7 +140,7 @@ impl Handle {
         }
     }
 
-    /// The extent was freed; it may be allocated again once this transaction is durable.
+    /// Records a freed extent; it may be allocated again once this transaction is durable.
     pub fn freed(&mut self, start: BlockNr, len: u32) {
         self.changed = true;
         let mut t = self.txn.inner.lock();

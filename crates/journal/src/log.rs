@@ -1,4 +1,4 @@
-//! The log on the device: where its blocks are, what is live in it, its superblock.
+//! The log on the device: the places of its blocks, its live transactions, its superblock.
 //!
 //! # Locking
 //! All of it is behind the journal's `log` lock.
@@ -14,7 +14,7 @@ use extant_recovery::JournalMap;
 
 use crate::error::Result;
 
-/// Where a log lives: its superblock as read after replay, and the physical block of each of its blocks.
+/// The place of a log: its superblock as read after replay, and the physical block of each of its blocks.
 #[derive(Clone, Debug)]
 pub struct LogLocation {
     pub superblock: JournalSuperBlock,
@@ -26,24 +26,24 @@ pub(crate) struct Logged {
     pub tid: Tid,
     pub data: Arc<AlignedBuf>,
     pub buffer: Arc<Buffer>,
-    /// It is home, or on its way.
+    /// It is home, or being written home.
     pub sent: bool,
 }
 
-/// A committed transaction that replay would begin with, or come to.
+/// A committed transaction that a replay would include.
 pub(crate) struct Live {
     pub tid: Tid,
-    /// Its first log block, and how many it has.
+    /// Its first log block, and the number of its blocks.
     pub start: u32,
     pub len: u32,
     pub blocks: Vec<BlockNr>,
 }
 
-/// Blocks on their way home, and how far the tail moves once they are there.
+/// Blocks that are being written home, and how far the tail moves once they are home.
 pub(crate) struct Homeward {
-    /// The newest transaction that has nothing more to be written home then.
+    /// The newest transaction that will then be entirely home.
     pub last: Tid,
-    /// A flush began after they had been written, and was good.
+    /// A flush began after they had been written, and succeeded.
     pub durable: bool,
 }
 
@@ -56,11 +56,11 @@ pub(crate) struct OnDisk {
     pub head: u32,
     /// Log blocks in use, from the oldest live transaction to the head.
     pub used: u32,
-    /// Seconds of the newest commit: they never go backwards.
+    /// Seconds of the newest commit; they never decrease.
     pub last_commit_sec: u64,
 }
 
-/// The log of a journal; without `disk` for a mount that has none.
+/// The log of a journal; without `disk` for a mount without a log.
 pub(crate) struct Log {
     pub disk: Option<OnDisk>,
     pub logged: BTreeMap<BlockNr, Logged>,
@@ -68,7 +68,7 @@ pub(crate) struct Log {
     pub live: VecDeque<Live>,
     pub homeward: Option<Homeward>,
     next_tid: Tid,
-    /// The superblock tells the next mount of an abort.
+    /// The superblock on disk records an abort for the next mount.
     errno_noted: bool,
 }
 
@@ -77,10 +77,10 @@ impl Log {
         let Some(LogLocation { mut superblock, map }) = location else {
             return Ok(Log::new(None, Tid(1)));
         };
-        // One above what a clean close recorded, as the kernel does: a stale commit block can then never match.
+        // One above the number of a clean close, as in the kernel: so a stale commit block can never match.
         let next_tid = superblock.sequence.next();
         if superblock.v2 {
-            // Changes the layout of the log, so only now, while it is empty.
+            // This changes the layout of the log, so it is done only now, while the log is empty.
             superblock.incompat.remove(IncompatFeatures::FAST_COMMIT);
             superblock.incompat.insert(IncompatFeatures::REVOKE);
         }
@@ -114,7 +114,7 @@ impl Log {
         self.disk.as_ref().map_or(0, |d| d.used)
     }
 
-    /// The newest transaction that lies in the older three quarters of what is in use.
+    /// The newest transaction in the older three quarters of the log blocks in use.
     pub(crate) fn old(&self) -> Option<Tid> {
         let mut room = self.used() / 4 * 3;
         let mut old = None;
@@ -125,14 +125,14 @@ impl Log {
         old
     }
 
-    /// The superblock in memory says that transactions up to `last` need no replay.
+    /// Changes the superblock in memory: transactions up to `last` need no replay.
     pub(crate) fn move_tail(&mut self, last: Tid) {
         let Some(d) = &mut self.disk else { return };
         let first = self.live.iter().find(|live| live.tid.is_after(last));
         (d.superblock.start, d.superblock.sequence) = first.map_or((d.head, self.next_tid), |l| (l.start, l.tid));
     }
 
-    /// Best effort, at an abort: tells the next mount.
+    /// At an abort, records the error for the next mount, if possible.
     pub(crate) fn note_errno(&mut self, dev: &dyn BlockDevice) {
         if std::mem::replace(&mut self.errno_noted, true) {
             return;
@@ -147,7 +147,7 @@ impl Log {
         self.errno_noted
     }
 
-    /// At a clean close: nothing in the log, numbers above all that were used.
+    /// At a clean close: an empty log, with a number above all used ones.
     pub(crate) fn mark_empty(&mut self, dev: &dyn BlockDevice) -> Result<()> {
         if let Some(d) = &mut self.disk {
             d.superblock.start = 0;
@@ -185,7 +185,7 @@ impl OnDisk {
         image
     }
 
-    /// Writes it and waits.
+    /// Writes the superblock and waits.
     pub(crate) fn write_superblock(&self, dev: &dyn BlockDevice, flags: BioFlags) -> Result<()> {
         let image = self.superblock_image(dev);
         Ok(dev.write_at(self.offset(0), &[&image], flags | BioFlags::META | BioFlags::SYNC)?)

@@ -1,10 +1,10 @@
-//! Blocks go home in steps beside the commits: one thread, no fault, cuts after each event and in each, late home
-//! writes.
+//! Blocks are written home in steps beside the commits: one thread, no fault, late home writes, power cuts after each
+//! event and during each.
 //!
-//! The log of 1,024 blocks is filled several times. A block that each transaction changes, blocks that are changed in
-//! turn, and blocks that are created, freed after a few or after hundreds of transactions, and written as data the
-//! moment they may be: whatever is cut when, replay gives what some transaction left that is not older than the newest
-//! that was answered, and never an old copy over the data.
+//! The log of 1,024 blocks is filled several times. One block is changed by each transaction, others are changed in
+//! turn. Further blocks are created, freed after a few or after hundreds of transactions, and written as data as soon
+//! as they may be reused. After a power cut anywhere, replay gives the state of some transaction, not older than the
+//! newest acknowledged one, and never an old copy over the data.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,11 +32,11 @@ const HOT: u64 = 2048;
 /// Changed in turn.
 const COLD: u64 = 2100;
 const COLDS: u64 = 300;
-/// Each created by one transaction, freed by a later one, and data then.
+/// Each created by one transaction, freed by a later one, and then used for data.
 const PASSING: u64 = 4096;
 const DATA: u64 = u64::MAX;
 
-/// Writes data to what is free, at once.
+/// Writes data to freed blocks at once.
 struct Reuse {
     dev: Arc<dyn BlockDevice>,
     released: AtomicBool,
@@ -46,7 +46,7 @@ impl Hooks for Reuse {
     fn released(&self, freed: Vec<(BlockNr, u32)>) {
         self.released.store(true, Ordering::SeqCst);
         for (block, len) in freed {
-            assert_eq!(len, 1, "one block is freed by a transaction");
+            assert_eq!(len, 1, "a transaction frees one block");
             self.dev.write_at(block.0 * BS, &[&image(DATA)], BioFlags::empty()).expect("written");
         }
     }
@@ -61,7 +61,7 @@ fn image(value: u64) -> [u8; BLOCK as usize] {
     bytes
 }
 
-/// `None`: it is torn.
+/// `None`: the block is torn.
 fn value_of(dev: &dyn BlockDevice, block: u64) -> Option<u64> {
     let mut bytes = [0; BLOCK as usize];
     dev.read_at(block * BS, &mut bytes, BioFlags::empty()).expect("read");
@@ -136,21 +136,22 @@ fn formatted() -> MemDevice {
     dev
 }
 
-/// How many transactions later a passing block is freed: at once, while it may be on its way home, and when it is.
+/// The number of transactions after which a passing block is freed: at once, while it may be written home, and when
+/// it is home.
 fn lifetime(n: u64) -> u64 {
     [1, 2, 3, 40, 70, 75, 80, 85, 90, 120, 300][(n % 11) as usize]
 }
 
 #[test]
-fn whatever_is_cut_replay_gives_a_transaction_and_no_old_copy() {
+fn after_any_power_cut_replay_gives_a_transaction_and_no_old_copy() {
     const TRANSACTIONS: u64 = 900;
     let dev = Arc::new(CrashDevice::from_image(&formatted()).deferring().expect("thread"));
     let rig = Rig::new(dev.clone());
     let mut frees: HashMap<u64, u64> = HashMap::new();
     let mut acknowledged = vec![dev.write_log()];
     let colds = |n: u64| [COLD + 2 * n % COLDS, COLD + (2 * n + 1) % COLDS];
-    // Half of them are changed once more before they are freed: by a transaction that may be the one that retires the
-    // copy from which they were made.
+    // Half of them are changed once more before they are freed. That transaction may retire the copy from which the
+    // change was made.
     let mut touched: HashMap<u64, u64> = HashMap::new();
     for n in 1..=TRANSACTIONS {
         let [a, b] = colds(n);
@@ -159,7 +160,7 @@ fn whatever_is_cut_replay_gives_a_transaction_and_no_old_copy() {
             changed.push(*block);
             touched.insert(*block, n);
         }
-        // One transaction frees one block: who would be the second lives one longer.
+        // One transaction frees one block: a second one lives one transaction longer.
         let mut end = n + lifetime(n);
         while frees.contains_key(&end) {
             end += 1;
@@ -171,7 +172,7 @@ fn whatever_is_cut_replay_gives_a_transaction_and_no_old_copy() {
     let stats = &rig.journal.stats;
     assert!(stats.blocks.get() > 3 * u64::from(LOG_BLOCKS), "the log has wrapped");
     assert!(stats.checkpoints.get() > 20, "{} steps", stats.checkpoints.get());
-    assert_eq!(stats.checkpoints_waited.get(), 0, "nobody waited for one");
+    assert_eq!(stats.checkpoints_waited.get(), 0, "no thread waited for one");
 
     let free_at: HashMap<u64, u64> = frees.iter().map(|(at, block)| (*block, *at)).collect();
     let mut rng = Rng::new(8);
@@ -192,7 +193,7 @@ fn whatever_is_cut_replay_gives_a_transaction_and_no_old_copy() {
             replay.apply(&mut journal, &*state, Accept::WholeOnly, &mut |_| {}).expect("replayed");
 
             let newest = value_at(&*state, HOT);
-            assert!(newest >= answered, "cut at {at} ({mode:?}): {newest} is found, {answered} was answered");
+            assert!(newest >= answered, "cut at {at} ({mode:?}): {newest} is found, {answered} was acknowledged");
             for block in COLD..COLD + COLDS {
                 let last = (0..=newest).rev().find(|n| *n > 0 && colds(*n).contains(&block)).unwrap_or(0);
                 assert_eq!(value_at(&*state, block), last, "cut at {at} ({mode:?}): block {block} at {newest}");
@@ -200,7 +201,7 @@ fn whatever_is_cut_replay_gives_a_transaction_and_no_old_copy() {
             for n in 1..=newest {
                 let (block, free) = (PASSING + n, free_at[&(PASSING + n)]);
                 let found = value_of(&*state, block);
-                // Its data came after the commit that freed it; the next commit's flush made it durable.
+                // Its data was written after the commit that freed it; the next commit's flush made it durable.
                 let good = match free {
                     _ if free < answered => found == Some(DATA),
                     _ if free > newest => found == touched.get(&block).filter(|n| **n <= newest).or(Some(&n)).copied(),
@@ -217,7 +218,7 @@ fn whatever_is_cut_replay_gives_a_transaction_and_no_old_copy() {
 }
 
 #[test]
-fn a_step_costs_writes_and_no_flush_and_what_changes_all_the_time_stays() {
+fn a_step_costs_no_flush_and_skips_blocks_that_change_all_the_time() {
     const TRANSACTIONS: u64 = 2_000;
     let dev = Arc::new(CrashDevice::from_image(&formatted()));
     let rig = Rig::new(dev.clone());
@@ -226,16 +227,17 @@ fn a_step_costs_writes_and_no_flush_and_what_changes_all_the_time_stays() {
     }
     let stats = &rig.journal.stats;
     assert_eq!(stats.commits.get(), TRANSACTIONS);
-    // A commit block asks for two, before it and for itself. One superblock is the log's first.
+    // A commit needs two flushes, one before its commit block and one for it. One superblock write is the log's
+    // first.
     assert_eq!(dev.stats().flushes, 2 * TRANSACTIONS, "flushes of {TRANSACTIONS} commits");
-    assert_eq!(stats.checkpoints_waited.get(), 0, "nobody waited for a step");
+    assert_eq!(stats.checkpoints_waited.get(), 0, "no thread waited for a step");
     let written = |block: u64| {
         let writes = dev.events();
         let home = |e: &&extant_block::device::CrashEvent| e.op == BioOp::Write && e.offset == block * BS;
         writes.iter().filter(home).count()
     };
     assert_eq!(written(HOT), 0, "its newer copy was in the log each time");
-    assert_eq!((0..20).map(|b| written(COLD + b)).sum::<usize>(), 0, "so was theirs");
+    assert_eq!((0..20).map(|b| written(COLD + b)).sum::<usize>(), 0, "their newer copies were in the log, too");
     let once = (20..1520).map(|b| written(COLD + b)).sum::<usize>() as u64;
     assert_eq!(once, stats.checkpoint_blocks.get());
     assert!(once > 1_500, "{once} blocks went home");
@@ -247,12 +249,12 @@ fn a_step_costs_writes_and_no_flush_and_what_changes_all_the_time_stays() {
     }
 }
 
-/// Blocks become old at different times; what lies side by side goes home in one request.
+/// Blocks become old at different times; neighbours are written home in one request.
 #[test]
-fn old_neighbours_go_home_together_and_once() {
+fn old_neighbours_are_written_home_once_in_one_request() {
     let dev = Arc::new(CrashDevice::from_image(&formatted()));
     let rig = Rig::new(Arc::new(Queue::new(dev.clone(), TagConfig::default())));
-    // Every fourth of 100 blocks, then those between them, then others until all of them must have gone.
+    // Every fourth of 100 blocks, then those between them, then others until all of them must be home.
     const SIDE: u64 = 100;
     let each = [2, 0, 1, 3].into_iter().flat_map(|first| (first..SIDE).step_by(4));
     let others = (0..200).map(|n| 1000 + 2 * n);
@@ -263,15 +265,15 @@ fn old_neighbours_go_home_together_and_once() {
     let events = dev.events();
     let home: Vec<_> = events.iter().filter(|e| e.op == BioOp::Write && side.contains(&e.offset)).collect();
     assert_eq!(home.iter().map(|e| e.len).sum::<u64>(), SIDE * BS, "each of them once");
-    assert_eq!(home.len(), 1, "requests for {SIDE} blocks side by side");
+    assert_eq!(home.len(), 1, "requests for {SIDE} adjacent blocks");
     rig.journal.close().expect("closed");
     assert_eq!(home.len(), dev.events().iter().filter(|e| e.op == BioOp::Write && side.contains(&e.offset)).count());
 }
 
-/// The block is on its way home when the transaction commits that frees it. The data that comes into it must not meet
-/// the old copy.
+/// A block is being written home while the transaction that frees it commits. Data that reuses the block must not be
+/// overwritten by the old copy.
 #[test]
-fn a_freed_block_waits_for_its_copy_on_its_way_home() {
+fn a_freed_block_waits_for_its_home_write_in_flight() {
     let held = Arc::new(HeldDevice::new(Arc::new(formatted())).expect("thread"));
     let dev: Arc<dyn BlockDevice> = held.clone();
     let rig = Rig::new(dev.clone());
@@ -281,7 +283,7 @@ fn a_freed_block_waits_for_its_copy_on_its_way_home() {
     let mut n = 1;
     while held.held().is_empty() {
         n += 1;
-        assert!(n < 1_000, "it never went home");
+        assert!(n < 1_000, "it was never written home");
         rig.transact(n, &[HOT, COLD + n], None, None);
     }
     let mut handle = rig.journal.start(1).expect("started");
@@ -291,7 +293,7 @@ fn a_freed_block_waits_for_its_copy_on_its_way_home() {
     let committed = std::thread::scope(|scope| {
         let commit = std::thread::Builder::new().spawn_scoped(scope, || rig.journal.commit_running()).expect("thread");
         std::thread::park_timeout(Duration::from_millis(200));
-        assert!(!rig.hooks.released.load(Ordering::SeqCst), "released, and its old copy is still on its way");
+        assert!(!rig.hooks.released.load(Ordering::SeqCst), "released while its old copy is still in flight");
         held.clear();
         held.release_all();
         commit.join().expect("joined")
@@ -303,7 +305,8 @@ fn a_freed_block_waits_for_its_copy_on_its_way_home() {
     assert_eq!(value_at(&*dev, PASSING + 1), DATA);
 }
 
-/// A log that large transactions fill before a step is done: who needs the room waits for it, and everything is home.
+/// Large transactions fill the log before a step is done: the thread that needs the room waits for it, and everything
+/// is home.
 #[test]
 fn large_transactions_wait_for_room() {
     let dev: Arc<dyn BlockDevice> = Arc::new(formatted());
@@ -320,7 +323,7 @@ fn large_transactions_wait_for_room() {
     }
 }
 
-/// Home writes that fail stop the journal no later than the next commit; nothing was lost from the log.
+/// Failing home writes stop the journal no later than the next commit; the log loses nothing.
 #[test]
 fn a_home_write_that_fails_stops_the_journal() {
     struct Told(OnceLock<String>);
@@ -346,13 +349,16 @@ fn a_home_write_that_fails_stops_the_journal() {
         }
         answered = n;
     }
-    assert!((100..900).contains(&answered), "{answered} commits were answered");
+    assert!((100..900).contains(&answered), "{answered} commits were acknowledged");
     assert!(journal.is_aborted());
-    assert!(told.0.get().is_some_and(|why| why.contains("os error 5") || why.contains("Input/output")), "told why");
+    assert!(
+        told.0.get().is_some_and(|why| why.contains("os error 5") || why.contains("Input/output")),
+        "the abort has the cause"
+    );
     held.clear();
     let map = JournalMap::from_blocks(&log_blocks()).expect("map");
     let dev: Arc<dyn BlockDevice> = held.clone();
     let journal = JournalFile::open(dev.clone(), BLOCK, map).expect("journal");
     let replay = Replay::load(&journal, &*dev, &mut |_| {}).expect("read");
-    assert_eq!(replay.blocks.len() as u64, answered.min(COLDS), "all that was answered is in the log");
+    assert_eq!(replay.blocks.len() as u64, answered.min(COLDS), "all acknowledged blocks are in the log");
 }

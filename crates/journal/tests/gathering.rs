@@ -1,4 +1,4 @@
-//! Whose next fsync a commit waits for, in virtual time: theirs who are back sooner than a commit takes.
+//! Group commit in virtual time: a commit waits for callers that return sooner than a commit takes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const LOG_BLOCKS: u32 = 4096;
 const HOME: u64 = 8192;
 const CALLERS: u64 = 8;
 const ROUNDS: u64 = 40;
-/// What a commit takes.
+/// The time that a commit takes.
 const COMMIT: Duration = Duration::from_micros(300);
 
 struct NoHooks;
@@ -31,7 +31,7 @@ impl Hooks for NoHooks {
     }
 }
 
-/// A disk that takes its time to make something durable.
+/// A disk with a slow flush.
 struct Slow(MemDevice);
 
 impl BlockDevice for Slow {
@@ -73,7 +73,8 @@ impl BlockDevice for Slow {
     }
 }
 
-/// Commits that callers need who are back after `think`, one a little later than the other, and how long all takes.
+/// Commits for callers that return after `think`, each a little later than the previous one. Returns their number and
+/// the total time.
 fn commits(seed: u64, think: Duration) -> (u64, Duration) {
     let body = move || {
         let dev: Arc<dyn BlockDevice> = Arc::new(Slow(MemDevice::new(2 * HOME * u64::from(BLOCK))));
@@ -122,11 +123,12 @@ fn commits(seed: u64, think: Duration) -> (u64, Duration) {
 }
 
 #[test]
-fn who_is_back_at_once_is_waited_for_and_who_takes_long_is_not() {
+fn a_commit_waits_for_quick_callers_and_not_for_slow_ones() {
     for seed in 0..20 {
         let (quick, _) = commits(seed, COMMIT / 3);
         assert!(quick <= ROUNDS * 5 / 4, "seed {seed}: {quick} commits for {ROUNDS} rounds of all");
-        // Three of their own, his commit, and one that was under way: waiting for others as well made it six.
+        // Three commits of thinking time, the caller's commit, and one already in progress. Waiting for the other
+        // callers as well made it six.
         let (_, took) = commits(seed, 3 * COMMIT);
         assert!(took < COMMIT * ROUNDS as u32 * 11 / 2, "seed {seed}: {took:?} for {ROUNDS} rounds");
     }

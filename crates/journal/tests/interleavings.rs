@@ -1,10 +1,11 @@
 //! The journal's group commit under `extant_base::sim`, which owns every lock, wait and thread.
 //!
-//! Each schedule: threads change blocks and wait for their transactions while the journal's own thread commits. Whoever
-//! was told "durable" must find its transaction committed and its bytes on the device; nobody may wait for ever, which
-//! a run reports as a deadlock, or until a time-out ends a wait that a notification should have ended. The journal's
-//! clock stands still, so nothing here depends on it. Some wait for the thread's commits, some commit by themselves
-//! when they are alone. Who needs the log for a moment and finds it held hears when it is free.
+//! In each schedule, threads change blocks and wait for their transactions while the journal's own thread commits. A
+//! waiter that was acknowledged must find its transaction committed and its bytes on the device. No thread may wait
+//! for ever, which a run reports as a deadlock, or until a time-out ends a wait that a notification should have
+//! ended. The journal's clock stands still, so nothing here depends on it. Some threads wait for the journal's
+//! commits, some commit by themselves when no other thread waits. A caller that needs the log for a moment and finds
+//! it held is notified when it is free.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -25,10 +26,10 @@ const LOG_BLOCKS: u32 = 1024;
 const HOME: u64 = 2048;
 const THREADS: u64 = 3;
 const ROUNDS: u64 = 2;
-/// Enough that a race that one schedule in a thousand shows is met in nearly every run.
+/// Enough that nearly every run finds a race that one schedule in a thousand shows.
 const SCHEDULES: u64 = 4_000;
 
-/// What a file system does with errors that the superblock has to learn of.
+/// Acts as a file system with errors that must be recorded in the superblock.
 #[derive(Default)]
 struct Notes {
     journal: OnceLock<Weak<Journal>>,
@@ -103,7 +104,7 @@ fn group_commit(with_log: bool) -> (u64, u64) {
                     handle.finish();
                     let wait = if n == 0 { Journal::commit_wait } else { Journal::commit_here };
                     wait(&journal, Some(tid)).expect("durable");
-                    assert!(tid.is_at_or_before(journal.committed_tid()), "told durable before the commit");
+                    assert!(tid.is_at_or_before(journal.committed_tid()), "acknowledged before the commit");
                 }
             })
             .expect("thread")
@@ -128,7 +129,7 @@ fn explore(with_log: bool) {
     for seed in 0..SCHEDULES {
         let outcome = sim::run(&strategy(seed), move || group_commit(with_log));
         let (commits, waits) = outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", outcome.trace));
-        assert_eq!(outcome.virtual_ns, 0, "seed {seed}: only a time-out went on\n{}", outcome.trace);
+        assert_eq!(outcome.virtual_ns, 0, "seed {seed}: only a time-out ended a wait\n{}", outcome.trace);
         assert!(waits == THREADS * ROUNDS && commits <= waits, "seed {seed}: {commits} commits for {waits} waits");
         shared += u64::from(commits < waits);
     }
@@ -136,19 +137,19 @@ fn explore(with_log: bool) {
 }
 
 #[test]
-fn nobody_waits_for_ever_with_a_log() {
+fn no_thread_waits_for_ever_with_a_log() {
     explore(true);
 }
 
 #[test]
-fn nobody_waits_for_ever_without_a_log() {
+fn no_thread_waits_for_ever_without_a_log() {
     explore(false);
 }
 
 type Work = Box<dyn FnOnce(&Arc<Journal>) + Send>;
 
-/// Threads commit, one finds an error and has it written, one aborts: whatever the log was held for, the error is
-/// written when all have ended, and the next mount learns that the journal was aborted.
+/// Threads commit, one meets an error and has it written, one aborts. When all have ended, the error is written,
+/// whichever thread held the log, and the next mount finds that the journal was aborted.
 fn notes() {
     let dev: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(4096 * u64::from(BLOCK)));
     let cache = BufferCache::new(dev.clone(), BLOCK, 4096, Budget::new(16 << 20));
@@ -168,7 +169,7 @@ fn notes() {
             handle.modify(&buffer, BufKind::Table, |b| b[0] = 1);
             let tid = handle.tid();
             handle.finish();
-            // Whether it comes before the abort is not known.
+            // It may come before or after the abort.
             let _ = journal.commit_here(Some(tid));
             let _ = journal.commit_here(None);
         }))
@@ -184,15 +185,15 @@ fn notes() {
     journal.stop();
     committer.join().expect("journal thread");
     journal.wait_until_left();
-    assert!(!hooks.unwritten.load(Ordering::SeqCst), "nobody wrote the error");
+    assert!(!hooks.unwritten.load(Ordering::SeqCst), "the error was not written");
     let mut block = [0; BLOCK as usize];
     dev.read_at(64 * u64::from(BLOCK), &mut block, Default::default()).expect("read");
     // `s_errno`, big-endian.
-    assert_ne!(block[0x20..0x24], [0; 4], "nobody told the next mount");
+    assert_ne!(block[0x20..0x24], [0; 4], "the abort is not recorded for the next mount");
 }
 
 #[test]
-fn errors_are_noted_whoever_has_the_log() {
+fn errors_are_recorded_whichever_thread_holds_the_log() {
     for seed in 0..SCHEDULES {
         let outcome = sim::run(&strategy(seed), notes);
         outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", outcome.trace));

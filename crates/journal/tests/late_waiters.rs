@@ -1,5 +1,5 @@
-//! Who asks for a transaction while it is being committed, one thread, no fault, every cut after the answer: the flush
-//! of that commit has passed, so data that was written since is not durable when the commit ends.
+//! Waits for a transaction that is just being committed: one thread, no fault, a power cut after the answer. The
+//! flush of that commit has passed, so data written since is not durable when the commit ends.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -19,11 +19,11 @@ const LOG_BLOCKS: u32 = 1024;
 const META: BlockNr = BlockNr(2048);
 const DATA: u64 = 3000 * BLOCK as u64;
 
-/// Writes data, and asks for the transaction that frees blocks, when it is in the log and not yet told durable.
+/// Writes data and waits for the transaction that frees blocks, while that is in the log and not yet acknowledged.
 struct Late {
     dev: Arc<CrashDevice>,
     journal: OnceLock<Arc<Journal>>,
-    /// Events of the device when the answer came.
+    /// Number of the device's events at the acknowledgement.
     told: Arc<AtomicUsize>,
 }
 
@@ -70,21 +70,21 @@ fn late(with_log: bool) {
     handle.finish();
     journal.commit_running().expect("durable");
     while hooks.told.load(Ordering::Relaxed) == 0 {
-        assert!(journal.step(), "nobody answers");
+        assert!(journal.step(), "the waiter is not called");
     }
     let events = hooks.told.load(Ordering::Relaxed);
     let cut = dev.state_keeping(events, |_| false).expect("state");
     let mut found = [0; BLOCK as usize];
     cut.read_at(DATA, &mut found, BioFlags::empty()).expect("read");
-    assert_eq!(found[0], 7, "told durable after {events} events, and the data is lost");
+    assert_eq!(found[0], 7, "acknowledged after {events} events, and the data is lost");
 }
 
 #[test]
-fn who_asks_while_a_commit_ends_is_told_after_a_flush_with_a_log() {
+fn a_waiter_during_a_commit_is_acknowledged_after_a_new_flush_with_a_log() {
     late(true);
 }
 
 #[test]
-fn who_asks_while_a_commit_ends_is_told_after_a_flush_without_a_log() {
+fn a_waiter_during_a_commit_is_acknowledged_after_a_new_flush_without_a_log() {
     late(false);
 }

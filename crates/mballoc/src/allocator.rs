@@ -1,11 +1,11 @@
-//! [`Allocator`], the public interface, and the life of a request: claim blocks, try a preallocation, shape the wish,
+//! [`Allocator`], the public interface, and the life of a request: claim blocks, try a preallocation, choose a size,
 //! search, hand out. Linux: `ext4_mb_new_blocks`, `ext4_free_blocks`, fs/ext4/mballoc.c.
 //!
 //! What it does not do: search (`search`), build buddies (`load`), decide sizes (`prealloc::normalize`).
 //!
 //! # Locking
-//! See the crate's page. No lock is held between the steps of a request: blocks in flight are held, so nobody else has
-//! them.
+//! See the crate's page. No lock is held between the steps of a request: blocks in flight are held, so no other
+//! request gets them.
 
 use std::sync::Arc;
 
@@ -38,11 +38,11 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Options {
     pub policy: Policy,
-    /// Where metadata goes.
+    /// Which policy places metadata.
     pub meta_policy: MetaPolicy,
-    /// Blocks that only requests with USE_ROOT_RESERVE may use (`s_r_blocks_count`).
+    /// Blocks reserved for requests with USE_ROOT_RESERVE (`s_r_blocks_count`).
     pub root_reserve: u64,
-    /// Blocks that only requests with USE_RESERVED may use (Linux: `s_resv_clusters`, at most 2 % and 4096).
+    /// Blocks reserved for requests with USE_RESERVED (Linux: `s_resv_clusters`, at most 2 % and 4096).
     pub pool_reserve: u64,
     /// Preallocation for locality groups, in blocks; 0 switches them off (Linux: `mb_group_prealloc`, 512). A quarter
     /// of a group at most.
@@ -51,14 +51,14 @@ pub struct Options {
     pub stream_request: u32,
     /// Preallocation for inodes.
     pub inode_prealloc: bool,
-    /// Free extents to measure at most, and at least, in one search (Linux: `mb_max_to_scan`, `mb_min_to_scan`).
+    /// The most, and the fewest, free extents to measure in one search (Linux: `mb_max_to_scan`, `mb_min_to_scan`).
     pub max_to_scan: u32,
     pub min_to_scan: u32,
     /// Power-of-two requests from this order on use the buddy directly (Linux: `mb_order2_req`).
     pub order2_requests: u32,
     /// Locality groups; 0 for one per processor.
     pub locality_groups: usize,
-    /// Goals for streams; 0 for what the policy says, one or one per processor. At most groups / 4.
+    /// Goals for streams; 0 for the policy's choice, one or one per processor. At most groups / 4.
     pub stream_goals: usize,
 }
 
@@ -81,8 +81,8 @@ impl Default for Options {
     }
 }
 
-/// Blocks freed in one call, split at group borders. Give it (or its sum over a transaction) to [`Allocator::release`]
-/// once that transaction is durable.
+/// Blocks freed in one call, split at group borders. Pass it (or its sum over a transaction) to
+/// [`Allocator::release`] once that transaction is durable.
 pub type FreedExtents = Vec<(BlockNr, u32)>;
 
 /// One group as the allocator sees it.
@@ -94,26 +94,27 @@ pub struct GroupState {
     pub fragments: u32,
     /// log2 of the largest free buddy; None when nothing is free or while unknown.
     pub largest_order: Option<u8>,
-    /// Free blocks that wait for metadata; none of `free`.
+    /// Free blocks set aside for metadata; not counted in `free`.
     pub set_aside: u32,
     /// The buddy is in memory.
     pub loaded: bool,
-    /// The bitmap is not to be trusted; nothing is allocated or freed here.
+    /// The bitmap is unreliable; nothing is allocated or freed here.
     pub bad: bool,
 }
 
-/// Blocks that were chosen and are not yet marked ([`Allocator::choose`]): `len` from `start`, inside one group.
+/// Blocks that were chosen and are not yet marked ([`Allocator::choose`]): `len` blocks from `start` on, inside one
+/// group.
 #[derive(Debug)]
-#[must_use = "chosen blocks are marked or given back"]
+#[must_use = "chosen blocks must be marked or cancelled"]
 pub struct Chosen {
     pub start: BlockNr,
     pub len: u32,
-    /// They keep a promise ([`Allocator::reserve`]).
+    /// They belong to a promise ([`Allocator::reserve`]).
     reserved: bool,
 }
 
 impl Chosen {
-    /// Cuts off what lies behind the first `len` blocks.
+    /// Splits off the blocks behind the first `len`.
     pub fn split_off(&mut self, len: u32) -> Option<Chosen> {
         let rest = self.len.checked_sub(len).filter(|&rest| rest > 0)?;
         self.len = len;
@@ -121,13 +122,13 @@ impl Chosen {
     }
 }
 
-/// How often a request looks again while blocks are in other threads' hands, waiting a little each time.
+/// How often a request searches again while other threads hold blocks in flight, with a short wait each time.
 const TURNS_MAX: u32 = 1000;
-/// The same where it may look in vain.
+/// The same if its blocks may be where it must not go.
 const TURNS_FEW: u32 = 8;
 
-/// No preallocation of a growing file is more than this part of what may be set aside ([`Growth::Times`]): three
-/// quarters of what is free, for all of them together.
+/// The divisor that bounds one preallocation of a growing file ([`Growth::Times`]). It divides the blocks that may be
+/// set aside for all files together: three quarters of the free blocks.
 const SPARE: u64 = 16;
 
 /// The allocator of one mount. Linux: the `s_mb_*` part of `struct ext4_sb_info`.
@@ -151,15 +152,15 @@ pub struct Allocator<S: GroupStore> {
     pub(crate) shrink_hand: AtomicU32,
 }
 
-/// The end of a file that nobody has open for writing.
+/// Whether the request reaches the end of a file that is not open for writing.
 fn is_finished(request: &Request<'_>) -> bool {
     let Kind::Data { logical, file_blocks, .. } = request.kind else { return false };
     request.flags.contains(RequestFlags::CLOSED) && u64::from(logical.0) + u64::from(request.len) >= file_blocks
 }
 
-/// What a data request becomes.
+/// How a data request is served.
 enum Plan<'a> {
-    /// Exactly what is asked.
+    /// Exactly the requested blocks.
     Plain,
     /// A chunk for this processor's small files.
     Group,
@@ -179,7 +180,7 @@ impl<S: GroupStore> Allocator<S> {
         }
         let mut free = 0u64;
         for (nr, g) in (0..).map(GroupNr).zip(groups) {
-            // A descriptor that cannot be true costs its group, not the mount.
+            // An impossible descriptor makes its group unusable, not the mount.
             if g.free <= geometry.blocks_in_group(nr) {
                 free += u64::from(g.free);
             }
@@ -189,8 +190,8 @@ impl<S: GroupStore> Allocator<S> {
         let meta_zones = meta.zoning().map(|zoning| MetaZones::new(zoning, &geometry, groups));
         let groups: Box<[Group]> = groups.iter().map(|g| Group::new(g.free, g.block_uninit)).collect();
         let counters = Counters::default();
-        // From the last down: lists begin with it, as they do where bitmaps are read ahead (Linux:
-        // `ext4_mb_prefetch_fini`).
+        // From the last group down: then lists begin with the last group, as they do where bitmaps are read ahead
+        // (Linux: `ext4_mb_prefetch_fini`).
         for (nr, group) in groups.iter().enumerate().rev() {
             if group.free() > geometry.blocks_in_group(GroupNr(nr as u32)) {
                 group.set(BAD);
@@ -226,9 +227,9 @@ impl<S: GroupStore> Allocator<S> {
         })
     }
 
-    /// Names ranges (first block, length) that are never handed out nor freed, whatever the bitmaps say: superblocks,
-    /// descriptors, bitmaps, inode tables, the journal. Adds to earlier calls. Parts outside the file system are
-    /// ignored.
+    /// Protects ranges (first block, length): they are never handed out nor freed, whatever the bitmaps say. Meant
+    /// for superblocks, descriptors, bitmaps, inode tables, the journal. Adds to earlier calls. Parts outside the
+    /// file system are ignored.
     pub fn protect(&mut self, ranges: impl IntoIterator<Item = (BlockNr, u64)>) {
         let end = self.geometry.blocks_count;
         self.zones.add(ranges.into_iter().map(|(start, len)| (start.0, start.0.saturating_add(len).min(end))));
@@ -238,7 +239,8 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Whether one of the `len` blocks from `start` was named to [`Allocator::protect`]. No file may own such a block.
+    /// Whether any of the `len` blocks from `start` on is protected ([`Allocator::protect`]). No file may own such a
+    /// block.
     pub fn is_protected(&self, start: BlockNr, len: u64) -> bool {
         self.zones.overlap(start.0, start.0.saturating_add(len))
     }
@@ -247,7 +249,7 @@ impl<S: GroupStore> Allocator<S> {
         &self.geometry
     }
 
-    /// What the policy says of those who place directories, and of itself.
+    /// The policy's rules, for itself and for the placement of directories.
     pub fn rules(&self) -> &'static Rules {
         self.rules
     }
@@ -256,7 +258,7 @@ impl<S: GroupStore> Allocator<S> {
     /// [`Allocator::choose`], then [`Allocator::mark`].
     ///
     /// # Errors
-    /// Those of the two; nothing is allocated then.
+    /// Those of the two; then nothing is allocated.
     pub fn allocate(&self, txn: &mut S::Txn, request: &Request<'_>) -> Result<Allocation, S::Error> {
         let chosen = self.choose(request)?;
         match self.mark(txn, &chosen) {
@@ -268,13 +270,14 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Chooses at least 1 and at most `request.len` blocks inside one group. They are nobody else's from here on, but
-    /// free on disk until [`Allocator::mark`]: a crash in between leaves nothing. So data can be written before
-    /// anything points to it. Needs no handle. What is chosen must be marked or given back ([`Allocator::cancel`]).
+    /// Chooses at least 1 and at most `request.len` blocks inside one group. From here on no other request gets them,
+    /// but on disk they are free until [`Allocator::mark`]: after a crash in between they are simply free. So data
+    /// can be written before anything points to it. Needs no handle. Chosen blocks must be marked or cancelled
+    /// ([`Allocator::cancel`]).
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; [`Error::NoSpaceUntilCommit`] when freed blocks wait for their commit (stop the handle,
-    /// force a commit, try again, a bounded number of times); the store's, when no group is left that could be read.
+    /// [`Error::NoSpace`]; [`Error::NoSpaceUntilCommit`] if freed blocks wait for their commit (stop the handle,
+    /// force a commit, try again, a bounded number of times); the store's error if no readable group is left.
     pub fn choose(&self, request: &Request<'_>) -> Result<Chosen, S::Error> {
         Ok(self.choose_with(request, 0)?.0)
     }
@@ -284,10 +287,10 @@ impl<S: GroupStore> Allocator<S> {
         self.rules.together
     }
 
-    /// The same, and up to `more` blocks behind those of the request: for small files that are written after this one
-    /// and belong beside it ([`Allocator::hand_over`]). Only where the blocks of the request were promised, the policy
-    /// puts such files together, and there is plenty of space that nobody was promised: whoever else writes one of
-    /// these files meanwhile finds the blocks of its promise.
+    /// The same, and up to `more` blocks behind those of the request: for small files that will be written next and
+    /// belong beside this one ([`Allocator::hand_over`]). Chooses more only if the blocks of the request were
+    /// promised, the policy puts such files together, and plenty of unpromised space is free. Then another writer of
+    /// one of these files still finds the blocks of its promise.
     ///
     /// # Errors
     /// As [`Allocator::choose`].
@@ -319,8 +322,8 @@ impl<S: GroupStore> Allocator<S> {
                 return Err(Error::NoSpace { wanted: u64::from(request.len) }.into());
             }
         } else if more > 0 {
-            // As many are promised to the files for which they are: claimed as well, they are counted twice, and near
-            // the end of the disk a writer would be refused blocks that are there.
+            // The files that will use them already have a promise for as many blocks. Claiming them as well counts
+            // them twice. Near the end of the disk, a writer would then be refused blocks that exist.
             more = more.min(self.geometry.blocks_per_group - len);
             more = if self.space.claim_spare(u64::from(more)) { more } else { 0 };
         }
@@ -342,8 +345,8 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Blocks that were chosen for whoever comes ([`Allocator::choose_with`]) are for a file to which as many were
-    /// promised.
+    /// Assigns blocks that were chosen in advance ([`Allocator::choose_with`]) to a file that has a promise for as
+    /// many.
     pub fn hand_over(&self, chosen: &mut Chosen) {
         if !std::mem::replace(&mut chosen.reserved, true) {
             self.space.unclaim(u64::from(chosen.len));
@@ -362,7 +365,8 @@ impl<S: GroupStore> Allocator<S> {
         let goal_only = request.flags.contains(RequestFlags::GOAL_ONLY);
         let limit = self.group_limit(request.max_block);
         let wanted = u64::from(request.len);
-        // What was claimed is there and only has to come to rest, unless it may be where this request must not go.
+        // The claimed blocks exist and only have to become visible, unless they may lie where this request must not
+        // go.
         let anywhere = limit == self.geometry.groups && self.counters.groups_bad.get() == 0;
         let mut first_error = None;
         let mut turn = 0;
@@ -371,14 +375,14 @@ impl<S: GroupStore> Allocator<S> {
             match self.use_set_aside(request, len, &lead, limit) {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
-                // One group fewer: this ends.
+                // There is one usable group fewer, so the loop ends.
                 Err(e) => {
                     first_error.get_or_insert(e);
                     continue;
                 }
             }
             let turns = self.in_transit.turns();
-            // Short of space no request sets aside more than it needs.
+            // Under pressure no request sets aside more than it needs.
             let plan = if turn == 0 { self.plan(request, len) } else { Plan::Plain };
             let want = self.want(request, &plan, len, lead.len() as u32, limit);
             if let Some(found) = self.find(&want)? {
@@ -398,12 +402,13 @@ impl<S: GroupStore> Allocator<S> {
             if self.discard_everything() > 0 {
                 continue;
             }
-            // One area, and again: each is a step on the way to the block that was claimed.
+            // One area, and again: each step frees blocks, so the loop reaches the claimed block.
             if !self.waits_rather_than_borrows(request) && self.lend(want.goal.map(|(group, _)| group), limit) {
                 turn = 1;
                 continue;
             }
-            // After a commit the caller tries again anyway. Otherwise what was claimed is in somebody's hands.
+            // After a commit the caller tries again. Without pending blocks, another thread holds the claimed ones in
+            // flight.
             match self.pending_blocks() {
                 0 if self.in_transit.in_flight() || self.in_transit.turns() != turns => {
                     self.in_transit.wait(turns, turn > TURNS_FEW);
@@ -415,8 +420,8 @@ impl<S: GroupStore> Allocator<S> {
         Err(first_error.unwrap_or_else(|| Error::NoSpace { wanted }.into()))
     }
 
-    /// Reads what [`Allocator::mark`] will change. While the caller keeps what is returned, it does not fail for want
-    /// of that ([`GroupStore::prepare`]).
+    /// Reads the blocks that [`Allocator::mark`] will change. While the caller holds the returned value, a mark does
+    /// not fail because of a read ([`GroupStore::prepare`]).
     pub fn prepare(&self, txn: &mut S::Txn, chosen: &Chosen) -> Result<Option<S::Prepared>, S::Error> {
         self.geometry.locate(chosen.start).map(|(group, _)| self.store.prepare(txn, group)).transpose()
     }
@@ -424,7 +429,7 @@ impl<S: GroupStore> Allocator<S> {
     /// Marks chosen blocks used in `txn`.
     ///
     /// # Errors
-    /// The store's, and [`Error::Corrupt`]: nothing has changed then, and the blocks are still chosen.
+    /// The store's, and [`Error::Corrupt`]. Then nothing has changed, and the blocks are still chosen.
     pub fn mark(&self, txn: &mut S::Txn, chosen: &Chosen) -> Result<(), S::Error> {
         let place = self.geometry.locate(chosen.start);
         let corrupt = |detail: &str| {
@@ -454,7 +459,7 @@ impl<S: GroupStore> Allocator<S> {
         Ok(())
     }
 
-    /// Chosen blocks are free again. A promise that they were to keep stays one.
+    /// Makes chosen blocks free again. If they belonged to a promise, the promise stays.
     pub fn cancel(&self, chosen: Chosen) {
         if let Some((group, start)) = self.geometry.locate(chosen.start) {
             self.give_back(group, [(start, chosen.len)], None);
@@ -471,7 +476,7 @@ impl<S: GroupStore> Allocator<S> {
         (blocks / u64::from(self.geometry.blocks_per_group)) as u32
     }
 
-    /// Small files share chunks, growing files get their own, finished files what they ask for.
+    /// Small files share chunks, growing files get their own, finished files get the requested blocks.
     /// Linux: `ext4_mb_group_or_file`, `ext4_mb_normalize_request`.
     fn plan<'a>(&self, request: &Request<'a>, len: u32) -> Plan<'a> {
         let Kind::Data { owner, logical, file_blocks, left, right, .. } = request.kind else { return Plan::Plain };
@@ -485,7 +490,7 @@ impl<S: GroupStore> Allocator<S> {
         if !self.options.inode_prealloc || is_finished(request) {
             return Plan::Plain;
         }
-        // Who names the block to try without naming the neighbour continues what lies before it.
+        // A caller that names a goal block without a neighbour continues the block before the goal.
         let continues = flags.contains(RequestFlags::TRY_GOAL) && left.is_none();
         let before = request.goal.filter(|_| continues).and_then(|goal| {
             let (logical, block) = (logical.0.checked_sub(1)?, goal.0.checked_sub(1)?);
@@ -514,7 +519,7 @@ impl<S: GroupStore> Allocator<S> {
         Plan::Inode(owner, range)
     }
 
-    /// Blocks that may be set aside besides those that are.
+    /// Blocks that may be set aside in addition.
     fn spare(&self) -> u64 {
         let spent = self.counters.pa_spent.get();
         let aside = self.counters.pa_blocks.get().saturating_sub(spent);
@@ -545,7 +550,7 @@ impl<S: GroupStore> Allocator<S> {
         let mut waits = false;
         match request.kind {
             Kind::Data { owner, logical, left, .. } => {
-                // Continue what lies before.
+                // Continue the block before.
                 if let Some(left) = left
                     && left.logical.0.checked_add(1) == Some(logical.0)
                     && !try_goal
@@ -589,7 +594,7 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// What a locality group takes at once: whole stripes, at most a quarter of a group.
+    /// The size of a locality group's chunk: whole stripes, at most a quarter of a group.
     fn group_chunk(&self) -> u32 {
         let most = (self.geometry.blocks_per_group / 4).max(1);
         let chunk = self.options.group_prealloc.min(most);
@@ -607,7 +612,7 @@ impl<S: GroupStore> Allocator<S> {
         pa.group.0 < limit && self.group_ref(pa.group).is_some_and(|g| !g.has(BAD))
     }
 
-    /// Serves the request from what was set aside earlier. `lead`: blocks that it wants in front.
+    /// Serves the request from blocks that were set aside earlier. `lead`: pointer blocks that it wants in front.
     fn use_set_aside(
         &self,
         request: &Request<'_>,
@@ -642,7 +647,7 @@ impl<S: GroupStore> Allocator<S> {
         if request.flags.contains(RequestFlags::GOAL_ONLY) {
             return Ok(None);
         }
-        // Counted before they are cut: nobody may conclude meanwhile that these blocks do not exist.
+        // Counted before the cut: otherwise another thread may conclude meanwhile that these blocks do not exist.
         self.in_transit.begin(u64::from(len));
         if let Some((pa, cut)) = owner.cut(logical.0, len, |pa| self.usable(pa, limit)) {
             self.in_transit.end(u64::from(len - cut.len));
@@ -671,7 +676,7 @@ impl<S: GroupStore> Allocator<S> {
         self.settle_cut(request, &pa, cut, lead).map(Some)
     }
 
-    /// The blocks of `cut`, the first of them for `lead`.
+    /// Hands out the blocks of `cut`, the first of them for `lead`.
     pub(crate) fn settle_cut(
         &self,
         request: &Request<'_>,
@@ -687,7 +692,7 @@ impl<S: GroupStore> Allocator<S> {
         Ok(got)
     }
 
-    /// Splits what was found into what is for `lead`, the part to hand out and a preallocation.
+    /// Splits the found extent into the blocks for `lead`, the part to hand out and a preallocation.
     fn settle_extent(
         &self,
         request: &Request<'_>,
@@ -742,7 +747,7 @@ impl<S: GroupStore> Allocator<S> {
                 trace_point!(ext4_mb_new_group_pa, group = pa.group.0, pstart = block, len = pa.len);
                 self.own_locality_group().add(pa, self.rules.keeps_remnants)
             }
-            // A plain search finds no more than was asked for.
+            // A plain search finds no more than the requested blocks.
             Plan::Plain => vec![pa],
         };
         self.discard_list(gone);
@@ -755,8 +760,8 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// `found` is held and in flight; afterwards `part` is chosen, and the rest is the `new` preallocations'. When the
-    /// group turns out to be unusable, it is bad from then on, and nothing of `found` is anybody's.
+    /// `found` is held and in flight. Afterwards `part` is chosen, and the rest belongs to the `new` preallocations.
+    /// If the group turns out to be unusable, it is marked bad, and all of `found` is given up.
     pub(crate) fn settle<'p>(
         &self,
         found: Extent,
@@ -765,7 +770,7 @@ impl<S: GroupStore> Allocator<S> {
         spent: Option<&Arc<Preallocation>>,
     ) -> Result<Allocation, S::Error> {
         let mut new = new.into_iter().peekable();
-        // Before others can see it: who gives it back counts that.
+        // Counted before other threads can see it, because a thread that discards it counts that, too.
         let aside = u64::from(found.len - part.len);
         self.counters.pa_blocks.add(aside);
         let result = self.store.check(found.group).inspect_err(|_| self.counters.pa_spent.add(aside));
@@ -810,7 +815,8 @@ impl<S: GroupStore> Allocator<S> {
         Ok(pieces)
     }
 
-    /// Makes freed blocks available again: their transaction is durable. Ranges may be merged across calls of `free`.
+    /// Makes freed blocks available again, because their transaction is durable. Ranges may be merged across calls of
+    /// `free`.
     pub fn release(&self, freed: &[(BlockNr, u32)]) {
         for &(start, len) in freed {
             let Ok(pieces) = self.split(start, u64::from(len)) else {
@@ -824,12 +830,12 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Calls `visit` with each free range of at least `min_len` blocks among the `len` from `start` on, cut at group
-    /// borders. Nobody gets these blocks meanwhile. Groups that cannot be used are passed over
+    /// Calls `visit` with each free range of at least `min_len` blocks among the `len` blocks from `start` on, cut at
+    /// group borders. These blocks are not handed out meanwhile. Unusable groups are skipped
     /// ([`GroupStore::damaged`]). Linux: `ext4_trim_fs`.
     ///
     /// # Errors
-    /// The first that `visit` returns.
+    /// The first error of `visit`.
     pub fn visit_free<E>(
         &self,
         start: BlockNr,
@@ -838,7 +844,7 @@ impl<S: GroupStore> Allocator<S> {
         mut visit: impl FnMut(BlockNr, u32) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         for piece in self.split(start, len).unwrap_or_default() {
-            // Counted first: nobody may conclude meanwhile that these blocks do not exist.
+            // Counted first: otherwise another thread may conclude meanwhile that these blocks do not exist.
             self.in_transit.begin(u64::from(piece.len));
             let visited = self.visit_free_in(&piece, min_len.max(1), &mut visit);
             self.in_transit.end(u64::from(piece.len));
@@ -862,7 +868,7 @@ impl<S: GroupStore> Allocator<S> {
             let Some((start, end)) = found else { break };
             at = end;
             let (block, len) = (self.geometry.block(piece.group, start), end - start);
-            // What a damaged bitmap says of the file system's own blocks is not believed.
+            // A damaged bitmap may call the file system's own blocks free.
             if len < min_len || self.is_protected(block, u64::from(len)) {
                 continue;
             }
@@ -875,7 +881,7 @@ impl<S: GroupStore> Allocator<S> {
             self.give_back(piece.group, [(start, len)], None);
             visited?;
         }
-        // What was set aside for metadata is free, too.
+        // Blocks set aside for metadata are free, too.
         let mut at = piece.start;
         while let Some((start, len)) = self.borrow_aside_from(piece.group, at, limit) {
             at = start + len;
@@ -886,23 +892,23 @@ impl<S: GroupStore> Allocator<S> {
         Ok(())
     }
 
-    /// Promises `blocks` to delayed allocation. `root`: the root reserve may be used.
+    /// Promises `blocks` to delayed allocation. `root`: may use the root reserve.
     pub fn reserve(&self, blocks: u64, root: bool) -> crate::Result<()> {
         let who = if root { Privilege::Root } else { Privilege::Normal };
         if self.space.promise(blocks, who) { Ok(()) } else { Err(Error::NoSpace { wanted: blocks }) }
     }
 
-    /// Promises as many of `blocks` as there are to delayed allocation; returns how many.
+    /// Promises as many of `blocks` as are available to delayed allocation; returns their number.
     pub fn reserve_up_to(&self, blocks: u64, root: bool) -> u64 {
         self.space.promise_up_to(blocks, if root { Privilege::Root } else { Privilege::Normal })
     }
 
-    /// Takes back a promise whose blocks were not (all) allocated.
+    /// Withdraws a promise whose blocks were not (all) allocated.
     pub fn unreserve(&self, blocks: u64) {
         self.space.promise_returned(blocks);
     }
 
-    /// Gives the unused preallocated blocks of an inode back.
+    /// Frees the unused preallocated blocks of an inode.
     pub fn discard_preallocations(&self, owner: &InodePreallocation) {
         let list = owner.take_all();
         if !list.is_empty() {
@@ -911,14 +917,14 @@ impl<S: GroupStore> Allocator<S> {
         self.discard_list(list);
     }
 
-    /// Gives back the preallocations of all inodes and locality groups; returns the blocks that became free. `allocate`
-    /// does this by itself before it reports that nothing is free.
+    /// Discards the preallocations of all inodes and locality groups; returns the number of blocks that became free.
+    /// `allocate` does this by itself before it reports that nothing is free.
     pub fn discard_all_under_pressure(&self) -> u64 {
         self.discard_everything()
     }
 
-    /// Blocks that are free on disk: preallocated, freed-but-not-durable and reserved ones included (statfs `f_bfree`
-    /// before reservations).
+    /// Blocks that are free on disk, including preallocated, freed-but-not-durable and reserved ones (statfs
+    /// `f_bfree` before reservations).
     pub fn free_blocks(&self) -> u64 {
         self.space.free_on_disk()
     }
@@ -928,8 +934,8 @@ impl<S: GroupStore> Allocator<S> {
         self.space.promised()
     }
 
-    /// Blocks that a reservation could get: free on disk, less what is promised, less the reserves that the caller may
-    /// not use (statfs `f_bavail` with `root` false).
+    /// Blocks that a reservation could get: free on disk, minus the promised ones, minus the reserves that the caller
+    /// may not use (statfs `f_bavail` with `root` false).
     pub fn available_blocks(&self, root: bool) -> u64 {
         self.space.available(if root { Privilege::Root } else { Privilege::Normal })
     }
@@ -940,7 +946,7 @@ impl<S: GroupStore> Allocator<S> {
         self.counters.blocks_freed.get().saturating_sub(released)
     }
 
-    /// One group; None beyond the last.
+    /// The state of one group; None beyond the last.
     pub fn group(&self, group: GroupNr) -> Option<GroupState> {
         let g = self.group_ref(group)?;
         Some(GroupState {
@@ -968,7 +974,7 @@ impl<S: GroupStore> Allocator<S> {
         self.shrink(target)
     }
 
-    /// Bytes that it takes in any case, which grow with the disk.
+    /// Bytes of its fixed memory, which grow with the disk.
     pub fn memory_fixed(&self) -> usize {
         let zones = self.meta_zones.as_ref().map_or(0, MetaZones::bytes);
         self.groups.len() * size_of::<Group>() + self.choice.bytes() + zones

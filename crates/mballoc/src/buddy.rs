@@ -4,7 +4,7 @@
 //! only the bit of the *largest* free buddy; here every order speaks for itself, which makes both updates and run
 //! searches plain word operations. A buddy is largest when its parent's bit is set.)
 //!
-//! What it does not do: know why a block is not free.
+//! What it does not do: know why a block is in use.
 //!
 //! # Locking
 //! None; lives under its group's lock.
@@ -23,22 +23,22 @@ pub struct Buddy {
     /// Clear bits per order.
     clear: [u32; ORDERS_MAX],
     fragments: u32,
-    /// No free block lies below.
+    /// There is no free block below this one.
     first_free: u32,
-    /// Free blocks: of no run are there more, or hardly more (see [`Buddy::long_run`]).
+    /// The longest known free run; no run is longer by more than a third (see [`Buddy::long_run`]).
     long: Run,
-    /// The length of `long` when all runs were last looked at; 0 when it has been too long ago.
+    /// The length of `long` at the last survey of all runs; 0 if a new survey is due.
     surveyed: u32,
 }
 
-/// Free blocks side by side.
+/// Adjacent free blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     pub start: u32,
     pub len: u32,
 }
 
-/// Up to this length the largest buddy says enough about the longest run.
+/// Up to this length the largest buddy suffices as an estimate of the longest run.
 const SHORT: u32 = 8;
 
 /// The even bits of `x`, moved together.
@@ -140,13 +140,13 @@ impl Buddy {
         buddy
     }
 
-    /// A run that is surely there: three quarters of the longest at least, or as long as the largest buddy where that
-    /// has no more than [`SHORT`] blocks.
+    /// The length of a run that certainly exists: at least three quarters of the longest, or the largest buddy if
+    /// that has no more than [`SHORT`] blocks.
     pub fn long_run(&self) -> u32 {
         self.long.len.max(self.largest_order().map_or(0, |o| 1 << o))
     }
 
-    /// Looks at all runs.
+    /// Examines all runs.
     fn survey(&mut self) {
         let (mut longest, mut start, mut open) = (Run::default(), 0, 0);
         for (i, &used) in self.order(0).iter().enumerate() {
@@ -158,7 +158,8 @@ impl Buddy {
                 open += 64;
                 continue;
             }
-            // The run that comes from the left ends here, another may leave on the right; those between are short.
+            // The run from the left ends in this word, and another may leave it on the right; those between are
+            // short.
             let (head, tail) = (used.trailing_zeros(), used.leading_zeros());
             if open == 0 {
                 start = base;
@@ -190,7 +191,7 @@ impl Buddy {
         (self.long, self.surveyed) = (longest, longest.len);
     }
 
-    /// Blocks of the longest run known were taken.
+    /// Updates `long` after blocks of it were taken.
     fn shorten(&mut self, start: u32, end: u32) {
         let long = self.long;
         let long_end = long.start + long.len;
@@ -206,14 +207,14 @@ impl Buddy {
         }
     }
 
-    /// Short runs are soon used up, and not worth looking for: until one is long again.
+    /// Surveys again only once there is a long run: short runs are soon used up.
     fn survey_if_long(&mut self) {
         if self.surveyed == 0 && self.largest_order().is_some_and(|o| 1 << o > SHORT) {
             self.survey();
         }
     }
 
-    /// Blocks became free, next to others perhaps.
+    /// Updates `long` after blocks became free, perhaps beside other free ones.
     fn lengthen(&mut self, mut start: u32, mut end: u32) {
         let long = self.long;
         let long_end = long.start + long.len;
@@ -233,7 +234,7 @@ impl Buddy {
         self.survey_if_long();
     }
 
-    /// Where the run begins that holds, or ends at, `at`.
+    /// The start of the run that contains, or ends at, `at`.
     fn run_start(&self, at: u32) -> u32 {
         let words = self.order(0);
         let mut i = at / 64;
@@ -248,12 +249,12 @@ impl Buddy {
         i * 64 + 64 - before.leading_zeros()
     }
 
-    /// The first run of at least `len` blocks, and its length up to there.
+    /// The start of the first run of at least `len` blocks.
     pub fn first_run(&self, len: u32) -> Option<u32> {
         if len > 64 { self.first_long_run(len) } else { self.first_short_run(len) }
     }
 
-    /// A run of `len` blocks holds a buddy of at least half as many.
+    /// A run of `len` blocks contains a buddy of at least half as many.
     fn first_long_run(&self, len: u32) -> Option<u32> {
         let k = (len.ilog2() - 1).min(self.orders - 1);
         let words = self.order(k);
@@ -284,7 +285,7 @@ impl Buddy {
                 continue;
             }
             let next = words.get(i + 1).copied().unwrap_or(u64::MAX);
-            // A bit stays while it and its successors, `have` in all, are free.
+            // A bit stays set while it and its successors, `have` in all, are free.
             let mut free = u128::from(!used) | u128::from(!next) << 64;
             let mut have = 1;
             while have < len && free as u64 != 0 {
@@ -299,7 +300,7 @@ impl Buddy {
         None
     }
 
-    /// A long run ([`Buddy::long_run`]): where it begins.
+    /// The start of a long run ([`Buddy::long_run`]).
     pub fn long_run_start(&self) -> Option<u32> {
         let largest = self.largest_order()?;
         if self.long.len >= 1 << largest { Some(self.long.start) } else { self.first_buddy(largest) }
@@ -390,8 +391,8 @@ impl Buddy {
         }
     }
 
-    /// The start of the first buddy of the smallest order that is at least `order` and has a largest-at-its-place
-    /// buddy: best fit, so that large buddies stay whole.
+    /// The start of the first maximal buddy of the smallest order that is at least `order` and has one: best fit, so
+    /// that large buddies stay whole.
     pub fn first_buddy(&self, order: u32) -> Option<u32> {
         (order..self.orders).find_map(|k| self.first_maximal(k).map(|i| i << k))
     }
@@ -416,7 +417,7 @@ impl Buddy {
         None
     }
 
-    /// Takes a free range out. False, and no change, when it is not all free.
+    /// Takes a free range out. Returns false, without a change, if part of it is used.
     #[must_use]
     pub fn mark_used(&mut self, start: u32, len: u32) -> bool {
         if len == 0 || !self.is_free(start, len) {
@@ -447,7 +448,7 @@ impl Buddy {
         true
     }
 
-    /// Puts a used range back. False, and no change, when it is not all used.
+    /// Puts a used range back. Returns false, without a change, if part of it is free.
     #[must_use]
     pub fn mark_free(&mut self, start: u32, len: u32) -> bool {
         if len == 0 || !self.is_used(start, len) {
@@ -462,7 +463,7 @@ impl Buddy {
             if lo >= hi {
                 break;
             }
-            // Wholly inside the range, or else decided by the two children.
+            // Entirely inside the range, or decided by the two children.
             let (whole_lo, whole_hi) = (start.div_ceil(1 << k).min(hi), (end >> k).min(hi));
             let mut changed = 0;
             for_words(self.order_mut(k), whole_lo, whole_hi, |w, m| {
@@ -520,7 +521,7 @@ mod tests {
         }
     }
 
-    /// The longest run is known nearly; a run of `len` blocks is found where there is one.
+    /// The longest run is known within a quarter; a run of `len` blocks is found if there is one.
     fn check_runs(b: &Buddy, model: &[bool], len: u32) {
         let mut runs: Vec<Run> = Vec::new();
         for (i, _) in (0..).zip(model).filter(|(_, used)| !**used) {
@@ -582,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn first_buddy_spares_the_large_ones() {
+    fn first_buddy_spares_larger_buddies() {
         // Blocks 0..8 free but 3; a whole free area from 64 on.
         let mut b = Buddy::new(&[!0xF7, 0], 128, 12);
         assert_eq!(b.first_buddy(0), Some(2), "the single block");

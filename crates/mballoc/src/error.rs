@@ -1,22 +1,22 @@
-//! What can go wrong in the allocator itself. The store's own errors pass through unchanged.
+//! Errors of the allocator itself. The store's own errors pass through unchanged.
 
 use extant_ondisk::{BlockNr, GroupNr};
 
-/// The store's error type is made from this one.
+/// The store's error type is constructed from this one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Nothing is free that the request may use.
+    /// No block that the request may use is free.
     #[error("no space for {wanted} blocks")]
     NoSpace { wanted: u64 },
-    /// Nothing is free now, but `pending` blocks will be once the running transaction is durable and released: stop the
-    /// handle, force a commit, try again.
+    /// No block is free now, but `pending` blocks will be once the running transaction is durable and released: stop
+    /// the handle, force a commit, try again.
     #[error("no space for {wanted} blocks until a commit returns {pending}")]
     NoSpaceUntilCommit { wanted: u64, pending: u64 },
-    /// The bitmap and what is asked of it contradict each other: double free, block outside the file system, block of
-    /// the file system's own metadata, group whose bitmap is not to be trusted.
+    /// The bitmap and the request contradict each other: double free, block outside the file system, block of the
+    /// file system's own metadata, group with an unreliable bitmap.
     #[error("{block} in {group}: {detail}")]
     Corrupt { group: GroupNr, block: BlockNr, detail: String },
-    /// The caller's request makes no sense.
+    /// The caller's request is invalid.
     #[error("bad request: {detail}")]
     Invalid { detail: String },
 }

@@ -1,4 +1,4 @@
-//! Giving blocks back (Linux: `ext4_free_blocks`, `mb_free_blocks`, fs/ext4/mballoc.c), and what may be given back.
+//! Freeing blocks (Linux: `ext4_free_blocks`, `mb_free_blocks`, fs/ext4/mballoc.c), and which blocks may be freed.
 //!
 //! Main items: [`Allocator::free`], [`Allocator::check_free`], [`Allocator::next_freeable`].
 //!
@@ -19,12 +19,16 @@ use crate::search::Extent;
 use crate::{Error, GroupStore};
 
 impl<S: GroupStore> Allocator<S> {
-    /// Marks blocks free on disk in `txn`. They stay out of use until [`Allocator::release`] gets what this returns,
-    /// after the transaction is durable. Double free, blocks outside the file system or of its own metadata:
-    /// [`Error::Corrupt`], found before anything is changed.
+    /// Marks blocks free on disk in `txn`. They stay unavailable until the result is passed to [`Allocator::release`]
+    /// after the transaction is durable.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a double free, blocks outside the file system or of its own metadata, found before any
+    /// change; the store's.
     pub fn free(&self, txn: &mut S::Txn, start: BlockNr, len: u64) -> Result<FreedExtents, S::Error> {
         let pieces = self.pieces_to_free(start, len)?;
-        // Nothing of the first is marked if the second's bitmap cannot be read; and once it is, it is not read again.
+        // If the second piece's bitmap cannot be read, the first piece must stay unmarked. Prepared bitmaps are not
+        // read again.
         let mut prepared = Vec::with_capacity(pieces.len());
         for piece in &pieces {
             prepared.push(self.store.prepare(txn, piece.group)?);
@@ -38,7 +42,8 @@ impl<S: GroupStore> Allocator<S> {
             self.store.mark(txn, piece.group, prepared, piece.start..piece.start + piece.len, false)?;
             inner.hold(piece.start, piece.len);
             drop(inner);
-            // In this order: whoever is promised them and finds nothing must see that a commit will bring them.
+            // In this order: a request that is promised these blocks and does not find them must see that a commit
+            // will free them.
             self.counters.blocks_freed.add(u64::from(piece.len));
             sim::point("free: counted");
             self.space.disk_gained(u64::from(piece.len));
@@ -48,7 +53,7 @@ impl<S: GroupStore> Allocator<S> {
         Ok(freed)
     }
 
-    /// Whether [`Allocator::free`] would free these blocks now, for who changes something else first.
+    /// Whether [`Allocator::free`] would free these blocks now, for callers that must change something else first.
     pub fn check_free(&self, start: BlockNr, len: u64) -> Result<(), S::Error> {
         for piece in &self.pieces_to_free(start, len)? {
             self.lock_to_free(piece)?;
@@ -56,11 +61,11 @@ impl<S: GroupStore> Allocator<S> {
         Ok(())
     }
 
-    /// The first run of blocks that [`Allocator::free`] would free, of `len` blocks from `start` on that lie in one
-    /// group and are none of the file system's own. `None`: there is none, or the group's bitmap is bad.
+    /// The first run that [`Allocator::free`] would free, among `len` blocks from `start` on that lie in one group
+    /// and contain no metadata of the file system. `None`: there is none, or the group's bitmap is bad.
     ///
     /// # Errors
-    /// Of the store.
+    /// Those of the store.
     pub fn next_freeable(&self, start: BlockNr, len: u32) -> Result<Option<(BlockNr, u32)>, S::Error> {
         let Some((group, mut at)) = self.geometry.locate(start) else { return Ok(None) };
         let end = at.saturating_add(len).min(self.geometry.blocks_in_group(group));
@@ -87,8 +92,8 @@ impl<S: GroupStore> Allocator<S> {
         Ok(None)
     }
 
-    /// Whether the block is known to be free, or freed by a transaction that is not durable yet: whoever thinks that it
-    /// is theirs is wrong. Reads nothing: of a group whose bitmap is not in memory, only the latter is known.
+    /// Whether the block is known to be free, or freed by a transaction that is not durable yet. Then no inode can
+    /// own it. Reads nothing: if the group's bitmap is not in memory, only the latter is known.
     pub fn is_known_free(&self, block: BlockNr) -> bool {
         let Some((nr, index)) = self.geometry.locate(block) else { return false };
         let Some(group) = self.group_ref(nr) else { return false };
@@ -97,7 +102,7 @@ impl<S: GroupStore> Allocator<S> {
         free || inner.held().is_some_and(|h| h.overlaps(index, 1))
     }
 
-    /// Whether a group's bitmap has been found bad: none of its blocks are handed out or freed any more.
+    /// Whether a group's bitmap has been found bad: its blocks are neither handed out nor freed any more.
     pub fn is_bad(&self, group: GroupNr) -> bool {
         self.group_ref(group).is_none_or(|g| g.has(BAD))
     }
@@ -112,7 +117,7 @@ impl<S: GroupStore> Allocator<S> {
         Ok(pieces)
     }
 
-    /// Locks a group in which `piece` may be freed: all of it is used, on disk too.
+    /// Locks a group in which `piece` may be freed: all of its blocks are used, on disk too.
     fn lock_to_free(&self, piece: &Extent) -> Result<MutexGuard<'_, GroupInner>, S::Error> {
         let corrupt =
             |index: u32, detail: &str| Error::corrupt(piece.group, self.geometry.block(piece.group, index), detail);

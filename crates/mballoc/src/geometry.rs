@@ -7,7 +7,7 @@ use extant_ondisk::{BlockNr, GroupNr};
 
 use crate::{Error, Result};
 
-/// The shape of the file system, as the superblock has it.
+/// The shape of the file system, from the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Blocks of the file system, `first_data_block` included (Linux: `s_blocks_count`).
@@ -27,14 +27,14 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Refuses shapes that the arithmetic here cannot work with.
+    /// Refuses shapes for which the arithmetic here does not work.
     pub fn check(&self) -> Result<()> {
         let bad = |detail: &str| Err(Error::Invalid { detail: detail.to_owned() });
         if !self.block_size.is_power_of_two() || !(1024..=65536).contains(&self.block_size) {
             return bad("block size is not a power of two from 1 KiB to 64 KiB");
         }
         if self.blocks_per_group == 0 || self.blocks_per_group >> self.cluster_bits > self.block_size * 8 {
-            return bad("blocks per group are none, or more than one bitmap block can hold");
+            return bad("blocks per group are 0, or more than one bitmap block can hold");
         }
         if self.groups == 0 || self.blocks_count <= self.first_data_block {
             return bad("no groups");

@@ -1,8 +1,8 @@
 //! One block group in core: [`Group`]. Linux: `struct ext4_group_info`, fs/ext4/ext4.h.
 //!
-//! What the choice of a group needs (free blocks, fragments, largest buddy) is readable without the lock and survives
-//! the buddy being dropped. What is held (see the crate's page) is kept beside the buddy, so that the buddy can be
-//! built again from the on-disk bitmap at any time.
+//! The policies need free blocks, fragments and largest buddy. These are readable without the lock and survive the
+//! buddy being dropped. Held blocks (see the crate's page) are recorded beside the buddy, so that the buddy can be
+//! rebuilt from the on-disk bitmap at any time.
 //!
 //! What it does not do: call the store.
 //!
@@ -25,7 +25,7 @@ use crate::ranges::RangeSet;
 
 /// Fragments and largest order are known.
 pub const KNOWN: u8 = 1;
-/// The bitmap is not to be trusted.
+/// The bitmap is unreliable.
 pub const BAD: u8 = 2;
 /// BLOCK_UNINIT at mount: building the buddy costs no I/O.
 pub const UNINIT: u8 = 4;
@@ -48,23 +48,24 @@ pub struct Group {
     inner: Mutex<GroupInner>,
 }
 
-/// What the group's lock protects.
+/// The state under the group's lock.
 #[derive(Default)]
 pub struct GroupInner {
-    /// Changes whenever a bitmap that is being loaded right now would be out of date.
+    /// Changes whenever a bitmap that is being loaded would become stale.
     pub generation: u32,
     /// Blocks of system zones that the bitmap calls free; they count as used.
     pub masked: u32,
     pub buddy: Option<Box<Buddy>>,
-    /// Nothing held, no preallocation: None, to keep a file system of half a million groups small.
+    /// None if there are no held blocks and no preallocations, so that a file system of half a million groups needs
+    /// little memory.
     outside: Option<Box<Outside>>,
 }
 
-/// What is used in core and free on disk, and why.
+/// Blocks that are used in core and free on disk, with their reasons.
 #[derive(Default)]
 pub struct Outside {
     pub held: RangeSet,
-    /// Those of the held blocks that wait for metadata ([`crate::meta_place`]).
+    /// The held blocks that wait for metadata ([`crate::meta_place`]).
     pub set_aside: RangeSet,
     /// The home of each page of the group, 0 for none; empty where zones have no pages.
     pub pages: Vec<u8>,
@@ -89,7 +90,7 @@ impl GroupInner {
         self.outside.get_or_insert_default().held.insert(start, len)
     }
 
-    /// Blocks that are set aside are not unheld ([`GroupInner::take_aside`] comes first).
+    /// Releases held blocks. If they are set aside, [`GroupInner::take_aside`] comes first.
     pub fn unhold(&mut self, start: u32, len: u32) -> bool {
         let Some(outside) = &mut self.outside else { return false };
         let ok = !outside.set_aside.overlaps(start, len) && outside.held.remove(start, len);
@@ -101,18 +102,18 @@ impl GroupInner {
         self.outside.as_ref().map(|o| &o.set_aside)
     }
 
-    /// What is set aside, and the pages.
+    /// The blocks set aside, and the pages.
     pub fn zone(&mut self) -> Option<(&mut RangeSet, &mut Vec<u8>)> {
         self.outside.as_mut().map(|o| (&mut o.set_aside, &mut o.pages))
     }
 
-    /// Free blocks are held for metadata from now on.
+    /// Holds free blocks for metadata from now on.
     pub fn put_aside(&mut self, start: u32, len: u32) -> bool {
         let outside = self.outside.get_or_insert_default();
         outside.held.insert(start, len) && outside.set_aside.insert(start, len)
     }
 
-    /// Of the pages of these blocks, those of which all that is `within` is free lose their owner.
+    /// Clears the owner of each page of these blocks whose part inside `within` is entirely free.
     pub fn leave_pages(&mut self, start: u32, len: u32, within: Range<u32>) {
         let Some((free, pages)) = self.zone() else { return };
         for nr in start / PAGE..(start + len).div_ceil(PAGE) {
@@ -124,7 +125,7 @@ impl GroupInner {
         }
     }
 
-    /// Blocks that were set aside have another purpose; they are still held.
+    /// Blocks that were set aside get another purpose; they are still held.
     pub fn take_aside(&mut self, start: u32, len: u32) -> bool {
         self.outside.as_mut().is_some_and(|o| o.set_aside.remove(start, len))
     }
@@ -176,7 +177,7 @@ impl Group {
     }
 
     pub fn set(&self, flags: u8) {
-        // Written only when it changes something: the line is read by everybody who looks for a group.
+        // Written only on a change: every search for a group reads this cache line.
         if self.flags.load(Ordering::Relaxed) & flags != flags {
             self.flags.fetch_or(flags, Ordering::Relaxed);
         }
@@ -209,7 +210,7 @@ impl Group {
         }
     }
 
-    /// What is published, or what an empty group would be while this one is BLOCK_UNINIT. `buddy`: this group's, if it
+    /// The published numbers, or those of an empty group while this one is BLOCK_UNINIT. `buddy`: this group's, if it
     /// is in memory; `highest`: the highest order that buddies have.
     pub fn info(&self, buddy: Option<&Buddy>, highest: u32) -> GroupInfo {
         let free = self.free();
@@ -225,7 +226,7 @@ impl Group {
         }
     }
 
-    /// Publishes what the buddy says. Under the lock.
+    /// Publishes the buddy's numbers. Under the lock.
     pub fn learn(&self, buddy: &Buddy) {
         self.free.store(buddy.free(), Ordering::Relaxed);
         self.fragments.store(buddy.fragments(), Ordering::Relaxed);
@@ -234,7 +235,7 @@ impl Group {
         self.clear(UNINIT);
     }
 
-    /// Forgets fragments and largest order: they changed while nobody watched. Under the lock.
+    /// Forgets fragments and largest order, because they changed without a buddy in memory. Under the lock.
     pub fn unlearn(&self) {
         self.fragments.store(0, Ordering::Relaxed);
         self.largest_order.store(NO_ORDER, Ordering::Relaxed);

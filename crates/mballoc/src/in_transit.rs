@@ -1,11 +1,11 @@
-//! [`InTransit`]: are blocks on their way somewhere?
+//! [`InTransit`]: are blocks in flight between two places?
 //!
-//! A thread that finds nothing free must not report "no space" while another thread holds more than it will keep: an
-//! extent that is about to become a preallocation, or a preallocation that is being given back. This counts both, and
-//! what came to rest since.
+//! A thread that finds nothing free must not report "no space" while another thread holds more than it will need: an
+//! extent that is about to become a preallocation, or a preallocation that is being discarded. This counts both, and
+//! the moments at which such blocks become visible again.
 //!
 //! # Locking
-//! [`crate::lock::IN_TRANSIT`] around the waiting, which happens only when a request found nothing.
+//! [`crate::lock::IN_TRANSIT`] around the waiting, which happens only after a request found nothing.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use extant_base::sync::{Condvar, Mutex};
 
 use crate::lock;
 
-/// One wait. The thread that is waited for may be reading a bitmap from disk.
+/// The bound of one wait. The other thread may be reading a bitmap from disk.
 const WAIT_MAX: Duration = Duration::from_millis(5);
-/// How long one who has looked often lets others run.
+/// How long a request that has searched often lets other threads run.
 const PAUSE: Duration = Duration::from_millis(1);
 
 pub struct InTransit {
@@ -44,19 +44,20 @@ impl Default for InTransit {
 }
 
 impl InTransit {
-    /// Blocks left the buddy or a preallocation and are in one thread's hands.
+    /// Blocks left the buddy or a preallocation, and only one thread has them.
     pub fn begin(&self, blocks: u64) {
         self.begun.add(blocks);
     }
 
-    /// They are where others can see them again.
+    /// Other threads can see the blocks again.
     pub fn end(&self, blocks: u64) {
         self.ended.add(blocks);
     }
 
-    /// Waits until something came to rest after `turns` was read, nothing is in flight, or a short while has passed.
-    /// `again`: the caller has looked for it several times. Where others are busy something comes to rest all the time,
-    /// and what he waits for may be in the hands of a thread that waits for a processor: he lets them have his.
+    /// Waits until blocks became visible after `turns` was read, nothing is in flight, or a short while has passed.
+    ///
+    /// `again`: the caller has searched several times. On a busy disk blocks become visible all the time, while the
+    /// missing ones may belong to a thread that waits for a processor. So the caller sleeps to free its own.
     pub fn wait(&self, turns: u64, again: bool) {
         if again {
             Clock::real().sleep(PAUSE);
@@ -70,8 +71,8 @@ impl InTransit {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Something came to rest: blocks handed out, a preallocation made, blocks freed. A search that ran meanwhile may
-    /// have missed a group that was just changing its place in the policy's sets.
+    /// Blocks became visible: handed out, made a preallocation, or freed. A concurrent search may have missed a group
+    /// that was just changing its place in the policy's sets.
     pub fn turned(&self) {
         self.turns.inc();
         if self.waiting.load(Ordering::SeqCst) > 0 {

@@ -1,21 +1,20 @@
 //! Extant's multi-block allocator: *where* blocks go. Linux: fs/ext4/mballoc.c.
 //!
 //! Purpose: hands out runs of blocks near a goal, keeps a buddy bitmap per group, preallocates for growing and for
-//! small files, counts what is free and what is promised, and keeps freed blocks out of use until their transaction is
+//! small files, counts free and promised blocks, and makes freed blocks unavailable until their transaction is
 //! durable.
 //!
-//! Main types: [`Allocator`] (one per mount), [`GroupStore`] (what the file system does for it), [`Request`] and
+//! Main types: [`Allocator`] (one per mount), [`GroupStore`] (its interface to the file system), [`Request`] and
 //! [`Allocation`], [`InodePreallocation`] (one per in-core inode), [`Geometry`], [`Policy`] (which group next),
 //! [`MetaPolicy`] (where metadata goes).
 //!
-//! Three states of a block: *used on disk*; *held* (free in the on-disk bitmap but not to be had: preallocated, freed
-//! in a transaction that is not yet durable, or chosen and not yet marked, because its data is on its way); *free*. The
-//! buddy of a group holds "not free"; the held ranges are kept beside it, so that a buddy can be dropped and built
-//! again at any time.
+//! A block has three states: *used on disk*; *held*; *free*. A held block is free in the on-disk bitmap but
+//! unavailable: preallocated, freed in a transaction that is not yet durable, or chosen and not yet marked because
+//! its data is being written. The buddy of a group records "not free". The held ranges are recorded beside it, so
+//! that a buddy can be dropped and rebuilt at any time.
 //!
-//! What it does not do: I/O (the store loads and journals bitmaps), choosing a goal for data (Orlov and friends live in
-//! `fs`),
-//! cluster allocation (`bigalloc`: a cluster is one block here).
+//! What it does not do: I/O (the store loads and journals bitmaps), choosing a goal for data (Orlov and friends live
+//! in `fs`), cluster allocation (`bigalloc`: a cluster is one block here).
 //!
 //! # Locking
 //! In order of rank: [`lock::OWNER`] (an inode's list of preallocations) or [`lock::LOCALITY`] (a locality group's) →
@@ -66,7 +65,7 @@ pub mod lock {
     pub static LOCALITY: LockClass = LockClass::new("locality group", 66);
     /// One preallocation.
     pub static PREALLOCATION: LockClass = LockClass::new("preallocation", 68);
-    /// Waiting for blocks in other threads' hands; nothing else is held.
+    /// Waiting for blocks that other threads hold in flight; no other lock is held.
     pub static IN_TRANSIT: LockClass = LockClass::new("space in transit", 69);
     /// The free-space counters while they are near zero.
     pub static SPACE: LockClass = LockClass::new("space counters", 69);

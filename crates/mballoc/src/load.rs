@@ -20,9 +20,9 @@ use crate::{Error, GroupStore};
 pub(crate) enum Unusable<E> {
     /// Found bad before.
     Bad,
-    /// Found bad now: the store could not load it, and has been told.
+    /// Found bad now: the store could not load it, and was notified.
     Store(E),
-    /// Another thread has the lock and the caller did not want to wait.
+    /// Another thread has the lock and the caller does not wait.
     Busy,
 }
 
@@ -37,8 +37,8 @@ impl<S: GroupStore> Allocator<S> {
         self.groups.get(nr.0 as usize)
     }
 
-    /// Locks a group and makes sure that its buddy is there. The bitmap is loaded without the lock; when others keep
-    /// changing the group meanwhile, the last attempt loads it under the lock.
+    /// Locks a group and makes sure that its buddy is in memory. The bitmap is loaded without the lock; if other
+    /// threads keep changing the group meanwhile, the last attempt loads it under the lock.
     pub(crate) fn lock_loaded(
         &self,
         nr: GroupNr,
@@ -76,7 +76,7 @@ impl<S: GroupStore> Allocator<S> {
         Err(Unusable::Bad)
     }
 
-    /// Builds the buddy: the bitmap, plus what is held, plus the system zones. Marks the group bad when they contradict
+    /// Builds the buddy from the bitmap, the held blocks and the system zones. Marks the group bad if they contradict
     /// each other or the descriptor's count.
     fn install(&self, nr: GroupNr, group: &Group, inner: &mut GroupInner, bitmap: &[u8]) {
         let blocks = self.geometry.blocks_in_group(nr);
@@ -99,7 +99,7 @@ impl<S: GroupStore> Allocator<S> {
             .sum::<u32>();
         let expected = group.free() + inner.held_total() + inner.masked;
         if disk_free != expected {
-            let detail = format!("{disk_free} blocks are free in the bitmap, {expected} says the descriptor");
+            let detail = format!("{disk_free} blocks are free in the bitmap, {expected} in the descriptor");
             return self.distrust(nr, group, inner, detail);
         }
         let mut sound = true;
@@ -110,7 +110,7 @@ impl<S: GroupStore> Allocator<S> {
             }
         }
         if !sound {
-            return self.distrust(nr, group, inner, "a block is used that nobody handed out".to_owned());
+            return self.distrust(nr, group, inner, "a block is used that was never handed out".to_owned());
         }
         let first = self.geometry.group_start(nr).0;
         let mut masked = 0;
@@ -134,8 +134,8 @@ impl<S: GroupStore> Allocator<S> {
         self.publish(nr, group, inner);
     }
 
-    /// The group's bitmap is about to be read: with it, in one request, those of its flex group, of which then all is
-    /// known that the choice of a group asks for. Linux: `ext4_mb_prefetch`.
+    /// Reads the bitmaps of the flex group in one request, before the bitmap of this group is needed. Afterwards the
+    /// policy knows the numbers of all of its groups. Linux: `ext4_mb_prefetch`.
     pub(crate) fn read_ahead(&self, nr: u32) {
         let together = self.geometry.flex_bg_size.clamp(1, READ_AHEAD_MAX);
         let first = nr - nr % together;
@@ -149,14 +149,14 @@ impl<S: GroupStore> Allocator<S> {
         }
         self.counters.read_aheads.inc();
         self.store.read_ahead(&unknown);
-        // From the last down, as Linux does: lists begin with it.
+        // From the last group down, as Linux does: lists begin with it.
         for group in unknown.into_iter().rev().filter(|g| g.0 != nr) {
             self.survey(group);
         }
     }
 
-    /// Learns what the bitmap of a group says, and keeps no buddy. A bitmap that cannot be read is left to who needs
-    /// it.
+    /// Publishes the numbers of a group's bitmap without keeping a buddy. If the bitmap cannot be read, the error is
+    /// left for the request that needs it.
     fn survey(&self, nr: GroupNr) {
         let Some(group) = self.group_ref(nr).filter(|g| !g.has(KNOWN | BAD)) else { return };
         let Some(before) = group.try_lock().map(|inner| inner.generation) else { return };
@@ -168,7 +168,7 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Makes the buddy's numbers readable without the lock and tells the policy.
+    /// Makes the buddy's numbers readable without the lock and notifies the policy.
     pub(crate) fn publish(&self, nr: GroupNr, group: &Group, inner: &GroupInner) {
         if let Some(buddy) = &inner.buddy {
             group.learn(buddy);
@@ -176,13 +176,13 @@ impl<S: GroupStore> Allocator<S> {
         self.choice.changed(nr.0, group.info(inner.buddy.as_deref(), self.geometry.highest_order()));
     }
 
-    /// The group contradicts itself: it is bad from now on, and the store is told.
+    /// The group contradicts itself: marks it bad and notifies the store.
     fn distrust(&self, nr: GroupNr, group: &Group, inner: &mut GroupInner, detail: String) {
         self.mark_bad(nr, group, inner, &detail);
         self.store.damaged(nr, &Error::corrupt(nr, self.geometry.group_start(nr), detail).into());
     }
 
-    /// Nothing is allocated or freed here any more, and its free blocks do not count.
+    /// From now on nothing is allocated or freed in the group, and its free blocks do not count.
     pub(crate) fn mark_bad(&self, nr: GroupNr, group: &Group, inner: &mut GroupInner, why: &str) {
         if group.has(BAD) {
             return;
@@ -207,7 +207,7 @@ impl<S: GroupStore> Allocator<S> {
         bytes
     }
 
-    /// Takes free blocks out of the buddy of a locked group; they are held from now on, and in flight.
+    /// Takes free blocks out of the buddy of a locked group; from now on they are held and in flight.
     pub(crate) fn take(&self, nr: GroupNr, inner: &mut GroupInner, start: u32, len: u32) -> bool {
         let Some(group) = self.group_ref(nr) else { return false };
         if !inner.buddy.as_mut().is_some_and(|b| b.mark_used(start, len)) {
@@ -220,7 +220,7 @@ impl<S: GroupStore> Allocator<S> {
         true
     }
 
-    /// Held blocks become free; with `pa`, the group forgets that preallocation. Returns how many.
+    /// Makes held blocks free; with `pa`, the group forgets that preallocation. Returns their number.
     pub(crate) fn give_back(
         &self,
         nr: GroupNr,
@@ -243,7 +243,7 @@ impl<S: GroupStore> Allocator<S> {
                 Some(true) => {}
                 Some(false) => {
                     self.distrust(nr, group, &mut inner, "a held block was free".to_owned());
-                    // These are held no more, and not free either.
+                    // These are neither held nor free any more.
                     self.space.disk_forgotten(u64::from(len));
                 }
                 None => {
@@ -268,7 +268,7 @@ impl<S: GroupStore> Allocator<S> {
     pub(crate) fn shrink(&self, target: usize) -> usize {
         let n = self.groups.len() as u32;
         let mut freed = 0;
-        // The first round spares what was used since the last one.
+        // The first round spares buddies that were used since the last one.
         for _ in 0..2u64 * u64::from(n) {
             if freed >= target || self.buddy_bytes.load(Ordering::Relaxed) == 0 {
                 break;
@@ -293,7 +293,7 @@ impl<S: GroupStore> Allocator<S> {
         freed
     }
 
-    /// Every buddy is to be built again: the system zones changed. Before the allocator is shared.
+    /// Drops every buddy, because the system zones changed. Before the allocator is shared.
     pub(crate) fn forget_buddies(&self) {
         for (nr, group) in self.groups.iter().enumerate() {
             let mut inner = group.lock();
@@ -307,9 +307,9 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Gives a preallocation's remaining blocks back.
+    /// Frees a preallocation's remaining blocks.
     pub(crate) fn discard(&self, pa: &Arc<Preallocation>) -> u32 {
-        // Counted as in flight: nobody may conclude meanwhile that these blocks do not exist.
+        // Counted as in flight: otherwise another thread may conclude meanwhile that these blocks do not exist.
         self.in_transit.begin(1);
         let ranges = pa.take_all();
         let mut freed = 0;
@@ -325,7 +325,8 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     pub(crate) fn discard_everything(&self) -> u64 {
-        // From the first flag cleared to the last block given back, others must not take silence for emptiness.
+        // In flight from the first flag cleared to the last block freed: otherwise another thread may conclude that
+        // nothing is left.
         self.in_transit.begin(1);
         let mut freed = 0;
         for group in self.groups.iter().filter(|g| g.has(PREALLOCATED)) {

@@ -1,4 +1,4 @@
-//! [`RangeSet`]: a set of blocks kept as merged ranges.
+//! [`RangeSet`]: a set of blocks, stored as merged ranges.
 //!
 //! # Locking
 //! None; the owner locks.
@@ -24,7 +24,7 @@ impl RangeSet {
         self.map.is_empty()
     }
 
-    /// Members.
+    /// The number of members.
     pub fn total(&self) -> u32 {
         self.total
     }
@@ -34,7 +34,7 @@ impl RangeSet {
         self.map.iter().map(|(&s, &e)| (s, e - s))
     }
 
-    /// The range that holds `at`, as `(start, len)`.
+    /// The range that contains `at`, as `(start, len)`.
     pub fn containing(&self, at: u32) -> Option<(u32, u32)> {
         let (&s, &e) = self.map.range(..=at).next_back()?;
         (at < e).then_some((s, e - s))
@@ -57,7 +57,7 @@ impl RangeSet {
         self.containing(start).is_some_and(|(s, l)| start - s + len <= l)
     }
 
-    /// Adds a range that does not overlap the set; false (and no change) when it does or is empty.
+    /// Adds a range that does not overlap the set. Returns false, without a change, if it does or is empty.
     pub fn insert(&mut self, start: u32, len: u32) -> bool {
         let Some(end) = start.checked_add(len) else { return false };
         if len == 0 || self.overlaps(start, len) {
@@ -78,7 +78,7 @@ impl RangeSet {
         true
     }
 
-    /// Takes a range out that lies wholly in the set; false (and no change) when it does not.
+    /// Removes a range that lies entirely in the set. Returns false, without a change, if it does not.
     pub fn remove(&mut self, start: u32, len: u32) -> bool {
         if len == 0 || !self.contains(start, len) {
             return false;
@@ -96,7 +96,7 @@ impl RangeSet {
         true
     }
 
-    /// Takes `len` members out of the first range that has as many.
+    /// Removes `len` members from the first range that has as many, and returns their start.
     pub fn take_first_fit(&mut self, len: u32) -> Option<u32> {
         let start = self.map.iter().find(|&(&s, &e)| e - s >= len).map(|(&s, _)| s)?;
         self.remove(start, len).then_some(start)

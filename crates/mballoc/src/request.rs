@@ -1,4 +1,4 @@
-//! What a caller asks for and what it gets: [`Request`], [`Kind`], [`MetaRequest`], [`Pointers`], [`RequestFlags`],
+//! A caller's request and the answer: [`Request`], [`Kind`], [`MetaRequest`], [`Pointers`], [`RequestFlags`],
 //! [`Allocation`].
 //!
 //! # Locking
@@ -14,33 +14,33 @@ use crate::InodePreallocation;
 /// One request for blocks. Linux: `struct ext4_allocation_request`, fs/ext4/ext4.h.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Where the blocks would best lie. With [`RequestFlags::TRY_GOAL`] exactly there if free, otherwise its group is
-    /// where the search starts. A goal outside the file system counts as none (group 0). Metadata has none: its policy
-    /// makes one out of the facts in [`MetaRequest`].
+    /// The best place for the blocks. With [`RequestFlags::TRY_GOAL`] exactly there if free; otherwise its group is
+    /// where the search starts. A goal outside the file system counts as none (group 0). Metadata has none: its
+    /// policy computes one from the facts in [`MetaRequest`].
     pub goal: Option<BlockNr>,
     /// Blocks wanted, at least 1. The answer may be shorter, never longer.
     pub len: u32,
     pub kind: Kind<'a>,
     pub flags: RequestFlags,
-    /// The highest block that the caller can address (indirect-mapped files: 2^32 - 1). Groups that reach beyond it are
-    /// not used at all.
+    /// The highest block that the caller can address (indirect-mapped files: 2^32 - 1). Groups that extend beyond it
+    /// are not used at all.
     pub max_block: Option<BlockNr>,
     /// For a policy that puts pointer blocks in front of their data ([`crate::Allocator::puts_pointers_in_front`]).
     pub pointers: Option<Pointers<'a>>,
 }
 
-/// The pointer blocks that a request concerns, of a file without extents.
+/// The pointer blocks that a request concerns, for a file without extents.
 #[derive(Clone, Copy, Debug)]
 pub struct Pointers<'a> {
     pub owner: &'a InodePreallocation,
-    /// Data: the pointer blocks that the map needs for the first block and does not have, the uppermost first. A
-    /// pointer block: itself.
+    /// Data: the pointer blocks that the map needs for the first block and lacks, the uppermost first. A pointer
+    /// block: itself.
     pub blocks: &'a [PointerBlock],
     /// Data: the logical block behind the last one that the same array of pointers maps. The answer ends before it.
     pub end: u64,
 }
 
-/// What the blocks are for.
+/// The purpose of the blocks.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind<'a> {
     /// Blocks of a regular file (Linux: `EXT4_MB_HINT_DATA`).
@@ -50,12 +50,12 @@ pub enum Kind<'a> {
         logical: LogicalBlock,
         /// Size of the file in blocks, rounded up, delayed writes included.
         file_blocks: u64,
-        /// True when delayed allocation has reserved the blocks: what is allocated is taken out of that reservation
-        /// (the caller must not unreserve it again). False: it is taken from what is available.
+        /// True if delayed allocation has reserved the blocks: the allocation consumes that reservation (the caller
+        /// must not unreserve it again). False: it consumes available blocks.
         reserved: bool,
         /// The nearest mapped block before `logical`, if any. Without it, TRY_GOAL means that `goal` continues the
-        /// block before `logical`; with neither, a preallocation may be laid out for blocks that are mapped already (a
-        /// waste, nothing worse).
+        /// block before `logical`. With neither, a preallocation may be laid out for blocks that are already mapped,
+        /// which only wastes space.
         left: Option<Neighbour>,
         /// The nearest mapped block after the request, if any.
         right: Option<Neighbour>,
@@ -64,7 +64,7 @@ pub enum Kind<'a> {
     Metadata(MetaRequest),
 }
 
-/// What a block of metadata is.
+/// The role of a block of metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaRole {
     /// A block of pointers of a file without extents: indirect, double or triple indirect.
@@ -82,8 +82,8 @@ impl MetaRole {
         [MetaRole::Indirect, MetaRole::ExtentNode, MetaRole::Directory, MetaRole::Xattr, MetaRole::Symlink];
 }
 
-/// What is known of a block of metadata before it has a place. These are facts; where it goes is the choice of the
-/// policy ([`crate::MetaPolicy`]).
+/// The known facts about a block of metadata before it has a place. The policy ([`crate::MetaPolicy`]) chooses the
+/// place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaRequest {
     pub role: MetaRole,
@@ -98,7 +98,7 @@ pub struct MetaRequest {
     pub data: Option<BlockNr>,
 }
 
-/// A block of the same file that is mapped already (Linux: `lleft`/`pleft`, `lright`/`pright`).
+/// A block of the same file that is already mapped (Linux: `lleft`/`pleft`, `lright`/`pright`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     pub logical: LogicalBlock,
@@ -117,11 +117,11 @@ impl RequestFlags {
     pub const TRY_GOAL: RequestFlags = RequestFlags(2);
     /// The goal block or nothing (Linux: `EXT4_MB_HINT_GOAL_ONLY`); implies TRY_GOAL.
     pub const GOAL_ONLY: RequestFlags = RequestFlags(4);
-    /// May use the blocks set aside for root (Linux: `EXT4_MB_USE_ROOT_BLOCKS`).
+    /// May use the blocks reserved for root (Linux: `EXT4_MB_USE_ROOT_BLOCKS`).
     pub const USE_ROOT_RESERVE: RequestFlags = RequestFlags(8);
-    /// May use everything, also the pool kept for conversions that must not fail (Linux: `EXT4_MB_USE_RESERVED`).
+    /// May use every block, including the pool for conversions that must not fail (Linux: `EXT4_MB_USE_RESERVED`).
     pub const USE_RESERVED: RequestFlags = RequestFlags(16);
-    /// Nobody has the file open for writing, so it will hardly grow.
+    /// The file is not open for writing, so it will hardly grow.
     pub const CLOSED: RequestFlags = RequestFlags(32);
     /// An fsync waits for it.
     pub const SYNCED: RequestFlags = RequestFlags(64);
@@ -139,7 +139,7 @@ impl BitOr for RequestFlags {
 }
 
 impl<'a> Request<'a> {
-    /// A request for metadata of which only the home is known.
+    /// A request for metadata with a known home and no other facts.
     pub fn metadata(home: Option<BlockNr>, len: u32) -> Request<'a> {
         let (owner, role) = (InodeNr(0), MetaRole::Directory);
         Request::meta(MetaRequest { role, owner, home, parent: None, data: None }, len)
@@ -164,7 +164,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The answer: `len` blocks from `start`, inside one group, marked used on disk in the caller's transaction.
+/// The answer: `len` blocks from `start` on, inside one group, marked used on disk in the caller's transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
     pub start: BlockNr,

@@ -1,10 +1,10 @@
-//! Finding a free extent: goal, then criterion after criterion over the groups that the policy names.
-//! Linux: `ext4_mb_regular_allocator` and what it calls, fs/ext4/mballoc.c.
+//! Finds a free extent: goal, then criterion after criterion over the groups that the policy names. Linux:
+//! `ext4_mb_regular_allocator` and its callees, fs/ext4/mballoc.c.
 //!
-//! Main types: [`Want`] (what to find), [`Extent`] (what was found: taken out of the buddy, held, in flight).
+//! Main types: [`Want`] (the goal of the search), [`Extent`] (its result: taken out of the buddy, held, in flight).
 //!
-//! One deliberate difference to Linux: the goal group's bitmap is loaded even by the picky criteria; Linux passes over
-//! a group that it has not read yet, so that the first files after a mount miss their own group.
+//! One deliberate difference to Linux: the goal group's bitmap is loaded even by the picky criteria. Linux skips a
+//! group that it has not read yet, so that the first files after a mount miss their own group.
 //!
 //! # Locking
 //! [`crate::lock::GROUP`], one at a time, dropped between groups.
@@ -19,32 +19,32 @@ use crate::group::{BAD, Group, GroupInner, KNOWN, LOADED, UNINIT};
 use crate::group_choice::policy::{Criterion, Growth, Pass, Within};
 use crate::load::Unusable;
 
-/// From this many groups per flex group on, the first one is left to directories (Linux:
+/// From this many groups per flex group on, the first one is reserved for directories (Linux:
 /// `EXT4_FLEX_SIZE_DIR_ALLOC_SCHEME`).
 const FLEX_SIZE_DIR_SCHEME: u32 = 4;
 
-/// A stream goal that nobody has set.
+/// A stream goal that has not been set.
 pub(crate) const NO_GOAL: u64 = u64::MAX;
 
-/// What to find.
+/// The goal of a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want {
     pub goal: Option<(GroupNr, u32)>,
     /// Blocks; never more than a group has.
     pub len: u32,
-    /// What the caller needs of them now: a policy may look for less than `len`, but not for less than this.
+    /// The blocks that the caller needs now: a policy may search for less than `len`, but not for less than this.
     pub least: u32,
     /// Try the goal block itself first.
     pub try_goal: bool,
-    /// … and nothing else; a shorter extent there will do.
+    /// … and nothing else; a shorter extent there suffices.
     pub goal_only: bool,
-    /// At the goal, what the caller needs now will do.
+    /// At the goal, the blocks that the caller needs now suffice.
     pub continues: bool,
     /// File data.
     pub data: bool,
     /// Follow, and move, this stream's goal.
     pub stream: Option<usize>,
-    /// The goal's group is worth waiting for its lock.
+    /// Wait for the lock of the goal's group.
     pub waits: bool,
     /// Only groups below this.
     pub limit: u32,
@@ -58,20 +58,20 @@ pub(crate) struct Extent {
     pub len: u32,
 }
 
-/// What a search has seen. Linux: a part of `struct ext4_allocation_context`.
+/// The state of a search. Linux: a part of `struct ext4_allocation_context`.
 struct Search {
-    /// Take the first extent, whatever it is.
+    /// Take the first extent, however short.
     first: bool,
     measured: u32,
     best: Option<Extent>,
     /// An extent this long ends the search even though it is too short.
     enough: u32,
-    /// Stop measuring: what there is must do.
+    /// Stop measuring: the best extent so far must suffice.
     stop: bool,
 }
 
 impl<S: GroupStore> Allocator<S> {
-    /// Finds up to `want.len` blocks and takes them. None: nothing is free (or lost to others; see
+    /// Finds up to `want.len` blocks and takes them. None: nothing is free, or other threads were faster (see
     /// [`crate::in_transit`]).
     pub(crate) fn find(&self, want: &Want) -> Result<Option<Extent>, S::Error> {
         let mut first_error = None;
@@ -103,7 +103,7 @@ impl<S: GroupStore> Allocator<S> {
         let run = inner.buddy.as_ref().map_or(0, |b| b.run_len(index, want.len));
         let enough = match self.rules.growth {
             _ if want.goal_only => 1,
-            // What continues the file is better than more elsewhere.
+            // An extent that continues the file is better than a longer one elsewhere.
             _ if want.continues => want.least,
             Growth::Table => want.len,
             Growth::Times(_) => want.least,
@@ -138,7 +138,7 @@ impl<S: GroupStore> Allocator<S> {
             if let Some(found) = self.take_best(best, want.len) {
                 break Some(found);
             }
-            // Somebody was faster. What there is comes next, whatever it is.
+            // Another thread was faster. The next extent is taken, however short.
             self.counters.lost.inc();
             search.first = true;
             search.stop = false;
@@ -150,8 +150,8 @@ impl<S: GroupStore> Allocator<S> {
         found
     }
 
-    /// The groups that the policy names, one after the other. Ends without an extent when nothing was found, or with
-    /// `search.best` set when what was found has to be taken from an earlier group.
+    /// Searches the groups that the policy names, one after the other. Returns no extent if nothing was found, or,
+    /// with `search.best` set, if the best extent must be taken from an earlier group.
     fn scan(
         &self,
         search: &mut Search,
@@ -173,7 +173,7 @@ impl<S: GroupStore> Allocator<S> {
             if !group.has(KNOWN | UNINIT) {
                 self.read_ahead(nr);
             }
-            // Under contention another group is better than waiting; but the last criterion leaves nothing out.
+            // Under contention another group is better than waiting; but the last criterion skips no group.
             let anyway = pass.criterion == Criterion::Any || !self.rules.skips_busy || waits && nr == goal;
             let wait = anyway || !group.has(LOADED);
             let mut inner = match self.lock_loaded(GroupNr(nr), wait) {
@@ -203,13 +203,13 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Is the group worth its lock? Linux: `ext4_mb_good_group`.
+    /// Whether the group is worth its lock. Linux: `ext4_mb_good_group`.
     fn good(&self, group: &Group, nr: u32, pass: &Pass, goal: u32) -> bool {
         let free = group.free();
         if group.has(BAD) || free == 0 {
             return false;
         }
-        // Such a policy names what fits.
+        // Such a policy names only groups that fit.
         if self.rules.within == Within::Direct {
             return true;
         }
@@ -272,7 +272,7 @@ impl<S: GroupStore> Allocator<S> {
             return None;
         }
         let blocks = self.geometry.blocks_per_group;
-        // Stripes are counted from the start of the disk, which need not be where the group's begin.
+        // Stripes are counted from the start of the disk, which need not be a start of the group's stripes.
         let first = self.geometry.group_start(nr).0;
         let mut at = 0u32;
         while at < blocks {
@@ -288,8 +288,8 @@ impl<S: GroupStore> Allocator<S> {
         None
     }
 
-    /// Walks the free runs of a group; returns one to take now, or leaves the best so far in `search`.
-    /// Linux: `ext4_mb_complex_scan_group`, `ext4_mb_measure_extent`, `ext4_mb_check_limits`.
+    /// Walks the free runs of a group. Returns one to take now, or leaves the best so far in `search`. Linux:
+    /// `ext4_mb_complex_scan_group`, `ext4_mb_measure_extent`, `ext4_mb_check_limits`.
     fn measure_group(&self, search: &mut Search, wanted: u32, nr: GroupNr, buddy: &Buddy) -> Option<(u32, u32)> {
         let mut at = 0;
         let mut measured = 0;
@@ -306,7 +306,7 @@ impl<S: GroupStore> Allocator<S> {
             }
             let better = match search.best {
                 None => true,
-                // Longer while too short, shorter while too long.
+                // Prefer longer runs while the best is too short, then shorter ones while it is too long.
                 Some(best) if best.len < wanted => len > best.len,
                 Some(best) => len > wanted && len < best.len,
             };
@@ -325,12 +325,12 @@ impl<S: GroupStore> Allocator<S> {
         }
         search.stop |= search.best.is_some_and(|b| b.len >= search.enough);
         self.counters.extents_scanned.add(measured);
-        // At the end of a group what is good enough is taken, while the lock is held.
+        // At the end of a group, take an extent that is good enough while the lock is held.
         let here = search.best.filter(|b| b.group == nr && (b.len >= wanted || search.stop)).map(|b| (b.start, b.len));
         chosen.or(here)
     }
 
-    /// Takes what is still free of an extent found earlier. Linux: `ext4_mb_try_best_found`.
+    /// Takes the part of an earlier extent that is still free. Linux: `ext4_mb_try_best_found`.
     fn take_best(&self, best: Extent, len: u32) -> Option<Extent> {
         let mut inner = self.lock_loaded(best.group, true).ok()?;
         let run = inner.buddy.as_ref()?.run_len(best.start, best.len.min(len));

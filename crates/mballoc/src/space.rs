@@ -1,11 +1,11 @@
-//! How many blocks are left: [`Space`]. Linux: `s_freeclusters_counter` and `s_dirtyclusters_counter`.
+//! [`Space`]: the number of free blocks. Linux: `s_freeclusters_counter` and `s_dirtyclusters_counter`.
 //!
-//! One pool holds the blocks that are free on disk and promised to nobody. Far from zero a thread takes from its own
-//! shard, which it refills in batches; near zero every decision is taken under one lock over the exact sum, so that no
-//! block is promised twice and none is refused while it is there.
+//! One pool counts the blocks that are free on disk and not promised. Far from zero, a thread takes blocks from its
+//! own shard, which it refills in batches. Near zero, every decision is taken under one lock over the exact sum. So
+//! no block is promised twice, and no request is refused while a block is free.
 //!
 //! # Locking
-//! [`crate::lock::SPACE`], only while little is left.
+//! [`crate::lock::SPACE`], only while few blocks are free.
 
 use extant_base::counter::Counter;
 use extant_base::sync::Mutex;
@@ -15,9 +15,9 @@ use extant_base::task::shard_index;
 use crate::lock;
 
 const SHARDS: usize = 16;
-/// What a shard takes from the pool at once, in blocks.
+/// Blocks that a shard takes from the pool at once.
 const BATCH: i64 = 64;
-/// Above its floor by this much the pool counts as far from zero: more than all shards can hide.
+/// The pool counts as far from zero if it exceeds its floor by this much: more than all shards can hold.
 const LOW: i64 = SHARDS as i64 * BATCH * 4;
 
 #[repr(align(128))]
@@ -70,12 +70,12 @@ impl Space {
         }
     }
 
-    /// Above this the pool needs no exactness for anybody.
+    /// Above this number no request needs the exact sum.
     fn comfortable(&self) -> i64 {
         self.root_reserve + self.pool_reserve + LOW
     }
 
-    /// Claims `wanted` blocks, or with `partial` as many as there are; returns how many (0: none).
+    /// Claims `wanted` blocks, or with `partial` as many as are free; returns their number (0: none).
     pub fn claim(&self, wanted: u64, partial: bool, who: Privilege) -> u64 {
         let Ok(n) = i64::try_from(wanted) else { return 0 };
         if self.claim_spare(wanted) {
@@ -99,7 +99,7 @@ impl Space {
         got as u64
     }
 
-    /// Claims blocks that nobody will miss soon: so many are free.
+    /// Claims blocks only while so many are free that no promise is in danger.
     pub fn claim_spare(&self, wanted: u64) -> bool {
         let Ok(n) = i64::try_from(wanted) else { return false };
         let comfortable = self.comfortable();
@@ -119,7 +119,7 @@ impl Space {
         refilled
     }
 
-    /// Moves what the shards hold into the pool.
+    /// Moves the blocks of all shards into the pool.
     fn gather(&self) {
         for s in &self.shards {
             let held = s.0.swap(0, Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl Space {
         }
     }
 
-    /// Gives claimed blocks back.
+    /// Returns claimed blocks to the pool.
     pub fn unclaim(&self, blocks: u64) {
         if blocks == 0 {
             return;
@@ -157,7 +157,7 @@ impl Space {
         self.disk_lost.add(blocks);
     }
 
-    /// Free blocks are not to be had after all (a bad group, system zones).
+    /// Free blocks turn out to be unusable (a bad group, system zones).
     pub fn disk_forgotten(&self, blocks: u64) {
         self.disk_lost.add(blocks);
         self.pool.fetch_sub(blocks as i64, Ordering::Relaxed);
@@ -171,19 +171,19 @@ impl Space {
         ok
     }
 
-    /// Promises as many of `blocks` as there are; returns how many.
+    /// Promises as many of `blocks` as are free; returns their number.
     pub fn promise_up_to(&self, blocks: u64, who: Privilege) -> u64 {
         let got = if blocks == 0 { 0 } else { self.claim(blocks, true, who) };
         self.promised.add(got);
         got
     }
 
-    /// A promise was kept: its blocks are marked used.
+    /// A promise was fulfilled: its blocks are marked used.
     pub fn promise_kept(&self, blocks: u64) {
         self.promises_ended.add(blocks);
     }
 
-    /// A promise is not needed any more.
+    /// A promise is no longer needed.
     pub fn promise_returned(&self, blocks: u64) {
         self.promises_ended.add(blocks);
         self.unclaim(blocks);
@@ -194,7 +194,7 @@ impl Space {
     }
 
     pub fn promised(&self) -> u64 {
-        // The end is read first: it never overtakes its beginning.
+        // The end is read first, so that it never exceeds the beginning.
         let ended = self.promises_ended.get();
         self.promised.get().saturating_sub(ended)
     }
@@ -211,7 +211,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn exact_to_the_last_block() {
+    fn claims_are_exact_to_the_last_block() {
         let s = Space::new(100_000, 1000, 50);
         let mut got = 0;
         loop {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_in_part() {
+    fn promises_can_be_partial() {
         let s = Space::new(100, 10, 5);
         assert_eq!(s.promise_up_to(60, Privilege::Normal), 60);
         assert_eq!(s.promise_up_to(60, Privilege::Normal), 25);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn many_threads_never_oversell_and_find_everything() {
+    fn concurrent_claims_never_oversell_and_use_every_block() {
         let s = Arc::new(Space::new(50_000, 0, 0));
         let threads: Vec<_> = (0..4u64)
             .map(|t| {
@@ -266,7 +266,7 @@ mod tests {
             })
             .collect();
         let total: u64 = threads.into_iter().map(|t| t.join().expect("joined")).sum();
-        // Whoever stopped may have been followed by an unclaim of somebody else.
+        // After a thread has stopped, another may have returned blocks.
         assert_eq!(total + s.available(Privilege::All), 50_000);
         assert!(s.available(Privilege::All) < 4);
     }

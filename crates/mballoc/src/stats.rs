@@ -1,4 +1,4 @@
-//! Counters of what the allocator did: [`Statistics`] (a snapshot). Linux: /proc/fs/ext4/*/mb_stats.
+//! Counters of the allocator's work: [`Statistics`] (a snapshot). Linux: /proc/fs/ext4/*/mb_stats.
 //!
 //! # Locking
 //! None: every counter is sharded.
@@ -46,7 +46,7 @@ statistics! {
     blocks_allocated,
     /// Blocks freed (in a transaction).
     blocks_freed,
-    /// Blocks returned to use after their commit.
+    /// Blocks made available again after their commit.
     blocks_released,
     /// Groups whose buddy was searched under the lock.
     groups_scanned,
@@ -68,13 +68,13 @@ statistics! {
     inode_pa_new,
     /// Preallocations made for locality groups.
     group_pa_new,
-    /// Blocks set aside with both.
+    /// Blocks set aside by both.
     pa_blocks,
-    /// Blocks of those that were handed out or given back.
+    /// Blocks of those that were handed out or freed.
     pa_spent,
-    /// Preallocations given back.
+    /// Preallocations discarded.
     pa_discarded,
-    /// Blocks given back with them.
+    /// Blocks freed with them.
     pa_discarded_blocks,
     /// Buddies built from a bitmap.
     buddies_loaded,
@@ -84,20 +84,20 @@ statistics! {
     buddies_dropped,
     /// Requests for metadata served from a zone ([`crate::meta_place`]).
     zone_hits,
-    /// Requests for metadata that belongs into a zone, which had no block for it.
+    /// Requests for metadata that belongs in a zone, when the zone had no block.
     zone_overflows,
-    /// Times that an area became active since the mount; one that was lent and comes back counts again.
+    /// Activations of areas since the mount; an area that was lent and returns counts again.
     zone_areas_grown,
     /// Areas lent to data because nothing else was free.
     zone_areas_lent,
-    /// Blocks that data could have then.
+    /// Blocks that data could use then.
     zone_blocks_lent,
     /// Groups found bad.
     groups_bad,
-    /// Groups passed over because another thread had their lock.
+    /// Groups skipped because another thread had their lock.
     groups_busy,
-    /// Requests that found nothing.
+    /// Requests that found no free block.
     no_space,
-    /// Release calls for blocks that were not waiting; always 0 unless the caller errs.
+    /// Release calls for blocks that were not pending; always 0 unless the caller errs.
     bad_releases,
 }

@@ -23,14 +23,14 @@ impl SystemZones {
         self.0 = merged;
     }
 
-    /// Whether a block of `start..end` is in a zone. Asked for each extent that comes from disk (Linux:
+    /// Whether a block of `start..end` is in a zone. Called for each extent that comes from disk (Linux:
     /// `ext4_sb_block_valid`): a search among the merged ranges, which are one or two for each flex group.
     pub fn overlap(&self, start: u64, end: u64) -> bool {
         let at = self.0.partition_point(|r| r.1 <= start);
         self.0.get(at).is_some_and(|r| r.0 < end)
     }
 
-    /// The end of the zone that holds `block`.
+    /// The end of the zone that contains `block`.
     pub fn end_of(&self, block: u64) -> Option<u64> {
         let at = self.0.partition_point(|r| r.1 <= block);
         self.0.get(at).filter(|r| r.0 <= block).map(|r| r.1)
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn merges_and_cuts() {
+    fn ranges_are_merged_and_clipped() {
         let mut z = SystemZones::default();
         z.add([(10, 20), (30, 40), (5, 5)]);
         z.add([(20, 25), (35, 50)]);
@@ -62,11 +62,11 @@ mod tests {
         }
     }
 
-    /// What a look costs, on 8 TiB of 4 KiB blocks in 65,536 groups: `cargo test --release -p extant-mballoc --lib
-    /// cost_of_a_look -- --ignored --nocapture`.
+    /// The cost of a lookup, on 8 TiB of 4 KiB blocks in 65,536 groups: `cargo test --release -p extant-mballoc --lib
+    /// cost_of_a_lookup -- --ignored --nocapture`.
     #[test]
     #[ignore = "a measurement"]
-    fn cost_of_a_look() {
+    fn cost_of_a_lookup() {
         let clock = extant_base::clock::Clock::real();
         for (name, flex) in [("16 groups a flex group", 16u64), ("no flex groups", 1)] {
             let mut z = SystemZones::default();
@@ -82,7 +82,7 @@ mod tests {
                     }
                 }
                 let ns = (clock.now_ns() - begin) as f64 / (50.0 * places.len() as f64);
-                println!("{name}, {} ranges, {order}: {ns:.1} ns a look", z.0.len());
+                println!("{name}, {} ranges, {order}: {ns:.1} ns per lookup", z.0.len());
             }
             assert!(hits > 0);
         }

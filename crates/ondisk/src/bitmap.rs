@@ -22,7 +22,7 @@ pub fn test(bitmap: &[u8], bit: u32) -> bool {
     bitmap.get(bit as usize / 8).is_none_or(|byte| byte & (1 << (bit % 8)) != 0)
 }
 
-/// Sets a bit and says whether it was set.
+/// Sets a bit and returns whether it was set before.
 #[inline]
 pub fn set(bitmap: &mut [u8], bit: u32) -> bool {
     let Some(byte) = bitmap.get_mut(bit as usize / 8) else { return true };
@@ -31,7 +31,7 @@ pub fn set(bitmap: &mut [u8], bit: u32) -> bool {
     was
 }
 
-/// Clears a bit and says whether it was set.
+/// Clears a bit and returns whether it was set before.
 #[inline]
 pub fn clear(bitmap: &mut [u8], bit: u32) -> bool {
     let Some(byte) = bitmap.get_mut(bit as usize / 8) else { return true };
@@ -192,7 +192,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn single_bits() {
+    fn single_bits_are_set_and_cleared() {
         let mut bitmap = [0u8; 4];
         assert!(!set(&mut bitmap, 9));
         assert!(set(&mut bitmap, 9));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn padding() {
+    fn padding_is_set_and_checked() {
         let mut bitmap = [0u8; 4];
         set_padding(&mut bitmap, 13);
         assert_eq!(bitmap, [0, 0xe0, 0xff, 0xff]);

@@ -1,9 +1,9 @@
-//! Names in any case: what a directory with the casefold flag compares and hashes (Linux: fs/unicode, NFDICF of
-//! Unicode 12.1).
+//! Names in any case: the form that a directory with the casefold flag compares and hashes (Linux: fs/unicode, NFDICF
+//! of Unicode 12.1).
 //!
 //! Main function: [`fold`].
 //!
-//! What it does not do: names that are encrypted, too, whose hash is stored with them.
+//! What it does not do: fold encrypted names, whose hash is stored with them.
 //!
 //! # Locking
 //! None.
@@ -11,15 +11,15 @@
 use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;
 
-/// A name as it is compared where case does not count: each character decomposed and folded, then marks in canonical
-/// order, and nothing that is ignorable. What is no UTF-8 is compared as it is.
+/// A name in the form for case-insensitive comparison: each character decomposed and folded, then marks in canonical
+/// order, without ignorable characters. A name that is not UTF-8 is compared unchanged.
 pub fn fold(name: &[u8]) -> Vec<u8> {
     let Ok(text) = std::str::from_utf8(name) else { return name.to_vec() };
     if text.is_ascii() {
         return text.to_ascii_lowercase().into_bytes();
     }
     let mut folded = String::new();
-    // No mark moves past a character that is ignorable or newer, nor past what a mark is folded to.
+    // No mark moves past an ignorable or newer character, nor past the folded form of a mark.
     for part in text.split_inclusive(|c| is_ignorable(c) || is_newer(c)) {
         let last = part.chars().next_back().filter(|c| is_ignorable(*c) || is_newer(*c));
         let marks_end = part.len() - last.map_or(0, char::len_utf8);
@@ -39,7 +39,7 @@ fn is_ignorable(c: char) -> bool {
 }
 
 /// Characters that later versions of Unicode fold, decompose or order. The table on disk does not know them, so they
-/// stand for themselves.
+/// are unchanged.
 fn is_newer(c: char) -> bool {
     matches!(u32::from(c),
         0x5C8..=0x5C9 | 0x897..=0x89F | 0x8CA..=0x8D2 | 0xC3C | 0x1715 | 0x1ABF..=0x1AF0 | 0x1C89 | 0x1DFA | 0x2C2F
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn every_character_folds_as_unicode_12_1_says() {
+    fn every_character_folds_as_in_unicode_12_1() {
         let mut sum = !0;
         for c in (1..=0x10_ffff).filter_map(char::from_u32) {
             // Between two marks, whose order shows the character's class.

@@ -1,7 +1,7 @@
 //! The checksums of ext4: raw CRC32C and CRC16, and the seed that ties a checksum to one file system.
 //!
-//! Main types: [`crc32c()`] and [`crc16`] (the two functions), [`ChecksumSeed`] (what every metadata checksum starts
-//! from). What is covered by which checksum is written next to each structure, not here.
+//! Main types: [`crc32c()`] and [`crc16`] (the two functions), [`ChecksumSeed`] (the start value of every metadata
+//! checksum). The bytes that a checksum covers are documented next to each structure, not here.
 //!
 //! # Locking
 //! None.

@@ -1,10 +1,10 @@
-//! Damage as values: what every structure's enum of damages has in common.
+//! Damage as values: the common part of every structure's enum of damages.
 //!
-//! Each structure has a `Copy` enum that says what is wrong: the field, what was found and what was expected, as
-//! numbers. Its `damage` function states all rules of the format once, reports each breach to a sink, and goes on. A
-//! decoder runs the same function and fails with the first damage that is *fatal*: one with which the structure cannot
-//! be read safely. What is not fatal (a stray flag, a high half that must be zero) only a checker reports, because a
-//! mount that refused it would lose files that the Linux kernel shows.
+//! Each structure has a `Copy` enum of its faults: the field, the found and the expected value, as numbers. Its
+//! `damage` function states all rules of the format once, reports each breach to a sink, and continues. A decoder
+//! runs the same function and fails with the first damage that is *fatal*: one with which the structure cannot be
+//! read safely. Only a checker reports the others (a stray flag, a high half that must be zero), because a mount that
+//! refused them would lose files that the Linux kernel shows.
 //!
 //! Main type: [`Damage`].
 //!

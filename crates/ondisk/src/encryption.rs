@@ -1,7 +1,7 @@
 //! The contexts of encrypted files: which policy, by which keys, and a nonce of the file's own (Linux:
 //! `union fscrypt_context`, fs/crypto/fscrypt_private.h).
 //!
-//! Main function: [`policy`]. Main type: [`ContextDamage`] (what can be wrong).
+//! Main function: [`policy`]. Main type: [`ContextDamage`] (one fault).
 //!
 //! A context is the value of an attribute ([`crate::xattr::index::ENCRYPTION`], [`NAME`]). All files below an encrypted
 //! directory have its policy.
@@ -19,7 +19,7 @@ const V1_LEN: usize = 28;
 const V2_LEN: usize = 40;
 const NONCE_LEN: usize = 16;
 
-/// What is wrong with a context.
+/// One fault of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContextDamage {
     /// There are no bytes, or the version is 0, which no context has.
@@ -41,10 +41,10 @@ impl Damage for ContextDamage {
     }
 }
 
-/// The policy in a context: all but the nonce. `None`: of a version that is not known here.
+/// The policy in a context: everything but the nonce. `None`: the version is unknown here.
 ///
 /// # Errors
-/// What is wrong with the context.
+/// The fault of the context.
 pub fn policy(context: &[u8]) -> Result<Option<&[u8]>, ContextDamage> {
     let expected = match context.first() {
         None | Some(0) => return Err(ContextDamage::Version),
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_is_all_but_the_nonce() {
+    fn a_policy_is_the_context_without_its_nonce() {
         for (version, length) in [(1, 28), (2, 40)] {
             let mut context = vec![version; length];
             context[length - 16..].fill(9);

@@ -1,4 +1,4 @@
-//! What decoding can find wrong.
+//! Errors of decoding.
 
 use std::fmt;
 
@@ -65,11 +65,11 @@ pub enum Error {
     /// The bytes break a rule of the format. `number` is the block, inode, group … that `structure` names.
     #[error("{structure} {number}: {detail}")]
     Corrupt {
-        /// What is damaged.
+        /// The damaged structure.
         structure: Structure,
-        /// Which of its kind; [`Structure`] says how each is numbered.
+        /// The number of the structure; [`Structure`] says how each kind is numbered.
         number: u64,
-        /// The field, its value and what was expected, for messages.
+        /// The field, its value and the expected one, for messages.
         detail: String,
     },
     /// The bytes are well formed but use something that Extant does not do.
@@ -80,7 +80,7 @@ pub enum Error {
     },
 }
 
-/// What the decoders of this crate answer.
+/// The result of a decoder of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

@@ -1,4 +1,4 @@
-//! Feature bits: their names, and what Extant does with a file system that has them.
+//! Feature bits: their names, and Extant's support for a file system that has them.
 //!
 //! Main types: [`Compat`], [`Incompat`], [`RoCompat`] (the three words of the superblock), [`check`] (may this be
 //! mounted, and how), [`MountMode`]. It does not look at anything but the superblock: whether the journal can be
@@ -23,15 +23,15 @@ bitflags! {
         const HAS_JOURNAL = 0x0004;
         /// Inodes have had attributes in blocks of their own.
         const EXT_ATTR = 0x0008;
-        /// Inode 7 keeps blocks behind the descriptors, into which their table can grow.
+        /// Inode 7 owns blocks behind the descriptors, into which their table can grow.
         const RESIZE_INODE = 0x0010;
         /// Directories may have a hash tree.
         const DIR_INDEX = 0x0020;
         /// Groups that were not initialized, in a form older than `uninit_bg`.
         const LAZY_BG = 0x0040;
-        /// Bitmaps of what snapshots leave out; never in Linux.
+        /// Bitmaps of blocks that snapshots leave out; never in Linux.
         const EXCLUDE_BITMAP = 0x0100;
-        /// No more than the two groups in `s_backup_bgs` have backups.
+        /// At most the two groups in `s_backup_bgs` have backups.
         const SPARSE_SUPER2 = 0x0200;
         /// The journal may hold fast commits.
         const FAST_COMMIT = 0x0400;
@@ -49,7 +49,7 @@ bitflags! {
     pub struct Incompat: u32 {
         /// File data may be compressed; never in Linux.
         const COMPRESSION = 0x0_0001;
-        /// Directory entries carry the type of what they name.
+        /// Directory entries have the type of their inode.
         const FILETYPE = 0x0_0002;
         /// The journal holds transactions to replay.
         const NEEDS_RECOVERY = 0x0_0004;
@@ -61,7 +61,7 @@ bitflags! {
         const EXTENTS = 0x0_0040;
         /// Block numbers have 64 bits, and descriptors at least 64 bytes.
         const BIT64 = 0x0_0080;
-        /// A block (`s_mmp_block`) tells other hosts who has it mounted.
+        /// A block (`s_mmp_block`) shows other hosts which host has the file system mounted.
         const MMP = 0x0_0100;
         /// Bitmaps and inode tables may lie in another group.
         const FLEX_BG = 0x0_0200;
@@ -87,7 +87,7 @@ bitflags! {
     /// Bits that an implementation must know to write (Linux: `EXT4_FEATURE_RO_COMPAT_*`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct RoCompat: u32 {
-        /// No more than groups 0, 1 and the powers of 3, 5 and 7 have backups.
+        /// Only groups 0, 1 and the powers of 3, 5 and 7 have backups.
         const SPARSE_SUPER = 0x0_0001;
         /// A file of 2 GiB or more exists: sizes have 64 bits.
         const LARGE_FILE = 0x0_0002;
@@ -95,15 +95,15 @@ bitflags! {
         const BTREE_DIR = 0x0_0004;
         /// `i_blocks` has 48 bits, and may count file system blocks.
         const HUGE_FILE = 0x0_0008;
-        /// Descriptors have a CRC16, and flags for what was never initialized (`uninit_bg`).
+        /// Descriptors have a CRC16, and flags for uninitialised bitmaps and tables (`uninit_bg`).
         const GDT_CSUM = 0x0_0010;
-        /// A directory with too many links to count says 1.
+        /// A directory with too many links to count has 1.
         const DIR_NLINK = 0x0_0020;
-        /// Every inode has the extra fields that `s_min_extra_isize` asks for.
+        /// Every inode has the extra fields of `s_min_extra_isize`.
         const EXTRA_ISIZE = 0x0_0040;
         /// There are snapshots; never in Linux.
         const HAS_SNAPSHOT = 0x0_0080;
-        /// Quota is kept in hidden inodes.
+        /// Quota is in hidden inodes.
         const QUOTA = 0x0_0100;
         /// Bitmaps count clusters of several blocks.
         const BIGALLOC = 0x0_0200;
@@ -113,9 +113,9 @@ bitflags! {
         const REPLICA = 0x0_0800;
         /// Never to be mounted for writing.
         const READONLY = 0x0_1000;
-        /// Inodes have a project (`i_projid`), and its quota is kept.
+        /// Inodes have a project (`i_projid`), with quota.
         const PROJECT = 0x0_2000;
-        /// Files share blocks, of which nobody keeps count.
+        /// Files share blocks, without reference counts.
         const SHARED_BLOCKS = 0x0_4000;
         /// Files may be protected by a Merkle tree (fs-verity).
         const VERITY = 0x0_8000;
@@ -208,7 +208,7 @@ impl Compat {
 }
 
 impl Incompat {
-    /// What Extant writes. The journal decides about the log, so `needs_recovery` is here.
+    /// The features that Extant writes. The journal handles the log, so `needs_recovery` is here.
     pub const READ_WRITE: Incompat = Incompat::FILETYPE
         .union(Incompat::NEEDS_RECOVERY)
         .union(Incompat::META_BG)
@@ -217,16 +217,17 @@ impl Incompat {
         .union(Incompat::FLEX_BG)
         .union(Incompat::CSUM_SEED)
         .union(Incompat::LARGE_DIR);
-    /// What Extant can read but not write: xattr values in inodes have their own reference counts; multi-mount
-    /// protection needs a writer that beats its heart; data in inodes has to move out when it grows; names that are
-    /// found in any case are hashed as folded; encrypted files need a key, and only what is not encrypted is read.
+    /// The features that Extant reads but does not write. Xattr values in inodes have their own reference counts.
+    /// Multi-mount protection needs a writer with a heartbeat. Data in inodes has to move out when it grows.
+    /// Case-insensitive names are hashed as folded. Encrypted files need a key; without one, only unencrypted parts
+    /// are read.
     pub const READ_ONLY: Incompat = Incompat::EA_INODE
         .union(Incompat::MMP)
         .union(Incompat::INLINE_DATA)
         .union(Incompat::CASEFOLD)
         .union(Incompat::ENCRYPT);
-    /// Every bit this code knows the meaning of. A superblock with another one is not decoded at all, because the bit
-    /// may change what its fields mean.
+    /// Every bit with a meaning known to this code. A superblock with another one is not decoded at all, because the
+    /// bit may change the meaning of its fields.
     pub const KNOWN: Incompat =
         Incompat::READ_WRITE.union(Incompat::READ_ONLY).union(Incompat::COMPRESSION).union(Incompat::DIRDATA);
 
@@ -242,7 +243,7 @@ impl Incompat {
 }
 
 impl RoCompat {
-    /// What Extant writes; any other bit makes the mount read-only.
+    /// The features that Extant writes; any other bit makes the mount read-only.
     pub const READ_WRITE: RoCompat = RoCompat::SPARSE_SUPER
         .union(RoCompat::LARGE_FILE)
         .union(RoCompat::HUGE_FILE)
@@ -317,7 +318,7 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
 
 /// `s_creator_os` of the Hurd.
 pub(crate) const CREATOR_OS_HURD: u32 = 1;
-/// Larger blocks are read, not written: what is cached is pages of this size.
+/// Larger blocks are read, not written, because the cache consists of pages of this size.
 const BLOCK_SIZE_WRITE_MAX: u32 = 4096;
 
 /// The error for incompatible features that Extant does not have.

@@ -1,8 +1,8 @@
-//! Blocks of the orphan file: inode numbers of what must be deleted or truncated after a crash.
+//! Blocks of the orphan file: numbers of inodes that must be deleted or truncated after a crash.
 //!
 //! Main functions: [`verify`] (magic and checksum of a block), [`slot`] and [`set_slot`] (its entries), [`init`] and
-//! [`update_checksum`]. Main type: [`OrphanDamage`] (what can be wrong).
-//! It does not know the list that hangs on `s_last_orphan`; that one lives in the inodes themselves.
+//! [`update_checksum`]. Main type: [`OrphanDamage`] (one fault). It does not know the list that starts at
+//! `s_last_orphan`; that one is in the inodes themselves.
 //!
 //! A block is `slots` little-endian inode numbers, 0 where free, then a magic and a checksum (Linux:
 //! `struct ext4_orphan_block_tail`).
@@ -47,7 +47,7 @@ pub fn free_slot(block: &[u8]) -> Option<usize> {
     (0..slots_per_block(block.len())).find(|&index| slot(block, index).is_none())
 }
 
-/// Fills or frees a slot; the checksum is the caller's next step. False when the block has no such slot.
+/// Fills or frees a slot; the caller then updates the checksum. False if the block has no such slot.
 pub fn set_slot(block: &mut [u8], index: usize, ino: Option<InodeNr>) -> bool {
     if index >= slots_per_block(block.len()) {
         return false;
@@ -73,7 +73,7 @@ pub fn verify(block: &[u8], number: BlockNr, seed: Option<ChecksumSeed>) -> Resu
     refuse(Structure::OrphanFileBlock, number.0, |mut sink| damage(block, &context, &mut sink))
 }
 
-/// What is wrong with a block of the orphan file.
+/// One fault of a block of the orphan file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OrphanDamage {
     /// The block has no room for its tail.
@@ -112,7 +112,7 @@ impl Damage for OrphanDamage {
     }
 }
 
-/// What a block of the orphan file cannot know.
+/// Facts that a block of the orphan file does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct OrphanContext {
     /// Its place on the device.
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_and_checksum() {
+    fn slots_are_stored_under_the_checksum() {
         let seed = Some(ChecksumSeed::from_raw(77).for_inode(InodeNr(12), 5));
         let mut block = vec![0xffu8; 1024];
         init(&mut block, BlockNr(90), seed);

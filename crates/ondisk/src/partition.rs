@@ -18,7 +18,7 @@ pub struct Partition {
     pub start: u64,
     /// Bytes.
     pub len: u64,
-    /// What the type says: a name if it is a common one, else the type in hexadecimal or the GUID.
+    /// The meaning of the type: a name if it is a common one, else the type in hexadecimal or the GUID.
     pub type_name: String,
     /// The label in a GPT; empty in an MBR.
     pub label: String,
@@ -49,7 +49,7 @@ pub struct Table {
 const SECTOR: u64 = 512;
 /// Logical partitions followed before the chain is taken for broken.
 const LOGICAL_MAX: usize = 128;
-/// GPT entries read; the standard says 128, nobody makes more than this.
+/// GPT entries that are read; the standard says 128, and no known program makes more than this.
 const GPT_ENTRIES_MAX: u32 = 1024;
 const GPT_ENTRY_SIZE_MAX: u32 = 4096;
 const GPT_HEADER_MIN: usize = 92;
@@ -59,15 +59,15 @@ const MBR_TYPE_GPT: u8 = 0xee;
 /// Reads at a byte offset, filling the buffer; false when that fails.
 type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
 
-/// Finds the partitions of a device of `device_len` bytes; none when it has no table. `read` fills a buffer from a byte
-/// offset and returns false when it cannot.
+/// Finds the partitions of a device of `device_len` bytes; none if it has no table. `read` fills a buffer from a byte
+/// offset and returns false if it cannot.
 ///
-/// Sectors are taken to be 512 bytes; a GPT made for sectors of 4096 is found too. Without an MBR in the first sector,
-/// either copy of a GPT is used: its checksums prove that it is one, and the first sectors of a disk are what an
-/// accident overwrites.
+/// Sectors are assumed to have 512 bytes; a GPT made for sectors of 4096 is found too. Without an MBR in the first
+/// sector, either copy of a GPT is used. Its checksums prove that it is a GPT, and accidents usually overwrite the
+/// first sectors of a disk.
 ///
 /// # Errors
-/// `Corrupt` when there is a table but it contradicts itself (both GPT copies bad, a chain of logical partitions that
+/// `Corrupt` if there is a table but it contradicts itself (both GPT copies bad, a chain of logical partitions that
 /// loops) or cannot be read.
 pub fn read_table(device_len: u64, mut read: impl FnMut(u64, &mut [u8]) -> bool) -> Result<Table> {
     let read: Read<'_> = &mut read;
@@ -75,7 +75,7 @@ pub fn read_table(device_len: u64, mut read: impl FnMut(u64, &mut [u8]) -> bool)
     if device_len < SECTOR || !read(0, &mut sector) {
         return Err(Error::corrupt(Structure::PartitionTable, 0u32, "cannot be read"));
     }
-    // Boot code that happens to end in the signature has nonsense in the entries.
+    // Boot code that happens to end in the signature has invalid entries.
     let plausible = |entries: &[MbrEntry; 4]| entries.iter().all(|entry| entry.status & 0x7f == 0);
     let Some(entries) = mbr_entries(&sector).filter(plausible) else {
         return Ok(read_gpt(device_len, read).unwrap_or(Table { partitions: Vec::new(), source: Source::None }));
@@ -401,12 +401,12 @@ mod tests {
     }
 
     #[test]
-    fn crc32_check_value() {
+    fn crc32_has_the_check_value() {
         assert_eq!(!crc32(!0, b"123456789"), 0xcbf4_3926);
     }
 
     #[test]
-    fn mbr_with_logical_partitions() {
+    fn an_mbr_with_logical_partitions_is_read() {
         let found = parse(&mbr_disk()).unwrap();
         assert_eq!(places(&found), [(1, 10, 90), (4, 950, 50), (5, 101, 99), (6, 402, 50)]);
         assert_eq!(found[0].type_name, "Linux");
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn no_table() {
+    fn a_device_without_a_table_has_no_partitions() {
         assert_eq!(parse(&[0; 4096]), Ok(vec![]));
         let mut boot_code = vec![0x90; 4096];
         boot_code[510..512].copy_from_slice(&[0x55, 0xaa]);
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn gpt_from_either_copy() {
+    fn a_gpt_is_read_from_either_copy() {
         for sector in [512, 4096] {
             let mut disk = gpt_disk(sector);
             let found = parse(&disk).unwrap();
@@ -462,7 +462,7 @@ mod tests {
         }
     }
 
-    /// What util-linux finds in the same disks; skipped where it is not installed.
+    /// util-linux finds the same in the same disks; skipped if it is not installed.
     #[test]
     fn partx_finds_the_same() {
         let mut mbr = mbr_disk();

@@ -1,12 +1,12 @@
-//! Quota files: what each owner uses, in a radix tree over the owner's number (Linux: fs/quota/quota_v2.c,
+//! Quota files: the usage of each owner, in a radix tree over the owner's number (Linux: fs/quota/quota_v2.c,
 //! fs/quota/quota_tree.c).
 //!
-//! Main types: [`QuotaFile`] (a header), [`QuotaKind`] (whose usage), [`Usage`] (one owner's),
-//! [`QuotaDamage`] (what can be wrong).
+//! Main types: [`QuotaFile`] (a header), [`QuotaKind`] (the kind of owner), [`Usage`] (one owner's), [`QuotaDamage`]
+//! (one fault).
 //!
-//! A file is a row of blocks of 1 KiB, whatever the file system's block size. Block 0 has the header and block 1 the
-//! root of the tree. Four levels of blocks hold 256 block numbers each, one for each value of a byte of the owner's
-//! number, the highest byte first; 0 stands for nothing. Below the last level are the blocks with the entries.
+//! A file is a sequence of blocks of 1 KiB, for any block size of the file system. Block 0 has the header and block 1
+//! the root of the tree. Four levels of blocks contain 256 block numbers each, one for each value of a byte of the
+//! owner's number, the highest byte first; 0 means no block. Below the last level are the blocks with the entries.
 //!
 //! What it does not do: read blocks, change files, judge limits.
 //!
@@ -31,7 +31,7 @@ const SIZE_MAX: u64 = 1 << 31;
 /// A block with entries begins with a header (Linux: `struct qt_disk_dqdbheader`).
 const ENTRIES_AT: usize = 16;
 
-/// Whose usage a file has.
+/// The kind of owner whose usage a file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QuotaKind {
     /// By `i_uid`.
@@ -46,7 +46,7 @@ impl QuotaKind {
     /// All kinds.
     pub const ALL: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
 
-    /// What a file of this kind begins with (Linux: `V2_INITQMAGICS`).
+    /// The magic number of a file of this kind (Linux: `V2_INITQMAGICS`).
     pub const fn magic(self) -> u32 {
         match self {
             QuotaKind::User => 0xd9c0_1f11,
@@ -115,7 +115,7 @@ const _: () = {
     assert!(size_of::<RawEntry1>() == 72);
 };
 
-/// What one owner uses.
+/// The usage of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The number of the user, group or project.
@@ -126,7 +126,7 @@ pub struct Usage {
     pub inodes: u64,
 }
 
-/// What is wrong with a quota file.
+/// One fault of a quota file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaDamage {
     /// The file has no room for its header.
@@ -198,7 +198,7 @@ pub struct QuotaFile {
 }
 
 impl QuotaFile {
-    /// Reports what is wrong with the header in the file's first block. `size`: the file's, in bytes.
+    /// Reports the faults of the header in the file's first block. `size`: the file's, in bytes.
     pub fn damage(first: &[u8], kind: QuotaKind, size: u64, sink: &mut dyn FnMut(QuotaDamage)) {
         let Ok((raw, _)) = RawQuotaHeader::ref_from_prefix(first) else {
             return sink(QuotaDamage::Length { found: first.len() as u64 });

@@ -42,7 +42,7 @@ impl Timestamp {
         }
     }
 
-    /// The seconds word and the extra word; a moment outside what 34 bits hold is moved to the nearest one.
+    /// The seconds word and the extra word; a time beyond the range of 34 bits is moved to the nearest one.
     pub fn encode(self) -> (u32, u32) {
         let clamped = self.clamp(Timestamp::MIN, Timestamp::MAX);
         let low = clamped.seconds as i32;
@@ -55,7 +55,7 @@ impl Timestamp {
         self.clamp(Timestamp::MIN, Timestamp::MAX_WITHOUT_EXTRA).seconds as i32 as u32
     }
 
-    /// What this moment becomes when it is stored and read back, so that memory never shows more than the disk keeps.
+    /// This time after being stored and read back, so that memory never shows more than the disk can store.
     pub fn as_stored(self, has_extra: bool) -> Timestamp {
         if has_extra {
             let (seconds, extra) = self.encode();
@@ -72,7 +72,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_table_of_the_format_document() {
+    fn times_follow_the_table_of_the_format_document() {
         // (seconds, epoch bits, low word): the corners of every epoch.
         for (seconds, epoch, low) in [
             (-1i64, 0u32, 0xffff_ffffu32),

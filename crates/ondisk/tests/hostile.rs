@@ -1,4 +1,4 @@
-//! Bytes changed at random, with checksums made right again: decoding says no or gives something harmless; nothing
+//! Bytes changed at random, with corrected checksums: decoding fails or returns something harmless, and nothing
 //! panics.
 
 mod common;
@@ -37,7 +37,7 @@ fn changes(size: usize) -> impl Strategy<Value = Vec<(usize, u8)>> {
     prop::collection::vec((0..size, value), 1..12)
 }
 
-/// Asks everything a mount would ask of a geometry.
+/// Makes every call that a mount makes on a geometry.
 fn exercise(geometry: &Geometry) {
     let last = geometry.group_count() - 1;
     let mut block = vec![0; geometry.block_size as usize];

@@ -67,7 +67,7 @@ fn compare_header(superblock: &SuperBlock, dump: &str) {
     }
 }
 
-/// Compares locations, counts, flags and checksums of every group with what dumpe2fs prints.
+/// Compares locations, counts, flags and checksums of every group with the output of dumpe2fs.
 fn compare_groups(descs: &[GroupDesc], geometry: &Geometry, dump: &str) {
     let mut seen = 0;
     let mut group = GroupNr(0);
@@ -190,7 +190,7 @@ fn check_inodes(image: &Image, descs: &[GroupDesc], geometry: &Geometry) -> u32 
                 continue;
             }
             let mut again = bytes.to_vec();
-            // Spoil the words that encoding must restore, but not what it must keep.
+            // Spoil the words that encoding must restore, but not those that it must preserve.
             again[..2].fill(0xee);
             again[0x28..0x64].fill(0xee);
             inode.encode_into(&mut again, ino, geometry).unwrap();
@@ -201,7 +201,7 @@ fn check_inodes(image: &Image, descs: &[GroupDesc], geometry: &Geometry) -> u32 
     linked
 }
 
-/// Compares one file with what debugfs prints.
+/// Compares one file with the output of debugfs.
 fn compare_stat(image: &Image, name: &str, descs: &[GroupDesc], geometry: &Geometry) -> InodeDesc {
     let text = run("debugfs", &["-R", &format!("stat {name}"), &image.path]);
     let field = |key: &str| {
@@ -303,7 +303,7 @@ images! {
 }
 
 #[test]
-fn seed_survives_a_new_uuid() {
+fn the_seed_survives_a_new_uuid() {
     let image = make("-t ext4 -b 1024 -O metadata_csum_seed", "16M");
     run("tune2fs", &["-U", "random", &image.path]);
     let image = Image { bytes: std::fs::read(&image.path).unwrap(), ..image };
@@ -313,7 +313,7 @@ fn seed_survives_a_new_uuid() {
 }
 
 #[test]
-fn orphan_file_blocks() {
+fn orphan_file_blocks_are_read() {
     for arguments in ["-t ext4 -b 1024 -O orphan_file", "-t ext4 -b 4096 -O orphan_file,^metadata_csum"] {
         let image = check_image(arguments, "32M");
         let superblock = image.superblock();
@@ -337,7 +337,7 @@ fn orphan_file_blocks() {
 }
 
 #[test]
-fn devices_and_special_files() {
+fn devices_and_special_files_are_read() {
     let image = make("-t ext4 -b 1024", "16M");
     let script = image.scratch.0.join("script");
     std::fs::write(&script, "mknod small c 8 1\nmknod large b 300 60000\nmknod pipe p\n").unwrap();
@@ -371,7 +371,7 @@ fn backups_are_found_without_the_primary() {
 }
 
 #[test]
-fn features_that_are_read_only_or_refused() {
+fn features_make_images_read_only_or_refused() {
     let mode = |arguments: &str| features::check(&make(arguments, "48M").superblock());
     let read_only = |arguments: &str, name: &str| match mode(arguments) {
         Ok(MountMode::ReadOnly { reasons }) => assert_eq!(reasons, [name], "{arguments}"),
@@ -388,9 +388,9 @@ fn features_that_are_read_only_or_refused() {
     read_only("-t ext4 -O encrypt", "encrypt");
 }
 
-/// What debugfs puts into the inode must be what is read, at the edges of every field.
+/// Values that debugfs puts into the inode are read back, at the edges of every field.
 #[test]
-fn wide_fields_and_late_times() {
+fn wide_fields_and_late_times_are_read() {
     let image = make("-t ext4 -b 4096 -O 64bit,metadata_csum,project,quota", "32M");
     let script = image.scratch.0.join("script");
     let fields = [
@@ -425,8 +425,8 @@ fn wide_fields_and_late_times() {
     assert!(check_inodes(&image, &descs, geometry) > 200);
 }
 
-/// Unmounts whatever happens in the test. The image is complete when the loop device has let go of it: somebody's new
-/// mount namespace may have a copy of the mount.
+/// Unmounts even if the test panics. The image is complete only once the loop device has released it: another
+/// process's new mount namespace may have a copy of the mount.
 struct Mounted {
     image: String,
     at: String,
@@ -441,9 +441,10 @@ impl Drop for Mounted {
     }
 }
 
-/// What the kernel's driver leaves after a clean unmount. Needs the right to mount; says so and passes without.
+/// The state that the kernel's driver leaves after a clean unmount. Needs the right to mount; says so and passes
+/// without it.
 #[test]
-fn images_written_by_the_kernel() {
+fn images_written_by_the_kernel_decode() {
     for arguments in [
         "-t ext4 -b 1024 -O metadata_csum,64bit",
         "-t ext4 -b 4096 -O ^metadata_csum,uninit_bg,^64bit",

@@ -24,17 +24,17 @@ pub struct JournalFile {
 }
 
 impl JournalFile {
-    /// Opens a journal that lies in the file system on `device`, at the places that `map` names. `block_size` in bytes.
+    /// Opens a journal inside the file system on `device`, at the places in `map`. `block_size` in bytes.
     ///
-    /// Errors: `Format` for a bad superblock, `Map` when it claims more blocks than `map` has or a block is past the
+    /// Errors: `Format` for a bad superblock, `Map` if it claims more blocks than `map` has or a block is past the
     /// end of the device.
     pub fn open(device: Arc<dyn BlockDevice>, block_size: u32, map: JournalMap) -> Result<JournalFile> {
         Self::open_at(device, block_size, map, 0, false)
     }
 
-    /// Opens a journal that has `device` to itself. `journal_uuid` is what the file system expects to find there.
+    /// Opens a journal that has `device` to itself. `journal_uuid` is the UUID that the file system expects.
     ///
-    /// Errors: `NoJournal` when the device is no journal, or not that one; else as for [`open`](Self::open).
+    /// Errors: `NoJournal` if the device is no journal, or another one; else as for [`open`](Self::open).
     pub fn open_external(device: Arc<dyn BlockDevice>, block_size: u32, journal_uuid: [u8; 16]) -> Result<JournalFile> {
         let mut sector = [0; 512];
         device.read_at(1024, &mut sector, BioFlags::META)?;
@@ -117,7 +117,7 @@ impl JournalFile {
         self.map.lookup(self.super_at).map_or(0, |(at, _)| at.0 * u64::from(self.block_size))
     }
 
-    /// Reads whole consecutive journal blocks, from `block` on, without going round at the end of the log.
+    /// Reads whole consecutive journal blocks, from `block` on, without wrapping at the end of the log.
     pub fn read(&self, mut block: u32, mut buf: &mut [u8]) -> Result<()> {
         let size = self.block_size as usize;
         while !buf.is_empty() {
@@ -133,8 +133,8 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Writes `sb` over the journal's superblock and makes it durable. Everything that was written to the journal's
-    /// device before is durable, too. Only the first sector is written.
+    /// Writes `sb` over the journal's superblock and makes it durable, with everything that was written to the
+    /// journal's device before. Only the first sector is written.
     pub fn write_super(&mut self, sb: JournalSuperBlock) -> Result<()> {
         let offset = self.super_offset();
         let live = sb.live_bytes();
@@ -154,7 +154,7 @@ impl JournalFile {
     }
 }
 
-/// Reads a journal block by block while asking the device for larger pieces.
+/// Reads a journal block by block, with larger reads from the device.
 pub(crate) struct Window<'a> {
     journal: &'a JournalFile,
     buf: Vec<u8>,
@@ -165,7 +165,7 @@ pub(crate) struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// `bytes` is the most to read at once; one block is always read.
+    /// `bytes` is the most to read at once; at least one block is read.
     pub(crate) fn new(journal: &'a JournalFile, bytes: usize) -> Window<'a> {
         let ahead = (bytes as u32 / journal.block_size).max(1);
         Window { journal, buf: Vec::new(), first: 0, blocks: 0, ahead }

@@ -1,8 +1,9 @@
-//! Finding the journal inside an image, with nothing but the superblock, one descriptor and one inode.
+//! Finds the journal inside an image from the superblock, one descriptor and one inode alone.
 //!
-//! It runs before replay, so it reads what may be half written: only the fields that never change while a file system
-//! is mounted are trusted (the inode table's place, the journal inode's mapping), and checksums where there are any.
-//! Every block is checked to lie inside the file system; holes, unwritten extents and repeated blocks are refused.
+//! It runs before replay, so it may read half-written structures. Only the fields that never change while a file
+//! system is mounted are trusted (the inode table's place, the journal inode's mapping), and checksums if there are
+//! any. Every block is checked to lie inside the file system; holes, unwritten extents and repeated blocks are
+//! refused.
 //!
 //! # Locking
 //! None.
@@ -22,24 +23,24 @@ use crate::error::{Error, Result};
 use crate::file::JournalFile;
 use crate::map::JournalMap;
 
-/// A journal of more blocks is refused; the largest that mke2fs makes has 10 240 000.
+/// A journal of more blocks is refused; the largest of mke2fs has 10 240 000.
 const MAX_JOURNAL_BLOCKS: u64 = 1 << 24;
-/// The most pieces that a journal may lie in, and the most blocks that map it. A journal of 1 GiB, the largest that
-/// mke2fs makes unasked, has so many blocks of 4 KiB.
+/// The most pieces of a journal, and the most blocks that map it. The default journals of mke2fs have at most 1 GiB,
+/// which is this many blocks of 4 KiB.
 const PIECES_MAX: usize = 1 << 18;
 
 /// Reads the primary superblock of the file system on `device`.
 pub fn read_super(device: &dyn BlockDevice) -> Result<SuperBlock> {
     let mut bytes = vec![0; 4096];
-    // From the start of the device, in a piece that any sector size divides.
+    // From the start of the device, in a read that is a multiple of any sector size.
     device.read_at(0, &mut bytes, BioFlags::META)?;
     let at = SUPERBLOCK_OFFSET as usize;
     Ok(SuperBlock::decode(&bytes[at..at + SUPERBLOCK_SIZE], SUPERBLOCK_OFFSET)?)
 }
 
-/// Opens the journal of the file system on `device`; `None` when it has none.
+/// Opens the journal of the file system on `device`; `None` if it has none.
 ///
-/// Errors: `NoJournal` when the journal is on another device: open that with [`JournalFile::open_external`].
+/// Errors: `NoJournal` if the journal is on another device: open that with [`JournalFile::open_external`].
 pub fn open_journal(device: Arc<dyn BlockDevice>, sb: &SuperBlock) -> Result<Option<JournalFile>> {
     if sb.external_journal().is_some() {
         return Err(Error::NoJournal { detail: format!("that of {} is on another device", device.name()) });
@@ -51,13 +52,13 @@ pub fn open_journal(device: Arc<dyn BlockDevice>, sb: &SuperBlock) -> Result<Opt
 
 /// The blocks of the journal in inode `ino`.
 ///
-/// Errors: `Map` for a mapping that no journal can have; `Format` for a broken inode or node.
+/// Errors: `Map` for a mapping that is impossible for a journal; `Format` for a broken inode or node.
 pub fn journal_map(device: &dyn BlockDevice, sb: &SuperBlock, ino: InodeNr) -> Result<JournalMap> {
     let inode = journal_inode(device, sb, ino)?;
     Ok(journal_blocks(device, sb, ino, &inode)?.0)
 }
 
-/// The block that holds the inode, and where in it.
+/// The block that contains the inode, and the inode's offset in it.
 pub fn inode_place(device: &dyn BlockDevice, sb: &SuperBlock, ino: InodeNr) -> Result<(BlockNr, usize)> {
     let (block, offset) = Walk::new(device, sb, ino).inode_place()?;
     if !sb.contains(block) {
@@ -66,12 +67,12 @@ pub fn inode_place(device: &dyn BlockDevice, sb: &SuperBlock, ino: InodeNr) -> R
     Ok((block, offset))
 }
 
-/// The inode of the journal as it is on the device.
+/// The journal's inode, as it is on the device.
 pub fn journal_inode(device: &dyn BlockDevice, sb: &SuperBlock, ino: InodeNr) -> Result<InodeDesc> {
     Walk::new(device, sb, ino).read_inode()
 }
 
-/// The blocks of the journal that `inode` maps, and the blocks that hold the mapping.
+/// The blocks of the journal that `inode` maps, and the blocks of the mapping itself.
 ///
 /// Errors: as for [`journal_map`].
 pub fn journal_blocks(
@@ -106,7 +107,7 @@ struct Walk<'a> {
     ino: InodeNr,
     /// Where the checksums of extent nodes start, if they have any.
     node_seed: Option<u32>,
-    /// Blocks of the journal, and how many have been placed. What lies beyond the size is not looked at.
+    /// Blocks of the journal, and how many have been placed. Blocks beyond the size are ignored.
     wanted: u64,
     found: u64,
     runs: Vec<(BlockNr, u32)>,
@@ -137,7 +138,8 @@ impl<'a> Walk<'a> {
             return Err(Error::map(0u64, format!("no descriptor of {}", place.group)));
         };
         let bytes = self.read_block(block)?;
-        // Its counts and checksum change with every allocation and may wait in the log; the table's place never does.
+        // Its counts and checksum change with every allocation and may only be in the log; the table's place never
+        // changes.
         let desc = GroupDesc::parse(bytes.get(offset..).unwrap_or(&[]), place.group, geometry)?;
         Ok((BlockNr(desc.inode_table.0.saturating_add(u64::from(place.table_block))), place.offset))
     }
@@ -148,7 +150,7 @@ impl<'a> Walk<'a> {
         Ok(InodeDesc::decode(bytes.get(offset..).unwrap_or(&[]), self.ino, self.sb.geometry())?)
     }
 
-    /// Notes a block that maps the journal.
+    /// Records a block that maps the journal.
     fn node(&mut self, block: BlockNr) -> Result<()> {
         if self.nodes.len() >= PIECES_MAX {
             return Err(Error::TooMuch { most: PIECES_MAX, what: "blocks that map the journal" });
@@ -183,15 +185,15 @@ impl<'a> Walk<'a> {
         self.follow(0, steps)
     }
 
-    /// What a node cannot know.
+    /// The facts that a node does not contain.
     fn context(&self) -> NodeContext<impl Fn(BlockNr, u32) -> bool + 'a> {
         let sb = self.sb;
         let valid = move |block, len| sb.contains_range(block, u64::from(len));
         NodeContext { seed: self.node_seed, is_dir: false, cluster_bits: sb.cluster_bits, valid }
     }
 
-    /// Follows what the node in block `number` says, up to the end of the journal. Ends, because a node without
-    /// entries is a hole, and every other one places at least one block.
+    /// Follows the entries of the node in block `number` up to the end of the journal. Terminates, because a node
+    /// without entries is a hole, and every other one places at least one block.
     fn follow(&mut self, number: u64, steps: Vec<Found>) -> Result<()> {
         if steps.is_empty() {
             return Err(Error::map(self.found, "a hole in the journal"));

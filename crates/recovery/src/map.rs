@@ -1,4 +1,4 @@
-//! Where the journal's blocks lie on its device.
+//! The places of the journal's blocks on its device.
 //!
 //! # Locking
 //! None.
@@ -15,7 +15,7 @@ struct Run {
     len: u32,
 }
 
-/// The journal's logical to physical table, kept as runs. Complete: it has no holes.
+/// The journal's logical to physical table, stored as runs. Complete: it has no holes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JournalMap {
     runs: Vec<Run>,
@@ -27,7 +27,7 @@ pub struct JournalMap {
 impl JournalMap {
     /// A journal whose block n lies at `blocks[n]`.
     ///
-    /// Errors: `Map` for block 0 (a hole), for a table too long to number, or when two blocks share a place.
+    /// Errors: `Map` for block 0 (a hole), for a table too long to number, or if two blocks share a place.
     pub fn from_blocks(blocks: &[BlockNr]) -> Result<JournalMap> {
         JournalMap::from_runs(blocks.iter().map(|b| (*b, 1)))
     }
@@ -84,12 +84,12 @@ impl JournalMap {
         self.len == 0
     }
 
-    /// The number of pieces that the journal is in.
+    /// The number of pieces of the journal.
     pub fn fragments(&self) -> usize {
         self.runs.len()
     }
 
-    /// Where journal block `logical` lies, and how many blocks from there on are consecutive.
+    /// The place of journal block `logical`, and the number of consecutive blocks from there on.
     pub fn lookup(&self, logical: u32) -> Option<(BlockNr, u32)> {
         let at = self.runs.partition_point(|r| r.logical <= logical).checked_sub(1)?;
         let run = self.runs.get(at)?;
@@ -103,7 +103,7 @@ impl JournalMap {
         at.checked_sub(1).and_then(|i| self.sorted.get(i)).is_some_and(|(_, end)| block.0 < *end)
     }
 
-    /// The pieces that the journal is in: first block, number of blocks.
+    /// The pieces of the journal: first block, number of blocks.
     pub fn runs(&self) -> impl Iterator<Item = (BlockNr, u32)> + '_ {
         self.runs.iter().map(|r| (BlockNr(r.physical), r.len))
     }
@@ -113,7 +113,7 @@ impl JournalMap {
         self.runs.iter().flat_map(|r| (r.physical..r.physical + u64::from(r.len)).map(BlockNr))
     }
 
-    /// The largest device block of the journal; `None` when it is empty.
+    /// The largest device block of the journal; `None` if it is empty.
     pub(crate) fn highest(&self) -> Option<BlockNr> {
         self.sorted.last().map(|(_, end)| BlockNr(end - 1))
     }

@@ -1,12 +1,12 @@
 //! The replayed view of a device, without writing to it.
 //!
-//! Only reads work. Where the log holds a newer copy of a block, the reader gets that; the journal's superblock (of a
-//! journal inside the file system) reads as empty, since for the reader the log has been replayed. The needs_recovery
-//! flag still reads as it was logged.
+//! Only reads work. If the log has a newer copy of a block, the reader gets that copy. The superblock of a journal
+//! inside the file system reads as empty, since for the reader the log has been replayed. The needs_recovery flag
+//! still reads as it was logged.
 //!
-//! Bios go on to the devices below, all parts at once: what lies at home, and each copy from the log. The last part to
-//! arrive puts the copies in their places. Only [`COPIES_MAX`] bytes of copies are in flight; a read that needs more is
-//! carried out on the submitter's thread.
+//! Bios are passed to the devices below, all parts at once: the range at home, and each copy from the log. The last
+//! part to arrive puts the copies in their places. At most [`COPIES_MAX`] bytes of copies are in flight; a read that
+//! needs more is carried out on the submitter's thread.
 //!
 //! # Locking
 //! `overlay read`: the parts of one read that have arrived. It is released before the read completes.
@@ -29,24 +29,24 @@ const COPIES_MAX: usize = 1 << 20;
 
 static CLASS: LockClass = LockClass::new("overlay read", 770);
 
-/// A read-only device that shows the file system as it will be after replay.
+/// A read-only device that shows the file system as replay would leave it.
 pub struct OverlayDevice {
     home: Arc<dyn BlockDevice>,
     journal: JournalFile,
     replay: Replay,
-    /// The journal's superblock as it will be: byte on `home`, contents.
+    /// The journal's superblock after replay: byte on `home`, contents.
     emptied: Option<(u64, [u8; SUPER_BLOCK_BYTES])>,
-    /// Bytes of copies that bios are reading.
+    /// Bytes of copies in flight for bios.
     copying: Arc<AtomicUsize>,
 }
 
-/// What has arrived of a read.
+/// The parts of a read that have arrived.
 struct Arrived {
     missing: usize,
     home: Option<Completion>,
-    /// The bytes where they belong, and what the log holds there.
+    /// Each copy's byte offset, its entry, and the completion of its read.
     copies: Vec<(u64, LogCopy, Completion)>,
-    /// The reader's.
+    /// The reader's completion.
     end_io: Option<Box<dyn EndIo>>,
 }
 
@@ -58,7 +58,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Takes a part with `put`; with the last one, completes the read.
+    /// Records a part with `put`; the last one completes the read.
     fn arrive(&self, put: impl FnOnce(&mut Arrived)) {
         let mut arrived = self.arrived.lock();
         put(&mut arrived);
@@ -73,7 +73,7 @@ impl Parts {
         }
     }
 
-    /// Puts the copies over what lies at home.
+    /// Puts the copies over the bytes from home.
     fn join(&self, mut home: Completion, copies: Vec<(u64, LogCopy, Completion)>) -> Completion {
         let BioData::Read(buf) = &mut home.data else { return home };
         for (at, copy, done) in copies {
@@ -93,7 +93,7 @@ impl Parts {
 }
 
 impl OverlayDevice {
-    /// `replay` was loaded from `journal`, which belongs to the file system on `home`. Ask [`Replay::check`] first
+    /// `replay` was loaded from `journal`, which belongs to the file system on `home`. Call [`Replay::check`] first
     /// unless a partial view of a damaged log is wanted.
     pub fn new(home: Arc<dyn BlockDevice>, journal: JournalFile, replay: Replay) -> OverlayDevice {
         let emptied = (replay.live && !journal.is_external()).then(|| {
@@ -108,14 +108,14 @@ impl OverlayDevice {
         &self.replay
     }
 
-    /// The copies that belong into the range.
+    /// The copies that belong in the range.
     fn copies(&self, offset: u64, len: u64) -> impl Iterator<Item = (BlockNr, LogCopy)> + '_ {
         let size = u64::from(self.journal.block_size());
         let end = offset.saturating_add(len).div_ceil(size);
         self.replay.blocks.range(BlockNr(offset / size)..BlockNr(end)).map(|(block, copy)| (*block, *copy))
     }
 
-    /// Submits a read, in parts if the log has some of it.
+    /// Submits a read, in parts if the log has some of its blocks.
     fn submit_read(&self, mut bio: Bio) {
         let size = u64::from(self.journal.block_size());
         let end = bio.offset.saturating_add(bio.len);
@@ -151,7 +151,7 @@ impl OverlayDevice {
         log.submit_all(reads);
     }
 
-    /// Whether so many copies more may be in flight. They are counted until they have arrived.
+    /// Whether this many more copies may be in flight. If so, they are counted until they have arrived.
     fn may_copy(&self, copies: usize) -> bool {
         let bytes = copies * self.journal.block_size() as usize;
         let may = self.copying.fetch_add(bytes, Ordering::Relaxed) + bytes <= COPIES_MAX;
@@ -161,7 +161,7 @@ impl OverlayDevice {
         may
     }
 
-    /// Puts the copy of `block` into `buf`, which is the contents of the device from byte `offset` on.
+    /// Puts the copy of `block` into `buf`, which has the bytes of the device from `offset` on.
     fn patch(&self, block: BlockNr, copy: &LogCopy, offset: u64, buf: &mut [u8]) -> extant_block::Result<()> {
         let mut data = vec![0; self.journal.block_size() as usize];
         self.journal.read(copy.log_block, &mut data).map_err(|e| self.device_error(e, offset, buf.len()))?;
@@ -188,7 +188,7 @@ impl OverlayDevice {
     }
 }
 
-/// Copies the part of `data`, which lies at byte `data_at`, that falls into `buf`, which lies at byte `buf_at`.
+/// Copies the overlapping part of `data`, which starts at byte `data_at`, into `buf`, which starts at byte `buf_at`.
 fn overlay(buf: &mut [u8], buf_at: u64, data: &[u8], data_at: u64) {
     let from = buf_at.max(data_at);
     let to = (buf_at + buf.len() as u64).min(data_at + data.len() as u64);
@@ -236,7 +236,7 @@ impl BlockDevice for OverlayDevice {
 
     fn next_data(&self, offset: u64) -> extant_block::Result<Option<u64>> {
         let size = u64::from(self.journal.block_size());
-        // What the log holds is data, also where the device has a hole.
+        // Logged blocks are data, even if the device has a hole there.
         let logged = self.replay.blocks.range(BlockNr(offset / size)..).next();
         let logged = logged.map(|(block, _)| offset.max(block.0.saturating_mul(size)));
         let home = self.home.next_data(offset)?;

@@ -1,4 +1,4 @@
-//! Acting on a log: writing home, emptying it, and what an opener has to do.
+//! Applies a log: writes blocks home, empties the log, and decides which recovery a journal needs.
 //!
 //! # Locking
 //! None.
@@ -16,12 +16,12 @@ use crate::scan::{Phase, Progress, Replay};
 /// Bytes written home at once.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// What to do about a log that is damaged.
+/// How to treat a damaged log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
     /// Refuse it: right for a mount.
     WholeOnly,
-    /// Use what is whole and drop the rest: only for a checker, which looks at everything afterwards.
+    /// Use the complete transactions and drop the rest: only for a checker, which examines everything afterwards.
     Damaged,
 }
 
@@ -40,8 +40,8 @@ impl Replay {
     }
 
     /// Writes every copy home, in block order, makes that durable, and only then marks the log empty. May fail or be
-    /// cut off anywhere: load and apply again. Errors that the superblock has at home stay there: they are told past
-    /// the log, whose copy may be older.
+    /// interrupted anywhere: load and apply again. Errors in the superblock at home are preserved, because they are
+    /// recorded outside the log, whose copy may be older.
     ///
     /// `s_errno` stays in the journal's superblock: the caller records it in the file system, then clears it.
     ///
@@ -69,8 +69,8 @@ impl Replay {
         journal.write_super(sb)
     }
 
-    /// Writes every copy home, makes that durable, and moves the log's tail to its end: it is live without a
-    /// transaction, the whole ring is free, and fast commits count as before. May be cut off anywhere: load again.
+    /// Writes every copy home, makes that durable, and moves the log's tail to its end. The log is then live without
+    /// a transaction, the whole ring is free, and fast commits still count. May be interrupted anywhere: load again.
     ///
     /// Errors: `Damaged`, `Device`; `Format` for a fast commit.
     pub fn move_tail(&self, journal: &mut JournalFile, home: &dyn BlockDevice) -> Result<()> {
@@ -101,7 +101,7 @@ impl Replay {
         let total = self.blocks.len() as u64;
         while let Some((first, _)) = copies.peek().copied() {
             let mut count = 0;
-            // As many neighbours as there are, in one write.
+            // As many adjacent blocks as possible in one write.
             while let Some((_, copy)) = copies.next_if(|(block, _)| count < most && block.0 - first.0 == count as u64) {
                 let data = &mut buf[count * size..(count + 1) * size];
                 journal.read(copy.log_block, data)?;
@@ -120,7 +120,7 @@ impl Replay {
     }
 }
 
-/// `None`: it is of no use.
+/// `None`: it is unusable.
 fn super_of(home: &dyn BlockDevice) -> Result<Option<SuperBlock>> {
     match read_super(home) {
         Ok(sb) => Ok(Some(sb)),
@@ -129,8 +129,8 @@ fn super_of(home: &dyn BlockDevice) -> Result<Option<SuperBlock>> {
     }
 }
 
-/// Puts the errors that `told` knows into the copy of a superblock (Linux: `ext4_load_journal` does so after the
-/// replay, which a crash may come before).
+/// Copies the recorded errors of the superblock `told` into the copy of a superblock (Linux: `ext4_load_journal` does
+/// so after the replay, before which a crash may come).
 fn keep_errors(told: &SuperBlock, copy: &mut [u8]) {
     if let Ok(mut sb) = SuperBlock::decode(copy, SUPERBLOCK_OFFSET) {
         sb.copy_errors_from(told);
@@ -138,18 +138,18 @@ fn keep_errors(told: &SuperBlock, copy: &mut [u8]) {
     }
 }
 
-/// Marks the log empty, its numbering going on above everything that may lie in it.
+/// Marks the log empty, with the next number above every number that may be in the log.
 fn empty(sb: &mut JournalSuperBlock, end: Tid, damaged: bool) {
-    // One number is skipped, as Linux does: an unfinished transaction `end` may lie in the log. After damage there may
-    // be whole ones behind it, each at least a block long.
+    // One number is skipped, as Linux does: an unfinished transaction `end` may be in the log. After damage there may
+    // be complete ones behind it, each at least a block long.
     sb.sequence = if damaged { end.plus(sb.max_len) } else { end.next() };
     sb.start = 0;
     sb.head = 0;
 }
 
-/// Empties the log without replaying it, returning the transactions thrown away (Linux: `jbd2_journal_wipe`, which ext4
-/// calls when the log is live but needs_recovery is clear). The numbering goes on above the log's end, so that what
-/// lies there can never be taken for new.
+/// Empties the log without replaying it, and returns the number of discarded transactions (Linux:
+/// `jbd2_journal_wipe`, which ext4 calls if the log is live but needs_recovery is clear). The numbering continues
+/// above the log's end, so that its old contents can never be taken for new.
 pub fn wipe(journal: &mut JournalFile, home: &dyn BlockDevice) -> Result<u32> {
     if !journal.super_block().is_live() {
         return Ok(0);
@@ -158,7 +158,7 @@ pub fn wipe(journal: &mut JournalFile, home: &dyn BlockDevice) -> Result<u32> {
     let mut sb = journal.super_block().clone();
     let (end, damaged, dropped) = match replay {
         Ok(replay) => (replay.end, !replay.damage.is_empty(), replay.transactions),
-        // Unreadable: all that is known is how many transactions can fit.
+        // Unreadable: only the maximum number of transactions is known.
         Err(Error::Device(_)) => (sb.sequence, true, 0),
         Err(e) => return Err(e),
     };
@@ -167,17 +167,17 @@ pub fn wipe(journal: &mut JournalFile, home: &dyn BlockDevice) -> Result<u32> {
     Ok(dropped)
 }
 
-/// What the journal's superblock and the file system's needs_recovery flag together ask of an opener.
+/// The recovery that the journal's superblock and the file system's needs_recovery flag together require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalState {
     /// Nothing to do.
     Clean,
-    /// Transactions wait: replay them.
+    /// The log has transactions: replay them.
     Live,
     /// The flag is set but the log is empty: the crash came after the last checkpoint; clear the flag.
     EmptyButFlagged,
-    /// Transactions wait, but the flag is clear, so something else has changed the file system since. Linux throws
-    /// them away ([`wipe`]); e2fsck asks.
+    /// The log has transactions, but the flag is clear, so another program has changed the file system since. Linux
+    /// discards them ([`wipe`]); e2fsck asks the user.
     LiveButUnflagged,
 }
 

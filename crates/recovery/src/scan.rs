@@ -1,10 +1,10 @@
-//! Reading the log: which transactions count, and where the newest copy of each block lies.
+//! Reads the log: which transactions count, and where the newest copy of each block lies.
 //!
-//! Linux makes three passes (`PASS_SCAN`, `PASS_REVOKE`, `PASS_REPLAY` of fs/jbd2/recovery.c). Here the first
-//! pass also notes the copies, checks them, and the positions of the revoke blocks; then the revoke blocks are read
-//! again and applied to the table of copies. That is enough because only the newest copy of a block matters: if it is
-//! revoked, every older one is, and if it is not, it wins. So no table of revokes is needed, whose size would be up to
-//! whoever wrote the log.
+//! Linux makes three passes (`PASS_SCAN`, `PASS_REVOKE`, `PASS_REPLAY` of fs/jbd2/recovery.c). Here the first pass
+//! also records and checks the copies, and records the positions of the revoke blocks. Then the revoke blocks are
+//! read again and applied to the table of copies. That suffices because only the newest copy of a block matters: if
+//! it is revoked, every older one is, and if it is not, it wins. So no table of revokes is needed, whose size the
+//! writer of the log would determine.
 //!
 //! # Locking
 //! None.
@@ -21,35 +21,35 @@ use extant_ondisk::jbd2::{
 use crate::error::{Damage, Error, Result};
 use crate::file::{JournalFile, Window};
 
-/// Bytes read ahead when every block of the log is looked at, and when copies are skipped.
+/// Bytes read ahead if every block of the log is examined, and if copies are skipped.
 const WINDOW_BYTES: usize = 1 << 20;
 const SKIPPING_WINDOW_BYTES: usize = 64 << 10;
 
-/// The most copies that are remembered at once: 4 GiB of metadata in blocks of 4 KiB, and 50 MiB of memory. mke2fs
-/// makes journals of a quarter of these blocks unless it is told otherwise, and most blocks are in one more than once.
+/// The most copies that are remembered at once: 4 GiB of metadata in blocks of 4 KiB, and 50 MiB of memory. By
+/// default mke2fs makes journals of a quarter of these blocks, and most blocks are logged more than once.
 const COPIES_MAX: usize = 1 << 20;
-/// The most revoke blocks: their places are remembered, because they are read a second time when all are known.
+/// The most revoke blocks. Their places are remembered, because they are read a second time when all are known.
 const REVOKE_BLOCKS_MAX: usize = 1 << 20;
-/// The most bytes of fast commits, whose records take five times as much memory. The kernel's area has 1 MiB unless
-/// mke2fs is told otherwise.
+/// The most bytes of fast commits, whose records take five times as much memory. The kernel's area has 1 MiB by
+/// default.
 const FAST_COMMIT_BYTES_MAX: usize = 8 << 20;
-/// The most findings that are kept. One is enough to refuse a log.
+/// The most findings that are recorded. One is enough to refuse a log.
 const DAMAGE_MAX: usize = 1000;
 
 /// The newest copy of a block in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogCopy {
-    /// Where it lies, counted from the start of the journal.
+    /// Its place, counted from the start of the journal.
     pub log_block: u32,
     pub tid: Tid,
-    /// Its first four bytes stand for the magic number.
+    /// Its first four bytes were replaced and must be restored to the magic number.
     pub escaped: bool,
-    /// Whether its checksum fits; always true where the format has none.
+    /// Whether its checksum matches; always true if the format has none.
     valid: bool,
 }
 
 impl LogCopy {
-    /// Turns the bytes as read from the log into what belongs home.
+    /// Turns the bytes from the log into the contents for its home.
     pub(crate) fn restore(&self, data: &mut [u8]) {
         if self.escaped {
             unescape(data);
@@ -67,7 +67,7 @@ pub enum Phase {
     Write,
 }
 
-/// How far recovery is; `total` is an upper bound during the scan.
+/// The progress of recovery; `total` is an upper bound during the scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     pub phase: Phase,
@@ -75,10 +75,10 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// What a log holds (Linux: `struct recovery_info`, and the work it stands for).
+/// The contents of a log (Linux: `struct recovery_info`, and the work that it describes).
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// False when the superblock says that the log is empty; then there is nothing else here.
+    /// False if the superblock says that the log is empty; then all other fields are empty.
     pub live: bool,
     /// The oldest transaction in the log.
     pub start: Tid,
@@ -86,7 +86,7 @@ pub struct Replay {
     pub end: Tid,
     /// The log block after the newest commit block.
     pub head: u32,
-    /// The newest copy of each block, without the revoked and the broken.
+    /// The newest copy of each block, except revoked and broken ones.
     pub blocks: BTreeMap<BlockNr, LogCopy>,
     /// Transactions that count.
     pub transactions: u32,
@@ -94,25 +94,25 @@ pub struct Replay {
     pub copies: u64,
     /// Revoke records in them.
     pub revokes: u64,
-    /// Blocks that are not replayed because a revoke says so.
+    /// Blocks that are not replayed because they are revoked.
     pub revoked: u64,
     /// Time of the newest commit: seconds since 1970, nanoseconds.
     pub commit_time: Option<(u64, u32)>,
     /// The error that had aborted the journal, as a negative Linux error number, or 0.
     pub errno: i32,
-    /// What is wrong with the log: the first thousand findings.
+    /// The log's faults: the first thousand findings.
     pub damage: Vec<Damage>,
-    /// The fast commits that go on where the log ends, ahead of transaction [`end`](Self::end).
+    /// The fast commits that continue the log, ahead of transaction [`end`](Self::end).
     pub fast_commits: Vec<FastCommit>,
-    /// What is wrong with the one that the next would be: it is whole, so it was promised to somebody.
+    /// The fault of the fast commit that would be next. It is complete, so an fsync may have relied on it.
     pub fast_commit_damage: Option<extant_ondisk::Error>,
 }
 
 impl Replay {
     /// Reads the log of `journal`, which belongs to the file system on `home`. Writes nothing.
     ///
-    /// Errors: only what stops the reading, and a log with more blocks to replay than memory is given to. A broken log
-    /// is described in [`damage`](Self::damage).
+    /// Errors: only those that prevent reading, and a log with more blocks to replay than the memory bound. The
+    /// faults of a broken log are in [`damage`](Self::damage).
     pub fn load(journal: &JournalFile, home: &dyn BlockDevice, progress: &mut dyn FnMut(Progress)) -> Result<Replay> {
         Replay::load_bounded(journal, home, COPIES_MAX, progress)
     }
@@ -154,18 +154,18 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Whether replaying would change nothing but the journal's superblock.
+    /// Whether replay would change nothing but the journal's superblock.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// The number to go on with: what [`apply`](Self::apply) puts into `s_sequence`, above every number that can be in
-    /// the log. For an empty log it is the superblock's own successor.
+    /// The next transaction number, which [`apply`](Self::apply) puts into `s_sequence`: above every number that can
+    /// be in the log. For an empty log it is the successor of the superblock's number.
     pub fn next_tid(&self) -> Tid {
         self.end.next()
     }
 
-    /// Takes out what the revoke blocks of the counted transactions hide.
+    /// Removes the copies that the revoke blocks of the counted transactions hide.
     fn apply_revokes(
         &mut self,
         journal: &JournalFile,
@@ -182,8 +182,8 @@ impl Replay {
             };
             for block in records {
                 self.revokes += 1;
-                // The same transaction included, whatever the order in the log: a block that was journalled again
-                // after its revoke had the revoke taken back before the commit.
+                // Including the same transaction, whatever the order in the log: if a block was journalled again
+                // after its revoke, the revoke was cancelled before the commit.
                 if self.blocks.get(&block).is_some_and(|copy| copy.tid.is_at_or_before(*tid)) {
                     self.blocks.remove(&block);
                     self.revoked += 1;
@@ -216,7 +216,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Takes out copies that must not be written home, as damage.
+    /// Removes copies that must not be written home, and records them as damage.
     fn drop_unusable(&mut self, journal: &JournalFile, home: &dyn BlockDevice) {
         let home_blocks = home.size_bytes() / u64::from(journal.block_size());
         let damage = &mut self.damage;
@@ -227,7 +227,7 @@ impl Replay {
             } else if block.0 >= home_blocks {
                 note(damage, Damage::HomeOutOfRange { tid, block, log_block });
             } else if !journal.is_external() && journal.map().contains(block) {
-                // It would change the log while it is replayed; no file system journals its journal.
+                // It would change the log during replay; no file system journals its journal.
                 note(damage, Damage::HomeInJournal { tid, block, log_block });
             } else {
                 return true;
@@ -243,7 +243,7 @@ fn note(damage: &mut Vec<Damage>, found: Damage) {
     }
 }
 
-/// What one block of the log means for the scan.
+/// The effect of one block of the log on the scan.
 enum Step {
     Continue,
     Stop,
@@ -258,7 +258,7 @@ struct Scan<'a> {
     replay: Replay,
     /// Positions of revoke blocks in counted transactions.
     revoke_blocks: Vec<(u32, Tid)>,
-    /// Where the next block to look at lies, how many were looked at, and the transaction expected there.
+    /// The position of the next block, the number of examined blocks, and the transaction expected there.
     at: u32,
     seen: u32,
     tid: Tid,
@@ -267,9 +267,9 @@ struct Scan<'a> {
     pending_revokes: Vec<u32>,
     pending_broken: bool,
     v1_sum: u32,
-    /// A descriptor or revoke block that failed its checksum: leftover or damage, the commit block will tell.
+    /// A descriptor or revoke block with a bad checksum: leftover or damage, which the commit block decides.
     suspect: Option<u32>,
-    /// With asynchronous commits: a transaction that failed its checksum and may simply not have reached the disk. The
+    /// With asynchronous commits: a transaction with a bad checksum that may simply not have reached the disk. The
     /// log ends before it; a commit block after it proves that it had been complete.
     failed: Option<Damage>,
     last_commit_sec: u64,
@@ -302,7 +302,7 @@ impl<'a> Scan<'a> {
     fn run(&mut self, progress: &mut dyn FnMut(Progress)) -> Result<()> {
         let reads_copies = self.format.csum != LogCsum::None;
         let mut window = Window::new(self.journal, if reads_copies { WINDOW_BYTES } else { SKIPPING_WINDOW_BYTES });
-        // A live log is at most one round long; without this bound a log could be written that never ends.
+        // A live log is at most one round long; without this bound a crafted log would never end.
         while self.seen < self.log.len() {
             progress(Progress { phase: Phase::Scan, done: u64::from(self.seen), total: u64::from(self.log.len()) });
             let at = self.take();
@@ -324,7 +324,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// The next log block, passed over.
+    /// Skips the next log block and returns its position.
     fn take(&mut self) -> u32 {
         let at = self.at;
         self.at = self.log.next(at);
@@ -380,8 +380,8 @@ impl<'a> Scan<'a> {
 
     fn commit(&mut self, at: u32, block: &[u8]) -> Step {
         let Some((commit, csum)) = CommitBlock::decode(&self.format, block) else { return Step::Stop };
-        // The clock only goes forward over the commits of one journal. What is broken and older than the commit
-        // before it was left by an earlier round; what is broken and newer was written as the next commit.
+        // The commit times of one journal never go backwards. A broken transaction that is older than the commit
+        // before it is a leftover of an earlier round; a broken newer one was written as the next commit.
         let leftover = commit.sec < self.last_commit_sec;
         if let Some(log_block) = self.suspect {
             if !leftover {
@@ -398,7 +398,7 @@ impl<'a> Scan<'a> {
             CommitCsum::Invalid => false,
             CommitCsum::Transaction(sum) => sum == self.v1_sum,
         };
-        // An asynchronous commit block may overtake the copies that it seals.
+        // An asynchronous commit block may reach the disk before the copies that it seals.
         if !good || (self.async_commit && self.pending_broken) {
             if leftover {
                 return Step::Stop;
@@ -417,7 +417,7 @@ impl<'a> Scan<'a> {
         Step::Continue
     }
 
-    /// The pending transaction counts.
+    /// Counts the pending transaction.
     fn accept(&mut self, commit: CommitBlock) {
         let replay = &mut self.replay;
         replay.copies += self.pending.len() as u64;

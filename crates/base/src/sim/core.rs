@@ -1,12 +1,12 @@
 //! The scheduler of one run.
 //!
-//! Main types: [`Core`] (one run), [`Task`] (what a thread of the operating system needs to become a simulated one). A
-//! thread that gives the baton away picks the next one itself, wakes it and parks; there is no thread of the
-//! scheduler's own. Who runs keeps the baton while it computes; it asks here before it takes a lock, after it has
-//! released one, when it waits, notifies, sleeps or starts a thread.
+//! Main types: [`Core`] (one run), [`Task`] (turns a thread of the operating system into a simulated one). A thread
+//! that gives up the baton picks the next one itself, wakes it and parks; the scheduler has no thread of its own. The
+//! running thread keeps the baton while it computes. It calls the scheduler before it takes a lock, after it has
+//! released one, and when it waits, notifies, sleeps or starts a thread.
 //!
 //! # Locking
-//! `Core::state`, bare, held for one decision; only the holder of the baton takes it, and the watchdog.
+//! `Core::state`, bare, held for one decision; only the holder of the baton and the watchdog take it.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -27,7 +27,7 @@ use crate::rng::Rng;
 use crate::sync::LockClass;
 use crate::sync::mode;
 
-/// What a blocked thread waits for.
+/// The event that a blocked thread waits for.
 #[derive(Clone, Copy)]
 enum On {
     Lock(usize, &'static LockClass),
@@ -44,7 +44,8 @@ enum Status {
     Done,
 }
 
-/// What threads are woken by. Condition variables and locks are told apart, so that the two may share an address.
+/// The events that wake threads. Condition variables and locks are distinguished, so that both may have the same
+/// address.
 type Key = (Event, usize);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,9 +59,9 @@ struct Thread {
     name: String,
     gate: Arc<Gate>,
     status: Status,
-    /// Where it is listed as waiting.
+    /// The key under which it is listed as waiting.
     key: Option<Key>,
-    /// Grows with each wake: what a timer of an earlier wait finds changed.
+    /// Grows with each wake, so that a timer of an earlier wait is recognised as stale.
     wakes: u64,
     timed_out: bool,
     priority: u64,
@@ -73,7 +74,7 @@ struct Thread {
 #[derive(Default)]
 struct Gate {
     open: AtomicBool,
-    /// Set by the thread itself before it waits the first time.
+    /// Set by the thread itself before its first wait.
     thread: Mutex<Option<(std::thread::Thread, Watched)>>,
 }
 
@@ -99,9 +100,9 @@ struct State {
     keys: Rng,
     threads: Vec<Thread>,
     current: usize,
-    /// Those that can run, in the order in which they became able to.
+    /// The threads that can run, in the order in which they became ready.
     ready: Vec<usize>,
-    /// Never walked: its order does not matter.
+    /// Never iterated: its order does not matter.
     waiting: HashMap<Key, Vec<usize>>,
     /// (virtual time, sequence, thread, its wakes)
     timers: BinaryHeap<Reverse<(u64, u64, usize, u64)>>,
@@ -113,7 +114,7 @@ struct State {
     /// Steps at which priorities change, descending.
     changes: Vec<u64>,
     lowest: u64,
-    /// Of a [`Strategy::Path`]: the forks so far, the preemptions, and who takes over now.
+    /// For a [`Strategy::Path`]: the forks so far, the preemptions, and the thread that takes over now.
     forks: Vec<(u32, u32)>,
     preempted: u32,
     successor: Option<usize>,
@@ -147,7 +148,7 @@ pub(super) fn inside() -> bool {
     ME.try_with(|m| m.borrow().is_some()).unwrap_or(false)
 }
 
-/// A panic of a simulated thread is told by the run's outcome, not on standard error.
+/// The run's outcome reports a panic of a simulated thread, not standard error.
 fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -170,7 +171,7 @@ fn payload_text(p: &(dyn Any + Send)) -> String {
     text.unwrap_or_else(|| "without a message".into())
 }
 
-/// Never comes back: the thread is leaked.
+/// Never returns: the thread is leaked.
 fn leak() -> ! {
     loop {
         std::thread::park();
@@ -229,7 +230,7 @@ impl State {
         list.len()
     }
 
-    /// Moves time to the next timer that still counts, and wakes all that are due then.
+    /// Moves time to the next valid timer, and wakes all threads that are due then.
     fn advance(&mut self) -> bool {
         let mut woke = false;
         while let Some(&Reverse((at, _, id, wakes))) = self.timers.peek() {
@@ -248,7 +249,7 @@ impl State {
         woke
     }
 
-    /// The one of those that can run which goes on; it is taken off the list.
+    /// Chooses the ready thread that runs next, and removes it from the list.
     fn choose_ready(&mut self) -> Option<usize> {
         if self.ready.is_empty() && !self.advance() {
             return None;
@@ -269,7 +270,7 @@ impl State {
         Some(self.ready.remove(at))
     }
 
-    /// One of `ways`, as the path says.
+    /// One of `ways`, chosen by the path.
     fn fork(&mut self, ways: usize) -> usize {
         if ways < 2 {
             return 0;
@@ -284,7 +285,7 @@ impl State {
         self.threads[id].priority = self.lowest;
     }
 
-    /// Whether the running thread lets another go first, here.
+    /// Whether another thread preempts the running one here.
     fn preempts(&mut self) -> bool {
         if self.options.leap_permille > 0
             && !self.timers.is_empty()
@@ -350,7 +351,7 @@ impl State {
         self.threads.iter().enumerate().filter_map(row).collect()
     }
 
-    /// A panic under way explains a thread that cannot go on better than what it waits for.
+    /// If a thread cannot continue, a panic under way is a better explanation than its wait.
     fn panic_under_way(&self) -> Option<Failure> {
         let t = self.threads.iter().find(|t| t.panic.is_some() && !matches!(t.status, Status::Done))?;
         let message = format!("{} (unwinding did not end)", t.panic.as_deref().unwrap_or_default());
@@ -395,7 +396,7 @@ impl Core {
         }
     }
 
-    /// The state for the holder of the baton. A thread that comes back after the end of its run never leaves.
+    /// The state for the holder of the baton. A thread that enters after the end of its run never returns.
     fn state(&self) -> MutexGuard<'_, State> {
         let st = self.state.lock();
         if st.over.is_some() {
@@ -418,7 +419,7 @@ impl Core {
         leak();
     }
 
-    /// Gives the baton to `next`.
+    /// Passes the baton to `next`.
     fn hand_over(&self, mut st: MutexGuard<'_, State>, next: usize) {
         st.current = next;
         st.switches += 1;
@@ -438,14 +439,14 @@ impl Core {
         st
     }
 
-    /// A place where another may take over.
+    /// A place where another thread may take over.
     fn maybe_switch(&self, me: usize, st: MutexGuard<'_, State>, force: bool) {
         let mut st = self.count_step(st);
-        // Whoever unwinds is not interrupted: what it owns may be half done.
+        // An unwinding thread is not interrupted, because its data may be inconsistent.
         if std::thread::panicking() || !(st.preempts() || (force && !st.ready.is_empty())) {
             return;
         }
-        let next = st.choose_ready().expect("somebody can run");
+        let next = st.choose_ready().expect("a thread can run");
         st.threads[me].status = Status::Ready;
         st.ready.push(me);
         let gate = st.threads[me].gate.clone();
@@ -453,7 +454,7 @@ impl Core {
         gate.pass();
     }
 
-    /// Blocks the running thread; true when its time ran out.
+    /// Blocks the running thread; true if its wait timed out.
     fn block(&self, me: usize, st: MutexGuard<'_, State>, on: On, key: Option<Key>, for_ns: Option<u64>) -> bool {
         let mut st = self.count_step(st);
         st.threads[me].status = Status::Blocked(on);
@@ -468,13 +469,13 @@ impl Core {
         }
         let st = self.pass_on(st);
         if let Some(st) = st {
-            // Nobody else: this one goes on.
+            // No other thread can run, so this one continues.
             return st.threads[me].timed_out;
         }
         self.state().threads[me].timed_out
     }
 
-    /// Gives the baton to whoever can run and waits for its return; the state if it never left.
+    /// Passes the baton to a ready thread and waits for its return. Returns the state if the baton never left.
     fn pass_on<'a>(&self, mut st: MutexGuard<'a, State>) -> Option<MutexGuard<'a, State>> {
         let me = st.current;
         let Some(next) = st.choose_ready() else {
@@ -529,13 +530,13 @@ impl Task {
         ME.with(|m| *m.borrow_mut() = Some(self.me.clone()));
         let result = catch_unwind(AssertUnwindSafe(f));
         let panic = result.as_ref().err().map(|p| payload_text(&**p));
-        // What it owned is dropped; what is thread-local goes unsimulated.
+        // Its captured values have been dropped; thread-local values are dropped outside the simulation.
         self.me.core.finish(self.me.id, panic);
         ME.with(|m| *m.borrow_mut() = None);
         result
     }
 
-    /// Of the run that the thread belongs to.
+    /// The simulated half of a join handle.
     pub(crate) fn handle(&self) -> Joined {
         Joined { id: self.me.id }
     }
@@ -550,7 +551,7 @@ impl Task {
     }
 }
 
-/// Whom to wait for.
+/// The thread to wait for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Joined {
     id: usize,
@@ -586,7 +587,7 @@ pub(super) fn point(name: &'static str) {
     switch(Kind::Point, name, false);
 }
 
-/// After a thread was started.
+/// Called after a thread was started.
 pub(crate) fn yield_now() -> bool {
     if !inside() {
         return false;
@@ -597,7 +598,7 @@ pub(crate) fn yield_now() -> bool {
         if matches!(st.options.strategy, Strategy::Priorities { .. }) {
             st.demote(me.id);
         }
-        // Who yields waits for something: time passes if nobody else can run.
+        // A thread that yields waits for something: time passes if no other thread can run.
         if st.ready.is_empty() {
             st.advance();
         }
@@ -641,7 +642,7 @@ pub(crate) fn processors() -> Option<usize> {
     me().map(|me| me.core.state().options.processors)
 }
 
-/// The number that the thread has for sharded data, dealt at first use.
+/// The thread's number for sharded data, assigned at first use.
 #[cold]
 pub(crate) fn shard() -> Option<usize> {
     let me = me()?;
@@ -676,13 +677,13 @@ pub(crate) fn sleep(d: Duration) -> bool {
     true
 }
 
-/// Before a lock is tried.
+/// Called before an attempt to take a lock.
 #[cold]
 pub(crate) fn before_lock(class: &'static LockClass) {
     switch(Kind::Lock, class.name, false);
 }
 
-/// The lock at `addr` is the caller's now.
+/// The caller now holds the lock at `addr`.
 #[cold]
 pub(crate) fn acquired(addr: usize, class: &'static LockClass) {
     if let Some(me) = me() {
@@ -690,13 +691,13 @@ pub(crate) fn acquired(addr: usize, class: &'static LockClass) {
     }
 }
 
-/// The lock at `addr` is taken: waits until somebody releases it.
+/// The lock at `addr` is taken: waits until another thread releases it.
 #[cold]
 pub(crate) fn block_on_lock(addr: usize, class: &'static LockClass) {
     let Some(me) = me() else { return };
     let mut st = me.core.state();
     if !st.threads.iter().any(|t| t.held.iter().any(|(a, _)| *a == addr)) {
-        // A thread outside of this run has it, for a moment of real time: no event.
+        // A thread outside this run holds it for a moment of real time, so this is no event.
         drop(st);
         std::thread::yield_now();
         return;
@@ -733,7 +734,7 @@ pub(crate) fn holding(addr: usize) -> Option<&'static LockClass> {
 }
 
 /// Waits for a notification of the condition variable at `condvar`. The caller has just released the lock at `lock`,
-/// and nobody has run since. True when the time ran out.
+/// and no other thread has run since. True if the wait timed out.
 #[cold]
 pub(crate) fn wait(condvar: usize, lock: usize, timeout: Option<Duration>) -> bool {
     let Some(me) = me() else { return false };
@@ -746,7 +747,7 @@ pub(crate) fn wait(condvar: usize, lock: usize, timeout: Option<Duration>) -> bo
     me.core.block(me.id, st, on, Some((Event::Notified, condvar)), ns)
 }
 
-/// Wakes one of those who wait for the condition variable, chosen by the seed, or all.
+/// Wakes one of the threads that wait for the condition variable, chosen by the seed, or all.
 #[cold]
 pub(crate) fn notify(condvar: usize, all: bool) {
     let Some(me) = me() else { return };

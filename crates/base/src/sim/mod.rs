@@ -2,35 +2,36 @@
 //! seed.
 //!
 //! [`run`] calls a closure on a simulated thread. Each simulated thread is a thread of the operating system; exactly
-//! one of them holds the baton and runs, the others are parked. Whoever starts a thread, takes or releases a lock,
-//! waits, notifies, sleeps or passes a [`point`] asks the scheduler, which may let another go first: which one, the
-//! seed says. So the same seed gives the same run, on however many processors, and [`Outcome::trace`] is the same byte
-//! for byte.
+//! one of them holds the baton and runs, the others are parked. A thread calls the scheduler when it starts a thread,
+//! takes or releases a lock, waits, notifies, sleeps or passes a [`point`]. The scheduler may then run another
+//! thread, which the seed determines. So the same seed gives the same run, on any number of processors, and
+//! [`Outcome::trace`] is identical byte for byte.
 //!
-//! It is chosen at run time and is the same build: whether a thread belongs to a run is in a thread-local, which nobody
-//! looks at while no run is under way in the process. Several runs at once and unsimulated threads beside them do not
-//! disturb each other. A run's threads must wait only through this crate; one that waits elsewhere keeps the baton, and
-//! a watchdog names it.
+//! Simulation is chosen at run time, in the same build. A thread-local says whether a thread belongs to a run; it is
+//! read only while some run is in progress in the process. Concurrent runs and unsimulated threads do not disturb
+//! each other. The threads of a run must wait only through this crate. A thread that waits elsewhere keeps the baton,
+//! and a watchdog names it.
 //!
 //! Main items: [`run`], [`search`] (a closure under all schedules), [`Options`] and [`Strategy`], [`Outcome`],
 //! [`Failure`], [`Trace`].
 //!
-//! Time is virtual. While exploring it moves when nobody can run: to the next sleep or time-out that ends. With
-//! [`Options::leap_permille`] it also moves while others could run, as it does for threads on a busy machine. Its place
-//! for another use, a modelled machine whose processors are occupied for a time, is [`Options::processors`] and the
-//! heap of (time, sequence, thread) in `core`.
+//! Time is virtual. While exploring, it moves when no thread can run: to the end of the next sleep or time-out. With
+//! [`Options::leap_permille`] it also moves while threads could run, as on a busy machine. [`Options::processors`]
+//! and the heap of (time, sequence, thread) in `core` also leave room for a modelled machine whose processors are
+//! occupied for a time.
 //!
-//! How a run ends: the closure returns; a thread panics; nobody can run and nothing is due ([`Failure::Deadlock`]); too
-//! many steps ([`Failure::Livelock`]); a thread does not come back to the scheduler ([`Failure::Stuck`]). Threads that
-//! are left are never woken: they, and what they own, are leaked, because unwinding them would run destructors that
-//! wait. After a success they are named in [`Outcome::left`]; a run that joins its threads leaks nothing.
+//! A run ends when the closure returns, or when a thread panics. It also ends when no thread can run and no timer is
+//! due ([`Failure::Deadlock`]), after too many steps ([`Failure::Livelock`]), or when a thread does not return to the
+//! scheduler ([`Failure::Stuck`]). The remaining threads are never woken. They and their data are leaked, because
+//! unwinding them would run destructors that wait. After a success [`Outcome::left`] names them; a run that joins its
+//! threads leaks nothing.
 //!
-//! What it does not do: atomics are no events (a thread that spins on one must call [`crate::task::yield_now`]); weak
-//! memory orders are not shown; input and output of the operating system is outside.
+//! What it does not do: treat atomics as events (a thread that spins on one must call [`crate::task::yield_now`]),
+//! cover weak memory orders, or control input and output of the operating system.
 //!
 //! # Locking
-//! One bare lock a run, held for a decision. The locks of [`crate::sync`] stay real: a simulated thread only tries
-//! them, and when that fails it is blocked on the lock's address until somebody releases it.
+//! One bare lock per run, held for a decision. The locks of [`crate::sync`] stay real: a simulated thread only tries
+//! them. If that fails, it is blocked on the lock's address until another thread releases it.
 
 mod core;
 mod trace;
@@ -47,41 +48,42 @@ pub use trace::Trace;
 
 use crate::sync::mode::{MODE, SIMULATED};
 
-/// Who goes on at a place where another thread could.
+/// Which thread runs next at a place where threads may switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// At each place another thread takes over with this probability (of 1000), any of those that can run.
+    /// At each place another ready thread, chosen at random, takes over with this probability (of 1000).
     Random { preempt_permille: u32 },
-    /// Random priorities; the highest of those that can run goes on. At `changes` places of the first `steps` the
-    /// running thread becomes the lowest (Burckhardt et al. 2010, "A randomized scheduler with probabilistic
-    /// guarantees": a bug that needs d ordering constraints is met with a probability of at least 1 / (n · k^(d-1))).
+    /// Random priorities; the ready thread with the highest one runs. At `changes` places of the first `steps` the
+    /// running thread gets the lowest (Burckhardt et al. 2010, "A randomized scheduler with probabilistic
+    /// guarantees": a bug that needs d ordering constraints is found with a probability of at least 1 / (n ·
+    /// k^(d-1))).
     Priorities { changes: u32, steps: u64 },
-    /// One after the other, each for so many places.
+    /// One thread after the other, each for `quantum` places.
     RoundRobin { quantum: u32 },
-    /// As [`Options::path`] says: the running thread goes on unless the path lets another take over, which it may do so
-    /// often (Musuvathi and Qadeer 2007, "Iterative context bounding": few preemptions show most bugs).
+    /// As [`Options::path`] says: the running thread continues unless the path lets another take over, at most
+    /// `preemptions` times (Musuvathi and Qadeer 2007, "Iterative context bounding": few preemptions show most bugs).
     Path { preemptions: u32 },
 }
 
-/// How to run.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub seed: u64,
     pub strategy: Strategy,
-    /// How often, of 1000 places, time moves to the next sleep or time-out that ends although threads can run.
+    /// How often, of 1000 places, time moves to the end of the next sleep or time-out although threads can run.
     pub leap_permille: u32,
-    /// What [`crate::task::processors`] says.
+    /// The result of [`crate::task::processors`].
     pub processors: usize,
-    /// For [`Strategy::Path`]: which of the possible ways to go at each fork; behind its end the first.
+    /// For [`Strategy::Path`]: which way to take at each fork; beyond its end, the first.
     pub path: Vec<u32>,
-    /// More steps than that are a [`Failure::Livelock`].
+    /// More steps are a [`Failure::Livelock`].
     pub steps_max: u64,
-    /// A thread that keeps the baton and computes or waits for so long is [`Failure::Stuck`]. That it waits for a
-    /// processor or a disk does not count.
+    /// A thread that keeps the baton and computes or waits for this long is [`Failure::Stuck`]. Time in which it
+    /// waits for a processor or a disk does not count.
     pub watchdog: Duration,
-    /// Keep the whole trace, not only its fingerprint and its end.
+    /// Record the whole trace, not only its fingerprint and its end.
     pub trace: bool,
-    /// Seconds since 1970 when the run begins.
+    /// Seconds since 1970 at the start of the run.
     pub epoch_sec: i64,
 }
 
@@ -101,7 +103,7 @@ impl Options {
     }
 }
 
-/// What one thread waits for when nobody can run.
+/// The wait of one thread when no thread can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     pub thread: String,
@@ -110,16 +112,16 @@ pub struct Waiting {
     pub holds: Vec<&'static str>,
 }
 
-/// Why a run did not end well.
+/// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// A thread panicked.
     Panic { thread: String, message: String },
-    /// Nobody can run and no sleep or time-out is due.
+    /// No thread can run and no sleep or time-out is due.
     Deadlock { waiting: Vec<Waiting> },
     /// Too many steps.
     Livelock { steps: u64, threads: Vec<Waiting> },
-    /// A thread waits for something that the scheduler does not know, or computes without end.
+    /// A thread waits for something unknown to the scheduler, or computes without end.
     Stuck { thread: String, last: String },
 }
 
@@ -137,7 +139,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::Panic { thread, message } => write!(f, "thread '{thread}' panicked: {message}"),
             Failure::Deadlock { waiting } => {
-                write!(f, "deadlock: nobody can run and nothing is due")?;
+                write!(f, "deadlock: no thread can run and no timer is due")?;
                 table(f, waiting)
             }
             Failure::Livelock { steps, threads } => {
@@ -145,18 +147,18 @@ impl fmt::Display for Failure {
                 table(f, threads)
             }
             Failure::Stuck { thread, last } => {
-                write!(f, "thread '{thread}' has not come back to the scheduler; the last it did was: {last}")
+                write!(f, "thread '{thread}' has not returned to the scheduler; its last event was: {last}")
             }
         }
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome<T> {
     pub result: Result<T, Failure>,
     pub trace: Trace,
-    /// Places where the scheduler was asked.
+    /// Places at which threads could have switched.
     pub steps: u64,
     /// How often another thread took over.
     pub switches: u64,
@@ -164,7 +166,7 @@ pub struct Outcome<T> {
     pub virtual_ns: u64,
     /// Threads that had not ended: they are leaked.
     pub left: Vec<String>,
-    /// With [`Strategy::Path`]: each fork, the way that was gone and how many there were.
+    /// With [`Strategy::Path`]: each fork, the way that was taken and the number of ways.
     pub forks: Vec<(u32, u32)>,
 }
 
@@ -173,8 +175,8 @@ pub fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + Send + 
     core::run(options, f)
 }
 
-/// Runs `f` once under each schedule in which threads are preempted at most `preemptions` times, depth first, and has
-/// `seen` judge each outcome. How many runs it took.
+/// Runs `f` once under each schedule in which threads are preempted at most `preemptions` times, depth first. Calls
+/// `seen` with each outcome. Returns the number of runs.
 pub fn search<T: Send + 'static>(
     options: &Options,
     preemptions: u32,
@@ -200,7 +202,7 @@ pub fn active() -> bool {
     MODE.load(Ordering::Relaxed) & SIMULATED != 0 && core::inside()
 }
 
-/// A place where another thread may take over; `name` appears in the trace. Nothing outside of a run.
+/// A place where another thread may take over; `name` appears in the trace. No effect outside a run.
 #[inline]
 pub fn point(name: &'static str) {
     if MODE.load(Ordering::Relaxed) & SIMULATED != 0 {
@@ -208,13 +210,13 @@ pub fn point(name: &'static str) {
     }
 }
 
-/// A number below `bound`, from the run's seed; 0 outside of a run. Devices choose with it.
+/// A number below `bound`, from the run's seed; 0 outside a run. Used by devices.
 #[inline]
 pub fn choose(bound: u64) -> u64 {
     if MODE.load(Ordering::Relaxed) & SIMULATED != 0 { core::choose(bound) } else { 0 }
 }
 
-/// Steps of this run so far: a time stamp that orders what its threads saw.
+/// Steps of this run so far: a time stamp that orders the events of its threads.
 pub fn steps() -> u64 {
     if active() { core::steps() } else { 0 }
 }

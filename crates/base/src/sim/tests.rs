@@ -1,4 +1,4 @@
-//! The same seed gives the same run; every kind of end is told.
+//! The same seed gives the same run; every kind of end is reported.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,7 +24,7 @@ fn options(seed: u64, strategy: Strategy) -> Options {
     Options { strategy, trace: true, leap_permille: 20, steps_max: 100_000, ..Options::new(seed) }
 }
 
-/// A little of everything; what it did is in the result.
+/// Uses every primitive; the result records what it did.
 fn everything() -> Vec<u64> {
     let queue = Arc::new((Mutex::new(&OUTER, Vec::new()), Condvar::new()));
     let table = Arc::new(RwLock::new(&INNER, HashSet::default()));
@@ -85,10 +85,10 @@ fn the_same_seed_gives_the_same_run_on_one_and_on_two_processors() {
 }
 
 #[test]
-fn runs_beside_each_other_and_beside_others_do_not_disturb() {
+fn concurrent_runs_and_unsimulated_threads_do_not_disturb_each_other() {
     let alone = run(&options(7, STRATEGIES[0]), everything).trace.to_string();
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    // Not simulated, and busy with a lock that the runs take too.
+    // Not simulated, and busy with a lock that the runs take, too.
     static SHARED: Mutex<u64> = Mutex::new(&LEAF, 0);
     let noise = {
         let stop = stop.clone();
@@ -117,7 +117,7 @@ fn runs_beside_each_other_and_beside_others_do_not_disturb() {
 }
 
 #[test]
-fn a_deadlock_is_found_and_says_who_waits_for_what() {
+fn a_deadlock_report_names_each_thread_and_its_lock() {
     let two_orders = || {
         let (a, b) = (Arc::new(Mutex::new(&OUTER, ())), Arc::new(Mutex::new(&INNER, ())));
         let (c, d) = (a.clone(), b.clone());
@@ -149,7 +149,7 @@ fn a_deadlock_is_found_and_says_who_waits_for_what() {
 }
 
 #[test]
-fn time_is_virtual_and_moves_when_nobody_can_run() {
+fn time_is_virtual_and_moves_when_no_thread_can_run() {
     let start = Instant::now();
     let outcome = run(&Options::new(3), || {
         let clock = Clock::real();
@@ -167,7 +167,7 @@ fn time_is_virtual_and_moves_when_nobody_can_run() {
 }
 
 #[test]
-fn notify_one_wakes_one_and_over_seeds_each() {
+fn notify_one_wakes_one_thread_and_each_under_some_seed() {
     let mut first = HashSet::default();
     for seed in 0..60 {
         let outcome = run(&Options::new(seed), || {
@@ -202,7 +202,7 @@ fn notify_one_wakes_one_and_over_seeds_each() {
 }
 
 #[test]
-fn a_panic_anywhere_ends_the_run_and_leaks_the_rest() {
+fn a_panic_in_any_thread_ends_the_run_and_leaks_the_rest() {
     let outcome = run(&Options::new(1), || {
         let waits = task::spawn("waits", || Waiter::<()>::new().wait()).expect("thread");
         let panics = task::spawn("panics", || {
@@ -218,7 +218,7 @@ fn a_panic_anywhere_ends_the_run_and_leaks_the_rest() {
 }
 
 #[test]
-fn a_run_without_end_is_ended() {
+fn a_run_with_too_many_steps_is_ended() {
     let outcome = run(&Options { steps_max: 1000, ..Options::new(1) }, || {
         loop {
             task::yield_now();
@@ -228,7 +228,7 @@ fn a_run_without_end_is_ended() {
 }
 
 #[test]
-fn who_waits_outside_of_the_scheduler_is_named() {
+fn a_thread_that_waits_outside_the_scheduler_is_named() {
     let options = Options { watchdog: Duration::from_millis(300), ..Options::new(1) };
     let outcome = run(&options, || {
         let (_sender, receiver) = std::sync::mpsc::channel::<()>();
@@ -241,7 +241,7 @@ fn who_waits_outside_of_the_scheduler_is_named() {
 }
 
 #[test]
-fn who_computes_without_end_is_named() {
+fn a_thread_that_computes_without_end_is_named() {
     static ENOUGH: AtomicBool = AtomicBool::new(false);
     let options = Options { watchdog: Duration::from_millis(300), ..Options::new(1) };
     let outcome = run(&options, || {
@@ -281,7 +281,7 @@ fn a_lost_update_is_found_by_each_strategy() {
 }
 
 #[test]
-fn a_search_sees_every_schedule_once_and_finds_what_two_preemptions_do() {
+fn a_search_runs_every_schedule_once_and_finds_bugs_of_two_preemptions() {
     let letters = || {
         let text = Arc::new(Mutex::new(&OUTER, String::new()));
         let threads: Vec<_> = ["a", "b", "c"]
@@ -297,7 +297,7 @@ fn a_search_sees_every_schedule_once_and_finds_what_two_preemptions_do() {
     let mut traces = HashSet::default();
     let options = Options { trace: true, ..Options::new(0) };
     let runs = search(&options, 1, letters, |outcome| {
-        assert!(traces.insert(outcome.trace.fingerprint()), "each schedule is its own");
+        assert!(traces.insert(outcome.trace.fingerprint()), "no schedule runs twice");
         all.insert(outcome.result.expect("it ends"));
     });
     assert_eq!((all.len(), traces.len() as u64), (6, runs));

@@ -1,7 +1,7 @@
-//! What happened in a run, in order.
+//! The events of a run, in order.
 //!
-//! Main type: [`Trace`]. An event is a thread, a kind, a name and a number. All of them go into a fingerprint; the last
-//! are always kept, all of them when asked for.
+//! Main type: [`Trace`]. An event is a thread, a kind, a name and a number. All events go into a fingerprint. The
+//! last ones are always recorded, and all of them on request.
 //!
 //! # Locking
 //! None.
@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Events that are kept of a trace that is not kept whole.
+/// Number of recorded events of a trace that is not recorded whole.
 const TAIL: usize = 400;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ struct Event {
     value: u64,
 }
 
-/// The events of a run. Prints one a line.
+/// The events of a run. Prints one per line.
 #[derive(Clone, Debug)]
 pub struct Trace {
     whole: bool,
@@ -94,12 +94,12 @@ impl Trace {
         self.events.push_back(Event { thread: thread as u32, kind, name, value });
     }
 
-    /// Equal for equal traces, however much of them is kept.
+    /// Equal for equal traces, however many events are recorded.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
-    /// Events, those that were not kept included.
+    /// The number of events, including unrecorded ones.
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -1,16 +1,16 @@
-//! How long one thread has kept the baton, as far as that is its own doing.
+//! Measures how long one thread has kept the baton through its own fault.
 //!
-//! Main type: [`Kept`]. A thread that waits for something the scheduler does not know, or computes without end, is to
-//! be named; one that has not begun, or waits for a processor or a disk, is not: a busy machine may let it wait longer
-//! than any bound. What it does not do: it ends nothing, and names nobody.
+//! Main type: [`Kept`]. A thread that waits for something unknown to the scheduler, or computes without end, must be
+//! named. A thread that has not begun, or waits for a processor or a disk, must not: a busy machine may let it wait
+//! longer than any bound. What it does not do: end or name any thread.
 //!
 //! # Locking
-//! None: it belongs to the one who watches.
+//! None: it belongs to the watchdog thread.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A thread of the operating system, as others find it: its directory in /proc, if there is one.
+/// A thread of the operating system, as other threads find it: its directory in /proc, if there is one.
 pub(super) struct Watched(Option<PathBuf>);
 
 impl Watched {
@@ -18,7 +18,7 @@ impl Watched {
         Watched(std::fs::read_link("/proc/thread-self").ok())
     }
 
-    /// Its state, and what it has computed (proc_pid_stat(5); the first number of `schedstat`, nanoseconds).
+    /// Its state and its computing time (proc_pid_stat(5); the first number of `schedstat`, nanoseconds).
     fn seen(&self) -> Option<(char, Duration)> {
         let directory = PathBuf::from("/proc").join(self.0.as_ref()?);
         let stat = std::fs::read_to_string(directory.join("stat")).ok()?;
@@ -28,28 +28,28 @@ impl Watched {
     }
 }
 
-/// The state follows the name, which is in parentheses and may have some of its own.
+/// The state follows the name, which is in parentheses and may itself contain parentheses.
 fn state(stat: &str) -> Option<char> {
     stat[stat.rfind(')')? + 1..].trim_start().chars().next()
 }
 
-/// What was seen of the thread that has the baton since somebody last came back to the scheduler.
+/// Observations of the thread with the baton, since the last call of the scheduler.
 #[derive(Default)]
 pub(super) struct Kept {
     progress: u64,
-    /// What it had computed at the last look.
+    /// Its computing time at the last observation.
     computed: Option<Duration>,
     time: Duration,
 }
 
 impl Kept {
-    /// Another look, so long after the last one: for how long the holder has computed or waited. `progress` is a count
-    /// that changes with each return to the scheduler; the holder is unknown before it has begun.
+    /// Observes the holder again, `after` the last observation. Returns how long the holder has computed or waited.
+    /// `progress` is a count that changes with each call of the scheduler; the holder is unknown before it has begun.
     pub(super) fn look(&mut self, progress: u64, holder: Option<&Watched>, after: Duration) -> Duration {
         if progress != self.progress {
             *self = Kept { progress, ..Kept::default() };
         } else if let Some(holder) = holder {
-            // Where nothing can be seen, real time has to do.
+            // If /proc is unavailable, real time is used instead.
             self.count(holder.seen().unwrap_or(('S', Duration::ZERO)), after);
         }
         self.time
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn only_waits_and_what_is_computed_count() {
+    fn only_waits_and_computing_time_count() {
         assert_eq!(after(&[('S', 0); 5]), 4 * SECOND, "it sleeps: the looks count");
         assert_eq!(after(&[('R', 0); 50]), Duration::ZERO, "it waits for a processor");
         assert_eq!(after(&[('D', 0); 50]), Duration::ZERO, "it waits for a disk");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_begins_anew_and_who_has_not_begun_keeps_nothing() {
+    fn progress_resets_the_time_and_an_unstarted_thread_has_none() {
         let mut kept = Kept::default();
         let me = Watched::current();
         kept.count(('S', Duration::ZERO), SECOND);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_says_of_a_thread_is_understood() {
+    fn the_state_of_a_thread_is_parsed() {
         assert_eq!(state("7 (a) R (b) S 1 1"), Some('S'));
         assert_eq!(state("cut off"), None);
         assert_eq!(Watched::current().seen().expect("seen").0, 'R');

@@ -15,7 +15,7 @@ use super::counts::Slot;
 use super::mode::{self, MODE, SIMULATED, STATS};
 use crate::sim;
 
-/// What all locks of one kind share.
+/// The shared part of all locks of one kind.
 pub struct LockClass {
     pub name: &'static str,
     /// Position in the lock order; higher is taken later. 0 is never checked.
@@ -38,7 +38,7 @@ pub struct LockRow {
     pub wait_ns_min: u64,
 }
 
-/// How often a watched thread looks at a lock that is taken before it says that it is going to sleep.
+/// Number of attempts on a taken lock before a watched thread announces that it will sleep.
 const SPINS: u32 = 100;
 
 static REGISTRY: parking_lot::Mutex<Vec<&'static LockClass>> = parking_lot::Mutex::new(Vec::new());
@@ -55,7 +55,7 @@ pub fn lock_table() -> Vec<LockRow> {
     rows
 }
 
-/// Sets every row back to zero (counters of acquisitions keep running; rows report the difference only in the lab).
+/// Resets the wait times of every row. The counters continue; the lab reports their differences.
 pub fn reset_lock_table() {
     for c in REGISTRY.lock().iter() {
         c.wait_ns_total.store(0, Ordering::Relaxed);
@@ -89,9 +89,9 @@ impl LockClass {
         }
     }
 
-    /// Takes the lock at `addr` through `quick` (must not wait), else through `slow` (waits), counting and timing when
-    /// asked to.
-    // In line, or a counted acquisition costs a call beside what it counts.
+    /// Takes the lock at `addr` through `quick` (must not wait), else through `slow` (waits). Counts and times it if
+    /// statistics are on.
+    // Inlined, because a call would add to the cost of a counted acquisition.
     #[inline(always)]
     pub(super) fn acquire<G>(&'static self, addr: usize, quick: impl Fn() -> Option<G>, slow: impl FnOnce() -> G) -> G {
         let mode = MODE.load(Ordering::Relaxed);
@@ -152,7 +152,7 @@ impl LockClass {
     fn wait<G>(&'static self, counted: bool, quick: impl Fn() -> Option<G>, slow: impl FnOnce() -> G) -> G {
         let slow = || {
             if crate::task::sleep_is_watched() {
-                // Most are held for less than it takes to call somebody else.
+                // Most locks are held for less time than the announcement takes.
                 for _ in 0..SPINS {
                     std::hint::spin_loop();
                     if let Some(g) = quick() {
@@ -182,8 +182,8 @@ thread_local! {
     static HELD: RefCell<Vec<&'static LockClass>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Remembers, in debug builds, that this thread holds a lock of `class`; forgets it when dropped. Dropped behind the
-/// lock itself, it also tells a simulation that the lock is free.
+/// Records, in debug builds, that this thread holds a lock of `class`, until dropped. Dropped after the lock itself,
+/// it also informs a simulation that the lock is free.
 pub(super) struct Held {
     #[cfg(debug_assertions)]
     class: &'static LockClass,
@@ -191,8 +191,8 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Checks the order, then notes the lock at `addr`. `nested` allows another lock of the same class to be held
-    /// already.
+    /// Checks the order, then records the lock at `addr`. `nested` permits that another lock of the same class is
+    /// already held.
     #[inline(always)]
     pub(super) fn enter(class: &'static LockClass, addr: usize, nested: bool, waits: bool) -> Held {
         #[cfg(debug_assertions)]

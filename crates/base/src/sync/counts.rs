@@ -1,31 +1,31 @@
-//! Counters of acquisitions: one array a thread, one element a lock class.
+//! Counters of acquisitions: one array per thread, one element per lock class.
 //!
-//! Main type: [`Slot`], a class's place in the arrays. Only its thread writes an array, so that adding is a load and a
-//! store without a locked instruction or a shared cache line; whoever wants a sum reads all arrays. An array outlives
-//! its thread and is handed to the next one, which counts on: sums never fall, and memory is bounded by the threads
-//! that live at once.
+//! Main type: [`Slot`], a class's place in the arrays. Only its thread writes an array, so adding is a load and a
+//! store without a locked instruction or a shared cache line. A reader of a sum reads all arrays. An array outlives
+//! its thread and is passed to the next one, which continues counting. So sums never decrease, and the number of
+//! arrays is bounded by the threads that live at once.
 //!
 //! What it does not do: names, waits ([`class`](super::class)).
 //!
 //! # Locking
-//! The list of arrays has a bare leaf lock without a class, taken once a thread and by readers.
+//! The list of arrays has a bare leaf lock without a class, taken once per thread and by readers.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Lock classes that can be counted; the classes of all of Extant are a quarter of it. Those beyond read 0.
+/// The number of countable lock classes; Extant has a quarter as many. Classes beyond it read 0.
 const CLASSES_MAX: usize = 256;
 
-/// A slot that was not dealt: beyond every array.
+/// A slot that was not assigned: beyond every array.
 const NONE: u32 = u32::MAX;
 
 type Counts = [AtomicU64];
 
 struct Arrays {
     all: Vec<&'static Counts>,
-    /// Those whose threads have ended.
+    /// Arrays whose threads have ended.
     idle: Vec<&'static Counts>,
 }
 
@@ -33,12 +33,12 @@ static ARRAYS: Mutex<Arrays> = Mutex::new(Arrays { all: Vec::new(), idle: Vec::n
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// This thread's array; empty until its first count. Without a destructor, so that reaching it is one instruction.
+    /// This thread's array; empty until its first count. It has no destructor, so that access is one instruction.
     static MINE: Cell<&'static Counts> = const { Cell::new(&[]) };
     static LEASE: Lease = const { Lease };
 }
 
-/// Gives the thread's array back when the thread ends.
+/// Returns the thread's array to the idle list when the thread ends.
 struct Lease;
 
 impl Drop for Lease {
@@ -50,9 +50,10 @@ impl Drop for Lease {
     }
 }
 
-/// Gives the calling thread an array.
+/// Assigns an array to the calling thread.
 pub(super) fn begin_thread() {
-    // A thread that is ending has no destructor left that would give the array back: what it locks now is not counted.
+    // A thread that is ending has no destructor left that would return the array, so its further locks are not
+    // counted.
     if LEASE.try_with(|_| ()).is_err() || !MINE.get().is_empty() {
         return;
     }
@@ -65,7 +66,7 @@ pub(super) fn begin_thread() {
     MINE.set(mine);
 }
 
-/// A class's place in the arrays, dealt at its first use.
+/// A class's place in the arrays, assigned at its first use.
 pub(super) struct Slot(AtomicU32);
 
 impl Slot {
@@ -73,10 +74,10 @@ impl Slot {
         Slot(AtomicU32::new(NONE))
     }
 
-    /// Adds one. False: the slot or the thread's array is still to be made ([`Slot::take`], [`begin_thread`]).
+    /// Adds one. False: the slot or the thread's array does not exist yet ([`Slot::take`], [`begin_thread`]).
     #[inline]
     pub(super) fn count(&self) -> bool {
-        // One comparison for both: no array is empty, no slot lies beyond.
+        // One comparison checks both, because no array is empty and an unassigned slot lies beyond every array.
         match MINE.get().get(self.0.load(Ordering::Relaxed) as usize) {
             Some(n) => {
                 n.store(n.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -86,12 +87,12 @@ impl Slot {
         }
     }
 
-    /// Deals a slot; true for the one caller that got it.
+    /// Assigns a slot; true for the one caller that did it.
     pub(super) fn take(&self) -> bool {
         if self.0.load(Ordering::Relaxed) != NONE {
             return false;
         }
-        // Under the lock, so that of two threads one deals.
+        // Under the lock, so that only one of two threads assigns a slot.
         let _arrays = ARRAYS.lock();
         if self.0.load(Ordering::Relaxed) != NONE {
             return false;
@@ -100,7 +101,7 @@ impl Slot {
         true
     }
 
-    /// What all threads counted, those that ended included.
+    /// The counts of all threads, including those that have ended.
     pub(super) fn sum(&self) -> u64 {
         let slot = self.0.load(Ordering::Relaxed) as usize;
         ARRAYS.lock().all.iter().filter_map(|a| a.get(slot)).map(|n| n.load(Ordering::Relaxed)).sum()

@@ -3,15 +3,15 @@
 //! Main types: [`Mutex`], [`RwLock`], [`Condvar`], each made with a `&'static` [`LockClass`]. All locks of one class
 //! share a name (as in the kernel's lockdep), a rank and one row of the lock table ([`lock_table`]).
 //!
-//! Ranks: a thread may only take a lock whose rank is higher than that of every lock it holds; debug builds panic
-//! otherwise, naming both. Two locks of one class may be held together only through the `*_nested` calls, whose callers
-//! say how they order the two. Rank 0 opts out (tests). `try_*` never waits, so it is exempt.
+//! Ranks: a thread may only take a lock whose rank is higher than that of every lock it holds; otherwise debug builds
+//! panic and name both. Two locks of one class may be held together only through the `*_nested` calls, whose callers
+//! document how they order the two. Rank 0 opts out (tests). `try_*` never waits, so it is exempt.
 //!
 //! Statistics are off until [`set_lock_stats`]; then each acquisition adds one to a counter of its thread, and a
-//! contended one is timed. What it costs when off: one relaxed load; when on: `scripts/lab-cost.sh` measures it.
+//! contended one is timed. The cost when off is one relaxed load; `scripts/lab-cost.sh` measures it when on.
 //!
-//! On a thread of a [`crate::sim`] run, taking, releasing and waiting ask its scheduler first. Statistics and
-//! simulation share one byte (`mode`), so that both off cost one test.
+//! On a thread of a [`crate::sim`] run, taking, releasing and waiting call the scheduler first. Statistics and
+//! simulation share one byte (`mode`), so that one test suffices when both are off.
 //!
 //! What it does not do: poisoning. A panic while a lock is held is a bug that the owner of the data must not hide;
 //! nothing in Extant catches panics except at thread boundaries, where the mount is aborted.

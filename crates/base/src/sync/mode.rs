@@ -1,7 +1,7 @@
-//! What the locks have to look at before they do what they always do: one byte for all of it.
+//! One byte of flags that every lock operation tests first.
 //!
-//! Statistics of locks, and whether any simulation runs in this process. Both are rare, so an acquisition tests one
-//! byte that nobody writes.
+//! It says whether lock statistics are on, and whether any simulation runs in this process. Both are rare, so an
+//! acquisition tests one byte that is hardly ever written.
 //!
 //! # Locking
 //! A bare leaf lock around the number of simulations.
@@ -30,7 +30,7 @@ pub(crate) fn set(bit: u8, on: bool) {
     }
 }
 
-/// One more run. Its threads are started later, and see the bit.
+/// Registers one more run. Its threads are started later, and see the bit.
 pub(crate) fn begin_simulation() {
     let mut n = SIMULATIONS.lock();
     *n += 1;

@@ -15,7 +15,8 @@ pub struct Mutex<T: ?Sized> {
 
 /// Access to the data of a [`Mutex`] until dropped.
 pub struct MutexGuard<'a, T: ?Sized> {
-    // An Option only so that a simulation can move the raw guard out and back. Dropped before what tells of it.
+    // An Option only so that a simulation can move the raw guard out and back. Dropped before `_held`, which
+    // announces the release.
     raw: Option<parking_lot::MutexGuard<'a, T>>,
     _held: Held,
 }
@@ -57,7 +58,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 }
 
-/// What a simulation knows a lock by.
+/// The identity of a lock in a simulation.
 #[inline(always)]
 pub(super) fn address<T: ?Sized>(lock: &T) -> usize {
     std::ptr::from_ref(lock).cast::<()>() as usize
@@ -100,7 +101,7 @@ impl Condvar {
         self.0.wait(guard.raw.as_mut().expect("present outside Condvar::wait"));
     }
 
-    /// True when the time ran out.
+    /// True if the wait timed out.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, d: Duration) -> bool {
         if mode::is(SIMULATED) && sim::active() {
             return self.wait_simulated(guard, Some(d));
@@ -115,7 +116,7 @@ impl Condvar {
         let lock: &'a parking_lot::Mutex<T> = parking_lot::MutexGuard::mutex(&raw);
         let addr = address(lock);
         let class = sim::holding(addr).expect("a lock taken in this run");
-        // Nobody runs between this and the wait, so no notification is missed.
+        // No other thread runs between this and the wait, so no notification is missed.
         drop(raw);
         let timed_out = sim::wait(address(&self.0), addr, timeout);
         guard.raw = class.acquire_simulated(addr, &|| lock.try_lock());

@@ -78,7 +78,8 @@ impl<T: ?Sized> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLockWriteGuard<'_, T> {
-    /// Gives the lock to who waits for it: for who takes it again at once, and would be first each time.
+    /// Passes the lock to a waiting thread. For a caller that takes the lock again at once and would otherwise always
+    /// be first.
     pub fn unlock_fair(self) {
         let RwLockWriteGuard { raw, _held } = self;
         parking_lot::RwLockWriteGuard::unlock_fair(raw);

@@ -7,7 +7,7 @@ static HIGH: LockClass = LockClass::new("test high", 2);
 
 #[test]
 #[cfg(debug_assertions)]
-fn order_is_checked_and_both_names_are_told() {
+fn a_wrong_order_panics_with_both_names() {
     let (low, high) = (Mutex::new(&LOW, ()), RwLock::new(&HIGH, ()));
     {
         let _a = low.lock();
@@ -19,14 +19,14 @@ fn order_is_checked_and_both_names_are_told() {
     }));
     let what = *r.expect_err("must panic").downcast::<String>().expect("a message");
     assert!(what.contains("test low") && what.contains("test high"), "{what}");
-    // The failed attempt left nothing behind.
+    // The failed attempt was not recorded as held.
     let _a = low.lock();
     let _b = high.read();
 }
 
 #[test]
 #[cfg(debug_assertions)]
-fn two_of_a_class_only_when_nested() {
+fn two_locks_of_a_class_need_a_nested_call() {
     let (a, b) = (Mutex::new(&LOW, 1), Mutex::new(&LOW, 2));
     let ga = a.lock();
     let gb = b.lock_nested();

@@ -26,12 +26,12 @@ impl<T> Waiter<T> {
         Waiter::of_class(&CLASS)
     }
 
-    /// For those who set values while they hold locks: the class says which they may be.
+    /// For callers of `set` that hold locks: the class determines which ones they may hold.
     pub fn of_class(class: &'static LockClass) -> Waiter<T> {
         Waiter(Arc::new((Mutex::new(class, None), Condvar::new())))
     }
 
-    /// Puts the value there and wakes who waits for it.
+    /// Stores the value and wakes the waiting thread.
     pub fn set(&self, value: T) {
         *self.0.0.lock() = Some(value);
         self.0.1.notify_all();

@@ -3,9 +3,10 @@
 //! Background work in Extant is named and few (flusher, journal commit, reclaim); each offers a `step()` that its
 //! thread calls in production and that tests call directly.
 //!
-//! A thread can be watched: it installs what is to be called when it is about to sleep ([`watched`]) and says when that
-//! matters ([`watch_sleep`]). Locks, condition variables and devices call [`before_sleep`]. So a server can let another
-//! thread take over without handing over each request (the kernel's workqueues learn it from `wq_worker_sleeping`).
+//! A thread can be watched: it installs a call for the moment before it sleeps ([`watched`]), and switches it on when
+//! needed ([`watch_sleep`]). Locks, condition variables and devices call [`before_sleep`]. So a server can let
+//! another thread take over only when one is about to sleep, instead of handing over each request (the kernel's
+//! workqueues use `wq_worker_sleeping` for this).
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,7 @@ use crate::sim;
 /// A thread that can be waited for.
 #[derive(Debug)]
 pub struct JoinHandle<T> {
-    // The inner result: of a simulated thread, whose panic ends its run and not the thread.
+    // The inner result is for a simulated thread, whose panic ends its run and not the thread.
     real: std::thread::JoinHandle<std::thread::Result<T>>,
     simulated: Option<sim::Joined>,
 }
@@ -76,8 +77,8 @@ pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'stat
     }
 }
 
-/// Runs `f` in `threads` threads called `name`, of which the caller's is one, and waits for all of them. Unlike what
-/// [`spawn`] runs, `f` may borrow. Where the system gives fewer threads, those that there are run it.
+/// Runs `f` in `threads` threads called `name`, one of which is the caller's, and waits for all of them. Unlike with
+/// [`spawn`], `f` may borrow. If the system provides fewer threads, those run it.
 ///
 /// # Panics
 /// If `f` panics in one of them, after all have ended.
@@ -126,13 +127,13 @@ pub fn together(name: &str, threads: usize, f: impl Fn() + Sync) {
 
 static AT_START: OnceLock<fn()> = OnceLock::new();
 
-/// What each thread that is started from now on does first (not one of a simulation): a process gives up privileges
-/// thread by thread. The first call counts.
+/// Sets the first call of each thread that is started from now on (except simulated ones): a process gives up
+/// privileges thread by thread. Only the first call of this function has an effect.
 pub fn at_start(f: fn()) {
     let _ = AT_START.set(f);
 }
 
-/// Lets others run.
+/// Lets other threads run.
 pub fn yield_now() {
     if !(sim::active() && sim::yield_now()) {
         std::thread::yield_now();
@@ -145,7 +146,7 @@ pub fn processors() -> usize {
     simulated.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
-/// The number of this process, where it is part of a seed: 1 in a simulation.
+/// The number of this process, for use in a seed: 1 in a simulation.
 pub fn process_id() -> u32 {
     if sim::active() { 1 } else { std::process::id() }
 }
@@ -156,8 +157,8 @@ thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// A small number that differs between threads (dealt round robin at first use, in a simulation by the run): callers
-/// take it modulo their shard count. It stands in for the CPU number of the kernel's per-CPU data.
+/// A small number that differs between threads (assigned round robin at first use, in a simulation by the run):
+/// callers take it modulo their shard count. It replaces the CPU number of the kernel's per-CPU data.
 pub fn shard_index() -> usize {
     SHARD.with(|s| {
         if s.get() == usize::MAX {
@@ -173,23 +174,23 @@ thread_local! {
     static WATCHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Installs what this thread calls when it is about to sleep while [`watch_sleep`] is on; None for nothing any more. It
+/// Installs the call that this thread makes before it sleeps while [`watch_sleep`] is on; None removes it. The call
 /// must not sleep itself.
 pub fn watched(call: Option<Rc<dyn Fn()>>) {
     BEFORE_SLEEP.with(|c| *c.borrow_mut() = call);
 }
 
-/// Switches the watch on or off for this thread; true if it was on. It goes off by itself when it has called.
+/// Switches the watch on or off for this thread; true if it was on. It switches itself off after the call.
 pub fn watch_sleep(on: bool) -> bool {
     WATCHED.replace(on)
 }
 
-/// Whether [`before_sleep`] would call anybody: only then is it worth finding out whether a call will sleep.
+/// Whether [`before_sleep`] would make a call: only then is it worth finding out whether an operation will sleep.
 pub fn sleep_is_watched() -> bool {
     WATCHED.get()
 }
 
-/// To be called when this thread is about to sleep, or may be. Costs one load where nobody watches.
+/// To be called when this thread is about to sleep, or may be. Costs one load if the thread is not watched.
 pub fn before_sleep() {
     if WATCHED.get() {
         tell_before_sleep();
@@ -198,7 +199,7 @@ pub fn before_sleep() {
 
 #[cold]
 fn tell_before_sleep() {
-    // Off first: what is called may take a lock itself.
+    // Off first, because the call may take a lock itself.
     WATCHED.set(false);
     let call = BEFORE_SLEEP.with(|c| c.borrow().clone());
     if let Some(call) = call {

@@ -1,4 +1,4 @@
-//! Whoever is watched tells.
+//! Watched threads announce a sleep.
 
 use super::*;
 use crate::sync::{Condvar, LockClass, Mutex};
@@ -7,7 +7,7 @@ use std::time::Duration;
 static CLASS: LockClass = LockClass::new("test watched", 0);
 
 #[test]
-fn a_watched_thread_tells_once_before_it_sleeps() {
+fn a_watched_thread_makes_one_call_before_it_sleeps() {
     let told = Rc::new(Cell::new(0));
     let count = told.clone();
     watched(Some(Rc::new(move || count.set(count.get() + 1))));
@@ -25,7 +25,7 @@ fn a_watched_thread_tells_once_before_it_sleeps() {
     wait();
     wait();
     assert_eq!(told.get(), 1);
-    assert!(!watch_sleep(false), "it went off when it called");
+    assert!(!watch_sleep(false), "the call switched it off");
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_contended_lock_counts_as_sleep() {
 }
 
 #[test]
-fn together_runs_in_each_thread_and_waits_for_all() {
+fn together_runs_on_each_thread_and_waits_for_all() {
     let count = std::sync::atomic::AtomicUsize::new(0);
     together("together", 4, || {
         count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

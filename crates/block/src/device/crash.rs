@@ -2,7 +2,7 @@
 //!
 //! It keeps two views of one disk over a base image: the *live* one, which reads see, and the *durable* one, which a
 //! flush or FUA extends. Every write, discard and flush is an event in one log; [`CrashDevice::state_after`] rebuilds
-//! the disk as it could be found after a power cut behind any event. What counts:
+//! the disk as a power cut after any event could leave it. The rules:
 //! - A write is durable once a flush that was called after the write had completed has itself completed, or when it
 //!   carried FUA and has completed. PREFLUSH is logged as a flush event before its write.
 //! - Any other write may be on the medium or not, each on its own: a cache writes back in any order.
@@ -14,8 +14,8 @@
 //! A device made with [`CrashDevice::deferring`] completes bios later, on a thread: a caller that flushes without
 //! having waited for its writes loses them here, as it would on a real disk. Otherwise bios complete inline.
 //!
-//! On a thread of a [`extant_base::sim`] run a waiting call too has a start and an end, between which others run: a
-//! flush covers what had completed at its start, and makes it durable at its end.
+//! On a thread of a [`extant_base::sim`] run, a waiting call too has a start and an end, and other threads run in
+//! between. A flush covers the writes that had completed at its start, and makes them durable at its end.
 //!
 //! What it does not do: fail requests ([`super::FaultyDevice`]).
 //!
@@ -36,14 +36,14 @@ use crate::bio::{Bio, BioData, BioFlags, BioOp};
 use crate::error::{Error, Result};
 use crate::ranks::{CRASH_DEFERRED, CRASH_LOG, CRASH_STATES};
 
-/// What a disk never tears, unless its sectors are larger.
+/// A disk never tears this unit, unless its sectors are larger.
 const SECTOR: u64 = 512;
 /// Events between two checkpoints: a state costs at most that many durable writes to rebuild.
 const CHECKPOINT_EVENTS: usize = 256;
 /// Not yet.
 const NEVER: usize = usize::MAX;
 
-/// What may have become of the writes that were not durable.
+/// The possible fates of the writes that were not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashMode {
     /// All of them reached the medium.
@@ -57,13 +57,13 @@ pub enum CrashMode {
 /// One entry of the log, without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashEvent {
-    /// What was done.
+    /// The operation.
     pub op: BioOp,
     /// In bytes.
     pub offset: u64,
     /// In bytes; 0 for a flush.
     pub len: u64,
-    /// As the request carried them.
+    /// The flags of the request.
     pub flags: BioFlags,
 }
 
@@ -157,8 +157,8 @@ impl CrashDevice {
         self.inner.log.lock().atomic.push((offset, offset.saturating_add(len)));
     }
 
-    /// Number of events (writes, zeroings, discards, flushes) so far. A caller that was told "durable" notes it: every
-    /// state after at least that many events has its data.
+    /// Number of events (writes, zeroings, discards, flushes) so far. A caller whose data has just become durable
+    /// notes it: every state after at least that many events has its data.
     pub fn write_log(&self) -> usize {
         self.inner.log.lock().events.len()
     }
@@ -180,7 +180,7 @@ impl CrashDevice {
         self.inner.live.snapshot()
     }
 
-    /// The image that a power cut now leaves at least: everything durable, nothing else.
+    /// The least that a power cut now leaves: everything durable, nothing else.
     pub fn durable(&self) -> Result<MemDevice> {
         let n = self.write_log();
         self.state_keeping(n, |_| false)
@@ -192,14 +192,14 @@ impl CrashDevice {
         self.build(n, None, Fate::random(rng, mode))
     }
 
-    /// An image as a power cut while event `n` was under way may leave it: as [`CrashDevice::state_after`], but event
-    /// `n` is there, torn or lost even if it carried FUA.
+    /// An image as a power cut during event `n` may leave it: as [`CrashDevice::state_after`], but event `n` may be
+    /// complete, torn or lost, even if it carried FUA.
     pub fn state_during(&self, n: usize, rng: &mut Rng, mode: CrashMode) -> Result<MemDevice> {
         self.build(n, Some(n), Fate::random(rng, mode))
     }
 
-    /// The image with everything durable after `n` events and those of [`CrashDevice::volatile_at`] for which `keep`
-    /// says so: for going through every subset.
+    /// The image with everything durable after `n` events, and those of [`CrashDevice::volatile_at`] for which `keep`
+    /// returns true. With it a test can go through every subset.
     pub fn state_keeping(&self, n: usize, mut keep: impl FnMut(usize) -> bool) -> Result<MemDevice> {
         self.build(n, None, Fate::Chosen(&mut keep))
     }
@@ -235,7 +235,7 @@ impl CrashDevice {
     }
 }
 
-/// Who decides what becomes of a change that is not durable.
+/// How the fate of a change that is not durable is decided.
 enum Fate<'a> {
     /// Kept with a probability of so many in 1000, torn or not.
     Random {
@@ -295,7 +295,7 @@ fn apply(image: &MemDevice, event: &Event) -> Result<()> {
 fn apply_torn(image: &MemDevice, event: &Event, atomic: &[(u64, u64)], rng: &mut Rng) -> Result<()> {
     let (start, end) = (event.what.offset, event.what.offset + event.what.len);
     let sector = u64::from(image.limits().logical_block).max(SECTOR);
-    // A disk writes a prefix when it is cut off, and anything at all when it reorders.
+    // A disk that loses power writes a prefix; one that reorders may have written any sectors.
     let sectors = event.what.len.div_ceil(sector);
     let pattern = rng.below(3);
     let cut = rng.below(sectors + 1);
@@ -381,7 +381,7 @@ impl Inner {
         Ok(Some(index))
     }
 
-    /// A request takes time: in a simulation others come in between its start and its end.
+    /// A request takes time: in a simulation other threads run between its start and its end.
     fn under_way<'a>(&'a self, log: MutexGuard<'a, Log>) -> MutexGuard<'a, Log> {
         if !sim::active() {
             return log;

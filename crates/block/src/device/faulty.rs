@@ -1,7 +1,7 @@
 //! [`FaultyDevice`]: a device whose requests fail on demand.
 //!
 //! A [`Fault`] says which requests it matches (operation, byte range, how many to let pass first, how often to strike)
-//! and what happens to them. Rules are asked in the order in which they were added; the first that strikes decides.
+//! and what happens to them. Rules are tried in the order in which they were added; the first that strikes decides.
 //!
 //! What it does not do: power cuts ([`super::CrashDevice`]).
 //!
@@ -21,14 +21,15 @@ use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::{Error, Result};
 use crate::ranks::FAULTS;
 
-/// What happens to a request that a rule strikes.
+/// The effect on a request that a rule strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAction {
     /// It fails with this errno and nothing reaches the device below.
     Fail(i32),
-    /// It is carried out, then reported as failed with this errno: the medium has it, the caller does not know.
+    /// It is carried out, then reported as failed with this errno: the medium has the data, and the caller does not
+    /// know.
     FailAfter(i32),
-    /// It waits that long on the submitter, then goes through.
+    /// The submitter sleeps that long, then the request goes through.
     Delay(Duration),
 }
 
@@ -121,12 +122,12 @@ impl FaultyDevice {
         self.rules.lock().push(fault);
     }
 
-    /// Every flush fails from now on, as of a disk whose cache cannot be written back.
+    /// Every flush fails from now on, as on a disk whose cache cannot be written back.
     pub fn fail_all_flushes(&self) {
         self.inject(Fault::eio().op(BioOp::Flush));
     }
 
-    /// Every request fails from now on, as of a disk that was pulled out.
+    /// Every request fails from now on, as on a disk that was pulled out.
     pub fn fail_everything(&self) {
         self.inject(Fault::eio());
     }
@@ -245,7 +246,7 @@ impl BlockDevice for FaultyDevice {
         self.pass(BioOp::WriteZeroes, offset, len, flags, || self.inner.write_zeroes(offset, len, flags))
     }
 
-    /// Of the device below: what a rule failed never got there.
+    /// Of the device below: a request that a rule failed did not reach it.
     fn stats(&self) -> IoStats {
         self.inner.stats()
     }

@@ -1,10 +1,10 @@
-//! [`GateDevice`]: what would change a device waits for as long as nobody knows whose it is.
+//! [`GateDevice`]: holds back all changes of a device while it is unknown whose device it is.
 //!
-//! Shut ([`GateDevice::shut`]; Linux: `blk_mq_freeze_queue`), nothing is under way any more, and whatever comes waits,
-//! until it may go on, or is refused for good ([`Shut`]). Reads pass always.
+//! [`GateDevice::shut`] waits until no change is in flight (Linux: `blk_mq_freeze_queue`). While the gate is shut,
+//! new changes wait. They continue when the gate opens, or fail for good ([`Shut`]). Reads always pass.
 //!
-//! What it does not do: find out whose the device is. It helps: what it was told to remember ([`GateDevice::remember`])
-//! the device still holds, unless somebody else has written there.
+//! What it does not do: decide who owns the device. It helps with that decision: unless another program has written
+//! there, the device still holds the bytes that [`GateDevice::remember`] tracks.
 //!
 //! # Locking
 //! One lock (`block gate`), released before the device below or a completion is called.
@@ -29,20 +29,21 @@ enum Way {
 #[derive(Default)]
 struct State {
     way: Way,
-    /// What has passed and not ended.
+    /// Requests that have passed and have not ended.
     under_way: usize,
     waiting: Vec<Bio>,
     remembered: Option<Remembered>,
 }
 
-/// A range of the device, and what it may hold: the last that was written, and what failed since.
+/// A range of the device, and the contents that it may have: those of the last successful write, and of the writes
+/// that failed since.
 struct Remembered {
     offset: u64,
     may_hold: Vec<Vec<u8>>,
 }
 
 impl Remembered {
-    /// What a write to `offset` leaves in the range, if it covers it.
+    /// The bytes that a write to `offset` leaves in the range, if it covers the whole range.
     fn of_write<'a>(&self, offset: u64, pieces: impl Iterator<Item = &'a [u8]>) -> Option<Vec<u8>> {
         let before = self.offset.checked_sub(offset)?;
         let len = self.may_hold.first()?.len();
@@ -56,10 +57,10 @@ struct Gate {
     change: Condvar,
 }
 
-/// A request that has passed: dropped, it has ended.
+/// A request that has passed; dropping this ends it.
 struct UnderWay {
     gate: Arc<Gate>,
-    /// What it leaves in the range that is remembered.
+    /// The bytes that it leaves in the remembered range.
     leaves: Option<Vec<u8>>,
     succeeded: bool,
 }
@@ -94,20 +95,20 @@ impl Drop for UnderWay {
     }
 }
 
-/// Lets everything through until it is told otherwise. See the module.
+/// Passes everything until it is shut. See the module.
 pub struct GateDevice {
     inner: Arc<dyn BlockDevice>,
     gate: Arc<Gate>,
 }
 
 impl GateDevice {
-    /// Before `inner`: open.
+    /// In front of `inner`, open.
     pub fn new(inner: Arc<dyn BlockDevice>) -> GateDevice {
         let gate = Gate { state: Mutex::new(&GATE, State::default()), change: Condvar::new() };
         GateDevice { inner, gate: Arc::new(gate) }
     }
 
-    /// Returns once nothing that changes the device is under way. Whatever comes waits.
+    /// Waits until no change of the device is in flight. New changes wait from the call on.
     pub fn shut(&self) -> Shut<'_> {
         let mut state = self.gate.state.lock();
         if state.way == Way::Open {
@@ -119,18 +120,19 @@ impl GateDevice {
         Shut(self)
     }
 
-    /// From now on remembers what is written to the range from `offset` on, which holds `bytes`, in one write.
+    /// From now on tracks the range from `offset` on, which holds `bytes`. Only writes that cover the whole range
+    /// count.
     pub fn remember(&self, offset: u64, bytes: &[u8]) {
         self.gate.state.lock().remembered = Some(Remembered { offset, may_hold: vec![bytes.to_vec()] });
     }
 
-    /// What the remembered range holds, unless somebody else has written there; after a write that failed, one of
-    /// these. Shut, it does not change.
+    /// The possible contents of the remembered range, unless another program has written there. There is more than
+    /// one after a failed write. While the gate is shut, they do not change.
     pub fn remembered(&self) -> Vec<Vec<u8>> {
         self.gate.state.lock().remembered.as_ref().map_or_else(Vec::new, |range| range.may_hold.clone())
     }
 
-    /// Whether something would wait.
+    /// Whether a change would wait.
     pub fn is_shut(&self) -> bool {
         self.gate.state.lock().way == Way::Shut
     }
@@ -148,10 +150,10 @@ impl GateDevice {
     }
 
     fn refusal(&self) -> Error {
-        Error::Busy { device: self.name().to_owned(), by: "somebody else may have taken it".to_owned() }
+        Error::Busy { device: self.name().to_owned(), by: "another process may have opened it".to_owned() }
     }
 
-    /// What of the bio goes down now.
+    /// The bio that goes to the device below now; `None` if it waits.
     fn admit(&self, mut bio: Bio) -> Option<Bio> {
         if bio.op == BioOp::Read {
             return Some(bio);
@@ -172,7 +174,8 @@ impl GateDevice {
                 return None;
             }
             Way::Refused => {
-                // Told where a completion of the device below runs, which may not be here: what goes down is a flush.
+                // A refused bio must fail where completions of the device below run, which may not be this thread. So
+                // a flush is sent in its place, and its completion reports the refusal.
                 let (Bio { op, offset, data, end_io, .. }, e) = (bio, self.refusal());
                 let tell = move |_| end_io.end_io(Completion { op, offset, data, result: Err(e) });
                 bio = Bio::flush(Box::new(tell));
@@ -181,7 +184,7 @@ impl GateDevice {
         Some(bio)
     }
 
-    /// A request that waits, and its thread with it; what it writes, if so.
+    /// A waiting call: passes it on, or blocks its thread. `pieces` is empty unless it writes.
     fn pass(&self, offset: u64, pieces: &[&[u8]], send: impl FnOnce() -> Result<()>) -> Result<()> {
         let under_way = {
             let mut state = self.gate.state.lock();
@@ -199,12 +202,13 @@ impl GateDevice {
     }
 }
 
-/// The gate is shut until this is opened. Dropped, what waits and all that comes fails with [`Error::Busy`], for good.
-#[must_use = "dropped, nothing can be written any more"]
+/// Keeps the gate shut until [`Shut::open`]. When dropped instead, waiting and future changes fail with
+/// [`Error::Busy`], for good.
+#[must_use = "if it is dropped, every later write fails"]
 pub struct Shut<'a>(&'a GateDevice);
 
 impl Shut<'_> {
-    /// Lets go on what waits, and all that comes.
+    /// Lets the waiting requests and all later ones pass.
     pub fn open(self) {
         self.0.decide(Way::Open);
         std::mem::forget(self);

@@ -1,12 +1,12 @@
-//! [`HeldDevice`]: requests that stand still until they are told to go on.
+//! [`HeldDevice`]: holds requests until a test releases them.
 //!
-//! Most faults of code that waits for I/O need no luck but a moment: this write is under way, that one has completed,
-//! and now somebody asks. A test names that moment with a rule ([`Catch`]): requests that it matches are *held*, and
-//! the test waits until they are ([`HeldDevice::wait_held`]), acts, and lets them go on, in whatever order it likes, or
-//! fail. What is held has not reached the device below: reads see the old content, a power cut leaves it.
+//! Most faults of code that waits for I/O need a certain moment: this write is in flight, that one has completed, and
+//! now another thread acts. A test names that moment with a rule ([`Catch`]) and waits until the requests that match
+//! are *held* ([`HeldDevice::wait_held`]). Then it acts, and releases them in any order, or fails them. A held
+//! request has not reached the device below: reads see the old content, and a power cut leaves it.
 //!
 //! Bios complete on a thread of the device, as they do with io_uring, held ones and others, and never on the submitter.
-//! Requests that wait ([`BlockDevice::read_at`] and its like) are held on their own thread.
+//! Waiting calls ([`BlockDevice::read_at`] and its like) are held on their own thread.
 //!
 //! A rule may also fail a request at once, or panic in it (a bug somewhere below an operation).
 //!
@@ -29,7 +29,7 @@ use crate::bio::{Bio, BioFlags, BioOp, Completion};
 use crate::error::{Error, Result};
 use crate::ranks::HELD;
 
-/// What happens to a request that a rule catches.
+/// The effect on a request that a rule catches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Hold,
@@ -54,12 +54,12 @@ impl Catch {
         Catch { action, op: None, meta: None, range: None, skip: 0, times: u64::MAX }
     }
 
-    /// The request stands still until it is released or failed.
+    /// The request is held until it is released or failed.
     pub fn hold() -> Catch {
         Catch::new(Action::Hold)
     }
 
-    /// The request fails at once, and nothing of it reaches the device below.
+    /// The request fails at once; no part of it reaches the device below.
     pub fn fail(errno: i32) -> Catch {
         Catch::new(Action::Fail(errno))
     }
@@ -84,12 +84,12 @@ impl Catch {
         self.op(BioOp::Write)
     }
 
-    /// Only what carries META.
+    /// Only requests with META.
     pub fn meta(self) -> Catch {
         Catch { meta: Some(true), ..self }
     }
 
-    /// Only what does not carry META.
+    /// Only requests without META.
     pub fn data(self) -> Catch {
         Catch { meta: Some(false), ..self }
     }
@@ -128,7 +128,7 @@ impl Catch {
 pub struct Request {
     /// In the order of arrival, from 0.
     pub id: u64,
-    /// What it does.
+    /// The operation.
     pub op: BioOp,
     /// In bytes.
     pub offset: u64,
@@ -138,15 +138,15 @@ pub struct Request {
     pub flags: BioFlags,
 }
 
-/// Who waits for a held request.
+/// How a held request waits.
 enum Waiting {
     /// The device's thread completes it.
     Bio(Bio),
-    /// A thread, which looks for its outcome.
+    /// A thread blocks, and looks for its outcome.
     Thread,
 }
 
-/// What became of a held request: an errno, or it goes through.
+/// The outcome of a held request: an errno, or it goes through.
 type Outcome = Option<i32>;
 
 #[derive(Default)]
@@ -160,7 +160,7 @@ struct State {
     told: Vec<(u64, Outcome)>,
     /// Requests that rules caught.
     caught: u64,
-    /// Data writes that have completed, their callers told.
+    /// Data writes that have completed, after their completion has run.
     data_writes: u64,
     stop: bool,
 }
@@ -168,18 +168,18 @@ struct State {
 struct Inner {
     below: Arc<dyn BlockDevice>,
     state: Mutex<State>,
-    /// Something was held, released, or has completed.
+    /// A request was held, was released, or has completed.
     change: Condvar,
 }
 
-/// Holds what its rules say. See the module.
+/// Holds the requests that its rules match. See the module.
 pub struct HeldDevice {
     inner: Arc<Inner>,
     completer: Option<JoinHandle<()>>,
 }
 
 impl HeldDevice {
-    /// Passes everything on to `below` until something is to be caught. Fails when no thread can be started.
+    /// Passes everything on to `below` until a rule is added. Fails if no thread can be started.
     pub fn new(below: Arc<dyn BlockDevice>) -> Result<HeldDevice> {
         let inner = Arc::new(Inner { below, state: Mutex::new(&HELD, State::default()), change: Condvar::new() });
         let (mine, name) = (inner.clone(), inner.below.name().to_owned());
@@ -187,22 +187,22 @@ impl HeldDevice {
         Ok(HeldDevice { inner, completer: Some(completer) })
     }
 
-    /// Adds a rule. Rules are asked in the order in which they were added; the first that catches a request decides.
+    /// Adds a rule. Rules are tried in the order in which they were added; the first that catches a request decides.
     pub fn catch(&self, rule: Catch) {
         self.inner.state.lock().rules.push(rule);
     }
 
-    /// Forgets every rule. What is held stays so.
+    /// Removes every rule. Requests that are held stay so.
     pub fn clear(&self) {
         self.inner.state.lock().rules.clear();
     }
 
-    /// The requests that are held, in the order of their arrival.
+    /// The held requests, in the order of their arrival.
     pub fn held(&self) -> Vec<Request> {
         self.inner.state.lock().held.iter().map(|(r, _)| *r).collect()
     }
 
-    /// Waits until `n` requests at least are held; false if that did not come true in time.
+    /// Waits until at least `n` requests are held; false after the timeout.
     pub fn wait_held(&self, n: usize, at_most: Duration) -> bool {
         self.wait(at_most, |s| s.held.len() >= n)
     }
@@ -212,7 +212,7 @@ impl HeldDevice {
         self.inner.state.lock().caught
     }
 
-    /// Data writes (bios without META) that have completed, their completion run to its end.
+    /// Data writes (bios without META) whose completion has returned.
     pub fn data_writes(&self) -> u64 {
         self.inner.state.lock().data_writes
     }
@@ -236,22 +236,22 @@ impl HeldDevice {
         true
     }
 
-    /// Lets a held request go on. Those released first complete first.
+    /// Releases a held request. Requests complete in the order of their release.
     pub fn release(&self, id: u64) {
         self.decide(|r| r.id == id, None);
     }
 
-    /// Lets go on what is held now, in the order of its arrival.
+    /// Releases all requests that are held now, in the order of their arrival.
     pub fn release_all(&self) {
         self.decide(|_| true, None);
     }
 
-    /// A held request fails; nothing of it reaches the device below.
+    /// Fails a held request; no part of it reaches the device below.
     pub fn fail(&self, id: u64, errno: i32) {
         self.decide(|r| r.id == id, Some(errno));
     }
 
-    /// No rule any more, and nothing held.
+    /// Removes all rules and releases all requests.
     pub fn let_go(&self) {
         self.clear();
         self.release_all();
@@ -290,7 +290,7 @@ impl Inner {
         Error::io(self.below.name(), op, offset, len, std::io::Error::from_raw_os_error(errno))
     }
 
-    /// What the rules say of a request, which gets its number.
+    /// Numbers a request, and applies the rules to it.
     fn catches(
         s: &mut MutexGuard<'_, State>,
         op: BioOp,
@@ -353,7 +353,7 @@ impl Inner {
         }
     }
 
-    /// A request whose thread waits for it.
+    /// Carries out a waiting call on its own thread.
     fn pass<T>(
         &self,
         op: BioOp,
@@ -370,7 +370,7 @@ impl Inner {
                 Some(Action::Fail(errno)) => Some(errno),
                 Some(Action::Panic) => {
                     drop(s);
-                    panic!("{op} of {len} bytes at byte {offset}: a rule of the test says so");
+                    panic!("{op} of {len} bytes at byte {offset}: a rule of the test caught it");
                 }
                 Some(Action::Hold) => {
                     s.held.push((request, Waiting::Thread));
@@ -421,7 +421,7 @@ impl BlockDevice for HeldDevice {
             Some(Action::Hold) => s.held.push((request, Waiting::Bio(bio))),
             Some(Action::Panic) => {
                 drop(s);
-                panic!("{} of {} bytes at byte {}: a rule of the test says so", bio.op, bio.len, bio.offset);
+                panic!("{} of {} bytes at byte {}: a rule of the test caught it", bio.op, bio.len, bio.offset);
             }
         }
         self.inner.change.notify_all();
@@ -450,7 +450,7 @@ impl BlockDevice for HeldDevice {
         self.inner.pass(BioOp::WriteZeroes, offset, len, flags, || below.write_zeroes(offset, len, flags))
     }
 
-    /// Of the device below: what is held or failed is not in there.
+    /// Of the device below, without requests that are held or failed.
     fn stats(&self) -> IoStats {
         self.inner.below.stats()
     }

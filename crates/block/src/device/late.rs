@@ -1,10 +1,10 @@
 //! [`LateDevice`]: bios complete later, on other threads, in any order, as an io_uring's do.
 //!
-//! What is submitted waits in a list; a few threads take from it, not the oldest but any, hold it for a while, and pass
-//! it to the device below. Waiting calls go through on the caller's thread, and may take a while too. What any and a
-//! while are, the seed of the [`extant_base::sim`] run says; outside of one the oldest goes first and nothing is held.
+//! Submitted bios wait in a list. A few threads each take one at random, delay it for a while, and pass it to the
+//! device below. Waiting calls go through on the caller's thread, and may be delayed too. The seed of the
+//! [`extant_base::sim`] run determines the choice and the delay; outside a run the oldest goes first, without delay.
 //!
-//! What it does not do: lose or fail anything (the devices below do).
+//! What it does not do: lose requests or fail them; the devices below can do that.
 //!
 //! # Locking
 //! One leaf lock (`block late`) around the list, released before the device below is called.
@@ -44,7 +44,7 @@ struct Pending {
     stop: bool,
 }
 
-/// Is told of a request that is submitted while others are in flight.
+/// Called for a request that is submitted while others are in flight.
 pub type Crowded = Box<dyn Fn(&Bio) + Send + Sync>;
 
 struct Inner {
@@ -62,7 +62,7 @@ pub struct LateDevice {
 }
 
 impl LateDevice {
-    /// `crowded`, if any, is called before such a request is listed, and may arrange for it to fail below.
+    /// `crowded`, if any, is called before such a request is listed, and may make it fail below.
     pub fn new(below: Arc<dyn BlockDevice>, lateness: Lateness, crowded: Option<Crowded>) -> Result<LateDevice> {
         let inner = Arc::new(Inner {
             below,
@@ -80,7 +80,7 @@ impl LateDevice {
         Ok(LateDevice { inner, threads: Mutex::new(&LATE, threads) })
     }
 
-    /// Completes what is pending and ends the threads. Nothing may be submitted any more.
+    /// Completes the pending bios and ends the threads. Nothing may be submitted any more.
     pub fn stop(&self) {
         self.inner.pending.lock().stop = true;
         self.inner.more.notify_all();

@@ -1,10 +1,10 @@
-//! [`MemDevice`]: a disk in memory that costs only what is written to it.
+//! [`MemDevice`]: a disk in memory that uses memory only for the bytes written to it.
 //!
 //! The image is a map of 64 KiB chunks, each of sixteen 4 KiB pages that may be absent. Chunks and pages are shared
 //! between snapshots and copied when written, so a snapshot costs one pointer per chunk. An absent page reads from the
 //! device underneath ([`MemDevice::over`]) if there is one, else as zeroes.
 //!
-//! What it does not do: losing anything; that is [`super::CrashDevice`].
+//! What it does not do: lose writes; that is [`super::CrashDevice`].
 //!
 //! # Locking
 //! The chunks are dealt over shards, each under its own lock (`block memory shard`), held for the copying of at most
@@ -36,7 +36,7 @@ type Page = [u8; PAGE];
 type Chunk = [Option<Arc<Page>>; PAGES];
 type Shard = RwLock<HashMap<u64, Arc<Chunk>>>;
 
-/// Where `file` holds data at or behind `at`: `u64::MAX` if it has none there, `at` if it cannot say.
+/// Where `file` holds data at or behind `at`: `u64::MAX` if it has none there, `at` if the host cannot tell.
 fn next_data(file: &File, at: u64) -> std::io::Result<u64> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
         Ok(data) => Ok(data),
@@ -51,8 +51,8 @@ fn zero_page() -> &'static Arc<Page> {
     ZERO.get_or_init(|| Arc::new([0; PAGE]))
 }
 
-/// A sparse disk in memory. Completes inline. Everything written is "durable" at once, but it claims a volatile cache
-/// so that the code above flushes as it would on a real disk.
+/// A sparse disk in memory. Completes inline. Every write is "durable" at once, but the device reports a volatile
+/// cache so that the code above flushes as it would on a real disk.
 pub struct MemDevice {
     name: String,
     size: u64,
@@ -81,7 +81,7 @@ impl MemDevice {
         MemDevice::build("memory".to_owned(), size, limits, None, (0..SHARDS).map(|_| HashMap::new()).collect())
     }
 
-    /// What `base` holds; writes stay in memory. `base` must not change while this or a snapshot of it lives.
+    /// The contents of `base`; writes stay in memory. `base` must not change while this or a snapshot of it lives.
     pub fn over(base: Arc<dyn BlockDevice>) -> MemDevice {
         let maps = (0..SHARDS).map(|_| HashMap::new()).collect();
         let limits = Limits { discard: true, volatile_cache: true, ..*base.limits() };
@@ -121,8 +121,8 @@ impl MemDevice {
         Ok(MemDevice { name, ..dev })
     }
 
-    /// As [`MemDevice::load`] from a file that held `known` before somebody changed it: what is as it was is shared
-    /// with that.
+    /// As [`MemDevice::load`] from a file that held `known` before another program changed it: unchanged pages are
+    /// shared with `known`.
     pub fn load_over(path: &Path, known: &MemDevice) -> Result<MemDevice> {
         let name = path.display().to_string();
         let open = |e: std::io::Error| Error::open(&name, e);
@@ -145,14 +145,15 @@ impl MemDevice {
         Ok(dev)
     }
 
-    /// Makes the file at `path` hold the image. A new one gets holes where the image is zero; of one that has this size
-    /// already, only what differs is written, so saving a state over its neighbour costs little more than reading it.
+    /// Makes the file at `path` hold the image. A new file gets holes where the image is zero. In an existing file of
+    /// the same size, only the differences are written, so saving a state over a similar one costs little more than
+    /// reading it.
     pub fn save(&self, path: &Path) -> Result<()> {
         self.save_over(path, None)
     }
 
-    /// As [`MemDevice::save`] over a file that holds `known`, which nobody has changed since: what is shared with that,
-    /// as states of one history share most, is not even looked at.
+    /// As [`MemDevice::save`] over a file that still holds `known`: chunks shared with `known` are skipped unread.
+    /// States of one history share most of them.
     pub fn save_over(&self, path: &Path, known: Option<&MemDevice>) -> Result<()> {
         let name = path.display().to_string();
         let open = |e: std::io::Error| Error::open(&name, e);
@@ -162,7 +163,7 @@ impl MemDevice {
             file.set_len(self.size).map_err(open)?;
         }
         let (mut buf, mut was) = ([0u8; CHUNK as usize], [0u8; CHUNK as usize]);
-        // Where the file holds something next.
+        // The next offset at which the file holds data.
         let mut data = 0;
         for index in 0..self.size.div_ceil(CHUNK) {
             let at = index * CHUNK;
@@ -279,7 +280,7 @@ impl MemDevice {
         &self.shards[(chunk % SHARDS as u64) as usize]
     }
 
-    /// The first byte at or behind `offset` that a page was written for, or where the search ends.
+    /// The first byte at or behind `offset` that lies in a written page, or the end of the search.
     fn next_page(&self, offset: u64) -> Option<u64> {
         let end = self.size.min(offset.saturating_add(LOOK_AHEAD));
         let mut at = offset;
@@ -356,8 +357,8 @@ impl MemDevice {
         if end == offset {
             return Ok(());
         }
-        // Only the first and the last page can be covered in part; a base never changes, so what is read here stays
-        // true whoever fills the page meanwhile.
+        // Only the first and the last page can be covered in part. A base never changes, so these reads stay valid
+        // even if another thread fills the page meanwhile.
         let mut first = if offset.is_multiple_of(PAGE as u64) && end - offset >= PAGE as u64 {
             None
         } else {
@@ -382,7 +383,7 @@ impl MemDevice {
                 let n = (PAGE - in_page).min((chunk_end - at) as usize);
                 let slot = &mut chunk[((at % CHUNK) as usize) / PAGE];
                 if n == PAGE && slot.as_mut().is_none_or(|p| Arc::get_mut(p).is_none()) {
-                    // About to be overwritten wholly: a copy of the shared page would be wasted.
+                    // About to be overwritten entirely: a copy of the shared page would be wasted.
                     *slot = Some(Arc::new([0; PAGE]));
                 }
                 let from_base = || {
@@ -413,7 +414,7 @@ impl MemDevice {
         let whole_from = offset.next_multiple_of(CHUNK);
         let whole_to = end - end % CHUNK;
         if self.base.is_none() && whole_from < whole_to {
-            // Dropping what is there beats walking a range that may span terabytes.
+            // Dropping the existing chunks is cheaper than walking a range that may span terabytes.
             let (a, b) = (whole_from / CHUNK, whole_to / CHUNK);
             for shard in &self.shards {
                 shard.write().retain(|&i, _| i < a || i >= b);

@@ -1,11 +1,11 @@
 //! Devices: one trait, many implementers.
 //!
 //! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory) and [`FileDevice`] (image files and block
-//! devices); the wrappers [`CrashDevice`] (what a power cut could leave), [`FaultyDevice`] (requests that fail),
-//! [`HeldDevice`] (requests that stand still until they are told to go on), [`LateDevice`] (bios that complete late and
+//! devices); the wrappers [`CrashDevice`] (images that a power cut could leave), [`FaultyDevice`] (requests that fail),
+//! [`HeldDevice`] (holds requests until a test releases them), [`LateDevice`] (bios that complete late and
 //! in any order), [`RateDevice`] (so many bytes per second), [`TracedDevice`] (records of requests),
-//! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`GateDevice`] (changes
-//! that wait while nobody knows whose the device is), [`TimedDevice`] (what a disk would take for the requests),
+//! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`GateDevice`] (holds
+//! back changes while the owner of the device is unknown), [`TimedDevice`] (adds up the time that a disk would need),
 //! [`MetaOnlyDevice`] (keeps metadata and drops data).
 //!
 //! What it does not do: queueing and merging ([`crate::queue`]).
@@ -47,7 +47,7 @@ pub use window::{OffsetDevice, ReadOnlyDevice};
 use crate::bio::{Bio, BioData, BioFlags, BioOp};
 use crate::error::{Error, Result};
 
-/// What a device can do (Linux: `struct queue_limits`). Sizes in bytes.
+/// The abilities of a device (Linux: `struct queue_limits`). Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Smallest unit of I/O: offsets and lengths of writes, discards and bios are multiples of it. `read_at` is not
@@ -57,7 +57,7 @@ pub struct Limits {
     pub physical_block: u32,
     /// Largest transfer that is worth building; a longer one is accepted and split.
     pub max_transfer: u32,
-    /// Whether a discard does anything; else it is ignored.
+    /// Whether a discard has an effect; otherwise it is ignored.
     pub discard: bool,
     /// False when a completed write is durable without a flush.
     pub volatile_cache: bool,
@@ -65,9 +65,9 @@ pub struct Limits {
 
 /// Where blocks live. All offsets and lengths are bytes.
 ///
-/// Duties of the implementer: any number of threads may call at once; a write that overlaps one in flight may end up
-/// either way, but each of the two wholly reaches the medium or fails; after a successful `flush`, everything that had
-/// completed before it was called survives a power cut. A failed flush is an error for good: data may be lost.
+/// Duties of the implementer: any number of threads may call at once. Of two overlapping writes in flight, either may
+/// win, but each reaches the medium entirely or fails. After a successful `flush`, everything that had completed
+/// before the call survives a power cut. A failed flush is final: data may be lost.
 pub trait BlockDevice: Send + Sync {
     /// For messages: the path of the image, say.
     fn name(&self) -> &str;
@@ -75,19 +75,19 @@ pub trait BlockDevice: Send + Sync {
     /// Bytes from the first to the last that can be read; does not change.
     fn size_bytes(&self) -> u64;
 
-    /// Units and abilities; they do not change.
+    /// Sizes and abilities; they do not change.
     fn limits(&self) -> &Limits;
 
-    /// Whether every request that changes something is refused with [`Error::ReadOnly`].
+    /// Whether every change is refused with [`Error::ReadOnly`].
     fn read_only(&self) -> bool;
 
-    /// Whether a read of whole blocks, a write or a flush that is in order never completes within `submit`. Then
-    /// anybody may submit it, whatever locks he holds.
+    /// Whether a well-formed read of whole blocks, write or flush never completes within `submit`. Then a thread may
+    /// submit it whatever locks it holds.
     fn completes_later(&self) -> bool {
         false
     }
 
-    /// Whether everything whose write has ended is known to be durable, so that a flush would have nothing to do.
+    /// Whether every write that has ended is known to be durable, so that a flush would have no effect.
     fn is_flushed(&self) -> bool {
         false
     }
@@ -96,15 +96,15 @@ pub trait BlockDevice: Send + Sync {
     /// may run before this returns.
     fn submit(&self, bio: Bio);
 
-    /// Starts several requests, which may be cheaper than one after the other. No order among them.
+    /// Starts several requests, which may be cheaper than one after the other. They have no order among them.
     fn submit_all(&self, bios: Vec<Bio>) {
         for bio in bios {
             self.submit(bio);
         }
     }
 
-    /// As [`BlockDevice::submit_all`], by a thread that waits for them next: where that spares waking another one, it
-    /// may carry them out itself before this returns.
+    /// As [`BlockDevice::submit_all`], by a thread that waits for them next. Where that avoids waking another thread,
+    /// the device may carry them out before this returns.
     fn submit_all_and_wait(&self, bios: Vec<Bio>) {
         self.submit_all(bios);
     }
@@ -112,8 +112,8 @@ pub trait BlockDevice: Send + Sync {
     /// Reads and waits. `buf` needs no alignment (an unaligned one may cost a copy).
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()>;
 
-    /// The first byte at or after `offset` that may hold something else than zeroes; `None` if there is none. A device
-    /// that does not know its holes says `offset`.
+    /// The first byte at or after `offset` that may not be zero; `None` if there is none. A device that does not know
+    /// its holes returns `offset`.
     fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         Ok((offset < self.size_bytes()).then_some(offset))
     }
@@ -125,10 +125,10 @@ pub trait BlockDevice: Send + Sync {
     /// Makes durable everything that completed before the call.
     fn flush(&self) -> Result<()>;
 
-    /// Tells the device that the range holds nothing of use; a device without discard ignores it.
+    /// Marks the range as unused; a device without discard ignores it.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// The range reads as zeroes afterwards. Durable on return only with `FUA`. By default, written out.
+    /// The range reads as zeroes afterwards. Durable on return only with `FUA`. The default writes zeroes.
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
         check_range(self, BioOp::WriteZeroes, offset, len)?;
         let mut flags = flags;
@@ -139,7 +139,7 @@ pub trait BlockDevice: Send + Sync {
         })
     }
 
-    /// What this device, or wrapper, has passed on so far.
+    /// The requests that this device, or wrapper, has passed on so far.
     fn stats(&self) -> IoStats;
 }
 

@@ -1,8 +1,8 @@
 //! [`RateDevice`]: a device of a fixed rate, first come first served.
 //!
-//! Each request takes its length divided by the rate, after all that came before it; a flush takes no time of its own,
-//! but waits for its turn. Bios complete later, on a thread of the device; a waiting call sleeps on its own thread
-//! until its turn is over. Under [`extant_base::sim`] the time is virtual and a run repeats exactly.
+//! Each request takes its length divided by the rate, after all requests that came before it. A flush takes no time
+//! of its own, but waits for its turn. Bios complete later, on a thread of the device; a waiting call sleeps on its
+//! own thread until its turn is over. Under [`extant_base::sim`] the time is virtual and a run repeats exactly.
 //!
 //! What it does not do: seeks, caches, reordering, failures (the devices below do the latter).
 //!
@@ -25,11 +25,11 @@ use crate::ranks::RATE;
 
 #[derive(Default)]
 struct Line {
-    /// When everything that has come will have been served.
+    /// When all requests so far will have been served.
     free_ns: u64,
     /// Bios, and when each has been served.
     bios: VecDeque<(u64, Bio)>,
-    /// Bytes of requests that have come and have not been served.
+    /// Bytes of requests that have arrived and have not been served.
     bytes: u64,
     bytes_max: u64,
     stop: bool,
@@ -61,7 +61,7 @@ impl RateDevice {
         Ok(RateDevice { inner, thread: Mutex::new(&RATE, Some(thread)) })
     }
 
-    /// Requests that come from now on are served at so many bytes per second; 0: at once.
+    /// Later requests are served at this rate; 0: at once.
     pub fn set_rate(&self, bytes_per_s: u64) {
         self.inner.rate.store(bytes_per_s, Ordering::SeqCst);
     }
@@ -73,7 +73,7 @@ impl RateDevice {
         std::mem::replace(&mut line.bytes_max, bytes)
     }
 
-    /// Serves what has come and ends the thread. Nothing may be submitted any more.
+    /// Serves the pending requests and ends the thread. Nothing may be submitted any more.
     pub fn stop(&self) {
         self.inner.line.lock().stop = true;
         self.inner.more.notify_all();
@@ -91,7 +91,7 @@ impl Drop for RateDevice {
 }
 
 impl Inner {
-    /// Takes a place in the line; returns when it will have been served. A bio is left for the thread.
+    /// Takes a place in the queue and returns the time at which it will have been served. The thread completes a bio.
     fn stand_in_line(&self, len: u64, bio: Option<Bio>) -> u64 {
         let rate = self.rate.load(Ordering::SeqCst);
         let takes = (u128::from(len) * 1_000_000_000).checked_div(u128::from(rate)).unwrap_or(0) as u64;

@@ -4,8 +4,8 @@ use extant_base::counter::Counter;
 
 use crate::bio::BioFlags;
 
-/// Exact counts since the device was opened: every request that passed the checks and was passed to the medium, whether
-/// or not it succeeded there. A wrapper counts what it passes on itself.
+/// Exact counts since the device was opened, of every request that passed the checks and was sent to the medium,
+/// whether or not it succeeded there. A wrapper counts the requests that it passes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoStats {
     /// Requests to read.
@@ -16,7 +16,7 @@ pub struct IoStats {
     pub writes: u64,
     /// Bytes of them.
     pub write_bytes: u64,
-    /// Flushes asked for explicitly, by PREFLUSH or by FUA.
+    /// Flushes by themselves, by PREFLUSH or by FUA.
     pub flushes: u64,
     /// Requests to discard.
     pub discards: u64,
@@ -24,7 +24,7 @@ pub struct IoStats {
     pub write_zeroes: u64,
 }
 
-/// What an implementer of [`super::BlockDevice`] counts with.
+/// The counters of an implementer of [`super::BlockDevice`].
 #[derive(Debug, Default)]
 pub struct IoCounters {
     reads: Counter,
@@ -43,7 +43,7 @@ impl IoCounters {
         self.read_bytes.add(len);
     }
 
-    /// A write with its flags. One without data only flushes, and is counted as that.
+    /// A write with its flags. One without data only flushes, and counts as a flush.
     pub fn write(&self, len: u64, flags: BioFlags) {
         if len > 0 {
             self.writes.inc();
@@ -75,7 +75,7 @@ impl IoCounters {
         }
     }
 
-    /// The counts so far. Not all of one moment while others count.
+    /// The counts so far. They may not all be of one moment while other threads count.
     pub fn get(&self) -> IoStats {
         IoStats {
             reads: self.reads.get(),

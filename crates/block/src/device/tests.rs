@@ -1,4 +1,4 @@
-//! Every device against a model, and the promises of the special ones.
+//! Every device against a model, and the guarantees of the special devices.
 
 mod calibration;
 mod crash;

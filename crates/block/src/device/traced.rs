@@ -1,6 +1,6 @@
-//! [`TracedDevice`]: records every request, for tests that count I/O and for looking at what a layer really does.
+//! [`TracedDevice`]: records every request, for tests that count I/O and for debugging.
 //!
-//! What it does not do: time them.
+//! What it does not do: measure their time.
 //!
 //! # Locking
 //! One leaf lock (`block traced`) around the records, released before the device below is called.
@@ -15,19 +15,19 @@ use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::Result;
 use crate::ranks::TRACED;
 
-/// Records kept when nobody takes them; the oldest go first.
+/// Bound for records that are not taken; the oldest are dropped first.
 const RECORDS_MAX: usize = 1 << 20;
 
-/// One request as it was handed in.
+/// One request as it was submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRecord {
-    /// What was asked for.
+    /// The operation.
     pub op: BioOp,
     /// In bytes.
     pub offset: u64,
     /// In bytes; 0 for a flush.
     pub len: u64,
-    /// As the request carried them.
+    /// The flags of the request.
     pub flags: BioFlags,
 }
 
@@ -38,7 +38,7 @@ impl TraceRecord {
     }
 }
 
-/// Passes everything through and remembers it.
+/// Passes everything through and records it.
 pub struct TracedDevice {
     inner: Arc<dyn BlockDevice>,
     records: Mutex<VecDeque<TraceRecord>>,
@@ -46,7 +46,7 @@ pub struct TracedDevice {
 }
 
 impl TracedDevice {
-    /// Records from now on what is passed to `inner`.
+    /// Records every request to `inner` from now on.
     pub fn new(inner: Arc<dyn BlockDevice>) -> TracedDevice {
         TracedDevice { inner, records: Mutex::new(&TRACED, VecDeque::new()), counters: IoCounters::default() }
     }
@@ -61,7 +61,7 @@ impl TracedDevice {
         self.records.lock().iter().copied().collect()
     }
 
-    /// How many of the kept records are of this operation.
+    /// The number of records of this operation.
     pub fn count(&self, op: BioOp) -> usize {
         self.records.lock().iter().filter(|r| r.op == op).count()
     }

@@ -11,7 +11,7 @@ use super::{BlockDevice, IoCounters, IoStats, Limits, check_range, total_len};
 use crate::bio::{Bio, BioFlags, BioOp, Completion};
 use crate::error::{Error, Result};
 
-/// `len` bytes of another device, from byte `start` on. Errors of the device below name its own offsets.
+/// `len` bytes of another device, from byte `start` on. Errors of the device below have offsets within that device.
 pub struct OffsetDevice {
     inner: Arc<dyn BlockDevice>,
     name: String,
@@ -21,7 +21,7 @@ pub struct OffsetDevice {
 }
 
 impl OffsetDevice {
-    /// Fails when the window does not lie inside `inner` or does not start and end on a logical block.
+    /// Fails if the window does not lie inside `inner` or does not start and end on a logical block.
     pub fn new(inner: Arc<dyn BlockDevice>, start: u64, len: u64) -> Result<OffsetDevice> {
         check_range(&*inner, BioOp::Read, start, len)?;
         let block = u64::from(inner.limits().logical_block);
@@ -122,7 +122,7 @@ impl BlockDevice for OffsetDevice {
     }
 }
 
-/// Another device, of which nothing changes through here: writes, discards and zeroings are refused, flushes succeed
+/// Another device that cannot be changed through this one: writes, discards and zeroings are refused, flushes succeed
 /// without reaching it.
 pub struct ReadOnlyDevice {
     inner: Arc<dyn BlockDevice>,
@@ -130,7 +130,7 @@ pub struct ReadOnlyDevice {
 }
 
 impl ReadOnlyDevice {
-    /// Who holds `inner` itself can still change it.
+    /// An owner of `inner` itself can still change it.
     pub fn new(inner: Arc<dyn BlockDevice>) -> ReadOnlyDevice {
         ReadOnlyDevice { inner, counters: IoCounters::default() }
     }

@@ -1,8 +1,8 @@
-//! Whether everything that was written is durable already: [`Flushed`].
+//! [`Flushed`]: whether every write so far is already durable.
 //!
-//! Writes are counted when they end, before anybody is told. A flush makes durable what had ended when it began. So
-//! while as many writes have ended as had when the last good flush began, another would have nothing to do (Linux
-//! leaves that to the drive).
+//! Each write is counted when it ends, before its completion runs. A flush makes durable the writes that had ended
+//! when it began. While no write has ended since the last successful flush began, another flush would have no effect
+//! (Linux leaves that to the drive).
 //!
 //! # Locking
 //! None.
@@ -12,27 +12,27 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct Flushed {
     /// Writes that have ended.
     ended: AtomicU64,
-    /// As many of them are durable.
+    /// The number of them that are durable.
     durable: AtomicU64,
 }
 
-/// Writes that had ended when a request began that flushes; for another, none.
+/// For a request that flushes, the number of writes that had ended when it began; otherwise none.
 pub(super) struct Mark(Option<u64>);
 
 impl Default for Flushed {
-    /// Somebody may have written before, and not flushed.
+    /// Starts as not flushed, because earlier users of the device may have written.
     fn default() -> Flushed {
         Flushed { ended: AtomicU64::new(1), durable: AtomicU64::new(0) }
     }
 }
 
 impl Flushed {
-    /// Something begins that is not a read. `flushes`: it makes durable what has ended by now.
+    /// A request that is not a read begins. `flushes`: it makes durable the writes that have ended by now.
     pub(super) fn begin(&self, flushes: bool) -> Mark {
         Mark(flushes.then(|| self.ended.load(Ordering::SeqCst)))
     }
 
-    /// It has ended. `durable`: what it wrote itself, if anything, is.
+    /// The request has ended. `durable`: its own write, if any, is durable.
     pub(super) fn end(&self, mark: Mark, durable: bool, good: bool) {
         if !durable || !good {
             self.ended.fetch_add(1, Ordering::SeqCst);
@@ -42,7 +42,7 @@ impl Flushed {
         }
     }
 
-    /// A flush would have nothing to do.
+    /// Whether a flush would have no effect.
     pub(super) fn is_so(&self) -> bool {
         let durable = self.durable.load(Ordering::SeqCst);
         durable == self.ended.load(Ordering::SeqCst)

@@ -3,21 +3,21 @@
 //! Linux: `blk_attempt_plug_merge`, `bio_attempt_back_merge` and `bio_attempt_front_merge`. Sorting first makes front
 //! and back merges the same.
 //!
-//! A merged request that failed says nothing of its parts: each is sent once more by itself, so that nobody is told of
-//! another's error.
+//! The failure of a merged request says nothing about its parts. Each is sent once more by itself, so that no part
+//! fails because of another.
 //!
-//! What it does not do: merge what flushes (PREFLUSH, FUA), other operations, or bios with different flags.
+//! What it does not do: merge requests that flush (PREFLUSH, FUA), other operations, or bios with different flags.
 
 use std::sync::Arc;
 
 use super::Path;
 use crate::bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion, EndIo};
 
-/// Pieces of memory per request: what one writev takes (`UIO_MAXIOV`).
+/// Pieces of memory per request: the limit of one writev (`UIO_MAXIOV`).
 const SEGMENTS_MAX: usize = 1024;
 
-/// Sorts by operation and offset, then merges writes that touch, up to `max_transfer` bytes. Bios that overlap stay
-/// apart (their order is the caller's business: he waits for the one before he sends the other).
+/// Sorts by operation and offset, then merges writes that touch, up to `max_transfer` bytes. Overlapping bios are not
+/// merged: a caller that needs an order waits for one before it sends the other.
 pub(super) fn sort_and_merge(mut bios: Vec<Bio>, max_transfer: u32, path: &Arc<Path>) -> Vec<Bio> {
     if bios.len() < 2 {
         return bios;
@@ -48,7 +48,7 @@ pub(super) fn sort_and_merge(mut bios: Vec<Bio>, max_transfer: u32, path: &Arc<P
     out
 }
 
-/// The pieces of a write that may be merged; 0 for everything else.
+/// The number of pieces of a write that may be merged; 0 for everything else.
 fn segments_of(bio: &Bio) -> usize {
     match &bio.data {
         BioData::Write(vecs) if bio.len > 0 && !bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) => vecs.len(),
@@ -56,7 +56,7 @@ fn segments_of(bio: &Bio) -> usize {
     }
 }
 
-/// One request for a group of neighbours; none for none.
+/// One request for a group of neighbours; `None` for an empty group.
 fn join(mut group: Vec<Bio>, path: &Arc<Path>) -> Option<Bio> {
     if group.len() < 2 {
         return group.pop();

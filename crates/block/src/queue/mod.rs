@@ -1,14 +1,14 @@
-//! The path of a request to its device: given a tag, and sent; what is plugged or submitted together is merged before.
+//! The path of a request to its device: neighbours are merged, and each request is sent under a tag.
 //!
-//! Main types: [`Queue`] (a device in front of a device, with a bounded number of requests under way), [`Plug`] (holds
-//! bios back for a moment so that neighbours meet), [`tags`] (who gets the next tag), [`BioWait`] and
-//! [`submit_and_wait`] (waiting for bios). A flush with nothing written since the last one began is not sent.
+//! Main types: [`Queue`] (a device in front of a device, with a bounded number of requests in flight), [`Plug`]
+//! (delays bios briefly so that neighbours can merge), [`tags`] (the order in which requests get tags), [`BioWait`]
+//! and [`submit_and_wait`] (waiting for bios). A flush is not sent if nothing was written since the last one began.
 //!
-//! What it does not do: reordering for fairness between users of the device; reads are not merged.
+//! What it does not do: ensure fairness between users of the device by reordering; merge reads.
 //!
 //! # Locking
-//! None of its own beyond those of [`tags`] and [`wait`]. A bio that waited is sent by the thread that gave it its tag,
-//! with no lock held.
+//! None of its own beyond those of [`tags`] and [`wait`]. The thread that releases a tag sends the bio that waited
+//! for it, with no lock held.
 
 mod flushed;
 mod merge;
@@ -31,34 +31,34 @@ use crate::bio::{Bio, BioFlags, BioOp, Completion, EndIo};
 use crate::device::{BlockDevice, IoCounters, IoStats, Limits, check_range, check_shape, submit_inline, total_len};
 use crate::error::Result;
 
-/// No queue is deeper.
+/// The largest depth of a queue.
 pub const QUEUE_DEPTH_MAX: u32 = 4096;
 
 /// Counts that a queue keeps beyond its [`IoStats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Bios that travelled inside another one's request.
+    /// Bios that were sent as parts of another bio's request.
     pub merged: u64,
-    /// Of the tags, which other queues may share.
+    /// Of the tags, which may be shared with other queues.
     pub tags: TagStats,
 }
 
-/// A request queue in front of a device (Linux: `struct request_queue`). Every bio under way holds a tag. When none is
-/// free, the bio waits or the submitter does, as the policy has it; a completion that submits never waits.
+/// A request queue in front of a device (Linux: `struct request_queue`). Every bio in flight holds a tag. When none
+/// is free, the bio or its submitter waits, depending on the policy; a completion that submits never waits.
 ///
-/// A waiting call (`read_at`, `flush` …) takes no tag: its thread does the I/O, so it is bounded by itself. It must not
-/// depend on completions either, because who waits may hold locks that a completion needs; and a read that somebody
-/// waits for does not queue behind writes that nobody does.
+/// A waiting call (`read_at`, `flush` …) takes no tag. Its thread does the I/O, so there is at most one per thread.
+/// It must not depend on completions either, because its caller may hold locks that a completion needs. And a read
+/// that a thread waits for must not queue behind writes that no thread waits for.
 pub struct Queue {
     path: Arc<Path>,
     merged: Counter,
 }
 
-/// What a request passes; a completion that sends more keeps it.
+/// The part of the queue that requests pass through; a completion that sends more requests has a reference.
 struct Path {
     inner: Arc<dyn BlockDevice>,
     tags: Arc<TagSet>,
-    /// Which of the queues that share the tags.
+    /// Which of the queues that share the tags this is.
     user: u32,
     counters: IoCounters,
     flushed: Flushed,
@@ -70,14 +70,14 @@ impl Queue {
         Queue::sharing(inner, Arc::new(TagSet::new(config)))
     }
 
-    /// In front of `inner`, with tags that other queues take from, too.
+    /// In front of `inner`, with tags that it shares with other queues.
     pub fn sharing(inner: Arc<dyn BlockDevice>, tags: Arc<TagSet>) -> Queue {
         let user = tags.join();
         let (counters, flushed) = (IoCounters::default(), Flushed::default());
         Queue { path: Arc::new(Path { inner, tags, user, counters, flushed }), merged: Counter::new() }
     }
 
-    /// What the queue itself has done so far.
+    /// The counts of the queue itself so far.
     pub fn queue_stats(&self) -> QueueStats {
         QueueStats { merged: self.merged.get(), tags: self.path.tags.stats() }
     }
@@ -87,7 +87,7 @@ impl Queue {
         if bio.op == BioOp::Flush { Ok(()) } else { check_range(self, bio.op, bio.offset, bio.len) }
     }
 
-    /// What of the bios passes the checks, as requests.
+    /// Merges the bios that pass the checks into requests.
     fn merge(&self, bios: Vec<Bio>) -> Vec<Bio> {
         let mut good = Vec::with_capacity(bios.len());
         for bio in bios {
@@ -107,8 +107,8 @@ impl Queue {
     fn send(&self, requests: Vec<Bio>) {
         let mut batch = Vec::with_capacity(requests.len());
         for bio in requests {
-            // Nobody waits for a tag while holding some for requests that are not on their way: two who did so would
-            // wait for each other.
+            // Before this thread waits for a tag, it sends the requests for which it has tags. Otherwise two such
+            // threads would wait for each other.
             let send = || self.path.inner.submit_all(std::mem::take(&mut batch));
             if let Some(bio) = self.path.admit(bio, send) {
                 batch.push(bio);
@@ -119,7 +119,7 @@ impl Queue {
         }
     }
 
-    /// Sends a write, or what acts like one, and waits.
+    /// Sends a write, or a request that acts like one, and waits.
     fn write_with(&self, flags: BioFlags, send: impl FnOnce(&dyn BlockDevice) -> Result<()>) -> Result<()> {
         let mark = self.path.flushed.begin(flags.contains(BioFlags::PREFLUSH));
         let result = send(&*self.path.inner);
@@ -129,7 +129,7 @@ impl Queue {
 }
 
 impl Path {
-    /// The flags of a write without a flush before it that would have nothing to do.
+    /// The flags of a write, without PREFLUSH if that flush would have no effect.
     fn needed(&self, flags: BioFlags) -> BioFlags {
         if self.flushed.is_so() { flags.difference(BioFlags::PREFLUSH) } else { flags }
     }
@@ -144,8 +144,8 @@ impl Path {
         }
     }
 
-    /// A bio that passed the checks, under its tag; none when it waits, and is sent by who gives it a tag. Before
-    /// anybody waits, `first` is done.
+    /// A bio that passed the checks, under its tag. `None` if it waits: then the thread that releases a tag sends it.
+    /// Calls `first` before the bio or the thread waits.
     fn admit(self: &Arc<Self>, bio: Bio, first: impl FnOnce()) -> Option<Bio> {
         self.count(&bio);
         if let Some(tag) = TagSet::try_get(&self.tags) {
@@ -167,8 +167,9 @@ impl Path {
         TagSet::start(&self.tags, self.user, bytes, Box::new(start));
     }
 
-    /// Whether the bio waits and not its thread. Where a device completes inline, whoever starts another's bio carries
-    /// it out: its own would wait for that, and a completion would run under its locks. A completion has no choice.
+    /// Whether the bio waits instead of its thread. On a device that completes inline, the thread that starts
+    /// another's bio also carries it out. Its own work would wait for that I/O, and a foreign completion would run
+    /// under its locks. So there the submitter waits, unless it is a completion, which must not.
     fn waits_by_itself(&self, bio: &Bio) -> bool {
         let block = u64::from(self.inner.limits().logical_block);
         let whole = bio.offset.is_multiple_of(block) && bio.len.is_multiple_of(block);
@@ -177,7 +178,7 @@ impl Path {
         (later && self.tags.bios_wait()) || tags::completing()
     }
 
-    /// The bio, whose tag goes back when it completes.
+    /// The bio with an `end_io` that releases the tag.
     fn tagged(self: &Arc<Self>, mut bio: Bio, tag: TagGuard) -> Bio {
         let flushes = bio.op == BioOp::Flush || bio.flags.contains(BioFlags::PREFLUSH);
         let mark = (bio.op != BioOp::Read).then(|| self.flushed.begin(flushes));
@@ -187,11 +188,11 @@ impl Path {
     }
 }
 
-/// Gives the tag back, then completes the bio: the device is to be busy while the completion runs.
+/// Releases the tag first and then completes the bio, so that the device is busy while the completion runs.
 struct Tagged {
     path: Arc<Path>,
     tag: TagGuard,
-    /// None for a read.
+    /// `None` for a read.
     mark: Option<flushed::Mark>,
     durable: bool,
     end_io: Box<dyn EndIo>,
@@ -248,13 +249,13 @@ impl BlockDevice for Queue {
         }
     }
 
-    /// Sorts the bios, merges neighbouring writes, and sends the rest in as few batches as there are tags.
+    /// Sorts the bios, merges neighbouring writes, and sends the requests in as few batches as the tags allow.
     fn submit_all(&self, bios: Vec<Bio>) {
         let requests = self.merge(bios);
         self.send(requests);
     }
 
-    /// If one request is left of them, it is a call that waits.
+    /// If merging leaves one request, it is carried out as a waiting call.
     fn submit_all_and_wait(&self, bios: Vec<Bio>) {
         let mut requests = self.merge(bios);
         if let [bio] = requests.as_slice()
@@ -303,7 +304,7 @@ impl BlockDevice for Queue {
         self.write_with(flags, |inner| inner.write_zeroes(offset, len, flags))
     }
 
-    /// Of the requests that were sent down, after merging.
+    /// Counts the requests that were sent down, after merging.
     fn stats(&self) -> IoStats {
         self.path.counters.get()
     }

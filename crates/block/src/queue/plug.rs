@@ -1,19 +1,20 @@
-//! [`Plug`]: bios held back for a moment, so that neighbours meet (Linux: `struct blk_plug`).
+//! [`Plug`]: delays bios briefly, so that neighbours can merge (Linux: `struct blk_plug`).
 //!
 //! # Locking
-//! None. Who waits for something that may depend on a bio that a plug holds, waits for ever: it is unplugged before.
+//! None. A thread must unplug before it waits for anything that may depend on a bio in its plug; otherwise it waits
+//! for ever.
 
 use crate::bio::{Bio, BioFlags, BioOp};
 use crate::device::BlockDevice;
 
-/// What a plug holds at most: enough for a device's largest transfer several times over, little enough that the device
-/// has something to do soon. Linux: 32 requests (`BLK_MAX_REQUEST_COUNT`), which its bios are merged into at once.
+/// Bounds of a plug: enough for several of a device's largest transfers, and little enough that the device soon has
+/// work. Linux: 32 requests (`BLK_MAX_REQUEST_COUNT`), into which its bios are merged at once.
 const BIOS_MAX: usize = 1024;
 const BYTES_MAX: u64 = 4 << 20;
 
-/// Holds bios back until dropped, then submits them together ([`BlockDevice::submit_all`]): a queue sorts them by
-/// offset and merges neighbours up to the device's largest transfer. What flushes is never held back: the plug is
-/// emptied first.
+/// Collects bios until dropped, then submits them together ([`BlockDevice::submit_all`]): a queue sorts them by
+/// offset and merges neighbours up to the device's largest transfer. A request that flushes is never delayed: the
+/// plug is emptied first.
 pub struct Plug<'d> {
     dev: &'d dyn BlockDevice,
     bios: Vec<Bio>,
@@ -26,7 +27,7 @@ impl<'d> Plug<'d> {
         Plug { dev, bios: Vec::new(), bytes: 0 }
     }
 
-    /// Holds the bio back, or submits it with those before it when it flushes or the plug is full.
+    /// Adds the bio, or submits it with the earlier ones if it flushes or the plug is full.
     pub fn submit(&mut self, bio: Bio) {
         if bio.op == BioOp::Flush || bio.flags.contains(BioFlags::PREFLUSH) {
             self.unplug();
@@ -43,7 +44,7 @@ impl<'d> Plug<'d> {
         self.bios.len() >= BIOS_MAX || self.bytes >= BYTES_MAX
     }
 
-    /// Submits what is held back.
+    /// Submits the collected bios.
     pub fn unplug(&mut self) {
         self.bytes = 0;
         if !self.bios.is_empty() {
@@ -51,7 +52,7 @@ impl<'d> Plug<'d> {
         }
     }
 
-    /// The same by a thread that waits for it next ([`BlockDevice::submit_all_and_wait`]).
+    /// The same, by a thread that waits for them next ([`BlockDevice::submit_all_and_wait`]).
     pub fn unplug_and_wait(&mut self) {
         self.bytes = 0;
         if !self.bios.is_empty() {

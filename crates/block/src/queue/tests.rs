@@ -1,4 +1,4 @@
-//! Merging, plugging, and what reaches the device.
+//! Merging, plugging, and the requests that reach the device.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn write(at: u64, len: u64, fill: u8, flags: BioFlags, wait: &BioWait) -> Bio {
 }
 
 #[test]
-fn a_plug_merges_neighbours_whatever_their_order() {
+fn a_plug_merges_neighbours_in_any_order() {
     let (mem, traced, queue) = stack(4);
     let wait = BioWait::new();
     {
@@ -54,7 +54,7 @@ fn a_plug_merges_neighbours_whatever_their_order() {
     let offsets: Vec<_> = done.iter().map(|c| c.offset / 4096).collect();
     assert_eq!(offsets, [3, 1, 2, 0, 9, 4], "each completes as itself");
     for c in &done {
-        let BioData::Write(vecs) = &c.data else { panic!("a write hands its memory back") };
+        let BioData::Write(vecs) = &c.data else { panic!("a write returns its memory") };
         assert_eq!(vecs.iter().map(|v| v.len).sum::<usize>(), 4096);
         let mut now = vec![0; 4096];
         mem.read_at(c.offset, &mut now, NONE).expect("read");
@@ -65,9 +65,9 @@ fn a_plug_merges_neighbours_whatever_their_order() {
     assert_eq!((queue.stats().writes, queue.stats().write_bytes), (3, 6 * 4096));
 }
 
-/// Of a waiting thread, what becomes one request takes no tag, and its parts are sent again when it fails.
+/// The merged request of a waiting thread takes no tag. If it fails, its parts are sent again.
 #[test]
-fn one_request_of_a_thread_that_waits_is_a_call() {
+fn a_merged_request_of_a_waiting_thread_takes_no_tag() {
     let held = Arc::new(HeldDevice::new(Arc::new(MemDevice::new(SIZE))).expect("thread"));
     let queue = Arc::new(Queue::new(held.clone(), TagConfig { depth: 1, ..TagConfig::default() }));
     held.catch(Catch::hold().range(1 << 20..SIZE));
@@ -78,9 +78,9 @@ fn one_request_of_a_thread_that_waits_is_a_call() {
     let mut plug = Plug::new(&*queue);
     (0..4).for_each(|i| plug.submit(write(i * 4096, 4096, 1, NONE, &own)));
     plug.unplug_and_wait();
-    assert_eq!(held.caught(), 2, "the four together were carried out, although there was no tag");
+    assert_eq!(held.caught(), 2, "the merged request was carried out although no tag was free");
     held.let_go();
-    assert!(own.wait().iter().all(|c| c.result.is_ok()), "sent again one by one, when there was a tag");
+    assert!(own.wait().iter().all(|c| c.result.is_ok()), "sent again one by one once a tag was free");
     assert_eq!(wait.wait().len(), 1);
     assert_eq!(queue.stats().writes, 1 + 1 + 4);
 }
@@ -96,7 +96,7 @@ fn merging_stops_at_the_largest_transfer() {
 }
 
 #[test]
-fn what_flushes_is_not_held_back_and_not_merged() {
+fn requests_that_flush_are_neither_delayed_nor_merged() {
     let (_, traced, queue) = stack(4);
     let wait = BioWait::new();
     let mut plug = Plug::new(&queue);
@@ -114,7 +114,7 @@ fn what_flushes_is_not_held_back_and_not_merged() {
 }
 
 #[test]
-fn the_first_error_is_reported_and_everybody_completes() {
+fn the_first_error_is_reported_and_every_bio_completes() {
     let faulty = Arc::new(FaultyDevice::new(Arc::new(MemDevice::new(SIZE))));
     let queue = Queue::new(faulty.clone(), TagConfig::default());
     faulty.inject(Fault::eio().op(BioOp::Write).range(8192..8193));
@@ -123,24 +123,24 @@ fn the_first_error_is_reported_and_everybody_completes() {
     let e = submit_and_wait(&queue, bios).expect_err("one fails");
     assert!(matches!(e, Error::Io { op: BioOp::Write, .. }), "{e}");
     let ok: Vec<_> = own.wait().iter().map(|c| c.result.is_ok()).collect();
-    assert_eq!(ok, [true, false, true, true], "a failure is nobody else's, although three were merged");
+    assert_eq!(ok, [true, false, true, true], "only the failed part fails, although three were merged");
     assert_eq!(queue.queue_stats().merged, 2);
-    assert_eq!(queue.stats().writes, 2 + 3, "each part of what failed was sent again");
+    assert_eq!(queue.stats().writes, 2 + 3, "each part of the failed request was sent again");
     let bad = vec![write(SIZE, 512, 1, NONE, &own), write(0, 512, 1, NONE, &own)];
     assert!(matches!(submit_and_wait(&queue, bad), Err(Error::OutOfRange { .. })));
     submit_and_wait(&queue, Vec::new()).expect("nothing to wait for");
-    // No tag was lost on the way.
+    // No tag was lost.
     let all: Vec<_> = (0..128).map(|_| TagSet::try_get(&queue.path.tags).expect("free")).collect();
     assert_eq!(all.len(), 128);
 }
 
 #[test]
-fn a_flush_that_has_nothing_to_do_is_not_sent() {
+fn a_flush_without_an_effect_is_not_sent() {
     let faulty = Arc::new(FaultyDevice::new(Arc::new(MemDevice::new(SIZE))));
     let queue = Queue::new(faulty.clone(), TagConfig::default());
     let flushes = || queue.stats().flushes;
     let put = |flags| queue.write_at(4096, &[&[1; 4096]], flags);
-    assert!(!queue.is_flushed(), "whoever wrote before may not have flushed");
+    assert!(!queue.is_flushed(), "an earlier user may have written and not flushed");
     queue.flush().expect("flush");
     queue.flush().expect("flush");
     assert_eq!((flushes(), queue.is_flushed()), (1, true));
@@ -161,7 +161,7 @@ fn a_flush_that_has_nothing_to_do_is_not_sent() {
         assert_eq!(flushes(), i as u64 + 2);
     }
     assert!(wait.wait().iter().all(|done| done.result.is_ok()));
-    // What is durable by itself needs none, and does nothing for what came before unless it says so.
+    // A write with FUA needs no flush; it makes earlier writes durable only with PREFLUSH.
     put(BioFlags::FUA).expect("write");
     assert!(queue.is_flushed());
     put(NONE).expect("write");
@@ -170,8 +170,8 @@ fn a_flush_that_has_nothing_to_do_is_not_sent() {
     put(BioFlags::FUA | BioFlags::PREFLUSH).expect("write");
     assert!(queue.is_flushed());
     put(BioFlags::PREFLUSH).expect("write");
-    assert!(!queue.is_flushed(), "it has not flushed itself");
-    // What fails may have written something, and one that fails flushes nothing.
+    assert!(!queue.is_flushed(), "the write itself is not flushed");
+    // A failed write may have changed the device, and a failed flush makes nothing durable.
     queue.flush().expect("flush");
     faulty.inject(Fault::eio().op(BioOp::Write));
     put(BioFlags::FUA).expect_err("fails");
@@ -184,9 +184,9 @@ fn a_flush_that_has_nothing_to_do_is_not_sent() {
     assert!(!queue.is_flushed());
 }
 
-/// A write that ends while a flush is under way is not durable with it.
+/// A flush does not make a write durable that ends while the flush is in flight.
 #[test]
-fn a_flush_covers_what_had_ended_when_it_began() {
+fn a_flush_covers_writes_that_had_ended_when_it_began() {
     let held = Arc::new(HeldDevice::new(Arc::new(MemDevice::new(SIZE))).expect("thread"));
     let queue = Arc::new(Queue::new(held.clone(), TagConfig::default()));
     queue.write_at(0, &[&[1; 4096]], NONE).expect("write");
@@ -205,7 +205,7 @@ fn a_flush_covers_what_had_ended_when_it_began() {
 }
 
 #[test]
-fn dropped_bios_do_not_hang_their_waiter() {
+fn a_dropped_bio_does_not_block_its_waiter() {
     let wait = BioWait::new();
     drop(wait.end_io());
     assert!(wait.wait().is_empty());
@@ -213,7 +213,7 @@ fn dropped_bios_do_not_hang_their_waiter() {
 
 /// More submitters than tags, in batches larger than the set, over a device that completes on a thread of its own.
 #[test]
-fn few_tags_many_batches() {
+fn batches_larger_than_the_tag_set_complete() {
     let crash = crate::device::CrashDevice::from_image(&MemDevice::new(SIZE)).deferring().expect("thread");
     let queue = Arc::new(Queue::new(Arc::new(crash), TagConfig { depth: 3, ..TagConfig::default() }));
     let threads: Vec<_> = (0..6u64)
@@ -234,7 +234,7 @@ fn few_tags_many_batches() {
         .collect();
     threads.into_iter().for_each(|t| t.join().expect("joined"));
     assert_eq!(queue.stats().writes, 6 * 20 * 10);
-    // One that has nothing to do because another was just faster is not sent.
+    // A flush is not sent if another has just made everything durable.
     assert!((20..=120).contains(&queue.stats().flushes), "{:?}", queue.stats());
     assert!(queue.queue_stats().tags.waits > 0);
 }
@@ -243,13 +243,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn any_device_behind_a_queue(requests in crate::device::tests::model::ops(), depth in 1..5u32) {
+    fn a_device_behind_a_queue_follows_the_model(requests in crate::device::tests::model::ops(), depth in 1..5u32) {
         let mem = Arc::new(MemDevice::new(crate::device::tests::model::SIZE));
         crate::device::tests::model::run(&Queue::new(mem, TagConfig { depth, ..TagConfig::default() }), &requests, true);
     }
 
     #[test]
-    fn batches_write_what_they_hold(seed in any::<u64>(), n in 1..200usize) {
+    fn batches_write_their_data(seed in any::<u64>(), n in 1..200usize) {
         let (mem, _, queue) = stack(8);
         let mut rng = Rng::new(seed);
         // Distinct blocks in random order.
@@ -278,9 +278,9 @@ proptest! {
     }
 }
 
-/// Batches and flushes from many threads through a ring with hardly a tag, under every policy.
+/// Batches and flushes from many threads through a ring with few tags, under every policy.
 #[test]
-fn a_ring_behind_few_tags() {
+fn a_ring_behind_few_tags_completes_every_request() {
     let dir = tempfile::tempdir().expect("a directory");
     for policy in TagPolicyKind::ALL {
         let options = OpenOptions { io: IoMode::Direct, engine: Engine::IoUring, ..OpenOptions::default() };
@@ -309,7 +309,7 @@ fn a_ring_behind_few_tags() {
         let stats = queue.queue_stats().tags;
         assert!(stats.waits > 0, "{policy:?}");
         if bios_wait {
-            // Bios wait, and calls that wait take no tag: nobody is woken.
+            // Bios wait, and waiting calls take no tag: no thread is woken.
             assert_eq!((stats.wakes, stats.wakes_in_vain, stats.overtakings), (0, 0, 0));
         }
     }

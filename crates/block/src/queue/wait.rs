@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::ranks::BIO_WAIT;
 
 struct State {
-    /// In the order in which `end_io` handed them out; `None` until completed.
+    /// In the order of the calls to `end_io`; `None` until completed.
     slots: Vec<Option<Completion>>,
     pending: usize,
 }
@@ -35,7 +35,7 @@ impl Default for BioWait {
 }
 
 impl BioWait {
-    /// Nothing to wait for yet.
+    /// Without any bio yet.
     pub fn new() -> BioWait {
         let state = Mutex::new(&BIO_WAIT, State { slots: Vec::new(), pending: 0 });
         BioWait { shared: Arc::new(Shared { state, done: Condvar::new() }) }
@@ -50,8 +50,8 @@ impl BioWait {
         Box::new(OnDone { shared: self.shared.clone(), index })
     }
 
-    /// Waits until every bio has completed and hands out their completions, in the order of the calls to `end_io`. Bios
-    /// that were dropped without completing are missing from it.
+    /// Waits until every bio has completed and returns their completions, in the order of the calls to `end_io`. Bios
+    /// that were dropped without completing are left out.
     pub fn wait(&self) -> Vec<Completion> {
         let mut state = self.shared.state.lock();
         while state.pending > 0 {
@@ -72,7 +72,7 @@ impl EndIo for OnDone {
         if let Some(slot) = state.slots.get_mut(self.index) {
             *slot = Some(done);
         }
-        // Dropping `self` counts it.
+        // Dropping `self` decrements `pending`.
     }
 }
 
@@ -86,8 +86,8 @@ impl Drop for OnDone {
     }
 }
 
-/// Submits the bios at once and waits for all of them; each one's own `end_io` runs first. The first error in their
-/// order, if any.
+/// Submits the bios at once and waits for all of them; each one's own `end_io` runs first. Returns the first error in
+/// their order, if any.
 pub fn submit_and_wait(dev: &dyn BlockDevice, mut bios: Vec<Bio>) -> Result<()> {
     struct Chained {
         first: Box<dyn EndIo>,

@@ -1,8 +1,8 @@
-//! [`GroupSet`]: a set of group numbers, as a bitmap of two levels; [`Family`]: such sets by an order, a group in at
-//! most one.
+//! [`GroupSet`]: a set of group numbers, as a bitmap of two levels; [`Family`]: one such set per order, with each
+//! group in at most one.
 //!
 //! # Locking
-//! None: readers and writers share no lock. A group is put in and taken out by one thread at a time.
+//! None: readers and writers share no lock. One thread at a time inserts or removes a given group.
 
 use extant_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -39,7 +39,7 @@ impl GroupSet {
             let bit = 1 << (g % 64);
             if w.fetch_and(!bit, Ordering::SeqCst) & !bit == 0 {
                 s.fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
-                // Somebody may have inserted between the two; then the summary has to say so again.
+                // Another thread may have inserted a group between the two; then the summary bit must be set again.
                 if w.load(Ordering::SeqCst) != 0 {
                     s.fetch_or(1 << (word % 64), Ordering::SeqCst);
                 }
@@ -79,7 +79,7 @@ impl GroupSet {
 /// Sets of groups by an order.
 pub struct Family {
     sets: Vec<GroupSet>,
-    /// For each group, its order and one; 0 for none. Under the group's lock.
+    /// For each group, its order plus one; 0 for none. Under the group's lock.
     listed: Box<[AtomicU8]>,
 }
 
@@ -97,12 +97,12 @@ impl Family {
         &self.sets
     }
 
-    /// The group has this order now.
+    /// Moves the group to this order.
     pub fn put(&self, group: u32, order: Option<u32>) {
         let Some(listed) = self.listed.get(group as usize) else { return };
         let (old, new) = (listed.load(Ordering::Relaxed), order.map_or(0, |o| o as u8 + 1));
         if old != new {
-            // In before out: nobody who looks meanwhile misses the group.
+            // Insert before remove, so that no concurrent search misses the group.
             if let Some(set) = (new as usize).checked_sub(1).and_then(|o| self.sets.get(o)) {
                 set.insert(group);
             }

@@ -1,18 +1,19 @@
-//! [`Maxima`]: a byte for each group, and over them a tree of maxima with 64 children a node. Answers "the nearest
-//! group from here on whose byte is at least so much" and "the largest byte" by looking at a few nodes.
+//! [`Maxima`]: a byte for each group, and over them a tree of maxima with 64 children per node. Finds the nearest
+//! group from a position on whose byte is at least a given value, and the largest byte, by looking at a few nodes.
 //!
-//! The bytes are classes of lengths: [`class_of`] rounds down (what is there), [`class_for`] up (what is needed), so
-//! that a group whose class is the one needed has enough. Lengths below 8 are exact, others within an eighth.
+//! The bytes are classes of lengths. [`class_of`] rounds an existing length down and [`class_for`] rounds a needed
+//! length up, so a group of the needed class has enough. Lengths below 8 are exact, others within an eighth.
 //!
-//! 1.02 bytes a group. A change of a byte looks at one node of each level, and changes those of which it was or becomes
-//! the largest.
+//! It takes 1.02 bytes per group. A change of a byte looks at one node of each level, and changes those of which it
+//! was or becomes the largest.
 //!
-//! What it does not do: promise anything while bytes change. Who stores a byte of a node looks at the node again, and
-//! then sees to the level above: so when nobody is at it any more, every node says what is under it. Meanwhile one may
-//! say too much or too little; who must not overlook anything asks the bytes themselves ([`Maxima::first_nonzero`]).
+//! What it does not do: guarantee exact nodes while bytes change. A thread that stores a byte of a node examines the
+//! node again, and then corrects the level above. So once no thread changes anything, every node is the maximum of
+//! its children. Until then a node may be too large or too small. A caller that must not miss a group reads the bytes
+//! themselves ([`Maxima::first_nonzero`]).
 //!
 //! # Locking
-//! None. The byte of a group is changed by one thread at a time (who holds the group's lock).
+//! None. One thread at a time changes the byte of a group: the holder of the group's lock.
 
 use extant_base::sim;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a node.
 const NODE: usize = 64;
 const WORDS: usize = NODE / 8;
-/// The highest class: from 245,760 blocks on (groups of 64 KiB blocks) all lengths are one.
+/// The highest class: all lengths from 245,760 blocks on (groups of 64 KiB blocks) have this class.
 const CLASS_MAX: u32 = 127;
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
@@ -64,7 +65,7 @@ impl Level {
         self.0.get(node * WORDS..(node + 1) * WORDS).unwrap_or_default()
     }
 
-    /// The first byte of the node from `at` on, and before `end`, that is at least `least`.
+    /// The first byte of the node that is at least `least`, from `at` on and before `end`.
     fn first_in_node(&self, at: usize, end: usize, least: u8) -> Option<usize> {
         let node = at / NODE;
         for (i, word) in self.words(node).iter().enumerate().skip(at % NODE / 8) {
@@ -72,7 +73,7 @@ impl Level {
             if first >= end {
                 return None;
             }
-            // No byte is above 127: a byte's high bit stays exactly where the byte is large enough.
+            // No byte is above 127, so exactly the bytes that are large enough have their high bit set.
             let mut large = (word.load(Ordering::Relaxed) | HIGH).wrapping_sub(ONES * u64::from(least)) & HIGH;
             if first < at {
                 large &= u64::MAX << ((at - first) * 8);
@@ -97,7 +98,7 @@ impl Level {
     }
 }
 
-/// See the page.
+/// See the module.
 pub struct Maxima {
     /// The groups' bytes first.
     levels: Vec<Level>,
@@ -131,7 +132,7 @@ impl Maxima {
         self.correct_above(0, group as usize);
     }
 
-    /// Makes the nodes above a byte say what is under them, level by level.
+    /// Makes the nodes above a byte equal to the maximum of their children, level by level.
     fn correct_above(&self, level: usize, mut at: usize) {
         for pair in self.levels[level..].windows(2) {
             let [below, above] = pair else { return };
@@ -159,16 +160,16 @@ impl Maxima {
         while at < end {
             match self.next_once(at, end, least) {
                 Ok(found) => return found.map(|g| g as u32),
-                // The nodes above said too much of this one.
+                // The nodes above this one were too large.
                 Err(behind) => at = behind,
             }
         }
         None
     }
 
-    /// `Err`: nothing before this group after all.
+    /// `Err`: no group before this one qualifies after all.
     fn next_once(&self, from: usize, end: usize, least: u8) -> Result<Option<usize>, usize> {
-        // Up, until a node has one on the right of where we come from.
+        // Up, until a node has a candidate to the right of the starting point.
         let mut at = from;
         let mut level = 0;
         let found = loop {
@@ -203,7 +204,7 @@ impl Maxima {
         let mut largest = 0;
         let mut end = limit as usize;
         for level in &self.levels {
-            // What the level above does not say of the last node; all of it at the top.
+            // The part of the last node that the level above does not cover exactly; all of it at the top.
             let from = if level.0.len() > WORDS { end / NODE * NODE } else { 0 };
             largest = largest.max(level.largest_in(from..end));
             end = from / NODE;
@@ -223,12 +224,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_that_is_needed_has_enough() {
+    fn a_group_of_the_needed_class_has_enough_blocks() {
         for len in 1..300_000u32 {
             let (of, needed) = (class_of(len), class_for(len));
             assert!(of <= needed && needed <= of + 1, "{len}");
             assert!(class_of(len - 1) <= of, "{len}");
-            // Nothing shorter has the class that is needed.
+            // No shorter run has the needed class.
             assert!(len > 245_760 || class_of(len - 1) < needed, "{len}");
         }
         assert_eq!((class_of(512), class_for(512), class_for(513)), (class_for(512), 56, 57));
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_a_plain_array() {
+    fn the_tree_agrees_with_a_plain_array() {
         for (groups, seed) in [(1u32, 1), (64, 2), (65, 3), (4096, 4), (10_000, 5), (300_000, 6)] {
             let mut rng = Rng::new(seed);
             let maxima = Maxima::new(groups);
@@ -260,18 +261,18 @@ mod tests {
         }
     }
 
-    /// Two threads change groups of one node while a third looks, under every schedule with few preemptions: afterwards
-    /// every node says what is under it. Places where another may take over are the `sim::point`s.
+    /// Two threads change groups of one node while a third searches, under every schedule with few preemptions.
+    /// Afterwards every node is the maximum of its children. Threads may switch at the `sim::point`s.
     #[test]
-    fn nothing_is_forgotten_when_several_change_at_once() {
-        // What the two groups have before, and get.
+    fn concurrent_changes_lose_no_maximum() {
+        // The bytes of the two groups before and after.
         for (before, after) in [([30, 0], [0, 60]), ([60, 50], [0, 0]), ([30, 60], [50, 0]), ([0, 0], [60, 30])] {
             let runs = sim::search(
                 &Options { steps_max: 10_000, processors: 2, ..Options::new(0) },
                 2,
                 move || {
                     let maxima = Arc::new(Maxima::new(9000));
-                    // Far from where the third looks from, so that it comes to their node from above.
+                    // Far from the third thread's starting point, so that it reaches their node from above.
                     let changes = [0, 1].map(|i| (4207 + i as u32, before[i], after[i]));
                     changes.iter().for_each(|&(g, old, _)| maxima.set(g, old));
                     let start = |work: Box<dyn FnOnce(&Maxima) + Send>| {

@@ -1,18 +1,18 @@
 //! Where metadata goes: the seam between the search (mechanism) and its [`policy`], and the zones that policies
 //! describe.
 //!
-//! A *zone* is a set of blocks kept for metadata. It is made of *areas*, each a range of one group. The areas of a
-//! *region* (some consecutive groups) have an order, and the first so many of them are *active*. The free blocks of an
-//! active area are *set aside*, unless the region has enough of them: held by their group like preallocated blocks, so
-//! that no search finds them. Nothing of that is on disk. After a mount the numbers of the group summaries say how many
-//! areas are active, and the bitmaps what is free in them.
+//! A *zone* is a set of blocks for metadata. It consists of *areas*, each a range of one group. The areas of a
+//! *region* (some consecutive groups) have an order, and a number of them, from the first on, are *active*. The free
+//! blocks of an active area are *set aside*, unless the region has enough of them: their group holds them like
+//! preallocated blocks, so that no search finds them. None of this is on disk. After a mount the group summaries
+//! determine how many areas are active, and the bitmaps which of their blocks are free.
 //!
 //! Main types: [`MetaZones`] (which areas are active), [`Area`]. `set_aside.rs` moves the blocks.
 //!
 //! # Locking
-//! [`MetaZones`] is made of atomics. A change of how many areas are active is followed by a visit to the group
-//! concerned, under its lock. A thread that frees blocks of the group reads the number under the same lock. So the last
-//! of the two sees the newest number.
+//! [`MetaZones`] consists of atomics. A change of the number of active areas is followed by a visit to the group
+//! concerned, under its lock. A thread that frees blocks of the group reads the number under the same lock. So the
+//! last of the two sees the newest number.
 
 pub mod policy;
 mod set_aside;
@@ -34,30 +34,30 @@ pub struct Area {
     pub len: u32,
 }
 
-/// Blocks that an owner of many gets side by side, where as many are free.
+/// Blocks that an owner of many gets side by side, if as many are free.
 const WINDOW: u32 = 16;
-/// Blocks, counted from the group's first, that are for the metadata of inodes of the same group: what a checker needs
-/// at the same time lies together. As many as are read at once. A multiple of [`WINDOW`].
+/// Blocks, counted from the group's first, for the metadata of inodes of one group: blocks that a checker needs at
+/// the same time lie together. As many as are read at once. A multiple of [`WINDOW`].
 pub(crate) const PAGE: u32 = 64;
 
 /// Groups whose areas have one order.
 #[derive(Default)]
 struct Region {
-    /// So many areas are active.
+    /// The number of active areas.
     active: AtomicU32,
-    /// Areas.
+    /// The number of areas.
     most: u32,
-    /// Blocks that its active areas have at mount, used ones included.
+    /// Blocks that its active areas should have at mount, used ones included.
     wanted: u64,
     /// Blocks set aside.
     free: AtomicU32,
-    /// No group before this one, counted from the first of the region, has any set aside: a hint.
+    /// A hint: no group before this one, counted from the first of the region, has blocks set aside.
     lowest: AtomicU32,
-    /// Of so many groups, counted from the first, the bitmaps were looked at.
+    /// The bitmaps of this many groups, counted from the first, have been examined.
     seen: AtomicU32,
     /// Blocks of active areas were left free, because enough were set aside.
     left: AtomicBool,
-    /// Where owners got their last block, packed: hints, written without a lock.
+    /// The place of each owner's last block, packed: hints, written without a lock.
     owners: Box<[AtomicU64]>,
 }
 
@@ -69,7 +69,7 @@ pub struct MetaZones {
     regions: Box<[Region]>,
     /// Blocks set aside in all regions.
     total: AtomicU64,
-    /// How many blocks had been released when data was last told to wait for a commit, or [`NEVER`].
+    /// The number of released blocks when data last had to wait for a commit, or [`NEVER`].
     told_to_wait: AtomicU64,
 }
 
@@ -105,7 +105,7 @@ impl MetaZones {
         zones
     }
 
-    /// Makes as many areas active as have the blocks that are wanted at mount, besides those of the file system itself.
+    /// Activates as many areas as hold the blocks that are wanted at mount, besides those of the file system itself.
     pub fn begin(&self, geometry: &Geometry, system: &SystemZones) {
         for (nr, region) in (0..).zip(&self.regions) {
             let (mut active, mut blocks) = (0, 0);
@@ -130,7 +130,7 @@ impl MetaZones {
         region * self.zoning.region_groups
     }
 
-    /// The `nr`th area of a region; None where its group has no room for it.
+    /// The `nr`th area of a region; None if its group has no room for it.
     fn area(&self, geometry: &Geometry, system: &SystemZones, region: u32, nr: u32) -> Option<Area> {
         let z = self.zoning;
         let (group, i) = (GroupNr(self.first_group(region) + nr / z.per_group), nr % z.per_group);
@@ -149,7 +149,7 @@ impl MetaZones {
         (len > 0).then_some(Area { group, start, len })
     }
 
-    /// The region of a group of which not all active areas have been seen since the mount.
+    /// The region of a group, if not all of its active areas have been examined since the mount.
     fn unseen(&self, group: GroupNr) -> Option<(u32, &Region)> {
         let known =
             |r: &Region| r.seen.load(Ordering::Relaxed) * self.zoning.per_group >= r.active.load(Ordering::Relaxed);
@@ -172,8 +172,8 @@ impl MetaZones {
         })
     }
 
-    /// Whether what becomes free in active areas of this group's region is better left to data, which may be what most
-    /// of their blocks are used for.
+    /// Whether blocks that become free in active areas of this group's region should be left to data. Data may use
+    /// most of these areas.
     fn has_enough(&self, group: GroupNr) -> bool {
         let Some((_, region)) = self.region(group) else { return false };
         let enough = self.is_rich(region);
@@ -183,13 +183,13 @@ impl MetaZones {
         enough
     }
 
-    /// Whether a region has as many blocks free as it had at mount, and some areas.
+    /// Whether a region has at least as many blocks free as it had at mount, and at least a few areas.
     fn is_rich(&self, region: &Region) -> bool {
         let most = region.wanted.max(ENOUGH_AREAS * u64::from(self.area_len));
         u64::from(region.free.load(Ordering::Relaxed)) >= most
     }
 
-    /// Blocks of a group were set aside.
+    /// Records that blocks of a group were set aside.
     fn added(&self, group: GroupNr, blocks: u32) {
         if let Some((nr, region)) = self.region(group) {
             region.free.fetch_add(blocks, Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl MetaZones {
         }
     }
 
-    /// Blocks of a group are not set aside any more.
+    /// Records that blocks of a group are no longer set aside.
     fn removed(&self, group: GroupNr, blocks: u32) {
         if let Some((_, region)) = self.region(group) {
             region.free.fetch_sub(blocks, Ordering::Relaxed);
@@ -217,8 +217,8 @@ impl MetaZones {
 }
 
 impl<S: GroupStore> Allocator<S> {
-    /// The area of a zone that `block` lies in, for a reader that wants its neighbours: first block and length. What is
-    /// in use there is metadata, or data that the area was lent to.
+    /// The area of a zone that contains `block`, for a reader that wants its neighbours: first block and length. Its
+    /// used blocks are metadata, or data to which the area was lent.
     pub fn zone_around(&self, block: BlockNr) -> Option<(BlockNr, u32)> {
         let zones = self.meta_zones.as_ref()?;
         let (group, index) = self.geometry.locate(block)?;
@@ -228,11 +228,11 @@ impl<S: GroupStore> Allocator<S> {
     }
 }
 
-/// A zone of which so many areas are free, and as much as it had at mount, leaves to data what else becomes free in it.
+/// A zone leaves further freed blocks to data once this many areas are free in it, and as much as it had at mount.
 const ENOUGH_AREAS: u64 = 4;
-/// At mount a region sets one block aside for so many that are free: four times what indirect blocks of full pointers
-/// would need.
+/// At mount a region sets one block aside for this many free ones: four times the need of indirect blocks full of
+/// pointers.
 const FREE_PER_BLOCK_AHEAD: u64 = 256;
-/// At mount no more than one of so many blocks is guessed to be a map's. The guess is by the number of inodes, of which
-/// most may be small; and a zone that reaches into data gathers single blocks wherever some of it is deleted.
+/// At mount at most one of this many blocks is assumed to belong to a map. The estimate uses the number of inodes,
+/// most of which may be small. And a zone that extends into data collects single blocks wherever data is deleted.
 const BLOCKS_PER_GUESS: u64 = 256;

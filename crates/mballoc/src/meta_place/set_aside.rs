@@ -17,40 +17,41 @@ use crate::search::Extent;
 use crate::space::Privilege;
 use crate::{Allocation, GroupStore, Kind, MetaRequest, Request};
 
-/// An owner's place in a region has so many bits, enough for 128 groups of 2^19 blocks. Above them is how many blocks
-/// it has had, [`MOST`] at most, and above that its number.
+/// Bits of an owner's place in a region, enough for 128 groups of 2^19 blocks. Above them is the number of its blocks
+/// so far, at most [`MOST`], and above that the owner's number.
 const PLACE_BITS: u32 = 28;
-/// An owner of at least so many blocks goes on in a window of its own.
+/// An owner of at least this many blocks continues in a window of its own.
 const MANY: u32 = 8;
-/// No more are counted. So many others that come to its slot, less [`MANY`], an owner outlasts without a block.
+/// The count of an owner's blocks stops here. Minus [`MANY`], it is the number of other owners in the same slot that
+/// an owner survives without taking a block.
 const MOST: u32 = 9;
 
 /// Areas that one request makes active at most: each may read a bitmap.
 const GROW_MAX: u32 = 16;
 
-/// Where in a zone a block may be taken: the better places first.
+/// Where in a zone a block may be taken, the better places first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
-    /// The first block of a window of which nothing is used, in a page of the home or an unowned page.
+    /// The first block of an entirely unused window, in a page of the home or an unowned page.
     Window,
     /// The first block in a page of the home.
     Own,
     /// The first block of an unowned page.
     Unowned,
-    /// The first block that no other owner goes on with.
+    /// The first block that is not the next one of another owner.
     First,
     /// The first block.
     Any,
 }
 
-/// For an owner that has had no block of the region, or few: it takes what others left.
+/// For an owner with no block of the region, or few: it takes the gaps that others left.
 const FOR_FEW: &[Fit] = &[Fit::Own, Fit::Unowned, Fit::First, Fit::Any];
-/// For an owner that has had many and goes on.
+/// For an owner of many blocks that continues.
 const FOR_MANY: &[Fit] = &[Fit::Window, Fit::Own, Fit::Unowned, Fit::First, Fit::Any];
-/// Where zones have no pages.
+/// For zones without pages.
 const PLAIN: &[Fit] = &[Fit::Any];
 
-/// The part of a zone that lies in one group, as it looks to one request.
+/// The part of a zone that lies in one group, as one request sees it.
 struct View<'a> {
     free: &'a RangeSet,
     /// The home of each page; 0 for none.
@@ -106,14 +107,14 @@ impl Region {
         self.owners.get(owner as usize % self.owners.len().max(1))
     }
 
-    /// Where the owner goes on, as an index in the region, and how many blocks it has had, [`MOST`] at most.
+    /// Where the owner continues, as an index in the region, and the number of its blocks so far, at most [`MOST`].
     fn next_of(&self, owner: u32) -> Option<(u32, u32)> {
         let slot = self.slot(owner)?.load(Ordering::Relaxed);
         (slot != 0 && (slot >> 32) as u32 == owner).then(|| unpacked(slot))
     }
 
-    /// Notes where the owner goes on. An owner of many in the same slot stays, for files of one block each come and go;
-    /// it counts for a little less.
+    /// Records where the owner continues. An owner of many in the same slot stays, because files of one block each
+    /// come and go, but its count decreases by one.
     fn remember(&self, owner: u32, next: u32, blocks: u32) {
         let Some(slot) = self.slot(owner) else { return };
         let held = slot.load(Ordering::Relaxed);
@@ -126,7 +127,7 @@ impl Region {
         slot.store(new, Ordering::Relaxed);
     }
 
-    /// Windows in which other owners of many blocks go on.
+    /// Windows in which other owners of many blocks continue.
     fn windows_of_others(&self, owner: u32) -> Vec<u32> {
         let slots = self.owners.iter().map(|s| s.load(Ordering::Relaxed));
         let others = slots.filter(|s| (s >> 32) as u32 != owner).map(unpacked).filter(|(_, had)| *had >= MANY);
@@ -149,11 +150,11 @@ impl<S: GroupStore> Allocator<S> {
         zones.active(&self.geometry, &self.zones, group)
     }
 
-    /// The free blocks of a range that lie in active areas are set aside, unless the region has enough. The caller
+    /// Sets aside the free blocks of a range that lie in active areas, unless the region has enough. The caller
     /// publishes.
     pub(crate) fn put_aside(&self, nr: GroupNr, inner: &mut GroupInner, start: u32, len: u32) {
         let Some(zones) = &self.meta_zones else { return };
-        // Pages are cut where the group's part of the zone begins and ends, not where one area meets the next.
+        // Pages are clipped where the group's part of the zone begins and ends, not where one area meets the next.
         let within = self.active_areas(zones, nr).map(|a| a.start..a.start + a.len);
         let Some(within) = within.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { return };
         for area in self.active_areas(zones, nr) {
@@ -166,7 +167,7 @@ impl<S: GroupStore> Allocator<S> {
             }
             let mut moved = 0;
             let Some(buddy) = &mut inner.buddy else {
-                // They are found when the bitmap is loaded.
+                // The blocks are found when the bitmap is loaded.
                 return zones.added(nr, 0);
             };
             let mut runs = Vec::new();
@@ -188,7 +189,7 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// What is set aside in an area becomes free, unless the area is active again. Returns how many blocks.
+    /// Frees the blocks set aside in an area, unless the area is active again. Returns their number.
     fn give_aside(&self, zones: &MetaZones, area: Area) -> u32 {
         let nr = area.group;
         let Some(group) = self.group_ref(nr) else { return 0 };
@@ -220,7 +221,8 @@ impl<S: GroupStore> Allocator<S> {
         total
     }
 
-    /// Dissolves the zone of a group. Its blocks are neither held nor free; the caller counts them. Returns how many.
+    /// Dissolves the zone of a group. Its blocks are neither held nor free; the caller counts them. Returns their
+    /// number.
     pub(crate) fn forget_aside(&self, nr: GroupNr, inner: &mut GroupInner) -> u32 {
         let (Some(zones), Some(all)) = (&self.meta_zones, inner.set_aside().cloned()) else { return 0 };
         for (start, len) in all.iter() {
@@ -231,8 +233,8 @@ impl<S: GroupStore> Allocator<S> {
         all.total()
     }
 
-    /// Takes the first run that is set aside in `from..limit`; it is held still, and counted until
-    /// [`Allocator::return_aside`]: nobody makes a zone larger for what is missing so shortly.
+    /// Takes the first run that is set aside in `from..limit`. It is still held, and counted until
+    /// [`Allocator::return_aside`], so that no zone grows because of such a short absence.
     pub(crate) fn borrow_aside_from(&self, nr: GroupNr, from: u32, limit: u32) -> Option<(u32, u32)> {
         let mut inner = self.group_ref(nr)?.lock();
         let start = inner.set_aside()?.next(from).filter(|&start| start < limit)?;
@@ -242,7 +244,7 @@ impl<S: GroupStore> Allocator<S> {
         Some((start, len))
     }
 
-    /// What was taken becomes free, or is set aside again.
+    /// Frees a run that was taken, or sets it aside again.
     pub(crate) fn return_aside(&self, nr: GroupNr, (start, len): (u32, u32)) {
         if let Some(zones) = &self.meta_zones {
             zones.removed(nr, len);
@@ -250,8 +252,8 @@ impl<S: GroupStore> Allocator<S> {
         self.give_back(nr, [(start, len)], None);
     }
 
-    /// Data is about to be placed in a region. What lies in its zone since earlier mounts is looked at first: data is
-    /// chosen long before it is mapped, and would fill a zone of which no area is active yet.
+    /// Called before data is placed in a region: first examines the zone's blocks of earlier mounts. Data is chosen
+    /// long before it is mapped, and would fill a zone of which no area is active yet.
     pub(crate) fn look_before_data(&self, goal: Option<BlockNr>) {
         let Some(zones) = &self.meta_zones else { return };
         let group = goal.and_then(|goal| self.geometry.locate(goal)).map_or(GroupNr(0), |(group, _)| group);
@@ -260,7 +262,7 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Serves a request for metadata from the zone where its policy keeps such.
+    /// Serves a request for metadata from the policy's zone for its kind.
     pub(crate) fn use_zone(&self, meta: &MetaRequest, len: u32, limit: u32) -> Result<Option<Allocation>, S::Error> {
         let Some(zones) = self.meta_zones.as_ref().filter(|z| z.zoning.roles.contains(&meta.role)) else {
             return Ok(None);
@@ -268,7 +270,8 @@ impl<S: GroupStore> Allocator<S> {
         let near = meta.data.or(meta.parent).or(meta.home).and_then(|b| self.geometry.locate(b));
         let Some((nr, region)) = zones.region(near.map_or(GroupNr(0), |(group, _)| group)) else { return Ok(None) };
         self.look_around(zones, nr, region);
-        // Counted before they are cut, so that no other request concludes meanwhile that these blocks do not exist.
+        // Counted before they are cut: otherwise another request may conclude meanwhile that these blocks do not
+        // exist.
         self.in_transit.begin(u64::from(len));
         let found = self.cut_from_region(zones, nr, region, meta, len, limit);
         self.in_transit.end(u64::from(len - found.map_or(0, |f| f.len)));
@@ -280,8 +283,8 @@ impl<S: GroupStore> Allocator<S> {
         self.settle(found, found, None, None).map(Some)
     }
 
-    /// Reads the bitmaps of a region's active areas once. While too little is set aside, looks there again for what was
-    /// left to data, and makes more areas active.
+    /// Reads the bitmaps of a region's active areas once. While too little is set aside, examines them again for
+    /// blocks that were left to data, and activates more areas.
     fn look_around(&self, zones: &MetaZones, nr: u32, region: &Region) {
         for _ in 0..GROW_MAX {
             let active = region.active.load(Ordering::Relaxed);
@@ -300,7 +303,7 @@ impl<S: GroupStore> Allocator<S> {
                 return;
             }
             if region.left.swap(false, Ordering::Relaxed) {
-                // What it left to data may be free yet.
+                // The blocks that were left to data may still be free.
                 region.seen.store(0, Ordering::Relaxed);
                 continue;
             }
@@ -311,7 +314,7 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Makes one more area active than `active`, unless another request has.
+    /// Activates one more area than `active`, unless another request has.
     fn grow(&self, zones: &MetaZones, nr: u32, region: &Region, active: u32) {
         if region.active.compare_exchange(active, active + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
@@ -322,8 +325,9 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// All that is free lies in pages of other homes: makes one more area active, unless so much is free there that it
-    /// must do: none of the new area would be set aside. Whether it is worth looking for a page again.
+    /// Called when all free blocks lie in pages of other homes: activates one more area. Does not if enough blocks
+    /// are free, because then none of the new area would be set aside. Returns whether another search for a page is
+    /// worthwhile.
     fn grow_for_pages(&self, zones: &MetaZones, nr: u32, region: &Region) -> bool {
         let (active, first) = (region.active.load(Ordering::Relaxed), zones.first_group(nr));
         let has_any =
@@ -338,7 +342,7 @@ impl<S: GroupStore> Allocator<S> {
         grows
     }
 
-    /// Loads the bitmap of a group, and puts aside what is free in a range.
+    /// Loads the bitmap of a group, and sets aside the free blocks of a range.
     fn put_all_aside(&self, nr: GroupNr, range: Range<u32>) {
         if let Some(group) = self.group_ref(nr)
             && let Ok(mut inner) = self.lock_loaded(nr, true)
@@ -348,15 +352,15 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// With one more area, data would still have more than the zones, without waiting for a commit. Zones that were
-    /// lent thus stay so until much more is free than an area.
+    /// Whether data, with one more active area, would still have more free blocks than the zones, without waiting for
+    /// a commit. So a lent area returns only once much more than an area is free.
     fn has_plenty(&self, zones: &MetaZones) -> bool {
         let aside = zones.total();
         let free = self.space.available(Privilege::All).saturating_sub(aside + self.pending_blocks());
         free > aside + u64::from(zones.area_len)
     }
 
-    /// Takes blocks out of the zone of a region; they are held still.
+    /// Takes blocks out of the zone of a region; they are still held.
     fn cut_from_region(
         &self,
         zones: &MetaZones,
@@ -374,13 +378,14 @@ impl<S: GroupStore> Allocator<S> {
             let (group, index) = self.geometry.locate(block)?;
             zones.region(group).filter(|r| r.0 == nr).map(|_| (group, index))
         };
-        // Inodes of the same group are checked together.
+        // A checker reads the maps of inodes of the same group together.
         let home = [meta.home, meta.data].into_iter().flatten().find_map(in_region);
         let home = home.map_or(1, |(group, _)| (group.0 - first) as u8 + 1);
         let cut = |group: GroupNr, fit: &dyn Fn(&View<'_>) -> Option<u32>| {
             let mut inner = self.lock_loaded(group, true).ok()?;
             if inner.set_aside().is_none_or(RangeSet::is_empty) {
-                // Under the lock: whoever sets some aside here does so before this, or lowers the number again.
+                // Under the lock: a thread that sets blocks aside here did so before, or lowers the number
+                // afterwards.
                 let offset = group.0 - first;
                 let _ = region.lowest.compare_exchange(offset, offset + 1, Ordering::Relaxed, Ordering::Relaxed);
                 return None;
@@ -401,7 +406,7 @@ impl<S: GroupStore> Allocator<S> {
             zones.removed(group, n);
             Some(Extent { group, start, len: n })
         };
-        // Where the owner goes on, or close behind what the block belongs to.
+        // Where the owner continues, or close behind the block's parent.
         let hint = next.map(|(index, _)| (GroupNr(first + index / blocks), index % blocks));
         let hint = hint.or_else(|| in_region(meta.parent?).map(|(group, index)| (group, index + 1)));
         let end = || limit.min(first + region.active.load(Ordering::Relaxed).div_ceil(zones.zoning.per_group));
@@ -424,15 +429,15 @@ impl<S: GroupStore> Allocator<S> {
         };
         fits.iter().find_map(|&fit| {
             let found = anywhere(fit);
-            // Rather than from the pages of others.
+            // Better a new area than the pages of other homes.
             let again = found.is_none() && fit == Fit::Unowned && self.grow_for_pages(zones, nr, region);
             if again { anywhere(fit) } else { found }
         })
     }
 
-    /// Whether data waits for a commit that brings as much as it wants, instead of borrowing an area. Where nothing was
-    /// left of what a commit brought since the last such answer, others are faster, and data borrows: who waits does so
-    /// a bounded number of times.
+    /// Whether data waits for a commit that frees enough blocks, instead of borrowing an area. If blocks have been
+    /// released since the last such answer and the request found none, other requests were faster, and data borrows.
+    /// So a request waits a bounded number of times.
     pub(crate) fn waits_rather_than_borrows(&self, request: &Request<'_>) -> bool {
         let Some(zones) = &self.meta_zones else { return false };
         if !matches!(request.kind, Kind::Data { .. }) || self.pending_blocks() < u64::from(request.len) {
@@ -447,11 +452,12 @@ impl<S: GroupStore> Allocator<S> {
         waits
     }
 
-    /// Nothing is free but what is set aside: gives one area to data, the last of the region nearest behind `goal` that
-    /// has something. False: no area below `limit` has.
+    /// Called when only blocks set aside are free: lends one area to data, the last non-empty one of the region
+    /// nearest behind `goal`. False: there is none below `limit`.
     pub(crate) fn lend(&self, goal: Option<GroupNr>, limit: u32) -> bool {
         let Some(zones) = self.meta_zones.as_ref().filter(|z| z.total() > 0) else { return false };
-        // From the number changed to the last block given away, others must not take silence for emptiness.
+        // In flight from the change of the number to the last freed block: otherwise another thread may conclude that
+        // nothing is left.
         self.in_transit.begin(1);
         let lent = self.lend_one(zones, goal.unwrap_or_default(), limit);
         if lent > 0 {
@@ -482,7 +488,7 @@ impl<S: GroupStore> Allocator<S> {
     }
 }
 
-/// What two ranges have in common.
+/// The intersection of two ranges.
 fn overlap(a: (u32, u32), b: (u32, u32)) -> Option<(u32, u32)> {
     let (start, end) = (a.0.max(b.0), (a.0 + a.1).min(b.0 + b.1));
     (start < end).then(|| (start, end - start))

@@ -1,8 +1,9 @@
-//! Blocks that wait for pointer blocks, in front of the data that these will map: taken out of one run with that data,
-//! and used when the data is mapped.
+//! Blocks set aside for pointer blocks, in front of the data that these will map. They are taken out of one run with
+//! that data, and used when the data is mapped.
 //!
-//! Each is a preallocation of its own: they are needed one by one, and not all of them if another part of the file gets
-//! the same pointer block first. Nothing is claimed for them, so a full disk takes them back like other preallocations.
+//! Each is a preallocation of its own. They are needed one by one, and not all of them if another part of the file
+//! gets the same pointer block first. They are not claimed, so under pressure they are discarded like other
+//! preallocations.
 //!
 //! # Locking
 //! As for preallocations.
@@ -20,7 +21,7 @@ use crate::{Allocation, GroupStore, Kind, Pointers, Request};
 /// The preallocations of some pointer blocks.
 pub(crate) type InFront = Vec<(PointerBlock, Arc<Preallocation>)>;
 
-/// The pointer blocks that are to lie in front of the data of this request, and for which no block waits yet.
+/// The pointer blocks that should lie in front of the data of this request, and for which no block is set aside yet.
 pub(crate) fn pointer_blocks(request: &Request<'_>) -> Vec<PointerBlock> {
     match (request.kind, request.pointers) {
         (Kind::Data { .. }, Some(Pointers { owner, blocks, .. })) => {
@@ -30,7 +31,7 @@ pub(crate) fn pointer_blocks(request: &Request<'_>) -> Vec<PointerBlock> {
     }
 }
 
-/// Splits an extent into blocks for `lead` and the data behind them. Where that would leave no data, all of it is data.
+/// Splits an extent into blocks for `lead` and the data behind them. If that would leave no data, all of it is data.
 pub(crate) fn lead_off(found: Extent, lead: &[PointerBlock]) -> (InFront, Extent) {
     let len = lead.len() as u32;
     if found.len <= len {
@@ -43,13 +44,13 @@ pub(crate) fn lead_off(found: Extent, lead: &[PointerBlock]) -> (InFront, Extent
 }
 
 impl<S: GroupStore> Allocator<S> {
-    /// Whether the policy wants to know of pointer blocks with the data that they map ([`Request::pointers`]): it takes
-    /// both together, the pointer blocks in front.
+    /// Whether a request for data must name its missing pointer blocks ([`Request::pointers`]), because the policy
+    /// takes both together, the pointer blocks in front.
     pub fn puts_pointers_in_front(&self) -> bool {
         self.meta.in_front()
     }
 
-    /// The block that waits for the pointer block of this request.
+    /// Takes the block that was set aside for the pointer block of this request.
     pub(crate) fn use_pointer_block(&self, request: &Request<'_>, limit: u32) -> Result<Option<Allocation>, S::Error> {
         let Some(Pointers { owner, blocks: &[which], .. }) = request.pointers.filter(|_| self.meta.in_front()) else {
             return Ok(None);

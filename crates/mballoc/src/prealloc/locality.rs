@@ -13,13 +13,13 @@ use extant_base::sync::Mutex;
 use super::{Cut, Preallocation};
 use crate::lock;
 
-/// Lists by log2 of what is left (Linux: `PREALLOC_TB_SIZE`).
+/// Lists by log2 of the remaining blocks (Linux: `PREALLOC_TB_SIZE`).
 const LISTS: usize = 10;
 /// A list longer than this …
 const LIST_LONG: usize = 8;
 /// … is cut down to this.
 const LIST_TRIMMED: usize = 5;
-/// The same where remnants are not kept: then chunks in a list are for different homes.
+/// The same if remnants are not kept: then chunks in a list are for different homes.
 const HOMES_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct LocalityGroup {
     lists: Mutex<[Vec<Arc<Preallocation>>; LISTS]>,
 }
 
-/// A preallocation and what was cut out of it.
+/// A preallocation and the part that was cut out of it.
 type Taken = (Arc<Preallocation>, Cut);
 
 fn list_of(left: u32) -> usize {
@@ -40,8 +40,8 @@ impl LocalityGroup {
     }
 
     /// Cuts `len` blocks out of the preallocation for which `distance` is least (None: not usable). The second value
-    /// lists those that have to go: because too many are nearly empty, or, unless remnants are kept, because they have
-    /// fewer blocks than this.
+    /// lists those to be discarded: because too many are nearly empty, or, unless remnants are kept, because they
+    /// have fewer than `len` blocks.
     pub fn cut(
         &self,
         len: u32,
@@ -61,7 +61,7 @@ impl LocalityGroup {
                         let gone = if cut.last { Vec::new() } else { insert(&mut lists, pa.clone(), keeps_remnants) };
                         return (Some((pa, cut)), gone);
                     }
-                    // Discarded by another thread meanwhile (or broken up, which does not happen): look again.
+                    // Discarded by another thread meanwhile (it cannot be fragmented): look again.
                     None if pa.left() == 0 => {}
                     None => return (None, vec![pa]),
                 }
@@ -76,13 +76,13 @@ impl LocalityGroup {
         (None, gone.collect())
     }
 
-    /// Adds one; returns those that have to go.
+    /// Adds one; returns those to be discarded.
     pub fn add(&self, pa: Arc<Preallocation>, keeps_remnants: bool) -> Vec<Arc<Preallocation>> {
         insert(&mut self.lists.lock(), pa, keeps_remnants)
     }
 }
 
-/// At the end of its list: what was not used for longest goes first.
+/// At the end of its list: the least recently used goes first.
 fn insert(
     lists: &mut [Vec<Arc<Preallocation>>; LISTS],
     pa: Arc<Preallocation>,

@@ -1,9 +1,10 @@
 //! Preallocation: blocks that are set aside for a file ([`InodePreallocation`]) or for a processor's small files
 //! ([`locality::LocalityGroup`]). Linux: `struct ext4_prealloc_space`, fs/ext4/mballoc.h.
 //!
-//! Main type: [`Preallocation`]. Its blocks are used in core and free on disk ("held" by their group) until handed out.
-//! Every preallocation is listed twice: with its owner, who hands out of it, and with its group, through which a short
-//! file system finds all of them. Whoever takes ranges out of `remaining` owns them from then on.
+//! Main type: [`Preallocation`]. Its blocks are used in core and free on disk ("held" by their group) until handed
+//! out. Every preallocation is listed twice: with its owner, which hands out its blocks, and with its group, through
+//! which a request under pressure finds all of them. A thread that takes ranges out of `remaining` owns them from
+//! then on.
 //!
 //! What it does not do: touch bitmaps. The allocator moves ranges between here and the groups.
 //!
@@ -34,12 +35,12 @@ pub struct Preallocation {
     /// First block, as an index in the group.
     pub start: u32,
     pub len: u32,
-    /// The logical block that `start` is meant for; in a locality group the home of the files that it is for
+    /// The logical block that `start` is meant for; in a locality group, the home of the files for which it is meant
     /// ([`crate::group_choice::policy::GroupChoice::home`]).
     pub logical: u32,
     /// Remaining blocks, readable without the lock (a hint).
     left: AtomicU32,
-    /// Indexes in the group that are still to be handed out. Empty for good once it is empty.
+    /// Indexes in the group that can still be handed out. Once it is empty, it stays empty.
     remaining: Mutex<RangeSet>,
 }
 
@@ -48,7 +49,7 @@ pub struct Preallocation {
 pub struct Cut {
     pub start: u32,
     pub len: u32,
-    /// Nothing is left.
+    /// No block remains.
     pub last: bool,
 }
 
@@ -78,7 +79,7 @@ impl Preallocation {
         Some(self.cut(&remaining, at, n))
     }
 
-    /// Cuts out `len` adjacent blocks, the first there are.
+    /// Cuts out the first `len` adjacent blocks.
     pub fn cut_first(&self, len: u32) -> Option<Cut> {
         let mut remaining = self.remaining.lock();
         let start = remaining.take_first_fit(len)?;
@@ -90,7 +91,7 @@ impl Preallocation {
         Cut { start, len, last: remaining.is_empty() }
     }
 
-    /// Takes everything that is left; the preallocation is dead from now on.
+    /// Takes all remaining blocks; the preallocation is dead from now on.
     pub fn take_all(&self) -> RangeSet {
         let mut remaining = self.remaining.lock();
         self.left.store(0, Ordering::Relaxed);

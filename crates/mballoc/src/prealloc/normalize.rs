@@ -1,8 +1,8 @@
-//! How large a file's preallocation shall be: [`normalize`] (Linux: `ext4_mb_normalize_request`, fs/ext4/mballoc.c),
+//! The size of a file's preallocation: [`normalize`] (Linux: `ext4_mb_normalize_request`, fs/ext4/mballoc.c),
 //! [`grow`], or [`fill`].
 //!
 //! A file is expected to grow to the next size in a table; a large file gets aligned chunks. The chunk never covers
-//! what is mapped or preallocated already.
+//! blocks that are already mapped or preallocated.
 //!
 //! # Locking
 //! None: pure functions.
@@ -11,7 +11,7 @@ use extant_ondisk::BlockNr;
 
 use crate::Neighbour;
 
-/// What is known about the file around the request.
+/// The known facts about the file around the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub block_bits: u32,
@@ -25,7 +25,7 @@ pub struct Shape {
     pub gap: (u64, u64),
 }
 
-/// The logical range to allocate, and the block where it would continue what is there.
+/// The logical range to allocate, and the block at which it would continue existing data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Normalized {
     pub start: u32,
@@ -42,7 +42,7 @@ pub fn normalize(shape: &Shape) -> Normalized {
     let logical = u64::from(shape.logical);
     let req_end = logical + u64::from(shape.len);
     let size = shape.file_blocks.max(req_end) << bits;
-    // No chunk is larger than what this many KiB say: 2 MiB with 1 KiB blocks, 4 MiB with 2 KiB, else 8 MiB.
+    // The largest chunk in KiB: 2 MiB with 1 KiB blocks, 4 MiB with 2 KiB, else 8 MiB.
     let largest_kib = 2u64 << bits;
     let aligned = |mib_bits: u32| {
         let start = (logical << bits) >> mib_bits << mib_bits;
@@ -60,7 +60,7 @@ pub fn normalize(shape: &Shape) -> Normalized {
         aligned(23)
     };
     let mut start = start >> bits;
-    // A block is the least, also where a block is larger than the table's first entries.
+    // At least one block, even if a block is larger than the table's first entries.
     let mut end = (start + (bytes >> bits).max(1)).max(logical + 1);
 
     // Tiny groups.
@@ -72,8 +72,8 @@ pub fn normalize(shape: &Shape) -> Normalized {
     clip(shape, start, end)
 }
 
-/// As [`normalize`] for who grows by as much as it has: `times` what the file has with this request, at most `most`
-/// blocks (but the request in any case) and a group. Begins where the request does.
+/// As [`normalize`] for a file that grows in proportion to its size. The range has `times` the size of the file with
+/// this request, at most `most` blocks (but at least the request) and at most a group. It begins at the request.
 pub fn grow(shape: &Shape, times: u32, most: u64) -> Normalized {
     let (logical, len) = (u64::from(shape.logical), u64::from(shape.len));
     let size = shape.file_blocks.max(logical + len);
@@ -81,14 +81,14 @@ pub fn grow(shape: &Shape, times: u32, most: u64) -> Normalized {
     clip(shape, logical, logical + chunk.min(most).max(len).min(u64::from(shape.blocks_per_group)))
 }
 
-/// Everything up to the logical block `end`, as a file that continues where it is; at most `most` blocks, but the
-/// request in any case. Begins where the request does.
+/// Everything up to the logical block `end`, as a continuation of the file; at most `most` blocks, but at least the
+/// request. It begins at the request.
 pub fn fill(shape: &Shape, end: u64, most: u64) -> Normalized {
     let (logical, len) = (u64::from(shape.logical), u64::from(shape.len));
     clip(shape, logical, end.min(logical + most.max(len)).min(logical + u64::from(shape.blocks_per_group)))
 }
 
-/// Leaves out what is taken already.
+/// Leaves out blocks that are already taken.
 fn clip(shape: &Shape, mut start: u64, mut end: u64) -> Normalized {
     let logical = u64::from(shape.logical);
     start = start.max(shape.gap.0);
@@ -118,13 +118,13 @@ fn clip(shape: &Shape, mut start: u64, mut end: u64) -> Normalized {
     Normalized { start: start as u32, len, try_goal }
 }
 
-/// Where in the wanted logical range an extent of `got` blocks (fewer than wanted) is put: `[start, start + got)` must
-/// hold the beginning of the request, and should hold all of it. Linux: `ext4_mb_new_inode_pa`.
+/// Where in the wanted logical range an extent of `got` blocks (fewer than wanted) is placed: `[start, start + got)`
+/// must contain the beginning of the request, and should contain all of it. Linux: `ext4_mb_new_inode_pa`.
 pub fn place(wanted: Normalized, got: u32, req_start: u32, req_end: u64) -> u32 {
     if got >= wanted.len {
         return wanted.start;
     }
-    // At the end of the range; or at its start; or else where the request starts.
+    // At the end of the range, or at its start, or else at the start of the request.
     let at_end = wanted.start + (wanted.len - got);
     if at_end <= req_start {
         return at_end;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table() {
+    fn sizes_follow_the_table() {
         assert_eq!(range(FREE), (0, 4), "16 KiB");
         assert_eq!(range(Shape { logical: 17, file_blocks: 18, ..FREE }), (0, 32), "128 KiB");
         assert_eq!(range(Shape { logical: 600, file_blocks: 601, ..FREE }), (512, 512), "2 MiB aligned");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_off_what_is_there() {
+    fn the_range_avoids_mapped_and_preallocated_blocks() {
         let n = |logical, block| Some(Neighbour { logical: LogicalBlock(logical), block: BlockNr(block) });
         let s = Shape { logical: 17, file_blocks: 18, left: n(16, 1000), ..FREE };
         assert_eq!(normalize(&s), Normalized { start: 17, len: 15, try_goal: Some(BlockNr(1001)) });
@@ -181,13 +181,13 @@ mod tests {
         let s = Shape { logical: u32::MAX - 1, file_blocks: u64::from(u32::MAX), ..FREE };
         let got = normalize(&s);
         assert!(u64::from(got.start) + u64::from(got.len) <= u64::from(u32::MAX));
-        // Nonsense from the caller still gives its block.
+        // A request with invalid neighbours still gets its block.
         let s = Shape { logical: 17, file_blocks: 18, left: n(40, 1), right: n(3, 2), ..FREE };
         assert_eq!(range(s), (17, 1));
     }
 
     #[test]
-    fn a_short_extent_holds_the_start_of_the_request() {
+    fn a_short_extent_contains_the_start_of_the_request() {
         let w = Normalized { start: 100, len: 50, try_goal: None };
         assert_eq!(place(w, 50, 120, 125), 100);
         assert_eq!(place(w, 40, 120, 125), 110, "at the end");

@@ -1,4 +1,4 @@
-//! What a search costs, in groups: the bounds that `sure-fit` promises, over random states.
+//! The cost of a search, in groups: the bounds that `sure-fit` guarantees, over random states.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{Allocator, InodePreallocation, Options, Policy, Request, RequestFlag
 const GROUPS: u32 = 300;
 const BLOCKS: u32 = 1024;
 
-/// A disk whose groups are full, empty, or have runs of one length, by lot.
+/// A disk whose groups are randomly full, empty, or have runs of one length.
 fn worn(rng: &mut Rng) -> Arc<ModelStore> {
     let store = Arc::new(ModelStore::new(crate::Geometry { flex_bg_size: 16, ..geometry(GROUPS, BLOCKS, 0) }));
     let longest = 1 + rng.below(400) as u32;
@@ -44,7 +44,7 @@ fn wish(rng: &mut Rng) -> Request<'static> {
 }
 
 #[test]
-fn a_request_searches_one_group_when_bitmaps_are_known() {
+fn a_request_searches_one_group_if_bitmaps_are_known() {
     let mut rng = Rng::new(1);
     for _ in 0..30 {
         let store = worn(&mut rng);
@@ -61,7 +61,7 @@ fn a_request_searches_one_group_when_bitmaps_are_known() {
             let before = a.statistics();
             let r = wish(&mut rng);
             let Ok(chosen) = a.choose(&r) else {
-                assert!(a.groups.iter().all(|g| g.free() == 0), "nothing, although something is free");
+                assert!(a.groups.iter().all(|g| g.free() == 0), "no blocks, although some are free");
                 break;
             };
             let after = a.statistics();
@@ -71,7 +71,7 @@ fn a_request_searches_one_group_when_bitmaps_are_known() {
             );
             assert_eq!(searched, 1, "{r:?}");
             assert!(looked <= 3, "{looked} groups looked at for {r:?}");
-            // Who is cut short got the longest run, nearly.
+            // A request that is cut short got nearly the longest run.
             if chosen.len < r.len {
                 let longest = (0..GROUPS as usize)
                     .filter_map(|g| a.groups[g].lock().buddy.as_ref().map(|b| b.long_run()))
@@ -91,9 +91,9 @@ fn a_request_searches_one_group_when_bitmaps_are_known() {
     }
 }
 
-/// Cold: at most two of the calls that read a flex group's bitmaps, and at most two groups.
+/// Cold: at most two reads of a flex group's bitmaps, and at most two groups.
 #[test]
-fn a_request_reads_twice_when_nothing_is_known() {
+fn a_request_reads_at_most_twice_if_no_bitmap_is_known() {
     let mut rng = Rng::new(2);
     for _ in 0..300 {
         let store = worn(&mut rng);
@@ -108,9 +108,9 @@ fn a_request_reads_twice_when_nothing_is_known() {
     }
 }
 
-/// Threads race for the same groups: nothing is lost.
+/// Threads race for the same groups.
 #[test]
-fn races_lose_nothing() {
+fn races_lose_no_block() {
     let mut rng = Rng::new(3);
     for round in 0..6 {
         let store = worn(&mut rng);
@@ -144,10 +144,10 @@ fn races_lose_nothing() {
     }
 }
 
-/// What is known after a mount is worn, and guesses were in vain there. A long run is not cut into many of what is
-/// known while other groups are half empty.
+/// After a mount the known groups are worn, and guesses have failed there. A long run must not be cut into many sure
+/// ones while other groups are half empty.
 #[test]
-fn a_long_run_is_looked_for_where_nothing_is_known_yet() {
+fn a_request_for_a_long_run_guesses_at_unread_groups() {
     let store = Arc::new(ModelStore::new(large(256, 16)));
     let worn = |g: u32| (0..32768).step_by(128).for_each(|at| store.set(g, at, 64, Block::Used));
     (0..192).for_each(worn);
@@ -163,14 +163,14 @@ fn a_long_run_is_looked_for_where_nothing_is_known_yet() {
         lengths.push(a.allocate(&mut Txn::default(), &data(len)).expect("space").len);
     }
     let long = lengths[8..].iter().filter(|len| **len >= 16384).count();
-    // Each of twelve worn flex groups is read once at most, on the way there.
+    // Each of twelve worn flex groups is read at most once, on the way there.
     assert!(long >= 40 - 12, "{lengths:?}");
     assert_agrees(&a, &store);
 }
 
-/// A request that one seek or two would serve does not read bitmaps for want of a longer run.
+/// A request that one seek or two would serve does not read bitmaps in search of a longer run.
 #[test]
-fn a_short_run_is_not_looked_for_where_guesses_were_in_vain() {
+fn a_request_for_a_short_run_does_not_guess_after_failed_guesses() {
     let store = Arc::new(ModelStore::new(large(512, 16)));
     (0..512).for_each(|g| (0..32768).step_by(32).for_each(|at| store.set(g, at, 16, Block::Used)));
     let a = made(&store);

@@ -1,4 +1,4 @@
-//! "No space" is said exactly when it is true.
+//! "No space" is reported exactly when it is true.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ fn pending_blocks_wait_for_their_commit() {
         assert_eq!((a.pending_blocks(), a.free_blocks()), (n, n));
         let e = a.allocate(&mut txn, &Request::metadata(None, 1)).expect_err("not yet");
         assert_eq!(e, TestError::Alloc(Error::NoSpaceUntilCommit { wanted: 1, pending: n }));
-        // Also after the buddies were built anew.
+        // Also after the buddies were rebuilt.
         assert!(a.drop_unused_buddies(usize::MAX) > 0);
         assert_eq!(a.memory_used(), 0);
         assert!(a.allocate(&mut txn, &Request::metadata(None, 1)).expect_err("not yet").no_space());
@@ -73,7 +73,7 @@ fn pending_blocks_wait_for_their_commit() {
 }
 
 #[test]
-fn reservations_are_kept_and_never_oversold() {
+fn reservations_are_honoured_and_never_oversold() {
     let store = Arc::new(ModelStore::new(geometry(4, 256, 0)));
     let options = Options { root_reserve: 50, pool_reserve: 10, ..Options::default() };
     let a = allocator(&store, options);
@@ -84,7 +84,7 @@ fn reservations_are_kept_and_never_oversold() {
     a.reserve(50, true).expect("root may");
     assert!(a.reserve(1, true).is_err());
     assert_eq!(a.reserved_blocks(), 1014);
-    // Others get nothing; the holders of promises get everything.
+    // Without a promise a request fails; with one it gets all of its blocks.
     let mut txn = Txn::default();
     assert!(a.allocate(&mut txn, &Request::metadata(None, 1)).expect_err("promised").no_space());
     let all = Request { flags: RequestFlags::USE_RESERVED, ..Request::metadata(None, 20) };
@@ -128,7 +128,7 @@ fn indirect_files_stay_below_their_limit() {
         let owner = InodePreallocation::new(InodeNr(12));
         let mut txn = Txn::default();
         let mut next = 0;
-        // Groups 0..3 end at block 768; group 3 reaches beyond 1000.
+        // Groups 0..3 end at block 768; group 3 extends beyond 1000.
         let bound = |r: Request<'static>| Request { max_block: Some(BlockNr(1000)), goal: Some(BlockNr(1500)), ..r };
         // Another file's preallocation beyond the limit is not used either.
         let small = Request::data(&owner, Some(BlockNr(1500)), LogicalBlock(0), 1, 1);

@@ -1,4 +1,4 @@
-//! Broken bitmaps, broken callers, failing stores: errors that name the block, and nothing lost or handed out.
+//! Broken bitmaps, broken callers, failing stores: errors name the block, and no block is lost or wrongly handed out.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn bad_frees_name_the_block_and_change_nothing() {
     assert_eq!(corrupt_at(a.free(&mut txn, BlockNr(5), 1).expect_err("metadata")), 5);
     let next = x.start.0 + u64::from(x.len);
     assert_eq!(corrupt_at(a.free(&mut txn, x.start, u64::from(x.len) + 3).expect_err("free")), next);
-    // Over a border: the second group's part is bad, so the first one's is not touched.
+    // Across a border: the second group's part is bad, so the first group's part must not change.
     store.set(1, 250, 6, Block::Used);
     let a = allocator(&store, Options::default());
     assert_eq!(corrupt_at(a.free(&mut txn, BlockNr(1 + 256 + 250), 8).expect_err("free")), 513);
@@ -47,16 +47,16 @@ fn bad_frees_name_the_block_and_change_nothing() {
     store.commit(&freed);
     a.release(&freed);
     assert!(a.free(&mut txn, x.start, 4).is_err());
-    // Released twice, or never freed: counted, not believed.
+    // Releasing blocks twice, or blocks that were never freed, is counted and ignored.
     a.release(&freed);
     a.release(&[(BlockNr(x.start.0 + 5), 1), (BlockNr(end), 5), (BlockNr(0), 1)]);
     assert_eq!(a.statistics().bad_releases, 4);
     assert_eq!(a.free_blocks(), store.count(Block::Free));
 }
 
-/// Of a run that is partly free and partly freed already, only the rest, and all of it.
+/// In a run that is partly free and partly freed already, exactly the remaining blocks can be freed.
 #[test]
-fn freeable_runs_are_the_blocks_that_can_be_freed_one_by_one() {
+fn freeable_runs_cover_exactly_the_blocks_that_can_be_freed() {
     for seed in 0..20 {
         let mut rng = Rng::new(seed);
         let store = Arc::new(ModelStore::new(geometry(2, 256, 0)));
@@ -104,7 +104,7 @@ fn preallocated_blocks_cannot_be_freed() {
 fn zones_are_never_handed_out() {
     for policy in Policy::ALL {
         let store = Arc::new(ModelStore::new(geometry(4, 256, 0)));
-        // The bitmaps call these free.
+        // The bitmaps call these blocks free.
         store.set(1, 10, 50, Block::Zone);
         store.set(3, 200, 56, Block::Zone);
         let mut a = allocator(&store, Options { policy, ..Options::default() });
@@ -125,7 +125,7 @@ fn zones_are_never_handed_out() {
 }
 
 #[test]
-fn a_group_that_contradicts_itself_is_left_alone() {
+fn a_group_that_contradicts_itself_is_not_used() {
     for policy in Policy::ALL {
         let store = Arc::new(ModelStore::new(geometry(4, 256, 0)));
         let mut summaries = store.summaries();
@@ -142,16 +142,16 @@ fn a_group_that_contradicts_itself_is_left_alone() {
         };
         assert_eq!(got, 512, "{}", policy.name());
         assert!(error.no_space() || error == TestError::Io);
-        assert_eq!((a.statistics().groups_bad, store.damaged.load(Ordering::Relaxed)), (2, 2), "both are told");
+        assert_eq!((a.statistics().groups_bad, store.damaged.load(Ordering::Relaxed)), (2, 2), "both are reported");
         assert_eq!(a.free_blocks(), 0);
         assert!(a.group(GroupNr(1)).expect("group").bad && a.group(GroupNr(2)).expect("group").bad);
         assert_eq!(corrupt_at(a.free(&mut Txn::default(), BlockNr(300), 1).expect_err("bad group")), 300);
     }
 }
 
-/// Who only looks at what is free tells of a group that it finds unreadable, once, and goes on.
+/// A walk over free blocks reports an unreadable group once, and continues.
 #[test]
-fn a_look_at_what_is_free_tells_of_bad_groups() {
+fn visit_free_reports_bad_groups() {
     let store = Arc::new(ModelStore::new(geometry(4, 256, 0)));
     store.fail_loads.store(2, Ordering::Relaxed);
     let a = allocator(&store, Options::default());
@@ -168,7 +168,7 @@ fn a_look_at_what_is_free_tells_of_bad_groups() {
 }
 
 #[test]
-fn impossible_descriptors_cost_their_group_only() {
+fn an_impossible_descriptor_costs_only_its_group() {
     let store = Arc::new(ModelStore::new(geometry(2, 256, 10)));
     let make = |s: &[crate::GroupSummary]| Allocator::new(store.clone(), store.geometry.clone(), s, Options::default());
     let mut s = store.summaries();
@@ -185,7 +185,7 @@ fn impossible_descriptors_cost_their_group_only() {
 }
 
 #[test]
-fn a_failing_journal_loses_nothing() {
+fn a_failing_journal_loses_no_block() {
     for policy in Policy::ALL {
         let store = Arc::new(ModelStore::new(geometry(4, 1024, 77)));
         let a = allocator(&store, Options { policy, ..Options::default() });
@@ -210,9 +210,9 @@ fn a_failing_journal_loses_nothing() {
     }
 }
 
-/// The bitmap of the second group cannot be read, the first one's could be changed.
+/// The bitmap of the second group is unreadable; the first group's could be changed.
 #[test]
-fn a_free_over_a_border_happens_in_both_groups_or_in_none() {
+fn a_free_across_a_border_changes_both_groups_or_none() {
     let store = Arc::new(ModelStore::new(geometry(3, 256, 0)));
     store.set(0, 250, 6, Block::Used);
     store.set(1, 0, 4, Block::Used);
@@ -229,7 +229,7 @@ fn a_free_over_a_border_happens_in_both_groups_or_in_none() {
 }
 
 #[test]
-fn requests_for_nothing_are_refused() {
+fn requests_for_no_blocks_are_refused() {
     let store = Arc::new(ModelStore::new(geometry(1, 256, 0)));
     let a = allocator(&store, Options::default());
     let e = a.allocate(&mut Txn::default(), &Request::metadata(None, 0)).expect_err("nothing");
@@ -238,9 +238,9 @@ fn requests_for_nothing_are_refused() {
     assert_eq!(huge.len, 256);
 }
 
-/// What was chosen in a group that turns out to be bad is lost with it, once.
+/// Blocks that were chosen in a group that then turns out to be bad are given up with it, once.
 #[test]
-fn a_choice_in_a_group_that_becomes_bad_is_forgotten_once() {
+fn chosen_blocks_of_a_group_that_becomes_bad_are_given_up_once() {
     for policy in Policy::ALL {
         let store = Arc::new(ModelStore::new(large(2, 1)));
         let a = allocator(&store, Options { policy, ..Options::default() });

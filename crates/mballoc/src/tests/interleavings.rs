@@ -1,4 +1,4 @@
-//! Random interleavings of everything against the model, over small file systems of many shapes.
+//! Random sequences of all operations against the model, over small file systems of many shapes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Run {
         Run { a, store, owners, maps: vec![BTreeMap::new(); 4], meta: Vec::new(), pending: Vec::new() }
     }
 
-    /// Is this refusal true?
+    /// Asserts that this refusal is justified.
     fn judge(&self, e: &TestError, promised: bool) {
         match e {
             TestError::Alloc(Error::NoSpace { .. }) => {
@@ -98,7 +98,7 @@ impl Run {
         flags: RequestFlags,
     ) {
         let map = &self.maps[owner];
-        // The file system asks only for what is not mapped.
+        // The file system requests only unmapped blocks.
         if map.contains_key(&logical) {
             return;
         }
@@ -156,7 +156,7 @@ impl Run {
                 let owner = usize::from(owner);
                 let span = u32::from(logical)..u32::from(logical) + u32::from(len);
                 let gone: Vec<(u32, u64)> = self.maps[owner].range(span).map(|(&l, &b)| (l, b)).collect();
-                // Most callers discard first; the allocator must stand those who do not.
+                // Most callers discard first; the allocator must tolerate callers that do not.
                 if len % 3 > 0 {
                     self.a.discard_preallocations(&self.owners[owner]);
                 }
@@ -211,7 +211,7 @@ proptest! {
             }
             run.step(&Op::Commit);
             assert_agrees(&run.a, &run.store);
-            // No two files share a block, and together they are what is used.
+            // No two files share a block, and together they own exactly the used blocks.
             let mut seen = std::collections::BTreeSet::new();
             prop_assert!(run.maps.iter().flat_map(|m| m.values()).all(|b| seen.insert(*b)));
         }

@@ -1,4 +1,4 @@
-//! Where things land.
+//! Where requests get their blocks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use super::model::*;
 use crate::{InodePreallocation, Neighbour, Options, Policy, Request, RequestFlags};
 
-/// The groups of those who make small files in [`stress_unlink`].
+/// The groups of the processes that create small files in [`stress_unlink`].
 const HOMES: [u32; 7] = [1, 17, 33, 49, 81, 97, 113];
 
-/// stress-unlink in small: 16 directories in 7 flex groups; create, write 22,528 bytes, fsync, unlink. Returns the
-/// groups of the chunks in the order in which they were made, and those that were touched.
+/// A small version of stress-unlink: 16 directories in 7 flex groups; create, write 22,528 bytes, fsync, unlink.
+/// Returns the groups of the chunks in the order of their creation, and the groups that were touched.
 fn stress_unlink(policy: Policy, flags: RequestFlags, rounds: u32) -> (Vec<u32>, BTreeSet<u32>) {
     let store = Arc::new(ModelStore::new(large(128, 16)));
     let fresh = vec![crate::GroupSummary { free: 32768, block_uninit: true, maps: 0 }; 128];
@@ -55,9 +55,9 @@ fn small_files_of_sixteen_directories_stay_in_their_groups() {
     }
 }
 
-/// The thread of 2022: 127 126 126 125 126 127 ... 105 104 104, where the goal's groups would do.
+/// The thread of 2022: 127 126 126 125 126 127 ... 105 104 104, although the goal's groups have space.
 #[test]
-fn lists_that_are_requeued_drift_over_the_disk() {
+fn requeued_lists_drift_over_the_disk() {
     let (chunks, touched) = stress_unlink(Policy::OptimizeScan, RequestFlags::NONE, 400);
     assert!(chunks.len() >= 32, "{chunks:?}");
     let distinct: BTreeSet<_> = chunks[..32].iter().collect();
@@ -67,10 +67,10 @@ fn lists_that_are_requeued_drift_over_the_disk() {
 }
 
 #[test]
-fn what_is_synced_has_one_home() {
+fn synced_files_have_one_home() {
     let (chunks, touched) = stress_unlink(Policy::SureFit, RequestFlags::SYNCED, 400);
     assert_eq!(touched.len(), 1, "{touched:?}");
-    // And takes freed blocks again: 6,400 files of 6 blocks, of which 32 wait for a commit.
+    // Freed blocks are reused: 6,400 files of 6 blocks, 32 of which wait for a commit.
     assert!(chunks.len() >= 300, "a chunk of 128 blocks holds 21 files: {}", chunks.len());
 }
 
@@ -106,7 +106,7 @@ fn a_growing_file_is_contiguous() {
                     });
                 }
             }
-            // While they are small they share a chunk, block by block when they grow by blocks.
+            // While they are small they share a chunk, block by block if they grow by blocks.
             let most = 10 + 16 / step;
             assert!(extents.iter().all(|&e| e <= most), "{} step {step}: {extents:?}", policy.name());
         }
@@ -133,13 +133,13 @@ fn the_goal_is_taken_when_it_is_free() {
 }
 
 #[test]
-fn stripes_are_kept() {
+fn large_extents_are_aligned_to_stripes() {
     let store = Arc::new(ModelStore::new(crate::Geometry { stripe: 48, ..large(4, 1) }));
     store.set(0, 0, 5, Block::Used);
     // The next group begins in the middle of a stripe.
     store.set(0, 1000, 32768 - 1000, Block::Used);
     let a = allocator(&store, Options::default());
-    // It is known.
+    // The group's bitmap becomes known.
     a.cancel(a.choose(&Request::metadata(Some(BlockNr(32768)), 1)).expect("free"));
     let owner = InodePreallocation::new(InodeNr(12));
     for i in 0..20 {
@@ -157,13 +157,13 @@ fn stripes_are_kept() {
 #[test]
 fn two_blocks_are_a_buddy() {
     let store = Arc::new(ModelStore::new(large(2, 1)));
-    // A run of two, but no buddy, comes first.
+    // A run of two blocks that is not a buddy comes first.
     store.set(0, 0, 32768, Block::Used);
     store.set(0, 1, 2, Block::Free);
     store.set(0, 100, 2, Block::Free);
     for policy in Policy::ALL {
         let a = allocator(&store, Options { policy, ..Options::default() });
-        // Both groups are known.
+        // Both groups become known.
         for group in [0, 1] {
             a.cancel(a.choose(&Request::metadata(Some(BlockNr(group * 32768)), 1)).expect("free"));
         }
@@ -174,7 +174,7 @@ fn two_blocks_are_a_buddy() {
     }
 }
 
-/// What is said of a group that was never loaded is no more than what a buddy says of an empty one.
+/// The published numbers of a group that was never loaded do not exceed those of an empty buddy.
 #[test]
 fn an_unread_group_has_no_larger_buddies_than_a_read_one() {
     let store = Arc::new(ModelStore::new(large(4, 1)));
@@ -197,7 +197,7 @@ fn a_hopeless_criterion_costs_nothing_with_sets() {
     }
     let a = allocator(&store, Options { policy: Policy::SizeClasses, group_prealloc: 0, ..Options::default() });
     let mut txn = Txn::default();
-    // Teach it every group.
+    // Makes every group known.
     for g in 0..groups {
         let goal = BlockNr(1 + u64::from(g) * 64);
         let r = Request { flags: RequestFlags::TRY_GOAL, ..Request::metadata(Some(goal), 1) };
@@ -211,7 +211,7 @@ fn a_hopeless_criterion_costs_nothing_with_sets() {
     assert!(after.groups_scanned - before.groups_scanned <= 1);
 }
 
-/// One thread writes small files in the directories of many flex groups in turn: each keeps its chunk.
+/// One thread writes small files in the directories of many flex groups in turn: each directory keeps its chunk.
 #[test]
 fn many_homes_keep_their_chunks() {
     let store = Arc::new(ModelStore::new(large(128, 4)));
@@ -228,10 +228,10 @@ fn many_homes_keep_their_chunks() {
     assert_eq!((a.statistics().group_pa_new, a.statistics().pa_discarded), (30, 0));
 }
 
-/// Small files that come together get one run, where the policy says so and they were promised their blocks; what is
-/// left of it is free again.
+/// Small files that arrive together get one run, if the policy puts them together and their blocks were promised. The
+/// unused part of the run is freed.
 #[test]
-fn small_files_that_come_together_get_one_run() {
+fn small_files_that_arrive_together_get_one_run() {
     for policy in Policy::ALL {
         let store = Arc::new(ModelStore::new(large(4, 4)));
         let fresh = vec![crate::GroupSummary { free: 32768, block_uninit: true, maps: 0 }; 4];
@@ -271,11 +271,11 @@ fn small_files_that_come_together_get_one_run() {
         let (requests, blocks) = (a.statistics().requests, a.statistics().blocks_allocated);
         assert_eq!((requests, blocks), if a.puts_together() { (4, 27) } else { (3, 24) }, "{}", policy.name());
 
-        // Near the end of the disk nothing is held for others: whoever asks next gets what is there.
+        // Near the end of the disk no blocks are held for other files: the next request gets them.
         a.reserve(available - used - 300, true).expect("there");
         let (last, rest) = a.choose_with(&request(2, 2, true), 250).expect("promised");
         assert!(rest.is_none(), "{}: {rest:?}", policy.name());
-        a.reserve(300, true).expect("nobody's so far");
+        a.reserve(300, true).expect("not promised yet");
         a.cancel(last);
     }
 }

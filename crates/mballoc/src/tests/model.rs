@@ -1,4 +1,5 @@
-//! A disk in memory that judges every mark: nothing is handed out twice, nothing before its commit, no metadata at all.
+//! A disk in memory that judges every mark: no block is handed out twice, none before its commit, and no metadata at
+//! all.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,13 +35,13 @@ impl TestError {
 pub enum Block {
     Free,
     Used,
-    /// Free on disk, not to be reused yet.
+    /// Free on disk, not reusable yet.
     Pending,
     /// Free on disk according to a broken bitmap, but metadata.
     Zone,
 }
 
-/// `count` pointer blocks that a file has none of, for arrays of 64 pointers, and where the array of `logical` ends.
+/// `count` missing pointer blocks of a file, for arrays of 64 pointers, and the end of the array of `logical`.
 pub fn pointer_blocks(logical: u32, count: usize) -> (Vec<PointerBlock>, u64) {
     let first = |level: usize| LogicalBlock(logical >> (6 * level) << (6 * level));
     let blocks = (1..=count).rev().map(|level| PointerBlock { first: first(level), level: level as u8 });
@@ -50,16 +51,16 @@ pub fn pointer_blocks(logical: u32, count: usize) -> (Vec<PointerBlock>, u64) {
 pub struct ModelStore {
     pub geometry: Geometry,
     groups: Vec<Mutex<Vec<Block>>>,
-    /// Loads and preparations take a while, so that others get in between.
+    /// Loads and preparations take a while, so that other threads run in between.
     pub slow: AtomicBool,
     pub fail_marks: AtomicBool,
     pub fail_loads: AtomicU64,
     pub fail_prepares: AtomicU64,
     pub loads: AtomicU64,
     pub marks: AtomicU64,
-    /// What the summary of each group says.
+    /// The map blocks in the summary of each group.
     pub maps: u32,
-    /// Groups said to be damaged.
+    /// The number of groups reported as damaged.
     pub damaged: AtomicU64,
 }
 
@@ -115,7 +116,7 @@ impl ModelStore {
         }
     }
 
-    /// What is pending in these ranges may be used again from now on.
+    /// Makes pending blocks in these ranges reusable.
     pub fn commit(&self, freed: &[(BlockNr, u32)]) {
         for &(start, len) in freed {
             for b in start.0..start.0 + u64::from(len) {
@@ -228,7 +229,7 @@ pub fn free_now(a: &Allocator<ModelStore>, store: &ModelStore, (start, len): (Bl
     a.release(&freed);
 }
 
-/// With every preallocation given back and nothing pending, the allocator and the disk agree group by group.
+/// With every preallocation discarded and nothing pending, the allocator and the disk agree group by group.
 pub fn assert_agrees(a: &Allocator<ModelStore>, store: &ModelStore) {
     a.discard_all_under_pressure();
     assert_eq!(a.free_blocks(), store.count(Block::Free) + store.count(Block::Pending));

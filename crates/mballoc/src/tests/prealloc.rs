@@ -1,4 +1,4 @@
-//! Preallocations: handed out in place, given back when asked for and when space is short.
+//! Preallocations: handed out in place, discarded on request and under pressure.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::model::*;
 use crate::{InodePreallocation, Options, Policy, Request, RequestFlags};
 
 #[test]
-fn a_file_finds_its_own_blocks_at_their_places() {
+fn a_file_gets_its_preallocated_blocks_in_place() {
     let store = Arc::new(ModelStore::new(large(4, 1)));
     let a = allocator(&store, Options { policy: Policy::SizeClasses, ..Options::default() });
     let owner = InodePreallocation::new(InodeNr(12));
@@ -20,7 +20,7 @@ fn a_file_finds_its_own_blocks_at_their_places() {
     let y = a.allocate(&mut txn, &at(512, 8)).expect("free");
     assert_eq!(extent(y), (BlockNr(x.start.0 - 88), 8));
     let z = a.allocate(&mut txn, &at(598, 9)).expect("free");
-    assert_eq!(extent(z), (BlockNr(x.start.0 - 2), 2), "up to what is handed out");
+    assert_eq!(extent(z), (BlockNr(x.start.0 - 2), 2), "up to the blocks already handed out");
     let last = a.allocate(&mut txn, &at(1020, 9)).expect("free");
     assert_eq!(last.len, 4, "up to the end");
     assert_eq!(a.statistics().inode_pa_hits, 3);
@@ -35,7 +35,7 @@ fn a_file_finds_its_own_blocks_at_their_places() {
 }
 
 #[test]
-fn finished_and_fixed_files_get_what_they_ask_for() {
+fn finished_and_fixed_files_get_exactly_the_requested_blocks() {
     let store = Arc::new(ModelStore::new(large(4, 1)));
     let a = allocator(&store, Options { policy: Policy::SizeClasses, ..Options::default() });
     let owner = InodePreallocation::new(InodeNr(12));
@@ -44,7 +44,7 @@ fn finished_and_fixed_files_get_what_they_ask_for() {
         assert_eq!(a.allocate(&mut Txn::default(), &Request { flags, ..r }).expect("free").len, 100);
         assert_eq!(owner.blocks(), 0);
     }
-    // Large requests: one extent, but never over a group's end.
+    // Large requests: one extent, but never across a group's end.
     let r =
         Request { flags: RequestFlags::NO_PREALLOC, ..Request::data(&owner, None, LogicalBlock(0), 40_000, 40_000) };
     assert_eq!(a.allocate(&mut Txn::default(), &r).expect("free").len, 32768);
@@ -53,7 +53,7 @@ fn finished_and_fixed_files_get_what_they_ask_for() {
 }
 
 #[test]
-fn short_space_takes_preallocations_back() {
+fn preallocations_are_discarded_under_pressure() {
     for policy in Policy::ALL {
         let store = Arc::new(ModelStore::new(geometry(4, 4096, 0)));
         let a = allocator(&store, Options { policy, ..Options::default() });
@@ -64,7 +64,7 @@ fn short_space_takes_preallocations_back() {
             a.allocate(&mut txn, &Request::data(o, None, LogicalBlock(0), 1, 1 + i as u64)).expect("free");
         }
         let held: u64 = owners.iter().map(|o| o.blocks()).sum();
-        // So little is free that who grows gets nothing more, where that is looked at.
+        // Few blocks are free, so a growing file gets no preallocation, if the policy checks that.
         assert!(held > 8 * 1000 || policy == Policy::SureFit, "{}: {held}", policy.name());
         let mut got = 0;
         while let Ok(x) = a.allocate(&mut txn, &Request::metadata(None, 1000)) {
@@ -77,7 +77,7 @@ fn short_space_takes_preallocations_back() {
 }
 
 #[test]
-fn a_dropped_owner_loses_nothing() {
+fn a_dropped_owner_loses_no_block() {
     let store = Arc::new(ModelStore::new(geometry(4, 4096, 0)));
     let a = allocator(&store, Options { policy: Policy::SizeClasses, ..Options::default() });
     for i in 0..6 {
@@ -91,7 +91,7 @@ fn a_dropped_owner_loses_nothing() {
 }
 
 #[test]
-fn handing_out_needs_no_buddy() {
+fn serving_from_a_preallocation_needs_no_buddy() {
     let store = Arc::new(ModelStore::new(large(4, 1)));
     let a = allocator(&store, Options { locality_groups: 1, ..Options::default() });
     let small = |i: u32| InodePreallocation::new(InodeNr(100 + i));

@@ -1,5 +1,5 @@
-//! Measurements, run by hand: `cargo test --release -p extant-mballoc -- --ignored --nocapture`. Wall time: compare
-//! within one run only.
+//! Measurements, run by hand: `cargo test --release -p extant-mballoc -- --ignored --nocapture`. They use wall time,
+//! so compare results of one run only.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 use super::model::large;
 use crate::{Allocator, Error, GroupStore, GroupSummary, InodePreallocation, Options, Policy, Request};
 
-/// An empty disk that believes everything.
+/// An empty disk that accepts every change.
 struct Nothing;
 
 impl GroupStore for Nothing {

@@ -84,7 +84,7 @@ fn work(a: &Allocator<ModelStore>, store: &ModelStore, seed: u64, rounds: u32, f
                 if promised {
                     let left = len - got.as_ref().map_or(0, |x| x.len);
                     a.unreserve(u64::from(left));
-                    // What is promised is there, at the latest after a commit.
+                    // Promised blocks exist, at the latest after a commit.
                     assert!(!matches!(&got, Err(TestError::Alloc(crate::Error::NoSpace { .. }))), "{got:?}");
                 }
                 match got {
@@ -127,7 +127,7 @@ fn work(a: &Allocator<ModelStore>, store: &ModelStore, seed: u64, rounds: u32, f
 }
 
 #[test]
-fn nothing_is_handed_out_twice() {
+fn no_block_is_handed_out_twice() {
     for policy in Policy::ALL {
         run(policy, MetaPolicy::Vanilla, 2048, 4000, false, false);
         run(policy, MetaPolicy::Vanilla, 2048, 2000, false, true);
@@ -135,14 +135,14 @@ fn nothing_is_handed_out_twice() {
 }
 
 #[test]
-fn nor_when_the_disk_is_full() {
+fn no_block_is_handed_out_twice_on_a_full_disk() {
     for policy in Policy::ALL {
         run(policy, MetaPolicy::Vanilla, 512, 3000, true, false);
         run(policy, MetaPolicy::Vanilla, 512, 2000, true, true);
     }
 }
 
-/// The same where metadata has zones, which are lent and taken back meanwhile.
+/// The same with zones for metadata, which are lent and returned meanwhile.
 #[test]
 fn zones_lose_no_block_to_races() {
     for meta_policy in MetaPolicy::ALL {
@@ -152,7 +152,7 @@ fn zones_lose_no_block_to_races() {
     }
 }
 
-/// Four threads take single blocks until there are none: each block goes to exactly one.
+/// Four threads take single blocks until none is left: each block goes to exactly one.
 #[test]
 fn threads_share_the_last_blocks_exactly() {
     let of_data = Policy::ALL.map(|policy| (policy, MetaPolicy::Vanilla));
@@ -198,9 +198,9 @@ fn of_owner(role: MetaRole, owner: u32) -> MetaRequest {
     MetaRequest { role, owner: InodeNr(owner), home: None, parent: None, data: None }
 }
 
-/// A promise is kept, even while all others are just being set aside by somebody else.
+/// A promise is honoured even while another thread is just setting all other blocks aside.
 #[test]
-fn a_promise_is_kept_while_others_grab() {
+fn a_promise_is_honoured_while_other_threads_preallocate() {
     for policy in Policy::ALL {
         for _ in 0..20 {
             let store = Arc::new(ModelStore::new(geometry(1, 64, 40)));
@@ -232,10 +232,10 @@ fn a_promise_is_kept_while_others_grab() {
     }
 }
 
-/// Who is promised a block while somebody frees the only one gets it, or is told that a commit will bring it, whoever
-/// runs when.
+/// A request is promised a block while another thread frees the only one. In every order it gets the block, or an
+/// error that a commit will free it.
 #[test]
-fn a_block_that_is_just_being_freed_is_no_empty_promise() {
+fn a_promise_of_a_block_that_is_being_freed_is_honoured() {
     let mut promised = 0;
     for seed in 0..300 {
         let outcome = sim::run(&sim::Options::new(seed), || {
@@ -261,13 +261,13 @@ fn a_block_that_is_just_being_freed_is_no_empty_promise() {
             Some(Err(e)) => panic!("seed {seed}: {e:?}"),
         }
     }
-    assert!(promised > 0, "nobody was promised anything in between");
+    assert!(promised > 0, "no promise was made in between");
 }
 
-/// The last blocks are in the hands of a thread that does not run, and others are busy all the time: who was promised
-/// one waits for it.
+/// A thread that does not run holds the last blocks in flight, and others are busy all the time. A request with a
+/// promise waits for them.
 #[test]
-fn a_promise_outlasts_a_thread_that_does_not_run() {
+fn a_promise_waits_for_a_thread_that_does_not_run() {
     let outcome = sim::run(&sim::Options::new(1), || {
         let store = Arc::new(ModelStore::new(geometry(1, 64, 0)));
         let a = Arc::new(allocator(&store, Options::default()));
@@ -291,7 +291,7 @@ fn a_promise_outlasts_a_thread_that_does_not_run() {
             let (a, stop) = (a.clone(), stop.clone());
             spawn("busy", move || {
                 while !stop.load(Ordering::Relaxed) {
-                    // Nobody holds that; it looks as if something came to rest.
+                    // No such block is pending, but the call looks as if blocks had become visible.
                     a.release(&[(BlockNr(1), 1)]);
                     Clock::real().sleep(Duration::from_nanos(500));
                 }

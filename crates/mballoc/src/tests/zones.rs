@@ -1,4 +1,4 @@
-//! Where metadata with zones goes, when a zone lends blocks to data, and when they return to it.
+//! Where metadata goes in zones, when a zone lends blocks to data, and when they return to it.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn take(a: &Allocator<ModelStore>, r: &Request<'_>) -> u64 {
     a.allocate(&mut Txn::default(), r).expect("space").start.0
 }
 
-/// All that plain data can have, one run after the other.
+/// All blocks that plain data can get, one run after the other.
 fn fill(a: &Allocator<ModelStore>) -> Vec<(BlockNr, u32)> {
     let owner = InodePreallocation::new(InodeNr(999));
     std::iter::from_fn(|| {
@@ -61,11 +61,11 @@ fn a_metacluster_is_a_128th_of_the_datas_group() {
         let len = 256 / places.len() as u64;
         let all: Vec<u64> = places.iter().flat_map(|at| at + 32768..at + 32768 + len).collect();
         assert_eq!(got, all, "{}", policy.name());
-        // Full: as without.
+        // When it is full, metadata goes where it would without a zone.
         let next = take(&a, &indirect(20, 40_000));
         assert!((32768..65536).contains(&next) && !got.contains(&next), "{} {next}", policy.name());
         assert_eq!((a.statistics().zone_hits, a.statistics().zone_overflows), (256, 1));
-        // Other metadata and data have no place there.
+        // Other metadata and data do not go there.
         for role in [MetaRole::ExtentNode, MetaRole::Directory, MetaRole::Xattr, MetaRole::Symlink] {
             let meta = MetaRequest { role, owner: InodeNr(7), home: Some(BlockNr(0)), parent: None, data: None };
             let start = take(&a, &Request::meta(meta, 1));
@@ -82,7 +82,7 @@ fn a_zone_serves_all_groups_of_its_region_from_behind_the_system_metadata() {
     store.set(0, 0, 600, Block::Used);
     let mut a = mount(&store, MetaPolicy::Zones);
     a.protect([(BlockNr(0), 600)]);
-    // What belongs to the same group lies together, in pages of 64 blocks.
+    // Blocks for the same group lie together, in pages of 64 blocks.
     for round in 0..3 {
         for i in 0..100 {
             let at = take(&a, &indirect(20 + i + 1000 * round, u64::from(i) * 32768 + 5));
@@ -100,14 +100,14 @@ fn a_zone_serves_all_groups_of_its_region_from_behind_the_system_metadata() {
         data: None,
     };
     assert_eq!(take(&a, &Request::meta(node, 1)), 76 * 64 + 643);
-    // A directory goes there only by the policy for all.
+    // A directory goes there only under `zones-all`.
     let directory = Request::meta(MetaRequest { role: MetaRole::Directory, ..node }, 1);
     assert_eq!(take(&a, &directory), 77 * 32768);
     let a = mount(&store, MetaPolicy::ZonesAll);
     assert_eq!(take(&a, &directory), 603, "a mount forgets the owners of pages, and the first page has room");
 }
 
-/// How often the next block is not right behind the one before.
+/// The number of blocks that are not right behind their predecessor.
 fn breaks(blocks: &[u64]) -> usize {
     blocks.windows(2).filter(|w| w[1] != w[0] + 1).count()
 }
@@ -122,14 +122,14 @@ fn files_that_grow_together_do_not_interleave() {
             blocks.push(take(&a, &indirect(20 + i as u32, 100)));
         }
     }
-    // A file of few blocks takes what there is; from the eighth on it goes on in windows of its own.
+    // A file of few blocks fills gaps; from the eighth block on it continues in windows of its own.
     for blocks in &of {
         assert!(breaks(&blocks[8..]) <= 4, "{blocks:?}");
     }
     let mut all: Vec<u64> = of.concat();
     all.sort_unstable();
-    assert!(all[all.len() - 1] - all[0] < 640, "what is used lies dense");
-    // Files of one block each fill what is left between.
+    assert!(all[all.len() - 1] - all[0] < 640, "the used blocks are dense");
+    // Files of one block each fill the gaps between.
     for i in 0..100 {
         let at = take(&a, &indirect(1000 + i, 100));
         assert!(at - all[0] < 640, "{at}");
@@ -145,7 +145,7 @@ fn small_files_leave_the_window_of_a_file_that_grows() {
         take(&a, &indirect(1000 + small, 100));
         large.push(take(&a, &indirect(20, 100)));
     }
-    // Where a window ends, and nowhere else.
+    // At the end of a window, and nowhere else.
     assert!(breaks(&large[8..]) <= 80 / 16, "{large:?}");
     assert_agrees(&a, &store);
 }
@@ -193,7 +193,7 @@ fn a_zone_with_as_much_free_as_it_may_have_does_not_grow_for_a_page() {
         used.insert(at);
         (at / 64, pages.len() as u64)
     };
-    // Frees blocks up to what the zone may have free, and says so.
+    // Frees blocks up to the zone's limit of free blocks.
     let refill = |used: &mut std::collections::BTreeSet<u64>| {
         while a.set_aside_blocks() < 8192 {
             let at = used.iter().copied().find(|at| at % 64 > 0).expect("something is used");
@@ -203,7 +203,7 @@ fn a_zone_with_as_much_free_as_it_may_have_does_not_grow_for_a_page() {
     };
     (0..288 * 64).for_each(|i| _ = take_for(i % 36, &mut used));
     refill(&mut used);
-    // Another group takes the pages that have no owner.
+    // Another group takes the pages without an owner.
     let all = || (3 + a.statistics().zone_areas_grown) * 32;
     let mut owned = 0;
     while owned < all() {
@@ -216,9 +216,9 @@ fn a_zone_with_as_much_free_as_it_may_have_does_not_grow_for_a_page() {
     assert_agrees(&a, &store);
 }
 
-/// A zone of all its areas leaves to data what it does not need, and finds that again.
+/// A zone with all areas active leaves surplus blocks to data, and finds them again.
 #[test]
-fn a_zone_that_cannot_grow_takes_back_what_it_left_to_data() {
+fn a_zone_that_cannot_grow_takes_back_blocks_left_to_data() {
     let store = disk(large(1, 1));
     let a = mount(&store, MetaPolicy::Zones);
     (0..16_384).for_each(|i| _ = take(&a, &indirect(20 + i, 100)));
@@ -231,7 +231,7 @@ fn a_zone_that_cannot_grow_takes_back_what_it_left_to_data() {
 }
 
 #[test]
-fn data_borrows_one_area_after_the_other_and_gives_it_back() {
+fn data_borrows_one_area_after_another_and_returns_them() {
     let store = disk(large(2, 1));
     let a = mount(&store, MetaPolicy::Zones);
     let mut maps: Vec<u64> = (0..3000).map(|i| take(&a, &indirect(20 + i, 100))).collect();
@@ -245,8 +245,8 @@ fn data_borrows_one_area_after_the_other_and_gives_it_back() {
         data.push(take(&a, &one));
     }
     assert_eq!((a.statistics().zone_areas_lent, a.set_aside_blocks()), (0, 1096));
-    assert_eq!(a.free_blocks(), 1096, "set aside is free");
-    // The next one comes out of the last area.
+    assert_eq!(a.free_blocks(), 1096, "blocks set aside are free");
+    // The next block comes out of the last area.
     data.push(take(&a, &one));
     assert_eq!((a.statistics().zone_areas_lent, a.set_aside_blocks()), (1, 0));
     assert_eq!(data.last(), Some(&3000));
@@ -260,7 +260,7 @@ fn data_borrows_one_area_after_the_other_and_gives_it_back() {
     free_now(&a, &store, (BlockNr(last), 1));
     assert_eq!(a.set_aside_blocks(), 1);
     assert_eq!(take(&a, &indirect(9, 100)), last);
-    // Space again: the lent area comes back with what is free of it.
+    // With space again, the lent area returns with its free blocks.
     let (lent, others): (Vec<u64>, Vec<u64>) = data.into_iter().partition(|&at| at < 4096);
     for at in others.into_iter().take(8000) {
         free_now(&a, &store, (BlockNr(at), 1));
@@ -275,10 +275,10 @@ fn data_borrows_one_area_after_the_other_and_gives_it_back() {
 }
 
 #[test]
-fn data_waits_for_a_commit_that_brings_enough_before_it_borrows() {
+fn data_waits_for_a_sufficient_commit_before_it_borrows() {
     let store = disk(large(2, 1));
     let a = mount(&store, MetaPolicy::Zones);
-    // So many that there are two areas.
+    // Enough for two areas.
     (0..1500).for_each(|i| _ = take(&a, &indirect(20 + i, 100)));
     let owner = InodePreallocation::new(InodeNr(7));
     let data = |len| Request {
@@ -311,7 +311,7 @@ fn data_waits_for_a_commit_that_brings_enough_before_it_borrows() {
         take(&a, &data(1000));
     }
     assert_eq!(a.statistics().zone_areas_lent, 0);
-    // Others had all of what a commit brought, and free some more.
+    // Other requests took all blocks of a commit, and free some more.
     let pending = free(10);
     take(&a, &data(1000));
     assert_eq!(a.statistics().zone_areas_lent, 1);
@@ -319,7 +319,7 @@ fn data_waits_for_a_commit_that_brings_enough_before_it_borrows() {
     while store.count(Block::Free) > a.set_aside_blocks() {
         take(&a, &data(1000));
     }
-    // Too little would come.
+    // A commit would free too few blocks.
     let pending = free(1);
     take(&a, &data(5000));
     assert_eq!(a.statistics().zone_areas_lent, 2);
@@ -327,9 +327,9 @@ fn data_waits_for_a_commit_that_brings_enough_before_it_borrows() {
     assert_agrees(&a, &store);
 }
 
-/// A request looks at an empty zone while a block returns to it: the next request gets that block, whoever runs when.
+/// A request looks at an empty zone while a block returns to it: in every order the next request gets that block.
 #[test]
-fn a_block_that_returns_while_others_find_nothing_is_not_passed_over() {
+fn a_block_that_returns_to_an_empty_zone_is_found() {
     for seed in 0..300 {
         let outcome = sim::run(&sim::Options::new(seed), || {
             let store = disk(geometry(2, 1024, 0));
@@ -353,9 +353,9 @@ fn a_block_that_returns_while_others_find_nothing_is_not_passed_over() {
     }
 }
 
-/// Whoever borrows gets one area, and no other area goes with it.
+/// Each borrower gets one area, and no other area goes with it.
 #[test]
-fn two_who_borrow_at_once_get_no_more_than_an_area_each() {
+fn two_concurrent_borrowers_get_one_area_each() {
     for seed in 0..100 {
         let outcome = sim::run(&sim::Options::new(seed), || {
             let store = disk(geometry(2, 1024, 0));
@@ -383,10 +383,10 @@ fn two_who_borrow_at_once_get_no_more_than_an_area_each() {
     }
 }
 
-/// Where all is full of data, a zone reaches over all of it. What data frees there stays free for data, but for what a
-/// zone needs; and when the zone has used that, it goes on with the rest.
+/// In a region full of data, a zone extends over all of it. Blocks that data frees there stay free for data, except
+/// for the zone's own needs. When the zone has used those, it continues with the rest.
 #[test]
-fn a_zone_in_a_region_full_of_data_does_not_collect_what_is_freed() {
+fn a_zone_in_a_region_full_of_data_does_not_collect_freed_blocks() {
     let store = disk(large(140, 1));
     (0..128).for_each(|g| store.set(g, 0, 32768, Block::Used));
     let a = mount(&store, MetaPolicy::Zones);
@@ -407,7 +407,7 @@ fn a_zone_in_a_region_full_of_data_does_not_collect_what_is_freed() {
     assert_agrees(&a, &store);
 }
 
-/// A page is cut where the zone begins in it. When what is left of it is free, nobody owns it.
+/// A page is clipped where the zone begins in it. When the rest of it is free, the page has no owner.
 #[test]
 fn a_page_at_the_edge_of_a_zone_loses_its_owner() {
     let store = disk(large(4, 1));
@@ -421,7 +421,7 @@ fn a_page_at_the_edge_of_a_zone_loses_its_owner() {
 }
 
 #[test]
-fn a_remount_finds_the_zone_in_what_lies_there() {
+fn a_remount_finds_the_zone_from_its_used_blocks() {
     for policy in MetaPolicy::ALL.into_iter().filter(|p| p.state().zoning().is_some()) {
         let store = disk(large(4, 1));
         let a = mount(&store, policy);
@@ -429,7 +429,7 @@ fn a_remount_finds_the_zone_in_what_lies_there() {
         let aside = a.set_aside_blocks();
         drop(a);
         let a = mount(&store, policy);
-        // Data that comes first does not take its place.
+        // Data that is written first does not take its place.
         let owner = InodePreallocation::new(InodeNr(7));
         let data = Request::data(&owner, Some(BlockNr(before[149])), LogicalBlock(0), 3000, 3000);
         let data = a.allocate(&mut Txn::default(), &data).expect("space");
@@ -445,8 +445,8 @@ fn a_remount_finds_the_zone_in_what_lies_there() {
     }
 }
 
-/// As mke2fs places the journal of an ext3 image: where the first areas would be. They have no blocks, and the zone
-/// begins behind with as many as it wants.
+/// mke2fs places the journal of an ext3 image where the first areas would be. Those areas have no blocks, and the
+/// zone begins behind the journal with as many as it wants.
 #[test]
 fn a_zone_begins_behind_a_journal_with_as_many_blocks_as_elsewhere() {
     let store = disk(large(128, 1));
@@ -455,7 +455,7 @@ fn a_zone_begins_behind_a_journal_with_as_many_blocks_as_elsewhere() {
     a.protect([(BlockNr(0), 20_000)]);
     let first = take(&a, &indirect(20, 100));
     assert_eq!(first, 20_000);
-    // A 256th of what is free, in whole areas: some of the first group's, and then of the next.
+    // A 256th of the free blocks, in whole areas: some of the first group's, and then of the next.
     let wanted = store.count(Block::Free) / 256;
     assert!(a.set_aside_blocks() >= wanted - 2048, "{} of {wanted}", a.set_aside_blocks());
     let data = InodePreallocation::new(InodeNr(7));
@@ -463,7 +463,7 @@ fn a_zone_begins_behind_a_journal_with_as_many_blocks_as_elsewhere() {
     assert_eq!(take(&a, &data), 32_768 + 4096);
 }
 
-/// Data is chosen long before it is mapped. What is free in a zone since the last mount is not for it.
+/// Data is chosen long before it is mapped. It must not take the blocks of a zone that are free since the last mount.
 #[test]
 fn the_first_data_after_a_mount_spares_the_zone() {
     let mut store = ModelStore::new(large(4, 1));
@@ -484,12 +484,12 @@ fn the_first_data_after_a_mount_spares_the_zone() {
     assert_eq!(take(&a, &indirect(3000, 100)), maps[1000]);
 }
 
-/// What was a zone before the mount, and is in use by more than it looks like, is a zone again before data comes to
-/// it: at the first request for metadata.
+/// A zone of an earlier mount has more blocks in use than the estimate expects. The first request for metadata makes
+/// it a zone again before data gets its blocks.
 #[test]
-fn a_zone_that_was_larger_than_expected_is_one_again_at_the_first_request() {
+fn a_zone_larger_than_estimated_is_restored_at_the_first_request() {
     let store = disk(large(4, 1));
-    // Small files: far more indirect blocks than blocks of pointers would be full of.
+    // Small files: far more indirect blocks than full ones would need.
     store.set(0, 0, 9000, Block::Used);
     let a = mount(&store, MetaPolicy::Zones);
     assert_eq!(take(&a, &indirect(20, 100)), 9000);
@@ -498,9 +498,9 @@ fn a_zone_that_was_larger_than_expected_is_one_again_at_the_first_request() {
 }
 
 #[test]
-fn a_group_that_cannot_be_used_takes_its_part_of_the_zone_with_it() {
+fn an_unusable_group_loses_its_part_of_the_zone() {
     for policy in [MetaPolicy::Metacluster, MetaPolicy::Zones, MetaPolicy::ZonesAll] {
-        // Before anything of it was read.
+        // Before any of its blocks were read.
         let store = disk(large(3, 1));
         store.fail_loads.store(0, Ordering::Relaxed);
         let a = mount(&store, policy);
@@ -520,12 +520,12 @@ fn a_group_that_cannot_be_used_takes_its_part_of_the_zone_with_it() {
         assert_eq!(a.group(GroupNr(0)).expect("group").set_aside, 0);
         assert_eq!(a.free_blocks(), free - 1, "{}", policy.name());
         let rest: u64 = fill(&a).iter().map(|x| u64::from(x.1)).sum();
-        assert_eq!(rest, free - 1, "{}: everything else can be had", policy.name());
+        assert_eq!(rest, free - 1, "{}: all other blocks can be allocated", policy.name());
         assert_eq!(a.set_aside_blocks(), 0);
     }
 }
 
-/// The store refuses blocks of the zone's group when they are to be marked.
+/// The store refuses to mark blocks of the zone's group.
 #[test]
 fn blocks_that_cannot_be_marked_return_to_the_zone() {
     let store = disk(large(2, 1));
@@ -542,7 +542,7 @@ fn blocks_that_cannot_be_marked_return_to_the_zone() {
 }
 
 #[test]
-fn trimming_visits_what_is_set_aside() {
+fn trimming_visits_blocks_set_aside() {
     let store = disk(large(2, 1));
     let a = mount(&store, MetaPolicy::Zones);
     let used = take(&a, &indirect(20, 100));
@@ -551,7 +551,7 @@ fn trimming_visits_what_is_set_aside() {
     let mut beside = None;
     a.visit_free(BlockNr(0), 2 * 32768, 1, |start, len| {
         if start.0 < 2048 {
-            // Nothing of the zone is left for others meanwhile, which is no reason to make it larger.
+            // Meanwhile no block of the zone is left for other requests, which must not make it grow.
             beside = Some(take(&a, &indirect(21, 100)));
         }
         let run = &mut seen[start.0 as usize..start.0 as usize + len as usize];
@@ -578,7 +578,7 @@ fn a_request_with_a_limit_uses_and_borrows_no_zone_beyond_it() {
         assert!(x.start.0 + u64::from(x.len) <= 2 * 32768);
         got += u64::from(x.len);
     }
-    assert_eq!(got, 2 * 32768, "also what was set aside");
+    assert_eq!(got, 2 * 32768, "also the blocks set aside");
     assert_eq!(a.statistics().zone_areas_lent, 2);
     let at = take(&a, &indirect(20, 3 * 32768 + 5));
     assert_eq!(at, 3 * 32768 + 16384);
@@ -586,7 +586,7 @@ fn a_request_with_a_limit_uses_and_borrows_no_zone_beyond_it() {
 }
 
 #[test]
-fn a_wish_for_one_block_alone_does_not_borrow_it() {
+fn a_goal_only_request_does_not_borrow() {
     let store = disk(large(1, 1));
     let a = mount(&store, MetaPolicy::Zones);
     take(&a, &indirect(20, 100));
@@ -595,7 +595,7 @@ fn a_wish_for_one_block_alone_does_not_borrow_it() {
     assert_eq!(a.statistics().zone_areas_lent, 0);
 }
 
-/// Freed twice, freed while it is free, released twice: found in a zone, too.
+/// Double frees, frees of free blocks and double releases are found in a zone, too.
 #[test]
 fn bad_frees_in_a_zone_are_found() {
     let store = disk(large(1, 1));
@@ -615,7 +615,7 @@ fn bad_frees_in_a_zone_are_found() {
     assert_eq!((a.statistics().bad_releases, a.set_aside_blocks()), (1, aside));
 }
 
-/// System metadata that becomes known after blocks were set aside.
+/// System metadata becomes known after blocks were set aside.
 #[test]
 fn protected_blocks_leave_the_zone() {
     let store = disk(large(1, 1));

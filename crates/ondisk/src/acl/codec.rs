@@ -54,7 +54,8 @@ fn entry(number: usize, head: [u8; 4], id_of: impl FnOnce() -> Result<u32, AclEr
     Ok(AclEntry { tag, perm: u16::from_le_bytes([p0, p1]) })
 }
 
-/// Reads what setxattr passes for `system.posix_acl_*`. None: the form without entries, which removes the ACL.
+/// Reads the value that setxattr passes for `system.posix_acl_*`. None: the form without entries, which removes the
+/// ACL.
 pub fn from_xattr(bytes: &[u8]) -> Result<Option<Acl>, AclError> {
     let rest = version(bytes, XATTR_VERSION)?;
     let (entries, []) = rest.as_chunks::<FULL_LEN>() else {
@@ -71,7 +72,7 @@ pub fn from_xattr(bytes: &[u8]) -> Result<Option<Acl>, AclError> {
     Ok(Some(acl))
 }
 
-/// What getxattr returns.
+/// The value that getxattr returns.
 pub fn to_xattr(acl: &Acl) -> Vec<u8> {
     let mut out = XATTR_VERSION.to_le_bytes().to_vec();
     for e in &acl.entries {

@@ -1,10 +1,10 @@
-//! POSIX access control lists: the two byte forms, validity, and how they and the mode follow each other.
+//! POSIX access control lists: the two byte forms, validity, and the relation between an ACL and the mode.
 //!
 //! Main types: [`Acl`], [`AclEntry`], [`Tag`]. An ACL travels in two forms: the system calls' (version 2, every entry 8
 //! bytes; Linux: `struct posix_acl_xattr_entry`) and ext4's (version 1, entries without an id take 4 bytes; Linux:
 //! `struct ext4_acl_entry`). An [`Acl`] made by either reader is valid; see [`Acl::validate`].
 //!
-//! What it does not do: deciding who may access (the kernel's `default_permissions` does), storing.
+//! What it does not do: decide about access (the kernel's `default_permissions` does), store anything.
 //!
 //! # Locking
 //! None.
@@ -15,7 +15,7 @@ mod tests;
 
 pub use codec::{from_disk, from_xattr, to_disk, to_xattr};
 
-/// Who an entry speaks about (Linux: `ACL_USER_OBJ` …).
+/// The subject of an entry (Linux: `ACL_USER_OBJ` …).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tag {
     /// The owner.
@@ -28,14 +28,14 @@ pub enum Tag {
     Group(u32),
     /// The most that named users, the owning group and named groups get.
     Mask,
-    /// Everybody else.
+    /// All others.
     Other,
 }
 
 /// One line of an ACL. `perm` is rwx in the three low bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The subject of the entry.
     pub tag: Tag,
     /// Read 4, write 2, execute 1; other bits are refused.
     pub perm: u16,
@@ -83,12 +83,12 @@ pub enum AclError {
     },
 }
 
-/// What a new file gets from its directory's default ACL.
+/// The mode and ACLs of a new file, from its directory's default ACL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inherited {
-    /// The whole mode, file type and special bits kept.
+    /// The whole mode, with file type and special bits.
     pub mode: u16,
-    /// None: the mode says it all.
+    /// None: the mode expresses the whole ACL.
     pub access: Option<Acl>,
     /// Only directories hand the default ACL on.
     pub default: Option<Acl>,
@@ -99,14 +99,14 @@ const S_IFDIR: u16 = 0o040000;
 const S_IFLNK: u16 = 0o120000;
 
 impl Acl {
-    /// The ACL that says what the permission bits of `mode` say (Linux: `posix_acl_from_mode`).
+    /// The ACL equivalent to the permission bits of `mode` (Linux: `posix_acl_from_mode`).
     pub fn from_mode(mode: u16) -> Acl {
         let entry = |tag, shift: u16| AclEntry { tag, perm: (mode >> shift) & 7 };
         Acl { entries: vec![entry(Tag::UserObj, 6), entry(Tag::GroupObj, 3), entry(Tag::Other, 0)] }
     }
 
-    /// Checks order and completeness: owner, named users, owning group, named groups, mask (needed as soon as anybody
-    /// is named), other (Linux: `posix_acl_valid`).
+    /// Checks order and completeness: owner, named users, owning group, named groups, mask (needed once there is a
+    /// named entry), other (Linux: `posix_acl_valid`).
     pub fn validate(&self) -> Result<(), AclError> {
         let rule = |number, detail| Err(AclError::Rule { number, detail });
         // The rank of the entry that came last; `named` is whether a mask is needed.
@@ -152,7 +152,7 @@ impl Acl {
         self.entries.iter_mut().find(|e| e.tag == tag).map(|e| &mut e.perm)
     }
 
-    /// The permission bits (0o777) that belong to this ACL, and whether they say all of it, so that the ACL need not be
+    /// The permission bits (0o777) of this ACL, and whether they express all of it, so that the ACL need not be
     /// stored (Linux: `posix_acl_equiv_mode`). With a mask, the group bits are the mask's.
     pub fn equiv_mode(&self) -> (u16, bool) {
         let perm = |tag| self.perm_of(tag).unwrap_or(0) & 7;
@@ -161,15 +161,15 @@ impl Acl {
         (perm(Tag::UserObj) << 6 | group << 3 | perm(Tag::Other), all)
     }
 
-    /// What setting this access ACL on an inode with `mode` does: the new mode, and the ACL if it must be stored
-    /// (Linux: `posix_acl_update_mode`; clearing S_ISGID for non-members of the group is the caller's, who knows the
-    /// credentials).
+    /// The effect of setting this access ACL on an inode with `mode`: the new mode, and the ACL if it must be stored
+    /// (Linux: `posix_acl_update_mode`). The caller, which has the credentials, clears S_ISGID for non-members of the
+    /// group.
     pub fn as_access_of(&self, mode: u16) -> (u16, Option<&Acl>) {
         let (bits, all) = self.equiv_mode();
         (mode & !0o777 | bits, (!all).then_some(self))
     }
 
-    /// Makes the ACL follow a chmod: group bits go to the mask if there is one, else to the owning group (Linux:
+    /// Applies a chmod to the ACL: group bits go to the mask if there is one, else to the owning group (Linux:
     /// `__posix_acl_chmod_masq`).
     pub fn chmod(&mut self, mode: u16) {
         let group = if self.perm_of(Tag::Mask).is_some() { Tag::Mask } else { Tag::GroupObj };
@@ -195,8 +195,9 @@ impl Acl {
     }
 }
 
-/// What a new inode of `mode` (with its file type) gets in a directory whose default ACL is `default`: without one, or
-/// for a symlink, the mode less `umask` (symlinks keep theirs); with one, umask is ignored (Linux: `posix_acl_create`).
+/// The mode and ACLs of a new inode of `mode` (with its file type) in a directory whose default ACL is `default`.
+/// Without a default ACL, or for a symlink, the mode without `umask` (symlinks ignore the umask). With one, umask is
+/// ignored (Linux: `posix_acl_create`).
 pub fn inherit(default: Option<&Acl>, mode: u16, umask: u16) -> Inherited {
     if mode & S_IFMT == S_IFLNK {
         return Inherited { mode, access: None, default: None };

@@ -22,7 +22,7 @@ fn named() -> Acl {
 }
 
 #[test]
-fn disk_form_has_short_entries() {
+fn the_disk_form_has_short_entries() {
     let disk = to_disk(&named());
     assert_eq!(disk.len(), 4 + 4 * 4 + 2 * 8);
     assert_eq!(&disk[..16], &[1, 0, 0, 0, 1, 0, 7, 0, 2, 0, 5, 0, 0xe8, 3, 0, 0]);
@@ -49,7 +49,7 @@ fn broken_forms_are_refused() {
 }
 
 #[test]
-fn validity_is_the_kernels() {
+fn validity_follows_the_kernel() {
     let ok = |entries: &[AclEntry]| Acl { entries: entries.to_vec() }.validate().is_ok();
     use Tag::*;
     assert!(ok(&named().entries));
@@ -67,7 +67,7 @@ fn validity_is_the_kernels() {
 }
 
 #[test]
-fn mode_and_acl_follow_each_other() {
+fn mode_and_acl_agree() {
     assert_eq!(named().equiv_mode(), (0o751, false));
     assert_eq!(Acl::from_mode(0o640).equiv_mode(), (0o640, true));
     let acl = named();
@@ -76,14 +76,14 @@ fn mode_and_acl_follow_each_other() {
     let mut acl = named();
     acl.chmod(0o614);
     assert_eq!(acl.equiv_mode(), (0o614, false));
-    assert_eq!(acl.entries[2], e(Tag::GroupObj, 4), "the owning group keeps what the mask hides");
+    assert_eq!(acl.entries[2], e(Tag::GroupObj, 4), "the owning group has the permissions that the mask hides");
     let mut plain = Acl::from_mode(0o777);
     plain.chmod(0o531);
     assert_eq!(plain, Acl::from_mode(0o531));
 }
 
 #[test]
-fn inheritance_narrows_both_ways() {
+fn inheritance_narrows_the_mode_and_the_acl() {
     let d = named();
     let file = inherit(Some(&d), 0o100666, 0o077);
     assert_eq!(file.mode, 0o100640, "owner rwx&rw, mask r-x&rw, other x&rw; umask ignored");

@@ -1,9 +1,8 @@
-//! What can be wrong with a directory or index block.
+//! Damage of a directory or index block.
 //!
-//! Main types: [`DirDamage`] (a place in the block and the [`DirRule`] that is broken there), [`LeafContext`] (what a
-//! block of entries cannot know).
-//! It knows one block. Whether an entry's inode is in use and of the type that the entry says, and whether names repeat
-//! or have the hash that the index promises, the checker finds out.
+//! Main types: [`DirDamage`] (a place in the block and the [`DirRule`] that is broken there), [`LeafContext`] (facts
+//! that a block of entries does not contain). It knows one block. The checker finds out whether an entry's inode is
+//! in use and has the entry's type, and whether names repeat or have the hash that the index promises.
 //!
 //! # Locking
 //! None.
@@ -17,7 +16,7 @@ use crate::damage::Damage;
 use crate::inode::FileType;
 use zerocopy::FromBytes;
 
-/// What is wrong with a directory or index block. It carries no block number: the caller knows it.
+/// One fault of a directory or index block. It carries no block number: the caller knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {what}")]
 pub struct DirDamage {
@@ -147,7 +146,7 @@ pub enum DirRule {
         /// The directory.
         expected: u32,
     },
-    /// `.` takes the room of another entry, and none may go there.
+    /// `.` has room for another entry behind it, where none is allowed.
     #[error("'.' has rec_len {found}, expected {REC_LEN_MIN}")]
     DotRecLen {
         /// In bytes.
@@ -233,7 +232,7 @@ pub enum DirRule {
     Levels {
         /// As stored.
         found: u8,
-        /// What the file system allows.
+        /// The limit of the file system.
         most: u8,
     },
     /// The limit of an index block is not what its size implies.
@@ -241,7 +240,7 @@ pub enum DirRule {
     Limit {
         /// As stored.
         found: u16,
-        /// What the size implies.
+        /// The value that the size implies.
         expected: u16,
     },
     /// The count of an index block.
@@ -280,7 +279,7 @@ pub enum DirRule {
         expected: u32,
     },
 
-    /// An edit: no used entry starts where one was said to be.
+    /// An edit: no used entry starts at the given offset.
     #[error("no used entry starts here")]
     NotThere,
     /// An edit: the new entry may not be written.
@@ -319,7 +318,7 @@ impl DirRule {
     }
 }
 
-/// What a block of entries cannot know.
+/// Facts that a block of entries does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct LeafContext {
     /// The directory, where this is its first block and must begin with `.` and `..`.
@@ -397,7 +396,7 @@ impl DirBlockFormat {
         }
     }
 
-    /// What is wrong with an entry whose length can be trusted.
+    /// Reports the faults of an entry whose length is valid.
     #[inline]
     pub(super) fn entry_damage(&self, entry: &Dirent<'_>, sink: &mut impl FnMut(DirRule)) {
         if entry.ino > self.inodes_count {

@@ -2,20 +2,20 @@
 //!
 //! Main types: [`DirBlockFormat`] (how this file system writes a block, and every operation on one), [`Dirent`] (one
 //! decoded entry), [`Entries`] (a walk that validates), [`WholeFormat`] (lays out whole directories), [`DirDamage`]
-//! (what can be wrong).
+//! (one fault).
 //!
-//! A block is a chain of entries, each `rec_len` bytes long; the chain ends exactly at the end of the block, or at the
-//! twelve-byte tail when the file system has metadata checksums. The space behind an entry's name up to its `rec_len`
-//! is free room. Deleting an entry gives its bytes to the one before it; the first of a block is marked with inode 0.
+//! A block is a chain of entries, each `rec_len` bytes long. The chain ends exactly at the end of the block, or at
+//! the twelve-byte tail if the file system has metadata checksums. The space behind an entry's name up to its
+//! `rec_len` is free. Deleting an entry adds its bytes to the one before it; the first entry of a block is marked
+//! with inode 0 instead.
 //!
-//! What it does not do: hash trees (see [`crate::htree`]), directories in inodes and names that are compared without
-//! their case (both `fs`'s, from these parts), encrypted names. An index
-//! block walked as entries shows no names beyond `.` and `..`, which is how the format hides the index from old
-//! readers.
+//! What it does not do: hash trees (see [`crate::htree`]), directories in inodes and case-insensitive names (both in
+//! `fs`, from these parts), encrypted names. An index block walked as entries shows no names beyond `.` and `..`,
+//! which is how the format hides the index from old readers.
 //!
 //! # Locking
-//! None: pure functions over slices. No function panics whatever the bytes are, and every walk ends, because each step
-//! advances by at least twelve bytes.
+//! None: pure functions over slices. No function panics on any bytes, and every walk ends, because each step advances
+//! by at least twelve bytes.
 
 mod damage;
 mod types;
@@ -112,7 +112,7 @@ impl Dirent<'_> {
     }
 }
 
-/// What [`DirBlockFormat::find_room`] found.
+/// The result of [`DirBlockFormat::find_room`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// The entry at this offset has enough free bytes.
@@ -129,7 +129,7 @@ pub enum Room {
     Full,
 }
 
-/// What [`DirBlockFormat::insert`] did.
+/// The result of [`DirBlockFormat::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insert {
     /// The new entry starts at this offset.
@@ -176,7 +176,7 @@ impl DirBlockFormat {
         Ok(entry)
     }
 
-    /// As [`DirBlockFormat::decode`], where it is enough that the chain of entries goes on behind this one.
+    /// As [`DirBlockFormat::decode`], for callers that only need a valid link to the next entry.
     #[inline(always)]
     fn link<'a>(&self, block: &'a [u8], offset: usize) -> Result<Dirent<'a>, DirDamage> {
         let damage = |what| Err(DirDamage::new(offset, what));
@@ -214,8 +214,8 @@ impl DirBlockFormat {
         Ok(Dirent { offset: offset as u32, rec_len: rec_len as u32, ino: raw.inode.get(), file_type, name })
     }
 
-    /// All entries of a block, unused ones included, without the tail. An entry that is damaged comes as an error, and
-    /// the walk goes on behind it if its length can be trusted.
+    /// All entries of a block, including unused ones, without the tail. A damaged entry appears as an error, and the
+    /// walk continues behind it if its length is valid.
     pub fn entries<'a>(&self, block: &'a [u8]) -> Entries<'a> {
         Entries { format: *self, block, offset: 0 }
     }

@@ -44,7 +44,7 @@ fn lengths_survive_the_codec() {
 }
 
 #[test]
-fn first_block_bytes_are_what_the_format_says() {
+fn a_first_block_has_the_bytes_of_the_format() {
     let mut block = vec![0xAA; 1024];
     format(true, true).init_dots(&mut block, 12, 2);
     assert_eq!(&block[..12], &[12, 0, 0, 0, 12, 0, 1, 2, b'.', 0, 0, 0]);
@@ -57,7 +57,7 @@ fn first_block_bytes_are_what_the_format_says() {
 }
 
 #[test]
-fn removing_gives_the_bytes_to_the_entry_before() {
+fn removing_adds_the_bytes_to_the_entry_before() {
     let f = format(true, false);
     let mut block = vec![0; 1024];
     f.init_leaf(&mut block);
@@ -86,7 +86,7 @@ fn removing_gives_the_bytes_to_the_entry_before() {
 }
 
 #[test]
-fn illegal_names_are_refused_and_found_out() {
+fn illegal_names_are_refused_and_reported() {
     let f = format(true, false);
     let mut block = vec![0; 1024];
     f.init_leaf(&mut block);
@@ -102,7 +102,7 @@ fn illegal_names_are_refused_and_found_out() {
 }
 
 #[test]
-fn checksum_is_found_wrong_after_any_flip() {
+fn any_flipped_bit_makes_the_checksum_wrong() {
     let f = format(true, true);
     let good = seed(77);
     let mut block = vec![0; 1024];
@@ -166,7 +166,7 @@ fn each_damage_of_an_entry_is_found_alone() {
         bad[at..at + new.len()].copy_from_slice(new);
         let found = damages(f, &bad, true);
         if let R::DotRecLen { .. } = what {
-            // What follows is no '..' then.
+            // The next entry is then no '..'.
             let second = DirDamage { offset: 36, what: R::DotDotName };
             assert_eq!(found, [DirDamage { offset, what }, second]);
             continue;

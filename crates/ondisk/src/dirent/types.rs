@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDirent {
-    /// The inode that the name stands for; 0 marks an unused entry.
+    /// The inode of the name; 0 marks an unused entry.
     pub inode: U32,
     /// Bytes to the next entry, a multiple of 4; see [`super::rec_len_from_disk`].
     pub rec_len: U16,

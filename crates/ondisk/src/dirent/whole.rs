@@ -1,14 +1,14 @@
-//! Lays out a whole directory: first how many blocks it takes, then each block by itself.
+//! Lays out a whole directory: first the number of blocks, then each block by itself.
 //!
 //! Main types: [`WholeFormat`] (how this file system writes directories), [`Whole`] (the layout of one).
 //!
-//! A directory that fits into one block, or has no index, is linear, its names in the given order. Any other has its
-//! index first (the root, then the nodes level by level), then its leaves sorted by hash, so that a listing, which
-//! goes by hash, reads forwards. Leaves are full: a listing of an image that was just made reads as few blocks as
-//! possible, and the first name that is added to a leaf splits it, as it would split one that grew full.
+//! A directory that fits into one block, or has no index, is linear, with its names in the given order. Any other has
+//! its index first (the root, then the nodes level by level), then its leaves sorted by hash, so that a listing,
+//! which follows the hashes, reads forwards. Leaves are full. So a listing of a new image reads as few blocks as
+//! possible, and the first name added to a leaf splits it, as in any full leaf.
 //!
-//! A layout takes four bytes a name and eight a leaf. What it does not do: know names. They are asked for by number,
-//! in any order, while the layout is made and while blocks are filled.
+//! A layout takes four bytes per name and eight per leaf. What it does not do: store names. It requests them by
+//! number, in any order, while the layout is made and while blocks are filled.
 //!
 //! # Locking
 //! None: pure functions.
@@ -31,7 +31,7 @@ pub struct WholeFormat {
     pub levels_most: u8,
 }
 
-/// What a name stands for.
+/// The inode and type of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The inode.
@@ -60,8 +60,8 @@ impl WholeFormat {
         DxFormat { has_csum: self.blocks.has_csum }
     }
 
-    /// Lays out a directory of `names` names; `name` says what each is. It has at least `blocks_min` blocks, and no
-    /// index if that is not 0: `lost+found` has blocks in reserve, and e2fsck writes into them without an index.
+    /// Lays out a directory of `names` names; `name` returns each of them. It has at least `blocks_min` blocks, and
+    /// no index if that is not 0: `lost+found` has reserve blocks, and e2fsck writes into them without an index.
     ///
     /// # Errors
     /// [`DirRule::Unwritable`] for a name that may not be written, [`DirRule::IndexFull`] for more names than an index
@@ -117,11 +117,11 @@ impl WholeFormat {
         Ok(whole)
     }
 
-    /// Makes block `number` of a directory. `dot` is its inode and its parent's; `entry` says what a name is and
-    /// stands for; `seed` is that of the directory's inode under metadata_csum.
+    /// Makes block `number` of a directory. `dot` is its inode and its parent's; `entry` returns a name and its
+    /// target; `seed` is that of the directory's inode under metadata_csum.
     ///
     /// # Errors
-    /// [`DirDamage`] when the block is not one of this layout, or the names have changed since it was made.
+    /// [`DirDamage`] if the block is not one of this layout, or the names have changed since it was made.
     pub fn fill<'a>(
         &self,
         whole: &Whole,
@@ -206,7 +206,7 @@ impl Whole {
         !self.keys.is_empty()
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of its memory.
     pub fn memory(&self) -> usize {
         4 * (self.order.len() + self.starts.len() + self.keys.len())
     }

@@ -12,7 +12,7 @@ fn format(block_size: usize, has_csum: bool, levels_most: u8) -> WholeFormat {
     WholeFormat { blocks, block_size, hasher, levels_most }
 }
 
-/// All blocks of a directory whose name `i` stands for inode `100 + i`.
+/// All blocks of a directory in which name `i` has inode `100 + i`.
 fn build(format: &WholeFormat, names: &[Vec<u8>], blocks_min: u32) -> (Whole, Vec<Vec<u8>>) {
     let name = |number: u32| names[number as usize].as_slice();
     let whole = format.lay_out(names.len() as u32, name, blocks_min).unwrap();
@@ -43,7 +43,7 @@ fn look_up(format: &WholeFormat, blocks: &[Vec<u8>], name: &[u8]) -> Option<(u32
         if let Some(found) = format.blocks.find(&blocks[leaf as usize], name).unwrap() {
             return Some((found.ino, searched));
         }
-        // The next leaf, if its key says that the hash goes on there.
+        // The next leaf, if its key says that the hash continues there.
         let depth = path.len();
         let level = (0..depth).rev().find(|level| {
             let node = entries(format, blocks, &path[..=*level]);
@@ -128,7 +128,7 @@ fn without_an_index_names_keep_their_order_over_blocks() {
 }
 
 #[test]
-fn blocks_in_reserve_are_empty_and_without_an_index() {
+fn reserve_blocks_are_empty_and_without_an_index() {
     let format = format(1024, true, 1);
     let (whole, blocks) = build(&format, &numbered(100), 16);
     assert_eq!((whole.blocks(), whole.is_indexed()), (16, false));
@@ -149,7 +149,7 @@ fn each_name_is_found_by_an_index_of_each_height() {
     check(&format(1024, true, 1), &long, 1);
 }
 
-/// Of so many names some have the same hash and lie at the border of two leaves.
+/// Among this many names some have the same hash and lie at the border of two leaves.
 #[test]
 fn names_of_one_hash_are_found_in_two_leaves() {
     let most = check(&format(1024, true, 2), &numbered(1_000_000), 2);

@@ -1,7 +1,7 @@
-//! What can be wrong with a node of an extent tree.
+//! Damage of a node of an extent tree.
 //!
-//! Main types: [`ExtentDamage`]; [`NodeContext`] and [`Promise`], which are what the node cannot know.
-//! Which physical blocks a file may own, the caller says; that two files own one, it finds out itself.
+//! Main types: [`ExtentDamage`]; [`NodeContext`] and [`Promise`], the facts that the node does not contain. The
+//! caller decides which physical blocks a file may own, and detects blocks that two files own.
 //!
 //! # Locking
 //! None.
@@ -10,7 +10,7 @@ use super::{DEPTH_MAX, Extent, Index, LOGICAL_END, MAGIC, NodeRef, RawEntry, raw
 use crate::BlockNr;
 use crate::damage::Damage;
 
-/// What is wrong with a node of an extent tree.
+/// One fault of a node of an extent tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExtentDamage {
     /// Fewer bytes than the smallest node.
@@ -41,13 +41,13 @@ pub enum ExtentDamage {
         /// `eh_max`.
         room: u16,
     },
-    /// `eh_depth` is above what any tree has.
+    /// `eh_depth` exceeds the depth of any tree.
     #[error("depth {found} is above {DEPTH_MAX}")]
     TooDeep {
         /// As stored.
         found: u16,
     },
-    /// `eh_depth` is not what the parent promised.
+    /// `eh_depth` differs from the parent's promise.
     #[error("depth is {found}, expected {expected}")]
     Depth {
         /// As stored.
@@ -91,7 +91,7 @@ pub enum ExtentDamage {
     BeforeParent {
         /// The key of the first entry.
         start: u32,
-        /// What the parent promised.
+        /// The parent's promise.
         first: u32,
     },
     /// The node starts behind the logical block that the parent promised. It can be read.
@@ -99,7 +99,7 @@ pub enum ExtentDamage {
     BehindKey {
         /// The key of the first entry.
         start: u32,
-        /// What the parent promised.
+        /// The parent's promise.
         first: u32,
     },
     /// An entry ends behind the range of the node's parent.
@@ -111,7 +111,7 @@ pub enum ExtentDamage {
         start: u32,
         /// One past the last logical block.
         end: u64,
-        /// What the parent promised.
+        /// The parent's promise.
         limit: u64,
     },
     /// An extent without blocks.
@@ -151,7 +151,7 @@ pub enum ExtentDamage {
         len: u32,
     },
     /// An extent starts well, but reaches into blocks that no file can own.
-    #[error("entry {entry} maps {len} blocks at {block}, which reach into what no file can own")]
+    #[error("entry {entry} maps {len} blocks at {block}, which reach into blocks that no file can own")]
     BlockEnd {
         /// Its number in the node.
         entry: u16,
@@ -187,7 +187,7 @@ impl Damage for ExtentDamage {
     }
 }
 
-/// What a parent promised about a node.
+/// A parent's promise about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// Levels below the node.
@@ -198,7 +198,7 @@ pub struct Promise {
     pub end: u64,
 }
 
-/// What a node cannot know of its file and its file system.
+/// Facts about its file and its file system that a node does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeContext<F> {
     /// The seed of the inode's checksums under `metadata_csum`. Roots have no checksum of their own.
@@ -241,8 +241,8 @@ impl NodeRef<'_> {
         });
     }
 
-    /// What is wrong with the node, and its entries that can be used. Where the node lies too deep or not deep enough,
-    /// it is not known what its entries are: nothing is said of them.
+    /// Reports the node's faults, and returns its usable entries. If the node lies too deep or not deep enough, the
+    /// kind of its entries is unknown, and they are skipped.
     pub(crate) fn step<F: Fn(BlockNr, u32) -> bool>(
         &self,
         promise: Option<&Promise>,
@@ -262,12 +262,12 @@ impl NodeRef<'_> {
             return;
         }
         let end = promise.map_or(LOGICAL_END.into(), |promise| promise.end);
-        // What lies in the node begins where it does, whether its first entry can be used or not.
+        // The node's range starts at its first key, even if the first entry is unusable.
         let first = promise.and_then(|_| self.key(0));
         self.entries(first, end, context, sink);
     }
 
-    /// What the parent promised against the depth and the first entry.
+    /// Compares the parent's promise with the depth and the first entry.
     fn start_damage(&self, promise: &Promise, sink: &mut impl FnMut(ExtentDamage)) {
         let Promise { depth, first, .. } = *promise;
         if self.depth() != depth {
@@ -281,7 +281,7 @@ impl NodeRef<'_> {
         }
     }
 
-    /// What the parent promised against what the first and the last entry say.
+    /// Compares the parent's promise with the first and the last entry.
     pub(super) fn place_damage(&self, promise: &Promise, sink: &mut impl FnMut(ExtentDamage)) {
         self.start_damage(promise, sink);
         let entry = self.len().wrapping_sub(1);
@@ -290,7 +290,7 @@ impl NodeRef<'_> {
         }
     }
 
-    /// What the parent promised against the end of one entry.
+    /// Compares the parent's promise with the end of one entry.
     fn end_damage(&self, entry: u16, raw: &RawEntry, limit: u64, sink: &mut impl FnMut(ExtentDamage)) {
         let start = raw_key(raw);
         let end = if self.depth() == 0 { Extent::decode(raw).end() } else { u64::from(start) + 1 };
@@ -299,8 +299,8 @@ impl NodeRef<'_> {
         }
     }
 
-    /// Goes over the entries: each that can be used, and what is wrong with each. `first` and `end` are the bounds of
-    /// the node's own range; a root begins nowhere.
+    /// Visits the entries: returns the usable ones, and reports the faults of each. `first` and `end` are the bounds
+    /// of the node's own range; a root has no lower bound.
     pub(super) fn entries<F: Fn(BlockNr, u32) -> bool>(
         &self,
         first: Option<u32>,
@@ -311,7 +311,7 @@ impl NodeRef<'_> {
         if self.depth() > 0 && self.is_empty() {
             sink(Err(ExtentDamage::Empty));
         }
-        // The start and the end of the entry before. An extent that cannot be used says nothing about the next.
+        // The start and the end of the entry before. An unusable extent says nothing about the next one.
         let mut before = first.map(|first| (first, u64::from(first)));
         for (i, raw) in self.raw_entries().enumerate() {
             let (entry, start) = (i as u16, raw_key(&raw));
@@ -360,7 +360,7 @@ impl NodeRef<'_> {
     }
 }
 
-/// What is wrong with one extent by itself.
+/// Reports the faults of one extent by itself.
 fn extent_damage<F: Fn(BlockNr, u32) -> bool>(
     entry: u16,
     extent: Extent,

@@ -1,14 +1,14 @@
 //! Extent trees as bytes: entries, nodes, checksums, and a packer for whole trees.
 //!
 //! Main types: [`Extent`] and [`Index`] (one entry each, 12 bytes), [`NodeRef`] (a checked view of one node),
-//! [`NodeMut`] (edits one node in place), [`ExtentDamage`] (what can be wrong with one), [`pack_tree`] (lays out a tree
-//! for a sorted list of extents). A node is either the 60 bytes of `i_block` (the root: room for 4 entries, no checksum
-//! of its own) or a whole block, which ends in a checksum right after the room for its last entry.
+//! [`NodeMut`] (edits one node in place), [`ExtentDamage`] (one fault), [`pack_tree`] (lays out a tree for a sorted
+//! list of extents). A node is either the 60 bytes of `i_block` (the root: room for 4 entries, no checksum of its
+//! own) or a whole block, which ends in a checksum right after the room for its last entry.
 //!
 //! Linux: `struct ext4_extent`, `ext4_extent_idx`, `ext4_extent_header`, `ext4_extent_tail`, fs/ext4/ext4_extents.h.
 //!
-//! What it does not do: it sees one node at a time and does no I/O; descending, splitting across blocks and freeing are
-//! the business of the mapping layer in `extant-fs`.
+//! What it does not do: I/O, or work on more than one node at a time. The mapping layer in `extant-fs` descends,
+//! splits across blocks and frees.
 //!
 //! # Locking
 //! None.
@@ -139,7 +139,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Takes the entry apart. What it names is not checked: see [`NodeRef::validate`].
+    /// Decodes the entry. Its block is not checked: see [`NodeRef::validate`].
     pub fn decode(raw: &RawEntry) -> Index {
         let low = u64::from(u32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]));
         let high = u64::from(u16::from_le_bytes([raw[8], raw[9]]));
@@ -175,7 +175,7 @@ pub struct Header {
     pub max: u16,
     /// Levels below this node; 0 is a leaf.
     pub depth: u16,
-    /// Unused by everybody; kept as found.
+    /// Unused; preserved.
     pub generation: u32,
 }
 

@@ -1,7 +1,7 @@
 //! One node: a checked view ([`NodeRef`]) and edits in place ([`NodeMut`]).
 //!
-//! Both are made by `parse`, which checks the header against the length of the slice; from then on nothing that the
-//! entries contain can make a method panic. What the entries must satisfy is checked once by [`NodeRef::validate`].
+//! Both are made by `parse`, which checks the header against the length of the slice. From then on no contents of the
+//! entries can make a method panic. [`NodeRef::validate`] checks the entries once.
 //!
 //! # Locking
 //! None.
@@ -154,7 +154,7 @@ impl<'a> NodeRef<'a> {
         low.checked_sub(1)
     }
 
-    /// The node, if its header is sound; [`header_damage`] says what is wrong with it otherwise.
+    /// The node, if its header is sound; otherwise [`header_damage`] reports its faults.
     pub fn sound(bytes: &'a [u8]) -> Option<NodeRef<'a>> {
         let mut sound = true;
         header_damage(bytes, &mut |_| sound = false);
@@ -163,7 +163,7 @@ impl<'a> NodeRef<'a> {
     }
 
     /// Checks every entry: keys ascending, extents not overlapping, lengths and logical ends legal, and each physical
-    /// range accepted by `valid` (start, blocks). `depth` is what the parent promised.
+    /// range accepted by `valid` (start, blocks). `depth` is the parent's promise.
     pub fn validate(&self, depth: u16, number: u64, valid: impl Fn(BlockNr, u32) -> bool) -> Result<()> {
         let context = NodeContext { seed: None, is_dir: false, cluster_bits: 0, valid };
         refuse(Structure::ExtentNode, number, |mut sink| {
@@ -174,8 +174,8 @@ impl<'a> NodeRef<'a> {
         })
     }
 
-    /// Checks what a parent promised about this node: depth, and that all it maps lies in `first..end`. Looks at the
-    /// first and the last entry only, so it is cheap enough for every descent.
+    /// Checks a parent's promise about this node: its depth, and that everything it maps lies in `first..end`. Looks
+    /// at the first and the last entry only, so it is cheap enough for every descent.
     pub fn check_place(&self, depth: u16, first: u32, end: u64, number: u64) -> Result<()> {
         refuse(Structure::ExtentNode, number, |mut sink| {
             self.place_damage(&Promise { depth, first, end }, &mut sink);

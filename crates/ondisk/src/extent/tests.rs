@@ -26,7 +26,7 @@ fn entries_have_the_kernels_layout() {
 }
 
 #[test]
-fn merge_rules() {
+fn adjacent_extents_merge_up_to_the_length_limit() {
     assert_eq!(ext(0, 4, 100, false).merged(&ext(4, 4, 104, false)), Some(ext(0, 8, 100, false)));
     assert_eq!(ext(0, 4, 100, false).merged(&ext(4, 4, 104, true)), None);
     assert_eq!(ext(0, 4, 100, false).merged(&ext(5, 4, 104, false)), None);
@@ -55,7 +55,7 @@ fn capacities_leave_room_for_the_tail() {
 }
 
 #[test]
-fn edits_in_place() {
+fn nodes_are_edited_in_place() {
     let mut bytes = vec![0xAA; 1024];
     let mut node = NodeMut::init(&mut bytes, 0);
     assert!(node.insert(0, &ext(10, 5, 100, false).encode()));
@@ -95,7 +95,7 @@ fn checksum_covers_all_before_the_tail() {
 }
 
 #[test]
-fn validation_names_what_is_wrong() {
+fn validation_names_the_fault() {
     type Spoil = (&'static str, fn(&mut [u8]));
     let mut good = vec![0; 1024];
     let mut node = NodeMut::init(&mut good, 0);
@@ -236,7 +236,7 @@ fn each_damage_of_a_nodes_place_is_found_alone() {
     assert!(matches!(damages(&bad, None, false, 0)[..], [D::Checksum { .. }]));
     let all = node_of(0, &[ext(10, 5, 1000, false).encode(), ext(9, 5, 999, false).encode()]);
     assert_eq!(damages(&all, Some(Promise { depth: 0, first: 11, end: 12 }), false, 0).len(), 6, "all are reported");
-    // What the entries of a node in another level are is not known.
+    // In a node of another level, the kind of the entries is unknown.
     let found = damages(&all, Some(Promise { depth: 2, first: 11, end: 12 }), false, 0);
     assert_eq!(found, [D::Depth { found: 0, expected: 2 }, D::BeforeParent { start: 10, first: 11 }]);
 }
@@ -268,7 +268,7 @@ fn unpack(tree: &PackedTree, bytes: &[u8], depth: u16, first: u32, end: u64, out
 }
 
 #[test]
-fn packed_trees_hold_what_was_put_in() {
+fn packed_trees_map_the_given_extents() {
     for count in [0u32, 1, 4, 5, 84, 85, 336, 337, 10_000] {
         let extents: Vec<_> = (0..count).map(|i| ext(i * 3, 2, 1000 + u64::from(i) * 5, i % 3 == 0)).collect();
         let mut next = 50_000_000;

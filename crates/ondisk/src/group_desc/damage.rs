@@ -1,8 +1,7 @@
-//! What can be wrong with a group descriptor, and with the bitmaps that it points to.
+//! Damage of a group descriptor, and of the bitmaps to which it points.
 //!
 //! Main types: [`DescDamage`], [`BitmapDamage`].
-//! It knows one descriptor. That two groups share a block, or that counts are not those of the bitmaps, the checker
-//! finds out.
+//! It knows one descriptor. The checker detects blocks shared by two groups, and counts that differ from the bitmaps.
 //!
 //! # Locking
 //! None.
@@ -16,7 +15,7 @@ use crate::damage::Damage;
 use crate::superblock::{DescChecksum, Geometry};
 use crate::{BlockNr, GroupNr, bitmap};
 
-/// What a descriptor points to.
+/// A target of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Piece {
     /// `bg_block_bitmap`.
@@ -37,7 +36,7 @@ impl fmt::Display for Piece {
     }
 }
 
-/// What a descriptor counts.
+/// A count in a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Counted {
     /// `bg_free_blocks_count`.
@@ -61,7 +60,7 @@ impl fmt::Display for Counted {
     }
 }
 
-/// What is wrong with a group descriptor.
+/// One fault of a group descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescDamage {
     /// The checksum does not fit the bytes.
@@ -75,7 +74,7 @@ pub enum DescDamage {
     /// Something lies outside the file system, or outside the group where it has to be in it.
     #[error("{piece} at block {start} outside {first}..{end}")]
     Outside {
-        /// What.
+        /// The target.
         piece: Piece,
         /// Its first block.
         start: u64,
@@ -87,9 +86,9 @@ pub enum DescDamage {
     /// Two pieces of the group overlap.
     #[error("{piece} and {other} share block {block}")]
     Shared {
-        /// What.
+        /// The target.
         piece: Piece,
-        /// With what.
+        /// The other target.
         other: Piece,
         /// The first block of both.
         block: u64,
@@ -97,21 +96,21 @@ pub enum DescDamage {
     /// Something lies on a copy of the superblock or of the descriptors.
     #[error("{piece} at block {start} on the superblock or descriptors at {fixed}")]
     OnFixed {
-        /// What.
+        /// The target.
         piece: Piece,
         /// Its first block.
         start: u64,
         /// The first block of the copy.
         fixed: u64,
     },
-    /// A count exceeds what the group has.
+    /// A count exceeds the size of the group.
     #[error("{found} {what}, at most {most} possible")]
     Count {
-        /// Of what.
+        /// The count.
         what: Counted,
         /// As stored.
         found: u32,
-        /// What the group has.
+        /// The most that the group can have.
         most: u32,
     },
     /// More inodes were never used than are free.
@@ -122,7 +121,7 @@ pub enum DescDamage {
         /// `bg_free_inodes_count`.
         free: u32,
     },
-    /// Marks of what was never initialized, on a file system without checksums of descriptors.
+    /// Flags of uninitialised parts, on a file system without checksums of descriptors.
     #[error("flags {flags:#x} and {unused} unused inodes without checksums, expected none")]
     Uninit {
         /// `bg_flags`.
@@ -142,7 +141,7 @@ impl Damage for DescDamage {
     }
 }
 
-/// What is wrong with a bitmap of blocks or inodes.
+/// One fault of a bitmap of blocks or inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BitmapDamage {
     /// The checksum in the descriptor does not fit the bytes.
@@ -218,7 +217,7 @@ impl GroupDesc {
         }
     }
 
-    /// What the descriptor points to: first block, blocks.
+    /// The targets of the descriptor: first block, blocks.
     fn pieces(&self, geometry: &Geometry) -> [(Piece, u64, u64); 3] {
         [
             (Piece::BlockBitmap, self.block_bitmap.0, 1),
@@ -259,7 +258,7 @@ impl GroupDesc {
         }
     }
 
-    /// Reports what is wrong with the group's block bitmap; one that was never written is sound.
+    /// Reports the faults of the group's block bitmap; an uninitialised one is sound.
     pub fn block_bitmap_damage(
         &self,
         bitmap: &[u8],
@@ -274,7 +273,7 @@ impl GroupDesc {
         bitmap_damage(bitmap, self.block_bitmap_csum, covered, bits, geometry, sink);
     }
 
-    /// Reports what is wrong with the group's inode bitmap; one that was never written is sound.
+    /// Reports the faults of the group's inode bitmap; an uninitialised one is sound.
     pub fn inode_bitmap_damage(&self, bitmap: &[u8], geometry: &Geometry, sink: &mut impl FnMut(BitmapDamage)) {
         if self.flags.contains(GroupFlags::INODE_UNINIT) {
             return;

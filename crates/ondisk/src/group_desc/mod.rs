@@ -1,8 +1,7 @@
 //! Block group descriptors, their checksums and those of the bitmaps they point to.
 //!
-//! Main types: [`GroupDesc`] (decoded; keeps the raw bytes), [`RawGroupDesc`] (the bytes), [`GroupFlags`],
-//! [`DescDamage`] and [`BitmapDamage`] (what can be wrong).
-//! It does not look into bitmaps; [`crate::bitmap`] does.
+//! Main types: [`GroupDesc`] (decoded, with the raw bytes), [`RawGroupDesc`] (the bytes), [`GroupFlags`],
+//! [`DescDamage`] and [`BitmapDamage`] (one fault each). It does not look into bitmaps; [`crate::bitmap`] does.
 //!
 //! # Locking
 //! None. A mount changes a descriptor under its group's lock.
@@ -84,7 +83,7 @@ pub struct RawGroupDesc {
     pub bg_block_bitmap_csum_hi: U16,
     /// High half of the inode bitmap's CRC32C.
     pub bg_inode_bitmap_csum_hi: U16,
-    /// Kept as it is.
+    /// Preserved.
     pub bg_reserved: U32,
 }
 
@@ -167,16 +166,16 @@ impl GroupDesc {
         refuse(Structure::GroupDescriptor, group.0, |mut sink| self.location_damage(group, geometry, &mut sink))
     }
 
-    /// Fails when a count exceeds what the group has.
+    /// Fails if a count exceeds the size of the group.
     pub fn check_counts(&self, group: GroupNr, geometry: &Geometry) -> Result<()> {
         refuse(Structure::GroupDescriptor, group.0, |mut sink| self.count_damage(group, geometry, &mut sink))
     }
 
-    /// Writes the descriptor over `desc_size` bytes at the start of `out`, with its checksum. What it does not know
-    /// stays as it is in `out`: snapshots' fields, reserved ones, bytes after the 64th.
+    /// Writes the descriptor over `desc_size` bytes at the start of `out`, with its checksum. Unknown fields stay as
+    /// they are in `out`: snapshots' fields, reserved ones, bytes after the 64th.
     ///
     /// # Panics
-    /// When `out` is shorter than `desc_size`.
+    /// If `out` is shorter than `desc_size`.
     pub fn encode_into(&self, out: &mut [u8], group: GroupNr, geometry: &Geometry) {
         let length = geometry.desc_size.min(size_of::<RawGroupDesc>());
         let mut raw = RawGroupDesc::new_zeroed();
@@ -228,14 +227,14 @@ impl GroupDesc {
     }
 }
 
-/// `bg_checksum` and what it should be; `None` where descriptors have no checksums or `bytes` are too few.
+/// `bg_checksum` and its expected value; `None` if descriptors have no checksums or `bytes` are too few.
 fn checksums(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> Option<(u16, u16)> {
     let bytes = bytes.get(..geometry.desc_size).filter(|_| geometry.desc_checksum != DescChecksum::None)?;
     let stored = u16::from_le_bytes([bytes[CHECKSUM_AT], bytes[CHECKSUM_AT + 1]]);
     Some((stored, compute_checksum(bytes, group, geometry)))
 }
 
-/// What `bg_checksum` should be; `bytes` is exactly one descriptor.
+/// The correct `bg_checksum`; `bytes` is exactly one descriptor.
 fn compute_checksum(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> u16 {
     let number = group.0.to_le_bytes();
     match geometry.desc_checksum {
@@ -251,7 +250,7 @@ fn compute_checksum(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> u16 {
     }
 }
 
-/// The checksum of a bitmap of `bits` bits, cut to what the descriptor can hold.
+/// The checksum of a bitmap of `bits` bits, truncated to the width of the descriptor's field.
 fn bitmap_csum(bitmap: &[u8], bits: u32, geometry: &Geometry) -> u32 {
     let covered = bitmap.len().min(bits as usize / 8);
     let checksum = geometry.seed.checksum(&bitmap[..covered]);

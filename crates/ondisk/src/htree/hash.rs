@@ -11,7 +11,7 @@
 pub enum HashVersion {
     /// The hash of the first htree, signed characters; 0 on disk.
     Legacy,
-    /// Half an MD4, signed characters; 1 on disk. What mke2fs chooses.
+    /// Half an MD4, signed characters; 1 on disk. The default of mke2fs.
     HalfMd4,
     /// TEA, signed characters; 2 on disk.
     Tea,
@@ -35,7 +35,7 @@ impl HashVersion {
     ];
 
     /// From the number in a root block or in the superblock, and the superblock's "unsigned" flag. None for a number
-    /// that may not stand there (SipHash needs a key that an image does not hold).
+    /// that is invalid there (SipHash needs a key that is not in the image).
     pub fn from_disk(number: u8, unsigned: bool) -> Option<HashVersion> {
         match (number, unsigned) {
             (0, false) => Some(HashVersion::Legacy),
@@ -48,7 +48,7 @@ impl HashVersion {
         }
     }
 
-    /// The number for a root block: the family alone.
+    /// The number for a root block, which only names the family.
     pub fn to_disk(self) -> u8 {
         match self {
             HashVersion::Legacy | HashVersion::LegacyUnsigned => 0,
@@ -63,7 +63,7 @@ impl HashVersion {
     }
 }
 
-/// What a name hashes to.
+/// The hash of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NameHash {
     /// The key in the tree; bit 0 is always clear.
@@ -133,8 +133,8 @@ fn legacy(name: &[u8], unsigned: bool) -> u32 {
     newest << 1
 }
 
-/// Cuts a name into pieces of `N` words, big-endian within a word, the rest filled with a pattern made of the length
-/// that was left at the piece's start, and feeds them to `mix`.
+/// Splits a name into pieces of `N` words, big-endian within a word, and calls `mix` with each. The rest is filled
+/// with a pattern made of the length that remained at the piece's start.
 fn for_pieces<const N: usize>(name: &[u8], unsigned: bool, mut mix: impl FnMut(&[u32; N])) {
     let mut rest = name;
     while !rest.is_empty() {
@@ -167,7 +167,7 @@ fn half_md4(state: &mut [u32; 4], words: &[u32; 8]) {
                 _ => (b ^ c ^ d).wrapping_add(ROUND_3),
             };
             let sum = a.wrapping_add(mixed).wrapping_add(words[ORDER[round][step]]);
-            // The registers turn: the new value becomes b, and what was d is changed next.
+            // The registers rotate: the new value becomes b, and the former d is changed next.
             (a, d, c, b) = (d, c, b, sum.rotate_left(TURNS[round][step % 4]));
         }
     }

@@ -4,15 +4,16 @@
 //! [`DxNode`] (a validated view of an index block), [`DxRootInfo`] (the header of the root).
 //!
 //! Block 0 of an indexed directory is the root: `.`, a `..` whose `rec_len` hides the rest, an eight-byte header, and
-//! the entries. Other index blocks are one unused entry as long as the block, and the entries. An entry is a key and a
-//! block number; the key is the lowest hash below it, and the key's lowest bit says that the leaf before it ends with
-//! the same hash, so that a search for that hash must go on there. Entry 0 has no key: its place holds limit and count.
+//! the entries. Other index blocks are one unused entry as long as the block, and the entries. An entry is a key and
+//! a block number. The key is the lowest hash below it. If its lowest bit is set, the leaf before it ends with the
+//! same hash, so that a search for that hash must continue in this leaf. Entry 0 has no key: its place contains limit
+//! and count.
 //!
 //! What it does not do: read other blocks; walking the tree is the caller's work. Casefolded directories and SipHash
 //! are not supported.
 //!
 //! # Locking
-//! None: pure functions over slices. No function panics whatever the bytes are.
+//! None: pure functions over slices. No function panics on any bytes.
 
 mod hash;
 mod node;

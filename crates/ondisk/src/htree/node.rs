@@ -16,7 +16,7 @@ use crate::dirent::{DirBlockFormat, DirDamage, DirRule, rec_len_from_disk, write
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDxEntry {
-    /// The lowest hash below; bit 0 says that the leaf before it ends with the same hash.
+    /// The lowest hash below; if bit 0 is set, the leaf before it ends with the same hash.
     pub hash: U32,
     /// Logical block of the child; the bits of [`super::DX_BLOCK_MASK`] count.
     pub block: U32,
@@ -34,7 +34,7 @@ pub struct RawDxRootInfo {
     pub info_length: u8,
     /// Levels of index nodes below the root.
     pub indirect_levels: u8,
-    /// 0; bit 0 stands for a format that nobody knows.
+    /// 0; bit 0 marks an unknown format.
     pub unused_flags: u8,
 }
 
@@ -51,7 +51,7 @@ const LEVELS_MAX: u8 = 2;
 const _: () = assert!(size_of::<RawDxEntry>() == ENTRY_LEN);
 const _: () = assert!(INFO_AT + size_of::<RawDxRootInfo>() == DxShape::Root.base());
 
-/// What a root has that other index blocks do not.
+/// The parts that only a root has.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedRoot {
     /// Writes `.` and `..`.
@@ -73,7 +73,7 @@ pub struct DxRootInfo {
     pub indirect_levels: u8,
 }
 
-/// What an index block cannot know.
+/// Facts that an index block does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexContext {
     /// Blocks of the directory.
@@ -140,7 +140,7 @@ impl DxNode<'_> {
         self.entries[1..].partition_point(|entry| entry.hash.get() <= hash)
     }
 
-    /// Checks what a lookup does not: keys in order, children inside the directory of `blocks` blocks.
+    /// The checks that a lookup omits: keys in order, children inside the directory of `blocks` blocks.
     ///
     /// # Errors
     /// [`DirDamage`] names the first entry that breaks a rule.
@@ -180,7 +180,7 @@ impl DxFormat {
     /// Decodes an index block of the given form.
     ///
     /// # Errors
-    /// [`DirDamage`] when limit or count are not what they must be. Order and ranges are left to [`DxNode::validate`].
+    /// [`DirDamage`] if limit or count are invalid. [`DxNode::validate`] checks order and ranges.
     pub fn node(self, shape: DxShape, block: &[u8]) -> Result<DxNode<'_>, DirDamage> {
         if let Some(damage) = first(|mut sink| self.head_damage(shape, block, &mut sink)) {
             return Err(damage);
@@ -197,7 +197,7 @@ impl DxFormat {
         entries.get(..count).filter(|entries| !entries.is_empty()).map(|entries| DxNode { entries, limit })
     }
 
-    /// What is wrong with limit and count, and with what hides a node from old readers.
+    /// Reports faults of limit and count, and of the entry that hides a node from old readers.
     fn head_damage(self, shape: DxShape, block: &[u8], sink: &mut impl FnMut(DirDamage)) {
         let base = shape.base();
         let limit = self.limit(shape, block.len());
@@ -217,7 +217,8 @@ impl DxFormat {
         }
     }
 
-    /// What is wrong with the header of a root, and the header. `levels_most` is the most index levels below it.
+    /// Reports the faults of a root's header, and returns the header. `levels_most` is the most index levels below
+    /// it.
     fn root_damage(
         block: &[u8],
         levels_most: u8,
@@ -264,8 +265,8 @@ impl DxFormat {
         Ok((header, self.node(DxShape::Root, block)?))
     }
 
-    /// Reports everything that is wrong with an index block of this form, and returns what can be used of it: the
-    /// header of a root that has one, and the entries, if limit and count are sound.
+    /// Reports every fault of an index block of this form, and returns its usable parts: the header of a root that
+    /// has one, and the entries, if limit and count are sound.
     pub fn damage<'a>(
         self,
         shape: DxShape,
@@ -373,7 +374,7 @@ impl DxFormat {
     }
 
     /// Writes the upper half of `source`'s children into `node`, and returns the key under which the parent must list
-    /// it. `source` keeps its own until [`DxFormat::keep_lower_half`].
+    /// it. `source` is unchanged until [`DxFormat::keep_lower_half`].
     ///
     /// # Errors
     /// [`DirDamage`] when `source` is no index node with two children.

@@ -14,7 +14,7 @@ use crate::inode::FileType;
 const SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x6745_2301, 0xEFCD_AB89];
 
 #[test]
-fn hashes_are_those_of_debugfs() {
+fn hashes_equal_those_of_debugfs() {
     // Printed by debugfs 1.47.0: dx_hash -h N -s 01234567-89ab-cdef-0123-456789abcdef h\xe9llo
     let expected = [
         (0xA45A_86CC, 0),
@@ -33,7 +33,7 @@ fn hashes_are_those_of_debugfs() {
 
 /// Every length, low and high bytes, all variants, with and without seed: the tool itself is the judge.
 #[test]
-fn hashes_agree_with_the_debugfs_that_is_installed() {
+fn hashes_agree_with_the_installed_debugfs() {
     let mut names = Vec::new();
     let mut rng = 0x2545_F491_4F6C_DD1Du64;
     for len in 1..=255usize {
@@ -71,7 +71,7 @@ fn hashes_agree_with_the_debugfs_that_is_installed() {
         return;
     };
     let mut stdin = child.stdin.take().unwrap();
-    // Its answers fit no pipe, so somebody has to read while the script is written.
+    // Its answers exceed a pipe's buffer, so they are read while the script is written.
     std::thread::scope(|scope| {
         scope.spawn(move || stdin.write_all(&script).unwrap());
         let output = child.wait_with_output().unwrap();
@@ -91,7 +91,7 @@ fn parse_answer(line: &[u8]) -> Option<NameHash> {
 }
 
 #[test]
-fn only_the_families_stand_on_disk() {
+fn only_hash_families_are_stored_on_disk() {
     for version in HashVersion::ALL {
         assert_eq!(HashVersion::from_disk(version.to_disk(), version.is_unsigned()), Some(version));
     }
@@ -118,7 +118,7 @@ fn limits_are_exact() {
 }
 
 #[test]
-fn root_bytes_are_what_the_format_says() {
+fn a_root_has_the_bytes_of_the_format() {
     for size in [1024usize, 4096, 65536] {
         let format = DxFormat { has_csum: false };
         let root = new_root(format, size);
@@ -151,7 +151,7 @@ fn search_enters_a_run_of_equal_hashes_at_its_first_leaf() {
 }
 
 #[test]
-fn full_nodes_split_and_roots_rise() {
+fn full_nodes_split_and_roots_gain_a_level() {
     for (has_csum, size) in [(true, 1024), (false, 1024), (true, 4096)] {
         let format = DxFormat { has_csum };
         let mut root = new_root(format, size);

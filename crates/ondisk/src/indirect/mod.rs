@@ -1,9 +1,9 @@
 //! Block pointers of ext2 and ext3 as bytes: 12 direct pointers in `i_block`, then trees of one, two and three levels
 //! of pointer blocks.
 //!
-//! Main types: [`Geometry`] (what a block size implies), [`IndirectPath`] (where the pointer of a logical block lies),
-//! [`IndirectDamage`] (what can be wrong with a block of pointers), [`Stream`] (lays out whole files).
-//! A pointer is a little-endian u32; 0 is a hole. Linux: `ext4_block_to_path` and `Indirect`, fs/ext4/indirect.c.
+//! Main types: [`Geometry`] (sizes implied by the block size), [`IndirectPath`] (the place of a logical block's
+//! pointer), [`IndirectDamage`] (one fault of a block of pointers), [`Stream`] (lays out whole files). A pointer is a
+//! little-endian u32; 0 is a hole. Linux: `ext4_block_to_path` and `Indirect`, fs/ext4/indirect.c.
 //!
 //! What it does not do: I/O, checksums (pointer blocks have none).
 //!
@@ -28,14 +28,14 @@ pub const POINTER_BYTES: usize = 4;
 /// One past the highest block that a pointer can name.
 pub const POINTER_END: u64 = 1 << 32;
 
-/// What a block size implies for pointer trees.
+/// Sizes of pointer trees implied by the block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Pointers in one pointer block.
     pub per_block: u32,
 }
 
-/// Where the pointer of a logical block lies: first a slot of `i_block`, then an entry in each pointer block.
+/// The place of a logical block's pointer: first a slot of `i_block`, then an entry in each pointer block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndirectPath {
     /// Levels of pointer blocks below the slot, 0..=3.
@@ -108,7 +108,7 @@ impl Geometry {
 }
 
 impl IndirectPath {
-    /// How far `lblk` lies behind the first logical block below the pointer `offsets[step]`.
+    /// The distance of `lblk` from the first logical block below the pointer `offsets[step]`.
     pub fn inside(&self, step: usize, geometry: &Geometry) -> u64 {
         (step + 1..=self.levels).map(|i| u64::from(self.offsets[i]) * geometry.span(self.levels - i)).sum()
     }
@@ -150,7 +150,7 @@ pub fn is_empty(bytes: &[u8]) -> bool {
     bytes.iter().all(|b| *b == 0)
 }
 
-/// What is wrong with a block of pointers, or with `i_block` as one.
+/// One fault of a block of pointers, or of `i_block` as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndirectDamage {
     /// A pointer names a block that no file can own.
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_at_the_borders() {
+    fn paths_at_level_borders_are_exact() {
         let g = Geometry::new(1024);
         let p = |lblk| g.path(LogicalBlock(lblk)).map(|p| (p.levels, p.offsets));
         assert_eq!(p(0), Some((0, [0, 0, 0, 0])));

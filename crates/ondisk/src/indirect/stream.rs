@@ -1,10 +1,10 @@
 //! A whole file with its pointer blocks, in the order in which they should lie on the device.
 //!
-//! Main types: [`Stream`], [`Part`] (what lies at one place of it).
+//! Main types: [`Stream`], [`Part`] (the contents of one position).
 //!
-//! A pointer block comes right before the first block that it leads to, so a cold sequential read of the file goes
-//! forwards only, and readahead of the data brings the pointers along. Holes are left out, and so are the pointer
-//! blocks that would lead to nothing.
+//! A pointer block comes right before the first block to which it leads. So a cold sequential read of the file goes
+//! only forwards, and readahead of the data includes the pointers. Holes are left out, and so are pointer blocks
+//! without targets.
 //!
 //! # Locking
 //! None: pure functions.
@@ -22,7 +22,7 @@ pub struct Stream<'a> {
     data: &'a [Range<u32>],
 }
 
-/// What lies at a position of a [`Stream`].
+/// The contents of a position of a [`Stream`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Data.
@@ -80,7 +80,7 @@ impl<'a> Stream<'a> {
         self.slots().map(|(_, _, blocks)| blocks).sum()
     }
 
-    /// What lies at a position; `None` behind the end.
+    /// The contents of a position; `None` behind the end.
     pub fn at(&self, position: u64) -> Option<Part> {
         let mut left = position;
         for (first, level, blocks) in self.slots() {
@@ -109,8 +109,8 @@ impl<'a> Stream<'a> {
         let range = &self.data[self.data.partition_point(|range| range.end <= from)..].first()?;
         let lblk = LogicalBlock(range.start.max(from));
         let path = self.geometry.path(lblk)?;
-        // The pointer blocks on the way to it, the highest first. One that leads to what was there before is there
-        // already.
+        // The pointer blocks on the path to it, the highest first. A pointer block that also leads to earlier blocks
+        // exists already.
         let is_new = |on_the_way: &PointerBlock| match block {
             Some(block) => on_the_way.level < block.level,
             None => on_the_way.first.0 >= from,
@@ -161,7 +161,7 @@ impl<'a> Stream<'a> {
         None
     }
 
-    /// The inode's `i_block`. `place` says in which block of the device a position lies.
+    /// The inode's `i_block`. `place` returns the device block of a position.
     pub fn root(&self, mut place: impl FnMut(u64) -> u32) -> [u8; 60] {
         let mut i_block = [0; 60];
         let mut position = 0;
@@ -213,7 +213,7 @@ mod tests {
 
     fn check(size: u32, data: &[Range<u32>]) {
         let stream = Stream::new(Geometry::new(size), data).unwrap();
-        // Everything comes once and in order, and what the pointers say is where it comes.
+        // Every part comes once and in order, and each pointer leads to its position.
         let (mut position, mut next) = (0, 0);
         while let Some(part) = stream.at(position) {
             match part {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_come_before_what_they_lead_to() {
+    fn pointer_blocks_precede_their_targets() {
         let data = [0..12 + 256 + 300];
         let stream = Stream::new(Geometry::new(1024), &data).unwrap();
         assert_eq!(stream.at(0), Some(Part::Data { lblk: LogicalBlock(0), blocks: 12 }));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_each_height_and_with_holes() {
+    fn files_of_each_height_and_with_holes_are_laid_out() {
         check(1024, &[]);
         check(1024, &[0..1]);
         check(1024, &[0..70_000]);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_format_cannot_map_is_refused() {
+    fn files_beyond_the_reach_of_pointers_are_refused() {
         let end = Geometry::new(1024).logical_end();
         assert!(Stream::new(Geometry::new(1024), &[end - 1..end]).is_some());
         assert!(Stream::new(Geometry::new(1024), &[end..end + 1]).is_none());

@@ -1,8 +1,8 @@
-//! What can be wrong with an inode.
+//! Damage of an inode.
 //!
 //! Main type: [`InodeDamage`]; [`InodeDesc::damage`] finds it.
-//! It knows one inode and the layout. What other structures say about an inode (names, bitmaps, the orphan list, the
-//! blocks that it maps) is the checker's.
+//! It knows one inode and the layout. The checker compares an inode with other structures: names, bitmaps, the orphan
+//! list, the blocks that it maps.
 //!
 //! # Locking
 //! None.
@@ -43,7 +43,7 @@ impl fmt::Display for TimeField {
     }
 }
 
-/// What is wrong with an inode.
+/// One fault of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InodeDamage {
     /// `i_extra_isize` is no multiple of four, or more than there is room for.
@@ -198,7 +198,7 @@ pub enum InodeDamage {
         header: bool,
     },
     /// Blocks mapped one by one on a file system with clusters.
-    #[error("has no extents, which bigalloc asks for")]
+    #[error("has no extents, which bigalloc requires")]
     BlockMapOnClusters,
     /// The `INDEX` flag without `dir_index`.
     #[error("has the index flag without the feature")]
@@ -247,9 +247,9 @@ impl Damage for InodeDamage {
 }
 
 impl InodeDesc {
-    /// Reports everything that is wrong with the inode by itself. `bytes` are those that it was parsed from. An inode
-    /// of zeros, which was never used, is sound; one that is free (no links) may keep whatever it had, but for what
-    /// its deletion should have left.
+    /// Reports every fault of the inode by itself. `bytes` are those from which it was parsed. An inode of zeros,
+    /// which was never used, is sound. A free one (no links) may have any old contents, except for the fields that
+    /// its deletion should have cleared.
     pub fn damage(&self, bytes: &[u8], ino: InodeNr, geometry: &Geometry, sink: &mut impl FnMut(InodeDamage)) {
         self.extra_size_damage(geometry, sink);
         if let Some((found, expected)) = checksums(bytes, ino, geometry)
@@ -275,10 +275,10 @@ impl InodeDesc {
         }
     }
 
-    /// What can be said of the decoded fields alone.
+    /// Reports the faults of the decoded fields alone.
     pub(super) fn field_damage(&self, ino: InodeNr, geometry: &Geometry, sink: &mut impl FnMut(InodeDamage)) {
         let kind = self.file_type();
-        // Reserved inodes (bad blocks, boot loader) have no mode; a free one keeps what it had.
+        // Reserved inodes (bad blocks, boot loader) have no mode; a free one has its old mode.
         if kind.is_none() && self.links > 0 && ino.0 >= geometry.first_ino {
             sink(InodeDamage::Mode { found: self.mode });
         }
@@ -384,7 +384,7 @@ impl InodeDesc {
 
     /// Fields that decoding leaves out because they mean nothing here.
     fn raw_damage(&self, raw: &RawInode, geometry: &Geometry, sink: &mut impl FnMut(InodeDamage)) {
-        // A directory with so many blocks may need the high half; then it is the feature that is missing.
+        // A directory of so many blocks may need the high half; then the missing feature is the fault.
         let is_small = u64::from(raw.i_blocks_lo.get()) < 1 << (29 - geometry.block_bits);
         if self.is_dir() && !geometry.large_dir && raw.i_size_high.get() != 0 && is_small {
             sink(InodeDamage::DirSizeHigh { found: raw.i_size_high.get() });
@@ -428,7 +428,7 @@ impl InodeDesc {
         }
     }
 
-    /// Whether `extra_isize` can be what the inode says.
+    /// Whether `extra_isize` is possible for the inode.
     pub(super) fn extra_size_fits(&self, geometry: &Geometry) -> bool {
         self.extra_isize.is_multiple_of(4) && usize::from(self.extra_isize) <= geometry.inode_size - GOOD_OLD_INODE_SIZE
     }

@@ -1,9 +1,9 @@
 //! Inodes: decoded, checked, encoded.
 //!
-//! Main types: [`InodeDesc`] (decoded), [`InodeDamage`] (what can be wrong), [`RawInode`] and [`RawInodeExtra`] (the
-//! bytes), [`InodeFlags`], [`FileType`], [`DeviceNr`].
-//! It does not interpret `i_block` (extents, indirect blocks and inline text have their own modules) nor the xattrs
-//! behind the extra fields; [`InodeDesc::encode_into`] leaves their bytes alone and checksums them.
+//! Main types: [`InodeDesc`] (decoded), [`InodeDamage`] (one fault), [`RawInode`] and [`RawInodeExtra`] (the bytes),
+//! [`InodeFlags`], [`FileType`], [`DeviceNr`]. It does not interpret `i_block` (extents, indirect blocks and inline
+//! text have their own modules) nor the xattrs behind the extra fields; [`InodeDesc::encode_into`] checksums their
+//! bytes and does not change them.
 //!
 //! # Locking
 //! None.
@@ -50,7 +50,7 @@ pub struct InodeDesc {
     pub gid: u32,
     /// Bytes.
     pub size: u64,
-    /// 512-byte units, whatever the inode's way to count them: data, indirect, extent and xattr blocks.
+    /// Data, indirect, extent and xattr blocks in 512-byte units, even if the inode counts in another unit.
     pub blocks: u64,
     /// Names of the inode; a directory with too many to count has 1. 0: deleted or never used.
     pub links: u16,
@@ -186,17 +186,17 @@ impl InodeDesc {
         FileType::from_mode(self.mode)
     }
 
-    /// Whether the mode says directory.
+    /// Whether the mode is that of a directory.
     pub fn is_dir(&self) -> bool {
         self.file_type() == Some(FileType::Directory)
     }
 
-    /// Whether the mode says regular file.
+    /// Whether the mode is that of a regular file.
     pub fn is_regular(&self) -> bool {
         self.file_type() == Some(FileType::Regular)
     }
 
-    /// Whether the mode says symbolic link, fast or not.
+    /// Whether the mode is that of a symbolic link, fast or not.
     pub fn is_symlink(&self) -> bool {
         self.file_type() == Some(FileType::Symlink)
     }
@@ -206,8 +206,8 @@ impl InodeDesc {
         self.flags.contains(InodeFlags::EXTENTS)
     }
 
-    /// Whether the target of this symlink is in `i_block`. (Linux: `ext4_inode_is_fast_symlink`: it owns no block but
-    /// that of its xattrs. With `ea_inode` it may own more, and its size tells.)
+    /// Whether the target of this symlink is in `i_block`. (Linux: `ext4_inode_is_fast_symlink`: it owns no block
+    /// except that of its xattrs. With `ea_inode` it may own more, and its size decides.)
     pub fn is_fast_symlink(&self, geometry: &Geometry) -> bool {
         let xattr_units =
             if self.file_acl.0 != 0 { u64::from(geometry.block_size >> 9) << geometry.cluster_bits } else { 0 };
@@ -268,14 +268,14 @@ impl InodeDesc {
     }
 
     /// Writes the inode over the `inode_size` bytes at the start of `out`, with its checksum. Bytes that no field of
-    /// this inode covers (xattrs, reserved words) are kept as they are in `out`; times outside the range are clamped.
+    /// this inode covers (xattrs, reserved words) stay as they are in `out`; times outside the range are clamped.
     ///
     /// # Errors
-    /// `Unsupported` when `blocks` exceeds [`InodeDesc::max_blocks`]; `Corrupt` when `extra_isize` does not fit. `out`
-    /// is then unchanged.
+    /// `Unsupported` if `blocks` exceeds [`InodeDesc::max_blocks`]; `Corrupt` if `extra_isize` does not fit. `out` is
+    /// then unchanged.
     ///
     /// # Panics
-    /// When `out` is shorter than `inode_size`.
+    /// If `out` is shorter than `inode_size`.
     pub fn encode_into(&self, out: &mut [u8], ino: InodeNr, geometry: &Geometry) -> Result<()> {
         let out = &mut out[..geometry.inode_size];
         let (blocks, in_fs_blocks) = self.stored_blocks(ino, geometry)?;
@@ -329,7 +329,7 @@ impl InodeDesc {
         }
         extra.i_version_hi = U32::new((self.version >> 32) as u32);
         extra.i_projid = U32::new(self.projid);
-        // Copying no more than the extra size keeps what lies behind: the fields set above that do not fit are dropped.
+        // Copying at most the extra size preserves the bytes behind it: fields set above that do not fit are dropped.
         let length = match usize::from(self.extra_isize) {
             0 => rest.len().min(2),
             size => size.min(size_of::<RawInodeExtra>()),
@@ -384,7 +384,7 @@ fn whole<'a>(bytes: &'a [u8], ino: InodeNr, geometry: &Geometry) -> Result<&'a [
         .ok_or_else(|| corrupt(ino, format!("{} bytes, {} needed", bytes.len(), geometry.inode_size)))
 }
 
-/// Checks the checksum of an inode's `inode_size` bytes. All zeros pass: nobody has used that inode.
+/// Checks the checksum of an inode's `inode_size` bytes. All zeros pass: such an inode was never used.
 pub fn verify_checksum(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Result<()> {
     let bytes = whole(bytes, ino, geometry)?;
     match checksums(bytes, ino, geometry) {

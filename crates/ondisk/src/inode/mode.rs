@@ -1,4 +1,4 @@
-//! What `i_mode` and the inodes of devices say.
+//! The meaning of `i_mode` and of the device numbers in inodes.
 //!
 //! Main types: [`FileType`], [`DeviceNr`].
 //!
@@ -70,7 +70,7 @@ impl FileType {
         }
     }
 
-    /// The kind for the type byte of a directory entry; `None` for 0 (unknown) and for nonsense.
+    /// The kind for the type byte of a directory entry; `None` for 0 (unknown) and for invalid codes.
     #[inline]
     pub fn from_dirent_code(code: u8) -> Option<FileType> {
         match code {

@@ -1,7 +1,7 @@
 //! The bytes of an inode, field for field, and its flag bits.
 //!
-//! Main types: [`RawInode`] (the first 128 bytes), [`RawInodeExtra`] (what follows, as far as `i_extra_isize` reaches),
-//! [`InodeFlags`].
+//! Main types: [`RawInode`] (the first 128 bytes), [`RawInodeExtra`] (the fields after them, as far as
+//! `i_extra_isize` reaches), [`InodeFlags`].
 //!
 //! # Locking
 //! None.
@@ -59,7 +59,7 @@ pub struct RawInode {
     pub l_i_gid_high: U16,
     /// Low half of the inode's CRC32C (osd2), under `metadata_csum`.
     pub l_i_checksum_lo: U16,
-    /// Kept as it is (osd2).
+    /// Preserved (osd2).
     pub l_i_reserved: U16,
 }
 
@@ -104,11 +104,11 @@ bitflags::bitflags! {
     /// `i_flags` (Linux: `EXT4_*_FL`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct InodeFlags: u32 {
-        /// Secure deletion asked for (`chattr +s`); without effect in Linux.
+        /// Secure deletion requested (`chattr +s`); without effect in Linux.
         const SECRM = 0x0000_0001;
-        /// Undeletion asked for (`chattr +u`); without effect in Linux.
+        /// Undeletion requested (`chattr +u`); without effect in Linux.
         const UNRM = 0x0000_0002;
-        /// Compression asked for (`chattr +c`); without effect in Linux.
+        /// Compression requested (`chattr +c`); without effect in Linux.
         const COMPR = 0x0000_0004;
         /// Changes are written at once (`chattr +S`).
         const SYNC = 0x0000_0008;
@@ -144,9 +144,9 @@ bitflags::bitflags! {
         const EA_INODE = 0x0020_0000;
         /// Mapped without the page cache where the device is memory (`chattr +x`).
         const DAX = 0x0200_0000;
-        /// Data begins in `i_block` and goes on in an xattr.
+        /// Data begins in `i_block` and continues in an xattr.
         const INLINE_DATA = 0x1000_0000;
-        /// What is made in the directory gets its project (`chattr +P`).
+        /// New inodes in the directory get its project (`chattr +P`).
         const PROJINHERIT = 0x2000_0000;
         /// The directory finds names in any case (`chattr +F`).
         const CASEFOLD = 0x4000_0000;
@@ -155,11 +155,11 @@ bitflags::bitflags! {
 }
 
 impl InodeFlags {
-    /// What `lsattr` shows (Linux: `EXT4_FL_USER_VISIBLE`).
+    /// The flags that `lsattr` shows (Linux: `EXT4_FL_USER_VISIBLE`).
     pub const USER_VISIBLE: InodeFlags = InodeFlags::from_bits_retain(0x725b_dfff);
-    /// What `chattr` may change (Linux: `EXT4_FL_USER_MODIFIABLE`).
+    /// The flags that `chattr` may change (Linux: `EXT4_FL_USER_MODIFIABLE`).
     pub const USER_MODIFIABLE: InodeFlags = InodeFlags::from_bits_retain(0x624b_c0ff);
-    /// What an inode of this kind can have (Linux: `ext4_mask_flags`).
+    /// The flags that an inode of this kind can have (Linux: `ext4_mask_flags`).
     pub fn allowed_for(kind: Option<FileType>) -> InodeFlags {
         let only_directories =
             InodeFlags::DIRSYNC | InodeFlags::TOPDIR | InodeFlags::CASEFOLD | InodeFlags::PROJINHERIT;
@@ -170,7 +170,7 @@ impl InodeFlags {
         }
     }
 
-    /// What a new inode takes from its directory (Linux: `EXT4_FL_INHERITED`).
+    /// The flags that a new inode inherits from its directory (Linux: `EXT4_FL_INHERITED`).
     pub const INHERITED: InodeFlags = InodeFlags::SECRM
         .union(InodeFlags::UNRM)
         .union(InodeFlags::COMPR)

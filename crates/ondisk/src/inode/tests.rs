@@ -94,7 +94,7 @@ fn every_byte_is_under_the_checksum() {
 }
 
 #[test]
-fn encoding_keeps_what_it_does_not_know() {
+fn encoding_preserves_unknown_bytes() {
     let geometry = full();
     let inode = InodeDesc { extra_isize: 8, crtime: None, version: 7, ..sample(&geometry) };
     let mut bytes = vec![0xabu8; 256];
@@ -108,7 +108,7 @@ fn encoding_keeps_what_it_does_not_know() {
 }
 
 #[test]
-fn extra_size_rules() {
+fn invalid_extra_sizes_are_refused() {
     let geometry = full();
     let mut bytes = encoded(&sample(&geometry), &geometry);
     for bad in [2u16, 33, 132, 0xfffc] {
@@ -116,7 +116,7 @@ fn extra_size_rules() {
         update_checksum(&mut bytes, INO, &geometry);
         InodeDesc::decode(&bytes, INO, &geometry).unwrap_err();
     }
-    // Without extra fields the high half of the checksum is not there, but what lies in its place is covered.
+    // Without extra fields the high half of the checksum does not exist, but the bytes in its place are covered.
     bytes[128..130].fill(0);
     update_checksum(&mut bytes, INO, &geometry);
     let mut inode = InodeDesc::decode(&bytes, INO, &geometry).unwrap();
@@ -126,7 +126,7 @@ fn extra_size_rules() {
 }
 
 #[test]
-fn sectors_switch_to_blocks_when_they_must() {
+fn large_block_counts_are_stored_in_blocks_up_to_the_maximum() {
     let geometry = full();
     let huge = InodeDesc { blocks: 3 << 48, ..sample(&geometry) };
     let bytes = encoded(&huge, &geometry);
@@ -141,7 +141,7 @@ fn sectors_switch_to_blocks_when_they_must() {
 }
 
 #[test]
-fn impossible_inodes() {
+fn impossible_inodes_are_refused() {
     let geometry = full();
     let root = InodeNr::ROOT;
     let base = sample(&geometry);
@@ -294,7 +294,7 @@ fn all_damages_of_one_inode_are_reported() {
 }
 
 #[test]
-fn fast_symlinks() {
+fn fast_symlinks_are_recognised() {
     let geometry = full();
     let mut link = InodeDesc { links: 1, ..InodeDesc::new(0o120777, &geometry) };
     link.size = 59;
@@ -307,7 +307,7 @@ fn fast_symlinks() {
     assert!(link.is_fast_symlink(&geometry));
     link.blocks = 16;
     assert!(!link.is_fast_symlink(&geometry));
-    // Values of attributes may be in inodes of their own, which count as the link's blocks: only the size tells then.
+    // Attribute values may be in inodes of their own, which count as the link's blocks: then only the size decides.
     let geometry = geometry_with(256, Incompat::EA_INODE, RoCompat::METADATA_CSUM | RoCompat::HUGE_FILE);
     for (size, fast) in [(0, false), (1, true), (59, true), (60, false)] {
         link.size = size;

@@ -1,4 +1,4 @@
-//! Commit blocks: what makes a transaction count.
+//! Commit blocks, which make a transaction count.
 //!
 //! # Locking
 //! None.
@@ -28,7 +28,7 @@ pub struct RawCommitHeader {
 const _: () = assert!(size_of::<RawCommitHeader>() == 60);
 const _: () = assert!(std::mem::offset_of!(RawCommitHeader, h_commit_sec) == 0x30);
 
-/// What a commit block's checksum says about it.
+/// The result of checking a commit block's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitCsum {
     /// The format has none, or (v1) the writer left it out.
@@ -80,10 +80,10 @@ impl CommitBlock {
         buf[..size_of::<RawCommitHeader>()].copy_from_slice(raw.as_bytes());
     }
 
-    /// Reads a block whose header says `Commit`; `None` when it is shorter than a commit header.
+    /// Reads a block whose header has the kind `Commit`; `None` if it is shorter than a commit header.
     ///
-    /// A V2/V3 checksum also counts as valid when it fits the header followed by zeroes: only the first sector of a
-    /// commit block carries anything, and a power cut may have kept the rest from the disk (Linux:
+    /// A V2/V3 checksum also counts as valid if it matches the header followed by zeroes. Only the first sector of a
+    /// commit block has contents, and a power cut may have lost the rest (Linux:
     /// `jbd2_commit_block_csum_verify_partial`).
     pub fn decode(format: &LogFormat, block: &[u8]) -> Option<(CommitBlock, CommitCsum)> {
         let (raw, rest) = RawCommitHeader::ref_from_prefix(block).ok()?;

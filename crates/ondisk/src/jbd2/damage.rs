@@ -1,6 +1,6 @@
-//! What can be wrong with the journal's superblock.
+//! Damage of the journal's superblock.
 //!
-//! Main types: [`JournalSuperDamage`], [`JournalContext`] (what the superblock cannot know).
+//! Main types: [`JournalSuperDamage`], [`JournalContext`] (facts that the superblock does not contain).
 //!
 //! # Locking
 //! None.
@@ -10,7 +10,7 @@ use super::super_block::CRC32C_CHKSUM;
 use crate::damage::Damage;
 use crate::{Error, Structure};
 
-/// What is wrong with the journal's superblock.
+/// One fault of the journal's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalSuperDamage {
     /// Too few bytes.
@@ -123,7 +123,7 @@ impl JournalSuperDamage {
     }
 }
 
-/// What the journal's superblock cannot know.
+/// Facts that the journal's superblock does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalContext {
     /// Of the file system, in bytes.

@@ -1,7 +1,8 @@
 //! Descriptor blocks: the home addresses of the copies that follow them in the log.
 //!
-//! After the header come tags, one per copy. The first tag of each descriptor is followed by the journal's uuid, later
-//! ones say "same uuid"; the last says so. Where V2/V3 checksums are on, the block's last four bytes are its own.
+//! After the header come tags, one per copy. The first tag of each descriptor is followed by the journal's uuid, and
+//! later ones have the flag "same uuid"; the last one is marked as such. With V2/V3 checksums, the block's last four
+//! bytes are its own checksum.
 //!
 //! # Locking
 //! None.
@@ -32,14 +33,14 @@ bitflags::bitflags! {
 pub struct Tag {
     /// Where the copy belongs.
     pub block: BlockNr,
-    /// Whether the copy is escaped, and what else the tag says of itself.
+    /// Whether the copy is escaped, and the tag's other flags.
     pub flags: TagFlags,
     /// crc32c of the copy as it lies in the log; 16 bits of it with V2, 0 where the format has none.
     pub checksum: u32,
 }
 
 impl Tag {
-    /// Whether `data`, a copy as it lies in the log of transaction `tid`, is what the tag was made for. True when the
+    /// Whether `data`, a copy in the log of transaction `tid`, is the one for which the tag was made. True if the
     /// format has no checksums.
     pub fn matches(&self, format: &LogFormat, tid: Tid, data: &[u8]) -> bool {
         match format.csum {
@@ -71,7 +72,7 @@ pub fn escape(copy: &mut [u8]) {
     copy[..4].fill(0);
 }
 
-/// Puts the magic number back into a copy whose tag has [`TagFlags::ESCAPE`].
+/// Restores the magic number in a copy whose tag has [`TagFlags::ESCAPE`].
 pub fn unescape(copy: &mut [u8]) {
     copy[..4].copy_from_slice(&MAGIC.to_be_bytes());
 }
@@ -112,8 +113,8 @@ impl<'a> DescriptorBuilder<'a> {
         self.tags.is_empty()
     }
 
-    /// Adds the copy of home block `block`. `checksum` is its [`tag_checksum`] (ignored where the format has none);
-    /// `escaped` says that the copy's first four bytes were zeroed. Returns true when the descriptor is full now.
+    /// Adds the copy of home block `block`. `checksum` is its [`tag_checksum`] (ignored if the format has none);
+    /// `escaped` means that the copy's first four bytes were zeroed. Returns true if the descriptor is full now.
     pub fn push(&mut self, block: BlockNr, escaped: bool, checksum: u32) -> bool {
         debug_assert!(self.tags.len() < self.capacity(), "descriptor of {} is full", self.tid);
         debug_assert!(block.0 <= self.format.max_block(), "{block} does not fit a tag");
@@ -162,7 +163,8 @@ fn put_tag(format: &LogFormat, tag: &Tag, out: &mut [u8]) {
     }
 }
 
-/// The tags of a descriptor block, in order. Ends at the last tag or where the block ends, whatever it contains.
+/// The tags of a descriptor block, in order. Ends at the last tag or at the end of the block, whatever the block
+/// contains.
 #[derive(Clone, Debug)]
 pub struct Tags<'a> {
     format: &'a LogFormat,
@@ -171,8 +173,7 @@ pub struct Tags<'a> {
     done: bool,
 }
 
-/// Reads the tags of `block`. The caller has looked at the header and, if it wants to, at
-/// [`LogFormat::tail_valid`].
+/// Reads the tags of `block`. The caller has checked the header and, optionally, [`LogFormat::tail_valid`].
 pub fn descriptor_tags<'a>(format: &'a LogFormat, block: &'a [u8]) -> Tags<'a> {
     Tags { format, block, at: HEADER_BYTES, done: false }
 }

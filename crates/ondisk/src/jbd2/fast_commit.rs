@@ -1,14 +1,14 @@
-//! Fast commits (Linux: fs/ext4/fast_commit.h): what was fsynced since the newest full commit, as a list of changes.
+//! Fast commits (Linux: fs/ext4/fast_commit.h): the fsyncs since the newest full commit, as a list of changes.
 //!
 //! Main types: [`FastCommit`] (one fsync), [`FastCommitRecord`] (one change), [`FastCommitScan`] (reads the blocks of
-//! the fast-commit area in order and says where it ends).
+//! the fast-commit area in order and finds its end).
 //!
-//! A fast commit begins at a block's start and ends with a tail record, which fills its block and has the checksum of
-//! all the commit's records (raw crc32c from 0, the tail up to its transaction number included). The first one of the
-//! area begins with a head record. Records do not cross blocks: a pad record fills what is left, or fewer bytes than a
-//! record's header are. Everything is little-endian, unlike the rest of the journal.
+//! A fast commit begins at a block's start and ends with a tail record, which fills its block. The tail has the
+//! checksum of all the commit's records (raw crc32c from 0, including the tail up to its transaction number). The
+//! first fast commit of the area begins with a head record. Records do not cross blocks: a pad record fills the rest,
+//! unless it is shorter than a record's header. Everything is little-endian, unlike the rest of the journal.
 //!
-//! What it does not do: it does not know whether an inode or a block exists; applying is the business of `extant-fs`.
+//! What it does not do: check whether an inode or a block exists; `extant-fs` applies the changes.
 //!
 //! # Locking
 //! None.
@@ -20,7 +20,7 @@ use crate::extent::{ENTRY_BYTES, Extent};
 use crate::inode::GOOD_OLD_INODE_SIZE;
 use crate::{InodeNr, LogicalBlock};
 
-/// Bytes of a record's header: tag and length of what follows.
+/// Bytes of a record's header: tag and length of the body.
 const HEADER_BYTES: usize = 4;
 /// The longest name of a directory entry.
 const NAME_MAX: usize = 255;
@@ -50,12 +50,12 @@ impl std::fmt::Display for FastCommitPlace {
     }
 }
 
-/// What a directory entry is, was, or becomes.
+/// The directory entry of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FastCommitName {
     /// The directory.
     pub parent: InodeNr,
-    /// What the name names.
+    /// The inode of the name.
     pub ino: InodeNr,
     /// 1 to 255 bytes.
     pub name: Vec<u8>,
@@ -68,7 +68,7 @@ pub enum FastCommitRecord {
     AddRange {
         /// The file.
         ino: InodeNr,
-        /// What its map says of them.
+        /// The extent that maps them.
         extent: Extent,
     },
     /// A hole in a file (Linux: `EXT4_FC_TAG_DEL_RANGE`).
@@ -77,7 +77,7 @@ pub enum FastCommitRecord {
         ino: InodeNr,
         /// The first block of the hole.
         lblk: LogicalBlock,
-        /// Blocks; may reach beyond what a map can address.
+        /// Blocks; may extend beyond the reach of a map.
         len: u32,
     },
     /// The first name of a new inode, whose own record has come before (Linux: `EXT4_FC_TAG_CREAT`).
@@ -90,13 +90,13 @@ pub enum FastCommitRecord {
     Inode {
         /// Its number.
         ino: InodeNr,
-        /// Its first bytes, at least 128: all fields, without the attributes behind them. `i_block` is what it was in
-        /// memory: the map of a file is in its ranges.
+        /// Its first bytes, at least 128: all fields, without the attributes behind them. `i_block` is a copy of the
+        /// one in memory; the map of a file is in its ranges instead.
         raw: Vec<u8>,
     },
 }
 
-/// What one fsync wrote.
+/// The changes of one fsync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FastCommit {
     /// In the order in which they are applied.
@@ -109,7 +109,7 @@ pub struct FastCommitScan {
     crc: u32,
     /// The commit that is being read.
     open: FastCommit,
-    /// A record of it that makes no sense: damage once the checksum proves that it was written so, else a leftover.
+    /// An invalid record of it: damage if the checksum proves that it was written so, else a leftover.
     odd: Option<Error>,
     /// Whether the head has come.
     begun: bool,
@@ -122,7 +122,7 @@ enum Step {
     Next,
     /// A commit is complete; its block has nothing more.
     Complete,
-    /// What is here does not belong to the area's use since the newest full commit.
+    /// These bytes do not belong to the area's use since the newest full commit.
     End,
 }
 
@@ -133,11 +133,11 @@ impl FastCommitScan {
         FastCommitScan { tid, crc: 0, open, odd: None, begun: false, done: Vec::new() }
     }
 
-    /// Reads the next block. False when neither it nor any after it belongs to a commit of this transaction: a commit
-    /// that a power cut tore was never promised to anybody.
+    /// Reads the next block. False if neither it nor any later one belongs to a commit of this transaction. A commit
+    /// torn by a power cut was never acknowledged, so it may be dropped.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] and [`Error::Unsupported`] for a commit that is whole, and has a record that makes no sense.
+    /// [`Error::Corrupt`] and [`Error::Unsupported`] for a complete commit with an invalid record.
     pub fn block(&mut self, log_block: u32, bytes: &[u8]) -> Result<bool> {
         let mut at = 0;
         while let Some(header) = bytes.get(at..at + HEADER_BYTES) {

@@ -1,9 +1,9 @@
 //! jbd2 as bytes: the journal's superblock and the blocks of its log. Everything here is big-endian on disk.
 //!
-//! Main types: [`JournalSuperBlock`] (block 0 of the journal), [`LogFormat`] (what the feature words mean for the size
-//! and checksum of everything in the log), [`DescriptorBuilder`] and [`descriptor_tags`] (the list of home blocks that
-//! precedes their copies), [`CommitBlock`], [`RevokeBuilder`] and [`revoke_records`], [`Tid`] (a transaction's number),
-//! [`FastCommitScan`] (the area behind the log, which alone is little-endian).
+//! Main types: [`JournalSuperBlock`] (block 0 of the journal), [`LogFormat`] (the sizes and checksums in the log that
+//! follow from the feature words), [`DescriptorBuilder`] and [`descriptor_tags`] (the list of home blocks that
+//! precedes their copies), [`CommitBlock`], [`RevokeBuilder`] and [`revoke_records`], [`Tid`] (a transaction's
+//! number), [`FastCommitScan`] (the area behind the log, which alone is little-endian).
 //!
 //! A transaction in the log is: revoke blocks and (descriptor, copies …) groups in any order, then one commit block,
 //! all carrying the same [`Tid`]. The log is a ring of the blocks from `first` to `last` of the journal.
@@ -44,8 +44,8 @@ pub const MAGIC: u32 = 0xC03B_3998;
 /// The fewest blocks a kernel accepts between `first` and the end of the log (Linux: `JBD2_MIN_JOURNAL_BLOCKS`).
 pub const MIN_LOG_BLOCKS: u32 = 1024;
 
-/// Blocks of a journal for a file system of so many blocks, if nobody asks for another size (e2fsprogs:
-/// `ext2fs_default_journal_size`). `None`: it is too small for one.
+/// The default journal size, in blocks, for a file system of `blocks_count` blocks (e2fsprogs:
+/// `ext2fs_default_journal_size`). `None`: it is too small for a journal.
 pub fn default_blocks(blocks_count: u64) -> Option<u32> {
     Some(match blocks_count {
         0..0x800 => return None,
@@ -59,7 +59,7 @@ pub fn default_blocks(blocks_count: u64) -> Option<u32> {
         _ => 262_144,
     })
 }
-/// Blocks of the fast-commit area when the superblock says 0 (Linux: `JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
+/// Blocks of the fast-commit area if the superblock has 0 (Linux: `JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
 pub const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 /// The size of the journal superblock in bytes.
 pub const SUPER_BLOCK_BYTES: usize = 1024;
@@ -116,7 +116,7 @@ impl fmt::Display for Tid {
     }
 }
 
-/// What a jbd2 block is (Linux: `JBD2_*_BLOCK`).
+/// The kind of a jbd2 block (Linux: `JBD2_*_BLOCK`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockKind {
     /// Tags of the copies that follow it: 1 on disk.
@@ -175,7 +175,7 @@ const _: () = assert!(size_of::<RawBlockHeader>() == HEADER_BYTES);
 /// The start of a jbd2 block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// What follows the header.
+    /// The kind of the block.
     pub kind: BlockKind,
     /// The transaction.
     pub tid: Tid,
@@ -213,12 +213,12 @@ pub enum LogCsum {
     V3,
 }
 
-/// What the journal's features mean for the layout of the log.
+/// The layout of the log that follows from the journal's features.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFormat {
     /// In bytes.
     pub block_size: usize,
-    /// What is checksummed, and how.
+    /// The checksums of the log.
     pub csum: LogCsum,
     /// Block numbers have 64 bits (incompat 64BIT).
     pub wide: bool,

@@ -19,15 +19,15 @@ use super::{
 use crate::damage::first;
 use crate::error::Result;
 
-/// How the UUID of a journal begins that Extant gave to an image which has none of its own, for the time of a mount.
-/// Kernel and e2fsprogs go by the UUID of journals on other devices only; they keep this one.
+/// The start of the UUID of a journal that Extant added, for the time of a mount, to an image without one. The kernel
+/// and e2fsprogs use the UUID only of journals on other devices; they preserve this one.
 const BORROWED_MARK: [u8; 8] = *b"ExtantBJ";
 
 /// The value of `s_checksum_type` for crc32c (Linux: `JBD2_CRC32C_CHKSUM`).
 pub(super) const CRC32C_CHKSUM: u8 = 4;
 
 bitflags::bitflags! {
-    /// Linux: `JBD2_FEATURE_COMPAT_*`. Unknown bits are harmless and kept.
+    /// Linux: `JBD2_FEATURE_COMPAT_*`. Unknown bits are harmless and preserved.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CompatFeatures: u32 {
         /// Commit blocks carry a crc32 of their transaction.
@@ -97,13 +97,13 @@ pub struct RawJournalSuperBlock {
     pub s_max_trans_data: U32,
     /// 1 CRC32, 2 MD5, 3 SHA1, 4 CRC32C; this format only ever uses 1 and 4.
     pub s_checksum_type: u8,
-    /// Kept as it is.
+    /// Preserved.
     pub s_padding2: [u8; 3],
-    /// Blocks of the fast-commit area; 0 stands for the default.
+    /// Blocks of the fast-commit area; 0 means the default.
     pub s_num_fc_blks: U32,
     /// Block where the log ends; up to date only while the file system is clean.
     pub s_head: U32,
-    /// Kept as it is.
+    /// Preserved.
     pub s_padding: [u8; 160],
     /// CRC32C of these 1024 bytes, with 0 in this place.
     pub s_checksum: U32,
@@ -133,7 +133,7 @@ impl LogRange {
         if block + 1 >= self.last { self.first } else { block + 1 }
     }
 
-    /// The block `n` after `block`, going round at the end. `block` lies in the range.
+    /// The block `n` after `block`, wrapping at the end. `block` lies in the range.
     pub fn advance(&self, block: u32, n: u32) -> u32 {
         let at = u64::from(block - self.first) + u64::from(n);
         self.first + (at % u64::from(self.len())) as u32
@@ -154,14 +154,14 @@ impl LogRange {
         self.last == self.first
     }
 
-    /// Whether the block of the journal lies within.
+    /// Whether the range contains this block of the journal.
     pub fn contains(&self, block: u32) -> bool {
         (self.first..self.last).contains(&block)
     }
 }
 
-/// The journal's superblock, validated. Public fields may be changed; `encode` writes them back over the bytes that
-/// were read, so what this version does not know stays as it was.
+/// The journal's superblock, validated. Public fields may be changed; `encode` writes them over the bytes that were
+/// read, so that unknown fields are preserved.
 #[derive(Clone, Debug)]
 pub struct JournalSuperBlock {
     raw: Box<RawJournalSuperBlock>,
@@ -175,11 +175,11 @@ pub struct JournalSuperBlock {
     pub first: u32,
     /// The transaction that begins at `start`; for an empty log, the newest number that may have been used.
     pub sequence: Tid,
-    /// Where the log begins; 0 says that it is empty.
+    /// The first block of the log; 0 means that the log is empty.
     pub start: u32,
     /// A negative Linux error number that aborted the journal; 0 if none.
     pub errno: i32,
-    /// Features that anybody may ignore.
+    /// Features that a reader may ignore.
     pub compat: CompatFeatures,
     /// Features that recovery must know.
     pub incompat: IncompatFeatures,
@@ -189,9 +189,9 @@ pub struct JournalSuperBlock {
     pub uuid: [u8; 16],
     /// File systems that share the journal.
     pub nr_users: u32,
-    /// As on disk: 0 stands for [`DEFAULT_FAST_COMMIT_BLOCKS`].
+    /// As on disk: 0 means [`DEFAULT_FAST_COMMIT_BLOCKS`].
     pub num_fc_blocks: u32,
-    /// Where the log ended at the last clean close; 0 or nonsense must be ignored.
+    /// Where the log ended at the last clean close; 0 or an invalid value must be ignored.
     pub head: u32,
 }
 
@@ -210,8 +210,8 @@ impl JournalSuperBlock {
         }
     }
 
-    /// Reports everything that is wrong with the first 1024 bytes of journal block 0, and gives the superblock if it
-    /// names a log at all. Features that are not known are left out of it: it must not be written. A mount uses
+    /// Reports every fault of the first 1024 bytes of journal block 0, and returns the superblock if it describes a
+    /// log at all. Unknown features are left out of it, so it must not be written. A mount uses
     /// [`JournalSuperBlock::decode`].
     pub fn parse(
         bytes: &[u8],
@@ -234,7 +234,7 @@ impl JournalSuperBlock {
                 return None;
             }
         };
-        // A v1 superblock has no feature words; whatever lies there means nothing.
+        // A v1 superblock has no feature words; any bytes there are meaningless.
         let words = |w: U32| if v2 { w.get() } else { 0 };
         let compat = CompatFeatures::from_bits_retain(words(raw.s_feature_compat));
         let incompat = words(raw.s_feature_incompat);
@@ -269,7 +269,7 @@ impl JournalSuperBlock {
         sb.damage(context, sink).then_some(sb)
     }
 
-    /// Reports what is wrong with the fields; whether they name a log.
+    /// Reports the faults of the fields; returns whether they describe a log.
     fn damage(&self, context: &JournalContext, sink: &mut impl FnMut(JournalSuperDamage)) -> bool {
         use IncompatFeatures as I;
         if self.incompat.contains(I::CSUM_V2 | I::CSUM_V3) {
@@ -308,8 +308,8 @@ impl JournalSuperBlock {
         true
     }
 
-    /// A new, empty journal: v2, `max_len` blocks of `block_size` bytes, the log from block 1 (Linux: what
-    /// `ext2fs_create_journal_superblock` makes). `wide` and `csum` must fit the file system.
+    /// A new, empty journal: v2, `max_len` blocks of `block_size` bytes, the log from block 1 (the result of
+    /// e2fsprogs' `ext2fs_create_journal_superblock`). `wide` and `csum` must fit the file system.
     pub fn create(block_size: u32, max_len: u32, uuid: [u8; 16], csum: LogCsum, wide: bool) -> JournalSuperBlock {
         let mut sb = JournalSuperBlock {
             raw: Box::new(RawJournalSuperBlock::zeroed()),
@@ -333,7 +333,8 @@ impl JournalSuperBlock {
         sb
     }
 
-    /// The UUID of a borrowed journal; `random` keeps the checksums of one borrowed journal from fitting another's.
+    /// The UUID of a borrowed journal; `random` prevents the checksums of one borrowed journal from matching
+    /// another's.
     pub fn borrowed_uuid(random: [u8; 8]) -> [u8; 16] {
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&BORROWED_MARK);

@@ -30,7 +30,7 @@ fn tids_compare_by_signed_difference() {
 }
 
 #[test]
-fn tag_sizes_are_the_kernels() {
+fn tag_sizes_equal_the_kernels() {
     let size = |csum, wide| LogFormat::new(4096, csum, wide, UUID).tag_bytes();
     assert_eq!(size(LogCsum::None, false), 8);
     assert_eq!(size(LogCsum::None, true), 12);
@@ -42,7 +42,7 @@ fn tag_sizes_are_the_kernels() {
 }
 
 #[test]
-fn checksum_vectors() {
+fn checksums_match_known_vectors() {
     // "123456789": the catalogued check values of CRC-32C and of CRC-32/MPEG-2 (the latter is crc32_be from ~0).
     assert_eq!(!crc32c(!0, b"123456789"), 0xE306_9283);
     assert_eq!(crc32_be(!0, b"123456789"), 0x0376_E6E7);
@@ -50,7 +50,7 @@ fn checksum_vectors() {
 }
 
 #[test]
-fn descriptors_come_back() {
+fn descriptors_round_trip() {
     for block_size in [1024, 4096, 65536] {
         for format in formats(block_size) {
             let full = DescriptorBuilder::capacity_of(&format);
@@ -92,7 +92,7 @@ fn descriptors_come_back() {
 }
 
 #[test]
-fn bytes_of_a_v3_descriptor() {
+fn a_v3_descriptor_has_the_bytes_of_the_format() {
     let format = LogFormat::new(1024, LogCsum::V3, true, UUID);
     let mut builder = DescriptorBuilder::new(&format, Tid(0x01020304));
     builder.push(BlockNr(0x1_2233_4455), true, 0xCAFE_BABE);
@@ -139,7 +139,7 @@ fn escaping_hides_the_magic_number() {
 }
 
 #[test]
-fn revokes_come_back() {
+fn revokes_round_trip() {
     for format in formats(1024) {
         let full = RevokeBuilder::capacity_of(&format);
         for count in [0, 1, full] {
@@ -165,7 +165,7 @@ fn revokes_come_back() {
 }
 
 #[test]
-fn commits_come_back() {
+fn commits_round_trip() {
     for format in formats(4096) {
         let commit = CommitBlock { tid: Tid(12), sec: 1_700_000_000_123, nsec: 999 };
         let mut buf = vec![0xEE; 4096];
@@ -181,7 +181,7 @@ fn commits_come_back() {
         assert_eq!(csum, wanted);
         if format.has_block_csums() {
             assert_eq!(buf[12..14], [0, 0]);
-            // Torn: the first sector is new, the rest is what lay there before.
+            // Torn: the first sector is new, the rest has its old contents.
             buf[512..].fill(0xEE);
             assert_eq!(CommitBlock::decode(&format, &buf).unwrap().1, CommitCsum::Valid);
             buf[20] ^= 1;
@@ -197,7 +197,7 @@ fn commits_come_back() {
 }
 
 #[test]
-fn super_block_comes_back() {
+fn the_super_block_round_trips() {
     for csum in [LogCsum::None, LogCsum::V1, LogCsum::V2, LogCsum::V3] {
         let mut sb = JournalSuperBlock::create(4096, 2048, UUID, csum, true);
         sb.incompat |= IncompatFeatures::REVOKE;
@@ -220,7 +220,7 @@ fn super_block_comes_back() {
 }
 
 #[test]
-fn super_block_refusals() {
+fn invalid_super_blocks_are_refused() {
     let good = JournalSuperBlock::create(1024, 1024, UUID, LogCsum::None, false);
     let decode = |bytes: &[u8]| JournalSuperBlock::decode(bytes, 1024);
     assert!(decode(&good.encode()).is_ok());
@@ -296,7 +296,7 @@ fn each_damage_of_the_super_block_is_found_alone() {
 }
 
 #[test]
-fn fast_commit_area_is_cut_off() {
+fn the_fast_commit_area_is_not_part_of_the_log() {
     let mut sb = JournalSuperBlock::create(1024, 1280, UUID, LogCsum::None, false);
     sb.incompat |= IncompatFeatures::FAST_COMMIT;
     assert_eq!(sb.log(), LogRange { first: 1, last: 1024 });
@@ -308,7 +308,7 @@ fn fast_commit_area_is_cut_off() {
 }
 
 #[test]
-fn log_range_goes_round() {
+fn the_log_range_wraps() {
     let log = LogRange { first: 3, last: 10 };
     assert_eq!((log.next(8), log.next(9)), (9, 3));
     assert_eq!((log.advance(9, 1), log.advance(3, 7), log.advance(5, 20)), (3, 3, 4));
@@ -416,7 +416,7 @@ fn fast_commits_are_read_in_order() {
     assert_eq!(place.to_string(), format!("the fast commit at log block {}, byte 29", 100 + whole.len() / 1024 - 2));
     let named = FastCommitName { parent: InodeNr(2), ino: InodeNr(12), name: b"y".to_vec() };
     assert_eq!(*last, FastCommitRecord::Link(named));
-    // Torn, or of the transaction before: nothing, or what was whole.
+    // Torn, or of the transaction before: nothing, or the complete commits.
     w.record(5, &name(2, 12, b"z"));
     w.tail(6);
     assert_eq!(scan(&w.blocks, 1024), (commits.clone(), None));
@@ -435,7 +435,7 @@ fn fast_commits_are_read_in_order() {
 }
 
 #[test]
-fn a_whole_fast_commit_of_nonsense_is_damage() {
+fn a_complete_fast_commit_with_invalid_records_is_damage() {
     let cases: [(u16, Vec<u8>, &str); 8] = [
         (1, vec![0; 15], "15 bytes in a record with tag 1"),
         (1, vec![0; 16], "a range of 0 blocks"),
@@ -486,7 +486,7 @@ proptest! {
         }
     }
 
-    /// Whatever the area holds, and whether or not its checksums fit: no panic, and no record without its block.
+    /// For any contents of the area, with or without valid checksums: no panic, and no record without its block.
     #[test]
     fn fast_commits_take_anything(
         records in proptest::collection::vec((0u16..12, 0usize..40, any::<[u8; 8]>()), 0..40),

@@ -1,12 +1,12 @@
-//! One step down a file's map, whichever of the two forms it has: the bytes of a node give the nodes below it, the runs
-//! of blocks that it maps, and what is wrong with it.
+//! One step down a file's map, in either of its two forms: from the bytes of a node to the nodes below it, the runs
+//! of blocks that it maps, and its faults.
 //!
 //! Main functions: [`root`] (the 60 bytes of `i_block`), [`node`] (a block that a step found). Main types: [`Found`],
 //! [`Child`], [`Run`], [`MapDamage`].
 //!
-//! What it does not do: I/O, and remembering. Whoever walks a map reads the children, and sees to it that a block that
-//! several pointers name is not read over and over. Every child has fewer levels below it than its parent, so a walk
-//! is at most [`crate::extent::DEPTH_MAX`] steps deep.
+//! What it does not do: I/O, and remembering. A caller that walks a map reads the children, and must not read a block
+//! again for each pointer to it. Every child has fewer levels below it than its parent, so a walk is at most
+//! [`crate::extent::DEPTH_MAX`] steps deep.
 //!
 //! # Locking
 //! None.
@@ -56,7 +56,7 @@ pub struct Run {
     pub unwritten: bool,
 }
 
-/// What is wrong with a node.
+/// One fault of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapDamage {
     /// With a node of an extent tree.
@@ -76,8 +76,8 @@ impl Damage for MapDamage {
     }
 }
 
-/// What a step gives, in the order of the node. Damage of a node as a whole comes before its entries, that of an entry
-/// in the entry's place. An entry with fatal damage gives neither a run nor a child.
+/// The results of a step, in the order of the node. Damage of a node as a whole comes before its entries, that of an
+/// entry in the entry's place. An entry with fatal damage yields neither a run nor a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A node to read next.
@@ -88,8 +88,8 @@ pub enum Found {
     Damage(MapDamage),
 }
 
-/// The step from an inode: `i_block` as a map of this form. Only inodes that have a map
-/// ([`crate::inode::InodeDesc::has_map`]) may be asked.
+/// The step from an inode: `i_block` as a map of this form. Only for inodes that have a map
+/// ([`crate::inode::InodeDesc::has_map`]).
 pub fn root<F: Fn(BlockNr, u32) -> bool>(
     form: Form,
     i_block: &[u8; extent::ROOT_BYTES],
@@ -154,7 +154,7 @@ fn extents<F: Fn(BlockNr, u32) -> bool>(
                 block: index.child,
                 first: index.lblk.0,
                 end,
-                // A child only comes where the depth is what the parent promised.
+                // A child is returned only if the depth matches the parent's promise.
                 depth: depth.saturating_sub(1),
                 form: Form::Extents,
             }),

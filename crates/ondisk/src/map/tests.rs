@@ -34,7 +34,7 @@ fn walk(steps: Vec<Found>, read: &dyn Fn(BlockNr) -> Vec<u8>, runs: &mut Vec<Run
 }
 
 #[test]
-fn a_walk_down_an_extent_tree_gives_what_was_packed() {
+fn a_walk_down_an_extent_tree_gives_the_packed_extents() {
     for count in [0u32, 4, 85, 5000] {
         let extents: Vec<Extent> = (0..count)
             .map(|i| Extent {
@@ -103,7 +103,7 @@ fn neighbours_of_pointers_become_one_run() {
 }
 
 #[test]
-fn damage_comes_in_the_place_of_its_entry_and_the_step_goes_on() {
+fn damage_is_reported_in_place_of_its_entry_and_the_step_continues() {
     let mut i_block = [0; 60];
     for (i, block) in [(0, 50), (1, 2_000_000), (2, 51), (12, 3_000_000), (13, 60)] {
         assert!(indirect::set_pointer(&mut i_block, i, block));

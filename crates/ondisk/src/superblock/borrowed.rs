@@ -1,11 +1,12 @@
-//! The superblock's part in lending an image a journal: setting and clearing it, and the note that says that one of the
-//! two is under way.
+//! The superblock's part in adding a journal to an image for the time of a mount: setting and clearing it, and the
+//! note that one of the two is in progress.
 //!
-//! Main type: [`JournalPlace`]. While a journal is being added to an image that has none, or taken away again, blocks
-//! that belong together reach the device one by one. Before the first of them, the superblock gets a note in the field
-//! that otherwise backs up the journal inode (`s_jnl_blocks`, with `s_jnl_backup_type` 0, so that nobody else looks at
-//! it): where the journal's blocks are, and a checksum over the whole superblock. The note therefore holds only as long
-//! as nobody wrote the superblock: after a mount for writing by the kernel, or a repair, it means nothing.
+//! Main type: [`JournalPlace`]. While a journal is being added to an image without one, or removed again, blocks that
+//! belong together reach the device one by one. Before the first of them, the superblock gets a note in the field
+//! that otherwise backs up the journal inode (`s_jnl_blocks`, with `s_jnl_backup_type` 0, so that other programs
+//! ignore it). The note contains the places of the journal's blocks, and a checksum over the whole superblock. So it
+//! is valid only until another program writes the superblock: after a mount for writing by the kernel, or a repair,
+//! it means nothing.
 //!
 //! # Locking
 //! None.
@@ -22,11 +23,11 @@ use crate::{BlockNr, InodeNr};
 
 /// `s_jnl_backup_type`: `s_jnl_blocks` is a copy of the journal inode (e2fsprogs: `EXT3_JNL_BACKUP_BLOCKS`).
 const BACKUP_BLOCKS: u8 = 1;
-/// What the note's checksum starts with: whether the image was clean before.
+/// The start of the note's checksum, which encodes whether the image was clean before.
 const NOTE_CLEAN: &[u8] = b"Extant: journal under way, clean before";
 const NOTE_UNCLEAN: &[u8] = b"Extant: journal under way, unclean before";
 
-/// Where a journal lies: what its inode says of it.
+/// The place of a journal, from its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalPlace {
     /// Its `i_block`: extent root or block numbers.
@@ -64,9 +65,9 @@ impl SuperBlock {
         self.raw.s_jnl_blocks = [U32::ZERO; 17];
     }
 
-    /// Notes that a journal at `place` (smaller than 4 GiB) is being added or taken away, and marks the image as
-    /// unclean; `clean` is what it is otherwise. The last change before the superblock is written: any other makes the
-    /// note void.
+    /// Records that a journal at `place` (smaller than 4 GiB) is being added or removed, and marks the image as
+    /// unclean; `clean` is its state apart from that. Must be the last change before the superblock is written: any
+    /// later one invalidates the note.
     pub fn note_journal_under_way(&mut self, place: &JournalPlace, clean: bool) {
         self.clear_journal();
         self.set_state(self.state().difference(FsState::VALID));
@@ -96,8 +97,9 @@ impl SuperBlock {
         crc32c(start, &raw.as_bytes()[..offset_of!(RawSuperBlock, s_checksum)])
     }
 
-    /// What the kernel counts as the file system's own once it has seen a journal (`s_overhead_clusters`) is put right
-    /// when the journal goes: `journal_blocks` less, if they are in it. `fixed` is the rest, at least.
+    /// Corrects `s_overhead_clusters`, the kernel's count of the file system's own blocks, when the journal is
+    /// removed: subtracts `journal_blocks` if the count includes them. `fixed` is the count without a journal, at
+    /// least.
     pub fn forget_journal_overhead(&mut self, fixed: BlockNr, journal_blocks: u32) {
         let counted = self.raw.s_overhead_clusters.get();
         if u64::from(counted) >= fixed.0 + u64::from(journal_blocks) {

@@ -1,9 +1,8 @@
-//! What can be wrong with a superblock, and the layout that can be derived from one that is not trusted.
+//! Damage of a superblock, and the layout that can be derived from one that is not trusted.
 //!
-//! Main types: [`SuperDamage`]; [`SuperContext`], which is what the superblock cannot know. Main function:
-//! [`SuperBlock::parse`].
-//! It compares fields of one copy with each other. What they say about descriptors, inodes and bitmaps, the checker
-//! compares.
+//! Main types: [`SuperDamage`]; [`SuperContext`], the facts that the superblock does not contain. Main function:
+//! [`SuperBlock::parse`]. It compares the fields of one copy with each other. The checker compares them with
+//! descriptors, inodes and bitmaps.
 //!
 //! # Locking
 //! None.
@@ -30,7 +29,7 @@ const LOG_CLUSTER_SIZE_CHECKED: u32 = 19;
 const FLEX_LOG_MAX: u8 = 31;
 /// The only encoding of names (Linux: `EXT4_ENC_UTF8_12_1`).
 const ENCODING_UTF8: u16 = 1;
-/// Reserved inodes that hold no quota: all but 3 and 4, which are made for it.
+/// Reserved inodes that are never quota inodes: all but 3 and 4.
 const NEVER_QUOTA: [u32; 8] = [1, 2, 5, 6, 7, 8, 9, 10];
 
 /// An inode that the superblock names.
@@ -63,7 +62,7 @@ impl fmt::Display for SpecialInode {
     }
 }
 
-/// What is wrong with a superblock.
+/// One fault of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuperDamage {
     /// Too few bytes.
@@ -153,7 +152,7 @@ pub enum SuperDamage {
     FirstDataBlock {
         /// As stored.
         found: u32,
-        /// What the block size implies.
+        /// The value that the block size implies.
         expected: u32,
     },
     /// Fewer blocks than a file system needs, or more than it can have.
@@ -198,7 +197,7 @@ pub enum SuperDamage {
         /// As stored.
         found: u16,
     },
-    /// `s_inodes_per_group` does not fit the bitmap, or a table of so many does not fit a group.
+    /// `s_inodes_per_group` does not fit the bitmap, or its inode table does not fit a group.
     #[error("{found} inodes per group")]
     InodesPerGroup {
         /// As stored.
@@ -206,7 +205,7 @@ pub enum SuperDamage {
         /// The most that fit.
         most: u32,
     },
-    /// `s_inodes_count` is not what the groups have.
+    /// `s_inodes_count` differs from the sum of the groups.
     #[error("{found} inodes in {groups} groups of {per_group}")]
     InodesCount {
         /// As stored.
@@ -277,7 +276,7 @@ pub enum SuperDamage {
         /// As stored.
         found: u32,
     },
-    /// More than half of the blocks are kept for root.
+    /// More than half of the blocks are reserved for root.
     #[error("{found} blocks reserved, at most {most} possible")]
     ReservedBlocks {
         /// As stored.
@@ -418,7 +417,7 @@ impl Damage for SuperDamage {
 }
 
 impl SuperDamage {
-    /// Whether the rest of the superblock can be used all the same by a reader that wants what can still be read.
+    /// Whether a reader that wants as much as possible can still use the rest of the superblock.
     pub fn is_doubt(&self) -> bool {
         matches!(self, SuperDamage::Features { .. } | SuperDamage::Checksum { .. })
     }
@@ -435,19 +434,19 @@ impl SuperDamage {
     }
 }
 
-/// What a superblock cannot know; what is `None` is not compared.
+/// Facts that a superblock does not contain; a `None` is not compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SuperContext {
     /// Bytes of the device.
     pub device_bytes: Option<u64>,
-    /// Seconds since 1970, and what a clock may be wrong by.
+    /// Seconds since 1970, and the possible error of the clock.
     pub now: Option<i64>,
 }
 
 impl SuperBlock {
-    /// Reports everything that is wrong with a superblock, and gives it if a layout can be derived from it at all: with
-    /// unknown features, a wrong checksum, or fields that another field tells better (the number of inodes, of reserved
-    /// descriptor blocks, of metagroups). A mount uses [`SuperBlock::decode`].
+    /// Reports every fault of a superblock, and returns it if a layout can be derived from it at all. It may have
+    /// unknown features, a wrong checksum, or bad fields that another field can replace (the number of inodes, of
+    /// reserved descriptor blocks, of metagroups). A mount uses [`SuperBlock::decode`].
     pub fn parse(bytes: &[u8], context: &SuperContext, sink: &mut impl FnMut(SuperDamage)) -> Option<SuperBlock> {
         let Ok((raw, _)) = RawSuperBlock::read_from_prefix(bytes) else {
             sink(SuperDamage::Length { found: bytes.len() as u32 });
@@ -623,7 +622,7 @@ fn count_damage(
     let most = geometry.inodes_count;
     let has_quota = features.ro_compat.contains(RoCompat::QUOTA);
     let has_orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
-    // Zero stands for none, but in an orphan file's place. Without the feature, e2fsck still refuses some inodes.
+    // Zero means none, except for an orphan file. Without the feature, e2fsck still refuses some inodes.
     let quota = |own: u32| move |ino: u32| if has_quota { ino == 0 || ino == own } else { !NEVER_QUOTA.contains(&ino) };
     let plain = |ino: u32| ino == 0 || ino >= geometry.first_ino;
     let project = |ino: u32| if has_quota { plain(ino) } else { !NEVER_QUOTA.contains(&ino) };
@@ -655,8 +654,8 @@ fn time_damage(raw: &RawSuperBlock, context: &SuperContext, sink: &mut impl FnMu
     }
 }
 
-/// Checks every field that arithmetic elsewhere relies on, and derives the layout; `None` where a field is wrong that
-/// no other one tells.
+/// Checks every field on which arithmetic elsewhere relies, and derives the layout; `None` if a field is wrong and no
+/// other field can replace it.
 fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDamage)) -> Option<Geometry> {
     let Features { compat, incompat, ro_compat } = features;
     let revision = raw.s_rev_level.get();
@@ -668,7 +667,7 @@ fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDa
         sink(SuperDamage::LogBlockSize { found: log_block_size });
         return None;
     }
-    // What follows goes on behind a wrong field, to report the others.
+    // The checks continue after a wrong field, to report the others.
     let mut is_sound = true;
     let mut bad = |damage| {
         is_sound = false;
@@ -792,7 +791,7 @@ fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDa
     let wanted = raw.s_want_extra_isize.get().max(raw.s_min_extra_isize.get());
     let want_extra_isize = match wanted {
         _ if extra_max == 0 => 0,
-        // Growing past what is known would put unknown fields at zero, which only their inventor can allow.
+        // Growing beyond the known size would set unknown fields to zero, and only their definition can allow that.
         wanted if wanted.is_multiple_of(4) && wanted >= 4 && wanted <= extra_max && wanted <= EXTRA_ISIZE_DEFAULT => {
             wanted
         }

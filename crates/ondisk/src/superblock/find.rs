@@ -1,11 +1,11 @@
-//! Where superblocks and their backups are, while the layout is not known yet.
+//! The places of superblocks and their backups while the layout is unknown.
 //!
-//! Main functions: [`find`] gives the primary or a backup; [`find_backup`] walks the usual places
-//! ([`backup_candidates`]); [`backup_at`] says whether a layout has a backup at a byte, and [`find_start`] where a file
-//! system may begin that has a copy at a byte.
+//! Main functions: [`find`] returns the primary or a backup; [`find_backup`] walks the usual places
+//! ([`backup_candidates`]); [`backup_at`] decides whether a layout has a backup at a byte; [`find_start`] finds where
+//! a file system with a copy at a byte may begin.
 //!
-//! What it does not do: read. The caller passes what reads and judges a copy at a byte, so that a mount, a checker and
-//! an opener may differ in what they believe, but not in where they look.
+//! What it does not do: read. The caller passes a function that reads and judges a copy at a byte. So a mount, a
+//! checker and an opener may accept different copies, but they look in the same places.
 //!
 //! # Locking
 //! None.
@@ -21,12 +21,12 @@ pub fn backup_at(geo: &Geometry, byte: u64) -> Option<BlockNr> {
     (is_backup && group.0 > 0).then_some(block)
 }
 
-/// The superblock of a device of `device_bytes`: the primary; or the first backup, its block, and what is wrong with
-/// the primary. `look` reads and judges the copy at a byte, `fits` a backup. `is_lost` says of an error of the primary
-/// that a backup may take its place.
+/// The superblock of a device of `device_bytes`: the primary; or the first backup, with its block and the fault of
+/// the primary. `look` reads and judges the copy at a byte, `fits` a backup. `is_lost` decides whether a backup may
+/// replace the primary after its error.
 ///
 /// # Errors
-/// What is wrong with the primary, if no backup may take its place or there is none.
+/// The fault of the primary, if no backup may replace it or there is none.
 #[allow(clippy::type_complexity)]
 pub fn find<E>(
     device_bytes: u64,
@@ -45,8 +45,9 @@ pub fn find<E>(
     }
 }
 
-/// The first backup on a device of `device_bytes`, and its block. `look` reads the copy at a byte; `None`: it does not
-/// believe it. A stale superblock inside a file is not taken for a backup unless it says that it lies there.
+/// The first backup on a device of `device_bytes`, and its block. `look` reads the copy at a byte; `None`: it rejects
+/// the copy. A stale superblock inside a file is not accepted as a backup, unless its own group number matches its
+/// place.
 pub fn find_backup(
     device_bytes: u64,
     mut look: impl FnMut(u64) -> Option<SuperBlock>,
@@ -64,7 +65,7 @@ const GUESSES_MAX: usize = 40;
 const GUESSED_GROUP_MAX: u32 = 8192;
 /// `s_block_group_nr` has 16 bits.
 const GROUP_NUMBERS: usize = 1 << 16;
-/// What mke2fs writes for all groups that have a larger number.
+/// The number that mke2fs writes for all groups beyond it.
 const GROUP_NUMBER_MAX: u32 = u16::MAX as u32;
 /// Groups of the same number that are tried.
 const SAME_NUMBER_MAX: usize = 64;

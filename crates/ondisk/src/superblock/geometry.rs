@@ -1,8 +1,8 @@
-//! Where things are: the arithmetic between blocks, groups, inodes and descriptors.
+//! The places of things: the arithmetic between blocks, groups, inodes and descriptors.
 //!
-//! Main types: [`Geometry`] (what does not change while mounted; cheap to clone and share without a lock),
-//! [`InodeLocation`], [`BaseMetadata`] (the superblock and descriptor copies of a group), [`BackupRule`].
-//! It does not know where bitmaps and inode tables are: the group descriptors do.
+//! Main types: [`Geometry`] (the unchanging part of a mounted layout; cheap to clone and share without a lock),
+//! [`InodeLocation`], [`BaseMetadata`] (the superblock and descriptor copies of a group), [`BackupRule`]. It does not
+//! know the places of bitmaps and inode tables: the group descriptors do.
 //!
 //! All arithmetic stays in range because [`super::SuperBlock::decode`] checked the fields this is made from: at most
 //! 2^48 blocks, at most 2^32 - 1 inodes, a group no larger than 2^32 blocks.
@@ -35,7 +35,7 @@ pub enum DescChecksum {
     Crc32c,
 }
 
-/// What the superblock says about the layout, validated (Linux: the unchanging part of `struct ext4_sb_info`).
+/// The layout from the superblock, validated (Linux: the unchanging part of `struct ext4_sb_info`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Geometry {
@@ -71,7 +71,7 @@ pub struct Geometry {
     pub desc_blocks: u32,
     /// Descriptor blocks from this index on follow `meta_bg`; `None` without the feature.
     pub first_meta_bg: Option<u32>,
-    /// Blocks kept after the descriptors for growth, in every group with a backup.
+    /// Blocks reserved after the descriptors for growth, in every group with a backup.
     pub reserved_gdt_blocks: u32,
     /// Which groups have copies of superblock and descriptors.
     pub backups: BackupRule,
@@ -109,7 +109,7 @@ pub struct Geometry {
     pub want_extra_isize: u16,
     /// The volume's (`s_uuid`).
     pub uuid: [u8; 16],
-    /// What every metadata checksum starts with.
+    /// The start value of every metadata checksum.
     pub seed: ChecksumSeed,
 }
 
@@ -133,7 +133,7 @@ pub struct BaseMetadata {
     pub superblock: Option<BlockNr>,
     /// First block and count of the descriptor copy.
     pub descriptors: Option<(BlockNr, u32)>,
-    /// First block and count of what is reserved for growth.
+    /// First block and count of the blocks reserved for growth.
     pub reserved: Option<(BlockNr, u32)>,
 }
 
@@ -232,8 +232,9 @@ impl Geometry {
         (1..self.group_count).map(GroupNr).filter(|group| self.has_super_backup(*group))
     }
 
-    /// Where a group's copy of the superblock is: its block, and its offset in that block in bytes (not 0 only for the
-    /// primary in blocks larger than 1 KiB). Whether there is one, [`Geometry::has_super_backup`] says.
+    /// The place of a group's copy of the superblock: its block, and its offset in that block in bytes (only the
+    /// primary in blocks larger than 1 KiB has one other than 0). [`Geometry::has_super_backup`] tells whether there
+    /// is one.
     pub fn super_location(&self, group: GroupNr) -> (BlockNr, usize) {
         if group.0 == 0 {
             return if self.block_size == 1024 { (BlockNr(1), 0) } else { (BlockNr(0), 1024) };
@@ -311,7 +312,7 @@ impl Geometry {
             .map(|count| [start + place, start + count + place, start + 2 * count + place * table].map(BlockNr))
     }
 
-    /// The layout of the first `groups` groups alone: what is known of an image whose descriptors end there.
+    /// Reduces the layout to the first `groups` groups: the known part of an image whose descriptors end there.
     pub fn cut_to(&mut self, groups: u32) {
         if groups < self.group_count {
             self.blocks_count = self.first_block_of_group(GroupNr(groups)).0;
@@ -353,8 +354,9 @@ impl Geometry {
         }
     }
 
-    /// Blocks that hold no file's data and belong to no journal: superblocks, descriptors and what is reserved for
-    /// them, bitmaps, inode tables. What statfs subtracts, without the journal (Linux: `ext4_calculate_overhead`).
+    /// Blocks that contain no file's data and belong to no journal: superblocks, descriptors and blocks reserved for
+    /// them, bitmaps, inode tables. statfs subtracts these and the journal's blocks (Linux:
+    /// `ext4_calculate_overhead`).
     pub fn overhead_blocks(&self) -> u64 {
         let per_group = 2 + u64::from(self.inode_table_blocks);
         let base: u64 = self.groups().map(|group| self.base_metadata(group).blocks()).sum();
@@ -409,7 +411,7 @@ impl Geometry {
         by_mapping.min(by_blocks)
     }
 
-    /// The largest size of a file mapped by indirect blocks, in bytes: what the three levels reach, less where
+    /// The largest size of a file mapped by indirect blocks, in bytes: the reach of the three levels, or less if
     /// `i_blocks` could not count data and indirect blocks. (Linux: `ext4_max_bitmap_size`.)
     pub fn max_indirect_file_size(&self) -> u64 {
         let pointers = u64::from(self.block_size / 4);

@@ -1,9 +1,9 @@
 //! A superblock for a new file system: the arithmetic that turns sizes and features into groups, inodes and
 //! descriptors, with the results of mke2fs.
 //!
-//! Main types: [`Wanted`] (what is asked for), [`Layout`] (what comes out of it), [`LayoutError`] (why nothing does).
-//! Main functions: [`Layout::compute`], [`SuperBlock::create`].
-//! It does not know which combinations of features make sense, nor where bitmaps and tables go.
+//! Main types: [`Wanted`] (the parameters), [`Layout`] (the result), [`LayoutError`] (why there is none). Main
+//! functions: [`Layout::compute`], [`SuperBlock::create`]. It does not know which combinations of features make
+//! sense, nor where bitmaps and tables go.
 //!
 //! # Locking
 //! None.
@@ -31,10 +31,10 @@ const CHECKSUM_CRC32C: u8 = 1;
 const HASH_HALF_MD4: u8 = 1;
 /// Reserved blocks would be lost to descriptors if these took more than this part of a group, in quarters.
 const GDT_QUARTERS_MAX: u64 = 3;
-/// Encryption of data and of names that `encrypt` stands for (fscrypt: AES-256-XTS, AES-256-CTS).
+/// The encryption of data and of names under `encrypt` (fscrypt: AES-256-XTS, AES-256-CTS).
 const ENCRYPT_ALGOS: [u8; 4] = [1, 4, 0, 0];
 
-/// What a new file system shall be.
+/// The parameters of a new file system.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     /// Compatible features.
@@ -51,7 +51,7 @@ pub struct Wanted {
     pub cluster_size: u32,
     /// Blocks of the device.
     pub blocks_count: u64,
-    /// Blocks kept for root.
+    /// Blocks reserved for root.
     pub reserved_blocks: u64,
     /// Blocks, or under `bigalloc` clusters, of a group; 0: as many as a bitmap has bits.
     pub per_group: u32,
@@ -59,13 +59,13 @@ pub struct Wanted {
     pub inodes_count: u32,
     /// Bytes: a power of two from 128 to the block size.
     pub inode_size: u16,
-    /// 2^this groups keep their bitmaps and tables together.
+    /// log2 of the number of groups whose bitmaps and tables lie together.
     pub log_groups_per_flex: u8,
-    /// Blocks kept for more descriptors; `None`: enough for a file system 1024 times as large.
+    /// Blocks reserved for more descriptors; `None`: enough for a file system 1024 times as large.
     pub reserved_gdt_blocks: Option<u16>,
     /// The first descriptor block that `meta_bg` places.
     pub first_meta_bg: u32,
-    /// Groups with backups under `sparse_super2`; `u32::MAX` stands for the last one, 0 for none.
+    /// Groups with backups under `sparse_super2`; `u32::MAX` means the last one, 0 none.
     pub backup_groups: [u32; 2],
     /// Blocks on one disk of a RAID.
     pub stride: u16,
@@ -73,11 +73,11 @@ pub struct Wanted {
     pub stripe_width: u32,
     /// The volume's UUID.
     pub uuid: [u8; 16],
-    /// What directory hashes start with.
+    /// The start value of directory hashes.
     pub hash_seed: [u8; 16],
-    /// The label; what is longer than 16 bytes is cut off.
+    /// The label; truncated to 16 bytes.
     pub label: Vec<u8>,
-    /// Where it was mounted last; what is longer than 64 bytes is cut off.
+    /// The directory of the last mount; truncated to 64 bytes.
     pub last_mounted: Vec<u8>,
     /// When it is made, seconds since 1970.
     pub time: i64,
@@ -95,7 +95,7 @@ pub struct Wanted {
     pub mmp_interval: u16,
 }
 
-/// Why there is no layout.
+/// The reason for which there is no layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// Not even one group fits.
@@ -125,7 +125,7 @@ pub enum LayoutError {
     Sizes,
 }
 
-/// A layout that holds together.
+/// A consistent layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     wanted: Wanted,
@@ -300,7 +300,7 @@ impl Layout {
     fn last_group_has_backup(&self) -> bool {
         let last = self.group_count - 1;
         if self.wanted.compat.contains(Compat::SPARSE_SUPER2) {
-            // As mke2fs has it, before the groups are settled: with one group it asks for the second backup, too.
+            // As in mke2fs, before the number of groups is final: with one group it reads the second backup, too.
             return self.wanted.backup_groups[usize::from(self.group_count != 2)] != 0;
         }
         let sparse = self.wanted.ro_compat.contains(RoCompat::SPARSE_SUPER);
@@ -333,7 +333,7 @@ impl SuperBlock {
             incompat |= Incompat::META_BG;
             compat -= Compat::RESIZE_INODE;
         }
-        // The rest comes with what it stands for.
+        // The features of the journal and the orphan file are set with their inodes.
         compat -= Compat::HAS_JOURNAL | Compat::ORPHAN_FILE;
         let mut raw = RawSuperBlock::new_zeroed();
         let log = |size: u32| U32::new(size.ilog2() - 10);
@@ -375,7 +375,7 @@ impl SuperBlock {
         }
         raw.s_reserved_gdt_blocks = U16::new(layout.reserved_gdt_blocks);
         let test = if wanted.test_filesystem { SuperFlags::TEST_FILESYS } else { SuperFlags::empty() };
-        // What char is on x86.
+        // The signedness of char on x86.
         raw.s_flags = U32::new((SuperFlags::SIGNED_HASH | test).bits());
         raw.s_uuid = wanted.uuid;
         for (word, bytes) in raw.s_hash_seed.iter_mut().zip(wanted.hash_seed.as_chunks::<4>().0) {
@@ -403,7 +403,7 @@ impl SuperBlock {
         SuperBlock::decode(raw.as_bytes(), SUPERBLOCK_OFFSET)
     }
 
-    /// Sets the clusters that the file system keeps for itself.
+    /// Sets the clusters of the file system's own metadata.
     pub fn set_overhead_clusters(&mut self, clusters: u64) {
         self.raw.s_overhead_clusters = U32::new(clusters as u32);
     }
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_of_a_late_group_says_the_highest_number() {
+    fn a_backup_of_a_group_beyond_16_bits_has_the_highest_number() {
         let sb = SuperBlock::create(&Layout::compute(&wanted(1 << 18, 4096)).unwrap()).unwrap();
         assert_eq!(sb.backup_for(GroupNr(78_125)).raw().s_block_group_nr.get(), u16::MAX);
     }

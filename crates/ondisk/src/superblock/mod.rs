@@ -1,10 +1,9 @@
 //! The superblock: decoded, checked, changed by a mount and encoded again.
 //!
-//! Main types: [`SuperBlock`] (validated; keeps the raw bytes so that fields nobody here knows survive a rewrite),
+//! Main types: [`SuperBlock`] (validated; preserves the raw bytes, so that unknown fields survive a rewrite),
 //! [`Geometry`] (the layout, which a mount clones out and shares without a lock; `SuperBlock` derefs to it),
-//! [`RawSuperBlock`] (the bytes), [`SuperDamage`] (what can be wrong), [`backup_candidates`] (where to look when the
-//! primary is gone).
-//! Whether the features allow a mount, [`crate::features::check`] says.
+//! [`RawSuperBlock`] (the bytes), [`SuperDamage`] (one fault), [`backup_candidates`] (where to look if the primary is
+//! gone). [`crate::features::check`] decides whether the features allow a mount.
 //!
 //! # Locking
 //! None. A mount that changes fields keeps the `SuperBlock` behind its own lock.
@@ -92,8 +91,7 @@ bitflags::bitflags! {
 }
 
 impl DefaultMountOpts {
-    /// The words of ext4(5) that the bits stand for, in the order in which the kernel takes them. Bits that it does not
-    /// know stand for none.
+    /// The words of ext4(5) for the bits, in the kernel's order. Bits that the kernel does not know have none.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         let data = match (self.contains(DefaultMountOpts::JMODE_DATA), self.contains(DefaultMountOpts::JMODE_ORDERED)) {
             (true, true) => Some("data=writeback"),
@@ -116,18 +114,18 @@ impl DefaultMountOpts {
     }
 }
 
-/// What to do when an error is found (`s_errors`).
+/// The reaction to an error (`s_errors`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorBehaviour {
-    /// Go on (`errors=continue`); 1 on disk.
+    /// Continue (`errors=continue`); 1 on disk.
     Continue,
     /// Write nothing more (`errors=remount-ro`); 2 on disk.
     RemountReadOnly,
-    /// Stop the machine (`errors=panic`); 3 on disk. Extant takes it for `RemountReadOnly`.
+    /// Stop the machine (`errors=panic`); 3 on disk. Extant treats it as `RemountReadOnly`.
     Panic,
 }
 
-/// What is written into the superblock when the file system is found damaged.
+/// The contents of the superblock's error fields when damage is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorEvent<'a> {
     /// Seconds since 1970.
@@ -151,7 +149,7 @@ pub struct SuperBlock {
     geometry: Geometry,
 }
 
-/// The layout questions are asked all over the code, mostly of a [`Geometry`]; who has the whole superblock may ask it.
+/// Most code uses a [`Geometry`] for questions of layout; code with the whole superblock may use that directly.
 impl Deref for SuperBlock {
     type Target = Geometry;
 
@@ -163,7 +161,7 @@ impl Deref for SuperBlock {
 const INODE_SIZE_GOOD_OLD: u16 = 128;
 const FIRST_INO_GOOD_OLD: u32 = 11;
 const DESC_SIZE_GOOD_OLD: u16 = 32;
-/// What the fields that the kernel defines after byte 128 take.
+/// The size of the fields that the kernel defines after byte 128.
 const EXTRA_ISIZE_DEFAULT: u16 = 32;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
 
@@ -171,14 +169,13 @@ impl SuperBlock {
     /// Decodes and validates a superblock. `place` is its byte offset on the device, for messages.
     ///
     /// # Errors
-    /// `Corrupt` when it breaks the format; `Unsupported` for a journal device, or a revision, a kind of checksum or an
-    /// incompatible feature that this code does not know. Known features that cannot be mounted pass: tools want to
-    /// look at them.
+    /// `Corrupt` if it breaks the format; `Unsupported` for a journal device, or an unknown revision, kind of
+    /// checksum or incompatible feature. Known features that cannot be mounted pass, because tools inspect them.
     ///
     /// ```
     /// use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
     ///
-    /// // What the first format asks for: inodes, blocks, the first block, blocks and inodes of a group.
+    /// The least that the format requires: inodes, blocks, the first block, blocks and inodes of a group.
     /// let mut bytes = [0; SUPERBLOCK_SIZE];
     /// for (at, value) in [(0x00, 16), (0x04, 64), (0x14, 1), (0x20, 8192), (0x28, 16_u32)] {
     ///     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
@@ -196,12 +193,11 @@ impl SuperBlock {
         SuperBlock::decode_unless(bytes, place, &mut Err)
     }
 
-    /// Decodes a superblock for a reader that wants whatever can still be read: a wrong checksum and incompatible
-    /// features that nobody here knows are returned beside it instead of failing. What the layout is computed from is
-    /// checked as ever.
+    /// Decodes a superblock for a reader that wants as much as possible: a wrong checksum and unknown incompatible
+    /// features are returned beside it instead of failing. The fields of the layout are still checked.
     ///
     /// # Errors
-    /// As for [`SuperBlock::decode`], but for those two.
+    /// As for [`SuperBlock::decode`], except for those two.
     pub fn decode_damaged(bytes: &[u8], place: u64) -> Result<(SuperBlock, Vec<Error>)> {
         let mut passed = Vec::new();
         let superblock = SuperBlock::decode_unless(bytes, place, &mut |error| {
@@ -224,11 +220,11 @@ impl SuperBlock {
         superblock.ok_or_else(|| Error::corrupt(Structure::SuperBlock, place, "no layout can be derived from it"))
     }
 
-    /// Writes the superblock over the first 1024 bytes of `out`, with its checksum. Fields nobody changed are as they
-    /// were read.
+    /// Writes the superblock over the first 1024 bytes of `out`, with its checksum. Unchanged fields are as they were
+    /// read.
     ///
     /// # Panics
-    /// When `out` is shorter than [`SUPERBLOCK_SIZE`].
+    /// If `out` is shorter than [`SUPERBLOCK_SIZE`].
     pub fn encode_into(&self, out: &mut [u8]) {
         let mut raw = self.raw;
         if self.ro_compat().contains(RoCompat::METADATA_CSUM) {
@@ -277,7 +273,7 @@ impl SuperBlock {
         RoCompat::from_bits_retain(self.raw.s_feature_ro_compat.get())
     }
 
-    /// What metadata checksums start with.
+    /// The start value of metadata checksums.
     pub fn checksum_seed(&self) -> ChecksumSeed {
         self.geometry.seed
     }
@@ -292,7 +288,7 @@ impl SuperBlock {
         SuperFlags::from_bits_retain(self.raw.s_flags.get())
     }
 
-    /// Linux falls back to continuing when the field holds nonsense.
+    /// Linux continues if the field is invalid.
     pub fn error_behaviour(&self) -> ErrorBehaviour {
         match self.raw.s_errors.get() {
             2 => ErrorBehaviour::RemountReadOnly,
@@ -306,12 +302,12 @@ impl SuperBlock {
         self.raw.s_uuid
     }
 
-    /// The label, without what follows its NUL.
+    /// The label, up to its NUL.
     pub fn volume_name(&self) -> String {
         text(&self.raw.s_volume_name)
     }
 
-    /// As many bytes of the name as there is room for.
+    /// Sets the label, truncated to the field.
     pub fn set_volume_name(&mut self, name: &[u8]) {
         let room = &mut self.raw.s_volume_name;
         let n = name.len().min(room.len());
@@ -324,23 +320,23 @@ impl SuperBlock {
         text(&self.raw.s_last_mounted)
     }
 
-    /// `s_r_blocks_count`: blocks kept for root (mke2fs: 5 %), at most all there are.
+    /// `s_r_blocks_count`: blocks reserved for root (mke2fs: 5 %), at most all blocks.
     pub fn reserved_blocks(&self) -> u64 {
         let count = join(self.raw.s_r_blocks_count_lo, self.raw.s_r_blocks_count_hi, self.geometry.bit64);
         count.min(self.geometry.blocks_count)
     }
 
-    /// Who may use the reserved blocks besides root: uid, gid.
+    /// The owner that may use the reserved blocks besides root: uid, gid.
     pub fn reserved_owner(&self) -> (u32, u32) {
         (self.raw.s_def_resuid.get().into(), self.raw.s_def_resgid.get().into())
     }
 
-    /// Advisory: the sum over the descriptors is what counts.
+    /// Advisory: the sum over the descriptors is authoritative.
     pub fn free_blocks(&self) -> u64 {
         join(self.raw.s_free_blocks_count_lo, self.raw.s_free_blocks_count_hi, self.geometry.bit64)
     }
 
-    /// Advisory: the sum over the descriptors is what counts.
+    /// Advisory: the sum over the descriptors is authoritative.
     pub fn free_inodes(&self) -> u32 {
         self.raw.s_free_inodes_count.get()
     }
@@ -384,8 +380,8 @@ impl SuperBlock {
         self.raw.s_def_hash_version
     }
 
-    /// Whether hashes take the bytes of names as unsigned. With neither flag set Linux goes by the machine it runs on;
-    /// this is what x86 does.
+    /// Whether hashes read the bytes of names as unsigned. With neither flag set Linux uses the signedness of its
+    /// machine; this is that of x86.
     pub fn hash_unsigned(&self) -> bool {
         self.flags().contains(SuperFlags::UNSIGNED_HASH)
     }
@@ -486,7 +482,7 @@ impl SuperBlock {
         !old.contains(bit)
     }
 
-    /// Sets the free blocks. A hint: the descriptors and bitmaps are what counts.
+    /// Sets the free blocks. A hint: the descriptors and bitmaps are authoritative.
     pub fn set_free_blocks(&mut self, blocks: u64) {
         self.raw.s_free_blocks_count_lo = U32::new(blocks as u32);
         if self.geometry.bit64 {
@@ -494,7 +490,7 @@ impl SuperBlock {
         }
     }
 
-    /// Sets the free inodes. A hint: the descriptors and bitmaps are what counts.
+    /// Sets the free inodes. A hint: the descriptors and bitmaps are authoritative.
     pub fn set_free_inodes(&mut self, inodes: u32) {
         self.raw.s_free_inodes_count = U32::new(inodes);
     }
@@ -531,7 +527,8 @@ impl SuperBlock {
         self.set_state(self.state().union(FsState::ERROR));
     }
 
-    /// Takes the error fields of another copy: what a mount saves across a replay, which may write an older superblock.
+    /// Copies the error fields of another copy: a mount preserves them across a replay, which may write an older
+    /// superblock.
     pub fn copy_errors_from(&mut self, other: &SuperBlock) {
         if other.raw.s_error_count.get() < self.raw.s_error_count.get() {
             return;
@@ -571,7 +568,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Stores a NUL-terminated string, cut to what fits.
+/// Stores a NUL-terminated string, truncated to the field.
 fn put_text(field: &mut [u8], value: &[u8]) {
     field.fill(0);
     let length = value.len().min(field.len() - 1);

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_SIZE: usize = 1024;
-/// Where the primary superblock starts, in bytes from the start of the device, whatever the block size.
+/// Where the primary superblock starts, in bytes from the start of the device, for any block size.
 pub const SUPERBLOCK_OFFSET: u64 = 1024;
 /// `s_magic`.
 pub const MAGIC: u16 = 0xef53;
@@ -56,7 +56,7 @@ pub struct RawSuperBlock {
     pub s_magic: U16,
     /// 1 clean, 2 damaged, 4 orphans being recovered.
     pub s_state: U16,
-    /// What to do on an error: 1 go on, 2 read only, 3 panic.
+    /// The reaction to an error: 1 continue, 2 read only, 3 panic.
     pub s_errors: U16,
     /// Minor revision; not used.
     pub s_minor_rev_level: U16,
@@ -64,19 +64,19 @@ pub struct RawSuperBlock {
     pub s_lastcheck: U32,
     /// Seconds after which a check is due; 0: never.
     pub s_checkinterval: U32,
-    /// Whose program made it: 0 Linux, 1 Hurd, 2 Masix, 3 FreeBSD, 4 Lites.
+    /// The system that created it: 0 Linux, 1 Hurd, 2 Masix, 3 FreeBSD, 4 Lites.
     pub s_creator_os: U32,
     /// 0: the first format, whose fields end at `s_def_resgid`; 1: today's.
     pub s_rev_level: U32,
-    /// User who may take reserved blocks.
+    /// User who may use reserved blocks.
     pub s_def_resuid: U16,
-    /// Group that may take reserved blocks.
+    /// Group that may use reserved blocks.
     pub s_def_resgid: U16,
     /// First inode that is not reserved.
     pub s_first_ino: U32,
     /// Bytes of an inode.
     pub s_inode_size: U16,
-    /// The group that this copy lies in; 65535 for all later ones.
+    /// The group of this copy; 65535 for all later ones.
     pub s_block_group_nr: U16,
     /// See [`crate::features::Compat`].
     pub s_feature_compat: U32,
@@ -96,7 +96,7 @@ pub struct RawSuperBlock {
     pub s_prealloc_blocks: u8,
     /// Blocks to allocate ahead for directories; not used by Linux.
     pub s_prealloc_dir_blocks: u8,
-    /// Blocks per group kept for descriptors to come.
+    /// Blocks per group reserved for future descriptors.
     pub s_reserved_gdt_blocks: U16,
     /// UUID of the journal on another device.
     pub s_journal_uuid: [u8; 16],
@@ -110,7 +110,7 @@ pub struct RawSuperBlock {
     pub s_hash_seed: [U32; 4],
     /// Hash of new directory indexes (`DX_HASH_*`).
     pub s_def_hash_version: u8,
-    /// 1: `s_jnl_blocks` holds what it is for.
+    /// 1: `s_jnl_blocks` contains the backup.
     pub s_jnl_backup_type: u8,
     /// Bytes of a descriptor, under `64bit`; else they have 32.
     pub s_desc_size: U16,
@@ -148,7 +148,7 @@ pub struct RawSuperBlock {
     pub s_checksum_type: u8,
     /// Version of the encryption format.
     pub s_encryption_level: u8,
-    /// Kept as it is.
+    /// Preserved.
     pub s_reserved_pad: u8,
     /// KiB written since it was made.
     pub s_kbytes_written: U64,
@@ -188,7 +188,7 @@ pub struct RawSuperBlock {
     pub s_usr_quota_inum: U32,
     /// Inode of the group quota.
     pub s_grp_quota_inum: U32,
-    /// Clusters that the file system keeps for itself; 0: not counted yet.
+    /// Clusters of the file system's own metadata; 0: not counted yet.
     pub s_overhead_clusters: U32,
     /// The two groups with backups under `sparse_super2`; 0 for none.
     pub s_backup_bgs: [U32; 2],
@@ -200,7 +200,7 @@ pub struct RawSuperBlock {
     pub s_lpf_ino: U32,
     /// Inode of the project quota.
     pub s_prj_quota_inum: U32,
-    /// What checksums start with, under `metadata_csum_seed`.
+    /// The start value of checksums, under `metadata_csum_seed`.
     pub s_checksum_seed: U32,
     /// Bits 32 to 39 of `s_wtime`.
     pub s_wtime_hi: u8,
@@ -224,9 +224,9 @@ pub struct RawSuperBlock {
     pub s_encoding_flags: U16,
     /// Inode of the orphan file.
     pub s_orphan_file_inum: U32,
-    /// Kept as it is.
+    /// Preserved.
     pub s_reserved: [U32; 94],
-    /// CRC32C of what lies before it, under `metadata_csum`.
+    /// CRC32C of the bytes before it, under `metadata_csum`.
     pub s_checksum: U32,
 }
 
@@ -249,7 +249,7 @@ const _: () = {
 };
 
 impl RawSuperBlock {
-    /// What `s_checksum` should be under `metadata_csum`: everything before it, unseeded, so that it can be checked
+    /// The correct `s_checksum` under `metadata_csum`: over everything before it, unseeded, so that it can be checked
     /// before the UUID is trusted.
     pub fn compute_checksum(&self) -> u32 {
         crc32c(!0, &self.as_bytes()[..offset_of!(RawSuperBlock, s_checksum)])

@@ -1,4 +1,4 @@
-//! The superblock: what decodes, what is corrupt, what is not supported.
+//! The superblock: valid, corrupt and unsupported ones.
 
 use super::*;
 use crate::GroupNr;
@@ -118,7 +118,7 @@ fn each_damage_of_the_layout_is_found_alone() {
     use SuperDamage as D;
     type Change = fn(&mut RawSuperBlock);
     let inode = |what| D::Inode { what, found: 32769, most: 32768 };
-    // Whether a layout can still be derived, and what is wrong.
+    // Whether a layout can still be derived, and the fault.
     let cases: &[(Change, bool, SuperDamage)] = &[
         (|raw| raw.s_magic = U16::new(0xef54), false, D::Magic { found: 0xef54 }),
         (
@@ -204,7 +204,7 @@ fn descriptors_larger_than_a_group_leave_no_layout() {
 }
 
 #[test]
-fn each_contradiction_that_a_mount_bears_is_found_alone() {
+fn each_contradiction_that_a_mount_accepts_is_found_alone() {
     use SuperDamage as D;
     type Change = fn(&mut RawSuperBlock);
     fn add(word: &mut U32, bits: u32) {
@@ -335,7 +335,7 @@ fn each_contradiction_that_a_mount_bears_is_found_alone() {
 }
 
 #[test]
-fn what_is_not_supported_is_not_corrupt() {
+fn unsupported_superblocks_are_not_corrupt() {
     for (what, result) in [
         ("checksum type", with(|raw| raw.s_checksum_type = 2)),
         ("revision", with(|raw| raw.s_rev_level = U32::new(2))),
@@ -345,7 +345,7 @@ fn what_is_not_supported_is_not_corrupt() {
 }
 
 #[test]
-fn each_feature_bit_alone() {
+fn each_feature_bit_alone_is_judged() {
     for bit in 0..32 {
         let flag = 1u32 << bit;
         let incompat = Incompat::from_bits_retain(flag);
@@ -418,7 +418,7 @@ fn inodes_and_blocks_find_their_group() {
 }
 
 #[test]
-fn largest_files() {
+fn the_largest_file_sizes_follow_map_and_block_count() {
     let superblock = decode(sample()).unwrap();
     assert_eq!(superblock.max_extent_file_size(), u64::from(u32::MAX) * 4096);
     assert_eq!(superblock.max_indirect_file_size(), (12 + 1024 + 1024 * 1024 + 1024u64.pow(3)) * 4096);
@@ -430,7 +430,7 @@ fn largest_files() {
 }
 
 #[test]
-fn what_a_mount_changes() {
+fn changes_of_a_mount_round_trip() {
     let mut superblock = decode(sample()).unwrap();
     superblock.set_needs_recovery(true);
     superblock.set_orphan_present(true);

@@ -82,8 +82,8 @@ fn header_damage(block: &[u8], nr: BlockNr, seed: Option<u32>, sink: &mut impl F
     }
 }
 
-/// One walk over a block for a checker: every attribute without fatal damage, and everything that is wrong. Returns
-/// what the header says; without its magic number a block is no xattr block, and gives nothing else.
+/// One walk over a block for a checker: every attribute without fatal damage, and every fault. Returns the header;
+/// without its magic number a block is no xattr block, and nothing is returned.
 pub fn scan_block<'a>(
     block: &'a [u8],
     nr: BlockNr,
@@ -112,12 +112,12 @@ impl<'a> XattrBlock<'a> {
         EntryList::from_refs(&self.entries)
     }
 
-    /// What the header says.
+    /// The reference count and hash of the header.
     pub fn references(&self) -> References {
         References { count: self.refcount, hash: self.hash }
     }
 
-    /// Whether the block says the same as `list`, in whatever order that has them.
+    /// Whether the block has the same contents as `list`, in any order.
     pub fn holds(&self, list: &EntryList) -> bool {
         let mut sorted = list.clone();
         sorted.sort_for_block();
@@ -184,7 +184,7 @@ pub struct References {
 }
 
 impl References {
-    /// What the header of a block says.
+    /// Reads the references in the header of a block.
     ///
     /// # Errors
     /// The header, or the block's checksum, is damaged.
@@ -205,8 +205,8 @@ impl References {
     }
 }
 
-/// Adds one inode's reference, in place, and returns what there are then; `None`, and no change, for a block that no
-/// other inode may refer to.
+/// Adds one inode's reference, in place, and returns the new state. `None`, without a change, for a block that no
+/// other inode may reference.
 ///
 /// # Errors
 /// Those of [`References::read`].
@@ -215,7 +215,7 @@ pub fn add_reference(block: &mut [u8], nr: BlockNr, seed: Option<u32>) -> Result
     Ok(now.may_grow().then(|| References { count: now.count + 1, ..now }.write(block, nr, seed)))
 }
 
-/// Takes one inode's reference away, in place, and returns what remain. At 0 the block is left as it is, and the caller
+/// Removes one inode's reference, in place, and returns the new state. At 0 the block is unchanged, and the caller
 /// frees and revokes it.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
-//! What can be wrong with attributes.
+//! Damage of attributes.
 //!
-//! Main types: [`XattrDamage`], [`XattrContext`] (what the bytes cannot know).
-//! How many inodes share a block, and what lies in the inodes of values, the checker finds out.
+//! Main types: [`XattrDamage`], [`XattrContext`] (facts that the bytes do not contain). The checker counts how many
+//! inodes share a block, and checks the inodes of values.
 //!
 //! # Locking
 //! None.
@@ -10,8 +10,8 @@ use super::MAGIC;
 use crate::InodeNr;
 use crate::damage::Damage;
 
-/// What is wrong with an xattr block or with the attributes in an inode. Offsets are in bytes from the start of the
-/// block, or of the area in the inode.
+/// One fault of an xattr block or of the attributes in an inode. Offsets are in bytes from the start of the block, or
+/// of the area in the inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum XattrDamage {
     /// The block has no room for its header.
@@ -89,11 +89,11 @@ pub enum XattrDamage {
         size: u32,
     },
     /// A value lies on the names or on another value.
-    #[error("attribute value at {start} overlaps what ends at {end}")]
+    #[error("attribute value at {start} overlaps bytes that end at {end}")]
     Overlap {
         /// Where the value starts.
         start: u32,
-        /// Where what lies before it ends.
+        /// The end of the preceding value.
         end: u32,
     },
     /// `e_hash` does not fit name and value.
@@ -131,7 +131,7 @@ impl Damage for XattrDamage {
     }
 }
 
-/// What attributes cannot know of their file system.
+/// Facts about their file system that attributes do not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct XattrContext {
     /// The file system's checksum seed under `metadata_csum`; for blocks.
@@ -143,7 +143,7 @@ pub struct XattrContext {
 }
 
 impl XattrContext {
-    /// Of a decoder, which refuses no more than what is fatal.
+    /// For a decoder, which refuses only fatal damage.
     pub(super) fn decoding(seed: Option<u32>) -> XattrContext {
         XattrContext { seed, ea_inode: true, inodes: (0, u32::MAX) }
     }

@@ -26,7 +26,7 @@ const _: () = assert!(size_of::<RawEntry>() == ENTRY_LEN);
 /// The zero word behind the last entry.
 pub(super) const TERMINATOR_LEN: usize = 4;
 
-/// One attribute as it lies in the bytes.
+/// One attribute, as a view of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryRef<'a> {
     /// As stored: an index for the prefix, and the rest.
@@ -39,14 +39,14 @@ pub struct EntryRef<'a> {
     pub hash: u32,
 }
 
-/// Where entries lie, and what a value offset counts from.
+/// The place of entries, and the base of their value offsets.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub structure: Structure,
     pub number: u64,
     /// Start of the first entry.
     pub first: usize,
-    /// What `e_value_offs` is relative to.
+    /// The base of `e_value_offs`.
     pub value_base: usize,
     /// Which hashes a checker compares.
     pub hashes: Hashes,
@@ -59,12 +59,12 @@ pub(super) enum Hashes {
     Stored,
     /// Those that are not 0.
     IfSet,
-    /// None: a decoder asks.
+    /// None: for a decoder.
     Ignored,
 }
 
-/// Reads and validates all entries of `bytes`. The number of entries is bounded by the bytes, and values do not
-/// overlap, so what is built from the result is no larger than a small multiple of `bytes`.
+/// Reads and validates all entries of `bytes`. The bytes bound the number of entries, and values do not overlap, so
+/// the result uses at most a small multiple of the size of `bytes`.
 pub(super) fn parse<'a>(bytes: &'a [u8], place: &Place) -> Result<Vec<EntryRef<'a>>> {
     let mut entries = Vec::new();
     let place = Place { hashes: Hashes::Ignored, ..*place };
@@ -116,7 +116,7 @@ pub(super) fn scan<'a>(
     }
 }
 
-/// One entry whose name is there, and the place of its value, if it has a sound one here.
+/// One entry with a complete name, and the place of its value, if that is valid and here.
 fn entry<'a>(
     bytes: &'a [u8],
     raw: &RawEntry,
@@ -132,7 +132,7 @@ fn entry<'a>(
         sink(Err(damage));
     };
     if raw.e_name_index == 0 {
-        // Written again without a value and without a name it would end the list, and hide what follows.
+        // Written again without a value and without a name it would end the list, and hide the following entries.
         note(if suffix.is_empty() { XattrDamage::NoName { at } } else { XattrDamage::NoIndex { at } });
     }
     if suffix.contains(&0) {

@@ -6,8 +6,8 @@ pub fn entry_hash(name: &[u8], value: &[u8]) -> u32 {
     value_hash(name.iter().fold(0, |h, &b| mix(h, 5, u32::from(b))), value)
 }
 
-/// The same, with name bytes read as signed char: what kernels before 6.1 stored on machines where char is signed.
-/// Both are valid on disk; they differ only for names with bytes from 0x80 on.
+/// The same, with name bytes read as signed char. Kernels before 6.1 stored it on machines where char is signed. Both
+/// are valid on disk; they differ only for names with bytes from 0x80 on.
 pub fn entry_hash_signed(name: &[u8], value: &[u8]) -> u32 {
     value_hash(name.iter().fold(0, |h, &b| mix(h, 5, i32::from(b as i8) as u32)), value)
 }

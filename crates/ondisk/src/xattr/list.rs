@@ -42,7 +42,7 @@ impl EntryList {
     /// Copies entries out of the bytes.
     ///
     /// # Errors
-    /// `Unsupported` where a value lies in an inode of its own, which has a count of references to keep.
+    /// `Unsupported` if a value is in an inode of its own, whose reference count would have to be maintained.
     pub fn from_refs(refs: &[EntryRef<'_>]) -> Result<EntryList> {
         let owned = |r: &EntryRef<'_>| match r.outside {
             None => Ok(Entry { index: r.name.index, suffix: r.name.suffix.to_vec(), value: r.value.to_vec() }),

@@ -1,26 +1,26 @@
 //! Extended attributes as bytes: the area behind an inode's fixed fields, and the xattr block.
 //!
-//! Main types: [`EntryRef`] (one attribute as it lies in the bytes), [`EntryList`] (the decoded, editable list),
-//! [`inode_area`] and [`XattrBlock`] (the two places where a list is stored), [`Name`] (the table of prefixes),
-//! [`XattrDamage`] (what can be wrong).
+//! Main types: [`EntryRef`] (one attribute in the bytes), [`EntryList`] (the decoded, editable list), [`inode_area`]
+//! and [`XattrBlock`] (the two places where a list is stored), [`Name`] (the table of prefixes), [`XattrDamage`] (one
+//! fault).
 //!
-//! Both places hold the same entries (Linux: `struct ext4_xattr_entry`, fs/ext4/xattr.h): names grow from the front,
-//! values are packed from the end, four zero bytes end the names. They differ in the header, in what a value offset is
-//! relative to, in sorting, and in whether hashes are stored:
+//! Both places contain the same entries (Linux: `struct ext4_xattr_entry`, fs/ext4/xattr.h): names grow from the
+//! front, values are packed from the end, four zero bytes end the names. They differ in the header, in the base of
+//! value offsets, in sorting, and in whether hashes are stored:
 //!
 //! | | inode area | xattr block |
 //! |---|---|---|
 //! | header | magic (4 bytes) | magic, refcount, blocks, hash, checksum, reserved (32 bytes) |
 //! | value offsets from | the first entry | the start of the block |
 //! | order | any | (index, name length, name) |
-//! | `e_hash` | 0 allowed, and what is written | computed; `h_hash` combines them |
+//! | `e_hash` | 0 allowed, and always written | computed; `h_hash` combines them |
 //!
-//! Reading is strict about bounds and overlaps (the bytes are hostile) and lenient about order, duplicates and unknown
-//! name indexes: unknown entries are kept and rewritten as they are, as the kernel does. Editing always rebuilds the
-//! whole area: decode, edit the list, encode.
+//! Reading is strict about bounds and overlaps (the bytes are hostile) and lenient about order, duplicates and
+//! unknown name indexes: unknown entries are preserved and rewritten unchanged, as in the kernel. Editing always
+//! rebuilds the whole area: decode, edit the list, encode.
 //!
-//! What it does not do: read values that lie in inodes of their own (`ea_inode`), choose between the places, share, or
-//! know who may; all that is `fs`'s.
+//! What it does not do: read values in inodes of their own (`ea_inode`), choose between the places, share blocks, or
+//! check permissions. All that is in `fs`.
 //!
 //! # Locking
 //! None.
@@ -44,7 +44,7 @@ pub use hash::{block_hash, entry_hash, entry_hash_signed};
 pub use list::{Entry, EntryList};
 pub use name::{Name, index};
 
-/// What both headers start with (Linux: `EXT4_XATTR_MAGIC`).
+/// The magic number of both headers (Linux: `EXT4_XATTR_MAGIC`).
 pub const MAGIC: u32 = 0xEA02_0000;
 /// Longest name behind its prefix, in bytes: `e_name_len` is one byte.
 pub const NAME_LEN_MAX: usize = 255;

@@ -10,17 +10,17 @@ pub mod index {
     pub const POSIX_ACL_DEFAULT: u8 = 3;
     /// `trusted.`: the administrator's.
     pub const TRUSTED: u8 = 4;
-    /// Lustre's; kept, not shown.
+    /// Lustre's; preserved, not shown.
     pub const LUSTRE: u8 = 5;
     /// `security.`: labels and capabilities.
     pub const SECURITY: u8 = 6;
     /// Only `system.data`: the tail of an inline file. It must never leave the inode.
     pub const SYSTEM: u8 = 7;
-    /// `system.richacl`, never in Linux; kept, not shown.
+    /// `system.richacl`, never in Linux; preserved, not shown.
     pub const RICHACL: u8 = 8;
-    /// The context of fscrypt; kept, not shown.
+    /// The context of fscrypt; preserved, not shown.
     pub const ENCRYPTION: u8 = 9;
-    /// `gnu.`, the Hurd's; kept, not shown.
+    /// `gnu.`, the Hurd's; preserved, not shown.
     pub const HURD: u8 = 10;
 }
 
@@ -29,7 +29,7 @@ struct Row {
     index: u8,
     prefix: &'static [u8],
     whole: bool,
-    /// Reachable by the system calls; the others are kept on disk and shown by inspection tools only.
+    /// Reachable by the system calls; the others are preserved on disk and shown by inspection tools only.
     visible: bool,
 }
 
@@ -55,7 +55,7 @@ static TABLE: [Row; 9] = [
 pub struct Name<'a> {
     /// The prefix, as a number of [`index`].
     pub index: u8,
-    /// What follows the prefix, up to 255 bytes; empty where the prefix is the whole name.
+    /// The name after the prefix, up to 255 bytes; empty if the prefix is the whole name.
     pub suffix: &'a [u8],
 }
 

@@ -57,7 +57,7 @@ fn hashes_have_their_known_values() {
 }
 
 #[test]
-fn inode_area_edge_cases() {
+fn empty_and_full_inode_areas_round_trip() {
     assert!(inode_area::decode(&[], InodeNr(12)).unwrap().is_empty());
     assert!(inode_area::decode(&[0; 96], InodeNr(12)).unwrap().is_empty());
     let mut none: [u8; 0] = [];
@@ -91,7 +91,7 @@ fn values_outside_or_overlapping_are_corrupt() {
     assert!(matches!(broken(4, &[255]), Err(Error::Corrupt { .. })), "long name");
     assert!(matches!(broken(4 + 16, &[0]), Err(Error::Corrupt { .. })), "NUL in name");
     let kept = broken(4 + 1, &[77]).unwrap();
-    assert_eq!(kept.iter().next().unwrap().index, 77, "unknown indexes are kept");
+    assert_eq!(kept.iter().next().unwrap().index, 77, "unknown indexes are preserved");
 }
 
 fn context() -> XattrContext {
@@ -136,7 +136,7 @@ fn each_damage_of_a_block_is_found_alone() {
         let sum = block_checksum(SEED.unwrap(), NR, &bad);
         bad[16..20].copy_from_slice(&sum.to_le_bytes());
         let mut found = scan(&bad, &context()).0;
-        // A changed name or place changes what the hash should be.
+        // A changed name or place changes the expected hash.
         found.retain(|damage| *damage == expected || !matches!(damage, D::Hash { .. }));
         assert_eq!(found, [expected]);
     }
@@ -180,7 +180,7 @@ fn damage_in_an_inode_leaves_the_other_attributes() {
 }
 
 #[test]
-fn block_header_rules() {
+fn block_headers_are_validated_and_count_references() {
     let mut block = vec![0; 1024];
     XattrBlock::encode(&list(&[(b"bb", b"2"), (b"c", b""), (b"a", b"1")]), 3, &mut block, NR, SEED).unwrap();
     let parsed = XattrBlock::parse(&block, NR, SEED).unwrap();
@@ -203,7 +203,7 @@ fn block_header_rules() {
 }
 
 #[test]
-fn references_stop_at_the_most_that_a_block_may_have() {
+fn references_stop_at_the_limit_of_a_block() {
     let mut block = vec![0; 1024];
     XattrBlock::encode(&list(&[(b"a", b"1")]), REFCOUNT_MAX - 1, &mut block, NR, SEED).unwrap();
     assert_eq!(add_reference(&mut block, NR, SEED).unwrap().map(|r| r.count), Some(REFCOUNT_MAX));
@@ -211,7 +211,7 @@ fn references_stop_at_the_most_that_a_block_may_have() {
     assert_eq!(add_reference(&mut block, NR, SEED).unwrap(), None);
     assert_eq!(block, full, "nothing was written");
     XattrBlock::parse(&block, NR, SEED).unwrap();
-    // A hash of 0 says that nobody may share it.
+    // A hash of 0 means that the block must not be shared.
     assert_eq!(entry_hash(b"", b""), 0);
     XattrBlock::encode(&list(&[(b"", b"")]), 1, &mut block, NR, SEED).unwrap();
     assert_eq!(add_reference(&mut block, NR, SEED).unwrap(), None);
@@ -312,7 +312,7 @@ proptest! {
 
 #[test]
 fn an_entry_without_a_name_is_damage() {
-    // Its value offset keeps it from looking like the end of the list; written again, it would be one.
+    // Its value offset distinguishes it from the end of the list; written again, it would be the end.
     let mut area = vec![0; 96];
     area[..4].copy_from_slice(&MAGIC.to_le_bytes());
     area[4 + 3] = 0x0A;

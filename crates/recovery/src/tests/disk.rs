@@ -16,7 +16,7 @@ pub enum Event {
 struct State {
     bytes: Vec<u8>,
     events: Vec<Event>,
-    /// Writes that still succeed; then the power is gone.
+    /// Writes that will still succeed; then the power fails.
     writes_left: usize,
 }
 
@@ -50,7 +50,7 @@ impl MemDisk {
         self.state.lock().events.clone()
     }
 
-    /// Lets `n` more writes through.
+    /// Lets `n` more writes succeed.
     pub fn cut_after(&self, n: usize) {
         self.state.lock().writes_left = n;
     }

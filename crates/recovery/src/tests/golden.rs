@@ -1,5 +1,5 @@
-//! Logs that e2fsprogs and the kernel wrote, and what they make of ours. Needs e2fsprogs; the tests with a
-//! kernel mount also need root and do nothing without it.
+//! Logs of e2fsprogs and the kernel, and their replay of our logs. Needs e2fsprogs. The tests with a kernel mount
+//! also need root, and pass without it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -81,7 +81,7 @@ fn is_root() -> bool {
     root
 }
 
-/// mke2fs with the journal (1024 blocks at the least) added.
+/// mke2fs with a journal of at least 1024 blocks.
 fn mkfs(image: &Path, options: &str, size: &str) {
     sh(&format!("mke2fs -q -F {options} {} {size}", image.display()));
 }
@@ -100,7 +100,7 @@ fn load(journal: &JournalFile) -> Replay {
     Replay::load(journal, journal.device().as_ref(), &mut |_| {}).unwrap()
 }
 
-/// Replays `image` with ours in memory, checks that the overlay shows the same, and returns both ends.
+/// Replays `image` in memory, checks that the overlay shows the same, and returns the result.
 fn replay_ours(image: &Path) -> (Vec<u8>, Replay) {
     let (disk, sb) = load_image(image);
     let mut journal = open(&disk, &sb);
@@ -111,7 +111,7 @@ fn replay_ours(image: &Path) -> (Vec<u8>, Replay) {
     overlay.read_at(0, &mut shown, extant_block::BioFlags::empty()).unwrap();
     replay.apply(&mut journal, disk.as_ref(), Accept::WholeOnly, &mut |_| {}).unwrap();
     let bytes = disk.bytes();
-    assert!(bytes == shown, "the overlay differs from what was written");
+    assert!(bytes == shown, "the overlay differs from the replayed disk");
     (bytes, replay)
 }
 
@@ -124,8 +124,8 @@ fn replay_e2fsck(image: &Path) -> Vec<u8> {
     std::fs::read(copy).unwrap()
 }
 
-/// Compares two images block by block. The superblock (times, needs_recovery) and the journal's superblock differ by
-/// right: those 1024 bytes are left out, and so is the log itself if `with_log` is false.
+/// Compares two images block by block. The superblock (times, needs_recovery) and the journal's superblock may
+/// differ: those 1024 bytes are left out, and so is the log itself if `with_log` is false.
 fn assert_same(ours: &[u8], theirs: &[u8], sb: &SuperBlock, journal: &JournalMap, with_log: bool) {
     assert_eq!(ours.len(), theirs.len());
     let size = sb.block_size as usize;
@@ -228,14 +228,14 @@ fn logs_of_debugfs_replay_as_with_e2fsck() {
     for wide in ["64bit", "^64bit"] {
         for (checksum, csum) in [("", LogCsum::None), ("-c -v 2", LogCsum::V2), ("-c -v 3", LogCsum::V3)] {
             mkfs(&image, &format!("-t ext4 -b 1024 -J size=1 -O {wide}"), "16M");
-            // Payloads: block i is full of i; the second begins like a block of the journal.
+            // Payloads: block i is filled with i; the second begins with the journal's magic number.
             let mut payload: Vec<u8> = (0..300u32).flat_map(|i| [i as u8; 1024]).collect();
             payload[1024..1028].copy_from_slice(&[0xC0, 0x3B, 0x39, 0x98]);
             std::fs::write(dir.path("data"), payload).unwrap();
             let range = |from: u32, n: u32| (from..from + n).map(|b| b.to_string()).collect::<Vec<_>>().join(",");
             let data = dir.path("data");
             // Version 1.47.0 can lose the commit block of a transaction with revokes that is not the last, or of one
-            // with several descriptors: keep to what it writes well.
+            // with several descriptors. So the test uses only the forms that it writes correctly.
             let commands = [
                 format!("jo {checksum}"),
                 format!("jw -b {} {}", range(12000, 3), data.display()),
@@ -264,7 +264,7 @@ fn logs_of_debugfs_replay_as_with_e2fsck() {
     assert_eq!(seen, [8, 10, 12, 14, 16, 16]);
 }
 
-/// Makes an image whose journal holds a log of ours, of every kind of block and with a wrap; returns the block
+/// Makes an image whose journal contains a log of ours, with every kind of block and a wrap. Returns the block
 /// contents that a replay must leave.
 fn our_log(image: &Path, csum: LogCsum, wide: bool) -> Vec<(u64, Vec<u8>)> {
     let features = if wide { "64bit" } else { "^64bit" };
@@ -279,7 +279,7 @@ fn our_log(image: &Path, csum: LogCsum, wide: bool) -> Vec<(u64, Vec<u8>)> {
     let map = journal.map().clone();
     let mut w = LogWriter::over(disk.clone(), sb, map);
     w.tid = Tid(0xFFFF_FFFE);
-    // Starts so far back that a later transaction goes round.
+    // Starts so late in the log that a later transaction wraps.
     w.at = 900;
     w.start_here();
     let tags = DescriptorBuilder::capacity_of(&w.format) as u64;
@@ -344,8 +344,8 @@ fn our_logs_replay_with_e2fsck_and_the_kernel() {
     }
 }
 
-/// Mounts a fresh image, does work that ends in an fsync, and copies the image as a power cut would leave it: until the
-/// log `holds` what the test is about, since a sync(2) from anywhere on the machine lets the kernel empty it.
+/// Mounts a fresh image, does work that ends in an fsync, and copies the image as a power cut would leave it. Repeats
+/// until the log `holds` the test's subject, because any sync(2) on the machine lets the kernel empty the log.
 fn kernel_crash_image(options: [&str; 2], work: &str, holds: impl Fn(&Replay) -> bool) -> (TempDir, PathBuf) {
     let [mkfs_options, mount_options] = options;
     for _ in 0..5 {
@@ -361,10 +361,10 @@ fn kernel_crash_image(options: [&str; 2], work: &str, holds: impl Fn(&Replay) ->
             return (dir, crashed);
         }
     }
-    panic!("{mkfs_options}: the kernel's log never holds what it should");
+    panic!("{mkfs_options}: the kernel's log never contains the expected transactions");
 }
 
-/// At the end a little: after much, in a small log, everything is in its place already.
+/// Little work at the end: after much work in a small log, everything is already home.
 const WORK: &str = "mkdir d; for i in $(seq 200); do mkdir d/$i; echo hello $i > d/$i/f; done; sync -f .; \
     rm -r d/[3-9]*; for i in $(seq 100); do echo new $i > n$i; ln -s $(printf 'x%.0s' $(seq 100)) l$i; done; \
     sync n100; mv d e; rm n5*; dd if=/dev/urandom of=big bs=1k count=2000 2>/dev/null; sync big; mkdir f; sync f";
@@ -392,7 +392,7 @@ fn logs_of_the_kernel_replay_as_with_e2fsck() {
         assert!(replay.transactions >= 1, "{mkfs_options}");
         let theirs = replay_e2fsck(&image);
         assert_same(&ours, &theirs, &sb, journal.map(), true);
-        // The kernel also clears orphans, so ask e2fsck whether the whole is sound and look at the files.
+        // The kernel also clears orphans, so e2fsck checks the whole image, and the files are compared.
         let copy = dir.path("ours");
         std::fs::write(&copy, &ours).unwrap();
         sh(&format!("debugfs -w -R 'feature -needs_recovery' {} 2>&1", copy.display()));
@@ -425,7 +425,7 @@ fn fast_commits_of_the_kernel_are_read() {
     let replay = load(&journal);
     assert_eq!(replay.damage, vec![]);
     assert!(replay.check().is_ok());
-    // The kernel empties the area's use with a full commit.
+    // A full commit makes the kernel reuse the area.
     let empty = |replay: &Replay| replay.live && replay.check().is_ok() && replay.fast_commits.is_empty();
     kernel_crash_image(options, "echo a > a; sync -f .", empty);
 }

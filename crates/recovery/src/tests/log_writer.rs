@@ -1,4 +1,4 @@
-//! Writes logs into an image, with the writers of `ondisk`: a journal that never checks anything.
+//! Writes logs into an image, with the encoders of `ondisk`: a journal without any checks.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use super::disk::MemDisk;
 
 pub const UUID: [u8; 16] = *b"a test's journal";
 
-/// What a transaction does.
+/// The contents of a transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
     pub copies: Vec<(u64, Vec<u8>)>,
     pub revokes: Vec<u64>,
-    /// Revoke blocks behind the copies instead of before them.
+    /// Revoke blocks follow the copies instead of preceding them.
     pub revokes_last: bool,
 }
 

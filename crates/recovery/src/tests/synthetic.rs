@@ -83,13 +83,13 @@ fn every_format_replays() {
     }
 }
 
-/// Memory is not up to the log's author.
+/// The author of a log must not determine the memory of its reader.
 #[test]
 fn a_log_with_too_many_blocks_is_refused_and_findings_are_bounded() {
     for csum in ALL {
         let mut w = LogWriter::new(BS, 1000, 4000, csum, false);
         w.start_here();
-        // Each block again and again: ten transactions, a hundred blocks.
+        // The same hundred blocks in each of ten transactions.
         for round in 0..10 {
             w.transaction(&copies(&(0..100).map(|b| (100 + b, round)).collect::<Vec<_>>()));
         }
@@ -97,7 +97,7 @@ fn a_log_with_too_many_blocks_is_refused_and_findings_are_bounded() {
         let bounded = |max| Replay::load_bounded(&journal, journal.device().as_ref(), max, &mut |_| {});
         assert_eq!(bounded(200).unwrap().blocks.len(), 100);
         assert!(matches!(bounded(199), Err(Error::TooMuch { most: 199, .. })));
-        // Past the end of the device, each of them.
+        // All of these homes are past the end of the device.
         let mut w = LogWriter::new(BS, 1000, 4000, csum, false);
         w.start_here();
         w.transaction(&copies(&(0..2000).map(|b| (1 << 20 | b, 1)).collect::<Vec<_>>()));
@@ -107,7 +107,7 @@ fn a_log_with_too_many_blocks_is_refused_and_findings_are_bounded() {
 }
 
 #[test]
-fn the_log_goes_round_and_numbers_wrap() {
+fn the_log_wraps_and_numbers_wrap() {
     for csum in ALL {
         let mut w = LogWriter::new(BS, 1000, 64, csum, true);
         w.tid = Tid(0xFFFF_FFF0);
@@ -115,7 +115,7 @@ fn the_log_goes_round_and_numbers_wrap() {
             w.transaction(&copies(&[(10 + round, round as u8), (200, round as u8), (201, 1)]));
         }
         assert!(w.tid.is_after(Tid(0xFFFF_FFFF)));
-        // The last 12 transactions, of 5 blocks each: all but a round of the log, and straddling its end.
+        // The last 12 transactions, of 5 blocks each: nearly a round of the log, across its end.
         (w.sb.start, w.sb.sequence) =
             (w.sb.log().advance(w.at, w.sb.log().len() - 12 * 5), Tid(w.tid.0.wrapping_sub(12)));
         w.write_super();
@@ -127,7 +127,7 @@ fn the_log_goes_round_and_numbers_wrap() {
     }
 }
 
-/// One block copied in transaction `copy` and revoked in transaction `revoke`; is it replayed?
+/// Whether a block is replayed that is copied in transaction `copy` and revoked in transaction `revoke`.
 fn replayed(copy: u32, revoke: u32, revokes_last: bool) -> bool {
     let mut w = LogWriter::new(BS, 1000, 200, LogCsum::V3, false);
     w.tid = Tid(10);
@@ -182,7 +182,7 @@ fn a_revoke_without_its_commit_does_not_count() {
 }
 
 #[test]
-fn many_revokes_fill_blocks() {
+fn many_revokes_span_several_blocks() {
     let mut w = LogWriter::new(BS, 4000, 200, LogCsum::V3, true);
     w.start_here();
     w.transaction(&copies(&[(42, 1), (3000, 2)]));
@@ -192,8 +192,8 @@ fn many_revokes_fill_blocks() {
     assert_eq!((home(&w.disk, 42), home(&w.disk, 3000)), (data(1), data(0x11)));
 }
 
-/// Two good transactions and a third whose block `spoiled` (0 descriptor, 1 copy, 2 commit) is broken, committed
-/// `clock` seconds after the second.
+/// Two good transactions and a third whose block `spoiled` (0 descriptor, 1 copy, 2 commit) is broken. The third is
+/// committed `clock` seconds after the second.
 fn third_spoiled(csum: LogCsum, incompat: IncompatFeatures, spoiled: usize, clock: i64, a_fourth: bool) -> Replay {
     let mut w = LogWriter::new(BS, 1000, 200, csum, false);
     w.sb.incompat |= incompat;
@@ -214,7 +214,7 @@ fn third_spoiled(csum: LogCsum, incompat: IncompatFeatures, spoiled: usize, cloc
 }
 
 #[test]
-fn broken_and_newer_is_damage_broken_and_older_is_the_end() {
+fn a_broken_newer_transaction_is_damage_and_an_older_one_ends_the_log() {
     let none = IncompatFeatures::empty();
     for csum in [LogCsum::V2, LogCsum::V3] {
         for clock in [0, 5] {
@@ -244,7 +244,7 @@ fn v1_checksums_cover_the_transaction() {
         assert!(matches!(replay.damage[..], [Damage::Commit { tid: Tid(3), .. }]), "{:?}", replay.damage);
         assert_eq!(third_spoiled(LogCsum::V1, none, spoiled, -1, false).damage, vec![]);
     }
-    // A writer that leaves the checksum out is believed.
+    // A commit block without a checksum is accepted.
     let mut w = LogWriter::new(BS, 1000, 200, LogCsum::V1, false);
     w.start_here();
     w.transaction(&copies(&[(10, 1)]));
@@ -258,10 +258,10 @@ fn v1_checksums_cover_the_transaction() {
 #[test]
 fn an_asynchronous_commit_may_overtake_its_transaction() {
     for csum in [LogCsum::V1, LogCsum::V2, LogCsum::V3] {
-        // The last one: it never was complete.
+        // If it is the last one, it never was complete.
         let replay = third_spoiled(csum, IncompatFeatures::ASYNC_COMMIT, 1, 1, false);
         assert_eq!((replay.damage.len(), replay.end, replay.blocks.len()), (0, Tid(3), 2));
-        // With another after it, it had been.
+        // If another follows, it had been complete.
         let replay = third_spoiled(csum, IncompatFeatures::ASYNC_COMMIT, 1, 1, true);
         assert!(matches!(replay.damage[..], [Damage::Commit { tid: Tid(3), .. }]));
         assert_eq!((replay.end, replay.blocks.len()), (Tid(3), 2));
@@ -306,14 +306,14 @@ fn homes_outside_the_file_system_are_damage() {
     let err = replay.apply(&mut journal, w.disk.as_ref(), Accept::WholeOnly, &mut |_| {}).unwrap_err();
     assert!(err.to_string().contains("3 findings"), "{err}");
     assert_eq!(home(&w.disk, 10), data(0x11));
-    // A checker takes what is whole, and the numbers jump over whatever may lie behind the damage.
+    // A checker uses the complete transactions; the next number exceeds all those that may lie behind the damage.
     replay.apply(&mut journal, w.disk.as_ref(), Accept::Damaged, &mut |_| {}).unwrap();
     assert_eq!(home(&w.disk, 10), data(1));
     assert_eq!(w.open().super_block().sequence, Tid(2 + 200));
 }
 
 #[test]
-fn a_log_that_never_ends_ends() {
+fn the_scan_of_an_endless_log_terminates() {
     for csum in ALL {
         let mut w = LogWriter::new(BS, 1000, 64, csum, false);
         w.start_here();
@@ -341,7 +341,7 @@ fn fast_commits_are_read_and_their_area_is_not_log() {
     w.start_here();
     w.transaction(&copies(&[(10, 1), (11, 2)]));
     w.transaction(&copies(&[(12, 3)]));
-    assert!(w.at < 100, "went round at {}", w.sb.log().last);
+    assert!(w.at < 100, "wrapped at {}", w.sb.log().last);
     assert!(load(&w).check().is_ok());
     assert_eq!(load(&w).transactions, 2);
     for (tid, found) in [(2u8, false), (3, true), (4, false)] {
@@ -354,7 +354,7 @@ fn fast_commits_are_read_and_their_area_is_not_log() {
     w.put(1026, &fast_commit(3));
     let replay = load(&w);
     assert_eq!((replay.fast_commits.len(), replay.end), (2, Tid(3)));
-    // The log is not emptied under them, and its tail can be moved without losing them.
+    // The log is not emptied while it has fast commits, and its tail can be moved without losing them.
     let mut journal = w.open();
     let before = w.disk.bytes();
     let refused = replay.apply(&mut journal, &*w.disk, Accept::WholeOnly, &mut |_| {});
@@ -381,7 +381,7 @@ fn fast_commit(tid: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_replay_cut_off_anywhere_can_be_repeated() {
+fn a_replay_interrupted_anywhere_can_be_repeated() {
     let mut w = LogWriter::new(BS, 1000, 400, LogCsum::V3, true);
     w.start_here();
     for t in 0..20u64 {
@@ -399,7 +399,7 @@ fn a_replay_cut_off_anywhere_can_be_repeated() {
     run(&whole).unwrap();
     let events = whole.events();
     let writes = events.iter().filter(|e| matches!(e, Event::Write { .. })).count();
-    // Home writes, flush, then the superblock alone, as one durable sector.
+    // Home writes, a flush, then the superblock alone, as one durable sector.
     let super_at = open(&whole).super_offset();
     assert_eq!(events.last(), Some(&Event::Write { offset: super_at, len: 512, fua: true }));
     let flush = events.iter().position(|e| *e == Event::Flush).unwrap();
@@ -412,7 +412,7 @@ fn a_replay_cut_off_anywhere_can_be_repeated() {
         run(&disk).unwrap();
         assert!(disk.bytes() == whole.bytes(), "cut at {cut}");
     }
-    // And once more: nothing left to do.
+    // Once more: nothing is left to do.
     let before = whole.events().len();
     run(&whole).unwrap();
     assert_eq!(whole.events().len(), before);
@@ -426,14 +426,14 @@ fn blocks_in_the_log_are_data_where_the_device_has_holes() {
     let journal = w.open();
     let replay = load_from(&journal);
     let hole = Arc::new(MemDevice::new(w.disk.size_bytes()));
-    assert_eq!(hole.next_data(0).unwrap(), Some(1 << 20), "as far as it looks ahead");
+    assert_eq!(hole.next_data(0).unwrap(), Some(1 << 20), "as far as the search looks ahead");
     let overlay = OverlayDevice::new(hole, journal, replay);
     let next = |at| overlay.next_data(at).unwrap();
     assert_eq!([next(0), next(10 * 1024 + 7)], [Some(10 * 1024), Some(10 * 1024 + 7)]);
     assert_eq!(next(12 * 1024), Some(999 * 1024));
 }
 
-/// Keeps what is submitted until the test lets it go on; calls that wait go through.
+/// Holds submitted bios until the test releases them; waiting calls go through.
 struct Queue {
     below: Arc<MemDisk>,
     waiting: Mutex<Vec<Bio>>,
@@ -442,7 +442,7 @@ struct Queue {
 static QUEUE: LockClass = LockClass::new("test queue", 810);
 
 impl Queue {
-    /// Lets all go on, the latest first; `fail`: those are refused that contain this byte.
+    /// Releases all bios, the latest first; `fail`: bios that contain this byte fail.
     fn complete_all(&self, fail: Option<u64>) {
         let waiting = std::mem::take(&mut *self.waiting.lock());
         for bio in waiting.into_iter().rev() {
@@ -503,11 +503,11 @@ struct OverQueue {
     log: LogWriter,
     queue: Arc<Queue>,
     overlay: OverlayDevice,
-    /// What comes of the reads.
+    /// The results of the reads.
     done: mpsc::Receiver<Completion>,
 }
 
-/// An overlay over a queue, and reads of `len` bytes each of all of it.
+/// An overlay over a queue, and reads of `len` bytes each that cover all of it.
 fn overlay_over_queue(log: LogWriter, len: usize) -> OverQueue {
     let queue = Arc::new(Queue { below: log.disk.clone(), waiting: Mutex::new(&QUEUE, Vec::new()) });
     let journal = JournalFile::open(queue.clone(), BS, log.map.clone()).unwrap();
@@ -532,7 +532,7 @@ fn three_copies() -> LogWriter {
 }
 
 #[test]
-fn the_overlay_has_all_reads_in_flight_below_at_once() {
+fn the_overlay_submits_all_reads_below_at_once() {
     let OverQueue { queue, overlay, done, .. } = overlay_over_queue(three_copies(), 4096);
     let reads = overlay.size_bytes().div_ceil(4096) as usize;
     assert_eq!(queue.waiting.lock().len(), reads + 3);
@@ -543,13 +543,13 @@ fn the_overlay_has_all_reads_in_flight_below_at_once() {
     let done: Vec<Completion> = done.try_iter().collect();
     assert_eq!(done.len(), reads);
     for done in done {
-        let BioData::Read(buf) = &done.data else { panic!("no memory came back") };
+        let BioData::Read(buf) = &done.data else { panic!("the read returned no memory") };
         assert!(done.result.is_ok() && buf[..] == shown[done.offset as usize..][..buf.len()], "byte {}", done.offset);
     }
 }
 
 #[test]
-fn a_read_of_the_overlay_fails_where_its_copy_in_the_log_does() {
+fn a_read_of_the_overlay_fails_if_its_copy_in_the_log_fails() {
     let OverQueue { log, queue, overlay, done } = overlay_over_queue(three_copies(), 4096);
     let (at, _) = log.map.lookup(overlay.replay().blocks[&BlockNr(11)].log_block).unwrap();
     let at = at.0 * u64::from(BS);
@@ -558,28 +558,28 @@ fn a_read_of_the_overlay_fails_where_its_copy_in_the_log_does() {
     let mut failed: Vec<(u64, bool)> =
         failed.map(|done| (done.offset, matches!(done.data, BioData::Read(_)))).collect();
     failed.sort_unstable();
-    // The blocks around that copy cannot be read, and the place where it lies.
+    // The read with that copy fails, and the read of the copy's place in the log.
     assert_eq!(failed, [(8192, true), (at / 4096 * 4096, true)]);
 }
 
 #[test]
-fn a_read_of_the_overlay_with_very_many_copies_is_carried_out_one_by_one() {
+fn a_read_of_the_overlay_with_too_many_copies_is_carried_out_inline() {
     let mut log = LogWriter::new(BS, 4000, 1500, LogCsum::V3, true);
     log.start_here();
     log.transaction(&copies(&(10..1200).map(|block| (block, block as u8)).collect::<Vec<_>>()));
     let OverQueue { queue, overlay, done, .. } = overlay_over_queue(log, 4 << 20);
     let first = done.try_recv().expect("1190 KiB of copies would be in memory");
-    // The second read needs none.
+    // The second read needs no copies.
     assert_eq!((first.offset, queue.waiting.lock().len()), (0, 1));
     let mut shown = vec![0; overlay.size_bytes() as usize];
     overlay.read_at(0, &mut shown, BioFlags::empty()).unwrap();
     assert_eq!(shown[1199 * 1024..1200 * 1024], data(1199u16 as u8));
-    let BioData::Read(buf) = &first.data else { panic!("no memory came back") };
+    let BioData::Read(buf) = &first.data else { panic!("the read returned no memory") };
     assert!(first.result.is_ok() && buf[..] == shown[..buf.len()]);
 }
 
 #[test]
-fn the_overlay_shows_what_replay_would_write() {
+fn the_overlay_shows_the_replayed_disk() {
     let mut w = LogWriter::new(BS, 1000, 200, LogCsum::V3, true);
     w.start_here();
     w.transaction(&Work { copies: vec![(10, magic(1)), (11, data(2)), (13, data(3))], ..Work::default() });
@@ -590,7 +590,7 @@ fn the_overlay_shows_what_replay_would_write() {
     let before = w.disk.events().len();
     let mut shown = vec![0; overlay.size_bytes() as usize];
     overlay.read_at(0, &mut shown, BioFlags::empty()).unwrap();
-    // Odd pieces, and through a bio.
+    // Odd pieces, and one through a bio.
     let mut piece = vec![0; 1500];
     overlay.read_at(10 * 1024 + 500, &mut piece, BioFlags::empty()).unwrap();
     assert_eq!(piece, shown[10 * 1024 + 500..][..1500]);
@@ -605,7 +605,7 @@ fn the_overlay_shows_what_replay_would_write() {
     }
     assert!(overlay.read_only() && overlay.flush().is_ok());
     assert_eq!(w.disk.events().len(), before);
-    // The journal reads as empty through the overlay, and the whole is what apply makes of the device.
+    // The journal reads as empty through the overlay, and the whole overlay equals the device after `apply`.
     let seen = JournalFile::open(Arc::new(overlay), BS, w.map.clone()).unwrap();
     assert!(!seen.super_block().is_live());
     apply(&w);
@@ -613,7 +613,7 @@ fn the_overlay_shows_what_replay_would_write() {
 }
 
 #[test]
-fn wiping_throws_away_but_goes_on_counting() {
+fn wiping_discards_transactions_and_continues_the_numbering() {
     let mut w = LogWriter::new(BS, 1000, 200, LogCsum::V3, true);
     w.tid = Tid(70);
     w.start_here();
@@ -628,7 +628,7 @@ fn wiping_throws_away_but_goes_on_counting() {
 }
 
 #[test]
-fn what_an_opener_has_to_do() {
+fn the_state_follows_from_superblock_and_flag() {
     let mut sb = JournalSuperBlock::create(BS, 1024, UUID, LogCsum::None, false);
     assert_eq!(journal_state(&sb, false), JournalState::Clean);
     assert_eq!(journal_state(&sb, true), JournalState::EmptyButFlagged);
@@ -638,7 +638,7 @@ fn what_an_opener_has_to_do() {
 }
 
 #[test]
-fn errno_is_reported_and_kept() {
+fn errno_is_reported_and_preserved() {
     let mut w = LogWriter::new(BS, 1000, 200, LogCsum::V3, true);
     w.sb.errno = -5;
     w.start_here();
@@ -648,7 +648,7 @@ fn errno_is_reported_and_kept() {
 }
 
 #[test]
-fn large_sectors_get_whole_writes() {
+fn large_sectors_are_written_whole() {
     let disk = MemDisk::with_sector(vec![0x11; 400 * 4096], 4096);
     let map = JournalMap::from_runs([(BlockNr(100), 64)]).unwrap();
     let mut sb = JournalSuperBlock::create(4096, 64, UUID, LogCsum::V3, false);
@@ -709,7 +709,7 @@ fn maps_are_checked() {
 }
 
 #[test]
-fn progress_ends_where_it_said() {
+fn progress_reaches_its_total() {
     let mut w = LogWriter::new(BS, 1000, 200, LogCsum::V3, true);
     w.start_here();
     w.transaction(&Work { revokes: vec![1], ..copies(&[(10, 1), (12, 2)]) });
@@ -738,7 +738,7 @@ fn random_damage_never_panics_or_hangs() {
             for _ in 0..400 {
                 let disk = MemDisk::new(clean.clone());
                 for _ in 0..=rng.below(6) {
-                    // Mostly the structured blocks: aim at the first bytes.
+                    // Mostly the structured blocks: aims at the first bytes.
                     let block = 500 + rng.below(100);
                     let byte = if rng.one_in(2) { rng.below(64) } else { rng.below(1024) };
                     let sector = (block * 1024 + byte) / 512 * 512;

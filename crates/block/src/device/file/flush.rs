@@ -1,9 +1,9 @@
-//! [`FlushStream`]: fdatasync, shared by all who ask for it at the same time, and trusted never again once it failed.
+//! [`FlushStream`]: one fdatasync shared by concurrent callers, and never trusted again after a failure.
 //!
 //! Linux reports a write-back error once per open file description and then forgets the pages (`errseq_t`): a second
-//! fdatasync succeeds although the data is gone. So the first failure is kept, and every later flush fails with it.
-//! Only one fdatasync runs at a time, so that no flush can succeed beside the one that was told of the loss. Whoever
-//! asks while one runs shares the next.
+//! fdatasync succeeds although the data is gone. So the first failure is remembered, and every later flush fails with
+//! it. Only one fdatasync runs at a time, so that no flush can succeed beside the one that reported the loss. A
+//! caller that arrives while one runs shares the next.
 //!
 //! # Locking
 //! `block file flush` is not held across the fdatasync; `block file poison` is a leaf.
@@ -64,7 +64,7 @@ impl FlushStream {
         FlushStream { file, poison, turns: Mutex::new(&FILE_FLUSH, Turns::default()), ended: Condvar::new() }
     }
 
-    /// Makes durable all that was written before the call, through any descriptor.
+    /// Makes durable everything written before the call, through any descriptor.
     pub fn flush(&self) -> Result<(), Arc<io::Error>> {
         let mut turns = self.turns.lock();
         // A turn that runs now may have begun before our writes: wait for one that begins later.

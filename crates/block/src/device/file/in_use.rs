@@ -1,11 +1,11 @@
 //! Does the kernel use this image right now, and when does it stop?
 //!
-//! Main functions: [`same_image_in_use`], [`writing_loop_device`]; [`unmount`], and [`LoopDevice`], to be waited for
-//! after an unmount.
+//! Main functions: [`same_image_in_use`] and [`writing_loop_device`]; [`unmount`], and [`LoopDevice`], which waits
+//! for the end of an unmount.
 //!
-//! Asked of `/proc/thread-self/mountinfo` (which file systems are mounted, by device number) and of
-//! `/sys/block/loop*/loop/backing_file` (which file stands behind a loop device). Mounts in other mount namespaces are
-//! not seen.
+//! The answers come from `/proc/thread-self/mountinfo` (mounted file systems, by device number) and from
+//! `/sys/block/loop*/loop/backing_file` (the file behind each loop device). Mounts in other mount namespaces are not
+//! visible.
 //!
 //! # Locking
 //! None.
@@ -37,21 +37,21 @@ impl fmt::Display for KernelMount {
         match (&self.at, &self.through) {
             (Some(at), None) => write!(f, "mounted by the kernel at {at}"),
             (Some(at), Some(_)) => write!(f, "mounted by the kernel through {through} at {at}"),
-            (None, _) => write!(f, "attached to {through} (without {MOUNTS} nobody knows whether it is mounted)"),
+            (None, _) => write!(f, "attached to {through} (without {MOUNTS} it is unknown whether it is mounted)"),
         }
     }
 }
 
-/// Says who uses the image or block device at `path`, or `None`. Answers for what this process can see; a path that
-/// cannot be looked at is not in use.
+/// How the kernel uses the image or block device at `path`, or `None`. The answer covers what this process can see. A
+/// path that cannot be examined counts as not in use.
 ///
 /// # Errors
-/// Neither the table of mounts nor the loop devices can be read: nobody knows.
+/// Neither the table of mounts nor the loop devices can be read, so the answer is unknown.
 pub fn same_image_in_use(path: &Path) -> io::Result<Option<KernelMount>> {
     range_in_use(path, 0, None)
 }
 
-/// As [`same_image_in_use`], of some bytes of it: `len` from `start` on, or all from there.
+/// As [`same_image_in_use`], for a range of it: `len` bytes from `start` on, or everything from there.
 ///
 /// # Errors
 /// As there.
@@ -68,7 +68,7 @@ pub fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> io::Result<Opt
     } else if let Err(e) = &mounts
         && fs::read_dir(LOOPS).is_err()
     {
-        // Of a block device, the claim tells: what is mounted is nobody else's.
+        // For a block device, the exclusive open suffices: it fails while the device is mounted.
         return Err(io::Error::new(e.kind(), format!("{MOUNTS} and {LOOPS}: {e}")));
     }
     for Loop { dir, name, base } in loops_on(&meta) {
@@ -93,10 +93,10 @@ pub fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> io::Result<Opt
 }
 
 const LOOPS: &str = "/sys/block";
-/// Of the calling thread: a thread may have a mount namespace of its own.
+/// Of the calling thread, because a thread may have a mount namespace of its own.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
-/// A loop device that has the image.
+/// A loop device whose backing file is the image.
 struct Loop {
     /// Its folder in sysfs.
     dir: PathBuf,
@@ -105,7 +105,7 @@ struct Loop {
     base: u64,
 }
 
-/// Without sysfs nobody knows of any.
+/// Without sysfs, none is found.
 fn loops_on(image: &fs::Metadata) -> impl Iterator<Item = Loop> {
     let image = (image.dev(), image.ino());
     fs::read_dir(LOOPS).into_iter().flatten().flatten().filter_map(move |entry| {
@@ -123,13 +123,13 @@ fn loops_on(image: &fs::Metadata) -> impl Iterator<Item = Loop> {
 /// folder in sysfs.
 fn touches(device: &Path, from: u64, start: u64, len: Option<u64>) -> bool {
     let end = len.map_or(u64::MAX, |len| start.saturating_add(len));
-    // In sectors of 512 bytes, whatever those of the device are.
+    // In sectors of 512 bytes, whatever the sector size of the device.
     let size = number_in(&device.join("size")).unwrap_or(u64::MAX).saturating_mul(512);
     from < end && from.saturating_add(size) > start
 }
 
-/// The loop device that could write to the image file at `path`, to `len` bytes from `start` on, or to all from there.
-/// The kernel's driver heeds no lock: what it writes would go past us, as ours past it.
+/// The loop device that could write to the image file at `path`, to `len` bytes from `start` on, or to everything
+/// from there. The kernel's loop driver ignores locks, so its writes and ours would overwrite each other unnoticed.
 pub fn writing_loop_device(path: &Path, start: u64, len: Option<u64>) -> Option<String> {
     let meta = fs::metadata(path).ok()?;
     let writes =
@@ -171,12 +171,12 @@ fn unescape(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// How long a mount may be busy, and how long its loop device may take to go after the unmount.
+/// How long a mount may be busy, and how long its loop device may take to disappear after the unmount.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Unmounts what the kernel has mounted on `dir`, and waits until its image is complete. What is busy only in passing
-/// is tried again, for a minute at most: who has just been forked has all that his parent has open, until he executes
-/// something.
+/// Unmounts the kernel's file system on `dir`, and waits until its image is complete. EBUSY is retried for at most a
+/// minute, because it may pass: a child that was just forked has all open files of its parent until it executes a
+/// program.
 pub fn unmount(dir: &Path) -> io::Result<()> {
     let (device, clock) = (LoopDevice::of_mount(dir), Clock::real());
     while let Err(e) = rustix::mount::unmount(dir, UnmountFlags::empty()) {
@@ -191,27 +191,28 @@ pub fn unmount(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// The loop device under a mount of the kernel's, if there is one that goes with its last user. An unmount takes a
-/// mount away, and the file system goes with the last one: a mount namespace that was made meanwhile (of a process that
-/// has just begun, of a service) has a copy of it, and as long as that lives, the image is not complete. The device
-/// tells.
+/// The loop device under a mount of the kernel, if the device is removed with its last user.
+///
+/// An unmount removes one mount; the file system ends with the last one. A mount namespace that a new process or a
+/// service has created meanwhile has a copy of the mount. While that copy exists, the image is incomplete, and the
+/// loop device still exists.
 #[derive(Debug)]
 pub struct LoopDevice(Option<Backing>);
 
 #[derive(Debug)]
 struct Backing {
-    /// Names the image; goes with the device.
+    /// Contains the path of the image; disappears with the device.
     file: PathBuf,
     image: Vec<u8>,
 }
 
 impl LoopDevice {
-    /// Of what is mounted on `dir`, to be asked before the unmount.
+    /// The loop device under the mount on `dir`. To be called before the unmount.
     pub fn of_mount(dir: &Path) -> LoopDevice {
         LoopDevice(Backing::of_mount(dir))
     }
 
-    /// Waits for a minute at most until it has let go of the image, and says whether it has.
+    /// Waits for at most a minute until the device has released the image, and returns whether it has.
     #[must_use]
     pub fn wait(&self) -> bool {
         let Some(backing) = &self.0 else { return true };
@@ -228,7 +229,7 @@ impl LoopDevice {
 
 impl Backing {
     fn of_mount(dir: &Path) -> Option<Backing> {
-        // Without a question to a server, which may not answer.
+        // Without a request to a server, which may not answer.
         let stat = statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
         let device = PathBuf::from(format!("/sys/dev/block/{}:{}/loop", stat.stx_dev_major, stat.stx_dev_minor));
         if number_in(&device.join("autoclear")) != Some(1) {

@@ -20,11 +20,11 @@ pub(super) fn blkdiscard(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether any process has the file open for writing. `file` is open for reading only, and belongs to the caller, or
-/// the caller may take leases of any file.
+/// Whether any process has the file open for writing. `file` is open for reading only. The caller owns it, or may
+/// take leases of any file.
 ///
 /// # Errors
-/// The caller may not ask, or the file system cannot tell.
+/// The caller may not take a lease, or the file system does not support it.
 pub(super) fn is_open_for_writing(file: &File) -> io::Result<bool> {
     let request = |command, value: libc::c_int| {
         // SAFETY: these commands take an integer, and no address.
@@ -33,7 +33,8 @@ pub(super) fn is_open_for_writing(file: &File) -> io::Result<bool> {
             _ => Ok(()),
         }
     };
-    // An open for writing meanwhile sends a signal. By default that would be SIGIO, which ends the process.
+    // A process that opens the file for writing meanwhile makes the kernel send a signal. By default that would be
+    // SIGIO, which ends this process.
     request(F_SETSIG, libc::SIGURG)?;
     match request(libc::F_SETLEASE, libc::F_RDLCK) {
         Ok(()) => request(libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),

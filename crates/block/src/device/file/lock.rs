@@ -1,8 +1,8 @@
-//! Who has which bytes of an image file: locks of the open file description (Linux: F_OFD_SETLK).
+//! Locks on the bytes of an image file, owned by the open file description (Linux: F_OFD_SETLK).
 //!
-//! One writer or many readers of each byte, so that two partitions of one image can be in use at once and two users of
-//! the same bytes cannot. They are advisory: other programs heed them if they ask (QEMU does), the kernel's loop driver
-//! does not. Which locks for reading a writer need not heed: [`super::readers`].
+//! Each byte has one writer or many readers. So two partitions of one image can be in use at once, and two users of
+//! the same bytes cannot. The locks are advisory: other programs heed them only if they ask (QEMU does); the kernel's
+//! loop driver does not. [`super::readers`] decides which read locks a writer may ignore.
 //!
 //! # Locking
 //! The locks of the host, as above; held until the description is closed.
@@ -14,7 +14,7 @@ use std::path::Path;
 
 use nix::fcntl::{FcntlArg, fcntl};
 
-/// Bytes of a file; `len` is `None` for all from `start` on, those that are still to come included.
+/// Bytes of a file; `len` is `None` for everything from `start` on, including bytes that are added later.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub start: u64,
@@ -30,14 +30,14 @@ impl Range {
             l_type: kind as libc::c_short,
             l_whence: libc::SEEK_SET as libc::c_short,
             l_start: place(self.start)?,
-            // 0 stands for "to the end, wherever that is".
+            // 0 means "to the end, wherever that is".
             l_len: place(self.len.unwrap_or(0))?,
             l_pid: 0,
         })
     }
 }
 
-/// False when somebody has bytes of it. `exclusive` wants `file` open for writing.
+/// False if another holder has locked any of the bytes. `exclusive` wants `file` open for writing.
 pub(super) fn lock(file: &File, range: Range, exclusive: bool) -> io::Result<bool> {
     if range.len == Some(0) {
         return Ok(true);
@@ -53,20 +53,20 @@ pub(super) fn lock(file: &File, range: Range, exclusive: bool) -> io::Result<boo
     }
 }
 
-/// Whether an error of a lock says that the host cannot lock this file at all: the file system has no locks, or its
-/// server does not answer for them, or the kernel (another one that plays Linux, say) does not know them.
+/// Whether an error of a lock means that the host cannot lock this file at all. The file system may have no locks,
+/// its server may not answer lock requests, or the kernel (an emulation of Linux, say) may not know them.
 pub(super) fn is_missing(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL))
 }
 
-/// Lets go of all that `file` has.
+/// Releases all locks of `file`.
 pub(super) fn unlock(file: &File) {
     if let Ok(request) = WHOLE.request(libc::F_UNLCK) {
         let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&request));
     }
 }
 
-/// Whether anybody has any of `len` bytes (`None`: all) from `start` on of the image file at `path`.
+/// Whether any of `len` bytes (`None`: all) from `start` on of the image file at `path` is locked.
 ///
 /// # Errors
 /// It cannot be opened for reading, or the host cannot lock files ([`io::ErrorKind::Unsupported`]).
@@ -74,7 +74,7 @@ pub fn is_locked(path: &Path, start: u64, len: Option<u64>) -> io::Result<bool> 
     is_refused(path, Range { start, len }, libc::F_WRLCK)
 }
 
-/// Whether anybody may write `len` bytes (`None`: all) from `start` on of the image file at `path`.
+/// Whether any of `len` bytes (`None`: all) from `start` on of the image file at `path` is locked for writing.
 ///
 /// # Errors
 /// As [`is_locked`].
@@ -84,7 +84,7 @@ pub fn has_writer(path: &Path, start: u64, len: Option<u64>) -> io::Result<bool>
 
 /// Whether a lock of this kind would be refused.
 fn is_refused(path: &Path, range: Range, kind: libc::c_int) -> io::Result<bool> {
-    // A fifo that has its name by now must not make us wait.
+    // A fifo that has this name by now must not block us.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     is_refused_to(&file, range, kind)
 }

@@ -1,15 +1,16 @@
 //! [`FileDevice`]: an image file or a block device of the host.
 //!
 //! Waiting calls are preadv and pwritev in the caller's thread. `submit` goes through io_uring ([`Engine::IoUring`]),
-//! or is carried out inline ([`Engine::Psync`]; also where io_uring is refused, and small writes into the page cache).
-//! FUA is RWF_DSYNC, a flush is fdatasync, and a failed one is for good. With [`IoMode::Direct`], memory and reads that
-//! O_DIRECT does not take go through a copy; writes are aligned by contract.
+//! or is carried out inline ([`Engine::Psync`]; also where io_uring is refused, and small writes into the page
+//! cache). FUA is RWF_DSYNC; a flush is fdatasync, and after a failed one every later flush fails. With
+//! [`IoMode::Direct`], memory and reads that O_DIRECT does not accept go through a copy; writes are aligned by
+//! contract.
 //!
-//! An open image excludes other writers: of a file's bytes by a lock of the open file description, of a block device by
-//! O_EXCL. One that the kernel has mounted is refused ([`same_image_in_use`]).
+//! An open image excludes other writers: a file by a lock of the open file description on its bytes, a block device
+//! by O_EXCL. An image that the kernel has mounted is refused ([`same_image_in_use`]).
 //!
-//! Where the host has no locks, no /proc or no /sys, reading goes on, and [`FileDevice::unguarded`] says what is
-//! missing.
+//! Where the host has no locks, no /proc or no /sys, reading still works, and [`FileDevice::unguarded`] lists the
+//! missing protections.
 //!
 //! What it does not do: partitions beyond a byte window, growing an open image.
 //!
@@ -45,7 +46,7 @@ use crate::bio::{Bio, BioFlags, BioOp};
 use crate::buf::AlignedBuf;
 use crate::error::{Error, Result};
 
-/// Whether the host's page cache stands in between.
+/// Whether the host's page cache is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoMode {
     /// O_DIRECT; falls back to `Buffered` on a file system without it.
@@ -54,7 +55,7 @@ pub enum IoMode {
     Buffered,
 }
 
-/// What carries out [`BlockDevice::submit`].
+/// How [`BlockDevice::submit`] is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// System calls in the submitting thread.
@@ -63,10 +64,10 @@ pub enum Engine {
     IoUring,
 }
 
-/// Bytes per copy for memory that O_DIRECT does not take.
+/// Bytes per copy for memory that O_DIRECT does not accept.
 const BOUNCE_MAX: usize = 1 << 20;
 
-/// What the engines share.
+/// The state that the engines share.
 struct FileCore {
     name: String,
     data: File,
@@ -89,7 +90,7 @@ struct FileCore {
 ///
 /// A process that forks into the background opens it afterwards: the completion thread does not follow a fork.
 pub struct FileDevice {
-    // First, so that what is in flight ends before the file is closed.
+    // First, so that requests in flight end before the file is closed.
     ring: Option<Ring>,
     core: Arc<FileCore>,
     unguarded: Vec<String>,
@@ -99,9 +100,9 @@ impl FileDevice {
     /// Opens the image file or block device at `path`.
     ///
     /// # Errors
-    /// [`Error::Busy`] when another process has it open for writing (or this call wants to write and somebody reads),
-    /// or when the kernel has it mounted; [`Error::NoLocks`] when it is to be written and the host cannot lock files
-    /// ([`Locking`]); [`Error::Open`] for everything else.
+    /// [`Error::Busy`] if another process has it open for writing (or if this call wants to write and another process
+    /// reads), or if the kernel has it mounted; [`Error::NoLocks`] if it is to be written and the host cannot lock
+    /// files ([`Locking`]); [`Error::Open`] for everything else.
     ///
     /// ```
     /// use extant_block::device::{BlockDevice, FileDevice, OpenOptions};
@@ -115,7 +116,7 @@ impl FileDevice {
     /// let mut bytes = [0; 100];
     /// device.read_at(4096, &mut bytes, BioFlags::empty())?;
     /// assert_eq!(bytes, [7; 100]);
-    /// // Who reads keeps writers away, and the other way round.
+    /// A reader excludes writers, and a writer excludes readers.
     /// assert!(matches!(FileDevice::open(&image, OpenOptions::default()), Err(Error::Busy { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -123,8 +124,8 @@ impl FileDevice {
         FileDevice::open_or_create(path.as_ref(), &options, None)
     }
 
-    /// Like [`FileDevice::open`], but makes the file if it is missing, and makes it at least `size` bytes long.
-    /// Contents that are there stay.
+    /// Like [`FileDevice::open`], but creates the file if it is missing, and makes it at least `size` bytes long.
+    /// Existing contents stay.
     pub fn create(path: impl AsRef<Path>, size: u64, options: OpenOptions) -> Result<FileDevice> {
         FileDevice::open_or_create(path.as_ref(), &options, Some(size))
     }
@@ -160,33 +161,34 @@ impl FileDevice {
         Ok(FileDevice { ring, core, unguarded: opened.unguarded })
     }
 
-    /// Which file of the host it is, whatever has become of its name: the numbers of its device and of its inode.
+    /// The file of the host, even if it has been renamed or unlinked: the numbers of its device and of its inode.
     pub fn host_file(&self) -> Result<(u64, u64)> {
         let meta = self.core.data.metadata().map_err(|e| Error::open(&self.core.name, e))?;
         Ok((meta.dev(), meta.ino()))
     }
 
-    /// The protections of an open image that this host could not give, as reasons for a message. Usually empty.
+    /// The protections of an open image that this host could not provide, as reasons for a message. Usually empty.
     pub fn unguarded(&self) -> &[String] {
         &self.unguarded
     }
 
-    /// What carries out `submit`, after any fallback.
+    /// The engine in use, after any fallback.
     pub fn engine(&self) -> Engine {
         if self.ring.is_some() { Engine::IoUring } else { Engine::Psync }
     }
 
-    /// Whether the page cache stands in between, after any fallback.
+    /// Whether the page cache is in use, after any fallback.
     pub fn io_mode(&self) -> IoMode {
         if self.core.direct { IoMode::Direct } else { IoMode::Buffered }
     }
 }
 
-/// A write of up to so many bytes into the page cache costs less than being told of its end by another thread.
+/// A write of at most this many bytes into the page cache costs less than the wake-up for its completion on another
+/// thread.
 const INLINE_BYTES: u64 = 128 << 10;
 
 impl FileCore {
-    /// Whether the submitter carries the bio out itself although there is a ring.
+    /// Whether the submitter carries out the bio itself although there is a ring.
     fn takes_inline(&self, bio: &Bio) -> bool {
         !self.direct
             && bio.op == BioOp::Write
@@ -223,7 +225,7 @@ impl FileCore {
             let skip = (from % block) as usize;
             let n = (buf.len() - done).min(bounce.len() - skip - block as usize);
             let whole = (skip + n).next_multiple_of(block as usize);
-            // The last block of a file may be cut short; what was asked for is inside it.
+            // The last block of a file may be cut short; the requested bytes are inside it.
             psync::read_at_least(&self.data, from - skip as u64, &mut bounce[..whole], skip + n)?;
             buf[done..done + n].copy_from_slice(&bounce[skip..skip + n]);
             done += n;
@@ -231,7 +233,7 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes, durably if `fua`.
+    /// Writes the pieces, durably if `fua`.
     fn write(&self, offset: u64, pieces: &[&[u8]], fua: bool) -> std::result::Result<(), Arc<io::Error>> {
         let dsync = fua && self.has_dsync.load(Ordering::Relaxed);
         if self.direct {
@@ -254,7 +256,7 @@ impl FileCore {
             Err(e) => {
                 let e = Arc::new(e);
                 if dsync {
-                    // The kernel may have told this call of the loss of earlier writes.
+                    // The kernel may have reported the loss of earlier writes to this call.
                     flush::poison(&self.poison, &e);
                 }
                 Err(e)
@@ -311,7 +313,7 @@ impl FileCore {
         Ok(())
     }
 
-    /// False when it has to be written out.
+    /// False if the zeroes must be written out.
     fn zero_range(&self, offset: u64, len: u64, unmap: bool) -> io::Result<bool> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if unmap && psync::fallocate(&self.data, hole, self.start + offset, len)? {
@@ -331,8 +333,8 @@ impl FileCore {
 
 impl Drop for FileCore {
     fn drop(&mut self) {
-        // The kernel keeps the files of an io_uring for some moments after the ring is closed; the lock must go now,
-        // for the image may be opened again at once. What was never locked is not hurt.
+        // The kernel keeps the files of an io_uring open for a moment after the ring is closed. The lock must be
+        // released now, because the image may be opened again at once. If there is no lock, this does nothing.
         lock::unlock(&self.data);
     }
 }
@@ -370,7 +372,7 @@ impl BlockDevice for FileCore {
             return Ok(None);
         }
         let found = match psync::next_data(&self.data, self.start + offset) {
-            // Past the last hole there is nothing.
+            // There is no data after the last hole.
             Ok(None) => return Ok(None),
             Ok(Some(at)) => at - self.start,
             Err(e) => return Err(self.error(BioOp::Read, offset, self.size - offset, e)),
@@ -447,7 +449,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn completes_later(&self) -> bool {
-        // Through the page cache, most writes are done by who submits them.
+        // Through the page cache, the submitter carries out most writes itself.
         self.ring.is_some() && self.core.direct && self.core.whole_blocks(self.core.start)
     }
 
@@ -462,7 +464,7 @@ impl BlockDevice for FileDevice {
         match &self.ring {
             Some(ring) => {
                 let (inline, later): (Vec<Bio>, Vec<Bio>) = bios.into_iter().partition(|b| self.core.takes_inline(b));
-                // Those first that go on by themselves.
+                // First the requests that complete asynchronously.
                 ring.submit(later);
                 self.core.submit_all(inline);
             }

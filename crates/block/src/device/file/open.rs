@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 /// where the system offers them.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Refuse writes, and open the file without asking for them.
+    /// Refuse writes, and open the file for reading only.
     pub read_only: bool,
     /// O_DIRECT or the page cache.
     pub io: IoMode,
@@ -31,26 +31,27 @@ pub struct OpenOptions {
     pub offset: u64,
     /// Length of the device in bytes; `None` for the rest of the file.
     pub len: Option<u64>,
-    /// Reading only: do not refuse an image that the kernel has mounted. What is read may be inconsistent.
+    /// Reading only: do not refuse an image that the kernel has mounted. Reads may be inconsistent.
     pub allow_mounted: bool,
-    /// Claim a block device that is opened for writing (O_EXCL). Without it, somebody else must hold the claim: the
-    /// opener itself through another descriptor, or the kernel, which claims the device of a `fuseblk` mount.
+    /// Open a block device for writing exclusively (O_EXCL). Without it, the exclusive open must belong to another:
+    /// to the caller through another descriptor, or to the kernel, which opens the device of a `fuseblk` mount
+    /// exclusively.
     pub exclusive: bool,
-    /// Claim the bytes of an image file.
+    /// How the bytes of an image file are locked.
     pub lock: Locking,
-    /// What messages call it, instead of its path.
+    /// The name in messages, instead of its path.
     pub shown_as: Option<String>,
 }
 
-/// How the bytes of an image file are claimed.
+/// Whether the bytes of an image file are locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locking {
-    /// By a lock. Where the host cannot lock files (NFS without lockd, say), they are only read.
+    /// Locked. Where the host cannot lock files (NFS without lockd, say), the image can only be read.
     Required,
-    /// By a lock where the host can lock files, and not at all where it cannot. What somebody else has locked is
-    /// refused all the same.
+    /// Locked where the host can lock files, and unprotected where it cannot. If another process has locked the
+    /// bytes, the open fails all the same.
     IfPossible,
-    /// Not at all: for a look. What is read may change meanwhile.
+    /// Not locked: for a short look. The contents may change meanwhile.
     None,
 }
 
@@ -77,7 +78,7 @@ impl OpenOptions {
     }
 }
 
-/// What opening found.
+/// The file that was opened, and its properties.
 pub(super) struct Opened {
     pub data: File,
     pub io: IoMode,
@@ -88,8 +89,8 @@ pub(super) struct Opened {
     pub unguarded: Vec<String>,
 }
 
-/// A claim, and a lock, outlives its owner for some moments: the kernel keeps the files of an io_uring after the ring
-/// is closed, and a process that was just forked has all descriptors until it executes something.
+/// An exclusive open and a lock outlive their owner for a moment. The kernel keeps the files of an io_uring open
+/// after the ring is closed, and a process that was just forked has all descriptors until it executes a program.
 const CLAIM_TRIES: u32 = 50;
 const CLAIM_PAUSE: Duration = Duration::from_millis(10);
 
@@ -106,7 +107,7 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     {
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device")));
     }
-    // Whoever is known to have it mounted keeps it for longer than is waited here.
+    // A known mount lasts longer than this loop waits.
     let pause_unless = |mounted: Option<String>| {
         if mounted.is_none() {
             Clock::real().sleep(CLAIM_PAUSE);
@@ -123,7 +124,7 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     let opened =
         until_free(tries, || pause_unless(mounted()), || open_data(path, options, block_device, create.is_some()));
     let (mut data, io) = match opened {
-        Err(e) if block_device => return Err(held(e, mounted(), "opened exclusively by somebody else")),
+        Err(e) if block_device => return Err(held(e, mounted(), "opened exclusively by another process")),
         opened => opened.map_err(failed)?,
     };
     let meta = data.metadata().map_err(failed)?;
@@ -159,14 +160,14 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
             Err(e) => return Err(Error::NoLocks { device: name.to_owned(), source: e.into() }),
         }
     }
-    // Asked after the lock, so that two of our own cannot both pass.
+    // Checked after the lock, so that two opens of this program cannot both pass.
     if !(options.read_only && options.allow_mounted) {
         match range_in_use(path, options.offset, options.len) {
             Ok(Some(by)) if by.at.is_some() || !options.read_only => return Err(busy(name, by.to_string())),
             Ok(_) => {}
-            // Who only reads harms nobody.
+            // A reader harms nobody else.
             Err(_) if options.read_only => {}
-            Err(e) => unguarded.push(format!("nobody knows whether the kernel has it mounted ({e})")),
+            Err(e) => unguarded.push(format!("it is unknown whether the kernel has it mounted ({e})")),
         }
     }
     if let Some(size) = create
@@ -191,11 +192,10 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
 
 const LOCKED: &str = "locked by another process or another opener";
 
-/// The file, opened and claimed again for writing beside locks of those who may only read it; `None` if there are
-/// others.
+/// The file, reopened for writing and locked beside holders that may only read it; `None` if there are other holders.
 fn pass_readers(data: File, path: &Path, options: &OpenOptions, range: Range) -> io::Result<Option<File>> {
     let reading = reopen(&data, path, true)?;
-    // Whether others have it open for writing can only be asked while we have not.
+    // The lease that finds other writers requires that this process has the file open for reading only.
     drop(data);
     if !readers::are_all(&reading, range)? {
         return Ok(None);
@@ -207,7 +207,8 @@ fn pass_readers(data: File, path: &Path, options: &OpenOptions, range: Range) ->
     Ok((is_same && readers::pass(&data, range)?).then_some(data))
 }
 
-/// Fails where a write below byte `end` of a file would: halfway, and with a signal that ends the process.
+/// Fails if a write up to byte `end` of a file would. Such a write would fail halfway, with a signal that ends the
+/// process.
 fn within_limit(end: u64) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if limit < end => {
@@ -219,7 +220,7 @@ fn within_limit(end: u64) -> io::Result<()> {
     }
 }
 
-/// Opens again while EBUSY is the answer, up to `tries` times, and as long as `wait` says that it may change.
+/// Retries the open up to `tries` times while it fails with EBUSY, and while `wait` returns true.
 fn until_free<T>(tries: u32, mut wait: impl FnMut() -> bool, mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..tries {
         match open() {
@@ -234,8 +235,9 @@ fn busy(name: &str, by: String) -> Error {
     Error::Busy { device: name.to_owned(), by }
 }
 
-/// Opens for data. O_DIRECT is given up where the file system refuses it, or wants more alignment than 512 bytes of a
-/// file (an ext superblock has 1024 bytes at byte 1024); a block device says so in its logical block instead.
+/// Opens for data. Falls back from O_DIRECT where the file system refuses it, or requires more alignment than 512
+/// bytes for a file (an ext superblock has 1024 bytes at byte 1024). For a block device, the logical block size
+/// reports the alignment.
 fn open_data(path: &Path, options: &OpenOptions, block_device: bool, create: bool) -> io::Result<(File, IoMode)> {
     let open = |direct: bool| {
         let mut flags = libc::O_CLOEXEC;
@@ -264,7 +266,8 @@ fn open_data(path: &Path, options: &OpenOptions, block_device: bool, create: boo
     Ok((open(false)?, IoMode::Buffered))
 }
 
-/// The alignment in bytes that O_DIRECT wants of memory, offsets and lengths; large if it is not possible at all.
+/// The alignment in bytes that O_DIRECT requires of memory, offsets and lengths; large if O_DIRECT is not possible at
+/// all.
 fn direct_alignment(file: &File) -> u32 {
     if let Ok(st) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         && st.stx_mask & StatxFlags::DIOALIGN.bits() != 0
@@ -274,7 +277,7 @@ fn direct_alignment(file: &File) -> u32 {
             n => n,
         };
     }
-    // Before Linux 6.1: try. An empty file reads nothing and says nothing, so it is trusted.
+    // Before Linux 6.1: try. A read of an empty file proves nothing, so O_DIRECT is assumed to work.
     let mut probe = crate::buf::AlignedBuf::zeroed(512);
     match rustix::io::pread(file, &mut probe[..], 512) {
         Err(rustix::io::Errno::INVAL) => 4096,
@@ -299,8 +302,8 @@ fn limits(file: &File, meta: &Metadata, io: IoMode, block_device: bool) -> io::R
     })
 }
 
-/// Another open file description of what `file`, opened at `path`, has open: it has its own memory of which write-back
-/// errors it has reported, so that a flush on it never misses one because somebody else was told first.
+/// Another open file description of the file that `file` has open at `path`. It has its own record of the write-back
+/// errors that it has reported. So a flush on it misses no error because another description reported it first.
 pub(super) fn reopen(file: &File, path: &Path, read_only: bool) -> io::Result<File> {
     let open = |path: &Path, more| {
         let mut how = std::fs::OpenOptions::new();
@@ -309,7 +312,8 @@ pub(super) fn reopen(file: &File, path: &Path, read_only: bool) -> io::Result<Fi
     let number = format!("/proc/self/fd/{}", file.as_raw_fd());
     open(Path::new(&number), 0)
         .or_else(|_| {
-            // Without /proc by its name, if that still is the same; a fifo that has it by now must not make us wait.
+            // Without /proc, by its name, if that still is the same file. A fifo that has the name by now must not
+            // block us.
             let again = open(path, libc::O_NONBLOCK)?;
             let (meta, other) = (file.metadata()?, again.metadata()?);
             if (meta.dev(), meta.ino()) != (other.dev(), other.ino()) {
@@ -326,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_that_goes_is_waited_for() {
+    fn open_waits_for_an_exclusive_open_that_ends() {
         let answers = |codes: &'static [i32]| {
             let mut left = codes.iter();
             move || match left.next() {

@@ -1,8 +1,8 @@
-//! Plain system calls: preadv, pwritev, fdatasync, fallocate, each until it is done.
+//! Plain system calls: preadv, pwritev, fdatasync, fallocate, each repeated until it is complete.
 //!
-//! A thread that is watched ([`extant_base::task::before_sleep`]) tells before a call that is going to wait for the
-//! disk. What the page cache holds is read without waiting and without telling (RWF_NOWAIT); a write into the page
-//! cache counts as no wait.
+//! A watched thread ([`extant_base::task::before_sleep`]) announces a call before that call waits for the disk. Data
+//! in the page cache is read without waiting and without an announcement (RWF_NOWAIT); a write into the page cache
+//! does not count as a wait.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -14,7 +14,8 @@ use rustix::io::{Errno, ReadWriteFlags};
 /// The kernel takes at most this many pieces per call (`UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
 
-/// Reads what needs no wait; how many bytes that was. Only for watched threads is it worth its system call.
+/// Reads the bytes that need no wait, and returns their number. The extra system call pays off only for watched
+/// threads.
 fn read_cached(file: &File, at: u64, buf: &mut [u8]) -> usize {
     rustix::io::preadv2(file, &mut [IoSliceMut::new(buf)], at, ReadWriteFlags::NOWAIT).unwrap_or(0)
 }
@@ -47,7 +48,7 @@ pub(super) fn short_file() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter than the device")
 }
 
-/// Fills as much of `buf` as the file has; at least `need` bytes. For O_DIRECT, so it always waits.
+/// Fills as much of `buf` as the file has, and at least `need` bytes. For O_DIRECT, so it always waits.
 pub(super) fn read_at_least(file: &File, at: u64, buf: &mut [u8], need: usize) -> io::Result<()> {
     task::before_sleep();
     let mut done = 0;
@@ -62,8 +63,8 @@ pub(super) fn read_at_least(file: &File, at: u64, buf: &mut [u8], need: usize) -
     Ok(())
 }
 
-/// Writes the pieces one after the other from byte `at` on, with RWF_DSYNC if `dsync`. `Ok(false)`: this kernel or file
-/// system has no RWF_DSYNC; some or all may be written, none is known to be durable.
+/// Writes the pieces one after the other from byte `at` on, with RWF_DSYNC if `dsync`. `Ok(false)`: this kernel or
+/// file system has no RWF_DSYNC; some or all bytes may be written, none is known to be durable.
 pub(super) fn write_full(file: &File, mut at: u64, pieces: &[&[u8]], dsync: bool) -> io::Result<bool> {
     let mut slices: Vec<IoSlice<'_>> = pieces.iter().filter(|p| !p.is_empty()).map(|p| IoSlice::new(p)).collect();
     let mut left = &mut slices[..];
@@ -102,8 +103,8 @@ pub(super) fn fdatasync(file: &File) -> io::Result<()> {
     }
 }
 
-/// The first byte from `at` on that is not in a hole, as SEEK_DATA says. A file system that does not know its holes
-/// says `at`, and so does a block device.
+/// The first byte from `at` on that is not in a hole, by SEEK_DATA. A file system that does not know its holes
+/// returns `at`, and so does a block device.
 pub(super) fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
         Ok(found) => Ok(Some(found)),

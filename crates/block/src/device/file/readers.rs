@@ -1,17 +1,17 @@
-//! Locks of readers that a writer need not heed.
+//! Read locks that a writer may ignore.
 //!
-//! Anybody who may read a file may lock it for reading, all of it and for ever. Such a lock must not keep the owner of
-//! an image from it. A lock for writing proves that its holder may write; a lock for reading proves nothing, and yet
-//! serious holders have nothing else: Extant's own readers, and QEMU, which locks single bytes for reading when it
-//! writes. So a lock for reading counts if its holder could have one for writing:
+//! Any user who may read a file may lock all of it for reading, for ever. Such a lock must not keep the owner of an
+//! image from writing it. A write lock proves that its holder may write; a read lock proves nothing. And yet serious
+//! holders have nothing else: Extant's own readers, and QEMU, which takes read locks on single bytes when it writes.
+//! So a read lock counts if its holder could have a write lock:
 //!
-//! - some process has the file open for writing. The kernel tells by a lease, whoever it is;
-//! - or a process of the caller, of root or of the file's owner has the lock, and /proc shows it. The real user counts:
-//!   a program that is set-user-id may have got the lock from its caller.
+//! - some process has the file open for writing. A lease reveals this, whichever process it is;
+//! - or the lock belongs to a process of the caller, of root or of the file's owner, and /proc shows it. The real
+//!   user counts: a set-user-id program may have received the lock from its caller.
 //!
-//! Where either cannot be asked, every lock counts. A writer that passes readers has a lock for reading itself, as it
-//! cannot have the other one. A second writer finds the first one's descriptor, for each looks after it has opened its
-//! own.
+//! Where either check is impossible, every lock counts. A writer that ignores readers takes a read lock itself,
+//! because it cannot get a write lock. A second writer finds the first one's descriptor, because each checks after
+//! opening its own.
 //!
 //! # Locking
 //! Those of [`super::lock`].
@@ -29,34 +29,34 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use super::ioctl::is_open_for_writing;
 use super::lock::{Range, is_refused_to, lock};
 
-/// Whether nothing but locks of others for reading may keep a writer from `range`. `file` is open for reading only, and
-/// the caller has it open for writing nowhere.
+/// Whether only read locks of other users may keep a writer from `range`. `file` is open for reading only, and the
+/// caller has it open for writing nowhere.
 pub(super) fn are_all(file: &File, range: Range) -> io::Result<bool> {
     Ok(!is_refused_to(file, range, libc::F_RDLCK)? && !is_open_for_writing(file)?)
 }
 
-/// Claims `range` of `file`, which is open for writing, beside locks of strangers for reading.
+/// Locks `range` of `file`, which is open for writing, beside read locks of other users.
 pub(super) fn pass(file: &File, range: Range) -> io::Result<bool> {
     Ok(lock(file, range, false)? && !has_peer(file)?)
 }
 
-/// Whether a descriptor other than `file` writes the file, or has it locked for a process that could.
+/// Whether a descriptor other than `file` is open for writing, or holds a lock for a process that could write.
 fn has_peer(file: &File) -> io::Result<bool> {
     let meta = file.metadata()?;
     let users = [0, rustix::process::geteuid().as_raw(), meta.uid()];
     let (own_process, own_file) = (std::process::id().to_string(), file.as_raw_fd().to_string());
     let is_same = |path: &Path| {
-        // Asks no server of a FUSE mount, which may not answer.
+        // Sends no request to the server of a FUSE mount, which may not answer.
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
         statx(CWD, path, flags, StatxFlags::INO)
             .is_ok_and(|st| (makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino) == (meta.dev(), meta.ino()))
     };
-    // Not "self", either, which would be another one.
+    // Digits only, which also excludes "self", a second name of this process.
     let is_number = |name: &OsStr| name.as_bytes().iter().all(u8::is_ascii_digit);
     for entry in fs::read_dir("/proc")?.flatten().filter(|entry| is_number(&entry.file_name())) {
         let process = entry.path();
         let is_own = entry.file_name() == *own_process;
-        // One that may not be looked into is another user's, and the lease has told whether that one writes.
+        // A process that may not be examined belongs to another user. The lease has already shown whether it writes.
         let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
         for fd in files.filter(|fd| !(is_own && fd.file_name() == *own_file) && is_same(&fd.path())) {
             let info = fs::read_to_string(process.join("fdinfo").join(fd.file_name())).unwrap_or_default();
@@ -69,7 +69,7 @@ fn has_peer(file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether a descriptor is open for writing, by what /proc says of it.
+/// Whether a descriptor is open for writing, according to /proc.
 fn writes(info: &str) -> bool {
     let flags = info.lines().find_map(|line| i32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());
     flags.is_none_or(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)

@@ -1,22 +1,24 @@
 //! [`Ring`]: asynchronous requests of one file through io_uring.
 //!
-//! Any thread submits; one named thread (`uring-reap`) takes the completions and runs `end_io`; what those submit, the
-//! next request under a tag that was given back above all, it tells the kernel in one call. Nobody waits here: how
-//! much is under way, the tags of the [`Queue`](crate::queue::Queue) above say, and a tag's request has a slot, for
-//! there are as many as a queue is deep at most. What is submitted without a queue may be more, and stands in line.
-//! Interrupted, cancelled (their submitting thread ended) and short transfers are continued from
-//! there.
+//! Any thread submits. One named thread (`uring-reap`) takes the completions and runs `end_io`. These submit further
+//! requests, above all the next request under a released tag; the thread submits all of them to the kernel in one
+//! call.
 //!
-//! Flushes: one fdatasync at a time, on a file description of its own (see [`super::flush`]); those who ask while it
-//! runs share the next. PREFLUSH waits for such a turn before its data goes out; FUA is RWF_DSYNC, or a turn
-//! afterwards.
+//! Nothing waits here. The tags of the [`Queue`](crate::queue::Queue) above bound the requests in flight, and each
+//! has a slot, because there are as many slots as the deepest queue has tags. Requests submitted without a queue may
+//! exceed the slots; they wait in a backlog. Interrupted, cancelled (their submitting thread ended) and short
+//! transfers are continued where they stopped.
 //!
-//! What it does not do: discards, zeroing and reads that O_DIRECT does not take; those are carried out inline.
+//! Flushes: one fdatasync at a time, on a file description of its own (see [`super::flush`]); requests that arrive
+//! while it runs share the next. PREFLUSH waits for such a flush before its data is written; FUA is RWF_DSYNC, or a
+//! flush afterwards.
+//!
+//! What it does not do: discards, zeroing and reads that O_DIRECT does not accept; those are carried out inline.
 //!
 //! # Locking
-//! `block ring` guards the table of requests and the submission side; it is not held across a system call (but for the
-//! one that makes room in a full submission queue), nor while
-//! `end_io` runs. The completion side belongs to the completion thread alone.
+//! `block ring` guards the table of requests and the submission side. It is not held across a system call (except the
+//! one that makes room in a full submission queue), nor while `end_io` runs. The completion side belongs to the
+//! completion thread alone.
 
 #![allow(unsafe_code)]
 
@@ -40,45 +42,45 @@ use crate::device::{check_range, check_shape, submit_inline};
 use crate::queue::QUEUE_DEPTH_MAX;
 use crate::ranks::RING;
 
-/// Requests in the kernel at once. Slots are made when they are needed first.
+/// Requests in the kernel at once. Each slot is created at its first use.
 const SLOTS_MAX: usize = QUEUE_DEPTH_MAX as usize;
-/// Entries that the kernel has not been told of yet; when they are too many it is told at once.
+/// Entries that have been queued but not submitted to the kernel; when the queue is full, they are submitted at once.
 const SQ_ENTRIES: u32 = 256;
-/// Every slot has at most one completion, and there are few others: none is turned away.
+/// Every slot has at most one completion, and there are few others, so the completion queue never overflows.
 const CQ_ENTRIES: u32 = 2 * SLOTS_MAX as u32;
 /// The kernel takes at most this many pieces (`UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
 
 const FLUSH: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
-/// There is something in `Table::owed`.
+/// `Table::owed` is not empty.
 const OWED: u64 = u64::MAX - 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Waits for a flush; nothing was transferred yet.
+    /// Waits for a flush; nothing has been transferred yet.
     PreFlush,
     Data,
     /// Waits for a flush that makes its data durable.
     PostFlush,
 }
 
-/// A request between submission and completion. Boxed and left alone while the kernel has its addresses.
+/// A request between submission and completion. Boxed, and not moved or changed while the kernel has its addresses.
 struct Inflight {
     bio: Bio,
     stage: Stage,
-    /// What is left to transfer, from `iovecs[first]` on.
+    /// The remaining transfer, from `iovecs[first]` on.
     iovecs: Vec<libc::iovec>,
     first: usize,
     /// In bytes.
     done: u64,
-    /// A copy of the data where O_DIRECT does not take the original. Only read through `iovecs`.
+    /// A copy of the data where O_DIRECT does not accept the original. Only read through `iovecs`.
     _bounce: Option<AlignedBuf>,
     dsync: bool,
 }
 
-// SAFETY: the pointers in `iovecs` point into buffers that the same struct owns (or holds an `Arc` of) and that live on
-// the heap; nobody dereferences them but the kernel, whichever thread the struct is on.
+// SAFETY: the pointers in `iovecs` point into buffers that the same struct owns (or holds an `Arc` of) and that live
+// on the heap. Only the kernel dereferences them, whichever thread owns the struct.
 unsafe impl Send for Inflight {}
 
 type Finished = Vec<(Bio, Result<(), Arc<io::Error>>)>;
@@ -88,14 +90,14 @@ struct Table {
     free: Vec<usize>,
     /// Bios that were submitted while there was no room.
     backlog: VecDeque<Bio>,
-    /// What ended within `submit`, behind a flush that has failed. The completion thread completes it, for who submits
-    /// may hold locks.
+    /// Requests that ended within `submit`, because a flush has failed. The completion thread completes them, because
+    /// the submitter may hold locks.
     owed: Finished,
     flushing: bool,
-    /// Slots that the fdatasync under way serves, and slots that wait for the next.
+    /// Slots that the running fdatasync serves, and slots that wait for the next.
     riding: Vec<usize>,
     waiting: Vec<usize>,
-    /// Entries pushed since the last call that tells the kernel.
+    /// Entries pushed since the last submission to the kernel.
     pushed: usize,
     stop: bool,
 }
@@ -160,11 +162,11 @@ impl Ring {
     }
 }
 
-/// A ring that takes the operations of this module alone, and no registration. A process that an intruder has taken
-/// over could otherwise open files and sockets through it, which no seccomp filter sees.
+/// A ring that accepts only the operations of this module, and no registration. Otherwise an intruder in this process
+/// could open files and sockets through it, and no seccomp filter would see that.
 ///
-/// The files are not registered: a ring lets go of those some time after it was closed, and with them of the lock on
-/// the image.
+/// The files are not registered: a ring releases registered files some time after it was closed, and only then the
+/// lock on the image.
 fn make_ring() -> io::Result<IoUring> {
     let build = |all: bool, restricted: bool| {
         let mut b = IoUring::builder();
@@ -267,7 +269,7 @@ impl Inflight {
         }
     }
 
-    /// `n` more bytes were transferred.
+    /// Accounts for `n` more transferred bytes.
     fn advance(&mut self, mut n: u64) {
         self.done += n;
         while let Some(v) = self.iovecs.get_mut(self.first) {
@@ -288,7 +290,7 @@ impl Shared {
         let mut finished = Finished::new();
         let mut table = self.table.lock();
         for bio in bios {
-            // Behind those who stand in line.
+            // Behind the bios in the backlog.
             if table.backlog.is_empty() && table.has_room() {
                 self.start(&mut table, bio, &mut finished);
             } else {
@@ -300,7 +302,7 @@ impl Shared {
             // SAFETY: a no-op refers to no memory.
             unsafe { self.push(&mut table, &opcode::Nop::new().build().user_data(OWED)) };
         }
-        // The completion thread tells the kernel itself, of everything at once.
+        // The completion thread submits to the kernel itself, everything at once.
         if !on_reaper {
             drop(self.tell_kernel(table));
         }
@@ -326,7 +328,7 @@ impl Shared {
         self.next_flush(table, finished);
     }
 
-    /// Starts an fdatasync for those who wait, unless one is under way. After a failed one, nobody is served any more.
+    /// Starts an fdatasync for the waiting slots, unless one is running. After a failed one, every slot fails.
     fn next_flush(&self, table: &mut Table, finished: &mut Finished) {
         if table.flushing || table.waiting.is_empty() {
             return;
@@ -369,7 +371,7 @@ impl Shared {
     }
 
     /// # Safety
-    /// What `entry` points to stays valid until its completion was taken.
+    /// The memory that `entry` points to stays valid until its completion was taken.
     unsafe fn push(&self, table: &mut Table, entry: &squeue::Entry) {
         table.pushed += 1;
         // SAFETY: only one `SubmissionQueue` exists at a time, since every caller holds the lock of `table`; the caller
@@ -382,7 +384,7 @@ impl Shared {
         }
     }
 
-    /// Submits what was pushed, without the lock.
+    /// Submits the pushed entries, without the lock.
     fn tell_kernel<'a>(&'a self, mut table: MutexGuard<'a, Table>) -> MutexGuard<'a, Table> {
         let mut left = std::mem::take(&mut table.pushed);
         if left == 0 {
@@ -390,7 +392,7 @@ impl Shared {
         }
         drop(table);
         loop {
-            // Another thread's call may take our entries along, and ours takes theirs.
+            // Another thread's call may submit our entries, and ours may submit theirs.
             match self.uring.submit() {
                 Ok(n) if n == 0 || n >= left => break,
                 Ok(n) => left -= n,
@@ -450,7 +452,7 @@ impl Shared {
                 self.start(&mut table, bio, &mut finished);
             }
             finished.append(&mut table.owed);
-            // The device is to be busy while the completions run.
+            // Submits first, so that the device is busy while the completions run.
             drop(self.tell_kernel(table));
             self.finish(finished);
             // The completions that just ran may have submitted, so this comes last.
@@ -500,7 +502,7 @@ impl Shared {
                 e => io::Error::from_raw_os_error(-e),
             });
             if r.dsync {
-                // The kernel may have told this request of the loss of earlier writes.
+                // The kernel may have reported the loss of earlier writes to this request.
                 flush::poison(&self.core.poison, &e);
             }
             return self.retire(table, slot, Err(e), finished);
@@ -517,7 +519,7 @@ impl Shared {
     }
 }
 
-/// Not carried out, through no fault of the request: interrupted, or cancelled because its submitter's thread ended.
+/// Not carried out, and the request is not at fault: interrupted, or cancelled because its submitter's thread ended.
 fn again(result: i32) -> bool {
     [-libc::EINTR, -libc::EAGAIN, -libc::ECANCELED].contains(&result)
 }
@@ -528,7 +530,7 @@ fn io_uring_enter_getevents() -> u32 {
     IORING_ENTER_GETEVENTS
 }
 
-/// Without its completion thread a device hangs for ever; a process that ends at least says why.
+/// Without its completion thread a device hangs for ever. Ending the process at least reports why.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -546,7 +548,8 @@ impl Drop for Ring {
         // SAFETY: a no-op refers to no memory.
         unsafe { self.shared.push(&mut table, &opcode::Nop::new().build().user_data(STOP)) };
         drop(self.shared.tell_kernel(table));
-        // The last owner of the device may be a completion, that is, the thread itself: it ends when all are done.
+        // The last owner of the device may be a completion, that is, the thread itself: it ends when all requests are
+        // done.
         if let Some(reaper) = self.reaper.take()
             && reaper.thread().id() != extant_base::task::current().id()
         {

@@ -1,9 +1,9 @@
 //! [`Disk`]: platters that turn, one arm, zones of different rates.
 //!
 //! A request that begins where the last one ended costs its transfer; one that begins a little further costs the bytes
-//! between, too. Anything else is a *seek*: the arm moves, settles, and waits for the sector to come round, which
-//! depends on where the platter is when it arrives. A host that waits for each read loses a little at the first windows
-//! of a stream, until its reading ahead is ahead ([`Disk::turnaround_ns`]).
+//! between, too. Anything else is a *seek*: the arm moves, settles, and waits for the sector, whose position depends
+//! on where the platter is when the arm arrives. A host that waits for each read loses a little at the first windows
+//! of a stream, until its readahead is ahead of it ([`Disk::turnaround_ns`]).
 //!
 //! The model leaves out the skew between tracks (streams run at the sustained rate), a write cache that reorders,
 //! remapped sectors, and time that passes between requests.
@@ -19,7 +19,8 @@ pub(super) struct Disk {
     /// Bytes per nanosecond.
     outer: f64,
     inner: f64,
-    /// A seek to another cylinder: this, and `seek_stroke_ns` times the root of the distance as a part of the disk.
+    /// A seek to another cylinder costs this, and `seek_stroke_ns` times the square root of the distance as a
+    /// fraction of the disk.
     seek_track_ns: f64,
     seek_stroke_ns: f64,
     near: u64,
@@ -33,7 +34,7 @@ pub(super) struct Disk {
     pub(super) flush_ns: u64,
 }
 
-/// The place of the arm. That of the platter follows from the time.
+/// The position of the arm. That of the platter follows from the time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arm {
     /// One past the last byte that passed the head.
@@ -46,7 +47,7 @@ pub(super) struct Arm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     pub(super) ns: u64,
-    /// Of these, what the host lost between windows.
+    /// The part of it that the host lost between windows.
     pub(super) turnaround_ns: u64,
     pub(super) seek: bool,
 }
@@ -78,7 +79,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// The rate at `offset` of a disk of `size` bytes, and how far it is behind the beginning of its zone.
+    /// The rate at `offset` of a disk of `size` bytes, and the distance of `offset` from the start of its zone.
     fn zone(&self, offset: u64, size: u64) -> (f64, u64) {
         let width = (size / self.zones).max(1);
         let zone = (offset / width).min(self.zones - 1);
@@ -114,7 +115,7 @@ impl Disk {
         Cost { ns: (ns + lost) as u64, turnaround_ns: lost as u64, seek: !follows }
     }
 
-    /// Of the first windows of the stream, its first one left out, those that begin in this request.
+    /// Of the first windows of the stream, except its very first, the number that begin in this request.
     fn windows_begun(&self, arm: &Arm, offset: u64, len: u64) -> u64 {
         let before = |end: u64| (end.saturating_sub(arm.stream).div_ceil(self.window)).clamp(1, self.ramp + 1);
         before(offset + len) - before(offset)

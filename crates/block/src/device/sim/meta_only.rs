@@ -1,11 +1,11 @@
-//! [`MetaOnlyDevice`]: keeps what is written as metadata and drops data, so that a file system of any size fits.
+//! [`MetaOnlyDevice`]: keeps metadata and drops data, so that a file system of any size fits.
 //!
-//! Writes with META reach the device below, the journal's among them; other writes are counted, and only where they
-//! were is remembered. A read without META finds zeroes there. A read with META is an error: the bytes were needed and
-//! are gone, because a writer did not say that they are metadata, or a reader says so of data. A read ahead (RAHEAD)
-//! may meet data beside what it is for, and finds zeroes.
+//! Writes with META reach the device below, the journal's among them. Of other writes only the count and the ranges
+//! are remembered, and a read without META returns zeroes there. A read of such a range with META is an error: the
+//! bytes were needed and are gone. Either a writer did not mark metadata as such, or a reader marks data as metadata.
+//! A readahead (RAHEAD) may include data beside its target, and returns zeroes for it.
 //!
-//! What it does not do: give back what the device below holds where data was written over metadata.
+//! What it does not do: return the old contents of the device below after data was written over metadata.
 //!
 //! # Locking
 //! One leaf lock (`block dropped`) around the ranges, released before the device below is called. A read and a write of
@@ -22,7 +22,7 @@ use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::{Error, Result};
 use crate::ranks::DROPPED;
 
-/// Writes of data, none of which is kept.
+/// Counts of data writes, which are all dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Requests.
@@ -44,7 +44,7 @@ pub struct MetaOnlyDevice {
 }
 
 impl MetaOnlyDevice {
-    /// Keeps the metadata on `below`, which is best a sparse one.
+    /// Keeps the metadata on `below`, which should be a sparse device.
     pub fn new(below: Arc<dyn BlockDevice>) -> MetaOnlyDevice {
         MetaOnlyDevice { below, state: Mutex::new(&DROPPED, State::default()) }
     }
@@ -59,7 +59,7 @@ impl MetaOnlyDevice {
         self.state.lock().data.0.len()
     }
 
-    /// Notes a write, and says whether the device below takes it.
+    /// Records a write, and returns whether the device below receives it.
     fn is_kept(&self, offset: u64, len: u64, flags: BioFlags) -> bool {
         let mut state = self.state.lock();
         let meta = flags.contains(BioFlags::META);
@@ -73,7 +73,7 @@ impl MetaOnlyDevice {
         meta
     }
 
-    /// A dropped write flushes as one that is kept would: its flags speak of earlier writes, too.
+    /// A dropped write flushes as any other does, because its flags concern earlier writes, too.
     fn flush_as_asked(&self, flags: BioFlags) -> Result<()> {
         if flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) { self.below.flush() } else { Ok(()) }
     }

@@ -1,10 +1,10 @@
-//! Devices that are models: what a disk would take for the requests, and what a file system needs to keep of its image.
+//! Devices that are models: the time that a disk would need, and the part of its image that a file system must keep.
 //!
 //! Main types: [`TimedDevice`] (adds up the service time of every request on a clock of its own), [`Timer`] (the same
-//! for a recorded sequence, without a device), [`DeviceModel`] (the constants, from `params/`), [`Usage`] (what was
-//! counted), [`MetaOnlyDevice`] (keeps metadata and drops data).
+//! for a recorded sequence, without a device), [`DeviceModel`] (the constants, from `params/`), [`Usage`] (counts and
+//! times), [`MetaOnlyDevice`] (keeps metadata and drops data).
 //!
-//! They do not sleep, nor know the time of day: a result follows from the sequence of requests alone.
+//! They do not sleep, nor read the time of day: a result follows from the sequence of requests alone.
 //!
 //! # Locking
 //! `block timed`: the state of a model. `block dropped`: which bytes were written as data. Both are released before the

@@ -1,8 +1,8 @@
 //! [`Parallel`]: requests that overlap, on flash or behind a network.
 //!
-//! As many requests as the queue is deep are under way together, each for its latency; their bytes pass one link, one
-//! request after the other. A caller that waits has one under way. Behind a page cache that reads ahead, a read that
-//! goes on where the last one ended waits only where it begins another window.
+//! As many requests as the queue is deep are in flight together, each for its latency; their bytes pass one link, one
+//! request after the other. A caller that waits has one in flight. Behind a page cache with readahead, a sequential
+//! read waits only at the beginning of each window.
 //!
 //! The model leaves out erasing, wear, garbage collection and congestion.
 
@@ -25,12 +25,12 @@ pub(super) struct Parallel {
     pub(super) flush_ns: u64,
 }
 
-/// The requests under way, and the last one.
+/// The requests in flight, and the last one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lanes {
-    /// Since when somebody who does not wait has been sending.
+    /// Since when a caller that does not wait has been sending.
     since: u64,
-    /// When the requests under way end.
+    /// When the requests in flight end.
     ends: BinaryHeap<Reverse<u64>>,
     /// When the link is free.
     link: u64,
@@ -91,7 +91,7 @@ impl Parallel {
 }
 
 impl Lanes {
-    /// Nothing is under way at `now`.
+    /// Marks that nothing is in flight at `now`.
     pub(super) fn wait(&mut self, now: u64) {
         self.ends.clear();
         (self.since, self.link) = (now, now);

@@ -1,7 +1,7 @@
 //! The constants of the models: files of `name = value # source`, compiled in.
 //!
-//! Every line has its source. `hdd-2007` is the disk, and the host's reading ahead, of one mail of 2007; what no data
-//! sheet says was fixed on rows 2 to 4 of its table (`device/tests/calibration.rs` computes them).
+//! Every line has its source. `hdd-2007` is the disk of one mail of 2007, with the host's readahead. Constants
+//! without a data sheet were fitted to rows 2 to 4 of its table (`device/tests/calibration.rs` computes them).
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl DeviceModel {
     /// The model of that name.
     ///
     /// # Errors
-    /// There is none; the message has the names.
+    /// There is no such model; the message lists the names.
     pub fn named(name: &str) -> Result<DeviceModel, String> {
         let Some((name, text)) = FILES.into_iter().find(|(known, _)| *known == name) else {
             return Err(format!("no device is called '{name}'; known are: {}", DeviceModel::names().join(", ")));
@@ -53,12 +53,12 @@ impl DeviceModel {
         self.name
     }
 
-    /// The device in one line, with which its file begins.
+    /// The device in one line, the first of its file.
     pub fn summary(&self) -> &'static str {
         self.summary
     }
 
-    /// The bytes of such a device.
+    /// The size of such a device in bytes.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
@@ -101,7 +101,7 @@ impl DeviceModel {
     }
 }
 
-/// The numbers of a file that nobody has taken yet.
+/// The numbers of a file that have not been taken yet.
 pub(super) struct Values<'a>(BTreeMap<&'a str, f64>);
 
 impl Values<'_> {
@@ -109,7 +109,7 @@ impl Values<'_> {
         self.0.remove(name).ok_or_else(|| format!("{name} is missing"))
     }
 
-    /// As [`Values::take`], of what is divided by.
+    /// As [`Values::take`], for a divisor.
     pub(super) fn take_positive(&mut self, name: &str) -> Result<f64, String> {
         self.take(name).and_then(|n| if n > 0.0 { Ok(n) } else { Err(format!("{name} is not above 0")) })
     }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_of_constants_is_whole_and_an_unknown_name_is_refused_with_the_known_ones() {
+    fn every_file_of_constants_is_complete_and_an_unknown_name_lists_the_known_ones() {
         for name in DeviceModel::names() {
             let model = DeviceModel::named(name).expect("whole");
             assert!(model.name() == name && model.capacity() >= 1 << 30, "{name}");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_a_wrong_line_is_refused_with_the_line() {
+    fn an_invalid_file_is_refused_with_the_wrong_line() {
         let good = FILES[2].1;
         for (text, said) in [
             (good.replace("mb_per_s", "mb/s"), "is missing"),

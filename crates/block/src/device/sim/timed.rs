@@ -1,14 +1,15 @@
-//! [`TimedDevice`]: what a disk, flash or a network would take for the requests that pass.
+//! [`TimedDevice`]: the time that a disk, flash or a network would need for the requests that pass.
 //!
-//! Each request moves a clock of the device's own on by its service time; nothing sleeps. The result follows from the
-//! sequence of requests, so it is exact wherever the sequence is: for one thread. Requests of several threads are taken
-//! as they come, so their sum differs from run to run.
+//! Each request advances the device's own clock by its service time; nothing sleeps. The result follows from the
+//! sequence of requests, so it is exact if the sequence is, as for one thread. Requests of several threads are served
+//! as they arrive, so their sum differs from run to run.
 //!
-//! How requests arrive makes a difference ([`Arrival`]): a waiting call (`read_at`) has one request under way; what is
-//! submitted is under way with what was submitted before it; what is submitted together is served in the order that
+//! How requests arrive makes a difference ([`Arrival`]). A waiting call (`read_at`) has one request in flight. A
+//! submitted bio is in flight with those submitted before it. Bios submitted together are served in the order that
 //! suits a disk.
 //!
-//! Requests complete inline, whatever is below, so that what completions send comes in one order, too.
+//! Requests complete inline, whatever the device below does, so that requests sent by completions have one order,
+//! too.
 //!
 //! What it does not do: count the time between requests, or remember holes: a disk has none.
 //!
@@ -28,12 +29,12 @@ use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::Result;
 use crate::ranks::TIMED;
 
-/// How a request comes.
+/// How a request arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Its caller sends nothing before it has ended.
+    /// Its caller sends nothing until it has ended.
     Waits,
-    /// The same, behind a page cache that reads ahead of a program: its call, and not the request of a device.
+    /// The same, behind a page cache with readahead: the call of a program, not the request of a device.
     ReadAhead,
     /// Its caller goes on and sends more.
     Submitted,
@@ -48,7 +49,7 @@ pub(super) struct Request {
     pub(super) arrival: Arrival,
 }
 
-/// The requests that a device served, and how long it took for them.
+/// The requests that a device served, and the time that they took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Requests to read.
@@ -61,15 +62,15 @@ pub struct Usage {
     pub read_bytes: u64,
     /// Bytes of the writes.
     pub write_bytes: u64,
-    /// Requests for which an arm had to move, or a turn of the platter was waited for.
+    /// Requests for which the arm moved, or which waited for a turn of the platter.
     pub seeks: u64,
-    /// Nanoseconds of the reads.
+    /// Nanoseconds of all reads.
     pub read_ns: u64,
     /// Nanoseconds of the writes.
     pub write_ns: u64,
     /// Nanoseconds of the flushes.
     pub flush_ns: u64,
-    /// Nanoseconds of the reads that a waiting host lost between its windows of reading ahead.
+    /// Nanoseconds of the reads that a waiting host lost between its readahead windows.
     pub turnaround_ns: u64,
 }
 
@@ -93,14 +94,14 @@ pub struct Timer {
     now: u64,
     arm: Arm,
     lanes: Lanes,
-    /// Something was written since the last flush.
+    /// A write has been served since the last flush.
     dirty: bool,
     usage: Usage,
 }
 
 impl Timer {
-    /// For such a device, of which `size` bytes from the beginning are used: distances count as parts of its capacity,
-    /// or of `size`, where that is more.
+    /// For such a device whose first `size` bytes are used: distances count as fractions of its capacity, or of
+    /// `size` if that is larger.
     pub fn new(model: DeviceModel, size: u64) -> Timer {
         let size = size.max(model.capacity());
         let (arm, lanes) = (Arm::default(), Lanes::default());
@@ -122,7 +123,7 @@ impl Timer {
         self.serve(BioOp::Write, offset, len, arrival);
     }
 
-    /// Waits for everything under way; if something was written since the last time, until it is on the medium.
+    /// Waits for all requests in flight and, after writes, until they are on the medium.
     pub fn flush(&mut self) {
         self.lanes.wait(self.now);
         if !std::mem::take(&mut self.dirty) {
@@ -137,8 +138,8 @@ impl Timer {
         self.usage.flushes += 1;
     }
 
-    /// Requests that arrive together: a disk takes those that its queue has room for in one sweep after the other, from
-    /// where the head is towards the end (Linux: the elevator).
+    /// Requests that arrive together. A disk serves as many as its queue holds in one sweep, from the head towards
+    /// the end, then the next sweep (Linux: the elevator).
     pub fn batch(&mut self, requests: impl IntoIterator<Item = (BioOp, u64, u64)>) {
         let Kind::Disk(disk) = &self.model.kind else {
             requests.into_iter().for_each(|(op, at, len)| self.serve(op, at, len, Arrival::Submitted));
@@ -159,13 +160,13 @@ impl Timer {
         }
     }
 
-    /// One request, whatever it does.
+    /// Serves one request of any operation.
     fn serve(&mut self, op: BioOp, offset: u64, len: u64, arrival: Arrival) {
         let is_write = match op {
             BioOp::Read => false,
             BioOp::Write | BioOp::WriteZeroes => true,
             BioOp::Flush => return self.flush(),
-            // It tells the device something, and moves nothing.
+            // A discard only informs the device; the arm does not move.
             BioOp::Discard => return,
         };
         if len == 0 {
@@ -213,7 +214,7 @@ pub struct TimedDevice {
 }
 
 impl TimedDevice {
-    /// What `below` would take if it were such a device.
+    /// The time that `below` would need if it were such a device.
     pub fn new(below: Arc<dyn BlockDevice>, model: DeviceModel) -> TimedDevice {
         let timer = Mutex::new(&TIMED, Timer::new(model, below.size_bytes()));
         TimedDevice { below, timer }

@@ -1,9 +1,10 @@
-//! Where the constants of `hdd-2007` come from: rows 2 to 4 of the table in "Clustering indirect blocks in Ext3"
-//! (November 2007), computed from the requests that its kernel made. Row 5, the check, is no part of this: it is to be
-//! predicted.
+//! The source of the constants of `hdd-2007`: rows 2 to 4 of the table in "Clustering indirect blocks in Ext3"
+//! (November 2007), computed from the requests that its kernel made. Row 5 is the check and takes no part here, so
+//! that the model can predict it.
 //!
-//! Sizes are binary, as the mail's count of 10,240 reads of 512 bytes for 5 MB says. Each indirect block lies in front
-//! of the 4 MiB that it maps. Blocks that were read stay in memory. Offsets are random, and multiples of what is read.
+//! Sizes are binary, as the mail's count of 10,240 reads of 512 bytes for 5 MB shows. Each indirect block lies in
+//! front of the 4 MiB that it maps. Blocks that were read stay in memory. Offsets are random multiples of the read
+//! size.
 
 use std::collections::HashSet;
 
@@ -15,7 +16,7 @@ const BLOCK: u64 = 4096;
 const GIB: u64 = 1 << 30;
 /// Blocks that an indirect block maps.
 const MAPPED: u64 = 1024;
-/// How far the kernel reads ahead at once.
+/// The kernel's readahead window.
 const WINDOW: u64 = 128 << 10;
 const DISK: u64 = 400 * GIB;
 const FILE: u64 = 300 * GIB;
@@ -31,7 +32,7 @@ impl Run {
         Run { timer: Timer::new(model, DISK), in_memory: HashSet::new() }
     }
 
-    /// A read of a part of the file, window by window.
+    /// Reads a part of the file, window by window.
     fn read(&mut self, at: u64, len: u64, window: u64) {
         let mut at = at / BLOCK;
         let end = at + len.div_ceil(BLOCK);
@@ -63,7 +64,7 @@ fn assert_near(row: u32, is: f64, observed: f64) {
     assert!(off.abs() < 3.0, "row {row}: {is:.1} s, observed {observed} s");
 }
 
-/// Fixes the rate of the outer zone.
+/// Determines the rate of the outer zone.
 #[test]
 fn a_sequential_read_of_10_gb_takes_as_long_as_in_2007() {
     let mut run = Run::new();
@@ -71,13 +72,13 @@ fn a_sequential_read_of_10_gb_takes_as_long_as_in_2007() {
     assert_near(2, run.timer.usage().seconds(), 194.5);
 }
 
-/// Fixes how long a seek takes that crosses a part of the disk.
+/// Determines the time of a seek across a part of the disk.
 #[test]
 fn ten_thousand_random_reads_of_a_sector_take_as_long_as_in_2007() {
     assert_near(3, Run::new().random(10_240, 512), 236.4);
 }
 
-/// Fixes what is lost between the windows of a read.
+/// Determines the loss between the windows of a read.
 #[test]
 fn random_reads_of_512_kib_take_as_long_as_in_2007() {
     assert_near(4, Run::new().random(6_144, 512 << 10), 286.3);

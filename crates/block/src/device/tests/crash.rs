@@ -1,4 +1,4 @@
-//! What a power cut may and may not leave.
+//! The states that a power cut may and may not leave.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn bytes(dev: &dyn BlockDevice) -> Vec<u8> {
     all
 }
 
-/// A random workload: for every event the sectors it writes, as (first, count, fill), and what was durable when.
+/// A random workload: for every event the sectors it writes, as (first, count, fill), and the durable state after it.
 struct Workload {
     dev: CrashDevice,
     /// Image after each event with everything applied.
@@ -82,7 +82,7 @@ fn allowed(w: &Workload, n: usize) -> Vec<Vec<Vec<u8>>> {
 }
 
 #[test]
-fn states_hold_what_is_durable_and_nothing_foreign() {
+fn states_hold_all_durable_data_and_no_foreign_data() {
     for seed in 0..6 {
         let w = workload(seed, 60);
         let mut rng = Rng::new(seed + 100);
@@ -121,11 +121,11 @@ fn flushed_data_is_always_there_and_unflushed_sometimes() {
         let state = bytes(&dev.state_after(5, &mut rng, CrashMode::RandomSubset).expect("state"));
         assert!(state[0] == 1 || state[0] == 4);
         assert!(state[4096] == 0 || state[4096] == 2);
-        assert_eq!(state[8192], 3, "FUA is durable even though what came before it is not");
+        assert_eq!(state[8192], 3, "FUA is durable although the writes before it are not");
         seen.insert((state[0], state[4096]));
     }
     assert_eq!(seen.len(), 4, "every combination occurs: {seen:?}");
-    // Under way, even FUA may be lost.
+    // During the event, even FUA may be lost.
     let during: std::collections::BTreeSet<u8> =
         (0..50).map(|_| bytes(&dev.state_during(3, &mut rng, CrashMode::RandomSubset).expect("state"))[8192]).collect();
     assert_eq!(during.into_iter().collect::<Vec<_>>(), [0, 3]);
@@ -134,7 +134,7 @@ fn flushed_data_is_always_there_and_unflushed_sometimes() {
 }
 
 #[test]
-fn same_seed_same_state_in_any_order_of_asking() {
+fn the_same_seed_gives_the_same_state_in_any_order_of_calls() {
     let w = workload(9, 900);
     let n = w.dev.write_log();
     let ask = |k: usize| bytes(&w.dev.state_after(k, &mut Rng::new(k as u64), CrashMode::Torn).expect("state"));
@@ -163,9 +163,9 @@ fn tearing_is_by_sector_and_spares_atomic_ranges() {
 }
 
 #[test]
-fn a_flush_covers_only_what_had_completed_before_it() {
+fn a_flush_covers_only_writes_that_had_completed_before_it() {
     let dev = CrashDevice::from_image(&MemDevice::new(SIZE)).deferring().expect("thread");
-    // Holds the completion thread, so that the write behind it stays under way.
+    // Blocks the completion thread, so that the write behind it stays in flight.
     let gate = Arc::new(extant_base::sync::atomic::AtomicBool::new(false));
     let (entered, g) = (Arc::new(extant_base::sync::atomic::AtomicBool::new(false)), gate.clone());
     let e = entered.clone();
@@ -188,13 +188,13 @@ fn a_flush_covers_only_what_had_completed_before_it() {
     dev.submit(Bio::write(0, vec(5), NONE, Box::new(|_: Completion| {})));
     dev.flush().expect("flushed");
     assert_eq!(bytes(&dev.durable().expect("state"))[0], 0, "the write had not completed when the flush was called");
-    // Submitted while the write is still under way; behind an open gate it might come first.
+    // Submitted while the write is still in flight; with the gate open, the write might complete first.
     let flushed = Waiter::new();
     let tell = flushed.clone();
     dev.submit(Bio::flush(Box::new(move |c: Completion| tell.set(c.result))));
     gate.store(true, relaxed);
     flushed.wait().expect("flushed");
-    assert_eq!(bytes(&dev.durable().expect("state"))[0], 0, "this flush, too, was called before");
+    assert_eq!(bytes(&dev.durable().expect("state"))[0], 0, "this flush, too, was called before the write completed");
     dev.flush().expect("flushed");
     assert_eq!(bytes(&dev.durable().expect("state"))[0], 5);
     assert_eq!(dev.events().iter().filter(|e| e.op == BioOp::Flush).count(), 3);
@@ -221,6 +221,6 @@ fn thousands_of_states_are_cheap() {
         resident += dev.state_after(n, &mut rng, CrashMode::Torn).expect("state").resident_bytes();
     }
     assert!(resident > 0);
-    // Rebuilding each from the start would take a hundred times as long as it does; a busy machine is not that slow.
+    // Rebuilding each state from the start would take a hundred times as long; no machine is that busy.
     assert!(start.elapsed().as_secs() < 120, "{:?}", start.elapsed());
 }

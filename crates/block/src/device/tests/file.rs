@@ -36,7 +36,7 @@ fn one_writer_or_many_readers() {
 }
 
 #[test]
-fn what_is_not_an_image_is_refused() {
+fn a_path_that_is_no_image_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     for path in [dir.path().join("missing"), dir.path().to_owned(), "/dev/null".into()] {
         assert!(matches!(FileDevice::open(&path, OpenOptions::default()), Err(Error::Open { .. })), "{path:?}");
@@ -56,21 +56,21 @@ fn what_is_not_an_image_is_refused() {
 }
 
 #[test]
-fn next_data_finds_what_is_not_a_hole() {
+fn next_data_skips_holes() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("image");
     let file = std::fs::File::create(&path).expect("created");
     file.set_len(16 << 20).expect("a hole");
     let open = |offset, len| FileDevice::open(&path, OpenOptions { offset, len, ..OpenOptions::read_only() });
     let next = |offset, len, at| open(offset, len).expect("opened").next_data(at).expect("found");
-    // On a file system that does not know its holes all of it is data.
+    // On a file system that does not know its holes, everything is data.
     if next(0, None, 0).is_none() {
         std::os::unix::fs::FileExt::write_all_at(&file, &[1; 4096], 8 << 20).expect("written");
         assert_eq!(next(0, None, 0), Some(8 << 20));
         assert_eq!(next(0, None, (8 << 20) + 1), Some((8 << 20) + 1));
         assert_eq!(next(0, None, 9 << 20), None);
         assert_eq!(next(4 << 20, Some(8 << 20), 0), Some(4 << 20), "counted from the window's start");
-        assert_eq!(next(0, Some(4 << 20), 0), None, "data behind the window is not the window's");
+        assert_eq!(next(0, Some(4 << 20), 0), None, "data behind the window does not count");
         let whole = Arc::new(open(0, None).expect("opened"));
         let window = |start, len| OffsetDevice::new(whole.clone(), start, len).expect("inside");
         assert_eq!(first_data(&window(4 << 20, 8 << 20)), Some(4 << 20));
@@ -84,7 +84,7 @@ fn next_data_finds_what_is_not_a_hole() {
 }
 
 #[test]
-fn next_data_of_memory_is_what_was_written_there_or_below() {
+fn next_data_of_memory_finds_pages_written_there_or_in_its_base() {
     let memory = MemDevice::new(64 << 20);
     memory.write_at(300 << 10, &[&[1; 512]], NONE).expect("written");
     memory.write_at(40 << 20, &[&[1; 512]], NONE).expect("written");
@@ -149,7 +149,7 @@ fn an_open_image_never_grows() {
     assert_eq!(std::fs::metadata(&path).expect("there").len(), 1 << 20);
 }
 
-/// Runs a command; false if it cannot be run or fails (no root, no loop devices: the test says so and passes).
+/// Runs a command; `None` if it cannot be run or fails. Without root or loop devices, the test says so and passes.
 fn run(command: &str, args: &[&str]) -> Option<String> {
     let out = Command::new(command).args(args).output().ok()?;
     out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
@@ -167,7 +167,7 @@ impl Drop for Cleanup {
 }
 
 #[test]
-fn two_partitions_of_one_file_can_be_written_and_no_byte_twice() {
+fn two_partitions_of_one_file_have_a_writer_each_and_no_byte_has_two() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("image");
     std::fs::File::create(&path).expect("made").set_len(4 << 20).expect("sized");
@@ -187,10 +187,10 @@ fn two_partitions_of_one_file_can_be_written_and_no_byte_twice() {
     let written = |start, len| has_writer(&path, start, len).expect("readable");
     assert!(written(0, None) && written(1 << 20, Some(512)) && !written(3 << 20, None));
     drop(second);
-    assert!(!written(2 << 20, Some(1 << 20)), "the first has none of it");
+    assert!(!written(2 << 20, Some(1 << 20)), "it does not overlap the first");
     drop(first);
     assert!(!is_locked(&path, 0, None).expect("readable"));
-    let reader = FileDevice::open(&path, OpenOptions::read_only()).expect("who only reads");
+    let reader = FileDevice::open(&path, OpenOptions::read_only()).expect("a reader");
     assert!(is_locked(&path, 0, None).expect("readable") && !written(0, None));
     assert_eq!(reader.host_file().expect("open"), {
         let meta = path.metadata().expect("there");
@@ -262,7 +262,7 @@ fn block_devices_read_write_discard_and_exclude() {
 }
 
 #[test]
-fn zeroes_give_storage_back_where_they_may() {
+fn write_zeroes_frees_storage_only_with_unmap() {
     const MIB: u64 = 1 << 20;
     let dir = tempfile::tempdir().expect("a directory");
     let image = dir.path().join("image");
@@ -279,22 +279,22 @@ fn zeroes_give_storage_back_where_they_may() {
 }
 
 #[test]
-fn the_engine_is_what_was_asked_for() {
+fn the_engine_is_the_requested_one() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("image");
     let with = |engine| OpenOptions { engine, ..OpenOptions::default() };
     let dev = FileDevice::create(&path, 1 << 20, with(Engine::Psync)).expect("created");
     assert_eq!(dev.engine(), Engine::Psync);
     drop(dev);
-    // Some containers refuse io_uring; then the fallback is what the other tests exercise.
+    // Some containers refuse io_uring; then the other tests exercise the fallback.
     let dev = FileDevice::create(&path, 1 << 20, with(Engine::IoUring)).expect("created");
     eprintln!("engine {:?}, mode {:?}", dev.engine(), dev.io_mode());
 }
 
-/// Far more requests than slots, from threads that end at once, with flushes in between: all complete, and all are
-/// there.
+/// Far more requests than slots, from threads that end at once, with flushes in between: all complete, and all writes
+/// can be read.
 #[test]
-fn many_requests_from_short_lived_threads() {
+fn requests_of_threads_that_have_ended_complete() {
     const THREADS: u64 = 8;
     const EACH: u64 = 300;
     each_way(|io, engine| {
@@ -337,7 +337,7 @@ fn many_requests_from_short_lived_threads() {
     });
 }
 
-/// A completion may submit again, even when the ring is full, and may be the last owner of the device.
+/// A completion may submit again, even if the ring is full, and may be the last owner of the device.
 #[test]
 fn completions_may_submit_and_drop_the_device() {
     struct Chain {
@@ -354,7 +354,7 @@ fn completions_may_submit_and_drop_the_device() {
                 drop(dev);
                 return done.end_io(c);
             }
-            let BioData::Read(buf) = c.data else { panic!("a read hands its buffer back") };
+            let BioData::Read(buf) = c.data else { panic!("a read returns its buffer") };
             let dev = self.dev.clone();
             let next = Chain { at: (self.at + 4096) % (1 << 20), left: self.left - 1, ..*self };
             dev.submit(Bio::read(next.at, buf, NONE, Box::new(next)));
@@ -374,8 +374,8 @@ fn completions_may_submit_and_drop_the_device() {
     });
 }
 
-/// Buffered writes to a disk that cannot take them: the page cache says yes, the flush says no - and keeps saying no,
-/// though the kernel itself forgets after telling it once.
+/// Buffered writes to a disk that cannot take them: the page cache accepts them, and the flush fails. Every later
+/// flush fails too, although the kernel reports the error only once.
 #[test]
 fn a_failed_flush_is_for_good() {
     for engine in [Engine::Psync, Engine::IoUring] {
@@ -405,7 +405,7 @@ fn a_failed_flush_is_for_good() {
             let buf = Arc::new(AlignedBuf::zeroed(512));
             let vecs = vec![BioVec { buf, offset: 0, len: 512 }];
             let done = submit_one(&dev, |end| Bio::write(0, vecs, BioFlags::PREFLUSH, end));
-            done.result.expect_err("what it waits for is lost");
+            done.result.expect_err("the writes before it are lost");
         }
         drop(dev);
     }

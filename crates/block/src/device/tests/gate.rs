@@ -1,4 +1,4 @@
-//! What waits at a gate, what passes, and what becomes of it.
+//! The requests that wait at a gate, those that pass, and their results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ static ENDED: LockClass = LockClass::new("test ended", 0);
 const LONG: Duration = Duration::from_secs(60);
 const NONE: BioFlags = BioFlags::empty();
 
-/// Sector, whether it was written, whether the submitter's own thread was told so.
+/// Sector, whether it was written, whether its completion ran on the submitter's own thread.
 type Ended = Arc<Mutex<Vec<(u64, bool, bool)>>>;
 
-/// Fills the sector `at` with that number, and notes its end.
+/// Fills the sector `at` with that number, and records the completion.
 fn write(dev: &dyn BlockDevice, at: u64, ended: &Ended) {
     let vecs = vec![BioVec { buf: Arc::new(AlignedBuf::from_slice(&[at as u8; 512])), offset: 0, len: 512 }];
     let (ended, submitter) = (ended.clone(), task::current().id());
@@ -34,7 +34,7 @@ fn first_bytes(dev: &dyn BlockDevice) -> Vec<u8> {
     all.iter().step_by(512).copied().collect()
 }
 
-/// Requests of every kind, in threads of their own; whether each was carried out.
+/// Requests of every kind, each on a thread of its own; each result says whether it was carried out.
 fn changes(dev: &Arc<GateDevice>) -> Vec<task::JoinHandle<crate::Result<()>>> {
     let all: [fn(&GateDevice) -> crate::Result<()>; 4] = [
         |dev| dev.write_at(3 * 512, &[&[3; 512]], NONE),
@@ -51,7 +51,7 @@ fn changes(dev: &Arc<GateDevice>) -> Vec<task::JoinHandle<crate::Result<()>>> {
 }
 
 #[test]
-fn what_changes_a_device_waits_until_the_gate_is_open() {
+fn changes_wait_until_the_gate_opens() {
     let mem = Arc::new(MemDevice::new(8 * 512));
     mem.write_at(0, &[&[9; 8 * 512]], NONE).expect("written");
     let gate = Arc::new(GateDevice::new(mem.clone()));
@@ -61,7 +61,7 @@ fn what_changes_a_device_waits_until_the_gate_is_open() {
     write(&*gate, 2, &ended);
     gate.submit_all(vec![Bio::flush(Box::new(|_| {}))]);
     let threads = changes(&gate);
-    // As long as they like: nothing of it gets there.
+    // However long they wait, none reaches the device.
     Clock::real().sleep(Duration::from_millis(20));
     assert_eq!(first_bytes(&*gate), [9, 1, 9, 9, 9, 9, 9, 9]);
     assert_eq!((ended.lock().len(), mem.stats().writes, mem.stats().flushes), (1, 2, 0));
@@ -77,7 +77,7 @@ fn what_changes_a_device_waits_until_the_gate_is_open() {
 }
 
 #[test]
-fn a_gate_is_shut_once_nothing_is_under_way() {
+fn shut_waits_for_requests_in_flight() {
     let held = Arc::new(HeldDevice::new(Arc::new(MemDevice::new(8 * 512))).expect("thread"));
     let gate = Arc::new(GateDevice::new(held.clone()));
     let ended = Ended::new(Mutex::new(&ENDED, Vec::new()));
@@ -93,23 +93,23 @@ fn a_gate_is_shut_once_nothing_is_under_way() {
         std::thread::yield_now();
     }
     for (left, request) in held.held().iter().enumerate().rev() {
-        assert!(!shutting.is_finished(), "{request:?} and {left} others are under way");
+        assert!(!shutting.is_finished(), "{request:?} and {left} others are in flight");
         held.release(request.id);
     }
     shutting.join().expect("no panic");
     for t in changing {
         t.join().expect("no panic").expect("carried out");
     }
-    // It is not under way any more before its completion runs.
+    // A request leaves the gate before its completion runs.
     while ended.lock().is_empty() {
         std::thread::yield_now();
     }
     assert_eq!(*ended.lock(), [(1, true, false)]);
 }
 
-/// A device below that completes on a thread of its own: so do requests that are refused.
+/// The device below completes on a thread of its own, and so do refused requests.
 #[test]
-fn what_waits_and_what_comes_is_refused() {
+fn a_refusing_gate_fails_waiting_and_later_requests() {
     let mem = Arc::new(MemDevice::new(8 * 512));
     let held = Arc::new(HeldDevice::new(mem.clone()).expect("thread"));
     let gate = Arc::new(GateDevice::new(held.clone()));
@@ -137,15 +137,15 @@ fn what_waits_and_what_comes_is_refused() {
     assert_eq!((first_bytes(&*gate), mem.stats().writes), (vec![0; 8], 0));
 }
 
-/// By whatever way it was written, and what a failed write may have left.
+/// For each way to write, and for a failed write.
 #[test]
-fn a_gate_remembers_what_it_let_through() {
+fn a_gate_remembers_the_writes_that_passed() {
     let held = Arc::new(HeldDevice::new(Arc::new(MemDevice::new(8 * 512))).expect("thread"));
     let gate = Arc::new(GateDevice::new(held.clone()));
     assert!(gate.remembered().is_empty());
     gate.remember(512, &[0; 512]);
     let holds = |expected: &[u8]| {
-        // Nothing is under way any more.
+        // Nothing is in flight any more.
         gate.shut().open();
         assert_eq!(gate.remembered(), expected.iter().map(|byte| vec![*byte; 512]).collect::<Vec<_>>());
     };
@@ -166,7 +166,7 @@ fn a_gate_remembers_what_it_let_through() {
     holds(&[7, 9]);
     gate.write_at(512, &[&[6; 512]], NONE).expect("written");
     holds(&[6]);
-    // What waits has not been written, nor will what is refused be.
+    // A waiting write has not been carried out, and a refused one never will be.
     let shut = gate.shut();
     write(&*gate, 1, &ended);
     assert_eq!(gate.remembered(), [vec![6; 512]]);

@@ -1,4 +1,4 @@
-//! What is held is not there; what is released is, in the order of the release.
+//! Held requests have no effect; released ones complete in the order of the release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ static ORDER: LockClass = LockClass::new("test order", 0);
 const LONG: Duration = Duration::from_secs(60);
 const NONE: BioFlags = BioFlags::empty();
 
-/// Fills the sector `at` with that number, and notes its end.
+/// Fills the sector `at` with that number, and records the completion.
 fn write(dev: &HeldDevice, at: u64, flags: BioFlags, ended: &Arc<Mutex<Vec<(u64, bool)>>>) {
     let vecs = vec![BioVec { buf: Arc::new(AlignedBuf::from_slice(&[at as u8; 512])), offset: 0, len: 512 }];
     let ended = ended.clone();
@@ -28,11 +28,11 @@ fn first_bytes(dev: &dyn BlockDevice) -> Vec<u8> {
 }
 
 #[test]
-fn bios_stand_still_until_they_are_released() {
+fn bios_are_held_until_they_are_released() {
     let below = Arc::new(MemDevice::new(8 * 512));
     let dev = HeldDevice::new(below.clone()).expect("thread");
     let ended = Arc::new(Mutex::new(&ORDER, Vec::new()));
-    // The second and third data write, and whatever touches sector 6.
+    // The second and third data write, and any write to sector 6.
     dev.catch(Catch::hold().writes().data().range(0..6 * 512).after(1).times(2));
     dev.catch(Catch::fail(5).op(BioOp::Write).range(6 * 512..7 * 512).once());
     write(&dev, 5, BioFlags::META, &ended);
@@ -45,7 +45,7 @@ fn bios_stand_still_until_they_are_released() {
     assert_eq!(held.iter().map(|r| r.offset / 512).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(*ended.lock(), [(5, true), (1, true), (4, true), (6, false)]);
     assert_eq!(first_bytes(&*below), [0, 1, 0, 0, 4, 5, 0, 0]);
-    // The other way round.
+    // In reverse order.
     dev.release(held[1].id);
     dev.release(held[0].id);
     assert!(dev.wait_data_writes(5, LONG));
@@ -60,7 +60,7 @@ fn bios_stand_still_until_they_are_released() {
 }
 
 #[test]
-fn a_thread_waits_with_its_request() {
+fn a_waiting_call_is_held_with_its_thread() {
     let below = Arc::new(MemDevice::new(8 * 512));
     let dev = Arc::new(HeldDevice::new(below.clone()).expect("thread"));
     dev.catch(Catch::hold().writes());

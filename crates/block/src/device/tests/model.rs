@@ -38,7 +38,7 @@ pub fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..40)
 }
 
-/// Bytes that tell a sector from its neighbours and one write from the next.
+/// Bytes by which a sector differs from its neighbours, and one write from the next.
 pub fn content(at: u64, len: u64, fill: u8) -> Vec<u8> {
     let mut rng = Rng::new(at ^ (u64::from(fill) << 40));
     (0..len / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
@@ -63,7 +63,7 @@ fn split(bytes: &[u8], pieces: usize) -> Vec<&[u8]> {
     bytes.chunks(bytes.len().div_ceil(pieces).max(1)).collect()
 }
 
-/// Runs the requests and compares everything read; at the end the whole device.
+/// Runs the requests and compares every read with the model; at the end the whole device.
 pub fn run(dev: &dyn BlockDevice, requests: &[Op], discards_zero: bool) {
     let mut model = vec![0u8; SIZE as usize];
     let mut expected = IoStats::default();
@@ -107,7 +107,7 @@ pub fn run(dev: &dyn BlockDevice, requests: &[Op], discards_zero: bool) {
                 let buf = AlignedBuf::zeroed(n as usize * 512);
                 let done = submit_one(dev, |end| Bio::read(at * 512, buf, BioFlags::META, end));
                 done.result.expect("read");
-                let BioData::Read(buf) = done.data else { panic!("a read hands its buffer back") };
+                let BioData::Read(buf) = done.data else { panic!("a read returns its buffer") };
                 assert!(buf[..] == model[at as usize * 512..][..n as usize * 512], "bio read of {n} sectors at {at}");
                 expected.reads += 1;
                 expected.read_bytes += n * 512;

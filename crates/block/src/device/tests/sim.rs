@@ -37,7 +37,7 @@ fn read_all(name: &str, places: &[u64], arrival: Arrival) -> Usage {
 }
 
 #[test]
-fn the_same_requests_take_the_same_time_and_sorted_ones_less_on_a_disk() {
+fn equal_requests_take_equal_time_and_sorted_ones_less_on_a_disk() {
     let random = places(2000);
     let mut sorted = random.clone();
     sorted.sort_unstable();
@@ -54,7 +54,7 @@ fn the_same_requests_take_the_same_time_and_sorted_ones_less_on_a_disk() {
 }
 
 #[test]
-fn a_stream_costs_its_transfer_and_a_short_skip_what_is_skipped() {
+fn a_stream_costs_its_transfer_and_a_short_skip_the_bytes_between() {
     let mut disk = timer("hdd-2007");
     let first = read(&mut disk, 1 << 20, 64 << 10, Arrival::Submitted);
     let at = (1 << 20) + (64 << 10);
@@ -71,7 +71,7 @@ fn a_stream_costs_its_transfer_and_a_short_skip_what_is_skipped() {
 }
 
 #[test]
-fn a_sector_comes_round_once_a_revolution() {
+fn a_sector_returns_once_a_revolution() {
     let mut disk = timer("hdd");
     read(&mut disk, 1 << 30, 4096, Arrival::Submitted);
     for _ in 0..3 {
@@ -129,7 +129,7 @@ fn a_batch_is_served_in_one_sweep_from_where_the_head_is() {
     read(&mut disk, SIZE / 2, 4096, Arrival::Waits);
     sweep.iter().for_each(|at| disk.read(*at, 4096, Arrival::Submitted));
     assert_eq!(batch(&random), disk.usage());
-    // More than the queue holds is sorted only as far as it holds it.
+    // A batch longer than the queue is sorted only in parts of the queue's length.
     let many = places(4096);
     let (mut queued, mut unbounded) = (timer("hdd-2007"), timer("hdd-2007"));
     queued.batch(requests(&many));
@@ -150,11 +150,11 @@ fn requests_to_flash_and_over_a_network_overlap_as_far_as_the_queue_is_deep() {
             |is: f64, wanted: f64| assert!((is / wanted - 1.0).abs() < 0.001, "{name}: {is} ns, not {wanted} ns");
         near(of(1), latency + transfer);
         near(of(32), latency + 32.0 * transfer);
-        // The next one begins when the first has ended.
+        // A request beyond the queue depth begins when the first has ended.
         near(of(33), f64::max(2.0 * latency + 2.0 * transfer, latency + 33.0 * transfer));
         let waiting = read_all(name, &places(32), Arrival::Waits).read_ns as f64;
         near(waiting, 32.0 * (latency + transfer));
-        // A program that reads on through the page cache waits at each window.
+        // A sequential reader behind the page cache waits at each window.
         let mut stream = timer(name);
         (0..32).for_each(|i| stream.read(i * 32768, 32768, Arrival::ReadAhead));
         near(stream.usage().read_ns as f64, 8.0 * latency + f64::from(1 << 20) / rate);
@@ -178,7 +178,7 @@ fn a_flush_costs_once_after_writes() {
 }
 
 #[test]
-fn a_timed_device_serves_what_passes_it_and_knows_no_holes() {
+fn a_timed_device_times_each_request_and_reports_no_holes() {
     let mem = Arc::new(MemDevice::new(SIZE));
     let model = DeviceModel::named("hdd-2007").expect("known");
     let dev = TimedDevice::new(mem.clone(), model);
@@ -243,14 +243,14 @@ fn metadata_cannot_be_read_where_data_was_written() {
     let mut buf = [9; 12288];
     let e = dev.read_at(0, &mut buf, META).expect_err("half of it is data").to_string();
     assert!(e.contains("bytes 4096 to 12288 were written as data"), "{e}");
-    // A read ahead of metadata may meet data; it holds nothing, and neither does what lay there before.
+    // A readahead of metadata may include data. It reads zeroes there, not the old bytes.
     for flags in [NONE, META | BioFlags::RAHEAD] {
         dev.read_at(0, &mut buf, flags).expect("read");
         assert!(buf[..4096].iter().all(|b| *b == 1) && buf[4096..].iter().all(|b| *b == 0), "{flags:?}");
     }
     dev.read_at(0, &mut buf[..4096], META).expect("metadata alone");
     assert_eq!(dev.dropped(), Dropped { requests: 1, bytes: 8192 });
-    // Whatever is written as metadata, zeroed or discarded is no data any more.
+    // Bytes that are written as metadata, zeroed or discarded are no longer data.
     dev.write_at(4096, &[&[3; 4096]], META).expect("kept");
     dev.read_at(4096, &mut buf[..4096], META).expect("kept");
     assert_eq!(buf[0], 3);
@@ -259,11 +259,11 @@ fn metadata_cannot_be_read_where_data_was_written() {
     dev.discard(10240, 2048).expect("discarded");
     dev.read_at(0, &mut buf, META).expect("no data is left");
     assert_eq!((dev.ranges(), mem.stats().writes), (0, 2));
-    // Zeroes of data are data.
+    // Zeroes without META are data, too.
     dev.write_zeroes(0, 512, NONE).expect("dropped");
     dev.read_at(0, &mut buf, META).expect_err("data");
     dev.write_at(0, &[&[1; 512]], META).expect("kept");
-    // A write without data is a flush, and so is what a dropped one carries.
+    // A write without data is a flush, and a dropped write keeps its flush flags.
     let flushes = mem.stats().flushes;
     dev.write_at(0, &[], BioFlags::PREFLUSH).expect("flushed");
     dev.write_at(0, &[&[1; 512]], BioFlags::FUA).expect("dropped");

@@ -1,4 +1,4 @@
-//! Faults, records, windows, and the ways in which requests are refused.
+//! Faults, records, windows, and the reasons for which requests are refused.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ fn vecs(bytes: &[u8]) -> Vec<BioVec> {
 }
 
 #[test]
-fn faults_strike_where_and_when_they_are_told_to() {
+fn faults_strike_the_requests_that_they_match() {
     let mem = Arc::new(MemDevice::new(1 << 20));
     let dev = FaultyDevice::new(mem.clone());
     dev.inject(Fault::eio().op(BioOp::Write).range(4096..8192).after(1).once());
@@ -43,7 +43,7 @@ fn faults_strike_where_and_when_they_are_told_to() {
     let done = submit_one(&dev, |end| Bio::write(512, vecs(&[6; 512]), NONE, end));
     assert!(done.result.is_err() && matches!(done.data, BioData::Write(_)));
     dev.read_at(0, &mut buf, NONE).expect("read");
-    assert_eq!(buf[0], 5, "though it is there");
+    assert_eq!(buf[0], 5, "the device has the data");
 
     let clock = extant_base::clock::Clock::virtual_at(0);
     let dev = dev.with_clock(clock.clone());
@@ -116,7 +116,7 @@ fn malformed_requests_are_refused() {
 }
 
 #[test]
-fn a_terabyte_costs_what_is_written() {
+fn a_sparse_terabyte_uses_memory_only_for_written_pages() {
     let dev = MemDevice::new(1 << 40);
     for at in [0, 1 << 30, (1 << 40) - 4096] {
         dev.write_at(at, &[&[1; 4096]], NONE).expect("written");
@@ -146,7 +146,8 @@ fn images_survive_load_and_save() {
     assert_eq!(over.first_difference(&dev).expect("read"), Some(512));
     assert_eq!(MemDevice::load(&b).expect("loaded").first_difference(&over).expect("read"), None);
 
-    // Over another state: what is zero now, a page in a hole, the odd end; then nothing at all is written.
+    // Over another state: pages that are zero now, a page in a hole, the odd end. A second save writes nothing at
+    // all.
     over.discard(0, 131_072).expect("discarded");
     for at in [1 << 20, 3 << 20] {
         over.write_at(at, &[&[5; 512]], NONE).expect("written");
@@ -156,7 +157,7 @@ fn images_survive_load_and_save() {
     let before = std::fs::metadata(&b).expect("there").modified().expect("known");
     over.save(&b).expect("saved");
     assert_eq!(std::fs::metadata(&b).expect("there").modified().expect("known"), before);
-    // Over a state that is known: only what is not shared with it.
+    // Over a known state: only the pages that are not shared with it.
     let file = MemDevice::load(&b).expect("loaded");
     let next = file.snapshot();
     file.save(&b).expect("saved");
@@ -164,7 +165,7 @@ fn images_survive_load_and_save() {
     next.discard(3 << 20, 512).expect("discarded");
     next.save_over(&b, Some(&file)).expect("saved");
     assert_eq!(MemDevice::load(&b).expect("loaded").first_difference(&next).expect("read"), None);
-    // Somebody else changes the file: a page, a hole where something was; the rest is shared.
+    // Another program changes the file: a page, and a hole in place of data. The rest is shared.
     let raw = File::options().write(true).open(&b).expect("open");
     raw.write_all_at(&[7; 100], 1 << 20).expect("written");
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -1,13 +1,14 @@
-//! Who waits for a tag, since when, and what the waiting came to: the counts by which policies are compared.
+//! The requests that wait for a tag, since when, and statistics of the waits: the counts by which policies are
+//! compared.
 //!
-//! Main types: [`Ledger`] (one a set of tags), [`Ticket`] (a place in it, from the failed attempt to the tag),
+//! Main types: [`Ledger`] (one per set of tags), [`Ticket`] (an entry in it, from the failed attempt to the tag),
 //! [`TagStats`].
 //!
-//! What it does not do: decide anything. A policy that promises an order keeps it by itself; whether it did is counted
-//! here, from tickets.
+//! What it does not do: enforce an order. A policy does that by itself; the ledger counts from tickets whether it
+//! did.
 //!
 //! # Locking
-//! `block tag ledger`, a leaf, taken by those who wait; who gets a tag at once reads one atomic.
+//! `block tag ledger`, a leaf, taken by requests that wait. A request that gets a tag at once reads one atomic.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +19,7 @@ use extant_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::ranks::TAG_LEDGER;
 
-/// What waiting for tags came to so far.
+/// Statistics of the waits for tags so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TagStats {
     /// Requests that found no tag and had to wait, as a thread or as a bio.
@@ -49,7 +50,7 @@ struct Line {
 /// See the module.
 pub(super) struct Ledger {
     line: Mutex<Line>,
-    /// The length of `line.waiting`, for those who do not wait.
+    /// The length of `line.waiting`, for requests that do not wait.
     waiting: AtomicUsize,
     clock: Clock,
     waits: Counter,
@@ -73,7 +74,7 @@ impl Ledger {
         }
     }
 
-    /// A request of the queue `user` has to wait from now on.
+    /// A request of the queue `user` starts to wait.
     pub fn begin(&self, user: u32) -> Ticket {
         self.waits.inc();
         let mut line = self.line.lock();
@@ -85,7 +86,7 @@ impl Ledger {
         Ticket { key, since_ns: self.clock.now_ns() }
     }
 
-    /// It has its tag.
+    /// The request has got its tag.
     pub fn end(&self, ticket: Ticket) {
         self.longest_ns.fetch_max(self.clock.now_ns() - ticket.since_ns, Ordering::Relaxed);
         let mut line = self.line.lock();
@@ -98,19 +99,19 @@ impl Ledger {
         }
     }
 
-    /// A request has got a tag without having waited.
+    /// A request has got a tag without waiting.
     pub fn at_once(&self) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.overtakings.inc();
         }
     }
 
-    /// `threads` were woken for a tag.
+    /// `threads` threads were woken for a tag.
     pub fn woke(&self, threads: usize) {
         self.wakes.add(threads as u64);
     }
 
-    /// One of them found none.
+    /// One of them found no tag.
     pub fn in_vain(&self) {
         self.in_vain.inc();
     }

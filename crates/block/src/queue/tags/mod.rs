@@ -1,13 +1,14 @@
-//! Tags: the numbers that bound how many requests are under way.
+//! Tags: the numbers that bound how many requests are in flight.
 //!
-//! Main types: [`TagSet`] (Linux: `struct blk_mq_tags`), which hands out a [`TagGuard`], lets a thread wait for one, or
-//! lets a bio wait; [`TagStats`]. Who gets the next tag, and how one waits, is the business of a [`policy`].
+//! Main types: [`TagSet`] (Linux: `struct blk_mq_tags`), which hands out a [`TagGuard`], blocks a thread until there
+//! is one, or queues a bio; [`TagStats`]. A [`policy`] decides which request gets the next tag, and how requests
+//! wait.
 //!
-//! What it does not do: I/O. What waits as a bio is a closure here.
+//! What it does not do: I/O. A waiting bio is a closure here.
 //!
 //! # Locking
 //! Those of the policy, none of which is held while a bio is started, and `block tag postponed` for bios that were
-//! submitted where nobody may sleep.
+//! submitted where sleeping is forbidden.
 
 mod ledger;
 pub mod policy;
@@ -26,17 +27,18 @@ pub use policy::TagPolicyKind;
 use self::policy::Tags;
 use crate::ranks::TAG_POSTPONED;
 
-/// What is called with a tag when there is one. Must not sleep: it runs where another's tag is given back.
+/// Called with a tag when there is one. Must not sleep, because it runs on the thread that releases another request's
+/// tag.
 pub type Start = Box<dyn FnOnce(TagGuard) + Send>;
 
-/// How a set of tags is made.
+/// The parameters of a set of tags.
 #[derive(Clone, Copy, Debug)]
 pub struct TagConfig {
-    /// How many; at least one.
+    /// The number of tags; at least one.
     pub depth: u32,
-    /// Who gets the next.
+    /// Which request gets the next tag.
     pub policy: TagPolicyKind,
-    /// Over how many queues those spread who wait, for policies that have them (Linux: `SBQ_WAIT_QUEUES`).
+    /// The number of wait queues, for policies that have them (Linux: `SBQ_WAIT_QUEUES`).
     pub wait_queues: u32,
 }
 
@@ -50,8 +52,8 @@ impl Default for TagConfig {
 /// A set of tags `0..depth`.
 pub struct TagSet {
     tags: Tags,
-    /// Bios that were submitted by a completion when no tag was free, under a policy whose bios do not wait. They come
-    /// before those who sleep.
+    /// Bios that a completion submitted when no tag was free, under a policy whose bios do not wait. They get tags
+    /// before sleeping threads do.
     postponed: Mutex<VecDeque<Start>>,
     postponed_len: AtomicUsize,
     users: AtomicU32,
@@ -68,7 +70,7 @@ impl TagSet {
         }
     }
 
-    /// A number for one more queue that takes tags from the set: what `user` is below.
+    /// Registers one more queue that takes tags from the set, and returns its number, the `user` below.
     pub fn join(&self) -> u32 {
         self.users.fetch_add(1, Ordering::Relaxed)
     }
@@ -89,13 +91,13 @@ impl TagSet {
         TagGuard { set: set.clone(), tag: set.tags.get(hint, user), hint }
     }
 
-    /// Whether [`TagSet::start`] returns before there is a tag, as a rule.
+    /// Whether [`TagSet::start`] usually returns before there is a tag.
     pub fn bios_wait(&self) -> bool {
         self.tags.bios_wait()
     }
 
-    /// Calls `start`, which stands for a bio of `bytes`, with a tag: now, or after this thread has slept, or later on a
-    /// thread that gives one back. Where completions run nobody sleeps.
+    /// Calls `start`, which represents a bio of `bytes`, with a tag: now, after this thread has slept, or later on a
+    /// thread that releases a tag. Never sleeps on a thread that runs completions.
     pub fn start(set: &Arc<TagSet>, user: u32, bytes: u64, start: Start) {
         if let Some(tag) = TagSet::try_get(set) {
             return run(tag, start);
@@ -109,7 +111,7 @@ impl TagSet {
         }
     }
 
-    /// What waiting came to so far.
+    /// The statistics of the waits so far.
     pub fn stats(&self) -> TagStats {
         self.tags.ledger().stats()
     }
@@ -123,14 +125,14 @@ impl TagSet {
         TagSet::serve_postponed(set);
     }
 
-    /// A tag may have come back between the look and the list.
+    /// A tag may have been released between the attempt and the entry in the list.
     fn serve_postponed(set: &Arc<TagSet>) {
         while set.postponed_len.load(Ordering::SeqCst) > 0
             && let Some(tag) = TagSet::try_get(set)
         {
             match set.pop_postponed() {
                 Some(start) => run(tag, start),
-                // Dropping the tag looks again.
+                // Dropping the tag checks the list again.
                 None => return,
             }
         }
@@ -156,11 +158,11 @@ impl TagSet {
     }
 }
 
-/// A tag, given back when dropped.
+/// A tag, released on drop.
 pub struct TagGuard {
     set: Arc<TagSet>,
     tag: u32,
-    /// Of the thread that took it, which is likely to ask again; a completion runs elsewhere.
+    /// Of the thread that took it, which is likely to take the next one; a completion runs elsewhere.
     hint: usize,
 }
 
@@ -178,13 +180,13 @@ impl Drop for TagGuard {
 }
 
 thread_local! {
-    /// What this thread still has to start: `Some` while it starts something.
+    /// The bios that this thread still has to start: `Some` while it starts one.
     static STARTING: RefCell<Option<VecDeque<(TagGuard, Start)>>> = const { RefCell::new(None) };
     static COMPLETING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Starts a bio. One that completes inside of `start` gives its tag to the next, which is started when this one's call
-/// has returned: otherwise the stack would grow with the line.
+/// Starts a bio. If it completes inside `start`, its tag goes to the next bio, which starts after this call has
+/// returned: otherwise the stack would grow with the number of waiting bios.
 fn run(tag: TagGuard, start: Start) {
     let nested = STARTING.with(|s| match &mut *s.borrow_mut() {
         Some(later) => {
@@ -196,7 +198,7 @@ fn run(tag: TagGuard, start: Start) {
             Some((tag, start))
         }
     });
-    // Should a start panic, what is queued behind it gives its tags back, and the next call starts afresh.
+    // If a start panics, the bios queued behind it release their tags, and the next call starts with an empty queue.
     struct Afresh;
     impl Drop for Afresh {
         fn drop(&mut self) {
@@ -220,7 +222,7 @@ pub(super) fn completing() -> bool {
 
 /// Runs `f` as a part of a completion.
 pub(super) fn while_completing<T>(f: impl FnOnce() -> T) -> T {
-    /// As it was, also when `f` panics.
+    /// Restores the flag, also when `f` panics.
     struct Before(bool);
     impl Drop for Before {
         fn drop(&mut self) {

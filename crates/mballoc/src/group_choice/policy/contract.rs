@@ -1,6 +1,6 @@
-//! What every policy must satisfy, run over [`Policy::ALL`]. That nothing is handed out twice, nor what is used, and
-//! that "no space" is true is judged by the store of `crate::tests` in every test there, which also run over all
-//! policies.
+//! The contract of every policy, run over [`Policy::ALL`]. The store of `crate::tests` judges in every test there
+//! that no block is handed out twice, that no used block is handed out, and that "no space" is true. Those tests run
+//! over all policies, too.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn names_are_found_and_in_the_table() {
 }
 
 #[test]
-fn same_seed_same_answer_until_nothing_is_free() {
+fn the_same_seed_gives_the_same_answers_until_the_disk_is_full() {
     for policy in Policy::ALL {
         for seed in 1..6 {
             assert_eq!(trace(policy, seed), trace(policy, seed), "{} seed {seed}", policy.name());
@@ -66,7 +66,7 @@ fn same_seed_same_answer_until_nothing_is_free() {
 }
 
 #[test]
-fn a_pass_ends_and_names_each_group_at_most_once() {
+fn a_pass_ends_and_names_each_group_once_per_criterion() {
     let mut rng = Rng::new(9);
     for policy in Policy::ALL {
         for groups in [1u32, 2, 63, 64, 65, 700] {
@@ -84,12 +84,12 @@ fn a_pass_ends_and_names_each_group_at_most_once() {
                     let goal = rng.below(u64::from(groups) + 3) as u32;
                     let len = 1 << rng.below(10);
                     let mut pass = Pass::new(from, goal, limit, len, Some(len.ilog2()));
-                    // Before this one nothing is good enough: whoever does not move on finds nothing.
+                    // Before this criterion no group is good enough: a pass that does not move on finds nothing.
                     let picky = Criterion::ALL[rng.below(4) as usize];
                     let what = format!("{} {pass:?}, nothing good before {picky:?}", policy.name());
                     let mut good = |pass: &Pass, g: u32| pass.criterion >= picky && free[g as usize] > 0;
                     let mut seen = std::collections::BTreeSet::new();
-                    // What is named and found good is never enough for this search.
+                    // A group that was named and found good is never enough for this search.
                     while let Some(g) = choice.next(&mut pass, &mut good) {
                         let fresh = seen.insert((pass.criterion, pass.len, g));
                         assert!(g < limit && (fresh || pass.criterion == Criterion::Any), "{what} group {g}");
@@ -103,7 +103,7 @@ fn a_pass_ends_and_names_each_group_at_most_once() {
     }
 }
 
-/// The goal group comes first where it fits, except with the policy whose defect that is.
+/// The goal group comes first if it fits, except with the policy whose defect is the opposite.
 #[test]
 fn the_goal_group_comes_first() {
     for policy in Policy::ALL {

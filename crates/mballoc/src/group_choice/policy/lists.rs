@@ -1,8 +1,8 @@
-//! [`Lists`]: groups in lists, one for each order, of which the head is taken. What `optimize-scan` and `goal-first`
-//! have in common. Linux: `s_mb_largest_free_orders`, `s_mb_avg_fragment_size`.
+//! [`Lists`]: one list of groups per order, from whose head groups are taken. Shared by `optimize-scan` and
+//! `goal-first`. Linux: `s_mb_largest_free_orders`, `s_mb_avg_fragment_size`.
 //!
 //! # Locking
-//! One lock a list ([`crate::lock::LISTS`]), under the group's lock or none; never two at once.
+//! One lock per list ([`crate::lock::LISTS`]), under the group's lock or none; never two at once.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use extant_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use super::{ORDERS, Pass};
 use crate::lock;
 
-/// A list: groups by when they were put in.
+/// A list: groups by the time at which they were inserted.
 type List = BTreeMap<u64, u32>;
 
 /// Not in any list.
 const NOWHERE: u8 = u8::MAX;
 
-/// See the page.
+/// See the module.
 pub struct Lists {
     lists: [Mutex<List>; ORDERS],
-    /// For each group the list in which it is, and when it was put there. Under the group's lock.
+    /// For each group the list that contains it, and the time of its insertion. Under the group's lock.
     place: Box<[(AtomicU8, AtomicU64)]>,
     clock: AtomicU64,
 }
@@ -40,7 +40,8 @@ impl Lists {
         self.place.len() * (size_of::<(AtomicU8, AtomicU64)>() + 20)
     }
 
-    /// Puts a group at the tail of the list of `order`, or in none. `stays`: unless it is in that list already.
+    /// Moves a group to the tail of the list of `order`, or to none. `stays`: a group that is in that list already
+    /// keeps its place.
     pub fn put(&self, group: u32, order: Option<u32>, stays: bool) {
         let Some((list, when)) = self.place.get(group as usize) else { return };
         let (old, new) = (list.load(Ordering::Relaxed), order.map_or(NOWHERE, |o| o as u8));
@@ -58,8 +59,8 @@ impl Lists {
         list.store(new, Ordering::Relaxed);
     }
 
-    /// The next group that `good` likes: from the head of the list of `order` on, then in those of higher orders. What
-    /// the pass has named it names again only if it was put elsewhere since. `pass.step`: the order, and one;
+    /// The next group that satisfies `good`: from the head of the list of `order` on, then in those of higher orders.
+    /// A group that the pass has named is named again only if it was moved since. `pass.step`: the order plus one;
     /// `pass.at`: the place in its list behind the last one named.
     pub fn next(&self, order: u32, pass: &mut Pass, mut good: impl FnMut(&Pass, u32) -> bool) -> Option<u32> {
         if pass.step == 0 {

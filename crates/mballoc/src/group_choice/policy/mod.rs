@@ -3,30 +3,32 @@
 //! | name | idea | Linux | judged by |
 //! |---|---|---|---|
 //! | `vanilla` | goal group, then each following group, once per criterion | 5.13, `mb_optimize_scan=0` | experiments/008 to 010 |
-//! | `optimize-scan` | the head of a list of groups that fit; who changed goes to the tail | 5.13 to 5.19, `mb_optimize_scan=1` | experiments/008 to 010 |
-//! | `goal-first` | goal group, then the head of such a list; who changed little stays | 6.1, `mb_optimize_scan=1` | experiments/008 to 010 |
+//! | `optimize-scan` | the head of a list of groups that fit; a group that changed goes to the tail | 5.13 to 5.19, `mb_optimize_scan=1` | experiments/008 to 010 |
+//! | `goal-first` | goal group, then the head of such a list; a group of unchanged order stays in place | 6.1, `mb_optimize_scan=1` | experiments/008 to 010 |
 //! | `ordered-groups` | forward from the goal among groups that fit, order by order; shorter goals before worse groups | 6.17, `mb_optimize_scan=1` | experiments/008 to 010 |
 //! | `size-classes` | goal group, then the nearest of all orders that fit | none | experiments/008 to 010 |
-//! | `sure-fit` | the nearest group that surely has a run; one home for what is synced | none | experiments/008 to 010 |
+//! | `sure-fit` | the nearest group that surely has a run; one home for all synced files | none | experiments/008 to 010 |
 //!
-//! Main types: [`Policy`] (the choice at mount), [`GroupChoice`] (what a policy is), [`Rules`] (what else differs
-//! between generations, as data), [`Pass`] (one request's way through the groups). A pass names each group at most once
-//! per criterion (at the last one a group may come again) and only groups below its limit; what it names is a hint that
-//! the search checks again. A group with something free is named at the last criterion at the latest.
+//! Main types: [`Policy`] (the choice at mount), [`GroupChoice`] (the interface of a policy), [`Rules`] (other
+//! differences between generations, as data), [`Pass`] (one request's way through the groups). A pass names each
+//! group at most once per criterion (at the last one a group may come again) and only groups below its limit. A named
+//! group is a hint that the search checks again. A group with a free block is named at the last criterion at the
+//! latest.
 //!
 //! Deliberate differences to Linux, of all its generations here:
 //!
-//! - The goal group's bitmap is read even by the picky criteria. Linux passes over a group that it has not read, so
-//!   that the first files after a mount miss their own group.
-//! - A busy file system (`ext4_fs_is_busy`) is not told from an idle one, nor a disk that turns from one that does not
-//!   (`mb_max_linear_groups` is 0), nor a file without extents (which Linux serves without lists).
-//! - A group that is BLOCK_UNINIT is listed from the mount on, from the last down. Linux lists it when its buddy is
-//!   built, batch by batch of 8 flex groups, each from its last down.
-//! - `optimize-scan`'s tree of averages is searched for the smallest that is enough, as was meant. Linux's comparison
-//!   was the wrong way round: it took the root or, as a rule, nothing.
+//! - The goal group's bitmap is read even by the picky criteria. Linux skips a group that it has not read, so that
+//!   the first files after a mount miss their own group.
+//! - There is no distinction between a busy file system and an idle one (`ext4_fs_is_busy`), nor between a rotating
+//!   disk and another (`mb_max_linear_groups` is 0), nor for a file without extents (which Linux serves without
+//!   lists).
+//! - A group that is BLOCK_UNINIT is listed from the mount on, from the last group down. Linux lists it when its
+//!   buddy is built, batch by batch of 8 flex groups, each from its last group down.
+//! - `optimize-scan`'s tree of averages is searched for the smallest sufficient one, as intended. Linux's comparison
+//!   was reversed: it took the root or, usually, nothing.
 //! - `ordered-groups` trims a length on both sides of the goal before it trims further, and down to the blocks needed.
 //! - A stream's goal starts at its first file's, not at group 0, and does not move when the goal block itself is taken.
-//! - Where no run is aligned to the stripe, others are taken from the same group at once.
+//! - If no run is aligned to the stripe, other runs are taken from the same group at once.
 //!
 //! # Locking
 //! [`GroupChoice::changed`] is called under the group's lock; the lists of `optimize-scan` and `goal-first` have locks
@@ -57,8 +59,8 @@ extant_base::policies! {
     }
 }
 
-/// How picky a search is. Linux: `enum criteria`; its GOAL_LEN_SLOW is [`Criterion::FreeFits`], its BEST_AVAIL_LEN a
-/// shorter length at [`Criterion::AverageFits`].
+/// The strictness of a search. Linux: `enum criteria`; its GOAL_LEN_SLOW is [`Criterion::FreeFits`], its
+/// BEST_AVAIL_LEN a shorter length at [`Criterion::AverageFits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Criterion {
     /// A whole buddy of the (power of two) length.
@@ -75,7 +77,7 @@ impl Criterion {
     pub const ALL: [Criterion; 4] = [Criterion::Power2, Criterion::AverageFits, Criterion::FreeFits, Criterion::Any];
 }
 
-/// How free blocks are looked for inside a group.
+/// How a group is searched for free blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Within {
     /// Free runs are measured one by one, up to a limit (Linux: `ext4_mb_complex_scan_group`).
@@ -84,14 +86,14 @@ pub enum Within {
     Direct,
 }
 
-/// Where the next chunk of a growing file is looked for, unless it can be where the last one ends.
+/// Where the next chunk of a growing file is searched, unless it can continue the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {
     /// Near the file's other blocks.
     None,
-    /// Where any growing file last got one (Linux until 6.16: `s_mb_last_group`).
+    /// Where any growing file got its last chunk (Linux until 6.16: `s_mb_last_group`).
     One,
-    /// As many such goals as there are processors; a file has one of them (Linux 6.17: `s_mb_last_groups`).
+    /// As many such goals as processors; a file has one of them (Linux 6.17: `s_mb_last_groups`).
     PerProcessor,
 }
 
@@ -100,35 +102,37 @@ pub enum Streams {
 pub enum Growth {
     /// Up to the next size of a table, up to 8 MiB (Linux: `ext4_mb_normalize_request`).
     Table,
-    /// So many times what it has, while that is a small part of what is free. A file that comes back for more is a
-    /// growing one, however small.
+    /// This many times the file's size, while that is a small part of the free space. A file that requests more
+    /// blocks is a growing one, however small.
     Times(u32),
 }
 
-/// What differs between generations besides the order of groups.
+/// The differences between generations other than the order of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub streams: Streams,
     pub growth: Growth,
-    /// Small files that nobody has open for writing get blocks of their own (Linux until 6.0), instead of sharing
+    /// Small files that are not open for writing get blocks of their own (Linux until 6.0), instead of sharing
     /// chunks.
     pub closed_files_apart: bool,
-    /// The bound on directories in a flex group is that of one group (Linux until 6.0). For who places directories.
+    /// The bound on directories in a flex group is that of one group (Linux until 6.0). For the placement of
+    /// directories.
     pub orlov_unscaled: bool,
-    /// A group whose lock is taken is passed over, except at [`Criterion::Any`].
+    /// A group whose lock is taken is skipped, except at [`Criterion::Any`].
     pub skips_busy: bool,
-    /// A goal length may shrink by so many powers of two before a worse group is taken (Linux:
+    /// A goal length may shrink by this many powers of two before a worse group is taken (Linux:
     /// `mb_best_avail_max_trim_order`).
     pub trim_orders: u32,
-    /// Chunks that are too short for a request stay, for smaller ones (Linux); else their blocks are free again.
+    /// Chunks that are too short for a request stay reserved for smaller requests (Linux); otherwise their blocks are
+    /// freed.
     pub keeps_remnants: bool,
-    /// Small files that are written together get one run ([`crate::Allocator::choose_with`]), whoever writes
-    /// beside them.
+    /// Small files that are written together get one run ([`crate::Allocator::choose_with`]), even if other files are
+    /// being written.
     pub together: bool,
     pub within: Within,
 }
 
-/// Linux 5.13. The others say what they do differently.
+/// Linux 5.13. The rules of other policies are given as differences from these.
 pub const LINUX_5_13: Rules = Rules {
     streams: Streams::One,
     growth: Growth::Table,
@@ -141,7 +145,7 @@ pub const LINUX_5_13: Rules = Rules {
     within: Within::Measured,
 };
 
-/// What a group publishes about itself.
+/// The numbers that a group publishes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupInfo {
     pub free: u32,
@@ -155,26 +159,26 @@ pub struct GroupInfo {
 /// One request's way through the groups.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass {
-    /// The group where it starts; below `limit`.
+    /// The group at which it starts; below `limit`.
     pub goal: u32,
     /// Only groups below this.
     pub limit: u32,
     pub criterion: Criterion,
-    /// Blocks that the named group shall have: `wanted`, or fewer where the policy trims.
+    /// Blocks that the named group should have: `wanted`, or fewer where the policy trims.
     pub len: u32,
     /// Blocks wanted.
     pub wanted: u32,
-    /// log2 of `len`, where a whole buddy of that length is looked for.
+    /// log2 of `len`, if a whole buddy of that length is wanted.
     pub order: Option<u32>,
     /// File data.
     pub data: bool,
-    /// The blocks that the caller cannot do without; trimming stops above.
+    /// The blocks that the caller needs at least; trimming stops above this number.
     pub least: u32,
-    /// Notes of the policy, 0 at the start of each criterion; [`Pass::walk`] counts in `step`.
+    /// Private state of the policy, 0 at the start of each criterion; [`Pass::walk`] counts in `step`.
     pub step: u32,
     pub at: u64,
     pub tries: u32,
-    /// Another note, 0 at the start.
+    /// More private state, 0 at the start.
     pub guesses: u32,
 }
 
@@ -197,7 +201,7 @@ impl Pass {
         }
     }
 
-    /// On to the next criterion; false when there is none.
+    /// Moves to the next criterion; false if there is none.
     pub fn relax(&mut self) -> bool {
         let next = Criterion::ALL.into_iter().find(|&c| c > self.criterion);
         self.criterion = next.unwrap_or(self.criterion);
@@ -206,7 +210,7 @@ impl Pass {
         next.is_some()
     }
 
-    /// The next group of a walk from the goal on, once around.
+    /// The next group of a walk that starts at the goal and goes once around.
     pub fn walk(&mut self) -> Option<u32> {
         if self.step >= self.limit {
             return None;
@@ -225,7 +229,7 @@ impl Pass {
         None
     }
 
-    /// The same, and on through the criteria.
+    /// The same, continued through the criteria.
     pub fn walk_on(&mut self, good: Good<'_>) -> Option<u32> {
         loop {
             let found = self.walk_to(good);
@@ -235,45 +239,45 @@ impl Pass {
         }
     }
 
-    /// The group `far` behind the goal, from the limit on at the front again.
+    /// The group `far` behind the goal, wrapping around at the limit.
     pub fn group_behind(&self, far: u32) -> u32 {
         ((u64::from(self.goal) + u64::from(far)) % u64::from(self.limit.max(1))) as u32
     }
 }
 
-/// Whether a group looks good enough for the pass as it stands; it is counted as considered.
+/// Whether a group looks good enough for the current pass; it is counted as considered.
 pub type Good<'a> = &'a mut dyn FnMut(&Pass, u32) -> bool;
 
-/// What a policy is.
+/// The interface of a policy.
 pub trait GroupChoice: Send + Sync {
     fn rules(&self) -> &'static Rules;
 
-    /// A group's numbers changed, or the mount begins and nobody has read its bitmap yet. Under the group's lock.
+    /// A group's numbers changed, or the mount begins and its bitmap has not been read yet. Under the group's lock.
     fn changed(&self, group: u32, info: GroupInfo);
 
-    /// The next group to search; moves the pass on to the next criterion where nothing is left. None: nothing is free.
+    /// The next group to search; moves the pass to the next criterion if no group is left. None: nothing is free.
     fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32>;
 
-    /// At [`Criterion::Any`], an extent of this length ends the search: longer ones are hardly to be found.
+    /// At [`Criterion::Any`], an extent of this length ends the search, because longer ones are unlikely.
     fn enough(&self, limit: u32) -> u32 {
         let _ = limit;
         u32::MAX
     }
 
-    /// Small files of the same home share chunks. `goal`: the group near which a file shall lie; `synced`: an fsync
-    /// waits for it.
+    /// The home of a small file; files of the same home share chunks. `goal`: the group near which the file should
+    /// lie; `synced`: an fsync waits for it.
     fn home(&self, goal: u32, synced: bool) -> u32 {
         let _ = (goal, synced);
         0
     }
 
-    /// How long the next chunk for `home` shall be, where chunks usually have `usual` blocks.
+    /// The length of the next chunk for `home`, where chunks usually have `usual` blocks.
     fn chunk_len(&self, home: u32, usual: u32) -> u32 {
         let _ = home;
         usual
     }
 
-    /// Where the next chunk for `home` is looked for, if not near the goal of who needs it.
+    /// Where the next chunk for `home` is searched, if not near the goal of the request.
     fn chunk_goal(&self, home: u32) -> Option<u32> {
         let _ = home;
         None
@@ -284,7 +288,7 @@ pub trait GroupChoice: Send + Sync {
         let _ = (home, group);
     }
 
-    /// Bytes of memory, which grow with the disk.
+    /// Bytes of its memory, which grow with the disk.
     fn bytes(&self) -> usize;
 }
 
@@ -306,7 +310,7 @@ impl Policy {
 /// Buddy orders at most: group sizes are below 2^20 blocks.
 pub const ORDERS: usize = 20;
 
-/// The order of `n` blocks; None for none.
+/// The order of `n` blocks; None for 0.
 fn order_of(n: u32) -> Option<u32> {
     n.checked_ilog2().map(|o| o.min(ORDERS as u32 - 1))
 }

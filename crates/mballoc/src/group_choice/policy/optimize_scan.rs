@@ -1,10 +1,10 @@
-//! `optimize-scan`: the head of the list of groups whose largest free buddy has the order that is wanted; where no
-//! whole buddy is wanted, the group with the smallest average free extent that is long enough. Linux:
-//! `ext4_mb_choose_next_group` of 5.13 to 5.19, with `mb_optimize_scan=1`.
+//! `optimize-scan`: the head of the list of groups whose largest free buddy has the wanted order. If no whole buddy
+//! is wanted, the group with the smallest average free extent that is long enough. Linux: `ext4_mb_choose_next_group`
+//! of 5.13 to 5.19, with `mb_optimize_scan=1`.
 //!
-//! Its warts, which the thread of 2022 is about: the goal is not looked at, and a group goes to the tail of its list
-//! each time something in it changes, whether its order changed or not. So each new chunk comes from another group, and
-//! small files that are synced one by one dirty a bitmap each.
+//! Its warts, which the thread of 2022 is about: the goal is ignored, and a group goes to the tail of its list on
+//! every change, even if its order stays the same. So each new chunk comes from another group, and small files that
+//! are synced one by one dirty a bitmap each.
 //!
 //! Lists are filled from the last group down, as they are where bitmaps are read ahead.
 //!
@@ -20,12 +20,12 @@ use super::lists::Lists;
 use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, Pass, Rules};
 use crate::lock;
 
-/// See the page.
+/// See the module.
 pub struct OptimizeScan {
     largest: Lists,
     /// By average free extent and number.
     averages: Mutex<BTreeSet<(u32, u32)>>,
-    /// For each group the average under which it is in `averages`; 0 for none.
+    /// For each group its average in `averages`; 0 for none.
     average: Box<[AtomicU32]>,
 }
 

@@ -1,18 +1,20 @@
 //! `size-classes`: the goal group, then the nearest following group of all orders that fit, wrapping around.
 //!
-//! Three families of sets, one set per power of two: groups by their largest free buddy, by their average free extent,
-//! by their free blocks. A pass takes the union of the orders that fit and walks it upwards from the goal, so it keeps
-//! near the goal and considers only groups that fit, instead of all. A group moves between sets only when its order
+//! Three families of sets, one set per power of two: groups by their largest free buddy, by their average free
+//! extent, and by their free blocks. A pass takes the union of the orders that fit and walks it upwards from the
+//! goal. So it stays near the goal and considers only groups that fit. A group moves between sets only when its order
 //! changes.
 //!
-//! When nothing fits, the groups with the largest buddies come first and the search ends as soon as it has an extent as
-//! long as those: on a worn file system the answer is as good as after a walk over all groups, and found at once.
+//! When nothing fits, the groups with the largest buddies come first, and the search ends as soon as it has an extent
+//! of that length. So on a worn file system the answer is as good as after a walk over all groups, and is found at
+//! once.
 //!
 //! A set is a two-level bitmap of atomics: readers and writers share no lock.
 //!
 //! Its warts: groups whose buddy was never built are only in the third family (unless BLOCK_UNINIT), so a fresh mount
-//! learns of them at [`Criterion::FreeFits`]; an order says little of a group where sizes lie between two powers of
-//! two, or where only a few groups of some order are left that [`Criterion::Power2`] leaves to directories.
+//! finds them only at [`Criterion::FreeFits`]. An order is a poor description of a group where sizes lie between two
+//! powers of two. The same holds when only a few groups of some order are left and [`Criterion::Power2`] leaves them
+//! to directories.
 //!
 //! # Locking
 //! None.
@@ -20,7 +22,8 @@
 use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, ORDERS, Pass, Rules, Streams, order_of};
 use crate::group_choice::group_set::{Family, GroupSet};
 
-/// Groups of the order just below the wanted length are worth a look, but only so many: all of them may be too small.
+/// Groups of the order just below the wanted length are worth trying, but only this many: all of them may be too
+/// small.
 const BORDERLINE_MAX: u32 = 16;
 
 static RULES: Rules = Rules {
@@ -45,7 +48,7 @@ impl SizeClasses {
         SizeClasses { families: std::array::from_fn(|_| Family::new(groups, ORDERS)) }
     }
 
-    /// The highest order of which a group is known to have a free buddy.
+    /// The highest order of which any group is known to have a free buddy.
     fn highest_order(&self, limit: u32) -> Option<u32> {
         (0..ORDERS as u32).rev().find(|&o| self.families[LARGEST].sets()[o as usize].next(0, limit).is_some())
     }
@@ -54,7 +57,7 @@ impl SizeClasses {
         Leg { sets: &self.families[family].sets()[from.min(to)..to], tries }
     }
 
-    /// What the pass walks over, one after the other.
+    /// The sets that the pass walks over, one after the other.
     fn legs(&self, pass: &Pass) -> [Leg<'_>; 2] {
         let nothing = self.leg(FREE, 0, 0, 0);
         let fitting = |family| {
@@ -73,7 +76,7 @@ impl SizeClasses {
             }
             Criterion::AverageFits => fitting(AVERAGE),
             Criterion::FreeFits => fitting(FREE),
-            // The largest first, then whatever is left.
+            // The largest first, then all others.
             Criterion::Any => {
                 let highest = self.highest_order(pass.limit).map_or(ORDERS, |o| o as usize);
                 [self.leg(LARGEST, highest, ORDERS, u32::MAX), self.leg(FREE, 0, ORDERS, u32::MAX)]
@@ -81,9 +84,9 @@ impl SizeClasses {
         }
     }
 
-    /// The next group to look at under the pass's criterion. `pass.step`: 0 the goal group, then the
-    /// first leg behind the goal and before it, then the second; `pass.at`: the
-    /// group behind the last one named, `pass.tries`: how many this leg has named.
+    /// The next group to look at under the pass's criterion. `pass.step`: 0 for the goal group, then the first leg
+    /// behind the goal and before it, then the second. `pass.at`: the group behind the last one named. `pass.tries`:
+    /// how many this leg has named.
     fn candidate(&self, pass: &mut Pass) -> Option<u32> {
         if pass.step == 0 {
             (pass.step, pass.at) = (1, u64::from(pass.goal) + 1);
@@ -104,7 +107,7 @@ impl SizeClasses {
             match legs[leg].nearest(pass.at as u32, end).filter(|_| pass.tries < legs[leg].tries) {
                 Some(group) => {
                     pass.at = u64::from(group) + 1;
-                    // What the first leg named is not named again.
+                    // Groups named by the first leg are not named again.
                     if leg == 0 || !legs[0].has(group) {
                         pass.tries += 1;
                         return Some(group);
@@ -122,7 +125,7 @@ impl SizeClasses {
     }
 }
 
-/// The union of some sets, of which so many groups are named at most.
+/// The union of some sets, of which a limited number of groups is named.
 #[derive(Clone, Copy)]
 struct Leg<'a> {
     sets: &'a [GroupSet],
@@ -177,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_the_nearest_that_fits() {
+    fn the_nearest_group_that_fits_is_taken() {
         let choice = SizeClasses::new(100);
         for (g, order) in [(3u32, 9u32), (10, 5), (40, 9), (90, 12)] {
             choice

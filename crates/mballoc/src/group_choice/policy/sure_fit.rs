@@ -1,29 +1,31 @@
-//! `sure-fit`: the nearest group that surely has a run of the wanted length; where none has, the group with the
-//! longest.
+//! `sure-fit`: the nearest group that surely has a run of the wanted length; if none has, the group with the longest
+//! run.
 //!
-//! Each group publishes the length of a run that it surely has ([`GroupInfo::run`]), a byte (`class_of`) under a tree
-//! of maxima. A change touches one byte and seldom a node above; a search touches one or two nodes a level. A second
-//! tree has what could be in groups whose bitmap was not read yet.
+//! Each group publishes the length of a run that it surely has ([`GroupInfo::run`]), as a byte (`class_of`) under a
+//! tree of maxima. A change touches one byte and seldom a node above; a search touches one or two nodes per level. A
+//! second tree has the possible runs of groups whose bitmap was not read yet.
 //!
-//! How many groups a request locks, when bitmaps are known: the nearest that surely fits, from the goal group on; the
-//! search takes a run there, unless another thread was faster. If none fits, the nearest of those with the longest run,
-//! and it takes that. So one, and one more for each race lost (a group that is locked, or was changed since).
+//! How many groups a request locks when bitmaps are known: the nearest one that surely fits, from the goal group on.
+//! The search takes a run there, unless another thread was faster. If none fits, it takes the longest run of the
+//! nearest group that has such a run. So one group, and one more for each lost race (a group that is locked, or has
+//! changed since).
 //!
-//! When bitmaps are not known: first the nearest that could fit, the goal group as a rule, if it is nearer than any
-//! that does; reading one reads those of its flex group ([`crate::GroupStore::read_ahead`]). Then as above, where what
-//! is surely there (of few used blocks, few runs are cut) may have to be read. So two reads and two groups. A request
-//! of 256 blocks or more that would be cut into four or more pieces guesses at groups that may have four times the
-//! longest known run.
+//! When bitmaps are unknown: first the nearest group that could fit, usually the goal group, if it is nearer than any
+//! that surely fits. Reading its bitmap reads those of its flex group ([`crate::GroupStore::read_ahead`]). Then as
+//! above, but even a sure group may have to be read: few used blocks cut the free ones into few runs, so its run is
+//! known without its bitmap. So two reads and two groups. A request of 256 blocks or more may have to be cut into
+//! four or more pieces. It then guesses at groups that may have four times the longest known run.
 //!
-//! A request never ends while something is free: a group with a free block has a byte of 1 at least, known or not, and
-//! before it ends it looks at the bytes themselves.
+//! A request never fails while a block is free: a group with a free block has a byte of at least 1, known or not, and
+//! before the request fails it looks at the bytes themselves.
 //!
-//! What is not quite sure: a group that is BLOCK_UNINIT is taken for one run, as mke2fs leaves it; from 245,760 blocks
-//! on (64 KiB blocks) runs are all of one class. Where that is wrong it costs a group more.
+//! Two estimates may be wrong. A group that is BLOCK_UNINIT counts as one run, as mke2fs leaves it. All runs from
+//! 245,760 blocks on (64 KiB blocks) have one class. A wrong estimate costs one more group.
 //!
-//! Where chunks for small files come from: each flex group has its own, in which no more than one request's remnant is
-//! kept. What an fsync waits for has another home, the same for the whole disk, which moves on when it is full: its
-//! blocks are soon written and often soon freed, and one bitmap is journaled for all instead of one for each directory.
+//! Where chunks for small files come from: each flex group has its own, and keeps no more than one request's remnant.
+//! Files for which an fsync waits have another home, one for the whole disk, which moves on when it is full. Their
+//! blocks are soon written and often soon freed, and one bitmap is journaled for all of them instead of one for each
+//! directory.
 //!
 //! # Locking
 //! None.
@@ -46,41 +48,41 @@ static RULES: Rules = Rules {
     within: Within::Direct,
 };
 
-/// The home of what an fsync waits for.
+/// The home of files for which an fsync waits.
 const SYNCED: u32 = u32::MAX;
-/// No chunk was made there yet.
+/// No chunk has been made there yet.
 const NONE: u32 = u32::MAX;
-/// Groups that a request names because they could have a run, before it is content with what is surely there. That may
+/// Groups that a request names because they could have a run, before it falls back to sure runs. Those groups may
 /// have to be read as well.
 const GUESSES: u32 = 1;
-/// After so many guesses in vain in a row only one request in [`GUESS_EVERY`] makes one.
+/// After this many unsuccessful guesses in a row only one request in [`GUESS_EVERY`] guesses.
 const MISSES_MAX: u32 = 8;
 const GUESS_EVERY: u32 = 64;
-/// A run of so many blocks takes longer than a seek or two.
+/// Transferring a run of this many blocks takes longer than a seek or two.
 const LONG: u32 = 256;
 /// From the class of a run to that of one four times as long.
 const QUARTER: u8 = 16;
 /// [`Pass::step`]: the last group named was a guess.
 const GUESSED: u32 = 1;
-/// From this many groups per flex group on, the first one is left to directories.
+/// From this many groups per flex group on, the first one is reserved for directories.
 const FLEX_SIZE_DIR_SCHEME: u32 = 4;
 
-/// See the page.
+/// See the module.
 pub struct SureFit {
-    /// Runs that are surely there, of groups for all.
+    /// Sure runs, of groups that any request may use.
     sure: Maxima,
-    /// The same of the first groups of flex groups, by flex group: they are left to directories while files have others
-    /// (Linux: `EXT4_FLEX_SIZE_DIR_ALLOC_SCHEME`). Not used where flex groups are small.
+    /// The same of the first groups of flex groups, by flex group. They are reserved for directories while files have
+    /// others (Linux: `EXT4_FLEX_SIZE_DIR_ALLOC_SCHEME`). Not used where flex groups are small.
     firsts: Maxima,
     /// Free blocks of groups whose runs are not known.
     unknown: Maxima,
-    /// Blocks of a group, but for the last.
+    /// Blocks per group, except the last.
     blocks: u32,
     flex: u32,
-    /// Guesses that were in vain, more or less: see [`SureFit::may_guess`].
+    /// Unsuccessful guesses, more or less: see [`SureFit::may_guess`].
     misses: AtomicU32,
     requests: AtomicU32,
-    /// The group with the last chunk for what is synced.
+    /// The group with the last chunk for synced files.
     synced_group: AtomicU32,
 }
 
@@ -107,8 +109,8 @@ impl SureFit {
         if self.is_first(group) { self.firsts.get(group / self.flex) } else { self.sure.get(group) }
     }
 
-    /// The nearest group whose byte is at least `class`, once around from the group so far behind the goal on: how far
-    /// behind it lies. `next`: the first such group of a range.
+    /// The distance behind the goal of the nearest group whose byte is at least `class`, searched once around from
+    /// distance `from` on. `next`: the first such group of a range.
     fn nearest(pass: &Pass, from: u64, next: impl Fn(u32, u32) -> Option<u32>) -> Option<u32> {
         let (from, to_end) = (from as u32, pass.limit - pass.goal);
         let behind = next(pass.goal + from.min(to_end), pass.limit).map(|group| group - pass.goal);
@@ -128,7 +130,7 @@ impl SureFit {
         first.into_iter().chain(other).min()
     }
 
-    /// Where guesses were in vain of late, as on a disk that is worn everywhere alike, only some requests guess.
+    /// If guesses failed lately, as on a disk that is equally worn everywhere, only some requests guess.
     fn may_guess(&self) -> bool {
         self.misses.load(Ordering::Relaxed) < MISSES_MAX
             || self.requests.fetch_add(1, Ordering::Relaxed).is_multiple_of(GUESS_EVERY)
@@ -138,19 +140,19 @@ impl SureFit {
         let _ = self.misses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |m| Some(change(m).min(MISSES_MAX)));
     }
 
-    /// Of the groups that fit, surely or perhaps, the next. `pass.at`: how far behind the goal to look from; what lies
-    /// nearer was named, or it does not fit.
+    /// The next group that fits, surely or perhaps. `pass.at`: the distance behind the goal from which to search;
+    /// nearer groups were named, or do not fit.
     fn fitting(&self, pass: &mut Pass) -> Option<u32> {
         let class = class_for(pass.len);
         if pass.step == GUESSED {
-            // It was in vain: three points, of which a guess costs two beforehand.
+            // The guess failed: three points, two of which it had subtracted in advance.
             self.note_guess(|misses| misses + 3);
             pass.step = 0;
         }
         let all = !pass.data || pass.criterion == Criterion::FreeFits;
         let sure = self.nearest_sure(pass, pass.at, class, all);
-        // A long run would be cut into many of what is surely there. Reading bitmaps costs less than the seeks, even if
-        // the best of what they show is but a part of it.
+        // The sure runs would cut a long request into many pieces. Reading bitmaps costs less than the seeks, even if
+        // the best run that they show covers only a part of it.
         let better = self.sure.largest(pass.limit).max(self.firsts.largest(pass.limit.div_ceil(self.flex))) + QUARTER;
         let cut = pass.len >= LONG && better <= class;
         let least = if cut { better } else { class };
@@ -167,8 +169,8 @@ impl SureFit {
         Some(pass.group_behind(far))
     }
 
-    /// The nearest group with the longest run. While others take from it, the next best: `pass.tries` is the class of
-    /// the last one named, and one, `pass.at` how far it lies.
+    /// The nearest group with the longest run. While other threads take from it, the next best: `pass.tries` is the
+    /// class of the last one named plus one, `pass.at` its distance.
     fn longest(&self, pass: &mut Pass) -> Option<u32> {
         if pass.tries == 0 {
             let firsts = self.firsts.largest(pass.limit.div_ceil(self.flex));
@@ -181,7 +183,7 @@ impl SureFit {
             }
             (pass.tries, pass.at) = (pass.tries - 1, 0);
         }
-        // The trees may have said too little while others changed them; the bytes themselves do not.
+        // The trees may have been too small while other threads changed them; the bytes themselves are exact.
         if std::mem::replace(&mut pass.step, 1) == 1 {
             return None;
         }
@@ -200,8 +202,8 @@ impl GroupChoice for SureFit {
         let run = if known {
             class_of(info.run)
         } else {
-            // Used blocks cut the free ones into one piece more than they are. And what was there before still is:
-            // blocks are only taken where runs are known.
+            // Used blocks cut the free ones into at most one piece more than there are used blocks. And an earlier
+            // run still exists: blocks are only taken from groups whose runs are known.
             let used = self.blocks.saturating_sub(info.free);
             class_of(info.free.div_ceil(used + 1)).max(self.class(group))
         };
@@ -210,14 +212,14 @@ impl GroupChoice for SureFit {
         } else {
             self.sure.set(group, run)
         }
-        // A first group is read with its flex group, and not on a guess.
+        // A first group is read with its flex group, and not because of a guess.
         self.unknown.set(group, if known || self.is_first(group) { 0 } else { class_of(info.free) });
     }
 
     fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
         loop {
             let found = match pass.criterion {
-                // Files go to the first groups of flex groups when no other fits.
+                // Files go to the first groups of flex groups only if no other fits.
                 Criterion::FreeFits if !pass.data => None,
                 Criterion::Power2 | Criterion::AverageFits | Criterion::FreeFits => self.fitting(pass),
                 Criterion::Any => self.longest(pass),
@@ -236,8 +238,8 @@ impl GroupChoice for SureFit {
     }
 
     fn chunk_len(&self, home: u32, usual: u32) -> u32 {
-        // Side by side they lie in any case. The shorter, the sooner all files of a chunk are gone and it is used
-        // again.
+        // Chunks of synced files are adjacent in any case. The shorter a chunk, the sooner all of its files are gone
+        // and it is used again.
         if home == SYNCED { usual / 4 } else { usual }
     }
 

@@ -1,8 +1,8 @@
 //! `vanilla`: the goal group, then each following group in turn, wrapping around.
 //! Linux: the loop of `ext4_mb_regular_allocator` with `mb_optimize_scan=0` (5.13).
 //!
-//! Its warts: on a large and full file system each criterion walks over every group; all growing files follow one goal;
-//! a small file that is closed before it is written gets no chunk.
+//! Its warts: on a large and full file system each criterion walks over every group; all growing files follow one
+//! goal; a small file that is closed before writeback gets no chunk.
 //!
 //! # Locking
 //! None.

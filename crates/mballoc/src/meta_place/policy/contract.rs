@@ -1,5 +1,5 @@
-//! What every policy must satisfy, run over [`MetaPolicy::ALL`]: zones cost no block. The store of
-//! `crate::tests` judges every mark.
+//! The contract of every policy, run over [`MetaPolicy::ALL`]: zones cost no block. The store of `crate::tests`
+//! judges every mark.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn mount(store: &Arc<ModelStore>, meta_policy: MetaPolicy) -> Allocator<ModelSto
     allocator(store, Options { meta_policy, locality_groups: 1, stream_goals: 1, ..Options::default() })
 }
 
-/// Blocks of 1 KiB and 4 KiB, groups that are too small for the areas of `metacluster` and its variants, but not for
+/// Blocks of 1 KiB and 4 KiB, groups that are too small for the areas of `metacluster` and its variants but not for
 /// those of `zones`, a short last group, flexible groups whose metadata lies together.
 fn shapes() -> Vec<(Geometry, Vec<(BlockNr, u64)>)> {
     let flex = Geometry { flex_bg_size: 4, ..large(3, 4) };
@@ -43,7 +43,7 @@ fn random_meta(rng: &mut Rng, blocks: u64) -> MetaRequest {
     MetaRequest { role, owner: InodeNr(rng.below(40) as u32), home, parent, data }
 }
 
-/// What was done: requests, and how often zones served them, grew and were lent.
+/// Counts: requests, and how often zones served them, grew and were lent.
 #[derive(Default)]
 struct Done {
     requests: u64,
@@ -52,7 +52,7 @@ struct Done {
     lent: u64,
 }
 
-/// Fills and empties a disk, mounting it again from time to time, also with other policies.
+/// Fills and empties a disk, and remounts it from time to time, also with other policies.
 fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, requests: u64, done: &mut Done) {
     let (geometry, own) = shape;
     let store = Arc::new(ModelStore::new(geometry.clone()));
@@ -95,7 +95,7 @@ fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, r
                     a.allocate(&mut Txn::default(), &r)
                 }
                 9 => {
-                    // Data that was mapped with its pointer blocks, or was not.
+                    // Data whose pointer blocks are mapped with it, or not.
                     let i = rng.below(6) as usize;
                     let (blocks, _) = pointer_blocks(written[i].saturating_sub(len), 3);
                     let blocks = &blocks[rng.below(3) as usize..][..1];
@@ -156,7 +156,7 @@ fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, r
     done.requests += made;
 }
 
-/// Nothing is handed out twice, "no space" is true, and no block is lost, over a million requests.
+/// Over a million requests, no block is handed out twice or lost, and "no space" is true.
 #[test]
 fn no_block_is_lost_or_handed_out_twice() {
     let shapes = shapes();

@@ -2,12 +2,12 @@
 //! delayed allocation. Linux: `ext3_get_blocks_handle`, `ext3_alloc_blocks`, fs/ext3/inode.c, and the reservation
 //! windows of fs/ext3/balloc.c.
 //!
-//! Data is chosen before it is mapped. So the request for data names the indirect blocks that are missing, and the
-//! allocator looks for a run with room for both. It sets the first blocks aside for the indirect blocks
-//! (`crate::prealloc`), and lays out the file's preallocation behind the data, to the end of what the same indirect
-//! block maps. The data of the next one then begins with that one itself.
+//! Data is chosen before it is mapped. So the request for data names the missing indirect blocks, and the allocator
+//! searches for a run with room for both. It sets the first blocks aside for the indirect blocks (`crate::prealloc`),
+//! and lays out the file's preallocation behind the data, to the end of the range that the same indirect block maps.
+//! The run of the next range then begins with its own indirect block.
 //!
-//! Where there is no such run, and for everything else than the files of an image without extents, it is `vanilla`.
+//! If there is no such run, and for everything but files of an image without extents, it acts as `vanilla`.
 //!
 //! # Locking
 //! None.
@@ -52,14 +52,14 @@ mod tests {
     }
 
     #[test]
-    fn pointer_blocks_come_out_of_the_run_in_front_of_their_data() {
+    fn pointer_blocks_lie_in_front_of_their_data_in_one_run() {
         let store = Arc::new(ModelStore::new(geometry(2, 1024, 500)));
         let a = mount(&store);
         let owner = InodePreallocation::new(InodeNr(12));
         let (start, len) = data(&a, &owner);
-        assert_eq!((len, owner.blocks()), (20, 2 + 44), "the file goes on to the end of the array");
+        assert_eq!((len, owner.blocks()), (20, 2 + 44), "the preallocation reaches the end of the array");
         let (blocks, _) = pointer_blocks(64, 2);
-        // In whatever order they are needed.
+        // In any order of use.
         assert_eq!(pointer_block(&a, &owner, blocks[1]).0, start.0 - 1);
         assert_eq!(pointer_block(&a, &owner, blocks[0]).0, start.0 - 2);
         let more = Request::data(&owner, None, LogicalBlock(84), 100, 184);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waits_where_no_run_has_room_for_both() {
+    fn no_pointer_block_is_set_aside_if_no_run_has_room_for_both() {
         let store = Arc::new(ModelStore::new(geometry(2, 1024, 500)));
         for group in 0..2 {
             (0..store.geometry.blocks_in_group(extant_ondisk::GroupNr(group)))
@@ -78,13 +78,13 @@ mod tests {
         }
         let a = mount(&store);
         let owner = InodePreallocation::new(InodeNr(12));
-        assert_eq!(data(&a, &owner).1, 2, "all that there is side by side");
+        assert_eq!(data(&a, &owner).1, 2, "all adjacent free blocks");
         assert!(owner.is_empty());
         assert_agrees(&a, &store);
     }
 
     #[test]
-    fn a_disk_without_other_blocks_takes_back_what_waits_for_pointer_blocks() {
+    fn a_full_disk_discards_blocks_set_aside_for_pointer_blocks() {
         let store = Arc::new(ModelStore::new(geometry(1, 1024, 1024)));
         let a = mount(&store);
         let owner = InodePreallocation::new(InodeNr(12));

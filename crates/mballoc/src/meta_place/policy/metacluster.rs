@@ -1,9 +1,9 @@
-//! `metacluster`: a 128th of each group is kept for the indirect blocks of the data in that group. Data gets it last. A
-//! request that finds it full is served as by `vanilla`. Abhishek Rai, "Clustering indirect blocks in Ext3", 2007; the
-//! size and the place are Theodore Ts'o's summary of it (linux-ext4, 16 November 2007).
+//! `metacluster`: a 128th of each group is reserved for the indirect blocks of the data in that group. Data uses it
+//! last. A request that finds it full is served as by `vanilla`. Abhishek Rai, "Clustering indirect blocks in Ext3",
+//! 2007; the size and the place are Theodore Ts'o's summary of it (linux-ext4, 16 November 2007).
 //!
-//! Its warts: the size is fixed, so files of less than half a megabyte, which have an indirect block each, overflow it;
-//! and a group that is full of data has none of it left.
+//! Its warts: the size is fixed, so files of less than half a megabyte, which have an indirect block each, overflow
+//! it; and in a group full of data, none of it is left.
 //!
 //! # Locking
 //! None.

@@ -11,7 +11,8 @@
 //! | `zones` | zones of many groups, which grow and are lent to data | none | none yet |
 //! | `zones-all` | the same, also for directories, attributes and symbolic links | none | none yet |
 //!
-//! Main types: [`MetaPolicy`] (the choice at mount), [`MetaPlace`] (what a policy is), [`Zoning`] (its zones, as data).
+//! Main types: [`MetaPolicy`] (the choice at mount), [`MetaPlace`] (the interface of a policy), [`Zoning`] (its
+//! zones, as data).
 //!
 //! # Locking
 //! None.
@@ -42,14 +43,14 @@ extant_base::policies! {
     }
 }
 
-/// Where in its group an area is.
+/// The place of an area in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Behind the file system's own blocks.
     Begin,
     Middle,
     End,
-    /// Several, in even distances.
+    /// Several, at equal distances.
     Spread,
 }
 
@@ -69,24 +70,24 @@ pub struct Zoning {
     pub region_groups: u32,
     /// Areas in each group.
     pub per_group: u32,
-    /// An area is one of so many parts of its group.
+    /// The divisor of a group's size that gives the length of an area.
     pub share: u32,
     pub place: Place,
     pub ahead: Ahead,
-    /// Pages are for inodes of the same group, and so many owners go on side by side; 0: there are neither.
+    /// Pages are for inodes of the same group, and this many owners continue side by side; 0: there are neither.
     pub owners: usize,
-    /// What is kept there.
+    /// The kinds of metadata in the zones.
     pub roles: &'static [MetaRole],
 }
 
-/// What a policy is.
+/// The interface of a policy.
 pub trait MetaPlace: Send + Sync {
     /// Whether pointer blocks are taken together with the first data that they map, in front of it.
     fn in_front(&self) -> bool {
         false
     }
 
-    /// The block in whose group the search begins, where no zone has a block.
+    /// The block in whose group the search begins, if no zone has a block.
     fn goal(&self, meta: &MetaRequest) -> Option<BlockNr> {
         vanilla::goal(meta)
     }

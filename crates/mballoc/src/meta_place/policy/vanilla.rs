@@ -2,8 +2,8 @@
 //! that it maps, else of its owner. Linux: `ext4_alloc_branch`, `ext4_ext_find_goal`, `ext4_append`,
 //! `ext4_xattr_block_set`.
 //!
-//! Its wart: nothing keeps the blocks of a map together. On a new disk they lie side by side, because data is set aside
-//! in long runs; on a worn one they lie wherever a block is free.
+//! Its wart: it does not cluster the blocks of a map. On a new disk they lie side by side, because data is
+//! preallocated in long runs; on a worn one they lie wherever a block is free.
 //!
 //! # Locking
 //! None.
@@ -16,9 +16,9 @@ use crate::{MetaRequest, MetaRole};
 /// No state at all.
 pub struct Vanilla;
 
-/// Where Linux looks.
+/// Where Linux searches.
 pub fn goal(meta: &MetaRequest) -> Option<BlockNr> {
-    // A directory goes on behind its last block, which may be the next group.
+    // A directory continues behind its last block, which may be in the next group.
     let beside = u64::from(meta.role == MetaRole::Directory);
     meta.parent.map(|parent| BlockNr(parent.0.saturating_add(beside))).or(meta.data).or(meta.home)
 }

@@ -1,14 +1,15 @@
 //! `zones`: the maps of up to 128 groups lie together. A region's zone begins with areas of a 16th of a group behind
-//! the system metadata of its first group, goes on through half of that group, and then to the next group. At mount
-//! it has room for the maps that are expected. It grows when less than half an area of it is free, or when what is free
-//! lies in pages of other homes. When data finds no block anywhere else, the last area is lent to it; it comes back
-//! when much more is free.
+//! the system metadata of its first group. It continues through half of that group, and then in the next group. At
+//! mount it has room for the expected maps. It grows when less than half an area of it is free, or when its free
+//! blocks lie in pages of other homes. When data finds no block anywhere else, the last area is lent to it; the area
+//! returns when much more is free.
 //!
-//! Inside, pages of 64 blocks are for the inodes of one group, because a checker reads their maps one after the other.
-//! A file of many map blocks goes on in windows of 16, so that files that grow together do not interleave.
+//! Inside, pages of 64 blocks are for the inodes of one group, because a checker reads their maps one after the
+//! other. A file with many map blocks continues in windows of 16, so that files that grow together do not interleave.
 //!
-//! No part of it is on disk. How many areas are active at mount follows from what is used and free in the region, and
-//! from its inodes. If that is too few, the first requests find the areas full, and the zone grows at once.
+//! No part of it is on disk. The number of active areas at mount is computed from the used and free blocks in the
+//! region and from its inodes. If that is too few, the first requests find the areas full, and the zone grows at
+//! once.
 //!
 //! # Locking
 //! None.

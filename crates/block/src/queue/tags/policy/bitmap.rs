@@ -1,8 +1,8 @@
 //! The bitmap of Linux 3.16 (`struct blk_mq_bitmap_tags`), under `wake-all` and `wake-exclusive`.
 //!
-//! The bits are spread over words, each on a cache line of its own, with fewer bits a word when there are few
-//! ([`bits_per_word`]). Each core starts looking behind the tag it had last (`last_tag`). A tag that is given back is
-//! free at once: one atomic operation on a line that others are just taking from.
+//! The bits are spread over words, each on a cache line of its own, with fewer bits per word when there are few
+//! ([`bits_per_word`]). Each core starts its search behind the tag that it had last (`last_tag`). A released tag is
+//! free at once: one atomic operation on a line from which other threads are taking tags.
 //!
 //! What it does not do: waiting.
 //!
@@ -12,7 +12,7 @@
 use extant_base::sim;
 use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Threads share what they remember beyond this many.
+/// Beyond this many, threads share their search positions.
 pub(super) const CORES: usize = 16;
 
 /// As a power of two: at least four words, where the depth allows it (Linux: `bt_alloc`, `sbitmap_calculate_shift`).
@@ -88,7 +88,7 @@ impl Bitmap {
             sim::point("tag: look at a word");
             if let Some(bit) = take(&self.words[index].0, self.mask(index), from) {
                 let tag = ((index as u32) << self.shift) + bit;
-                // Only who used what it remembered moves on.
+                // Only a thread that got the tag it remembered moves on.
                 if tag == start {
                     last.store(tag + 1, Ordering::Relaxed);
                 }
@@ -106,7 +106,7 @@ impl Bitmap {
         sim::point("tag: is free");
     }
 
-    /// Whether no tag is out.
+    /// Whether all tags are free.
     pub fn all_free(&self) -> bool {
         self.words.iter().all(|word| word.0.load(Ordering::SeqCst) == 0)
     }

@@ -1,4 +1,4 @@
-//! What every tag policy must satisfy, and what [`TagPolicyKind::HandOff`] promises beyond it.
+//! The contract of every tag policy, and the further guarantees of [`TagPolicyKind::HandOff`].
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn names_are_found_and_in_the_table() {
 }
 
 #[test]
-fn alone_every_tag_is_found_and_none_twice() {
+fn one_thread_finds_every_tag_and_none_twice() {
     for kind in TagPolicyKind::ALL {
         for depth in (1..70).chain([127, 128, 129, 255, 256, 257, 1000, 4096]) {
             let tags = tags(kind, depth);
@@ -44,7 +44,7 @@ fn alone_every_tag_is_found_and_none_twice() {
                 assert_eq!(all.len(), depth as usize, "{kind:?} {depth}");
                 assert!(all.last() < Some(&depth));
                 assert_eq!(tags.try_get(hint + 1), None);
-                // Whichever one is given back is found again.
+                // Any released tag is found again.
                 for &tag in all.iter().rev() {
                     assert!(tags.put(tag, hint + 2).is_none());
                     assert_eq!(tags.try_get(hint), Some(tag));
@@ -57,7 +57,7 @@ fn alone_every_tag_is_found_and_none_twice() {
 }
 
 #[test]
-fn same_calls_same_tags() {
+fn the_same_calls_give_the_same_tags() {
     for kind in TagPolicyKind::ALL {
         let run = || {
             let (tags, mut held, mut seen) = (tags(kind, 37), Vec::new(), Vec::new());
@@ -76,10 +76,10 @@ fn same_calls_same_tags() {
     }
 }
 
-/// What is under way, and who waits for it.
+/// The requests in flight, each with its waiter.
 type Device = Mutex<VecDeque<(TagGuard, Waiter<()>)>>;
 
-/// Begins a request: its tag is nobody else's.
+/// Starts a request and asserts that its tag is free.
 fn starts(held: &Arc<Vec<AtomicBool>>, device: &Arc<Device>, done: Waiter<()>) -> Start {
     let (held, device) = (held.clone(), device.clone());
     Box::new(move |guard: TagGuard| {
@@ -89,8 +89,8 @@ fn starts(held: &Arc<Vec<AtomicBool>>, device: &Arc<Device>, done: Waiter<()>) -
     })
 }
 
-/// Threads that wait, and threads whose bios do, and completions that submit, over a device that gives the tags back on
-/// a thread of its own.
+/// Threads that wait, threads whose bios wait, and completions that submit, over a device that releases the tags on a
+/// thread of its own.
 #[test]
 fn no_tag_is_out_twice_and_every_waiter_ends() {
     for kind in TagPolicyKind::ALL {
@@ -101,7 +101,7 @@ fn no_tag_is_out_twice_and_every_waiter_ends() {
             let total = Arc::new(AtomicU64::new(0));
             const THREADS: u32 = 24;
             const EACH: u32 = 600;
-            // So many completions submit one more, as those of merged requests do that failed.
+            // This many completions submit one more bio, as those of failed merged requests do.
             const MORE: u32 = THREADS * EACH / 4;
             let completes = {
                 let (set, device, held, total) = (set.clone(), device.clone(), held.clone(), total.clone());
@@ -172,7 +172,7 @@ fn no_tag_is_out_twice_and_every_waiter_ends() {
     }
 }
 
-/// A completion that submits never sleeps, for it may be the one that gives the tag back.
+/// A completion that submits never sleeps, because it may be the one that would release the tag.
 #[test]
 fn a_completion_submits_when_no_tag_is_free() {
     for kind in TagPolicyKind::ALL {
@@ -192,7 +192,7 @@ fn a_completion_submits_when_no_tag_is_free() {
     }
 }
 
-/// Who waits as a number; the numbers in the order in which they got the tag.
+/// Waiters as numbers, in the order in which they got the tag.
 type Order = Arc<Mutex<Vec<u32>>>;
 
 fn order() -> Order {
@@ -211,7 +211,7 @@ fn until_waits(set: &TagSet, waits: u64) {
 }
 
 #[test]
-fn first_come_first_served_threads_and_bios_alike() {
+fn threads_and_bios_are_served_in_order_of_arrival() {
     let set = set(TagPolicyKind::HandOff, 1, 8);
     let held = TagSet::try_get(&set).expect("free");
     let (order, mut threads) = (order(), Vec::new());
@@ -239,7 +239,7 @@ fn first_come_first_served_threads_and_bios_alike() {
 }
 
 #[test]
-fn queues_that_share_are_served_in_turn() {
+fn queues_that_share_tags_are_served_in_turn() {
     let set = set(TagPolicyKind::HandOff, 1, 8);
     let users = [set.join(), set.join(), set.join()];
     assert_eq!(users, [0, 1, 2]);
@@ -253,11 +253,11 @@ fn queues_that_share_are_served_in_turn() {
     bio(&set, 2, 4096, &order, 21);
     drop(held);
     assert_eq!(*order.lock(), [10, 20, 0, 21, 1, 2, 3, 4, 5]);
-    assert_eq!(set.stats().overtakings, 0, "within a queue nobody is overtaken");
+    assert_eq!(set.stats().overtakings, 0, "no request of a queue overtakes another");
 }
 
 #[test]
-fn a_thread_stands_in_line_itself_from_a_bound_in_bytes_on() {
+fn a_thread_waits_itself_once_waiting_bios_exceed_the_byte_limit() {
     let set = set(TagPolicyKind::HandOff, 1, 8);
     let held = TagSet::try_get(&set).expect("free");
     let order = order();
@@ -269,7 +269,7 @@ fn a_thread_stands_in_line_itself_from_a_bound_in_bytes_on() {
         task::spawn("beyond", move || bio(&set, 0, 4096, &order, 4)).expect("thread")
     };
     until_waits(&set, 5);
-    // A completion is no thread to wait.
+    // A completion is not a thread that may wait.
     while_completing(|| bio(&set, 0, 4096, &order, 5));
     assert!(!beyond.is_finished());
     drop(held);
@@ -279,7 +279,7 @@ fn a_thread_stands_in_line_itself_from_a_bound_in_bytes_on() {
 }
 
 #[test]
-fn a_long_line_of_bios_that_complete_at_once_is_no_deep_stack() {
+fn a_long_queue_of_bios_that_complete_at_once_uses_little_stack() {
     let set = set(TagPolicyKind::HandOff, 1, 8);
     let held = TagSet::try_get(&set).expect("free");
     let order = order();

@@ -1,18 +1,20 @@
-//! Tags are handed over: who gives one back gives it to the oldest that waits, and nobody is woken to look.
+//! Tags are handed over: a released tag goes directly to the oldest waiting request, and no thread is woken just to
+//! look.
 //!
-//! 1. A tag is free, or somebody waits, never both. So whoever asks while others wait goes behind them.
-//! 2. What waits is the bio, not its thread: who gives the tag back starts it. The thread that submitted it has gone
-//!    on, and is woken once, for the completion, if it waits for that at all.
-//! 3. Bios in line bind memory. From [`BYTES_MAX`] on, who submits stands in line itself, in the same order; so does
-//!    who needs a tag for a call that waits. Such a thread is woken once, with its tag.
-//! 4. Of several queues that share the tags, each has a line, and they are served in turn.
+//! 1. Either a tag is free or a request waits, never both. So a request that arrives while others wait goes behind
+//!    them.
+//! 2. The bio waits, not its thread: the thread that releases the tag starts the bio. The submitting thread has
+//!    continued, and is woken once, for the completion, if it waits for that at all.
+//! 3. Waiting bios bind memory. Beyond [`BYTES_MAX`], the submitter waits itself, in the same order; so does a thread
+//!    that needs a tag for a waiting call. Such a thread is woken once, with its tag.
+//! 4. Of several queues that share the tags, each has its own line of waiters, and the lines are served in turn.
 //!
-//! The free tag that came back last is the next to go: its request is still in the processor's cache.
+//! The free tag that was released last is taken first: its request is still in the processor's cache.
 //!
 //! What it does not do: scale with processors. One short lock orders everything; the ring behind it has one, too.
 //!
 //! # Locking
-//! `block tag line` guards all of it; nobody is woken, and no bio started, under it.
+//! `block tag line` guards all of it; no thread is woken, and no bio started, under it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -24,7 +26,7 @@ use super::super::ledger::{Ledger, Ticket};
 use super::{Handed, TagPolicy};
 use crate::ranks::{TAG_LINE, TAG_SLEEPER};
 
-/// Bios in line hold at most about so much memory: two of the largest requests for each of eight writers.
+/// Waiting bios hold at most about this much memory: two of the largest requests for each of eight writers.
 pub(super) const BYTES_MAX: u64 = 16 << 20;
 
 enum Who {
@@ -35,7 +37,7 @@ enum Who {
 #[derive(Default)]
 struct State {
     free: Vec<u32>,
-    /// A line for each queue in which somebody stands.
+    /// A line for each queue that has waiting requests.
     lines: BTreeMap<u32, VecDeque<(Ticket, Who)>>,
     /// The queue that was served last.
     served: u32,
@@ -47,7 +49,7 @@ impl State {
         self.lines.entry(user).or_default().push_back((ledger.begin(user), who));
     }
 
-    /// The oldest of the queue whose turn it is.
+    /// The oldest request of the queue whose turn it is.
     fn next(&mut self) -> Option<(Ticket, Who)> {
         let behind = self.lines.range((Excluded(self.served), Unbounded)).next();
         let user = *behind.or_else(|| self.lines.iter().next())?.0;

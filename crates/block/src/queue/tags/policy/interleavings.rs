@@ -1,7 +1,7 @@
 //! Three threads on two tags, under every schedule with few preemptions.
 //!
-//! Locks and waits are places where another thread may take over, and so are the atomic operations of the bitmaps
-//! (their `sim::point`s). Weak memory orders are not shown.
+//! Threads may switch at locks and waits, and at the atomic operations of the bitmaps (their `sim::point`s). Weak
+//! memory orders are not covered.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use extant_base::task;
 use super::super::{TagConfig, TagGuard, TagSet, TagStats};
 use super::TagPolicyKind;
 
-/// Each thread takes a tag; one of them has a bio that waits. `out` tags are out when they begin.
+/// Each thread takes a tag; one of them has a bio that waits. `out` tags are in use at the start.
 fn three_threads(policy: TagPolicyKind, wait_queues: u32, out: u32) -> TagStats {
     let set = Arc::new(TagSet::new(TagConfig { depth: 2, policy, wait_queues }));
     let first: Vec<_> = (0..out).map(|_| TagSet::try_get(&set)).collect();
@@ -33,7 +33,7 @@ fn three_threads(policy: TagPolicyKind, wait_queues: u32, out: u32) -> TagStats 
         task::spawn("tags", work).expect("thread")
     });
     if out > 0 {
-        // Lets the others look in vain without a preemption.
+        // Lets the other threads fail to get a tag without a preemption.
         task::yield_now();
     }
     drop(first);

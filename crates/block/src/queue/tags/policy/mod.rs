@@ -1,17 +1,17 @@
-//! Who gets the next tag, and how those wait who get none.
+//! Which request gets the next tag, and how requests wait for one.
 //!
-//! A policy here *is* the data structure: it owns the tags, those who wait for one, and whatever locks or atomics guard
+//! A policy here *is* the data structure: it owns the tags, the waiting requests, and the locks or atomics that guard
 //! them. Dispatch is an enum chosen when the queue is made.
 //!
 //! | name | idea in one sentence | after | judged by |
 //! |---|---|---|---|
-//! | `percpu-ida` | a list of tags for each processor, batches, stealing under one lock; everybody who waits wakes | Linux 3.15, `lib/percpu_ida.c` | experiments/012 |
-//! | `wake-all` | words of bits, eight wait queues, everybody on one wakes | Linux 3.16-rc, `block/blk-mq-tag.c` | experiments/012 |
+//! | `percpu-ida` | a list of tags for each processor, batches, stealing under one lock; a release wakes all waiters | Linux 3.15, `lib/percpu_ida.c` | experiments/012 |
+//! | `wake-all` | words of bits, eight wait queues, all waiters of one wake | Linux 3.16-rc, `block/blk-mq-tag.c` | experiments/012 |
 //! | `wake-exclusive` | the same, a batch on one wakes | Jens Axboe's patch of 2014-06-17 | experiments/012 |
 //! | `sbitmap` | words of bits with releases collected per word, eight wait queues, a batch wakes around all of them | Linux 6.12, `lib/sbitmap.c` | experiments/012 |
-//! | `hand-off` | a bio waits, not its thread; who gives a tag back starts the oldest with it | none | experiments/012 |
+//! | `hand-off` | a bio waits, not its thread; the thread that releases a tag starts the oldest bio with it | none | experiments/012 |
 //!
-//! No `vanilla`: Linux did three things while the question was discussed, and does a fourth since.
+//! No `vanilla`: Linux used three different policies during the discussion of 2014, and has used a fourth since.
 //!
 //! # Locking
 //! Each policy's own.
@@ -36,17 +36,20 @@ use self::wake_exclusive::WakeExclusive;
 use super::Start;
 use super::ledger::Ledger;
 
-/// A tag, and what is to be started with it.
+/// A tag, and the bio to start with it.
 pub(super) type Handed = (u32, Start);
 
-/// What every policy does.
+/// The operations of every policy.
 ///
-/// Duties of the caller: `hint` is [`extant_base::task::shard_index`] of the thread that takes the tag, also when it is
-/// given back; only tags that were handed out are `put`, once; who holds a tag gives it back without waiting for
-/// another. Duties of the implementer: any number of threads may call at once; no tag is out twice; tags are below the
-/// depth; while nobody waits, `try_get` finds a tag as long as one is free; whoever waits ends when all tags come back.
+/// Duties of the caller: `hint` is [`extant_base::task::shard_index`] of the thread that takes the tag, also when the
+/// tag is released. Only tags that were handed out are `put`, once. The holder of a tag releases it without waiting
+/// for another.
+///
+/// Duties of the implementer: any number of threads may call at once. No tag is handed out twice. Tags are below the
+/// depth. While no request waits, `try_get` finds a tag as long as one is free. Every wait ends once all tags have
+/// been released.
 pub(super) trait TagPolicy: Send + Sync {
-    /// A tag at once, or none.
+    /// A tag at once, or `None`.
     fn try_get(&self, hint: usize) -> Option<u32>;
 
     /// A tag for a request of the queue `user`; the thread sleeps until it has one.
@@ -57,31 +60,31 @@ pub(super) trait TagPolicy: Send + Sync {
         false
     }
 
-    /// Hands `start`, which stands for a bio of `bytes`, back with its tag, or keeps it until a `put` hands it out. The
-    /// thread sleeps where bios cannot wait or too many do, if it may.
+    /// Returns `start`, which represents a bio of `bytes`, with its tag, or queues it until a `put` hands it out. If
+    /// bios cannot wait or too many do, the thread sleeps, if it may.
     fn start(&self, hint: usize, user: u32, _bytes: u64, _may_sleep: bool, start: Start) -> Option<Handed> {
         Some((self.get(hint, user), start))
     }
 
-    /// Gives a tag back; or leaves it out, for what the caller has to start with it.
+    /// Releases a tag, or hands it out again: then the caller starts the returned bio with it.
     fn put(&self, tag: u32, hint: usize) -> Option<Handed>;
 
-    /// Who waits.
+    /// The requests that wait.
     fn ledger(&self) -> &Ledger;
 }
 
 extant_base::policies! {
     /// The policies by name.
-    pub enum TagPolicyKind: "tag_policy", "who gets the next request tag, and how one waits for it", default HandOff {
-        PercpuIda = "percpu-ida", "a list of tags for each processor, stealing, all who wait wake (Linux 3.15)";
-        WakeAll = "wake-all", "a bitmap and eight wait queues, everybody on one wakes (Linux 3.16-rc)";
+    pub enum TagPolicyKind: "tag_policy", "which request gets the next tag, and how requests wait", default HandOff {
+        PercpuIda = "percpu-ida", "a list of tags for each processor, stealing, all waiters wake (Linux 3.15)";
+        WakeAll = "wake-all", "a bitmap and eight wait queues, all waiters of one wake (Linux 3.16-rc)";
         WakeExclusive = "wake-exclusive", "the same, but a batch on one wakes (Jens Axboe's patch of 2014)";
         Sbitmap = "sbitmap", "a bitmap whose releases are collected, a batch wakes around eight wait queues (Linux 6.12)";
-        HandOff = "hand-off", "a bio waits and not its thread, and is started by who gives a tag back";
+        HandOff = "hand-off", "a bio waits, not its thread; the thread that releases a tag starts it";
     }
 }
 
-/// Tags that are given back before somebody is woken (Linux: `bt_update_count`, `sbq_calc_wake_batch`): an eighth of
+/// Tags that are released before a thread is woken (Linux: `bt_update_count`, `sbq_calc_wake_batch`): an eighth of
 /// them, so that there is a batch for each wait queue.
 fn wake_batch(depth: u32) -> u32 {
     (depth / 8).clamp(1, 8)

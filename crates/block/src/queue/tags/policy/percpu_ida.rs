@@ -1,15 +1,16 @@
-//! What Linux had until 3.15 (`lib/percpu_ida.c`, as blk-mq used it): a list of free tags for each processor.
+//! The policy of Linux until 3.15 (`lib/percpu_ida.c`, as blk-mq used it): a list of free tags for each processor.
 //!
-//! - Who asks takes from its processor's list; if that is empty, a batch from the common list; if that is empty too,
-//!   all of another processor's list, in turn. The last two go under one lock.
-//! - Who gives back puts it on its processor's list. A list that is full sends a batch to the common one.
-//! - One wait queue, not exclusive: a list that was empty, and a batch that is sent, wake everybody.
+//! - A request takes a tag from its processor's list. If that is empty, it moves a batch from the common list; if
+//!   that is empty too, all tags of another processor's list, in turn. The last two steps run under one lock.
+//! - A released tag goes to its processor's list. A full list sends a batch to the common one.
+//! - There is one wait queue, not exclusive. The first tag in an empty list, and a batch that is sent, wake all
+//!   waiters.
 //!
-//! A list holds the depth divided by the processors, at most 64. Our processors are threads, dealt over as many shards.
+//! A list holds at most the depth divided by the processors, and at most 64. Processors are shards of threads here.
 //!
 //! # Locking
-//! `block tag pool` for the common list; `block tag core` within it, one a list. The mask of lists that may hold
-//! something is atomic: a bit is set behind the tag that it stands for, and cleared before the list is emptied.
+//! `block tag pool` for the common list; `block tag core` within it, one per list. The mask of lists that may hold
+//! tags is atomic: a bit is set after its tag is in the list, and cleared before the list is emptied.
 
 use extant_base::sync::Mutex;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +31,7 @@ struct Core(Mutex<Vec<u32>>);
 
 struct Pool {
     free: Vec<u32>,
-    /// Whose list was taken last.
+    /// The list from which tags were stolen last.
     robbed: usize,
 }
 
@@ -66,7 +67,7 @@ impl PercpuIda {
         own.or_else(|| self.refill(core))
     }
 
-    /// Fills the core's list from the common one, or from another's; one of them for the caller.
+    /// Fills the core's list from the common one, or from another core's, and returns one of the tags.
     fn refill(&self, core: usize) -> Option<u32> {
         let mut pool = self.pool.lock();
         let from = pool.free.len() - self.batch.min(pool.free.len());
@@ -90,7 +91,7 @@ impl PercpuIda {
             }
             let found = std::mem::take(&mut *self.cores[other].0.lock());
             if !found.is_empty() {
-                // Its own list too: a tag may have come back since it was found empty.
+                // Its own list too: a tag may have been released since the list was found empty.
                 if other != core {
                     pool.robbed = other;
                 }

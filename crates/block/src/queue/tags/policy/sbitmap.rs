@@ -2,19 +2,20 @@
 //!
 //! - The bits are spread over words, each on a cache line of its own, with fewer bits per word when there are few: at
 //!   least four words where the depth allows it (`sbitmap_calculate_shift`).
-//! - Each core starts looking where it last found a bit, and one further the next time (`update_alloc_hint_after_get`);
-//!   a bit given back is where it looks next (`sbitmap_queue_clear`). Our cores are threads, dealt over shards.
-//! - A release sets a bit in the word's `cleared` and leaves `word` alone; whoever finds the word full swaps all of
-//!   them back at once (`sbitmap_deferred_clear`).
-//! - Who waits enters the next wait queue at its end. Releases while somebody waits are counted, all queues together;
-//!   each batch of them wakes as many threads, queue after queue (`sbitmap_queue_wake_up`, since 6.2).
+//! - Each core starts its search where it last found a bit, and one further the next time
+//!   (`update_alloc_hint_after_get`). A released bit is its next starting point (`sbitmap_queue_clear`). Our cores
+//!   are threads, spread over shards.
+//! - A release sets a bit in the word's `cleared` and does not touch `word`. A thread that finds the word full swaps
+//!   all of them back at once (`sbitmap_deferred_clear`).
+//! - A waiter enters the next wait queue at its end. While any thread waits, releases are counted, for all queues
+//!   together. Each batch of them wakes as many threads, queue after queue (`sbitmap_queue_wake_up`, since 6.2).
 //!
-//! Left out: shallow depths for schedulers, round robin, and the share that each of several queues is held to
+//! Left out: shallow depths for schedulers, round robin, and the share to which each of several queues is limited
 //! (`hctx_may_queue`).
 //!
 //! # Locking
-//! One leaf lock per word (`block tag swap`), held by those who swap: somebody who finds the word full while another
-//! swaps must see the outcome, or it would sleep beside free tags. Those of [`super::wait_queue`].
+//! One leaf lock per word (`block tag swap`), held by a thread that swaps. A thread that finds the word full while
+//! another swaps must wait for the result, or it would sleep beside free tags. Those of [`super::wait_queue`].
 
 use extant_base::sim;
 use extant_base::sync::Mutex;
@@ -28,9 +29,9 @@ use crate::ranks::TAG_SWAP;
 
 #[repr(align(128))]
 struct Word {
-    /// Bits that are taken, or given back and not yet swapped.
+    /// Bits that are taken, or released and not yet swapped.
     word: AtomicU64,
-    /// Bits that were given back.
+    /// Bits that were released.
     cleared: AtomicU64,
     swap: Mutex<()>,
     /// Bits in use here.
@@ -70,10 +71,10 @@ impl Word {
         mask(self.depth)
     }
 
-    /// Makes the bits that were given back free; false when there are none.
+    /// Frees the released bits; false if there are none.
     fn swap_cleared(&self) -> bool {
         if self.cleared.load(Ordering::SeqCst) == 0 && self.swap.try_lock().is_some() {
-            // Nobody swaps and nothing to swap: the common case of a full word.
+            // No other thread swaps and there is nothing to swap: the common case of a full word.
             return !self.word.load(Ordering::SeqCst) & self.mask() != 0;
         }
         let _swapping = self.swap.lock();
@@ -123,9 +124,9 @@ impl Sbitmap {
 pub(in crate::queue::tags) struct SbitmapQueue {
     bits: Sbitmap,
     queues: WaitQueues,
-    /// Threads that wait, between their queues too (Linux: `ws_active`).
+    /// Waiting threads, also while they move between queues (Linux: `ws_active`).
     waiting: AtomicUsize,
-    /// Tags given back while somebody waited, and those of them for which somebody was woken.
+    /// Tags released while a thread waited, and the number of them for which a thread was woken.
     completions: AtomicU64,
     wakeups: AtomicU64,
     batch: u64,

@@ -1,13 +1,13 @@
 //! Wait queues as the kernel has them (`wait_queue_head_t`), several of them for one set of tags.
 //!
-//! Main types: [`WaitQueues`] and its [`wait`](WaitQueues::wait), the loop of whoever waits: enter a queue, look once
+//! Main types: [`WaitQueues`] and its [`wait`](WaitQueues::wait), the loop of a waiter: enter a queue, look once
 //! more, sleep, and choose another queue after each wake.
 //!
-//! What it does not do: decide who is woken, how many, and when: that is where the policies that use it differ.
+//! What it does not do: decide which threads are woken, how many, and when. The policies that use it differ in that.
 //!
 //! # Locking
-//! `block tag waiters`, one a queue. No wake-up is lost between looking and sleeping: who waits is in the queue before
-//! it looks, and a wake takes it out.
+//! `block tag waiters`, one per queue. No wake-up is lost between looking and sleeping: a waiter is in the queue
+//! before it looks, and a wake takes it out.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use extant_base::sync::{Mutex, Waiter};
 use super::super::ledger::Ledger;
 use crate::ranks::{TAG_SLEEPER, TAG_WAITERS};
 
-/// In which order a queue is woken.
+/// The order in which a queue is woken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Enter {
     /// At the head (Linux: `prepare_to_wait`): the newest first.
@@ -30,18 +30,18 @@ pub(super) enum Enter {
 #[repr(align(128))]
 struct WaitQueue {
     asleep: Mutex<BTreeMap<i64, Waiter<()>>>,
-    /// How many are in it, for `waitqueue_active`.
+    /// The number of waiters, for `waitqueue_active`.
     active: AtomicUsize,
 }
 
-/// `BT_WAIT_QUEUES` of them, or another number.
+/// A number of wait queues, in Linux `BT_WAIT_QUEUES`.
 pub(super) struct WaitQueues {
     queues: Vec<WaitQueue>,
-    /// Which queue the next one to wait enters.
+    /// The queue that the next waiter enters.
     wait_index: AtomicUsize,
-    /// Which queue is looked at first by the next to wake somebody.
+    /// The queue that the next wake-up looks at first.
     wake_index: AtomicUsize,
-    /// Entries so far: the place in a queue.
+    /// Entries so far; determines the place in a queue.
     entered: AtomicI64,
 }
 
@@ -60,8 +60,8 @@ impl WaitQueues {
         self.queues.len()
     }
 
-    /// Sleeps until `look` finds a tag. `before_sleep` is told the queue after each look in vain that is the first in
-    /// that queue.
+    /// Sleeps until `look` finds a tag. `before_sleep` is called with the queue after the first failed look in that
+    /// queue.
     pub fn wait(
         &self,
         user: u32,
@@ -94,8 +94,8 @@ impl WaitQueues {
         }
     }
 
-    /// The queue whose turn it is, or the first behind it that has somebody in it (Linux: `bt_wake_ptr`); it is its
-    /// turn from now on.
+    /// The queue whose turn it is, or the first non-empty queue behind it (Linux: `bt_wake_ptr`). The turn moves to
+    /// that queue.
     pub fn first_active(&self) -> Option<usize> {
         let n = self.queues.len();
         let from = self.wake_index.load(Ordering::SeqCst) % n;
@@ -106,14 +106,14 @@ impl WaitQueues {
         Some(found)
     }
 
-    /// The next queue's turn (Linux: `bt_index_atomic_inc`): of two who say so at once, one is heard.
+    /// Moves the turn to the next queue (Linux: `bt_index_atomic_inc`): of two simultaneous calls, one has an effect.
     pub fn advance(&self) {
         let now = self.wake_index.load(Ordering::SeqCst);
         let next = (now + 1) % self.queues.len();
         let _ = self.wake_index.compare_exchange(now, next, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Wakes up to `most` of those in the queue; how many it were.
+    /// Wakes up to `most` waiters of the queue and returns their number.
     pub fn wake(&self, index: usize, most: usize, ledger: &Ledger) -> usize {
         let woken = self.queues[index].take(most);
         ledger.woke(woken.len());
@@ -121,12 +121,12 @@ impl WaitQueues {
         woken.len()
     }
 
-    /// Wakes up to `most` of those in all queues, queue after queue from the one whose turn it is.
+    /// Wakes up to `most` waiters of all queues, queue after queue from the one whose turn it is.
     pub fn wake_around(&self, most: usize, ledger: &Ledger) -> usize {
         let mut left = most;
         for _ in 0..self.queues.len() {
             let index = self.wake_index.load(Ordering::SeqCst) % self.queues.len();
-            // Before the wake: who is woken may give a tag back at once, and should find the next queue.
+            // Before the wake: a woken thread may release a tag at once, and should find the next queue.
             self.advance();
             if self.queues[index].active.load(Ordering::SeqCst) > 0 {
                 left -= self.wake(index, left, ledger);
@@ -138,7 +138,7 @@ impl WaitQueues {
         most - left
     }
 
-    /// Wakes everybody.
+    /// Wakes all waiters.
     pub fn wake_all(&self, ledger: &Ledger) {
         (0..self.queues.len()).for_each(|index| {
             self.wake(index, usize::MAX, ledger);
@@ -153,7 +153,7 @@ impl WaitQueue {
         self.active.store(asleep.len(), Ordering::SeqCst);
     }
 
-    /// Nothing when a wake was quicker.
+    /// Does nothing if a wake was quicker.
     fn leave(&self, place: i64) {
         let mut asleep = self.asleep.lock();
         asleep.remove(&place);

@@ -1,13 +1,13 @@
-//! What Linux 3.16-rc did, and the thread of 2014 is about: after so many tags given back, everybody in one of the wait
-//! queues wakes, for a handful of tags.
+//! The policy of Linux 3.16-rc, which the mail thread of 2014 discusses. After a number of releases, all waiters of
+//! one wait queue wake, for a handful of tags.
 //!
-//! - Who waits enters the next queue, not exclusively: a wake of the queue is a wake of all.
-//! - A count for each queue says how many tags are still given back before it is woken: a batch, an eighth of the
-//!   depth, at most eight. Everybody who goes to sleep sets it back to a whole batch.
-//! - Counts are decremented and set without regard to each other, as they were.
+//! - A waiter enters the next queue, not exclusively: a wake of the queue wakes all of its waiters.
+//! - Each queue counts the releases that are still missing before it is woken. The count starts at a batch: an eighth
+//!   of the depth, at most eight. Every thread that goes to sleep resets the count to a whole batch.
+//! - Counts are decremented and set without regard to each other, as they were in Linux.
 //!
-//! What it does not do: lose a waiter for good. Whoever gives the last tag back with nobody woken wakes all; Linux had
-//! hangs there until Alexander Gordeev's repairs.
+//! What it does not do: lose a waiter for good. If the last tag is released and no thread was woken, all are woken;
+//! Linux had hangs there until Alexander Gordeev's fixes.
 //!
 //! # Locking
 //! Those of [`super::wait_queue`].

@@ -1,11 +1,12 @@
-//! The patch in the thread's last message (Jens Axboe, 2014; its idea came with Linux 4.16): of a wait queue not all
-//! are woken but a batch, the oldest first.
+//! The patch in the thread's last message (Jens Axboe, 2014; its idea came with Linux 4.16). Not all waiters of a
+//! wait queue are woken but a batch, the oldest first.
 //!
-//! - Who waits enters the next queue at its end. Woken in vain, it enters another queue, at that one's end.
-//! - Each queue's count starts at a batch, and nobody who waits sets it back; whoever brings it to zero adds a batch
-//!   and wakes a batch, and who meets a negative one takes its step back.
+//! - A waiter enters the next queue at its end. If it is woken in vain, it enters another queue, at the end of that
+//!   one.
+//! - Each queue's count starts at a batch, and waiters do not reset it. The thread that brings it to zero adds a
+//!   batch and wakes a batch. A thread that finds it negative undoes its decrement.
 //!
-//! With one wait queue it is what the thread tried last.
+//! With one wait queue it is the last variant that the thread tried.
 //!
 //! What it does not do: lose a waiter for good; see [`super::wake_all`].
 //!
@@ -34,7 +35,7 @@ impl WakeExclusive {
         WakeExclusive { bits: Bitmap::new(depth), queues, wait_cnt, batch, ledger: Ledger::new() }
     }
 
-    /// Whether it is time to wake the queue.
+    /// Counts a release, and returns whether the queue must be woken.
     fn due(&self, queue: usize) -> bool {
         let count = &self.wait_cnt[queue];
         let left = count.fetch_sub(1, Ordering::SeqCst) - 1;
