@@ -83,7 +83,7 @@ pub fn make_image(dir: &Path, options: &MkfsOptions) -> Result<PathBuf> {
     Ok(image)
 }
 
-/// What e2fsck said.
+/// e2fsck's answer.
 #[derive(Clone, Debug)]
 pub struct Fsck {
     /// 0: clean; 1, 2: errors corrected; 4: errors left; 8 and more: not checked.

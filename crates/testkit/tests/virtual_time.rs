@@ -1,4 +1,4 @@
-//! Nobody waits in virtual time: what the background does depends on the clock alone.
+//! In virtual time nothing sleeps: background work depends on the clock alone.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! The rules of the house, checked.
 //!
 //! Main types: [`Finding`] (one broken rule, with its place), [`SourceFile`]. One module per kind of rule: [`floors`]
-//! (which crate may depend on which), [`layers`] (which module may name what), [`dependencies`] (none is unused),
+//! (dependencies between crates), [`layers`] (names that a module may use), [`dependencies`] (none is unused),
 //! [`source`] (single files), [`policies`] (folders of policies, and how they are chosen), [`locking`] (the lock
 //! classes against docs/locking.md), [`docs`] (every document can be found). Every rule is a function from text to
 //! findings, so that its test can show it a violation.
 //!
-//! What it does not do: what rustfmt and clippy do.
+//! What it does not do: the checks of rustfmt and clippy.
 //!
 //! # Locking
 //! None.
@@ -69,7 +69,7 @@ impl SourceFile {
     }
 }
 
-/// Folders that hold nothing that was written by hand.
+/// Folders without anything written by hand.
 const SKIPPED: &[&str] = &["target", "corpus", "artifacts", "node_modules"];
 const TEXT: &[&str] = &["rs", "toml", "md", "py", "sh", "yml", "yaml", "svg", "c"];
 
@@ -98,7 +98,7 @@ fn files_of(root: &Path) -> std::io::Result<Vec<SourceFile>> {
     Ok(files)
 }
 
-/// What `cargo metadata` says about the workspace, without its dependencies.
+/// The workspace's metadata from `cargo metadata`, without its dependencies.
 fn metadata(root: &Path) -> Result<serde_json::Value, String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let out = Command::new(cargo)
@@ -130,7 +130,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     Ok((files.len(), findings))
 }
 
-/// Checks the repository; prints what breaks a rule.
+/// Checks the repository and prints every finding.
 pub fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     match check(root) {
@@ -139,7 +139,7 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Ok((files, findings)) if findings.is_empty() => {
-            println!("tidy: {files} files, nothing to say");
+            println!("tidy: {files} files, no findings");
             ExitCode::SUCCESS
         }
         Ok((files, findings)) => {

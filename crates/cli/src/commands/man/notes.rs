@@ -1,4 +1,5 @@
-//! What a command's definition does not say: exit statuses, where messages go, files, environment, other pages.
+//! The parts of a manual page that a command's definition lacks: exit statuses, where messages go, files, environment,
+//! other pages.
 //!
 //! # Locking
 //! None.

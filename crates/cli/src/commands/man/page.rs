@@ -117,7 +117,7 @@ fn mount_options(out: &mut String) {
     }
 }
 
-/// What stands behind a command's help.
+/// The sections behind a command's help.
 #[derive(Default)]
 struct Text {
     examples: Vec<String>,
