@@ -9,7 +9,7 @@ use extant_check::{Note, Options, Report, check};
 use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
 use extant_testkit::oracle::{MkfsOptions, make_image, run_command, run_ok};
 
-/// What the kernel does between the last full commit and the power cut; every step is fsynced.
+/// The kernel's operations between the last full commit and the power cut; every step is fsynced.
 const WORKLOADS: &[(&str, &str)] = &[
     (
         "names",

@@ -166,6 +166,7 @@ pub fn alternates(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Re
 /// A tree of `files` regular files: one mount builds it, another of the same kind changes it, and the other side reads
 /// it. First the mount under test writes and the kernel reads, then the reverse. Both trees must also be equal to one
 /// another, except for their times. Returns how many nodes each has.
+pub fn trees(under_test: &MountFn<'_>, kind: &ImageKind, files: usize, seed: u64) -> Result<usize> {
     /// Room for one file, on average: they have 20 KiB.
     const ROOM: u64 = 40 << 10;
     let mut kind = kind.clone();

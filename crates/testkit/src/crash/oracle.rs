@@ -151,7 +151,7 @@ fn check_acknowledged_names(history: &History, seen: &Seen, cut: Cut) -> Result<
     Ok(())
 }
 
-/// What a byte is after some operation.
+/// The state of a byte after some operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cell {
     Beyond,

@@ -99,7 +99,7 @@ pub fn record(
     })
 }
 
-/// What a disk is trusted not to tear: the superblock, and, where no journal repairs it, each block.
+/// The writes that a disk is trusted not to tear: the superblock, and, where no journal repairs it, each block.
 pub fn declare_atomic(device: &CrashDevice, image: &CrashImage) {
     device.declare_atomic(1024, 1024);
     if !image.has_journal() {

@@ -105,7 +105,7 @@ fn object(kind: Image, rng: &mut Rng) -> (String, MemDevice) {
     }
     let inodes = inodes(&edit);
     let pick = |rng: &mut Rng, of: &[u32]| of[rng.below(of.len() as u64) as usize];
-    // What lies in `i_block` need not be a map.
+    // `i_block` need not hold a map.
     let mapped = |edit: &Edit, ino: u32, kinds: &[FileType]| {
         let raw = edit.raw_inode(ino);
         let kind = FileType::from_mode(raw.i_mode.get());
