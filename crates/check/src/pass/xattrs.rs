@@ -142,8 +142,8 @@ fn outside(walker: &mut Walker<'_>, of: AttributeRef, entry: &EntryRef<'_>) {
     });
 }
 
-/// Compares the inodes that hold values with the attributes that refer to them. An inode that no attribute refers to
-/// counts as a file from now on. Returns what the values add to the usage of other inodes, sorted.
+/// Compares the inodes with values with the attributes that refer to them. An inode without such an attribute counts as
+/// a file from now on. Returns the usage that the values add to other inodes, sorted.
 pub fn values(check: &Check, all: &mut Out) -> Vec<Charge> {
     all.values.sort_unstable();
     all.value_refs.sort_unstable();

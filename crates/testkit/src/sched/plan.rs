@@ -264,7 +264,7 @@ pub struct Details {
     pub sim: Options,
     /// The clients' end is followed by a sleep of so long before the unmount.
     pub rest_ms: u64,
-    /// How many of ten operations go to the preallocated file.
+    /// The number of operations out of ten that go to the preallocated file.
     pub focus: u64,
     /// If writes fail: the first one, how many, and whether they may be of metadata.
     pub fault: (u64, u64, bool),
