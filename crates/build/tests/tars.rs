@@ -537,7 +537,7 @@ fn a_spool_that_cannot_be_made_is_named() {
     let options = Options { spool: "/nonexistent/place".into(), ..Options::default() };
     let archive = archive(&[Made::new("a", b'0', b"x")]);
     let error = Source::tar_stream("-".into(), Box::new(&archive[..]), options).err().expect("refused");
-    let expected = "/nonexistent/place: the contents of the archive cannot be kept here: No such file or directory; \
+    let expected = "/nonexistent/place: the contents of the archive cannot be stored here: No such file or directory; \
                     name another directory in TMPDIR";
     assert_eq!(error.to_string(), expected);
 }

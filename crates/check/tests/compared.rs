@@ -229,7 +229,8 @@ impl Survey {
                 Echo::InodeChecksum => "blocks of inodes with wrong checksums",
                 Echo::Backup => "counts and bitmaps of a backup's descriptors",
             };
-            let _ = writeln!(text, "- Objects left out, because they follow from others that are named: {count} {why}.");
+            let _ =
+                writeln!(text, "- Objects left out, because they follow from others that are named: {count} {why}.");
         }
         text.push('\n');
         text + &self.tally.table()

@@ -223,8 +223,10 @@ impl Spool {
 pub fn wrong(dir: &Path, error: &io::Error) -> Error {
     use std::os::unix::ffi::OsStrExt;
     let name = crate::error::shown(dir.as_os_str().as_bytes());
-    let why =
-        format!("the contents of the archive cannot be stored here: {}; name another directory in TMPDIR", plain(error));
+    let why = format!(
+        "the contents of the archive cannot be stored here: {}; name another directory in TMPDIR",
+        plain(error)
+    );
     Error::Source { name, why }
 }
 

@@ -1,6 +1,6 @@
 //! The contestants.
 //!
-//! Main types: [`Contestant`] (their names), [`Cache`] (what each of them implements), [`cache`] (makes one).
+//! Main types: [`Contestant`] (their names), [`Cache`] (implemented by each of them), [`cache`] (makes one).
 
 use extant_cache::reclaim::{Core, ReclaimPolicy};
 
@@ -30,7 +30,7 @@ extant_base::policies! {
 
 /// A cache at work.
 pub trait Cache {
-    /// Uses the item; whether it was in the cache.
+    /// Uses the item; returns whether it was in the cache.
     fn access(&mut self, item: u32) -> bool;
 
     /// The engine's frames, if the policy is one of the engine's.
