@@ -406,7 +406,7 @@ fn written(flow: &Flow, number: u64, done: Completion) {
     };
     match buffer {
         Some(buffer) => state.spare.push(buffer),
-        // A wrapper of the device has kept the bytes.
+        // A wrapper of the device still has the bytes.
         None => state.unmade += 1,
     }
     drop(state);

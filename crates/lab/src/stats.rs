@@ -35,7 +35,7 @@ use crate::figure::Direction;
 /// Chance of finding a difference where there is none.
 pub const ALPHA: f64 = 0.05;
 
-/// Chance of finding a difference that is there: what "could have shown" and "rounds proposed" promise.
+/// Chance of finding a difference that is there: "could have shown" and "rounds proposed" promise it.
 pub const POWER: f64 = 0.80;
 
 /// Difference for which [`Comparison::rounds_to_show`] proposes rounds by default.

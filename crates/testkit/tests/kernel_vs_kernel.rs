@@ -84,7 +84,7 @@ fn copies_of_a_mount_are_waited_for() {
     // The end of the process is no sign: its mounts are gone before wait(2) can return.
     let let_go = Arc::new(AtomicBool::new(false));
     let (keeps, lets_go) = (other.stdin.take(), let_go.clone());
-    let other_ends = task::spawn("lets go", move || {
+    let other_ends = task::spawn("holds the mount", move || {
         Clock::real().sleep(Duration::from_secs(1));
         lets_go.store(true, Ordering::SeqCst);
         drop(keeps);

@@ -64,7 +64,7 @@ pub fn add_lost_found(tree: &mut Tree) -> Result<()> {
     numbers::add_lost_found(tree)
 }
 
-/// The owners of a tree's inodes, if quotas are kept.
+/// The owners of a tree's inodes, if there are quota files.
 fn owners(tree: &Tree, options: &Options) -> Owned {
     let mut owned = Owned::default();
     if options.quota.contains(&true) {

@@ -303,8 +303,8 @@ fn digest(trace: &str, layout: Layout) -> (Tally, Commits) {
 
 /// Names as [`super::engine`] gives them, of the lines of /proc/fs/ext4/*/mb_stats that both have.
 ///
-/// Headings of criteria are `cr0_stats:` (Linux 5.13) or `cr_p2_aligned_stats:` (6.5, five of them). What is indented
-/// deeper than such a heading belongs to it, also lines that are called like one of the whole.
+/// Headings of criteria are `cr0_stats:` (Linux 5.13) or `cr_p2_aligned_stats:` (6.5, five of them). Lines that are
+/// indented deeper than such a heading belong to it, also those whose names occur outside of it.
 fn mb_stats(text: &str) -> Figures {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut figures = Figures::new();

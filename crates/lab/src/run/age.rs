@@ -62,7 +62,7 @@ pub struct Point {
     pub operations: u64,
     /// Bytes of file data that it read or wrote.
     pub bytes: u64,
-    /// What a modelled device counted while the phase ran; times are the model's.
+    /// The figures of a modelled device while the phase ran; times are the model's.
     pub device: Figures,
     /// The time of the device of [`Config::check_on`] for checks of the image, in seconds.
     pub check: BTreeMap<&'static str, f64>,

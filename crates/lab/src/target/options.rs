@@ -23,7 +23,7 @@ pub struct EngineOptions {
     pub memory: bool,
     /// The device that the image is timed as.
     pub device: Option<DeviceModel>,
-    /// Data is dropped, metadata is kept.
+    /// Data is dropped, metadata is stored.
     pub metadata_only: bool,
     /// The image depends on the operations alone: nothing is done in the background, and time stands still.
     pub exact: bool,

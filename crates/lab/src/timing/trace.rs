@@ -37,7 +37,7 @@ pub struct Request {
     pub line: u64,
     /// Its process or thread; 0 if the line does not say.
     pub process: u64,
-    /// What it does.
+    /// The kind of request.
     pub op: BioOp,
     /// In bytes.
     pub offset: u64,

@@ -1,4 +1,4 @@
-//! Takes the images that a power cut could have left, recovers them, and asks the oracle.
+//! Takes the images that a power cut could have left, recovers them, and calls the oracle.
 //!
 //! Main types: [`Spec`] (which image: printed with a failure, and read back from `EXTANT_CRASH_STATE`), [`Explore`],
 //! [`Report`].
