@@ -52,7 +52,7 @@ pub struct Cli {
 pub enum Command {
     Mount(MountArgs),
     Unmount(UnmountArgs),
-    /// Make a mount's image clean and keep it so, for a copy or a snapshot
+    /// Make a mount's image clean and hold back changes, for a copy or a snapshot
     ///
     /// Until `extant thaw`, changes wait; reading goes on.
     #[command(after_help = "Example:
@@ -178,7 +178,7 @@ pub struct MountHelper {
     pub source: OsString,
     /// Where to mount it
     pub target: PathBuf,
-    /// Ignore options that are not known
+    /// Ignore unknown options
     #[arg(short)]
     pub sloppy: bool,
     /// Check, but do not mount
@@ -246,7 +246,7 @@ pub struct UnmountHelper {
 
 Of several each is tried.
 
-Exit status: 0, 1 (usage), 2 (not everything is in the image, or nobody can tell), 32 (busy, or not mounted); of several, \
+Exit status: 0, 1 (usage), 2 (not everything is in the image, or that is unknown), 32 (busy, or not mounted); of several, \
 the highest.")]
 pub struct UnmountArgs {
     /// Directories, or the images that are mounted on them
@@ -543,7 +543,7 @@ pub struct ImageArgs {
     /// written
     #[arg(long, value_name = "N", global = true)]
     pub seed: Option<u64>,
-    /// Write it also where files cannot be locked; nobody else may use it then
+    /// Write it also where files cannot be locked; no other process may use it then
     #[arg(long, global = true)]
     pub no_lock: bool,
 }
