@@ -225,7 +225,7 @@ fn a_gnu_archive_has_long_names_links_and_sparse_files() {
 #[test]
 fn ustar_and_v7_archives_are_read() {
     let dir = tempfile::tempdir().expect("directory");
-    // Too long for a name alone.
+    // Too long for the field of a name.
     let deep = format!("{}/{}", "d".repeat(90), "f".repeat(90));
     std::fs::create_dir_all(dir.path().join("d".repeat(90))).expect("a directory");
     std::fs::create_dir_all(dir.path().join("empty")).expect("a directory");

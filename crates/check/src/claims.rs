@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::FromZeros;
 
-/// So many words, all 0. `Err`: the number of bytes that could not be allocated.
+/// `count` words, all 0. `Err`: the number of bytes that could not be allocated.
 pub fn words(count: u64) -> Result<Vec<AtomicU64>, u64> {
     let words = usize::try_from(count).ok().and_then(|n| AtomicU64::new_vec_zeroed(n).ok());
     words.ok_or(count.saturating_mul(8))

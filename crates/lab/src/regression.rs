@@ -34,7 +34,7 @@ pub enum Answer {
     CountsEqual,
     /// A loss of more than [`LIMIT`] is shown.
     Regressed,
-    /// Such a loss is neither shown nor excluded.
+    /// A loss of more than [`LIMIT`] is neither shown nor excluded.
     Undecided,
 }
 

@@ -148,7 +148,7 @@ pub fn reads(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Result<
     Ok(())
 }
 
-/// Kernel and mount under test take turns on one image; a reference image sees the kernel alone.
+/// Kernel and mount under test take turns on one image; only the kernel uses the reference image.
 pub fn alternates(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Result<()> {
     let (shared, reference) = (Bench::new(kind)?, Bench::new(kind)?);
     for round in 0..plan.rounds {

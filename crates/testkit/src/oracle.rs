@@ -35,7 +35,7 @@ impl MkfsOptions {
     }
 }
 
-/// Runs a program to its end. Standard output and error are returned together.
+/// Runs a program to its end. Returns standard output and error as one text.
 pub fn run_command(program: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
     let o = Command::new(program)
         .args(args)

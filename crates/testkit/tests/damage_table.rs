@@ -54,7 +54,7 @@ fn cases(slow: bool) -> Vec<(&'static Mutation, Image)> {
     let named = |m: &&Mutation| m.name.contains(&chosen) || m.expected.contains(&chosen.as_str());
     let known = fsck::version();
     let mutations = table().filter(named).filter(|m| m.problems().iter().all(|p| p.since <= known));
-    // One file of 2^25 blocks keeps e2fsck busy for longer than all the others together.
+    // One file of 2^25 blocks takes e2fsck longer than all the others.
     let pairs = mutations.flat_map(|m| m.images.iter().map(move |&image| (m, image)));
     pairs.filter(|&(_, image)| (image == Image::LargeBlocks) == slow).collect()
 }
@@ -63,7 +63,7 @@ fn cases(slow: bool) -> Vec<(&'static Mutation, Image)> {
 fn images_are_sound_before_damage() {
     let complaints = in_parallel(Image::ALL.to_vec(), |image| {
         let dir = tempfile::tempdir().expect("tempdir");
-        // A check alone does not replay the journal.
+        // A check does not replay the journal; a repair does.
         let flags = if *image == Image::Dirty { "-fy" } else { "-fn" };
         let answer = fsck::e2fsck(image.made(), dir.path(), flags, true);
         (answer.code != Some(0) || !answer.codes.is_empty())

@@ -1,4 +1,4 @@
-//! In virtual time nothing sleeps: background work depends on the clock alone.
+//! In virtual time nothing sleeps: background work depends only on the clock.
 
 use std::sync::Arc;
 use std::time::Duration;

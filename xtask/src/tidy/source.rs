@@ -40,7 +40,7 @@ const WORDS: &[(&str, &str)] = &[
 /// Module names that say nothing.
 const EMPTY_NAMES: &[&str] = &["utils.rs", "util.rs", "helpers.rs", "misc.rs", "common.rs"];
 
-/// `word` at `line[at..]` stands alone.
+/// `word` at `line[at..]` is a whole word.
 fn whole_word(line: &str, at: usize, word: &str) -> bool {
     let joined = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     !joined(line[..at].chars().next_back()) && !joined(line[at + word.len()..].chars().next())

@@ -42,7 +42,7 @@ impl Owned {
     }
 }
 
-/// The bytes of a file for owners in ascending order. How many there are follows from the numbers of the owners alone.
+/// The bytes of a file for owners in ascending order. Their length depends only on the numbers of the owners.
 pub(super) fn file<'a>(kind: QuotaKind, owners: impl Iterator<Item = &'a Usage>) -> Vec<u8> {
     let mut blocks = Blocks(vec![0; 2 * BLOCK_BYTES]);
     // The block with room, if there is one; never more, because nothing is removed.

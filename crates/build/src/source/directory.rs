@@ -106,7 +106,7 @@ enum What {
     Special,
 }
 
-/// Entries that travel together.
+/// Entries that are sent in one message.
 const CHUNK_ENTRIES: usize = 128;
 /// Chunks that may wait for the tree to take them.
 const CHUNKS: usize = 16;

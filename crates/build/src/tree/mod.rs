@@ -37,7 +37,7 @@ pub struct Node {
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// The last change of the content. The image's other times are the same, so that they depend on the source alone.
+    /// The last change of the content. The image's other times are the same, so that they depend only on the source.
     pub mtime: Timestamp,
     /// Names that lead to it; of a directory 2 and the number of its subdirectories, however many.
     pub links: u32,

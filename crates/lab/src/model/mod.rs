@@ -109,7 +109,7 @@ impl<'a> Bench<'a> {
         self.seed
     }
 
-    /// Random numbers that depend on the seed alone.
+    /// Random numbers that depend only on the seed.
     pub fn rng(&self) -> Rng {
         Rng::new(self.seed)
     }
@@ -166,7 +166,7 @@ impl<'a> Bench<'a> {
         if first { self.empty(operations) } else { Ok(()) }
     }
 
-    /// As many times nothing.
+    /// Repeats nothing as many times.
     fn empty(&mut self, operations: u64) -> Result<()> {
         let clock = Clock::real();
         let mut all = empty_histogram()?;
@@ -338,7 +338,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     Ok(summary)
 }
 
-/// The operations of the trials in `output`, all rounds together, as ministat(1) gives them: microseconds.
+/// The operations of the trials in `output`, over all rounds, as ministat(1) gives them: microseconds.
 pub fn ministat(output: &Path) -> Result<String> {
     let mut all: Vec<(String, String, Histogram<u64>)> = Vec::new();
     for trial in load(output)?.iter().filter(|t| t.usable()) {

@@ -66,7 +66,7 @@ pub struct Config {
     /// `i` of `n` parts: the rounds whose number leaves `i` when divided by `n`. Trials that are paired stay in one
     /// part.
     pub shard: Option<(u32, u32)>,
-    /// Images that are there may be replaced.
+    /// Existing images may be replaced.
     pub overwrite: bool,
     /// The parts that are recorded beside the clock and the counters that always are.
     pub recorded: Recorded,

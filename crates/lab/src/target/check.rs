@@ -23,7 +23,7 @@ pub struct Rules<'a> {
     pub plan: &'a ImagePlan,
     /// Room that the workload takes.
     pub needs: Needs,
-    /// Files that are there may be replaced.
+    /// Existing files may be replaced.
     pub overwrite: bool,
     /// Trace events are recorded.
     pub events: bool,

@@ -25,7 +25,7 @@ pub struct EngineOptions {
     pub device: Option<DeviceModel>,
     /// Data is dropped, metadata is stored.
     pub metadata_only: bool,
-    /// The image depends on the operations alone: nothing is done in the background, and time stands still.
+    /// The image depends only on the operations: nothing runs in the background, and time stands still.
     pub exact: bool,
     /// Each operation takes longer by this part of its own time: a difference of known size, as a test of the lab.
     pub slow: f64,

@@ -191,13 +191,13 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Runs `body` in `processes` threads that start together, without timing it: preparations.
+    /// Runs `body` in `processes` threads that start at the same time, without timing it: preparations.
     pub fn prepare(&mut self, processes: u64, body: impl Fn(&mut Worker<'_>, u64) -> Result<()> + Sync) -> Result<()> {
         (self.say)("preparing");
         self.spawn(processes, false, body).map(drop)
     }
 
-    /// Runs `body` in `processes` threads that start together; timed as the phase `name`.
+    /// Runs `body` in `processes` threads that start at the same time; timed as the phase `name`.
     pub fn phase(
         &mut self,
         name: &str,

@@ -15,8 +15,8 @@ fn cell(file: u32, version: u32, cell: u64) -> [u8; 8] {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^= z >> 31;
-    // Zero means "nothing was written here", so no pattern contains it. The top bit of each byte says that it is zero;
-    // explorers spend their time here, so all eight are looked at together.
+    // Zero means "nothing was written here", so no pattern contains it. The top bit of each byte says that it is zero.
+    // Explorers spend their time here, so one expression tests all eight bytes.
     let zero = !(((z & (0x7F * ONES)) + 0x7F * ONES) | z) & (0x80 * ONES);
     (z | ((zero >> 7) * 0x5A)).to_le_bytes()
 }

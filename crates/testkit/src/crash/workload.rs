@@ -29,7 +29,7 @@ use crate::crash::pattern;
 pub const EPOCH_S: i64 = 1_700_000_000;
 /// The largest file.
 const FILE_MAX: u64 = 400 << 10;
-/// Bytes of all files together; the image has several times as many free.
+/// Bytes of all files; the image has several times as many free.
 const TOTAL_MAX: u64 = 3 << 20;
 
 /// Puts something between the file system and the crash device.
@@ -47,7 +47,7 @@ pub struct Recording {
     pub logged: u64,
     pub commits: u64,
     pub checkpoints: u64,
-    /// How often a file came to share a block of attributes.
+    /// The number of times that a file joined a shared block of attributes.
     pub joined: u64,
 }
 
@@ -125,7 +125,7 @@ pub struct Workload {
     pub logged: u64,
     pub commits: u64,
     pub checkpoints: u64,
-    /// How often a file came to share a block of attributes.
+    /// The number of times that a file joined a shared block of attributes.
     pub joined: u64,
 }
 

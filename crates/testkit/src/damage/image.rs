@@ -42,7 +42,7 @@ pub enum Image {
     Ext3,
     /// ext4 without checksums of any kind.
     Ext4Plain,
-    /// ext4 with checksums of descriptors alone (`uninit_bg`).
+    /// ext4 with checksums of descriptors only (`uninit_bg`).
     Ext4Gdt,
     /// ext4 as mke2fs makes it, blocks of 1 KiB.
     Ext4,

@@ -207,7 +207,7 @@ const FAILING: &[(Verb, u64)] = &[
     (Freeze, 1),
 ];
 
-/// As many dirty inodes as fit into a transaction, and more.
+/// At least as many dirty inodes as fit into a transaction.
 const MANY: &[(Verb, u64)] =
     &[(DirtyMany, 4), (Sleep, 4), (Nap, 2), (Sync, 1), (Create, 1), (Append, 1), (Fsync, 1), (Unlink, 1)];
 

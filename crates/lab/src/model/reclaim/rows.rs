@@ -96,7 +96,7 @@ impl Rows {
     }
 }
 
-/// The rows of its second and third table, of all tests together, by name.
+/// The rows of its second and third table, over all tests, by name.
 pub fn of_all(tests: &[Rows]) -> Vec<(&'static str, u64)> {
     let sum = |of: fn(&Rows) -> u64| tests.iter().map(of).sum::<u64>();
     let n = tests.len().max(1) as u64;
