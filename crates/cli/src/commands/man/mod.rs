@@ -1,6 +1,6 @@
 //! `extant man`: the manual pages, made from the command line's definition and the table of mount options.
 //!
-//! Main items: [`run`]; [`page`] makes one page, [`notes`] adds files, environment and see also, which no definition has.
+//! Main items: [`run`]; [`page`] makes one page, [`notes`] has what no definition says (files, environment, see also).
 //!
 //! # Locking
 //! None.

@@ -1,5 +1,4 @@
-//! The parts of a manual page that a command's definition lacks: exit statuses, where messages go, files, environment,
-//! other pages.
+//! What a command's definition does not say: exit statuses, where messages go, files, environment, other pages.
 //!
 //! # Locking
 //! None.
@@ -33,8 +32,8 @@ pub fn diagnostics(name: &str) -> &'static [Row] {
         ),
         (
             "syslog",
-            "If /dev/log exists, the server reports problems that no call returns (damage, the reason for a read-only mount) to \
-             the system's log, as 'extant', facility daemon: journalctl -t extant, or grep extant /var/log/syslog.",
+            "Where there is /dev/log, it says what no call returns (damage that it met, why it turned read-only) to the \
+             system's log, as 'extant', facility daemon: journalctl -t extant, or grep extant /var/log/syslog.",
         ),
         ("extant.log", "Elsewhere it writes to this file in the run folder; see FILES."),
         ("", "extant mount -v says which. With --foreground all messages go to the standard error."),
@@ -50,8 +49,8 @@ pub fn files(name: &str) -> &'static [Row] {
         (
             "/run/extant, $XDG_RUNTIME_DIR/extant, /run/user/UID/extant, /tmp/extant-UID",
             "The run folder: the first that the server can make and that is the user's own; the first of all is for root. For \
-             each mount it has a file named after the mount's device, with the options of the mount, and at the end its \
-             result.",
+             each mount it has a file named after the mount's device, which says with what options it is served, and in the \
+             end what it came to.",
         ),
         (
             "RUN FOLDER/extant.log, RUN FOLDER/extant.log.1",
@@ -61,7 +60,7 @@ pub fn files(name: &str) -> &'static [Row] {
         ("/etc/fstab", "Lines of type fuse.extant; root's suid and dev are taken from there."),
         (
             "/sbin/mount.fuse.extant, /sbin/umount.fuse.extant",
-            "The helpers of mount(8) and umount(8); with the second, umount(8) returns when everything is in the image.",
+            "What mount(8) and umount(8) call; with the second, umount(8) returns when everything is in the image.",
         ),
     ]
 }
@@ -69,14 +68,14 @@ pub fn files(name: &str) -> &'static [Row] {
 /// Variables that a command looks at.
 pub fn environment(name: &str) -> &'static [Row] {
     const RUNTIME: Row = ("XDG_RUNTIME_DIR", "Where the run folder of a user other than root is.");
-    const TEMPORARY: Row = ("TMPDIR", "The directory for the blocks that 'extant script --atomic' changes (/tmp).");
+    const TEMPORARY: Row = ("TMPDIR", "Where the copy of what 'extant script --atomic' changes is kept (/tmp).");
     const COLOR: Row = ("NO_COLOR", "If it is set, help has no colors.");
     const DATE: Row = (
         "SOURCE_DATE_EPOCH",
         "The newest time that is stored, in seconds since 1970; random numbers begin at it unless --seed is given.",
     );
     const SPOOL: Row =
-        ("TMPDIR", "The directory for files of compressed archives and of pipes, until the image has them (/tmp).");
+        ("TMPDIR", "Where files of compressed archives and of pipes are kept until the image has them (/tmp).");
     const MADE: Row = (
         "SOURCE_DATE_EPOCH",
         "The time of the file system and the newest of its files, in seconds since 1970; UUID and hash seed follow from it \

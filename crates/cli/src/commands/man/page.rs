@@ -101,7 +101,8 @@ fn tagged(out: &mut String, head: &str, text: &str) {
     };
 }
 
-/// The table: options for administrators belong to the section of options; each other kind has a section of its own.
+/// The table: the options of who mounts in order to use what is mounted belong to the options, each other kind has a
+/// section of its own.
 fn mount_options(out: &mut String) {
     for part in Part::ALL {
         let _ = match part {
@@ -116,7 +117,7 @@ fn mount_options(out: &mut String) {
     }
 }
 
-/// The sections behind a command's help.
+/// What stands behind a command's help.
 #[derive(Default)]
 struct Text {
     examples: Vec<String>,
@@ -129,7 +130,7 @@ impl Text {
         let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let mut parts = Text::default();
         let mut in_examples = false;
-        // The paragraph that the next line continues.
+        // What a paragraph's next line is added to.
         let mut open: Option<String> = None;
         for line in text.lines().chain([""]) {
             let status = line.strip_prefix("Exit status: ");
