@@ -87,7 +87,7 @@ fn an_image_that_ends_early_is_checked_to_its_end() {
 }
 
 #[test]
-fn a_check_completes_with_the_superblock_alone_readable() {
+fn a_check_completes_if_only_the_superblock_is_readable() {
     let image = Image::Ext2.made().snapshot();
     let size = image.size_bytes();
     let device = FaultyDevice::new(Arc::new(image));

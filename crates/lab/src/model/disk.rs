@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_describes_its_bitmap() {
+    fn a_groups_state_agrees_with_its_bitmap() {
         for state in ["fragmented", "front-free", "flex-front", "empty"] {
             for fill in ["fill=0", "fill=37", "fill=95"] {
                 let mut p = parameters().with("groups", 11).with("blocks_per_group", 1000).with("run_blocks", 7);
