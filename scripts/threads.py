@@ -134,17 +134,17 @@ def extent_status():
     text = f"""## 1. Extent-status cache: delayed entries must not cost a scan
 
 *"ext4: improve extents status tree shrinker to avoid scanning delayed entries", Zheng Liu, 2013.* The thread suspected that a call of the
-shrinker stalls because it steps over delayed entries, and could not reproduce it. It is so: with ten million of them in front, one call
+shrinker stalls because it steps over delayed entries, and could not reproduce it. Extant reproduces it: with ten million of them in front, one call
 of `vanilla` takes {number(ten_million)} ms. `round-robin`, which Linux has since, visits a bounded number of entries, and may free
-nothing. `leaf-ring` does not see delayed entries, and an entry takes {size("leaf-ring"):.1f} bytes where the thread's took 44.
+nothing. `leaf-ring` never visits delayed entries, and an entry takes {size("leaf-ring"):.1f} bytes where the thread's took 44.
 
 ![One call of the shrinker by the number of delayed entries](threads/extent-status.svg)
 
 {table(head, rows)}
 
 The job is the thread's (250 files, 718,000 entries), nine of ten runs delayed; medians of five rounds, also of the longest times. The thread's
-machine was another, so that only ratios compare. Experiments
-[004](../experiments/004-es-shrink/README.md), [005](../experiments/005-es-memory/README.md); what a file system feels of it:
+machine was another, so only ratios compare. Experiments
+[004](../experiments/004-es-shrink/README.md), [005](../experiments/005-es-memory/README.md); the effect on a whole file system:
 [007](../experiments/007-es-stack/README.md), [011](../experiments/011-es-thread/README.md).
 """
     return "extent-status.svg", svg(760, 366, "One call of the shrinker by delayed entries", body), text
@@ -189,9 +189,9 @@ def allocator():
     text = f"""## 2. Block allocator: the choice of group
 
 *"Ext4 mballoc behavior with mb_optimize_scan=1", Jan Kara, 2022.* With the new search each chunk for small files came from another group, so
-that a transaction dirtied more bitmaps, and reaim lost 10 to 20 %. In Extant, files a second against `vanilla`: a tree is read cold with
-{against("kernel-tree", "optimize-scan", "read")} where `optimize-scan` has spread it, and with {against("kernel-tree", "sure-fit", "read")} where `sure-fit` (the nearest group that surely has room, and
-one home for what is synced) has placed it; small synced files: {against("small-files", "optimize-scan", "files")} and {against("small-files", "sure-fit", "files")}.
+that a transaction dirtied more bitmaps, and reaim lost 10 to 20 %. Extant measures files a second against `vanilla`. Reading a tree cold gives
+{against("kernel-tree", "optimize-scan", "read")} where `optimize-scan` has spread it, and {against("kernel-tree", "sure-fit", "read")} where `sure-fit` (the nearest group that surely has room, and
+one home for synced files) has placed it. Small synced files give {against("small-files", "optimize-scan", "files")} and {against("small-files", "sure-fit", "files")}.
 
 ![Groups of the first 32 chunks by policy](threads/allocator.svg)
 
@@ -238,7 +238,7 @@ def reclaim():
     text = f"""## 3. Page reclaim that neither stalls nor swaps the application out
 
 *"Reduce system disruption due to kswapd", Mel Gorman, 2013.* A large write beside memcached took five sixths of its operations on Linux 3.9, and
-none after the series. The first rows are a model of that machine, the last ones Extant's own cache: a copy beside hot data reads
+none after the series. The first rows come from a model of that machine, the last ones from Extant's own cache. There a copy beside hot data reads
 {beside("used-once", 64, "copy", "device_reads"):,.0f} times from the device with `used-once`, of which 1,024 are the copy's own, and {beside("vanilla", 64, "copy", "device_reads"):,.0f} times with Linux's lists.
 
 ![Reads of the device during a copy, and its speed, by policy](threads/reclaim.svg)
@@ -296,7 +296,7 @@ def metaclusters():
     text = f"""## 4. Indirect blocks clustered so that fsck does not seek
 
 *"Clustering indirect blocks in Ext3", Abhishek Rai, 2007.* Indirect blocks in front of their data cost a check of 400 GiB {jumps["inline"]:,} jumps, in
-metaclusters {jumps["metacluster"]:,} and in `zones` {jumps["zones"]:,}. The model of that disk gives the thread's ratio, and `zones` answer what Andrew Morton asked: after {last:.0f} turnovers
+metaclusters {jumps["metacluster"]:,} and in `zones` {jumps["zones"]:,}. The model of that disk gives the thread's ratio, and `zones` answer Andrew Morton's question: after {last:.0f} turnovers
 at 90 % full a check takes {number(end("zones"))} s with them, {number(end("metacluster"))} with the patch's metaclusters and {number(end("inline"))} with ext3's layout.
 
 ![Modelled time of a check as the disk ages](threads/metaclusters.svg)
@@ -346,7 +346,7 @@ def fsync():
     drop = 100 * (min(theirs[2:]) / theirs[1] - 1)
     text = f"""## 5. Request tags and fsync of many files
 
-*"xfs: wire up aio_fsync method", Dave Chinner and Jens Axboe, 2014.* 800,000 fsyncs at once, and files a second that fell by up to {-drop:.0f} % when memory was
+*"xfs: wire up aio_fsync method", Dave Chinner and Jens Axboe, 2014.* The thread's test has 800,000 fsyncs at once; its files a second fell by up to {-drop:.0f} % when memory was
 full. Extant takes {requests["Extant, one call"]:,.0f} writes for 50,000 files where the kernel's ext4 takes {requests["kernel, 64 threads"]:,.0f} to {requests["kernel, 16 threads"]:,.0f}
 with threads that wait, and {requests["kernel, syncfs"]:,.0f} with one syncfs(2). Over ten iterations files a second,
 durable, fall by {-worst("hand-off"):.0f} % at most against the second iteration with `hand-off` ({-worst("percpu-ida"):.0f}, {-worst("wake-all"):.0f} and {-worst("wake-exclusive"):.0f} % with the thread's three): less than in the thread, and not nothing.
@@ -395,8 +395,8 @@ def main():
     made[ROOT / "docs/lab-first-run.svg"] = first_run()
     made[ROOT / "docs/threads.md"] = """# The five threads
 
-Extant began with five public discussions of Linux storage. Each of them measured something, old against new. Here are their figures beside
-Extant's, which has both sides of each and something of its own. `make threads` makes this page from the trials in
+Extant began with five public discussions of Linux storage. Each of them measured an old mechanism against a new one. This page shows their
+figures beside Extant's, which implements both sides of each and a third of its own. `make threads` makes this page from the trials in
 [experiments/](../experiments/README.md); every row of the threads is in [sources.md](sources.md).
 
 """ + "\n".join(texts)

@@ -1,4 +1,4 @@
-//! What the fuzz targets share: images of mke2fs, a file tree to put into them, and bytes taken off an input.
+//! Shared parts of the fuzz targets: images of mke2fs, a file tree to put into them, and bytes taken off an input.
 //!
 //! # Locking
 //! None.
@@ -29,7 +29,7 @@ pub static IMAGES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| KINDS.iter().map(|k
 /// An image to change.
 struct Base {
     device: MemDevice,
-    /// The sectors that hold something.
+    /// The sectors that are not all zero.
     places: Vec<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Base {
         Base { device, places }
     }
 
-    /// The image with up to 64 changes of 1 to 4 bytes, which the input loses.
+    /// The image with up to 64 changes of 1 to 4 bytes, which are taken off the input.
     fn changed(&self, data: &mut &[u8]) -> MemDevice {
         let device = self.device.snapshot();
         for _ in 0..64 {
@@ -135,7 +135,7 @@ pub fn directories() -> Vec<Vec<u8>> {
         mke2fs.args(["-q", "-F", "-d"]).arg(dir.join("tree")).args(kind.split_whitespace()).arg(&path).arg("8M");
         let status = mke2fs.status().expect("mke2fs");
         assert!(status.success(), "mke2fs {kind}");
-        // It builds the index; 1: something was changed.
+        // It builds the index; status 1: it has changed something.
         let status = Command::new("e2fsck").arg("-fyD").arg(&path).output().expect("e2fsck").status;
         assert!(status.code().is_some_and(|code| code <= 1), "e2fsck {kind}");
         let bytes = std::fs::read(&path).expect("the image");
@@ -151,12 +151,12 @@ pub fn superblock(n: u8) -> SuperBlock {
     SuperBlock::decode(&image[SUPERBLOCK_OFFSET as usize..][..1024], SUPERBLOCK_OFFSET).expect("mke2fs made it")
 }
 
-/// As [`superblock`], what follows from it.
+/// As [`superblock`]: the geometry that follows from it.
 pub fn geometry(n: u8) -> Geometry {
     superblock(n).geometry().clone()
 }
 
-/// The first `n` bytes of the input, zeroes where it is shorter; the input loses them.
+/// Takes the first `n` bytes off the input; zeroes where it is shorter.
 pub fn take(data: &mut &[u8], n: usize) -> Vec<u8> {
     let mut bytes = vec![0; n];
     let there = n.min(data.len());
@@ -165,7 +165,7 @@ pub fn take(data: &mut &[u8], n: usize) -> Vec<u8> {
     bytes
 }
 
-/// One byte of the input.
+/// Takes one byte off the input.
 pub fn byte(data: &mut &[u8]) -> u8 {
     take(data, 1)[0]
 }

@@ -1,4 +1,4 @@
-//! Whole images with changed bytes: checked. Nothing is written, and the findings are bounded and say what they are.
+//! Whole images with changed bytes: checked. Nothing is written, the findings are bounded, and each has a text.
 #![no_main]
 
 use std::collections::BTreeMap;

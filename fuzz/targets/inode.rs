@@ -18,6 +18,6 @@ fuzz_target!(|data: &[u8]| {
     if let Some(area) = desc.xattr_area(&geometry) {
         let _ = extant_ondisk::xattr::inode_area::parse_area(&bytes[area], ino);
     }
-    desc.encode_into(&mut bytes, ino, &geometry).expect("what was decoded can be encoded");
+    desc.encode_into(&mut bytes, ino, &geometry).expect("a decoded inode can be encoded");
     InodeDesc::decode(&bytes, ino, &geometry).expect("and decoded again");
 });

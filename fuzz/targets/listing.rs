@@ -8,15 +8,15 @@ use extant_block::{BioFlags, BlockDevice};
 use extant_fs::{Filesystem, MountOptions};
 use libfuzzer_sys::fuzz_target;
 
-/// An image, and the directory in it that is changed and listed.
+/// An image, and the directory in it that the target changes and lists.
 struct Base {
     device: MemDevice,
-    /// Where the directory's content lies, piece by piece.
+    /// The places of the directory's content, piece by piece.
     pieces: Vec<(u64, usize)>,
     path: &'static [u8],
 }
 
-/// What is listed: directories of several blocks, with and without an index, with and without checksums.
+/// The directories to list: of several blocks, with and without an index, with and without checksums.
 static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
     let mut bases = Vec::new();
     for image in extant_fuzz::directories() {
@@ -44,7 +44,7 @@ static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
     bases
 });
 
-/// The entries that so many bytes have room for, with the two dots of a directory that says nothing of them.
+/// The entries that so many bytes have room for, with the two dots of a directory that has no entries for them.
 fn most_names(pieces: &[(u64, usize)]) -> usize {
     pieces.iter().map(|(_, len)| len / 12).sum::<usize>() + 2
 }
@@ -98,7 +98,7 @@ fuzz_target!(|data: &[u8]| {
         }
         assert!(names <= most, "{names} names in {} blocks", base.pieces.len());
     };
-    // Damage that the listing met was counted, and hid names: the end says so, whatever its cookie.
+    // Damage that the listing met was counted, and hid names: its end must be an error, with any cookie.
     if ended.is_ok() && fs.stats.errors.get() > errors_before {
         let end = fs.read_dir(&dir, 0x7FFF_FFFF_FFFF_FFFF, |_| true);
         assert!(end.is_err(), "damage was counted, and the listing ends well");

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 fuzz_target!(|data: &[u8]| {
     let mut data = data;
     let mut bytes = extant_fuzz::superblock(extant_fuzz::byte(&mut data)).raw().as_bytes().to_vec();
-    // Pairs of offset and value, so that what is left is mostly valid.
+    // Pairs of offset and value, so that the rest is mostly valid.
     while data.len() >= 4 {
         let [lo, hi, value, more] = extant_fuzz::take(&mut data, 4)[..] else { return };
         let at = usize::from(u16::from_le_bytes([lo, hi])) % 1023;

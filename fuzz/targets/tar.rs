@@ -1,14 +1,14 @@
-//! Any bytes as a tar archive, plain or compressed: read to its end, and every file read that it is said to have.
+//! Any bytes as a tar archive, plain or compressed: read to its end, with every file that it claims to have.
 #![no_main]
 
 use extant_build::source::{Options, Source};
 use extant_build::tree::{Body, Id};
 use libfuzzer_sys::fuzz_target;
 
-/// As much is read of a file: it may claim to have any size.
+/// The most that is read of a file: it may claim to have any size.
 const READ_BYTES: u64 = 1 << 16;
 
-/// Gives each header the checksum that belongs to it, so that what it says is looked at.
+/// Gives each header the checksum that belongs to it, so that the reader looks at its fields.
 fn sign(archive: &mut [u8]) {
     for block in archive.chunks_exact_mut(512).filter(|block| block[257..262] == *b"ustar") {
         block[148..156].fill(b' ');
@@ -53,9 +53,9 @@ fuzz_target!(|data: &[u8]| {
                 let read = (*size).min(READ_BYTES);
                 let mut buf = vec![0; read as usize];
                 for offset in [0, *size - read] {
-                    file.read_at(offset, &mut buf).expect("what is stored can be read");
+                    file.read_at(offset, &mut buf).expect("stored data can be read");
                 }
-                file.finish().expect("nobody changed it");
+                file.finish().expect("the file did not change");
             }
             Body::Symlink(target) => assert!((1..4096).contains(&target.len())),
             _ => {}

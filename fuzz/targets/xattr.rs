@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let _ = acl::from_xattr(data);
     let mut bytes = extant_fuzz::take(&mut data, if flags & 2 != 0 { 96 } else { 1024 });
-    // The magic is worth nothing to the search.
+    // The search gains nothing from the magic number, so it is given.
     bytes[..4].copy_from_slice(&0xEA02_0000u32.to_le_bytes());
     if let Ok(list) = inode_area::decode(&bytes, InodeNr(12)) {
         let mut area = vec![0; bytes.len() * 2];

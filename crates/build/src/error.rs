@@ -1,6 +1,6 @@
 //! Why a file system could not be made.
 
-/// Why a file system could not be made. Each message names what is wrong, and the next step where there is one.
+/// Why a file system could not be made. Each message names the error, and the next step where there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The device could not be written.
@@ -25,7 +25,7 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// The system gives no more threads.
+    /// The system starts no more threads.
     #[error("no thread can be started: {0}")]
     Thread(String),
 }

@@ -1,8 +1,8 @@
 //! Makes ext2, ext3 and ext4 file systems, either empty or filled with a tree of files.
 //!
-//! Three steps, which know nothing of each other but their results:
+//! Three steps, each of which knows only the result of the one before:
 //!
-//! 1. **Tree** ([`tree`]): what the file system will hold, in one order, whatever it was read from ([`source`]).
+//! 1. **Tree** ([`tree`]): the contents of the file system, in one order for every source ([`source`]).
 //! 2. **Plan** ([`plan`]): the geometry, the number of each inode, the place of each block. A pure function of the
 //!    options and the tree; the same on every machine.
 //! 3. **Write** ([`mod@write`]): each block once, in ascending order and the superblock last, made and checksummed by

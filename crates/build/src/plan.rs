@@ -1,4 +1,4 @@
-//! Where everything goes: geometry, the number of each inode, the place of each block.
+//! The places of everything: geometry, the number of each inode, the place of each block.
 //!
 //! # Locking
 //! None.
@@ -7,7 +7,7 @@ use extant_ondisk::BlockNr;
 
 use crate::Result;
 
-/// Some consecutive blocks, and what makes their bytes.
+/// Some consecutive blocks, and the key by which their bytes are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<K> {
     /// The first block.

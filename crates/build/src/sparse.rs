@@ -47,7 +47,7 @@ pub fn write<T: Write + Seek>(image: &mut File, block_size: u32, to: &mut T) -> 
     let block = u64::from(block_size);
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
     if block == 0 || !block.is_multiple_of(4) || !size.is_multiple_of(block) {
-        return Err(invalid("a sparse image has whole blocks, of a multiple of 4 bytes"));
+        return Err(invalid("a sparse image consists of whole blocks, of a multiple of 4 bytes"));
     }
     let blocks = u32::try_from(size / block).map_err(|_| invalid("a sparse image has fewer than 2^32 blocks"))?;
     let begin = to.stream_position()?;
@@ -86,12 +86,12 @@ struct Writer<'a, T> {
     block: u64,
     to: &'a mut T,
     chunks: u32,
-    /// Goes on as long as blocks are of its kind.
+    /// The current run, as long as blocks are of its kind.
     run: Option<Run>,
 }
 
 impl<T: Write + Seek> Writer<'_, T> {
-    /// The next blocks that are not all hole, from `from` on: the first, and the first behind them.
+    /// The next blocks that are not a hole, from `from` on: the first, and the first behind them.
     fn next_data(&self, from: u64, blocks: u64) -> io::Result<(u64, u64)> {
         use rustix::fs::{SeekFrom, seek};
         use rustix::io::Errno;
@@ -165,7 +165,7 @@ impl<T: Write + Seek> Writer<'_, T> {
     }
 }
 
-/// The word of which all of a block is made.
+/// The word of which a whole block consists.
 fn repeated(block: &[u8]) -> Option<u32> {
     let first = block.first_chunk::<4>()?;
     block.chunks(4).all(|word| word == first).then(|| u32::from_le_bytes(*first))

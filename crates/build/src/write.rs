@@ -7,11 +7,11 @@
 //! One more thread flushes the device now and then. Otherwise the page cache would hold the whole image until the flush
 //! at the end, which would wait while no thread has anything to make.
 //!
-//! A file system exists from the moment its superblock does. So an old one is wiped before anything is written, and the
-//! new one is written when all else is durable: what a failure, a kill or a power cut leaves is no file system, rather
+//! A file system exists from the moment its superblock does. So an old superblock is wiped before anything is written,
+//! and the new one is written when all else is durable. A failure, a kill or a power cut leaves no file system, rather
 //! than one that looks clean and has wrong bytes.
 //!
-//! Memory: at most `MEMORY_MAX` bytes of chunks, whatever the number of threads.
+//! Memory: at most `MEMORY_MAX` bytes of chunks, with any number of threads.
 //!
 //! # Locking
 //! `build pieces`: the iterator over the plan's pieces. `build write`: chunks that are made, ready or being written,
@@ -29,12 +29,12 @@ use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use crate::plan::{Piece, Plan};
 use crate::{Error, Result};
 
-/// Bytes of all chunks together.
+/// Bytes of all chunks.
 const MEMORY_MAX: usize = 32 << 20;
 /// Bytes of a chunk. A few of them stay in a processor's cache between being made and being written; and for larger
 /// writes the kernel takes larger pieces of memory, which a virtual machine must first get from its host.
 const CHUNK: usize = 256 << 10;
-/// So much is written between two flushes.
+/// The bytes that are written between two flushes.
 const FLUSH_BYTES: u64 = 64 << 20;
 
 static PIECES: LockClass = LockClass::new("build pieces", 768);
@@ -65,7 +65,7 @@ pub fn write_with_progress<P: Plan>(
     };
     wipe_superblock(device)?;
     let started = AtomicUsize::new(0);
-    // Where the system gives fewer threads, it is the flushes that are left out.
+    // If the system starts fewer threads, the flushes are left out.
     task::together("extant-build", threads + 1, || match started.fetch_add(1, Ordering::Relaxed) {
         last if last == threads => writer.flush_behind(),
         _ => writer.work(),
@@ -80,8 +80,8 @@ pub fn write_with_progress<P: Plan>(
     Ok(())
 }
 
-/// Overwrites the primary superblock with zeroes, unless there are only zeroes. Either is durable then: the zeroes may
-/// have been written just before.
+/// Overwrites the primary superblock with zeroes, unless there are only zeroes. In both cases it flushes: the zeroes
+/// may have been written just before.
 fn wipe_superblock(device: &dyn BlockDevice) -> Result<()> {
     let unit = u64::from(device.limits().logical_block);
     let start = SUPERBLOCK_OFFSET / unit * unit;
@@ -99,8 +99,8 @@ fn wipe_superblock(device: &dyn BlockDevice) -> Result<()> {
 /// More threads have no chunks to make.
 const THREADS_MAX: usize = MEMORY_MAX / CHUNK / 2 - 1;
 
-/// How many chunks there are for so many threads: each makes one while another waits, one has the superblock, and one
-/// is written.
+/// The number of chunks for so many threads: each makes one while another waits, one has the superblock, and one is
+/// being written.
 const fn buffers(threads: usize) -> usize {
     2 * threads + 2
 }
@@ -177,14 +177,14 @@ impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
 struct Flow {
     state: Mutex<State>,
     changed: Condvar,
-    /// There is much to flush, or nothing more will come.
+    /// There is much to flush, or no more will come.
     flushable: Condvar,
 }
 
 struct State {
     /// Memory that no chunk uses.
     spare: Vec<AlignedBuf>,
-    /// How many more may be made.
+    /// The number that may still be made.
     unmade: usize,
     /// Finished chunks, by number: offset and bytes. `None`: one that could not be made.
     ready: BTreeMap<u64, Option<(u64, AlignedBuf)>>,
@@ -264,7 +264,7 @@ impl Flow {
         (!state.ending).then_some(state.next)
     }
 
-    /// Waits until nothing is under way, and gives the chunk that is still to be written.
+    /// Waits until nothing is under way, and returns the chunk that is still to be written.
     fn finish(&self) -> Result<Option<(u64, AlignedBuf)>> {
         let mut state = self.state.lock();
         while state.in_flight > 0 {
@@ -333,7 +333,7 @@ impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
         self.flow.state.lock().ready.insert(chunk.number, ready);
     }
 
-    /// Submits what is ready, in order, unless another thread is at it.
+    /// Submits the ready chunks in order, unless another thread is doing so.
     fn submit(&self) {
         let mut state = self.flow.state.lock();
         if state.submitting {
@@ -369,7 +369,7 @@ impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
     }
 }
 
-/// A thread ends, for whatever reason.
+/// A thread ends, for any reason.
 struct Ending<'f>(&'f Flow);
 
 impl Drop for Ending<'_> {
@@ -406,7 +406,7 @@ fn written(flow: &Flow, number: u64, done: Completion) {
     };
     match buffer {
         Some(buffer) => state.spare.push(buffer),
-        // A wrapper of the device has kept the bytes.
+        // A wrapper of the device still has the bytes.
         None => state.unmade += 1,
     }
     drop(state);

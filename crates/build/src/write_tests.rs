@@ -1,4 +1,4 @@
-//! The writer with plans that are made up.
+//! The writer with invented plans.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Images with a tree in them: what e2fsck, debugfs, the kernel and Extant's checker find there.
+//! Images with a tree in them, read by e2fsck, debugfs, the kernel and Extant's checker.
 #![allow(clippy::disallowed_methods)]
 
 use std::os::unix::fs::MetadataExt;
@@ -113,7 +113,7 @@ fn build(source: &Path, image: &Path, bytes: u64, args: &str, threads: usize) ->
     write_with_progress(&device, &plan, threads, &|_| ())
 }
 
-/// What is not the source's own.
+/// A fingerprint without the parts that the source does not have.
 fn comparable(mut tree: Fingerprint) -> Fingerprint {
     if tree.remove(Path::new("lost+found")).is_some()
         && let Some(root) = tree.get_mut(Path::new(""))
@@ -137,7 +137,7 @@ fn expect_clean(image: &Path, what: &str) {
     assert!(found.is_empty() && report.complete, "{what}: {found:#?}");
 }
 
-/// The kernel shows what the source has.
+/// The kernel shows the contents of the source.
 fn expect_same(image: &Path, source: &Path, what: &str) {
     if !loop_mounts_work() {
         eprintln!("skipped: no loop mounts here");
@@ -274,7 +274,7 @@ fn an_image_is_the_same_with_any_number_of_threads() {
     }
 }
 
-/// Files whose bytes are made up: those of file `n` at `offset` follow from both.
+/// Files with invented bytes: those of file `n` at `offset` follow from both.
 struct Pattern;
 
 struct PatternFile(u64);
@@ -316,7 +316,7 @@ fn finish(builder: Builder) -> Tree {
     tree
 }
 
-/// Writes a tree of made-up files into an image file.
+/// Writes a tree of invented files into an image file.
 fn build_tree(tree: &Tree, image: &Path, bytes: u64, options: &Options) -> extant_build::Result<()> {
     let plan = ContentPlan::new(options, tree, &Pattern)?;
     let _ = std::fs::remove_file(image);
@@ -343,7 +343,7 @@ fn blocks_of_64_kib_hold_a_tree() {
     assert!(std::fs::read(out).unwrap() == std::fs::read(source.join("data")).unwrap());
 }
 
-/// A file that is another at the end of its reading.
+/// A file that has changed at the end of its reading.
 struct Changing;
 
 impl Content for Changing {
@@ -560,7 +560,7 @@ fn content_that_no_size_has_room_for_is_named_with_the_reason() {
 /// The smallest file systems have blocks of 1 KiB, in which such a link has no room; the one that holds the tree has
 /// larger ones.
 #[test]
-fn a_size_is_found_for_what_needs_large_blocks() {
+fn a_size_is_found_for_entries_that_need_large_blocks() {
     let mut builder = builder();
     builder.file(b"f", attributes(0o644), 600 * MIB, None, 0).unwrap();
     builder.file(b"g", attributes(0o644), 600 * MIB, None, 1).unwrap();
@@ -570,7 +570,7 @@ fn a_size_is_found_for_what_needs_large_blocks() {
 }
 
 #[test]
-fn what_does_not_fit_is_named() {
+fn an_entry_that_does_not_fit_is_named() {
     let mut file = builder();
     file.file(b"dir/large", attributes(0o644), 100_000_000, None, 0).unwrap();
     let error = error_of(&finish(file), 64 * MIB, "-t ext4");
@@ -596,7 +596,7 @@ fn what_does_not_fit_is_named() {
 }
 
 #[test]
-fn a_lost_found_of_the_tree_keeps_what_it_has() {
+fn a_lost_found_of_the_tree_retains_its_entries() {
     let mut builder = builder();
     builder.file(b"lost+found/#12", attributes(0o600), 5, None, 0).unwrap();
     builder.file(b"a", attributes(0o600), 5, None, 1).unwrap();

@@ -29,7 +29,7 @@ const DIFFERENT: [(usize, usize, &str); 2] = [
 
 /// Fields of the block of multi-mount protection that differ, and why.
 const MMP_DIFFERENT: [(usize, usize, &str); 4] = [
-    (8, 8, "mmp_time: mke2fs asks the clock, whatever E2FSPROGS_FAKE_TIME says; zero here"),
+    (8, 8, "mmp_time: mke2fs reads the clock and ignores E2FSPROGS_FAKE_TIME; zero here"),
     (16, 64, "mmp_nodename: the host that made it; the same options make the same bytes here"),
     (80, 32, "mmp_bdevname: where the image was made; likewise"),
     (1020, 4, "mmp_checksum: covers them"),
@@ -207,7 +207,7 @@ fn make_theirs(path: &Path, bytes: u64, args: &[&str]) {
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Where a file has data, rounded to blocks.
+/// The ranges of a file with data, rounded to blocks.
 fn data(file: &File, bytes: u64, block: u64) -> Vec<(u64, u64)> {
     let mut runs = Vec::new();
     let mut at = 0;
@@ -232,7 +232,7 @@ fn read_block(file: &File, number: u64, block: u64) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that differ in fields that are known to, by field.
+/// Bytes that differ in fields that may differ, by field.
 type Known = BTreeMap<&'static str, usize>;
 
 /// Counts the bytes of `fields`, from `at` on, that differ, and makes them equal.
@@ -247,7 +247,7 @@ fn set_aside(known: &mut Known, fields: &[(usize, usize, &'static str)], at: usi
     }
 }
 
-/// What differs as it is known to; an error with the first other difference, and what it is in.
+/// The known differences; an error with the first other difference, and the structure that it is in.
 fn difference(own: &Path, theirs: &Path, empty: &Empty, bytes: u64) -> Result<Known, String> {
     let block = u64::from(empty.block_size());
     let (own, theirs) = (File::open(own).expect("own"), File::open(theirs).expect("theirs"));
@@ -303,7 +303,7 @@ fn compare(bytes: u64, line: &str) -> Result<Known, String> {
     }
     let known = difference?;
     if bytes > TIB {
-        // What e2fsck reads of so many groups takes it half a minute.
+        // e2fsck takes half a minute to read so many groups.
         return Ok(known);
     }
     let checked = Command::new("e2fsck").args(["-fn"]).arg(&own).env("LC_ALL", "C").output().expect("e2fsck is there");

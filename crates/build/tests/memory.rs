@@ -1,4 +1,4 @@
-//! What making an image takes of memory: 64 MiB, and 400 bytes and its name an entry, the tree included.
+//! The memory for making an image: 64 MiB, and 400 bytes and its name an entry, the tree included.
 
 use peak_alloc::PeakAlloc;
 
@@ -60,7 +60,7 @@ fn entries_take_little(count: usize) {
     let mut tree = builder.finish().unwrap();
     add_lost_found(&mut tree).unwrap();
     let (options, bytes) = fit(&request("ext4"), &fact(), &tree, Spare::DEFAULT).unwrap();
-    // The builder's own memory is measured elsewhere.
+    // The builder's own memory is measured in another test.
     ALLOCATOR.reset_peak_usage();
     let plan = ContentPlan::new(&options, &tree, &Letters).unwrap();
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -1,4 +1,4 @@
-//! OCI image layouts: layers come to the tree that they were made of, and damaged layouts are refused.
+//! OCI image layouts: layers make the tree from which they were made, and damaged layouts are refused.
 
 mod common;
 
@@ -13,7 +13,7 @@ use extant_build::tree::Body;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// A layout that is being made.
+/// A layout under construction.
 struct Maker {
     dir: PathBuf,
 }
@@ -22,7 +22,7 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The archive that a layer is.
+/// The archive in a layer.
 fn unpacked(layer: &[u8]) -> Vec<u8> {
     let mut archive = Vec::new();
     let mut stream: Box<dyn Read + '_> = match layer {
@@ -145,7 +145,7 @@ fn shown(source: &Source) -> Vec<String> {
         .collect()
 }
 
-/// What layers of such members come to.
+/// The tree of layers with such members.
 fn applied(layers: &[&[(&str, &str)]]) -> Result<Vec<String>> {
     let dir = tempfile::tempdir().expect("directory");
     let maker = Maker::new(dir.path().to_owned());
@@ -163,7 +163,7 @@ fn layers_come_to_the_tree_that_they_were_made_of() {
     let directory = Source::directory(&tree, Options::default()).expect("read");
     for compress in [&[][..], &["--gzip"], &["--zstd"], &["--xz"]] {
         let maker = Maker::new(dir.path().join(format!("layout{}", compress.join(""))));
-        // The second layer has all directories again, as their times changed with what it adds.
+        // The second layer has all directories again, because their times changed with its entries.
         let first = layer(&tree, compress, &["--exclude=./dir/below/deep", "--exclude=./link", "."]);
         let rest = ["--no-recursion", ".", "dir", "dir/below", "dir/below/deep", "dir/below/deep/x", "link"];
         let second = layer(&tree, compress, &rest);
@@ -195,11 +195,11 @@ fn whiteouts_hide_what_lower_layers_have_and_nothing_of_their_own() {
 }
 
 #[test]
-fn a_hard_link_outlives_what_an_upper_layer_hides() {
+fn a_hard_link_outlives_a_name_that_an_upper_layer_hides() {
     let lower: &[_] = &[("a", "1"), ("b=a", "")];
     assert_eq!(applied(&[lower, &[(".wh.a", "")]]).expect("read"), ["/b=1"]);
     assert_eq!(applied(&[lower, &[("a", "2")]]).expect("read"), ["/a=2", "/b=1"]);
-    // A link of the layer that hides its target, and one to what takes its place.
+    // A link of the layer that hides its target, and one to the name that replaces it.
     assert_eq!(applied(&[&[("a", "1")], &[(".wh.a", ""), ("c=a", "")]]).expect("read"), ["/c=1"]);
     assert_eq!(applied(&[&[("a", "1")], &[(".wh.a", ""), ("c=a", ""), ("./a", "2")]]).expect("read"), ["/a=2", "/c=2"]);
     let said = applied(&[lower, &[("c=none", "")]]).expect_err("refused").to_string();
@@ -285,7 +285,7 @@ fn damaged_blobs_are_named() {
     }
 }
 
-/// Each takes two thirds of what a source may take of memory.
+/// Each takes two thirds of the memory that a source may take.
 #[test]
 fn memory_of_entries_counts_for_all_layers_together() {
     let dir = tempfile::tempdir().expect("directory");
@@ -362,7 +362,7 @@ fn a_fifo_in_the_place_of_a_file_is_not_waited_for() {
 }
 
 #[test]
-fn a_mark_that_is_there_again_hides_nothing_more() {
+fn a_repeated_mark_hides_nothing_more() {
     let lower: &[_] = &[("a", "1"), ("d/x", "1"), ("d/e/y", "1"), ("link=d/e/y", "")];
     let root: &[_] = &[(".wh..wh..opq", ""), ("d/x", "2"), ("./.wh..wh..opq", ""), ("new=a", ""), (".wh..wh..opq", "")];
     assert_eq!(applied(&[lower, root]).expect("read"), ["/d", "/d/x=2", "/new=1"]);

@@ -1,5 +1,5 @@
-//! Any options: an error or a plan, never a panic; each plan keeps its pieces apart and on the device, and what comes
-//! of it is clean for e2fsck.
+//! Any options: an error or a plan, never a panic. The pieces of each plan do not overlap and lie on the device, and
+//! e2fsck finds the image clean.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use extant_build::plan::Plan;
 use extant_build::skeleton::{Empty, Owned, Skeleton};
 use extant_build::write::write_with_progress;
 
-/// e2fsck looks at one plan in so many, if it is smaller than so many bytes.
+/// One plan in so many goes through e2fsck, if it is smaller than so many bytes.
 const EACH: u32 = 7;
 const CHECKED_MAX: u64 = 1 << 30;
 
@@ -89,7 +89,7 @@ fn every_plan_keeps_its_pieces_apart_and_on_the_device() {
         let (request, bytes) = odd(&mut rng);
         let fact = Fact { device_bytes: bytes, sector_size: 0, zeroed: true, now: 1, random: [1; 32], user: (0, 0) };
         let Ok(options) = request.resolve(&fact) else { continue };
-        // What takes long to plan is no odder than what does not.
+        // Plans that take long are no odder than others.
         if options.wanted.blocks_count / (8 * u64::from(options.wanted.block_size)) > 5000 {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Tar archives: what GNU tar writes of a tree is that tree again, in every format; damaged ones are refused.
+//! Tar archives: GNU tar's archive of a tree is that tree again, in every format; damaged ones are refused.
 
 mod common;
 
@@ -12,10 +12,10 @@ use extant_build::source::{Options, Source};
 use extant_build::tree::{Body, Id};
 use extant_build::{Error, Result};
 
-/// Keeps everything that an image can hold.
+/// Stores everything that an image can store.
 const POSIX: &[&str] = &["--format=posix", "--xattrs", "--xattrs-include=*", "--acls", "-S"];
 
-/// What GNU tar makes of a directory.
+/// GNU tar's archive of a directory.
 fn tar(dir: &Path, options: &[&str]) -> Vec<u8> {
     let mut arguments = vec!["-c"];
     arguments.extend(options);
@@ -23,7 +23,7 @@ fn tar(dir: &Path, options: &[&str]) -> Vec<u8> {
     run("tar", &arguments, dir)
 }
 
-/// Reads an archive as a file and as a stream, which must come to the same.
+/// Reads an archive as a file and as a stream, which must give the same.
 fn read(archive: &[u8]) -> Result<Source> {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("f.tar");
@@ -50,7 +50,7 @@ fn refused(archive: &[u8]) -> String {
     read(archive).err().expect("refused").to_string()
 }
 
-/// An entry as bytes: what belongs to it in front of it included.
+/// An entry as bytes, with the headers in front that belong to it.
 fn members(archive: &[u8]) -> Vec<&[u8]> {
     let mut members = Vec::new();
     let (mut start, mut at) = (0, 0);
@@ -135,7 +135,7 @@ fn bytes_behind_a_gzip_are_ignored_with_a_warning_unless_they_are_zeroes() {
     {
         let source = read(&[&first[..], &second, rest].concat()).expect("read");
         assert_eq!(source.tree.len(), 2);
-        let warning = "f.tar: other bytes follow the end of what gzip has compressed; they are ignored";
+        let warning = "f.tar: other bytes follow the end of the gzip data; they are ignored";
         assert!(matches!(&source.warnings[..], [said] if said.ends_with(warning)), "{:?}", source.warnings);
     }
     let said = refused(&[&first[..], &second, b"\x1f\x8b"].concat());
@@ -225,7 +225,7 @@ fn a_gnu_archive_has_long_names_links_and_sparse_files() {
 #[test]
 fn ustar_and_v7_archives_are_read() {
     let dir = tempfile::tempdir().expect("directory");
-    // Too long for a name alone.
+    // Too long for the field of a name.
     let deep = format!("{}/{}", "d".repeat(90), "f".repeat(90));
     std::fs::create_dir_all(dir.path().join("d".repeat(90))).expect("a directory");
     std::fs::create_dir_all(dir.path().join("empty")).expect("a directory");
@@ -458,7 +458,7 @@ fn a_size_beyond_the_end_and_a_wrong_checksum_are_refused() {
 }
 
 #[test]
-fn a_file_that_is_no_archive_is_told_from_a_damaged_archive() {
+fn a_file_that_is_no_archive_and_a_damaged_archive_have_different_errors() {
     for len in [1, 20, 511, 512, 2048] {
         assert_eq!(refused(&vec![b'x'; len]), "f.tar: not a tar archive (nor gzip, xz or zstd)", "{len} bytes");
     }
@@ -489,7 +489,7 @@ fn memory_of_entries_is_bounded_by_the_bytes_stored() {
     }
 }
 
-/// What is stored itself may take as much memory again, as a file and as a stream.
+/// The stored bytes may take as much memory again, as a file and as a stream.
 #[test]
 fn entries_that_are_stored_in_full_may_take_their_size_in_memory() {
     let comment = format!("SCHILY.xattr.user.x={}", "x".repeat(1 << 20));
@@ -537,7 +537,7 @@ fn a_spool_that_cannot_be_made_is_named() {
     let options = Options { spool: "/nonexistent/place".into(), ..Options::default() };
     let archive = archive(&[Made::new("a", b'0', b"x")]);
     let error = Source::tar_stream("-".into(), Box::new(&archive[..]), options).err().expect("refused");
-    let expected = "/nonexistent/place: the contents of the archive cannot be kept here: No such file or directory; \
+    let expected = "/nonexistent/place: the contents of the archive cannot be stored here: No such file or directory; \
                     name another directory in TMPDIR";
     assert_eq!(error.to_string(), expected);
 }
@@ -555,7 +555,7 @@ fn read_all(source: &Source) {
     }
 }
 
-/// The same that the fuzz target `tar` looks for.
+/// The same property as the fuzz target `tar`.
 #[test]
 fn damaged_archives_are_read_or_refused_and_never_anything_else() {
     let dir = tempfile::tempdir().expect("directory");
@@ -570,7 +570,7 @@ fn damaged_archives_are_read_or_refused_and_never_anything_else() {
         let which = round % 8;
         let mut archive = archives[which.min(4)].clone();
         for _ in 0..=rng.below(8) {
-            // Mostly in the headers, which only these archives have in the open.
+            // Mostly in the headers, which only these archives have uncompressed.
             let headers: Vec<usize> = if which >= 3 {
                 (0..archive.len()).step_by(512).filter(|at| archive[*at..].get(257) == Some(&b'u')).collect()
             } else {
@@ -601,6 +601,6 @@ fn damaged_archives_are_read_or_refused_and_never_anything_else() {
             Err(error) => assert!(error.to_string().starts_with("f.tar: "), "{error}"),
         }
     }
-    // Of both kinds.
+    // Both outcomes occur.
     assert!((100..1400).contains(&accepted), "{accepted} were accepted");
 }

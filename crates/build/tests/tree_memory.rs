@@ -1,4 +1,4 @@
-//! What a tree takes from the allocator while it is made. One test alone, so that nothing else allocates.
+//! The memory that a tree takes while it is made. One test per process, so that nothing else allocates.
 
 use extant_build::tree::{Attributes, Builder, Options, Xattr};
 use peak_alloc::PeakAlloc;
@@ -8,7 +8,7 @@ static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 #[test]
 fn an_entry_takes_at_most_260_bytes_and_its_name_while_the_tree_is_made() {
-    // As bad as it can be: just above a power of two, where vectors have twice the room that they need.
+    // The worst case: just above a power of two, where vectors have twice the room that they need.
     const ENTRIES: u64 = (1 << 18) + 1000;
     let before = ALLOCATOR.current_usage();
     ALLOCATOR.reset_peak_usage();

@@ -1,4 +1,4 @@
-//! Trees of directories: everything that an image can hold arrives, and what cannot be read is named.
+//! Trees of directories: everything that an image can store arrives, and unreadable entries are named.
 
 mod common;
 
@@ -101,7 +101,7 @@ fn links_to_directories_are_not_followed() {
     assert_eq!(read(dir.path()).expect("read").tree.len(), 3);
 }
 
-/// What is said of a file that is changed between the walk and the end of its reading.
+/// The error for a file that changes between the walk and the end of its reading.
 fn after(change: impl FnOnce(&Path)) -> String {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("file");
@@ -166,7 +166,7 @@ fn a_file_that_changes_while_it_is_read_is_refused_at_its_end() {
 }
 
 #[test]
-fn what_is_no_directory_is_refused() {
+fn a_source_that_is_no_directory_is_refused() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("file");
     std::fs::write(&path, b"").expect("written");
@@ -225,7 +225,7 @@ fn bad_lines_of_an_owners_file_are_named() {
     assert_eq!(said.to_string(), "owners: line 1: no entry none");
 }
 
-/// Where the second run of this test, under fakeroot, finds its tree.
+/// The environment variable by which the second run of this test, under fakeroot, finds its tree.
 const FAKED: &str = "EXTANT_TEST_FAKED_TREE";
 
 #[test]
@@ -248,7 +248,7 @@ fn fakeroot_decides_what_a_tree_has() {
     fakeroot.args(["sh", "-c", script]).arg(program).current_dir(dir.path()).env(FAKED, dir.path());
     let out = fakeroot.output().expect("fakeroot");
     assert!(out.status.success(), "{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    // The host has something else.
+    // The host has other attributes.
     let tree = read(dir.path()).expect("read").tree;
     assert!(line(&lines(&tree), "/null").contains(" 100644 "), "fakeroot makes a file of a device");
 }

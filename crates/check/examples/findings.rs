@@ -1,4 +1,4 @@
-//! Checks image files and prints what is wrong: `cargo run -p extant-check --example findings -- IMAGE...`.
+//! Checks image files and prints their problems: `cargo run -p extant-check --example findings -- IMAGE...`.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
-//! Which clusters are in use: flat bitmaps that all threads set at once.
+//! The clusters in use: flat bitmaps that all threads set at once.
 //!
-//! Main types: [`Bits`] (a bitmap), [`Sparse`] (one with few bits set), [`Claims`] (what is claimed, and what more than
-//! once). A claim knows no owner; the owners of what was claimed twice are found by walking all maps a second time.
+//! Main types: [`Bits`] (a bitmap), [`Sparse`] (one with few bits set), [`Claims`] (the claimed clusters, and those
+//! that were claimed more than once). A claim records no owner; a second walk over all maps finds the owners of
+//! clusters that were claimed twice.
 //!
 //! # Locking
 //! None: the words are atomic.
@@ -12,7 +13,7 @@ use std::sync::OnceLock;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::FromZeros;
 
-/// So many words, all 0. `Err`: how many bytes could not be had.
+/// `count` words, all 0. `Err`: the number of bytes that could not be allocated.
 pub fn words(count: u64) -> Result<Vec<AtomicU64>, u64> {
     let words = usize::try_from(count).ok().and_then(|n| AtomicU64::new_vec_zeroed(n).ok());
     words.ok_or(count.saturating_mul(8))
@@ -25,13 +26,13 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// `len` clear bits. The memory is taken from the system when it is first touched. `Err`: how many bytes could not
-    /// be had.
+    /// `len` clear bits. The system provides the memory when it is first touched. `Err`: the number of bytes that could
+    /// not be allocated.
     pub fn new(len: u64) -> Result<Bits, u64> {
         Ok(Bits { words: words(len.div_ceil(64))?, len })
     }
 
-    /// Sets a bit; whether it was set before.
+    /// Sets a bit; returns whether it was set before.
     pub fn set(&self, bit: u64) -> bool {
         let Some(word) = self.words.get((bit / 64) as usize).filter(|_| bit < self.len) else { return false };
         let mask = 1 << (bit % 64);
@@ -77,7 +78,7 @@ pub struct Sparse {
 }
 
 impl Sparse {
-    /// `len` clear bits. `Err`: how many bytes could not be had.
+    /// `len` clear bits. `Err`: the number of bytes that could not be allocated.
     fn new(len: u64) -> Result<Sparse, u64> {
         let count = len.div_ceil(64).div_ceil(CHUNK as u64) as usize;
         let mut chunks = Vec::new();
@@ -109,7 +110,7 @@ impl Sparse {
         pieces(range.start..range.end.min(self.len)).any(|(at, mask)| self.word(at) & mask != 0)
     }
 
-    /// The first bit from `from` on that is set, or clear, whatever is asked for; `end` if there is none before it.
+    /// The first bit from `from` on that equals `set`; `end` if there is none before it.
     pub fn find(&self, from: u64, end: u64, set: bool) -> u64 {
         let (mut at, end) = (from, end.min(self.len));
         while at < end {
@@ -124,7 +125,7 @@ impl Sparse {
     }
 }
 
-/// Which clusters are claimed. Without `bigalloc` a cluster is a block.
+/// The claimed clusters. Without `bigalloc` a cluster is a block.
 pub struct Claims {
     /// Claimed at least once.
     pub used: Bits,

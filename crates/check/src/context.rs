@@ -1,10 +1,10 @@
-//! What all passes share.
+//! The state that all passes share.
 //!
-//! Main types: [`Check`] (one check: device, layout, claims, what is known of inodes), [`InodeStates`] (eight
-//! bytes for each inode of a table that is read), [`Kind`].
+//! Main types: [`Check`] (one check: device, layout, claims, the facts about inodes), [`InodeStates`] (eight bytes for
+//! each inode of a table that is read), [`Kind`].
 //!
 //! # Locking
-//! `check findings`: what the waves have found so far. What else changes is atomic.
+//! `check findings`: the findings of the waves so far. All other shared state is atomic.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -35,14 +35,14 @@ pub struct Check {
     pub inodes: InodeStates,
     /// The file system's own blocks, merged: first, end.
     pub metadata: Vec<(u64, u64)>,
-    /// Inodes that the list of orphans or the orphan file names: what is to be done with them is known.
+    /// Inodes that the list of orphans or the orphan file names: a mount will delete or truncate them.
     pub orphans: HashSet<u32>,
     pub replayed: bool,
     /// Whether small times of deletion may be numbers of inodes.
     pub low_dtime: bool,
     pub threads: usize,
     pub progress: Option<Progress>,
-    /// Encrypted inodes and what their policies hash to, sorted; known after the walk.
+    /// Encrypted inodes and the hashes of their policies, sorted; known after the walk.
     policies: OnceLock<Vec<(u32, u32)>>,
     /// Findings of the waves.
     findings: Mutex<Sink>,
@@ -115,19 +115,19 @@ impl Check {
         if first >= end { 0..0 } else { first >> bits..((end - 1) >> bits) + 1 }
     }
 
-    /// Takes the policies of encrypted inodes, sorted.
+    /// Records the policies of encrypted inodes, sorted.
     pub fn learn_policies(&self, policies: Vec<(u32, u32)>) {
-        // The walk that learns them is made once.
+        // Only one walk collects them.
         let _ = self.policies.set(policies);
     }
 
-    /// What an inode's policy hashes to; `None`: it has none that is known.
+    /// The hash of an inode's policy; `None`: it has none, or an unknown one.
     pub fn policy(&self, ino: u32) -> Option<u32> {
         let policies = self.policies.get()?;
         policies.binary_search_by_key(&ino, |(of, _)| *of).ok().map(|at| policies[at].1)
     }
 
-    /// Tells how far the check is.
+    /// Reports the progress of the check.
     pub fn progress(&self, pass: u32, done: u64, total: u64) {
         if let Some(Progress(tell)) = &self.progress {
             tell(pass, done, total);
@@ -135,7 +135,7 @@ impl Check {
     }
 }
 
-/// What is known of an inode's kind.
+/// The kind of an inode, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -172,7 +172,7 @@ impl Kind {
     }
 }
 
-/// What is known of an inode, in one word: names counted (32 bits), link count (16), kind (8), flags (8).
+/// The state of an inode, in one word: names counted (32 bits), link count (16), kind (8), flags (8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeState(u64);
 
@@ -211,7 +211,7 @@ impl InodeState {
     }
 }
 
-/// What is known of the inodes whose tables are read.
+/// The states of the inodes whose tables are read.
 pub struct InodeStates {
     per_group: u32,
     groups: Vec<Vec<AtomicU64>>,
@@ -229,7 +229,7 @@ impl InodeStates {
         self.groups.get((index / self.per_group) as usize)?.get((index % self.per_group) as usize)
     }
 
-    /// Records what the inode's table says.
+    /// Records the fields from the inode's table.
     pub fn put(&self, ino: InodeNr, links: u16, kind: Kind, flags: u8) {
         if let Some(word) = self.word(ino) {
             let value = u64::from(links) << 32 | (kind as u64) << 48 | u64::from(flags) << 56;
@@ -259,7 +259,7 @@ impl InodeStates {
         }
     }
 
-    /// What is known; of an inode that was not read, that it is unused.
+    /// The state of an inode; one that was not read counts as unused.
     pub fn get(&self, ino: InodeNr) -> InodeState {
         InodeState(self.word(ino).map_or(0, |word| word.load(Ordering::Relaxed)))
     }

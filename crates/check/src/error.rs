@@ -12,26 +12,26 @@ pub enum Error {
         /// [`extant_block::BlockDevice::name`].
         device: String,
     },
-    /// The superblock that was asked for is none.
+    /// There is no superblock in the requested place.
     #[error("{device}: {why}")]
     BadSuperblock {
         /// [`extant_block::BlockDevice::name`].
         device: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// There is no memory for what is known of each block and inode.
+    /// There is no memory for the facts about each block and inode.
     #[error("{device}: not enough memory for a check: {bytes} bytes more are needed")]
     Memory {
         /// [`extant_block::BlockDevice::name`].
         device: String,
-        /// The bytes that the system did not give.
+        /// The bytes that could not be allocated.
         bytes: u64,
     },
-    /// The system gives no more threads.
+    /// The system starts no more threads.
     #[error("no thread can be started: {0}")]
     Thread(String),
 }
 
-/// What this crate answers.
+/// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;

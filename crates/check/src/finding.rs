@@ -1,7 +1,7 @@
-//! What a check reports: findings as values.
+//! The results of a check: findings as values.
 //!
-//! Main types: [`Finding`] (problem, place, found, expected), [`Place`] (where). Both are `Copy` and ordered, so that a
-//! report can be sorted and is the same whatever thread found what. Text is made when a finding is shown.
+//! Main types: [`Finding`] (problem, place, found, expected), [`Place`] (where). Both are `Copy` and ordered, so a
+//! report can be sorted and does not depend on the thread that found something. Text is made when a finding is shown.
 //!
 //! # Locking
 //! None.
@@ -43,7 +43,7 @@ pub enum Place {
     Blocks(BlockNr),
     /// In an inode.
     Inode(InodeNr),
-    /// In what a quota file says of an owner.
+    /// In a quota file's entry for an owner.
     Usage {
         /// The file.
         file: InodeNr,
@@ -52,7 +52,7 @@ pub enum Place {
         /// The quantity.
         of: UsageOf,
     },
-    /// In what an inode maps.
+    /// In the blocks that an inode maps.
     Mapped {
         /// The inode.
         ino: InodeNr,
@@ -128,16 +128,16 @@ impl fmt::Display for Place {
     }
 }
 
-/// One thing that is wrong.
+/// One problem in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Finding {
-    /// What it is.
+    /// The problem.
     pub problem: Problem,
     /// Where it is.
     pub place: Place,
-    /// What is there; what it means, the problem's text says.
+    /// The value in the image; the problem's text says its meaning.
     pub found: u64,
-    /// What should be there.
+    /// The value that should be there.
     pub expected: u64,
 }
 
@@ -147,7 +147,7 @@ impl Finding {
         Finding { problem, place, found: found.into(), expected: expected.into() }
     }
 
-    /// A finding that its place says all about.
+    /// A finding without values: problem and place say all.
     pub fn at(problem: Problem, place: Place) -> Finding {
         Finding::new(problem, place, 0u64, 0u64)
     }

@@ -1,20 +1,20 @@
-//! The checker: finds what is wrong with an ext2, ext3 or ext4 file system, and changes nothing.
+//! The checker: finds the problems of an ext2, ext3 or ext4 file system, and changes nothing.
 //!
 //! Main types: [`check()`] (device and [`Options`] in, [`Report`] out), [`Finding`] (problem, place, found, expected),
 //! [`Problem`] (a row of the one table of problems).
 //!
-//! The way of a check: `view` chooses a superblock, replays the journal in memory and reads the descriptors;
-//! `scan` reads everything else in waves, each sorted by place and decoded by all threads: inode tables, the maps
-//! level by level, attribute blocks, directories, bitmaps. `extant_ondisk` owns the rules of one structure by itself.
-//! `pass` translates what is wrong there into problems, with a `match` without a wildcard for each structure, and owns
-//! the rules of what structures say about each other. `claims` says which block belongs to a file. A block of a map is
-//! descended once, however many pointers lead to it, so the time is linear in the image's bytes.
+//! A check has these steps: `view` chooses a superblock, replays the journal in memory and reads the descriptors.
+//! `scan` reads everything else in waves, each sorted by place and decoded by all threads: inode tables, the maps level
+//! by level, attribute blocks, directories, bitmaps. `extant_ondisk` owns the rules of a single structure. `pass`
+//! translates their violations into problems, with a `match` without a wildcard for each structure, and owns the rules
+//! between structures. `claims` records the clusters in use. A block of a map is descended once, however many pointers
+//! lead to it, so the time is linear in the image's bytes.
 //!
-//! What it does not do: write, ask, or print. It does not decide how an image is opened, or who else uses it.
+//! What it does not do: write, ask, or print. It does not open images, and does not know their other users.
 //!
 //! # Locking
 //! `check wave` (765): the requests of a wave, which its threads share. `check findings` (766) and `check parents`
-//! (767): what the threads of a wave have found. None is held while a device is called.
+//! (767): the results of a wave's threads. None is held while a device is called.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -69,7 +69,7 @@ impl Default for Options {
     }
 }
 
-/// Whether superblock, journal and descriptors can be used as they are: without that, a mark that says clean says
+/// Whether superblock, journal and descriptors can be used as they are. If not, the mark of a clean file system means
 /// nothing.
 ///
 /// # Errors
@@ -84,7 +84,7 @@ pub fn is_described(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<
 /// Checks the file system on `device`.
 ///
 /// # Errors
-/// When nothing can be checked: the device cannot be read, or has no superblock that can be used.
+/// If nothing can be checked: the device cannot be read, or has no superblock that can be used.
 pub fn check(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Report> {
     let mut sink = report::Sink::default();
     let mut notes = Vec::new();

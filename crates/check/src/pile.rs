@@ -1,7 +1,7 @@
 //! A vector that grows without being copied.
 //!
-//! Main type: [`Pile`]. A [`Vec`] that grows has for a moment three times the room that it needs; what there is for
-//! each directory of a large file system must not.
+//! Main type: [`Pile`]. A [`Vec`] that grows needs three times its room for a moment, which is too much for the facts
+//! about each directory of a large file system.
 //!
 //! # Locking
 //! None.
@@ -45,7 +45,7 @@ impl<T> Pile<T> {
         self.len
     }
 
-    /// Takes what another pile has, without copying it.
+    /// Takes the parts of another pile, without copying them.
     pub fn append(&mut self, mut other: Pile<T>) {
         self.parts.append(&mut other.parts);
         self.len += other.len;
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pile_has_what_was_pushed_and_appended() {
+    fn a_pile_has_all_pushed_and_appended_elements() {
         let mut pile = Pile::from(vec![0, 1]);
         (2..3000).for_each(|n| pile.push(n));
         let mut other = Pile::default();

@@ -1,8 +1,8 @@
-//! Findings collected: those of a run by the thread that decodes it, then all in one place.
+//! Findings collected: those of a run by the thread that decodes it, then all in one report.
 //!
-//! Main types: [`Sink`] (takes findings, keeps a bounded number of each problem), [`Report`] (what a check comes to).
-//! Of one problem the smallest [`KEPT_MAX`] findings are kept, whatever order they came in, and all are counted: the
-//! report does not depend on the number of threads.
+//! Main types: [`Sink`] (takes findings, stores a bounded number of each problem), [`Report`] (the result of a check).
+//! Of one problem it stores the smallest [`KEPT_MAX`] findings, in any order of arrival, and counts all: the report
+//! does not depend on the number of threads.
 //!
 //! # Locking
 //! None of its own.
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use crate::finding::Finding;
 use crate::problem::{Problem, Severity};
 
-/// Findings of one problem that are kept; the rest is counted.
+/// The most findings of one problem that are stored; the rest is counted.
 pub const KEPT_MAX: usize = 10_000;
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Kept {
         let (kept, room) = (self.findings.len(), self.findings.capacity());
         if kept < KEPT_MAX {
             if kept == room {
-                // Room that nothing can ever take is not asked for.
+                // No room is allocated that can never be used.
                 self.findings.reserve_exact(room.clamp(4, KEPT_MAX - kept));
             }
             self.findings.push(finding);
@@ -57,7 +57,7 @@ impl Sink {
         kept.keep(finding);
     }
 
-    /// Takes what another sink has.
+    /// Takes the findings of another sink.
     pub fn merge(&mut self, other: Sink) {
         for (problem, theirs) in other.kept {
             let kept = self.kept.entry(problem).or_default();
@@ -66,8 +66,8 @@ impl Sink {
         }
     }
 
-    /// Changes the values of the findings that are kept. Findings that differ in nothing else would become equal: the
-    /// caller sees to it that there are none.
+    /// Changes the values of the stored findings. Findings that differ in nothing else would become equal: the caller
+    /// ensures that there are none.
     pub fn amend(&mut self, change: impl Fn(&mut Finding)) {
         for kept in self.kept.values_mut() {
             let mut findings = std::mem::take(&mut kept.findings).into_vec();
@@ -93,7 +93,7 @@ impl Sink {
     }
 }
 
-/// Something that a reader of the report should know, and that is no damage.
+/// A fact that a reader of the report should know, and that is no damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// The primary superblock cannot be used; the backup at this byte was used instead.
@@ -106,7 +106,7 @@ pub enum Note {
         /// How many transactions.
         transactions: u32,
     },
-    /// The log goes on with fast commits, which were not applied.
+    /// The log continues with fast commits, which were not applied.
     FastCommits {
         /// How many.
         count: usize,
@@ -116,7 +116,7 @@ pub enum Note {
         /// Why.
         why: String,
     },
-    /// A feature that this check does not understand: what belongs to it is not checked.
+    /// A feature that this check does not know: its structures are not checked.
     Unchecked {
         /// The names of the features.
         features: String,
@@ -139,7 +139,7 @@ impl std::fmt::Display for Note {
     }
 }
 
-/// How much there is in the file system.
+/// The size of the file system and of the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Inodes in use.
@@ -158,16 +158,16 @@ pub struct Totals {
     pub read_bytes: u64,
 }
 
-/// What a check comes to.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What is wrong, in a fixed order.
+    /// The findings, in a fixed order.
     pub findings: Vec<Finding>,
-    /// How many findings there were of each problem, also of those that were not kept.
+    /// The number of findings of each problem, with those that were not stored.
     pub counts: BTreeMap<Problem, u64>,
-    /// What else is to be known.
+    /// Other facts to know.
     pub notes: Vec<Note>,
-    /// How much there is. Zeros if nothing could be checked.
+    /// The totals. Zeros if nothing could be checked.
     pub totals: Totals,
     /// Whether every pass ran. False: something fatal was found, and the rest is not known.
     pub complete: bool,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_is_kept_for_more_findings_than_are_kept() {
+    fn a_sink_allocates_no_room_beyond_its_limit() {
         let mut sink = Sink::default();
         for ino in (0..3 * KEPT_MAX as u32).rev() {
             sink.push(finding(ino));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_findings_are_kept_whatever_their_order() {
+    fn the_smallest_findings_stay_in_any_order_of_arrival() {
         let many = 3 * KEPT_MAX as u32;
         let (mut up, mut down, mut halves) = (Sink::default(), Sink::default(), (Sink::default(), Sink::default()));
         for ino in 0..many {

@@ -1,15 +1,15 @@
 //! Waves: many places of the device, read with many requests in flight and decoded by all threads.
 //!
-//! Main types: [`Run`] (consecutive blocks that are read at once, and which items lie in them), [`Wave`] (the requests
-//! of one wave). [`runs`] merges sorted items over small gaps; [`wave`] reads and decodes. Holes are decoded as zeroes,
+//! Main types: [`Run`] (consecutive blocks that are read at once, and the items in them), [`Wave`] (the requests of one
+//! wave). [`runs`] merges sorted items over small gaps; [`wave`] reads and decodes. Holes are decoded as zeroes,
 //! without a read.
 //!
-//! Memory: at most [`IN_FLIGHT`] runs, and buffers of [`BUFFER_BYTES`] and one of [`RUN_BYTES`] more; of a device that
-//! answers at once, [`BACKLOG`] a thread.
+//! Memory: at most [`IN_FLIGHT`] runs, and buffers of [`BUFFER_BYTES`] and one of [`RUN_BYTES`] more. If a device
+//! completes requests in the call, [`BACKLOG`] runs a thread.
 //!
 //! # Locking
-//! `check wave`: which runs are on their way and which have arrived. No device is called under it; a completion takes
-//! it to hand over a run.
+//! `check wave`: the runs in flight and those that have arrived. No device is called under it; a completion takes it to
+//! hand over a run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,14 +27,14 @@ use crate::report::Sink;
 
 /// Requests in flight, the runs that wait to be decoded included.
 const IN_FLIGHT: usize = 32;
-/// While buffers have so many bytes, there is none for another request.
+/// While buffers have this many bytes, no further request is sent.
 const BUFFER_BYTES: usize = 4 << 20;
-/// Of runs that have arrived, so many for each thread may wait; before more are asked for, some are decoded, while they
-/// are in the processor's cache.
+/// The number of arrived runs that may wait for each thread. Beyond it, a thread decodes some before it sends more
+/// requests, while their bytes are in the processor's cache.
 const BACKLOG: usize = 1;
 /// The most bytes of a run.
 pub const RUN_BYTES: u64 = 1 << 20;
-/// Bytes that are read for nothing rather than asking twice.
+/// A gap of up to this many bytes is read too, because that is cheaper than a second request.
 const GAP_BYTES: u64 = 16 << 10;
 
 static CLASS: LockClass = LockClass::new("check wave", 765);
@@ -67,15 +67,15 @@ pub fn runs<T>(items: &[T], block_bits: u32, place: impl Fn(&T) -> (u64, u64)) -
     runs
 }
 
-/// What a thread takes with it from run to run, and hands over at the end.
+/// A thread's results, which it carries from run to run and hands over at the end.
 pub trait Output: Default + Send + 'static {
-    /// Where the findings of a run go.
+    /// The sink for the findings of a run.
     fn sink(&mut self) -> &mut Sink;
 }
 
 struct Arrived {
     run: usize,
-    /// `None`: it could not be read.
+    /// `None`: the read failed.
     data: Option<AlignedBuf>,
     /// Of its buffer.
     capacity: usize,
@@ -87,7 +87,7 @@ struct State {
     /// Submitted and not yet decoded.
     open: usize,
     arrived: VecDeque<Arrived>,
-    /// Buffers of decoded runs, which the next ones are read into.
+    /// Buffers of decoded runs, for reuse.
     spare: Vec<AlignedBuf>,
     /// Bytes of all buffers, the spare ones included.
     bytes: usize,
@@ -97,7 +97,7 @@ struct State {
 struct Wave {
     runs: Vec<Run>,
     block_bits: u32,
-    /// How many may have arrived before some are decoded.
+    /// The number of runs that may have arrived before some are decoded.
     backlog: usize,
     state: Mutex<State>,
     changed: Condvar,
@@ -136,7 +136,7 @@ impl Wave {
         self.changed.notify_one();
     }
 
-    /// `buffer`: what the run was read into, and its capacity, which is known even where the buffer is lost.
+    /// `buffer`: the buffer of the run, and its capacity, which is known even where the buffer is lost.
     fn decoded(&self, buffer: Option<AlignedBuf>, capacity: usize) {
         let mut state = self.state.lock();
         state.open -= 1;
@@ -149,7 +149,8 @@ impl Wave {
     }
 }
 
-/// One run less is open, however its decoding ends: the other threads would wait for one that panicked.
+/// Decrements the open runs at the end of the decoding, even by a panic: otherwise the other threads would wait for
+/// ever.
 struct Decoded<'w> {
     wave: &'w Wave,
     data: Option<AlignedBuf>,
@@ -167,8 +168,8 @@ enum Work {
     Decode(Arrived),
 }
 
-/// Reads all runs and has `decode` look at each. The order is not fixed, so what the outputs hold must not depend on
-/// it; the outputs come back one per thread, and what was found is with [`Check::found`].
+/// Reads all runs and calls `decode` for each. The order is not fixed, so the outputs must not depend on it. It returns
+/// the outputs, one per thread; the findings are in [`Check::found`].
 pub fn wave<O: Output>(
     check: &Arc<Check>,
     runs: Vec<Run>,
@@ -230,7 +231,7 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
     output
 }
 
-/// Whether the device knows that the run holds only zeroes. Where it fails to say, the read reports the error.
+/// Whether the device knows that the run has only zeroes. If the query fails, the read reports the error.
 fn is_hole(check: &Check, run: &Run) -> bool {
     let bits = check.geo.block_bits;
     let (first, end) = (run.first << bits, (run.first + run.blocks) << bits);
@@ -239,7 +240,7 @@ fn is_hole(check: &Check, run: &Run) -> bool {
     end <= check.device.size_bytes() && next().is_ok_and(|data| data.is_none_or(|at| at >= end))
 }
 
-/// Reads a run that failed block by block: what can be read is decoded, with zeros for the rest, which is reported.
+/// Reads a run that failed block by block: decodes the readable blocks with zeros for the rest, and reports the rest.
 fn piecewise<O: Output>(
     check: &Check,
     run: &Run,

@@ -1,5 +1,5 @@
-//! Sound images of every kind that mke2fs makes: nothing is found, with few reads, and e2fsck agrees. The kernel fills
-//! them, or debugfs where a kernel may be built without what the kind needs.
+//! Sound images of every kind that mke2fs makes: there are no findings, with few reads, and e2fsck agrees. The kernel
+//! fills them, or debugfs where a kernel may lack support for the kind.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -80,14 +80,14 @@ fn expect_no_damage(image: &Path, what: &str) {
     expect_few_reads(&traced, what);
 }
 
-/// Hardly anything is read twice, beside the first blocks, where the superblock is looked for: gaps that it is cheaper
-/// to read than to leave out, and the pointer blocks of the journal. Requests are few: one for each run of what is
-/// read, one for the bitmaps of a group beside its table, and one more for each MiB, a tenth more at most.
+/// Hardly anything is read twice, except for the first blocks, which have several readers before the superblock is
+/// known; gaps that are cheaper to read than to leave out; and the pointer blocks of the journal. Requests are few: one
+/// for each run, one for the bitmaps of a group beside its table, and one more for each MiB, a tenth more at most.
 fn expect_few_reads(traced: &TracedDevice, what: &str) {
     const SECTOR: u64 = 512;
     const FIRST: u64 = 64 << 10;
-    /// Superblocks, descriptors, journal and resize inode, before anything can be sorted; and levels of trees, whose
-    /// neighbours in the level above have been read.
+    /// Superblocks, descriptors, journal and resize inode are read before anything can be sorted. So are levels of
+    /// trees whose neighbours in the level above have been read.
     const LEVELS: u64 = 32;
     let records = traced.take();
     let field = |at: u64| {
@@ -166,7 +166,7 @@ fn encrypted_images_have_no_finding() {
         let filled = fill(&tree);
         Box::new(mount).unmount().expect("unmounted");
         filled.unwrap_or_else(|e| panic!("{policy}: {e}"));
-        let shown = run_ok("debugfs", &["-R", "stat /tree", image.to_str().expect("UTF-8")]).expect("asked");
+        let shown = run_ok("debugfs", &["-R", "stat /tree", image.to_str().expect("UTF-8")]).expect("debugfs");
         assert!(shown.contains("Flags: 0x81800") || shown.contains("Flags: 0x80800"), "{shown}");
         expect_clean(&image).expect("clean for e2fsck");
         expect_no_damage(&image, &format!("encrypted, {policy}, inodes of {inode_size} bytes"));

@@ -1,8 +1,8 @@
 //! Damaged images of twelve kinds, beside e2fsck: damage wherever e2fsck finds some, none where it finds none, and the
 //! objects that it names.
 //!
-//! `EXTANT_SEED=KIND:SEED` looks at one image and prints both answers, KIND by its place in `mixed::KINDS`;
-//! `EXTANT_SAVE=FILE` also keeps it.
+//! `EXTANT_SEED=KIND:SEED` checks one image and prints both answers, KIND by its place in `mixed::KINDS`;
+//! `EXTANT_SAVE=FILE` also stores it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,10 +24,10 @@ fn checked(device: &MemDevice) -> Result<Report> {
 
 /// The inode that the journal has.
 const JOURNAL: u32 = 8;
-/// Codes of inodes and of what comes after them begin here; below are the superblock, the journal and orphans.
+/// The lowest code of inodes and of the passes after them; below are the superblock, the journal and orphans.
 const PASS_1: u32 = 0x01_0000;
 
-/// What a finding names. `per_group`: inodes.
+/// The objects that a finding names. `per_group`: inodes.
 fn objects(finding: &Finding, per_group: u32) -> Vec<Object> {
     let (found, problem) = (finding.found, finding.problem);
     match finding.place {
@@ -78,7 +78,7 @@ fn all_named(report: &Report, per_group: u32) -> Vec<Named> {
     report.findings.iter().flat_map(of).collect()
 }
 
-/// Damage for which e2fsck ends with 0, and what follows from it; `docs/fsck.md` has a row for each.
+/// Damage for which e2fsck ends with 0, and its consequences; `docs/fsck.md` has a row for each.
 const MORE_HERE: [(Problem, &[Problem], &str); 3] = [
     (Problem::EaInodeFeature, &[Problem::BadIBlocks], "values in inodes without the feature"),
     (Problem::ExtentHeaderInvalid, &[Problem::BadIBlocks, Problem::BlockUnused], "extent node of another depth"),
@@ -104,20 +104,20 @@ fn explained(report: &Report) -> Option<&'static str> {
     reasons?.last().copied()
 }
 
-/// Whether e2fsck calls an image damaged only because it has orphans that wait: it does not look after them with `-n`.
+/// Whether e2fsck calls an image damaged only because it has pending orphans: with `-n` it does not process them.
 fn has_only_orphans(named: &BTreeSet<Named>) -> bool {
     let waiting = problem::named("ORPHAN_BLOCK_DIRTY").code;
     !named.is_empty() && named.iter().all(|one| one.code == waiting)
 }
 
-/// What a survey comes to.
+/// The results of a survey.
 #[derive(Default)]
 struct Survey {
     images: u64,
     /// Images that e2fsck neither checked nor refused: it was stopped, or crashed.
     unanswered: u64,
     damaged: u64,
-    /// What e2fsck named because of something else that it named.
+    /// Objects that e2fsck named because of another object.
     echoes: BTreeMap<Echo, u64>,
     /// Images that we call damaged and e2fsck does not: explained, by the reason; and not.
     explained: BTreeMap<&'static str, u64>,
@@ -229,7 +229,8 @@ impl Survey {
                 Echo::InodeChecksum => "blocks of inodes with wrong checksums",
                 Echo::Backup => "counts and bitmaps of a backup's descriptors",
             };
-            let _ = writeln!(text, "- Objects left out, for they follow from others that are named: {count} {why}.");
+            let _ =
+                writeln!(text, "- Objects left out, because they follow from others that are named: {count} {why}.");
         }
         text.push('\n');
         text + &self.tally.table()
@@ -247,7 +248,7 @@ impl Survey {
     }
 }
 
-/// Looks at so many images of each kind, on two threads.
+/// Checks so many images of each kind, on two threads.
 fn survey(seeds: std::ops::Range<u64>) -> Survey {
     let mut all = Survey::default();
     let next = AtomicU64::new(0);
@@ -289,7 +290,7 @@ fn damage_and_its_objects_are_found_as_e2fsck_finds_them() {
     survey(0..number("EXTANT_IMAGES", 25)).expect_agreement();
 }
 
-/// `EXTANT_IMAGES=N`: N images of each kind, from `EXTANT_FROM` on. `EXTANT_SUMMARY=FILE` keeps the summary.
+/// `EXTANT_IMAGES=N`: N images of each kind, from `EXTANT_FROM` on. `EXTANT_SUMMARY=FILE` stores the summary.
 #[test]
 #[ignore = "a minute: make soak"]
 fn soak_damage_of_two_thousand_images_is_found_as_e2fsck_finds_it() {

@@ -1,7 +1,8 @@
-//! What a power cut leaves behind is no damage: the log is replayed in memory, and orphans wait for their deletion.
+//! The state after a power cut is no damage: the log is replayed in memory, and orphans wait for their deletion.
 //!
 //! The images are those of the crash explorer: ext4 with blocks of 4 KiB, and of 1 KiB with an orphan file, ext3, and
-//! ext4 and ext2 without a journal of their own, which Extant lends one. Without any journal a power cut leaves damage.
+//! ext4 and ext2 without a journal of their own, for which Extant borrows one. Without any journal a power cut leaves
+//! damage.
 
 use std::sync::Arc;
 
@@ -14,10 +15,11 @@ use extant_testkit::crash::explore::{clean, mend};
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{CrashImage, Explore, IMAGES, record, state_files};
 
-/// Every so many states, e2fsck looks at one, too.
+/// One of so many states goes through e2fsck, too.
 const EXTERNAL_EVERY: usize = 6;
 
-/// Checks up to `states` states of a workload: how many had a journal, and how many something in it to replay.
+/// Checks up to `states` states of a workload. Returns how many had a journal, and how many had something in it to
+/// replay.
 fn states_are_clean(image: &CrashImage, seed: u64, ops: usize, states: usize) -> (usize, usize) {
     let dir = state_files();
     let base = image.build(dir.path()).unwrap_or_else(|e| panic!("{}: {e}", image.name));
@@ -33,7 +35,7 @@ fn states_are_clean(image: &CrashImage, seed: u64, ops: usize, states: usize) ->
         state.read_at(SUPERBLOCK_OFFSET, &mut bytes, BioFlags::empty()).expect("memory");
         let sb = SuperBlock::decode(&bytes, SUPERBLOCK_OFFSET).unwrap_or_else(|e| panic!("{what}: {e}"));
         if !sb.compat().contains(Compat::HAS_JOURNAL) {
-            // A journal is being lent or taken back; e2fsck -p clears what is left of it.
+            // A journal is being added or removed; e2fsck -p clears its remains.
             continue;
         }
         checked += 1;

@@ -1,4 +1,4 @@
-//! Rules that a comparison with e2fsck has brought: what is reported, where, and how bad it is.
+//! Rules that a comparison with e2fsck has brought: the problem, its place, and its severity.
 
 use std::sync::Arc;
 
@@ -28,11 +28,11 @@ fn an_extent_in_a_leaf_ends_with_its_file() {
         edit.node("/depth1", 0, |node| set_half(node, 16, 5000));
     });
     assert_eq!(of(&report, "EXTENT_END_OUT_OF_BOUNDS").len(), 1, "{:?}", report.counts);
-    assert_eq!(of(&report, "DUP_BLOCK").len(), 0, "what it says is not believed: {:?}", report.counts);
+    assert_eq!(of(&report, "DUP_BLOCK").len(), 0, "its length counts as wrong: {:?}", report.counts);
 }
 
 #[test]
-fn the_resize_inode_is_an_owner_of_what_a_file_claims_as_well() {
+fn the_resize_inode_is_an_owner_of_blocks_that_a_file_claims() {
     let report = damaged(Image::Ext3, |edit| {
         let reserved = edit.data(InodeNr::RESIZE.0)[0].1 as u32;
         edit.inode("/file", |inode| set_word(&mut inode.i_block, 0, reserved));
@@ -83,7 +83,7 @@ fn an_unknown_encoding_of_names_is_damage() {
 }
 
 #[test]
-fn the_hash_of_a_value_covers_the_bytes_that_fill_up_its_last_word() {
+fn the_hash_of_a_value_covers_the_padding_of_its_last_word() {
     let report = damaged(Image::Ext4, |edit| {
         edit.attributes("/eablock", |block| {
             // The first entry: its value's size, and its hash.

@@ -1,4 +1,4 @@
-//! What a check asks of its device: holes are not read, and what cannot be read is listed while the rest is checked.
+//! The requests of a check: holes are not read, and unreadable blocks are listed while the rest is checked.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn holes_of_a_device_are_not_read() {
     // Inode tables without a checksum are zeroes until they are used.
     let image = make_image(dir.path(), &MkfsOptions::new("ext3", 4 << 30)).expect("made");
     let device = MemDevice::load(&image).expect("loaded");
-    // This one cannot say where its holes are.
+    // This device cannot report its holes.
     let unaware = checked(Arc::new(FaultyDevice::new(Arc::new(device.snapshot()))));
     let aware = checked(Arc::new(device));
     assert_eq!((&aware.findings, &aware.counts), (&unaware.findings, &unaware.counts));
@@ -66,7 +66,7 @@ fn cut_to(image: Image, bytes: u64) -> Report {
 }
 
 #[test]
-fn an_image_that_ends_early_is_checked_as_far_as_it_goes() {
+fn an_image_that_ends_early_is_checked_to_its_end() {
     // 32 MiB, in groups of 8: to the middle of the third, and not even the first.
     for (image, bytes) in [(Image::Ext2, 20 << 20), (Image::Ext2, 7 << 20), (Image::Ext4, 20 << 20)] {
         let report = cut_to(image, bytes);
@@ -76,7 +76,7 @@ fn an_image_that_ends_early_is_checked_as_far_as_it_goes() {
         assert_eq!(
             report.count(Problem::IllegalBlockNum),
             0,
-            "{image:?}: what was there is not outside the file system"
+            "{image:?}: existing blocks are not outside the file system"
         );
         let lost = report.findings.iter().filter(|finding| finding.problem == Problem::Unreadable);
         let lost: Vec<_> = lost.map(|finding| finding.place).collect();
@@ -87,7 +87,7 @@ fn an_image_that_ends_early_is_checked_as_far_as_it_goes() {
 }
 
 #[test]
-fn a_device_of_which_only_the_superblock_can_be_read_is_no_failure() {
+fn a_check_completes_if_only_the_superblock_is_readable() {
     let image = Image::Ext2.made().snapshot();
     let size = image.size_bytes();
     let device = FaultyDevice::new(Arc::new(image));

@@ -1,4 +1,4 @@
-//! Directories: names that one has twice, and blocks at the end of what can be numbered.
+//! Directories: names that one has twice, and blocks with the highest logical numbers.
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use extant_check::{Note, Options, Report, check};
 use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
 use extant_testkit::oracle::{MkfsOptions, make_image, run_command, run_ok};
 
-/// What the kernel does between the last full commit and the power cut; every step is fsynced.
+/// The kernel's operations between the last full commit and the power cut; every step is fsynced.
 const WORKLOADS: &[(&str, &str)] = &[
     (
         "names",
@@ -37,7 +37,7 @@ fn cut(dir: &Path, features: &str, work: &str) -> std::path::PathBuf {
     let (at, crashed) = (dir.join("mnt"), dir.join("crashed"));
     std::fs::create_dir_all(&at).expect("made");
     let mount = LoopMount::new(&image, &at, "commit=300").expect("mounted");
-    // A fast commit needs a full one before it. One shell does it all: what it has open stays open.
+    // A fast commit needs a full one before it. A single shell runs all commands, so that its open files stay open.
     let script = format!(
         "set -e; cd {}; mkdir d; for i in 1 2 3 4 5 6 7 8; do echo old $i > f$i; done; \
          dd if=/dev/urandom of=big bs=4k count=60 2>/dev/null; cp big big2; sync -f .; {work}; cp {} {}",

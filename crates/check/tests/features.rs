@@ -30,7 +30,7 @@ fn damage_in_images_that_extant_does_not_write_is_found_where_e2fsck_finds_some(
             // It crashes and hangs on some images.
             let Some(code @ (0 | 4 | 8 | 12)) = theirs.code else { continue };
             count += 1;
-            // e2fsck forgets what it found in the superblock and the descriptors when it chooses its exit status.
+            // e2fsck's exit status leaves out findings in the superblock and the descriptors.
             let behind = |finding: &&Finding| {
                 finding.problem.code() >= 0x01_0000 && finding.problem.severity() == Severity::Damage
             };

@@ -1,5 +1,5 @@
-//! A check is linear in the image's bytes, however many pointers lead to a block: blocks that were read are counted,
-//! not seconds.
+//! A check is linear in the image's bytes, however many pointers lead to a block: the tests count reads of blocks, not
+//! seconds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn three_files(fs_type: &'static str) -> Edit {
     Edit::new(&MemDevice::load(&make_image(dir.path(), &options).expect("made")).expect("loaded"))
 }
 
-/// Checks the image; what came out, and how often each block was read.
+/// Checks the image; returns the report, and how often each block was read.
 fn checked(image: MemDevice) -> (Report, BTreeMap<u64, u32>) {
     let traced = Arc::new(TracedDevice::new(Arc::new(image)));
     let device: Arc<dyn BlockDevice> = traced.clone();
@@ -41,15 +41,15 @@ fn checked(image: MemDevice) -> (Report, BTreeMap<u64, u32>) {
     (report, times)
 }
 
-/// Each of the blocks is read by the walk, and once more by that for the owners of what is claimed twice. Nothing else
-/// is read much more often, though bitmaps and tables may be neighbours.
+/// Asserts that the walk reads each of the blocks once, and the walk for the owners of doubly claimed blocks once more.
+/// Nothing else is read much more often, though bitmaps and tables may be neighbours.
 fn assert_read_once_a_walk(nodes: &[u64], image: MemDevice) {
     let (report, times) = checked(image);
     assert!(report.complete && report.is_damaged(), "{:?}", report.counts);
     for node in nodes {
         assert_eq!(times.get(node), Some(&2), "block {node}");
     }
-    // The first block has the superblock, which is looked for in several ways.
+    // The first block has the superblock, which several readers search.
     let often = times.iter().filter(|(block, times)| **block > 1 && **times > 3);
     assert_eq!(often.collect::<Vec<_>>(), vec![], "{:?}", report.counts);
     assert!(report.totals.read_bytes < 96 << 20, "{} bytes read", report.totals.read_bytes);
@@ -57,7 +57,7 @@ fn assert_read_once_a_walk(nodes: &[u64], image: MemDevice) {
     assert!(findings < 1 << 20, "{findings} findings: {:?}", report.counts);
 }
 
-/// 305 free blocks, so far apart that none is read for the sake of its neighbours.
+/// 305 free blocks, so far apart that none is read along with its neighbours.
 fn apart(edit: &Edit) -> Vec<u64> {
     edit.free_blocks(305 * 8).into_iter().step_by(8).collect()
 }

@@ -1,4 +1,4 @@
-//! What a check takes from the allocator at most. One test at a time, so that nobody else allocates.
+//! The most memory that a check allocates. One test at a time, so that no other test allocates meanwhile.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ const ENTRY: u64 = 36;
 
 static CLASS: LockClass = LockClass::new("memory test", 1);
 
-/// Whoever has this is alone with the allocator.
+/// The test that holds this is the only one that allocates.
 static ALONE: Mutex<()> = Mutex::new(&CLASS, ());
 
-/// Checks the image; what came out, and the bytes that were allocated at the peak.
+/// Checks the image; returns the report, and the bytes that were allocated at the peak.
 fn checked(image: &Path, threads: usize) -> (Report, u64) {
     checked_device(Arc::new(FileDevice::open(image, OpenOptions::read_only()).expect("opened")), threads)
 }
@@ -43,7 +43,8 @@ fn checked_device(device: Arc<dyn BlockDevice>, threads: usize) -> (Report, u64)
     (report, (ALLOCATOR.peak_usage() - before) as u64)
 }
 
-/// 16 MiB, two bits for each block, and what inodes, directories' blocks and names in directories without an index add.
+/// 16 MiB, two bits for each block, and the memory for inodes, directories' blocks and names in directories without an
+/// index.
 fn bound(report: &Report) -> u64 {
     let directory_blocks = FILES * ENTRY / BLOCK + DIRECTORIES;
     (16 << 20) + report.totals.blocks / 4 + 8 * report.totals.inodes + 24 * directory_blocks + 8 * FILES
@@ -78,7 +79,7 @@ fn the_memory_of_a_check_is_bounded() {
     for _ in 0..3000 {
         random::strike(&damaged, &places, &mut rng);
     }
-    // Superblock and descriptors as they were: the rest is to be checked.
+    // Superblock and descriptors stay as they were, so that the rest is checked.
     let mut head = vec![0; 64 << 10];
     sound.read_at(0, &mut head, BioFlags::empty()).expect("memory");
     damaged.write_at(0, &[&head], BioFlags::empty()).expect("memory");
@@ -96,7 +97,7 @@ fn the_memory_of_a_check_is_bounded() {
 }
 
 #[test]
-fn what_is_known_of_blocks_is_two_bits_each() {
+fn a_block_takes_two_bits() {
     let _alone = ALONE.lock();
     let dir = tempfile::tempdir().expect("directory");
     let mut options = MkfsOptions::new("ext4", 1 << 40);
@@ -178,7 +179,7 @@ fn directories_of_a_block(count: u32) -> MemDevice {
 }
 
 #[test]
-fn what_is_known_of_directories_is_bounded_by_their_blocks() {
+fn blocks_bound_the_memory_for_directories() {
     let _alone = ALONE.lock();
     let directories = 150_000;
     let device: Arc<dyn BlockDevice> = Arc::new(directories_of_a_block(directories));
@@ -212,7 +213,7 @@ fn files_with_maps(count: u32) -> MemDevice {
 }
 
 #[test]
-fn what_is_known_of_maps_does_not_grow_with_their_number() {
+fn memory_does_not_grow_with_the_number_of_maps() {
     let _alone = ALONE.lock();
     let files = 150_000;
     let device: Arc<dyn BlockDevice> = Arc::new(files_with_maps(files));
@@ -225,7 +226,7 @@ fn what_is_known_of_maps_does_not_grow_with_their_number() {
     }
 }
 
-/// Two directories of pointers, half a million in each, all of which say `pointer`, which is told a block for itself.
+/// Two directories of pointers, half a million in each, with the value `pointer` of a block of their own.
 fn directories_of_pointers(pointer: fn(u64) -> u32) -> MemDevice {
     let dir = tempfile::tempdir().expect("directory");
     let tree = dir.path().join("tree");

@@ -1,4 +1,4 @@
-//! Lists of orphans that cannot be.
+//! Impossible lists of orphans.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use extant_testkit::damage::{Edit, Image};
 use extant_testkit::oracle::{MkfsOptions, make_image};
 
 #[test]
-fn a_list_of_orphans_that_comes_round_is_damage() {
+fn a_circular_list_of_orphans_is_damage() {
     let mut edit = Edit::new(Image::Ext4.made());
     let [a, b] = [edit.ino("/file"), edit.ino("/dir")];
     edit.superblock(|sb| sb.s_last_orphan.set(a));
@@ -55,8 +55,8 @@ fn orphans_of_one_table_are_read_together() {
     assert!(with <= without + 1, "{with} requests with {} orphans, {without} without", last - first + 1);
 }
 
-/// Two groups say that their tables lie in each other, so that an orphan's piece of one begins where the last piece of
-/// the other does, which is shorter.
+/// Two groups have tables that overlap, so that an orphan's piece of one begins in the same place as the last piece of
+/// the other, which is shorter.
 #[test]
 fn orphans_in_tables_that_overlap_are_damage() {
     const PIECE: u32 = 64;

@@ -1,4 +1,4 @@
-//! The table of damaged images: each problem that a mutation makes is found, by e2fsck's number.
+//! The table of damaged images: the checker finds each problem that a mutation makes, by e2fsck's number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ fn checked(device: extant_block::device::MemDevice, threads: usize) -> Report {
     let device: Arc<dyn BlockDevice> = Arc::new(device);
     let now = 1_900_000_000;
     check(&device, &Options { threads, now, ..Options::default() }).unwrap_or_else(|e| {
-        // Without any superblock there is no report, and this is all that is wrong.
+        // Without any superblock there is no report, and this error is the only one.
         assert!(matches!(e, Error::NoSuperblock { .. }), "{e}");
         let counts = [(Problem::SbCorrupt, 1)].into();
         Report { counts, ..Report::default() }
@@ -25,7 +25,7 @@ fn every_mutation_is_found_under_its_number() {
     let mut sound = BTreeMap::new();
     for mutation in damage::table() {
         for image in mutation.images {
-            // Advice that the image gets in any case is no answer to its damage.
+            // Advice that the sound image gets as well does not answer its damage.
             let before = sound.entry(format!("{image:?}")).or_insert_with(|| checked(image.made().snapshot(), 2));
             let report = checked(mutation.on(*image), 2);
             for name in mutation.expected {

@@ -1,4 +1,4 @@
-//! Quota files beside what is there: many owners, and each difference named.
+//! Quota files beside the actual usage: many owners, and each difference named.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn many_owners(dir: &Path, block_size: u32, features: &str) -> std::path::PathBu
         let _ = writeln!(script, "sif {path} projid {id}");
     }
     debugfs(&image, &script);
-    // The first run counts, and then gives the root an index, which takes a block more.
+    // The first run counts, and then gives the root an index, which takes one more block.
     for _ in 0..2 {
         let (code, said) = run_command(Path::new("e2fsck"), &["-fy", image.to_str().expect("UTF-8")]).expect("run");
         assert!(code.is_some_and(|code| code < 2), "{said}");
@@ -57,7 +57,7 @@ fn usage_of_many_owners_is_counted_as_e2fsck_counts_it() {
         let one = checked(&image, 1);
         let texts: Vec<_> = one.findings.iter().map(ToString::to_string).collect();
         assert!(one.complete && texts.is_empty(), "{features}: {texts:#?}");
-        // Owner and group of a file that nobody else knows of.
+        // Owner and group of a file that no quota file counts.
         debugfs(&image, "sif /f249 uid 5");
         let [one, two] = [1, 2].map(|threads| checked(&image, threads));
         assert_eq!(one.findings, two.findings);
@@ -100,7 +100,7 @@ fn damage_in_quota_files_is_found_where_e2fsck_finds_some() {
     for seed in 0..60 {
         let (device, rng) = (sound.snapshot(), &mut Rng::new(seed));
         for _ in 0..=rng.below(3) {
-            // Each file alike: that of the groups is small, so its header and its tree are often met.
+            // Each file alike: that of the groups is small, so changes often hit its header and its tree.
             let file = &blocks[rng.below(2) as usize];
             let at = file[rng.below(file.len() as u64) as usize] * 1024;
             let mut bytes = vec![0; 1024];
@@ -130,9 +130,9 @@ fn damage_in_quota_files_is_found_where_e2fsck_finds_some() {
         };
         match theirs.code {
             Some(4) => assert!(one.is_damaged(), "seed {seed}: {}", theirs.output),
-            // It does not look at the magic number.
+            // e2fsck does not check the magic number.
             Some(0) => assert!(!one.is_damaged() || magic(&one), "seed {seed}: {:#?}\n{}", one.findings, theirs.output),
-            // It crashes on some trees.
+            // e2fsck crashes on some trees.
             _ => missed += 1,
         }
         found += u32::from(theirs.code == Some(4));

@@ -106,9 +106,9 @@ fn damage_is_found_where_e2fsck_finds_some() {
                     continue;
                 }
             };
-            // e2fsck forgets what it found in the superblock and the descriptors when it chooses its exit status.
+            // e2fsck's exit status leaves out findings in the superblock and the descriptors.
             let forgotten = |finding: &Finding| finding.problem.code() < 0x01_0000 && is_damage(finding);
-            // Deleting orphans after the replay mends the bitmaps' ends; orphans that are left are damage for e2fsck.
+            // Deleting orphans after the replay repairs the bitmaps' ends; for e2fsck, remaining orphans are damage.
             let mended = |finding: &Finding| {
                 crashed && [Problem::InodeBmapPadding, Problem::BlockBmapPadding].contains(&finding.problem)
             };

@@ -1,4 +1,4 @@
-//! Superblocks whose damage ends no check, and the copy that is used where the primary's does.
+//! Superblocks whose damage does not end a check, and the copy that is used where the primary's does.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn fields_that_only_e2fsprogs_refuse_are_damage_of_a_primary_that_is_used() {
 }
 
 #[test]
-fn a_primary_that_a_mount_refuses_gives_way_to_a_backup() {
+fn a_backup_replaces_a_primary_that_a_mount_refuses() {
     type Change = fn(&mut RawSuperBlock);
     let changes: [(Change, Problem); 3] = [
         (|sb| sb.s_first_ino.set(5), Problem::MiscCorruptSuper),

@@ -263,7 +263,7 @@ fn a_directory_holds_one_run() {
     let plain = format!("{target},name=engine");
     let named_out = dir.text("named");
     done(&small(&named_out, &plain, &one));
-    extant(&small(&named_out, &named, &one)).fails(1, &["what is called engine there has other options"]);
+    extant(&small(&named_out, &named, &one)).fails(1, &["the contestant engine there has other options"]);
     let second = format!("engine:{},io=memory,name=late", dir.text("late.img"));
     other(&["-t", &second], "contestants: engine,io=memory there, engine,io=memory | late here");
     // More rounds go on where the first ended, and say so unless told to be quiet.

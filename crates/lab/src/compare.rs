@@ -1,12 +1,11 @@
-//! Which trials may be laid beside each other, and what the comparison says.
+//! Which trials may be compared, and the result of the comparison.
 //!
 //! Main types: [`Options`] and [`command`] (`extant lab compare`), [`Group`] (the contestants of one workload, the
 //! first is the baseline), [`Judgement`]. [`groups_of`] does the same with trials that are in memory.
 //!
-//! Trials that failed never enter a figure; how many were left out is said. Another schema, scale, workload parameter
-//! or headline is refused, unless forced, and then said loudly. A file of results is a sitting. Contestants of one
-//! sitting are paired by round; of several, a side may consist of many, and `stats` says when these are enough for a
-//! verdict.
+//! Trials that failed never enter a figure; a note counts them. Another schema, scale, workload parameter or headline
+//! is refused, unless forced, and then a note says so first. A file of results is a sitting. Contestants of one sitting
+//! are paired by round. A side may consist of many sittings, and `stats` says when these are enough for a verdict.
 //!
 //! It computes no statistics (`stats`) and lays out no tables (`table`).
 //!
@@ -25,11 +24,11 @@ use crate::stats::{self, ALPHA, Comparison, DEFAULT_EFFECT, SITTINGS_MIN, Sample
 use crate::table::{self, Row, plain};
 use crate::workload::ends_early;
 
-/// Exit status of a comparison that shows a regression of a headline figure: 1, 2 and 8 mean what they mean in every
+/// Exit status of a comparison that shows a regression of a headline figure: 1, 2 and 8 have the same meaning in every
 /// command of extant.
 pub const REGRESSION: u8 = 3;
 
-/// What `extant lab compare` was asked.
+/// The arguments of `extant lab compare`.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Directories or files of results, each with `#LABEL` or without. Each is a side of its own, unless there is
@@ -44,7 +43,7 @@ pub struct Options {
     pub figures: Vec<String>,
     /// Difference that rounds are proposed for, 0.05: 5 %.
     pub effect: f64,
-    /// Compare what should not be.
+    /// Compare results that must not be compared.
     pub force: bool,
 }
 
@@ -70,7 +69,7 @@ impl Options {
     }
 }
 
-/// What came out.
+/// The result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judgement {
     /// `workload: contestant` of every headline figure that is shown to be worse than the baseline's.
@@ -104,7 +103,7 @@ pub struct Group {
     pub headline: String,
     /// The first is the baseline.
     pub series: Vec<Series>,
-    /// What a reader must know; forced comparisons first.
+    /// Notes that a reader needs; forced comparisons first.
     pub notes: Vec<String>,
 }
 
@@ -112,7 +111,7 @@ pub struct Group {
 #[derive(Clone, Debug)]
 pub struct TableRow {
     pub row: Row,
-    /// Of each contestant: what is shown when all cells of the table share the 5 % (Holm). None: nothing is.
+    /// Of each contestant: the verdict when all cells of the table share the 5 % (Holm). None: no difference is shown.
     pub shown: Vec<Option<Verdict>>,
 }
 
@@ -180,7 +179,7 @@ impl Group {
         Summary::of(&self.series.get(i)?.values(figure))
     }
 
-    /// Of contestant `i` with the baseline. None: too few rounds to say.
+    /// Contestant `i` against the baseline. None: too few rounds.
     pub fn comparison(&self, i: usize, figure: &str) -> Option<Comparison> {
         let (base, other) = (self.series.first()?, self.series.get(i)?);
         if base.same_run(other) {
@@ -209,7 +208,8 @@ impl Group {
             .collect()
     }
 
-    /// The same, with what may be coloured: of a hundred figures that did not change, five would be at 5 % each.
+    /// The same, with the cells that may be coloured: of a hundred figures that did not change, five would differ at 5
+    /// % each.
     pub fn table(&self) -> Vec<TableRow> {
         let rows = self.rows();
         let cells: Vec<Option<Comparison>> = rows.iter().flat_map(|row| self.comparisons(&row.name)).collect();
@@ -242,7 +242,7 @@ impl Group {
     }
 }
 
-/// The verdicts of a family of comparisons that share the 5 % (Holm). None: no comparison, no verdict, or nothing
+/// The verdicts of a family of comparisons that share the 5 % (Holm). None: no comparison, no verdict, or no difference
 /// shown.
 pub fn family(comparisons: &[Option<Comparison>]) -> Vec<Option<Verdict>> {
     let judged = || comparisons.iter().enumerate().filter_map(|(i, c)| Some((i, c.as_ref().filter(|c| c.judged())?)));
@@ -254,7 +254,7 @@ pub fn family(comparisons: &[Option<Comparison>]) -> Vec<Option<Verdict>> {
     verdicts
 }
 
-/// `extant lab compare`: prints the tables and says what is shown.
+/// `extant lab compare`: prints the tables and the verdicts.
 pub fn command(options: &Options, out: &mut dyn Write) -> Result<Judgement, Error> {
     let groups = open(&options.sides(), options.baseline.as_deref(), options.force)?;
     for group in &groups {
@@ -278,14 +278,14 @@ pub fn command(options: &Options, out: &mut dyn Write) -> Result<Judgement, Erro
     Ok(judge(&groups))
 }
 
-/// Sittings that stand together against others.
+/// The sittings of one side.
 struct Side {
     /// For labels that occur on several sides.
     name: String,
     sources: Vec<Source>,
 }
 
-/// Reads and groups what the arguments name, side by side; a side is one result or several.
+/// Reads and groups the results that the arguments name, side by side; a side is one result or several.
 pub fn open(sides: &[Vec<PathBuf>], baseline: Option<&str>, force: bool) -> Result<Vec<Group>, Error> {
     let read = |side: &Vec<PathBuf>| side.iter().map(|w| load::load(w, force)).collect::<Result<Vec<_>, _>>();
     let sources = sides.iter().map(read).collect::<Result<Vec<_>, _>>()?;
@@ -304,7 +304,7 @@ pub fn open(sides: &[Vec<PathBuf>], baseline: Option<&str>, force: bool) -> Resu
     Ok(groups)
 }
 
-/// A result that is named twice, or a copy of one, is no other run.
+/// A result that is named twice, or a copy of one, is no second run.
 fn no_copies(sides: &[Vec<Source>]) -> Result<(), Error> {
     let all: Vec<&Source> = sides.iter().flatten().collect();
     for (i, a) in all.iter().enumerate() {
@@ -315,7 +315,7 @@ fn no_copies(sides: &[Vec<Source>]) -> Result<(), Error> {
     Ok(())
 }
 
-/// `before`, or `before1..before5`; with the folder around where another side has the same.
+/// `before`, or `before1..before5`; with the parent folder where another side has the same name.
 fn side_name(side: &[Source], all: &[Vec<Source>]) -> String {
     let twins = |name: &str| all.iter().filter(|s| s.iter().any(|s| s.name == name)).count() > 1;
     let name = |s: &Source| {
@@ -420,7 +420,7 @@ fn distinguish(set: &mut [Series], sides: &[Side]) {
     }
 }
 
-/// Refuses what is not the same work, and notes what else differs.
+/// Refuses different work, and notes all other differences.
 fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group, Error> {
     let trials: Vec<&Trial> = series.iter().flat_map(Series::trials).collect();
     let (Some(first), Some(headline)) = (trials.first(), figure::headline_of(&trials)) else {
@@ -446,8 +446,7 @@ fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group
         if t.recorded != first.recorded {
             add(format!("recorded {} and {}", plain(&recorded(first)), plain(&recorded(t))));
         }
-        // What else of the work the identity says; the rest of it is told apart below, or differs between runs that are
-        // alike.
+        // The other parts of the identity's work; the rest of it is handled below, or differs between equal runs.
         for name in ["operations (SHA-256)", "memory"] {
             let of = |t: &Trial| t.identity.as_ref().and_then(|i| i.get(name)).map_or("none", |v| v).to_owned();
             if of(t) != of(first) {
@@ -483,7 +482,7 @@ fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group
     Ok(Group { workload, headline, series, notes: all })
 }
 
-/// What else a reader would ask: failed trials, other seeds, other machines.
+/// Answers a reader's other questions: failed trials, other seeds, other machines.
 fn remarks(series: &[Series], headline: &str) -> Vec<String> {
     let mut notes = Vec::new();
     for s in series {
@@ -510,7 +509,7 @@ fn remarks(series: &[Series], headline: &str) -> Vec<String> {
         }
         let written = |t: &Trial| t.outcome == Outcome::Unchecked && t.contestant.kind != "model";
         if trials.iter().any(|t| written(t)) {
-            notes.push(format!("{}: unchecked, no e2fsck vouches for what it wrote", plain(&s.label)));
+            notes.push(format!("{}: unchecked, no e2fsck has checked its files", plain(&s.label)));
         }
     }
     notes.extend(one_sided(series));
@@ -550,7 +549,7 @@ fn remarks(series: &[Series], headline: &str) -> Vec<String> {
     notes
 }
 
-/// What different runs are worth.
+/// A note about different runs: whether they get a verdict.
 fn apart(base: &Series, other: &Series, headline: &str) -> Option<String> {
     if base.same_run(other) {
         return None;
@@ -571,7 +570,7 @@ fn apart(base: &Series, other: &Series, headline: &str) -> Option<String> {
         .then(|| format!("{label}: {left} runs had no partner before or after them, and are left out of the verdict"))
 }
 
-/// Locks and events are recorded of those who can tell them, who pay for it beside others who cannot.
+/// A note if locks or events are recorded of some targets only: recording slows these down, and not the others.
 fn one_sided(series: &[Series]) -> Option<String> {
     let recorded: Recorded = series.iter().flat_map(Series::trials).find_map(|t| t.recorded.as_ref())?.parse().ok()?;
     let pays = |kind: &str| match kind {
@@ -583,7 +582,7 @@ fn one_sided(series: &[Series]) -> Option<String> {
     kinds.sort_unstable();
     kinds.dedup();
     let (dear, free): (Vec<&str>, Vec<&str>) = kinds.into_iter().partition(|k| pays(k));
-    // Lock statistics are Extant's alone.
+    // Only Extant has lock statistics.
     let unequal = recorded.locks && dear.contains(&"kernel");
     (!dear.is_empty() && (!free.is_empty() || unequal)).then(|| {
         format!("recorded: {recorded}. That slows down {} by a few per cent, and not {}", plain(&dear.join(", ")), {
@@ -619,8 +618,7 @@ fn print(groups: &[Group], options: &Options, out: &mut dyn Write) -> std::io::R
     Ok(())
 }
 
-/// Regressions of headline figures. Several comparisons at once share the 5 % (Holm): one in twenty would be wrong
-/// otherwise.
+/// Regressions of headline figures. Several comparisons share the 5 % (Holm): otherwise one in twenty would be wrong.
 pub fn judge(groups: &[Group]) -> Judgement {
     let (mut names, mut all) = (Vec::new(), Vec::new());
     for g in groups {

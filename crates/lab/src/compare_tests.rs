@@ -1,4 +1,4 @@
-//! Tests of [`super`]: what is compared, what is refused, what is said.
+//! Tests of [`super`]: comparisons, refusals and messages.
 
 use super::tests_support::trial;
 use super::*;
@@ -26,7 +26,7 @@ const FAST: [f64; 4] = [1.0, 1.1, 0.9, 1.05];
 const SLOW: [f64; 4] = [1.3, 1.4, 1.2, 1.33];
 
 #[test]
-fn the_command_line_decides_who_is_the_baseline() {
+fn the_first_contestant_of_the_command_line_is_the_baseline() {
     let dir = tempfile::tempdir().unwrap();
     let result = write(dir.path(), &[rounds("engine:a", &SLOW), rounds("engine:b", &FAST)].concat());
     let (text, judgement) = run(std::slice::from_ref(&result), false).unwrap();
@@ -35,7 +35,7 @@ fn the_command_line_decides_who_is_the_baseline() {
     assert!(text.contains("(4 rounds, paired, p "), "{text}");
     assert!(text.contains("Ops work.ops_per_s"), "{text}");
     assert_eq!(judgement.regressions, ["small-files: engine:a"]);
-    // The other way round it is an improvement.
+    // In the other direction it is an improvement.
     let a = PathBuf::from(format!("{}#engine:a", result.display()));
     let b = PathBuf::from(format!("{}#b", result.display()));
     let (text, judgement) = run(&[a, b], false).unwrap();
@@ -110,7 +110,7 @@ fn another_list_of_operations_or_limit_of_memory_is_refused() {
     assert!(e.contains("operations (SHA-256) 1234 and 5678"), "{e}");
     let e = run(&[a.clone(), c], false).unwrap_err().to_string();
     assert!(e.contains("memory none and 64"), "{e}");
-    run(&[a, d], false).expect("another build is what is compared");
+    run(&[a, d], false).expect("builds may differ");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn another_recording_is_refused_unless_forced() {
 }
 
 #[test]
-fn what_slows_one_side_down_is_said() {
+fn a_note_names_the_side_that_recording_slows_down() {
     let dir = tempfile::tempdir().unwrap();
     let mut trials = [rounds("engine:b", &FAST), rounds("engine:a", &FAST)].concat();
     trials[4..].iter_mut().for_each(|t| t.contestant.kind = "fuse2fs".into());
@@ -182,7 +182,7 @@ fn unknown_figures_get_the_list() {
     command(&options, &mut out).unwrap();
 }
 
-/// Two runs, however far apart: the difference and its interval, no "better" or "worse", no exit status 3.
+/// Two runs, however different: the difference and its interval, no "better" or "worse", no exit status 3.
 #[test]
 fn two_runs_get_no_verdict() {
     let dir = tempfile::tempdir().unwrap();
@@ -263,9 +263,9 @@ fn copies_are_no_sittings() {
     assert!(e.to_string().ends_with("hold the same trials: a copy is no other run"), "{e}");
 }
 
-/// Each message says which file, which line, and what is wrong there.
+/// Each message names the file, the line and the error.
 #[test]
-fn what_is_wrong_and_where() {
+fn errors_name_the_file_the_line_and_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let result = write(dir.path(), &[rounds("engine:b", &FAST), rounds("engine:a", &FAST)].concat());
     let file = result.join(TRIALS);
@@ -299,7 +299,7 @@ fn what_is_wrong_and_where() {
     assert!(out.contains(&(at(8) + "the last line was cut off and is left out")), "{out}");
 }
 
-/// What a label may hold: blanks, commas, marks of this command line, what steers a terminal.
+/// A label may have blanks, commas, marks of this command line, and control characters of a terminal.
 #[test]
 fn labels_of_all_kinds() {
     let odd = "engine:/tmp/my images/a, b#1.img,io=memory";
@@ -321,7 +321,7 @@ fn labels_of_all_kinds() {
     assert!(e.to_string().contains("\u{fffd}[2J\"") && !e.to_string().contains('\u{1b}'), "{e}");
 }
 
-/// A target that was given a name keeps its place of the command line.
+/// A target with a name keeps its place of the command line.
 #[test]
 fn named_targets_follow_the_command_line() {
     let mut trials = Vec::new();
@@ -334,14 +334,14 @@ fn named_targets_follow_the_command_line() {
     assert_eq!(groups_of(trials).unwrap()[0].labels(), ["old", "new, 2"]);
 }
 
-/// A hundred figures that did not change, of which seven differ at 5 % by chance: no cell of the table is coloured; a
-/// figure that did change is.
+/// A hundred figures that did not change, of which seven differ at 5 % by chance: no cell of the table is coloured. A
+/// figure that did change is coloured.
 #[test]
 fn cells_of_a_table_share_the_chance_of_error() {
     let mut trials = [rounds("engine:b", &FAST), rounds("engine:a", &FAST)].concat();
     for (i, t) in trials.iter_mut().enumerate() {
         for k in 0..100u32 {
-            // Swings of the rounds; the contestant's are larger by so little that one test alone takes it for a
+            // Swings of the rounds; the contestant's are larger by so little that a single test takes it for a
             // difference.
             let swing = [1.0, 1.3, 0.8, 1.1][i % 4] * (1.0 + 0.01 * f64::from(k % 7));
             let by_chance = if k < 7 && i >= 4 { [1.02, 1.05, 1.03, 1.04][i % 4] } else { 1.0 };
@@ -409,7 +409,7 @@ fn figures_that_one_lacks_are_blank() {
     assert!(line.ends_with(" 10.00") && !line.contains('%'), "{line}");
 }
 
-/// A phase of no time has no rate; what is not a number never reaches the statistics.
+/// A phase of no time has no rate; a value that is not a number never reaches the statistics.
 #[test]
 fn rates_of_nothing() {
     let groups = groups_of([rounds("engine:b", &[0.0, 0.0]), rounds("engine:a", &[1.0, 1.0])].concat()).unwrap();

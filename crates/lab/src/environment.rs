@@ -1,6 +1,6 @@
-//! What made the figures: program, machine, host.
+//! The environment of the figures: program, machine, host.
 //!
-//! Main type: [`Build`], which the program that links the lab was stamped with.
+//! Main type: [`Build`], the stamp of the program that links the lab.
 //!
 //! # Locking
 //! None.
@@ -23,7 +23,7 @@ pub struct Build {
     pub profile: &'static str,
 }
 
-/// The environment of this process; what belongs to a trial (image, device, load) is left empty.
+/// The environment of this process; the fields of a single trial (image, device, load) are left empty.
 pub fn of_this_machine(command: &[String], build: Build) -> Environment {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let line = |text: &str, name: &str| {
@@ -50,11 +50,11 @@ pub fn of_this_machine(command: &[String], build: Build) -> Environment {
     }
 }
 
-/// What e2fsprogs and fuse2fs say of their versions.
+/// The versions that e2fsprogs and fuse2fs print.
 fn tools() -> BTreeMap<String, String> {
     let version = |name: &str| {
         let (_, said, _) = Tool::new(name).arg("-V").status().ok()?;
-        // fuse2fs says its own after libfuse's.
+        // fuse2fs prints its own after libfuse's.
         let own = said.lines().find(|l| l.starts_with(name)).or(said.lines().next())?;
         Some((name.to_owned(), own.trim().to_owned()))
     };
@@ -71,7 +71,7 @@ fn sysctls() -> BTreeMap<String, String> {
     names.into_iter().chain(times).filter_map(value).collect()
 }
 
-/// Limits of this process's control group, of version 2 or 1. What is not limited says so or is absent.
+/// Limits of this process's control group, of version 2 or 1. A missing limit is given as such or is absent.
 fn cgroup() -> BTreeMap<String, String> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let files = [

@@ -14,10 +14,10 @@ pub enum Error {
     /// A request that makes no sense.
     #[error("{0}")]
     Usage(String),
-    /// A name that is not known, with those that are.
+    /// A name that is not known, with the known ones.
     #[error("no {what} is called '{name}'; known are: {known}")]
     Unknown {
-        /// Kind of thing.
+        /// The kind of thing.
         what: &'static str,
         /// As it was written.
         name: String,
@@ -29,15 +29,15 @@ pub enum Error {
     Target {
         /// The contestant.
         label: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// A file of the lab's own.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// Its path.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// An operation of a workload failed.
@@ -45,9 +45,9 @@ pub enum Error {
     Operation {
         /// Name of the operation.
         op: &'static str,
-        /// On what.
+        /// The path.
         path: String,
-        /// What the target said.
+        /// The target's error.
         source: VfsError,
     },
     /// A program that the lab calls failed.
@@ -55,7 +55,7 @@ pub enum Error {
     Tool {
         /// The command line.
         command: String,
-        /// What it said.
+        /// Its output.
         output: String,
     },
     /// Ctrl-C.
@@ -66,7 +66,7 @@ pub enum Error {
     Failed(String),
 }
 
-/// What the lab answers.
+/// The result of the lab's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

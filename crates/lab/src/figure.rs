@@ -17,12 +17,12 @@
 use crate::measure;
 use crate::result::Trial;
 
-/// Which way is better.
+/// The better direction of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     HigherIsBetter,
     LowerIsBetter,
-    /// It describes, it does not judge.
+    /// It describes and has no better direction.
     Neither,
 }
 
@@ -47,7 +47,7 @@ pub fn figures(trial: &Trial) -> Vec<(String, f64)> {
         all.push(("groups_used".into(), trial.groups.values().filter(|n| **n > 0).count() as f64));
     }
     for (operation, l) in trial.latency.iter().filter(|(_, l)| l.count > 0) {
-        // Each with the samples that it takes.
+        // Each with the number of samples that it takes.
         let parts = [
             ("mean_ns", l.mean_ns, 1),
             ("p50_ns", l.p50_ns as f64, 1),
@@ -63,7 +63,7 @@ pub fn figures(trial: &Trial) -> Vec<(String, f64)> {
     all
 }
 
-/// The figure that the verdict is about: the rate of the headline phase, or its time where nothing is counted. Of a
+/// The figure that the verdict is about: the rate of the headline phase, or its time if the phase counts nothing. Of a
 /// model, an exact count.
 pub fn headline(trial: &Trial) -> String {
     let name = &trial.workload.headline;
@@ -75,7 +75,7 @@ pub fn headline(trial: &Trial) -> String {
     }
 }
 
-/// The figure that the verdict on these trials is about: what their modelled devices took for the headline phase, if
+/// The figure that the verdict on these trials is about: the time of their modelled devices for the headline phase, if
 /// all of them have one.
 pub fn headline_of(trials: &[&Trial]) -> Option<String> {
     let first = trials.first()?;
@@ -85,12 +85,12 @@ pub fn headline_of(trials: &[&Trial]) -> Option<String> {
 
 const DEVICE: &str = "device_seconds";
 
-/// Endings of names of which more is better.
+/// Endings of names whose higher values are better.
 const HIGHER: &[&str] = &["_per_s"];
-/// Beginnings of such names: operations that a model's test came to in a given time.
+/// Beginnings of such names: operations that a model's test completed in a given time.
 const HIGHER_FROM: &[&str] = &["memcachetest_ops_"];
 
-/// Figures that describe: more is neither good nor bad by itself. So are the allocator's counters, `mballoc_`.
+/// Figures that describe: a higher value is neither good nor bad. So are the allocator's counters, `mballoc_`.
 const NEITHER: &[&str] = &[
     "journal_commits",
     "journal_blocks_per_commit",
@@ -112,7 +112,7 @@ const NEITHER: &[&str] = &[
     "direct_pages_reclaimed",
 ];
 
-/// Which way is better, by the name of a figure. Unknown names are costs (memory, requests, waits): less is better.
+/// The better direction, by the name of a figure. Unknown names are costs (memory, requests, waits): less is better.
 pub fn direction(name: &str) -> Direction {
     let higher = HIGHER.iter().any(|end| name.ends_with(end)) || HIGHER_FROM.iter().any(|from| name.starts_with(from));
     if higher && name != "memcachetest_ops_lost" {
@@ -124,7 +124,7 @@ pub fn direction(name: &str) -> Direction {
     }
 }
 
-/// Unit of a figure: what its name ends with, else what the list of measures says, else it is a count.
+/// Unit of a figure: by the ending of its name, else by the list of measures, else it is a count.
 pub fn unit(name: &str) -> &'static str {
     const ENDINGS: &[(&str, &str)] = &[
         (".mib_per_s", "MiB/s"),
@@ -140,7 +140,7 @@ pub fn unit(name: &str) -> &'static str {
     ending.or_else(listed).unwrap_or("count")
 }
 
-/// Whether a figure counts what was done, so that the same work gives the same number on any machine.
+/// Whether a figure counts work, so that the same work gives the same number on any machine.
 pub fn is_count(name: &str) -> bool {
     unit(name) == "count" && !name.starts_with("switches_") && !name.ends_with("_per_request")
         || matches!(name, "device_read_bytes" | "device_write_bytes")
@@ -168,7 +168,7 @@ mod tests {
         ] {
             assert_eq!(unit(name), is, "{name}");
         }
-        // Those that the list of measures gives another unit than their names would be lies.
+        // A name whose ending contradicts the unit in the list of measures would mislead.
         for m in measure::ALL.iter().filter(|m| !m.unit.is_empty()) {
             assert_eq!(unit(m.name), m.unit, "{}", m.name);
         }
@@ -176,7 +176,7 @@ mod tests {
         assert!(!is_count("switches_voluntary") && !is_count("work.seconds") && !is_count("memory_slab_bytes"));
     }
 
-    /// 99 samples have no 99th percentile beside their longest, nor 999 a 99.9th.
+    /// With 99 samples the 99th percentile is the longest, and with 999 the 99.9th.
     #[test]
     fn percentiles_take_samples() {
         let parts = |count| -> Vec<String> {

@@ -1,7 +1,7 @@
-//! Where the blocks of an image lie that map its files: the figures by which layouts are compared.
+//! The places of an image's map blocks: the figures by which layouts are compared.
 //!
 //! Main type: [`Layout`], made by [`Layout::of`] from an image that is not mounted for writing. It reads the inodes
-//! that the bitmaps call used, and their maps; it judges nothing, and a map that cannot be read is an error.
+//! that are in use by the bitmaps, and their maps; it judges nothing, and an unreadable map is an error.
 //!
 //! A *map block* is an indirect block or an extent node. A *run* is a maximal set of physically adjacent blocks.
 //!
@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// The inode that keeps bad blocks, and the one that reserves blocks for growth: their maps say nothing about files.
+/// The inode of the bad blocks, and the one that reserves blocks for growth: their maps say nothing about files.
 const BAD_BLOCKS: u32 = 1;
 const RESIZE: u32 = 7;
 /// The first inode that is a user's.
@@ -43,9 +43,9 @@ pub struct Layout {
     pub extent_nodes: u64,
     /// All of the above.
     pub map_blocks: u64,
-    /// Runs of map blocks, of whatever files.
+    /// Runs of map blocks, across files.
     pub map_runs: u64,
-    /// The same for each map block.
+    /// Runs for each map block.
     pub map_runs_per_block: f64,
     /// How often a checker that reads file by file finds that the next map block does not follow the last one.
     pub map_jumps: u64,
@@ -133,7 +133,7 @@ fn runs(blocks: &mut [u64]) -> u64 {
     blocks.chunk_by(|a, b| *b <= a + 1).count() as u64
 }
 
-/// What is added up file by file.
+/// Sums over files.
 #[derive(Default)]
 struct Sums {
     /// Blocks of single, double and triple indirection.
@@ -146,11 +146,11 @@ struct Sums {
     extents: u64,
     extents_max: u64,
     blocks: u64,
-    /// Of all blocks together, in groups.
+    /// Sum over all blocks, in groups.
     distance: f64,
 }
 
-/// What the map of one file comes to.
+/// The sums over the map of one file.
 #[derive(Default)]
 struct OfFile {
     blocks: u64,
@@ -197,7 +197,7 @@ impl Walk<'_> {
         self.geo.groups().map(one).collect()
     }
 
-    /// Whether the descriptor's flags say so; without checksums they say nothing.
+    /// Whether the descriptor has the flag; without checksums its flags have no meaning.
     fn is(&self, desc: &GroupDesc, flag: GroupFlags) -> bool {
         self.geo.desc_checksum != DescChecksum::None && desc.flags.contains(flag)
     }
@@ -222,7 +222,7 @@ impl Walk<'_> {
             }
             let offset = (index % self.geo.inodes_per_block().max(1)) as usize * self.geo.inode_size;
             let bytes = table.get(offset..).unwrap_or_default();
-            // Reserved numbers are in use even where the inode holds nothing.
+            // Reserved numbers are in use even where the inode is empty.
             if bytes.get(..self.geo.inode_size).is_some_and(|bytes| bytes.iter().all(|b| *b == 0)) {
                 continue;
             }
@@ -260,7 +260,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What a node maps, and what lies below it: the root, or the block of `child`.
+    /// Reads the entries of a node and the nodes below it: the root, or the block of `child`.
     fn step(&mut self, context: &Context, child: Option<&Child>, bytes: &[u8], sum: &mut OfFile) -> Result<()> {
         let geo = self.geo;
         let valid = |block, len| geo.contains_range(block, u64::from(len));
@@ -339,7 +339,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whose map it is.
+/// The inode whose map it is.
 struct Context {
     ino: InodeNr,
     group: GroupNr,

@@ -1,13 +1,11 @@
 //! The lab: one workload, many contestants, rounds that interleave them, and a verdict that says how sure it is.
 //!
-//! A *workload* (`workload`) is a deterministic sequence of file operations with a scale. A *target* (`target`) is
-//! where it runs: the engine in this process, Extant's mount, the kernel's driver, fuse2fs, any directory. A target
-//! with its options and policies is a *contestant*. One run of a workload by a contestant is a *trial*
-//! ([`result::Trial`]); *measures* (`measure`) are what is read off it, and `layout` says where an image has its map
-//! blocks. `model` lets the policies of one mechanism compete without any file system. `timing` asks what a modelled
-//! device would take for recorded requests. `stats` compares trials, `regression` says whether something got worse,
-//! `report`
-//! draws them.
+//! A *workload* (`workload`) is a deterministic sequence of file operations with a scale. It runs on a *target*
+//! (`target`): the engine in this process, Extant's mount, the kernel's driver, fuse2fs, any directory. A target with
+//! its options and policies is a *contestant*. One run of a workload by a contestant is a *trial* ([`result::Trial`]);
+//! *measures* (`measure`) are the figures of a trial, and `layout` finds the map blocks of an image. `model` lets the
+//! policies of one mechanism compete without any file system. `timing` computes a modelled device's time for recorded
+//! requests. `stats` compares trials, `regression` decides whether something got worse, `report` draws them.
 //!
 //! It does not parse command lines and holds no policy of its own.
 //!

@@ -1,11 +1,11 @@
 //! Reads results: `trials.ndjson` of a directory, or a file of that form.
 //!
-//! Main items: [`Source`] (what one argument of `compare` names), [`load`]. An argument is a directory, a file, or
-//! either with `#LABEL` for one contestant of it.
+//! Main items: [`Source`] (the trials that one argument of `compare` names), [`load`]. An argument is a directory, a
+//! file, or either with `#LABEL` for one contestant of it.
 //!
-//! A last line that was cut off (a run that was killed while it wrote) is left out and noted; any other line that
-//! cannot be read is an error, and so is a trial that is there twice: which of two figures is the round's, nobody
-//! can say. It judges nothing.
+//! A last line that was cut off (by a kill during the write) is left out and noted. Any other unreadable line is an
+//! error, and so is a trial that is there twice, because it is unknown which of two figures belongs to the round. It
+//! judges nothing.
 //!
 //! # Locking
 //! None.
@@ -80,14 +80,14 @@ fn list(labels: &[String]) -> String {
 pub struct Source {
     /// For labels: the name of the directory or file.
     pub name: String,
-    /// The file, in one spelling: trials of one file were rounds of one run.
+    /// The file, in one spelling: trials of one file are rounds of one run.
     pub file: PathBuf,
     pub trials: Vec<Trial>,
-    /// What a reader of the comparison must know.
+    /// Notes that a reader of the comparison needs.
     pub notes: Vec<String>,
 }
 
-/// Reads what `what` names. `force`: lines of another schema too, if they can be read.
+/// Reads the results that `what` names. `force`: lines of another schema too, if they can be read.
 pub fn load(what: &Path, force: bool) -> Result<Source, Error> {
     let (path, label) = split(what);
     let file = if path.is_dir() { path.join(TRIALS) } else { path.clone() };
@@ -131,7 +131,7 @@ fn keep(source: &mut Source, path: &Path, wanted: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The label that is `wanted`, or the only one that it is a part of.
+/// The label that is `wanted`, or the only one of which it is a part.
 pub fn choose(path: &Path, wanted: &str, known: Vec<String>) -> Result<String, Error> {
     if known.iter().any(|k| k == wanted) {
         return Ok(wanted.to_owned());
@@ -192,10 +192,10 @@ enum Bad {
     Text(String),
 }
 
-/// The schema is looked at first: a line of another one need not look like a trial of this one.
+/// The schema is checked first: a line of another one need not look like a trial of this one.
 fn parse(text: &[u8], force: bool) -> Result<Trial, Bad> {
     let text = std::str::from_utf8(text).map_err(|e| Bad::Text(e.to_string()))?;
-    // The parser sees one line, and calls it the first.
+    // The parser sees one line, and calls it line 1.
     let json = |e: serde_json::Error| Bad::Text(e.to_string().replace(" at line 1 column ", " at column "));
     let value: serde_json::Value = serde_json::from_str(text).map_err(json)?;
     let schema = value.get("schema").and_then(serde_json::Value::as_u64).ok_or(Bad::Text("no schema".into()))?;
@@ -219,7 +219,7 @@ pub fn order(trials: &mut [Trial]) {
     });
 }
 
-/// Where the command line names a trial's target, then each of its policies; `last` decides between equals.
+/// The place of a trial's target on the command line, then those of its policies; `last` decides between equals.
 fn rank(trial: &Trial, last: usize) -> Vec<usize> {
     let words: Vec<&str> = trial
         .environment
@@ -229,7 +229,7 @@ fn rank(trial: &Trial, last: usize) -> Vec<usize> {
         .collect();
     let label = &trial.contestant.label;
     // The longest that the label begins with: `mount` is also the beginning of `mount,noatime`. Older labels are the
-    // words.
+    // command line's words.
     let begins = |word: &str| {
         let called = word.parse::<Target>().ok()?.label();
         [word, &called].into_iter().filter(|l| label.starts_with(*l)).map(str::len).max()

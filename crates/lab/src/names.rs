@@ -1,4 +1,4 @@
-//! Contestants by short names, and what a run says in one sentence.
+//! Contestants by short names, and the result of a run in one sentence.
 //!
 //! Main items: [`Names`] (labels without what all of them share), [`sentence`].
 //!
@@ -21,12 +21,12 @@ const LETTERS_MAX: usize = 28;
 pub struct Names {
     /// The parts that all labels have, in their order; empty for one contestant.
     pub common: String,
-    /// The parts that tell each from the others. All differ.
+    /// The parts that distinguish each from the others. All differ.
     pub short: Vec<String>,
 }
 
 impl Names {
-    /// Of labels like `engine,cache=64M,mb_policy=vanilla`: parts between commas that all share are folded, and where
+    /// Of labels like `engine,cache=64M,mb_policy=vanilla`: parts between commas that all labels share are left out. If
     /// each has one part left with the same key, its value is enough.
     pub fn new(labels: &[String]) -> Names {
         let parts: Vec<Vec<&str>> = labels.iter().map(|label| label.split(',').collect()).collect();
@@ -40,7 +40,7 @@ impl Names {
         let keys: Vec<Option<String>> = rest.iter().map(|parts| key(parts)).collect();
         let bare = rest.iter().any(Vec::is_empty);
         if bare {
-            // A contestant with nothing of its own is called by its first part, and so the others keep theirs, too.
+            // A contestant with nothing of its own is called by its first part, so the others retain theirs, too.
             for (rest, all) in rest.iter_mut().zip(&parts) {
                 rest.splice(0..0, all.first().copied().filter(|part| shared(part)));
             }
@@ -72,7 +72,7 @@ impl Names {
     }
 }
 
-/// A figure for reading: three digits that mean something, thousands apart.
+/// A figure for reading: three significant digits, thousands apart.
 pub fn digits(v: f64) -> String {
     match v.abs() {
         0.0 => "0".into(),
@@ -87,7 +87,7 @@ pub fn digits(v: f64) -> String {
     }
 }
 
-/// The unit of a figure, with the name of what the workload counts: `files/s`.
+/// The unit of a figure, with the noun of the workload's operations: `files/s`.
 pub fn unit(workload: &str, name: &str) -> String {
     match name.strip_suffix(".ops_per_s") {
         Some(phase) => {
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// Five rounds of a baseline, one that takes 1.3 times as long, and one that scatters around it.
+    /// Five rounds of a baseline, of a contestant that takes 1.3 times as long, and of one that scatters around it.
     fn result(load: f64) -> Group {
         let seconds = [("engine,p=a", [1.0; 5]), ("engine,p=b", [1.3; 5]), ("engine,p=c", [0.9, 1.2, 0.8, 1.1, 1.0])];
         let trials = (0..5).flat_map(|round| {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_a_sentence_and_a_busy_machine_is_named_where_it_may_hide_something() {
+    fn a_result_is_a_sentence_that_names_a_busy_machine_where_that_may_hide_a_difference() {
         let group = result(0.5);
         let text = sentence(&group, &Names::new(&group.labels()));
         assert!(text.starts_with("a: 98") && text.contains(" files/s; b: 22.") && text.contains(" % slower"), "{text}");

@@ -1,7 +1,7 @@
 //! Charts as inline SVG, in the colours of the page that they stand in.
 //!
 //! Main items: [`boxes`] (a box with its points a contestant), [`curves`] (latency by percentile, both axes
-//! logarithmic), [`strips`] (how much went to which block group). Axes and scales are plotters'; it draws in marker
+//! logarithmic), [`strips`] (the blocks written to each block group). Axes and scales are plotters'; it draws in marker
 //! colours that are replaced by CSS variables afterwards, so that one picture serves light and dark.
 //!
 //! Contestants are letters here (A is the baseline): labels are long, and belong into the page's legend. It computes
@@ -21,7 +21,7 @@ use crate::stats::Summary;
 /// Colours of the page's style sheet, after which they repeat: `--s0` to `--s7`.
 pub const COLOURS: usize = 8;
 
-/// Width of a chart in its own units: what a phone shows without shrinking letters to nothing.
+/// Width of a chart in its own units: a phone shows it without making letters too small.
 const WIDTH: u32 = 460;
 
 const INK: RGBColor = RGBColor(1, 1, 1);
@@ -38,7 +38,7 @@ fn room(names: &[String]) -> u32 {
     (12 + 8 * longest).clamp(34, 190)
 }
 
-/// A name as a picture has room for it. What tells names apart is as a rule at their ends.
+/// A name cut to the room in a picture. Names usually differ at their ends.
 fn drawn(name: &str) -> String {
     let letters: Vec<char> = name.chars().filter(|c| !c.is_control()).collect();
     match letters.len() {
@@ -50,7 +50,7 @@ fn drawn(name: &str) -> String {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn Error>>;
 
-/// Draws, and puts the page's colours in. `alt` is for who cannot see it.
+/// Draws, and inserts the page's colours. `alt` is for readers who cannot see it.
 fn svg(height: u32, alt: &str, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Option<String> {
     let mut text = String::new();
     {
@@ -92,7 +92,7 @@ fn tick(v: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// Nanoseconds in the unit that a reader would say.
+/// Nanoseconds in a unit for people.
 pub fn duration(ns: f64) -> String {
     match ns {
         _ if ns >= 1e9 => format!("{} s", tick(ns / 1e9)),
@@ -102,8 +102,8 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
-/// Quartiles, median, extremes and every point of each contestant, from 0 on; of less than four points the points
-/// alone. None stands for a contestant without figures.
+/// Quartiles, median, extremes and every point of each contestant, from 0 on; of less than four points only the points.
+/// None stands for a contestant without figures.
 pub fn boxes(title: &str, names: &[String], series: &[(Option<Summary>, Vec<f64>)]) -> Option<String> {
     let all: Vec<f64> = series.iter().flat_map(|(_, v)| v.iter().copied()).collect();
     let low = all.iter().copied().fold(f64::INFINITY, f64::min);
@@ -111,7 +111,7 @@ pub fn boxes(title: &str, names: &[String], series: &[(Option<Summary>, Vec<f64>
     if all.is_empty() || !low.is_finite() || !high.is_finite() {
         return None;
     }
-    // A difference looks as large as it is only beside all of the figure.
+    // A difference looks as large as it is only beside the whole figure.
     let (low, high) = (low.min(0.0), high.max(0.0));
     let margin = if high > low { (high - low) * 0.04 } else { 1.0 };
     let left = if low < 0.0 { low - margin } else { 0.0 };
@@ -232,7 +232,7 @@ pub fn curves(title: &str, names: &[String], histograms: &[Option<Histogram<u64>
             let (x, y) = chart.backend_coord(&last);
             ends.push((y, x, *i));
         }
-        // Names of curves that end together stand below each other, where the curves are not.
+        // Names of curves with equal ends stand below each other, where the curves are not.
         ends.sort_unstable();
         let mut free = i32::MIN;
         for (y, x, i) in ends {
@@ -263,7 +263,7 @@ fn steps(h: &Histogram<u64>, right: f64) -> Vec<(f64, f64)> {
 /// Columns of a strip at most; groups beyond share a column.
 const COLUMNS: u64 = 128;
 
-/// How many blocks went to which block group: a strip a contestant, in stronger colour where more went. `groups` is one
+/// The number of blocks in each block group: a strip a contestant, in stronger colour for more blocks. `groups` is one
 /// past the last.
 pub fn strips(title: &str, names: &[String], groups: u32, series: &[Vec<(u32, u64)>]) -> Option<String> {
     if groups == 0 || series.iter().all(Vec::is_empty) {
@@ -306,7 +306,7 @@ pub fn strips(title: &str, names: &[String], groups: u32, series: &[Vec<(u32, u6
             let cells = columns.iter().filter(|(_, blocks)| **blocks > 0).map(|(column, blocks)| {
                 let x = (column * per_column) as f64;
                 let end = (x + per_column as f64).min(f64::from(groups));
-                // The least that was written is still to be seen.
+                // The smallest amount must still be visible.
                 let shade = 0.2 + 0.8 * (*blocks as f64 / most).sqrt();
                 Rectangle::new([(x, y - 0.9), (end, y - 0.1)], colour(i).mix(shade).filled())
             });

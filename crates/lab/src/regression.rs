@@ -1,10 +1,10 @@
-//! Whether a contestant does something worse than the baseline, as the house means it: one answer a workload.
+//! Whether a contestant does something worse than the baseline: one answer a workload.
 //!
-//! Main items: [`judge`], [`Finding`], [`Answer`], [`status`]. The question is not whether a difference is shown
-//! (`compare` asks that) but whether a loss of [`LIMIT`] can be excluded: the 95 % confidence interval of the headline
-//! lies above it. Where the times scatter too much for that, counts decide: a contestant that did exactly the same
-//! requests, commits and allocations in every round did the same work. An interval that lies below the limit is a
-//! regression, whatever the counts say. What is neither is undecided, which is no "no".
+//! Main items: [`judge`], [`Finding`], [`Answer`], [`status`]. `compare` decides whether a difference is shown; this
+//! module decides whether a loss of [`LIMIT`] can be excluded: the 95 % confidence interval of the headline lies above
+//! it. If the times scatter too much for that, counts decide: a contestant with exactly the same requests, commits and
+//! allocations in every round did the same work. An interval below the limit is a regression, with any counts. Anything
+//! else is undecided, which is no "no".
 //!
 //! It neither runs nor reads trials.
 //!
@@ -18,7 +18,7 @@ use crate::figure::{Direction, direction, figures, is_count};
 use crate::stats::{Comparison, Design, Form};
 use crate::table::{percent, plain};
 
-/// Loss that must be excluded: what is smaller is not worth the rounds that show it.
+/// The loss that must be excluded: showing a smaller one is not worth the rounds.
 pub const LIMIT: f64 = -0.03;
 
 /// Exit status when nothing regressed, but something is undecided.
@@ -30,11 +30,11 @@ const NAMED_MAX: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     NoRegression,
-    /// The times do not say; the work was the same.
+    /// The times do not decide; the work was the same.
     CountsEqual,
     /// A loss of more than [`LIMIT`] is shown.
     Regressed,
-    /// Such a loss is neither shown nor excluded.
+    /// A loss of more than [`LIMIT`] is neither shown nor excluded.
     Undecided,
 }
 
@@ -53,14 +53,14 @@ pub struct Finding {
     rounds_to_decide: Option<usize>,
 }
 
-/// What the counts of two contestants say.
+/// The comparison of the counts of two contestants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Counts {
     /// So many, each the same in every round of both.
     Equal(usize),
     /// These are not the same in every round of both.
     Differ(Vec<String>),
-    /// Neither target tells any.
+    /// Neither target has counts.
     None,
 }
 
@@ -91,7 +91,7 @@ fn finding(group: &Group, i: usize) -> Finding {
     }
 }
 
-/// Exit status that says it all: 0, [`REGRESSION`] or [`UNDECIDED`].
+/// Exit status for all findings: 0, [`REGRESSION`] or [`UNDECIDED`].
 pub fn status(findings: &[Finding]) -> u8 {
     let any = |answer| findings.iter().any(|f| f.answer == answer);
     match (any(Answer::Regressed), any(Answer::Undecided)) {
@@ -120,7 +120,7 @@ fn counts(base: &Series, other: &Series) -> Counts {
     let mut names: Vec<String> = trials().flat_map(figures).map(|(name, _)| name).filter(|n| is_count(n)).collect();
     names.sort();
     names.dedup();
-    // How many files are left says that the work was done, not how.
+    // The number of files left shows that the work was done, not how.
     if names.iter().all(|n| n == "files_left") {
         return Counts::None;
     }

@@ -1,4 +1,4 @@
-//! Tests of [`super`]: which loss is a regression, which is excluded, and what is said.
+//! Tests of [`super`]: which loss is a regression, which is excluded, and the messages.
 
 use super::*;
 use crate::compare::groups_of;
@@ -37,7 +37,7 @@ fn one_write_more(t: &mut Trial) {
 
 #[test]
 fn an_interval_above_the_limit_excludes_it() {
-    // Slower by 2 %, shown beyond doubt (`compare` says "worse"): no regression as the house means it.
+    // Slower by 2 %, shown beyond doubt (`compare` says "worse"): no regression by [`LIMIT`].
     let groups = group(1.02, 0.001, one_write_more);
     assert_eq!(crate::compare::judge(&groups).regressions.len(), 1);
     let (is, line) = answer(&groups);
@@ -51,7 +51,7 @@ fn an_interval_below_the_limit_is_a_regression() {
     let (is, line) = answer(&group(1.10, 0.01, one_write_more));
     assert_eq!(is, Answer::Regressed, "{line}");
     assert!(line.contains("REGRESSED"), "{line}");
-    // The same work in more time is one, too.
+    // The same work in more time is a regression, too.
     let (is, line) = answer(&group(1.10, 0.01, |_| ()));
     assert_eq!(is, Answer::Regressed, "{line}");
 }
@@ -69,7 +69,7 @@ fn counts_decide_what_times_cannot() {
         t.measures.insert("device_writes".into(), f64::from(t.round));
     };
     assert_eq!(answer(&group(1.0, 0.2, scatter)).0, Answer::Undecided);
-    // Nor does one that a target lacks, nor that all files are there.
+    // Nor does a count that a target lacks, nor the number of files.
     let lacks = |t: &mut Trial| {
         if t.contestant.label == "engine:a" {
             t.measures.remove("device_writes");
@@ -91,7 +91,7 @@ fn the_exit_status_tells_worse_from_undecided() {
     assert_eq!(status(&[fine, worse, undecided].concat()), 3);
 }
 
-/// A headline of which less is better reads the same way round.
+/// A headline whose lower values are better is judged the same way.
 #[test]
 fn times_are_read_as_rates() {
     let as_time = |t: &mut Trial| {

@@ -1,11 +1,11 @@
-//! One HTML file about a result: verdicts, box plots, latency curves, maps of block groups, tables, and what made it
-//! all.
+//! One HTML file about a result: verdicts, box plots, latency curves, maps of block groups, tables, and the
+//! configuration.
 //!
 //! Main items: [`command`] (`extant lab report`), [`html`], [`escape`]. The file needs nothing but itself: style and
 //! pictures are inline, there is no script, and a content security policy says so to the browser. It follows the
 //! reader's light or dark setting, and fits a phone.
 //!
-//! Every string of a result is somebody else's and goes through [`escape`]. It computes no statistics.
+//! Strings of a result come from elsewhere, so every one goes through [`escape`]. It computes no statistics.
 //!
 //! # Locking
 //! None.
@@ -30,7 +30,7 @@ pub const REPORT: &str = "report.html";
 /// Most trials that are listed one by one.
 const LISTED_MAX: usize = 500;
 
-/// Writes the report of `result` to `output`, or beside the trials. Returns where it is.
+/// Writes the report of `result` to `output`, or beside the trials. Returns its path.
 pub fn command(result: &Path, output: Option<&Path>) -> Result<PathBuf, Error> {
     let groups = compare::open(&[vec![result.to_owned()]], None, false)?;
     let output = match output {
@@ -218,7 +218,7 @@ fn latencies(page: &mut String, group: &Group, names: &[String]) {
     page.push_str("</div>\n");
 }
 
-/// All samples of one operation of a contestant. A record that cannot be read is as if it were not there.
+/// All samples of one operation of a contestant. An unreadable record counts as missing.
 fn merged(series: &Series, operation: &str) -> Option<Histogram<u64>> {
     let mut all: Option<Histogram<u64>> = None;
     for h in series.trials().filter_map(|t| histogram(t.latency.get(operation)?).ok()) {
@@ -247,7 +247,7 @@ fn map(page: &mut String, group: &Group, names: &[String]) {
         })
         .collect();
     let last = series.iter().flatten().map(|(g, _)| *g).max();
-    // Groups of the usual 128 MiB: how far the image goes, if the trials say so.
+    // Groups of the usual 128 MiB: up to the image's end, if the trials give its size.
     let image =
         group.series.iter().flat_map(Series::trials).map(|t| t.environment.image_bytes.div_ceil(128 << 20)).max();
     let groups = last.map(|l| u64::from(l) + 1).max(image).and_then(|g| u32::try_from(g).ok());
@@ -292,7 +292,7 @@ fn rows(page: &mut String, names: &[String], rows: &[TableRow]) {
     }
     page.push_str("</tr></thead><tbody>");
     for TableRow { row, shown } in rows {
-        // A duration says its unit in each cell.
+        // A duration has its unit in each cell.
         let durations = row.unit == "ns";
         let unit = if durations { String::new() } else { format!(" <small>[{}]</small>", row.unit) };
         let _ = write!(page, "<tr><th>{}{unit}</th>", escape(&row.name));
@@ -319,7 +319,7 @@ fn rows(page: &mut String, names: &[String], rows: &[TableRow]) {
     page.push_str("</tbody></table></div>\n");
 }
 
-/// What `perf lock` prints, of each contestant's trials together.
+/// The table of `perf lock`, over all trials of each contestant.
 fn locks(page: &mut String, group: &Group, names: &[String]) {
     for (i, s) in group.series.iter().enumerate() {
         let mut rows: Vec<LockRow> = Vec::new();
@@ -329,7 +329,7 @@ fn locks(page: &mut String, group: &Group, names: &[String]) {
                     r.acquired = r.acquired.saturating_add(l.acquired);
                     r.total_wait_ns = r.total_wait_ns.saturating_add(l.total_wait_ns);
                     r.max_wait_ns = r.max_wait_ns.max(l.max_wait_ns);
-                    // The shortest of none is not 0.
+                    // The shortest wait of none is not 0.
                     r.min_wait_ns = match (r.contended, l.contended) {
                         (0, _) => l.min_wait_ns,
                         (_, 0) => r.min_wait_ns,
@@ -369,7 +369,7 @@ fn locks(page: &mut String, group: &Group, names: &[String]) {
     }
 }
 
-/// The headline of every trial, and what failed.
+/// The headline of every trial, and the errors of failed ones.
 fn trials(page: &mut String, group: &Group, names: &[String]) {
     page.push_str("<details><summary>Every trial</summary><div class=\"scroll\"><table><thead><tr><th>round</th><th></th><th>started <small>[s since 1970]</small></th>");
     let headline = format!("{} <small>[{}]</small>", escape(&group.headline), unit_of(group));
@@ -398,7 +398,7 @@ fn trials(page: &mut String, group: &Group, names: &[String]) {
     page.push_str("</details>\n");
 }
 
-/// Everything that made the figures; what the contestants have in common, once.
+/// The whole configuration; equal values of the contestants only once.
 fn configuration(page: &mut String, group: &Group, names: &[String]) {
     page.push_str("<h3>Configuration</h3><div class=\"scroll\"><table class=\"left\"><tbody>");
     type Get = fn(&Trial) -> String;
@@ -439,7 +439,7 @@ fn configuration(page: &mut String, group: &Group, names: &[String]) {
     page.push_str("</tbody></table></div>\n");
 }
 
-/// Colours that differ in lightness too, for readers who do not tell hues apart.
+/// Colours that differ in lightness too, for readers who cannot distinguish hues.
 const STYLE: &str = "
 :root{--ink:#1d2430;--paper:#fbfaf7;--card:#fff;--grid:#d9d6ce;--dim:#667085;--good:#0a7d4f;--bad:#b3261e;
 --s0:#3659a8;--s1:#c4620a;--s2:#0f8a7e;--s3:#a23a8f;--s4:#6b7f16;--s5:#c2342f;--s6:#7657c9;--s7:#5e6573}

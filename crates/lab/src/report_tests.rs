@@ -1,4 +1,4 @@
-//! Tests of [`super`]: the page stands alone, and no result can put markup into it.
+//! Tests of [`super`]: the page needs no other file, and no result can put markup into it.
 
 use proptest::prelude::*;
 
@@ -103,12 +103,12 @@ fn hostile_strings_stay_text() {
     );
 }
 
-/// Cells that are shown by themselves but not together stay without colour.
+/// Cells whose differences are shown singly but not as a family stay without colour.
 #[test]
 fn colours_are_those_of_the_whole_table() {
     let mut trials = result();
     for t in trials.iter_mut() {
-        // Shown at p = 0.02 by itself.
+        // A single test shows it at p = 0.02.
         let more =
             [0.01, 0.05, 0.02, 0.04, 0.06][t.round as usize] * f64::from(u8::from(t.contestant.label == "kernel:b"));
         t.measures.insert("by_chance".into(), 1.0 + more);
@@ -147,7 +147,7 @@ fn written_beside_the_trials() {
     std::fs::write(dir.path().join(TRIALS), text).unwrap();
     let path = command(dir.path(), None).unwrap();
     assert_eq!(path, dir.path().join(REPORT));
-    // However the directory was spelt, the page has its name.
+    // The page has the directory's name in any spelling of its path.
     let name = dir.path().file_name().unwrap().to_string_lossy().into_owned();
     let spelt = dir.path().join("..").join(&name).join(".");
     let page = std::fs::read_to_string(command(&spelt, None).unwrap()).unwrap();
@@ -157,7 +157,7 @@ fn written_beside_the_trials() {
     assert!(matches!(command(&dir.path().join("nothing"), None), Err(Error::Read { .. })));
 }
 
-/// What is done to a file before it is read.
+/// A change of a file before it is read.
 #[derive(Clone, Debug)]
 enum Damage {
     Cut(usize),
@@ -207,7 +207,7 @@ fn damaged(mut text: Vec<u8>, damage: &Damage) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever a file holds: it is compared, reported and judged, or refused with a message that begins with the file.
+    /// A file with any content is compared, reported and judged, or refused with a message that begins with the file.
     #[test]
     fn damaged_files_get_an_answer(all in proptest::collection::vec(damage(), 1..4)) {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! What one trial leaves behind: a line of NDJSON with the figures and everything that made them.
+//! The record of one trial: a line of NDJSON with the figures and their whole origin.
 //!
-//! Main type: [`Trial`]. A directory of results holds `trials.ndjson` (one line a trial, appended as each ends, so that
-//! what was finished is usable when a run is cut off) and whatever a report adds. Fields have stable names; a change of
-//! meaning raises [`SCHEMA`]. What a target cannot tell is absent, never zero.
+//! Main type: [`Trial`]. A directory of results has `trials.ndjson` (one line a trial, appended as each ends, so that
+//! finished trials are usable when a run is cut off) and the files of a report. Fields have stable names; a change of
+//! meaning raises [`SCHEMA`]. A measure that a target does not provide is absent, never zero.
 //!
 //! It does no statistics.
 //!
@@ -24,9 +24,9 @@ pub const TRIALS: &str = "trials.ndjson";
 pub struct Trial {
     /// [`SCHEMA`] of the writer.
     pub schema: u32,
-    /// What ran.
+    /// The workload.
     pub workload: WorkloadRun,
-    /// Where it ran.
+    /// The contestant.
     pub contestant: Contestant,
     /// Round of the run, from 0. Trials of one round are paired in comparisons.
     pub round: u32,
@@ -34,44 +34,44 @@ pub struct Trial {
     pub place: u32,
     /// Seconds since the epoch at the start.
     pub started_s: u64,
-    /// And nanoseconds.
+    /// Nanoseconds of the start, beside the seconds.
     #[serde(default)]
     pub started_ns: u32,
-    /// Everything about the machine and the program that a reader would ask for.
+    /// The machine and the program, as far as a reader needs them.
     pub environment: Environment,
-    /// What was recorded beside the clock and the counters that are there anyway, as `--record` names it. `None`:
-    /// written before trials said so.
+    /// The parts that were recorded beside the clock and the counters that always are, as `--record` names them.
+    /// `None`: written before trials had this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<String>,
-    /// Everything that shapes a trial of this run, by name. `None`: written before trials said so.
+    /// Everything that shapes a trial of this run, by name. `None`: written before trials had this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
     /// Whether the figures may be used.
     pub outcome: Outcome,
-    /// What the target did not do as the workload expects, though nothing failed. Such trials are used, and the reader
-    /// is told.
+    /// Differences from the workload's expectations, though nothing failed. Such trials are used, and the reader sees
+    /// the flaws.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flaws: Vec<String>,
     /// Timed parts, in order.
     pub phases: Vec<Phase>,
     /// Latency of each kind of operation.
     pub latency: BTreeMap<String, Latency>,
-    /// Figures by name (docs/lab.md lists names and units). Absent: the target cannot tell.
+    /// Figures by name (docs/lab.md lists names and units). Absent: the target does not provide them.
     pub measures: BTreeMap<String, f64>,
-    /// Lock table of the target, most waited for first. Empty: it cannot tell.
+    /// Lock table of the target, the longest waits first. Empty: the target has none.
     #[serde(default)]
     pub locks: Vec<LockRow>,
     /// Blocks allocated in each block group, by group number.
     #[serde(default)]
     pub groups: BTreeMap<u32, u64>,
-    /// Block groups of the first preallocations made for small files together, in order.
+    /// Block groups of the first shared preallocations for small files, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chunks: Vec<u32>,
 }
 
-/// What must be equal for trials to belong to one run: the workload with its parameters and seed, lists of operations
-/// by their hash, the image, what is recorded, the memory, the program. Contestants are told apart by their labels,
-/// which say their options and policies.
+/// The values that must be equal for trials to belong to one run: the workload with its parameters and seed, lists of
+/// operations by their hash, the image, the recorded parts, the memory, the program. Contestants differ by their
+/// labels, which have their options and policies.
 pub type Identity = BTreeMap<String, String>;
 
 /// A workload with the parameters of this run.
@@ -83,9 +83,9 @@ pub struct WorkloadRun {
     pub scale: f64,
     /// Seed of everything random in it.
     pub seed: u64,
-    /// Parameters as they came out of the scale.
+    /// Parameters after scaling.
     pub parameters: BTreeMap<String, serde_json::Value>,
-    /// Name of the phase that comparisons look at unless told otherwise.
+    /// Name of the phase that comparisons judge by default.
     pub headline: String,
 }
 
@@ -100,12 +100,12 @@ pub struct Contestant {
     pub options: String,
     /// Policies chosen, by name.
     pub policies: BTreeMap<String, String>,
-    /// What its own program says of its version, where it is not the one that measures.
+    /// The version of its own program, if it is not the one that measures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
 }
 
-/// What made the figures.
+/// The origin of the figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// Version of Extant.
@@ -180,7 +180,7 @@ pub struct Phase {
     pub operations: u64,
     /// Bytes of file data read or written.
     pub bytes: u64,
-    /// What can be told of a phase by itself: of the engine its processor time, requests to write and flushes.
+    /// Figures of a single phase: of the engine its processor time, write requests and flushes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub measures: BTreeMap<String, f64>,
 }
@@ -213,7 +213,7 @@ pub struct LockRow {
     pub name: String,
     /// Times taken.
     pub acquired: u64,
-    /// Times it was held by somebody else.
+    /// Times another thread held it.
     pub contended: u64,
     /// Mean wait of the contended ones.
     pub avg_wait_ns: f64,

@@ -1,26 +1,26 @@
-//! What a handful of figures says: summary, difference with its confidence interval, and how many rounds a verdict
-//! takes.
+//! Statistics of a handful of figures: summary, difference with its confidence interval, and the number of rounds for a
+//! verdict.
 //!
 //! Main types: [`Summary`] (of one contestant) and [`Comparison`] (of another with the baseline); [`compare`] for
 //! contestants of one run, [`compare_runs`] for those of different runs, each a [`Sitting`].
 //!
-//! Times and rates are positive and what disturbs them multiplies (a slower disk, a busier machine: "3 % longer", not
-//! "2 ms longer"), so two contestants are compared by the *logarithm of the ratio*: its spread does not grow with the
-//! figure, it is as symmetric for heavy tails to the right as a difference is not, the answer is a percentage, and time
-//! and rate of the same work give the same verdict. Where a figure is zero somewhere (a count of swaps), there is no
-//! ratio and plain differences are used. Both are handed to Student's t test: paired by round when the contestants ran
-//! in the same rounds, which takes out what a round's moment did to both; else Welch's, which does not ask for equal
-//! variances.
+//! Times and rates are positive and disturbances multiply (a slower disk, a busier machine: "3 % longer", not "2 ms
+//! longer"), so two contestants are compared by the *logarithm of the ratio*. Its spread does not grow with the figure,
+//! and it is symmetric for heavy tails to the right where a difference is not. The answer is a percentage, and time and
+//! rate of the same work give the same verdict. If a figure is zero somewhere (a count of swaps), there is no ratio and
+//! plain differences are used. Both go through Student's t test. It is paired by round when the contestants ran in the
+//! same rounds, which removes the effects of a round's moment on both; otherwise it is Welch's, which does not need
+//! equal variances.
 //!
 //! Trials of one sitting resemble each other: the machine was busy, warm, fragmented as it was then. Their spread says
 //! nothing about the next sitting, so a test that takes them for independent finds differences between a run and its
 //! repetition (tests/resampling.rs: in up to four of ten). Runs are therefore judged by one value a sitting, and only
-//! when the two sides sat by turns, at least [`SITTINGS_MIN`] times: else the difference is said and not judged.
+//! when the two sides took turns at least [`SITTINGS_MIN`] times; otherwise the difference is printed and not judged.
 //!
-//! What the t test gives away to outliers is power, not honesty: the error stays at or below 5 % (docs/lab.md has the
-//! measured rates). Distributions and moments are statrs'.
+//! With outliers the t test loses power, not honesty: the error stays at or below 5 % (docs/lab.md has the measured
+//! rates). Distributions and moments are statrs'.
 //!
-//! It does not know what is measured; `figure` knows which direction is good.
+//! It does not know the meaning of figures; `figure` knows which direction is good.
 //!
 //! # Locking
 //! None.
@@ -35,13 +35,13 @@ use crate::figure::Direction;
 /// Chance of finding a difference where there is none.
 pub const ALPHA: f64 = 0.05;
 
-/// Chance of finding a difference that is there: what "could have shown" and "rounds proposed" promise.
+/// Chance of finding a difference that is there: "could have shown" and "rounds proposed" promise it.
 pub const POWER: f64 = 0.80;
 
-/// Difference that [`Comparison::rounds_to_show`] is asked for unless the user says otherwise.
+/// Difference for which [`Comparison::rounds_to_show`] proposes rounds by default.
 pub const DEFAULT_EFFECT: f64 = 0.05;
 
-/// No proposal goes beyond: who needs more rounds needs a quieter machine.
+/// No proposal exceeds this: beyond it a quieter machine is needed.
 pub const ROUNDS_MAX: usize = 10_000;
 
 /// Sittings of each side, taken by turns, below which different runs get no verdict.
@@ -91,7 +91,7 @@ impl Summary {
     }
 }
 
-/// What was averaged.
+/// The scale of the average.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Logarithms of ratios: the estimate is `other / baseline - 1`.
@@ -100,26 +100,26 @@ pub enum Form {
     Difference,
 }
 
-/// How the two sides were laid against each other.
+/// The way in which the two sides are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Design {
     /// Round by round, n pairs.
     Paired,
     /// One value a sitting (Welch).
     Sittings,
-    /// Every trial, of sittings that are too few to be the unit (Welch): for the difference, not for a verdict.
+    /// Every trial, of sittings that are too few to be the unit (Welch): it gives a difference, not a verdict.
     Trials,
 }
 
-/// The answer.
+/// The answer of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Better,
     Worse,
-    /// A difference is shown, in a figure of which neither direction is better.
+    /// A difference is shown, in a figure without a better direction.
     Different,
     NoDifferenceShown,
-    /// Different runs, and not [`SITTINGS_MIN`] sittings of each by turns: the difference may be the sittings'.
+    /// Different runs, and not [`SITTINGS_MIN`] sittings of each by turns: the sittings may cause the difference.
     NotJudged,
 }
 
@@ -134,14 +134,15 @@ pub struct Comparison {
     pub estimate: f64,
     /// Ends of the 95 % confidence interval of `estimate`.
     pub interval: (f64, f64),
-    /// Two-sided; 0 when every round shows exactly the same difference. Of a comparison that is not judged it means
-    /// nothing.
+    /// Two-sided; 0 when every round shows exactly the same difference. It means nothing for a comparison that is not
+    /// judged.
     pub p: f64,
     pub freedom: f64,
     pub verdict: Verdict,
-    /// Smallest difference (in the unit of `estimate`, always positive) that as many rounds would show with [`POWER`].
+    /// Smallest difference (in the unit of `estimate`, always positive) that this number of rounds would show with
+    /// [`POWER`].
     pub detectable: f64,
-    /// Standard deviation of what one round contributes, on the scale of [`Form`] before its exponential.
+    /// Standard deviation of the contribution of one round, on the scale of [`Form`] before its exponential.
     spread: f64,
 }
 
@@ -166,13 +167,13 @@ impl Sample {
 /// A run, as a part of one side: a visit to the machine, whose trials resemble each other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sitting {
-    /// When its first trial started, nanoseconds since the epoch: whether the sides took turns is read off it.
+    /// The start of its first trial, nanoseconds since the epoch: it shows whether the sides took turns.
     pub started_ns: u64,
     pub figures: Vec<f64>,
 }
 
-/// Lays `other` against `base`: paired when at least two rounds are in both (rounds without a partner are left out),
-/// else trial by trial and not judged. None: fewer than two figures on a side, or one that is not a number.
+/// Compares `other` with `base`: paired when at least two rounds are in both (rounds without a partner are left out),
+/// otherwise trial by trial and not judged. None: fewer than two figures on a side, or one that is not a number.
 pub fn compare(base: &Sample, other: &Sample, direction: Direction) -> Option<Comparison> {
     let pairs = pairs(base, other);
     if pairs.len() < 2 {
@@ -182,8 +183,8 @@ pub fn compare(base: &Sample, other: &Sample, direction: Direction) -> Option<Co
     lay(&a, &b, Design::Paired, direction)
 }
 
-/// Lays runs against runs. With [`SITTINGS_MIN`] turns each sitting that was part of one is a value, and the
-/// comparison is judged. Without, it is not; the unit is the sitting where there are several on both sides, else the
+/// Compares runs with runs. With [`SITTINGS_MIN`] turns each sitting that was part of one is a value, and the
+/// comparison is judged. Without, it is not; the unit is the sitting if there are several on both sides, otherwise the
 /// trial.
 pub fn compare_runs(base: &[Sitting], other: &[Sitting], direction: Direction) -> Option<Comparison> {
     let all = || base.iter().chain(other).flat_map(|s| &s.figures);
@@ -206,8 +207,8 @@ pub fn compare_runs(base: &[Sitting], other: &[Sitting], direction: Direction) -
     lay(&a, &b, design, direction).map(Comparison::not_judged)
 }
 
-/// Pairs of sittings that followed one another, one of each side, whoever came first. Sittings of one side that
-/// followed each other have one turn between them: what changed with time would be counted for a side.
+/// Pairs of sittings that followed one another, one of each side, in either order. Sittings of one side that followed
+/// each other have one turn between them: otherwise a change over time would count for a side.
 pub fn turns<'a>(base: &'a [Sitting], other: &'a [Sitting]) -> Vec<(&'a Sitting, &'a Sitting)> {
     let mut all: Vec<(bool, &Sitting)> =
         base.iter().map(|s| (false, s)).chain(other.iter().map(|s| (true, s))).collect();
@@ -234,7 +235,7 @@ fn lay(a: &[f64], b: &[f64], design: Design, direction: Direction) -> Option<Com
     let a: Vec<f64> = a.iter().map(scale).collect();
     let b: Vec<f64> = b.iter().map(scale).collect();
     let moments = if design == Design::Paired { Moments::paired(&a, &b) } else { Moments::welch(&a, &b, design) };
-    // Figures at the end of what a number holds have no mean.
+    // Figures near the largest floating-point number have no mean.
     (moments.mean.is_finite() && moments.error.is_finite()).then(|| moments.judge(form, direction))
 }
 
@@ -246,7 +247,7 @@ fn pairs(base: &Sample, other: &Sample) -> Vec<(f64, f64)> {
         rounds.dedup();
         rounds.len() == s.figures.len()
     };
-    // A round that is there twice was run twice: which one belongs to the partner, nobody can say.
+    // A round that is there twice ran twice: it is unknown which one belongs to the partner.
     if !once(base) || !once(other) {
         return Vec::new();
     }
@@ -254,7 +255,7 @@ fn pairs(base: &Sample, other: &Sample) -> Vec<(f64, f64)> {
     base.figures.iter().filter_map(|(round, a)| Some((*a, *partners.get(round)?))).collect()
 }
 
-/// What the t test needs, on the scale of the form.
+/// The input of the t test, on the scale of the form.
 struct Moments {
     design: Design,
     n: (usize, usize),
@@ -341,7 +342,7 @@ impl Comparison {
         Comparison { verdict: Verdict::NotJudged, ..self }
     }
 
-    /// Whether a verdict was looked for: only then does `p` belong into a family of tests.
+    /// Whether a verdict was possible: only then does `p` belong into a family of tests.
     pub fn judged(&self) -> bool {
         self.verdict != Verdict::NotJudged
     }
@@ -350,9 +351,9 @@ impl Comparison {
     /// (0.05: 5 % of a ratio; else in the figure's unit) with [`POWER`]. None: more than [`ROUNDS_MAX`], no such
     /// effect, or trials that promise nothing about another run.
     ///
-    /// The spread of a few rounds is itself a guess, and when it is too small so would be the proposal; so the upper
-    /// end of its one-sided 80 % confidence interval is used (Browne, "On the use of a pilot sample for sample size
-    /// determination", Statistics in Medicine, 1995).
+    /// The spread of a few rounds is itself an estimate, and one that is too small would give too few rounds. So it
+    /// uses the upper end of the one-sided 80 % confidence interval (Browne, "On the use of a pilot sample for sample
+    /// size determination", Statistics in Medicine, 1995).
     pub fn rounds_to_show(&self, effect: f64) -> Option<usize> {
         let wanted = match self.form {
             Form::Ratio => effect.ln_1p(),
@@ -377,14 +378,14 @@ impl Comparison {
         Some(if self.design == Design::Sittings { high.max(SITTINGS_MIN) } else { high })
     }
 
-    /// By what the observed spread is multiplied so that the true one is below it four times in five.
+    /// The factor by which the observed spread is multiplied so that the true one is below it four times in five.
     fn caution(&self) -> f64 {
         ChiSquared::new(self.freedom).map_or(1.0, |c| (self.freedom / c.inverse_cdf(1.0 - POWER)).sqrt().max(1.0))
     }
 }
 
-/// Which of the `p` of one family stay below `alpha` together (Holm's step-down): for the verdict over many workloads,
-/// where each alone at 5 % would cry wolf on one run in three.
+/// Which of the `p` of one family stay below `alpha` as a family (Holm's step-down): for the verdict over many
+/// workloads, where single tests at 5 % would be wrong in one run of three.
 pub fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
@@ -398,7 +399,7 @@ pub fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
     shown
 }
 
-/// A spread that is only rounding is none.
+/// A spread that is only rounding counts as none.
 fn still(sd: f64) -> f64 {
     if sd.is_nan() || sd < ROUNDING { 0.0 } else { sd }
 }
@@ -411,7 +412,7 @@ fn quantile(p: f64, freedom: f64) -> f64 {
     student(freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(p))
 }
 
-/// How many standard errors away a true difference must be to be found with [`POWER`]: the usual sum of two quantiles
+/// The distance in standard errors at which a true difference is found with [`POWER`]: the usual sum of two quantiles
 /// of t. It is exact in the limit; the power that it gives is 0.73 with 2 rounds, 0.77 with 3 and 0.79 to 0.80 from 4
 /// on.
 fn noncentrality(freedom: f64) -> f64 {

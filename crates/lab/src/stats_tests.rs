@@ -14,7 +14,7 @@ fn near(a: f64, b: f64, tolerance: f64) {
     assert!((a - b).abs() <= tolerance, "{a} is not {b}");
 }
 
-/// The data sets of ministat(1)'s manual page, and what it prints.
+/// The data sets of ministat(1)'s manual page, and its output.
 #[test]
 fn summary_as_ministat() {
     let iguana = Summary::of(&[50.0, 200.0, 150.0, 400.0, 750.0, 400.0, 150.0]).unwrap();
@@ -97,7 +97,7 @@ fn only_rounds_of_both_are_paired() {
     let c = compare(&base, &other, LOWER).unwrap();
     assert_eq!((c.design, c.n), (Design::Paired, (3, 3)));
     near(c.estimate, 0.1, 1e-12);
-    // A round that ran twice has no one partner.
+    // A round that ran twice has no unique partner.
     let twice = Sample { figures: vec![(1, 2.2), (1, 2.3), (2, 4.4)] };
     assert_eq!(compare(&base, &twice, LOWER).unwrap().design, Design::Trials);
     // One common round is no pairing.
@@ -147,7 +147,7 @@ fn by(paired: bool, a: &[f64], b: &[f64]) -> Comparison {
     compare_runs(&a, &b, LOWER).unwrap()
 }
 
-/// Who sat down between whom decides whether there is a verdict.
+/// The order of the sittings decides whether there is a verdict.
 #[test]
 fn runs_are_judged_by_sittings_that_took_turns() {
     let (fast, slow) = ([1.0, 1.1, 0.9, 1.05, 0.95], [2.0, 2.1, 1.9, 2.05, 1.95]);
@@ -170,7 +170,7 @@ fn runs_are_judged_by_sittings_that_took_turns() {
     let later: Vec<Sitting> = b.iter().map(|s| Sitting { started_ns: s.started_ns + 100, ..s.clone() }).collect();
     assert_eq!(turns(&a, &later).len(), 1);
     assert_eq!(compare_runs(&a, &later, LOWER).unwrap().verdict, Verdict::NotJudged);
-    // One sitting of each: the trials are all there is.
+    // One sitting of each: the trials are the only values.
     let c = compare_runs(&one_sitting(&fast), &one_sitting(&slow), LOWER).unwrap();
     assert_eq!((c.design, c.n, c.verdict), (Design::Trials, (5, 5), Verdict::NotJudged));
     assert_eq!(c.rounds_to_show(0.05), None);
@@ -178,7 +178,7 @@ fn runs_are_judged_by_sittings_that_took_turns() {
     assert_eq!(compare_runs(&one_sitting(&[]), &b, LOWER), None);
 }
 
-/// A sum that no number holds is no mean, and its comparison none.
+/// A sum beyond the largest number is no mean, and its comparison is None.
 #[test]
 fn figures_at_the_end_of_numbers() {
     let huge = Sample::rounds(&[f64::MAX, f64::MAX, 0.0]);
@@ -211,7 +211,7 @@ proptest! {
         prop_assert_eq!(by_time.rounds_to_show(0.05), by_rate.rounds_to_show(0.05));
     }
 
-    /// Who is called the baseline changes the sign, not whether there is a difference.
+    /// The choice of the baseline changes the sign, not whether there is a difference.
     #[test]
     fn sides_can_be_swapped(a in positive(), b in positive(), paired: bool) {
         let there = by(paired, &a, &b);

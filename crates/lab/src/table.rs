@@ -1,12 +1,11 @@
-//! Tables in the two forms that their readers know: ministat's and mmtests'.
+//! Tables in ministat's and in mmtests' form.
 //!
-//! Main items: [`ministat`] (one figure, all contestants, what the difference is and how sure), [`mmtests`] (many
-//! figures, one column a contestant, change against the first in brackets), [`answer`] and [`advice`] (the verdict in
-//! words).
+//! Main items: [`ministat`] (one figure, all contestants, the difference and its certainty), [`mmtests`] (many figures,
+//! one column a contestant, change against the first in brackets), [`answer`] and [`advice`] (the verdict in words).
 //!
-//! The change in brackets follows mmtests: positive is better, whatever the direction of the figure; so a time that
-//! falls from 12 to 7 reads `( 41.67%)`. Where neither direction is better it is the plain change. Against a baseline
-//! of 0 there is no percentage.
+//! The change in brackets follows mmtests: positive is better, in either direction of the figure; so a time that falls
+//! from 12 to 7 reads `( 41.67%)`. If neither direction is better it is the plain change. Against a baseline of 0 there
+//! is no percentage.
 //!
 //! It decides nothing.
 //!
@@ -28,13 +27,13 @@ const INTERVAL_MIN: usize = 3;
 /// Width of one contestant's column of [`mmtests`]: `      4208.00 (   0.00%)`.
 const COLUMN: usize = 25;
 
-/// Words from a result for a terminal: what would steer it is replaced.
+/// Words from a result for a terminal: control characters are replaced.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Change of `value` against `base` as mmtests prints it: 0.05 is 5 % better. None: there is no percentage of nothing,
-/// nor of a growth that became a shrinking.
+/// Change of `value` against `base` as mmtests prints it: 0.05 is 5 % better. None: there is no percentage of 0, nor of
+/// a growth that became a decrease.
 pub fn change(base: f64, value: f64, direction: Direction) -> Option<f64> {
     let change = match direction {
         Direction::LowerIsBetter => (base - value) / base.abs(),
@@ -43,7 +42,7 @@ pub fn change(base: f64, value: f64, direction: Direction) -> Option<f64> {
     if value == base { Some(0.0) } else { Some(change).filter(|c| c.is_finite() && base * value >= 0.0) }
 }
 
-/// A figure with about six digits that mean something.
+/// A figure with about six significant digits.
 pub fn number(v: f64) -> String {
     match v.abs() {
         // Counts are counts.
@@ -139,7 +138,7 @@ fn sign_of(v: f64) -> &'static str {
     if v < 0.0 { "-" } else { "+" }
 }
 
-/// What was within reach of so many rounds, when nothing was found.
+/// The difference that so many rounds could have shown, when none was found.
 pub fn advice(c: &Comparison, effect: f64, unit: &str) -> Option<String> {
     if c.verdict != Verdict::NoDifferenceShown || c.n.0.min(c.n.1) < INTERVAL_MIN {
         return None;
@@ -213,7 +212,7 @@ pub fn mmtests(labels: &[String], rows: &[Row]) -> String {
     out
 }
 
-/// Digits behind the point: two, as mmtests has it, unless these would not show what differs.
+/// Digits behind the point: two, as in mmtests, unless these would not show the differences.
 fn digits(means: &[Option<f64>]) -> usize {
     let all = || means.iter().flatten().map(|v| v.abs());
     match all().fold(0.0, f64::max) {

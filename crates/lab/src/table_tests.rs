@@ -97,7 +97,8 @@ fn two_rounds_have_no_interval() {
     assert!(answer(Some(&of(3)), "s").contains("] at 95% confidence") && advice(&of(3), 0.05, "s").is_some());
 }
 
-/// A difference without a percentage has the figure's unit; what is not judged has no p, and says what it rests on.
+/// A difference without a percentage has the figure's unit; a comparison that is not judged has no p, and names its
+/// unit.
 #[test]
 fn words_carry_their_unit_and_ground() {
     let c = compare(&Sample::rounds(&[0.0; 3]), &Sample::rounds(&[5.0; 3]), Direction::LowerIsBetter);

@@ -42,7 +42,7 @@ fn config(image: &Path, settings: &[&str]) -> Config {
 fn points(config: &Config) -> extant_lab::Result<Vec<Point>> {
     let mut all = Vec::new();
     let mut at = |point: &Point| {
-        // Unmounted and written home, at each of them.
+        // Unmounted and written home, at each point.
         tool("e2fsck", &["-fn", config.image.to_str().expect("path")]);
         all.push(point.clone());
         Ok(())
@@ -52,7 +52,7 @@ fn points(config: &Config) -> extant_lab::Result<Vec<Point>> {
 }
 
 #[test]
-fn an_aged_image_is_as_full_as_was_asked_for_and_clean_after_each_half_turnover() {
+fn an_aged_image_has_the_given_fill_and_is_clean_after_each_half_turnover() {
     let dir = tempfile::tempdir().expect("directory");
     for (mkfs, fill, more) in [
         (&["-t", "ext3"][..], 90u64, &[][..]),
@@ -67,21 +67,21 @@ fn an_aged_image_is_as_full_as_was_asked_for_and_clean_after_each_half_turnover(
         let names: Vec<&str> = all.iter().map(|p| p.phase.as_str()).collect();
         assert_eq!(names, ["fill", "turn-0.5", "turn-1.0"]);
         for point in &all {
-            // All that files could have was free at first, but for the root directory and lost+found.
+            // All room for files was free at first, except for the root directory and lost+found.
             let used = 100.0 * (1.0 - point.layout.free_blocks as f64 / fresh.free_blocks as f64);
             assert!((used - fill as f64).abs() < 1.0, "{mkfs:?} {}: {used} % of {fill}", point.phase);
             assert!(point.layout.files > 20 && point.layout.directory_blocks >= 5, "{point:?}");
         }
         assert_ne!(all[1].layout, all[2].layout, "nothing happened");
-        assert_eq!(layout(&path), all[2].layout, "what stays is what was seen last");
+        assert_eq!(layout(&path), all[2].layout, "the file has the last layout");
         std::fs::remove_file(&path).expect("removed");
     }
 }
 
-/// Of e2fsck's time to that of Extant's checker, on an image this small.
+/// The ratio of e2fsck's time to that of Extant's checker, on an image this small.
 const RATIO: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 
-/// Checks of the image are timed while it is open, and nothing of it is held against them.
+/// Checks of the image are timed while it is open, in spite of its locks.
 #[test]
 fn checks_are_timed_at_each_point() {
     let dir = tempfile::tempdir().expect("directory");
@@ -125,7 +125,7 @@ fn the_layout_has_the_map_blocks_that_debugfs_names() {
         let mut maps = BTreeMap::from([(8, map_blocks_of(&path, "<8>"))]);
         for directory in ["a0", "a1"] {
             let list = tool("debugfs", &["-R", &format!("ls -p {directory}"), path.to_str().expect("path")]);
-            // /inode/mode/uid/gid/name/size/
+            // The fields are /inode/mode/uid/gid/name/size/
             for line in list.lines() {
                 let fields: Vec<&str> = line.split('/').collect();
                 if let [_, inode, _, _, _, name, ..] = fields[..]
@@ -150,7 +150,7 @@ fn the_layout_has_the_map_blocks_that_debugfs_names() {
         let runs = numbers.iter().filter(|block| !numbers.contains(&(*block - 1))).count() as u64;
         assert_eq!((aged.map_blocks, aged.map_runs), (numbers.len() as u64, runs), "{mkfs:?}");
         assert!(fresh.map_blocks < 20 && numbers.len() > fresh.map_blocks as usize + 3, "{}", numbers.len());
-        // What dumpe2fs lists as free, in runs that end with their group.
+        // dumpe2fs' free blocks, in runs that end with their group.
         let dump = tool("dumpe2fs", &[path.to_str().expect("path")]);
         let free = dump.lines().filter_map(|line| line.strip_prefix("  Free blocks: "));
         let lengths: Vec<u64> = free
@@ -171,7 +171,7 @@ fn the_layout_has_the_map_blocks_that_debugfs_names() {
 }
 
 #[test]
-fn what_cannot_be_aged_is_refused_with_what_can_be_and_stays_as_it_is() {
+fn an_image_that_cannot_be_aged_is_refused_with_the_reason_and_not_changed() {
     let dir = tempfile::tempdir().expect("directory");
     let path = image(dir.path(), "r.img", "20M", &["-t", "ext3"]);
     let before = std::fs::read(&path).expect("image");
@@ -192,7 +192,7 @@ fn what_cannot_be_aged_is_refused_with_what_can_be_and_stays_as_it_is() {
     let none = config(&dir.path().join("none.img"), &[]);
     assert!(points(&none).expect_err("no image").to_string().contains("none.img"));
     assert!(std::fs::read(&path).expect("image") == before, "it was written to");
-    // That it is too small is known once it is mounted.
+    // Its size is known only once it is mounted.
     let e = points(&config(&path, &["fill=80"])).expect_err("too small");
     assert!(e.is_usage() && e.to_string().contains("age needs 16 MiB"), "{e}");
 }

@@ -1,13 +1,13 @@
-//! Does the judge keep its promises on figures as they are, not as a textbook has them?
+//! Does the judge keep its promises on real figures, not only on a textbook's?
 //!
 //! Pools are A/A trials (one contestant, again and again); both sides of a comparison come from the same pool, so every
 //! difference that is "shown" is a false positive. Two pools were recorded (the command is in their files); the others
-//! are made up, to be worse than a disk.
+//! are invented, to be worse than a disk.
 //!
-//! Rounds of one run are drawn with replacement: a round's two trials are paired, and what rounds have in common
-//! cancels. Runs are cut out of the recorded pools as stretches, for that is what a run is: trials that follow each
-//! other resemble each other (the correlation of neighbours is 0.3 and 0.4, and that of trials ten apart still 0.2 in
-//! memory). The same draws with one side slowed say what is found.
+//! Rounds of one run are drawn with replacement: a round's two trials are paired, and effects that rounds share cancel.
+//! Runs are stretches of the recorded pools, because a run is one: trials that follow each other resemble each other
+//! (the correlation of neighbours is 0.3 and 0.4, and that of trials ten apart still 0.2 in memory). The same draws
+//! with one side slowed show which differences are found.
 
 use extant_lab::figure::Direction;
 use extant_lab::stats::{Comparison, POWER, SITTINGS_MIN, Sample, Sitting, Verdict, compare, compare_runs};
@@ -64,7 +64,7 @@ fn file() -> Vec<f64> {
     recorded(include_str!("data/pool-file.json"))
 }
 
-/// One trial in ten is hit by something that adds a half of its time on average, exponentially: twice, thrice, at times
+/// One trial in ten takes longer by a half on average, exponentially: at times it takes twice or thrice the time, or
 /// more.
 fn heavy() -> Vec<f64> {
     let mut draw = Draw(3);
@@ -119,14 +119,14 @@ fn a_contestant_differs_from_itself_once_in_twenty() {
             let rate = false_positives(&pool, n);
             println!("{name} n={n} rounds: {:.2} %", rate * 100.0);
             // The band holds from ten rounds on. With five, a t test on times with two humps (the file's) errs to the
-            // cautious side; by how much is in docs/lab.md. It must not err to the other.
+            // cautious side; docs/lab.md has the amount. It must not err to the other.
             let least = if n < 10 { 0.0 } else { 0.04 };
             assert!((least..=0.06).contains(&rate), "{name}, {n} rounds: {rate}");
         }
     }
 }
 
-/// The trials of a run that began at `at`; behind the last one the pool begins again.
+/// The trials of a run that began at `at`; behind its last trial the pool begins again.
 fn stretch(pool: &[f64], at: usize, n: usize) -> Vec<f64> {
     (0..n).map(|i| pool[(at + i) % pool.len()]).collect()
 }
@@ -152,8 +152,8 @@ fn two_runs_one_behind_the_other_do_not_differ() {
     }
 }
 
-/// Five runs of each side, ten stretches one behind the other, from anywhere in the pool: in each turn a coin says who
-/// comes first. `factor` slows one side.
+/// Five runs of each side, ten stretches one behind the other, from anywhere in the pool: in each turn a coin decides
+/// which comes first. `factor` slows one side.
 fn sittings(draw: &mut Draw, pool: &[f64], n: usize, factor: f64) -> (Vec<Sitting>, Vec<Sitting>) {
     let at = (draw.next() % pool.len() as u64) as usize;
     let mut sides = (Vec::new(), Vec::new());
@@ -169,8 +169,8 @@ fn sittings(draw: &mut Draw, pool: &[f64], n: usize, factor: f64) -> (Vec<Sittin
     sides
 }
 
-/// Sittings that take turns get a verdict, which is false in 6 % at most; and it is no empty word: a side
-/// that takes a quarter longer is found.
+/// Sittings that take turns get a verdict, which is false in 6 % at most. And it is no empty word: it finds a side that
+/// takes a quarter longer.
 #[test]
 fn sittings_by_turns_are_judged() {
     for (name, pool) in [("memory", memory()), ("file", file())] {
@@ -205,7 +205,7 @@ fn sittings_one_side_first_are_not_judged() {
     }
 }
 
-/// What a t test does with tails that no disk has: it finds less, it does not lie more.
+/// A t test on tails that no disk has: it finds less, it does not lie more.
 #[test]
 fn heavy_tails_make_it_cautious() {
     for (name, pool) in [("heavy", heavy()), ("pareto", pareto())] {

@@ -1,5 +1,4 @@
-//! Whole runs: on the engine and on a directory; going on where a run ended; what is refused, and that it writes
-//! nothing.
+//! Whole runs: on the engine and on a directory; continuing a run; refusals, which write nothing.
 
 mod common;
 
@@ -10,7 +9,7 @@ use extant_lab::measure::Recorded;
 use extant_lab::result::{Outcome, TRIALS};
 use extant_lab::run;
 
-/// One test: lock statistics and trace points are the process's.
+/// One test: lock statistics and trace points are process-wide.
 #[test]
 fn engine_and_directory() {
     let dir = tempfile::tempdir().expect("directory");
@@ -52,11 +51,11 @@ fn engine_and_directory() {
     }
     assert!(!image.exists(), "images are deleted");
     assert_eq!(std::fs::read_dir(dir.path()).expect("list").count(), 1, "only the results are left");
-    // All is there: nothing more to do.
+    // All trials exist: nothing more to do.
     c.shard = None;
     let summary = go(&c).expect("run");
     assert_eq!((summary.usable, summary.skipped), (0, 6));
-    // Half a line, left by a crash, is cut off; more rounds go on behind it.
+    // Half a line, left by a crash, is cut off; more rounds follow behind it.
     let file = c.output.join(TRIALS);
     let mut text = std::fs::read(&file).expect("results");
     text.extend_from_slice(b"{\"schema\":1,");
@@ -64,7 +63,7 @@ fn engine_and_directory() {
     c.rounds = 3;
     assert_eq!(go(&c).expect("run").usable, 3);
     assert_eq!(trials(&c).len(), 9);
-    // Another configuration does not mix, nor does what was recorded another way.
+    // Another configuration does not mix, nor do results with other recorded parts.
     c.recorded = Recorded::FAIR;
     assert!(
         go(&c).expect_err("other parts").to_string().contains("recorded: latency,locks,events there, latency here")

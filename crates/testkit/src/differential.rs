@@ -94,7 +94,7 @@ impl Bench {
         self.with(mount, fingerprint)
     }
 
-    /// One round of the plan: the operations, settled times, and what can be seen at once.
+    /// One round of the plan: the operations, then fixed times, then the visible tree.
     fn round(&self, mount: &MountFn<'_>, plan: &Plan, round: usize) -> Result<(Report, Fingerprint)> {
         self.with(mount, |top| {
             let report = plan.workload.apply(top, plan.range(round));
@@ -148,7 +148,7 @@ pub fn reads(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Result<
     Ok(())
 }
 
-/// Kernel and mount under test take turns on one image; a reference image sees the kernel alone.
+/// Kernel and mount under test take turns on one image; only the kernel uses the reference image.
 pub fn alternates(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Result<()> {
     let (shared, reference) = (Bench::new(kind)?, Bench::new(kind)?);
     for round in 0..plan.rounds {
@@ -163,9 +163,9 @@ pub fn alternates(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Re
     Ok(())
 }
 
-/// A tree of `files` regular files, built through one mount, changed through another of the same kind, and looked at by
-/// the other side: first the mount under test writes and the kernel looks, then the reverse. Both trees must also be
-/// equal to one another, their times apart. Returns how many nodes each has.
+/// A tree of `files` regular files: one mount builds it, another of the same kind changes it, and the other side reads
+/// it. First the mount under test writes and the kernel reads, then the reverse. Both trees must also be equal to one
+/// another, except for their times. Returns how many nodes each has.
 pub fn trees(under_test: &MountFn<'_>, kind: &ImageKind, files: usize, seed: u64) -> Result<usize> {
     /// Room for one file, on average: they have 20 KiB.
     const ROOM: u64 = 40 << 10;

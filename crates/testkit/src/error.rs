@@ -1,4 +1,4 @@
-//! What a test finds out, good to print.
+//! The errors of test steps, with texts for people.
 
 /// Why a step of a test failed.
 #[derive(Debug, thiserror::Error)]

@@ -40,7 +40,8 @@ pub fn chosen() -> Vec<ImageKind> {
     kinds
 }
 
-/// ext2, ext3 and ext4 as mke2fs makes them, and ext4 with what differs most below; each with 1 and 4 KiB blocks.
+/// ext2, ext3 and ext4 as mke2fs makes them, and ext4 with features that change the format most; each with 1 and 4 KiB
+/// blocks.
 pub fn matrix() -> Vec<ImageKind> {
     let each = |block_size| {
         [

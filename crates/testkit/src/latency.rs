@@ -1,14 +1,13 @@
-//! What a large background write does to everybody else, exactly: the whole engine with its threads on a device of a
-//! fixed rate, in virtual time.
+//! The effect of a large background write on all other clients, exactly: the whole engine with its threads on a device
+//! of a fixed rate, in virtual time.
 //!
-//! One client streams pieces of 1 MiB. Beside it others write 4 KiB, write 4 KiB and fsync, read what is cached, read
-//! what is not, look up and stat, and create files. Each operation is timed by the clock of the run
-//! ([`extant_base::sim`]), so that a latency is a number and not a distribution over machines; the same seed gives the
-//! same figures.
+//! One client streams pieces of 1 MiB. Beside it others write 4 KiB, write 4 KiB and fsync, read cached data, read
+//! uncached data, look up and stat, and create files. The clock of the run ([`extant_base::sim`]) times each operation,
+//! so that a latency is a number and not a distribution over machines; the same seed gives the same figures.
 //!
-//! Main types: [`Setting`] (cache, rate, seed), [`Figures`] (what came of it), [`Operation`] (what one client does).
+//! Main types: [`Setting`] (cache, rate, seed), [`Figures`] (the results), [`Operation`] (one client's work).
 //!
-//! The device keeps metadata and forgets data: a run would otherwise take as much memory as it writes, and no client
+//! The device stores metadata and drops data: otherwise a run would take as much memory as it writes, and no client
 //! looks at the content.
 //!
 //! # Locking
@@ -33,15 +32,15 @@ use crate::oracle::{MkfsOptions, make_image};
 
 /// The image: room for everything that a run writes.
 const IMAGE_BYTES: u64 = 4 << 30;
-/// What the streaming client writes at once.
+/// The length of the streaming client's writes.
 pub const PIECE_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
-/// More than any cache holds.
+/// Larger than any cache.
 const COLD_BYTES: u64 = 512 << 20;
-/// The share is measured from then on: before, the cache takes what the device cannot.
+/// The share is measured from then on: before, the cache absorbs the writes that the device cannot take.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What to run.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub cache_bytes: u64,
@@ -50,14 +49,14 @@ pub struct Setting {
     pub seed: u64,
     /// Bytes per second of a second device, whose mount shares the budget, and to which another client streams.
     pub beside: Option<u64>,
-    /// How often the file of [`Operation::ReadHot`] was read before. A cache cannot know of a file that was read once
-    /// whether it is hot.
+    /// How often the file of [`Operation::ReadHot`] was read before. After a single read a cache cannot know that a
+    /// file is hot.
     pub hot_readings: u64,
     /// Virtual time under load.
     pub time: Duration,
 }
 
-/// What a client does again and again.
+/// An operation that a client repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Appends [`PIECE_BYTES`], without a pause.
@@ -108,7 +107,7 @@ impl Operation {
     }
 }
 
-/// What the operations of one client took.
+/// The latencies of one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latencies {
     pub operation: Operation,
@@ -130,7 +129,7 @@ impl Latencies {
     }
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figures {
     /// One for each of [`Operation::ALL`].
@@ -140,7 +139,7 @@ pub struct Figures {
     /// Of the memory budget, in bytes.
     pub used_max: u64,
     pub limit: u64,
-    /// What the streaming client wrote, of what the others left of the rate; of 1000.
+    /// The streaming client's share of the rate that the others left; of 1000.
     pub stream_permille: u64,
     /// How much of the time the device had work; of 1000.
     pub busy_permille: u64,
@@ -175,7 +174,7 @@ thread_local! {
     static READS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Stores metadata and forgets data; counts whose reads come.
+/// Stores metadata and drops data; counts the reads of each thread.
 struct Hollow {
     below: MemDevice,
     written: AtomicU64,
@@ -255,7 +254,7 @@ pub fn measure(setting: Setting) -> Figures {
     }
 }
 
-/// What the clients share.
+/// The state that the clients share.
 struct Scene {
     fs: Arc<Filesystem>,
     setting: Setting,
@@ -451,12 +450,12 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
     let rate_allows = (u128::from(setting.rate) * u128::from(took) / 1_000_000_000) as u64;
     let moved = moved_now - moved_then;
     let streamed = (streamed_now - streamed_then) as i64;
-    // Everything that the device moved came from the streaming client, but for what the others did.
+    // Everything that the device moved came from the streaming client, except for the writes of the others.
     let others = moved as i64 + (dirty_now as i64 - dirty_then as i64) - streamed;
     Figures {
         clients,
         waiting_bytes_max,
-        // The peak is exact; but if it is older than the load, what the clients saw has to do.
+        // The peak is exact. If it is older than the load, the largest value that the clients saw replaces it.
         used_max: Some(peak).filter(|peak| *peak > peak_before).unwrap_or(scene.used_max.load(Ordering::Relaxed)),
         limit: scene.fs.budget().limit(),
         stream_permille: (streamed * 1000 / (rate_allows as i64 - others).max(1)).max(0) as u64,

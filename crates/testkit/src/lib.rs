@@ -1,4 +1,4 @@
-//! What the tests of several crates share: real tools as oracles, mounts, trees compared, workloads replayed.
+//! Shared parts of the tests of several crates: real tools as oracles, mounts, trees compared, workloads replayed.
 //!
 //! Everything works on paths of mounted directories, so the same test runs on the kernel's mount and on Extant's.
 //!

@@ -1,7 +1,7 @@
 //! Mounts that end with their value: the kernel's through a loop device, Extant's through its binary.
 //!
-//! A mount namespace that another program makes has a copy of every mount that is there then, and an unmount is only
-//! over when that copy is gone, too. So a test mounts in a namespace of its own ([`loop_mounts_work`], [`fuse_works`]),
+//! A mount namespace that another program creates has a copy of every mount of that moment, and an unmount takes effect
+//! only when that copy is gone, too. So a test mounts in a namespace of its own ([`loop_mounts_work`], [`fuse_works`]),
 //! of which neither other programs nor other tests get copies.
 
 use std::os::unix::fs::MetadataExt;
@@ -21,7 +21,7 @@ use crate::{Error, Result};
 /// How long a mount may take to come up or to end, in seconds.
 const PATIENCE_S: u64 = 60;
 
-/// A mounted image. Dropping it unmounts too, but swallows what goes wrong.
+/// A mounted image. Dropping it unmounts too, but discards errors.
 pub trait Mounted {
     /// Unmounts, and waits until everything is in the image.
     fn unmount(self: Box<Self>) -> Result<()>;
@@ -48,10 +48,10 @@ pub fn is_mount_point(dir: &Path) -> bool {
     dir.metadata().map_or(true, |m| m.dev() != parent.dev())
 }
 
-/// Where the kernel lists what the calling thread sees mounted; /proc/self/mounts is what the first thread sees.
+/// The kernel's list of the calling thread's mounts; /proc/self/mounts is that of the first thread.
 pub const MOUNTS: &str = "/proc/thread-self/mounts";
 
-/// Leaves the mount namespace that the process began in, where the caller may.
+/// Leaves the initial mount namespace of the process, where the caller may.
 fn own_mounts() {
     static FIRST: OnceLock<u64> = OnceLock::new();
     let Ok(namespace) = std::fs::metadata("/proc/thread-self/ns/mnt").map(|m| m.ino()) else { return };
@@ -63,10 +63,10 @@ fn own_mounts() {
     if rustix::thread::unshare(UnshareFlags::NEWNS).is_err() {
         return;
     }
-    // What the host unmounts goes here, too, and nothing that is mounted here is seen there.
+    // Unmounts of the host happen here, too, and the host sees none of our mounts.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).expect("a slave of the host's");
-    // Where the host passes nothing on, copies of its mounts would stay. Images wait for these.
-    // Some image may have a name that is not UTF-8.
+    // Without propagation, copies of the host's mounts would stay, and their images would wait for these. Some image
+    // may have a name that is not UTF-8.
     let table = std::fs::read(MOUNTS).unwrap_or_default();
     let table = String::from_utf8_lossy(&table);
     for line in table.lines().rev().filter(|line| line.contains(".extant ")) {
@@ -76,15 +76,15 @@ fn own_mounts() {
     }
 }
 
-/// Whether this process may loop-mount; tests that need it say so and pass where it may not. From here on the calling
-/// thread, what it starts and what it runs have a mount namespace of their own.
+/// Whether this process may loop-mount; tests that need it print that they are skipped where it may not. From here on
+/// the calling thread, its children and the programs that it runs have a mount namespace of their own.
 pub fn loop_mounts_work() -> bool {
     own_mounts();
     rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists()
 }
 
-/// Whether FUSE mounts can work here. From here on the calling thread, what it starts and what it runs have a mount
-/// namespace of their own.
+/// Whether FUSE mounts can work here. From here on the calling thread, its children and the programs that it runs have
+/// a mount namespace of their own.
 pub fn fuse_works() -> bool {
     own_mounts();
     Path::new("/dev/fuse").exists()
@@ -134,8 +134,8 @@ pub struct ExtantMount {
 }
 
 impl ExtantMount {
-    /// Starts `binary mount OPTIONS IMAGE DIR` and waits until `dir` is a mount point. What it prints goes to a file
-    /// beside `dir` (`DIR.log`), and into the error if it fails.
+    /// Starts `binary mount OPTIONS IMAGE DIR` and waits until `dir` is a mount point. Its output goes to a file beside
+    /// `dir` (`DIR.log`), and into the error if it fails.
     pub fn new(binary: &Path, options: &[&str], image: &Path, dir: &Path) -> Result<ExtantMount> {
         let log = dir.with_extension("log");
         let create_log = || std::fs::File::options().create(true).append(true).open(&log);

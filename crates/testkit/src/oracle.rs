@@ -35,7 +35,7 @@ impl MkfsOptions {
     }
 }
 
-/// Runs a program to its end. Standard output and error are returned together.
+/// Runs a program to its end. Returns standard output and error as one text.
 pub fn run_command(program: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
     let o = Command::new(program)
         .args(args)
@@ -83,7 +83,7 @@ pub fn make_image(dir: &Path, options: &MkfsOptions) -> Result<PathBuf> {
     Ok(image)
 }
 
-/// What e2fsck said.
+/// e2fsck's answer.
 #[derive(Clone, Debug)]
 pub struct Fsck {
     /// 0: clean; 1, 2: errors corrected; 4: errors left; 8 and more: not checked.

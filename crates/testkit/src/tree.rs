@@ -1,9 +1,10 @@
-//! The fingerprint of a directory tree: everything a user can see of it, except what time and place decide.
+//! The fingerprint of a directory tree: everything that a user can see of it, except the values that depend on time and
+//! place.
 //!
 //! Main types: [`NodeInfo`], [`Fingerprint`]; functions [`fingerprint`] and [`diff`].
 //!
-//! What it leaves out: inode numbers (hard links are shown as groups), ctime, the size of directories, and what is
-//! above the directory given. `blocks` is recorded but not compared: two allocators may differ.
+//! What it leaves out: inode numbers (hard links are shown as groups), ctime, the size of directories, and everything
+//! above the given directory. `blocks` is recorded but not compared: two allocators may differ.
 //!
 //! # Locking
 //! None.
@@ -21,7 +22,7 @@ use rustix::io::Errno;
 
 use crate::{Error, Result};
 
-/// What an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     File,
@@ -33,7 +34,7 @@ pub enum Kind {
     BlockDevice,
 }
 
-/// What one path shows.
+/// The visible properties of one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
     pub kind: Kind,
@@ -210,7 +211,7 @@ fn hash_content(path: &Path, size: u64) -> Result<u64> {
     Ok(hasher.finish())
 }
 
-/// How many differences [`diff`] spells out.
+/// The number of differences that [`diff`] spells out.
 const DIFF_LINES: usize = 40;
 
 /// The differences of two trees, one line each; empty when they are equal.

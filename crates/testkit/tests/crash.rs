@@ -96,7 +96,7 @@ fn ext3() {
     explore_image("ext3", 3, OPS, STATES, true);
 }
 
-/// An image without a journal is lent one: the promises are the same.
+/// A mount borrows a journal for an image without one: the promises are the same.
 #[test]
 fn ext2() {
     explore_image("ext2", 5, OPS, STATES, true);
@@ -107,7 +107,7 @@ fn ext4_without_journal() {
     explore_image("ext4-nojournal", 4, OPS, STATES, true);
 }
 
-/// Metadata lies in zones, or in front of its data; what is recovered is mounted without.
+/// Metadata lies in zones, or in front of its data; the recovery mounts without the policy.
 #[test]
 fn metadata_where_other_policies_put_it() {
     for (name, seed, policy) in [
@@ -120,22 +120,22 @@ fn metadata_where_other_policies_put_it() {
     }
 }
 
-/// With `journal=none`, `e2fsck -fy` mends every state and what was acknowledged is there. That `-p` is not always
-/// enough is [`ext2_mended_by_preen`].
+/// With `journal=none`, `e2fsck -fy` repairs every state and everything acknowledged is there. `-p` is not always
+/// enough: see [`ext2_mended_by_preen`].
 #[test]
 fn ext2_in_two_waves() {
     explore_image("ext2-two-waves", 5, OPS, STATES, false);
 }
 
-/// Extents without a journal, while the trees stay within the inodes; what goes wrong beyond is
-/// [`ext4_in_two_waves_deep_trees`].
+/// Extents without a journal, while the trees stay within the inodes; [`ext4_in_two_waves_deep_trees`] shows the
+/// failures beyond.
 #[test]
 fn ext4_in_two_waves() {
     explore_image("ext4-two-waves", 4, 500, STATES, false);
 }
 
-/// Known failure: a name that is removed can leave its directory before the inode's link count is on the device
-/// ("Unattached inode"), which e2fsck does not decide alone. The same holds for the kernel's ext2.
+/// Known failure: a removed name can leave its directory before the inode's link count is on the device ("Unattached
+/// inode"); `e2fsck -p` does not repair that. The same holds for the kernel's ext2.
 #[test]
 #[ignore = "known failure: needs an order of writes that two waves cannot give"]
 fn ext2_mended_by_preen() {
@@ -151,8 +151,7 @@ fn ext4_in_two_waves_deep_trees() {
     explore_image("ext4-two-waves", 4, OPS, STATES, false);
 }
 
-/// The power fails again while the first failure is being recovered from; Extant, e2fsck and the kernel recover in
-/// turn.
+/// The power fails again during the recovery from the first failure; Extant, e2fsck and the kernel recover in turn.
 fn interrupt_recoveries(ops: usize, states: usize, cuts: usize) {
     for (name, seed) in [("ext4", 11), ("ext4-1k", 12), ("ext3", 13), ("ext2", 14), ("ext4-nojournal", 15)] {
         let recording = run(&image(name), number("EXTANT_CRASH_SEED", seed), ops, &|d| d);
@@ -190,7 +189,7 @@ fn soak() {
     }
 }
 
-/// What a [`Liar`] keeps from the device.
+/// The requests that a [`Liar`] drops.
 #[derive(Clone, Copy, PartialEq)]
 enum Lie {
     /// Flushes, and the flags that ask for one.
@@ -199,7 +198,7 @@ enum Lie {
     Data,
 }
 
-/// A device that says it did what it did not.
+/// A device that reports success for requests that it dropped.
 struct Liar {
     below: Arc<CrashDevice>,
     lie: Lie,
@@ -262,7 +261,7 @@ impl BlockDevice for Liar {
     }
 }
 
-/// The explorer must be able to fail: without flushes nothing that was acknowledged is safe.
+/// The explorer must be able to fail: without flushes no acknowledged data is safe.
 #[test]
 fn canary_lost_flushes_are_found() {
     for name in ["ext4", "ext2"] {
@@ -274,7 +273,7 @@ fn canary_lost_flushes_are_found() {
     }
 }
 
-/// And the content oracle: a block that was mapped but never written shows what lay there before.
+/// And the content oracle: a block that was mapped but never written shows its old content.
 #[test]
 fn canary_lost_data_is_found() {
     for name in ["ext4", "ext3", "ext4-nojournal"] {

@@ -1,7 +1,7 @@
 //! The table of mutations against e2fsck: each damaged image has the problems that the table says.
 //!
 //! `EXTANT_MUTATION=TEXT` runs only those whose names contain the text or that show the problem of that name, and
-//! prints what `e2fsck -fn` says. `EXTANT_E2FSCK=FILE` asks another e2fsck than the installed one.
+//! prints the output of `e2fsck -fn`. `EXTANT_E2FSCK=FILE` runs another e2fsck than the installed one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use extant_base::task;
 use extant_testkit::damage::{Image, Mutation, PROBLEMS, Shown, WITHOUT, fsck, table};
 
-/// The document that lists what the table leaves out.
+/// The document that lists the problems without a mutation.
 const DOCUMENT: &str = include_str!("../../../docs/fsck.md");
 
 /// Runs the cases on as many threads as there are processors. Returns the complaints.
@@ -32,7 +32,7 @@ fn in_parallel<T: Send + Sync + 'static>(cases: Vec<T>, run: fn(&T) -> Option<St
     workers.into_iter().flat_map(|w| w.join().expect("a worker that ends")).collect()
 }
 
-/// What e2fsck does not report of a mutation on an image.
+/// The problems of a mutation that e2fsck does not report on an image.
 fn unreported(&(mutation, image): &(&Mutation, Image)) -> Option<String> {
     let dir = tempfile::tempdir().expect("tempdir");
     let dev = mutation.on(image);
@@ -54,7 +54,7 @@ fn cases(slow: bool) -> Vec<(&'static Mutation, Image)> {
     let named = |m: &&Mutation| m.name.contains(&chosen) || m.expected.contains(&chosen.as_str());
     let known = fsck::version();
     let mutations = table().filter(named).filter(|m| m.problems().iter().all(|p| p.since <= known));
-    // One file of 2^25 blocks keeps e2fsck busy for longer than all the others together.
+    // One file of 2^25 blocks takes e2fsck longer than all the others.
     let pairs = mutations.flat_map(|m| m.images.iter().map(move |&image| (m, image)));
     pairs.filter(|&(_, image)| (image == Image::LargeBlocks) == slow).collect()
 }
@@ -63,7 +63,7 @@ fn cases(slow: bool) -> Vec<(&'static Mutation, Image)> {
 fn images_are_sound_before_damage() {
     let complaints = in_parallel(Image::ALL.to_vec(), |image| {
         let dir = tempfile::tempdir().expect("tempdir");
-        // A check alone does not replay the journal.
+        // A check does not replay the journal; a repair does.
         let flags = if *image == Image::Dirty { "-fy" } else { "-fn" };
         let answer = fsck::e2fsck(image.made(), dir.path(), flags, true);
         (answer.code != Some(0) || !answer.codes.is_empty())
@@ -88,7 +88,7 @@ fn soak_e2fsck_reports_the_problems_of_slow_mutations() {
 }
 
 #[test]
-fn a_mutation_changes_an_image_always_in_the_same_way() {
+fn a_mutation_gives_the_same_image_each_time() {
     for mutation in table().filter(|m| m.images.contains(&Image::Ext2)) {
         let (once, again) = (mutation.on(Image::Ext2), mutation.on(Image::Ext2));
         assert_eq!(once.first_difference(&again).expect("compared"), None, "{}", mutation.name);
@@ -114,7 +114,7 @@ fn each_state_has_a_mutation_or_a_reason() {
 }
 
 #[test]
-fn the_document_lists_what_the_table_leaves_out() {
+fn the_document_lists_the_problems_without_a_mutation() {
     let code = |name: &str| PROBLEMS.iter().find(|p| p.name == name).expect("a problem").code;
     let without = WITHOUT.iter().map(|(name, reason)| format!("| {name} | {:#08x} | {reason} |", code(name)));
     let other = PROBLEMS.iter().filter(|p| !WITHOUT.iter().any(|w| w.0 == p.name)).filter_map(|p| match p.shown {

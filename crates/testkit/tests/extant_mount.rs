@@ -31,7 +31,8 @@ fn script(dir: &Path, mount: &str) -> PathBuf {
     path
 }
 
-/// One after the other: what another test starts while a script is written would have it open for writing.
+/// The cases run one after the other: a child of another test that starts while a script is written would have it open
+/// for writing.
 #[test]
 fn servers_are_waited_for_told_of_and_killed() {
     if loop_mounts_work() {

@@ -1,5 +1,4 @@
-//! A device that fails requests: errors come back, nothing panics or hangs, what was acknowledged before is still
-//! there.
+//! A device that fails requests: errors come back, nothing panics or hangs, acknowledged data is still there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +54,7 @@ struct Outcome {
     struck: bool,
 }
 
-/// Runs the workload with one fault, then goes on using the mount, then looks at what is left.
+/// Runs the workload with one fault, then uses the mount further, then checks the image.
 fn run(image: &CrashImage, base: &MemDevice, op: BioOp, fault: Option<Fault>, dog: &Watchdog) -> Outcome {
     let what = format!("{} {op:?} {fault:?}", image.name);
     let device = Arc::new(CrashDevice::from_image(base));
@@ -86,7 +85,7 @@ fn run(image: &CrashImage, base: &MemDevice, op: BioOp, fault: Option<Fault>, do
         _ => now.writes - before.writes,
     };
     if struck {
-        // Whatever it says: it must come back.
+        // It may fail, but it must return.
         let _ = w.fs.unmount();
         dog.beat();
         look(image, &w, &device, &what);
@@ -123,7 +122,7 @@ fn afterwards(fs: &Arc<Filesystem>, flushes_fail: bool, what: &str, dog: &Watchd
     }
 }
 
-/// What is on the device can be mended, and holds what was acknowledged.
+/// The image can be repaired, and has all acknowledged data.
 fn look(image: &CrashImage, w: &Workload, device: &CrashDevice, what: &str) {
     let dir = state_files();
     let path = dir.path().join("left");

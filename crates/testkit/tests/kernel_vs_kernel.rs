@@ -46,7 +46,7 @@ fn reading_and_taking_turns() {
     alternates(&kernel, &kind, &Plan::new(78, 300, 3)).unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// A mount that changes one inode behind everybody's back when it ends.
+/// A mount that secretly changes one inode when it ends.
 struct Vandal {
     inner: Box<dyn Mounted>,
     image: std::path::PathBuf,
@@ -61,7 +61,7 @@ impl Mounted for Vandal {
     }
 }
 
-/// Whoever makes a mount namespace has a copy of each mount: an image is complete when the last copy is gone.
+/// A new mount namespace has a copy of each mount: an image is complete when the last copy is gone.
 #[test]
 fn copies_of_a_mount_are_waited_for() {
     if skip() || !Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|s| s.success()) {
@@ -81,10 +81,10 @@ fn copies_of_a_mount_are_waited_for() {
         .unwrap();
     let mut there = String::new();
     BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut there).unwrap();
-    // Not that the process has ended: it gives its mounts back before anybody can wait for it.
+    // The end of the process is no sign: its mounts are gone before wait(2) can return.
     let let_go = Arc::new(AtomicBool::new(false));
     let (keeps, lets_go) = (other.stdin.take(), let_go.clone());
-    let other_ends = task::spawn("lets go", move || {
+    let other_ends = task::spawn("holds the mount", move || {
         Clock::real().sleep(Duration::from_secs(1));
         lets_go.store(true, Ordering::SeqCst);
         drop(keeps);
@@ -102,7 +102,7 @@ fn damage_is_found() {
     if skip() {
         return;
     }
-    // A difference that e2fsck does not mind, and one that it does.
+    // A difference that e2fsck accepts, and one that it reports.
     for (request, expected) in [("sif /work mode 040711", "mode"), ("sif /work links_count 9", "e2fsck")] {
         let vandal = |image: &Path, dir: &Path| -> Result<Box<dyn Mounted>> {
             let inner: Box<dyn Mounted> = Box::new(LoopMount::new(image, dir, "")?);
@@ -115,7 +115,7 @@ fn damage_is_found() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_tree_and_another_seed_another() {
+fn a_seed_determines_the_tree() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -147,13 +147,13 @@ fn most_operations_succeed_and_all_kinds_occur() {
     mounted.unmount().unwrap();
     let failed: Vec<_> = report.outcomes.iter().filter(|o| o.errno.is_some()).collect();
     assert!(failed.len() < 400, "{} failed: {:#?}", failed.len(), &failed[..40]);
-    // The generator's picture of the tree is right: nothing is missing, nothing in the way but where it is meant.
+    // The generator's picture of the tree is right: nothing is missing, and no unexpected name is in the way.
     let lost = failed.iter().filter(|o| o.errno == Some(2)).count();
     assert_eq!(lost, 0, "{failed:#?}");
 }
 
 #[test]
-fn a_source_tree_is_materialized_alike() {
+fn a_source_tree_is_the_same_on_both_mounts() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let built = materialize(a.path(), 200, 1).unwrap();
     assert_eq!(built, materialize(b.path(), 200, 1).unwrap());

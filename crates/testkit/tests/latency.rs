@@ -1,4 +1,4 @@
-//! A large background write disturbs nobody: `extant_testkit::latency`, in virtual time.
+//! A large background write delays no other client beyond the bars: `extant_testkit::latency`, in virtual time.
 //!
 //! Each cache size with each rate of the device, twenty seeds: two of them here, the rest in the soak.
 //! `EXTANT_LATENCY_SEEDS` says how many `survey` prints.
@@ -22,7 +22,7 @@ fn settings(seed: u64) -> impl Iterator<Item = Setting> {
     })
 }
 
-/// What does not hold of the figures.
+/// The bars that the figures exceed.
 fn broken(setting: &Setting, figures: &Figures) -> Vec<String> {
     let mut broken = Vec::new();
     let mut bar = |what: &str, value: u64, most: u64| {
@@ -61,17 +61,17 @@ fn check(settings: impl Iterator<Item = Setting>) {
 }
 
 #[test]
-fn a_stream_delays_nobody_beyond_the_bars() {
+fn a_stream_delays_no_other_client_beyond_the_bars() {
     check((1..=2).flat_map(settings));
 }
 
-/// A device of 100 MB/s beside one of 5 that shares its budget: as if it were alone.
+/// A device of 100 MB/s beside one of 5 MB/s that shares its budget: the figures are as without it.
 fn with_a_slow_neighbour(seed: u64) -> impl Iterator<Item = Setting> {
     settings(seed).filter(|s| s.rate > 50_000_000).map(|s| Setting { beside: Some(5_000_000), ..s })
 }
 
 #[test]
-fn a_slow_device_in_the_same_budget_delays_nobody() {
+fn a_slow_device_in_the_same_budget_delays_no_other_client() {
     check((1..=2).flat_map(with_a_slow_neighbour));
 }
 
@@ -90,7 +90,7 @@ fn the_same_seed_gives_the_same_figures() {
     }
 }
 
-/// Says what there is.
+/// Prints the figures.
 #[test]
 #[ignore = "a tool: the figures of each setting"]
 fn survey() {

@@ -1,9 +1,9 @@
 //! Threads, power cuts and faults under one scheduler: `extant_testkit::sched`.
 //!
 //! `EXTANT_SCHEDULE='config=… seed=…'`, printed with a failure, repeats one schedule (test `repeat`);
-//! `EXTANT_SCHEDULE_TRACE=FILE` then keeps its trace, `EXTANT_SCHEDULE_SHRINK=300` makes it smaller in so many tries.
-//! `EXTANT_SCHEDULES`, `EXTANT_SERIES`, `EXTANT_SCHEDULE_CONFIG` and `EXTANT_SCHEDULE_SECONDS` say how many, which, of
-//! what, and for how long.
+//! `EXTANT_SCHEDULE_TRACE=FILE` then stores its trace, `EXTANT_SCHEDULE_SHRINK=300` makes it smaller in so many tries.
+//! `EXTANT_SCHEDULES`, `EXTANT_SERIES`, `EXTANT_SCHEDULE_CONFIG` and `EXTANT_SCHEDULE_SECONDS` are the number of
+//! schedules, their series, their configuration, and the time limit.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn soak_a_million_schedules() {
     report.expect_clean();
 }
 
-/// Says what it finds, and how often.
+/// Prints the kinds of failures, and how often each occurs.
 #[test]
 #[ignore = "a tool: EXTANT_SCHEDULES says how many"]
 fn survey() {
@@ -69,7 +69,7 @@ fn repeat() {
     }
 }
 
-/// The whole stack, mounts and images included, is the seed's, whatever else the machine does.
+/// The whole stack, mounts and images included, follows from the seed, regardless of other load on the machine.
 #[test]
 fn the_same_plan_gives_the_same_trace() {
     for config in CONFIGS {
@@ -83,7 +83,7 @@ fn the_same_plan_gives_the_same_trace() {
     }
 }
 
-/// Whoever believes a device that lies, or a stack that answers before the flush, must find something missing.
+/// A run over a device that lies, or a stack that answers before the flush, must find missing data.
 #[test]
 fn lies_are_found() {
     let lies =

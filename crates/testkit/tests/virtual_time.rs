@@ -1,4 +1,4 @@
-//! Nobody waits in virtual time: what the background does depends on the clock alone.
+//! In virtual time nothing sleeps: background work depends only on the clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,8 @@ fn the_commit_interval_passes() {
         clock.advance(Duration::from_millis(2));
         fs.step();
         assert_eq!(commits(), before + 1, "{}: after five seconds", image.name);
-        // The data expired in the same round, before the commit or after it; one more interval settles it.
+        // The data expired in the same round, before the commit or after it; after one more interval everything is
+        // written.
         clock.advance(Duration::from_millis(5_001));
         fs.step();
         let settled = commits();

@@ -1,4 +1,4 @@
-//! What a manifest asks for, the crate uses: each dependency's name stands in its sources as a path (`name::`).
+//! A crate uses each dependency of its manifest: the dependency's name stands in its sources as a path (`name::`).
 //!
 //! The compiler's own lint (`unused_crate_dependencies`) looks at each target by itself, and so reports what another
 //! target of the package uses. This one can be deceived only by a module or a variable of the same name.
@@ -30,7 +30,8 @@ pub fn check(packages: &[Package], files: &[SourceFile]) -> Vec<Finding> {
         let folder = p.manifest.strip_suffix("Cargo.toml").unwrap_or_default();
         let sources: Vec<&SourceFile> = files.iter().filter(|f| f.is_rust() && f.path.starts_with(folder)).collect();
         for d in &p.dependencies {
-            // What only tests use is a development dependency; unit tests inside of a module pass for code here.
+            // A dependency that only tests use is a development dependency; unit tests inside of a module count as code
+            // here.
             let within = |f: &&&SourceFile| d.dev || !f.path[folder.len()..].starts_with("tests/");
             if !sources.iter().filter(within).any(|f| names(f, &d.name)) {
                 let message = format!("{} does not use {}", p.name, d.name);
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_names_is_found() {
+    fn unused_dependencies_are_found() {
         let dependency = |name: &str, dev| Dependency { name: name.into(), dev };
         let package = Package {
             name: "extant-a".into(),

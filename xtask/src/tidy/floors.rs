@@ -3,7 +3,7 @@
 //! Main types: [`Package`]; the table [`FLOORS`], which ARCHITECTURE.md explains.
 //!
 //! Development dependencies are free: they reach no user. The development crates themselves (testkit, xtask) may use
-//! all, and nobody may depend on them in earnest.
+//! all crates, and no other crate may depend on them except for its tests.
 //!
 //! # Locking
 //! None.
@@ -27,15 +27,15 @@ pub struct Package {
     pub dependencies: Vec<Dependency>,
 }
 
-/// What a package asks for, by the name that its sources have for it.
+/// A dependency of a package, under the name that its sources use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dependency {
     pub name: String,
-    /// For tests alone.
+    /// Only tests use it.
     pub dev: bool,
 }
 
-/// Stands on no floor: used in development alone.
+/// On no floor: used in development only.
 const DEVELOPMENT: u32 = u32::MAX;
 
 const FLOORS: &[(&str, u32)] = &[
@@ -57,7 +57,8 @@ const FLOORS: &[(&str, u32)] = &[
     ("xtask", DEVELOPMENT),
 ];
 
-/// `check` shares only bytes and replay with what it checks; `image` opens what no engine has looked at yet.
+/// `check` shares only bytes and replay with the engine that it checks; `image` opens images before any engine has
+/// looked at them.
 const ONLY: &[(&str, &[&str])] = &[
     ("extant-check", &["extant-base", "extant-ondisk", "extant-block", "extant-recovery"]),
     ("extant-image", &["extant-base", "extant-ondisk", "extant-block", "extant-recovery"]),
@@ -110,7 +111,7 @@ pub fn check(packages: &[Package]) -> Vec<Finding> {
             let mut say = |message: String| findings.push(Finding::new(&p.manifest, line, message));
             match floor(need) {
                 Some(DEVELOPMENT) if own != DEVELOPMENT => {
-                    say(format!("{} needs {need}, which is for development alone", p.name));
+                    say(format!("{} needs {need}, which is for development only", p.name));
                 }
                 Some(other) if own != DEVELOPMENT && other >= own => {
                     say(format!("{} (floor {own}) needs {need} (floor {other}): only lower floors", p.name));

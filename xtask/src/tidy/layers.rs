@@ -1,10 +1,10 @@
-//! Layers inside of a crate: which parts of the house a module may name.
+//! Layers inside of a crate: the parts of the code that a module may name.
 //!
 //! In `fs`, directories, maps and attributes stand on abstract stores. They know bytes and locks, and neither the
 //! journal, the cache and the allocator, nor the mounted file system.
 //!
-//! What it does not do: look at tests, which plug real things in, or at `super::`, which stays in the folder as long as
-//! nobody counts too far.
+//! What it does not do: look at tests, which plug real things in, or at `super::`, which stays in the folder unless a
+//! path has one too many of them.
 //!
 //! # Locking
 //! None.
@@ -20,11 +20,11 @@ struct Layer {
 
 const BYTES: &[&str] = &["ondisk", "base"];
 
-/// The first that fits counts.
+/// The first match counts.
 const LAYERS: &[Layer] = &[
     Layer { folder: "crates/fs/src/dir/", crates: BYTES, module: "dir" },
-    // The extent-status cache pays for its memory from the budget that all caches share, and gives it back when asked
-    // (`cache::Budget`, `cache::Shrinker`). The maps behind it may not.
+    // The extent-status cache takes its memory from the budget that all caches share, and shrinks on request
+    // (`cache::Budget`, `cache::Shrinker`). The maps behind it may not use these.
     Layer { folder: "crates/fs/src/map/es/", crates: &["ondisk", "base", "cache"], module: "map" },
     Layer { folder: "crates/fs/src/map/", crates: BYTES, module: "map" },
     Layer { folder: "crates/fs/src/xattr/", crates: BYTES, module: "xattr" },
@@ -40,13 +40,13 @@ fn words_after<'a>(line: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a s
     })
 }
 
-/// What a module names that it must not know.
+/// Names in a module that its layer forbids.
 pub fn check(files: &[SourceFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files.iter().filter(|f| f.is_rust() && !f.is_test()) {
         let Some(layer) = LAYERS.iter().find(|l| file.path.starts_with(l.folder)) else { continue };
         for (number, line) in file.code_lines() {
-            // As far as the tests at the end of a file.
+            // Stops at the tests at the end of a file.
             if line.trim() == "#[cfg(test)]" && file.text.lines().nth(number).is_some_and(|l| l.ends_with("tests {")) {
                 break;
             }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_it_is_found() {
+    fn a_forbidden_name_is_found() {
         let found_here =
             found("crates/fs/src/map/mod.rs", "//! x\nuse extant_cache::Budget;\nuse crate::error::Error;\n");
         let expected = [

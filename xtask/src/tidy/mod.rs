@@ -6,7 +6,7 @@
 //! of policies, and how they are chosen), [`locking`] (the lock classes against docs/locking.md), [`docs`] (every document
 //! can be found). Every rule is a function from text to findings, so that its test can show it a violation.
 //!
-//! What it does not do: what rustfmt and clippy do.
+//! What it does not do: the checks of rustfmt and clippy.
 //!
 //! # Locking
 //! None.
@@ -71,7 +71,7 @@ impl SourceFile {
     }
 }
 
-/// Folders that hold nothing that was written by hand.
+/// Folders without anything written by hand.
 const SKIPPED: &[&str] = &["target", "corpus", "artifacts", "node_modules"];
 const TEXT: &[&str] = &["rs", "toml", "md", "py", "sh", "yml", "yaml", "svg", "c"];
 
@@ -100,7 +100,7 @@ fn files_of(root: &Path) -> std::io::Result<Vec<SourceFile>> {
     Ok(files)
 }
 
-/// What `cargo metadata` says about the workspace, without its dependencies.
+/// The workspace's metadata from `cargo metadata`, without its dependencies.
 fn metadata(root: &Path) -> Result<serde_json::Value, String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let out = Command::new(cargo)
@@ -134,7 +134,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     Ok((files.len(), findings))
 }
 
-/// Checks the repository; prints what breaks a rule.
+/// Checks the repository and prints every finding.
 pub fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     match check(root) {
@@ -143,7 +143,7 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Ok((files, findings)) if findings.is_empty() => {
-            println!("tidy: {files} files, nothing to say");
+            println!("tidy: {files} files, no findings");
             ExitCode::SUCCESS
         }
         Ok((files, findings)) => {

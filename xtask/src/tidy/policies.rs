@@ -1,9 +1,9 @@
 //! Policy folders have one shape: `<mechanism>/policy/{mod,vanilla,<idea>,contract}.rs`.
 //!
-//! `mod.rs` declares the enum with `extant_base::policies!` and has the table that compares; `vanilla.rs` is what Linux
-//! did when the question was asked, unless `mod.rs` says that it did several things; `contract.rs` is what every policy
-//! must satisfy. A rival is named by its idea. Where there are rivals, a mount can choose: the enum's table is among
-//! `POLICIES` of `fs`, which mount options, the lab and lists are made of.
+//! `mod.rs` declares the enum with `extant_base::policies!` and has the table that compares the policies. `vanilla.rs`
+//! does what Linux did when the question was asked, unless `mod.rs` says that Linux did several things. `contract.rs`
+//! tests the rules that every policy must satisfy. A rival is named by its idea. Where there are rivals, a mount can
+//! choose: the enum's table is among `POLICIES` of `fs`, from which mount options, the lab and lists are made.
 //!
 //! # Locking
 //! None.
@@ -15,7 +15,7 @@ use super::{Finding, SourceFile};
 const REQUIRED: &[&str] = &["mod.rs", "vanilla.rs", "contract.rs"];
 /// With this `mod.rs` says why there is no `vanilla.rs`.
 const NO_VANILLA: &str = "//! No `vanilla`: ";
-/// Names that say when instead of what.
+/// Names that say when a policy was written instead of how it works.
 const NOT_IDEAS: &[&str] = &["new", "improved", "better", "fast", "v1", "v2", "v3", "old"];
 
 /// Where the mount's tables of policies are.
@@ -50,7 +50,7 @@ fn check_chosen(files: &[SourceFile]) -> Vec<Finding> {
     findings
 }
 
-/// Policy folders that lack a part, or hold a rival without an idea.
+/// Policy folders that lack a part, or have a rival without an idea.
 pub fn check(files: &[SourceFile]) -> Vec<Finding> {
     let mut folders: BTreeMap<&str, Vec<&SourceFile>> = BTreeMap::new();
     for file in files.iter().filter(|f| f.is_rust()) {
@@ -130,6 +130,6 @@ mod tests {
         let found = check_chosen(&files(two, "", ""));
         assert!(found.len() == 1 && found[0].message.contains("Kind::TABLE"), "{found:?}");
         let one = two.replace("        B = \"b\", \"y\";\n", "");
-        assert_eq!(check_chosen(&files(&one, "", "")), [], "of one there is nothing to choose");
+        assert_eq!(check_chosen(&files(&one, "", "")), [], "a single policy leaves no choice");
     }
 }

@@ -1,4 +1,4 @@
-//! Rules that one file can break alone.
+//! Rules that concern a single file.
 //!
 //! Modules open with `//!`; files stay readable in one sitting, and comments as wide as code; no placeholder is left
 //! behind; `unsafe` stays where ARCHITECTURE.md says; texts name no place that only one computer has.
@@ -8,7 +8,7 @@
 
 use super::{Finding, SourceFile};
 
-/// More is a room that wants a wall.
+/// A longer file is two modules.
 const LINES_MAX: usize = 1000;
 
 /// As rustfmt.toml has it for code.
@@ -22,10 +22,10 @@ const UNSAFE: &[&str] = &[
     "crates/fuse/src/sys.rs",
 ];
 
-/// Macros that mark what is not finished. In two pieces, so that this file does not break its own rule.
+/// Macros that mark unfinished code. In two pieces, so that this file does not break its own rule.
 const PLACEHOLDERS: &[&str] = &[concat!("to", "do!("), concat!("unimple", "mented!("), concat!("db", "g!(")];
 
-/// What no text of the repository says, and why.
+/// Words that no text of the repository may have, and why.
 const WORDS: &[(&str, &str)] = &[
     (concat!("TO", "DO"), "write an issue, not a note"),
     (concat!("FIX", "ME"), "write an issue, not a note"),
@@ -40,7 +40,7 @@ const WORDS: &[(&str, &str)] = &[
 /// Module names that say nothing.
 const EMPTY_NAMES: &[&str] = &["utils.rs", "util.rs", "helpers.rs", "misc.rs", "common.rs"];
 
-/// `word` at `line[at..]` stands alone.
+/// `word` at `line[at..]` is a whole word.
 fn whole_word(line: &str, at: usize, word: &str) -> bool {
     let joined = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     !joined(line[..at].chars().next_back()) && !joined(line[at + word.len()..].chars().next())
@@ -61,7 +61,7 @@ fn crate_of(path: &str) -> &str {
     path.split_once("/src/").map_or(path, |(c, _)| c)
 }
 
-/// What is wrong with `file` on its own.
+/// The findings in `file`.
 pub fn check(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut say = |line: usize, message: String| findings.push(Finding::new(&file.path, line, message));
@@ -86,13 +86,13 @@ pub fn check(file: &SourceFile) -> Vec<Finding> {
     if lines > LINES_MAX {
         say(0, format!("{lines} lines; more than {LINES_MAX} is two modules"));
     }
-    // Shebang-free Rust: the first line is the doc, so that ten lines tell what lives here.
+    // Shebang-free Rust: the first line is the doc, so that ten lines show the purpose of the file.
     if !file.text.starts_with("//!") {
         say(1, "a module opens with its doc (//!): purpose, main types, what it does not do, locking".into());
     }
     let name = file.path.rsplit('/').next().unwrap_or_default();
     if EMPTY_NAMES.contains(&name) {
-        say(0, format!("'{name}' says nothing about what is in it"));
+        say(0, format!("'{name}' says nothing about its contents"));
     }
     let may_be_unsafe = UNSAFE.contains(&file.path.as_str());
     for (number, line) in file.code_lines() {

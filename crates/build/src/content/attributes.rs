@@ -1,4 +1,4 @@
-//! Extended attributes: what of a set goes into the inode, and what into a block.
+//! Extended attributes: the part of a set that goes into the inode, and the part that goes into a block.
 //!
 //! Main functions: [`split`], [`split_around`] (beside the content of the inode), [`block_of`].
 //!
@@ -12,10 +12,10 @@ use extant_ondisk::xattr::{EntryList, HEADER_LEN, MAGIC, Name, index, inode_area
 
 use crate::tree::Xattr;
 
-/// The attribute with what of a content does not fit into `i_block` (`inline_data`).
+/// The attribute with the rest of a content that does not fit into `i_block` (`inline_data`).
 const DATA: Name<'static> = Name { index: index::SYSTEM, suffix: b"data" };
 
-/// Where the attributes of an inode go. All that have the same set and no content have the same.
+/// The places of an inode's attributes, the same for all inodes with the same set and no content.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Split {
     /// Behind the fields of the inode.
@@ -41,7 +41,7 @@ fn fits_block(geo: &Geometry, list: &EntryList) -> bool {
     HEADER_LEN + list.stored_len() <= geo.block_size as usize
 }
 
-/// A whole set, behind what is in the list.
+/// A whole set, behind the entries of the list.
 fn put_all(mut list: EntryList, set: &[Xattr]) -> Result<EntryList, String> {
     for (full, value) in set {
         put(&mut list, full, value)?;

@@ -1,4 +1,4 @@
-//! A number for what a tree is.
+//! A number that identifies a tree.
 //!
 //! Main function: [`digest`].
 //!
@@ -13,8 +13,8 @@ use crate::tree::{Body, Content, Id, Tree};
 /// Bytes that are read at once.
 const STEP: usize = 1 << 20;
 
-/// SHA-256 of names, attributes, sizes, links and, with a content, the bytes of files: equal trees have the same,
-/// whatever they were read from.
+/// SHA-256 of names, attributes, sizes, links and, with a content, the bytes of files: equal trees from different
+/// sources have the same.
 ///
 /// # Errors
 /// A file cannot be read, or changed meanwhile.

@@ -3,9 +3,9 @@
 //!
 //! Main functions: [`Placement::fits_inode`], [`ContentPlan::inline_bytes`].
 //!
-//! Files and directories are stored this way. The root and lost+found have blocks, as mke2fs gives them. Files with
-//! holes have them, too: an inode has no holes. Symbolic links that are too long for `i_block` alone have a block, as
-//! the kernel gives it to them: e2fsck neither counts the quota of one without nor finds its attributes.
+//! Files and directories are stored this way. The root and lost+found have blocks, as with mke2fs. Files with holes
+//! have blocks, too: an inode has no holes. Symbolic links that are too long for `i_block` have a block, as with the
+//! kernel: for a link without one, e2fsck neither counts its quota nor finds its attributes.
 //!
 //! # Locking
 //! None.
@@ -57,7 +57,7 @@ impl Placement<'_> {
         (len <= most).then_some(len)
     }
 
-    /// The names that go into `i_block`, and those that go into the rest: as many of the first as there is room for.
+    /// The names that go into `i_block`, and those that go into the rest: the first part is as full as possible.
     fn names(&self, id: Id) -> impl Iterator<Item = (u32, usize, bool)> + '_ {
         let mut room = FIRST_LEN - PARENT_LEN;
         self.entries(id).map(move |place| {

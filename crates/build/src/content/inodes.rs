@@ -28,7 +28,7 @@ impl Placement<'_> {
         (desc.atime, desc.ctime, desc.mtime) = (node.mtime, node.mtime, node.mtime);
         desc.crtime = desc.crtime.map(|_| node.mtime);
         desc.links = match &node.body {
-            // A directory with more links than can be counted says 1.
+            // A directory with more links than the field can count has 1 there.
             Body::Directory { .. } if node.links > LINK_MAX.into() => 1,
             _ => node.links as u16,
         };
@@ -84,19 +84,19 @@ impl Placement<'_> {
         Ok((map.blocks() + (nodes + attributes) * cluster) << geo.block_bits)
     }
 
-    /// Where the attributes of an inode go, and what of its content goes with them. `inline`: the content, if the inode
-    /// has it.
+    /// The places of an inode's attributes, and the part of its content that goes with them. `inline`: the content, if
+    /// the inode has it.
     pub(super) fn split(&self, id: Id, inline: Option<&[u8]>) -> Result<Split> {
         let set = self.tree.node(id).xattrs.map_or(&[][..], |set| self.tree.xattrs(set));
         let split = match inline {
             None => split(self.geometry(), set).map(Some),
             Some(content) => split_around(self.geometry(), set, content.get(FIRST_LEN..).unwrap_or(&[])),
         };
-        // `fits_inode` has refused what has no room.
+        // `fits_inode` has refused sets without room.
         Ok(split.map_err(|e| self.entry(id, e))?.unwrap_or_default())
     }
 
-    /// A sentence about times that are stored as the nearest that an inode can hold.
+    /// A sentence about times that the inodes store as the nearest possible ones.
     pub(super) fn times_moved(&self) -> Option<String> {
         let geo = self.geometry();
         let has_extra = InodeDesc::new(0, geo).has_extra_times();

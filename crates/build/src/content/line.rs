@@ -29,13 +29,12 @@ impl Line {
         Line { runs }
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     pub fn len(&self) -> u64 {
         self.runs[self.runs.len() - 1].0
     }
 
-    /// The blocks with these numbers, in as few runs as they lie: first block and length. What is behind the end of
-    /// the line is left out.
+    /// The blocks with these numbers, as runs: first block and length. Numbers behind the end of the line are left out.
     pub fn runs(&self, range: Range<u64>) -> impl Iterator<Item = (BlockNr, u64)> + '_ {
         let mut index = self.runs.partition_point(|(at, _)| *at <= range.start).saturating_sub(1);
         let (mut at, end) = (range.start, range.end.min(self.len()));

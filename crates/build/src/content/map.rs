@@ -1,4 +1,4 @@
-//! Which blocks a file has, in the order in which they lie.
+//! The blocks of a file, in the order of their places.
 //!
 //! Main types: [`FileMap`] (the data of a file and how it is mapped), [`Ranges`].
 //!
@@ -63,7 +63,7 @@ pub(super) struct FileMap {
     ranges: Ranges,
     /// `None`: by extents.
     pointers: Option<indirect::Geometry>,
-    /// Blocks that are taken together (`bigalloc`), which only extents can map.
+    /// Blocks that are allocated as one unit (`bigalloc`), which only extents can map.
     cluster: u32,
 }
 

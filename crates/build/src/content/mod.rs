@@ -1,9 +1,9 @@
 //! The plan of a tree on a skeleton.
 //!
-//! Main types: [`ContentPlan`], [`Key`] (what a piece holds). Main functions: [`add_lost_found`] (what each tree needs
-//! first).
+//! Main types: [`ContentPlan`], [`Key`] (the contents of a piece). Main functions: [`add_lost_found`] (must run on each
+//! tree first).
 //!
-//! Memory: 40 bytes an inode, and what the layout of one directory takes. Pieces are made on the way.
+//! Memory: 40 bytes an inode, and the layout of one directory. Pieces are made when they are needed.
 //!
 //! # Locking
 //! `build directory`: the layout of the directory whose blocks were made last. Nothing is called under it.
@@ -51,7 +51,7 @@ static DIRECTORY: LockClass = LockClass::new("build directory", 772);
 
 /// The largest file without `large_file`.
 const SMALL_FILE_MAX: u64 = i32::MAX as u64;
-/// lost+found has so many bytes, in 2 to 12 blocks, for what e2fsck finds.
+/// lost+found has so many bytes, in 2 to 12 blocks, for the inodes that e2fsck finds.
 const LOST_FOUND_BYTES: u32 = 16 << 10;
 /// The project of all inodes: no source says another.
 const PROJECT: u32 = 0;
@@ -64,7 +64,7 @@ pub fn add_lost_found(tree: &mut Tree) -> Result<()> {
     numbers::add_lost_found(tree)
 }
 
-/// The owners of a tree's inodes, if quotas are kept.
+/// The owners of a tree's inodes, if there are quota files.
 fn owners(tree: &Tree, options: &Options) -> Owned {
     let mut owned = Owned::default();
     if options.quota.contains(&true) {
@@ -73,7 +73,7 @@ fn owners(tree: &Tree, options: &Options) -> Owned {
     owned
 }
 
-/// A tree on a skeleton: where each block goes, and what is in it.
+/// A tree on a skeleton: the place of each block, and its content.
 pub struct ContentPlan<'a> {
     placement: Placement<'a>,
     content: &'a dyn Content,
@@ -81,7 +81,7 @@ pub struct ContentPlan<'a> {
     last: Mutex<Option<(Id, Arc<Whole>)>>,
 }
 
-/// Where everything goes.
+/// The places of everything.
 struct Placement<'a> {
     superblock: SuperBlock,
     tree: &'a Tree,
@@ -94,9 +94,9 @@ struct Placement<'a> {
 /// The findings of another placement of the same tree.
 #[derive(Default)]
 struct Known {
-    /// Taken over where names are hashed the same way.
+    /// Reused where names are hashed the same way.
     order: Option<Order>,
-    /// Taken over as they are; empty: nothing is known.
+    /// Reused as they are; empty: nothing is known.
     records: Vec<Record>,
 }
 
@@ -107,7 +107,7 @@ pub enum Key {
     Skeleton(skeleton::Key),
     /// A part of the tree.
     Tree {
-        /// Which.
+        /// The part.
         object: Object,
         /// How many of its blocks lie before the piece.
         from: u64,
@@ -133,7 +133,7 @@ impl<'a> ContentPlan<'a> {
         self.finished.superblock()
     }
 
-    /// A warning for the user about times that the inodes cannot hold, which the image shows otherwise than the tree.
+    /// A warning for the user about times that the inodes cannot hold, so that the image differs from the tree.
     pub fn warning(&self) -> Option<String> {
         self.placement.times_moved()
     }
@@ -154,7 +154,7 @@ impl<'a> ContentPlan<'a> {
 }
 
 impl<'a> Placement<'a> {
-    /// Places a tree, whether there is room for it or not.
+    /// Places a tree, even if there is no room for it.
     fn new(skeleton: &Skeleton, tree: &'a Tree, known: Known) -> Result<Placement<'a>> {
         let (geo, sb) = (skeleton.geometry(), skeleton.superblock());
         let hash = HashVersion::from_disk(sb.default_hash_version(), sb.hash_unsigned());
@@ -188,7 +188,7 @@ impl<'a> Placement<'a> {
         Ok(placement)
     }
 
-    /// Blocks that are missing for a file system with this content; below 0: that are free.
+    /// The number of blocks that are missing for a file system with this content; below 0: free blocks.
     fn blocks_missing(&self) -> i64 {
         self.placed.end as i64 - self.line.len() as i64
     }
@@ -239,7 +239,7 @@ impl<'a> Placement<'a> {
         Ok(Usage { blocks, last_ino: self.numbers.last(), directories, owned })
     }
 
-    /// Refuses what the file system cannot store.
+    /// Refuses inodes that the file system cannot store.
     fn check(&self, id: Id) -> Result<()> {
         let (geo, node) = (self.geometry(), self.tree.node(id));
         let ro_compat = self.superblock.ro_compat();

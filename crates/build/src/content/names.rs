@@ -1,4 +1,4 @@
-//! Questions to a tree that only its planner has.
+//! Queries of a tree that only its planner needs.
 //!
 //! # Locking
 //! None.

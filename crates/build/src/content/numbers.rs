@@ -1,4 +1,4 @@
-//! Which inode of a tree has which number.
+//! The numbers of a tree's inodes.
 //!
 //! Main type: [`Numbers`]. The root is 2 and lost+found the first that is not reserved, as mke2fs has it; the others
 //! follow in the order of a listing ([`Order`]) behind the inodes of the skeleton.
@@ -15,7 +15,7 @@ use crate::skeleton::Skeleton;
 use crate::tree::{Body, Id, Node, Tree};
 use crate::{Error, Result};
 
-/// The directory where e2fsck puts what has lost its name.
+/// The directory where e2fsck puts inodes that have lost their names.
 const LOST_FOUND: &[u8] = b"lost+found";
 /// Only root may look into lost+found.
 const LOST_FOUND_MODE: u16 = 0o040700;

@@ -1,9 +1,9 @@
 //! The order in which a listing meets the inodes of a tree.
 //!
 //! Main type: [`Order`]. If the file system has directory indexes, Linux lists every directory by the hashes of its
-//! names, also one of a single block, which has no index (`is_dx_dir`, fs/ext4/dir.c). Otherwise it lists them as they
-//! lie. find(1) and tar(1) take names in that order, and go down into a directory where they meet it. Where inodes and
-//! data have the same order, they read forwards.
+//! names, also one of a single block, which has no index (`is_dx_dir`, fs/ext4/dir.c). Otherwise it lists them in the
+//! order of their blocks. find(1) and tar(1) take names in that order, and descend into a directory where they meet it.
+//! If inodes and data have the same order, they read forwards.
 //!
 //! # Locking
 //! None.
@@ -12,7 +12,7 @@ use extant_ondisk::htree::Hasher;
 
 use crate::tree::{Body, Id, Tree};
 
-/// Stands for no place.
+/// Means: no place.
 const NONE: u32 = u32::MAX;
 
 /// The inodes of a tree in the order of a listing, but for lost+found, which comes behind the root: mke2fs gives it a
@@ -44,7 +44,7 @@ impl Order {
         order
     }
 
-    /// Counts an inode when its first name is met.
+    /// Appends an inode when its first name is met.
     fn meet(&mut self, id: Id) {
         if self.places[id.0 as usize] == NONE {
             self.places[id.0 as usize] = self.ids.len() as u32;

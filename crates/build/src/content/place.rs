@@ -1,9 +1,9 @@
-//! Where each part of a tree goes on the line of free blocks.
+//! The places of all parts of a tree on the line of free blocks.
 //!
 //! Main types: [`Placed`], [`Object`] (a part that lies in one piece of the line).
 //!
 //! Everything that a walk needs comes first: directories, each with its extent nodes behind it, then attribute blocks,
-//! long symbolic links and the extent nodes of files. Data comes behind. All of them lie in the order of the inodes'
+//! long symbolic links and the extent nodes of files. Data comes behind. All of them are in the order of the inodes'
 //! numbers, which is that of a listing. So a cold `find` and a cold `tar` read forwards. The pointer blocks of ext2 and
 //! ext3 lie in the data ([`extant_ondisk::indirect::Stream`]): only reading the file needs them.
 //!
@@ -18,7 +18,7 @@ use super::Placement;
 use crate::Result;
 use crate::tree::{Body, Id};
 
-/// Where the parts of one inode are.
+/// The places of the parts of one inode.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Record {
     /// The number, on the line, of its first block.
@@ -61,7 +61,7 @@ pub enum Object {
     File(Id),
 }
 
-/// Where everything is.
+/// The places of everything.
 #[derive(Default)]
 pub(super) struct Placed {
     /// By inode of the tree.
@@ -115,8 +115,9 @@ impl Placement<'_> {
             }
         }
         self.share_attributes()?;
-        // The length of the metadata depends on where data is cut, which depends on where data begins; and more
-        // metadata lets data begin later. So the beginning of data is moved back until the metadata fits in front.
+        // The length of the metadata depends on the cuts of the data, which depend on the beginning of the data; and
+        // more metadata moves that beginning. So the loop moves the beginning of data back until the metadata fits in
+        // front.
         let mut end = self.place_metadata(0)?;
         loop {
             self.placed.data = end;
@@ -173,7 +174,7 @@ impl Placement<'_> {
         Ok(())
     }
 
-    /// Places metadata from 0 on and data from `data` on. Where metadata ends.
+    /// Places metadata from 0 on and data from `data` on. Returns the end of the metadata.
     fn place_metadata(&mut self, data: u64) -> Result<u64> {
         let geo = self.superblock.geometry().clone();
         let cluster = u64::from(geo.blocks_per_cluster());
@@ -218,7 +219,7 @@ impl Placement<'_> {
     }
 
     /// The written blocks of the tree in the order of the line: each part of the tree with the number of its first
-    /// block and the range of its blocks. Behind an extent node or attributes, the rest of a cluster is left alone.
+    /// block and the range of its blocks. Behind an extent node or attributes, the rest of a cluster is not written.
     pub(super) fn objects(&self) -> impl Iterator<Item = (Object, u64, Range<u64>)> + Send + '_ {
         let record = |id: Id| self.placed.records[id.0 as usize];
         let block_size = self.geometry().block_size;

@@ -1,4 +1,4 @@
-//! How large a file system must be for a tree.
+//! The size of the file system that a tree needs.
 //!
 //! Main types: [`Spare`] (room that stays free). Main function: [`fit`].
 //!
@@ -18,9 +18,9 @@ use crate::{Error, Result};
 
 /// The smallest size that is tried.
 const START_BYTES: u64 = 512 << 10;
-/// The largest: what ext4 can have with blocks of 64 KiB.
+/// The largest: the limit of ext4 with blocks of 64 KiB.
 const END_BYTES: u64 = 1 << 60;
-/// Options that are refused at this size, and at four times what the files have, are refused at any.
+/// Options that are refused at this size, and at four times the bytes of the files, are refused at any.
 const ABSURD_BYTES: u64 = 1 << 40;
 /// mke2fs's type `small`, with blocks of 1 KiB, ends here.
 const SMALL_BYTES: u64 = 512 << 20;
@@ -45,7 +45,7 @@ impl Spare {
 struct Attempt {
     options: Options,
     block_size: u64,
-    /// Of the whole file system, which may be less than was asked for: a last group that is too small is left out.
+    /// Of the whole file system, which may be less than requested: a last group that is too small is left out.
     bytes: u64,
     /// Blocks that the content takes.
     content: u64,
@@ -53,9 +53,9 @@ struct Attempt {
     missing: i64,
 }
 
-/// The options for the smallest file system that holds the tree, which has a lost+found, and leaves what shall be
-/// spare, and its bytes. It has room for its journal, if the options include one. Where the defaults give too few
-/// inodes, there are as many as the tree needs.
+/// The options for the smallest file system that has room for the tree, which has a lost+found, and for the spare room;
+/// and its bytes. It has room for its journal, if the options include one. If the defaults give too few inodes, there
+/// are as many as the tree needs.
 ///
 /// # Errors
 /// An entry cannot be stored, or the options do not fit each other.
@@ -74,8 +74,8 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
         }
         let attempt = match search.attempt(bytes) {
             Ok(attempt) => attempt,
-            // Not even the file system's own structures may fit; a size that is larger says what else is wrong. And
-            // small file systems have small blocks, in which not every entry has room.
+            // Not even the file system's own structures may fit; a larger size shows the other errors. And small file
+            // systems have small blocks, in which not every entry has room.
             Err(error) if matches!(error, Error::Options(_)) || bytes < SMALL_BYTES && request.block_size.is_none() => {
                 low = low.max(bytes);
                 bytes = match &high {
@@ -134,7 +134,7 @@ struct Search<'a> {
     fact: Fact,
     tree: &'a Tree,
     spare: Spare,
-    /// The answer of [`owners`], which is asked once.
+    /// The result of [`owners`], which is called once.
     owned: Option<Owned>,
     /// By the last attempt, and the size of its blocks.
     known: (u64, Known),

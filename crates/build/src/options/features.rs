@@ -60,7 +60,7 @@ pub(super) struct Features {
 }
 
 impl Features {
-    /// Adds what a list names, and takes away what it names with `^`; `none` takes away all.
+    /// Adds the features of a list, and removes those with `^`; `none` removes all.
     pub fn edit(&mut self, list: &str) -> Result<()> {
         for word in list.split([',', ' ', '\t']).filter(|word| !word.is_empty()) {
             if word.eq_ignore_ascii_case("none") || word.eq_ignore_ascii_case("clear") {

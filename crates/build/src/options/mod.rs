@@ -1,8 +1,8 @@
 //! The options of a new file system, with the meanings and defaults of mke2fs.
 //!
-//! Main types: [`Request`] (what somebody asked for: words and numbers, each of which may be missing) and [`Options`]
-//! (what comes out of it: every value decided, and warnings). [`Request::resolve`] leads from one to the other.
-//! Defaults are those of Debian's /etc/mke2fs.conf for e2fsprogs 1.47.0; no file is read.
+//! Main types: [`Request`] (a user's words and numbers, each of which may be missing) and [`Options`] (every value
+//! decided, and warnings). [`Request::resolve`] makes the second from the first. Defaults are those of Debian's
+//! /etc/mke2fs.conf for e2fsprogs 1.47.0; no file is read.
 //!
 //! # Locking
 //! None.
@@ -41,7 +41,7 @@ pub struct Options {
     pub packed_meta_blocks: bool,
     /// Owner of the root directory: user, group.
     pub root_owner: (u32, u32),
-    /// Whether the kernel need not zero what is left of the inode tables: they are known to be zeroes, or are written.
+    /// Whether the kernel need not zero the rest of the inode tables: they are known to be zeroes, or are written.
     pub tables_zeroed: bool,
     /// The warnings that mke2fs would print.
     pub warnings: Vec<String>,

@@ -13,7 +13,7 @@ const BLOCK_SIZE: u32 = 4096;
 const INODE_SIZE: u32 = 256;
 const INODE_RATIO: u64 = 16384;
 
-/// A type or usage type: what it says differently.
+/// A type or usage type, with the settings that differ.
 struct Type {
     name: &'static str,
     features: &'static str,

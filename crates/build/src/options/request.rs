@@ -20,7 +20,7 @@ const CLUSTER_SIZE_MAX: u64 = 1 << 29;
 const INODE_RATIOS: std::ops::RangeInclusive<u64> = 1024..=65536 * 1024;
 const BLOCKS_32BIT_MAX: u64 = u32::MAX as u64;
 const INODE_SIZE_SMALL: u32 = 128;
-/// A page: a size that was not asked for is cut to a multiple of it.
+/// A page: a default size is cut to a multiple of it.
 const PAGE: u64 = 4096;
 const RESERVED_PERCENT: f64 = 5.0;
 const FLEX_BG_SIZE: u64 = 16;
@@ -31,7 +31,7 @@ const ENCODING_STRICT: u16 = 1;
 /// `errors=continue`.
 const ERRORS_CONTINUE: u16 = 1;
 
-/// Which UUID.
+/// The UUID that a user requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UuidAsked {
     /// Any.
@@ -45,7 +45,7 @@ pub enum UuidAsked {
     Time,
 }
 
-/// Which size.
+/// The size that a user requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SizeAsked {
     /// That of the device.
@@ -53,7 +53,7 @@ pub enum SizeAsked {
     Device,
     /// So many bytes.
     Bytes(u64),
-    /// So many blocks; of 1 KiB where no size of blocks is asked for.
+    /// So many blocks; of 1 KiB if no size of blocks is given.
     Blocks(u64),
 }
 
@@ -64,7 +64,7 @@ pub struct Fact {
     pub device_bytes: u64,
     /// Bytes that the device writes at once; 0: any.
     pub sector_size: u32,
-    /// Whether everything that is not written reads as zeroes.
+    /// Whether all unwritten bytes read as zeroes.
     pub zeroed: bool,
     /// Seconds since 1970.
     pub now: i64,
@@ -229,7 +229,7 @@ impl Extended {
             "assume_storage_prezeroed" => self.zeroed = flag()?,
             "discard" => self.keeps_storage = false,
             "nodiscard" => self.keeps_storage = true,
-            // Blocks that nothing is written to are zeroes here.
+            // Unwritten blocks are zeroes here.
             "lazy_journal_init" => {
                 flag()?;
             }
@@ -346,7 +346,7 @@ impl Request {
         Ok(Extended::parse(self)?.offset)
     }
 
-    /// Whether a device may give back the storage of what becomes zeroes (`-E discard`, the default).
+    /// Whether a device may free the storage of ranges that become zeroes (`-E discard`, the default).
     ///
     /// # Errors
     /// As [`Request::offset`].
@@ -354,7 +354,7 @@ impl Request {
         Ok(!Extended::parse(self)?.keeps_storage)
     }
 
-    /// The owner of the root directory, if one is asked for (`-E root_owner`).
+    /// The owner of the root directory, if one is given (`-E root_owner`).
     ///
     /// # Errors
     /// As [`Request::resolve`].

@@ -1,4 +1,4 @@
-//! A file system with nothing in it: the skeleton, its root and lost+found; byte for byte what mke2fs makes.
+//! A file system without files: the skeleton, its root and lost+found; byte for byte that of mke2fs.
 //!
 //! Main type: [`Empty`].
 //!
@@ -68,7 +68,7 @@ impl Empty {
     pub fn plan(options: &Options) -> Result<Empty> {
         let mut lost_found = lost_found_blocks(options.block_size().into());
         if options.wanted.incompat.contains(Incompat::INLINE_DATA) {
-            // It begins without a block, and is given its first one in the place of another.
+            // It begins without a block, and its first block takes the place of another.
             lost_found -= 1;
         }
         let ino = InodeNr(FIRST_INO);
@@ -179,7 +179,7 @@ impl Inodes for Directories<'_> {
         let Some(mapped) = self.0.directories.get(usize::from(!root)) else { return Ok(()) };
         let desc = inode(self.0.options(), geo, mapped, root);
         if geo.inline_data && !root {
-            // Its data was in the inode before it got blocks; this is left of that.
+            // The data was in the inode before the directory got blocks; this is the rest of it.
             let at = GOOD_OLD_INODE_SIZE + usize::from(desc.extra_isize);
             out[at..at + XATTR_MAGIC.len()].copy_from_slice(&XATTR_MAGIC);
         }

@@ -1,4 +1,4 @@
-//! Files that the file system keeps for itself.
+//! The file system's own files.
 //!
 //! Main type: [`SystemFile`].
 //!
@@ -123,7 +123,7 @@ impl SystemFile {
         (inode.atime, inode.ctime, inode.mtime) = (self.time, self.time, self.time);
         inode.crtime = inode.crtime.map(|_| self.time);
         if matches!(self.kind, Kind::BadBlocks) {
-            // It is as it was found, and that was zeroes.
+            // The inode is as it was found: zeroes.
             inode = InodeDesc { mode: 0, links: 0, flags: InodeFlags::empty(), extra_isize: 0, crtime: None, ..inode };
         }
         inode
@@ -219,7 +219,7 @@ pub(super) fn sectors(mapped: &Mapped, geo: &Geometry) -> u64 {
     (mapped.clusters << geo.cluster_bits) * u64::from(geo.block_size / 512)
 }
 
-/// Which part of a file.
+/// A part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Whole,
@@ -228,7 +228,7 @@ pub(super) enum Part {
 }
 
 fn fill_mmp(sb: &SuperBlock, out: &mut [u8]) {
-    /// `mmp_check_interval`; before it are the magic, a number, a time, and two names that are left empty.
+    /// `mmp_check_interval`; before it are the magic, a number, a time, and two names that stay empty.
     const INTERVAL_AT: usize = 112;
     const CHECKSUM_AT: usize = 1020;
     let geo = sb.geometry();

@@ -29,11 +29,11 @@ pub struct Usage {
     pub last_ino: u32,
     /// The inodes that are directories, in ascending order; the root and lost+found among them.
     pub directories: Vec<InodeNr>,
-    /// Whose they are: the owners that the skeleton was planned for. Without quota files, nothing.
+    /// The owners for which the skeleton was planned. Without quota files, nothing.
     pub owned: Owned,
 }
 
-/// Makes the bytes of inodes that are not the skeleton's.
+/// Makes the bytes of inodes that do not belong to the skeleton.
 pub trait Inodes {
     /// Fills the `inode_size` bytes of an inode, with its checksum. `out` is zeroed.
     ///
@@ -53,11 +53,11 @@ pub enum Key {
     InodeBitmap(GroupNr),
     /// The used part of an inode table.
     InodeTable(GroupNr),
-    /// A part of a file of the file system's own.
+    /// A part of one of the file system's own files.
     File(FilePart),
 }
 
-/// A part of a file of the file system's own.
+/// A part of one of the file system's own files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilePart {
     file: u32,
@@ -233,7 +233,7 @@ impl Finished {
             if let Some(desc) = self.descs.get(group.0 as usize) {
                 desc.encode_into(bytes, group, geo);
                 if geo.desc_checksum == DescChecksum::None {
-                    // Nobody looks at the flags without checksums, but mke2fs sets them.
+                    // No program reads the flags without checksums, but mke2fs sets them.
                     bytes[FLAGS_AT..FLAGS_AT + 2].copy_from_slice(&desc.flags.bits().to_le_bytes());
                 }
             }

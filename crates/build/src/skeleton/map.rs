@@ -1,4 +1,4 @@
-//! Blocks for the files that the file system keeps for itself, in the order in which mke2fs takes them.
+//! Blocks for the file system's own files, in the order in which mke2fs allocates them.
 //!
 //! Main type: [`Mapped`]. Main functions: [`Mapped::in_ranges`] (a journal), [`Mapped::by_blocks`] (small files with
 //! extents), [`Mapped::with_pointers`] (any file without extents).
@@ -60,7 +60,7 @@ pub(super) struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// Where e2fsprogs begin to look for the first block of an inode.
+    /// The goal with which e2fsprogs search for the first block of an inode.
     pub fn goal(&self) -> u64 {
         let group = (self.ino.0 - 1) / self.geo.inodes_per_group;
         let group = if self.geo.groups_per_flex > 1 { group & !(self.geo.groups_per_flex - 1) } else { group };
@@ -169,8 +169,8 @@ impl Mapped {
         Ok(())
     }
 
-    /// `len` blocks, mapped by pointers; each takes the first free block behind the one taken before. `first` is where
-    /// to begin. (e2fsprogs: `ext2fs_bmap2`.)
+    /// `len` blocks, mapped by pointers; each is the first free block behind the one before. `first` is the start of
+    /// the search. (e2fsprogs: `ext2fs_bmap2`.)
     pub fn with_pointers(space: &mut Space, owner: &Owner<'_>, len: u64, first: u64) -> Result<Mapped> {
         let per_block = u64::from(owner.geo.block_size / 4);
         let mut mapped = Mapped::empty(InodeFlags::empty());
@@ -215,7 +215,7 @@ impl Mapped {
         Ok(block)
     }
 
-    /// Takes a node, then what is below it.
+    /// Takes a node, then the blocks below it.
     fn take_tree(
         &mut self,
         space: &mut Space,

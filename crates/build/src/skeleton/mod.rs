@@ -1,10 +1,9 @@
 //! A file system without files: superblock, descriptors, bitmaps, inode tables, journal, resize inode, quota and orphan
 //! files, each where mke2fs puts it.
 //!
-//! Main types: [`Skeleton`] (where everything goes), [`Usage`] (what the files of a tree take), [`Owned`] (whose that
-//! is), [`Finished`] (the skeleton's pieces with their bytes), [`Inodes`] (makes the bytes of inodes that are not the
-//! skeleton's).
-//! Its memory grows with the groups, not with the blocks.
+//! Main types: [`Skeleton`] (the places of everything), [`Usage`] (the blocks and inodes of a tree's files), [`Owned`]
+//! (their owners), [`Finished`] (the skeleton's pieces with their bytes), [`Inodes`] (makes the bytes of inodes that do
+//! not belong to the skeleton). Its memory grows with the groups, not with the blocks.
 //!
 //! # Locking
 //! None.
@@ -45,10 +44,10 @@ const USER_QUOTA: InodeNr = InodeNr(3);
 const GROUP_QUOTA: InodeNr = InodeNr(4);
 /// The most blocks of a journal.
 const JOURNAL_BLOCKS_MAX: u32 = 10_240_000;
-/// The part of the journal that fast commits get, of one.
+/// The divisor for the part of the journal that fast commits get.
 const FAST_COMMIT_PART: u32 = 64;
 
-/// Where everything goes in a file system without files.
+/// The places of everything in a file system without files.
 pub struct Skeleton {
     options: Options,
     superblock: SuperBlock,
@@ -68,8 +67,8 @@ impl Skeleton {
         Skeleton::plan_with_directories(options, &[], owned)
     }
 
-    /// Places everything, and before what mke2fs makes after its directories, directories of these inodes with so many
-    /// blocks.
+    /// Places everything. Directories of these inodes with so many blocks come before the structures that mke2fs makes
+    /// after its directories.
     fn plan_with_directories(options: &Options, directories: &[(InodeNr, u64)], owned: &Owned) -> Result<Skeleton> {
         let layout = Layout::compute(&options.wanted).map_err(|error| match error {
             LayoutError::TooSmall => no_space(),
@@ -149,7 +148,7 @@ impl Skeleton {
         ino
     }
 
-    /// Blocks one by one, mapped the way the file system's files are.
+    /// Blocks one by one, mapped as the file system's files are.
     fn map_blocks(&mut self, owner: &Owner<'_>, blocks: u64, goal: u64) -> Result<Mapped> {
         if owner.geo.extents {
             Mapped::by_blocks(&mut self.space, owner, blocks, goal)
@@ -208,7 +207,7 @@ impl Skeleton {
             let blocks = (bytes.len() as u64).div_ceil(geo.block_size.into());
             let mut mapped = self.map_blocks(&owner, blocks, owner.goal())?;
             if geo.extents && geo.cluster_bits == 0 && geo.block_size == BLOCK_BYTES as u32 {
-                // The root of the tree is written last; within a cluster, it has its place.
+                // mke2fs writes the root of the tree last; within a cluster, it has its place.
                 mapped.put_second_behind_sixth(&owner)?;
             }
             mapped.flags |= InodeFlags::IMMUTABLE;
@@ -218,7 +217,7 @@ impl Skeleton {
         Ok(inodes)
     }
 
-    /// Where a journal goes unless a place is asked for: the group with most room near the middle.
+    /// The default place of a journal: the group with most room near the middle.
     fn middle(&self, geo: &Geometry) -> u64 {
         let middle = (geo.blocks_count - geo.first_data_block) / 2;
         let middle = BlockNr(middle.max(geo.first_data_block));

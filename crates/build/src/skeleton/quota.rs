@@ -1,4 +1,4 @@
-//! Quota files of a new file system: what each owner uses, without limits.
+//! Quota files of a new file system: the usage of each owner, without limits.
 //!
 //! Main type: [`Owned`]. Main function: [`file`]. Blocks are numbered in the order in which e2fsprogs' insertions need
 //! them.
@@ -42,10 +42,10 @@ impl Owned {
     }
 }
 
-/// The bytes of a file for owners in ascending order. How many there are follows from the numbers of the owners alone.
+/// The bytes of a file for owners in ascending order. Their length depends only on the numbers of the owners.
 pub(super) fn file<'a>(kind: QuotaKind, owners: impl Iterator<Item = &'a Usage>) -> Vec<u8> {
     let mut blocks = Blocks(vec![0; 2 * BLOCK_BYTES]);
-    // The block that has room, if there is one; never more, for nothing is removed.
+    // The block with room, if there is one; never more, because nothing is removed.
     let mut with_room = 0;
     for owner in owners {
         let mut block = ROOT;

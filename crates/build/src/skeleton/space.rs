@@ -1,7 +1,7 @@
-//! Which blocks are taken, as ranges, and the searches that mke2fs makes in them.
+//! The allocated blocks, as ranges, and the searches that mke2fs makes in them.
 //!
 //! Main type: [`Space`]. Its size is that of the groups, not of the blocks: tables, backups and files are few ranges.
-//! The searches give what those of e2fsprogs give, which is what puts everything at the same place.
+//! The searches give the results of e2fsprogs', so that everything is in the same place.
 //!
 //! # Locking
 //! None.
@@ -14,17 +14,17 @@ use extant_ondisk::superblock::Geometry;
 use crate::{Error, Result};
 
 pub(super) struct Space {
-    /// Start and end of what is taken; never adjacent.
+    /// Start and end of each allocated range; never adjacent.
     taken: BTreeMap<u64, u64>,
     first: u64,
     end: u64,
-    /// Blocks that are taken together: 1 until [`Space::count_clusters`].
+    /// Blocks that are allocated as one unit: 1 until [`Space::count_clusters`].
     unit: u64,
     cluster: u64,
     per_group: u64,
     /// Whether something was allocated in a group after its superblock and descriptors.
     touched: Vec<bool>,
-    /// Free blocks of groups as mke2fs counts them meanwhile: with `bigalloc`, neither blocks nor clusters.
+    /// Free blocks of groups as mke2fs counts them in between: with `bigalloc`, neither blocks nor clusters.
     pub counted: Vec<u32>,
 }
 
@@ -42,7 +42,7 @@ impl Space {
         }
     }
 
-    /// From here on whole clusters are taken.
+    /// From here on whole clusters are allocated.
     pub fn count_clusters(&mut self) {
         self.unit = self.cluster;
         for (start, end) in std::mem::take(&mut self.taken) {

@@ -1,4 +1,4 @@
-//! Where bitmaps and inode tables go: where mke2fs puts them.
+//! The places of bitmaps and inode tables: those of mke2fs.
 //!
 //! Main function: [`place`].
 //!
@@ -67,7 +67,7 @@ fn place_in_group(space: &mut Space, geo: &Geometry, group: GroupNr, stride: u64
     let mut start = first;
     if stride != 0 {
         start = space.free_run(first, last, 1).ok_or_else(no_space)? + table;
-        // e2fsprogs divide by what is left behind the start, which may be nothing.
+        // e2fsprogs divide by the rest behind the start, which may be nothing.
         if start <= last {
             start += (stride * u64::from(group.0)) % (last - start + 1);
         }
@@ -92,7 +92,7 @@ fn place_in_flex_group(space: &mut Space, geo: &Geometry, group: GroupNr, before
     let last = last_block(geo, last_group);
     let place = u64::from(group.0) % flex;
     let left = u64::from(last_group - group.0) + 1;
-    // A last flex group that is not full leaves no room for groups that are not there, unless it is a single group.
+    // A last flex group that is not full leaves no room for missing groups, unless it is a single group.
     let room = if place == 0 && last_group == geo.group_count - 1 && left > 1 { left } else { flex };
 
     let goal = if place == 0 { 0 } else { before.block_bitmap + 1 };
@@ -114,7 +114,7 @@ fn bitmap_from(space: &Space, start: u64, first: u64, last: u64) -> Result<u64> 
     space.free_run(start, last, 1).or_else(|| space.free_run(first, last, 1)).ok_or_else(no_space)
 }
 
-/// Where to search for a bitmap or table of a flex group (e2fsprogs: `flexbg_offset`). 0: from the beginning.
+/// The start of the search for a bitmap or table of a flex group (e2fsprogs: `flexbg_offset`). 0: the beginning.
 fn flex_start(space: &Space, geo: &Geometry, group: GroupNr, goal: u64, left: u64, blocks: u64) -> u64 {
     let flex = u64::from(geo.groups_per_flex);
     let size = (left * blocks).min(u64::from(geo.blocks_per_group) / 4);

@@ -1,7 +1,7 @@
-//! How much memory the names, attributes and sparse maps of archives may take.
+//! A bound on the memory for names, attributes and sparse maps of archives.
 //!
-//! Compressed, they may be a thousand times smaller, and what a global header says counts for each entry. So what they
-//! take, and the number of entries, are bounded by what is stored: whether an archive is refused does not depend on the
+//! Compressed, they may be a thousand times smaller, and a record of a global header counts for each entry. So the
+//! stored bytes bound their memory and the number of entries: whether an archive is refused does not depend on the
 //! memory of the machine.
 //!
 //! Main type: [`Budget`].
@@ -13,14 +13,14 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// As much as any source may take, beside a byte for each that is stored.
+/// The bytes that any source may take, beside one for each stored byte.
 const FREE_BYTES: u64 = 64 << 20;
-/// As much as an entry may take uncounted: the blocks of an extended header have as much.
+/// The bytes that an entry may take uncounted: the blocks of an extended header have as many.
 const ENTRY_BYTES: u64 = 1024;
-/// As many entries as any source may have. A tree takes up to 400 bytes for each.
+/// The entries that any source may have. A tree takes up to 400 bytes for each.
 const FREE_ENTRIES: u64 = 2 << 20;
-/// One more for so many bytes that are stored. The best compression leaves more of the header of an empty file whose
-/// name differs from the one before by a number.
+/// One more entry for so many stored bytes. The best compression needs more for the header of an empty file whose name
+/// differs from the one before by a number.
 const BYTES_AN_ENTRY: u64 = 4;
 
 /// The memory that the entries of a source may take.
@@ -35,20 +35,20 @@ struct Counters {
 }
 
 impl Budget {
-    /// There are more bytes of archives.
+    /// Records stored bytes of archives.
     pub fn add_stored(&self, bytes: u64) {
         self.0.stored.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A reader of an archive as it is stored, whose bytes are added as they are read.
+    /// A reader of a stored archive, whose bytes are added as they are read.
     pub fn counted<R>(&self, reader: R) -> Counted<R> {
         Counted { reader, budget: self.clone() }
     }
 
-    /// Takes what an entry takes.
+    /// Takes the memory of an entry.
     ///
     /// # Errors
-    /// There is not as much.
+    /// The budget has less.
     pub fn take(&self, bytes: u64) -> Result<(), String> {
         let entries = self.0.entries.fetch_add(1, Ordering::Relaxed) + 1;
         let stored = self.0.stored.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Archives as they come: plain, or compressed with what their first bytes say.
+//! Archives as they come: plain, or compressed in the way that their first bytes show.
 //!
 //! # Locking
 //! None.
@@ -22,7 +22,7 @@ pub enum Compression {
     Unsupported(&'static str),
 }
 
-/// As many bytes as [`Compression::of`] looks at.
+/// The number of bytes that [`Compression::of`] looks at.
 pub const MAGIC_BYTES: usize = 6;
 /// The most memory that xz's dictionary may take; its largest preset needs 65 MiB.
 const XZ_MEMORY_BYTES: u64 = 256 << 20;
@@ -34,7 +34,7 @@ impl Compression {
             [0x1f, 0x8b, ..] => Compression::Gzip,
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Compression::Xz,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Compression::Zstd,
-            // A frame to be skipped may come first.
+            // A skippable frame may come first.
             [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Compression::Zstd,
             [b'B', b'Z', b'h', b'1'..=b'9', ..] => Compression::Unsupported("bzip2"),
             [0x04, 0x22, 0x4d, 0x18, ..] => Compression::Unsupported("lz4"),
@@ -48,7 +48,7 @@ impl Compression {
 }
 
 /// The bytes behind a compression. All members of a gzip and all frames of a zstd file count. Other bytes behind the
-/// last member of a gzip are read and ignored as gzip(1) ignores them; `garbage` tells afterwards whether there were
+/// last member of a gzip are read and ignored, as gzip(1) ignores them; afterwards `garbage` says whether there were
 /// any.
 ///
 /// # Errors
@@ -74,7 +74,7 @@ pub fn decoder<'a>(
     })
 }
 
-/// All members of a gzip file. Zeroes behind them, such as tapes and devices leave, are passed over in silence.
+/// All members of a gzip file. Zeroes behind them, which tapes and devices leave, are skipped in silence.
 struct Members<R> {
     /// `None`: there are no more.
     member: Option<GzDecoder<Peeked<R>>>,
@@ -122,7 +122,7 @@ fn only_zeroes(stream: &mut impl BufRead) -> io::Result<bool> {
 
 /// A warning about the archive `name`.
 pub fn ignored_garbage(name: &str) -> String {
-    format!("{name}: other bytes follow the end of what gzip has compressed; they are ignored")
+    format!("{name}: other bytes follow the end of the gzip data; they are ignored")
 }
 
 /// A stream whose first bytes have been read.

@@ -1,7 +1,7 @@
-//! The bytes of files that lie one behind the other in archives, or in what was unpacked of them.
+//! The bytes of files that lie one behind the other in archives, or in their unpacked bytes.
 //!
-//! Main types: [`Contents`] (the files behind a tree's numbers), [`Part`] (one archive's), [`Spool`] (a temporary file
-//! that takes what cannot be read twice).
+//! Main types: [`Contents`] (the files behind a tree's numbers), [`Part`] (those of one archive), [`Spool`] (a
+//! temporary file for bytes that cannot be read twice).
 //!
 //! # Locking
 //! None.
@@ -36,7 +36,7 @@ pub struct Part {
     pub sparse: Vec<Pieces>,
 }
 
-/// The data of a file with holes: where it belongs in the file, and where it is stored. Ascending.
+/// The data of a file with holes: its range in the file, and its place in the part. Ascending.
 pub type Pieces = Box<[(Range<u64>, u64)]>;
 
 /// The fields that change when a file is changed.
@@ -58,7 +58,7 @@ impl Print {
     }
 }
 
-/// The number of a file whose data lies from `offset` on, without its holes.
+/// The number of a file whose data begins at `offset`, without its holes.
 pub fn number(sparse: &mut Vec<Pieces>, mut offset: u64, data: Option<&[Range<u64>]>) -> u64 {
     match data {
         None => offset,
@@ -79,9 +79,9 @@ pub fn in_part(number: u64, part: usize) -> u64 {
     number | (part as u64) << OFFSET_BITS
 }
 
-/// As many parts as numbers can tell apart.
+/// The number of parts that numbers can distinguish.
 pub const PARTS_MAX: usize = 1 << (63 - OFFSET_BITS);
-/// As large as a part can be.
+/// The largest part.
 pub const PART_BYTES_MAX: u64 = 1 << OFFSET_BITS;
 
 /// The files behind the numbers of a tree.
@@ -180,7 +180,7 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// As much as is written at once.
+    /// The number of bytes that are written at once.
     const BUFFER: usize = 1 << 18;
 
     /// Makes it in a directory.
@@ -192,7 +192,7 @@ impl Spool {
         Ok(Spool { file, buffer: vec![0; Spool::BUFFER], used: 0, bytes: 0 })
     }
 
-    /// Where the next byte goes.
+    /// The place of the next byte.
     pub fn end(&self) -> u64 {
         self.bytes
     }
@@ -212,7 +212,7 @@ impl Spool {
         self.bytes += len as u64;
     }
 
-    /// Writes what is still in memory; the file.
+    /// Writes the rest of the buffer; returns the file.
     pub fn finish(mut self) -> io::Result<File> {
         self.file.write_all(&self.buffer[..self.used])?;
         Ok(self.file)
@@ -223,8 +223,10 @@ impl Spool {
 pub fn wrong(dir: &Path, error: &io::Error) -> Error {
     use std::os::unix::ffi::OsStrExt;
     let name = crate::error::shown(dir.as_os_str().as_bytes());
-    let why =
-        format!("the contents of the archive cannot be kept here: {}; name another directory in TMPDIR", plain(error));
+    let why = format!(
+        "the contents of the archive cannot be stored here: {}; name another directory in TMPDIR",
+        plain(error)
+    );
     Error::Source { name, why }
 }
 
@@ -232,7 +234,7 @@ fn unnamed(dir: &Path) -> io::Result<File> {
     let mode = Mode::from_raw_mode(0o600);
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     match openat(rustix::fs::CWD, dir, flags | OFlags::TMPFILE, mode) {
-        // File systems that cannot do it (ENOTSUP; kernels before 3.11 say that it is a directory).
+        // The file system does not support it (ENOTSUP; kernels before 3.11 report a directory).
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
         made => return Ok(made.map(|fd: OwnedFd| fd.into())?),
     }

@@ -1,10 +1,10 @@
 //! A directory of the host as a source.
 //!
-//! Nothing below it is followed: what it holds is reached through the descriptor of its root, and what is opened is
-//! compared with what was met on the walk. Calls go through the C library (rustix's `use-libc`), so that fakeroot(1)
-//! can answer them.
+//! No symbolic link below it is followed: everything is reached through the descriptor of its root, and each opened
+//! file is compared with the entry that the walk met. Calls go through the C library (rustix's `use-libc`), so that
+//! fakeroot(1) can answer them.
 //!
-//! Threads list directories; one thread makes the tree of what they find, whose order makes no difference there.
+//! Threads list directories; one thread makes the tree of their entries, whose order makes no difference there.
 //!
 //! # Locking
 //! None: the threads talk through channels.
@@ -33,12 +33,12 @@ use crate::error::shown;
 use crate::tree::{Attributes, Builder, Content, ReadAt, Xattr};
 use crate::{Error, Result};
 
-/// So many bytes of a path the kernel takes at once, with room to spare (`PATH_MAX` is 4096).
+/// The longest path that the kernel takes at once, with room to spare (`PATH_MAX` is 4096).
 const PATH_BYTES: usize = 4000;
-/// As long as a value or a list of names can be (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// The longest value or list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const XATTR_BYTES: usize = 65536;
 
-/// A directory that was met: where its path ends in [`Names::bytes`], and the directory above.
+/// A directory that was met: the end of its path in [`Names::bytes`], and the directory above.
 struct Place {
     parent: u32,
     name: Range<u64>,
@@ -47,13 +47,13 @@ struct Place {
 /// A regular file that was met.
 struct Met {
     dir: u32,
-    /// Where its name begins in [`Names::bytes`], times 256, and its length.
+    /// The place of its name in [`Names::bytes`], times 256, and its length.
     name: u64,
-    /// Of what [`Below::fingerprint`] looks at.
+    /// Of the fields that [`Below::fingerprint`] reads.
     fingerprint: u64,
 }
 
-/// The directory that is read, and what is below it.
+/// The source's directory.
 struct Below {
     /// The source's own path, for messages.
     path: Vec<u8>,
@@ -61,7 +61,7 @@ struct Below {
     hasher: RandomState,
 }
 
-/// The names that find files again.
+/// The names by which files are opened again.
 struct Names {
     below: Below,
     bytes: Vec<u8>,
@@ -106,11 +106,11 @@ enum What {
     Special,
 }
 
-/// Entries that travel together.
+/// Entries that are sent in one message.
 const CHUNK_ENTRIES: usize = 128;
 /// Chunks that may wait for the tree to take them.
 const CHUNKS: usize = 16;
-/// Directories that a thread has before it: as few as keep it busy, for others may be faster.
+/// Directories that wait for a thread: as few as keep it busy, because others may be faster.
 const JOBS: usize = 4;
 /// More threads than this only wait for each other in the kernel.
 const THREADS_MAX: usize = 8;
@@ -148,12 +148,12 @@ struct Walk {
     dirs: Vec<Place>,
     files: Vec<Met>,
     waiting: Vec<Job>,
-    /// Of files with several names: what the builder calls them.
+    /// Of files with several names: their numbers in the builder.
     linked: HashMap<(u64, u64), u32>,
 }
 
 impl Walk {
-    /// Lets threads list directories, and takes what they find, in whatever order.
+    /// Starts threads that list directories, and takes their entries in any order.
     fn run(&mut self, below: &Below) -> Result<()> {
         std::thread::scope(|threads| {
             // Both ends of all channels go with this closure, also when it fails: then the threads end.
@@ -176,7 +176,7 @@ impl Walk {
                         break;
                     }
                     *busy += 1;
-                    // A thread that is gone has panicked, which the end of the scope passes on.
+                    // A thread that is gone has panicked; the end of the scope passes the panic on.
                     if jobs.send(job).is_err() {
                         return Ok(());
                     }
@@ -281,7 +281,7 @@ impl Lister<'_> {
             at.push(b'/');
         }
         let prefix = at.len();
-        // For what takes no descriptor of a directory; long paths go through one nevertheless.
+        // For calls that take no descriptor of a directory; long paths go through one nevertheless.
         let mut host = [&below.path[..], b"/", &at].concat();
         if host.len() + 256 > PATH_BYTES {
             host = format!("/proc/self/fd/{}/", fd.as_raw_fd()).into_bytes();
@@ -342,7 +342,7 @@ impl Lister<'_> {
         Ok(Found { name: name.into(), attributes: attributes(&stat, xattrs), id: id(&stat), several, what })
     }
 
-    /// Where a file that has holes has data; `None`: everywhere, as far as the host knows.
+    /// The ranges with data of a file with holes; `None`: everywhere, as far as the host knows.
     fn data(&self, fd: &OwnedFd, name: &[u8], path: &[u8], stat: &Stat) -> Result<Option<Vec<Range<u64>>>> {
         let wrong = |e: Errno| entry_error(self.below.shown(path), "cannot be opened", e);
         let file = openat(fd, os(name), OPEN, Mode::empty()).map_err(wrong)?;
@@ -380,7 +380,7 @@ impl Lister<'_> {
         for name in self.list[..len].split(|byte| *byte == 0).filter(|name| super::is_stored(name)) {
             match lgetxattr(host, os(name), &mut self.value[..]) {
                 Ok(len) => xattrs.push((name.into(), self.value[..len].into())),
-                // Listed, but not for us.
+                // Listed, but not for this caller.
                 Err(Errno::OPNOTSUPP) => {}
                 Err(e) => return Err(wrong(e)),
             }
@@ -389,7 +389,7 @@ impl Lister<'_> {
     }
 }
 
-/// A FIFO that took a file's place must not make us wait.
+/// Opening a FIFO that took a file's place must not wait.
 const OPEN: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
@@ -409,13 +409,13 @@ impl Names {
 }
 
 impl Below {
-    /// As the user knows it.
+    /// The path as the user knows it.
     fn shown(&self, path: &[u8]) -> String {
         let slash: &[u8] = if path.is_empty() || self.path.ends_with(b"/") { b"" } else { b"/" };
         shown(&[&self.path, slash, path].concat())
     }
 
-    /// Opens what lies below the root, however long the path is.
+    /// Opens a path below the root, however long it is.
     fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         if path.is_empty() {
             return openat(&self.root, ".", flags, Mode::empty());
@@ -435,7 +435,7 @@ impl Below {
         dir.as_ref().unwrap_or(&self.root).as_fd()
     }
 
-    /// The fields that differ when a file is another, or has another content.
+    /// The fields that differ if a file is another one, or has another content.
     fn fingerprint(&self, stat: &Stat) -> u64 {
         let kind = FileType::from_mode(stat.st_mode as u16).map(FileType::mode_bits);
         self.hasher.hash_one((kind, id(stat), stat.st_size, stat.st_mtime, stat.st_mtime_nsec))

@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Source`] (a tree and the bytes of its files), [`Options`].
 //!
-//! What it does not do: fetch anything from elsewhere, or write anything but the unnamed files that keep what cannot be
-//! read twice.
+//! What it does not do: fetch anything from elsewhere, or write anything except the unnamed files for bytes that cannot
+//! be read twice.
 //!
 //! # Locking
 //! None. Threads that write an image read files of one source side by side, each through a reader of its own.
@@ -36,7 +36,7 @@ use crate::error::shown;
 use crate::tree::{self, Builder, Content, Tree};
 use crate::{Error, Result};
 
-/// A tree, and where the bytes of its files come from.
+/// A tree, and the origin of its files' bytes.
 pub struct Source {
     /// The directories, the files and their attributes.
     pub tree: Tree,
@@ -50,7 +50,7 @@ pub struct Source {
 pub struct Options {
     /// Changes of all entries.
     pub tree: tree::Options,
-    /// Where contents are kept that cannot be read twice: those of pipes and of compressed archives.
+    /// The directory for contents that cannot be read twice: those of pipes and of compressed archives.
     pub spool: PathBuf,
 }
 
@@ -101,8 +101,8 @@ impl Source {
         }
     }
 
-    /// The tree that the layers of an image in an OCI image layout come to: the image with the tag, or the only one;
-    /// that of the host's platform where there are several.
+    /// The tree of the layers of an image in an OCI image layout: the image with the tag, or the only one; if there are
+    /// several, that of the host's platform.
     ///
     /// # Errors
     /// It is no layout, a blob is missing or not what its digest says, or an entry cannot be stored.
@@ -110,7 +110,8 @@ impl Source {
         oci::read(layout, tag, options)
     }
 
-    /// The tree in a tar archive. A plain one stays where its files are; others are kept in [`Options::spool`].
+    /// The tree in a tar archive. Contents of a plain one are read in place; those of others are stored in
+    /// [`Options::spool`].
     ///
     /// # Errors
     /// It cannot be read, is damaged or cut off, or an entry cannot be stored; the error names it.
@@ -126,8 +127,8 @@ impl Source {
         }
     }
 
-    /// As [`Source::tar`], of a file that is open, such as standard input; `name` is for messages. What has been read
-    /// of it is not read again.
+    /// As [`Source::tar`], of an open file, such as standard input; `name` is for messages. Bytes that have been read
+    /// are not read again.
     ///
     /// # Errors
     /// As [`Source::tar`].
@@ -138,7 +139,7 @@ impl Source {
             return Err(Error::Source { name, why: "is a directory, and no tar archive".into() });
         }
         if !there.is_file() {
-            // A writer that fills a larger pipe wakes us less often. Where that is refused, the pipe stays as it is.
+            // With a larger pipe, its writer wakes us less often. If the kernel refuses, the pipe stays as it is.
             let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_BYTES);
             return Source::tar_stream(name, Box::new(file), options);
         }
@@ -173,7 +174,7 @@ impl Source {
     }
 }
 
-/// As large as a pipe can be made without privileges (`/proc/sys/fs/pipe-max-size`).
+/// The largest pipe without privileges (`/proc/sys/fs/pipe-max-size`).
 const PIPE_BYTES: usize = 1 << 20;
 /// The bytes that are read of a stream at once.
 const STREAM_BUFFER: usize = 1 << 17;
@@ -187,7 +188,7 @@ fn archive(mut input: tar::Input<'_>, options: Options) -> Result<Source> {
     Ok(Source { tree, content: Box::new(Contents { parts }), warnings: Vec::new() })
 }
 
-/// Opens a file that must be a regular one; a FIFO is not waited for.
+/// Opens a file that must be a regular one, without waiting for a FIFO.
 fn regular(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     match file.metadata()?.is_file() {

@@ -1,11 +1,11 @@
 //! The content of a file system to be made: directories, files and their attributes.
 //!
-//! Main types: [`Tree`], [`Node`] (an inode to be), [`Body`] (what its type adds), [`Content`] (where the bytes of
-//! files come from), [`Builder`] (makes a tree of entries in any order), [`Owners`] (whose its entries become).
+//! Main types: [`Tree`], [`Node`] (an inode to be), [`Body`] (the part of its type), [`Content`] (the origin of the
+//! files' bytes), [`Builder`] (makes a tree of entries in any order), [`Owners`] (the owners of its entries).
 //!
-//! The order is fixed: the names of a directory ascend as bytes, and inodes are numbered in the order in which a walk
-//! meets them first: all entries of a directory, then its first subdirectory with everything below it, then the
-//! second. So two sources with the same content make the same tree. These are not the numbers in the file system.
+//! The order is fixed. The names of a directory ascend as bytes. Inodes are numbered in the order in which a walk meets
+//! them first: all entries of a directory, then its first subdirectory with everything below it, then the second. So
+//! two sources with the same content make the same tree. These are not the numbers in the file system.
 //!
 //! # Locking
 //! None. Threads that write an image share the tree and read it.
@@ -37,7 +37,7 @@ pub struct Node {
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// The last change of the content. The image's other times are the same, so that they depend on the source alone.
+    /// The last change of the content. The image's other times are the same, so that they depend only on the source.
     pub mtime: Timestamp,
     /// Names that lead to it; of a directory 2 and the number of its subdirectories, however many.
     pub links: u32,
@@ -66,13 +66,13 @@ pub enum Body {
         /// The source's own number, by which [`Content::open`] finds it.
         content: u64,
     },
-    /// A symbolic link and where it leads; 1 to 4095 bytes, none of them 0.
+    /// A symbolic link and its target; 1 to 4095 bytes, none of them 0.
     Symlink(Box<[u8]>),
     /// A character or block device.
     Device {
-        /// Which driver.
+        /// The driver.
         major: u32,
-        /// Which of its devices.
+        /// The device of that driver.
         minor: u32,
     },
     /// A FIFO or a socket.
@@ -87,13 +87,13 @@ pub type Xattr = (Box<[u8]>, Box<[u8]>);
 pub struct Tree {
     /// By [`Id`].
     pub(crate) nodes: Vec<Node>,
-    /// Of all directories: where the name ends in `names`, and the inode. It begins where the one before ends.
+    /// Of all directories: the end of the name in `names`, and the inode. The name begins where the one before ends.
     pub(crate) entries: Vec<(u64, Id)>,
     /// All names, one behind the other.
     pub(crate) names: Vec<u8>,
     /// Sets of attributes, each once, sorted by name.
     pub(crate) xattrs: Vec<Box<[Xattr]>>,
-    /// Of files with holes: where data is, in bytes, sorted, not adjacent.
+    /// Of files with holes: the ranges with data, in bytes, sorted, not adjacent.
     pub(crate) data: Vec<Box<[Range<u64>]>>,
 }
 
@@ -103,7 +103,7 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// Whether not even a root is there, which no source leaves.
+    /// Whether there is not even a root, which no source leaves.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -113,7 +113,7 @@ impl Tree {
         &self.nodes[id.0 as usize]
     }
 
-    /// The root directory belongs to somebody else than its source says.
+    /// Gives the root directory another owner than its source does.
     pub fn set_root_owner(&mut self, (uid, gid): (u32, u32)) {
         if let Some(root) = self.nodes.first_mut() {
             (root.uid, root.gid) = (uid, gid);
@@ -144,18 +144,18 @@ impl Tree {
         &self.xattrs[set as usize]
     }
 
-    /// Where a file has data, in bytes: sorted, not adjacent, within its size.
+    /// The ranges of a file with data, in bytes: sorted, not adjacent, within its size.
     pub fn data(&self, sparse: u32) -> &[Range<u64>] {
         &self.data[sparse as usize]
     }
 }
 
-/// Where the bytes of files come from.
+/// The origin of the files' bytes.
 pub trait Content: Sync {
     /// A file, to be read by one thread.
     ///
     /// # Errors
-    /// It cannot be opened, or is not what it was when the tree was made; the error names it.
+    /// It cannot be opened, or has changed since the tree was made; the error names it.
     fn open(&self, content: u64) -> Result<Box<dyn ReadAt + '_>>;
 }
 
@@ -167,7 +167,7 @@ pub trait ReadAt {
     /// It cannot be read, or has other bytes than when the tree was made; the error names it.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// Called when all of it has been read: whether it changed meanwhile.
+    /// Called when all of it has been read: checks whether it changed meanwhile.
     ///
     /// # Errors
     /// It did; the error names it.

@@ -10,7 +10,7 @@
 //! PATH/** UID[:GID]         the same with everything below it
 //! ```
 //!
-//! Numbers are exchanged first, once. Of the lines with paths a later one overrides an earlier one. Names may stand for
+//! Numbers are exchanged first, once. Of the lines with paths a later one overrides an earlier one. Names may replace
 //! numbers, except in COUNT. A path called `uid` or `gid` is written `./uid`.
 //!
 //! # Locking
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use crate::error::shown;
 use crate::{Error, Result};
 
-/// Of what a number or a name is.
+/// The kind of a number or a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdKind {
     /// An owner.
@@ -56,7 +56,7 @@ impl Owners {
     /// Parses a file called `file`. `resolve` finds the number of a name.
     ///
     /// # Errors
-    /// A line is none of those that there are, or a name has no number; says which line.
+    /// A line has none of these forms, or a name has no number; the message names the line.
     pub fn parse(file: &str, text: &[u8], resolve: &dyn Fn(IdKind, &str) -> Option<u32>) -> Result<Owners> {
         let mut owners = Owners::default();
         for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
@@ -107,7 +107,7 @@ impl Owners {
             return Ok(());
         }
         let [.., owner] = words[..] else { return Err("expected PATH UID[:GID]".into()) };
-        // Spaces in a path are its own.
+        // Spaces in a path belong to it.
         let path = line[..line.len() - owner.len()].trim_ascii_end();
         if path.is_empty() {
             return Err("expected PATH UID[:GID], or uid or gid FROM TO [COUNT]".into());

@@ -25,7 +25,7 @@ fn names(tree: &Tree) -> Vec<(String, Id)> {
     names
 }
 
-/// A sequence of steps ends in an error that says so, at the entry.
+/// Runs steps that must end in an error, and returns its message.
 fn refused(steps: impl FnOnce(&mut Builder) -> crate::Result<()>) -> String {
     let mut builder = Builder::new(Options::default());
     builder.set_position(512);
@@ -200,7 +200,7 @@ fn parents_may_be_links_only_where_they_are_followed() {
 }
 
 #[test]
-fn a_directory_is_emptied_and_keeps_its_attributes() {
+fn an_emptied_directory_retains_its_attributes() {
     let mut builder = Builder::new(Options::default());
     for path in ["d/old", "d/below/old", "e"] {
         file(&mut builder, path).expect("a file");
@@ -311,7 +311,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a path of the model leads to.
+/// The target of a path of the model.
 #[derive(Clone, Debug, PartialEq)]
 enum Thing {
     Directory(u32),
@@ -388,7 +388,7 @@ impl Model {
         }
     }
 
-    /// Every name, links followed; `None`: one cannot be.
+    /// Every name, links followed; `None`: one is impossible.
     fn finish(&self) -> Option<BTreeMap<String, Thing>> {
         let follow = |thing: &Thing| {
             let mut thing = thing.clone();
@@ -474,7 +474,7 @@ proptest! {
         kinds in proptest::collection::btree_map(path(), 0..4u32, 0..12),
         order in proptest::collection::vec(any::<u32>(), 12),
     ) {
-        // Files below files cannot be.
+        // A name below a file is impossible.
         let is_parent = |path: &String| kinds.keys().any(|other| other.starts_with(&Model::below(path)));
         let mut entries: Vec<_> =
             kinds.iter().map(|(path, kind)| (path, if is_parent(path) { 0 } else { *kind })).collect();

@@ -1,4 +1,4 @@
-//! What the tests of sources share.
+//! Shared parts of the tests of sources.
 #![allow(dead_code)] // each test file uses its part
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 use extant_build::source::Source;
 use extant_build::tree::{Body, Content, Id, Node, Tree};
 
-/// All bytes of a file, read in pieces that fit nothing.
+/// All bytes of a file, read in pieces of odd sizes.
 pub fn bytes(content: &dyn Content, number: u64, size: u64) -> Vec<u8> {
     let file = content.open(number).expect("opened");
     let mut bytes = vec![0; size as usize];
@@ -18,7 +18,7 @@ pub fn bytes(content: &dyn Content, number: u64, size: u64) -> Vec<u8> {
     bytes
 }
 
-/// A node without what is its source's own.
+/// A node without the source's own numbers.
 pub fn plain(node: &Node) -> Node {
     let mut node = node.clone();
     if let Body::File { content, .. } = &mut node.body {
@@ -113,7 +113,7 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Makes a tree with everything that an image can hold; what only root can make where we are root.
+/// Makes a tree with everything that an image can store; as root, also with files that only root can make.
 pub fn make_tree(at: &Path) {
     use rustix::fs::{
         AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, lsetxattr, mknodat, utimensat,
@@ -127,7 +127,7 @@ pub fn make_tree(at: &Path) {
     file("dir/none", b"");
     file("dir/below/large", &(0..1_000_000u32).flat_map(|n| (n % 251).to_le_bytes()).collect::<Vec<u8>>());
     file("dir/below/deep/x", &[7; 512]);
-    // Sorts apart as bytes and as text.
+    // These sort differently as bytes and as text.
     for name in ["A", "a", "a-b", "ä", "with space", "line\nbreak", &"n".repeat(255)] {
         file(&format!("dir/{name}"), name.as_bytes());
     }
@@ -170,7 +170,7 @@ pub fn make_tree(at: &Path) {
         run("setfacl", &["-m", "u:1234:rw,g:99:r", "dir/A"], at);
         run("setfacl", &["-d", "-m", "u:1234:rwx", "empty"], at);
     }
-    // Directories last: their times change with what is made in them.
+    // Directories last: their times change with their entries.
     let names = ["dir/file", "dir/sparse", "link", "fifo", "dir/below/deep", "dir/below", "dir", "empty", ""];
     for (seconds, name) in (1_000_000_000..).zip(names) {
         let time = Timespec { tv_sec: seconds, tv_nsec: 123_456_789 };

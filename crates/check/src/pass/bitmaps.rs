@@ -1,4 +1,4 @@
-//! Bitmaps and counts: what the groups say is free, against what was found in use.
+//! Bitmaps and counts: the free space and inodes of the groups, compared with those found in use.
 //!
 //! # Locking
 //! None.
@@ -33,7 +33,8 @@ impl Output for Out {
     }
 }
 
-/// Where the groups' bitmaps and tables begin, sorted: so those in one group are found without asking all groups.
+/// The first blocks of the groups' bitmaps and tables, sorted, so that a search for those in one group need not visit
+/// all groups.
 struct Pieces(Vec<(u64, u32)>);
 
 impl Pieces {
@@ -60,7 +61,7 @@ struct Item {
     inodes: bool,
 }
 
-/// Compares all bitmaps and counts. What there is in total.
+/// Compares all bitmaps and counts. Returns the totals.
 pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
     let mut items = Vec::new();
     let mut all = Out::default();
@@ -78,7 +79,7 @@ pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
             (true, desc.inode_bitmap.0, GroupFlags::INODE_UNINIT),
         ] {
             if desc.flags.contains(flag) {
-                // The bitmap was never written: it is as the layout says.
+                // The bitmap was never written: it follows from the layout.
                 if inodes {
                     inode_bitmap(check, GroupNr(group), None, &mut all);
                 } else {
@@ -118,7 +119,7 @@ pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
     sink.merge(all.sink);
     let raw = &check.sb;
     let free_blocks = all.free_clusters << check.geo.cluster_bits;
-    // After a crash the totals are as old as the log's copy of the superblock, and nobody relies on them.
+    // After a crash the totals are as old as the log's copy of the superblock, and no mount relies on them.
     if !check.replayed {
         if raw.free_blocks() != free_blocks {
             sink.push(Finding::new(Problem::FreeBlockCount, Place::Volume, raw.free_blocks(), free_blocks));
@@ -144,7 +145,7 @@ fn initial(check: &Check, group: GroupNr, pieces: &Pieces) -> Vec<u8> {
     let first = geo.first_block_of_group(group).0;
     let blocks = first..first + u64::from(geo.blocks_in_group(group));
     let flex = geo.groups_per_flex.max(1);
-    // Without flex_bg every group keeps its pieces itself.
+    // Without flex_bg the pieces of every group lie in the group itself.
     let near = |other: &u32| if geo.flex_bg { other / flex == group.0 / flex } else { *other == group.0 };
     let near = pieces.groups(blocks, geo.inode_table_blocks.into()).filter(near);
     bitmap::init_block_bitmap(&mut bitmap, group, near.map(|other| &check.descs[other as usize]), geo);
@@ -155,7 +156,7 @@ fn bad(out: &mut Out, problem: Problem, place: Place, found: impl Into<u64>, exp
     out.sink.push(Finding::new(problem, place, found, expected));
 }
 
-/// Looks at a block bitmap. `stored`: it lies on the device.
+/// Checks a block bitmap. `stored`: it lies on the device.
 fn block_bitmap(check: &Check, group: GroupNr, bitmap: &[u8], stored: bool, out: &mut Out) {
     let geo = &check.geo;
     let desc = &check.descs[group.0 as usize];
@@ -197,7 +198,7 @@ fn block_bitmap(check: &Check, group: GroupNr, bitmap: &[u8], stored: bool, out:
     out.free_clusters += free;
 }
 
-/// Looks at an inode bitmap; `None`: it was never written.
+/// Checks an inode bitmap; `None`: it was never written.
 fn inode_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut Out) {
     let geo = &check.geo;
     let desc = &check.descs[group.0 as usize];
@@ -240,7 +241,7 @@ fn inode_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut O
     check.progress(5, group.0.into(), geo.group_count.into());
 }
 
-/// Reserved inodes are in use, whatever their table says.
+/// Whether the inode is reserved: these are in use with any content of their table.
 fn always_used(check: &Check, ino: u32) -> bool {
     ino < check.geo.first_ino && ino != InodeNr::ROOT.0
 }
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pieces_in_a_group_are_found_without_asking_all_groups() {
+    fn the_pieces_in_a_group_are_found_without_a_search_of_all_groups() {
         let (groups, blocks, table) = (10_000u32, 8192, 500);
         let asked = |pieces: &Pieces| -> usize {
             let range = |group| u64::from(group) * blocks..u64::from(group + 1) * blocks;

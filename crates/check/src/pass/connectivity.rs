@@ -1,4 +1,4 @@
-//! Whether every directory hangs below the root, and whether `..` says where.
+//! Checks that every directory is below the root, and that its `..` names its parent.
 //!
 //! # Locking
 //! None.

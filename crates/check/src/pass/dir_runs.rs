@@ -1,7 +1,7 @@
 //! Blocks of directories, as maps lead to them: each at most once, however many pointers there are.
 //!
-//! Main types: [`DirRun`] (neighbours of one directory), [`DirRuns`] (all of them, which stay as few as blocks are when
-//! they become many).
+//! Main types: [`DirRun`] (neighbours of one directory), [`DirRuns`] (all of them; it merges duplicates when they
+//! become many, so that there are no more than blocks).
 //!
 //! # Locking
 //! None.
@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 use crate::pile::Pile;
 use crate::scan::RUN_BYTES;
 
-/// So many pieces are kept as they come, whatever blocks they lead to.
+/// Up to this number, pieces are stored as they come, without a search for duplicates.
 const LOOSE_MAX: usize = 1 << 13;
 
 /// Blocks of a directory.
@@ -44,16 +44,16 @@ impl DirRun {
 #[derive(Default)]
 pub struct DirRuns {
     runs: Pile<DirRun>,
-    /// How many there were, with those that lead to a block again.
+    /// The number of pieces, with duplicates.
     pushed: usize,
-    /// With so many, those that lead to a block again are dropped; 0 stands for the first time.
+    /// At this number, pieces that lead to a block again are dropped; 0 stands for the first time.
     settle_at: usize,
-    /// Directories whose blocks others have, too, some of which were dropped.
+    /// Directories that share blocks with others, and lost some pieces for that.
     shared: Vec<u32>,
 }
 
 impl DirRuns {
-    /// Takes what a map leads to, in pieces that are read at once; logical block 0 is a piece of its own.
+    /// Adds blocks of a map, in pieces that are read at once; logical block 0 is a piece of its own.
     pub fn push(&mut self, run: DirRun, block_bits: u32) {
         let most = (RUN_BYTES >> block_bits).max(1);
         // Nothing lies behind the last logical number.
@@ -80,7 +80,7 @@ impl DirRuns {
         }
     }
 
-    /// Drops what leads to a block again.
+    /// Drops pieces that lead to a block again.
     fn settle(&mut self) {
         let mut runs = std::mem::take(&mut self.runs).into_vec();
         disjoint(&mut runs, |ino| self.shared.push(ino));
@@ -90,7 +90,7 @@ impl DirRuns {
         self.runs = Pile::from(runs);
     }
 
-    /// The runs by directory and logical block, and the directories of which some are missing, sorted. Which those are
+    /// The runs by directory and logical block, and the directories of which some runs were dropped, sorted. The result
     /// does not depend on the order in which the runs came.
     pub fn finish(mut self) -> (Vec<DirRun>, Vec<u32>) {
         if self.pushed >= LOOSE_MAX {
@@ -109,7 +109,7 @@ pub fn disjoint(runs: &mut Vec<DirRun>, mut lost: impl FnMut(u32)) {
         return;
     }
     let mut out: Vec<DirRun> = Vec::new();
-    // Those that have block `at`; the one that gets it on top. Below it some may have ended.
+    // The runs that have block `at`, with the one that gets it on top. Below it some may have ended.
     let mut open = BinaryHeap::new();
     let (mut next, mut at) = (0, 0);
     loop {

@@ -1,10 +1,10 @@
 //! Directories: their blocks are read in two waves, first those with `.` and `..` (and the root of an index), then the
 //! rest.
 //!
-//! Main types: [`DirOut`] (what a thread brings back), [`Directories`] (what connectivity needs).
+//! Main types: [`DirOut`] (the results of a thread), [`Directories`] (the input of connectivity).
 //!
 //! # Locking
-//! `check parents`: where directories hang, which the threads of a wave note.
+//! `check parents`: the parents of directories, which the threads of a wave record.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,11 +33,11 @@ pub struct Sub {
     pub name: Name,
 }
 
-/// Where a name is, ordered so that the name that counts comes first.
+/// The place of a name, ordered so that the name that counts comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
     /// Whether it is another block than the parent's first, in the highest bit, and the block. In halves, the upper one
-    /// first, which leaves no gap in what there is for each directory.
+    /// first: so the struct has no padding.
     place: [u32; 2],
     offset: u32,
     /// 0: there is no name.
@@ -60,18 +60,19 @@ struct Hold {
     dotdot: u32,
 }
 
-/// Where directories hang, and names that they have beside the first.
+/// The parents of directories, and their further names.
 struct Holds {
     of: Vec<Hold>,
     more: Sink,
 }
 
-/// So much of it is noted at once: a lock for every block would be dear, and what all blocks of a run say much memory.
+/// Entries that are recorded in one step: a lock for every block would be slow, and the entries of all blocks of a run
+/// would take much memory.
 const NOTED_AT: usize = 1024;
 
 static HOLDS: LockClass = LockClass::new("check parents", 767);
 
-/// What a thread brings back.
+/// The results of a thread.
 #[derive(Default)]
 pub struct DirOut {
     pub sink: Sink,
@@ -84,7 +85,7 @@ pub struct DirOut {
     pub lost_found: Option<u32>,
     /// Hashes of a block's names, with their places.
     pub names: Vec<(u32, u32)>,
-    /// Of each name in a directory of several blocks without an index.
+    /// The keys of the names in a directory of several blocks without an index.
     pub keys: Pile<u64>,
 }
 
@@ -171,9 +172,9 @@ struct All {
 }
 
 impl All {
-    /// Takes what was found about where directories hang.
+    /// Records the results about parents.
     fn note(&self, out: &mut DirOut) {
-        // A directory may have two first blocks, which is damage; then the larger of what they say counts.
+        // A directory may have two first blocks, which is damage; then the larger `..` counts.
         let dotdots = out.dotdots.drain(..).filter_map(|(ino, dotdot)| Some((find(&self.dirs, ino)?, dotdot)));
         let dotdots: Vec<(usize, u32)> = dotdots.collect();
         let subs = out.subs.drain(..).filter_map(|sub| Some((find(&self.dirs, sub.child)?, sub)));
@@ -240,7 +241,7 @@ fn wave(
         found.leaves.append(&mut out.leaves);
         found.links.append(&mut out.links);
         found.keys.append(out.keys);
-        // Of two, which is damage, the smaller one.
+        // If there are two, which is damage, the smaller one.
         found.lost_found = match (found.lost_found, out.lost_found) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
@@ -249,8 +250,8 @@ fn wave(
     Ok(())
 }
 
-/// Reports logical blocks that no block is mapped to, but not of `shared` directories, of which runs are missing.
-/// `runs` are in the order of inode and logical block.
+/// Reports logical blocks without a mapped block. It skips `shared` directories, of which runs are missing. `runs` are
+/// in the order of inode and logical block.
 fn holes(check: &Check, dirs: &[Dir], runs: &[DirRun], shared: &[u32], sink: &mut Sink) {
     let mut rest = runs;
     for dir in dirs {
@@ -283,7 +284,7 @@ fn holes(check: &Check, dirs: &[Dir], runs: &[DirRun], shared: &[u32], sink: &mu
     }
 }
 
-/// Reports the names of directories that come after the first. Returns where directories hang.
+/// Reports the names of directories after the first. Returns the parents of directories.
 fn parents(all: &All, sink: &mut Sink) -> Vec<Hold> {
     let (mut holds, mut more) = {
         let mut holds = all.holds.lock();
@@ -292,7 +293,7 @@ fn parents(all: &All, sink: &mut Sink) -> Vec<Hold> {
     if let Some(root) = find(&all.dirs, InodeNr::ROOT.0) {
         holds[root].name.parent = InodeNr::ROOT.0;
     }
-    // Which name is the first is known now.
+    // The first name is known only now.
     more.amend(|finding| {
         let child = u32::try_from(finding.found).ok().and_then(|ino| find(&all.dirs, ino));
         finding.expected = child.map_or(0, |at| holds[at].name.parent).into();

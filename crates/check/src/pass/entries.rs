@@ -1,4 +1,4 @@
-//! The rules of one directory block: its entries, its checksum, and what it contributes to an index.
+//! The rules of one directory block: its entries, its checksum, and its leaf in an index.
 //!
 //! # Locking
 //! None.
@@ -65,13 +65,13 @@ fn entry(bytes: &[u8], offset: usize, limit: usize) -> Result<Entry<'_>, usize> 
     })
 }
 
-/// By this, equal names are found.
+/// The hash by which equal names are found.
 fn name_hash(name: &[u8]) -> u32 {
     crc32c(name.len() as u32, name)
 }
 
-/// Whether a directory with these flags finds names in any case and compares them as `casefold::fold` has them. Where
-/// names are encrypted, too, their case is not known.
+/// Whether a directory with these flags finds names in any case and compares them folded by `casefold::fold`. The case
+/// of encrypted names is unknown.
 pub fn is_folded(check: &Check, flags: u32) -> bool {
     let flags = InodeFlags::from_bits_retain(flags);
     check.geo.casefold && flags.contains(InodeFlags::CASEFOLD) && !flags.contains(InodeFlags::ENCRYPT)
@@ -94,7 +94,7 @@ pub fn names(bytes: &[u8], folded: bool, mut tell: impl FnMut(u32, u32, u32, &[u
     }
 }
 
-/// Looks at a block of a directory. `root`: the root of its index, when that is known.
+/// Checks a block of a directory. `root`: the root of its index, when that is known.
 pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root: Option<Root>, out: &mut DirOut) {
     let seed = check.geo.seed.for_inode(InodeNr(dir.ino), dir.generation);
     let indexed = dir.flags & InodeFlags::INDEX.bits() != 0 && check.geo.dir_index;
@@ -124,7 +124,7 @@ pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root
     }
 }
 
-/// Looks at the checksum at the end of a leaf. Where the entries end.
+/// Checks the checksum at the end of a leaf. Returns the end of the entries.
 fn leaf_checksum(dir: &Dir, lblk: u32, block: u64, bytes: &[u8], seed: ChecksumSeed, out: &mut DirOut) -> usize {
     let place = Place::Mapped { ino: InodeNr(dir.ino), lblk: lblk.into(), block: extant_ondisk::BlockNr(block) };
     let mut limit = bytes.len() - TAIL_LEN;
@@ -143,7 +143,7 @@ fn leaf_checksum(dir: &Dir, lblk: u32, block: u64, bytes: &[u8], seed: ChecksumS
     limit
 }
 
-/// Looks at a directory whose entries lie in its inode: the parent, entries to the end of `i_block`, then further ones.
+/// Checks a directory whose entries lie in its inode: the parent, entries to the end of `i_block`, then further ones.
 pub fn inline(check: &Check, dir: &Dir, bytes: &[u8], out: &mut DirOut) {
     let (head, rest) = bytes.split_at(bytes.len().min(INLINE_ROOM));
     if head.len() < INLINE_ROOM {
@@ -181,7 +181,7 @@ struct Part<'a> {
     number: usize,
 }
 
-/// Looks at all entries. The least and the largest hash of the names; the largest is 0 if there are none.
+/// Checks all entries. Returns the least and the largest hash of the names; the largest is 0 if there are none.
 fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, out: &mut DirOut) -> (u32, u32) {
     let &Part { lblk, block, bytes, first: mut offset, limit, mut number } = part;
     let (mut low, mut high) = (u32::MAX, 0);
@@ -269,8 +269,8 @@ fn dotdot(dir: &Dir, entry: &Entry<'_>, there: Place, out: &mut DirOut) {
     }
 }
 
-/// Looks at what an entry leads to. `number`: the entry's in the directory, 0 and 1 being `.` and `..`. False: it
-/// leads to nothing that could be counted.
+/// Checks the inode of an entry. `number`: the entry's in the directory, 0 and 1 being `.` and `..`. Returns false if
+/// the name cannot be counted for an inode.
 fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Place, out: &mut DirOut) -> bool {
     let mut bad = |problem, found: u64, expected: u64| out.sink.push(Finding::new(problem, there, found, expected));
     let (geo, raw) = (&check.geo, check.sb.raw());

@@ -1,7 +1,8 @@
-//! The rules of directory indexes: root, nodes, and whether every leaf holds the hashes that the index says.
+//! The rules of directory indexes: root, nodes, and whether the hashes in every leaf are in the range that the index
+//! gives it.
 //!
-//! Main types: [`Root`] (what the root says), [`Link`] (an index entry), [`Leaf`] (the hashes of a block). Blocks come
-//! in any order; [`check`] judges each directory when all of it is known.
+//! Main types: [`Root`] (the fields of the root), [`Link`] (an index entry), [`Leaf`] (the hashes of a block). Blocks
+//! come in any order; [`check`] judges each directory when all of it is known.
 //!
 //! # Locking
 //! None.
@@ -19,14 +20,14 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
 
-/// Index levels that no file system has.
+/// More index levels than any file system has.
 const LEVELS_MAX: u8 = 3;
 const SIPHASH: u8 = 6;
 const INCOMPAT_FLAG: u8 = 1;
 /// The largest key: no name hashes above it.
 const HASH_END: u32 = 0xffff_fffe;
 
-/// What the root of an index says.
+/// The fields of the root of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Root {
     pub ino: u32,
@@ -37,7 +38,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// What hashes the directory's names; `None` where nothing here can.
+    /// The hash function of the directory's names; `None` where it is unknown here.
     pub fn hasher(&self, check: &Check) -> Option<Hasher> {
         let version = HashVersion::from_disk(self.version, check.sb.hash_unsigned())?;
         Some(Hasher::new(version, check.sb.hash_seed()))
@@ -86,7 +87,7 @@ fn levels_max(check: &Check) -> u8 {
     if check.geo.large_dir { 3 } else { 2 }
 }
 
-/// Looks at the root of an index.
+/// Checks the root of an index.
 pub fn root(check: &Check, dir: &Dir, bytes: &[u8], seed: ChecksumSeed, out: &mut DirOut) -> Root {
     let there = Place::Inode(InodeNr(dir.ino));
     let mut bad = |problem, found: u8, expected: u8| out.sink.push(Finding::new(problem, there, found, expected));
@@ -133,9 +134,9 @@ pub fn is_node(check: &Check, bytes: &[u8]) -> bool {
         && usize::from(u16_at(bytes, 8)) == limit
 }
 
-/// Looks at a node of an index.
+/// Checks a node of an index.
 pub fn node(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], seed: ChecksumSeed, out: &mut DirOut) {
-    // Where there are checksums, libext2fs finds none in a block whose empty entry has a file type.
+    // With checksums, libext2fs sees no checksum in a block whose empty entry has a file type.
     if check.geo.metadata_csum && bytes[7] != 0 {
         let there = Place::Entry { dir: InodeNr(dir.ino), lblk, offset: 0, ino: InodeNr(0) };
         out.sink.push(Finding::new(Problem::BadFiletype, there, bytes[7], 0u64));
@@ -143,7 +144,7 @@ pub fn node(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], seed: ChecksumSee
     links(check, dir, lblk, bytes, 8, Some(seed), out);
 }
 
-/// Looks at the entries of an index block, which begin at `base`.
+/// Checks the entries of an index block, which begin at `base`.
 fn links(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], base: usize, seed: Option<ChecksumSeed>, out: &mut DirOut) {
     let there = place(dir.ino, lblk);
     let mut bad = |problem, found: u64, expected: u64| out.sink.push(Finding::new(problem, there, found, expected));
@@ -195,13 +196,13 @@ fn links(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], base: usize, seed: O
     out.leaves.push(Leaf { ino: dir.ino, lblk, low, high, node: true });
 }
 
-/// What is known of a block while its directory is judged.
+/// The facts about a block while its directory is judged.
 #[derive(Clone, Copy, Default)]
 struct Known {
     node: bool,
     low: u32,
     high: u32,
-    /// What the index says.
+    /// The number of index entries that lead to it.
     referred: u32,
     parent: u32,
     first: bool,
@@ -211,7 +212,7 @@ struct Known {
     node_high: u32,
 }
 
-/// Judges all indexed directories. How many need the feature large_dir.
+/// Judges all indexed directories. Returns how many need the feature large_dir.
 pub fn check(
     check: &Check,
     dirs: &[Dir],
@@ -273,7 +274,7 @@ fn judge(check: &Check, dir: &Dir, root: Root, leaves: &[Leaf], links: &[Link], 
         known[at].referred += 1;
         (known[at].first, known[at].last) = (true, true);
     }
-    // First and last blocks say where their parents really begin and end: leaves first, then nodes.
+    // First and last blocks give the real limits of their parents: leaves first, then nodes.
     for nodes in [false, true] {
         for at in 0..known.len() {
             let one = known[at];
@@ -318,7 +319,7 @@ fn judge(check: &Check, dir: &Dir, root: Root, leaves: &[Leaf], links: &[Link], 
     }
 }
 
-/// How many steps lead up to the root; one that goes in circles ends at the deepest possible.
+/// The number of steps up to the root; a circle ends at the largest possible depth.
 fn depth(known: &[Known], leaves: &[Leaf], mut at: usize, find: &dyn Fn(u32) -> Option<usize>) -> u32 {
     let most = u32::from(LEVELS_MAX) + 2;
     let mut depth = 0;

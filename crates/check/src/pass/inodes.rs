@@ -1,7 +1,7 @@
-//! The rules of inodes, apart from what their maps and attributes say.
+//! The rules of inodes, apart from those of their maps and attributes.
 //!
-//! Main functions: [`table`] (a piece of an inode table), [`finish`] (what can only be judged when the whole map is
-//! known: size and block count).
+//! Main functions: [`table`] (a piece of an inode table), [`finish`] (size and block count, which can be judged only
+//! when the whole map is known).
 //!
 //! # Locking
 //! None.
@@ -104,7 +104,7 @@ impl<'a> Inode<'a> {
     }
 }
 
-/// Looks at the inodes of a piece of a table. `run.items` are the group and the table's block that the piece begins at.
+/// Checks the inodes of a piece of a table. `run.items` are the group and the table's block that the piece begins at.
 pub fn table(walker: &mut Walker<'_>, run: &Run, data: &[u8]) {
     let check = walker.check;
     let geo = &check.geo;
@@ -171,7 +171,7 @@ fn could_be_pointers(check: &Check, inode: &Inode<'_>) -> bool {
     })
 }
 
-/// Looks at one inode.
+/// Checks one inode.
 fn inode(walker: &mut Walker<'_>, ino: u32, bytes: &[u8], garbage: bool) {
     // Never used, or zeroed: nothing can be wrong with it.
     if bytes[..4] == [0; 4] && bytes.iter().all(|byte| *byte == 0) && ino >= walker.check.geo.first_ino {
@@ -196,11 +196,11 @@ fn inode(walker: &mut Walker<'_>, ino: u32, bytes: &[u8], garbage: bool) {
 /// How an inode is used, which decides about its rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// Not in use: its fields are what its last file left.
+    /// Not in use: its fields are left over from its last file.
     Free,
-    /// An inode with a purpose, which has a map and little else.
+    /// A reserved inode, which has a map and little else.
     Reserved,
-    /// A file, or what should be one.
+    /// A file, or an inode that should be one.
     File,
 }
 
@@ -280,14 +280,14 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     Some(flags)
 }
 
-/// Reports what is wrong with the inode by itself. Whether e2fsck trusts its kind no longer.
+/// Reports the inode's own damage. Returns whether e2fsck stops trusting its kind.
 fn own_damage(walker: &mut Walker<'_>, inode: &Inode<'_>, role: Role) -> bool {
     let (check, ino) = (walker.check, InodeNr(inode.ino));
     let Ok(desc) = InodeDesc::parse(inode.bytes, ino, &check.geo) else { return false };
     let (mut is_bad, mut has_old_time) = (false, false);
     desc.damage(inode.bytes, ino, &check.geo, &mut |damage| {
         let is_time = matches!(damage, InodeDamage::Timestamp { .. });
-        // One of the four times says enough.
+        // One finding for the four times is enough.
         if applies(&damage, role) && !(is_time && has_old_time) {
             is_bad |= report(walker, inode, damage);
         }
@@ -309,7 +309,7 @@ fn applies(damage: &InodeDamage, role: Role) -> bool {
     }
 }
 
-/// Reports damage under its number. Whether the inode's kind is not to be trusted.
+/// Reports damage under its number. Returns whether the inode's kind is not to be trusted.
 fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bool {
     use InodeDamage as D;
     let check = walker.check;
@@ -335,7 +335,7 @@ fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bo
             return true;
         }
         D::RootMode { found } => bad(Problem::RootNoDir, found.into(), 0),
-        // The size is compared with the map, and a target with its bytes.
+        // Sizes are compared with the map later, and a target's size with its bytes.
         D::Size { .. } | D::DirSize { .. } | D::SymlinkSize { .. } => {}
         D::FileAcl { found } => return unused(Problem::FileAclBad, found.0),
         D::DirSizeHigh { found } => return unused(Problem::DirSizeHighZero, found.into()),
@@ -392,7 +392,7 @@ fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bo
         }
         D::CasefoldFeature => bad(Problem::CasefoldFeature, 0, 0),
         D::CasefoldOnFile => bad(Problem::CasefoldNondir, inode.raw.i_mode.get().into(), 0),
-        // The inode is no value, and the attributes tell.
+        // The inode is no value; the attributes show that.
         D::EaInodeFeature => {}
         D::EaInodeMode { mode } => bad(Problem::EaInodeNonreg, mode.into(), 0),
     }
@@ -428,7 +428,7 @@ fn inline_dir(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     }
 }
 
-/// Checks the rules of an inode that may have a purpose. True: it has one, and is judged by no other rule.
+/// Checks the rules of an inode that may be reserved. True: it is, and no other rule judges it.
 fn is_reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> bool {
     let check = walker.check;
     let (ino, raw) = (inode.ino, &inode.raw);
@@ -487,7 +487,7 @@ fn is_reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> bool 
     true
 }
 
-/// What lies in the blocks or in their place. Whether a symlink has no target that its size names.
+/// Handles the content in the blocks or in their place. Returns whether a symlink's target does not match its size.
 fn content(walker: &mut Walker<'_>, inode: &Inode<'_>) -> bool {
     if inode.kind.is_none() || is_special(inode) {
         peeks::maybe_directory(walker, inode);
@@ -506,7 +506,7 @@ fn content(walker: &mut Walker<'_>, inode: &Inode<'_>) -> bool {
     true
 }
 
-/// Whether a symlink's target is what its size says. `None`: its block has to be read first.
+/// Whether a symlink's target matches its size. `None`: its block has to be read first.
 fn symlink(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<bool> {
     if inode.raw.i_size_high.get() != 0 || inode.size == 0 || inode.flags.contains(InodeFlags::INDEX) {
         return Some(false);
@@ -576,7 +576,7 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
         let place = Place::Mapped { ino: InodeNr(ino), lblk: sums.end, block: BlockNr(0) };
         walker.bad(Finding::new(Problem::UnexpectedHtreeBlock, place, tally.size, sums.end));
     }
-    // The list of bad blocks is no file: its inode holds no count of its blocks.
+    // The list of bad blocks is no file: its inode does not count its blocks.
     if sums.partial || ino == BAD_BLOCKS_INO {
         return;
     }
@@ -587,7 +587,7 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
         // Inline directories are judged with their attribute.
         !inline && (!tally.size.is_multiple_of(block_size) || blocks > sums.end || blocks + spare < sums.end)
     } else {
-        // A truncation that is under way has set the size already.
+        // A truncation that is under way has already set the size.
         let beyond = sums.written_end > 0 && tally.size < (sums.written_end - 1) * block_size && !orphan;
         let most = if extents { (1 << (32 + geo.block_bits)) - 1 } else { pointers_max(block_size) };
         (beyond && !flags.contains(InodeFlags::VERITY)) || tally.size > most

@@ -1,4 +1,4 @@
-//! Link counts, inodes without a name, and features that what was found needs.
+//! Link counts, inodes without a name, and features that the contents need.
 //!
 //! # Locking
 //! None.
@@ -63,7 +63,7 @@ pub fn check(check: &Check, sink: &mut Sink) {
     }
 }
 
-/// Reports features that are missing for what there is.
+/// Reports features that are missing for the contents.
 pub fn features(check: &Check, large_files: u64, directories: &Directories, sink: &mut Sink) {
     if large_files > 0 {
         if !check.sb.ro_compat().contains(RoCompat::LARGE_FILE) {

@@ -2,7 +2,6 @@
 //!
 //! Main functions: [`root`] (the node in the inode), [`node`] (a block of a map), [`count_pieces`] (clusters of a map
 //! whose blocks were read in any order). `extant_ondisk::map` takes the step from a node to its entries.
-//!
 //! # Locking
 //! None.
 
@@ -26,7 +25,7 @@ const BAD_BLOCKS_INO: u32 = 1;
 /// Directories end at 2 GiB where they cannot be larger.
 const DIR_BYTES_LOG2: u32 = 31;
 
-/// Looks at an inode's map and its attribute block. `reserved`: it is an inode with a purpose.
+/// Checks an inode's map and its attribute block. `reserved`: it is a reserved inode.
 pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
     let check = walker.check;
     let mut tally = Tally {
@@ -50,7 +49,7 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
         walker.out.attributes.push(AttributeRef { block, ino: inode.ino, generation, seeks_context });
         tally.sums.clusters += 1;
         tally.attributes = block;
-        // Whether values lie in inodes of their own, the block says, which is read later.
+        // The attribute block, which is read later, says whether values lie in inodes of their own.
         tally.late |= check.geo.ea_inode;
     }
     let has_map = inode.has_map() || (inode.ino == BAD_BLOCKS_INO && reserved);
@@ -72,7 +71,7 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
     }
 }
 
-/// Looks at a block of a map. Each is looked at once.
+/// Checks a block of a map, each only once.
 pub fn node(walker: &mut Walker<'_>, tally: &Tally, node: &Node, bytes: &[u8]) {
     let mut tally = Tally { sums: Sums::default(), ..*tally };
     let mut pieces = Vec::new();
@@ -83,7 +82,7 @@ pub fn node(walker: &mut Walker<'_>, tally: &Tally, node: &Node, bytes: &[u8]) {
     walker.out.sums.push((node.tally, tally.sums));
 }
 
-/// A node of a map, and what it adds to its inode.
+/// A node of a map, and its contribution to its inode.
 struct Part<'a> {
     tally: &'a mut Tally,
     /// The index of the tally.
@@ -95,9 +94,8 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// One past the last logical block that may be mapped here: below the last index of a tree, the file's size says
-    /// it. Behind it there may be blocks that are not written, or a Merkle tree; and an orphan's size may be set
-    /// already.
+    /// One past the last logical block that may be mapped here. Below the last index of a tree, the file's size gives
+    /// it. Behind it there may be unwritten blocks, or a Merkle tree; and an orphan's size may be set already.
     fn end(&self, check: &Check, unwritten: bool) -> u64 {
         let file_end = self.tally.size.div_ceil(check.geo.block_size.into());
         let is_cut = self.form == Form::Extents
@@ -117,7 +115,7 @@ fn place(ino: u32, lblk: u64, block: u64) -> Place {
     Place::Mapped { ino: InodeNr(ino), lblk, block: BlockNr(block) }
 }
 
-/// Looks at a node's entries.
+/// Checks a node's entries.
 fn step(walker: &mut Walker<'_>, part: &mut Part<'_>, bytes: &[u8]) {
     let geo = &walker.check.geo;
     let context = NodeContext {
@@ -163,7 +161,7 @@ fn extent(
     use ExtentDamage as D;
     let view = NodeRef::sound(bytes);
     let key = |entry: u16| view.and_then(|view| view.key(entry.into())).map_or(0, u64::from);
-    // Where an entry of a leaf or of an index leads.
+    // The target of an entry of a leaf or of an index.
     let target = |entry: u16| {
         let Some(view) = view else { return 0 };
         let child = || view.index(entry.into()).map(|index| index.child);
@@ -233,12 +231,12 @@ fn pointer(walker: &mut Walker<'_>, part: &Part<'_>, damage: IndirectDamage) {
     walker.bad(Finding::new(problem, place(part.tally.ino, lblk, block.into()), block, 0u64));
 }
 
-/// Counts, claims and asks for a block of a map.
+/// Counts a block of a map, claims it and queues it for reading.
 fn child(walker: &mut Walker<'_>, part: &mut Part<'_>, child: Child) {
     let (ino, first, block) = (part.tally.ino, u64::from(child.first), child.block.0);
     let is_resize = ino == InodeNr::RESIZE.0;
     part.tally.sums.clusters += 1;
-    // What the resize inode maps is the file system's own, but for the one block that leads there.
+    // The blocks that the resize inode maps are the file system's own, except for the one block that leads there.
     if !is_resize || child.depth == 1 || walker.mode == Mode::Owners {
         if !is_resize && walker.check.is_metadata(child.block) {
             walker.bad(Finding::new(Problem::CriticalMetadataCollision, place(ino, first, block), block, 0u64));
@@ -285,7 +283,7 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
         tally.sums.pointers = tally.sums.pointers.saturating_add(times.saturating_mul(blocks));
     }
     if tally.ino == InodeNr::RESIZE.0 {
-        // The blocks are the file system's own; what they are, the superblock's pass has checked.
+        // The blocks are the file system's own; the superblock's pass has checked them.
         tally.sums.clusters += blocks;
         if walker.mode == Mode::Owners {
             walker.claim(tally.ino, lblk, block, blocks);
@@ -302,11 +300,11 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
     }
 }
 
-/// Counts and claims what an inode maps in a file system with clusters, from the first logical block to the last.
+/// Counts and claims the blocks of an inode in a file system with clusters, from the first logical block to the last.
 pub fn count_pieces(walker: &mut Walker<'_>, tally: &mut Tally, pieces: &[Piece]) {
     let bits = walker.check.geo.cluster_bits;
     let mask = (1u64 << bits) - 1;
-    // The last logical block so far, and where it lies.
+    // The last logical block so far, and its place.
     let mut before: Option<(u64, u64)> = None;
     for piece in pieces {
         let torn = before.is_some_and(|(lblk, block)| {

@@ -18,10 +18,10 @@ use crate::report::Sink;
 const MMP_BYTES: usize = 1024;
 const MMP_MAGIC: u32 = 0x004d_4d50;
 
-/// Claims the metadata and reports what lies on top of other metadata. Returns it as merged ranges: first, end.
+/// Claims the metadata and reports metadata that overlaps. Returns it as merged ranges: first, end.
 pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
     let geo = &check.geo;
-    // With clusters, pieces of several groups share one without harm, so conflicts are looked for by block.
+    // With clusters, pieces of several groups may share one, so the search for conflicts goes by block.
     let memory = |bytes| Error::Memory { device: check.device.name().to_owned(), bytes };
     let blocks = (geo.cluster_bits > 0).then(|| Bits::new(geo.blocks_count)).transpose().map_err(memory)?;
     let bits = blocks.as_ref().unwrap_or(&check.claims.used);

@@ -1,10 +1,11 @@
 //! The passes: the rules, one file for each kind of structure, and their order.
 //!
-//! [`metadata`] (the file system's own blocks), [`orphans`] (what is to be deleted or truncated), [`inodes`] and
-//! [`maps`] (whose blocks are whose, twice if a block is claimed twice), [`xattrs`], [`peeks`] (symlinks' targets),
-//! [`directories`] (with [`dir_runs`]), [`names`] and [`htree`], [`connectivity`], [`links`], [`bitmaps`], [`quota`].
+//! [`metadata`] (the file system's own blocks), [`orphans`] (inodes to be deleted or truncated), [`inodes`] and
+//! [`maps`] (the owners of blocks, in a second walk if a block is claimed twice), [`xattrs`], [`peeks`] (symlinks'
+//! targets), [`directories`] (with [`dir_runs`]), [`names`] and [`htree`], [`connectivity`], [`links`], [`bitmaps`],
+//! [`quota`].
 //!
-//! Every pass takes the findings of its threads together; nothing depends on the order in which they came.
+//! Every pass merges the findings of its threads; nothing depends on their order.
 //!
 //! # Locking
 //! None of its own.

@@ -1,5 +1,5 @@
 //! Names that a directory without an index has twice, in different blocks. Twins in one block are found when the block
-//! is read; an index keeps equal names together.
+//! is read; in an index equal names are adjacent.
 //!
 //! Main functions: [`key`] (eight bytes for each name, collected when the block is read), [`check`] (reads the
 //! directories again in which a key is repeated, and compares the names).
@@ -42,7 +42,7 @@ impl Output for Out {
     }
 }
 
-/// A directory and the hash of one of its names.
+/// The key of a name: its directory and its hash.
 pub fn key(dir: u32, hash: u32) -> u64 {
     u64::from(dir) << 32 | u64::from(hash)
 }
@@ -83,7 +83,7 @@ pub fn check(check: &Arc<Check>, keys: Vec<u64>, folded: Vec<u32>, pieces: &[Dir
                 });
             }
         }
-        // What cannot be read was reported the first time.
+        // Unreadable blocks were reported the first time.
         out.sink = Sink::default();
     })?;
     let mut names: Vec<Name> = outs.into_iter().flat_map(|out| out.names).collect();

@@ -1,6 +1,6 @@
-//! Orphans: inodes that a crash left to be deleted or truncated. They are in use until that is done.
+//! Orphans: inodes that a crash left to be deleted or truncated. They are in use until then.
 //!
-//! Main functions: [`listed`] (which they are, before the walk), [`file`] (the blocks of the orphan file, after it).
+//! Main functions: [`listed`] (their numbers, before the walk), [`file`] (the blocks of the orphan file, after it).
 //!
 //! # Locking
 //! None.
@@ -23,10 +23,10 @@ use crate::report::Sink;
 
 /// Bytes of an inode table that are read at once.
 const CHUNK_BYTES: u32 = 64 << 10;
-/// Pieces of inode tables that are kept.
+/// Pieces of inode tables that stay in memory.
 const CHUNKS_MAX: usize = 64;
 
-/// Reads an inode alone.
+/// Reads one inode.
 pub fn inode(check: &Check, ino: u32) -> Option<InodeDesc> {
     let place = check.geo.inode_location(InodeNr(ino)).ok()?;
     let table = check.descs.get(place.group.0 as usize)?.inode_table;
@@ -67,7 +67,7 @@ struct Tables<'a> {
     /// Pieces of inode tables, by their group and the blocks in front of them in the table: tables that overlap, which
     /// is damage, are cut at different places.
     chunks: HashMap<(u32, u32), Vec<u8>>,
-    /// Bytes that may still be read for neighbours: a list that jumps from group to group reads no more than all
+    /// Bytes that may still be read for neighbours: a list that jumps from group to group must not read more than all
     /// tables.
     budget: u64,
 }
@@ -117,7 +117,7 @@ pub fn listed(check: &Check, sink: &mut Sink) -> HashSet<u32> {
     let (mut last, mut next) = (0, check.sb.raw().s_last_orphan.get());
     while next != 0 {
         if last != 0 && (!possible(next) || orphans.contains(&next)) {
-            // The second: the list comes round.
+            // The second: the list is a circle.
             bad(next, last);
             break;
         }
@@ -143,8 +143,8 @@ pub fn listed(check: &Check, sink: &mut Sink) -> HashSet<u32> {
     orphans
 }
 
-/// Reads the blocks of the orphan file, neighbours at once. Each comes with its place in the file, its bytes (`None`:
-/// it cannot be read) and what is wrong with it.
+/// Reads the blocks of the orphan file, neighbours at once. Calls the function with each block's place in the file, its
+/// bytes (`None`: unreadable) and its damage.
 fn for_each_block(
     check: &Check,
     desc: &InodeDesc,
@@ -174,7 +174,7 @@ fn for_each_block(
     }
 }
 
-/// Damage of a block of the orphan file. `None`: the inodes that it names have been looked at.
+/// Damage of a block of the orphan file. `None`: the check of the inodes that it names reports it.
 fn finding(damage: OrphanDamage, place: Place) -> Option<Finding> {
     let (problem, found, expected) = match damage {
         OrphanDamage::Length { found } | OrphanDamage::Magic { found } => {
@@ -186,7 +186,7 @@ fn finding(damage: OrphanDamage, place: Place) -> Option<Finding> {
     Some(Finding::new(problem, place, found, expected))
 }
 
-/// Looks at the blocks of the orphan file.
+/// Checks the blocks of the orphan file.
 pub fn file(check: &Check, sink: &mut Sink) {
     let Some((ino, desc)) = file_inode(check) else { return };
     let place = Place::Inode(InodeNr(ino));

@@ -1,5 +1,5 @@
-//! The contents that have to be looked at: targets of symlinks that lie in a block, and the first blocks of special
-//! files that may really be directories.
+//! Contents that have to be read: targets of symlinks that lie in a block, and the first blocks of special files that
+//! may really be directories.
 //!
 //! # Locking
 //! None.
@@ -20,7 +20,7 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::scan;
 
-/// A block to look at.
+/// A block to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Peek {
     block: u64,
@@ -35,7 +35,7 @@ enum What {
     Directory { mode: u16 },
 }
 
-/// Asks for the target of a symlink.
+/// Queues the target of a symlink.
 pub fn target(walker: &mut Walker<'_>, inode: &Inode<'_>, block: u64) {
     let encrypted = inode.flags.contains(InodeFlags::ENCRYPT);
     let frozen = inode.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
@@ -43,7 +43,7 @@ pub fn target(walker: &mut Walker<'_>, inode: &Inode<'_>, block: u64) {
     walker.out.peeks.push(Peek { block, ino: inode.ino, size: inode.size, what });
 }
 
-/// Asks for the first block of a special file if it may be a directory's.
+/// Queues the first block of a special file if it may be a directory's.
 pub fn maybe_directory(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     let geo = &walker.check.geo;
     let pointer = |slot: usize| u64::from(indirect::pointer(&inode.raw.i_block, slot).unwrap_or(0));
@@ -86,7 +86,7 @@ pub fn target_fits(bytes: &[u8], size: u64, encrypted: bool) -> bool {
     length < bytes.len() && length as u64 == size
 }
 
-/// Reads what was asked for.
+/// Reads all queued blocks.
 pub fn check(check: &Arc<Check>, all: &mut Out) -> Result<()> {
     let mut peeks = std::mem::take(&mut all.peeks);
     peeks.sort_unstable();

@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Owners`] (the owners of an inode), [`Sums`] (the usage counted so far, 16 bytes for each owner and
 //! thread).
-//! [`count`] adds an inode; [`check`] reads the files' trees level by level, each block of a level once, so a tree that
-//! leads in circles costs no more than its four levels.
+//! [`count`] adds an inode; [`check`] reads the files' trees level by level, each block of a level once, so a circular
+//! tree costs no more than its four levels.
 //!
 //! # Locking
 //! None.
@@ -28,7 +28,7 @@ use crate::problem::Problem;
 use crate::report::Sink;
 use crate::scan::{self, Output, Run};
 
-/// Bytes of a quota file that are kept in memory; of a larger one each level is read for itself.
+/// A quota file of up to this size is read into memory; of a larger one each level is read for itself.
 const KEPT_BYTES: u64 = 256 << 10;
 /// Owners are sorted when there are more of them.
 const SORT_AT: usize = 1 << 12;
@@ -88,7 +88,7 @@ impl Owned {
         }
         if self.list.len() >= self.sort_at.max(SORT_AT) {
             self.sort();
-            // Where most of them are different, sorting them again and again would cost their number squared.
+            // If most of them are different, repeated sorting would cost their number squared.
             self.sort_at = 2 * self.list.len();
         }
     }
@@ -141,7 +141,7 @@ pub fn count(walker: &mut Walker<'_>, tally: &Tally) {
     }
 }
 
-/// Compares the quota files with what was counted.
+/// Compares the quota files with the counted usage.
 pub fn check(check: &Arc<Check>, usage: Sums, sink: &mut Sink) -> Result<()> {
     if !check.sb.ro_compat().contains(RoCompat::QUOTA) {
         return Ok(());
@@ -165,7 +165,7 @@ pub fn check(check: &Arc<Check>, usage: Sums, sink: &mut Sink) -> Result<()> {
     Ok(())
 }
 
-/// Reports where an entry differs from what was counted.
+/// Reports the differences between an entry and the counted usage.
 fn compare(ino: u32, entry: Usage, used: Used, sink: &mut Sink) {
     let counts = [(UsageOf::Bytes, entry.bytes, used.bytes), (UsageOf::Inodes, entry.inodes, used.inodes.into())];
     for (of, found, expected) in counts {
@@ -190,11 +190,11 @@ fn damaged(place: Place, damage: QuotaDamage, sink: &mut Sink) {
     sink.push(Finding::new(Problem::UpdateQuotas, place, found, expected));
 }
 
-/// What a thread reads of a file.
+/// The blocks of a file that a thread reads.
 #[derive(Default)]
 struct FileOut {
     sink: Sink,
-    /// Blocks of a file that is kept.
+    /// Blocks of a file that stays in memory.
     kept: Kept,
 }
 
@@ -211,14 +211,14 @@ struct Reading {
     map: JournalMap,
     expected: Vec<Used>,
     partial: bool,
-    /// Which owners have an entry.
+    /// The owners that have an entry.
     seen: Bits,
-    /// Which blocks the level leads to.
+    /// The blocks that the level leads to.
     next: Bits,
 }
 
 impl Reading {
-    /// Looks at a block of the tree (`level` 0 to 3), or at one with entries.
+    /// Checks a block of the tree (`level` 0 to 3), or one with entries.
     fn look(&self, level: u32, at: u32, block: BlockNr, bytes: &[u8], sink: &mut Sink) {
         if level < LEVELS {
             let place = Place::Mapped { ino: InodeNr(self.ino), lblk: at.into(), block };
@@ -250,7 +250,7 @@ impl Reading {
         places
     }
 
-    /// Where a block of the file lies: the block of the file system, and the byte in it.
+    /// The place of a block of the file: the block of the file system, and the byte in it.
     fn place(&self, at: u32, block_bits: u32) -> Option<(u64, usize)> {
         let byte = u64::from(at) * BLOCK_BYTES as u64;
         let (block, _) = self.map.lookup((byte >> block_bits) as u32)?;
@@ -272,7 +272,7 @@ fn file(
     // The last block may be filled in part.
     let size = desc.size.checked_next_multiple_of(check.geo.block_size.into()).unwrap_or(0);
     let whole = InodeDesc { size, ..desc.clone() };
-    // Where the map cannot be followed, all owners are missed.
+    // If the map cannot be followed, all owners are missing.
     let Some(map) = orphans::file_map(check, &whole, ino) else { return Ok(expected) };
     let Some((first, _)) = map.lookup(0) else { return Ok(expected) };
     let kept = if size <= KEPT_BYTES { keep(check, map.blocks())? } else { keep(check, [first].into_iter())? };

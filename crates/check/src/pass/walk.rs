@@ -1,9 +1,9 @@
 //! The walk over all inodes and their maps, in waves: tables, then the blocks of maps level by level, then attribute
-//! blocks and what has to be looked at of files' contents.
+//! blocks and the contents that have to be read.
 //!
-//! Main types: [`Mode`] (a check, or the search for the owners of blocks that are claimed twice), [`Out`] (what a
-//! thread brings back), [`Tally`] (what is known of an inode whose map has blocks of its own), [`Node`] (a block of a
-//! map that is to be read), [`Walked`] (what the passes after it need).
+//! Main types: [`Mode`] (a check, or the search for the owners of blocks that are claimed twice), [`Out`] (the results
+//! of a thread), [`Tally`] (the facts about an inode whose map has blocks of its own), [`Node`] (a block of a map that
+//! is to be read), [`Walked`] (the input of the passes after it).
 //!
 //! # Locking
 //! None of its own.
@@ -23,7 +23,7 @@ use crate::problem::Problem;
 use crate::report::Sink;
 use crate::scan::{self, Output, RUN_BYTES, Run};
 
-/// What a walk is for.
+/// The purpose of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Every rule; blocks are claimed.
@@ -37,7 +37,7 @@ pub enum Mode {
 pub struct Node {
     pub block: u64,
     pub ino: u32,
-    /// The first logical block below it, and the end of what may be there.
+    /// The first logical block below it, and the end of the blocks that may be there.
     pub first: u64,
     pub end: u64,
     /// Levels of nodes below it.
@@ -49,7 +49,7 @@ pub struct Node {
     pub times: u64,
 }
 
-/// What an inode's map comes to so far.
+/// The sums over an inode's map so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Clusters.
@@ -60,7 +60,7 @@ pub struct Sums {
     pub written_end: u64,
     /// Pointers to data, each as often as the map leads to it.
     pub pointers: u64,
-    /// Part of the map is not known: a block of it is somebody else's, too, and was descended for that one.
+    /// Part of the map is unknown: a block of it is also in another map, and was descended for that one.
     pub partial: bool,
 }
 
@@ -74,7 +74,7 @@ impl Sums {
     }
 }
 
-/// An inode and what its map comes to.
+/// An inode and the sums over its map.
 #[derive(Clone, Copy, Debug)]
 pub struct Tally {
     pub ino: u32,
@@ -86,13 +86,14 @@ pub struct Tally {
     pub blocks: u64,
     pub size_high: bool,
     pub owners: quota::Owners,
-    /// Values of its attributes may lie in inodes, which count for it, so it is judged after all attributes are read.
+    /// Values of its attributes may lie in inodes, which count for it, so it is judged after all attributes have been
+    /// read.
     pub late: bool,
     /// The attribute block; 0: none.
     pub attributes: u64,
     /// Inodes with values of its attributes.
     pub values: u32,
-    /// One of them is not what an attribute says, so the count of blocks cannot be judged.
+    /// One of them differs from the attribute, so the count of blocks cannot be judged.
     pub unknown_values: bool,
     pub sums: Sums,
 }
@@ -122,7 +123,7 @@ pub struct Dir {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InlineDir {
     pub ino: u32,
-    /// The 60 bytes of `i_block` and what follows in an attribute.
+    /// The 60 bytes of `i_block` and the bytes that follow in an attribute.
     pub bytes: Vec<u8>,
 }
 
@@ -145,12 +146,12 @@ pub struct ValueRef {
     /// The attribute block; 0: the attribute lies in the inode.
     pub block: u64,
     pub size: u64,
-    /// The attribute's hash, and those of its name (of bytes without and with a sign), which the value's completes.
+    /// The attribute's hash, and those of its name (of unsigned and of signed bytes), which the value's hash completes.
     pub hash: u32,
     pub name_hashes: [u32; 2],
 }
 
-/// What a value in an inode adds to the usage of an inode, or of each inode with an attribute block.
+/// The usage that a value in an inode adds to an inode, or to each inode with an attribute block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Charge {
     /// The attribute block, or 0 and the inode.
@@ -160,7 +161,7 @@ pub struct Charge {
     pub unknown: bool,
 }
 
-/// An inode that holds a value.
+/// An inode with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ValueInode {
     pub ino: u32,
@@ -176,16 +177,16 @@ pub struct ValueInode {
     pub generation: u32,
 }
 
-/// What a thread brings back.
+/// The results of a thread.
 #[derive(Default)]
 pub struct Out {
     pub sink: Sink,
     pub nodes: Vec<Node>,
-    /// With so many nodes, those that lead to a block twice are dropped; 0 stands for the first time.
+    /// At this number of nodes, those that lead to a block twice are dropped; 0 stands for the first time.
     dedup_at: usize,
     pub tallies: Vec<Tally>,
     pub sums: Vec<(u32, Sums)>,
-    /// Tallies of inodes of which blocks are walked for another one.
+    /// Tallies of inodes some of whose blocks were descended for another inode.
     partial: Vec<u32>,
     pub pieces: Vec<Piece>,
     /// Tallies that are judged when all attributes have been read.
@@ -196,27 +197,27 @@ pub struct Out {
     pub attributes: Vec<AttributeRef>,
     pub value_refs: Vec<ValueRef>,
     pub values: Vec<ValueInode>,
-    /// Encrypted inodes and what their policies hash to.
+    /// Encrypted inodes and the hashes of their policies.
     pub policies: Vec<(u32, u32)>,
     pub peeks: Vec<peeks::Peek>,
     pub usage: quota::Sums,
     pub owners: Sink,
     pub large_files: u64,
-    /// How many blocks of maps were asked for.
+    /// The number of map blocks that were queued.
     pub descents: u64,
 }
 
 impl Out {
-    /// Where there are very many nodes, keeps one pointer to each block, the smallest.
+    /// If there are very many nodes, leaves one pointer to each block, the smallest.
     fn limit_nodes(&mut self) {
         if self.nodes.len() >= self.dedup_at.max(NODES_BEFORE_DEDUP) {
             dedup(&mut self.nodes, &mut self.partial);
-            // Where most of them are different, sorting them again and again would cost their number squared.
+            // If most of them are different, repeated sorting would cost their number squared.
             self.dedup_at = 2 * self.nodes.len();
         }
     }
 
-    /// Adds to what is known of a map.
+    /// Adds to the sums over a map.
     fn add(&mut self, tally: u32, sums: Sums) {
         if let Some(tally) = self.tallies.get_mut(tally as usize) {
             tally.sums.add(sums);
@@ -230,7 +231,7 @@ impl Output for Out {
     }
 }
 
-/// What the passes after the walk need.
+/// The input of the passes after the walk.
 #[derive(Default)]
 pub struct Walked {
     pub dir_runs: DirRuns,
@@ -251,7 +252,7 @@ pub struct Walker<'a> {
 }
 
 impl Walker<'_> {
-    /// Takes a finding, but not a second time when owners are looked for.
+    /// Takes a finding, except in a search for owners, where it would be the second time.
     pub fn bad(&mut self, finding: Finding) {
         if self.mode == Mode::Check {
             self.out.sink.push(finding);
@@ -273,7 +274,7 @@ impl Walker<'_> {
             return;
         }
         let bits = self.check.geo.cluster_bits;
-        // One finding for each run of them: as many as there are clusters would be more than the image has bytes.
+        // One finding for each run of clusters: one for each cluster could be more than the image has bytes.
         let double = &self.check.claims.double;
         let mut begin = double.find(clusters.start, clusters.end, true);
         while double.test(begin) && begin < clusters.end {
@@ -286,7 +287,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Asks for a block of a map, which has been claimed.
+    /// Queues a block of a map, which has been claimed.
     pub fn descend(&mut self, node: Node) {
         self.out.nodes.push(node);
         self.out.descents += 1;
@@ -294,7 +295,7 @@ impl Walker<'_> {
     }
 }
 
-/// Keeps one pointer to each block, the smallest. The inodes of the others are known only in part.
+/// Leaves one pointer to each block, the smallest. The inodes of the others are then known only in part.
 fn dedup(nodes: &mut Vec<Node>, partial: &mut Vec<u32>) {
     nodes.sort_unstable();
     nodes.dedup_by(|node, kept| {
@@ -313,10 +314,10 @@ fn dedup(nodes: &mut Vec<Node>, partial: &mut Vec<u32>) {
     partial.dedup();
 }
 
-/// Bytes of inode tables that are read before the blocks of their maps: what is known of maps that are not walked yet
-/// does not grow with the file system.
+/// Bytes of inode tables that are read before the blocks of their maps: this bounds the memory for maps that are not
+/// walked yet.
 const BATCH_BYTES: u64 = 4 << 20;
-/// Blocks of maps that are read before what is known of them is added up.
+/// Blocks of maps that are read before their sums are added up.
 const BATCH_NODES: u64 = 1 << 13;
 
 /// Walks everything.
@@ -365,7 +366,7 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
     })
 }
 
-/// The next runs that are read together.
+/// The next runs to read.
 fn batch(runs: &mut Peekable<impl Iterator<Item = Run>>, most: u64, weight: impl Fn(&Run) -> u64) -> Vec<Run> {
     let mut room = most;
     std::iter::from_fn(|| {
@@ -421,7 +422,7 @@ fn levels(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
     }
 }
 
-/// Judges the inodes whose maps are known now, but for those whose attributes are to be read first.
+/// Judges the inodes whose maps are known now, except for those whose attributes have to be read first.
 fn finish(check: &Check, mode: Mode, all: &mut Out) {
     let tallies = std::mem::take(&mut all.tallies);
     let mut pieces = std::mem::take(&mut all.pieces);
@@ -439,18 +440,18 @@ fn finish(check: &Check, mode: Mode, all: &mut Out) {
     }
 }
 
-/// Leaves in the sink what is to be reported of a run: of a search for owners, only them.
+/// Leaves in the sink the findings that a walk reports: in a search for owners, only the owners.
 fn found(mode: Mode, out: &mut Out) {
     if mode == Mode::Owners {
         out.sink = std::mem::take(&mut out.owners);
     }
 }
 
-/// Bytes of inode tables that are read again because tables overlap, beside as many as are read once.
+/// Bytes of inode tables that are read again because tables overlap, beyond one reading of each.
 const AGAIN_BYTES: u64 = 16 << 20;
 
-/// The inode tables, as far as they have been used. Where tables overlap, which is damage, a limited number is read:
-/// all groups of a small image may name the same table.
+/// The inode tables, as far as they have been used. If tables overlap, which is damage, a limited number is read: all
+/// groups of a small image may name the same table.
 fn table_runs(check: &Check) -> Vec<Run> {
     let geo = &check.geo;
     let most = (RUN_BYTES >> geo.block_bits).max(1);
@@ -484,7 +485,7 @@ fn table_runs(check: &Check) -> Vec<Run> {
     runs
 }
 
-/// Takes what a thread brought. `fresh`: its nodes and sums name its own tallies, which come behind those there are.
+/// Adds the results of a thread. `fresh`: its nodes and sums name its own tallies, which come behind the existing ones.
 fn take(all: &mut Out, out: Out, fresh: bool) {
     let base = if fresh { all.tallies.len() as u32 } else { 0 };
     append(&mut all.tallies, out.tallies);

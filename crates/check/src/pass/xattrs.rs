@@ -1,5 +1,5 @@
-//! Extended attributes, in inodes and in blocks of their own: what `extant_ondisk` says is wrong with either, how many
-//! inodes refer to a block, and the inodes that hold values.
+//! Extended attributes, in inodes and in blocks of their own: the damage that `extant_ondisk` finds in either, the
+//! number of inodes that refer to a block, and the inodes with values.
 //!
 //! # Locking
 //! None.
@@ -82,13 +82,13 @@ pub fn has_outside_values(check: &Check, inode: &Inode<'_>) -> bool {
     own(check, inode, |entry| entry.outside.is_some()).is_some()
 }
 
-/// Looks at the attributes in an inode. `area` begins with the magic.
+/// Checks the attributes in an inode. `area` begins with the magic.
 pub fn in_inode(walker: &mut Walker<'_>, inode: &Inode<'_>, area: &[u8]) {
     if walker.mode == Mode::Owners {
         return;
     }
     let of = AttributeRef { block: 0, ino: inode.ino, generation: inode.raw.i_generation.get(), seeks_context: false };
-    // Where parts overlap, a wrong hash is only what comes of it.
+    // If parts overlap, a wrong hash is only a consequence.
     let (mut hash, mut collides) = (None, false);
     scan_area(area, &rules(walker.check), &mut |step| match step.map_err(|damage| in_area(damage, area.len())) {
         Ok(entry) => outside(walker, of, &entry),
@@ -121,13 +121,13 @@ fn in_area(damage: XattrDamage, room: usize) -> Option<(Problem, u32, u32)> {
         D::Hash { found, expected, .. } => (Problem::AttrHash, found, expected),
         D::ValueInodeFeature { inode, .. } => (Problem::EaInodeFeature, inode.0, 0),
         D::ValueInode { inode, .. } => (Problem::AttrValueEaInode, inode.0, 0),
-        // The rest is of blocks.
+        // The other kinds occur in blocks only.
         D::NoName { .. } | D::NoIndex { .. } => return None,
         D::Length { .. } | D::Magic { .. } | D::Blocks { .. } | D::NoReferences | D::Checksum { .. } => return None,
     })
 }
 
-/// Notes an attribute whose value lies in an inode. `of`: the inode with the attribute, and its attribute block or 0.
+/// Records an attribute whose value lies in an inode. `of`: the inode with the attribute, and its attribute block or 0.
 fn outside(walker: &mut Walker<'_>, of: AttributeRef, entry: &EntryRef<'_>) {
     let Some((value, size)) = entry.outside else { return };
     walker.out.value_refs.push(ValueRef {
@@ -142,8 +142,8 @@ fn outside(walker: &mut Walker<'_>, of: AttributeRef, entry: &EntryRef<'_>) {
     });
 }
 
-/// Compares the inodes that hold values with the attributes that refer to them. An inode that no attribute refers to
-/// counts as a file from now on. Returns what the values add to the usage of other inodes, sorted.
+/// Compares the inodes with values with the attributes that refer to them. An inode without such an attribute counts as
+/// a file from now on. Returns the usage that the values add to other inodes, sorted.
 pub fn values(check: &Check, all: &mut Out) -> Vec<Charge> {
     all.values.sort_unstable();
     all.value_refs.sort_unstable();
@@ -181,7 +181,7 @@ pub fn values(check: &Check, all: &mut Out) -> Vec<Charge> {
     charges
 }
 
-/// The clusters that a value adds to the usage of its owner. `None`: it is not what the attribute says.
+/// The clusters that a value adds to the usage of its owner. `None`: it differs from the attribute.
 fn value_clusters(
     check: &Check,
     one: &ValueRef,
@@ -189,7 +189,7 @@ fn value_clusters(
     bad: &mut impl FnMut(Problem, u32, u64, u64),
 ) -> Option<u64> {
     if one.value < check.geo.first_ino || one.value > check.geo.inodes_count {
-        // The attribute's own damage.
+        // The attribute's own damage explains the rest.
         return None;
     }
     let Ok(at) = values.binary_search_by_key(&one.value, |value| value.ino) else {
@@ -243,7 +243,7 @@ pub fn seeks_context(check: &Check, inode: &Inode<'_>) -> bool {
     inode.flags.contains(InodeFlags::ENCRYPT) && context(check, inode).is_none()
 }
 
-/// The context of an encrypted inode, which says by which policy it is encrypted.
+/// Handles the context of an encrypted inode, which names its policy.
 pub fn encryption(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     if let Some(context) = context(walker.check, inode) {
         learn_policy(walker, inode.ino, context);
@@ -261,7 +261,7 @@ pub fn has_block(check: &Check, inode: &Inode<'_>) -> bool {
         && block < geo.blocks_count
 }
 
-/// Judges a context, and notes the policy in it.
+/// Judges a context, and records the policy in it.
 fn learn_policy(walker: &mut Walker<'_>, ino: u32, context: &[u8]) {
     match encryption::policy(context) {
         // All policies of unknown versions are alike.
@@ -334,7 +334,7 @@ pub fn blocks(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
     Ok(())
 }
 
-/// Looks at an attribute block that `count` inodes refer to.
+/// Checks an attribute block that `count` inodes refer to.
 fn in_block(walker: &mut Walker<'_>, of: AttributeRef, count: u32, block: &[u8]) {
     let place = Place::Attributes { ino: InodeNr(of.ino), block: BlockNr(of.block) };
     let (mut collides, mut has_magic) = (false, true);
@@ -355,7 +355,7 @@ fn in_block(walker: &mut Walker<'_>, of: AttributeRef, count: u32, block: &[u8])
     }
 }
 
-/// Damage of an attribute block: the problem, found, expected. `None`: counting the references tells.
+/// Damage of an attribute block: the problem, found, expected. `None`: the count of references shows it.
 fn as_block(damage: XattrDamage) -> Option<(Problem, u32, u32)> {
     use XattrDamage as D;
     Some(match damage {

@@ -1,7 +1,7 @@
-//! What can be wrong with a file system: one table for all problems.
+//! The problems of a file system: one table for all.
 //!
 //! Main type: [`Problem`] (a number into the table; e2fsck's code, so that logs of both can be compared). The rows are
-//! in [`table`]: name, severity, what `-p` will do one day, text. A text has no place in it; a
+//! in [`table`]: name, severity, the action that `-p` will take one day, text. A text has no place in it; a
 //! [`Finding`](crate::Finding) adds that.
 //!
 //! # Locking
@@ -11,23 +11,23 @@ mod table;
 
 use std::fmt;
 
-/// Something that can be wrong. The number is e2fsck's code (e2fsck/problem.h), or above 0xff0000.
+/// A problem. The number is e2fsck's code (e2fsck/problem.h), or above 0xff0000.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Problem(u32);
 
-/// How bad a problem is.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Worth changing, but nothing is lost or at risk: it does not make the file system damaged.
+    /// Worth changing, but nothing is lost or at risk: it does not count as damage.
     Advice,
     /// Damage.
     Damage,
 }
 
-/// What `extant fsck -p` will do about a problem.
+/// The action of a future `extant fsck -p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preen {
-    /// Repair it unasked.
+    /// Repair it without a question.
     Fix,
     /// Leave it to a person.
     Stop,
@@ -69,7 +69,7 @@ impl Problem {
         self.row().severity
     }
 
-    /// What `-p` will do.
+    /// The action of a future `-p`.
     pub fn preen(self) -> Preen {
         self.row().preen
     }

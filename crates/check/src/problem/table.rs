@@ -1,7 +1,7 @@
 //! The table of problems: one row each, in the order of their codes.
 //!
-//! A row is: e2fsck's code, the variant, e2fsck's name without its prefix, the severity, what `-p` will do one day, and
-//! the text. The placeholders of a text are those that [`super::Problem::text`] names.
+//! A row is: e2fsck's code, the variant, e2fsck's name without its prefix, the severity, the action of a future `-p`,
+//! and the text. The placeholders of a text are those that [`super::Problem::text`] names.
 //!
 //! # Locking
 //! None.
@@ -507,7 +507,7 @@ problems! {
         "orphan_present is set, but the orphan file is empty";
     0x06000e OrphanPresentNoFile "ORPHAN_PRESENT_NO_FILE" Damage Fix
         "orphan_present is set, but there is no orphan file";
-    // Ours alone.
+    // Only Extant reports these.
     0xff0001 Unreadable "UNREADABLE" Damage Stop
         "{found} bytes from byte {expected} on cannot be read";
     0xff0002 UnknownFeatures "UNKNOWN_FEATURES" Damage Stop

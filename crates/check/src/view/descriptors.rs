@@ -62,7 +62,7 @@ pub fn read(device: &dyn BlockDevice, sb: &SuperBlock, sink: &mut Sink) -> Resul
     Ok(descs)
 }
 
-/// Checks one descriptor. What lies where it cannot be is taken from a backup, or is at block 0.
+/// Checks one descriptor. A place that is impossible is taken from a backup, or is block 0.
 fn one(
     device: &dyn BlockDevice,
     geometry: &Geometry,
@@ -80,7 +80,7 @@ fn one(
         sink.extend(finding(one, group));
     });
     if is_doubtful {
-        // Whether its bitmap was ever written is then not known: it is read.
+        // Then it is unknown whether its bitmap was ever written: it is read.
         desc.flags.remove(GroupFlags::BLOCK_UNINIT);
     }
     desc.itable_unused = desc.itable_unused.min(geometry.inodes_per_group);
@@ -136,12 +136,12 @@ fn finding(damage: DescDamage, group: GroupNr) -> Option<Finding> {
             Piece::InodeBitmap => at(Problem::IbNotGroup, start, first),
             Piece::InodeTable => at(Problem::ItableNotGroup, start, first),
         },
-        // The metadata of all groups is claimed, and those two are conflicts among others.
+        // The claims of all groups' metadata show these two as conflicts.
         D::Shared { .. } | D::OnFixed { .. } => None,
         D::Count { what: Counted::UnusedInodes, found, most } | D::UnusedAboveFree { unused: found, free: most } => {
             at(Problem::GdtItableUnused, found.into(), most.into())
         }
-        // The bitmaps tell how many there are.
+        // The bitmaps show the numbers.
         D::Count { what: Counted::FreeBlocks | Counted::FreeInodes | Counted::Directories, .. } => None,
         D::Uninit { flags, unused } => at(Problem::GdtUninit, u64::from(flags) | u64::from(unused), 0),
         D::UninitLast => at(Problem::BbUninitLast, 0, 0),

@@ -1,4 +1,4 @@
-//! The journal: whether it can be used, and the device as it will be after its replay.
+//! The journal: whether it can be used, and the device as it is after a replay.
 //!
 //! Main function: [`replayed`]. `extant_recovery` reads the log.
 //!
@@ -19,7 +19,8 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::{Note, Sink};
 
-/// The device as it will be when the journal has been replayed. `None`: there is nothing to replay, or it cannot be.
+/// The device as it is after a replay of the journal. `None`: there is nothing to replay, or the journal cannot be
+/// used.
 pub fn replayed(
     device: &Arc<dyn BlockDevice>,
     sb: &SuperBlock,
@@ -72,7 +73,7 @@ pub fn replayed(
     }
 }
 
-/// Opens the journal in this inode, or reports what is wrong with it.
+/// Opens the journal in this inode, or reports its damage.
 fn open(device: &Arc<dyn BlockDevice>, sb: &SuperBlock, ino: InodeNr, sink: &mut Sink) -> Option<JournalFile> {
     let mut bad = |problem, found: u32| sink.push(Finding::new(problem, Place::Journal, found, 0u64));
     let block_size = sb.geometry().block_size;
@@ -96,7 +97,7 @@ fn open(device: &Arc<dyn BlockDevice>, sb: &SuperBlock, ino: InodeNr, sink: &mut
     if !is_sound {
         return None;
     }
-    // What is wrong with the superblock is reported; what else there is, is in the map.
+    // Damage of the superblock is reported; all other damage is in the map.
     let file = JournalFile::open(device.clone(), block_size, map);
     file.map_err(|_| sink.push(Finding::new(Problem::JournalBadInode, Place::Journal, ino.0, 0u64))).ok()
 }

@@ -1,7 +1,7 @@
-//! What a check looks at: the superblock or a backup of it, the device with the journal replayed, the descriptors.
+//! The view that a check has: the superblock or a backup of it, the device with the journal replayed, the descriptors.
 //!
-//! Main type: [`View`]. [`View::open`] reports what is wrong with these; [`super_block`] has the problems of the
-//! fields, [`journal`] replays, [`descriptors`] reads the group descriptors, [`resize`] checks the resize inode.
+//! Main type: [`View`]. [`View::open`] reports the damage of these; [`super_block`] has the problems of the fields,
+//! [`journal`] replays, [`descriptors`] reads the group descriptors, [`resize`] checks the resize inode.
 //!
 //! # Locking
 //! None.
@@ -31,14 +31,15 @@ use crate::report::{Note, Sink};
 const UNCHECKED: [(RoCompat, &str); 2] =
     [(RoCompat::VERITY, "Merkle trees (verity)"), (RoCompat::SHARED_BLOCKS, "shared blocks (shared_blocks)")];
 
-/// File systems of so many blocks are believed in, even if the device ends before (64 MiB for their bitmaps), ...
+/// A file system of up to this many blocks is accepted, even if the device ends before it (64 MiB for their bitmaps),
+/// ...
 const BELIEVED_BLOCKS: u64 = 1 << 28;
-/// ... and so are larger ones of so many times the device's blocks. The same holds for groups ...
+/// ... and so are larger ones of up to this many times the device's blocks. The same holds for groups ...
 const BELIEVED_TIMES: u64 = 16;
-/// ... but for this number of them, each of which takes some hundred bytes.
+/// ... up to this number of them, each of which takes some hundred bytes.
 const BELIEVED_GROUPS: u64 = 1 << 17;
 
-/// What is checked.
+/// The file system to check.
 pub struct View {
     /// The device, with the journal replayed.
     pub device: Arc<dyn BlockDevice>,
@@ -46,7 +47,7 @@ pub struct View {
     pub sb: SuperBlock,
     /// The descriptors, by group. Bitmaps and tables whose places cannot be used are at block 0.
     pub descs: Vec<GroupDesc>,
-    /// Whether the log held something to replay: then the superblock's totals are only hints.
+    /// Whether the log had something to replay: then the superblock's totals are only hints.
     pub replayed: bool,
 }
 
@@ -73,7 +74,7 @@ impl Copy {
         Ok(has_magic.then_some(Copy { offset, sb, damage }))
     }
 
-    /// Whether a mount would take the copy, apart from features that nobody knows.
+    /// Whether a mount would take the copy, apart from unknown features.
     fn is_sound(&self) -> bool {
         self.sb.is_some() && self.damage.iter().all(|one| !is_refused(one))
     }
@@ -89,7 +90,7 @@ fn is_refused(damage: &SuperDamage) -> bool {
 
 impl View {
     /// Chooses a superblock, replays the journal in memory and reads the descriptors. `None`: there is a superblock,
-    /// but nothing can be checked with it; what is wrong is in the sink.
+    /// but nothing can be checked with it; its damage is in the sink.
     pub fn open(
         device: &Arc<dyn BlockDevice>,
         options: &Options,
@@ -108,7 +109,7 @@ impl View {
         let changed = overlay.is_some();
         let replayed = overlay.unwrap_or_else(|| device.clone());
         if changed && !backup {
-            // The log may hold a newer superblock. If it cannot be used, the check goes on with the older one.
+            // The log may have a newer superblock. If that cannot be used, the check continues with the older one.
             match Copy::read(&*replayed, copy.offset, options) {
                 Ok(Some(newer)) if newer.is_sound() => copy = newer,
                 Ok(Some(newer)) => newer.report(sink, is_refused),
@@ -126,8 +127,8 @@ impl View {
         if sb.blocks_count > BELIEVED_BLOCKS.max(whole.saturating_mul(BELIEVED_TIMES))
             || u64::from(sb.group_count) > BELIEVED_GROUPS.max(groups.saturating_mul(BELIEVED_TIMES))
         {
-            // Memory is not taken on the word of the superblock alone. Otherwise, blocks behind the device's end are
-            // reported like others that cannot be read.
+            // The superblock alone is no reason to allocate memory. Otherwise, blocks behind the device's end are
+            // reported like other unreadable ones.
             if groups == 0 {
                 return Ok(None);
             }
@@ -144,7 +145,7 @@ impl View {
     }
 }
 
-/// The copy to use, and whether it is a backup. Of a primary that is not used, what is wrong with it is in the sink.
+/// The copy to use, and whether it is a backup. If the primary is not used, its damage is in the sink.
 fn choose(device: &Arc<dyn BlockDevice>, options: &Options, sink: &mut Sink) -> Result<(Copy, bool)> {
     let name = || device.name().to_owned();
     if let Some(block) = options.superblock {
@@ -177,9 +178,9 @@ fn choose(device: &Arc<dyn BlockDevice>, options: &Options, sink: &mut Sink) -> 
     }
 }
 
-/// The first sound backup: where the primary says that backups are, if it says so, and then where they usually are.
+/// The first sound backup: first in the places that the primary names, if it does, and then in the usual ones.
 fn backup(device: &dyn BlockDevice, primary: Option<&SuperBlock>, options: &Options) -> Option<Copy> {
-    // A copy that cannot be read is none.
+    // An unreadable copy does not count.
     let look = |offset| Copy::read(device, offset, options).ok().flatten().filter(Copy::is_sound);
     let byte = |sb: &SuperBlock, group| sb.super_location(group).0.0 << sb.block_bits;
     let mut named = primary.into_iter().flat_map(|sb| sb.backup_groups().map(move |group| byte(sb, group)));

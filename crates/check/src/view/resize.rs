@@ -24,7 +24,7 @@ pub fn check(device: &dyn BlockDevice, sb: &SuperBlock, descs: &[GroupDesc], sin
     let Some(table) = descs.first().map(|desc| desc.inode_table).filter(|table| table.0 != 0) else { return };
     let at = (table.0 << geometry.block_bits) + (InodeNr::RESIZE.0 as u64 - 1) * geometry.inode_size as u64;
     let mut bytes = vec![0; geometry.inode_size];
-    // The table is read again with the others, and what cannot be read is reported there.
+    // The table is read again with the others, which reports unreadable blocks.
     if device.read_at(at, &mut bytes, BioFlags::META).is_err() {
         return;
     }
@@ -41,7 +41,7 @@ pub fn check(device: &dyn BlockDevice, sb: &SuperBlock, descs: &[GroupDesc], sin
     }
 }
 
-/// Whether the inode maps what it must.
+/// Whether the inode maps exactly the reserved blocks.
 fn maps_reserved(device: &dyn BlockDevice, sb: &SuperBlock, inode: &InodeDesc) -> bool {
     let geometry = sb.geometry();
     let double = BlockNr(indirect::pointer(&inode.i_block, DOUBLE).unwrap_or(0).into());

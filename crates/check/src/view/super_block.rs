@@ -1,4 +1,4 @@
-//! What `extant_ondisk` says is wrong with a superblock, as findings.
+//! The superblock's damage, found by `extant_ondisk`, as findings.
 //!
 //! # Locking
 //! None.
@@ -58,7 +58,7 @@ pub fn finding(damage: SuperDamage) -> Option<Finding> {
             SpecialInode::LastOrphan => at(Problem::OrphanIllegalHeadInode, found.into(), 0),
         },
         D::ReservedBlocks { found, most } => misc(found, most),
-        // The bitmaps tell how many are free.
+        // The bitmaps show the numbers.
         D::FreeBlocks { .. } | D::FreeInodes { .. } => None,
         D::RevisionFeatures => at(Problem::FsRevLevel, 0, 1),
         D::BothChecksums => at(Problem::MetaAndGdtCsumSet, 0, 0),

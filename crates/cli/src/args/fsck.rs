@@ -9,9 +9,9 @@ use clap::Args;
 
 /// Check a file system for damage
 ///
-/// Reads everything that describes files, follows every rule of the format, and prints what is wrong, one line each.
+/// Reads everything that describes files, follows every rule of the format, and prints the problems, one line each.
 /// Nothing is changed: repair is still to come, so -n must be given. The log is replayed in memory. An image that is
-/// mounted is checked all the same; what its writer changes meanwhile may then look like damage.
+/// mounted is checked all the same; changes that its writer makes meanwhile may then look like damage.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant fsck -n disk.img
@@ -26,7 +26,7 @@ pub struct FsckArgs {
     /// Change nothing, and answer no to every question
     #[arg(short = 'n')]
     pub no: bool,
-    /// Check even what is marked as clean
+    /// Check even a file system that is marked as clean
     #[arg(short = 'f')]
     pub force: bool,
     /// Use the superblock in block N
@@ -41,7 +41,7 @@ pub struct FsckArgs {
     /// Print how long it took
     #[arg(short = 't', action = clap::ArgAction::Count)]
     pub time: u8,
-    /// Print how much there is
+    /// Print the number of files and blocks
     #[arg(short = 'v')]
     pub verbose: bool,
     /// Threads; all processors by default

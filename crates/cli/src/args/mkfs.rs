@@ -12,8 +12,8 @@ use crate::owner::Given;
 
 /// Make a file system
 ///
-/// Without a source it is empty, byte for byte what mke2fs makes of the same options. Defaults are those of Debian's
-/// /etc/mke2fs.conf; no file is read. Unused blocks of an image file are holes.
+/// Without a source it is empty, and byte for byte equal to that of mke2fs with the same options. Defaults are those of
+/// Debian's /etc/mke2fs.conf; no file is read. Unused blocks of an image file are holes.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant mkfs disk.img 1G
@@ -58,7 +58,7 @@ pub struct MkfsSource {
     /// The content of the file system: a directory, a tar archive (- for standard input), or oci:DIR or oci:DIR:TAG
     #[arg(long, value_name = "SRC", conflicts_with = "directory")]
     pub from: Option<OsString>,
-    /// As SIZE; auto: what the source needs and a tenth of that, min: what it needs
+    /// As SIZE; auto: the size that the source needs and a tenth more, min: the size that it needs
     #[arg(long = "size", value_name = "SIZE", conflicts_with = "size")]
     pub wanted_size: Option<String>,
     /// Give everything to one owner and group, by number or name
@@ -74,7 +74,7 @@ pub struct MkfsSource {
 
 /// mke2fs(8): makes an ext2, ext3 or ext4 file system
 ///
-/// As 'extant mkfs', for programs that call mke2fs or mkfs.ext4; 'extant help mkfs' tells more.
+/// As 'extant mkfs', for programs that call mke2fs or mkfs.ext4; see 'extant help mkfs'.
 #[derive(Parser, Debug)]
 #[command(name = "mke2fs", version = crate::VERSION, disable_version_flag = true)]
 pub struct MkfsProgram {
@@ -92,7 +92,7 @@ pub struct MkfsProgram {
     pub size: Option<String>,
 }
 
-/// The options that both have.
+/// The options of both commands.
 #[derive(Args, Debug)]
 pub struct MkfsLetters {
     /// Bytes of a block
@@ -149,7 +149,7 @@ pub struct MkfsLetters {
     /// The directory where it was mounted last
     #[arg(short = 'M', value_name = "DIR")]
     pub last_mounted: Option<OsString>,
-    /// Print what would be made, and make nothing
+    /// Print the plan, and make nothing
     #[arg(short = 'n')]
     pub dry: bool,
     /// Inodes, at least

@@ -52,9 +52,9 @@ pub struct Cli {
 pub enum Command {
     Mount(MountArgs),
     Unmount(UnmountArgs),
-    /// Make a mount's image clean and keep it so, for a copy or a snapshot
+    /// Make a mount's image clean and hold back changes, for a copy or a snapshot
     ///
-    /// Until `extant thaw`, who wants to change something waits; reading goes on.
+    /// Until `extant thaw`, changes wait; reading goes on.
     #[command(after_help = "Example:
   extant freeze /mnt && cp --reflink=auto disk.img copy.img; extant thaw /mnt")]
     Freeze(FreezeArgs),
@@ -124,19 +124,19 @@ pub struct MountArgs {
     /// Serve in the foreground
     #[arg(short, long)]
     pub foreground: bool,
-    /// Say what is done
+    /// Print each step
     #[arg(short, long)]
     pub verbose: bool,
-    /// Ignore options that are not known
+    /// Ignore unknown options
     #[arg(short = 's', long)]
     pub sloppy: bool,
-    /// As mount(8) has it; which of them it is, the image says
+    /// As mount(8) has it; the image itself says which ext it is
     #[arg(short = 't', value_name = "TYPE", hide = true, value_parser = ["ext2", "ext3", "ext4", "auto"])]
     pub kind: Option<String>,
-    /// Count what the mount does, and write it to FILE (JSON) at the end: for `extant lab`
+    /// Count the mount's operations, and write the counts to FILE (JSON) at the end: for `extant lab`
     #[arg(long, value_name = "FILE", hide = true)]
     pub stats: Option<PathBuf>,
-    /// What is recorded for it
+    /// The parts that are recorded for it
     #[arg(long, value_name = "PARTS", hide = true, default_value_t = Recorded::ALL)]
     pub stats_of: Recorded,
     /// Started by the foreground command: "mounted" goes to the standard output, which is a pipe
@@ -178,7 +178,7 @@ pub struct MountHelper {
     pub source: OsString,
     /// Where to mount it
     pub target: PathBuf,
-    /// Ignore options that are not known
+    /// Ignore unknown options
     #[arg(short)]
     pub sloppy: bool,
     /// Check, but do not mount
@@ -187,7 +187,7 @@ pub struct MountHelper {
     /// No mtab: there is none
     #[arg(short)]
     pub no_mtab: bool,
-    /// Say what is done
+    /// Print each step
     #[arg(short)]
     pub verbose: bool,
     /// The type; ignored
@@ -213,7 +213,7 @@ pub struct UnmountHelper {
     /// Detach at once, even if busy, and do not wait
     #[arg(short)]
     pub lazy: bool,
-    /// Say what is done
+    /// Print each step
     #[arg(short)]
     pub verbose: bool,
     /// No mtab: there is none
@@ -235,8 +235,8 @@ pub struct UnmountHelper {
 
 /// Unmount, and wait until everything is in the image
 ///
-/// Returns when the image is marked clean and the server has let go of it, not before. If something could not be
-/// written, it says so and fails; so it does when another mount namespace still has the mount, whose server goes on.
+/// Returns when the image is marked clean and the server has closed it, not before. If something could not be written,
+/// it says so and fails. It also fails if another mount namespace still has the mount, whose server goes on.
 #[derive(Args, Debug)]
 #[command(visible_alias = "umount")]
 #[command(after_help = "Examples:
@@ -246,7 +246,7 @@ pub struct UnmountHelper {
 
 Of several each is tried.
 
-Exit status: 0, 1 (usage), 2 (not everything is in the image, or nobody can tell), 32 (busy, or not mounted); of several, \
+Exit status: 0, 1 (usage), 2 (not everything is in the image, or that is unknown), 32 (busy, or not mounted); of several, \
 the highest.")]
 pub struct UnmountArgs {
     /// Directories, or the images that are mounted on them
@@ -258,7 +258,7 @@ pub struct UnmountArgs {
     /// Do not wait for a server that does not answer; what it has not written may be lost (root)
     #[arg(short, long)]
     pub force: bool,
-    /// Say what is done
+    /// Print each step
     #[arg(short, long)]
     pub verbose: bool,
 }
@@ -269,7 +269,7 @@ pub struct FreezeArgs {
     pub dir: PathBuf,
 }
 
-/// What an image contains: features, geometry, state, journal, free space, partitions
+/// Show the contents of an image: features, geometry, state, journal, free space, partitions
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant info disk.img
@@ -318,7 +318,7 @@ pub struct LsArgs {
     /// Subdirectories too
     #[arg(short = 'R', long)]
     pub recursive: bool,
-    /// Directories themselves, not what is in them
+    /// Directories themselves, not their contents
     #[arg(short = 'd', long)]
     pub directory: bool,
     /// The newest first
@@ -333,7 +333,7 @@ pub struct LsArgs {
     /// Inode numbers
     #[arg(short, long)]
     pub inode: bool,
-    /// For fingers that are used to them: all names are listed anyway, one a line, with numbers for owners
+    /// Accepted out of habit: all names are listed anyway, one a line, with numbers for owners
     #[arg(short = 'a', short_aliases = ['A', '1'], hide = true, action = clap::ArgAction::Count)]
     pub usual: u8,
     /// As -l
@@ -395,10 +395,10 @@ pub struct TreeArgs {
 
 /// Copy files into an image, out of one, or from one to another
 ///
-/// A path in an image is IMAGE:PATH or IMAGE@PARTITION:PATH; - is standard input or output. Modes, times, hard and
-/// symbolic links, holes and extended attributes are kept; owners too, for root. A file that is there is overwritten,
-/// and a symbolic link that is named as the destination is followed. A pipe or a device of the host is read to its end;
-/// with -r it is copied itself.
+/// A path in an image is IMAGE:PATH or IMAGE@PARTITION:PATH; - is standard input or output. The copy has the modes,
+/// times, hard and symbolic links, holes and extended attributes of the source; owners too, for root. An existing file
+/// is overwritten, and a symbolic link that is named as the destination is followed. A pipe or a device of the host is
+/// read to its end; with -r it is copied itself.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant cp disk.img:/etc/passwd .
@@ -417,22 +417,22 @@ them, and says so.
 SOURCE_DATE_EPOCH, in seconds since 1970, makes a copy reproducible: no later time is stored, access times are those of modification, and \
 the same copy into copies of one image leaves the same bytes.")]
 pub struct CpArgs {
-    /// What to copy, and last where to
+    /// Sources, and last the destination
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
     pub paths: Vec<OsString>,
-    /// Directories with all that is in them
+    /// Directories with all their contents
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
     /// The same as -r -p
     #[arg(short, long)]
     pub archive: bool,
-    /// Keep owners, too, when copying into an image without being root
+    /// Copy owners, too, into an image without being root
     #[arg(short, long)]
     pub preserve: bool,
-    /// Leave files alone that are there
+    /// Do not overwrite existing files
     #[arg(short, long)]
     pub no_clobber: bool,
-    /// Say what is copied
+    /// Print each copied file
     #[arg(short, long)]
     pub verbose: bool,
     #[command(flatten)]
@@ -447,9 +447,9 @@ pub struct CpArgs {
 
 /// Write a tree as a tar archive or an OCI image layout
 ///
-/// All of the image, or what PATH leads to, as `./`. The archive goes to the standard output. It is in the PAX format:
-/// hard links, devices, times with nanoseconds, extended attributes, ACLs and holes are kept; sockets are left out.
-/// Names are sorted, so the same tree gives the same bytes. tar(1) restores all of it as root with --xattrs
+/// All of the image, or the tree at PATH, as `./`. The archive goes to the standard output. It is in the PAX format,
+/// with hard links, devices, times with nanoseconds, extended attributes, ACLs and holes; sockets are left out. Names
+/// are sorted, so the same tree gives the same bytes. tar(1) restores all of it as root with --xattrs
 /// --xattrs-include='*' --acls.
 ///
 /// An OCI image layout has the archive, in gzip, as the only layer of one image. skopeo(1), podman(1) and umoci(1) take
@@ -472,12 +472,12 @@ pub struct ExportArgs {
     /// a directory that is empty or does not exist
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// What is written
+    /// The form of the output
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub format: ExportFormat,
 }
 
-/// The forms that a tree can leave an image in.
+/// The forms in which a tree can leave an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
     /// A tar archive
@@ -507,8 +507,8 @@ pub struct ManArgs {
 // No doc comment, see below.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct OwnerArg {
-    /// Whom everything that is made in an image is to belong to: numbers, or names that this host knows. Otherwise it
-    /// belongs to the caller if that is root, and else to whom its directory belongs to
+    /// Owner and group of everything that is made in an image: numbers, or names that this host knows. Otherwise root's
+    /// files are root's, and another caller's belong to the owner and group of their directory
     #[arg(long, value_name = "USER:GROUP", value_parser = Given::parse)]
     pub owner: Option<Given>,
 }
@@ -543,7 +543,7 @@ pub struct ImageArgs {
     /// written
     #[arg(long, value_name = "N", global = true)]
     pub seed: Option<u64>,
-    /// Write it also where files cannot be locked; nobody else may use it then
+    /// Write it also where files cannot be locked; no other process may use it then
     #[arg(long, global = true)]
     pub no_lock: bool,
 }

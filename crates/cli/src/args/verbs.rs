@@ -1,4 +1,4 @@
-//! The command lines of what changes an image without a mount, and of what searches and counts in one.
+//! The command lines of commands that change an image without a mount, and of those that search and count in one.
 //!
 //! # Locking
 //! None.
@@ -29,19 +29,19 @@ pub struct LongHelp {
   extant rm disk.img:/etc/motd
   extant rm -rf disk.img:/var/cache disk.img:/tmp/old")]
 pub struct RmArgs {
-    /// What to remove, as IMAGE:PATH
+    /// Files and directories to remove, as IMAGE:PATH
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub paths: Vec<OsString>,
-    /// Directories with all that is in them
+    /// Directories with all their contents
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
-    /// Say nothing about what is not there
+    /// Ignore names that do not exist
     #[arg(short, long)]
     pub force: bool,
     /// Empty directories, too
     #[arg(short, long)]
     pub dir: bool,
-    /// Say what is removed
+    /// Print each removed name
     #[arg(short, long)]
     pub verbose: bool,
 }
@@ -52,16 +52,16 @@ pub struct RmArgs {
   extant mkdir disk.img:/srv
   extant mkdir -p -m 750 disk.img:/srv/www/data")]
 pub struct MkdirArgs {
-    /// What to make, as IMAGE:PATH
+    /// Directories to make, as IMAGE:PATH
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub paths: Vec<OsString>,
-    /// Those above, too; no complaint about one that is there
+    /// Parents, too; no complaint about one that exists
     #[arg(short, long)]
     pub parents: bool,
     /// Mode, as chmod takes it
     #[arg(short, long)]
     pub mode: Option<String>,
-    /// Say what is made
+    /// Print each directory
     #[arg(short, long)]
     pub verbose: bool,
     #[command(flatten)]
@@ -76,14 +76,14 @@ pub struct MkdirArgs {
   extant ln disk.img:/bin/busybox disk.img:/bin/sh
   extant ln -s ../run disk.img:/var/run")]
 pub struct LnArgs {
-    /// What the link leads to: IMAGE:PATH, with -s any text
+    /// The target: IMAGE:PATH, with -s any text
     pub target: OsString,
     /// The link, as IMAGE:PATH
     pub link: OsString,
     /// A symbolic link
     #[arg(short, long)]
     pub symbolic: bool,
-    /// Replace what is there
+    /// Replace an existing file
     #[arg(short, long)]
     pub force: bool,
     /// Take LINK for a name even if it leads to a directory
@@ -101,23 +101,24 @@ pub struct LnArgs {
   extant mv disk.img:/etc/hosts disk.img:/etc/hosts.old
   extant mv disk.img:/a disk.img:/b disk.img:/srv")]
 pub struct MvArgs {
-    /// What to rename, and last what to, as IMAGE:PATH
+    /// The sources, and last the destination, as IMAGE:PATH
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
     pub paths: Vec<OsString>,
-    /// Leave files alone that are there
+    /// Do not overwrite existing files
     #[arg(short, long)]
     pub no_clobber: bool,
     /// Take DESTINATION for a name even if it is a directory
     #[arg(short = 'T', long)]
     pub no_target_directory: bool,
-    /// Say what is renamed
+    /// Print each renamed file
     #[arg(short, long)]
     pub verbose: bool,
 }
 
 /// Change modes
 ///
-/// MODE is octal (644) or symbolic (u+rw,go-w). Symbolic links are followed where they are named, and left alone below.
+/// MODE is octal (644) or symbolic (u+rw,go-w). Symbolic links are followed where they are named, and not changed
+/// below.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant chmod 600 disk.img:/etc/shadow
@@ -126,7 +127,7 @@ pub struct ChmodArgs {
     /// Octal or symbolic mode
     #[arg(allow_hyphen_values = true)]
     pub mode: String,
-    /// What to change, as IMAGE:PATH
+    /// Files to change, as IMAGE:PATH
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub paths: Vec<OsString>,
     /// Everything below, too
@@ -146,10 +147,10 @@ pub struct ChownArgs {
     /// USER:GROUP
     #[arg(value_parser = Given::parse)]
     pub owner: Given,
-    /// What to change, as IMAGE:PATH
+    /// Files to change, as IMAGE:PATH
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub paths: Vec<OsString>,
-    /// Everything below, too; links themselves, not what they lead to
+    /// Everything below, too; links themselves, not their targets
     #[arg(short = 'R', long)]
     pub recursive: bool,
     /// Symbolic links themselves
@@ -163,7 +164,7 @@ pub struct ChownArgs {
 const MAJOR_MAX: i64 = (1 << 12) - 1;
 const MINOR_MAX: i64 = (1 << 20) - 1;
 
-/// What mknod makes.
+/// The kinds of special files that mknod makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NodeKind {
     /// Block device
@@ -186,10 +187,10 @@ pub enum NodeKind {
   extant mknod -m 666 disk.img:/dev/null c 1 3
   extant mknod disk.img:/run/control p")]
 pub struct MknodArgs {
-    /// What to make, as IMAGE:PATH
+    /// The file to make, as IMAGE:PATH
     #[arg(value_name = "IMAGE:PATH")]
     pub path: OsString,
-    /// What it is
+    /// The kind of file
     pub kind: NodeKind,
     /// Of a device
     #[arg(value_parser = clap::value_parser!(u32).range(..=MAJOR_MAX))]
@@ -242,7 +243,7 @@ pub struct TouchArgs {
 
 /// Show how much space files take
 ///
-/// Each directory with all that is in it, in units of 1024 bytes. A file with several names counts once.
+/// Each directory with all its contents, in units of 1024 bytes. A file with several names counts once.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant du -sh disk.img:/usr disk.img:/var
@@ -261,7 +262,7 @@ pub struct DuArgs {
     /// Sizes as 4.0K, 12M
     #[arg(short = 'h', long = "human-readable")]
     pub human: bool,
-    /// What files contain, in bytes, instead of what they take
+    /// The lengths of files, in bytes, instead of their space
     #[arg(short = 'b', long = "bytes")]
     pub apparent: bool,
     #[command(flatten)]
@@ -297,8 +298,8 @@ pub struct DfArgs {
 ///
 /// The words are those of find(1). Tests: -name, -iname and -path PATTERN, -type fdlcbps, -size [+-]N[cwbkMG], -links,
 /// -inum, -uid, -gid and -mtime [+-]N, -user and -group NAME, -perm [-/]MODE, -newer FILE (of the host, or
-/// IMAGE:PATH), -empty. All must hold; -o is or, ! negates the next one, and parentheses group. -prune leaves out what
-/// is below a directory. -maxdepth N and -mindepth N. -print0 (or -0) ends paths with NUL.
+/// IMAGE:PATH), -empty. All must hold; -o is or, ! negates the next one, and parentheses group. -prune does not descend
+/// into a directory. -maxdepth N and -mindepth N. -print0 (or -0) ends paths with NUL.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant find disk.img -name '*.conf' -type f
@@ -384,8 +385,8 @@ pub enum XattrCommand {
 /// Change an image by a list of commands
 ///
 /// One command in a line: rm, mkdir, ln, mv, chmod, chown, mknod, touch and xattr, with paths in the image, and put and
-/// get, which copy from and to the host. The first line that fails ends it (exit status 1), and its number is said;
-/// what the lines before have done stays, unless --atomic.
+/// get, which copy from and to the host. The first line that fails ends the script (exit status 1) with a message that
+/// has its number; the changes of the lines before stay, unless --atomic is given.
 ///
 /// Words are quoted as in a shell; # begins a comment. $'a\nb' takes the escapes of C, for names with line breaks:
 /// printf %q of bash writes them so.
@@ -405,7 +406,7 @@ pub struct ScriptArgs {
     /// All or nothing
     #[arg(long)]
     pub atomic: bool,
-    /// Say each line before it is done
+    /// Print each line before it runs
     #[arg(short, long)]
     pub verbose: bool,
     #[command(flatten)]

@@ -1,6 +1,6 @@
-//! What Extant tells of itself: counters, trace points, the lock table.
+//! Extant's own figures: counters, trace points, the lock table.
 //!
-//! Main types: [`Probe`] (listens from a mount to its unmount), [`Report`] (what it heard; JSON when the file system is
+//! Main types: [`Probe`] (records from a mount to its unmount), [`Report`] (its results; JSON when the file system is
 //! in a server). The trace points fill a bounded ring, so that a thread empties it all the time.
 //!
 //! Lock statistics and trace points are the process's: one probe at a time.
@@ -29,15 +29,15 @@ static PROBE_CLASS: LockClass = LockClass::new("lab probe", 1);
 /// How often the ring of events is emptied.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
 
-/// The points that are listened to.
+/// The trace points that are recorded.
 const POINTS: [&str; 4] = ["ext4_mballoc_alloc", "ext4_mballoc_free", "ext4_mb_new_group_pa", "jbd2_run_stats"];
 
-/// What one mount, or several of one trial, did.
+/// The figures of one mount, or of several in one trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Sums by the names of [`super::ALL`].
     pub counts: std::collections::BTreeMap<String, u64>,
-    /// What caches held at the end, in bytes.
+    /// Bytes in the caches at the end.
     pub budget_bytes: u64,
     /// The most that they held.
     pub budget_peak_bytes: u64,
@@ -47,7 +47,7 @@ pub struct Report {
     pub locks: Vec<LockRow>,
 }
 
-/// Listens from a mount to its unmount.
+/// Records from a mount to its unmount.
 pub struct Probe {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -70,7 +70,7 @@ struct Listener {
 }
 
 impl Probe {
-    /// Starts to listen. Without a thread there are no events.
+    /// Starts recording. Without a thread there are no events.
     pub fn start(fs: &Filesystem, recorded: Recorded) -> Probe {
         let geometry = fs.geometry();
         let layout = Layout { first_block: geometry.first_data_block, blocks_per_group: geometry.blocks_per_group };
@@ -101,7 +101,7 @@ impl Probe {
         Probe { shared, thread, recorded, acquired_before: lock_table(), io_before: fs.device().stats() }
     }
 
-    /// After the unmount: what was heard.
+    /// Call after the unmount: returns the results.
     pub fn finish(mut self, fs: &Filesystem) -> Report {
         let heard = self.thread.is_some();
         self.end();
@@ -234,7 +234,7 @@ fn hear(tally: &mut Tally, layout: Layout, event: &Event) {
 }
 
 impl Report {
-    /// Adds another mount of the same trial.
+    /// Adds the figures of another mount of the same trial.
     pub fn add(&mut self, more: Report) {
         for (name, n) in more.counts {
             *self.counts.entry(name).or_default() += n;

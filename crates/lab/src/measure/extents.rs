@@ -1,4 +1,4 @@
-//! What an image says of itself without a mount: its geometry, what is free, and how its files are laid out.
+//! Figures of an unmounted image: its geometry, its free space, and the layout of its files.
 //!
 //! # Locking
 //! None.
@@ -26,7 +26,7 @@ pub fn geometry(image: &Path) -> Option<Geometry> {
 /// Bytes that are free in an image, as its superblock says.
 ///
 /// # Errors
-/// What is wrong with the file, or with the superblock in it.
+/// The error in the file, or in its superblock.
 pub fn free_bytes(image: &Path) -> Result<u64> {
     let failed = |why: String| Error::Usage(format!("{}: {why}", image.display()));
     let options = OpenOptions { engine: Engine::Psync, ..OpenOptions::read_only() };
@@ -35,13 +35,13 @@ pub fn free_bytes(image: &Path) -> Result<u64> {
     Ok(superblock.free_blocks().saturating_mul(u64::from(superblock.geometry().block_size)))
 }
 
-/// Where an image's groups are.
+/// The places of an image's groups.
 pub fn layout(image: &Path) -> Option<Layout> {
     let g = geometry(image)?;
     Some(Layout { first_block: g.first_data_block, blocks_per_group: g.blocks_per_group })
 }
 
-/// Adds the figures of an unmounted image. What cannot be read leaves them out: e2fsck will say why.
+/// Adds the figures of an unmounted image. If it cannot be read, the figures are left out: e2fsck will give the reason.
 pub fn figures(image: &Path, figures: &mut Figures) {
     let Some(layout) = open(image).and_then(|device| crate::layout::Layout::of(&device).ok()) else { return };
     let mut put = |name: &str, value: f64| figures.insert(name.to_owned(), value);

@@ -1,8 +1,8 @@
-//! What the kernel's ext4 tells of itself: trace events, mb_stats, and the statistics of the loop device below it.
+//! The figures of the kernel's ext4: trace events, mb_stats, and the statistics of the loop device below it.
 //!
-//! Main types: [`Probe`], [`Tracefs`] (where the kernel is told which events are wanted). Events go to a trace instance
-//! of its own, filtered by device, and are read when all is over, so that listening costs the kernel no more than
-//! writing them down. Events that were lost make their figures absent, and the trial says so.
+//! Main types: [`Probe`], [`Tracefs`] (where the probe enables events). Events go to a trace instance of its own,
+//! filtered by device, and are read at the end, so that recording costs the kernel no more than writing them down. If
+//! events are lost, their figures are absent, and the trial says so.
 //!
 //! It needs root. Where no tracefs is mounted, it is mounted for the time of the probe.
 //!
@@ -40,20 +40,20 @@ pub struct Probe {
     listener: Option<Listener>,
 }
 
-/// What a probe found out.
+/// The results of a probe.
 #[derive(Debug, Default)]
 pub struct Heard {
     /// Blocks allocated in each group.
     pub groups: std::collections::BTreeMap<u32, u64>,
     /// Groups of the first preallocations for small files.
     pub chunks: Vec<u32>,
-    /// Figures that are asked for and absent, and why.
+    /// Requested figures that are absent, and why.
     pub flaws: Vec<String>,
 }
 
 impl Probe {
-    /// Before the mount. `number`: major and minor of the device. `events`: where the image's groups are, if events are
-    /// to be heard; an error if they cannot be.
+    /// Call before the mount. `number`: major and minor of the device. `events`: the places of the image's groups, to
+    /// record events; an error if that is impossible.
     pub fn start(device: &str, number: (u32, u32), events: Option<Layout>) -> Result<Probe> {
         let listener = events.map(|layout| Listener::start(device, number, layout)).transpose()?;
         Ok(Probe {
@@ -65,18 +65,18 @@ impl Probe {
         })
     }
 
-    /// After the mount.
+    /// Call after the mount.
     pub fn mounted(&self) {
         let _ = std::fs::write(format!("/sys/fs/ext4/{}/mb_stats", self.device), "1");
     }
 
-    /// Before the unmount, which makes these vanish. What was written to the mount `dir` and has no blocks yet gets
-    /// them now: the unmount would have to do that, and nobody would hear of it.
+    /// Call before the unmount, after which these figures are gone. Files in the mount `dir` that have no blocks yet
+    /// get them now: otherwise the unmount would allocate them, after the end of the recording.
     pub fn unmounting(&mut self, dir: &Path) {
         if let Ok(dir) = std::fs::File::open(dir) {
             let _ = rustix::fs::syncfs(dir);
         }
-        // Linux 5.13 and later; a kernel without that file cannot tell.
+        // Linux 5.13 and later; an older kernel has no such file.
         let path = format!("/proc/fs/ext4/{}/mb_stats", self.device);
         let Ok(text) = std::fs::read_to_string(&path) else { return };
         let figures = mb_stats(&text);
@@ -88,7 +88,8 @@ impl Probe {
         }
     }
 
-    /// After the last unmount, while the device is still there: the figures, and what else was heard.
+    /// Call after the last unmount, while the device still exists: adds the figures, and returns the rest of the
+    /// results.
     pub fn finish(&mut self, figures: &mut Figures) -> Heard {
         if let (Some(before), Some(now)) = (self.io_before, io(&self.device)) {
             // Documentation/block/stat.rst; sectors of 512 bytes.
@@ -124,12 +125,12 @@ impl Probe {
     }
 }
 
-/// A trace instance that hears of one device alone.
+/// A trace instance for the events of one device.
 #[derive(Debug)]
 struct Listener {
     instance: PathBuf,
     layout: Layout,
-    /// Let go of after the instance.
+    /// Dropped after the instance.
     _tracefs: Tracefs,
 }
 
@@ -153,7 +154,7 @@ impl Listener {
         std::fs::write(&path, value).map_err(Error::file(&path))
     }
 
-    /// An error: not all were heard.
+    /// An error: some events were lost.
     fn events(&self) -> std::result::Result<(Tally, Commits), String> {
         self.put("tracing_on", "0").map_err(|e| e.to_string())?;
         let read = |path: &Path| std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()));
@@ -193,7 +194,7 @@ pub struct Tracefs {
 }
 
 impl Tracefs {
-    /// Finds it, or mounts it. It is the same file system wherever it is mounted.
+    /// Finds a mounted tracefs, or mounts it. It is the same file system in every place.
     pub fn get() -> Result<Tracefs> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         if let Some(path) = mounted_tracefs(&mounts) {
@@ -210,7 +211,7 @@ impl Tracefs {
         Ok(Tracefs { path: dir.path().to_owned(), own: Some(dir) })
     }
 
-    /// Where it is.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -221,13 +222,13 @@ impl Drop for Tracefs {
         if let Some(dir) = self.own.take()
             && unmount(dir.path()).is_err()
         {
-            // What is still mounted must not be emptied.
+            // A directory with a mount on it must not be emptied.
             let _ = dir.keep();
         }
     }
 }
 
-/// Where /proc/self/mountinfo says that a tracefs is mounted as a whole, for writing.
+/// The mount point of a tracefs that is mounted as a whole, for writing, by /proc/self/mountinfo.
 fn mounted_tracefs(mountinfo: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
@@ -302,12 +303,12 @@ fn digest(trace: &str, layout: Layout) -> (Tally, Commits) {
 
 /// Names as [`super::engine`] gives them, of the lines of /proc/fs/ext4/*/mb_stats that both have.
 ///
-/// Headings of criteria are `cr0_stats:` (Linux 5.13) or `cr_p2_aligned_stats:` (6.5, five of them). What is indented
-/// deeper than such a heading belongs to it, also lines that are called like one of the whole.
+/// Headings of criteria are `cr0_stats:` (Linux 5.13) or `cr_p2_aligned_stats:` (6.5, five of them). Lines that are
+/// indented deeper than such a heading belong to it, also those whose names occur outside of it.
 fn mb_stats(text: &str) -> Figures {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut figures = Figures::new();
-    // How many criteria there were so far; how far the heading of the last is indented, while its lines last.
+    // The number of criteria so far; the indentation of the last heading, while its lines last.
     let (mut criteria, mut heading) = (0usize, None);
     for line in text.lines() {
         let Some((name, value)) = line.trim().split_once(':') else { continue };

@@ -1,10 +1,10 @@
-//! What is read off a trial, and the names it goes by.
+//! The figures of a trial, and their names.
 //!
-//! Main types: [`Measure`] (a name with its unit), [`ALL`]. [`process`] and [`system`] ask the host, [`engine`] asks
-//! Extant, [`kernel`] asks the kernel's ext4 and its loop device, [`transactions`] turns the events of either into the
-//! same figures, [`extents`] reads the image afterwards, [`latency`] turns histograms into records.
+//! Main types: [`Measure`] (a name with its unit), [`ALL`]. [`process`] and [`system`] read the host's figures,
+//! [`engine`] Extant's, [`kernel`] those of the kernel's ext4 and its loop device. [`transactions`] turns the events of
+//! either into the same figures, [`extents`] reads the image afterwards, [`latency`] turns histograms into records.
 //!
-//! What a target cannot tell is left out, never zero.
+//! A figure that a target does not provide is left out, never zero.
 //!
 //! # Locking
 //! See [`engine`].
@@ -29,7 +29,7 @@ pub struct Measure {
     pub name: &'static str,
     /// Unit; empty for a count.
     pub unit: &'static str,
-    /// What it is, in one line.
+    /// A description, in one line.
     pub summary: &'static str,
 }
 
@@ -37,9 +37,9 @@ const fn measure(name: &'static str, unit: &'static str, summary: &'static str) 
     Measure { name, unit, summary }
 }
 
-/// What a trial records beside the clock, the devices' counters and the host's. Each part has its cost; docs/lab.md
-/// says which. Latency is taken by the lab itself, alike for every target; the other two are for those targets that can
-/// tell, and only they pay.
+/// The parts that a trial records beside the clock, the devices' counters and the host's. Each part has its cost, which
+/// docs/lab.md gives. The lab itself measures latency, alike for every target. The other two parts exist for some
+/// targets only, and slow down only these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// Latency of each operation.
@@ -56,10 +56,10 @@ impl Recorded {
     /// Nothing.
     pub const NONE: Recorded = Recorded { latency: false, locks: false, events: false };
 
-    /// What costs all targets the same.
+    /// The parts that cost all targets the same.
     pub const FAIR: Recorded = Recorded { latency: true, locks: false, events: false };
 
-    /// Whether something is recorded that only some targets can tell, and pay for.
+    /// Whether a part is recorded that only some targets provide, and pay for.
     pub fn one_sided(self) -> bool {
         self.locks || self.events
     }
@@ -117,15 +117,15 @@ pub const ALL: &[Measure] = &[
     measure("memory_page_cache_bytes", "B", "growth of the machine's page cache"),
     measure("memory_slab_bytes", "B", "growth of the kernel's slabs"),
     measure("memory_dirty_bytes", "B", "dirty and under writeback in the page cache at the end"),
-    measure("memory_budget_bytes", "B", "what Extant's caches held at the end"),
-    measure("memory_budget_peak_bytes", "B", "the most that they held"),
+    measure("memory_budget_bytes", "B", "bytes in Extant's caches at the end"),
+    measure("memory_budget_peak_bytes", "B", "the most bytes in them"),
     measure("device_reads", "", "requests to the device (Extant: to the image)"),
     measure("device_read_bytes", "B", "bytes read"),
     measure("device_writes", "", "requests to write"),
     measure("device_write_bytes", "B", "bytes written"),
     measure("device_flushes", "", "cache flushes"),
     measure("device_discards", "", "discards"),
-    measure("device_seconds", "s", "with device=: what such a device takes for all requests"),
+    measure("device_seconds", "s", "with device=: such a device's time for all requests"),
     measure("device_read_seconds", "s", "of these, for reads"),
     measure("device_write_seconds", "s", "for writes"),
     measure("device_flush_seconds", "s", "for flushes"),
@@ -151,10 +151,10 @@ pub const ALL: &[Measure] = &[
     measure("es_misses", "", "lookups for which the map had to be read"),
     measure("reclaim_scanned", "", "frames that reclaim looked at"),
     measure("reclaim_freed", "", "frames that it freed"),
-    measure("reclaim_freed_direct", "", "of these, by somebody who needed memory at once"),
-    measure("reclaim_unclean", "", "frames looked at that were dirty or on their way to the device"),
-    measure("reclaim_in_use", "", "frames chosen that somebody held"),
-    measure("reclaim_busy", "", "frames chosen whose owner could not get at them"),
+    measure("reclaim_freed_direct", "", "of these, by a thread that needed memory at once"),
+    measure("reclaim_unclean", "", "frames looked at that were dirty or under writeback"),
+    measure("reclaim_in_use", "", "frames chosen that were in use"),
+    measure("reclaim_busy", "", "frames chosen whose owner could not lock them"),
     measure("reclaim_refaulted", "", "frames that came back soon after they had left"),
     measure("mballoc_", "", "counters of the block allocator (Linux: mb_stats)"),
     measure("files_left", "", "regular files with blocks in the image afterwards"),

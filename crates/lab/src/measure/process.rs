@@ -1,7 +1,6 @@
-//! What the host knows of a process: time, context switches, memory.
+//! The host's figures of a process: time, context switches, memory.
 //!
-//! Main types: [`Cpu`], [`Switches`], [`Memory`]. Read from getrusage(2) and /proc; what is not
-//! there is absent.
+//! Main types: [`Cpu`], [`Switches`], [`Memory`]. Read from getrusage(2) and /proc; missing values are absent.
 //!
 //! # Locking
 //! None.
@@ -12,8 +11,8 @@ use std::ops::{AddAssign, Sub};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// User and system time in seconds. The sum is as fine as the scheduler's own clock and told in microseconds. How it
-/// divides is the kernel's estimate: without `CONFIG_VIRT_CPU_ACCOUNTING` it looks at each tick which of the two the
+/// User and system time in seconds. The sum is as precise as the scheduler's own clock and given in microseconds. Its
+/// division is the kernel's estimate: without `CONFIG_VIRT_CPU_ACCOUNTING` it samples at each tick which of the two the
 /// thread is in.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cpu {
@@ -60,7 +59,7 @@ impl AddAssign for Cpu {
 pub struct Switches {
     /// The thread waited.
     pub voluntary: u64,
-    /// Another was given the processor.
+    /// Another thread got the processor.
     pub involuntary: u64,
 }
 

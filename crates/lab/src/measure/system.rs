@@ -1,4 +1,4 @@
-//! What the host knows of itself: busy processors, page cache, slabs.
+//! The host's own figures: busy processors, page cache, slabs.
 //!
 //! Main type: [`System`], a reading of /proc/stat and /proc/meminfo.
 //!
@@ -6,7 +6,7 @@
 //! None.
 
 use super::Figures;
-/// Ticks a second in /proc: part of the kernel's ABI, whatever its own timer does (Linux: `USER_HZ`).
+/// Ticks a second in /proc: part of the kernel's ABI, for any timer of its own (Linux: `USER_HZ`).
 const USER_HZ: f64 = 100.0;
 
 /// A reading.

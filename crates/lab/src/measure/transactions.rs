@@ -1,6 +1,6 @@
 //! Allocations and commits, as events, turned into figures: the same arithmetic for Extant and for the kernel.
 //!
-//! Main types: [`Layout`] (where groups are), [`Tally`]. A transaction's bitmaps are those of the groups in which
+//! Main types: [`Layout`] (the places of groups), [`Tally`]. A transaction's bitmaps are those of the groups in which
 //! blocks were allocated or freed between the closing of the transaction before it and its own.
 //!
 //! # Locking
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Figures;
 
-/// Where block groups are.
+/// The places of block groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// Block at which group 0 begins.
@@ -39,7 +39,7 @@ impl Layout {
     }
 }
 
-/// Preallocations of which the group is kept.
+/// The most preallocations whose group is recorded.
 const CHUNKS_MAX: usize = 128;
 
 /// Sums over the events of a trial.
@@ -62,7 +62,7 @@ pub struct Tally {
     /// A bit for each block that was allocated, 64 to an entry.
     #[serde(skip)]
     touched: BTreeMap<u64, u64>,
-    /// Changes that no transaction has claimed yet: time, group.
+    /// Changes that no transaction has yet: time, group.
     #[serde(skip)]
     open: VecDeque<(u64, u32)>,
 }
@@ -112,7 +112,7 @@ impl Tally {
         self.bitmaps_max = self.bitmaps_max.max(groups.len() as u64);
     }
 
-    /// Adds what another mount of the same image did.
+    /// Adds the events of another mount of the same image.
     pub fn add(&mut self, more: &Tally) {
         for (group, blocks) in &more.groups {
             *self.groups.entry(*group).or_default() += blocks;

@@ -1,11 +1,11 @@
-//! `append`: `files` files grow in turn, `step` blocks at a time, on a made-up disk ([`super::disk`]): in how many
-//! pieces they lie, beside the fewest possible there.
+//! `append`: `files` files grow in turn, `step` blocks at a time, on an invented disk ([`super::disk`]). It counts
+//! their pieces, beside the fewest that are possible there.
 //!
 //! With `turnovers` the disk is used first: files of sizes up to `file_blocks` are written, `files` at a time, until
-//! `occupied` % are in use; then files drawn by lot are deleted and others written, until so many times as much as fits
-//! has been written. The figures are those of the files that are left then. Blocks of deleted files are free at once.
+//! `occupied` % are in use. Then random files are deleted and others written, until the given multiple of that has been
+//! written. The figures are those of the files at the end. Blocks of deleted files are free at once.
 //!
-//! Nothing is marked: what a file has the allocator holds.
+//! Nothing is marked on the disk: the allocator holds the blocks of the files.
 //!
 //! # Locking
 //! None.
@@ -125,7 +125,7 @@ impl Model for Append {
 
 struct File {
     owner: Arc<InodePreallocation>,
-    /// Where the first block shall be.
+    /// The goal of the first block.
     home: BlockNr,
     chosen: Vec<Chosen>,
     blocks: u64,
@@ -153,7 +153,7 @@ impl Work {
         File { owner, home, chosen: Vec::new(), blocks: 0, extents: 0, end: 0, wanted }
     }
 
-    /// The file gets `step` blocks more, or what it lacks.
+    /// The file gets `step` blocks more, or the rest of its length.
     fn grow(&mut self, at: usize) -> Result<()> {
         let file = &mut self.open[at];
         let mut more = u64::from(self.step).min(file.wanted - file.blocks);
@@ -190,7 +190,7 @@ impl Turns {
     /// One of the open files grows; returns by how much. Others make room for it.
     fn step(&mut self) -> Result<u64> {
         while (self.work.open.len() as u64) < self.files {
-            // As many of each magnitude.
+            // Each magnitude is as likely as the others.
             let magnitude = self.work.rng.below(u64::from(self.most.ilog2()) + 1);
             let size = (1 << magnitude) + self.work.rng.below(1 << magnitude);
             let file = self.work.file(size.min(self.most));

@@ -1,5 +1,5 @@
-//! The best that any policy could do: Belady, "A study of replacement algorithms for a virtual-storage computer", IBM
-//! Systems Journal, 1966.
+//! The optimum for any policy: Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems
+//! Journal, 1966.
 //!
 //! Main type: [`Belady`]. It is given the whole trace, and drops the item whose next use is farthest away.
 
@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 
 /// A cache that knows the future.
 pub struct Belady {
-    /// For each access, when its item is used next.
+    /// For each access, the time of its item's next use.
     next: Vec<usize>,
     at: usize,
     room: usize,
-    /// When each item in the cache is used next. The items themselves are not needed: no two are used at once.
+    /// The time of the next use of each item in the cache. The items themselves are not needed: no two are used at
+    /// once.
     kept: BTreeSet<usize>,
 }
 
@@ -21,7 +22,7 @@ impl Belady {
         let mut next = vec![0; accesses.len()];
         let mut last = vec![None; accesses.iter().max().map_or(0, |m| *m as usize + 1)];
         for (i, access) in accesses.iter().enumerate().rev() {
-            // Items that are not used again differ too, by when they were used last.
+            // Items without another use differ too, by their last use.
             next[i] = last[*access as usize].replace(i).unwrap_or(never + i);
         }
         Belady { next, at: 0, room, kept: BTreeSet::new() }
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cache_keeps_what_is_used_first() {
+    fn the_cache_retains_the_item_with_the_nearest_next_use() {
         assert_eq!(Belady::misses(&[0, 1, 2, 0, 1, 2], 2), 4);
         assert_eq!(Belady::misses(&[0, 0, 0, 1, 1], 1), 2);
         assert_eq!(Belady::misses(&[0, 1, 2, 3], 4), 4);

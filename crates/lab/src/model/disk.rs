@@ -1,5 +1,4 @@
-//! [`Disk`]: a disk that is nowhere, for models of the block allocator. The bitmap of each group follows from its
-//! number.
+//! [`Disk`]: an invented disk, for models of the block allocator. The bitmap of each group follows from its number.
 //!
 //! States (parameter `state`):
 //!
@@ -10,7 +9,7 @@
 //! | `flex-front` | the first group of each flex group is empty, all others are full |
 //! | `empty` | nothing is used |
 //!
-//! What it does not do: remember marks. What is allocated is held by the allocator.
+//! What it does not do: remember marks. The allocator holds the allocated blocks.
 //!
 //! # Locking
 //! None.
@@ -28,10 +27,10 @@ use crate::workload::Parameters;
 
 const BLOCK_SIZE: u32 = 4096;
 
-/// More would take more memory for what is known of groups than a laptop has to spare: 65 TB have 491,520 of them.
+/// More groups would take more memory than a laptop has to spare: 65 TB have 491,520 of them.
 const GROUPS_MAX: u64 = 1 << 20;
 
-/// What a disk needs.
+/// The parameters of a disk.
 pub fn parameters() -> Parameters {
     Parameters::new()
         .with_text("state", "fragmented")
@@ -46,20 +45,20 @@ pub fn failed(e: extant_mballoc::Error) -> Error {
     Error::Failed(e.to_string())
 }
 
-/// A disk that is nowhere: the bitmap of each group follows from its number.
+/// An invented disk: the bitmap of each group follows from its number.
 pub struct Disk {
     pub geometry: Geometry,
-    /// In a group, `run` free blocks and then used ones, `period` together.
+    /// In a group, `run` free blocks and then used ones, `period` in all.
     run: u64,
     period: u64,
     /// Groups from here on are full.
     full_from: u32,
-    /// Of a flex group only the first group has free blocks.
+    /// Only the first group of a flex group has free blocks.
     flex_front: bool,
     seed: u64,
-    /// Bitmaps asked for.
+    /// Bitmaps that were loaded.
     loads: AtomicU64,
-    /// Requests that this took: bitmaps that were read ahead together are one.
+    /// Requests for them: bitmaps that were read ahead in one request count once.
     reads: AtomicU64,
     /// A bit for each group whose bitmap was read ahead.
     ahead: Box<[AtomicU64]>,
@@ -101,7 +100,7 @@ impl Disk {
             "empty" => Ok(disk),
             "flex-front" => Ok(Disk { flex_front: true, ..disk }),
             "front-free" => Ok(Disk { full_from: (groups * (100 - fill)).div_ceil(100) as u32, ..disk }),
-            // At least one used block ends a run, whatever is to be used.
+            // At least one used block ends a run, even with `fill=0`.
             "fragmented" => Ok(Disk { run, period: (run * 100 / (100 - fill)).max(run + 1), ..disk }),
             other => Err(Error::Usage(format!("state={other}: fragmented, front-free, flex-front or empty"))),
         }
@@ -119,12 +118,12 @@ impl Disk {
         Ok((allocator, disk))
     }
 
-    /// Bitmaps asked for, and the requests that this took.
+    /// Bitmaps that were loaded, and the requests for them.
     pub fn loads(&self) -> (u64, u64) {
         (self.loads.load(Ordering::Relaxed), self.reads.load(Ordering::Relaxed))
     }
 
-    /// Where in a period a group begins: runs do not lie alike in all.
+    /// The place in a period at which a group begins: its runs differ from other groups'.
     fn offset(&self, group: u32) -> u64 {
         Rng::new(self.seed ^ (u64::from(group) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)).below(self.period)
     }
@@ -193,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_group_says_is_what_its_bitmap_has() {
+    fn a_groups_state_agrees_with_its_bitmap() {
         for state in ["fragmented", "front-free", "flex-front", "empty"] {
             for fill in ["fill=0", "fill=37", "fill=95"] {
                 let mut p = parameters().with("groups", 11).with("blocks_per_group", 1000).with("run_blocks", 7);

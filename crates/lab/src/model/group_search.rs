@@ -1,9 +1,9 @@
-//! `group-search`: the block allocator looks for free blocks on a disk whose state is made up ([`super::disk`]): groups
-//! visited, groups searched under their lock, bitmaps read; the sums, and the most that one request took.
+//! `group-search`: the block allocator searches for free blocks on an invented disk ([`super::disk`]). It counts groups
+//! visited, groups searched under their lock, and bitmaps read: the sums, and the most for one request.
 //!
 //! Goals lie in `goals` groups, as those of so many directories do. `keep` answers are held at the same time. `known`:
 //! all bitmaps were read before. `data`: requests are for file data, which Linux keeps out of the first group of a flex
-//! group while it can. Nothing is marked; what was found is kept for a while and given back.
+//! group while it can. Nothing is marked; the blocks found are held for a while and freed.
 //!
 //! # Locking
 //! None.
@@ -97,7 +97,7 @@ impl Model for GroupSearch {
     }
 }
 
-/// Has every bitmap read, and drops the buddies again.
+/// Reads every bitmap, and drops the buddies again.
 fn read_all(allocator: &Allocator<Disk>) -> Result<()> {
     let geometry = allocator.geometry().clone();
     for group in 0..u64::from(geometry.groups) {
@@ -115,7 +115,7 @@ fn read_all(allocator: &Allocator<Disk>) -> Result<()> {
     Ok(())
 }
 
-/// What requests took, since the allocator was made.
+/// The costs of requests, since the allocator was made.
 #[derive(Clone, Copy, Default)]
 struct Took {
     visited: u64,
@@ -160,7 +160,7 @@ struct Work {
 }
 
 impl Work {
-    /// What the last request took.
+    /// Records the cost of the last request.
     fn note(&mut self) {
         let now = Took::of(&self.allocator, &self.disk);
         let took = now.since(&self.before);
@@ -170,7 +170,7 @@ impl Work {
         self.most.reads = self.most.reads.max(took.reads);
     }
 
-    /// Gives the oldest answer back and draws where to look.
+    /// Frees the oldest answer and draws a goal.
     fn goal(&mut self, _: u64) -> Result<BlockNr> {
         self.note();
         if self.kept.len() > self.keep

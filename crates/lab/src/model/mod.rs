@@ -1,13 +1,13 @@
-//! Models: a mechanism alone, in this process, without an image. Its policies are the contestants.
+//! Models: a single mechanism, in this process, without an image. Its policies are the contestants.
 //!
-//! Main types: [`Model`] (one file a mechanism, named in [`all`]), [`Bench`] (what a model at work has at hand),
+//! Main types: [`Model`] (one file a mechanism, named in [`all`]), [`Bench`] (the tools of a running model),
 //! [`Config`]; [`run`] does a run. State is built from a seed, so a trial's counts are exact: the same in every round,
-//! or the trial is flawed; but what several threads do beside each other (`tags`) is measured. Times stand beside those
-//! of the same loop around nothing (phase [`EMPTY`]).
+//! or the trial is flawed. Only counts that depend on real threads (`tags`) are measured. Times stand beside those of
+//! the same loop around nothing (phase [`EMPTY`]).
 //!
-//! Trials have the form of those of workloads and go where those go: `compare` and `report` take both.
+//! Trials have the form of those of workloads, so `compare` and `report` take both.
 //!
-//! What it does not do: I/O, file systems. What a policy does to a whole one, workloads say.
+//! What it does not do: I/O, file systems. Workloads show the effect of a policy on a whole one.
 //!
 //! # Locking
 //! None of its own.
@@ -41,20 +41,20 @@ use crate::result::{Contestant, Environment, Outcome, Phase, SCHEMA, Trial, Work
 use crate::run::{Store, Summary, identity_of, load, order};
 use crate::workload::Parameters;
 
-/// The phase in which nothing is done as often as the model's work is done.
+/// The phase with as many repetitions of nothing as the model's work has.
 pub const EMPTY: &str = "empty";
 
-/// A mechanism alone. Implementers hold no state: everything comes from the parameters and the seed.
+/// A single mechanism. Implementers hold no state: everything comes from the parameters and the seed.
 pub trait Model: Send + Sync {
     /// Stable name.
     fn name(&self) -> &'static str;
-    /// One line: what it does.
+    /// Its description, in one line.
     fn summary(&self) -> &'static str;
     /// The count that verdicts are about; less of it is better.
     fn headline(&self) -> &'static str;
     /// The contestants.
     fn policies(&self) -> Table;
-    /// Parameters unless told otherwise.
+    /// Default parameters.
     fn parameters(&self) -> Parameters;
     /// Refuses parameters that make no sense.
     fn check(&self, parameters: &Parameters) -> Result<()>;
@@ -82,7 +82,7 @@ pub fn find(name: &str) -> Result<&'static dyn Model> {
     found.ok_or_else(|| Error::unknown("model", name, all().iter().map(|m| m.name())))
 }
 
-/// What a model at work has at hand: random numbers, a clock, and where counts go.
+/// The tools of a running model: random numbers, a clock, and the counts.
 pub struct Bench<'a> {
     seed: u64,
     stop: &'a AtomicBool,
@@ -109,12 +109,12 @@ impl<'a> Bench<'a> {
         self.seed
     }
 
-    /// Random numbers that depend on the seed alone.
+    /// Random numbers that depend only on the seed.
     pub fn rng(&self) -> Rng {
         Rng::new(self.seed)
     }
 
-    /// Somebody asks for an end.
+    /// Whether the user has asked for an end.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -124,8 +124,9 @@ impl<'a> Bench<'a> {
         self.counts.insert(name.to_owned(), n as f64);
     }
 
-    /// Does `work` `operations` times and takes the time of each, in the phase `phase`; what `prepare` makes for it is
-    /// not timed. With the first phase also as many times nothing, to show what reading the clock costs.
+    /// Runs `work` `operations` times and records the time of each, in the phase `phase`; `prepare`, which makes its
+    /// input, is not timed. With the first phase also as many repetitions of nothing, to show the cost of reading the
+    /// clock.
     pub fn time<S, I>(
         &mut self,
         phase: &str,
@@ -165,7 +166,7 @@ impl<'a> Bench<'a> {
         if first { self.empty(operations) } else { Ok(()) }
     }
 
-    /// As many times nothing.
+    /// Repeats nothing as many times.
     fn empty(&mut self, operations: u64) -> Result<()> {
         let clock = Clock::real();
         let mut all = empty_histogram()?;
@@ -181,7 +182,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// A figure that is not the same in every trial, for it depends on who was quicker.
+    /// A figure that differs between trials, because it depends on the speed of threads.
     fn measured(&mut self, name: &str, value: f64) {
         self.measured.insert(name.to_owned(), value);
     }
@@ -202,7 +203,7 @@ fn empty_histogram() -> Result<Histogram<u64>> {
     Histogram::new_with_max(60_000_000_000, 3).map_err(|e| Error::Failed(e.to_string()))
 }
 
-/// What to run.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Name of the model.
@@ -223,7 +224,7 @@ pub struct Config {
     pub command: Vec<String>,
 }
 
-/// A run whose every part has been checked.
+/// A run of which every part has been checked.
 struct Plan {
     model: &'static dyn Model,
     parameters: Parameters,
@@ -266,7 +267,7 @@ fn plan(config: &Config) -> Result<Plan> {
     Ok(Plan { model, parameters, contestants: names.into_iter().map(contestant).collect() })
 }
 
-/// Runs what `config` says. `stop` (Ctrl-C) ends it; finished trials are in the results.
+/// Runs the models that `config` names. `stop` (Ctrl-C) ends it; finished trials are in the results.
 pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     let plan = plan(config)?;
     let run = WorkloadRun {
@@ -337,7 +338,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     Ok(summary)
 }
 
-/// The operations of the trials in `output`, all rounds together, as ministat(1) gives them: microseconds.
+/// The operations of the trials in `output`, over all rounds, as ministat(1) gives them: microseconds.
 pub fn ministat(output: &Path) -> Result<String> {
     let mut all: Vec<(String, String, Histogram<u64>)> = Vec::new();
     for trial in load(output)?.iter().filter(|t| t.usable()) {

@@ -25,11 +25,11 @@ fn trials(model: &str, settings: &[&str]) -> Vec<Trial> {
     let all = crate::run::load(&config.output).expect("trials");
     assert_eq!((summary.usable as usize, summary.failed.len()), (all.len(), 0));
     let again = run(&config, &AtomicBool::new(false)).expect("again");
-    assert_eq!((again.usable, again.skipped as usize), (0, all.len()), "what is there is not done again");
+    assert_eq!((again.usable, again.skipped as usize), (0, all.len()), "existing trials are not repeated");
     all
 }
 
-/// A count of a policy, which every round agrees on.
+/// A count of a policy, which is the same in every round.
 fn count(trials: &[Trial], policy: &str, name: &str) -> f64 {
     let of: Vec<f64> = trials
         .iter()
@@ -96,8 +96,8 @@ fn names_are_unique_and_known() {
 }
 
 #[test]
-fn a_fragmented_disk_is_walked_by_who_does_not_know_it() {
-    // No run is long enough: who knows the groups skips the criteria that cannot be met.
+fn only_policies_that_do_not_know_the_groups_walk_a_fragmented_disk() {
+    // No run is long enough: policies that know the groups skip the criteria that cannot be met.
     let all = trials("group-search", &["groups=256", "requests=50"]);
     let visited = |policy| count(&all, policy, "groups_visited");
     assert!(visited("vanilla") > 50.0 * 256.0, "each request walks over all groups: {}", visited("vanilla"));
@@ -121,7 +121,7 @@ fn the_first_policy_of_the_command_line_is_the_baseline() {
         config.policies = given.map(str::to_owned).to_vec();
         config.command =
             ["extant", "lab", "model", "group-search"].into_iter().chain(words).map(str::to_owned).collect();
-        // Whatever the lot of the rounds.
+        // For any random order of the rounds.
         for seed in 1..6 {
             config.seed = seed;
             config.output = dir.path().join(seed.to_string());
@@ -145,7 +145,7 @@ fn delayed_entries_in_front_cost_vanilla_most() {
     let scanned = |policy| count(&all, policy, "entries_scanned");
     assert_eq!(scanned("evictable-list"), count(&all, "evictable-list", "entries_reclaimed"));
     assert!(scanned("vanilla") > 4.0 * scanned("evictable-list"), "{}", scanned("vanilla"));
-    // Where they lie is the same to who looks at what can go alone.
+    // The place of entries does not matter to a policy that looks only at evictable ones.
     assert_eq!(count(&of("placement=spread"), "evictable-list", "entries_scanned"), scanned("evictable-list"));
 }
 
@@ -164,7 +164,7 @@ fn delayed_entries_stay_and_no_call_of_the_shrinker_has_nothing_to_do() {
     assert!(calls("round-robin") > calls("evictable-list"), "marks of lookups come off first");
 }
 
-/// It learns which of the two is popular, and again when that changes; a percentage point of each other's best.
+/// It learns which of the two is popular, and again when that changes; within a percentage point of the best for each.
 #[test]
 fn leaf_ring_keeps_popular_entries_where_entries_are_and_popular_files_where_files_are() {
     let size = ["files=40", "entries=500", "room=10", "lookups=200000"];
@@ -177,7 +177,7 @@ fn leaf_ring_keeps_popular_entries_where_entries_are_and_popular_files_where_fil
 }
 
 #[test]
-fn a_tag_that_is_handed_off_wakes_nobody_and_is_nobody_elses() {
+fn a_tag_that_is_handed_off_wakes_only_its_new_owner() {
     for (threads, depth) in [("threads=4", "depth=4"), ("threads=32", "depth=2")] {
         let all = trials("tags", &[threads, depth, "requests=640", "latency_us=20"]);
         for trial in all.iter().filter(|t| t.contestant.label.ends_with("hand-off")) {
@@ -191,7 +191,7 @@ fn a_tag_that_is_handed_off_wakes_nobody_and_is_nobody_elses() {
 }
 
 #[test]
-fn an_interruption_ends_it_and_leaves_no_trial() {
+fn an_interruption_ends_the_run_and_leaves_no_trial() {
     let dir = tempfile::tempdir().expect("directory");
     let config = config(dir.path(), "tags", &[]);
     assert!(matches!(run(&config, &AtomicBool::new(true)), Err(Error::Interrupted)));
@@ -199,7 +199,7 @@ fn an_interruption_ends_it_and_leaves_no_trial() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_written() {
+fn senseless_parameters_are_refused_before_anything_is_written() {
     let dir = tempfile::tempdir().expect("directory");
     let mut configs = vec![
         config(dir.path(), "group-search", &["fill=100"]),
@@ -236,7 +236,7 @@ fn vanilla_collapses_beside_a_large_write_and_used_once_does_not() {
     assert_eq!(looks("scanned"), looks("reclaimed"), "no page is looked at in vain");
 }
 
-/// A file is durable in the end, whatever lies under it and whoever reclaims.
+/// A file is durable at the end, with any storage under it and any actor that reclaims.
 #[test]
 fn every_backing_ends_its_file_without_swapping_under_used_once() {
     for backing in ["backing=nfs", "backing=ext3"] {

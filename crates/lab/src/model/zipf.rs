@@ -4,7 +4,7 @@
 
 use extant_base::rng::Rng;
 
-/// Numbers 0 to `n`, the lesser the likelier: the `k`th as 1 to `k` to the power of `skew`.
+/// Numbers 0 to `n`, the smaller the likelier: the `k`th as 1 to `k` to the power of `skew`.
 pub struct Zipf(Vec<f64>);
 
 impl Zipf {

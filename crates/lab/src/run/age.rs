@@ -1,7 +1,8 @@
-//! An image that is there is worked on by the engine in this process, and stays for other work: `age` by default.
+//! The engine in this process works on an existing image, which stays for other work: with the workload `age` by
+//! default.
 //!
-//! Main items: [`Config`], [`age`], [`Point`] (how the image is laid out after a phase). The image is looked at each
-//! time that the workload has it unmounted, and at the end.
+//! Main items: [`Config`], [`age`], [`Point`] (the layout of the image after a phase). The image is read each time that
+//! the workload has unmounted it, and at the end.
 //!
 //! The option `exact` is always on: the same seed leaves the same image.
 //!
@@ -25,7 +26,7 @@ use crate::timing;
 use crate::vfs::Vfs;
 use crate::workload::{self, Context, Parameters, Place, Settled, Space};
 
-/// What to do to which image.
+/// The image and the work.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The image file. It is changed.
@@ -40,7 +41,7 @@ pub struct Config {
     pub options: Vec<String>,
     /// Of everything random.
     pub seed: u64,
-    /// Where checks are timed at each point.
+    /// The device on which checks are timed at each point.
     pub check_on: Option<DeviceModel>,
 }
 
@@ -57,23 +58,22 @@ pub struct Point {
     pub workload: String,
     /// Its parameters.
     pub parameters: BTreeMap<String, serde_json::Value>,
-    /// What the phase counted.
+    /// The phase's operations.
     pub operations: u64,
     /// Bytes of file data that it read or wrote.
     pub bytes: u64,
-    /// What a modelled device counted while the phase ran; times are the model's.
+    /// The figures of a modelled device while the phase ran; times are the model's.
     pub device: Figures,
-    /// What the device of [`Config::check_on`] would take for checks of the image, in seconds.
+    /// The time of the device of [`Config::check_on`] for checks of the image, in seconds.
     pub check: BTreeMap<&'static str, f64>,
-    /// Where things lie.
+    /// The layout of the image.
     pub layout: Layout,
 }
 
-/// Works on the image; `at` hears of each point when it is reached, `say` what is being done. `stop` ends it; the image
-/// is then of no use.
+/// Works on the image. `at` is called for each point, `say` for each step. `stop` ends it; the image is then of no use.
 ///
 /// # Errors
-/// Wrong parameters and options, which are found before anything is written; what fails in the image.
+/// Wrong parameters and options, which are found before anything is written; errors of the image.
 pub fn age(
     config: &Config,
     stop: &AtomicBool,
@@ -88,14 +88,14 @@ pub fn age(
     workload.check(&parameters)?;
     let options = [&["exact".to_owned()], &config.options[..]].concat().join(",");
     if config.check_on.is_some() && EngineOptions::parse(&options).is_ok_and(|o| o.memory) {
-        return Err(Error::Usage("io=memory: e2fsck cannot check what is not in the file; leave it out".into()));
+        return Err(Error::Usage("io=memory: e2fsck checks only the file; leave the option out".into()));
     }
     let mut rig = target::contestants(&[format!("engine:IMAGE,{options}")], &[])?.remove(0);
-    // As it is: in a target's text it would end at a comma.
+    // The path as it is: in a target's text it would end at a comma.
     rig.target.path.clone_from(&config.image);
     let refused = |why| Error::Target { label: config.image.display().to_string(), why };
     target::check::engine_on(&rig, workload.needs(&parameters)).map_err(refused)?;
-    // No other program serves, and none is waited for.
+    // No other program serves the image.
     let (program, serving) = (PathBuf::new(), Arc::new(AtomicU32::new(0)));
     let site = Site::new(&rig, &config.image, &program, config.seed, Recorded::NONE, serving)?;
     let mut watched = Watched {
@@ -122,22 +122,22 @@ pub fn age(
         Ok(())
     };
     work().and_then(|()| watched.site.finish().map(drop)).map_err(|e| match stop.load(Ordering::Relaxed) {
-        // A program that was called hears of Ctrl-C, too, and fails.
+        // A program that was called gets Ctrl-C, too, and fails.
         true => Error::Interrupted,
         false => e,
     })
 }
 
-/// The image, which is looked at whenever it is unmounted.
+/// The image, which is read whenever it is unmounted.
 struct Watched<'a> {
     site: Site,
     config: &'a Config,
     options: String,
     parameters: &'a Parameters,
-    /// The last phase, and whether the image was not looked at since.
+    /// The last phase, and whether the image has not been read since.
     ended: Phase,
     fresh: bool,
-    /// What checks of an image that is laid out so would take.
+    /// The times of checks for an image with this layout.
     checked: Option<(Layout, BTreeMap<&'static str, f64>)>,
     at: &'a mut dyn FnMut(&Point) -> Result<()>,
 }
@@ -161,7 +161,7 @@ impl Watched<'_> {
         let device = self.site.device().ok_or_else(|| Error::Failed("the image is not open".into()))?;
         let modelled = self.site.modelled();
         let layout = Layout::of(device)?;
-        // A phase that reads leaves the image as it was.
+        // A phase that only reads leaves the image as it was.
         let check = match self.checked.take().filter(|(same, _)| *same == layout) {
             Some((_, check)) => check,
             None => self.check()?,

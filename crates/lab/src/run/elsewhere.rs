@@ -1,8 +1,7 @@
 //! Trials in another process: of another build of `extant`, in a control group of limited memory.
 //!
-//! Main types: [`Elsewhere`] (which program, in which group), [`MemoryGroup`]. The other process is `extant lab run`
-//! itself with one round of one contestant, so that it need know nothing of this one: the record that it writes is the
-//! trial.
+//! Main types: [`Elsewhere`] (the program and its group), [`MemoryGroup`]. The other process is `extant lab run` itself
+//! with one round of one contestant, so that it need know nothing of this one: the record that it writes is the trial.
 //!
 //! It does not measure anything.
 //!
@@ -24,10 +23,10 @@ use crate::error::{Error, Result};
 use crate::result::Trial;
 use crate::target::{ImagePlan, Kind, Rig, Tool, one_line};
 
-/// How long a process may take to clean up once it was asked to end.
+/// How long a process may take to clean up after it was asked to end.
 const GRACE_NS: u64 = 20_000_000_000;
 
-/// Where trials run that do not run here.
+/// The place of trials that do not run here.
 pub struct Elsewhere {
     program: PathBuf,
     /// Options of `lab run` that it knows.
@@ -38,8 +37,8 @@ pub struct Elsewhere {
 impl Elsewhere {
     /// `None`: the trials of this contestant run in this process.
     pub fn of(rig: &Rig, rigs: &[Rig], config: &Config) -> Result<Option<Elsewhere>> {
-        // A mount is served by another process anyway, and measured from here. If one engine has a process of its own
-        // for each trial, all have: in this one memory is warm.
+        // Another process serves a mount anyway, and this one measures it. If one engine has a process of its own for
+        // each trial, all engines have: otherwise the one in this process would have warm memory.
         let engine = |rig: &Rig| rig.target.kind == Kind::Engine;
         let others = engine(rig) && rigs.iter().any(|r| engine(r) && r.target.program.is_some());
         if !others && config.memory.is_none() {
@@ -55,9 +54,9 @@ impl Elsewhere {
         self.help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| word == option)
     }
 
-    /// Runs the one trial; what it wrote, or why there is nothing.
+    /// Runs the one trial; returns its record, or the error.
     pub fn trial(&self, rig: &Rig, config: &Config, images: &ImagePlan, halt: &Halt) -> Result<Trial> {
-        // Without one of these it would measure something else.
+        // Without any of these it would measure something else.
         let mut decides = vec![("--seed", config.seed.to_string()), ("--scale", config.scale.to_string())];
         decides.extend(config.settings.iter().map(|s| ("--set", s.clone())));
         decides.extend(config.operations.iter().map(|o| ("--operations", o.display().to_string())));
@@ -92,16 +91,16 @@ impl Elsewhere {
         command.args(["--quiet", "--overwrite"]);
         let said = std::fs::File::create(&log).map_err(Error::file(&log))?;
         let also = said.try_clone().map_err(Error::file(&log))?;
-        // What it leaves when it is killed lies where it is found.
+        // If it is killed, its leftovers are in a known place.
         let inside = dir.path().join("tmp");
         std::fs::create_dir(&inside).map_err(Error::file(&inside))?;
         command.env("TMPDIR", &inside);
-        // Ctrl-C is for this process, which passes it on.
+        // Only this process gets Ctrl-C, and passes it on.
         command.stdin(Stdio::null()).stdout(said).stderr(also).process_group(0);
         let mut child = command.spawn().map_err(Error::file(&self.program))?;
         let status = wait(&mut child, halt);
         let killed = group.as_ref().is_some_and(MemoryGroup::has_killed);
-        // First who still runs: a server that is about to mount would do so behind our back.
+        // Ends all running processes first: a server that is about to mount would do so after the clean-up.
         drop(group);
         clean_up(&inside, &rig.target.path, rig.target.kind);
         let mut trials = super::store::load(&out).unwrap_or_default();
@@ -116,7 +115,7 @@ impl Elsewhere {
         })
     }
 
-    /// The target as the other process is to be told.
+    /// The target in the other process's words.
     fn target(&self, rig: &Rig) -> String {
         let mut target = format!("{}:{}", rig.target.kind.name(), rig.target.path.display());
         let options = rig.all_options();
@@ -130,7 +129,7 @@ impl Elsewhere {
     }
 }
 
-/// Waits for the end, and asks for it once the trial is to stop.
+/// Waits for the end, and requests it once the trial is to stop.
 fn wait(child: &mut Child, halt: &Halt) -> String {
     let clock = Clock::real();
     let mut asked = None;
@@ -154,8 +153,8 @@ fn wait(child: &mut Child, halt: &Halt) -> String {
     }
 }
 
-/// Takes away what a process that was killed has left: mounts below `inside`, the image and loop devices on it. The
-/// directory is its owner's.
+/// Removes the leftovers of a killed process: mounts below `inside`, the image and loop devices on it. The directory's
+/// owner removes the directory.
 fn clean_up(inside: &Path, image: &Path, kind: Kind) {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for point in mounts.lines().filter_map(|l| l.split(' ').nth(4)).filter(|p| Path::new(p).starts_with(inside)) {
@@ -171,7 +170,7 @@ fn clean_up(inside: &Path, image: &Path, kind: Kind) {
     let _ = std::fs::remove_file(image);
 }
 
-/// A control group with a limit of memory, version 1 or 2. It goes when it is dropped, with what still runs in it.
+/// A control group with a limit of memory, version 1 or 2. Dropping it removes it and kills its processes.
 pub struct MemoryGroup {
     path: PathBuf,
 }
@@ -180,17 +179,17 @@ impl MemoryGroup {
     /// Needs root.
     pub fn new(bytes: u64) -> Result<MemoryGroup> {
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        // One for each trial: what the kernel counts of a group is the trial's.
+        // One for each trial, so that the kernel's counts of a group are the trial's.
         static MADE: AtomicU32 = AtomicU32::new(0);
         let name = format!("extant-lab-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let v1 = Path::new("/sys/fs/cgroup/memory");
         let (path, limit) = if v1.is_dir() {
             let own = groups.lines().find_map(|l| l.split_once(":memory:")).map_or("", |(_, path)| path);
-            // In a namespace of its own the path may not be there.
+            // In a namespace of its own the path may not exist.
             let inside = v1.join(own.trim_start_matches('/'));
             (if inside.is_dir() { inside } else { v1.to_owned() }.join(name), "memory.limit_in_bytes")
         } else {
-            // Below a group that has processes there can be none with a limit; the root is the exception.
+            // A group with processes cannot have a limited group below it; the root is the exception.
             (Path::new("/sys/fs/cgroup").join(name), "memory.max")
         };
         let failed = |e: std::io::Error| {
@@ -220,7 +219,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // A process that has just ended is still counted for a moment; a server may outlive whoever started it.
+        // A process that has just ended still counts for a moment; a server may outlive the process that started it.
         let clock = Clock::real();
         for _ in 0..250 {
             let processes = std::fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Parts of one run, done on several machines or at several times, put together.
+//! Merges parts of one run, from several machines or times.
 //!
 //! # Locking
 //! None.
@@ -24,7 +24,7 @@ pub fn merge(parts: &[PathBuf], output: &Path) -> Result<usize> {
             let (origin, of) = first.get_or_insert_with(|| (part, trial.clone()));
             let Some(identity) = &of.identity else {
                 return Err(Error::Usage(format!(
-                    "{}: written before results said what they are of",
+                    "{}: written before results recorded their identity",
                     origin.display()
                 )));
             };

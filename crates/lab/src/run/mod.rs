@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Config`], [`Summary`]; [`run`] does it. One trial is in `trial`, the file of results in `store`.
 //!
-//! A run into a directory that has some of its trials already goes on where that one ended; so do its parts
-//! ([`Config::shard`]). A directory with trials of another configuration is refused.
+//! A run into a directory that has some of its trials already continues there; so do its parts ([`Config::shard`]). A
+//! directory with trials of another configuration is refused.
 //!
 //! # Locking
 //! None: one trial after the other.
@@ -34,7 +34,7 @@ pub use merge::merge;
 pub(crate) use store::Store;
 pub use store::load;
 
-/// What to run.
+/// The parameters of a run.
 #[derive(Clone)]
 pub struct Config {
     /// Name of the workload.
@@ -57,19 +57,20 @@ pub struct Config {
     pub mkfs: Option<String>,
     /// Trials begin with copies of this image, instead.
     pub image: Option<PathBuf>,
-    /// Size of the images in bytes; `None`: what suits the workload.
+    /// Size of the images in bytes; `None`: by the workload.
     pub image_bytes: Option<u64>,
     /// Directory of the results; made if it is not there.
     pub output: PathBuf,
     /// Rounds before the first that leave no trial: they warm the machine up.
     pub warmup: u32,
-    /// `i` of `n` parts: the rounds whose number leaves `i` when divided by `n`. Trials that are paired stay together.
+    /// `i` of `n` parts: the rounds whose number leaves `i` when divided by `n`. Trials that are paired stay in one
+    /// part.
     pub shard: Option<(u32, u32)>,
-    /// Images that are there may be replaced.
+    /// Existing images may be replaced.
     pub overwrite: bool,
-    /// What is recorded beside the clock and counters that are there anyway.
+    /// The parts that are recorded beside the clock and the counters that always are.
     pub recorded: Recorded,
-    /// Bytes of memory that each contestant, the workload and the page cache have together; `None`: no limit.
+    /// Bytes of memory for each contestant, the workload and the page cache; `None`: no limit.
     pub memory: Option<u64>,
     /// A trial that takes longer has failed; `None`: no limit.
     pub timeout_s: Option<u64>,
@@ -98,7 +99,7 @@ pub struct Summary {
     pub skipped: u32,
 }
 
-/// A run whose every part has been checked.
+/// A run of which every part has been checked.
 struct Plan {
     workload: &'static dyn Workload,
     parameters: Parameters,
@@ -108,7 +109,7 @@ struct Plan {
     identity: Identity,
 }
 
-/// Checks a configuration without writing anything; returns what the run would be.
+/// Checks a configuration without writing anything; returns the run's identity.
 pub fn check(config: &Config) -> Result<Identity> {
     Ok(plan(config)?.identity)
 }
@@ -175,8 +176,8 @@ fn plan(config: &Config) -> Result<Plan> {
     Ok(Plan { workload, parameters, rigs, images, run, identity })
 }
 
-/// See [`Identity`]: what the work itself, the program and those who compete decide. Contestants belong to it, because
-/// they are paired by round: one that came later shared no round with the others.
+/// See [`Identity`]: it depends on the work, the program and the contestants. Contestants belong to it, because they
+/// are paired by round: a later one would share no round with the others.
 pub(crate) fn identity_of<'a>(
     run: &WorkloadRun,
     build: Build,
@@ -212,7 +213,7 @@ fn identity(config: &Config, run: &WorkloadRun, images: &ImagePlan, rigs: &[Rig]
     Ok(identity)
 }
 
-/// Runs what `config` says. `stop` (Ctrl-C) ends it after cleaning up; finished trials are in the results.
+/// Runs the rounds that `config` names. `stop` (Ctrl-C) ends it after cleaning up; finished trials are in the results.
 pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     let plan = plan(config)?;
     if let Some(mut of) = config.repeats.clone() {

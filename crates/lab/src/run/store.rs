@@ -29,16 +29,16 @@ pub fn load(dir: &Path) -> Result<Vec<Trial>> {
     Ok(trials)
 }
 
-/// Whether the trial is of the run of that identity; else the first thing that differs.
+/// Whether the trial is of the run of that identity; otherwise the first difference.
 pub fn same_run(identity: &Identity, trial: &Trial) -> std::result::Result<(), String> {
     if trial.schema != SCHEMA {
         return Err(format!("schema {}, this is {SCHEMA}", trial.schema));
     }
-    let Some(other) = &trial.identity else { return Err("written before results said what they are of".into()) };
+    let Some(other) = &trial.identity else { return Err("written before results recorded their identity".into()) };
     same_identity(identity, other)
 }
 
-/// The first thing that differs. The image's is the last word: it follows from others, the seed among them.
+/// The first difference. The image's comes last: it follows from others, the seed among them.
 pub fn same_identity(identity: &Identity, other: &Identity) -> std::result::Result<(), String> {
     let mut names: Vec<&String> = identity.keys().chain(other.keys()).collect();
     names.sort_unstable_by_key(|name| (name.as_str() == "image", *name));
@@ -52,7 +52,7 @@ pub fn same_identity(identity: &Identity, other: &Identity) -> std::result::Resu
     Ok(())
 }
 
-/// A file of results that is added to.
+/// A file of results that trials are appended to.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
@@ -61,7 +61,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or makes `dir`. What is there must be of the same run.
+    /// Opens or makes `dir`. Its trials must be of the same run.
     pub fn open<'a>(
         dir: &Path,
         identity: &Identity,
@@ -78,7 +78,7 @@ impl Store {
             if contestants.clone().any(|c| c.label == trial.contestant.label && *c != trial.contestant) {
                 let (dir, label) = (dir.display(), &trial.contestant.label);
                 return Err(Error::Usage(format!(
-                    "{dir}: what is called {label} there has other options or another program"
+                    "{dir}: the contestant {label} there has other options or another program"
                 )));
             }
         }

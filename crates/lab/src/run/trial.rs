@@ -3,7 +3,7 @@
 //! Main types: [`Job`], [`Halt`] (why a trial is to stop).
 //!
 //! # Locking
-//! None: a thread beside the trial watches the clock and the user, and ends what serves it.
+//! None: a thread beside the trial watches the clock and the user, and ends the server of the trial.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,14 +37,14 @@ pub struct Job<'a> {
     pub rig: &'a Rig,
     pub run: &'a WorkloadRun,
     pub identity: &'a Identity,
-    /// Where the trial runs, if not in this process.
+    /// The place of the trial, if not in this process.
     pub elsewhere: Option<&'a Elsewhere>,
     pub round: u32,
     pub place: u32,
     pub environment: &'a Environment,
 }
 
-/// What the work left.
+/// The results of the work.
 #[derive(Default)]
 struct Work {
     phases: Vec<Phase>,
@@ -56,7 +56,7 @@ struct Work {
 /// Why a trial is to stop before its end.
 pub struct Halt<'a> {
     user: &'a AtomicBool,
-    /// What the work looks at.
+    /// The flag that the work polls.
     stop: AtomicBool,
     expired: AtomicBool,
     /// The process that serves the mount; 0: none.
@@ -95,7 +95,7 @@ impl<'a> Halt<'a> {
             if self.is_set()
                 && let Some(server) = Pid::from_raw(self.server.swap(0, Ordering::Relaxed) as i32)
             {
-                // Whoever waits for an answer gets one now, and the image is thrown away.
+                // Threads that wait for a reply get one now, and the image is discarded.
                 let _ = kill_process(server, Signal::KILL);
             }
             clock.sleep(Duration::from_millis(20));
@@ -104,7 +104,7 @@ impl<'a> Halt<'a> {
 }
 
 impl Job<'_> {
-    /// Does it. What fails in the target is in the trial; an error is the lab's own, or an interruption.
+    /// Runs the trial. Errors of the target are in the trial; a returned error is the lab's own, or an interruption.
     pub fn run(&self, user: &AtomicBool, say: &dyn Fn(&str)) -> Result<Trial> {
         let halt = Halt::new(user);
         let trial = std::thread::scope(|scope| {
@@ -162,7 +162,7 @@ impl Job<'_> {
         }
     }
 
-    /// What another process wrote, as a trial of this run.
+    /// The record of another process, as a trial of this run.
     fn adopted(&self, other: Result<Trial>) -> Trial {
         let mut trial = self.empty();
         match other {
@@ -224,10 +224,10 @@ impl Job<'_> {
         Ok(trial)
     }
 
-    /// Files that should be gone, or there.
+    /// Flaws: too many or too few files.
     fn flaws(&self, figures: &Figures) -> Vec<String> {
         if self.images.is_copy() {
-            // Nobody knows how many there were.
+            // The expected number is unknown.
             return Vec::new();
         }
         let (Some(left), Some(expected)) = (figures.get("files_left"), self.workload.leaves(self.parameters)) else {
@@ -237,7 +237,7 @@ impl Job<'_> {
         differs.then(|| format!("files_left is {left}, the workload leaves {expected}")).into_iter().collect()
     }
 
-    /// Mounts, works, unmounts. What was measured before a failure is returned with it.
+    /// Mounts, works, unmounts. Figures that were measured before a failure are returned with it.
     fn work(&self, halt: &Halt, say: &dyn Fn(&str)) -> (Work, Result<()>) {
         let mut work = Work::default();
         let result = self.work_into(&mut work, halt, say);
@@ -266,7 +266,7 @@ impl Job<'_> {
         let mut switches = context.switches;
         drop(context);
         result?;
-        // Before anything is let go of.
+        // Before anything is closed.
         System::now().memory_since(&before, &mut work.figures);
         if let Some(anon) = Memory::of(None).anon {
             work.figures.insert("memory_workload_bytes".into(), anon as f64);

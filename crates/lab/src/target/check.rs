@@ -1,4 +1,4 @@
-//! Looks at every target of a run before anything is written.
+//! Checks every target of a run before anything is written.
 //!
 //! # Locking
 //! None.
@@ -14,16 +14,16 @@ use crate::measure::extents;
 use crate::measure::kernel::Tracefs;
 use crate::workload::Needs;
 
-/// Room that is left on the host beyond what a trial writes: journal, inode tables, a file system's own blocks.
+/// Room on the host beyond the bytes that a trial writes: journal, inode tables, a file system's own blocks.
 const SLACK_BYTES: u64 = 256 << 20;
 
-/// What decides beside the targets themselves.
+/// The other conditions beside the targets.
 pub struct Rules<'a> {
     /// How images are made.
     pub plan: &'a ImagePlan,
     /// Room that the workload takes.
     pub needs: Needs,
-    /// Files that are there may be replaced.
+    /// Existing files may be replaced.
     pub overwrite: bool,
     /// Trace events are recorded.
     pub events: bool,
@@ -90,7 +90,7 @@ fn one(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Refuses an image that is there if the engine cannot do work of these needs on it.
+/// Refuses an existing image if the engine cannot do work with these needs on it.
 pub fn engine_on(rig: &Rig, needs: Needs) -> std::result::Result<(), String> {
     let options = EngineOptions::parse(&rig.all_options())?;
     let path = &rig.target.path;
@@ -120,7 +120,7 @@ fn fuse(root: bool) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// The image's place: a directory that is there, no file in it that is not ours, not in use, large enough.
+/// Checks the image's place: an existing directory, no file of another owner in it, not in use, large enough.
 fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     let path = &rig.target.path;
     let shown = path.display();
@@ -167,11 +167,11 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     room(parent, kept.saturating_add(rules.plan.stored).saturating_add(SLACK_BYTES))
 }
 
-/// Where data is dropped, metadata takes less than this part of it: an indirect block maps 1,024 blocks of 4 KiB, and
-/// what files need besides is little, unless they are small.
+/// With dropped data, metadata takes less than this part of it: an indirect block maps 1,024 blocks of 4 KiB, and the
+/// rest of a file's metadata is small, except for small files.
 const METADATA_PART: u64 = 128;
 
-/// Bytes that the host keeps of so many bytes of file data.
+/// Bytes that the host stores for this many bytes of file data.
 fn stored(bytes: u64, options: Option<&EngineOptions>) -> u64 {
     if options.is_some_and(|o| o.metadata_only) { bytes / METADATA_PART } else { bytes }
 }
@@ -181,7 +181,7 @@ fn in_use(path: &Path) -> std::result::Result<(), String> {
     match extant_block::device::is_locked(path, 0, None) {
         Ok(false) => Ok(()),
         Ok(true) => Err(format!("{} is in use by another process", path.display())),
-        // Where it cannot be told, the mount says so.
+        // If locks cannot show it, the mount reports it.
         Err(e) if e.kind() == std::io::ErrorKind::Unsupported => Ok(()),
         Err(_) => Err(format!("{} cannot be read", path.display())),
     }

@@ -1,6 +1,6 @@
-//! Images: made afresh for each trial, by mke2fs or as copies of one that is there; checked after it, deleted.
+//! Images: made afresh for each trial, by mke2fs or as copies of an existing one; checked after it, deleted.
 //!
-//! Main types: [`ImagePlan`] (how images of a run are made), [`Made`] (one that is there; dropping it deletes it).
+//! Main types: [`ImagePlan`] (the way to make a run's images), [`Made`] (an existing one; dropping it deletes it).
 //!
 //! # Locking
 //! None.
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::measure::extents;
 use crate::workload::Needs;
 
-/// Arguments for mke2fs unless told otherwise: nothing is left for a background thread to initialise during the trial.
+/// Default arguments for mke2fs: nothing is left for a background thread to initialise during the trial.
 pub const DEFAULT_MKFS: &str = "-t ext4 -E lazy_itable_init=0,lazy_journal_init=0";
 
 /// Size of an image unless the workload needs more, in bytes: 64 block groups of 128 MiB. The file is sparse.
@@ -38,7 +38,7 @@ fn uuid(rng: &mut Rng) -> String {
     )
 }
 
-/// Bytes of an image that nobody has given a size.
+/// Bytes of an image without a given size.
 fn suitable(needs: Needs) -> u64 {
     let bytes = match needs.fill {
         0 => needs.bytes.saturating_mul(2).max(DEFAULT_BYTES),
@@ -53,24 +53,24 @@ pub struct ImagePlan {
     origin: Origin,
     /// Size in bytes.
     pub bytes: u64,
-    /// Room for the work in bytes: the size, or what is free in an image that is copied.
+    /// Room for the work in bytes: the size, or the free space in a copied image.
     pub room: u64,
-    /// What an image takes of the host's disk before the work begins, in bytes.
+    /// Bytes of an image on the host's disk before the work begins.
     pub stored: u64,
 }
 
-/// What an image of a run is before the work begins.
+/// The state of an image before the work begins.
 #[derive(Clone, Debug)]
 enum Origin {
     /// Arguments for mke2fs.
     Mkfs(Vec<String>),
-    /// A copy of this file. `digest`: SHA-256 of its data and where it lies.
+    /// A copy of this file. `digest`: SHA-256 of its data and of the data's places.
     Copy { path: PathBuf, digest: String },
 }
 
 impl ImagePlan {
-    /// `mkfs` and `bytes` as asked for, or what suits `needs`. The UUID and the seed of directory hashes, which decide
-    /// where things go, come from `seed` unless `mkfs` says them.
+    /// `mkfs` and `bytes` as given, or by `needs`. The UUID and the seed of directory hashes, which decide places, come
+    /// from `seed` unless `mkfs` gives them.
     pub fn new(mkfs: Option<&str>, bytes: Option<u64>, needs: Needs, seed: u64) -> ImagePlan {
         let bytes = bytes.unwrap_or_else(|| suitable(needs));
         let mut arguments: Vec<String> = mkfs.unwrap_or(DEFAULT_MKFS).split_whitespace().map(str::to_owned).collect();
@@ -98,7 +98,7 @@ impl ImagePlan {
     pub fn copy_of(path: &Path) -> Result<ImagePlan> {
         let room = extents::free_bytes(path)?;
         let stored = path.metadata().map_err(Error::file(path))?.blocks().saturating_mul(512);
-        // Its data is read once: a run that goes on later, or is repeated, must begin with the same image.
+        // Its data is read once: a run that continues later, or is repeated, must begin with the same image.
         let mut digest = Sha256::new();
         let mut buffer = vec![0; COPY_BYTES];
         let bytes = each_extent(path, |file, at, len| {
@@ -129,18 +129,18 @@ impl ImagePlan {
         }
     }
 
-    /// Whether the work finds files of others in it.
+    /// Whether the image has files before the work begins.
     pub fn is_copy(&self) -> bool {
         matches!(self.origin, Origin::Copy { .. })
     }
 
-    /// The image that is copied, if `path` is that by whatever name.
+    /// The image that is copied, if `path` is that image under any name.
     pub fn original(&self, path: &Path) -> Option<&Path> {
         let Origin::Copy { path: original, .. } = &self.origin else { return None };
         same_file(original, path).then_some(original)
     }
 
-    /// The options of `lab run` that stand for it.
+    /// The options of `lab run` for it.
     pub fn options(&self) -> Vec<(&'static str, String)> {
         match &self.origin {
             Origin::Mkfs(arguments) => vec![("--mkfs", arguments.join(" ")), ("--size", self.bytes.to_string())],
@@ -148,7 +148,7 @@ impl ImagePlan {
         }
     }
 
-    /// Makes the image at `path`, replacing what is there, unless that is what is copied.
+    /// Makes the image at `path`, replacing an existing file, unless that is the original of a copy.
     pub fn make(&self, path: &Path) -> Result<Made> {
         if let Some(original) = self.original(path) {
             let (path, original) = (path.display(), original.display());
@@ -182,7 +182,7 @@ impl ImagePlan {
     }
 }
 
-/// What is read at once.
+/// The bytes that are read at once.
 const COPY_BYTES: usize = 1 << 20;
 
 /// Calls `visit` with each part of a file that is no hole, and returns the file's size.
@@ -192,7 +192,7 @@ fn each_extent(path: &Path, mut visit: impl FnMut(&mut File, u64, u64) -> Result
     let mut at = 0;
     loop {
         let data = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-            // Nothing but a hole is left.
+            // Only a hole is left.
             Err(rustix::io::Errno::NXIO) => return Ok(bytes),
             data => data.map_err(|e| Error::file(path)(e.into()))?,
         };
@@ -203,7 +203,7 @@ fn each_extent(path: &Path, mut visit: impl FnMut(&mut File, u64, u64) -> Result
     }
 }
 
-/// Whether both are one file, by whatever names. Names of nothing are not.
+/// Whether both are one file, under any names. Names of nothing are not.
 pub fn same_file(a: &Path, b: &Path) -> bool {
     matches!((a.metadata(), b.metadata()), (Ok(a), Ok(b)) if (a.dev(), a.ino()) == (b.dev(), b.ino()))
 }
@@ -220,7 +220,7 @@ impl Made {
         &self.path
     }
 
-    /// `None`: `e2fsck -fn` found nothing; else what it said.
+    /// `None`: `e2fsck -fn` found nothing; otherwise its output.
     pub fn check(&self) -> Result<Option<String>> {
         let (status, output, command) = Tool::new("e2fsck").arg("-fn").arg(&self.path).status()?;
         let lines: Vec<&str> = output.lines().filter(|l| !l.is_empty()).collect();

@@ -1,7 +1,7 @@
-//! Where workloads run.
+//! The targets on which workloads run.
 //!
 //! Main types: [`Target`] (as the user wrote it), [`Kind`], [`Rig`] (a target made ready for one trial, with its
-//! options and policies), [`Site`] (a target that is up). Before a run writes anything, [`check::all`] looks at all of
+//! options and policies), [`Site`] (a target that is up). Before a run writes anything, [`check::all`] checks all of
 //! them.
 //!
 //! # Locking
@@ -76,20 +76,20 @@ impl Kind {
 /// `program=PATH`, another build of `extant`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// What drives it.
+    /// The driver.
     pub kind: Kind,
     /// Image or directory.
     pub path: PathBuf,
     /// Mount options.
     pub options: String,
-    /// What it is to be called.
+    /// The label that the user gave it.
     pub name: Option<String>,
     /// The build of `extant` that serves it; `None`: this one.
     pub program: Option<PathBuf>,
 }
 
 impl Target {
-    /// What it is called: the path is left out, so that results of several machines can be merged.
+    /// Its label: the path is left out, so that results of several machines can be merged.
     pub fn label(&self) -> String {
         if let Some(name) = &self.name {
             return name.clone();
@@ -141,28 +141,28 @@ impl FromStr for Target {
     }
 }
 
-/// The policies that Extant can be told, one table a mechanism.
+/// The policies that Extant can be given, one table a mechanism.
 pub fn policies() -> impl Iterator<Item = Table> {
     POLICIES.iter().map(|p| p.table)
 }
 
-/// A contestant: what runs, and how it is called.
+/// A contestant, ready to run, with its label.
 #[derive(Clone, Debug)]
 pub struct Rig {
     /// The target.
     pub target: Target,
     /// As it stands in results.
     pub contestant: Contestant,
-    /// What the program that serves it can be told.
+    /// The options that the program that serves it knows.
     pub server: Server,
     /// Cache that goes with a limit of memory, in bytes.
     cache: Option<u64>,
 }
 
-/// What a build of `extant` can be told when it mounts.
+/// The mount options that a build of `extant` knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// `--stats` and `--stats-of`: where its counters go.
+    /// `--stats` and `--stats-of`: the file for its counters.
     pub stats: bool,
     /// The mount option `seed=`.
     pub seed: bool,
@@ -177,7 +177,7 @@ impl Rig {
         own.into_iter().chain(policies).chain(cache).collect::<Vec<_>>().join(",")
     }
 
-    /// Extant keeps a cache of its own beside the page cache: half of the memory, unless its options say.
+    /// Extant has a cache of its own beside the page cache: half of the memory, unless its options give a size.
     pub fn match_memory(&mut self, bytes: u64) {
         let said = self.target.options.split(',').any(|o| o.starts_with("cache="));
         if matches!(self.target.kind, Kind::Engine | Kind::Mount) && !said {
@@ -185,7 +185,7 @@ impl Rig {
         }
     }
 
-    /// Finds out what another build says of itself.
+    /// Finds out which options another build knows.
     pub fn ask_program(&mut self) -> Result<()> {
         let Some(program) = &self.target.program else { return Ok(()) };
         let ask = |args: &[&str]| {
@@ -197,7 +197,7 @@ impl Rig {
             let why = format!("{command}: {}", version.trim());
             return Err(Error::Target { label: self.contestant.label.clone(), why });
         }
-        // The options are for this crate alone, so its help says nothing of them; what it refuses does.
+        // The options are for this crate only, so its help does not have them; its refusal shows them.
         let nothing = ["/dev/null/no-image", "/dev/null/no-directory"];
         let (_, seed, _) = ask(&[&["mount", "-o", "seed=1"], &nothing[..]].concat())?;
         let (_, stats, _) = ask(&[&["mount", "--stats=/dev/null", "--stats-of=none"], &nothing[..]].concat())?;
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_memory_sets_the_cache_that_nobody_set() {
+    fn a_limit_of_memory_sets_the_cache_unless_an_option_does() {
         for (target, options) in [
             ("engine:/e,noatime", "noatime,cache=33554432"),
             ("mount:/m", "cache=33554432"),

@@ -1,4 +1,4 @@
-//! Options of the engine in this process: those of `extant mount` that mean something without a mount.
+//! Options of the engine in this process: those of `extant mount` that have a meaning without a mount.
 //!
 //! # Locking
 //! None.
@@ -23,11 +23,11 @@ pub struct EngineOptions {
     pub memory: bool,
     /// The device that the image is timed as.
     pub device: Option<DeviceModel>,
-    /// Data is dropped, metadata is kept.
+    /// Data is dropped, metadata is stored.
     pub metadata_only: bool,
-    /// The image depends on the operations alone: nothing is done in the background, and time stands still.
+    /// The image depends only on the operations: nothing runs in the background, and time stands still.
     pub exact: bool,
-    /// Each operation is made longer by this part of its own time: a difference of known size, to try the lab on.
+    /// Each operation takes longer by this part of its own time: a difference of known size, as a test of the lab.
     pub slow: f64,
 }
 
@@ -50,10 +50,10 @@ const KNOWN: [&str; 14] = [
 ];
 
 impl EngineOptions {
-    /// Reads `a,b=c`; the error says what is wrong.
+    /// Reads `a,b=c`; the message names the error.
     pub fn parse(list: &str) -> Result<EngineOptions, String> {
         let mut options = EngineOptions {
-            // What goes wrong is an operation's error, and stands in the trial.
+            // An error of the work is an operation's error, and stands in the trial.
             fs: MountOptions::default(),
             io: IoMode::Buffered,
             engine: Engine::IoUring,
@@ -70,7 +70,7 @@ impl EngineOptions {
                 ("cache", size) => options.fs.cache_bytes = extant_base::size::parse(size)?.max(8 << 20),
                 ("dirty", size) => options.fs.dirty_bytes = Some(extant_base::size::parse(size)?),
                 ("commit", seconds) => options.fs.commit_interval_s = Some(seconds.parse().map_err(|_| wrong())?),
-                // Data is on the device before its map, whatever is asked for.
+                // Data is on the device before its map, with either value.
                 ("data", "ordered" | "writeback") => {}
                 ("mb_locality_groups", n) => {
                     options.fs.locality_groups = n.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(wrong)?;
@@ -115,12 +115,12 @@ impl EngineOptions {
             }
         }
         let modelled = options.device.is_some() || options.metadata_only;
-        // What goes straight to the file has its blocks allocated earlier than what waits in the cache.
+        // Data that goes straight to the file gets its blocks earlier than data that waits in the cache.
         let through = options.io == IoMode::Buffered && !options.memory && !modelled && !options.exact;
         options.fs.write_through_bytes = through.then_some(WRITE_THROUGH_BYTES);
         if modelled {
-            // The requests come in one order, the caller's: no thread writes beside it. And where blocks go does not
-            // depend on how many processors there are.
+            // The requests come in the caller's order: no thread writes beside it. And the places of blocks do not
+            // depend on the number of processors.
             options.fs.threads = false;
             options.fs.locality_groups = options.fs.locality_groups.max(1);
         }
@@ -154,7 +154,7 @@ mod tests {
             (o.write_through_bytes, o.threads, o.locality_groups)
         };
         for place in ["io=direct", "io=memory", "device=hdd", "store=metadata"] {
-            assert_eq!(exact(place), exact(""), "where the image lies changes what is written to it: {place}");
+            assert_eq!(exact(place), exact(""), "the image's place changes its bytes: {place}");
         }
         for bad in [
             "device=",

@@ -1,11 +1,10 @@
-//! A target that is up: mounted, with what measures it.
+//! A target that is up: mounted, with its measures.
 //!
-//! Main types: [`Site`], [`Evidence`] (what its measures said). A site goes up and down several times in a trial, when
-//! a workload wants cold caches; figures add up from the first mount to the last unmount.
-//!
+//! Main types: [`Site`], [`Evidence`] (the results of its measures). A site goes up and down several times in a trial,
+//! when a workload wants cold caches; figures add up from the first mount to the last unmount.
 //! Dropping a site takes everything away that it made: mounts, servers, loop devices, directories. The image is its
-//! maker's.
-//!
+//! Dropping a site removes everything that it made: mounts, servers, loop devices, directories. The image is not the
+//! site's.
 //! # Locking
 //! None.
 
@@ -35,10 +34,10 @@ use crate::timing;
 use crate::vfs::{EngineVfs, PosixVfs, Vfs};
 use crate::workload::{Place, Settled, Space, since};
 
-/// How long a mount may take to come, and a server to end.
+/// How long a mount may take to come up, and a server to end.
 const PATIENCE_NS: u64 = 120_000_000_000;
 
-/// What a site's own measures said.
+/// The results of a site's own measures.
 #[derive(Debug, Default)]
 pub struct Evidence {
     /// By name.
@@ -55,7 +54,7 @@ pub struct Evidence {
     pub server_cpu: Cpu,
     /// Options of the mount, as the kernel shows them.
     pub mount_options: String,
-    /// What was asked for and could not be recorded, and why.
+    /// Requested figures that could not be recorded, and why.
     pub flaws: Vec<String>,
 }
 
@@ -65,9 +64,9 @@ pub struct Site {
     label: String,
     image: PathBuf,
     options: String,
-    /// Of what the engine draws.
+    /// Seed of the engine's random choices.
     seed: u64,
-    /// The binary whose `mount` serves, and what it can be told.
+    /// The binary whose `mount` serves, and the options that it knows.
     program: PathBuf,
     can: Server,
     recorded: Recorded,
@@ -91,8 +90,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// `image`: where the fresh image is, or the user's directory. `program`: the `extant` binary that serves unless
-    /// the target names another. `serving`: the number of the process that serves the mount, or 0. Nothing is up yet.
+    /// `image`: the fresh image, or the user's directory. `program`: the `extant` binary that serves unless the target
+    /// names another. `serving`: the number of the process that serves the mount, or 0. Nothing is up yet.
     pub fn new(
         rig: &Rig,
         image: &Path,
@@ -175,7 +174,7 @@ impl Site {
         Ok(())
     }
 
-    /// The image, or its copy in memory, as what the options make of it.
+    /// The image, or its copy in memory, with the wrappers that the options ask for.
     fn open_device(&mut self, options: &EngineOptions) -> Result<Arc<dyn BlockDevice>> {
         let mut device: Arc<dyn BlockDevice> = if options.memory {
             let memory = Arc::new(MemDevice::load(&self.image).map_err(|e| self.failed(e))?);
@@ -288,7 +287,7 @@ impl Site {
         self.work.path().join("stats.json")
     }
 
-    /// Reads what only a mounted target can tell; the work has ended.
+    /// Reads the figures that only a mounted target has; the work has ended.
     pub fn observe(&mut self) {
         if let Some(server) = &self.server {
             let memory = Memory::of(Some(server.id()));
@@ -310,7 +309,7 @@ impl Site {
         }
     }
 
-    /// Unmounts; everything has been passed on to the image when it returns.
+    /// Unmounts; when it returns, everything has been written to the image.
     pub fn down(&mut self) -> Result<()> {
         match self.kind {
             Kind::Engine => self.engine_down(),
@@ -330,7 +329,7 @@ impl Site {
         }
     }
 
-    /// [`Site::down`], and the image is on its disk; returns what that took.
+    /// [`Site::down`], and the image is durable on its disk; returns the time for that.
     pub fn settle(&mut self) -> Result<Settled> {
         let before = self.modelled();
         let clock = Clock::real();
@@ -393,7 +392,7 @@ impl Site {
             self.server = Some(server);
             return unmounted;
         }
-        // A child counts when it is waited for: umount(8) has been, the server has not.
+        // A child counts once its parent has waited for it: umount(8) counts already, the server does not.
         let cpu_before = Cpu::of_ended_children();
         // Unmounting does not wait for the server.
         let clock = Clock::real();
@@ -428,7 +427,7 @@ impl Site {
         Ok(())
     }
 
-    /// What a modelled device has served and dropped so far.
+    /// The figures of a modelled device so far.
     pub fn modelled(&self) -> Figures {
         let timed = self.timed.as_ref().map(|device| timing::figures(&device.usage())).unwrap_or_default();
         let dropped = self.kept.as_ref().map(|kept| kept.dropped());
@@ -438,7 +437,7 @@ impl Site {
         timed.into_iter().chain(dropped.map(|(name, n)| (name.to_owned(), n))).collect()
     }
 
-    /// After the last [`Site::down`]: lets go of the image and returns what was measured.
+    /// Call after the last [`Site::down`]: closes the image and returns the results.
     pub fn finish(mut self) -> Result<Evidence> {
         let modelled = self.modelled();
         self.evidence.figures.extend(modelled);
@@ -496,7 +495,7 @@ impl Place for Site {
 
     fn cold(&mut self) -> Result<Settled> {
         let settled = self.settle()?;
-        // A copy in memory, and a device that is modelled, are not faster for what the page cache holds.
+        // A copy in memory, and a modelled device, gain nothing from the page cache.
         if self.memory.is_none() && self.timed.is_none() {
             drop_caches(&self.image);
         }
@@ -519,7 +518,7 @@ impl Place for Site {
     }
 }
 
-/// Writes everything out and empties the page cache of the machine; without root, that of the file alone.
+/// Writes everything out and empties the page cache of the machine; without root, only that of the file.
 pub fn drop_caches(image: &Path) {
     rustix::fs::sync();
     if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
@@ -535,7 +534,8 @@ impl Drop for Site {
     fn drop(&mut self) {
         self.vfs = None;
         self.probe = None;
-        // What is still up has failed or was interrupted, and its image goes: nothing need be written any more.
+        // A site that is still up has failed or was interrupted, and its image is deleted: nothing need be written any
+        // more.
         if let Some(fs) = self.fs.take() {
             fs.abort("the trial was given up");
             let _ = fs.unmount();

@@ -32,13 +32,13 @@ impl Tool {
         args.into_iter().fold(self, Tool::arg)
     }
 
-    /// Runs it; an end with another status than 0 is an error with what it said.
+    /// Runs it; an exit status other than 0 is an error with its output.
     pub fn run(self) -> Result<String> {
         let (status, output, command) = self.status()?;
         if status == Some(0) { Ok(output) } else { Err(Error::Tool { command, output: one_line(&output) }) }
     }
 
-    /// Runs it; returns its exit status, what it said, and the command line.
+    /// Runs it; returns its exit status, its output, and the command line.
     pub fn status(mut self) -> Result<(Option<i32>, String, String)> {
         let command = self.1;
         let output = self.0.stdin(Stdio::null()).output();
@@ -48,7 +48,7 @@ impl Tool {
     }
 }
 
-/// What a program said, for a message.
+/// The output of a program, for a message.
 pub fn one_line(said: &str) -> String {
     said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }

@@ -1,8 +1,8 @@
-//! What a modelled device takes for requests that were recorded, or for a check.
+//! The time of a modelled device for recorded requests, or for a check.
 //!
 //! Main items: [`replay`] (a file of `strace` or tracefs on a device), [`check`] and [`e2fsck`] (a check of an image by
-//! Extant's checker and by e2fsck), [`figures`] (what a device served, by the names
-//! in [`crate::measure::ALL`]), [`Trace`] (the requests of such a file). The models are `extant_block`'s.
+//! Extant's checker and by e2fsck), [`figures`] (the figures of a device, by the names in [`crate::measure::ALL`]),
+//! [`Trace`] (the requests of such a file). The models are `extant_block`'s.
 //!
 //! # Locking
 //! None.
@@ -33,7 +33,7 @@ pub fn device(name: &str) -> Result<DeviceModel> {
     DeviceModel::named(name).map_err(Error::Usage)
 }
 
-/// What a device served, by name.
+/// The figures of a device, by name.
 pub fn figures(usage: &Usage) -> Figures {
     let seconds = |ns: u64| ns as f64 / 1e9;
     let named = [
@@ -95,15 +95,15 @@ pub fn replay_on(trace: &Trace, model: DeviceModel, size: Option<u64>) -> Result
 /// A check that was timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// What the device served.
+    /// The device's figures.
     pub usage: Usage,
     /// The image is damaged, so that the check was not one of a sound image.
     pub damaged: bool,
 }
 
 /// Checks an image with Extant's checker, in one thread: its requests then have one order, and the time is exact. Holes
-/// of the image file are read, as a disk has none. Nobody writes to the image meanwhile: `lock` sees to it, or the
-/// caller does.
+/// of the image file are read, as a disk has none. No process may write to the image meanwhile: `lock` ensures that, or
+/// the caller does.
 ///
 /// # Errors
 /// It cannot be opened, is in use, or has no superblock.
@@ -123,7 +123,7 @@ fn look(image: &Path, lock: Locking) -> Result<FileDevice> {
     FileDevice::open(image, open).map_err(|e| Error::Failed(e.to_string()))
 }
 
-/// Checks an image with `e2fsck -fn`, and serves what it read of the image; `lock` as in [`check`].
+/// Checks an image with `e2fsck -fn`, and serves its reads of the image; `lock` as in [`check`].
 ///
 /// # Errors
 /// `strace` or `e2fsck` is missing, the image is in use, or the check could not be made.
@@ -135,7 +135,7 @@ pub fn e2fsck(image: &Path, model: DeviceModel, lock: Locking) -> Result<Checked
         }
     }
     let image = image.canonicalize().map_err(Error::file(image))?;
-    // Its lock is held until e2fsck is done.
+    // Its lock is held until e2fsck has ended.
     let held = look(&image, lock)?;
     let dir = tempfile::Builder::new().prefix("extant-lab-").tempdir().map_err(Error::file(&std::env::temp_dir()))?;
     let path = dir.path().join("trace");

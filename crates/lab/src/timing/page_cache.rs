@@ -1,7 +1,7 @@
-//! [`PageCache`]: what a program has read is in the host's memory, and reading it again takes no request.
+//! [`PageCache`]: pages that a program has read are in the host's memory, and reading them again takes no request.
 //!
-//! e2fsck reads nearly every block of an inode table twice, once with its neighbours and once by itself. Nothing leaves
-//! the cache: what a check reads of a disk of 400 GB is 6.5 GB, and the machine of the mail of 2007 had 8.
+//! e2fsck reads nearly every block of an inode table twice, once with its neighbours and once alone. Nothing leaves the
+//! cache: a check reads 6.5 GB of a disk of 400 GB, and the machine of the mail of 2007 had 8.
 //!
 //! # Locking
 //! None.

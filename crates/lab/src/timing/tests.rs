@@ -1,4 +1,4 @@
-//! Traces, good, cut off and foreign; and the same requests on two ways.
+//! Traces, good, cut off and foreign; and the same requests in both formats.
 
 use extant_block::BioOp;
 use extant_block::device::{Arrival, DeviceModel, Timer};
@@ -72,7 +72,7 @@ fn names_are_told_apart_whatever_is_in_them_and_other_reads_of_the_chosen_file_a
     }
 }
 
-/// e2fsck reads bitmaps in several threads, whose calls mix in another way each time.
+/// e2fsck reads bitmaps in several threads, whose calls interleave differently each time.
 #[test]
 fn threads_are_taken_one_after_the_other_between_calls_of_the_first() {
     let line = |thread: u32, block: u32| format!("{thread} pread64(3, \"\"..., 4096, {}) = 4096\n", block * 4096);

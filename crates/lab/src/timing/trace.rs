@@ -2,14 +2,14 @@
 //!
 //! Of strace: with `-f` (process numbers, calls that are interrupted and resumed), `-t` and `-r` (times), `-y` and
 //! `-yy` (files behind the descriptors), `-T`. Only reads that succeeded count, with the bytes that they returned; each
-//! of them waits, behind a page cache that reads ahead. Other calls are passed over: `fadvise64` and `readahead` are
-//! hints, whose bytes a `pread64` reads afterwards.
+//! of them waits, behind a page cache that reads ahead. Other calls are skipped: `fadvise64` and `readahead` are hints,
+//! whose bytes a `pread64` reads afterwards.
 //!
-//! Threads (with `-f -o`) are taken one after the other: what several of them read between two calls of the first is
-//! put together thread by thread. e2fsck 1.47 reads its bitmaps in as many threads as there are processors; how their
-//! calls mix is an accident, and with it the time would be one.
+//! Threads (with `-f -o`) are taken one after the other: the reads of several threads between two calls of the first
+//! are grouped thread by thread. e2fsck 1.47 reads its bitmaps in as many threads as there are processors; the
+//! interleaving of their calls is random, and so would be the time.
 //!
-//! Of tracefs: reads, writes and flushes as they were issued, none of which waits for another.
+//! Of tracefs: reads, writes and flushes in their order, none of which waits for another.
 //!
 //! # Locking
 //! None.
@@ -24,7 +24,7 @@ use extant_block::device::Arrival;
 
 use crate::error::{Error, Result};
 
-/// No line of a trace is longer.
+/// The longest line of a trace.
 const LINE_BYTES: u64 = 1 << 16;
 const SECTOR: u64 = 512;
 const EXPECTED: &str = "expected a call as strace prints it, 'pread64(3, \"...\", 4096, 1024) = 4096' say, or an event of \
@@ -35,17 +35,17 @@ const EXPECTED: &str = "expected a call as strace prints it, 'pread64(3, \"...\"
 pub struct Request {
     /// Its line, from 1.
     pub line: u64,
-    /// The process or thread that it is of; 0 where the line does not say.
+    /// Its process or thread; 0 if the line does not say.
     pub process: u64,
-    /// What it does.
+    /// The kind of request.
     pub op: BioOp,
     /// In bytes.
     pub offset: u64,
     /// In bytes.
     pub len: u64,
-    /// How it came.
+    /// The way in which it came.
     pub arrival: Arrival,
-    /// What was written before is made durable first.
+    /// Earlier writes become durable first.
     pub flushes_first: bool,
     /// It is durable when it ends.
     pub is_durable: bool,
@@ -132,7 +132,7 @@ impl Trace {
     }
 }
 
-/// Puts the requests of the same thread together, between two of the first.
+/// Groups the requests of each thread, between two of the first.
 fn take_in_turn(requests: &mut [Request]) {
     let Some(first) = requests.first().map(|r| r.process).filter(|process| *process > 0) else { return };
     for between in requests.chunk_by_mut(|a, b| (a.process == first) == (b.process == first)) {
@@ -140,12 +140,12 @@ fn take_in_turn(requests: &mut [Request]) {
     }
 }
 
-/// A request, and the file or device that it is to where the line says so.
+/// A request, and its file or device if the line names one.
 type Found = Option<(Option<String>, Request)>;
 
 #[derive(Default)]
 struct Parser {
-    /// Calls that were interrupted, by process: what was printed of their arguments.
+    /// Calls that were interrupted, by process: the printed part of their arguments.
     unfinished: HashMap<String, String>,
     taken: BTreeSet<String>,
     passed_over: BTreeSet<String>,
@@ -306,7 +306,7 @@ fn issued(text: &str) -> std::result::Result<(Option<String>, Request), String> 
         Some('R') => BioOp::Read,
         Some('W') if sectors > 0 => BioOp::Write,
         Some('F' | 'W') => BioOp::Flush,
-        // A discard, an erasure, and what the driver sends by itself move nothing.
+        // A discard, an erasure, and the driver's own commands move no data.
         Some('D' | 'E' | 'N') => BioOp::Discard,
         _ => return Err(format!("'{does}' is no operation that is known; {EXPECTED}")),
     };

@@ -1,10 +1,10 @@
 //! Extant's file system, called in this process.
 //!
-//! Main type: [`EngineVfs`]. It walks paths as a kernel would, and keeps of them what a dentry cache would have at
-//! hand: the directories that were walked through.
+//! Main type: [`EngineVfs`]. It walks paths as a kernel would, and caches the directories in them as a dentry cache
+//! does.
 //!
 //! # Locking
-//! `lab paths` (4) guards the directories that are known; the file system is called without it.
+//! `lab paths` (4) guards the known directories; the file system is called without it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -30,7 +30,7 @@ pub struct EngineVfs {
 }
 
 impl EngineVfs {
-    /// Over `fs`, which stays the caller's to unmount (after this is dropped). `slow`: see [`Vfs::slow`].
+    /// Over `fs`, which the caller unmounts (after this is dropped). `slow`: see [`Vfs::slow`].
     pub fn new(fs: Arc<Filesystem>, slow: f64) -> VfsResult<EngineVfs> {
         let root = fs.root()?;
         Ok(EngineVfs { fs, root, directories: RwLock::new(&PATHS_CLASS, HashMap::new()), slow })

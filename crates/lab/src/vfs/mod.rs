@@ -66,13 +66,13 @@ ops! {
 /// How many kinds there are.
 pub const OPS: usize = Op::ALL.len();
 
-/// What a target answered instead of doing it.
+/// The error of a target.
 #[derive(Debug, thiserror::Error)]
 pub enum VfsError {
     /// A system call failed.
     #[error("{0}")]
     System(std::io::Error),
-    /// The file system in this process said no.
+    /// An error of the file system in this process.
     #[error("{0}")]
     Engine(extant_fs::Error),
     /// Fewer bytes than asked for.
@@ -89,7 +89,7 @@ pub enum VfsError {
 }
 
 impl VfsError {
-    /// Something of that name is there.
+    /// The name exists already.
     pub fn exists(&self) -> bool {
         match self {
             VfsError::System(e) => e.kind() == std::io::ErrorKind::AlreadyExists,
@@ -111,7 +111,7 @@ impl From<extant_fs::Error> for VfsError {
     }
 }
 
-/// What a [`Vfs`] answers.
+/// The result of a [`Vfs`].
 pub type VfsResult<T> = std::result::Result<T, VfsError>;
 
 /// An open file.
@@ -125,7 +125,7 @@ pub enum Node {
     None,
 }
 
-/// What stat(2) tells that workloads look at.
+/// The fields of stat(2) that workloads read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Bytes.
@@ -136,12 +136,12 @@ pub struct Stat {
 
 /// A target's root directory. Any number of threads may call at once.
 pub trait Vfs: Send + Sync {
-    /// By which part of its own time each operation is made longer, on purpose (Worker does it, with its processor).
+    /// The part of its own time by which each operation takes longer, on purpose (Worker does it, with its processor).
     fn slow(&self) -> f64 {
         0.0
     }
 
-    /// The root directory as other programs name it, if they can.
+    /// The root directory as other programs name it, if it has one.
     fn directory(&self) -> Option<&Path> {
         None
     }
@@ -160,21 +160,21 @@ pub trait Vfs: Send + Sync {
     fn fsync(&self, node: &Node) -> VfsResult<()>;
     /// Makes the file's content durable.
     fn fdatasync(&self, node: &Node) -> VfsResult<()>;
-    /// Makes these files durable, their fsyncs under way together. Where one needs a thread that waits for it, there
-    /// are at most `waiters` of them.
+    /// Makes these files durable, with their fsyncs under way at the same time. If each needs a thread that waits for
+    /// it, there are at most `waiters` of them.
     fn fsync_many(&self, nodes: &[Node], waiters: usize) -> VfsResult<()> {
         let _ = waiters;
         nodes.iter().try_for_each(|node| self.fsync(node))
     }
-    /// Lets go of the file.
+    /// Closes the file.
     fn close(&self, node: Node) -> VfsResult<()>;
     /// Removes a name that is no directory.
     fn unlink(&self, path: &str) -> VfsResult<()>;
     /// Removes an empty directory.
     fn rmdir(&self, path: &str) -> VfsResult<()>;
-    /// Renames, replacing what is at `to`.
+    /// Renames, replacing a file at `to`.
     fn rename(&self, from: &str, to: &str) -> VfsResult<()>;
-    /// Looks at a name; a symbolic link at the end is not followed.
+    /// Looks up a name; a symbolic link at the end is not followed.
     fn stat(&self, path: &str) -> VfsResult<Stat>;
     /// Lists a directory to its end; returns how many entries there are, without `.` and `..`.
     fn readdir(&self, path: &str) -> VfsResult<u64>;

@@ -87,7 +87,7 @@ impl Vfs for PosixVfs {
         Ok(rustix::fs::fdatasync(fd(node)?)?)
     }
 
-    /// fsync(2) waits, and io_uring has each wait in a worker of its own: so threads.
+    /// fsync(2) waits, and io_uring runs each in a waiting worker: so this uses threads.
     fn fsync_many(&self, nodes: &[Node], waiters: usize) -> VfsResult<()> {
         let next = AtomicUsize::new(0);
         let work = || {

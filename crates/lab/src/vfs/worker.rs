@@ -17,12 +17,12 @@ use crate::error::{Error, Result};
 
 /// Significant decimal digits of latencies: an error below 1 %, and small enough for hundreds of workers.
 const DIGITS: u8 = 2;
-/// Longest latency that is told apart, in nanoseconds (an hour).
+/// Longest latency with a bucket of its own, in nanoseconds (an hour).
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// The buckets of an HdrHistogram of [`DIGITS`] digits from 1 to [`LONGEST_NS`]: 256 of one nanosecond, then 128 to
-/// each doubling. Kept by hand while it is recorded, because that is a quarter of the instructions; it becomes an
-/// HdrHistogram, bucket by bucket, when it is read.
+/// each doubling. Our own code records into them, because that takes a quarter of the instructions; reading makes an
+/// HdrHistogram of them, bucket by bucket.
 #[derive(Debug)]
 struct Buckets(Box<[u64; BUCKETS]>);
 
@@ -128,12 +128,12 @@ impl<'a> Worker<'a> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Counts `n` of what the phase counts.
+    /// Adds `n` to the phase's count.
     pub fn done(&mut self, n: u64) {
         self.operations += n;
     }
 
-    /// What was counted: operations, bytes, latencies.
+    /// The counts: operations, bytes, latencies.
     pub fn finish(self) -> (u64, u64, Histograms) {
         (self.operations, self.bytes, self.histograms)
     }

@@ -1,12 +1,12 @@
 //! `age`: files are created, deleted, truncated, appended to and overwritten until an image has turned over.
 //!
-//! Main type: [`Age`]. First files are created until `fill` per cent of the image are in use. Then it turns over:
-//! whatever is written needs room, so random victims are deleted or truncated first, and the image stays as full as it
-//! was. After each half turnover it is full again, all of it is made durable, and it is mounted anew: a phase ends.
+//! Main type: [`Age`]. First files are created until `fill` per cent of the image are in use. Then it turns over: every
+//! write needs room, so random victims are deleted or truncated first, and the image stays as full as it was. After
+//! each half turnover it is full again, all of it is made durable, and it is mounted anew: a phase ends.
 //!
-//! What it does depends on the seed, the parameters, the size of the image and the form of its maps, and on nothing
-//! that the target decides. So two policies get the same operations. For that it counts itself what is in use, and asks
-//! the target only at the beginning.
+//! Its operations depend on the seed, the parameters, the size of the image and the form of its maps, and on nothing
+//! that the target decides. So two policies get the same operations. To that end it counts the blocks in use itself,
+//! and queries the target only at the beginning.
 //!
 //! # Locking
 //! `lab age` (3): the state, for the one process of each phase.
@@ -28,11 +28,11 @@ const IMAGE_BYTES: u64 = 16 << 30;
 const IMAGE_LEAST: u64 = 64 << 20;
 /// The least room that it works in, in bytes: files of many sizes must fit.
 const ROOM_LEAST: u64 = 16 << 20;
-/// What is not said to be the largest file is this part of the room.
+/// The default for the largest file is this part of the room.
 const LARGEST_PART: u64 = 16;
-/// What an inode's map holds without a block of its own, where blocks are mapped one by one.
+/// The blocks that an inode's map has without a block of its own, if blocks are mapped one by one.
 const DIRECT: u64 = 12;
-/// What is read at once of a whole file, in bytes.
+/// The bytes that are read at once of a whole file.
 const READ_BYTES: u64 = 1 << 20;
 /// The phase that fills the image.
 const FILL: &str = "fill";
@@ -102,7 +102,7 @@ impl Workload for Age {
         range("random_read_bytes", 1, 1 << 30)?;
         if p.get("append") + p.get("overwrite") > 99 {
             return Err(Error::Usage(
-                "append and overwrite are per cent of what is written: below 100 together".into(),
+                "append and overwrite are per cent of the writes: their sum must be below 100".into(),
             ));
         }
         Sizes::check(p.text("sizes"), p.get("mean_bytes"))
@@ -126,8 +126,8 @@ impl Workload for Age {
     }
 }
 
-/// Reads what is in the image after so many halves, cold: whole files, then pieces of files. Times of access are all
-/// that it changes.
+/// Reads files of the image after so many halves, cold: whole files, then pieces of files. It changes only access
+/// times.
 fn read(context: &mut Context<'_>, image: &Mutex<Image>, half: u64) -> Result<()> {
     let (whole, pieces, bytes) =
         (context.get("read_files_bytes"), context.get("random_reads"), context.get("random_read_bytes"));
@@ -147,7 +147,7 @@ fn phase_of(what: &str, half: u64) -> String {
     format!("{what}-{}.{}", half / 2, half % 2 * 5)
 }
 
-/// A file that nothing is being done to.
+/// A file without an operation under way.
 #[derive(Clone, Copy)]
 struct File {
     id: u64,
@@ -175,7 +175,7 @@ struct Job {
 #[derive(Clone, Copy)]
 struct Cost {
     block: u64,
-    /// Maps take a block of their own for so many blocks of data; 0: next to none (extents).
+    /// Maps take a block of their own for so many blocks of data; 0: hardly any (extents).
     pointers: u64,
 }
 
@@ -193,7 +193,7 @@ impl Cost {
     }
 }
 
-/// What is in the image, and what happens to it.
+/// The files in the image, and the operations under way.
 struct Image {
     rng: Rng,
     sizes: Sizes,
@@ -208,7 +208,7 @@ struct Image {
     files: Vec<File>,
     jobs: Vec<Option<Job>>,
     next: u64,
-    /// Blocks in use, and so many that there may be.
+    /// Blocks in use, and their limit.
     used: u64,
     limit: u64,
     /// Bytes that were written to new blocks, and those of them that filled the image.
@@ -218,7 +218,7 @@ struct Image {
 }
 
 impl Image {
-    /// Makes the directories, and finds out what the image is like.
+    /// Makes the directories, and finds out the properties of the image.
     fn prepare(context: &mut Context<'_>) -> Result<Image> {
         let directories = context.get("directories");
         let probe = format!("{}/probe", directory(0));
@@ -230,7 +230,7 @@ impl Image {
         })?;
         let before = context.space()?;
         let block = before.block_bytes.max(1);
-        // A file that is too long for an inode alone tells whether its map has a block.
+        // A file that is too long for an inode shows whether its map has a block.
         context.prepare(1, |w, _| {
             let file = w.open(&probe)?;
             w.write(&file, 0, (DIRECT + 1) * block)?;
@@ -256,7 +256,7 @@ impl Image {
         }
         let name = context.parameters().text("sizes");
         let largest = match context.get("largest_bytes") {
-            // They are as large as they are.
+            // Their size is fixed.
             0 if name == sizes::FIXED => room / 2,
             0 => room / LARGEST_PART,
             bytes => bytes.min(room / 2),
@@ -284,7 +284,7 @@ impl Image {
         })
     }
 
-    /// Files are created until the image is as full as it may be.
+    /// Creates files until the image is as full as it may be.
     fn fill(&mut self, w: &mut Worker<'_>) -> Result<()> {
         while self.used < self.limit {
             self.step(w, false)?;
@@ -293,7 +293,7 @@ impl Image {
         self.rest(w)
     }
 
-    /// It turns over until so many halves of what filled it have been written anew, and is full again.
+    /// Turns the image over until so many halves of the filling bytes have been written anew, and it is full again.
     fn turn(&mut self, w: &mut Worker<'_>, half: u64) -> Result<()> {
         let until = self.filled + self.filled * half / 2;
         while self.written < until {
@@ -315,8 +315,8 @@ impl Image {
         w.sync_all()
     }
 
-    /// One of the files that grow gets its next piece. `removes`: others go if there is no room for it; else the piece
-    /// is as long as there is room.
+    /// One of the growing files gets its next piece. `removes`: other files go if there is no room for it; otherwise
+    /// the piece is as long as there is room.
     fn step(&mut self, w: &mut Worker<'_>, removes: bool) -> Result<()> {
         let slot = self.rng.below(self.jobs.len() as u64) as usize;
         let mut job = match self.jobs[slot].take() {
@@ -385,7 +385,7 @@ impl Image {
         Ok(())
     }
 
-    /// The next thing that is written: a new file, the end of one, or a part of one again.
+    /// The next write: a new file, the end of a file, or a part of one again.
     fn begin(&mut self, w: &mut Worker<'_>) -> Result<Job> {
         let lot = self.rng.below(100);
         let bytes = self.sizes.draw(&mut self.rng);
@@ -419,7 +419,7 @@ impl Image {
         Ok(())
     }
 
-    /// Ends one of the files that grow, so that there is a victim; false: there is none.
+    /// Ends one of the growing files, so that there is a victim; false: there is none.
     fn end_one(&mut self, w: &mut Worker<'_>) -> Result<bool> {
         match self.jobs.iter_mut().find_map(Option::take) {
             Some(job) => self.end(w, job).map(|()| true),
@@ -427,7 +427,7 @@ impl Image {
         }
     }
 
-    /// Reads files from end to end, until so many bytes were read or each was.
+    /// Reads files from end to end, until so many bytes or all files have been read.
     fn read_files(&self, w: &mut Worker<'_>, bytes: u64) -> Result<()> {
         let mut order: Vec<usize> = (0..self.files.len()).collect();
         let mut read = 0;
@@ -474,7 +474,7 @@ impl Image {
         self.files.swap_remove(victim)
     }
 
-    /// Makes room: deletes a file, or cuts it off somewhere. Each file is as likely as the others, however old it is.
+    /// Makes room: deletes a file, or truncates it at a random place. Each file is as likely as the others, at any age.
     fn remove(&mut self, w: &mut Worker<'_>) -> Result<()> {
         let mut file = self.take_random();
         w.done(1);
@@ -493,6 +493,6 @@ impl Image {
 }
 
 fn directory(number: u64) -> String {
-    // No name that another workload makes: its image is what they begin with.
+    // A name that no other workload uses: other workloads begin with this image.
     format!("a{number}")
 }

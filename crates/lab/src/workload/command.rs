@@ -1,9 +1,9 @@
 //! `command`: a program of the user's, in the target's root directory.
 //!
 //! `sh -c COMMAND` runs with that directory as its working directory: a fio job, an unpacking, a build. Its standard
-//! output is thrown away; when it fails, the end of its standard error is in the message. Programs that it leaves
-//! running are ended with it: they would keep the target from being unmounted. It needs a target with a directory, so
-//! not the engine in this process.
+//! output is discarded; if it fails, the end of its standard error is in the message. Programs that it leaves running
+//! end with it: they would prevent the unmount of the target. It needs a target with a directory, so not the engine in
+//! this process.
 //!
 //! # Locking
 //! None.
@@ -26,7 +26,7 @@ pub(super) struct Command;
 
 /// Bytes of standard error that a message has at most.
 const SAID_MAX: usize = 1024;
-/// How often the end of the program is looked for: the precision of its time.
+/// The interval of checks for the end of the program: the precision of its time.
 const LOOK: Duration = Duration::from_micros(500);
 
 impl Workload for Command {
@@ -112,7 +112,7 @@ fn one(worker: &Worker<'_>, command: &str, directory: &Path) -> Result<()> {
 fn wait(child: &mut Child, worker: &Worker<'_>) -> std::io::Result<Option<ExitStatus>> {
     let clock = Clock::real();
     let pid = Pid::from_child(child);
-    // The shell is not reaped yet, so that its number is no other group's.
+    // The shell is not reaped yet, so its number cannot belong to another group.
     let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let mut stopped = false;
     while waitid(WaitId::Pid(pid), ended)?.is_none() && !stopped {

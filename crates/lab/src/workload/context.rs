@@ -1,6 +1,6 @@
-//! What a running workload has at hand.
+//! The tools of a running workload.
 //!
-//! Main types: [`Context`], [`Place`] (where it runs, as the workload sees it).
+//! Main types: [`Context`], [`Place`] (the workload's view of its target).
 //!
 //! # Locking
 //! None: workers share nothing but the target.
@@ -21,17 +21,17 @@ use crate::vfs::{Histograms, Vfs, Worker};
 /// Bytes of the data that workers write.
 const DATA_BYTES: usize = 4 << 20;
 
-/// What it took to make everything durable.
+/// The cost of making everything durable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settled {
     /// Wall time.
     pub seconds: f64,
-    /// What a modelled device counted meanwhile.
+    /// The figures of a modelled device for it.
     pub measures: Figures,
 }
 
 impl Phase {
-    /// What the phase had put off was done later.
+    /// Adds work that the phase had put off.
     pub fn settle(&mut self, settled: &Settled) {
         self.seconds += settled.seconds;
         for (name, n) in &settled.measures {
@@ -40,42 +40,42 @@ impl Phase {
     }
 }
 
-/// How far counters have gone since `before`, of those that were there.
+/// The increase of each counter since `before`, if it was there.
 pub(crate) fn since(now: Figures, before: &Figures) -> Figures {
     now.into_iter().filter_map(|(name, now)| Some((name.clone(), now - before.get(&name)?))).collect()
 }
 
-/// Where a workload runs.
+/// The target of a workload.
 pub trait Place {
     /// The root directory.
     fn vfs(&self) -> Result<&dyn Vfs>;
     /// The room in the image that it runs on.
     fn space(&self) -> Result<Space>;
-    /// Makes the next reads come from the device: everything written is made durable, and what that takes is
-    /// returned; every cache is emptied.
+    /// Makes the next reads come from the device: makes all writes durable, returns the cost of that, and empties every
+    /// cache.
     fn cold(&mut self) -> Result<Settled>;
-    /// Hears of each phase that has ended.
+    /// Called for each phase that has ended.
     fn ended(&mut self, phase: &Phase) {
         let _ = phase;
     }
-    /// What is counted from the beginning on and can be told at any time, by the names in [`crate::measure::ALL`].
+    /// Counters since the beginning, readable at any time, by the names in [`crate::measure::ALL`].
     fn counters(&self) -> Figures {
         Figures::new()
     }
 }
 
-/// The room in an image, as statfs(2) tells it.
+/// The room in an image, by statfs(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Bytes of a block.
     pub block_bytes: u64,
     /// Blocks, without the file system's own.
     pub blocks: u64,
-    /// Free ones, those that are reserved for root included.
+    /// Free ones, including those that are reserved for root.
     pub free_blocks: u64,
 }
 
-/// What a running workload has at hand, and what it leaves.
+/// The tools of a running workload, and its results.
 pub struct Context<'a> {
     place: &'a mut dyn Place,
     parameters: &'a Parameters,
@@ -98,7 +98,8 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// `timed`: whether latencies are recorded; `operations`: the list that `replay` reads; `say` hears of each phase.
+    /// `timed`: whether latencies are recorded; `operations`: the list that `replay` reads; `say` is called for each
+    /// phase.
     pub fn new(
         place: &'a mut dyn Place,
         parameters: &'a Parameters,
@@ -118,7 +119,7 @@ impl<'a> Context<'a> {
             parameters,
             seed,
             timed,
-            // Calibrated here, once in a process (up to 200 ms), and not while a phase runs.
+            // Calibrated here, once in a process (up to 200 ms), so that no phase pays for it.
             clock: quanta::Clock::new(),
             stop,
             operations,
@@ -163,7 +164,7 @@ impl<'a> Context<'a> {
         directory.ok_or_else(|| Error::Usage("the engine in this process has no directory".into()))
     }
 
-    /// Random numbers for what all processes share, a tree of names say.
+    /// Random numbers for the data that all processes share, such as a tree of names.
     pub fn rng(&mut self) -> Rng {
         self.drawn += 1;
         Rng::new(mix(self.seed, self.drawn, u64::MAX))
@@ -182,7 +183,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// All that was done so far has become durable since the end of the last phase.
+    /// Adds the cost of making all work so far durable since the end of the last phase.
     fn durable_after(&mut self, settled: &Settled) {
         if let Some(at) = self.headline.and_then(|name| self.phases.iter().position(|p| p.name == name)) {
             self.phases[at].settle(settled);
@@ -190,13 +191,13 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Runs `body` in `processes` threads that start together, without timing it: preparations.
+    /// Runs `body` in `processes` threads that start at the same time, without timing it: preparations.
     pub fn prepare(&mut self, processes: u64, body: impl Fn(&mut Worker<'_>, u64) -> Result<()> + Sync) -> Result<()> {
         (self.say)("preparing");
         self.spawn(processes, false, body).map(drop)
     }
 
-    /// Runs `body` in `processes` threads that start together; timed as the phase `name`.
+    /// Runs `body` in `processes` threads that start at the same time; timed as the phase `name`.
     pub fn phase(
         &mut self,
         name: &str,
@@ -272,7 +273,7 @@ impl<'a> Context<'a> {
                         done.bytes += bytes;
                         done.histograms.merge(histograms);
                         self.switches += switches;
-                        // The first failure says most; who was stopped because of it says nothing.
+                        // The first failure says most; the error of a process that it stopped says nothing.
                         if let (Err(e), None | Some(Error::Interrupted)) = (result, &failed) {
                             failed = Some(e);
                         }

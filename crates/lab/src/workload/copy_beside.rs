@@ -1,9 +1,9 @@
-//! `copy-beside`: a large file is copied, and between its pieces a small one is read and names are looked at, again and
+//! `copy-beside`: a large file is copied, and between its pieces a small one is read and names are looked up, again and
 //! again.
 //!
-//! Phases: `before` (the hot work alone), `copy` (beside it), `after` (alone again, a second later). Each phase tells
-//! how much the device read meanwhile: in `after` everything is a miss of the hot work, in `copy` everything beyond the
-//! copy's own bytes.
+//! Phases: `before` (only the hot work), `copy` (beside it), `after` (only the hot work again, a second later). Each
+//! phase has the bytes that the device read meanwhile: in `after` all are misses of the hot work, in `copy` all beyond
+//! the copy's own bytes.
 //!
 //! # Locking
 //! None.
@@ -16,12 +16,12 @@ use super::{Context, Needs, Parameters, Workload, scaled};
 use crate::error::Result;
 use crate::vfs::{Node, Worker};
 
-/// The copy reads and writes so much at once.
+/// The bytes that the copy reads and writes at once.
 const PIECE: u64 = 1 << 20;
-/// What the hot work reads at once, and how often it looks at a name instead.
+/// The bytes that the hot work reads at once, and the interval of its lookups of names.
 const BLOCK: u64 = 4096;
 const STAT_ONE_IN: u64 = 4;
-/// How long nothing is done between the copy and `after`.
+/// The pause between the copy and `after`.
 const REST: Duration = Duration::from_secs(1);
 
 pub(super) struct CopyBeside;
@@ -36,7 +36,7 @@ impl Workload for CopyBeside {
     }
 
     fn source(&self) -> &'static str {
-        "what users saw of kswapd in 2013: a copy that everybody notices (Reduce system disruption due to kswapd)"
+        "what users saw of kswapd in 2013: a copy that slows all programs down (Reduce system disruption due to kswapd)"
     }
 
     fn headline(&self) -> &'static str {

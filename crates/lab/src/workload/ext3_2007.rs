@@ -6,7 +6,7 @@
 use super::{Context, Needs, Parameters, Workload, scaled};
 use crate::error::{Error, Result};
 
-/// How many files, and how large each is in the source's GB, in MiB.
+/// The number of files, and the size of each in the source's GB, in MiB.
 const FILES: [(u64, u64); 4] = [(200, 512), (100, 1024), (40, 2560), (10, 10_240)];
 /// Below this part of the source's work the files become smaller, and not fewer: one of the largest is left.
 const FEWEST: f64 = 0.1;
@@ -19,7 +19,7 @@ impl Workload for Ext32007 {
     }
 
     fn summary(&self) -> &'static str {
-        "200 files of 0.5 GiB, 100 of 1, 40 of 2.5 and 10 of 10, written one after the other: what a check then reads"
+        "200 files of 0.5 GiB, 100 of 1, 40 of 2.5 and 10 of 10, written one after the other: the input of a check"
     }
 
     fn source(&self) -> &'static str {

@@ -2,7 +2,7 @@
 //!
 //! As fio's `rw=randwrite:32 rw_sequencer=sequential`: 32 blocks one after the other, then a jump. A job's files take
 //! turns, a run each. It ends after its bytes or its time, whichever comes first. `fdatasync` and `laid_out` are fio's
-//! `fdatasync=N` (after so many writes) and its laying out of files, which then are overwritten.
+//! `fdatasync=N` (after so many writes) and its laying out of files, which are then overwritten.
 //!
 //! # Locking
 //! None.

@@ -35,7 +35,8 @@ impl Workload for FsMark {
             .with("files_per_process", scaled(50_000, scale, 1))
             .with("files_per_directory", 1000)
             .with("bytes", 4096)
-            // So many fsyncs of a process are under way at once; where each needs a thread that waits, so many threads.
+            // The number of fsyncs of a process that are under way at once; if each needs a thread that waits, of
+            // threads.
             .with("at_once", 1)
             .with("waiters", 4)
             // One syncfs(2) in the place of all fsyncs.
@@ -120,7 +121,7 @@ impl Workload for FsMark {
     }
 }
 
-/// Files that are there at the end.
+/// The number of files at the end.
 fn files(p: &Parameters) -> u64 {
     p.get("processes").saturating_mul(p.get("files_per_process")).saturating_mul(p.get("iterations"))
 }

@@ -1,7 +1,7 @@
-//! `kernel-tree`: a source tree is written, built, read cold and looked at.
+//! `kernel-tree`: a source tree is written, built, read cold and searched.
 //!
-//! Building stands for what a compiler does to the file system: for each source, look at it and at headers, read them,
-//! write an object under a temporary name and rename it.
+//! Building has a compiler's calls: for each source, look it and headers up, read them, write an object under a
+//! temporary name and rename it.
 //!
 //! # Locking
 //! None.

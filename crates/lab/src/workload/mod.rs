@@ -1,10 +1,10 @@
 //! Workloads: deterministic sequences of file operations, each with the parameters of its source and a scale.
 //!
-//! Main types: [`Workload`], [`Parameters`], [`Context`] (what a running workload has at hand). One file a workload; a
-//! new one is written in a file of its own and named in [`all`].
+//! Main types: [`Workload`], [`Parameters`], [`Context`] (the tools of a running workload). One file a workload; a new
+//! one is written in a file of its own and named in [`all`].
 //!
-//! The processes of a source are threads here. What a process does depends on the seed, the phase and its number alone:
-//! not on the target, nor on the other processes.
+//! The processes of a source are threads here. The operations of a process depend only on the seed, the phase and its
+//! number: not on the target, nor on the other processes.
 //!
 //! # Locking
 //! None.
@@ -40,7 +40,7 @@ use crate::result::Trial;
 pub(crate) use context::since;
 pub use context::{Context, Place, Settled, Space};
 
-/// What a workload leaves room for.
+/// The room that a workload needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Bytes of file data at the same time.
@@ -60,14 +60,14 @@ impl Needs {
 }
 
 /// Whether the headline of this trial, made by an older build, ends before its work is durable, where it now ends
-/// after. Those builds did not say what their trials are of, and `untar` always waited.
+/// after. Those builds did not record the identity of their trials, and `untar` always waited.
 pub fn ends_early(trial: &Trial) -> bool {
     let name = &trial.workload.name;
     let waits = || {
         let Ok(workload) = find(name) else { return false };
         let mut parameters = workload.parameters(trial.workload.scale);
         for (name, value) in &trial.workload.parameters {
-            // What this build does not know decides nothing in it.
+            // Parameters that this build does not know do not matter to it.
             let _ = parameters.set(&format!("{name}={value}"));
         }
         workload.durable(&parameters)
@@ -79,11 +79,11 @@ pub fn ends_early(trial: &Trial) -> bool {
 pub trait Workload: Send + Sync {
     /// Stable name.
     fn name(&self) -> &'static str;
-    /// One line: what it does.
+    /// Its description, in one line.
     fn summary(&self) -> &'static str;
-    /// One line: where its parameters come from.
+    /// The source of its parameters, in one line.
     fn source(&self) -> &'static str;
-    /// The phase that comparisons look at.
+    /// The phase that comparisons judge.
     fn headline(&self) -> &'static str;
     /// The noun for an operation of a phase, for units: `files` a second.
     fn counted(&self, phase: &str) -> &'static str {
@@ -103,13 +103,13 @@ pub trait Workload: Send + Sync {
     fn small_scale(&self) -> f64 {
         0.02
     }
-    /// Regular files with blocks that are in the image when it has ended; `None`: not known before.
+    /// Regular files with blocks in the image at the end; `None`: not known before.
     fn leaves(&self, parameters: &Parameters) -> Option<u64> {
         let _ = parameters;
         None
     }
-    /// Whether the headline's clock runs on until the target is unmounted and its image durable: where nothing asks for
-    /// durability, a target could put the work off.
+    /// Whether the headline's clock runs on until the target is unmounted and its image durable: otherwise a target
+    /// could put the work off, if no call makes it durable.
     fn durable(&self, parameters: &Parameters) -> bool {
         let _ = parameters;
         false
@@ -122,7 +122,7 @@ pub trait Workload: Send + Sync {
     fn run(&self, context: &mut Context<'_>) -> Result<()>;
 }
 
-/// Checks what a workload reads besides its parameters.
+/// Checks the other inputs of a workload beside its parameters.
 pub fn check_inputs(workload: &dyn Workload, operations: Option<&Path>) -> Result<()> {
     match (workload.name() == "replay", operations) {
         (true, Some(list)) => replay::check(list),
@@ -205,7 +205,7 @@ impl Parameters {
         values.map_or_else(Vec::new, |v| v.iter().filter_map(Value::as_u64).collect())
     }
 
-    /// Sets what `NAME=VALUE` says; lists are written `1,2,3`.
+    /// Applies a `NAME=VALUE`; lists are written `1,2,3`.
     pub fn set(&mut self, setting: &str) -> Result<()> {
         let (name, value) =
             setting.split_once('=').ok_or_else(|| Error::Usage(format!("'{setting}' is not NAME=VALUE")))?;

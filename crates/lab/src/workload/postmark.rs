@@ -1,4 +1,4 @@
-//! `postmark`: the mail server of 1997; here the work on which nothing should differ.
+//! `postmark`: the mail server of 1997; here a workload on which no difference is expected.
 //!
 //! # Locking
 //! None.

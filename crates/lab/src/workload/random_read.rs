@@ -1,5 +1,5 @@
-//! `random-read`: blocks of a large file read at random, cold at first; with `writes_per_process` some are written over
-//! then, as they are. With `extent_blocks` the file is that long in extents, with holes as long between them.
+//! `random-read`: blocks of a large file read at random, cold at first; with `writes_per_process` some are then written
+//! again, unchanged. With `extent_blocks` the file has extents of that length, with holes as long between them.
 //!
 //! # Locking
 //! None.

@@ -1,4 +1,4 @@
-//! `reaim-disk`: the mix behind the regression of 2022, by more and more processes.
+//! `reaim-disk`: the mix behind the regression of 2022, by a growing number of processes.
 //!
 //! AIM7's disk workfile is a mix of jobs on small files: written, read, copied, with and without syncing, created and
 //! closed, looked up. Each process does its jobs in an order of its own.

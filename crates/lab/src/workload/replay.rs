@@ -3,7 +3,7 @@
 //! The list is NDJSON, one operation a line: `{"op":"write","path":"a/b","offset":0,"bytes":4096,"process":0}`. `op` is
 //! a name of [`crate::vfs::Op`]. `create` and `open` leave the file open under its path until `close`; `write`, `read`,
 //! `fsync`, `fdatasync` and `truncate` (to `bytes`) name it by that path. `rename` and `symlink` have `to`: the new
-//! name, and what the link says. The lines of one process run in their order; processes run together.
+//! name, and the link's target. The lines of one process run in their order; processes run at the same time.
 //!
 //! # Locking
 //! None.
@@ -113,7 +113,7 @@ fn load(path: &Path) -> Result<Vec<Vec<(Op, Line)>>> {
     Ok(lists.into_values().collect())
 }
 
-/// What is checked before anything is written to a target.
+/// The checks before anything is written to a target.
 pub(super) fn check(path: &Path) -> Result<()> {
     load(path).map(drop)
 }

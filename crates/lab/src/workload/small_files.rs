@@ -44,7 +44,7 @@ impl Workload for SmallFiles {
 
     fn needs(&self, p: &Parameters) -> Needs {
         let files = p.get("processes") * p.get("batch").max(1);
-        // Freed blocks become free with a commit, so that several rounds of files are there at once.
+        // Freed blocks become free with a commit, so several rounds of files occupy blocks at once.
         Needs {
             bytes: files.saturating_mul(p.get("bytes")).saturating_mul(64),
             files: files + p.get("processes"),

@@ -1,4 +1,4 @@
-//! What holds for every workload: the same operations from the same seed, whatever the target; the phases it promises.
+//! Properties of every workload: the same operations from the same seed, on every target; the promised phases.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,12 +13,12 @@ use crate::vfs::{Node, Op, PosixVfs, Stat, Vfs, VfsResult, Worker};
 
 static CLASS: LockClass = LockClass::new("test", 0);
 
-/// A directory that remembers what each thread did in it.
+/// A directory that records the operations of each thread.
 struct Recording {
     dir: tempfile::TempDir,
     below: PosixVfs,
     slow: f64,
-    /// How long the last `mkdir` took below.
+    /// The time of the last `mkdir` below.
     mkdir_ns: AtomicU64,
     seen: Mutex<HashMap<ThreadId, (u64, DefaultHasher)>>,
 }
@@ -38,7 +38,7 @@ impl Recording {
         what.hash(hasher);
     }
 
-    /// Sorted: which thread did what part does not matter.
+    /// Sorted: the assignment of parts to threads does not matter.
     fn sum(&self) -> Vec<(u64, u64)> {
         let mut all: Vec<_> = self.seen.lock().values().map(|(count, h)| (*count, h.finish())).collect();
         all.sort_unstable();
@@ -140,7 +140,7 @@ type Sums = Vec<(u64, u64)>;
 /// Name, operations, bytes.
 type Phases = Vec<(String, u64, u64)>;
 
-/// Runs a small version; returns what was done and the names of the phases with what they counted.
+/// Runs a small version; returns the operations and the names of the phases with their counts.
 fn record(workload: &dyn Workload, seed: u64, operations: Option<&Path>) -> (Sums, Phases) {
     let mut parameters = workload.parameters(0.001);
     if workload.name() == "reaim-disk" {
@@ -181,7 +181,7 @@ fn list(lines: &str) -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn the_seed_alone_decides() {
+fn the_seed_determines_the_operations() {
     let operations = list(
         "{\"op\":\"create\",\"path\":\"a\"}\n{\"op\":\"write\",\"path\":\"a\",\"bytes\":70000}\n\
          {\"op\":\"fsync\",\"path\":\"a\"}\n\n{\"op\":\"close\",\"path\":\"a\"}\n\
@@ -195,7 +195,7 @@ fn the_seed_alone_decides() {
         let (again, same) = record(*workload, 1, operations);
         assert_eq!(first, again, "{name}");
         assert_eq!(phases, same, "{name}");
-        // The content that is written is drawn, too.
+        // The written content is drawn, too.
         assert_ne!(first, record(*workload, 2, operations).0, "{name}");
         let headline = if name == "reaim-disk" { "disk-3" } else { workload.headline() };
         let found = phases.iter().find(|(phase, ..)| phase == headline);
@@ -227,7 +227,7 @@ fn the_headline_is_not_over_before_its_work_is_durable() {
     assert!(!fsynced.durable(&fsynced.parameters(1.0)), "each file is fsynced");
 }
 
-/// Every other write of a job is made durable, and none is to a block that the file has not had.
+/// Every other write of a job is made durable, and every write is to a block that the file has had.
 #[test]
 fn fio_mix_syncs_what_it_overwrites() {
     let workload = find("fio-mix").unwrap();
@@ -316,7 +316,7 @@ fn a_failed_or_stopped_process_ends_the_phase() {
 }
 
 #[test]
-fn a_slowed_target_takes_as_much_longer_as_was_asked_for() {
+fn a_slowed_target_takes_longer_by_the_given_part() {
     let (clock, stop) = (quanta::Clock::new(), AtomicBool::new(false));
     let vfs = Recording { slow: 3.0, ..Recording::new() };
     for i in 0..20 {
@@ -325,7 +325,7 @@ fn a_slowed_target_takes_as_much_longer_as_was_asked_for() {
         let (_, _, histograms) = worker.finish();
         let (_, latency) = histograms.iter().find(|(op, _)| *op == Op::Mkdir).expect("recorded");
         let below = vfs.mkdir_ns.load(Ordering::Relaxed);
-        // The one is the processor's counter, the other the machine's clock: they agree to far less than this.
+        // One is the processor's counter, the other the machine's clock: they agree to far less than this.
         assert!(latency.len() == 1 && latency.max() as f64 > 3.9 * below as f64, "{} of {below} ns", latency.max());
     }
 }

@@ -43,7 +43,7 @@ impl Tree {
         for i in 0..wanted {
             let parent = match directories.len() as u64 {
                 0 => None,
-                // Most directories lie beside or below one that is near.
+                // Most directories lie beside or below a near one.
                 n => Some(&directories[(n - 1 - rng.below(n.min(20))) as usize]),
             };
             let parent = parent.filter(|p| p.matches('/').count() + 1 < DEPTH_MAX && !rng.one_in(40));

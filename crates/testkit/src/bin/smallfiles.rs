@@ -54,7 +54,7 @@ fn run(args: &[String]) -> Result<(), Failure> {
     let (processes, count) = (processes.parse::<usize>()?, count.parse::<usize>()?);
     let share = Work { count, bytes: bytes.parse()?, sync: sync == "1", batch: batch.parse::<usize>()?.max(1) };
     if rest.first().is_some_and(|a| a == "worker") {
-        // Ready; the end of standard input is the starting shot.
+        // Ready; the end of standard input starts the clock.
         println!("ready");
         std::io::stdin().read_to_end(&mut Vec::new())?;
         return Ok(work(&dir, &share)?);

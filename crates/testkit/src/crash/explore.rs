@@ -1,4 +1,4 @@
-//! Takes the images that a power cut could have left, recovers them, and asks the oracle.
+//! Takes the images that a power cut could have left, recovers them, and calls the oracle.
 //!
 //! Main types: [`Spec`] (which image: printed with a failure, and read back from `EXTANT_CRASH_STATE`), [`Explore`],
 //! [`Report`].
@@ -43,7 +43,7 @@ pub struct Spec {
     /// The next event was under way.
     pub during: bool,
     pub mode: CrashMode,
-    /// Which of the many images of this kind.
+    /// The number of the image among the many of this kind.
     pub variant: u32,
 }
 
@@ -95,7 +95,7 @@ impl Spec {
     }
 }
 
-/// What to explore of a recording.
+/// The states of a recording to explore.
 #[derive(Clone, Debug)]
 pub struct Explore {
     pub states: Vec<Spec>,
@@ -109,8 +109,8 @@ pub struct Explore {
 }
 
 impl Explore {
-    /// `count` states spread evenly over all events, the modes in turn; at least one per event if `count` is larger. A
-    /// state named by `EXTANT_CRASH_STATE` is taken alone.
+    /// `count` states spread evenly over all events, the modes in turn; at least one per event if `count` is larger. If
+    /// `EXTANT_CRASH_STATE` names a state, only that one.
     pub fn spread(events: usize, count: usize) -> Explore {
         let mut states = Vec::with_capacity(count);
         for i in 0..count {
@@ -138,8 +138,8 @@ impl Explore {
         }
     }
 
-    /// Every event of every mount and unmount of a recording, at most `count` of each, in four modes: where a journal
-    /// is lent and given back.
+    /// Every event of every mount and unmount of a recording, at most `count` of each, in four modes: there Extant adds
+    /// and removes a borrowed journal.
     pub fn mounts(recording: &Recording, count: usize) -> Explore {
         let mounts = recording.history.ops.iter().filter(|o| o.text == "mount" || o.text == "unmount");
         let ranges = std::iter::once((0, recording.mounted)).chain(mounts.map(|o| (o.start, o.end)));
@@ -191,7 +191,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Panics with all failures and how to see them again.
+    /// Panics with all failures and the lines that repeat them.
     pub fn expect_clean(&self, recording: &Recording) {
         assert!(self.failures.is_empty(), "{}", self.describe(recording));
     }
@@ -208,7 +208,7 @@ impl Report {
     }
 }
 
-/// Where images of states are put: memory, if there is a file system for that.
+/// The directory for images of states: in memory, if there is a file system for that.
 pub fn state_files() -> tempfile::TempDir {
     let shm = Path::new("/dev/shm");
     let builder = tempfile::Builder::new().prefix("extant-crash-").to_owned();
@@ -266,10 +266,11 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or_default()
 }
 
-/// Where one thread puts what others look at.
+/// The files of one thread, for programs that read and change images.
 struct Files {
     dir: tempfile::TempDir,
-    /// Of the states that e2fsck judges or mends, one after the other, and what it holds: neighbours share most.
+    /// The states that e2fsck judges or repairs, one after the other, and its known content: neighbours share most of
+    /// it.
     state: PathBuf,
     known: Option<MemDevice>,
 }
@@ -284,27 +285,27 @@ impl Files {
         self.dir.path()
     }
 
-    /// For somebody who only reads it.
+    /// Puts the image there for a program that only reads it.
     fn put(&mut self, image: &MemDevice) -> Result<(), String> {
         self.lend(image)?;
         self.known = Some(image.snapshot());
         Ok(())
     }
 
-    /// For somebody who changes it.
+    /// Puts the image there for a program that changes it.
     fn lend(&mut self, image: &MemDevice) -> Result<(), String> {
         image.save_over(&self.state, self.known.take().as_ref()).map_err(|e| e.to_string())
     }
 
-    /// What has become of the one that was lent.
+    /// The image after the program has changed it.
     fn get(&mut self, lent: &MemDevice) -> Result<Arc<MemDevice>, String> {
         let image = MemDevice::load_over(&self.state, lent).map_err(|e| e.to_string())?;
         self.known = Some(image.snapshot());
         Ok(Arc::new(image))
     }
 
-    /// A file of its own for somebody who changes the image. To be removed, not written over: a loop device that is
-    /// late to let go of it would go on with what it has read.
+    /// A file of its own for a program that changes the image. The caller must remove it and not overwrite it: a loop
+    /// device that closes it late would continue with stale pages.
     fn copy(&self, image: &MemDevice, name: &str) -> Result<PathBuf, String> {
         let path = self.path().join(name);
         image.save(&path).map_err(|e| e.to_string())?;
@@ -442,14 +443,14 @@ fn without_journal(
     }
     check_by_extant(recording, mended.clone(), spec.cut())?;
     files.put(&mended)?;
-    clean(&files.state, "after Extant used what e2fsck mended")
+    clean(&files.state, "after Extant used the image that e2fsck repaired")
 }
 
 fn fsck(path: &Path, args: &[&str]) -> Result<Fsck, String> {
     e2fsck(path, args).map_err(|e| e.to_string())
 }
 
-/// `e2fsck -p` must be able to do it alone.
+/// `e2fsck -p` must repair it without help.
 pub fn mend(path: &Path) -> Result<(), String> {
     let f = fsck(path, &["-p"])?;
     if f.code <= 1 { Ok(()) } else { Err(format!("e2fsck -p: exit code {}\n{}", f.code, f.output)) }
@@ -462,8 +463,8 @@ pub fn clean(path: &Path, when: &str) -> Result<(), String> {
 }
 
 /// Cuts the power inside Extant's recovery of each state, at up to `cuts` of its writes (at each, in three ways, if
-/// there are no more), and recovers again, by Extant, e2fsck and the kernel in turn: the end must be clean and
-/// complete. Returns how many second cuts each of them took.
+/// there are no more). Then Extant, e2fsck and the kernel in turn recover again: the result must be clean and complete.
+/// Returns how many second cuts each of them had.
 pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -> Result<[usize; 3], String> {
     let mut files = Files::new();
     let mut tried = [0; 3];
@@ -488,7 +489,7 @@ pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -
     Ok(tried)
 }
 
-/// By Extant (0), e2fsck (1) or the kernel (2, where it may and can); returns by whom.
+/// Recovers with Extant (0), e2fsck (1) or the kernel (2, where it may and can); returns which of them.
 fn recover_again(
     recording: &Recording,
     cut: Cut,

@@ -1,4 +1,5 @@
-//! What a workload did and what it was told: names, attributes and content, operation by operation.
+//! The record of a workload: its operations, and the names, attributes and content that were acknowledged, operation by
+//! operation.
 //!
 //! Main types: [`History`], [`Names`] (the namespace after an operation), [`Node`] (one inode and every change of its
 //! content), [`Cut`] (a power cut). Operations are numbered from 1; state 0 is the image as made.
@@ -17,7 +18,7 @@ pub enum NodeKind {
     File,
     Directory,
     Symlink,
-    /// A device 0:0, which a rename left at the old name.
+    /// A device 0:0, which a rename has left under the old name.
     Whiteout,
 }
 
@@ -91,7 +92,7 @@ pub struct Cut {
 
 #[derive(Clone, Debug)]
 pub struct History {
-    /// What [`crate::crash::pattern`] knows node 0 by; the others follow.
+    /// The number of node 0 in [`crate::crash::pattern`]; the others follow.
     pub first: u32,
     pub ops: Vec<Op>,
     pub nodes: Vec<Node>,
@@ -106,8 +107,8 @@ impl Default for History {
 }
 
 impl History {
-    /// The newest operation of which anything can be on the device. One that was acknowledged without a request of its
-    /// own (an fsync after which nothing was left to do) counts.
+    /// The newest operation of which anything can be on the device. An operation that was acknowledged without a
+    /// request of its own (an fsync that found nothing to do) counts.
     pub fn last_possible(&self, cut: Cut) -> usize {
         let n = cut.events + usize::from(cut.in_flight);
         self.ops.iter().skip(1).take_while(|o| o.start < n).count().max(self.names_floor(cut))

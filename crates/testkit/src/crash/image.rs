@@ -21,22 +21,22 @@ pub struct CrashImage {
     pub features: &'static str,
     /// Blocks of the journal that the image has; 0 for none.
     pub journal_blocks: u32,
-    /// Extant lends it a journal; otherwise, without one of its own, commits go home in two waves.
+    /// Extant borrows a journal for it; otherwise, without one of its own, commits go home in two waves.
     pub borrows: bool,
     /// Bytes.
     pub size: u64,
     /// Files are mapped by extents: preallocation works.
     pub extents: bool,
-    /// Bytes of an inode, if not mke2fs's choice: with as many as a block has, each inode needs a block of the log.
+    /// Bytes of an inode, if not mke2fs's choice: with a whole block for each, every inode needs a block of the log.
     pub inode_size: Option<u32>,
     /// Inodes of the image.
     pub inodes: u32,
 }
 
-/// Bytes of an image; of one with blocks of 4 KiB that a journal is lent to: it must leave four times as much free.
+/// Bytes of an image. With blocks of 4 KiB and a borrowed journal, it must have four times the journal free.
 const SIZE: u64 = 16 << 20;
 const SIZE_LENT: u64 = 24 << 20;
-/// A borrowed journal of images this small.
+/// The size of a borrowed journal in images this small.
 const LENT_BLOCKS: u32 = 1024;
 
 /// The configurations that are explored by default. Journals have the least size that the kernel accepts, so that the
@@ -116,8 +116,7 @@ impl CrashImage {
     }
 }
 
-/// Ranges of blocks that hold nothing, from the listing of dumpe2fs: free ones, and the inode tables that were not
-/// zeroed.
+/// Ranges of unused blocks, from the listing of dumpe2fs: free ones, and the inode tables that were not zeroed.
 fn unused_blocks(listing: &str) -> Vec<(u64, u64)> {
     let mut out = Vec::new();
     let mut lazy_table = false;

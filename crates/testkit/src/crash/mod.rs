@@ -1,11 +1,11 @@
-//! The crash explorer: what does a power cut leave behind, at every write, and is it what was promised?
+//! The crash explorer: the states that a power cut may leave, at every write, against the promises.
 //!
-//! A seeded [`workload`] runs on Extant in process over a `CrashDevice`, and writes down in a [`history`] what it did
-//! and what it was told was durable. Then [`explore()`] takes images that a power cut could have left (writes in order,
-//! random subsets of what was not flushed, torn writes), recovers each (Extant's replay; for a sample also e2fsck's and
-//! the kernel's), reads the tree ([`seen`]) and asks the [`oracle`]: is everything there that was acknowledged, is the
-//! namespace one that existed, did every byte of every file belong there? [`pattern`] makes bytes that tell file, write
-//! and offset apart; [`image`] makes the images, with poison in all free space.
+//! A seeded [`workload`] runs on Extant in process over a `CrashDevice`, and records its operations and
+//! acknowledgements in a [`history`]. Then [`explore()`] takes images that a power cut could have left (writes in
+//! order, random subsets of the unflushed writes, torn writes). It recovers each (Extant's replay; for a sample also
+//! e2fsck's and the kernel's), reads the tree ([`seen`]) and calls the [`oracle`]. The oracle checks that everything
+//! acknowledged is there, that the namespace is one that existed, and that every byte belongs to its file. [`pattern`]
+//! makes bytes that tell file, write and offset apart; [`image`] makes the images, with poison in all free space.
 //!
 //! What it does not do: threads in the engine (the same seed must give the same writes), faults (a device that fails is
 //! another test).

@@ -4,11 +4,11 @@
 //! than the newest that was acknowledged ([`History::names_floor`]); so no operation is ever seen in part, and their
 //! order holds. Without one: names that were acknowledged and not touched since are there.
 //!
-//! Content, always, for every byte of every file: it is what was acknowledged, or something written to that byte of
-//! that file since. Zero is allowed only if the byte was a hole, or beyond the end, at some time since, or if the size
-//! was set explicitly over data that may not have been on the device yet; appending alone never shows zeros. What a
-//! truncation or punch removed does not come back once a later operation is seen. A file that replaced another under
-//! its name was completely on the device before it did.
+//! Content, always, for every byte of every file: it is the acknowledged byte, or one written to that place of that
+//! file since. Zero is allowed only if the byte was a hole, or beyond the end, at some time since, or if the size was
+//! set explicitly over data that may not have been on the device yet; appending never shows zeros. Bytes that a
+//! truncation or punch removed do not come back once a later operation is visible. A file that replaced another under
+//! its name was completely on the device before the rename.
 //!
 //! # Locking
 //! None.
@@ -39,7 +39,7 @@ pub fn check(history: &History, seen: &Seen, cut: Cut, unjournalled: Option<u32>
     Ok(())
 }
 
-/// Checks only what was acknowledged as durable before the cut and cannot have been changed since: what is left to hold
+/// Checks only data that was acknowledged as durable before the cut and cannot have changed since. Nothing else holds
 /// when the device failed requests.
 pub fn check_acknowledged(history: &History, seen: &Seen, cut: Cut) -> Result<(), String> {
     check_acknowledged_names(history, seen, cut)?;
@@ -55,7 +55,7 @@ pub fn check_acknowledged(history: &History, seen: &Seen, cut: Cut) -> Result<()
     Ok(())
 }
 
-/// Which node of the workload this is; `None` when it cannot be told.
+/// The node of the workload that this is; `None` if that is ambiguous.
 fn identity(history: &History, seen: &SeenNode) -> Option<NodeId> {
     if let Some(generation) = seen.generation {
         return history.find(seen.ino, generation);
@@ -128,7 +128,7 @@ fn check_links(seen: &Seen) -> Result<(), String> {
     Ok(())
 }
 
-/// Names that were durable and that nothing since can have changed.
+/// Checks names that were durable and that no later operation can have changed.
 fn check_acknowledged_names(history: &History, seen: &Seen, cut: Cut) -> Result<(), String> {
     let (floor, last) = (history.names_floor(cut), history.last_possible(cut));
     for (path, id) in &history.ops[floor].names.paths {
@@ -151,7 +151,7 @@ fn check_acknowledged_names(history: &History, seen: &Seen, cut: Cut) -> Result<
     Ok(())
 }
 
-/// What a byte is after some operation.
+/// The state of a byte after some operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cell {
     Beyond,
@@ -314,7 +314,7 @@ fn allowed(
         } else {
             zero |= cell == Cell::Zero || zeroed;
             was_beyond |= cell == Cell::Beyond;
-            // A size that is set is on the device before data that was only delayed.
+            // A size that is set is on the device before data that is still delayed.
             zero |= was_beyond && size > at && !matches!(c.what, What::Write { .. });
         }
     }
@@ -348,7 +348,7 @@ fn size_evidence(node: &crate::crash::history::Node, found: u64, floor: usize, l
     by.unwrap_or(0)
 }
 
-/// What the bytes at `at` are, if they are anything that the workload knows.
+/// A description of the bytes at `at`, if the workload knows them.
 fn identify(history: &History, content: &[u8], at: u64) -> String {
     let bytes = &content[at as usize..(at as usize + 8).min(content.len())];
     if bytes[0] == 0 {

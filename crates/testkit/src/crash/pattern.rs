@@ -1,27 +1,27 @@
-//! Bytes that know where they belong: a function of file, write and offset, never zero.
+//! Bytes that identify their place: a function of file, write and offset, never zero.
 //!
 //! # Locking
 //! None.
 
-/// What free space holds before the workload: seeing it in a file means that a block was mapped and never written.
+/// The content of free space before the workload: in a file it means that a block was mapped and never written.
 pub const POISON: &[u8; 8] = b"POISON!\xEE";
 
 /// One in each byte.
 const ONES: u64 = u64::MAX / 255;
 
-/// The eight bytes at offset `cell * 8` of what write `version` put into file `file`.
+/// The eight bytes at offset `cell * 8` that write `version` put into file `file`.
 fn cell(file: u32, version: u32, cell: u64) -> [u8; 8] {
     let mut z = (u64::from(file) << 40) ^ (u64::from(version) << 20) ^ cell.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^= z >> 31;
-    // Zero means "nothing was written here", so no pattern contains it. The top bit of each byte says that it is zero;
-    // explorers spend their time here, so all eight are looked at together.
+    // Zero means "nothing was written here", so no pattern contains it. The top bit of each byte says that it is zero.
+    // Explorers spend their time here, so one expression tests all eight bytes.
     let zero = !(((z & (0x7F * ONES)) + 0x7F * ONES) | z) & (0x80 * ONES);
     (z | ((zero >> 7) * 0x5A)).to_le_bytes()
 }
 
-/// Fills `buf` with what write `version` puts at `offset` of `file`.
+/// Fills `buf` with the bytes of write `version` at `offset` of `file`.
 pub fn fill(file: u32, version: u32, offset: u64, buf: &mut [u8]) {
     let mut at = 0;
     if offset.is_multiple_of(8) {

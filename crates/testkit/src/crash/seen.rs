@@ -1,4 +1,4 @@
-//! A tree as somebody sees it: Extant in process, or the kernel through a mount.
+//! A tree as a reader sees it: Extant in process, or the kernel through a mount.
 //!
 //! # Locking
 //! None.
@@ -17,7 +17,7 @@ use crate::tree;
 #[derive(Clone, Debug)]
 pub struct SeenNode {
     pub ino: u32,
-    /// The kernel does not show it.
+    /// `None`: the kernel does not show it.
     pub generation: Option<u32>,
     pub kind: NodeKind,
     pub nlink: u64,
@@ -32,7 +32,8 @@ pub struct SeenNode {
 /// By path; without the root and lost+found.
 pub type Seen = BTreeMap<String, SeenNode>;
 
-/// No file of a workload comes near; a size beyond is damage, not a reason to read zeros for hours.
+/// The largest file that is read. Files of a workload are far smaller; a larger size is damage, and reading its zeros
+/// would take hours.
 const SIZE_MAX: u64 = 64 << 20;
 
 fn kind_of(t: Option<FileType>, path: &str) -> Result<NodeKind, String> {
@@ -50,7 +51,7 @@ pub fn by_extant(fs: &Filesystem) -> Result<Seen, String> {
     by_extant_where(fs, &|_| true)
 }
 
-/// Reads what `wanted` says of paths, and below it.
+/// Reads the paths that `wanted` accepts, and everything below them.
 pub fn by_extant_where(fs: &Filesystem, wanted: &dyn Fn(&str) -> bool) -> Result<Seen, String> {
     let mut out = Seen::new();
     let mut pending: Vec<(String, InodeRef)> = vec![(String::new(), fs.root().map_err(|e| format!("root: {e}"))?)];

@@ -1,10 +1,10 @@
-//! The workload: operations drawn from a seed, carried out in process, written down in a [`History`].
+//! The workload: operations drawn from a seed, executed in process, and recorded in a [`History`].
 //!
-//! It has what crashes like to break: appends, overwrites and sparse writes at odd offsets; truncation both ways, and
-//! growth behind the cut; holes, preallocation and zeroed ranges; renames over existing files with and without an fsync
-//! before, and such as leave a whiteout; files that are unlinked while open; files without a name; attributes in the
-//! inode, in a block of their own and in one that files share; directories that grow over many blocks and go again, so
-//! that their blocks become data; remounts; every kind of sync; and the background's work in between.
+//! It has the operations that crashes often break: appends, overwrites and sparse writes at odd offsets; truncation
+//! both ways, and growth behind the cut; holes, preallocation and zeroed ranges; renames over existing files with and
+//! without an fsync before, and with a whiteout; files that are unlinked while open; files without a name; attributes
+//! in the inode, in a block of their own and in a shared one; directories that grow over many blocks and shrink again,
+//! so that their blocks become data; remounts; every kind of sync; and the work of background threads in between.
 //!
 //! # Locking
 //! None: one thread, virtual time.
@@ -27,15 +27,15 @@ use crate::crash::pattern;
 
 /// Seconds since 1970 at which every workload begins.
 pub const EPOCH_S: i64 = 1_700_000_000;
-/// Files do not grow over this.
+/// The largest file.
 const FILE_MAX: u64 = 400 << 10;
-/// Bytes of all files together; the image has several times as many free.
+/// Bytes of all files; the image has several times as many free.
 const TOTAL_MAX: u64 = 3 << 20;
 
 /// Puts something between the file system and the crash device.
 pub type Wrap<'a> = &'a dyn Fn(Arc<CrashDevice>) -> Arc<dyn BlockDevice>;
 
-/// What a run left behind.
+/// The result of a run.
 pub struct Recording {
     pub image: CrashImage,
     pub seed: u64,
@@ -47,7 +47,7 @@ pub struct Recording {
     pub logged: u64,
     pub commits: u64,
     pub checkpoints: u64,
-    /// How often a file came to share a block of attributes.
+    /// The number of times that a file joined a shared block of attributes.
     pub joined: u64,
 }
 
@@ -64,7 +64,8 @@ pub fn options_for(image: &CrashImage, clock: Clock) -> MountOptions {
 
 /// Runs about `ops` operations on a copy of `base`.
 ///
-/// Errors: an operation failed that should not.
+/// # Errors
+/// An operation failed that should not.
 pub fn record(
     image: &CrashImage,
     base: &MemDevice,
@@ -98,7 +99,7 @@ pub fn record(
     })
 }
 
-/// What a disk is trusted not to tear: the superblock, and, where no journal repairs it, each block.
+/// The writes that a disk is trusted not to tear: the superblock, and, where no journal repairs it, each block.
 pub fn declare_atomic(device: &CrashDevice, image: &CrashImage) {
     device.declare_atomic(1024, 1024);
     if !image.has_journal() {
@@ -118,13 +119,13 @@ pub struct Workload {
     rng: Rng,
     pub history: History,
     names: Arc<Names>,
-    /// Files kept open, some of them without a name.
+    /// Open files, some of them without a name.
     open: Vec<(NodeId, InodeRef)>,
     serial: u32,
     pub logged: u64,
     pub commits: u64,
     pub checkpoints: u64,
-    /// How often a file came to share a block of attributes.
+    /// The number of times that a file joined a shared block of attributes.
     pub joined: u64,
 }
 
@@ -159,8 +160,8 @@ impl Workload {
         })
     }
 
-    /// After an operation failed: nobody knows how much of it happened, so what it names is no longer answered for.
-    /// Open files are closed.
+    /// After an operation failed, its effect is unknown, so the oracle no longer checks the nodes that it names. Open
+    /// files are closed.
     pub fn give_up(&mut self) {
         self.open.clear();
         let text = self.history.ops.last().map(|o| o.text.clone()).unwrap_or_default();
@@ -263,7 +264,7 @@ impl Workload {
         self.history.ops.len()
     }
 
-    /// Carries out `f`. The record is there before the result is known, so that a failed operation counts as possible.
+    /// Runs `f`. The record is there before the result is known, so that a failed operation counts as possible.
     fn run<T>(&mut self, text: String, f: impl FnOnce(&mut Workload) -> Result<T, Error>) -> Result<T, String> {
         let start = self.device.write_log();
         let op = self.op_nr();
@@ -407,7 +408,7 @@ impl Workload {
             if size > 0 && self.rng.below(10) < 7 { self.rng.below(size) } else { size + 1 + self.rng.below(20_000) };
         self.set_size(&path, id, to)?;
         if to < size && self.rng.one_in(3) {
-            // Down and up again: what was cut off must not come back.
+            // Truncate down and up again: the bytes that were cut off must not come back.
             let up = to + 1 + self.rng.below(10_000);
             self.set_size(&path, id, up)?;
         }
@@ -495,9 +496,9 @@ impl Workload {
         })
     }
 
-    /// A file that is on the device is cut off within a block, goes on there in memory, and then something other than
-    /// writeback moves its size on the device, which a commit for another file makes durable: what was cut off must not
-    /// come back.
+    /// A file that is on the device is cut off within a block and continues there in memory. Then something other than
+    /// writeback moves its size on the device, and a commit for another file makes that durable. The bytes that were
+    /// cut off must not come back.
     fn cut_and_grow(&mut self) -> Done {
         let Some((path, id)) = self.some_file() else { return self.create() };
         let size = self.history.nodes[id as usize].size;
@@ -544,7 +545,7 @@ impl Workload {
         let text = format!("rename {old} (node {id}) to {new} (over {replaced:?}), whiteout {whiteout}");
         self.run(text, |w| w.fs.rename(&old_dir, old_name.as_bytes(), &new_dir, new_name.as_bytes(), flags))?;
         if replaced == Some(id) {
-            return Ok(()); // two names of one file: nothing happens
+            return Ok(()); // two names of one file: rename does nothing
         }
         let below = format!("{old}/");
         self.rename_names(|n| {
@@ -653,7 +654,7 @@ impl Workload {
         Ok(())
     }
 
-    /// A file that was kept open is written to or cut, synced or not, and closed.
+    /// An open file is written or cut, synced or not, and closed.
     fn let_go(&mut self) -> Done {
         if self.open.is_empty() {
             return self.background();
@@ -792,7 +793,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Some files get the same attribute.
+    /// Gives several files the same attribute.
     fn label(&mut self) -> Done {
         let value = pattern::label(self.rng.below(2) as u32);
         for _ in 0..1 + self.rng.below(4) {
@@ -817,7 +818,7 @@ impl Workload {
         Ok(())
     }
 
-    /// The content, and the newest change of names that an fsync answers for, are durable.
+    /// The content, and the newest change of names that an fsync covers, are durable.
     fn file_durable(&mut self, id: NodeId, data: bool) {
         let (op, events) = (self.op_nr() - 1, self.device.write_log());
         let node = &mut self.history.nodes[id as usize];
@@ -843,7 +844,7 @@ impl Workload {
         Ok(())
     }
 
-    /// What the background threads would do now: writeback, evictions, commits, checkpoints.
+    /// The work of the background threads: writeback, evictions, commits, checkpoints.
     fn background(&mut self) -> Done {
         let ms = self.rng.below(3500);
         self.clock.advance(Duration::from_millis(ms));

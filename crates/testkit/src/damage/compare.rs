@@ -1,7 +1,7 @@
-//! Comparing what e2fsck names in its problem log with what another checker names.
+//! Compares the objects that e2fsck's problem log names with those that another checker names.
 //!
-//! Main types: [`Object`] (an inode, a block, ...), [`Named`] (an object and the problem that it has), [`Tally`] (of
-//! each problem: how many objects e2fsck named, and what the other checker said of them).
+//! Main types: [`Object`] (an inode, a block, ...), [`Named`] (an object and its problem), [`Tally`] (for each problem:
+//! how many objects e2fsck named, and the other checker's answer for them).
 //!
 //! The log has no text and no names: an entry of a directory is known by its directory and the logical block. Lines
 //! that only frame others, ask about a repair or count what was found before name nothing.
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 
 use super::problem::PROBLEMS;
 
-/// What can be damaged. Ranges are of neighbours that have the same problem: first, last.
+/// An object that can be damaged. Ranges are of neighbours with the same problem: first, last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Object {
     Group(u32),
@@ -48,7 +48,7 @@ pub struct Named {
     pub object: Object,
 }
 
-/// A line of the log: a problem's number, and what e2fsck knew when it reported it.
+/// A line of the log: a problem's number, and the fields that e2fsck reported with it.
 struct Line<'a> {
     code: u32,
     rest: &'a str,
@@ -111,8 +111,8 @@ const OF_GROUPS: &[&str] = &[
     "INODE_BITMAP_CSUM_INVALID",
     "BLOCK_BITMAP_CSUM_INVALID",
 ];
-/// Problems of a block, whose number is `blk`. Elsewhere in pass 1 that is left over from the block before, or it is
-/// the block of an extent in the node that is meant.
+/// Problems of a block, whose number is `blk`. Elsewhere in pass 1 that field is left over from the block before, or it
+/// is the block of an extent in the node with the problem.
 const OF_BLOCKS: &[&str] = &[
     "BB_CONFLICT",
     "IB_CONFLICT",
@@ -140,7 +140,7 @@ const OF_BLOCKS: &[&str] = &[
 const OF_SECOND_BLOCKS: &[&str] = &["MISALIGNED_CLUSTER"];
 /// Problems of the superblock and of the journal that are an inode's.
 const OF_SPECIAL_INODES: &[&str] = &["JOURNAL_BAD_INODE", "ORPHAN_ILLEGAL_INODE"];
-/// Problems of whole file systems, which e2fsck reports with what it looked at last.
+/// Problems of whole file systems, which e2fsck reports with the last object that it looked at.
 const OF_NOTHING: &[&str] = &["FEATURE_LARGE_FILES", "FEATURE_LARGE_DIRS", "FREE_INODE_COUNT", "FREE_BLOCK_COUNT"];
 
 /// The objects that a problem log names, each with its problem.
@@ -161,7 +161,7 @@ pub fn named(log: &str) -> BTreeSet<Named> {
     merged.map(|run| Named { code: run[0].code, object: joined(run[0].object, run[run.len() - 1].object) }).collect()
 }
 
-/// Whether blocks go on with others.
+/// Whether blocks continue with others.
 fn follows(one: Object, next: Object) -> bool {
     match (one, next) {
         (Object::DirBlocks(a, _, last), Object::DirBlocks(b, first, _)) => a == b && last + 1 == first,
@@ -216,7 +216,7 @@ fn objects(name: &str, line: &Line<'_>, put: &mut impl FnMut(Object)) {
                     put(Object::dir_block(dir, lblk));
                 }
             }
-            // Which directory has the inode's name is no damage of the directory.
+            // The problem is the inode's; the directory with its name is not damaged.
             (Some(ino), Some(_)) => put(Object::inode(ino)),
             (None, Some(dir)) => {
                 put(Object::inode(dir));
@@ -243,7 +243,7 @@ fn objects(name: &str, line: &Line<'_>, put: &mut impl FnMut(Object)) {
     }
 }
 
-/// An index that cannot be used: what its blocks hold is then measured by nothing.
+/// An index that cannot be used: e2fsck cannot judge the contents of its blocks.
 const UNUSABLE_INDEX: &[&str] = &[
     "HTREE_SET",
     "HTREE_NODIR",
@@ -256,13 +256,14 @@ const UNUSABLE_INDEX: &[&str] = &[
     "HTREE_BAD_ROOT",
     "HTREE_BAD_LIMIT",
 ];
-/// What e2fsck says of the blocks of an index.
+/// e2fsck's problems of the blocks of an index.
 const OF_INDEX_BLOCKS: &[&str] =
     &["HTREE_NOTREF", "HTREE_DUPREF", "HTREE_MIN_HASH", "HTREE_MAX_HASH", "HTREE_BAD_DEPTH"];
-/// Checksums for which e2fsck reads the inode again, and takes a wrong one of that for a wrong one of the block.
+/// Checksums for which e2fsck reads the inode again. It takes a wrong checksum of the inode for a wrong one of the
+/// block.
 const BY_INODE: &[&str] = &["LEAF_NODE_ONLY_CSUM_INVALID", "EXTENT_ONLY_CSUM_INVALID"];
 
-/// Why an object is named only because something else is.
+/// Why an object is named only because of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Echo {
     /// A block of an index that cannot be used, or a hole in one.
@@ -273,7 +274,7 @@ pub enum Echo {
     Backup,
 }
 
-/// Leaves out what is named only because something else is. `backup`: e2fsck has turned to a backup of the superblock,
+/// Leaves out objects that are named only because of others. `backup`: e2fsck has turned to a backup of the superblock,
 /// and so to the backup's descriptors. Returns the objects that are not named any more.
 pub fn leave_out_echoes(named: &mut BTreeSet<Named>, backup: bool) -> BTreeMap<Object, Echo> {
     let code = |name: &&str| PROBLEMS.iter().find(|problem| problem.name == *name).map_or(0, |problem| problem.code);
@@ -308,7 +309,7 @@ pub fn leave_out_echoes(named: &mut BTreeSet<Named>, backup: bool) -> BTreeMap<O
     left_out
 }
 
-/// How many objects e2fsck named, and what the other checker said of them.
+/// How many objects e2fsck named, and the other checker's answers for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub named: u64,
@@ -316,7 +317,7 @@ pub struct Count {
     pub same: u64,
     /// Another problem of the same object.
     pub other: u64,
-    /// Of these, nothing: each with what it was found in.
+    /// Of these, nothing: each with its image.
     pub missing: Vec<String>,
 }
 
@@ -324,7 +325,8 @@ pub struct Count {
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub counts: BTreeMap<u32, Count>,
-    /// Objects of each image, whatever their problems: how many e2fsck named, and how many of them the other did.
+    /// Objects of each image, whatever their problems: how many e2fsck named, and how many of them the other checker
+    /// named.
     pub objects: (u64, u64),
 }
 
@@ -351,7 +353,7 @@ impl Ranges {
     }
 }
 
-/// What one checker named, for looking up.
+/// The objects that one checker named, by kind.
 struct Index {
     inodes: Ranges,
     blocks: Ranges,
@@ -390,7 +392,7 @@ impl Index {
 }
 
 impl Tally {
-    /// Counts an image: what e2fsck named (`theirs`) and what the other checker did (`ours`). `what` says which image.
+    /// Counts an image: e2fsck's objects (`theirs`) and the other checker's (`ours`). `what` names the image.
     pub fn add(&mut self, what: &str, theirs: &BTreeSet<Named>, ours: &[Named]) {
         let all = Index::new(ours.iter().map(|named| named.object));
         let mut same: BTreeMap<u32, Index> = BTreeMap::new();
@@ -413,7 +415,7 @@ impl Tally {
         self.objects.1 += objects.iter().filter(|object| all.has(**object)).count() as u64;
     }
 
-    /// Takes what another tally has.
+    /// Adds the counts of another tally.
     pub fn merge(&mut self, other: Tally) {
         for (code, theirs) in other.counts {
             let count = self.counts.entry(code).or_default();
@@ -480,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_an_unusable_index_is_left_out() {
+    fn consequences_of_an_unusable_index_are_left_out() {
         let name = |code, object| Named { code, object };
         let (of_index, of_block) = (name(0x01_004c, Object::inode(17)), name(0x02_0034, Object::inode(18)));
         let echo = name(0x02_0034, Object::dir_block(17, 3));

@@ -1,9 +1,9 @@
 //! Finding structures of an image, and changing them in place.
 //!
 //! Main types: [`Edit`] (an image that is being changed), [`Of`] (an inode, by path or number).
-//! Every accessor notes what it hands out; [`Edit::finish`] then mends the checksums of all that, so that a mutation
-//! breaks the rule that it means to break and not just a checksum. [`Edit::leave_checksums`] keeps them as they were.
-//! Paths, maps and directories are those of a sound image: look things up before breaking the way to them.
+//! Every accessor records the structure that it returns; [`Edit::finish`] then repairs the checksums of all these, so
+//! that a mutation breaks the intended rule and not just a checksum. [`Edit::leave_checksums`] turns that off. Paths,
+//! maps and directories are those of a sound image: look things up before breaking the way to them.
 //!
 //! What it does not do: keep an image consistent. Counts and bitmaps change only if a mutation changes them.
 //!
@@ -27,7 +27,7 @@ pub const EXTENTS_FL: u32 = 0x8_0000;
 /// The device's logical block.
 const SECTOR: u64 = 512;
 
-/// An inode, named.
+/// Names an inode.
 #[derive(Clone, Copy, Debug)]
 pub enum Of<'a> {
     Path(&'a str),
@@ -46,7 +46,7 @@ impl From<u32> for Of<'_> {
     }
 }
 
-/// What was handed out for changing.
+/// A structure that was returned for changing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Touched {
     DirBlock { ino: u32, block: u64 },
@@ -79,7 +79,7 @@ impl Edit {
         Edit { dev, superblock, touched: BTreeSet::new(), mend: true }
     }
 
-    /// Ends the change: the image with checksums mended, unless [`Edit::leave_checksums`] was called.
+    /// Ends the change: the image with checksums repaired, unless [`Edit::leave_checksums`] was called.
     pub fn finish(mut self) -> MemDevice {
         if self.mend {
             self.mend_checksums();
@@ -132,7 +132,7 @@ impl Edit {
         result
     }
 
-    /// A block's bytes, whatever it holds; no checksum in it is mended.
+    /// A block's bytes, of any content; no checksum in it is repaired.
     pub fn block<R>(&mut self, block: u64, change: impl FnOnce(&mut [u8]) -> R) -> R {
         let size = self.block_size();
         self.change(block * size as u64, size, change)
@@ -455,7 +455,7 @@ impl Edit {
         self.block(block, change)
     }
 
-    /// The journal's block with this number; its superblock's checksum is not mended.
+    /// The journal's block with this number; its superblock's checksum is not repaired.
     pub fn journal<R>(&mut self, lblk: u64, change: impl FnOnce(&mut [u8]) -> R) -> R {
         let block = self.data(8).into_iter().find(|d| d.0 == lblk).expect("a block of the journal").1;
         self.block(block, change)

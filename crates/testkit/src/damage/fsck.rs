@@ -1,4 +1,4 @@
-//! Asking e2fsck which problems an image has.
+//! Runs e2fsck to find the problems of an image.
 //!
 //! # Locking
 //! None.
@@ -14,12 +14,12 @@ use super::edit::word;
 use super::problem::{Problem, Shown};
 use crate::oracle::run_command;
 
-/// What e2fsck said.
+/// e2fsck's answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The exit status; None if it was killed or crashed.
     pub code: Option<i32>,
-    /// What it printed.
+    /// Its output.
     pub output: String,
     /// The numbers of the problems in its log.
     pub codes: BTreeSet<u32>,
@@ -27,7 +27,7 @@ pub struct Answer {
     pub log: String,
 }
 
-/// The program to ask.
+/// The program to run.
 fn program() -> String {
     std::env::var("EXTANT_E2FSCK").unwrap_or_else(|_| "e2fsck".to_owned())
 }
@@ -73,8 +73,8 @@ fn run(dir: &Path, flags: &[&str], log: bool) -> Answer {
     Answer { code: code.filter(|code| *code < 124), output, codes, log: text }
 }
 
-/// What e2fsck finds in an image after its log has been replayed, on a copy in `dir`. The exit status is of a run
-/// without the problem log. The statuses of replay and check are taken together.
+/// The problems that e2fsck finds in an image after its log has been replayed, on a copy in `dir`. The exit status is
+/// that of a run without the problem log. The statuses of replay and check are merged.
 ///
 /// # Panics
 /// If it cannot be started.
@@ -90,7 +90,7 @@ pub fn judged(image: &MemDevice, dir: &Path) -> Answer {
     answer.code = code;
     if let Some(replay) = replay {
         answer.output.insert_str(0, &replay.output);
-        // 1: it has replayed the log. With a backup's superblock it goes on and repairs.
+        // Status 1: it has replayed the log. With a backup's superblock it continues and repairs.
         let repaired = if replay.output.contains("Pass 1") { 4 } else { 0 };
         answer.code = code.zip(replay.code).map(|(code, replay)| code | (replay & !1) | repaired);
     }
@@ -106,7 +106,7 @@ fn waits_for_replay(image: &MemDevice) -> bool {
     read.is_ok() && word(&sb, 0x5c) & HAS_JOURNAL != 0 && word(&sb, 0x60) & NEEDS_RECOVERY != 0
 }
 
-/// Which of `problems` e2fsck does not report, each in the way in which it reports it.
+/// The problems among `problems` that e2fsck does not report, each in its own way of reporting.
 pub fn missing(image: &MemDevice, dir: &Path, problems: &[Problem]) -> Vec<(Problem, Answer)> {
     let mut check = None;
     let mut repair = None;

@@ -1,6 +1,6 @@
 //! The kinds of images that mutations start from, each with every kind of object in it.
 //!
-//! Main type: [`Image`]; [`Image::made`] builds one once and keeps it in memory. mke2fs and debugfs make them and
+//! Main type: [`Image`]; [`Image::made`] builds one once and caches it in memory. mke2fs and debugfs make them and
 //! `e2fsck -fyD` indexes their directories, so that the kinds that Extant does not write are built as the others are.
 //!
 //! | path | what it is |
@@ -42,7 +42,7 @@ pub enum Image {
     Ext3,
     /// ext4 without checksums of any kind.
     Ext4Plain,
-    /// ext4 with checksums of descriptors alone (`uninit_bg`).
+    /// ext4 with checksums of descriptors only (`uninit_bg`).
     Ext4Gdt,
     /// ext4 as mke2fs makes it, blocks of 1 KiB.
     Ext4,
@@ -121,7 +121,7 @@ impl Image {
         }
     }
 
-    /// The image, which e2fsck finds nothing wrong with.
+    /// The image, in which e2fsck finds no problem.
     ///
     /// # Panics
     /// If a tool of e2fsprogs fails.
@@ -154,7 +154,7 @@ impl Image {
         let mut edit = Edit::new(&MemDevice::load(Path::new(image)).expect("loaded"));
         self.complete(&mut edit);
         edit.finish().save(Path::new(image)).expect("saved");
-        // Only now, for debugfs leaves counts of links and usage to it.
+        // Only now, because debugfs leaves counts of links and usage to it.
         expect("e2fsck", &["-fyD", image], &[0, 1]);
         // Indexing changes the usage that it has just counted.
         expect("e2fsck", &["-fy", image], &[0, 1]);
@@ -176,7 +176,7 @@ impl Image {
         made
     }
 
-    /// What debugfs does. Sources lie in `dir`.
+    /// The commands for debugfs. Sources lie in `dir`.
     fn script(self, dir: &Path) -> String {
         let source = |name: &str, pieces: &[(u64, usize)]| {
             let path = dir.join(name);
@@ -254,7 +254,7 @@ impl Image {
         s
     }
 
-    /// What debugfs cannot do.
+    /// The changes that debugfs cannot make.
     fn complete(self, e: &mut Edit) {
         if !matches!(self, Image::Ext2Rev0 | Image::LargeBlocks) {
             let (block, blocks) = {

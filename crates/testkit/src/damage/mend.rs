@@ -1,4 +1,4 @@
-//! Mending the checksums of what a mutation touched.
+//! Repairs the checksums of the structures that a mutation changed.
 //!
 //! # Locking
 //! None.
@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 
 use super::edit::{Edit, Touched, set_word};
 
-/// Seals an index block by what it says of itself, however wrong: it need not decode.
+/// Computes an index block's checksum by its own fields, however wrong: it need not decode.
 fn seal_index(b: &mut [u8], seed: ChecksumSeed) {
     let first = usize::from(u16::from_le_bytes([b[4], b[5]]));
     let base = if first == 12 { 32 } else { 8 };
@@ -23,7 +23,7 @@ fn seal_index(b: &mut [u8], seed: ChecksumSeed) {
 }
 
 impl Edit {
-    /// Mends what can be: a block that has lost its shape keeps its old checksum.
+    /// Repairs all checksums that it can: a block that has lost its shape keeps its old one.
     pub(super) fn mend_checksums(&mut self) {
         let touched = std::mem::take(&mut self.touched);
         for what in touched {
@@ -72,7 +72,7 @@ impl Edit {
         }
         let seed = self.inode_seed(ino).raw();
         self.block(block, |b| {
-            // The tail's place follows from the block's size: a node that is no longer one is sealed as well.
+            // The tail's place follows from the block's size: a block that is no longer a node gets a checksum as well.
             let at = extent::HEADER_BYTES + extent::capacity(b.len()) * extent::ENTRY_BYTES;
             let sum = crc32c(seed, &b[..at]);
             set_word(b, at, sum);

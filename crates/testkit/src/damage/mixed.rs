@@ -1,8 +1,8 @@
-//! Damaged images by the thousand, for comparing checkers: mutations of the table, alone and several at once, changed
-//! bytes, and changed fields of one object with its checksum mended.
+//! Damaged images by the thousand, for comparing checkers: mutations of the table, single and several at once, changed
+//! bytes, and changed fields of one object with its checksum repaired.
 //!
-//! Main functions: [`damaged`] (the image that a kind and a seed stand for), [`KINDS`]. A checksum tells of changed
-//! bytes before any other rule does; an object that is sealed again gets to those rules.
+//! Main functions: [`damaged`] (the image for a kind and a seed), [`KINDS`]. A wrong checksum reports changed bytes
+//! before any other rule does; an object with a repaired checksum reaches those rules.
 //!
 //! # Locking
 //! None.
@@ -32,8 +32,8 @@ pub const KINDS: [Image; 12] = [
     Image::Quota,
 ];
 
-/// The image of `kind` with the damage of `seed`, and what that is. Every second seed takes the next mutation of the
-/// table, as long as there is one.
+/// The image of `kind` with the damage of `seed`, and a description of it. Every second seed takes the next mutation of
+/// the table, as long as there is one.
 pub fn damaged(kind: Image, seed: u64) -> (MemDevice, String) {
     let mut rng = Rng::new(seed << 8 | kind as u64);
     let fitting: Vec<&Mutation> = table().filter(|mutation| mutation.images.contains(&kind)).collect();
@@ -75,7 +75,7 @@ pub fn damaged(kind: Image, seed: u64) -> (MemDevice, String) {
     (image, what.join(" + "))
 }
 
-/// Changes in `image` what is changed in `other` since `sound`.
+/// Applies to `image` the changes that `other` has against `sound`.
 fn overlay(image: &MemDevice, sound: &MemDevice, other: &MemDevice) {
     const STEP: usize = 64 << 10;
     let [mut old, mut new, mut now] = [const { Vec::new() }; 3].map(|_: Vec<u8>| vec![0; STEP]);
@@ -97,7 +97,7 @@ fn overlay(image: &MemDevice, sound: &MemDevice, other: &MemDevice) {
     }
 }
 
-/// A sound image with one object changed, and which.
+/// A sound image with one changed object, and the name of that object.
 fn object(kind: Image, rng: &mut Rng) -> (String, MemDevice) {
     let mut edit = Edit::new(kind.made());
     if rng.one_in(8) {
@@ -105,7 +105,7 @@ fn object(kind: Image, rng: &mut Rng) -> (String, MemDevice) {
     }
     let inodes = inodes(&edit);
     let pick = |rng: &mut Rng, of: &[u32]| of[rng.below(of.len() as u64) as usize];
-    // What lies in `i_block` need not be a map.
+    // `i_block` need not hold a map.
     let mapped = |edit: &Edit, ino: u32, kinds: &[FileType]| {
         let raw = edit.raw_inode(ino);
         let kind = FileType::from_mode(raw.i_mode.get());

@@ -1,11 +1,12 @@
 //! Damaged images: one table of mutations, each with the problems that e2fsck finds after it, and random ones.
 //!
-//! Main types: [`Mutation`], [`table`] (all of them), [`Image`] (what they start from), [`Edit`] (how one changes an
-//! image), [`problem`] (e2fsck's names and numbers), [`fsck`] (e2fsck's answers), [`mod@compare`] (which objects
-//! e2fsck names, and whether another checker does). A checker, a fuzzer and a repair are
-//! tested with the same table: [`Mutation::on`] makes the damaged image, [`Mutation::expected`] says what is wrong.
+//! Main types: [`Mutation`], [`table`] (all of them), [`Image`] (the images that they start from), [`Edit`] (the way to
+//! change an image), [`problem`] (e2fsck's names and numbers), [`fsck`] (e2fsck's answers), [`mod@compare`] (the
+//! objects that e2fsck names, and whether another checker does). A checker, a fuzzer and a repair are tested with the
+//! same table: [`Mutation::on`] makes the damaged image, [`Mutation::expected`] names its problems.
 //!
-//! What it does not do: tell what else a mutation breaks. A block that two files claim is also wrong in a count.
+//! What it does not do: name everything else that a mutation breaks. A block that two files claim is also wrong in a
+//! count.
 //!
 //! # Locking
 //! None.
@@ -30,7 +31,7 @@ use extant_block::device::MemDevice;
 /// One way to damage an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutation {
-    /// What is changed, in a few words; no two are alike.
+    /// The change, in a few words; no two are alike.
     pub name: &'static str,
     /// The images on which it has this effect.
     pub images: &'static [Image],

@@ -1,7 +1,7 @@
-//! The states of an image that a check must be able to find, by the name and the number that e2fsck gives each.
+//! The states of an image that a check must be able to find, by e2fsck's name and number for each.
 //!
 //! Main types: [`Problem`], [`PROBLEMS`] (all of them), [`WITHOUT`] (those that no mutation shows, with the reason).
-//! What changes an image into such a state is in [`super::table`].
+//! [`super::table`] has the changes that bring an image into such a state.
 //!
 //! # Locking
 //! None.

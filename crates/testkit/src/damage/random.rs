@@ -1,7 +1,7 @@
 //! Random damage: images that Extant itself has filled, and a few bytes of their metadata changed from a seed.
 //!
-//! Main functions: [`filled`] (an image of one of [`KINDS`]), [`pieces`] (where it holds something), [`strike`].
-//! The same kind and seed give the same image.
+//! Main functions: [`filled`] (an image of one of [`KINDS`]), [`pieces`] (the pieces with content), [`strike`]. The
+//! same kind and seed give the same image.
 //!
 //! # Locking
 //! None.
@@ -90,7 +90,7 @@ fn made(kind: &[&str]) -> MemDevice {
     MemDevice::load(Path::new(path)).expect("loaded")
 }
 
-/// The 1 KiB pieces of the image that hold something; the files' content is constant, so it is left out.
+/// The 1 KiB pieces of the image that are not empty. The files' content is constant, so it is left out.
 pub fn pieces(dev: &MemDevice) -> Vec<u64> {
     let mut places = Vec::new();
     let mut buf = [0; 1024];
@@ -114,7 +114,7 @@ pub fn strike(dev: &MemDevice, places: &[u64], rng: &mut Rng) {
         let mut buf = [0; 1024];
         dev.read_at(at, &mut buf, BioFlags::empty()).expect("memory");
         for _ in 0..1 + rng.below(8) {
-            // Mostly aligned fields with values at the edge, where arithmetic overflows.
+            // Mostly aligned fields with extreme values, where arithmetic overflows.
             let i = rng.below(1021) as usize;
             match rng.below(6) {
                 0 => buf[i] ^= 1 << rng.below(8),

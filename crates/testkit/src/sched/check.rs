@@ -1,8 +1,8 @@
-//! What power cuts leave of a run, and whether it is what was promised.
+//! The images that power cuts leave of a run, checked against the promises.
 //!
-//! A few cuts a run, most of them just behind an acknowledgement, where the device has kept least; then the image as
-//! the run left it. Each is recovered by Extant, read, and held against every client's history; a sample goes through
-//! `e2fsck -fn`.
+//! Each run gets a few cuts, most of them just behind an acknowledgement, where the device has the least; then the
+//! image at the end of the run. Extant recovers each, and the check compares it with every client's history; a sample
+//! goes through `e2fsck -fn`.
 //!
 //! # Locking
 //! None.
@@ -29,11 +29,12 @@ use crate::sched::run::Left;
 const LATER_S: i64 = 1_800_000_000;
 /// One image out of so many is written to afterwards.
 const GROW_EVERY: u64 = 8;
-/// One image out of so many goes through e2fsck; without a journal each has to, so only some of their runs are cut.
+/// One image out of so many goes through e2fsck. Without a journal every image needs it, so only some of those runs are
+/// cut.
 const FSCK_EVERY: u64 = 300;
 const TWO_WAVES_EVERY: u64 = 20;
 
-/// How an image came about; part of every message.
+/// How an image was made; part of every message.
 #[derive(Clone, Copy, Debug)]
 enum How {
     /// Everything durable and nothing else.
@@ -44,7 +45,7 @@ enum How {
     End,
 }
 
-/// Checks a few cuts; how many.
+/// Checks a few cuts, and returns how many.
 pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String> {
     let total = left.device.write_log();
     apply_acks(&mut left);
@@ -68,7 +69,7 @@ pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String
             cuts.push((events.min(total), how));
         }
     }
-    // Behind an unmount that said yes, whatever the device had not been told to keep may be gone.
+    // After a successful unmount, the image must be complete without any write that was not flushed.
     if left.unmounted {
         cuts.push((total, How::Least));
     }
@@ -79,13 +80,13 @@ pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String
             let (first, rest) = e.split_once('\n').unwrap_or((&e, ""));
             let acks: String =
                 left.acks.iter().filter(|a| a.events <= events).map(|a| format!("    {a:?}\n")).collect();
-            format!("{first}\n  {how:?} after {events} of {total} events\n{rest}\n  told before:\n{acks}")
+            format!("{first}\n  {how:?} after {events} of {total} events\n{rest}\n  acknowledged before:\n{acks}")
         })?;
     }
     Ok(count)
 }
 
-/// `then`: whether the files are made longer, and whether e2fsck looks at the image.
+/// `then`: whether the files are made longer, and whether e2fsck checks the image.
 fn check_cut(
     plan: &Plan,
     left: &Left,
@@ -114,7 +115,7 @@ fn check_cut(
     let seen = seen::by_extant_where(&fs, &taking_part).map_err(|e| format!("recovery: {e}"))?;
     for record in &left.records {
         let mine = of_client(&seen, record.client);
-        // Whatever there is of a journal: blocks are mapped once their data is there.
+        // With any kind of journal, blocks are mapped once their data is there.
         no_poison(record, &mine)?;
         let told: Vec<u32> = left.told.iter().filter(|(c, _)| *c == record.client).map(|(_, n)| *n).collect();
         let result = if left.struck || record.broken {
@@ -134,7 +135,7 @@ fn check_cut(
     if !grown.is_empty() {
         grown_as_expected(&image, config, &grown)?;
     }
-    // What a failed request has marked as damaged is e2fsck's to mend.
+    // A failed request marks the file system as damaged, and only e2fsck clears that.
     if (fsck && !left.struck) || two_waves {
         let dir = state_files();
         let file = dir.path().join("state");
@@ -147,10 +148,10 @@ fn check_cut(
 /// How far behind the end a file is written to.
 const GAP: usize = 5000;
 
-/// Writes a byte far behind the end of each file, which has been read; what they are to be then.
+/// Writes a byte far behind the end of each file, which has been read; returns the expected content.
 fn grow_files(fs: &Filesystem, seen: &Seen) -> Result<Vec<(String, Vec<u8>)>, String> {
     let (mut grown, mut done) = (Vec::new(), BTreeSet::new());
-    // Each once, however many names it has.
+    // Each file once, however many names it has.
     for (path, node) in seen.iter().filter(|(_, n)| n.kind == NodeKind::File && done.insert(n.ino)) {
         let file = fs.walk(path.as_bytes(), false).map_err(|e| format!("after recovery: {path}: {e}"))?;
         let at = node.content.len() + GAP;
@@ -185,7 +186,7 @@ fn grown_as_expected(image: &Arc<MemDevice>, config: &Config, grown: &[(String, 
 
 /// The failure, shorter in its first line, with the newest acknowledgement that it may break.
 fn by_whom(left: &Left, client: usize, cut: Cut, e: &str) -> String {
-    // Which node it is about, as the text says.
+    // The node that it concerns, as the text says.
     let place = e.find("\n    node ").map(|at| at + 10).or_else(|| e.find("(node ").map(|at| at + 6));
     let digits = |at: usize| e[at..].chars().take_while(char::is_ascii_digit).collect::<String>();
     let of = place.and_then(|at| digits(at).parse::<u32>().ok());
@@ -200,13 +201,13 @@ fn by_whom(left: &Left, client: usize, cut: Cut, e: &str) -> String {
         .max_by_key(|a| a.upto[client]);
     let (first, rest) = e.split_once('\n').unwrap_or((e, ""));
     let (what, more) = first.split_once(';').unwrap_or((first, ""));
-    let by = newest.map_or("nobody".to_owned(), |a| {
+    let by = newest.map_or("no call".to_owned(), |a| {
         format!("{}{}", a.by, if a.in_flight > 0 { ", with requests in flight" } else { "" })
     });
-    format!("told by {by}: client {client}: {what}\n  {more}\n{rest}")
+    format!("acknowledged by {by}: client {client}: {what}\n  {more}\n{rest}")
 }
 
-/// What e2fsck makes of it.
+/// The image after e2fsck has repaired it.
 fn mended(image: MemDevice) -> Result<MemDevice, String> {
     let dir = state_files();
     let file = dir.path().join("state");
@@ -218,7 +219,7 @@ fn mended(image: MemDevice) -> Result<MemDevice, String> {
     MemDevice::load(&file).map_err(|e| e.to_string())
 }
 
-/// Everybody's acknowledgements, as floors of each client's history.
+/// Adds all acknowledgements as floors to each client's history.
 fn apply_acks(left: &mut Left) {
     for ack in &left.acks {
         match ack.what {
@@ -258,7 +259,7 @@ fn of_client(seen: &Seen, client: usize) -> Seen {
     seen.iter().filter(|(path, _)| path.starts_with(&prefix)).map(|(p, n)| (p.clone(), n.clone())).collect()
 }
 
-/// Nothing that was never written is to be seen, whatever failed.
+/// No byte that was never written may be visible, whichever requests failed.
 fn no_poison(record: &Record, seen: &Seen) -> Result<(), String> {
     for (path, node) in seen.iter().filter(|(_, n)| n.kind == NodeKind::File) {
         for (i, word) in node.content.as_chunks::<8>().0.iter().enumerate() {
@@ -281,7 +282,7 @@ fn no_poison(record: &Record, seen: &Seen) -> Result<(), String> {
 /// Sizes, modes, owners, times and blocks of files that were acknowledged and not changed since.
 fn stats(left: &Left, record: &Record, seen: &Seen, cut: Cut, told: &[u32]) -> Result<(), String> {
     let history = &record.history;
-    // fdatasync answers for no times, and nothing but the file's own answers for such as are kept lazily.
+    // fdatasync makes no times durable, and only an fsync of the file itself makes lazy ones durable.
     let floor_of = |id: u32| {
         let counts = |w: Covers| match w {
             Covers::Everything => true,

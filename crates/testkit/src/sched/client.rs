@@ -1,8 +1,8 @@
-//! One client: operations on its own files and names, compared with what it knows, written down in a history of its
+//! One client: operations on its own files and names, compared with its expectations and recorded in a history of its
 //! own.
 //!
-//! Main types: [`Client`], [`Shared`] (what all clients of a run have in common), [`Ack`] (somebody was told that
-//! something is durable), [`Record`] (what is left of a client after the run).
+//! Main types: [`Client`], [`Shared`] (the state that all clients of a run share), [`Ack`] (an acknowledgement that
+//! something is durable), [`Record`] (a client's record after the run).
 //!
 //! A client that finds something wrong panics, which ends the run.
 //!
@@ -36,22 +36,22 @@ use durability::Asked;
 
 static CLASS: LockClass = LockClass::new("schedule shared", 0);
 
-/// Files do not grow over this.
+/// The largest file.
 const FILE_MAX: u64 = 200 << 10;
 
-/// Somebody was told that something is durable.
+/// An acknowledgement that something is durable.
 #[derive(Clone, Debug)]
 pub struct Ack {
-    /// Events in the device's log when it was told.
+    /// Events in the device's log at the acknowledgement.
     pub events: usize,
-    /// Operations of each client that had ended when it was asked.
+    /// Operations of each client that had ended at the call.
     pub upto: Vec<usize>,
     pub what: Covers,
-    /// By which call.
+    /// The call that was acknowledged.
     pub by: &'static str,
-    /// Requests that had not completed when it was told.
+    /// Requests that had not completed at the acknowledgement.
     pub in_flight: usize,
-    /// How many were told before.
+    /// The number of acknowledgements before it.
     nr: usize,
 }
 
@@ -66,7 +66,7 @@ pub enum Covers {
     },
 }
 
-/// What all clients share.
+/// The state that all clients share.
 pub struct Shared {
     pub config: &'static Config,
     pub device: Arc<CrashDevice>,
@@ -76,7 +76,7 @@ pub struct Shared {
     ended: Vec<AtomicUsize>,
     /// How many acknowledgements there were.
     given: AtomicUsize,
-    /// Who lies.
+    /// The device that lies, if any.
     trick: Trick,
     state: Mutex<State>,
 }
@@ -85,9 +85,9 @@ pub struct Shared {
 struct State {
     acks: Vec<Ack>,
     files: Vec<(usize, NodeId, InodeRef)>,
-    /// Files of which somebody was told that a write was lost: what is there counts no more.
+    /// Files of which a caller got the error of a lost write: their content is no longer checked.
     told: Vec<(usize, NodeId)>,
-    /// Somebody was told that a write of some file was lost.
+    /// A caller got the error of a lost write of some file.
     told_of_any: bool,
 }
 
@@ -112,7 +112,7 @@ impl Shared {
         })
     }
 
-    /// A request has failed: what comes of it is nobody's fault.
+    /// A request has failed: its consequences are no defect.
     pub fn struck(&self) -> bool {
         self.faulty.injected() > 0
     }
@@ -121,7 +121,7 @@ impl Shared {
         self.ended.iter().map(|e| e.load(Ordering::Relaxed)).collect()
     }
 
-    /// `upto`: of when it was asked.
+    /// `upto`: the operations that had ended at the call.
     pub fn acknowledge(&self, upto: Vec<usize>, what: Covers, by: &'static str) {
         let in_flight = self.late.in_flight();
         let mut s = self.state.lock();
@@ -142,8 +142,8 @@ impl Shared {
         self.state.lock().told.push((client, node));
     }
 
-    /// Whoever asked for all files when `given` answers had been given was told that a write was lost. That happened
-    /// somewhere between his question and now, and who asked after it is not told again.
+    /// A caller that synced all files when `given` acknowledgements had been made got the error of a lost write. The
+    /// write was lost between that call and now, and later calls do not report it again.
     pub fn tell_of_any(&self, given: usize) {
         let mut s = self.state.lock();
         s.told_of_any = true;
@@ -162,14 +162,14 @@ impl Shared {
         self.state.lock().acks.clone()
     }
 
-    /// Lets go of all files.
+    /// Drops the references to all files.
     pub fn forget_files(&self) {
         let files = std::mem::take(&mut self.state.lock().files);
         drop(files);
     }
 }
 
-/// What a node looked like after an operation.
+/// A node after an operation.
 #[derive(Clone, Debug)]
 pub struct Look {
     pub node: NodeId,
@@ -179,16 +179,16 @@ pub struct Look {
     pub settled: bool,
 }
 
-/// What a client leaves behind.
+/// A client's record after the run.
 pub struct Record {
     pub client: usize,
     pub history: History,
     /// Operations that changed a node, its names or its attributes.
     pub touches: Vec<(NodeId, usize)>,
     pub looks: Vec<Look>,
-    /// Ranges that were preallocated (true), and such as have become holes, in order.
+    /// Ranges that were preallocated (true), and ranges that have become holes, in order.
     pub reserved: Vec<(NodeId, u64, u64, bool)>,
-    /// Its operations failed after a request had: only what was acknowledged counts.
+    /// An operation failed after a request had failed: only acknowledged operations count.
     pub broken: bool,
 }
 
@@ -224,7 +224,7 @@ pub struct Client {
     /// How many of ten operations go to the preallocated file.
     focus: u64,
     clock: Clock,
-    /// fsyncs whose answers nobody has waited for, and of whose files.
+    /// fsyncs whose replies the client has not waited for, with their files.
     asked: Vec<Asked>,
 }
 
@@ -284,7 +284,7 @@ impl Client {
         Client { nr, fs, shared, record, names, files, root, serial: 0, focus, clock: Clock::real(), asked: Vec::new() }
     }
 
-    /// Carries out `cmds`.
+    /// Runs `cmds`.
     pub fn run(mut self, cmds: &[Cmd]) -> Record {
         for cmd in cmds {
             if self.record.broken {
@@ -351,8 +351,8 @@ impl Client {
         self.record.history.first + id
     }
 
-    /// Carries out `f`; the record is there before. None: it failed, as it may. `undo` takes back what a failure for
-    /// want of space leaves undone.
+    /// Runs `f`; the record is there before. `None`: it failed, and may. `undo` reverts the part of the record that a
+    /// failure for want of space leaves undone.
     fn op<T>(
         &mut self,
         text: String,
@@ -403,7 +403,7 @@ impl Client {
         result.ok()
     }
 
-    /// A request failed, and an operation with it: what it has done nobody knows.
+    /// A request failed, and an operation with it: the effect of the operation is unknown.
     fn fail(&mut self, node: Option<NodeId>) {
         self.record.broken = true;
         if let Some(id) = node {
@@ -551,7 +551,7 @@ impl Client {
         }
     }
 
-    /// To a new name, or over another file.
+    /// Renames to a new name, or over another file.
     fn rename(&mut self, rng: &mut Rng, over: bool) {
         let Some(at) = self.some_file(rng) else { return };
         let (id, old) = (self.files[at].id, self.files[at].path.clone());
@@ -584,7 +584,7 @@ impl Client {
         }
     }
 
-    /// One name of the node is gone: another, or the file is closed.
+    /// One name of the node is gone: the node has another, or the file is closed.
     fn drop_name(&mut self, id: NodeId) {
         let other = self.names.paths.iter().find(|(_, i)| **i == id).map(|(p, _)| p.clone());
         let Some(at) = self.files.iter().position(|f| f.id == id) else { return };
@@ -615,7 +615,7 @@ impl Client {
             self.touch(id);
             self.drop_name(id);
             if let Some(inode) = kept.filter(|inode| inode.links() == 0) {
-                // Open for a while yet, and cut: it stays an orphan. Its name may come back.
+                // The file stays open for a while, and is cut: it stays an orphan. Its name may come back.
                 let to = rng.below(self.fs.getattr(&inode).size + 1);
                 let set = SetAttr { size: Some(to), ..SetAttr::default() };
                 let what = self.sized(to);
@@ -641,7 +641,7 @@ impl Client {
         let Some(n) = done else { return };
         let to = from + n as u64;
         if (n as u64) < len {
-            // As much as there was room for.
+            // The write got as many bytes as there was room for.
             let node = &mut self.record.history.nodes[id as usize];
             if let Some(c) = node.changes.last_mut() {
                 c.what = What::Write { from, to };
@@ -752,7 +752,7 @@ impl Client {
         let text = format!("{text} {} (node {id}) {from}..{to}, keep size {keep_size}", self.files[at].path);
         let done = self.op(text, Some(id), &changes, |c| c.fs.fallocate(&inode, mode, from, to - from)).is_some();
         if !done {
-            // For want of space it may have come half way: what it zeroed is not known.
+            // For want of space the operation may have stopped half way: the zeroed part is unknown.
             if !self.record.broken && zero != Some(false) {
                 self.give_up(id);
             }
@@ -760,7 +760,7 @@ impl Client {
         }
         let whole = (from / bs * bs, to.next_multiple_of(bs));
         if zero == Some(false) {
-            // Only what was a hole; what was written stays what it is.
+            // Only holes become preallocated; written data stays.
             let new = whole.0.max(size.next_multiple_of(bs));
             self.record.reserved.push((id, new, whole.1.max(new), true));
         } else if zero.is_none() {
@@ -776,7 +776,7 @@ impl Client {
         }
     }
 
-    /// Nobody knows what is in the file: it goes.
+    /// The content of the file is unknown: it is removed.
     fn give_up(&mut self, id: NodeId) {
         self.shared.tell(self.nr, id);
         let paths: Vec<String> = self.names.paths.iter().filter(|(_, i)| **i == id).map(|(p, _)| p.clone()).collect();
@@ -878,7 +878,8 @@ impl Client {
             return;
         }
         self.files[at].synchronous = on;
-        // A change answers for itself alone: what was lost before is asked for here.
+        // A synchronous change reports only its own errors, so the client collects the error of an earlier lost write
+        // here.
         if let Some(e) = self.fs.fsync(&inode, true).err().filter(|_| on) {
             self.sync_failed(&e, Some((self.nr, id)));
         }
@@ -886,7 +887,7 @@ impl Client {
 
     // ---- looking ----
 
-    /// Memory becomes scarce for a moment, so that the policy decides what goes; or all goes that can.
+    /// Makes memory scarce for a moment, so that the policy decides which frames leave; or evicts all that can leave.
     fn reclaim(&self, rng: &mut Rng) {
         let budget = self.fs.budget();
         if rng.one_in(4) {
@@ -897,19 +898,19 @@ impl Client {
         }
     }
 
-    /// The start of a file, up to `most` bytes, or all of it.
+    /// Reads the start of a file, up to `most` bytes, or all of it.
     fn read(&mut self, rng: &mut Rng, most: Option<usize>) {
         if let Some(at) = self.some_file(rng) {
             self.check_start(at, most.unwrap_or(usize::MAX));
         }
     }
 
-    /// The file is what was written to it.
+    /// The file has the bytes that were written to it.
     fn check_read(&mut self, at: usize) {
         self.check_start(at, usize::MAX);
     }
 
-    /// The first `most` bytes of the file are what was written to it.
+    /// The first `most` bytes of the file are those that were written to it.
     fn check_start(&mut self, at: usize, most: usize) {
         let f = &self.files[at];
         let content = &f.content[..f.content.len().min(most)];
@@ -923,7 +924,7 @@ impl Client {
             }
         };
         found.truncate(n);
-        // What was written is never poison.
+        // Written data is never poison.
         if found == content {
             return;
         }
@@ -937,7 +938,7 @@ impl Client {
             return;
         }
         if self.shared.struck() {
-            // What was lost may be gone, but nothing else may be there.
+            // Lost data may be gone, but nothing else may be in its place.
             return;
         }
         let differs = found.iter().zip(content).position(|(a, b)| a != b);

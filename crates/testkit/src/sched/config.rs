@@ -1,6 +1,6 @@
-//! What is mounted how, over which kind of device.
+//! The combinations of image, mount options and device that the explorer runs.
 //!
-//! Main types: [`Config`], [`Base`] (an image with everybody's files in it, made once a process).
+//! Main types: [`Config`], [`Base`] (an image with every client's files in it, made once a process).
 //!
 //! # Locking
 //! None: the images are made once, behind a `OnceLock` each.
@@ -26,9 +26,9 @@ use crate::crash::pattern;
 pub const CLIENTS_MAX: usize = 8;
 /// Files that a client has in an image with many.
 pub const MANY: usize = 60;
-/// What the run's mount may keep in memory, unless a client takes some of it away.
+/// The memory of the run's mount, unless a client takes some of it away.
 pub const CACHE_BYTES: u64 = 8 << 20;
-/// Distance between the clients' node numbers, as patterns know them.
+/// Distance between the clients' node numbers in patterns.
 pub const NODES: u32 = 4096;
 /// Seconds since 1970 at which images are made, before any run begins.
 const MADE_S: i64 = 1_600_000_000;
@@ -48,7 +48,7 @@ pub struct Config {
     pub many: bool,
     /// Clients have a file whose map has two levels of nodes.
     pub deep: bool,
-    /// So many blocks are left free, if that is what it is about.
+    /// The number of free blocks, for configurations about a full disk.
     pub free_blocks: Option<u64>,
     pub keep_clean: bool,
     pub through: Option<u64>,
@@ -57,7 +57,7 @@ pub struct Config {
     pub large_sectors: bool,
     /// One request in the middle fails.
     pub faults: bool,
-    /// Out of so many plans, this many use it.
+    /// The number of plans, in proportion to the others, that use it.
     pub weight: u64,
 }
 
@@ -68,7 +68,7 @@ const INLINE: Lateness =
 
 const JOURNAL: CrashImage = CrashImage { name: "ext4", journal_blocks: 1024, size: 12 << 20, inodes: 256, ..EXT4 };
 
-/// A block device under FUSE: what production does.
+/// A block device under FUSE, as in production.
 const MOUNT: Config = Config {
     name: "mount",
     image: JOURNAL,
@@ -95,7 +95,7 @@ const SMALL_BLOCKS: CrashImage = CrashImage {
 const WIDE: CrashImage =
     CrashImage { name: "ext4-wide", inode_size: Some(4096), size: 16 << 20, inodes: 512, ..JOURNAL };
 
-/// All of them, production's first.
+/// All of them, those of production first.
 pub static CONFIGS: &[Config] = &[
     MOUNT,
     // An image file without O_DIRECT.
@@ -228,7 +228,7 @@ impl Config {
             make(format!("t{client}d"), NodeKind::Directory, Vec::new(), 0);
             make(format!("t{client}a"), NodeKind::File, vec![(0, WRITTEN)], 0);
             if self.image.extents {
-                // Its first third holds data already: overwrites meet what is still to be converted.
+                // Its first third has data already: overwrites meet a part that is still to be converted.
                 make(format!("t{client}p"), NodeKind::File, vec![(0, ALLOCATED / 3)], ALLOCATED);
             }
             if self.many && client < 3 {
@@ -251,12 +251,12 @@ impl Config {
         drop(root);
         fs.unmount().expect("unmount");
         drop(fs);
-        let device = Arc::into_inner(device).expect("nobody else has it");
+        let device = Arc::into_inner(device).expect("no other reference");
         Base { device, files }
     }
 }
 
-/// An image and what is in it.
+/// An image and its files.
 pub struct Base {
     pub device: MemDevice,
     /// By name, in the order of their making for each client.
@@ -268,7 +268,7 @@ pub struct Made {
     pub client: usize,
     pub node: u32,
     pub kind: NodeKind,
-    /// Bytes that hold the pattern of write 0; the rest of the size is preallocated, or a hole without extents.
+    /// Bytes with the pattern of write 0; the rest of the size is preallocated, or a hole without extents.
     pub written: Vec<(u64, u64)>,
     pub size: u64,
 }

@@ -3,7 +3,7 @@
 //! Main types: [`Report`], [`Found`]. A thread for each processor runs simulations of its own.
 //!
 //! # Locking
-//! `schedule work` (0): which plan is next, and what was found.
+//! `schedule work` (0): the next plan, and the failures found.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ use crate::sched::run::{Bad, Trick, try_plan};
 
 static CLASS: LockClass = LockClass::new("schedule work", 0);
 
-/// What to go through.
+/// The plans to go through.
 #[derive(Clone, Debug)]
 pub struct Search {
     pub series: u64,
@@ -55,7 +55,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Panics with what was found, made smaller.
+    /// Panics with the failures, made smaller.
     pub fn expect_clean(&self) {
         if self.found.is_empty() {
             return;
@@ -87,7 +87,7 @@ impl Report {
     }
 }
 
-/// What repeats a failure.
+/// The line that repeats a failure.
 pub fn repeat_line(plan: &Plan) -> String {
     format!("EXTANT_SCHEDULE='{plan}' cargo test -p extant-testkit --test schedules repeat -- --nocapture")
 }
@@ -149,7 +149,7 @@ pub fn explore(search: &Search) -> Report {
     report
 }
 
-/// Those that this process may use.
+/// The processors that this process may use.
 fn processors() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_default();
     (0..CpuSet::MAX_CPU).filter(|n| set.is_set(*n)).collect()
@@ -169,8 +169,8 @@ pub fn shrink(plan: &Plan, bad: &Bad, tries: usize) -> (Plan, Bad) {
     let keep = plan.keep.clone().unwrap_or_else(|| all.iter().map(|ops| (0..ops.len()).collect()).collect());
     let mut best = (Plan { keep: Some(keep), ..plan.clone() }, bad.clone());
     let mut left = tries;
-    // Who was told differs between schedules of one failure.
-    let told = |b: &Bad| b.kind.starts_with("told by");
+    // The call that was acknowledged differs between schedules of one failure.
+    let told = |b: &Bad| b.kind.starts_with("acknowledged by");
     let same = |a: &Bad| a.kind == bad.kind || (told(a) && told(bad));
     let mut attempt = |keep: Vec<Vec<usize>>, from: &Plan| -> Option<(Plan, Bad)> {
         for salt in std::iter::once(from.salt).chain(1..12) {

@@ -1,7 +1,7 @@
-//! What to do: everything that follows from a configuration, a seed and a list of operations that are kept.
+//! The plan of a run: everything that follows from a configuration, a seed and a list of operations that are kept.
 //!
 //! Main types: [`Plan`] (prints as, and is read from, the line that repeats it), [`Cmd`] (an operation before its
-//! client has chosen on what).
+//! client has chosen a target).
 //!
 //! # Locking
 //! None.
@@ -17,7 +17,7 @@ use extant_fs::SyncPolicyKind;
 
 use crate::sched::config::{CLIENTS_MAX, CONFIGS, Config};
 
-/// What a client does, drawn before the run; `draw` decides the rest (which file, where, how much).
+/// An operation of a client, drawn before the run; `draw` decides the rest (which file, where, how much).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cmd {
     pub verb: Verb,
@@ -47,18 +47,18 @@ pub enum Verb {
     Mode,
     Times,
     Attribute,
-    /// From now on each change of the file is durable when it returns; or no longer.
+    /// Makes each later change of the file durable when it returns; or stops that.
     Synchronous,
     Read,
-    /// From the start, a little: what is read ahead is more.
+    /// Reads a little from the start: read-ahead reads more.
     ReadStart,
-    /// Everything that memory need not hold goes.
+    /// Evicts everything that need not be in memory.
     Reclaim,
     Fsync,
     Fdatasync,
-    /// Of somebody else's file.
+    /// Of another client's file.
     FsyncOther,
-    /// Of several at once, others' among them.
+    /// Of several files at once, those of others among them.
     FsyncMany,
     Sync,
     SyncAsync,
@@ -142,7 +142,7 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (Unlink, 1),
         (Sleep, 1),
     ],
-    // Overwrites, and nothing that a transaction would know of.
+    // Overwrites, and no change that a transaction would include.
     &[
         (Overwrite, 6),
         (Poke, 6),
@@ -172,7 +172,7 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (Sync, 2),
         (Nap, 1),
     ],
-    // A few files each, synced while the flusher writes what is due.
+    // A few files each, synced while the flusher writes expired data.
     &[(Create, 3), (Append, 6), (Overwrite, 3), (Sleep, 5), (Nap, 2), (Sync, 5), (SyncAsync, 2)],
     // Truncation beside writeback.
     &[
@@ -192,7 +192,7 @@ const KINDS: &[&[(Verb, u64)]] = &[
     ],
 ];
 
-/// Where requests fail: records and overwrites of one file, and others who sync it meanwhile.
+/// Where requests fail: records and overwrites of one file, and other clients that sync it meanwhile.
 const FAILING: &[(Verb, u64)] = &[
     (Poke, 5),
     (PokeRun, 5),
@@ -207,7 +207,7 @@ const FAILING: &[(Verb, u64)] = &[
     (Freeze, 1),
 ];
 
-/// As many dirty inodes as a transaction holds, and more.
+/// At least as many dirty inodes as fit into a transaction.
 const MANY: &[(Verb, u64)] =
     &[(DirtyMany, 4), (Sleep, 4), (Nap, 2), (Sync, 1), (Create, 1), (Append, 1), (Fsync, 1), (Unlink, 1)];
 
@@ -218,7 +218,7 @@ pub struct Plan {
     pub seed: u64,
     /// Another schedule of the same operations.
     pub salt: u64,
-    /// Which operations of each client are kept; None: all.
+    /// The operations of each client that are kept; None: all.
     pub keep: Option<Vec<Vec<usize>>>,
 }
 
@@ -257,28 +257,28 @@ impl FromStr for Plan {
     }
 }
 
-/// What follows from a plan.
+/// The values that follow from a plan.
 #[derive(Clone, Debug)]
 pub struct Details {
     pub clients: Vec<Vec<Cmd>>,
     pub sim: Options,
     /// The clients' end is followed by a sleep of so long before the unmount.
     pub rest_ms: u64,
-    /// How many of ten operations go to the preallocated file.
+    /// The number of operations out of ten that go to the preallocated file.
     pub focus: u64,
-    /// If writes fail: which is the first, how many, and whether they may be of metadata.
+    /// If writes fail: the first one, how many, and whether they may be of metadata.
     pub fault: (u64, u64, bool),
-    /// Instead, a request fails that is under way together with others, as when a bus is reset.
+    /// Instead, a request fails that is under way with others, as when a bus is reset.
     pub crowded: bool,
     /// Of the device.
     pub lateness: Lateness,
-    /// Of the mount: requests under way at once, and who is next.
+    /// Of the mount: requests under way at once, and the policy for the next one.
     pub queue_depth: u32,
     pub tag_policy: TagPolicyKind,
     pub sync_policy: SyncPolicyKind,
     pub dirty_bytes: Option<u64>,
     pub checkpoint_blocks: Option<u32>,
-    /// Everything is synced before the unmount, and nothing may be left over.
+    /// Everything is synced before the unmount, and no dirty data may be left.
     pub settles: bool,
     /// For the cuts.
     pub cuts: Rng,
@@ -299,7 +299,7 @@ impl Plan {
         Plan { config: config.expect("a configuration of that name"), seed, salt: 0, keep: None }
     }
 
-    /// All operations, those that are not kept included.
+    /// All operations, with those that are not kept.
     pub fn all(&self) -> Vec<Vec<Cmd>> {
         let mut rng = Rng::new(self.seed ^ 0x0B5E_55ED);
         let most = match self.config {
@@ -343,7 +343,7 @@ impl Plan {
         };
         let leap_permille = [0, 1, 4, 20][rng.below(4) as usize];
         let sim = Options { strategy, leap_permille, steps_max: 500_000, ..Options::new(self.seed ^ self.salt << 48) };
-        // The flusher looks every half second: together with it, and apart from it.
+        // The flusher runs every half second: some sleeps end with it, and some apart from it.
         let due = 5000 + rng.below(4) * 500;
         let rest_ms =
             if self.config.many { due } else { [0, 0, rng.below(7000), rng.below(15) * 500][rng.below(4) as usize] };
@@ -361,15 +361,15 @@ impl Plan {
             ..self.config.lateness
         };
         let crowded = self.config.faults && rng.one_in(2);
-        // So short that bios wait for tags, mostly; the default policies, mostly.
+        // So few that bios often wait for tags; the default policies, mostly.
         let queue_depth = [1, 2, 4, 128][rng.below(4) as usize];
         let others = TagPolicyKind::ALL;
         let tag_policy =
             if rng.one_in(4) { others[rng.below(others.len() as u64) as usize] } else { TagPolicyKind::default() };
         let sync_policy = if rng.one_in(4) { SyncPolicyKind::Vanilla } else { SyncPolicyKind::default() };
-        // So little that writers wait for the flusher, and it for what is on its way.
+        // So little that writers wait for the flusher, and the flusher waits for pending batches.
         let dirty_bytes = [None, None, Some(16 << 10), Some(64 << 10)][rng.below(4) as usize];
-        // So little that blocks are always on their way home.
+        // So little that blocks go home all the time.
         let checkpoint_blocks = [None, Some(1), Some(rng.below(32) as u32)][rng.below(3) as usize];
         let settles = !self.config.many && rng.one_in(2);
         Details {

@@ -1,6 +1,6 @@
-//! One plan, carried out.
+//! Runs one plan.
 //!
-//! Main types: [`Ran`] (what it took), [`Bad`] (what went wrong), [`Trick`] (a device that lies: a run over one must
+//! Main types: [`Ran`] (the result of a run), [`Bad`] (a failure), [`Trick`] (a device that lies: a run over one must
 //! not pass).
 //!
 //! # Locking
@@ -23,25 +23,25 @@ use crate::sched::check;
 use crate::sched::client::{Ack, Client, Covers, Record, Shared};
 use crate::sched::plan::Plan;
 
-/// Who lies, and how.
+/// The layer that lies, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trick {
     #[default]
     None,
-    /// Every other flush does nothing and says it did.
+    /// Every other flush does nothing and reports success.
     LoseFlushes,
     /// Writes of data never arrive.
     LoseWrites,
-    /// Asynchronous fsyncs are answered when they are asked for.
+    /// Asynchronous fsyncs are answered at the call.
     AnswerOneEarly,
     /// So are fsyncs of many files.
     AnswerManyEarly,
 }
 
-/// What went wrong.
+/// A failure.
 #[derive(Clone, Debug)]
 pub struct Bad {
-    /// The first line, without what differs from run to run.
+    /// The first line, without the parts that differ from run to run.
     pub kind: String,
     pub text: String,
 }
@@ -49,7 +49,7 @@ pub struct Bad {
 impl Bad {
     pub fn new(text: String) -> Bad {
         let first = text.lines().next().unwrap_or_default();
-        // Neither which file nor which cut.
+        // Leaves out the file and the cut.
         let words = first.split(' ').filter(|w| !w.starts_with('[')).map(|w| match w.starts_with('t') {
             true if w[1..].starts_with(|c: char| c.is_ascii_digit()) => "FILE",
             _ => w,
@@ -71,7 +71,7 @@ impl fmt::Display for Bad {
     }
 }
 
-/// What a plan came to.
+/// The result of a plan.
 #[derive(Debug)]
 pub struct Ran {
     pub result: Result<(), Bad>,
@@ -86,12 +86,12 @@ pub struct Ran {
     pub trace: sim::Trace,
 }
 
-/// What a run leaves for the cuts.
+/// The state after a run, for the cuts.
 pub struct Left {
     pub device: Arc<CrashDevice>,
     pub records: Vec<Record>,
     pub acks: Vec<Ack>,
-    /// Of which client's which node somebody was told that writes were lost.
+    /// The clients and nodes of which a caller got the error of a lost write.
     pub told: Vec<(usize, u32)>,
     /// Events of the mount.
     pub mounted: usize,
@@ -100,7 +100,7 @@ pub struct Left {
     pub homeward: u64,
 }
 
-/// Carries out the plan and checks what it leaves.
+/// Runs the plan and checks its result.
 pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
     let details = plan.details();
     let (config, seed) = (plan.config, plan.seed);
@@ -161,16 +161,16 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         let upto = shared.ended();
         let journal = fs.journal_stats();
         let homeward = journal.checkpoints.get() - journal.checkpoints_waited.get();
-        // Not always: an unmount has to find data to write, too.
+        // Not in every run, because an unmount has to find dirty data, too.
         if settles {
             let given = shared.given();
             let settled = fs.sync().or_else(|_| {
-                // Who is told of what was lost is not told again.
+                // A caller that got the error of a lost write does not get it again.
                 shared.tell_of_any(given);
                 fs.sync()
             });
             if settled.is_ok() {
-                // Nobody waits for what deleted files had.
+                // A sync does not wait for the data of deleted files.
                 for _ in 0..100 {
                     if fs.delayed() != (0, 0) {
                         Clock::real().sleep(Duration::from_millis(50));

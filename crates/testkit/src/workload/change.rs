@@ -1,4 +1,4 @@
-//! Changes to a tree that is there already: what a user does to one, file by file.
+//! Changes an existing tree, file by file, as a user does.
 
 use std::path::{Path, PathBuf};
 

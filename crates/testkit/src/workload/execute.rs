@@ -124,6 +124,6 @@ fn unlink_open(path: &Path, len: usize, fill: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(0))?;
     let mut back = Vec::with_capacity(len);
     file.read_to_end(&mut back)?;
-    // Not an error a file system gives: a difference in the report.
+    // Not an error of a file system: a difference in the report.
     if back == bytes { Ok(()) } else { Err(Errno::BADMSG.into()) }
 }

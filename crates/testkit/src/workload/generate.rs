@@ -1,4 +1,4 @@
-//! The generator: chooses operations that mostly succeed, from a picture of the tree that it keeps itself.
+//! The generator: chooses operations that mostly succeed, from its own picture of the tree.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::tree::name_of;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     File,
-    /// With what [`Op::Fill`] put there: (count, name length); such a directory is never taken for empty.
+    /// With the entries of [`Op::Fill`]: (count, name length); such a directory is never taken for empty.
     Dir(Option<(u32, usize)>),
     Symlink,
     Special,
@@ -28,7 +28,7 @@ struct Node {
 
 /// The deepest directory, counted in names: paths stay below PATH_MAX.
 const DEPTH_MAX: usize = 7;
-/// From here on things are removed more often than made.
+/// Above this number, removals are more frequent than creations.
 const NODES_MAX: usize = 500;
 
 pub(super) struct Generator {
@@ -95,7 +95,7 @@ impl Generator {
         self.pick(|n| !n.path.as_os_str().is_empty())
     }
 
-    /// A path that nothing has: a directory at most `depth_max` deep, and a name that the number makes unique.
+    /// An unused path: a directory at most `depth_max` deep, and a name that the number makes unique.
     fn fresh_path(&mut self, depth_max: usize) -> Option<PathBuf> {
         let is_open = |n: &Node| matches!(n.kind, Kind::Dir(_)) && n.path.components().count() < depth_max;
         let dir = self.pick(is_open)?;
@@ -245,7 +245,8 @@ impl Generator {
         self.reparent(&from.path, &to);
         let mode =
             if self.mix.rename_flags && fresh && over == 4 { RenameMode::NoReplace } else { RenameMode::Replace };
-        // A victim was forgotten above, so every target looks fresh here; only real ones may refuse to replace.
+        // The generator forgot a victim above, so every target looks fresh here; only really fresh ones may get a mode
+        // that refuses to replace.
         let mode = if over < 3 { RenameMode::Replace } else { mode };
         Some(Op::Rename { from: from.path, to, mode })
     }
@@ -276,7 +277,7 @@ impl Generator {
 
     fn symlink(&mut self) -> Option<Op> {
         let path = self.fresh_path(DEPTH_MAX)?;
-        // Both sides of what fits into the inode (59 bytes) and of what fits into a 1 KiB block.
+        // Both sides of the lengths that fit into the inode (59 bytes) and into a 1 KiB block.
         let len = [1, 20, 58, 59, 60, 61, 200, 1000, 1023][self.rng.below(9) as usize];
         let target = (0..len).map(|i| if i % 17 == 16 { b'/' } else { b'a' + (i % 26) as u8 }).collect();
         self.add(&path, Kind::Symlink);
@@ -292,7 +293,7 @@ impl Generator {
 
     fn mknod(&mut self) -> Option<Op> {
         let path = self.fresh_path(DEPTH_MAX)?;
-        // Numbers kept free for local use, so that nothing real answers; the large ones need the new encoding.
+        // Numbers reserved for local use, so that no real device answers; the large ones need the new encoding.
         let node = match self.rng.below(6) {
             0 => NodeType::Fifo,
             1 => NodeType::Socket,
@@ -383,7 +384,7 @@ impl Generator {
         Some(Op::Fill { dir: dir.path, count, name_len })
     }
 
-    /// What must be refused.
+    /// An operation that must be refused.
     fn mischief(&mut self) -> Option<Op> {
         let any = self.pick_any()?;
         let dir = self.pick(|n| matches!(n.kind, Kind::Dir(_)) && !n.path.as_os_str().is_empty())?;

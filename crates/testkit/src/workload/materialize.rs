@@ -9,7 +9,7 @@ use extant_base::rng::Rng;
 use super::execute::pattern;
 use crate::{Error, Result};
 
-/// What was built.
+/// The size of the tree that was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Materialized {
     pub files: usize,

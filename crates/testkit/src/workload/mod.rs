@@ -1,11 +1,11 @@
-//! File-system operations from a seed: the same seed gives the same operations, whatever file system they run on.
+//! File-system operations from a seed: the same seed gives the same operations on any file system.
 //!
 //! Main types: [`Workload`] (a seed and a [`Mix`]; applies any range of its operations to a directory), [`Op`] (one
-//! operation), [`Report`] (what every operation answered). [`materialize`] builds a plain source tree, [`change`]
+//! operation), [`Report`] (the result of every operation). [`materialize`] builds a plain source tree, [`change`]
 //! changes one.
 //!
-//! The generator keeps its own picture of the tree and never looks at the disk, so two runs differ only in what the
-//! file systems answer; a [`Report`] shows the first answer that differs. Some operations are meant to fail.
+//! The generator has its own picture of the tree and never looks at the disk, so two runs differ only in the results of
+//! the file systems; a [`Report`] shows the first different result. Some operations are meant to fail.
 //!
 //! What it does not do: time. Times that depend on when an operation ran are replaced by [`Workload::settle`].
 //!
@@ -68,7 +68,7 @@ pub struct Workload {
     pub mix: Mix,
 }
 
-/// What one operation answered.
+/// The result of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Position in the sequence.
@@ -79,7 +79,7 @@ pub struct Outcome {
     pub errno: Option<i32>,
 }
 
-/// The answers of a run.
+/// The results of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub outcomes: Vec<Outcome>,
@@ -91,7 +91,7 @@ impl Report {
         self.outcomes.iter().filter(|o| o.errno.is_some()).count()
     }
 
-    /// The first operation that was answered differently, in words.
+    /// The first operation with a different result, in words.
     pub fn first_difference(&self, other: &Report) -> Option<String> {
         let say = |errno: Option<i32>| match errno {
             Some(n) => std::io::Error::from_raw_os_error(n).to_string(),
@@ -134,7 +134,7 @@ impl Workload {
     }
 }
 
-/// Applies the first `count` operations of `seed` to `dir`, and settles it.
+/// Applies the first `count` operations of `seed` to `dir`, and sets fixed times.
 pub fn apply(dir: &Path, seed: u64, count: usize) -> Result<Report> {
     let workload = Workload::new(seed);
     let report = workload.apply(dir, 0..count);

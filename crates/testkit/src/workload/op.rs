@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What mknod makes.
+/// The kinds of files that mknod makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeType {
     Fifo,
@@ -19,7 +19,7 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// How fallocate is called. All but `Allocate` keep the size.
+/// The modes of fallocate. All but `Allocate` preserve the size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Falloc {
     Allocate,
@@ -136,7 +136,7 @@ pub enum Op {
         count: u32,
         name_len: usize,
     },
-    /// Removes every `every`th of what [`Op::Fill`] made.
+    /// Removes every `every`th name of [`Op::Fill`].
     Thin {
         dir: PathBuf,
         count: u32,

@@ -1,8 +1,7 @@
 //! An image layout on disk: its index, manifests and blobs.
 //!
-//! Main types: [`Layout`], [`Image`] (the layers of what was chosen), [`Verified`] (a blob whose digest is compared
-//! while it is read), [`Hashed`] (anything that is hashed while it is read).
-//!
+//! Main types: [`Layout`], [`Image`] (the layers of the chosen image), [`Verified`] (a blob whose digest is compared
+//! while it is read), [`Hashed`] (a reader that hashes).
 //! # Locking
 //! None.
 
@@ -21,11 +20,11 @@ use super::super::{plain, regular, source_error};
 use crate::error::shown;
 use crate::{Error, Result};
 
-/// The most that a document may have; registries take no larger ones.
+/// The largest document; registries take no larger ones.
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
 /// Indexes in indexes.
 const DEPTH_MAX: u32 = 8;
-/// Where an index names what it lists.
+/// The annotation with the name of an image in an index.
 const NAME: &str = "org.opencontainers.image.ref.name";
 
 /// A directory with an image layout.
@@ -35,7 +34,7 @@ pub struct Layout {
 
 /// The image that was chosen.
 pub struct Image {
-    /// The lowest first: each blob, and the digest of what is compressed in it.
+    /// The lowest first: each blob, and the digest of its uncompressed archive.
     pub layers: Vec<(Descriptor, String)>,
 }
 
@@ -88,7 +87,7 @@ struct RootFs {
 }
 
 impl Layout {
-    /// Looks whether it is one.
+    /// Opens a directory that must be a layout.
     ///
     /// # Errors
     /// It is none, or of a version that is not known.
@@ -124,7 +123,7 @@ impl Layout {
         Ok(bytes)
     }
 
-    /// The image with a tag, or the only one, of the host's platform where there is a choice.
+    /// The image with a tag, or the only one, and if there is a choice that of the host's platform.
     ///
     /// # Errors
     /// There is none or more than one, or a document is damaged.
@@ -183,7 +182,7 @@ impl Layout {
 
     /// The only one, or that of the host.
     fn of_platform(&self, mut manifests: Vec<Descriptor>, name: &str) -> Result<Descriptor> {
-        // Attestations beside the images are of no platform.
+        // Attestations beside the images belong to no platform.
         let unknown = |platform: &Platform| platform.os == "unknown" && platform.architecture == "unknown";
         manifests.retain(|descriptor| !descriptor.platform.as_ref().is_some_and(unknown));
         if manifests.len() > 1 {
@@ -242,7 +241,7 @@ impl<R> Hashed<R> {
         Hashed { reader, hash: Sha256::new(), read: 0 }
     }
 
-    /// SHA-256 of what was read, in hexadecimal digits.
+    /// SHA-256 of the bytes read, in hexadecimal digits.
     pub fn digest(self) -> String {
         hex(self.hash)
     }
@@ -279,13 +278,13 @@ impl Verified {
         Ok(compression)
     }
 
-    /// Reads the rest, and compares. The file, and its digest.
+    /// Reads the rest, and compares. Returns the file and its digest.
     ///
     /// # Errors
     /// Size or digest is another.
     pub fn finish(mut self) -> Result<(File, String)> {
         let mut buf = vec![0; 1 << 17];
-        // A file that grows is not followed for ever.
+        // The loop ends even if the file grows all the time.
         while self.file.read <= self.size {
             match self.read(&mut buf) {
                 Ok(0) => break,
@@ -304,7 +303,7 @@ impl Verified {
     }
 }
 
-/// Compares the digest of a layer's archive with what the image's configuration says. `name` is the blob's.
+/// Compares the digest of a layer's archive with that of the image's configuration. `name` is the blob's.
 ///
 /// # Errors
 /// They differ.

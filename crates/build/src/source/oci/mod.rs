@@ -1,10 +1,10 @@
 //! An OCI image layout as a source: its layers, one upon the other.
 //!
-//! Layers are read side by side, each into a list of entries, and applied in their order. Of a layer, what it hides of
-//! those below (`.wh.` names) is applied first, whatever the order in the archive: a layer never hides its own.
+//! Layers are read side by side, each into a list of entries, and applied in their order. The marks of a layer (`.wh.`
+//! names) are applied first, in any order of the archive: a layer never hides its own names.
 //!
 //! # Locking
-//! None: threads share the list of layers, and each keeps what it has read.
+//! None: threads share the list of layers, and each has its own results.
 
 mod layout;
 
@@ -29,7 +29,7 @@ use crate::{Error, Result};
 const HIDES: &[u8] = b".wh.";
 /// A name that hides everything in its directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// In front of names that a union file system keeps for itself.
+/// In front of names that union file systems reserve.
 const RESERVED: &[u8] = b".wh..wh.";
 
 /// A layer that was read.
@@ -107,7 +107,7 @@ fn read_layer(
     let compression = blob.compression().map_err(wrong)?;
     let garbage = Arc::new(AtomicBool::new(false));
     let part = if compression == Compression::None {
-        // Its files are read where they are, once it is known to be what it should.
+        // Its files are read in place, once its digest is known to be right.
         let (mut file, digest) = blob.finish()?;
         check_archive(&name, &digest, diff_id)?;
         file.seek(SeekFrom::Start(0)).map_err(wrong)?;
@@ -125,7 +125,7 @@ fn read_layer(
             let part = input.finish()?;
             Ok((part, archive.digest()))
         });
-        // A wrong digest is why the rest goes wrong.
+        // A wrong digest is the cause of the other error.
         blob.finish()?;
         let (part, digest) = read?;
         check_archive(&name, &digest, diff_id)?;
@@ -135,7 +135,7 @@ fn read_layer(
     Ok(Layer { name, entries, part, warning })
 }
 
-/// The statement of an entry's name about lower layers.
+/// The meaning of an entry's name for lower layers.
 enum Mark<'e> {
     /// A directory shows nothing of them.
     Opaque { dir: &'e [u8] },
@@ -163,7 +163,7 @@ impl Mark<'_> {
 }
 
 fn apply(builder: &mut Builder, number: usize, entries: Vec<Entry>) -> Result<()> {
-    // The files below that hard links lead to, before any of them is hidden.
+    // The targets of hard links in the layers below, before any of them is hidden.
     let mut below = Vec::new();
     for entry in &entries {
         if let Kind::HardLink(target) = &entry.kind {
@@ -182,7 +182,7 @@ fn apply(builder: &mut Builder, number: usize, entries: Vec<Entry>) -> Result<()
             Some(Mark::Reserved) | None => {}
         }
     }
-    // The layer's own names, where a hard link may lead to one of them or to one that the layer hides.
+    // The layer's own names. A hard link may lead to one of them or to one that the layer hides.
     let linked = below.iter().any(Option::is_some);
     let own: HashSet<Vec<u8>> =
         if linked { entries.iter().map(|entry| trimmed(&entry.path)).collect() } else { HashSet::new() };
@@ -213,7 +213,7 @@ fn apply(builder: &mut Builder, number: usize, entries: Vec<Entry>) -> Result<()
     builder.settle()
 }
 
-/// A path without what means nothing.
+/// A path without its meaningless parts.
 fn trimmed(path: &[u8]) -> Vec<u8> {
     let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
     parts.join(&b'/')

@@ -1,4 +1,4 @@
-//! ACLs as star writes them, `user::rwx,user:joe:r--:1000,…`, made into what getxattr(2) gives.
+//! ACLs as star writes them, `user::rwx,user:joe:r--:1000,…`, converted to the value of getxattr(2).
 //!
 //! # Locking
 //! None.
@@ -13,7 +13,7 @@ pub const ACCESS: &str = "system.posix_acl_access";
 /// The attribute with the ACL that new entries of a directory get.
 pub const DEFAULT: &str = "system.posix_acl_default";
 
-/// `None`: an ACL that says no more than the mode, which is not stored.
+/// `None`: the ACL is equal to the mode, and is not stored.
 pub fn encode(text: &[u8], default: bool) -> Result<Option<Vec<u8>>, Wrong> {
     let mut entries = Vec::new();
     for line in text.split(|byte| matches!(byte, b',' | b'\n')) {
@@ -32,7 +32,7 @@ pub fn encode(text: &[u8], default: bool) -> Result<Option<Vec<u8>>, Wrong> {
 
 fn entry(line: &[u8]) -> Result<AclEntry, &'static str> {
     let parts: Vec<&[u8]> = line.split(|byte| *byte == b':').map(<[u8]>::trim_ascii).collect();
-    // `other:r-x` and `mask:rwx` are written, too.
+    // Some writers use `other:r-x` and `mask:rwx`.
     let (kind, who, permissions, number) = match parts[..] {
         [kind, permissions] => (kind, &b""[..], permissions, None),
         [kind, who, permissions] => (kind, who, permissions, None),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_named() {
+    fn an_invalid_entry_is_named() {
         for (text, said) in [
             ("user:joe:r--", "its ACL has user:joe:r--, a name without its number; archive with --xattrs"),
             ("what::r--", "its ACL has what::r--, which is no entry of one"),

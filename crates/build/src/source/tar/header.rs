@@ -1,6 +1,6 @@
 //! A block of 512 bytes that begins an entry of an archive: v7, ustar, and GNU's variants.
 //!
-//! Main types: [`Header`] (fields, decoded when asked for), [`numbers`] of any field.
+//! Main types: [`Header`] (fields, decoded when needed), [`numbers`] of any field.
 //!
 //! # Locking
 //! None.
@@ -124,7 +124,7 @@ fn sparse_ranges(fields: &[u8], ranges: &mut Vec<Range<u64>>) -> Result<(), Wron
     Ok(())
 }
 
-/// Adds a range of a sparse map. Empty ones say nothing, and are not kept.
+/// Adds a range of a sparse map. Empty ones are dropped.
 pub fn add_range(ranges: &mut Vec<Range<u64>>, start: i128, len: i128) -> Result<(), Wrong> {
     let range = range(start, len)?;
     if !range.is_empty() {

@@ -1,4 +1,4 @@
-//! How an archive is read: from a file, whose contents stay where they are, or from a stream, whose contents are kept.
+//! The input of an archive: a file, whose contents are read in place, or a stream, whose contents are stored.
 //!
 //! Main type: [`Input`].
 //!
@@ -16,9 +16,9 @@ use super::super::contents::{self, PART_BYTES_MAX, Part, Pieces, Print, Spool};
 use super::super::plain;
 use crate::{Error, Result};
 
-/// As much of a file as is read at once: a header, and mostly a small file and the next header with it.
+/// The bytes of a file that are read at once: a header, and mostly a small file and the next header with it.
 const WINDOW: usize = 8192;
-/// As much of a stream as is passed over at once.
+/// The bytes of a stream that are skipped at once.
 const COPY: usize = 1 << 16;
 
 /// An archive that is read forwards.
@@ -36,7 +36,7 @@ enum From<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// A regular file that is no stream: what it holds is found there again. It begins at `position`.
+    /// A regular file that is no stream: its contents are found there again. The archive begins at `position`.
     pub fn file(name: String, file: File, position: u64, budget: Budget) -> io::Result<Input<'a>> {
         let print = Print::of(&file)?;
         let end = file.metadata()?.len();
@@ -45,7 +45,7 @@ impl<'a> Input<'a> {
         Ok(Input { name, position, from, sparse: Vec::new(), budget })
     }
 
-    /// Anything: contents are kept in a file without a name in `dir`. `budget` counts what is stored itself.
+    /// Any reader: contents are stored in a file without a name in `dir`. `budget` counts the stored bytes itself.
     pub fn stream(name: String, stream: Box<dyn Read + Send + 'a>, dir: PathBuf, budget: Budget) -> Input<'a> {
         let from = From::Stream { stream, dir, spool: None, buffer: Vec::new() };
         Input { name, position: 0, from, sparse: Vec::new(), budget }
@@ -81,7 +81,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Reads until `buf` is full or the archive ends; how much there was.
+    /// Reads until `buf` is full or the archive ends; returns the number of bytes.
     pub fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
         let read = match &mut self.from {
             From::File { file, end, window, start, .. } => {
@@ -113,7 +113,7 @@ impl<'a> Input<'a> {
         Ok(read)
     }
 
-    /// Goes over `len` bytes; whether there were as many.
+    /// Skips `len` bytes; returns whether there were as many.
     pub fn skip(&mut self, len: u64) -> Result<bool> {
         if let From::File { end, .. } = &self.from {
             let there = self.position.checked_add(len).is_some_and(|to| to <= *end);
@@ -123,8 +123,8 @@ impl<'a> Input<'a> {
         self.pass(len, false)
     }
 
-    /// Goes over the data of a file, whose number it gives; `None`: the archive ends before. `data` is where in the
-    /// file the bytes belong.
+    /// Skips the data of a file, and returns the file's number; `None`: the archive ends before. `data`: the ranges of
+    /// the file to which the bytes belong.
     pub fn content(&mut self, len: u64, data: Option<&[Range<u64>]>) -> Result<Option<u64>> {
         let offset = match &mut self.from {
             From::File { .. } => self.position,
@@ -145,7 +145,7 @@ impl<'a> Input<'a> {
         Ok(there.then(|| contents::number(&mut self.sparse, offset, data)))
     }
 
-    /// Reads a stream on; `keep`: into the spool.
+    /// Reads on in a stream; `keep`: into the spool.
     fn pass(&mut self, mut len: u64, keep: bool) -> Result<bool> {
         while len > 0 {
             let From::Stream { stream, dir, spool, buffer } = &mut self.from else { break };
@@ -171,8 +171,8 @@ impl<'a> Input<'a> {
         Ok(true)
     }
 
-    /// Reads what is behind the archive, so that a compression's last checksum is compared and a writer is not cut
-    /// off. What gives the tree's files their bytes.
+    /// Reads the bytes behind the archive, so that a compression's last checksum is compared and the writer gets no
+    /// SIGPIPE. Returns the part with the bytes of the tree's files.
     pub fn finish(mut self) -> Result<Option<Part>> {
         if matches!(self.from, From::Stream { .. }) {
             while self.pass(COPY as u64, false)? {}

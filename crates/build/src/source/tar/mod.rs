@@ -1,8 +1,8 @@
 //! Entries of a tar archive: v7, ustar, PAX, and GNU's long names and sparse files.
 //!
 //! Main types: [`read`] (an archive, entry by entry), [`Entry`]. The framing is our own, because sparse maps of GNU's
-//! old form lie between a header and its data, values of attributes hold line breaks, and what is kept in memory is
-//! bounded ([`HEADER_BYTES_MAX`]).
+//! old form lie between a header and its data, values of attributes have line breaks, and the memory is bounded
+//! ([`HEADER_BYTES_MAX`]).
 //!
 //! # Locking
 //! None.
@@ -29,7 +29,7 @@ const HEADER_BYTES_MAX: u64 = 16 << 20;
 
 /// An entry of an archive.
 pub struct Entry {
-    /// Where its header begins.
+    /// The place of its header.
     pub position: u64,
     pub path: Vec<u8>,
     pub attributes: Attributes,
@@ -47,7 +47,7 @@ pub enum Kind {
 }
 
 impl Entry {
-    /// How much memory the map of a sparse file takes here and in a tree.
+    /// The memory that the map of a sparse file takes here and in a tree.
     fn map_bytes(&self) -> usize {
         match &self.kind {
             Kind::File { data: Some(data), .. } => 3 * size_of_val(&data[..]),
@@ -73,7 +73,7 @@ impl Entry {
     }
 }
 
-/// An error about an entry says which archive it is in.
+/// Adds the name of the archive to an error about an entry.
 pub fn in_archive(error: Error, archive: &str) -> Error {
     match error {
         Error::Entry { entry, why } => Error::Entry { entry: format!("{archive}: {entry}"), why },
@@ -99,7 +99,7 @@ struct Reader<'r, 'a> {
     whole: bool,
     /// The statements of a global header about all entries behind it.
     global: Extended,
-    /// As much as global headers may still have.
+    /// The bytes that global headers may still have.
     global_room: u64,
 }
 
@@ -179,7 +179,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// The end: two blocks of zeroes, of which one will do.
+    /// The end: two blocks of zeroes, of which one is enough.
     fn end(&mut self, position: u64, marked: bool) -> Result<Option<Entry>> {
         if !marked {
             return match (self.whole, position) {
@@ -195,7 +195,7 @@ impl Reader<'_, '_> {
         Ok(None)
     }
 
-    /// The data of a header that belongs to another one, which takes it of `room`.
+    /// The data of a header that belongs to another one, which takes it from `room`.
     fn extra(&mut self, header: &Header<'_>, position: u64, room: &mut u64) -> Result<Vec<u8>> {
         let size = header.size().map_err(|why| self.input.wrong(position, why))?;
         let size = u64::try_from(size).ok().filter(|size| size <= room);
@@ -205,7 +205,7 @@ impl Reader<'_, '_> {
             self.input.wrong(position, why)
         })?;
         *room -= size;
-        // No more memory than there are bytes.
+        // No more memory than the archive has bytes.
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < size {
             let have = bytes.len();
@@ -224,7 +224,7 @@ impl Reader<'_, '_> {
         Ok(text)
     }
 
-    /// To the next block.
+    /// Reads to the next block.
     fn pad(&mut self, size: u64) -> std::result::Result<(), Wrong> {
         let rest = size.next_multiple_of(BLOCK as u64) - size;
         match self.input.skip(rest) {
@@ -257,13 +257,13 @@ impl Reader<'_, '_> {
             xattrs: extended.take_xattrs()?,
         };
         let kind = match header.kind() {
-            // A directory of the oldest archives, or one with a list of its names: what is stored of them says nothing.
+            // A directory of the oldest archives, or one with a list of its names: its stored bytes mean nothing.
             0 | b'0' | b'D' if header.kind() == b'D' || path.ends_with(b"/") => {
                 self.pass(self.size(header, &extended)?)?;
                 Kind::Directory
             }
             0 | b'0' | b'7' | b'S' => self.file(header, &mut extended)?,
-            // The bytes that its size promises are not stored.
+            // The bytes that its size names are not stored.
             b'1' => Kind::HardLink(link),
             b'2' => Kind::Symlink(link),
             b'5' => Kind::Directory,
@@ -293,7 +293,7 @@ impl Reader<'_, '_> {
         u64::try_from(size).ok().filter(|size| *size <= i64::MAX as u64).ok_or_else(|| format!("its size is {size}"))
     }
 
-    /// Goes over what is stored of an entry.
+    /// Skips the stored bytes of an entry.
     fn pass(&mut self, size: u64) -> std::result::Result<(), Failure> {
         if !self.input.skip(size).map_err(Failure::Said)? {
             return Err(short(size).into());
@@ -309,7 +309,7 @@ impl Reader<'_, '_> {
     }
 
     fn file(&mut self, header: &Header<'_>, extended: &mut Extended) -> std::result::Result<Kind, Failure> {
-        // As much as lies in the archive.
+        // As many bytes as the archive has.
         let mut stored = self.size(header, extended)?;
         let sparse = std::mem::take(&mut extended.sparse);
         let mut real_size = sparse.real_size;
@@ -366,7 +366,7 @@ fn short(size: u64) -> Wrong {
     format!("its size is {size} bytes, but the archive is cut off")
 }
 
-/// Ranges ascend, lie within the file, and have as many bytes as are stored.
+/// Checks that ranges ascend, lie within the file, and have as many bytes as are stored.
 fn check_map(data: &[Range<u64>], size: u64, stored: u64) -> std::result::Result<(), Wrong> {
     let mut end = 0;
     let mut sum = 0;
@@ -375,7 +375,7 @@ fn check_map(data: &[Range<u64>], size: u64, stored: u64) -> std::result::Result
         if range.start < end || range.end > size {
             return Err(format!("its sparse map leads backwards or beyond its {size} bytes"));
         }
-        // GNU fills each range up to a block, others do not.
+        // GNU fills each range up to a block; others do not.
         if !len.is_multiple_of(BLOCK as u64) && number + 1 < data.len() {
             return Err("its sparse map has a range that ends within a block".into());
         }
@@ -402,7 +402,7 @@ impl Lines<'_, '_> {
         loop {
             if self.at == BLOCK {
                 if self.read + BLOCK as u64 > self.stored.min(HEADER_BYTES_MAX) {
-                    return Err(Wrong::from("its sparse map is longer than what is stored").into());
+                    return Err(Wrong::from("its sparse map is longer than its stored data").into());
                 }
                 if self.input.read(&mut self.block).map_err(Failure::Said)? < BLOCK {
                     return Err(Wrong::from(CUT_OFF).into());
@@ -425,7 +425,7 @@ impl Lines<'_, '_> {
 enum Failure {
     /// Why, of the entry.
     Wrong(Wrong),
-    /// Something that says itself where it is.
+    /// An error that already names its place.
     Said(Error),
 }
 

@@ -1,6 +1,6 @@
 //! Records of extended headers: `LENGTH KEY=VALUE\n`, as POSIX has them, with the keys of star, GNU and libarchive.
 //!
-//! Main type: [`Extended`] (what the records of an entry say).
+//! Main type: [`Extended`] (the records of an entry).
 //!
 //! # Locking
 //! None.
@@ -58,7 +58,7 @@ pub struct Sparse {
 const XATTR_BYTES: usize = 96;
 
 impl Extended {
-    /// How much memory it takes.
+    /// The memory that it takes.
     pub fn bytes(&self) -> usize {
         let texts = [&self.path, &self.link, &self.sparse.name].into_iter().flatten().map(Vec::len);
         let xattrs = self.xattrs.iter().map(|(name, value)| name.len() + value.len() + XATTR_BYTES);
@@ -67,7 +67,7 @@ impl Extended {
         texts.chain(xattrs).chain(acls).sum::<usize>() + ranges
     }
 
-    /// Takes the records of a header; those that were there before are overridden.
+    /// Takes the records of a header; they override earlier ones.
     pub fn add(&mut self, mut bytes: &[u8]) -> Result<(), Wrong> {
         // The map of another header is not continued.
         let before = self.sparse.ranges.take();
@@ -86,7 +86,7 @@ impl Extended {
     }
 
     fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), Wrong> {
-        // An empty value takes back what a global header said.
+        // An empty value cancels that of a global header.
         let given = || (!value.is_empty()).then(|| value.to_vec());
         let number = || given().map(|value| decimal(&value)).transpose();
         match key {
@@ -129,13 +129,13 @@ impl Extended {
                     self.xattr(keyword(name), Some(value.to_vec()));
                 } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
                     let name = unescaped(name);
-                    // Written beside star's record, which has the bytes as they are.
+                    // Written beside star's record, which has the raw bytes.
                     if !self.xattrs.contains_key(&name) {
                         let value = BASE64.decode(value).map_err(|_| "its value is not in base 64")?;
                         self.xattr(name, Some(value));
                     }
                 }
-                // Other times, names of owners, comments and what others have added say nothing of an image.
+                // Other times, names of owners, comments and foreign records do not concern an image.
             }
         }
         Ok(())
@@ -155,7 +155,7 @@ impl Extended {
         };
     }
 
-    /// The attributes that an image can hold. ACLs as text count where they are not there as bytes.
+    /// The attributes that an image can store. An ACL as text counts only if there is none as bytes.
     pub fn take_xattrs(&mut self) -> Result<Vec<Xattr>, Wrong> {
         for (name, text) in std::mem::take(&mut self.acls) {
             if !self.xattrs.contains_key(name.as_bytes())

@@ -14,7 +14,7 @@ impl Builder {
     /// The tree.
     ///
     /// # Errors
-    /// As [`Builder::settle`]; the owners' file names what is not there.
+    /// As [`Builder::settle`]; a path in the owners' file does not exist.
     pub fn finish(mut self) -> Result<Tree> {
         self.settle()?;
         self.apply_owners()?;
@@ -22,8 +22,8 @@ impl Builder {
         Ok(self.laid_out(&order))
     }
 
-    /// The live names, directory by directory: where those of a directory begin, one more than there are nodes, and
-    /// the numbers of links, names ascending.
+    /// The live names, directory by directory: the index of each directory's first name, one more than there are nodes,
+    /// and the numbers of links, names ascending.
     fn order(&mut self) -> (Vec<u32>, Vec<u32>) {
         let mut starts = vec![0u32; self.nodes.len() + 1];
         for link in &self.index {
@@ -48,7 +48,7 @@ impl Builder {
         (starts, sorted)
     }
 
-    /// Numbers what can be reached and moves it to its place.
+    /// Numbers the reachable nodes and moves each to its place.
     fn laid_out(mut self, (starts, sorted): &(Vec<u32>, Vec<u32>)) -> Tree {
         const NONE: u32 = u32::MAX;
         let mut numbers = vec![NONE; self.nodes.len()];
@@ -108,7 +108,7 @@ impl Builder {
         Tree { nodes: moved, entries, names, xattrs, data }
     }
 
-    /// Does what the owners' file says of paths, in its order.
+    /// Applies the lines of the owners' file with paths, in their order.
     fn apply_owners(&mut self) -> Result<()> {
         let owners = std::mem::take(&mut self.options.owners);
         if owners.paths.is_empty() {

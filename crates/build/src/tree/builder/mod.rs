@@ -1,12 +1,13 @@
-//! Makes a tree of entries that a source meets, in any order.
+//! Makes a tree of the entries of a source, in any order.
 //!
-//! Main types: [`Builder`], [`Attributes`] (what every entry has), [`Options`] (what the caller changes of all).
+//! Main types: [`Builder`], [`Attributes`] (those that every entry has), [`Options`] (the caller's changes of all
+//! entries).
 //!
-//! A name belongs to a directory's number, not to its path. So a name that is removed or replaced takes everything
-//! below it along without a walk, and [`Builder::finish`] leaves out what no name leads to any more.
+//! A name belongs to a directory's number, not to its path. So removing or replacing a name takes everything below it
+//! along without a walk, and [`Builder::finish`] leaves out nodes that no name leads to any more.
 //!
-//! [`path`] goes from paths to names, [`settle`] finds what hard links to later names lead to, [`finish`] numbers what
-//! there is.
+//! [`path`] goes from paths to names, [`settle`] finds the targets of hard links to later names, [`finish`] numbers the
+//! nodes.
 //!
 //! # Locking
 //! None.
@@ -31,16 +32,16 @@ use crate::{Error, Result};
 
 /// Longest target of a symbolic link: a path with its final NUL fills a page.
 const TARGET_MAX: usize = 4095;
-/// As the kernel: what follows more links than this goes round in circles.
+/// As the kernel: a path that follows more links than this is circular.
 const LINKS_FOLLOWED_MAX: u32 = 40;
 /// [`Link::node`] of a hard link whose target is not known yet; the other bits count [`Builder::pending`].
 const PENDING: u32 = 1 << 31;
 /// [`Link::node`] of a name that was removed.
 const NOWHERE: u32 = u32::MAX;
-/// So many numbers there are.
+/// The message for more numbers than there are.
 const TOO_MANY: &str = "more entries than a file system can hold";
-/// Directories that only paths speak of: so many, and [`IMPLIED_PER_ENTRY`] for each entry. Two bytes of a path make
-/// one, and a small compressed archive may hold very long paths.
+/// Directories that only paths mention: up to this number, and [`IMPLIED_PER_ENTRY`] for each entry. Two bytes of a
+/// path make one, and a small compressed archive may have very long paths.
 const IMPLIED_MAX: usize = 100_000;
 const IMPLIED_PER_ENTRY: usize = 10;
 /// The root's number.
@@ -76,7 +77,7 @@ pub struct Options {
 
 /// A name in a directory.
 struct Link {
-    /// Where its name begins in [`Builder::names`], times 256, and its length.
+    /// The place of its name in [`Builder::names`], times 256, and its length.
     name: u64,
     /// The directory.
     parent: u32,
@@ -93,7 +94,7 @@ struct Pending {
     position: Option<u64>,
 }
 
-/// Makes a tree. Paths are bytes; `./` and `/` in front of them mean nothing.
+/// Makes a tree. Paths are bytes; `./` and `/` in front of them are ignored.
 pub struct Builder {
     options: Options,
     /// Whether parents may be symbolic links of the tree.
@@ -110,7 +111,7 @@ pub struct Builder {
     xattr_index: HashTable<u32>,
     data: Vec<Box<[Range<u64>]>>,
     pending: Vec<Pending>,
-    /// Where in its source the next entry lies, for messages.
+    /// The place of the next entry in its source, for messages.
     position: Option<u64>,
     /// The directory of the entry before: neighbours have the same.
     last: Option<(Vec<u8>, u32)>,
@@ -140,18 +141,18 @@ impl Builder {
         builder
     }
 
-    /// From now on a parent that is a symbolic link stands for the directory of the tree that it leads to, as it does
-    /// when layers of a container are unpacked.
+    /// From now on a parent that is a symbolic link means the directory of the tree that it leads to, as in layers of a
+    /// container.
     pub fn follow_links(&mut self) {
         self.follow = true;
     }
 
-    /// Where in its source the next entries lie; error messages say so.
+    /// Sets the place of the next entries in their source, for error messages.
     pub fn set_position(&mut self, bytes: u64) {
         self.position = Some(bytes);
     }
 
-    /// Adds a directory. One that is there keeps what is in it.
+    /// Adds a directory. An existing one keeps its entries.
     ///
     /// # Errors
     /// The path is none, or leads through something else than directories.
@@ -176,8 +177,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Adds a regular file of `size` bytes. `data`: where it has data, in bytes, sorted; `None`: everywhere. `content`
-    /// is what the source finds its bytes by.
+    /// Adds a regular file of `size` bytes. `data`: the ranges with data, in bytes, sorted; `None`: everywhere.
+    /// `content` is the source's number for its bytes.
     ///
     /// # Errors
     /// As [`Builder::directory`]; the ranges overlap or lie beyond the end.
@@ -253,7 +254,7 @@ impl Builder {
         }
     }
 
-    /// Adds a name for what another name leads to, or will lead to by [`Builder::settle`].
+    /// Adds a name for the target of another name, now or by [`Builder::settle`].
     ///
     /// # Errors
     /// As [`Builder::directory`]; the target is a directory, or no path.
@@ -278,7 +279,7 @@ impl Builder {
         self.lookup(path).ok().flatten().filter(|node| node & PENDING == 0)
     }
 
-    /// Adds a name for what `node`, an answer of [`Builder::target`], stands for, whatever became of the name since.
+    /// Adds a name for `node`, a result of [`Builder::target`], even if that name has changed since.
     ///
     /// # Errors
     /// As [`Builder::directory`]; it is a directory.
@@ -291,7 +292,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Removes a name and everything below it. Other names of a file stay. Nothing happens where nothing is.
+    /// Removes a name and everything below it. Other names of a file stay. If there is no such name, nothing happens.
     ///
     /// # Errors
     /// The path is none, or leads through something else than directories; the root is not removed.
@@ -308,14 +309,14 @@ impl Builder {
         Ok(())
     }
 
-    /// Empties a directory. Nothing happens where none is.
+    /// Empties a directory. If there is no such directory, nothing happens.
     ///
     /// # Errors
     /// As [`Builder::remove`].
     pub fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
         let (parent, name) = match self.place_parts(path, false)? {
             Placed::Root => {
-                // Its number is fixed: all names go instead, so that doing it again costs nothing.
+                // Its number is fixed: all names go instead, so that a repetition costs nothing.
                 if !self.index.is_empty() {
                     for link in self.index.drain() {
                         self.links[link as usize].node = NOWHERE;
@@ -387,7 +388,7 @@ impl Builder {
         self.node(FileType::Directory, attributes, Body::Directory { entries: 0..0, parent: Id(parent) })
     }
 
-    /// The number of a set of attributes, each of which is kept once.
+    /// The number of a set of attributes; each set is stored once.
     fn xattr_set(&mut self, mut set: Vec<Xattr>) -> Option<u32> {
         if set.is_empty() {
             return None;
@@ -464,7 +465,7 @@ impl Builder {
         match self.index.entry(hash, same, again) {
             Slot::Occupied(found) => {
                 let link = *found.get();
-                // A directory that goes may be the parent of the entry before.
+                // A removed directory may be the parent of the entry before.
                 self.last = None;
                 links[link as usize].node = node;
                 Ok(link)

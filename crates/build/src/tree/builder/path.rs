@@ -21,7 +21,7 @@ impl Builder {
         self.place(path)?.ok_or_else(|| self.error(path, "the root can only be a directory"))
     }
 
-    /// As [`Builder::place`] where the parents are there.
+    /// As [`Builder::place`] for existing parents.
     pub(super) fn existing_place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>> {
         match self.place_parts(path, false)? {
             Placed::In(parent, name) => Ok(Some((parent, name))),
@@ -52,7 +52,7 @@ impl Builder {
         Ok(placed)
     }
 
-    /// Goes down a path to its last name. `make`: directories on the way that are not there are made.
+    /// Descends a path to its last name. `make`: missing directories in it are made.
     pub(super) fn descend<'p>(&mut self, path: &'p [u8], make: bool) -> std::result::Result<Placed<'p>, String> {
         let mut parts = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
         let Some(mut name) = parts.next() else { return Ok(Placed::Root) };
@@ -69,7 +69,7 @@ impl Builder {
         Ok(Placed::In(at, name))
     }
 
-    /// The directory that a name on the way stands for.
+    /// The directory of a name in the middle of a path.
     fn step(&mut self, parent: u32, name: &[u8], make: bool) -> std::result::Result<Option<u32>, String> {
         let Some(node) = self.find(parent, name) else { return self.made(parent, name, make) };
         if self.is_directory(node) {
@@ -115,7 +115,7 @@ impl Builder {
         Ok(Some(at))
     }
 
-    /// Where a symbolic link leads, if links are followed.
+    /// The target of a symbolic link, if links are followed.
     fn followed(&self, node: u32) -> Option<Box<[u8]>> {
         if !self.follow || node & PENDING != 0 {
             return None;
@@ -141,16 +141,16 @@ impl Builder {
     }
 }
 
-/// Where a path leads.
+/// The place of a path.
 pub(super) enum Placed<'p> {
     Root,
     /// A directory and a name in it, which may be there or not.
     In(u32, &'p [u8]),
-    /// A directory on the way is not there.
+    /// A directory in the path is missing.
     Missing,
 }
 
-/// Puts the parts of a link's target on top of what is still to be walked.
+/// Puts the parts of a link's target on top of the parts that are still to be walked.
 fn enter_target(target: &[u8], at: &mut u32, todo: &mut Vec<Box<[u8]>>) {
     if target.starts_with(b"/") {
         *at = ROOT;

@@ -8,7 +8,7 @@ use crate::Result;
 use crate::error::shown;
 
 impl Builder {
-    /// Finds what hard links to later names lead to.
+    /// Finds the targets of hard links to later names.
     ///
     /// # Errors
     /// One leads to nothing, to a directory, or to itself through others.
@@ -67,7 +67,7 @@ impl Builder {
     }
 }
 
-/// Which directories a path leads to.
+/// The directories that a path leads to.
 struct Reached {
     /// By node.
     directories: Vec<Known>,

@@ -1,4 +1,4 @@
-//! memcached, and memcachetest, which asks it one thing after the other.
+//! memcached, and memcachetest, which sends it one request after the other.
 //!
 //! Main type: [`Client`]. An operation reads or, one in three, writes an item at random. A page that is in swap space
 //! is a major fault: a read of the cluster around it, for which the client waits.
@@ -15,11 +15,11 @@ use super::memory::Place;
 use super::settings::ITEM_PAGES;
 use super::swap::{CLUSTER, NONE, Swap};
 
-/// An operation in which every page is there: 23,116 a second, as the thread's machine did.
+/// An operation in which every page is in memory: 23,116 a second, as on the thread's machine.
 const OPERATION_NS: u64 = 43_260;
 /// One operation in so many writes.
 const SETS: u64 = 3;
-/// The others act at least this often.
+/// The other actors act at least this often.
 const SLICE_NS: u64 = 1_000_000;
 /// A fault of a page that is in memory and not in the page table.
 const MINOR_NS: u64 = 1_000;
@@ -34,7 +34,7 @@ struct Operation {
 
 pub struct Client {
     rng: Rng,
-    /// Waits for a page.
+    /// The operation that waits for a page.
     open: Option<Operation>,
     /// The page that it waits for was read.
     pub read_done: bool,
@@ -73,7 +73,7 @@ impl Machine {
                 let page = operation.first + operation.done;
                 let Some(place) = self.world.anon[page as usize].place else {
                     self.client.open = Some(operation);
-                    // The fault happens when its time has come.
+                    // The fault happens at its own time.
                     return if now > self.world.now { self.at(now, Actor::Client) } else { self.fault(page) };
                 };
                 now += self.touch(page, place, operation.set);
@@ -84,7 +84,7 @@ impl Machine {
         self.at(now, Actor::Client);
     }
 
-    /// The program uses a page that is in memory; how long that takes beside the operation.
+    /// The program uses a page that is in memory; returns the time that this takes beside the operation.
     fn touch(&mut self, page: u32, place: Place, set: bool) -> u64 {
         self.zones[usize::from(place.zone)].touches().touch(place.id);
         let anon = &mut self.world.anon[page as usize];
@@ -98,7 +98,7 @@ impl Machine {
             if state.has(State::WRITEBACK) {
                 self.set_anon(page, State::WRITEBACK.or(State::DIRTY));
             } else {
-                // The copy is old now (Linux: `reuse_swap_page`).
+                // The copy is stale now (Linux: `reuse_swap_page`).
                 self.world.anon[page as usize].slot = NONE;
                 if let Some(swap) = &mut self.world.swap {
                     swap.give_back(slot);
@@ -109,7 +109,7 @@ impl Machine {
         if mapped { 0 } else { MINOR_NS }
     }
 
-    /// The page comes from swap space, and with it its neighbours there, as far as there is room.
+    /// Reads the page from swap space, and its neighbours there, as far as there is room.
     fn fault(&mut self, page: u32) {
         let Some(zone) = self.allocate() else { return self.reclaim_directly(Actor::Client) };
         let slot = self.world.anon[page as usize].slot;

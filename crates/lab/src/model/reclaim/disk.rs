@@ -1,10 +1,10 @@
 //! A disk with a queue in front: reads first, writes in the order of their addresses.
 //!
 //! Main types: [`Disk`], [`Request`]. Linux 3.9: cfq-iosched, as far as one process that reads and several that write
-//! see it: for [`READ_SLICE_NS`] reads alone are served, then writes get [`WRITE_SLICE_NS`]. Among writes the head goes
+//! see it: it serves only reads for [`READ_SLICE_NS`], then writes for [`WRITE_SLICE_NS`]. Among writes the head moves
 //! up and starts again at the bottom (C-LOOK). A write that continues a waiting one is merged with it.
 //!
-//! What it does not do: a cache of its own, and the time that the platter needs to come round is always half a turn.
+//! What it does not do: have a cache of its own. The time for the platter to come round is always half a turn.
 //!
 //! # Locking
 //! None.
@@ -24,7 +24,7 @@ const BATCH: usize = 32;
 
 const READ_SLICE_NS: u64 = 100_000_000;
 const WRITE_SLICE_NS: u64 = 40_000_000;
-/// A queued write that the next one continues is looked for among so many of the youngest.
+/// The number of the youngest writes among which a continued one is searched.
 const MERGE_LOOKS: usize = 16;
 
 /// From one track to the next, half a turn at 7,200 a minute, and across [`STROKE_PAGES`].
@@ -32,10 +32,10 @@ const SEEK_LEAST_NS: f64 = 1e6;
 const TURN_NS: f64 = 4.17e6;
 const SEEK_MEAN_NS: f64 = 8.5e6;
 const STROKE_PAGES: f64 = 25e6;
-/// What a request takes that does not follow on the one before.
+/// The cost of a request that does not continue the one before.
 const COMMAND_NS: f64 = 0.1e6;
 
-/// Whose page a request carries.
+/// The owner of a request's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
     /// Of the program's memory.
@@ -54,7 +54,7 @@ pub struct Request {
     pub submitted_ns: u64,
 }
 
-/// What iostat(1) samples.
+/// The figures that iostat(1) samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traffic {
     pub reads: u64,
@@ -73,7 +73,7 @@ pub struct Disk {
     writes: Vec<Request>,
     current: Option<Request>,
     head: u64,
-    /// Reads alone are served until then.
+    /// Only reads are served until then.
     slice_end_ns: u64,
     depth: usize,
     /// Requests that may still be added though the queue is full.
@@ -118,7 +118,7 @@ impl Disk {
         self.writes.len() >= self.depth
     }
 
-    /// Adds to what iostat sees, up to now.
+    /// Adds the time up to now to iostat's figures.
     pub fn observe(&mut self, now: u64) {
         let queued = self.writes.len() + self.reads.len() + usize::from(self.current.is_some());
         self.traffic.queue_ns += (now - self.counted_until_ns) * queued as u64;
@@ -135,7 +135,7 @@ impl Disk {
     }
 
     /// A write of one page: it continues one of the youngest requests, or is a new one, for which there may be no room.
-    /// How long the writer sleeps until there is some (Linux: `get_request`).
+    /// Returns how long the writer sleeps until there is some (Linux: `get_request`).
     pub fn write_page(&mut self, at: u64, page: Page, now: u64) -> u64 {
         let fits = |w: &&mut Request| w.at + w.pages == at && w.pages < REQUEST_PAGES;
         if let Some(w) = self.writes.iter_mut().rev().take(MERGE_LOOKS).find(fits) {
@@ -155,7 +155,7 @@ impl Disk {
         sleep
     }
 
-    /// Begins the next request if the disk is idle; when it will be done.
+    /// Begins the next request if the disk is idle; returns when it will be done.
     pub fn start(&mut self, now: u64) -> Option<u64> {
         if self.current.is_some() {
             return None;
@@ -185,7 +185,7 @@ impl Disk {
         Some(done)
     }
 
-    /// The request that was being served is done.
+    /// The current request is done.
     pub fn complete(&mut self, now: u64) -> Option<Request> {
         self.observe(now);
         let request = self.current.take()?;

@@ -12,7 +12,7 @@ use super::disk::{Page, REQUEST_PAGES};
 use super::machine::{Actor, Machine};
 use super::memory::{Backing, Buffers};
 
-/// Requests that are sent one after the other.
+/// Requests that are sent in one batch.
 const PLUG: usize = 8;
 /// Between two rounds of a flusher that has work, and that looks for some.
 const ROUND_NS: u64 = 100_000;
@@ -28,7 +28,7 @@ pub struct Flusher {
     at: usize,
     /// The queue is full.
     blocked: bool,
-    /// Somebody has reclaimed directly (Linux: `wakeup_flusher_threads`).
+    /// A thread has reclaimed directly (Linux: `wakeup_flusher_threads`).
     pub woken: bool,
     /// Pages that reclaim wants to have clean.
     pub wanted: u64,
@@ -99,7 +99,7 @@ impl Machine {
                 break;
             }
             if writable && file.buffers == Buffers::Clean {
-                // A commit has written it already: the page is all that does not know.
+                // A commit has written it already, and only the page is still marked.
                 self.set_file(page as u32, State::CLEAN);
             } else if writable {
                 run.push(page as u32);
@@ -111,7 +111,7 @@ impl Machine {
         run
     }
 
-    /// The device has taken something: those who wait for room go on.
+    /// The device has taken something: waiters for room continue.
     pub fn flusher_has_room(&mut self) {
         if std::mem::take(&mut self.flusher.blocked) {
             self.at(self.world.now, Actor::Flusher);
@@ -124,7 +124,7 @@ impl Machine {
         }
     }
 
-    /// Linux: `nfs_commit_unstable_pages`: when half of the file's pages wait for it, or somebody waits for all.
+    /// Linux: `nfs_commit_unstable_pages`: when half of the file's pages wait for it, or a thread waits for all.
     fn commit_if_due(&mut self) {
         if self.world.backing != Backing::Nfs {
             return;
@@ -137,7 +137,7 @@ impl Machine {
         }
     }
 
-    /// ext3's journal commits: all that is dirty is written, and no page says so.
+    /// ext3's journal commits: it writes all dirty data, and marks no page.
     pub fn journal(&mut self) {
         if !self.journal.busy {
             (self.journal.busy, self.journal.at) = (true, 0);

@@ -1,7 +1,7 @@
-//! One machine, one thread, a heap of events: what each actor does next, and when.
+//! One machine, one thread, a heap of events: the next action of each actor, and its time.
 //!
-//! Main types: [`Machine`], [`Actor`]. [`extant_cache::reclaim`] decides what is freed, written and waited for; the
-//! machine has the memory, the time and the disk. Actors: `client.rs` (memcached and its client), `writer.rs` (dd),
+//! Main types: [`Machine`], [`Actor`]. [`extant_cache::reclaim`] decides which pages are freed, written and waited for;
+//! the machine has the memory, the time and the disk. Actors: `client.rs` (memcached and its client), `writer.rs` (dd),
 //! `flusher.rs` (with the journal's and the server's commits), and kswapd and the devices here.
 //!
 //! # Locking
@@ -26,13 +26,13 @@ const STEP_NS: u64 = 1_000;
 const SCAN_NS: u64 = 400;
 /// kswapd begins so long after it was woken.
 const WAKE_NS: u64 = 2_000;
-/// A direct reclaimer that is to wait looks again after so long at the latest while the disk works.
+/// A direct reclaimer that waits looks again after this time at the latest while the disk works.
 const DIRECT_WAIT_NS: u64 = 5_000_000;
-/// memcached is alone for so long before the writer begins.
+/// memcached runs for so long before the writer begins.
 const WARM_NS: u64 = 10_000_000_000;
 /// Between two samples of iostat(1).
 const SAMPLE_NS: u64 = 10_000_000_000;
-/// A writer that takes longer than the test so many times over is given up.
+/// A writer that takes longer than this many times the test is given up.
 const PATIENCE: u64 = 10;
 /// An inode in memory.
 const INODE_BYTES: u32 = 1024;
@@ -66,11 +66,11 @@ pub struct Machine {
     pub zones: Vec<Core>,
     reclaimer: Reclaimer,
     pub world: World,
-    /// In each zone, what is left to those who may not wait (Linux: `WMARK_MIN`).
+    /// In each zone, the pages reserved for callers that may not wait (Linux: `WMARK_MIN`).
     min: [u64; 2],
     events: BinaryHeap<Reverse<(u64, u64, Actor)>>,
     sequence: u64,
-    /// When each actor is to act; its other events are stale.
+    /// The time of each actor's next action; its other events are stale.
     due: [u64; ACTORS],
     /// It waits for a write to be completed.
     stalled: [bool; ACTORS],
@@ -126,7 +126,7 @@ impl Machine {
         machine
     }
 
-    /// Files were read, from the boot on; then memcached was filled: it took the Normal zone first, then DMA32. Some of
+    /// Fills memory: files were read, from the boot on; then memcached took the Normal zone first, then DMA32. Some of
     /// it is idle from then on.
     fn populate(&mut self) {
         for page in 0..self.settings.cached {
@@ -231,7 +231,7 @@ impl Machine {
         self.at(self.world.now, Actor::Flusher);
     }
 
-    /// `actor` needs a page at once; it acts again once that has been tried.
+    /// `actor` needs a page at once; it acts again after the attempt.
     pub fn reclaim_directly(&mut self, actor: Actor) {
         let before = self.counts();
         let next = self.reclaimer.direct(&mut self.zones, &mut self.world);
@@ -254,7 +254,7 @@ impl Machine {
         }
     }
 
-    /// What is true of a page of the file now.
+    /// Sets the state of a page of the file.
     pub fn set_file(&mut self, page: u32, state: State) {
         let file = &mut self.world.file[page as usize];
         self.world.pages.add(file.state, -1);
@@ -265,7 +265,7 @@ impl Machine {
         }
     }
 
-    /// What is true of a page of the program now, if it is in memory.
+    /// Sets the state of a page of the program, if it is in memory.
     pub fn set_anon(&mut self, page: u32, state: State) {
         if let Some(Place { zone, id }) = self.world.anon[page as usize].place {
             self.zones[usize::from(zone)].set_state(id, state);
@@ -276,7 +276,7 @@ impl Machine {
         self.zones[usize::from(place.zone)].state(place.id)
     }
 
-    /// Has the devices begin what was sent to them.
+    /// Starts the devices on their pending requests.
     pub fn start_devices(&mut self) {
         if let Some(done) = self.world.disk.start(self.world.now) {
             self.at(done, Actor::Disk);
@@ -313,7 +313,7 @@ impl Machine {
         match page {
             Page::Anon(page) => {
                 let Some(place) = self.world.anon[page as usize].place else { return };
-                // Written to meanwhile: then the copy is old.
+                // If it was written meanwhile, the copy is stale.
                 let state = self.anon_state(place).without(State::WRITEBACK);
                 self.set_anon(page, state);
             }
@@ -375,7 +375,7 @@ impl Machine {
         self.at(self.world.now + self.settings.scaled(SAMPLE_NS), Actor::Sample);
     }
 
-    /// The test's rows; what the writer does from now on is only waited for.
+    /// The test's rows; from now on the machine only waits for the writer.
     fn end(&mut self) -> Rows {
         let mut rows = self.rows;
         rows.count(self.before, self.counts(), self.world.swapped_out);
@@ -385,7 +385,7 @@ impl Machine {
         rows
     }
 
-    /// Runs the test; `stop` is asked now and then.
+    /// Runs the test, and calls `stop` now and then.
     pub fn run(mut self, stop: impl Fn() -> bool) -> Option<Rows> {
         let warm = self.settings.scaled(WARM_NS);
         let end = warm + self.settings.test_ns;
@@ -426,7 +426,7 @@ impl Machine {
                 break;
             }
         }
-        // A writer that was given up has taken at least as long as was waited for it.
+        // A writer that was given up has taken at least as long as the machine waited for it.
         let io_ns = match self.rows.io_ns {
             _ if self.world.file.is_empty() => 0,
             0 => self.world.now - warm,

@@ -1,7 +1,7 @@
-//! What the machine's frames hold, and what becomes of a frame that reclaim has chosen.
+//! The contents of the machine's frames, and the fate of a frame that reclaim has chosen.
 //!
 //! Main types: [`World`] (the [`Host`] of reclaim), [`Anon`] and [`FilePage`] (pages of the program and of the file),
-//! [`Backing`] (what lies under the file).
+//! [`Backing`] (the storage under the file).
 //!
 //! # Locking
 //! None.
@@ -16,20 +16,20 @@ use super::swap::{NONE, Swap};
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 
-/// The object of pages of files that nobody uses any more.
+/// The object of pages of files that no program uses any more.
 pub const CACHED: u64 = 1;
 
-/// The processor's time for a write that the file system takes back to the dirty ones.
+/// The processor's time for a write that the file system rejects by dirtying the page again.
 const REDIRTY_NS: u64 = 1_000;
 
-/// What lies under the file.
+/// The storage under the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Blocks are allocated late: a page that reclaim wants written is dirtied again (Linux: `ext4_writepage`).
     Ext4,
     /// A commit every five seconds writes all dirty data, and neither marks pages as under writeback nor as clean.
     Ext3,
-    /// Another machine: what has been written is durable only after a commit.
+    /// Another machine: written data is durable only after a commit.
     Nfs,
 }
 
@@ -44,13 +44,13 @@ pub struct Place {
 #[derive(Clone, Copy, Debug)]
 pub struct Anon {
     pub place: Option<Place>,
-    /// Where its copy is in swap space, or [`NONE`].
+    /// The place of its copy in swap space, or [`NONE`].
     pub slot: u32,
     /// It is in the program's page table.
     pub mapped: bool,
 }
 
-/// What the blocks of a page are, whatever the page itself says.
+/// The state of a page's blocks, which may differ from the page's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffers {
     Dirty,
@@ -63,9 +63,9 @@ pub enum Buffers {
 #[derive(Clone, Copy, Debug)]
 pub struct FilePage {
     pub place: Option<Place>,
-    /// As reclaim is told it.
+    /// The state as reclaim sees it.
     pub state: State,
-    /// Differs from `state` in [`Backing::Ext3`] alone.
+    /// Differs from `state` only with [`Backing::Ext3`].
     pub buffers: Buffers,
 }
 
@@ -91,7 +91,7 @@ impl FilePages {
     }
 }
 
-/// Who holds a frame: the owners are registered in this order in each zone.
+/// The owner of a frame: the owners are registered in this order in each zone.
 #[derive(Clone, Copy, Debug)]
 pub struct Owners {
     pub anon: OwnerId,
@@ -111,7 +111,7 @@ pub struct World {
     pub swap: Option<Swap>,
     pub disk: Disk,
     pub server: Server,
-    /// What lies under the file takes so much.
+    /// The rate of the storage under the file.
     pub file_bytes_per_s: f64,
     /// Sleeps of reclaim inside writes, since this was last taken.
     pub blocked_ns: u64,
@@ -144,17 +144,17 @@ impl World {
         }
     }
 
-    /// Whether reclaim sees what a page's blocks are (Linux since 3.11: `is_dirty_writeback`).
+    /// Whether reclaim sees the state of a page's blocks (Linux since 3.11: `is_dirty_writeback`).
     pub fn tells_buffers(&self) -> bool {
         matches!(self.policy, ReclaimPolicy::StallOnce | ReclaimPolicy::UsedOnce)
     }
 
-    /// No more of the file's pages are taken for writing.
+    /// The file's queue takes no more pages.
     pub fn file_queue_full(&self) -> bool {
         if self.backing == Backing::Nfs { self.server.congested() } else { self.disk.full() }
     }
 
-    /// Sends pages of the file, one after the other from `first`, to what lies under it.
+    /// Sends pages of the file, one after the other from `first`, to the storage under it.
     pub fn write_file(&mut self, first: u32, carries: Vec<Page>) {
         let pages = carries.len() as u64;
         let request = Request { write: true, at: u64::from(first), pages, carries, submitted_ns: self.now };

@@ -3,11 +3,11 @@
 //!
 //! Main type: [`Reclaim`]. The policies are those of the engine ([`extant_cache::reclaim`]), over frames without
 //! content. Each size is a test of its own, on a fresh machine, named as in the thread (`0M`, `715M`, `2385M`, `4055M`)
-//! whatever the scale. Counts have the names of the thread's rows.
+//! at any scale. Counts have the names of the thread's rows.
 //!
-//! What the machine has: memory and swap space (`memory.rs`, `swap.rs`), a disk (`disk.rs`) and, with `backing=nfs`, a
-//! server (`server.rs`), and those who act (`machine.rs`). What it has not: transparent huge pages, compaction, a DMA
-//! zone, mapped files, and processors that are short: each actor has its own.
+//! The machine has memory and swap space (`memory.rs`, `swap.rs`), a disk (`disk.rs`) and, with `backing=nfs`, a server
+//! (`server.rs`), and the actors (`machine.rs`). It lacks transparent huge pages, compaction, a DMA zone, mapped files,
+//! and a shortage of processors: each actor has its own.
 //!
 //! # Locking
 //! None.

@@ -22,7 +22,7 @@ pub struct Waits {
     pub writes: [u64; 2],
 }
 
-/// What a test came to.
+/// The results of a test.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rows {
     pub ops: u64,
@@ -52,12 +52,12 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// What reclaim counted between two moments, zone by zone.
+    /// Adds reclaim's counts between two moments, zone by zone.
     pub fn count(&mut self, before: [Counts; 2], after: [Counts; 2], swapped_out: u64) {
         let sum = |of: fn(&Counts) -> u64| -> u64 { before.iter().zip(&after).map(|(b, a)| of(a) - of(b)).sum() };
         self.slabs_scanned = sum(|c| c.slabs_scanned);
         self.inode_steals = sum(|c| c.inodes_freed) - self.direct_inode_steals;
-        // Inodes are looked at beside the pages.
+        // `scanned` includes inodes, which are looked at beside the pages.
         self.scanned = sum(|c| c.scanned) - (self.slabs_scanned - self.direct_slabs_scanned);
         self.scanned_direct = sum(|c| c.scanned_direct) - self.direct_slabs_scanned;
         self.reclaimed = sum(|c| c.freed) - self.inode_steals;
@@ -73,7 +73,7 @@ impl Rows {
         self.swapped_out = swapped_out;
     }
 
-    /// What the disk did between two moments.
+    /// Adds the disk's work between two moments.
     pub fn traffic(&mut self, before: Traffic, after: Traffic) {
         self.sectors_read = (after.pages_read - before.pages_read) * SECTORS;
         self.sectors_written = (after.pages_written - before.pages_written) * SECTORS;
@@ -96,7 +96,7 @@ impl Rows {
     }
 }
 
-/// The rows of its second and third table, of all tests together, by name.
+/// The rows of its second and third table, over all tests, by name.
 pub fn of_all(tests: &[Rows]) -> Vec<(&'static str, u64)> {
     let sum = |of: fn(&Rows) -> u64| tests.iter().map(of).sum::<u64>();
     let n = tests.len().max(1) as u64;

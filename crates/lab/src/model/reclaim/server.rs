@@ -1,8 +1,8 @@
 //! An NFS server at the other end of a network: writes are answered before they are durable, and a commit makes them
 //! so.
 //!
-//! Main type: [`Server`]. Linux: fs/nfs/write.c. The thread says nothing of its server; that 4055 MB took 100 s there
-//! gives the network's rate.
+//! Main type: [`Server`]. Linux: fs/nfs/write.c. The thread does not describe its server; its 100 s for 4055 MB give
+//! the network's rate.
 //!
 //! # Locking
 //! None.
@@ -13,12 +13,12 @@ use super::disk::{Page, Request};
 use super::memory::PAGE;
 use super::settings::Settings;
 
-/// What a request costs beside its bytes.
+/// The cost of a request beside its bytes.
 const ROUND_TRIP_NS: u64 = 200_000;
-/// A commit, and what the server needs for a byte that it has not written out meanwhile: it writes while it receives.
+/// A commit, and the server's time for a byte that it has not written out meanwhile: it writes while it receives.
 const COMMIT_NS: u64 = 20_000_000;
 const COMMIT_SHARE: f64 = 0.25;
-/// Pages on their way at which the client stops sending, 16 × √(pages of memory) (Linux: `nfs_congestion_kb`).
+/// Pages under way at which the client stops sending, 16 × √(pages of memory) (Linux: `nfs_congestion_kb`).
 const CONGESTION: f64 = 16.0;
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Server {
     page_ns: f64,
     /// Written, and not committed.
     unstable: Vec<u32>,
-    /// With the commit that is under way.
+    /// In the commit that is under way.
     committing: Vec<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Server {
         self.waiting.push_back(request);
     }
 
-    /// Begins the next request if none is under way; when it will be done.
+    /// Begins the next request if none is under way; returns when it will be done.
     pub fn start(&mut self, now: u64) -> Option<u64> {
         if self.current.is_some() {
             return None;
@@ -78,7 +78,7 @@ impl Server {
         !self.committing.is_empty()
     }
 
-    /// Begins a commit of all that was written; when it will be done.
+    /// Begins a commit of all written pages; returns when it will be done.
     pub fn commit(&mut self, now: u64) -> Option<u64> {
         if self.is_committing() || self.unstable.is_empty() {
             return None;

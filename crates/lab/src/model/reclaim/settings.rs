@@ -1,11 +1,11 @@
-//! What the machine is: the thread's, or a part of it.
+//! The machine's parameters: the thread's machine, or a part of it.
 //!
 //! Main type: [`Settings`]. The machine of May 2013 is known from mmtests'
 //! `config-global-dhp__parallelio-memcachetest`, whose writer's sizes are a tenth, a third and 17/30 of all memory:
 //! 7155 MiB.
 //!
-//! A scale divides memory, the length of the test and the depth of the disk's queue; what one operation, one request or
-//! one seek takes stays.
+//! A scale divides memory, the length of the test and the depth of the disk's queue; the cost of one operation, one
+//! request or one seek does not change.
 //!
 //! # Locking
 //! None.
@@ -19,7 +19,7 @@ pub const NORMAL: usize = 1;
 
 /// Pages of a MiB.
 const MIB: u64 = 256;
-/// Pages of an item: 16 KiB and what memcached keeps with it.
+/// Pages of an item: 16 KiB and memcached's header for it.
 pub const ITEM_PAGES: usize = 5;
 /// The machine gets no smaller than this.
 const SCALE_MAX: u64 = 64;
@@ -32,7 +32,7 @@ pub struct Settings {
     normal_pages: usize,
     /// Of the writer's file, by its name in the thread.
     pub files: [(&'static str, usize); 4],
-    /// Pages of the program that are used all the time, and that are not.
+    /// Pages of the program that are used all the time, and those that are not.
     pub touched: usize,
     pub idle: usize,
     /// Pages of files that were read before the test, clean and used once.
@@ -120,8 +120,8 @@ impl Settings {
         (if zone == NORMAL { self.normal_pages } else { self.pages - self.normal_pages }) as u64
     }
 
-    /// Pages of a zone that are kept free for emergencies: of all, √(16 × KiB) KiB (Linux: `min_free_kbytes`), in
-    /// proportion to the thread's machine.
+    /// Reserved pages of a zone: in all, √(16 × KiB) KiB (Linux: `min_free_kbytes`), in proportion to the thread's
+    /// machine.
     pub fn min_free(&self, zone: usize) -> u64 {
         let all = self.pages as u64 * self.scale;
         let min = ((16 * all * 4) as f64).sqrt() as u64 / 4;

@@ -1,14 +1,14 @@
-//! Swap space: which page of the program's memory has a copy where.
+//! Swap space: the place of each copy of the program's pages.
 //!
-//! Main type: [`Swap`]. Slots are given out in ascending order, so that what is written out together lies together
-//! (Linux: `scan_swap_map`).
+//! Main type: [`Swap`]. Slots are allocated in ascending order, so that pages that are written out at the same time lie
+//! next to each other (Linux: `scan_swap_map`).
 //!
 //! # Locking
 //! None.
 
 /// No slot, no page.
 pub const NONE: u32 = u32::MAX;
-/// Slots that are read together (Linux: `page_cluster`, 2^3).
+/// Slots that are read in one request (Linux: `page_cluster`, 2^3).
 pub const CLUSTER: u32 = 8;
 /// Where swap space begins, in pages of the disk: far behind the file.
 const START: u64 = 60_000_000;
@@ -25,7 +25,7 @@ impl Swap {
         Swap { owners: vec![NONE; slots], cursor: 0 }
     }
 
-    /// A slot for the page; none is left if all are in use.
+    /// A slot for the page; `None` if all are in use.
     pub fn take(&mut self, page: u32) -> Option<u32> {
         let n = self.owners.len();
         let slot = (self.cursor..n).chain(0..self.cursor).find(|slot| self.owners[*slot] == NONE)?;

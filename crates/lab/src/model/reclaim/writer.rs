@@ -1,8 +1,7 @@
 //! `dd if=/dev/zero bs=1M conv=fdatasync`: writes its file from end to end, and is slowed down when too much is dirty.
 //!
-//! Main type: [`Writer`]. Linux 3.9: `balance_dirty_pages`. What may be dirty is a share of all memory that could be
-//! reclaimed, that of programs included (until 3.14): a fifth of it may be more than all pages of files.
-//!
+//! Main type: [`Writer`]. Linux 3.9: `balance_dirty_pages`. The dirty limit is a share of all reclaimable memory, that
+//! of programs included (until 3.14): a fifth of it may be more than all pages of files.
 //! # Locking
 //! None.
 
@@ -11,9 +10,9 @@ use extant_cache::reclaim::State;
 use super::machine::{Actor, Machine};
 use super::memory::PAGE;
 
-/// Pages between two looks at how much is dirty.
+/// Pages between two checks of the dirty pages.
 const BATCH: u64 = 64;
-/// A page is copied.
+/// The time to copy a page.
 const COPY_NS: u64 = 1_200;
 /// A writer that is slowed down gets this share of the device's rate at least.
 const RATE_LEAST: f64 = 1.0 / 32.0;
@@ -38,8 +37,8 @@ impl Writer {
 }
 
 impl Machine {
-    /// From how many dirty pages on the flusher works, and how many there may be (Linux: `global_dirty_limits`; 10 and
-    /// 20 of a hundred).
+    /// The number of dirty pages from which the flusher works, and their limit (Linux: `global_dirty_limits`; 10 and 20
+    /// of a hundred).
     pub fn dirty_limits(&self) -> (u64, u64) {
         let pages = self.settings.pages as u64;
         (pages / 10, pages / 5)
@@ -62,8 +61,8 @@ impl Machine {
             if self.dirty() >= limit {
                 return self.at(self.world.now + PAUSE_NS, Actor::Writer);
             }
-            // The device's rate where as much is dirty as should be, twice that with nothing beyond the free run, and
-            // none at the limit (Linux: `bdi_position_ratio`).
+            // The device's rate at the setpoint, twice that at the end of the free run, and none at the limit (Linux:
+            // `bdi_position_ratio`).
             let setpoint = (half + limit) as f64 / 2.0;
             let off = (setpoint - self.dirty() as f64) / (limit as f64 - setpoint);
             let rate = self.world.file_bytes_per_s * (1.0 + off.powi(3)).max(RATE_LEAST);

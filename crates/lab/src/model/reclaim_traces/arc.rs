@@ -1,5 +1,5 @@
-//! ARC: what was used once and what was used more often share the cache by what is missed more (Megiddo, Modha: "ARC: a
-//! self-tuning, low overhead replacement cache", FAST 2003, figure 4).
+//! ARC: items used once and items used more often share the cache in proportion to their misses (Megiddo, Modha: "ARC:
+//! a self-tuning, low overhead replacement cache", FAST 2003, figure 4).
 
 use super::cache::Cache;
 use super::queues::Queues;
@@ -7,14 +7,14 @@ use super::queues::Queues;
 /// Used once, and more often.
 const ONCE: usize = 1;
 const OFTEN: usize = 2;
-/// What left them.
+/// The ghosts of both.
 const LEFT_ONCE: usize = 3;
 const LEFT_OFTEN: usize = 4;
 
 pub struct Arc {
     queues: Queues,
     room: usize,
-    /// How much of the room is for what was used once (the paper's p).
+    /// The part of the room for items used once (the paper's p).
     once: usize,
 }
 

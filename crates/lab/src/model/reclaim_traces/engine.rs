@@ -10,7 +10,7 @@ use extant_cache::reclaim::{
 use super::cache::Cache;
 
 const FRAME: u32 = 4096;
-/// A reclaimer that has not freed a frame after so many steps never will.
+/// A reclaimer that has not freed a frame after this many steps never will.
 const STEPS_MAX: u32 = 100_000;
 
 pub struct Engine {

@@ -6,7 +6,7 @@
 const NONE: u32 = u32::MAX;
 /// The queue of the items that stand on none.
 pub const OUT: usize = 0;
-/// As many as the policy with the most of them has, and [`OUT`].
+/// As many queues as the policy with the most of them has, and [`OUT`].
 const QUEUES: usize = 5;
 
 /// Doubly linked lists through all items.

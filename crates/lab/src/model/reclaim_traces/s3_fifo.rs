@@ -1,6 +1,6 @@
-//! S3-FIFO as published: a small queue of a tenth, a main queue, and ghosts of what left the small queue (Yang, Zhang,
-//! Qiu, Yue, Rashmi: "FIFO queues are all you need for cache eviction", SOSP 2023, algorithm 1; an item's count begins
-//! anew in the main queue, as in the authors' simulator).
+//! S3-FIFO as published: a small queue of a tenth, a main queue, and ghosts of items that left the small queue (Yang,
+//! Zhang, Qiu, Yue, Rashmi: "FIFO queues are all you need for cache eviction", SOSP 2023, algorithm 1; an item's count
+//! begins anew in the main queue, as in the authors' simulator).
 
 use super::cache::Cache;
 use super::queues::Queues;
@@ -69,7 +69,7 @@ impl Cache for S3Fifo {
             self.evict();
         }
         self.uses[item as usize] = 0;
-        // The eviction may have forgotten the ghost meanwhile; the item was known when it came.
+        // The eviction may have dropped the ghost meanwhile; the item had one when it came.
         self.queues.push(if on == GHOST { MAIN } else { SMALL }, item);
         false
     }

@@ -32,7 +32,7 @@ fn caches_with_room_for_everything_miss_each_item_once() {
 }
 
 #[test]
-fn no_policy_beats_the_one_that_knows_the_future() {
+fn no_policy_beats_belady() {
     for name in ["zipf", "scans", "loop", "copy", "shift", "files", "pairs"] {
         let accesses = accesses(name, &[], 20_000);
         let best = misses(Contestant::Belady, &accesses, 409);
@@ -61,7 +61,7 @@ fn yardsticks_follow_their_papers() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn senseless_parameters_are_refused() {
     for setting in ["trace=dance", "room=0", "room=101", "items=100", "items=5000000", "skew=1001"] {
         let mut parameters = ReclaimTraces.parameters();
         parameters.set(setting).expect("a parameter");
@@ -69,9 +69,9 @@ fn what_makes_no_sense_is_refused() {
     }
 }
 
-/// The bounds that the engine's default is held to, here on small caches; the experiment has the full size.
+/// The bounds for the engine's default, here on small caches; the experiment has the full size.
 #[test]
-fn the_default_policy_stays_close_to_the_best_that_do_not_know_the_future() {
+fn the_default_policy_stays_close_to_the_best_online_policies() {
     const ACCESSES: u64 = 60_000;
     let rivals = Contestant::ALL.into_iter().filter(|c| !matches!(c, Contestant::UsedOnce | Contestant::Belady));
     let (mut ours, mut theirs, mut worst) = (0.0, vec![0.0; rivals.clone().count()], ("", 0, 0.0));

@@ -1,5 +1,5 @@
-//! W-TinyLFU: an item that leaves a small window stays only if it was used more often than the item that would go for
-//! it (Einziger, Friedman, Manes: "TinyLFU: a highly efficient cache admission policy", ACM TOS 2017). Uses are
+//! W-TinyLFU: an item that leaves a small window stays only if it was used more often than the item that would leave
+//! for it (Einziger, Friedman, Manes: "TinyLFU: a highly efficient cache admission policy", ACM TOS 2017). Uses are
 //! counted exactly, where the paper has a sketch; the window is a hundredth and fixed.
 
 use super::cache::Cache;

@@ -19,12 +19,12 @@ const SCANS: u64 = 5;
 const SCAN: u64 = 16;
 /// Of `copy`, one in so many items is hot.
 const HOT: u64 = 20;
-/// How often `shift` changes which items are popular.
+/// The number of parts of `shift`; other items are popular in each.
 const QUARTERS: u64 = 4;
 /// Of `pairs`, one in so many accesses is the stream's.
 const PAIRS: u64 = 4;
 
-/// How many items the cache has room for.
+/// The number of items that the cache has room for.
 pub fn room(parameters: &Parameters) -> u64 {
     parameters.get("items").saturating_mul(parameters.get("room")) / 100
 }

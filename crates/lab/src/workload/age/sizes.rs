@@ -1,4 +1,4 @@
-//! How large files are.
+//! The sizes of files.
 //!
 //! Main type: [`Sizes`].
 //!
@@ -14,15 +14,15 @@ use crate::error::{Error, Result};
 pub const MEAN_BYTES: u64 = 264 << 10;
 /// Its spread: of the logarithm to base e.
 const SIGMA: f64 = 2.46;
-/// The smallest file of those whose magnitude is drawn, in bytes.
+/// The smallest file of those with a random magnitude, in bytes.
 const SMALLEST: f64 = 4096.0;
-/// The mean is to be so many times below the largest file, or most would be as large as that.
+/// The mean must be this many times below the largest file, or most would be as large as that.
 const MEAN_BELOW_LARGEST: f64 = 4.0;
 
 /// A distribution of sizes.
 #[derive(Clone, Copy, Debug)]
 pub enum Sizes {
-    /// The logarithm is normal; what is beyond the largest is as large as that.
+    /// The logarithm is normal; larger sizes become the largest.
     LogNormal {
         /// Mean of the logarithm.
         mu: f64,
@@ -43,7 +43,7 @@ pub const FIXED: &str = "fixed";
 const NAMES: [&str; 3] = ["log-normal", "log-uniform", FIXED];
 
 impl Sizes {
-    /// Refuses what can be nothing, whatever the image.
+    /// Refuses parameters that are wrong for every image.
     pub fn check(name: &str, mean: u64) -> Result<()> {
         if mean == 0 {
             return Err(Error::Usage("mean_bytes=0: it must be at least 1".into()));

@@ -1,4 +1,4 @@
-//! Links, reference counts, bitmaps, counts of what is free, quota.
+//! Links, reference counts, bitmaps, free counts, quota.
 //!
 //! # Locking
 //! None.

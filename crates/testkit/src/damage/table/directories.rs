@@ -526,7 +526,7 @@ pub(super) const TABLE: &[Mutation] = &[
         images: BOTH,
         change: |e| {
             e.entry("/lost+found", |_, n| n[0] = b'L');
-            // e2fsck looks for it once it needs it.
+            // e2fsck creates it only when it needs it.
             e.entry("/deep", |d, _| d.inode.set(0));
         },
         expected: &["NO_LF_DIR"],

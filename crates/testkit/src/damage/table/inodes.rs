@@ -133,7 +133,7 @@ pub(super) const TABLE: &[Mutation] = &[
         name: "inode of nonsense",
         images: EXT4,
         change: |e| {
-            // Checksums are looked at together, by block of the table: all of this block's are wrong.
+            // e2fsck judges the checksums of a block of the table as one: all of this block's are wrong.
             e.leave_checksums();
             let first = (e.ino("/empty") - 1) & !3;
             for ino in first + 1..first + 5 {

@@ -12,7 +12,7 @@ const INDIRECT: &[Image] = &[Image::Ext3, Image::Ext2];
 /// `i_flags`: an indexed directory.
 const INDEX_FL: u32 = 0x1000;
 
-/// The bytes of entry `n` of an extent node: logical block, then what kind of entry says.
+/// The bytes of entry `n` of an extent node: the logical block, then the fields of its kind of entry.
 fn entry(node: &mut [u8], n: usize) -> &mut [u8] {
     &mut node[12 + n * 12..24 + n * 12]
 }

@@ -1,4 +1,4 @@
-//! What a client asks to be durable, and what is acknowledged to it.
+//! The syncs of a client, and their acknowledgements.
 //!
 //! # Locking
 //! That of the client: `schedule shared`.
@@ -9,7 +9,7 @@ use extant_fs::Asker;
 
 use super::*;
 
-/// An fsync whose answer nobody has waited for, and of whose file.
+/// An fsync whose reply the client has not waited for, with its file.
 pub(super) type Asked = (Waiter<Result<(), Error>>, usize, NodeId);
 
 impl Client {
@@ -41,7 +41,7 @@ impl Client {
         self.shared.ended[self.nr].store(op, Ordering::Relaxed);
     }
 
-    /// After a request failed, and where space ended, it may.
+    /// A sync may fail after a request has failed, and where space ended.
     pub(super) fn sync_failed(&mut self, e: &Error, of: Option<(usize, NodeId)>) {
         let excused = self.shared.struck() || self.shared.config.free_blocks.is_some();
         assert!(excused, "client {}: sync: {e}", self.nr);
@@ -53,7 +53,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::sync_failed`] of what covers all files, asked when `given` answers had been given.
+    /// As [`Client::sync_failed`], for a sync of all files that began after `given` acknowledgements.
     fn sync_of_all_failed(&mut self, e: &Error, given: usize) {
         self.sync_failed(e, None);
         self.shared.tell_of_any(given);
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// As a server does: asks, and goes on. The answer counts from when it comes.
+    /// As a server does: calls, and goes on. The acknowledgement counts from its arrival.
     pub(super) fn fsync_async(&mut self, client: usize, node: NodeId, inode: &InodeRef, data: bool) {
         let (upto, answer) = (self.shared.ended(), Waiter::new());
         let (shared, tell) = (self.shared.clone(), answer.clone());
@@ -98,13 +98,14 @@ impl Client {
             }
             tell.set(r);
         };
-        // Each is told of whatever was lost, and none takes that from the client's thread.
+        // Each call is another caller, which gets the error of every lost write; the client's thread still gets it,
+        // too.
         let who = Asker::Process((self.nr as u32 + 1) << 16 | self.asked.len() as u32);
         self.fs.fsync_async_for(inode, who, data, Box::new(done));
         self.asked.push((answer, client, node));
     }
 
-    /// Own files and others', in any order, one of them twice.
+    /// Own files and those of others, in any order, one of them twice.
     pub(super) fn fsync_many(&mut self, rng: &mut Rng) {
         let mut asked = self.shared.state.lock().files.clone();
         asked.retain(|(client, ..)| rng.below(3) < if *client == self.nr { 2 } else { 1 });
@@ -125,7 +126,7 @@ impl Client {
         }
         let (tell, mine, shared) = (all.clone(), answers.clone(), self.shared.clone());
         let done = move |at: usize, r: Result<(), Error>| {
-            // Each answer counts from when it is given.
+            // Each reply counts from its arrival.
             if r.is_ok() {
                 shared.acknowledge(upto.clone(), covers[at], "fsync_many");
             }
@@ -168,7 +169,7 @@ impl Client {
         }
     }
 
-    /// Until it thaws nothing is written, whatever others do and whoever wakes.
+    /// Until it thaws nothing is written, by any client or thread.
     pub(super) fn freeze(&mut self, rng: &mut Rng) {
         let (upto, given) = (self.shared.ended(), self.shared.given());
         match self.fs.freeze() {
@@ -180,7 +181,7 @@ impl Client {
                 assert_eq!(now, written, "client {}: written to while frozen", self.nr);
                 assert!(self.fs.thaw(), "client {}: frozen until it thaws", self.nr);
             }
-            // Somebody else's.
+            // Another client has frozen it.
             Ok(false) => {}
             Err(e) => self.sync_of_all_failed(&e, given),
         }
