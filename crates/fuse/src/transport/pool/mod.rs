@@ -118,7 +118,7 @@ impl WorkerPool {
             over: AtomicBool::new(false),
             processors: task::processors(),
             bound: Bound::new(workers),
-            // Tests count what one reader does, whoever runs them.
+            // Tests count one reader's work, with or without the privilege.
             keep: if cfg!(test) || can_follow() { 1 } else { 2 },
             at_once: AT_ONCE,
             parked: Mutex::new(
