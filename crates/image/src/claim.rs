@@ -51,7 +51,7 @@ pub trait Tenant {
 pub enum NotLent<M, U> {
     /// The mount failed, and the file system was unmounted; one mounted read-only is left to the caller.
     Failed {
-        /// Why.
+        /// The error of the mount.
         mount: M,
         /// The error of the unmount, if that failed, too.
         unmount: Option<U>,
