@@ -212,7 +212,7 @@ fn an_unmount_without_a_word_of_the_server_looks_at_the_image() {
     let ran = with_proc(
         "chroot . /x mount -v /i.img /m > said; kill -9 $(sed -n 's/.*process //p' said); chroot . /x unmount /m",
     );
-    ran.fails(2, &["i.img: unmounted, but the server has left no word of how it ended"]);
+    ran.fails(2, &["i.img: unmounted, but the server has not reported its end"]);
 }
 
 /// As podman, buildah and `unshare -r` make it: the caller is root there, and nobody outside.

@@ -126,7 +126,7 @@ fn what_cannot_be_copied() {
     extant(&["cp", &dir.text("src/big"), &at("/no/such/dir")]).fails(8, &["disk.img: /no/such/: no such file"]);
     extant(&["cp", &at("/big"), &at("/empty"), &dir.text("src/empty")]).fails(8, &["src/empty: not a directory"]);
     extant(&["cp", "-r", &dir.text("src/etc"), &at("/big")])
-        .fails(8, &["/big: something that is no directory is in the way"]);
+        .fails(8, &["/big: a file that is not a directory is in the way"]);
     extant(&["cp", "no.img:/x", &out]).fails(8, &["no.img: No such file or directory"]);
     // One bad apple does not stop the others.
     std::fs::create_dir(&out).expect("directory");
@@ -688,7 +688,7 @@ fn links_to_directories_are_kept_on_demand() {
     extant(&["mkdir", "-p", &at("/usr/lib")]).ok();
     extant(&["ln", "-s", "usr/lib", &at("/lib")]).ok();
     let from = format!("{}/.", dir.text("l"));
-    extant(&["cp", "-r", &from, &at("/")]).fails(8, &["something that is no directory is in the way"]);
+    extant(&["cp", "-r", &from, &at("/")]).fails(8, &["a file that is not a directory is in the way"]);
     extant(&["cp", "-r", "--keep-directory-symlink", &from, &at("/")]).ok();
     assert_eq!(extant(&["cat", &at("/usr/lib/modules/x")]).ok(), "m");
     assert!(extant(&["ls", "-ld", &at("/lib")]).ok().contains("lib -> usr/lib"));

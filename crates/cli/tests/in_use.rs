@@ -37,7 +37,7 @@ fn a_mounted_image_answers_what_is_in_it_and_who_has_it() {
     std::fs::write(&file, "new").expect("written");
     tool("sync", &[&file]);
     let server = format!("served by process {pid} (extant)");
-    let who = ["disk.img: mounted on ", &mnt.0, &server, "not committed yet does not show"];
+    let who = ["disk.img: mounted on ", &mnt.0, &server, "uncommitted changes are not shown"];
     let path = format!("{image}:/new");
     for args in [&["ls", &image][..], &["ls", "-l", &image], &["tree", &image], &["find", &image]] {
         assert!(answers(args, &who).contains("new"), "{args:?}");

@@ -103,7 +103,7 @@ fn expressions_hold_for_what_they_hold_for_in_find() {
         (&["(", "-name", "a"], "a parenthesis without its pair"),
         (&["-name", "a", ")"], "')' is not expected there"),
         (&["(", ")"], "a test is missing before ')'"),
-        (&["-frobnicate"], "'-frobnicate' is no test of find"),
+        (&["-frobnicate"], "'-frobnicate' is not a test of find"),
     ] {
         extant(&[&["find", &image], wrong].concat()).fails(1, &[why]);
     }

@@ -49,7 +49,7 @@ fn an_image_and_a_path_may_be_one_word() {
     extant(&["stat", &image]).fails(1, &["of which file?", "extant info"]);
     extant(&["cat", &image]).fails(1, &["which files of"]);
     // A path of the host's behind an image is not meant as one.
-    extant(&["find", &image, "/etc"]).fails(8, &["/etc: no image; in ", "disk.img:/etc"]);
+    extant(&["find", &image, "/etc"]).fails(8, &["/etc: not an image; in ", "disk.img:/etc"]);
 
     let long = extant(&["ls", "-l", &image]).out;
     for usual in ["-la", "-l1", "-lA", "-n", "-aAn"] {

@@ -266,10 +266,10 @@ fn mistakes_of_verbs() {
     let dir = Dir::new();
     let (image, other) = (dir.image("ext4", &[]), dir.empty_image("other.img", &[]));
     let at = |path: &str| format!("{image}:{path}");
-    extant(&["rm", "/etc"]).fails(1, &["'/etc' is no path in an image: write IMAGE:PATH"]);
+    extant(&["rm", "/etc"]).fails(1, &["'/etc' is not a path in an image: write IMAGE:PATH"]);
     extant(&["rm", &at("/etc")]).fails(8, &["disk.img: /etc: is a directory (remove it with -r)"]);
-    extant(&["rm", "-rf", &at("/")]).fails(8, &["/: the root stays where it is"]);
-    extant(&["chmod", "u+q", &at("/etc")]).fails(1, &["'u+q' is no mode"]);
+    extant(&["rm", "-rf", &at("/")]).fails(8, &["/: the root cannot be moved or removed"]);
+    extant(&["chmod", "u+q", &at("/etc")]).fails(1, &["'u+q' is not a mode"]);
     extant(&["chown", "no-such-user-here", &at("/etc")]).fails(1, &["this host knows no such user"]);
     extant(&["mv", &at("/big"), &format!("{other}:/big")])
         .fails(8, &["/big: nothing is moved to another image", "cp -a"]);
@@ -281,7 +281,7 @@ fn mistakes_of_verbs() {
     extant(&["mknod", &at("/edge"), "c", "4095", "1048575"]).ok();
     assert!(debugfs(&image, "stat /edge").contains("4095:1048575"), "{}", debugfs(&image, "stat /edge"));
     extant(&["touch", "-d", "yesterday", &at("/x")]).fails(1, &["'yesterday' is no time"]);
-    extant(&["find", &image, "-exec", "x"]).fails(1, &["'-exec' is no test of find; there are: -name"]);
+    extant(&["find", &image, "-exec", "x"]).fails(1, &["'-exec' is not a test of find; the tests are: -name"]);
     // One that fails does not keep the others.
     extant(&["rm", &at("/none"), &at("/empty")]).fails(8, &["/none: no such file"]);
     extant(&["stat", &image, "/empty"]).fails(8, &["/empty: no such file"]);

@@ -21,7 +21,7 @@ pub struct ListArgs {
     /// Show the parameters of the workloads, too
     #[arg(long)]
     pub parameters: bool,
-    /// At this scale
+    /// Scale of the parameters shown
     #[arg(long, default_value_t = 1.0)]
     pub scale: f64,
 }
