@@ -194,7 +194,11 @@ mod tests {
     fn a_cache_keeps_its_size_between_short_and_ample() {
         let room = |left: u64| Some(Room { left: left * MIB, limit: 1000 * MIB });
         let mut regulator = Regulator::new(500 * MIB);
-        assert_eq!(regulator.step(room(100), 300 * MIB), Some(250 * MIB), "the shortage, subtracted from the used size");
+        assert_eq!(
+            regulator.step(room(100), 300 * MIB),
+            Some(250 * MIB),
+            "the shortage, subtracted from the used size"
+        );
         for left in [150, 200, 300] {
             assert_eq!(regulator.step(room(left), 250 * MIB), None, "{left} MiB left");
         }

@@ -226,7 +226,7 @@ pub fn mount_quietly(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result
             if let Some(format) = identify_unpartitioned(&*looked_at) {
                 return extant_image::Error::Foreign { image: image.to_owned(), format, backup: None }.into();
             }
-            return Failure::op(format!("{image}: no ext2/3/4 file system: {}", what_else(&*looked_at)));
+            return Failure::op(format!("{image}: no ext2/3/4 file system: {}", search_report(&*looked_at)));
         }
         let mut failure = explain(e);
         if corrupt && !rescue && !failure.message.contains("mount read-only (-o ro)") {
@@ -238,7 +238,7 @@ pub fn mount_quietly(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result
 
 /// A message for a device without a superblock: the places that were searched, and the next step. A command that
 /// overwrites is proposed only for an image file without any data.
-fn what_else(dev: &dyn BlockDevice) -> String {
+fn search_report(dev: &dyn BlockDevice) -> String {
     let image = dev.name();
     let looked = "no superblock at byte 1024, no backup superblock";
     match nothing_found(dev) {

@@ -137,7 +137,7 @@ impl MountConfig {
         if config.fs.no_recovery && !config.said_rw {
             config.fs.read_only = true;
         }
-        // Whatever mount(8) passes on.
+        // Even if mount(8) passes `rw` on.
         config.fs.read_only |= config.fs.rescue;
         config.fuse.read_only = config.fs.read_only;
         Ok(config)

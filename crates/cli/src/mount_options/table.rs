@@ -217,7 +217,9 @@ pub static WORDS: &[Word] = &[
         Ext4,
         Sets(|c, value| {
             if pick(value, &[("ignore", false), ("abort", true)])? {
-                c.note("data_err=abort: a failed write of file data is reported by fsync(2); it does not end the mount");
+                c.note(
+                    "data_err=abort: a failed write of file data is reported by fsync(2); it does not end the mount",
+                );
             }
             Ok(())
         }),

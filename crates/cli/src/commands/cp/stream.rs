@@ -162,7 +162,10 @@ mod tests {
         let data: Vec<u8> = (0..room + 100).map(|i| (i % 251) as u8).collect();
         assert_eq!(out.write_some(&data), Ok(room));
         assert_eq!(out.write_some(&data[room..]), Err(Errno::AGAIN));
-        assert!(!fcntl_getfl(&write).expect("flags").contains(OFlags::NONBLOCK), "writes of other processes still wait");
+        assert!(
+            !fcntl_getfl(&write).expect("flags").contains(OFlags::NONBLOCK),
+            "writes of other processes still wait"
+        );
         let mut half = vec![0; room / 2];
         let mut from = std::fs::File::from(read);
         from.read_exact(&mut half).expect("read");
