@@ -232,7 +232,7 @@ pub fn enter(unmounter: &Unmounter) -> Result<(), String> {
 }
 
 fn drop_capabilities() -> Result<(), String> {
-    let kept = |e| format!("capabilities are kept: {e}");
+    let kept = |e| format!("capabilities could not be dropped: {e}");
     let has = capabilities(None).map_err(kept)?;
     let less = CapabilitySets {
         effective: has.effective & KEPT,

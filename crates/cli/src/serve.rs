@@ -301,13 +301,13 @@ fn run(
 }
 
 fn watch_memory(group: Option<Group>, fs: &Arc<Filesystem>) -> std::result::Result<Watch, String> {
-    let group = group.ok_or("no control group says how much memory is left (memory.max, memory.limit_in_bytes)")?;
+    let group = group.ok_or("no control group reports the free memory (memory.max, memory.limit_in_bytes)")?;
     Watch::start(group, fs).map_err(|e| format!("no thread to watch the memory of the control group: {}", plain(&e)))
 }
 
 fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
     let mut options = ServerOptions::default();
-    // Without privilege the caller owns everything, unless he wants the image's owners.
+    // Without privilege the caller owns everything, unless `fakeroot` requests the owners in the image.
     let mine = !root && !config.fakeroot;
     options.uid = config.uid.or(mine.then(|| kernel_uid().as_raw()));
     options.gid = config.gid.or(mine.then(|| kernel_gid().as_raw()));

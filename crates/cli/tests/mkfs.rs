@@ -121,7 +121,7 @@ fn refusals_name_the_option_and_the_next_step_and_make_nothing() {
         extant(&all).fails(1, &[words]);
         assert!(!Path::new(&image).exists(), "{args:?} left a file");
     }
-    extant(&["mkfs", &image]).fails(1, &["disk.img: it does not exist; give a size behind it, such as 1G"]);
+    extant(&["mkfs", &image]).fails(1, &["disk.img: it does not exist; give a size after it, such as 1G"]);
     extant(&["mkfs", &image, "0"]).fails(1, &["size 0"]);
     extant(&["mkfs", &image, "16k"]).fails(1, &["disk.img: "]);
     extant(&["mkfs", &dir.text("."), "1M"]).fails(1, &["it is a directory"]);

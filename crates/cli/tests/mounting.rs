@@ -101,7 +101,7 @@ fn umount_8_returns_when_everything_is_in_the_image() {
 }
 
 /// The user who mounted requests the lock of the server's status file, with every kind of lock, and gets one as soon
-/// as the server has ended. He has the directory locked all the time.
+/// as the server has ended. The user has the directory locked all the time.
 #[test]
 fn unmount_by_root_does_not_wait_for_a_lock_of_the_user_who_mounted() {
     if skipped() {

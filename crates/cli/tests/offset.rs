@@ -82,7 +82,7 @@ fn the_part_in_a_name_overrides_the_option() {
     assert_eq!(extant(&["cat", &format!("{named}copied")]).ok(), text);
     // Two options for one part.
     extant(&["ls", "--partition", "5", "--offset", "1M", &disk]).fails(1, &["--offset", "cannot be used with"]);
-    extant(&["ls", "--offset", "513", &disk]).fails(8, &["offset 513 is no multiple of 512"]);
+    extant(&["ls", "--offset", "513", &disk]).fails(8, &["offset 513 is not a multiple of 512"]);
     extant(&["ls", "--offset", "1T", &disk]).fails(8, &["offset 1099511627776 is past the end"]);
     // A line of a script applies to the script's image.
     std::fs::write(dir.path("lines"), "rm --partition 5 /etc/passwd\n").expect("script");

@@ -133,7 +133,7 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadOffset {
     /// File systems begin at a sector.
-    #[error("is no multiple of 512")]
+    #[error("is not a multiple of 512")]
     Unaligned,
     /// It lies behind the image.
     #[error("is past the end")]

@@ -128,7 +128,7 @@ fn clean(device: &dyn BlockDevice) -> Option<String> {
     let inodes = sb.inodes_count - sb.free_inodes().min(sb.inodes_count);
     let blocks = sb.blocks_count - sb.free_blocks().min(sb.blocks_count);
     Some(format!(
-        "clean, {inodes}/{} files, {blocks}/{} blocks (-f checks it all the same)",
+        "clean, {inodes}/{} files, {blocks}/{} blocks (-f checks it anyway)",
         sb.inodes_count, sb.blocks_count
     ))
 }
@@ -156,7 +156,7 @@ fn print(out: &mut Output, name: &str, report: &Report, verbose: bool) -> Result
     let state = match (report.is_damaged(), report.complete) {
         (false, true) => "no damage",
         (true, true) => "damaged",
-        (true, false) => "damaged, and nothing behind the superblock could be checked",
+        (true, false) => "damaged, and only the superblock could be checked",
         (false, false) => "not checked: the superblock cannot be used",
     };
     let count: u64 = report.counts.values().sum();

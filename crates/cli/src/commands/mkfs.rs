@@ -453,7 +453,7 @@ impl Target {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && target.spec.part == Part::Any => {
                 if request.size == SizeAsked::Device {
                     let text = format!(
-                        "{}: it does not exist; give a size behind it, such as 1G, or --size auto with a source",
+                        "{}: it does not exist; give a size after it, such as 1G, or --size auto with a source",
                         target.name
                     );
                     return Err(Failure::op(text));

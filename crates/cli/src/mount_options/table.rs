@@ -56,7 +56,7 @@ const fn refused(names: &'static [&'static str], value: &'static str, origin: Or
 }
 
 /// Why quotas are refused.
-const QUOTA: &str = "quotas are not kept; without the option the mount has no limits";
+const QUOTA: &str = "quotas are not supported; without the option the mount has no limits";
 /// Why the words that set SELinux labels are refused.
 const LABEL: &str = "the labels are those of the image's files";
 
@@ -575,7 +575,7 @@ pub static WORDS: &[Word] = &[
     ignored(&["oldalloc", "orlov"], "", Ext4, "the kernel ignores it, too; mb_policy= chooses"),
     ignored(&["reservation", "noreservation", "bh", "nobh"], "", Ext4, "the kernel ignores it, too"),
     ignored(&["mblk_io_submit", "nomblk_io_submit"], "", Ext4, "the kernel ignores it, too"),
-    ignored(&["noquota"], "", Ext4, "quotas are not kept"),
+    ignored(&["noquota"], "", Ext4, "quotas are not supported"),
     ignored(&["barrier"], "[=0|1]", Ext4, "the device's cache is flushed in any case"),
     ignored(&["nobarrier"], "", Ext4, "the device's cache is flushed in any case"),
     ignored(
@@ -619,7 +619,7 @@ pub static WORDS: &[Word] = &[
         Ext4,
         "no file reaches the file system's own blocks, in any case",
     ),
-    ignored(&["nombcache", "no_mbcache"], "", Ext4, "it concerns speed alone"),
+    ignored(&["nombcache", "no_mbcache"], "", Ext4, "it affects only speed"),
     ignored(
         &["prefetch_block_bitmaps", "no_prefetch_block_bitmaps"],
         "",
@@ -677,7 +677,7 @@ pub static WORDS: &[Word] = &[
     refused(&["dax"], "[=always|inode|never]", Ext4, "a mount through FUSE cannot map the device's memory"),
     refused(&["abort"], "", Ext4, "to see a mount fail, use 'xfs_io -x -c shutdown DIRECTORY'"),
     refused(&["test_dummy_encryption"], "[=v1|v2]", Ext4, "files cannot be encrypted here"),
-    refused(&["fc_debug_force"], "", Ext4, "changes are logged by full commits alone"),
+    refused(&["fc_debug_force"], "", Ext4, "changes are logged only by full commits"),
     refused(&["fc_debug_max_replay"], "=N", Ext4, "the log is replayed whole, or, with norecovery, not at all"),
     refused(&["context", "fscontext", "defcontext", "rootcontext", "seclabel"], "[=LABEL]", Mount, LABEL),
     refused(

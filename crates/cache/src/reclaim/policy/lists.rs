@@ -69,7 +69,7 @@ pub(in crate::reclaim) enum Stalls {
 /// Which pages of a batch count as those of a congested device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reclaim) enum Congestion {
-    /// Those whose write a caller that needs memory at once has refused; kswapd writes to a congested device as well.
+    /// Those that a caller that needs memory at once does not write for that reason; kswapd writes them anyway.
     Refused,
     /// All of its dirty pages, and those under writeback that came round again.
     Met,

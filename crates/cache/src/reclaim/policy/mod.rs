@@ -2,10 +2,10 @@
 //!
 //! | name | idea in one sentence | after | judged by |
 //! |---|---|---|---|
-//! | `vanilla` | two lists; the more that is met dirty or on its way, the harder everything is scanned, and reclaim itself writes | Linux 3.9, mm/vmscan.c | experiments/020, 021 |
-//! | `proportional` | the same lists, scanned in the proportion that they began with, and no harder while enough is freed | mmotm of 2013-05-22 (Mel Gorman, "Reduce system disruption due to kswapd") | experiments/020, 021 |
-//! | `stall-once` | the same; a reclaimer that meets only what is dirty or on its way waits for the device | Linux 3.11 (the same, follow-up V3) | experiments/020, 021 |
-//! | `used-once` | what is used once leaves first, what comes back stays; what is dirty stands on no list, and a lack of clean frames drives the flusher | S3-FIFO (Yang et al., SOSP 2023), refault distances (Linux, mm/workingset.c) | experiments/020, 021 |
+//! | `vanilla` | two lists; the more frames it meets that are dirty or under writeback, the harder it scans everything, and reclaim itself writes | Linux 3.9, mm/vmscan.c | experiments/020, 021 |
+//! | `proportional` | the same lists, scanned in the proportion of their initial lengths, and no harder while enough is freed | mmotm of 2013-05-22 (Mel Gorman, "Reduce system disruption due to kswapd") | experiments/020, 021 |
+//! | `stall-once` | the same; a reclaimer that meets only frames that are dirty or under writeback waits for the device | Linux 3.11 (the same, follow-up V3) | experiments/020, 021 |
+//! | `used-once` | frames used once leave first, frames that come back stay; dirty frames stand on no list, and a lack of clean frames drives the flusher | S3-FIFO (Yang et al., SOSP 2023), refault distances (Linux, mm/workingset.c) | experiments/020, 021 |
 //!
 //! A policy decides over frames ([`super::core::Field`]); [`super::Core`] does the counting, [`super::Reclaim`] takes
 //! the locks and calls the owners that free frames.

@@ -38,7 +38,7 @@ pub fn run(args: &ListArgs) -> Result<()> {
             writeln!(out, "  {:12} {}", "", values.join(" "))?;
         }
     }
-    writeln!(out, "\nmodels (a mechanism alone; its policies compete):")?;
+    writeln!(out, "\nmodels (one mechanism each; its policies compete):")?;
     for m in model::all() {
         writeln!(out, "  {:12} {}", m.name(), m.summary())?;
         if args.parameters {

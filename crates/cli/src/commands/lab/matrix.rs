@@ -136,7 +136,10 @@ fn baseline(args: &MatrixArgs) -> Result<String> {
     let options = place.iter().map(|o| format!(",{o}")).collect::<String>();
     let default = format!("{}:{}{options}", target.kind.name(), target.path.display());
     if target.kind == Kind::Dir || default == args.contestant {
-        return Err(Failure::usage(format!("{}: this is the default itself; say --against TARGET", args.contestant)));
+        return Err(Failure::usage(format!(
+            "{}: this is the default itself; give another one with --against TARGET",
+            args.contestant
+        )));
     }
     Ok(default)
 }

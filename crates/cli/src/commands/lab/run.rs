@@ -268,7 +268,7 @@ pub fn interrupted() -> Failure {
 /// The signal that ended it, for the exit status.
 static SIGNAL: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// True after a signal that asks for the end.
+/// True after a signal that requests the end.
 pub fn watch_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in signals::ending() {

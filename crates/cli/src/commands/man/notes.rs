@@ -69,14 +69,15 @@ pub fn files(name: &str) -> &'static [Row] {
 /// Variables that a command reads.
 pub fn environment(name: &str) -> &'static [Row] {
     const RUNTIME: Row = ("XDG_RUNTIME_DIR", "Where the run folder of a user other than root is.");
-    const TEMPORARY: Row = ("TMPDIR", "Where the copy of what 'extant script --atomic' changes is kept (/tmp).");
+    const TEMPORARY: Row =
+        ("TMPDIR", "Where 'extant script --atomic' stores its changes until they are committed (/tmp).");
     const COLOR: Row = ("NO_COLOR", "If it is set, help has no colors.");
     const DATE: Row = (
         "SOURCE_DATE_EPOCH",
         "The newest time that is stored, in seconds since 1970; random numbers begin at it unless --seed is given.",
     );
     const SPOOL: Row =
-        ("TMPDIR", "Where files of compressed archives and of pipes are kept until the image has them (/tmp).");
+        ("TMPDIR", "Where files of compressed archives and of pipes are stored until they are in the image (/tmp).");
     const MADE: Row = (
         "SOURCE_DATE_EPOCH",
         "The time of the file system and the newest of its files, in seconds since 1970; UUID and hash seed follow from it \
