@@ -88,7 +88,7 @@ pub struct MountOptions {
     pub dirsync: bool,
     /// Largest READ, bytes; the kernel's default otherwise.
     pub max_read: Option<u32>,
-    /// Worker threads; by default one per processor, at least 8, at most 16. Idle ones are parked.  `fuseblk` has two
+    /// Worker threads; by default one per processor, at least 8, at most 16. Idle ones are parked. `fuseblk` has two
     /// at least, for [`Session::when_lost`](crate::Session::when_lost).
     pub workers: Option<usize>,
     /// Each worker reads through its own descriptor.

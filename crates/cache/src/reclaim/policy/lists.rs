@@ -88,8 +88,8 @@ pub(in crate::reclaim) struct Rules {
     /// Pages that are written and not durable count as dirty (Linux: `is_dirty_writeback`). Otherwise they are only
     /// known as pages that cannot be freed.
     pub sees_unstable: bool,
-    /// A zone is scanned until it has freed its high watermark, with the lists in the proportion of the start, and
-    /// the scan gets harder only when it looked at less than that. Otherwise a pass scans all that its priority
+    /// A zone is scanned until it has freed its high watermark, with the lists in the proportion of the start. The
+    /// scan gets harder only if it looked at fewer pages than that. Otherwise a pass scans all that its priority
     /// allows, and each pass is harder.
     pub proportional: bool,
     /// Inodes are scanned once a priority, not in each pass over a zone.
