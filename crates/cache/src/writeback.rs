@@ -14,6 +14,7 @@
 //!
 //! What it does not do: block mapping, transactions.
 //!
+//! # Locking
 //! `dirty inodes` (38) guards the table and is not held while an inode is written. An inode that is listed already is
 //! dirtied without it ([`AddressSpaceOps::listed`]). `room for dirty data` (209) is a leaf; completions take it only
 //! while a writer waits.

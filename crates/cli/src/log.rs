@@ -8,8 +8,8 @@
 //!
 //! Main functions: [`Log::find`], [`take_standard_error`], [`end`]; [`where_messages_go`], for messages to the user.
 //!
+//! # Locking
 //! `log thread` (961), a leaf. flock on the run folder, without waiting: a log that hangs must not make the file
-//! system hang.
 //! system hang.
 
 use std::fs::File;

@@ -22,6 +22,7 @@
 //! What it does not do: it follows no client whose requests overlap. Large reads are read ahead. Other requests that
 //! wait during a call are noticed only now and then, when the processor is looked up.
 //!
+//! # Locking
 //! None. Each [`Follower`] is owned by its worker. [`Bound`] is atomic, and its `release` is called under the pool's
 //! lock, which every worker takes before its thread ends.
 

@@ -19,6 +19,7 @@
 //!
 //! What it does not do: it never limits how many requests may sleep in the server; the number of workers does.
 //!
+//! # Locking
 //! `fuse worker pool` (1001) guards the parked workers. It is taken to park and to call, not while one worker can
 //! serve by itself. It is a leaf: a worker that is about to sleep takes it with any lock of the server held.
 
