@@ -107,7 +107,7 @@ fn expressions_match_the_same_files_as_in_find() {
     ] {
         extant(&[&["find", &image], wrong].concat()).fails(1, &[why]);
     }
-    extant(&[&["find", &image][..], &["("; 1000]].concat()).fails(1, &["more than 100 parentheses"]);
+    extant(&[&["find", &image][..], &["("; 1000]].concat()).fails(1, &["more than 100 nested parentheses"]);
 }
 
 #[test]
