@@ -3,14 +3,14 @@
 //! Main types: [`Buffer`], [`BufferCache`].
 //!
 //! A buffer is Clean, Held by the running transaction, Logged (committed or committing, not yet home), or both of the
-//! last two. Only the journal moves it between these. The bytes are an `Arc`: whoever needs a stable copy (the log, a
-//! home write) clones the `Arc`, and the next modification copies the block (`Arc::make_mut`). That is the "frozen
-//! copy" of jbd2, made only when somebody really changes the block meanwhile.
+//! last two. Only the journal moves it between these. The bytes are an `Arc`: the log or a home write that needs a
+//! stable copy clones the `Arc`, and the next modification copies the block (`Arc::make_mut`). That is the "frozen
+//! copy" of jbd2, made only when the block really changes meanwhile.
 //!
 //! A block's content is checked by its owner once, when it enters the cache (`verified`); blocks made in memory count
 //! as verified.
 //!
-//! Each buffer is a frame of the budget's [`Reclaim`], dirty while somebody has a claim on it.
+//! Each buffer is a frame of the budget's [`Reclaim`], dirty while it is Held or Logged.
 //!
 //! What it does not do: reclaim by itself (operations call [`Budget::relieve`] where they hold no lock that reclaim may
 //! want), writeback. Held and Logged buffers go home through the journal, which also writes them when there is no
@@ -51,7 +51,7 @@ pub enum BufKind {
     Table = 1,
 }
 
-/// Who has a claim on a buffer. Both `None` is Clean.
+/// The transactions that need the buffer. Both `None` is Clean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BufferState {
     /// Changed by this running transaction.
@@ -91,7 +91,7 @@ impl Buffer {
         f(&self.inner.read().data)
     }
 
-    /// A stable copy of the bytes (no copying until somebody changes the block).
+    /// A stable copy of the bytes; they are copied only when the block changes.
     pub fn bytes(&self) -> Arc<AlignedBuf> {
         self.inner.read().data.clone()
     }
@@ -105,7 +105,7 @@ impl Buffer {
         self.inner.read().state
     }
 
-    /// Changes who has a claim on the buffer, whose lock is held as `inner`: for the journal.
+    /// Changes the state of the buffer, whose lock the caller holds as `inner`: for the journal.
     pub fn claim(&self, inner: &mut Inner, change: impl FnOnce(&mut BufferState)) {
         let was_clean = inner.state == BufferState::default();
         change(&mut inner.state);
@@ -287,8 +287,9 @@ impl BufferCache {
         Ok(b)
     }
 
-    /// The block with what `make` makes of zeros, without reading it: for a block that is not on the device yet. One
-    /// that was made or checked before stays as it is, with the changes since; nobody sees it half made.
+    /// The block with the content that `make` writes into zeros, without reading it: for a block that is not on the
+    /// device yet. A block that was made or checked before stays as it is, with the changes since. No thread sees it
+    /// half made.
     ///
     /// # Errors
     /// The block lies behind the end.
@@ -318,7 +319,7 @@ impl BufferCache {
         self.shard(block).lock().contains_key(&block)
     }
 
-    /// Takes the block out of the cache: it was freed. Whoever still holds the buffer keeps a detached copy.
+    /// Takes the block out of the cache: it was freed. A caller that still has the buffer keeps a detached copy.
     pub fn forget(&self, block: BlockNr) {
         let mut s = self.shard(block).lock();
         if let Some(b) = s.remove(&block) {
@@ -326,7 +327,7 @@ impl BufferCache {
         }
     }
 
-    /// The buffer is out of its shard, whose lock is held: its frame goes.
+    /// Removes the frame of a buffer that is out of its shard. The caller holds the shard's lock.
     fn leave(&self, b: &Buffer) {
         self.reclaim().with(|core| {
             if let Some(id) = b.frame.take() {
@@ -336,29 +337,31 @@ impl BufferCache {
         self.budget.uncharge(self.charge());
     }
 
-    /// Reads `count` blocks from `start` in one request into the cache, where they are missing (Linux:
-    /// `sb_breadahead`). Errors are left for the access that really needs the block.
+    /// Reads the missing ones of `count` blocks from `start` into the cache, in one request (Linux: `sb_breadahead`).
+    /// Errors are ignored here: the access that needs the block meets them again.
     pub fn readahead(&self, start: BlockNr, count: u32) {
         let end = start.0.saturating_add(u64::from(count)).min(self.blocks_count);
         self.read_together(&(start.0..end).map(BlockNr).collect::<Vec<_>>());
     }
 
-    /// The same for `blocks`, which are in ascending order and lie close together: what lies between them is read over,
-    /// but does not enter the cache. It may be data, whose copy here would be stale as soon as the file is written.
+    /// The same for `blocks`, which are in ascending order and lie close together. The blocks between them are read
+    /// in the same request, but do not enter the cache. They may be data, whose copy here would be stale as soon as
+    /// the file is written.
     pub fn read_together(&self, blocks: &[BlockNr]) {
         let missing = |block: &BlockNr| self.peek(*block).is_none();
         let (Some(first), Some(last)) = (blocks.iter().position(missing), blocks.iter().rposition(missing)) else {
             return;
         };
         let blocks = &blocks[first..=last];
-        // The buffers are locked before the device is read, so that nobody can load, change, write home and drop a
-        // block in between and have the old content put over it.
+        // The buffers are locked before the device is read. Otherwise another thread could load, change, write home
+        // and drop a block in between, and the old content would overwrite it.
         let mut buffers = Vec::with_capacity(blocks.len());
         for block in blocks {
             let Ok(b) = self.find_or_insert(*block) else { return };
             buffers.push(b);
         }
-        // Not those that have their content: somebody may change them meanwhile, holding what others wait for.
+        // Skip buffers that have their content: a thread that changes one may hold a lock that other readers wait
+        // for.
         let missing = buffers.iter().map(|b| (!b.uptodate.load(Ordering::Acquire)).then_some(b));
         let mut locked: Vec<_> = missing.map(|b| b?.inner.try_write()).collect();
         let (bs, from) = (self.block_size as usize, blocks[0].0);
@@ -378,7 +381,7 @@ impl BufferCache {
         }
     }
 
-    /// Drops every block that nobody holds (after a replay has rewritten the device).
+    /// Drops every clean block that is not in use (after a replay has rewritten the device).
     pub fn drop_clean(&self) {
         for shard in &self.shards {
             let mut s = shard.lock();
@@ -389,7 +392,7 @@ impl BufferCache {
         }
     }
 
-    /// Frees the block's buffer if it is clean and nobody has it; whether it has.
+    /// Frees the block's buffer if it is clean and unused; returns whether it did.
     fn free(&self, s: &mut Shard, block: BlockNr) -> bool {
         let Some(b) = s.get(&block) else { return false };
         // Cloning happens under this lock, so a count of one cannot grow behind our back.
@@ -427,7 +430,7 @@ impl FrameOwner for BufferCache {
 }
 
 impl Drop for BufferCache {
-    /// The budget may be others', too.
+    /// Other mounts may share the budget.
     fn drop(&mut self) {
         for shard in &self.shards {
             for (_, b) in shard.lock().drain() {
@@ -445,7 +448,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn read_together_caches_nothing_but_what_is_named() {
+    fn read_together_caches_only_the_named_blocks() {
         let dev = Arc::new(TracedDevice::new(Arc::new(MemDevice::new(1 << 20))));
         for n in 0..64 {
             dev.write_at(n * 1024, &[&[n as u8; 1024]], BioFlags::empty()).expect("written");
@@ -456,12 +459,12 @@ mod tests {
         dev.take();
         cache.read_together(&named);
         let reads: Vec<_> = dev.take().iter().map(|r| (r.offset / 1024, r.len / 1024)).collect();
-        assert_eq!(reads, [(11, 10)], "one request, without the end that is there already");
+        assert_eq!(reads, [(11, 10)], "one request, without the last blocks, which are cached");
         for n in 0..64 {
             let cached = cache.peek(BlockNr(n)).map(|b| b.read(|bytes| bytes[0]));
             assert_eq!(cached, named.contains(&BlockNr(n)).then_some(n as u8), "block {n}");
         }
         cache.read_together(&named);
-        assert_eq!(dev.count(BioOp::Read), 0, "all of it is there");
+        assert_eq!(dev.count(BioOp::Read), 0, "everything is cached");
     }
 }

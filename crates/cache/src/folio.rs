@@ -4,11 +4,11 @@
 //! pages, 4 to 64 KiB), [`DirtyRun`] (consecutive dirty blocks handed to writeback).
 //!
 //! Bytes are an `Arc`: writeback takes a reference, and a writer that comes meanwhile gets its own copy
-//! (`Arc::make_mut`), so written-back pages are stable and nobody waits.
+//! (`Arc::make_mut`), so pages under writeback are stable and no writer waits.
 //!
 //! State is kept per file-system block: uptodate (the bytes are the file's), dirty (newer than the device), writeback
-//! (on their way: until a read of the device would find them, not only until the write has completed). With
-//! `keep_clean` off, folios leave when their last block is there: under FUSE the kernel's page cache already has the
+//! (until a read of the device finds the new bytes, not only until the write has completed). With `keep_clean` off,
+//! folios leave when their last block can be read from the device: under FUSE the kernel's page cache already has the
 //! data, and a second copy would only cost memory.
 //!
 //! Each folio is a frame of the budget's [`crate::Reclaim`]. A use counts when it meets a block that has been used
@@ -93,11 +93,11 @@ pub struct Home {
     pub object: u64,
 }
 
-/// What [`AddressSpace::take_dirty`] took.
+/// The blocks that [`AddressSpace::take_dirty`] took.
 #[derive(Debug, Default)]
 pub struct Taken {
     pub runs: Vec<DirtyRun>,
-    /// The size of the file when they were taken: what belongs to it of the last block.
+    /// The size of the file when the blocks were taken: it bounds the bytes of the last block.
     pub size: u64,
     /// The next dirty block is under writeback: it can be taken once that has ended.
     pub blocked: bool,
@@ -108,7 +108,7 @@ pub struct Taken {
 pub enum WriteRefused {
     /// The write covers this block in part, and its other part is not in memory.
     NeedsFill { block: u64 },
-    /// Data was lost since the caller looked at the map: what was promised to its blocks may be gone.
+    /// Data was lost since the caller looked at the map: the space reserved for its blocks may be gone.
     Lost,
 }
 
@@ -122,12 +122,12 @@ pub struct DirtyRun {
     pub vecs: Vec<BioVec>,
 }
 
-/// What to do with blocks whose write has finished.
+/// How the write of a run of blocks ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunCompletion {
     /// They are on the device; drop them from memory when `keep_clean` is off.
     Written,
-    /// They were not written (no credits, no memory): they are dirty again.
+    /// The write was not possible (no credits, no memory): the blocks are dirty again.
     Redirty,
 }
 
@@ -145,7 +145,7 @@ pub struct AddressSpace {
     budget: Arc<Budget>,
     home: Home,
     inner: RwLock<Inner>,
-    /// What the folios in the map are charged, readable without the lock: most inodes of a FUSE mount have none.
+    /// The charge of all folios in the map, readable without the lock: most inodes of a FUSE mount have none.
     bytes: AtomicU64,
     /// `dirty_blocks`, readable without the lock.
     dirty: AtomicU64,
@@ -183,7 +183,7 @@ impl AddressSpace {
         self.bytes() == 0
     }
 
-    /// What all that is cached is charged, in bytes.
+    /// The charge of all that is cached, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
@@ -192,7 +192,7 @@ impl AddressSpace {
         self.dirty.load(Ordering::Acquire) << self.block_bits
     }
 
-    /// What the lock protects, changed: the count that is readable without it follows.
+    /// Publishes the count that is readable without the lock, after a change under it.
     fn publish(&self, inner: &Inner) {
         self.dirty.store(inner.dirty_blocks, Ordering::Release);
     }
@@ -211,8 +211,8 @@ impl AddressSpace {
         if blocks >= 64 { u64::MAX << first } else { ((1u64 << blocks) - 1) << first }
     }
 
-    /// Copies what is cached of `[pos, pos + buf.len())` into `buf`; returns the byte ranges (relative to `buf`) that
-    /// are not, in order.
+    /// Copies the cached part of `[pos, pos + buf.len())` into `buf`; returns the byte ranges (relative to `buf`)
+    /// that are not cached, in order.
     pub fn read_cached(&self, pos: u64, buf: &mut [u8]) -> Vec<(usize, usize)> {
         let len = buf.len();
         if self.is_empty() {
@@ -225,7 +225,7 @@ impl AddressSpace {
         };
         let inner = self.inner.read();
         let mut at = 0usize;
-        // The folio that is being read, its blocks so far, and where in it this began.
+        // The current folio, the mask of its blocks so far, and the byte in it where this read began.
         let mut of: Option<(&Folio, u64, usize)> = None;
         while at < len {
             let abs = pos + at as u64;
@@ -260,7 +260,7 @@ impl AddressSpace {
         missing
     }
 
-    /// Tells reclaim of a use that ends at the byte `end` of the file, or at the folio's end if that is before it.
+    /// Counts a use that ends at the byte `end` of the file, or at the folio's end if that comes first.
     fn count_use(&self, of: Option<(&Folio, u64, usize)>, end: u64) {
         let Some((folio, mask, from)) = of else { return };
         let to = (end % (folio.pages * PAGE_SIZE as u64)) as usize;
@@ -269,13 +269,13 @@ impl AddressSpace {
         }
     }
 
-    /// The folio is dirty, on its way or clean, unlike before: reclaim is told.
+    /// Reports a change of the folio between dirty, under writeback and clean to reclaim.
     fn tell(&self, folio: &Folio) {
         let reclaim = self.budget.reclaim();
         reclaim.with(|core| core.set_state(folio.frame, folio.state()));
     }
 
-    /// The bytes of a folio, to be written to: a copy of them, if they are being written (then that is charged).
+    /// The bytes of a folio, for a change: a copy of them if they are under writeback. The copy is charged.
     fn bytes_mut<'a>(budget: &Budget, folio: &'a mut Folio) -> &'a mut AlignedBuf {
         if !folio.copied && folio.writeback != 0 && Arc::strong_count(&folio.data) > 1 {
             folio.copied = true;
@@ -329,9 +329,9 @@ impl AddressSpace {
         (page < start + folio.pages).then_some((*start, folio))
     }
 
-    /// The folio that covers `page`, made (as large as `want_pages` and its neighbours allow) when there is none.
-    /// `content` is what the caller is about to write from the page's start: a new folio is made with it. `dirty`: the
-    /// caller makes it so.
+    /// The folio that covers `page`; if there is none, a new one, as large as `want_pages` and its neighbours allow.
+    /// `content` is the data that the caller is about to write from the page's start, and fills a new folio. `dirty`:
+    /// the caller makes it dirty.
     fn covering_mut<'a>(
         &self,
         inner: &'a mut Inner,
@@ -375,9 +375,9 @@ impl AddressSpace {
     }
 
     /// Puts `data` at byte `pos` and marks its blocks dirty. `fills` holds the current content of blocks that `data`
-    /// covers only in part and that were not uptodate (see [`AddressSpace::block_uptodate`]). The file is at least
-    /// `pos + data.len()` long from then on, for `size` as for writeback. `losses`: [`AddressSpace::losses`] before the
-    /// caller asked the map for these blocks. Returns how many bytes became dirty that were not.
+    /// covers only in part and that were not uptodate (see [`AddressSpace::block_uptodate`]). From then on the file
+    /// is at least `pos + data.len()` long, for `size` as for writeback. `losses`: [`AddressSpace::losses`] before
+    /// the caller looked these blocks up in the map. Returns how many clean bytes became dirty.
     ///
     /// # Errors
     /// [`WriteRefused`]; nothing has changed. A block that needs a fill may have been uptodate a moment ago.
@@ -447,14 +447,14 @@ impl AddressSpace {
         }
         inner.dirty_blocks += newly;
         self.publish(&inner);
-        // Under the lock: whoever takes the blocks knows how much of them is the file's.
+        // Under the lock: writeback that takes the blocks then sees how many of their bytes belong to the file.
         size.fetch_max(end, Ordering::AcqRel);
         Ok(newly << self.block_bits)
     }
 
-    /// Caches bytes that were read from the device (whole blocks from `pos` on), of which none was uptodate when the
-    /// read began: one that was may have been written and left since, and what was read of it is old. Blocks that are
-    /// uptodate now keep their bytes.
+    /// Caches bytes that were read from the device (whole blocks from `pos` on). None of the blocks was uptodate when
+    /// the read began: such a block may have been written and dropped since, and the bytes read would be stale.
+    /// Blocks that are uptodate now keep their bytes.
     pub fn insert_clean(&self, pos: u64, data: &[u8]) {
         debug_assert_eq!(pos % self.block_size(), 0);
         let mut inner = self.inner.write();
@@ -483,8 +483,8 @@ impl AddressSpace {
     }
 
     /// Takes up to `max_blocks` dirty blocks from block `from` on, as runs in file order, and marks them under
-    /// writeback. Each run must be given back through [`AddressSpace::finish`]. Stops before a block that is under
-    /// writeback already: of two writes in flight the older might win. (Linux waits there, too:
+    /// writeback. The caller must pass each run to [`AddressSpace::finish`] or [`AddressSpace::lose`]. Stops before a
+    /// block that is under writeback already: of two writes in flight the older might win. (Linux waits there, too:
     /// `mpage_prepare_extent_to_map`.)
     pub fn take_dirty(&self, from: u64, to: u64, max_blocks: u64, size: &AtomicU64) -> Taken {
         if self.is_empty() {
@@ -551,7 +551,7 @@ impl AddressSpace {
         Taken { runs, size: size.load(Ordering::Acquire), blocked }
     }
 
-    /// The fate of blocks taken by [`AddressSpace::take_dirty`]. Returns how many bytes are dirty again.
+    /// Ends the writeback of blocks that [`AddressSpace::take_dirty`] took. Returns how many bytes are dirty again.
     pub fn finish(&self, start: u64, blocks: u32, how: RunCompletion) -> u64 {
         let mut inner = self.inner.write();
         self.end_writeback(&mut inner, start, blocks, |folio, mask| match how {
@@ -564,9 +564,9 @@ impl AddressSpace {
         })
     }
 
-    /// Blocks taken by [`AddressSpace::take_dirty`] could not be written; the caller has recorded the error. They are
-    /// dropped, but for those that were written to again meanwhile. `gone` is told of the others, as runs of a first
-    /// block and a length: under the lock, so that who writes there next finds what it has done.
+    /// Drops blocks that [`AddressSpace::take_dirty`] took and that could not be written; the caller has recorded the
+    /// error. Blocks that were written to again meanwhile stay. `gone` gets the others, as runs of a first block and
+    /// a length. It runs under the lock, so that the next writer of these blocks sees its effects.
     pub fn lose(&self, start: u64, blocks: u32, mut gone: impl FnMut(u64, u32)) {
         let bpp = self.blocks_per_page();
         let mut inner = self.inner.write();
@@ -585,7 +585,7 @@ impl AddressSpace {
         if from < end {
             gone(from, (end - from) as u32);
         }
-        // After that: who reads this count finds what was done.
+        // After `gone`: a thread that reads the new count also sees the effects of `gone`.
         self.losses.fetch_add(1, Ordering::Release);
         self.end_writeback(&mut inner, start, blocks, |folio, mask| {
             folio.uptodate &= !(mask & !folio.dirty);
@@ -598,8 +598,8 @@ impl AddressSpace {
         self.losses.load(Ordering::Acquire)
     }
 
-    /// Blocks that were under writeback are no longer; `settle` is called with the mask of those of each folio, and
-    /// returns how many became dirty. Returns how many bytes did.
+    /// Ends the writeback of blocks. `settle` gets the mask of these blocks of each folio, and returns how many
+    /// became dirty. Returns how many bytes did.
     fn end_writeback(
         &self,
         inner: &mut Inner,
@@ -658,8 +658,8 @@ impl AddressSpace {
         }
     }
 
-    /// Forgets all blocks in `[from, to)` (whole blocks): they were truncated or punched. Returns the dirty bytes that
-    /// went. Blocks under writeback are forgotten too; the caller has excluded writeback.
+    /// Forgets all blocks in `[from, to)` (whole blocks): they were truncated or punched. Returns how many dirty
+    /// bytes were dropped. Blocks under writeback are forgotten too; the caller has excluded writeback.
     pub fn discard(&self, from: u64, to: u64) -> u64 {
         if self.is_empty() || from >= to {
             return 0;
@@ -713,7 +713,7 @@ impl AddressSpace {
         }
     }
 
-    /// True when block `block` is newer in memory than on the device, or on its way.
+    /// True when block `block` is newer in memory than on the device, also while it is under writeback.
     pub fn block_dirty(&self, block: u64) -> bool {
         if self.is_empty() || self.blocks_per_page() == 0 {
             return false;
@@ -723,7 +723,7 @@ impl AddressSpace {
             .is_some_and(|(start, f)| (f.dirty | f.writeback) & (1 << (block - start * self.blocks_per_page())) != 0)
     }
 
-    /// Frees the folio at `page` if it is clean and its frame is `id`; whether it has. Never waits.
+    /// Frees the folio at `page` if it is clean and its frame is `id`; returns whether it did. Never waits.
     pub fn try_free(&self, page: u64, id: FrameId) -> Tried {
         let Some(mut inner) = self.inner.try_write() else { return Tried::Busy };
         let free = inner.folios.get(&page).is_some_and(|f| f.frame == id && f.state() == State::CLEAN);

@@ -6,7 +6,7 @@ use super::*;
 use crate::reclaim::{Class, FrameOwner};
 use extant_base::rng::Rng;
 
-/// A size that these tests do not look at.
+/// A size that these tests ignore.
 static SIZE: AtomicU64 = AtomicU64::new(0);
 
 fn space(bits: u32, keep: bool) -> AddressSpace {
@@ -82,7 +82,7 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
                     for (page, frame) in folios {
                         let clean = sp.budget.reclaim().with(|core| core.state(frame)) == State::CLEAN;
                         if clean && rng.one_in(2) {
-                            assert_eq!(sp.try_free(page, frame), Tried::Freed, "reclaim knows what is clean");
+                            assert_eq!(sp.try_free(page, frame), Tried::Freed, "reclaim sees the folio as clean");
                         }
                     }
                 }
@@ -108,29 +108,29 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
         assert!(device == model);
         assert_eq!(sp.dirty_bytes(), 0);
         if !keep {
-            assert!(sp.is_empty(), "nothing stays once it is written");
+            assert!(sp.is_empty(), "written data leaves the cache");
         }
     }
 }
 
 #[test]
-fn a_writer_during_writeback_does_not_change_what_is_written() {
+fn a_write_during_writeback_does_not_change_the_bytes_under_writeback() {
     let sp = space(12, false);
     sp.write(0, &[1; 4096], &[], &SIZE, sp.losses()).expect("filled");
     let runs = sp.take_dirty(0, u64::MAX, u64::MAX, &SIZE).runs;
     sp.write(0, &[2; 4096], &[], &SIZE, sp.losses()).expect("filled");
     assert!(runs[0].vecs[0].bytes().iter().all(|b| *b == 1));
     let again = sp.take_dirty(0, u64::MAX, u64::MAX, &SIZE);
-    assert!(again.runs.is_empty() && again.blocked, "its first write is still under way");
+    assert!(again.runs.is_empty() && again.blocked, "its first write is still in flight");
     sp.finish(0, 1, RunCompletion::Written);
-    assert_eq!(sp.dirty_bytes(), 4096, "the second write is still to be written");
+    assert_eq!(sp.dirty_bytes(), 4096, "the second write is still dirty");
     let mut buf = [0; 4096];
     assert!(sp.read_cached(0, &mut buf).is_empty());
     assert_eq!(buf[0], 2);
 }
 
 #[test]
-fn the_budget_gets_everything_back() {
+fn dropping_an_address_space_releases_its_charge() {
     let budget = Budget::new(1 << 20);
     let sp = in_budget(12, true, &budget);
     sp.write(0, &[1; 303_104], &[], &SIZE, sp.losses()).expect("filled");
@@ -139,9 +139,9 @@ fn the_budget_gets_everything_back() {
     assert_eq!(budget.used(), 0);
 }
 
-/// What was written to again while its first write was on its way keeps the newer data; of the rest the caller is told.
+/// A block written to again during its first write keeps the newer data; the callback gets the other blocks.
 #[test]
-fn what_is_lost_is_told_but_for_what_is_newer() {
+fn lost_blocks_are_reported_unless_newer_data_replaced_them() {
     let sp = space(12, false);
     let before = sp.losses();
     sp.write(0, &[1; 5 * 4096], &[], &SIZE, before).expect("filled");
@@ -159,14 +159,14 @@ fn what_is_lost_is_told_but_for_what_is_newer() {
     assert_eq!(sp.dirty_bytes(), 2 * 4096);
     let uptodate: Vec<bool> = (0..5).map(|block| sp.block_uptodate(block)).collect();
     assert_eq!(uptodate, [false, true, false, true, false]);
-    // Who asked the map before that asks again.
+    // A writer that looked at the map before the loss has to look again.
     assert_eq!(sp.write(0, &[3; 4096], &[], &SIZE, before), Err(WriteRefused::Lost));
     assert_eq!(sp.write(0, &[3; 4096], &[], &SIZE, meanwhile), Err(WriteRefused::Lost));
     assert_eq!(sp.write(0, &[3; 4096], &[], &SIZE, sp.losses()), Ok(4096));
 }
 
 #[test]
-fn the_next_block_in_memory_is_found() {
+fn next_uptodate_finds_the_next_cached_block() {
     let sp = space(10, true);
     sp.write(5 * 1024, &[1; 1024], &[], &SIZE, 0).expect("filled");
     sp.insert_clean(70 * 1024, &[2; 2048]);

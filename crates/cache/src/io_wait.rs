@@ -1,4 +1,4 @@
-//! Counting I/O in flight: who submitted it is not who waits for it.
+//! Counting I/O in flight: one thread submits it, another waits for it.
 //!
 //! Main types: [`IoWait`] (a counter that can be waited down to zero) and [`IoToken`] (one unit of it). The journal has
 //! one for each batch of blocks that it writes to the log or home.
@@ -25,7 +25,7 @@ pub struct IoWait {
     zero: Condvar,
 }
 
-/// One request in flight until [`IoToken::done`]. One that is dropped was lost on its way, and counts as an error.
+/// One request in flight until [`IoToken::done`]. A token that is dropped counts as an error: its request was lost.
 pub struct IoToken {
     of: Arc<IoWait>,
     result: Option<Result<(), Error>>,
@@ -47,7 +47,7 @@ impl IoWait {
         self.idle().error.take().map_or(Ok(()), Err)
     }
 
-    /// The same for who is not the one to be told of an error.
+    /// The same for a caller that does not handle the error: another one reports it.
     pub fn settle(&self) {
         drop(self.idle());
     }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_that_nobody_ended_is_an_error() {
+    fn a_dropped_token_is_an_error() {
         let wait = IoWait::new();
         wait.begin().done(Ok(()));
         drop(wait.begin());

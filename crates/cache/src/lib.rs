@@ -1,10 +1,10 @@
 //! Metadata buffers, file data folios and the memory budget they share.
 //!
 //! Main types: [`Budget`] (one `cache=SIZE` for everything that can be dropped), [`BufferCache`] and [`Buffer`]
-//! (metadata blocks, whose state only the journal moves once they are held), [`AddressSpace`] and [`Folio`] (dirty and
-//! cached file data), [`Flusher`] (background writeback), [`BulkWindow`] (how much of it a device has at once),
-//! [`Writebacks`] (data on its way to the device), [`ErrorSequence`] (data that did not get there), [`IoWait`] (waits
-//! for a few requests).
+//! (metadata blocks, whose state only the journal changes once they are held), [`AddressSpace`] and [`Folio`] (dirty
+//! and cached file data), [`Flusher`] (background writeback), [`BulkWindow`] (how much of it a device has at once),
+//! [`Writebacks`] (data under writeback), [`ErrorSequence`] (data whose write failed), [`IoWait`] (waits for a few
+//! requests).
 //!
 //! What it does not do: it does not know what a block means, allocate blocks, or start transactions. Mapping folios to
 //! blocks is [`AddressSpaceOps`], implemented by `fs`.

@@ -1,5 +1,5 @@
-//! How fast dirty data comes and goes: the measured rate of a device, a bound on bulk data under way, and the pauses of
-//! writers (Linux: mm/page-writeback.c, with a window as in `wbt`, block/blk-wbt.c).
+//! How fast dirty data comes and goes: the measured rate of a device, a bound on bulk data in flight, and the pauses
+//! of writers (Linux: mm/page-writeback.c, with a window as in `wbt`, block/blk-wbt.c).
 //!
 //! Main types: [`Meter`] (the rate, from completions), [`pause_ns`] (how long a writer pauses for what it has dirtied),
 //! [`BulkWindow`] (bulk data waits here until the device has room for it).
@@ -7,8 +7,8 @@
 //! The meter and the pause are functions of time and completions alone: they take no lock, sleep nowhere and read no
 //! clock.
 //!
-//! Bulk data is file data, also that of a large fsync. The journal, metadata and small fsyncs are not bulk, and find at
-//! most [`WINDOW_NS`] of it before them at the device.
+//! Bulk data is file data, also that of a large fsync. The journal, metadata and small fsyncs are not bulk. At the
+//! device they wait behind at most [`WINDOW_NS`] of bulk data.
 //!
 //! # Locking
 //! `bulk window` (212) is a leaf: completions take it, and nothing is submitted under it.
@@ -23,22 +23,23 @@ use extant_block::{Bio, BlockDevice};
 
 static CLASS: LockClass = LockClass::new("bulk window", 212);
 
-/// So much of the device's time may be under way as bulk data. An fsync stands behind it three times (data, log, commit
-/// record), each time for that long at most.
+/// At most this much of the device's time may be in flight as bulk data. An fsync waits behind it three times (data,
+/// log, commit record), each time for that long at most.
 pub const WINDOW_NS: u64 = 50_000_000;
-/// Beyond the time that the device takes for its bytes, a writer pauses no longer than this.
+/// A writer pauses for the time that the device takes for its bytes, and at most this much longer.
 const EXTRA_NS_MAX: u64 = 90_000_000;
-/// The rate is measured over at least this much time with bulk data under way.
+/// The rate is measured over at least this much time with bulk data in flight.
 const SAMPLE_NS: u64 = 50_000_000;
-/// Before anything has completed: one request under way, and pauses as on a device of this rate.
+/// Before anything has completed: one request in flight, and pauses as on a device of this rate.
 const FIRST_WINDOW: u64 = 1 << 20;
 const FIRST_RATE: u64 = 100 << 20;
-/// A first sample of less is the latency of a request, not a rate.
+/// A first sample of fewer bytes measures the latency of a request, not a rate.
 const FIRST_SAMPLE: u64 = 256 << 10;
-/// The window sends units of half of its size, so that the device has the other half meanwhile; within these bounds.
+/// The window sends units of half of its size, so that the device works on the other half meanwhile; within these
+/// bounds.
 const UNIT_MIN: u64 = 256 << 10;
 const UNIT_MAX: u64 = 4 << 20;
-/// A file whose writer takes no more than a quarter of the rate, after a start of so many bytes, is written lightly.
+/// A writer counts as light if it dirties no more than a quarter of the rate, after a start of so many bytes.
 const LIGHT_SHARE: u64 = 4;
 const LIGHT_START: u64 = 256 << 10;
 
@@ -52,11 +53,11 @@ fn bytes_in(ns: u64, rate: u64) -> u64 {
     (u128::from(rate) * u128::from(ns) / 1_000_000_000).min(u128::from(u64::MAX)) as u64
 }
 
-/// Measures at which rate bulk data completes while there is some under way.
+/// Measures the rate at which bulk data completes while there is some in flight.
 #[derive(Debug, Default)]
 pub struct Meter {
     under_way: u64,
-    /// Bulk data has been under way since then without a break, or since the last sample; so much has completed.
+    /// Start of the sample: bulk data has been in flight since then without a break. `completed` counts since then.
     since_ns: u64,
     completed: u64,
     rate: Option<u64>,
@@ -82,7 +83,7 @@ impl Meter {
             return;
         }
         let sample = self.completed.saturating_mul(1_000_000_000) / took;
-        // A device that turns out to be much faster is given work at once; one that slows down keeps its name a while.
+        // The rate rises at once when the device proves much faster, and falls slowly when a sample is lower.
         self.rate = Some(match self.rate {
             Some(rate) if sample < rate => rate - (rate - sample) / 4,
             Some(rate) if sample < 2 * rate => rate + (sample - rate) / 2,
@@ -91,40 +92,39 @@ impl Meter {
         (self.since_ns, self.completed) = (now_ns, 0);
     }
 
-    /// Bytes per second; `None`: nothing to speak of has completed.
+    /// Bytes per second; `None`: too little has completed for a measurement.
     pub fn rate(&self) -> Option<u64> {
         self.rate
     }
 
-    /// How much may be under way.
+    /// How many bytes may be in flight.
     pub fn window(&self) -> u64 {
         self.rate.map_or(FIRST_WINDOW, |rate| bytes_in(WINDOW_NS, rate))
     }
 
-    /// Whether `bytes` more may be under way: at least one request always is.
+    /// Whether `bytes` more may be in flight: at least one request always may.
     pub fn admits(&self, bytes: u64) -> bool {
         self.under_way == 0 || self.under_way + bytes <= self.window()
     }
 }
 
-/// Between these, in dirty bytes, writers pause: below `begin` no writer does, at `limit` the pauses are longest.
+/// Dirty bytes between which writers pause: below `begin` no writer does, at `limit` the pauses are longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels {
     pub begin: u64,
     pub limit: u64,
 }
 
-/// The longest that a writer of `bytes` is made to wait on a device that takes `rate` bytes per second.
+/// The longest pause of a writer of `bytes` on a device that takes `rate` bytes per second.
 pub fn longest_pause_ns(bytes: u64, rate: u64) -> u64 {
     time_ns(bytes, rate).saturating_add(EXTRA_NS_MAX)
 }
 
-/// How long a writer pauses that has dirtied `bytes`, with `dirty` bytes in all, on a device of `rate` bytes per
-/// second.
+/// The pause of a writer that has dirtied `bytes`, with `dirty` bytes in all, on a device of `rate` bytes per second.
 ///
-/// Half-way between the levels it is the time that the device takes for these bytes, so that one writer settles there.
-/// Below it is less and above it is more, without a step: more writers settle higher. A light writer pauses only in the
-/// uppermost quarter, which many heavy ones together reach.
+/// Half-way between the levels the pause is the time that the device takes for these bytes, so that a single writer
+/// levels off there. Below, the pause is shorter, and above longer, without a step: more writers level off higher. A
+/// light writer pauses only in the uppermost quarter, which many heavy writers reach.
 pub fn pause_ns(levels: Levels, dirty: u64, bytes: u64, rate: u64, light: bool) -> u64 {
     let Levels { begin, limit } = levels;
     let begin = if light { limit - limit.saturating_sub(begin) / 4 } else { begin };
@@ -137,12 +137,12 @@ pub fn pause_ns(levels: Levels, dirty: u64, bytes: u64, rate: u64, light: bool) 
     }
 }
 
-/// How much a file's writer has dirtied lately: the time at which a quarter of the rate has paid for it.
+/// Recent dirtying by a file's writer, as the time at which a quarter of the rate has paid for it.
 #[derive(Debug, Default)]
 pub struct Lightness(AtomicU64);
 
 impl Lightness {
-    /// The writer has dirtied `bytes` more: whether it is a light one.
+    /// Counts `bytes` more that the writer has dirtied; returns whether it is a light one.
     pub fn is_light(&self, now_ns: u64, bytes: u64, rate: u64) -> bool {
         let share = rate / LIGHT_SHARE;
         let until = self.0.load(Ordering::Relaxed).max(now_ns) + time_ns(bytes, share);
@@ -151,7 +151,7 @@ impl Lightness {
     }
 }
 
-/// Bios that are sent together, neighbours as one request.
+/// Bios that are sent in one call, neighbours as one request.
 struct Unit {
     bios: Vec<Bio>,
     bytes: u64,
@@ -161,41 +161,42 @@ struct Unit {
 struct State {
     meter: Meter,
     waiting: VecDeque<Unit>,
-    /// Units that came, and those that have left for the device.
+    /// Units that arrived, and units that left for the device.
     came: u64,
     left: u64,
-    /// A thread sends what may leave; it looks again before it stops.
+    /// A thread is sending the units that may leave; it looks again before it stops.
     sending: bool,
     /// Threads in [`BulkWindow::wait_for`].
     waiters: u32,
 }
 
-/// What a unit is waited for by: [`BulkWindow::wait_for`].
+/// Identifies a unit for [`BulkWindow::wait_for`].
 #[derive(Clone, Copy, Debug)]
 pub struct Sent(u64);
 
-/// Bulk data on its way to one device: no more is under way than the device takes in [`WINDOW_NS`], and the rest waits
-/// here, first come first served. No thread has to wait for that.
+/// Bulk data for one device: no more is in flight than the device takes in [`WINDOW_NS`], and the rest queues here,
+/// first come first served. No thread has to wait for that.
 ///
-/// Where a device completes inline, whoever sends does the work and is bounded by himself: there it only measures.
+/// On a device that completes inline, the sending thread does the work itself, which bounds it. The window only
+/// measures there.
 pub struct BulkWindow {
     clock: Clock,
     dev: Arc<dyn BlockDevice>,
     bounded: bool,
-    /// Of the meter, to be read without the lock; 0: unknown.
+    /// The meter's rate, readable without the lock; 0: unknown.
     rate: AtomicU64,
     state: Mutex<State>,
     moved: Condvar,
 }
 
 impl BulkWindow {
-    /// In front of `dev`.
+    /// A window in front of `dev`.
     pub fn new(clock: Clock, dev: Arc<dyn BlockDevice>) -> BulkWindow {
         let (bounded, state) = (dev.completes_later(), Mutex::new(&CLASS, State::default()));
         BulkWindow { clock, dev, bounded, rate: AtomicU64::new(0), state, moved: Condvar::new() }
     }
 
-    /// Bytes per second that bulk data was measured to complete at; as on a usual device before it was.
+    /// The measured rate of bulk data, in bytes per second; before a measurement, that of a usual device.
     pub fn rate(&self) -> u64 {
         match self.rate.load(Ordering::Relaxed) {
             0 => FIRST_RATE,
@@ -203,7 +204,7 @@ impl BulkWindow {
         }
     }
 
-    /// How many bytes are worth sending as one.
+    /// How many bytes to send as one unit.
     pub fn unit_bytes(&self) -> u64 {
         match (self.bounded, self.rate.load(Ordering::Relaxed)) {
             (false, _) => UNIT_MAX,
@@ -212,8 +213,8 @@ impl BulkWindow {
         }
     }
 
-    /// How many bytes are worth taking in hand at once. Where a window is small, a unit; a fast device, or one that
-    /// completes inline, is not asked for every unit.
+    /// How many bytes writeback should take at once. A small window takes a unit. For a fast device, or one that
+    /// completes inline, a larger batch saves a round per unit.
     pub fn batch_bytes(&self) -> u64 {
         match (self.bounded, self.rate.load(Ordering::Relaxed)) {
             (false, _) => u64::MAX,
@@ -221,7 +222,7 @@ impl BulkWindow {
         }
     }
 
-    /// Sends the bios, at once or when the window has room. Each is reported by [`BulkWindow::completed`].
+    /// Sends the bios, at once or when the window has room. The caller reports each with [`BulkWindow::completed`].
     pub fn send(&self, bios: Vec<Bio>) -> Sent {
         let bytes = bios.iter().map(|bio| bio.len).sum();
         let now = self.clock.now_ns();
@@ -239,7 +240,7 @@ impl BulkWindow {
         sent
     }
 
-    /// So many bytes of a bio that was sent have completed.
+    /// Counts `bytes` of a sent bio as completed, and sends what the window has room for now.
     pub fn completed(&self, bytes: u64) {
         let now = self.clock.now_ns();
         let mut state = self.state.lock();
@@ -247,7 +248,7 @@ impl BulkWindow {
         if let Some(rate) = state.meter.rate() {
             self.rate.store(rate.max(1), Ordering::Relaxed);
         }
-        // A bio may complete before it is submitted: then the thread that submits it goes on.
+        // A bio may complete before its submission returns: then the submitting thread continues the loop.
         if std::mem::replace(&mut state.sending, true) {
             return;
         }
@@ -266,7 +267,7 @@ impl BulkWindow {
         state.sending = false;
     }
 
-    /// Waits until what was sent is under way, with nothing of it and nothing before it waiting here.
+    /// Waits until the unit `sent` and all units before it are in flight.
     pub fn wait_for(&self, sent: Sent) {
         let mut state = self.state.lock();
         state.waiters += 1;

@@ -1,4 +1,4 @@
-//! What is measured of devices of known rates, how much they are given at once, and how writers share them.
+//! The measured rate of devices of known rates, the bound on bulk data in flight, and how writers share a device.
 
 use super::*;
 
@@ -12,7 +12,7 @@ static HELD: LockClass = LockClass::new("test held", 0);
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
 
-/// A device of a fixed rate, first come first served: what is given to it completes when the test says so.
+/// A device of a fixed rate, first come first served: a request completes when the test says so.
 struct Fifo {
     rate: u64,
     now: u64,
@@ -32,13 +32,13 @@ impl Fifo {
     }
 
     fn complete(&mut self, meter: &mut Meter) {
-        let (at, bytes) = self.queue.pop_front().expect("something is under way");
+        let (at, bytes) = self.queue.pop_front().expect("a request is in flight");
         self.now = at;
         meter.completed(at, bytes);
     }
 }
 
-/// As much as the meter admits, for a while: the longest time that bulk data stood in line.
+/// Sends as much as the meter admits, for a while; returns the longest time that bulk data waited.
 fn stream(fifo: &mut Fifo, meter: &mut Meter, unit: u64, units: u64) -> u64 {
     let mut longest = 0;
     for _ in 0..units {
@@ -52,10 +52,10 @@ fn stream(fifo: &mut Fifo, meter: &mut Meter, unit: u64, units: u64) -> u64 {
 }
 
 #[test]
-fn the_rate_of_a_device_is_found_and_bounds_what_is_under_way() {
+fn the_measured_rate_of_a_device_bounds_the_bytes_in_flight() {
     for rate in [5_000_000, 25_000_000, 100_000_000, 3_000_000_000] {
         let (mut fifo, mut meter) = (Fifo::new(rate), Meter::default());
-        assert!(meter.admits(FIRST_WINDOW), "at least one request always is");
+        assert!(meter.admits(FIRST_WINDOW), "one request is always admitted");
         stream(&mut fifo, &mut meter, 256 << 10, 1000);
         let found = meter.rate().expect("measured");
         assert!(found.abs_diff(rate) <= rate / 100, "{found} of {rate}");
@@ -64,7 +64,7 @@ fn the_rate_of_a_device_is_found_and_bounds_what_is_under_way() {
     }
 }
 
-/// One request at a time measures little; a device that takes many at once is given them soon.
+/// One request at a time measures a low rate; a device that takes many at once soon gets many.
 #[test]
 fn a_fast_device_is_not_held_back_by_a_slow_start() {
     // A request takes two milliseconds, however many there are.
@@ -83,7 +83,7 @@ fn a_fast_device_is_not_held_back_by_a_slow_start() {
 }
 
 #[test]
-fn a_device_that_slows_down_is_given_less_within_a_second() {
+fn the_window_shrinks_within_a_second_when_a_device_slows_down() {
     let (mut fifo, mut meter) = (Fifo::new(500_000_000), Meter::default());
     stream(&mut fifo, &mut meter, 256 << 10, 1000);
     fifo.rate = 20_000_000;
@@ -95,7 +95,7 @@ fn a_device_that_slows_down_is_given_less_within_a_second() {
 }
 
 #[test]
-fn a_small_write_now_and_then_is_no_measure() {
+fn occasional_small_writes_give_no_rate() {
     let mut meter = Meter::default();
     for n in 0..50 {
         meter.submitted(n * 1000 * MS, 4096);
@@ -106,10 +106,10 @@ fn a_small_write_now_and_then_is_no_measure() {
 
 const LEVELS: Levels = Levels { begin: 24 * MIB, limit: 32 * MIB };
 
-/// Writers that never stop, on a device of 25 MB/s: what is dirty settles between the levels, each gets its share, and
-/// none pauses for longer than it may.
+/// Writers that never stop, on a device of 25 MB/s: the dirty bytes level off between the two levels, each writer gets
+/// its share, and no pause exceeds the bound.
 #[test]
-fn heavy_writers_share_the_rate_and_settle_below_the_limit() {
+fn heavy_writers_share_the_rate_and_level_off_below_the_limit() {
     let rate = 25_000_000;
     for writers in 1..=3u64 {
         let mut ready = vec![0u64; writers as usize];
@@ -124,7 +124,7 @@ fn heavy_writers_share_the_rate_and_settle_below_the_limit() {
             dirty += MIB as i64 - gone as i64;
             highest = highest.max(dirty);
             let pause = pause_ns(LEVELS, dirty as u64, MIB, rate, false);
-            assert!(pause > 0, "dirty {dirty}: the device runs dry");
+            assert!(pause > 0, "dirty {dirty}: the device has nothing to do");
             assert!(pause <= time_ns(MIB, rate) + EXTRA_NS_MAX);
             wrote[who] += MIB;
             ready[who] = now + pause;
@@ -138,7 +138,7 @@ fn heavy_writers_share_the_rate_and_settle_below_the_limit() {
 }
 
 #[test]
-fn lightness_is_lost_by_what_a_writer_dirties_and_comes_back_with_time() {
+fn a_light_writer_becomes_heavy_by_dirtying_and_light_again_with_time() {
     let (rate, note) = (25_000_000, Lightness::default());
     let mut now = 0;
     assert!((0..10_000).all(|_| {
@@ -151,7 +151,7 @@ fn lightness_is_lost_by_what_a_writer_dirties_and_comes_back_with_time() {
     assert!(note.is_light(now, 4096, rate));
 }
 
-/// Keeps what is submitted.
+/// Stores the bios submitted to it.
 struct Keeper {
     below: MemDevice,
     kept: Mutex<Vec<Bio>>,
@@ -196,7 +196,7 @@ impl BlockDevice for Keeper {
 }
 
 #[test]
-fn what_the_window_has_no_room_for_waits_without_a_thread_and_goes_in_its_turn() {
+fn units_beyond_the_window_wait_without_a_thread_and_leave_in_order() {
     let clock = Clock::virtual_at(0);
     let below = MemDevice::new(64 * MIB);
     let kept = Mutex::new(&HELD, Vec::new());
@@ -210,19 +210,19 @@ fn what_the_window_has_no_room_for_waits_without_a_thread_and_goes_in_its_turn()
         Bio::write(at * MIB, vec![vec], BioFlags::empty(), Box::new(done))
     };
     let sent: Vec<Sent> = (0..20).map(|at| window.send(vec![bio(at)])).collect();
-    assert_eq!(keeper.kept.lock().len(), 1, "at least one, and of an unknown device no more");
+    assert_eq!(keeper.kept.lock().len(), 1, "exactly one while the rate is unknown");
     // A device of 100 MiB per second.
     let (mut served, mut next) = (0, 0);
     while served < 20 {
         clock.advance(std::time::Duration::from_millis(10));
         let bio = keeper.kept.lock().remove(0);
-        assert_eq!(bio.offset, next * MIB, "in their order");
+        assert_eq!(bio.offset, next * MIB, "in order");
         next += 1;
         bio.complete(Ok(()));
         served += 1;
         let under_way = keeper.kept.lock().len() as u64;
-        assert!(under_way <= 5, "{under_way} MiB under way");
-        assert!(under_way >= 4.min(20 - served), "{under_way} MiB under way, the device could take more");
+        assert!(under_way <= 5, "{under_way} MiB in flight");
+        assert!(under_way >= 4.min(20 - served), "{under_way} MiB in flight, the device could take more");
     }
     window.wait_for(sent[19]);
     assert_eq!(window.rate(), 100 * MIB);

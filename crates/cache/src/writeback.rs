@@ -1,22 +1,23 @@
 //! Background writeback of file data (Linux: fs/fs-writeback.c, mm/page-writeback.c).
 //!
 //! Main types: [`Flusher`] (which inodes are dirty, since when, and how many bytes in all), [`AddressSpaceOps`] (how
-//! their dirty data reaches the device: implemented by `fs`), [`Listed`] (what an inode is listed for).
+//! their dirty data reaches the device: implemented by `fs`), [`Listed`] (why an inode is listed).
 //!
-//! Rules: data older than `expire` is written; where more than `background_bytes` are in nobody's hands, the oldest
-//! inodes until half of that is left; on the way to `limit_bytes`, what is on its way included, writers pause for what
-//! they dirty ([`Flusher::throttle`], [`crate::pace`]). Within an inode, blocks go out in file order.
+//! Rules: data older than `expire` is written. If more than `background_bytes` wait for writeback, the oldest inodes
+//! are written until half of that is left. On the way to `limit_bytes`, which counts data under writeback too,
+//! writers pause for the bytes that they dirty ([`Flusher::throttle`], [`crate::pace`]). Within an inode, blocks go
+//! out in file order.
 //!
-//! An inode stays listed until nothing of it is dirty, in somebody's hands or on its way: so whoever asks for
-//! everything ([`Flusher::listed`]) sees also what the flusher has begun. One of which everything is on its way costs a
-//! round nothing: it is put aside by the first who comes across it, and comes back when it is dirtied again.
+//! An inode stays listed while any of its data is dirty, taken or under writeback. So [`Flusher::listed`] includes
+//! the writes that the flusher has begun. An inode whose data is all under writeback costs a round nothing: the first
+//! scan that meets it puts it aside, and it comes back when it is dirtied again.
 //!
 //! What it does not do: block mapping, transactions.
 //!
 //! # Locking
 //! `dirty inodes` (38) guards the table and is not held while an inode is written. An inode that is listed already is
-//! dirtied without it ([`AddressSpaceOps::listed`]). `room for dirty data` (209) is a leaf, taken by completions only
-//! while somebody waits.
+//! dirtied without it ([`AddressSpaceOps::listed`]). `room for dirty data` (209) is a leaf; completions take it only
+//! while a writer waits.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -33,32 +34,32 @@ use crate::pace::{Levels, Lightness, pause_ns};
 static CLASS: LockClass = LockClass::new("dirty inodes", 38);
 static ROOM_CLASS: LockClass = LockClass::new("room for dirty data", 209);
 
-/// What the flusher needs of an inode.
+/// The flusher's view of an inode.
 pub trait AddressSpaceOps: Send + Sync + Sized + 'static {
-    /// Writes what is dirty now of these inodes of one mount, neighbours on the device together and large files in
-    /// turns, and lazily kept times. Returns when all of it is on its way. Errors are recorded with each inode, for its
-    /// fsync.
+    /// Writes the dirty data of these inodes of one mount, neighbours on the device together and large files in
+    /// turns, and lazily written times. Returns when all of it is in flight. Errors are recorded with each inode, for
+    /// its fsync.
     fn write_pages(inodes: &[Arc<Self>]);
 
-    /// Bytes that are dirty and in nobody's hands.
+    /// Bytes that are dirty and not yet taken for writeback.
     fn dirty_bytes(&self) -> u64;
 
-    /// Lazily kept times are to be written.
+    /// Times that are written lazily are dirty.
     fn has_times(&self) -> bool;
 
-    /// Nothing of its data is in somebody's hands or on its way to the device.
+    /// No data of the inode is taken or under writeback.
     fn is_idle(&self) -> bool;
 
-    /// The flusher's own note, kept where it costs no lock.
+    /// The flusher's own note, in a place that needs no lock.
     fn listed(&self) -> &Listed;
 }
 
-/// What an inode is listed for: at least what there is.
+/// Why an inode is listed. The reason is at least as strong as the inode's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 enum For {
     Nothing,
-    /// Something is on its way; nothing else is known.
+    /// Some of its data is under writeback; nothing else is known.
     Completion,
     Times,
     Data,
@@ -66,7 +67,7 @@ enum For {
 
 const LISTS: [For; 3] = [For::Completion, For::Times, For::Data];
 
-/// What the flusher lists an inode for, and how much its writers have dirtied lately.
+/// Why the flusher lists an inode, and how much its writers have dirtied recently.
 #[derive(Debug, Default)]
 pub struct Listed {
     why: AtomicU8,
@@ -93,12 +94,12 @@ pub struct FlusherOptions {
 }
 
 impl FlusherOptions {
-    /// Between which levels writers pause. The flusher has had work for a while when the first does.
+    /// The levels between which writers pause. The flusher starts well below the first.
     fn levels(&self) -> Levels {
         Levels { begin: self.limit_bytes - self.limit_bytes / 4, limit: self.limit_bytes }
     }
 
-    /// Above this, no writer goes on: pauses that are bounded have not been enough.
+    /// Above this, no writer goes on: bounded pauses have not been enough.
     fn ceiling(&self) -> u64 {
         self.limit_bytes + self.limit_bytes / 8
     }
@@ -115,7 +116,7 @@ type List<I> = BTreeMap<u64, Dirty<I>>;
 struct Table<I> {
     /// One for each of [`LISTS`]; every inode is in one.
     lists: [List<I>; 3],
-    /// Nothing with data or times has been listed for longer.
+    /// No inode with data or times has been listed for longer.
     oldest_ns: u64,
     stop: bool,
 }
@@ -125,10 +126,10 @@ impl<I: AddressSpaceOps> Table<I> {
         self.lists.get_mut((of as usize).checked_sub(1)?)
     }
 
-    /// Moves the inode to the list of what there is of it, now that nobody changes lists; returns what that is.
+    /// Moves the inode to the list that fits its state, under the table's lock; returns that list.
     ///
-    /// Who makes it dirty looks at its note after that, without the lock: either he sees the new note, or this sees
-    /// that it is dirty.
+    /// A thread that makes it dirty reads the note afterwards, without the lock. Either it sees the new note, or this
+    /// function sees that the inode is dirty.
     fn review(&mut self, ino: u64) -> For {
         let Some((from, inode)) = LISTS.iter().find_map(|list| {
             let dirty = self.lists[*list as usize - 1].get(&ino)?;
@@ -151,7 +152,7 @@ impl<I: AddressSpaceOps> Table<I> {
         {
             let since = dirty.since_ns;
             list.insert(ino, dirty);
-            // Who has made it dirty just now finds it listed, and leaves this as it is.
+            // A thread that has just made it dirty finds it listed, and leaves `oldest_ns` as it is.
             if to != For::Completion {
                 self.oldest_ns = self.oldest_ns.min(since);
             }
@@ -166,21 +167,21 @@ pub struct Flusher<I> {
     options: FlusherOptions,
     table: Mutex<Table<I>>,
     wake: Condvar,
-    /// What is not on the device yet, and what of that somebody has in hand.
+    /// Bytes not on the device yet, and those of them that are taken for writeback.
     dirty_bytes: AtomicI64,
     taken_bytes: AtomicI64,
     kicked: AtomicBool,
-    /// What reclaim wants written.
+    /// How many bytes reclaim wants written.
     demand: AtomicU64,
     room: Mutex<()>,
     more_room: Condvar,
-    /// Writers that wait until it is not full.
+    /// Writers that wait until the flusher is no longer full.
     stopped: AtomicU32,
-    /// Nobody makes room any more.
+    /// The flusher has ended: nothing makes room any more.
     ended: AtomicBool,
     /// Inodes written by background writeback.
     pub inodes_written: Counter,
-    /// Inodes looked at to find those, and neighbours.
+    /// Inodes looked at to find those, and their neighbours.
     pub inodes_looked_at: Counter,
 }
 
@@ -205,14 +206,14 @@ impl<I: AddressSpaceOps> Flusher<I> {
         })
     }
 
-    /// Notes that inode `ino` is dirty; `bytes` became dirty now (0 for times only). Called after they did.
+    /// Notes that inode `ino` is dirty; `bytes` became dirty now (0 for times only). Called after the change.
     pub fn dirtied(&self, ino: u64, bytes: u64, inode: &Arc<I>) {
         self.list(ino, if bytes > 0 { For::Data } else { For::Times }, inode);
         self.add_bytes(bytes);
     }
 
     fn list(&self, ino: u64, why: For, inode: &Arc<I>) {
-        // Against `review`.
+        // Pairs with `review`.
         fence(Ordering::SeqCst);
         if inode.listed().get() >= why {
             return;
@@ -232,11 +233,11 @@ impl<I: AddressSpaceOps> Flusher<I> {
         if let Some(list) = t.list(why) {
             list.insert(ino, dirty);
         }
-        // Only now: whoever sees it relies on the table.
+        // Last, because a thread that sees the note relies on the table.
         inode.listed().set(why);
     }
 
-    /// Something of the inode has reached the device, or never will: if it is clean now, it is not listed any more.
+    /// Takes the inode off its list if it is clean, after some of its data has reached the device or was lost.
     pub fn settled(&self, ino: u64, inode: &I) {
         if inode.is_idle() && inode.dirty_bytes() == 0 && !inode.has_times() {
             self.table.lock().review(ino);
@@ -256,7 +257,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
         }
     }
 
-    /// Reclaim lacks clean memory: about `bytes` are to be written soon, whatever else is due.
+    /// Reclaim lacks clean memory: the next round writes about `bytes`, whatever else is due.
     pub fn demand(&self, bytes: u64) {
         let bytes = bytes.min(self.waiting_bytes());
         self.demand.fetch_max(bytes, Ordering::AcqRel);
@@ -266,7 +267,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
         }
     }
 
-    /// Bytes that were dirty are in somebody's hands, who will say [`Flusher::written`] or [`Flusher::put_back`].
+    /// Counts dirty bytes as taken. The caller will call [`Flusher::written`] or [`Flusher::put_back`].
     pub fn taken(&self, bytes: u64) {
         self.taken_bytes.fetch_add(bytes as i64, Ordering::SeqCst);
     }
@@ -277,7 +278,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
         self.dropped(bytes);
     }
 
-    /// Of `bytes` that were taken `dirty` are dirty again; the others had been dirtied meanwhile, and counted.
+    /// Of `bytes` that were taken, `dirty` are dirty again; the others had been dirtied and counted meanwhile.
     pub fn put_back(&self, ino: u64, bytes: u64, dirty: u64, inode: &Arc<I>) {
         self.list(ino, For::Data, inode);
         self.taken_bytes.fetch_sub(bytes as i64, Ordering::SeqCst);
@@ -285,7 +286,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
         self.kick_if_over();
     }
 
-    /// Bytes that were dirty are not any more: truncated, say.
+    /// Bytes that were dirty no longer are: they were truncated, for example.
     pub fn dropped(&self, bytes: u64) {
         self.dirty_bytes.fetch_sub(bytes as i64, Ordering::SeqCst);
         if self.stopped.load(Ordering::SeqCst) > 0 && !self.is_full() {
@@ -294,12 +295,12 @@ impl<I: AddressSpaceOps> Flusher<I> {
         }
     }
 
-    /// What is not on the device yet.
+    /// Bytes that are not on the device yet.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Ordering::SeqCst).max(0) as u64
     }
 
-    /// What of it is in nobody's hands.
+    /// Dirty bytes that are not taken for writeback.
     fn waiting_bytes(&self) -> u64 {
         self.dirty_bytes().saturating_sub(self.taken_bytes.load(Ordering::SeqCst).max(0) as u64)
     }
@@ -315,7 +316,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
         pause_ns(levels, dirty, bytes, rate, light)
     }
 
-    /// Whether so much is dirty that no writer may go on, however long it has paused.
+    /// Whether so much is dirty that no writer may go on, even after its pause.
     pub fn is_full(&self) -> bool {
         self.dirty_bytes() > self.options.ceiling() && !self.ended.load(Ordering::SeqCst)
     }
@@ -323,8 +324,8 @@ impl<I: AddressSpaceOps> Flusher<I> {
     /// Pauses a writer as [`Flusher::pause_ns`] says, and for as long as the flusher [is full](Flusher::is_full).
     /// Called without locks and handles.
     ///
-    /// The writer does not help: the flusher takes the files of all writers in the order of their numbers, and a writer
-    /// would come in between with requests of its own file's size.
+    /// The writer does not write back itself: the flusher takes the files of all writers in the order of their
+    /// numbers, and requests of the size of one file would break that order.
     pub fn throttle(&self, note: &Listed, bytes: u64, rate: u64) {
         let pause = self.pause_ns(note, bytes, rate);
         if pause == 0 {
@@ -343,14 +344,14 @@ impl<I: AddressSpaceOps> Flusher<I> {
         self.stopped.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Without a thread that runs [`Flusher::run`]: a writer that finds too much dirty writes it.
+    /// For a mount without a thread that runs [`Flusher::run`]: a writer that finds too much dirty data writes it.
     pub fn throttle_alone(&self) {
         if self.dirty_bytes() > self.options.limit_bytes {
             self.step();
         }
     }
 
-    /// The inode is gone, and so is what was dirty of it.
+    /// The inode is gone, with its dirty data.
     pub fn forget(&self, ino: u64) {
         let mut t = self.table.lock();
         for list in &mut t.lists {
@@ -382,9 +383,9 @@ impl<I: AddressSpaceOps> Flusher<I> {
         written
     }
 
-    /// Those that have been dirty longest, until there is room again once they are written; in inode order.
+    /// The inodes that have been dirty longest, as many as make room again once they are written; in inode order.
     ///
-    /// All that have data are looked at; they are not more than there are dirty blocks, a quarter of which this takes.
+    /// It looks at all inodes with data. They are no more than the dirty blocks, of which it takes a quarter.
     fn take_oldest(&self, now: u64, demand: u64) -> Vec<Arc<I>> {
         let mut t = self.table.lock();
         let mut left = self.waiting_bytes().saturating_sub(self.options.background_bytes / 2).max(demand);
@@ -411,7 +412,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
         taken.into_values().collect()
     }
 
-    /// Everything that is dirty or on its way, in inode order.
+    /// Every inode with data that is dirty or under writeback, in inode order.
     pub fn listed(&self) -> Vec<Arc<I>> {
         let t = self.table.lock();
         let mut all: Vec<_> = t.lists.iter().flatten().map(|(ino, d)| (*ino, d.inode.clone())).collect();
@@ -419,8 +420,8 @@ impl<I: AddressSpaceOps> Flusher<I> {
         all.into_iter().map(|(_, inode)| inode).collect()
     }
 
-    /// What has dirty data in nobody's hands and numbers in `range`, from the one after `ino` on and then from the
-    /// start; at most `max`.
+    /// Inodes with dirty data that is not taken, with numbers in `range`, from the one after `ino` on and then from
+    /// the start; at most `max`.
     pub fn dirty_after(&self, ino: u64, range: Range<u64>, max: usize) -> Vec<Arc<I>> {
         let mut t = self.table.lock();
         let Some(data) = t.list(For::Data) else { return Vec::new() };
@@ -443,7 +444,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
         found
     }
 
-    /// Those that are due. They stay listed, and are due again one period later if they are not clean by then.
+    /// The inodes that are due. They stay listed, and are due again one period later if they are not clean by then.
     fn take_due(&self, now: u64) -> Vec<Arc<I>> {
         let mut t = self.table.lock();
         if now.saturating_sub(t.oldest_ns) < self.options.expire_ns {
@@ -479,7 +480,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
                     return;
                 }
             }
-            // Writers that pause dirty nothing meanwhile, and so call nobody.
+            // Writers that pause dirty nothing meanwhile, and so do not wake the flusher.
             more = self.step() > 0 && self.waiting_bytes() > self.options.background_bytes;
         }
     }
@@ -498,7 +499,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
     }
 }
 
-/// However the thread ends, nobody waits for it.
+/// Releases the waiting writers however the thread ends.
 struct EndOnDrop<'f, I: AddressSpaceOps>(&'f Flusher<I>);
 
 impl<I: AddressSpaceOps> Drop for EndOnDrop<'_, I> {

@@ -1,4 +1,4 @@
-//! Which inodes the flusher takes, how many it looks at for that, and whom it keeps waiting.
+//! Which inodes the flusher takes, how many it looks at for that, and which writers it delays.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ use extant_base::task;
 const BLOCK: u64 = 4096;
 const SECOND: u64 = 1_000_000_000;
 
-/// An inode whose data is taken by who writes it, and arrives when the test says so.
+/// An inode whose data is taken by its writer, and is on the device when the test says so.
 #[derive(Default)]
 struct Inode {
     ino: u64,
@@ -45,7 +45,7 @@ impl AddressSpaceOps for Inode {
     }
 }
 
-/// What was seen may have changed before it is acted upon.
+/// The state that the flusher saw may change before it acts.
 fn looked<T>(seen: T) -> T {
     sim::point("an inode was looked at");
     seen
@@ -53,7 +53,7 @@ fn looked<T>(seen: T) -> T {
 
 impl Inode {
     fn flusher(&self) -> &Arc<Flusher<Inode>> {
-        self.flusher.get().expect("of a flusher")
+        self.flusher.get().expect("set with the flusher")
     }
 
     fn dirty(self: &Arc<Self>, bytes: u64) {
@@ -68,7 +68,7 @@ impl Inode {
     }
 
     fn take(&self) {
-        // In this order: at no moment is it clean.
+        // In this order, the inode is clean at no moment.
         let bytes = self.dirty.load(Ordering::SeqCst);
         self.taken.fetch_add(bytes, Ordering::SeqCst);
         self.dirty.fetch_sub(bytes, Ordering::SeqCst);
@@ -113,7 +113,7 @@ fn above_the_background_limit_the_oldest_go_until_half_of_it_is_left() {
         inode.dirty(BLOCK);
         clock.advance(Duration::from_secs(1));
     }
-    // Ten are dirty, the oldest of them, 9 to 5, for more than the period.
+    // Ten are dirty. The oldest of them, 9 to 5, have been dirty for more than the period.
     assert_eq!(flusher.step(), 6);
     assert_eq!(in_hand(&all), [4, 5, 6, 7, 8, 9]);
     assert_eq!(flusher.dirty_bytes(), 10 * BLOCK);
@@ -121,9 +121,9 @@ fn above_the_background_limit_the_oldest_go_until_half_of_it_is_left() {
     assert_eq!((flusher.dirty_bytes(), flusher.dirty_inodes()), (4 * BLOCK, 4));
 }
 
-/// What is on its way over a slow device is neither looked at again in every round nor a reason for one.
+/// Data under writeback on a slow device is not looked at in every round, and does not start a round.
 #[test]
-fn what_is_on_its_way_costs_a_round_nothing() {
+fn data_under_writeback_costs_a_round_nothing() {
     let clock = Clock::virtual_at(0);
     let flusher = flusher(&clock, 100, 1_000_000);
     let all = inodes(&flusher, 20_000);
@@ -135,22 +135,22 @@ fn what_is_on_its_way_costs_a_round_nothing() {
             flusher.step();
         }
         left += 1;
-        assert!(left < 200 || rounds > 0, "no round in time");
+        assert!(left < 200 || rounds > 0, "a round starts in time");
     }
     assert_eq!(flusher.dirty_inodes(), all.len());
     assert!(in_hand(&all).len() >= all.len() - 101);
-    // 51 a round, and each looked at three times at most: taken, left over, put aside.
+    // Each round takes 51, and looks at each inode three times at most: taken, left over, put aside.
     assert!(rounds <= all.len() / 50, "{rounds} rounds");
     let looked = flusher.inodes_looked_at.get();
     assert!(looked <= 4 * all.len() as u64, "{looked} looked at");
-    // Nor is it offered as somebody's neighbour.
+    // The inodes under writeback are not offered as neighbours either.
     let before = looked;
     let found = flusher.dirty_after(0, 0..all.len() as u64, 10);
     assert!(found.len() == 10 && found.iter().all(|inode| inode.dirty_bytes() > 0));
     let again = flusher.dirty_after(0, 0..all.len() as u64, 10);
     assert_eq!(again.len(), 10);
     assert!(flusher.inodes_looked_at.get() - before <= 150);
-    // All of it is listed for who asks for everything.
+    // `listed` includes all of them.
     assert_eq!(flusher.listed().len(), all.len());
     all.iter().for_each(|inode| inode.take());
     all.iter().for_each(|inode| inode.arrive());
@@ -158,14 +158,14 @@ fn what_is_on_its_way_costs_a_round_nothing() {
 }
 
 #[test]
-fn times_and_what_came_back_are_written_when_they_are_due() {
+fn times_and_data_put_back_are_written_when_they_are_due() {
     let clock = Clock::virtual_at(0);
     let flusher = flusher(&clock, 2, 100);
     let all = inodes(&flusher, 4);
     all[0].touch();
     all[1].dirty(3 * BLOCK);
     assert_eq!(flusher.step(), 1);
-    // Put aside while it is on its way, and dirty again since.
+    // Put aside while it is under writeback, and dirty again since.
     assert!(flusher.dirty_after(3, 0..4, 4).is_empty());
     assert_eq!(all[1].listed.get(), For::Completion);
     all[1].put_back();
@@ -179,7 +179,7 @@ fn times_and_what_came_back_are_written_when_they_are_due() {
     assert_eq!((flusher.dirty_bytes(), flusher.dirty_inodes()), (0, 0));
 }
 
-/// Whatever four threads do to the same inodes: what is dirty is listed for it, and what is clean is not listed.
+/// While four threads change the same inodes, each dirty inode is listed for its state, and no clean one is listed.
 #[test]
 fn threads_lose_no_inode() {
     let flusher = flusher(&Clock::virtual_at(0), 40, 1_000_000);
@@ -192,7 +192,7 @@ fn threads_lose_no_inode() {
                 for _ in 0..20_000 {
                     let inode = &all[rng.below(12) as usize];
                     match (seed, rng.below(8)) {
-                        // One takes and completes, as the writeback lock has it.
+                        // One thread takes and completes at a time, as the writeback lock ensures.
                         (0, 0..3) => inode.take(),
                         (0, 3..6) => inode.arrive(),
                         (0, 6) => inode.put_back(),
@@ -216,8 +216,8 @@ fn threads_lose_no_inode() {
     assert_eq!((flusher.dirty_bytes(), flusher.waiting_bytes(), flusher.dirty_inodes()), (0, 0, 0));
 }
 
-/// An inode is dirtied and touched while its last write arrives and the flusher goes around, under every schedule with
-/// few preemptions: what is dirty is listed for it.
+/// An inode is dirtied and touched while its last write arrives and the flusher makes its round, under every schedule
+/// with few preemptions: if it is dirty, it is listed for that.
 #[test]
 fn an_inode_is_listed_for_what_it_has_under_every_schedule() {
     let three_threads = || {
@@ -252,7 +252,7 @@ fn an_inode_is_listed_for_what_it_has_under_every_schedule() {
     assert!(runs > 1_000, "{runs} schedules");
 }
 
-/// An inode of which nothing but a completion was waited for is dirtied while that comes: it will be due.
+/// An inode is dirtied during the completion that it was listed for: it will be due.
 #[test]
 fn an_inode_that_is_dirtied_while_its_last_write_arrives_will_be_due() {
     let two_threads = || {
@@ -262,7 +262,7 @@ fn an_inode_that_is_dirtied_while_its_last_write_arrives_will_be_due() {
         all[0].dirty(BLOCK);
         all[0].take();
         assert!(flusher.dirty_after(1, 0..1, 1).is_empty());
-        // Nothing is due, nor will be: no later round looks at the inodes.
+        // Nothing is due now or later: no later round looks at the inodes.
         clock.advance(Duration::from_secs(5));
         assert_eq!(flusher.step(), 0);
         let inode = all[0].clone();
@@ -282,7 +282,7 @@ fn an_inode_that_is_dirtied_while_its_last_write_arrives_will_be_due() {
     assert!(runs > 20, "{runs} schedules");
 }
 
-/// Of a device that takes a block in a millisecond.
+/// The rate of a device that takes a block in a millisecond.
 const RATE: u64 = 1000 * BLOCK;
 
 #[test]
@@ -297,7 +297,7 @@ fn a_writer_without_a_flusher_writes() {
     assert_eq!(in_hand(&all).len(), 7);
 }
 
-/// The more is dirty, the longer a writer pauses for what it has dirtied; one that dirties little does not.
+/// The more is dirty, the longer a writer's pause for its bytes; a writer that dirties little does not pause.
 #[test]
 fn pauses_grow_on_the_way_to_the_limit() {
     let clock = Clock::virtual_at(0);
@@ -313,18 +313,18 @@ fn pauses_grow_on_the_way_to_the_limit() {
     }
     assert!(pauses.is_sorted() && pauses[0] > 0, "{pauses:?}");
     assert_eq!(pauses[24], 190_000_000, "the longest: a tenth of a second and what the device takes");
-    // Another file's writer, who dirties a block every ten milliseconds on the same device.
+    // Another file's writer, which dirties a block every ten milliseconds on the same device.
     let light = || {
         clock.advance(Duration::from_millis(10));
         flusher.pause_ns(&all[1].listed, BLOCK, RATE)
     };
-    assert!((0..100).all(|_| light() == 90_000_000 + 1_000_000), "at the limit everybody pauses");
+    assert!((0..100).all(|_| light() == 90_000_000 + 1_000_000), "at the limit every writer pauses");
     all[0].take();
     flusher.written(100 * BLOCK);
     assert!((0..100).all(|_| light() == 0));
 }
 
-/// Far over the limit a writer waits for what is on its way, however long that takes, unless nobody writes any more.
+/// Far over the limit a writer waits for data under writeback, however long that takes, unless the flusher has ended.
 #[test]
 fn a_writer_far_over_the_limit_waits_for_the_device() {
     let outcome = sim::run(&Options::new(1), || {
@@ -345,7 +345,7 @@ fn a_writer_far_over_the_limit_waits_for_the_device() {
         assert!(!waiting.is_finished());
         all.iter().find(|inode| !inode.is_idle()).expect("in hand").arrive();
         assert_eq!(waiting.join().expect("joined"), 60 * SECOND);
-        // Nobody waits for a flusher that has ended, nor through a pause.
+        // A writer neither waits for a flusher that has ended, nor pauses.
         all.iter().for_each(|inode| inode.dirty(BLOCK));
         let waiting = throttled(1);
         flusher.clock.sleep(Duration::from_micros(1));

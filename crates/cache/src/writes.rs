@@ -1,17 +1,18 @@
-//! Who owns dirty data on its way to the device: [`WritebackToken`], and the open tokens of one inode, [`Writebacks`].
+//! Ownership of dirty data during writeback: [`WritebackToken`], and the open tokens of one inode, [`Writebacks`].
 //!
-//! A token is opened when blocks are taken from the address space, and closed when their data can be read back from the
-//! device: written, mapped (or converted), the size on disk moved; or when it is known that they never will be. Until
-//! then the folios keep the data. So "is it there?" has one answer: no token that was opened before is open.
+//! Writeback opens a token when it takes blocks from the address space. It closes the token when a read of the device
+//! finds their data (written, mapped or converted, the size on disk moved), or when they are lost for good. Until
+//! then the folios keep the data. So "is the data on the device?" has one answer: yes, once every token opened before
+//! is closed.
 //!
-//! Main types: [`Writebacks`] (one an inode), [`WritebackToken`], [`Epoch`] (a moment, to wait for what was opened
-//! before). Linux has PG_writeback, `i_unwritten` and ordered lists of the journal for parts of this.
+//! Main types: [`Writebacks`] (one an inode), [`WritebackToken`], [`Epoch`] (a moment, to wait for all tokens opened
+//! before it). Linux has PG_writeback, `i_unwritten` and ordered lists of the journal for parts of this.
 //!
-//! What it does not do: errors. A token's error concerns whoever wrote the data; it is recorded with the inode
-//! ([`crate::ErrorSequence`]) before the token closes, and nobody takes it from somebody else.
+//! What it does not do: errors. A token's error concerns the writer of the data. It is recorded with the inode
+//! ([`crate::ErrorSequence`]) before the token closes, and each opener reads it independently.
 //!
 //! # Locking
-//! One leaf lock (`writebacks`, 200). What waits is called without it.
+//! One leaf lock (`writebacks`, 200). Callbacks run without it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use extant_base::sync::{LockClass, Mutex, Waiter};
 
 static CLASS: LockClass = LockClass::new("writebacks", 200);
 
-/// A moment: everything that was opened before it.
+/// A moment: it stands for all tokens opened before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(u64);
 
@@ -41,7 +42,7 @@ pub struct Writebacks {
     count: AtomicU64,
 }
 
-/// Dirty data on its way. Dropping it closes it.
+/// Dirty data under writeback. Dropping the token closes it.
 pub struct WritebackToken {
     of: Arc<Writebacks>,
     number: u64,
@@ -68,18 +69,18 @@ impl Writebacks {
         WritebackToken { of: self.clone(), number }
     }
 
-    /// Nothing is on its way.
+    /// No token is open.
     pub fn is_idle(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Now.
+    /// The current moment.
     pub fn epoch(&self) -> Epoch {
         Epoch(self.state.lock().opened)
     }
 
-    /// Calls `then` once everything that was opened before `epoch` is closed: at once, or from the thread that closes
-    /// the last.
+    /// Calls `then` once all tokens opened before `epoch` are closed: at once, or from the thread that closes the
+    /// last.
     pub fn when_closed(&self, epoch: Epoch, then: impl FnOnce() + Send + 'static) {
         {
             let mut s = self.state.lock();
@@ -91,12 +92,12 @@ impl Writebacks {
         then();
     }
 
-    /// Waits until everything that was opened before now is closed.
+    /// Waits until all tokens opened before now are closed.
     pub fn wait(&self) {
         self.wait_for(self.epoch());
     }
 
-    /// Waits until everything that was opened before `epoch` is closed.
+    /// Waits until all tokens opened before `epoch` are closed.
     pub fn wait_for(&self, epoch: Epoch) {
         if self.is_idle() {
             return;
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_waits_for_what_came_before_it_and_for_nothing_else() {
+    fn an_epoch_waits_only_for_tokens_opened_before_it() {
         let w = Writebacks::new();
         let told = Arc::new(AtomicU64::new(0));
         let wait = |epoch| {

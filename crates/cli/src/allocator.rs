@@ -1,9 +1,9 @@
-//! The program's allocator, and memory that goes back to the machine.
+//! The program's allocator, and the return of free memory to the machine.
 //!
-//! Main item: [`give_back`]. A request allocates and frees dozens of small objects, often on different threads: that is
-//! a tenth of the server's time with the C library's allocator. mimalloc returns freed memory to the kernel a second
-//! later at the earliest, and only when a thread allocates or frees something then. So whoever makes the cache smaller
-//! asks for it.
+//! Main item: [`give_back`]. A request allocates and frees dozens of small objects, often on different threads: with
+//! the C library's allocator that is a tenth of the server's time. mimalloc returns freed memory to the kernel a
+//! second later at the earliest, and only when a thread allocates or frees something then. So code that shrinks the
+//! cache calls this function.
 //!
 //! # Locking
 //! None.
@@ -13,11 +13,11 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 unsafe extern "C" {
-    /// Of mimalloc, which is linked in any case.
+    /// From mimalloc, which is linked in any case.
     fn mi_collect(force: bool);
 }
 
-/// Gives what is free back to the machine, now.
+/// Returns free memory to the machine, now.
 pub fn give_back() {
     // SAFETY: may be called by any thread at any time; it takes no pointers.
     unsafe { mi_collect(true) }

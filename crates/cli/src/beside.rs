@@ -1,11 +1,11 @@
-//! Images that are read while another process has them mounted, for commands that only look at names and attributes.
+//! Reads images that another process has mounted, for commands that only need names and attributes.
 //!
-//! Main type: [`Beside`]. The look sees what the writer has committed, with the log replayed in memory, as in a
-//! read-only mount. Changes that are not committed are in the writer's memory alone. The device changes meanwhile:
-//! blocks go home, and the log goes on. Nothing goes home before it is committed, so as long as the log has not grown
-//! since it was read, all that was seen belongs together; if it has, that is said.
+//! Main type: [`Beside`]. The command sees the writer's commits, with the log replayed in memory, as in a read-only
+//! mount. Uncommitted changes exist only in the writer's memory. The device changes meanwhile: blocks go home, and
+//! the log grows. No block goes home before its commit. So if the log has not grown since it was read, everything
+//! that the command saw is consistent; otherwise the command prints a warning.
 //!
-//! What it does not do: content. What is read of a file beside its writer is of no use to anybody.
+//! What it does not do: content. The content of a file beside its writer is of no use.
 //!
 //! # Locking
 //! None.
@@ -25,11 +25,11 @@ use crate::args::ImageArgs;
 use crate::failure::{Result, warn};
 use crate::image::{self, Access, Claim, ImageSpec};
 
-/// How often an image that changes meanwhile is mounted again, should it not fit together.
+/// How often to mount again an image whose parts do not match because it changes meanwhile.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// An image that is in use, and how far its log went when it was opened.
+/// An image that is in use, and the end of its log at the time of the open.
 pub struct Beside {
     dev: Arc<dyn BlockDevice>,
     log: Option<LogEnd>,
@@ -39,7 +39,7 @@ pub struct Beside {
 /// The log's next transaction, and fast commits since the last.
 type LogEnd = (Tid, usize);
 
-/// Mounts an image in this process, read-only, whoever has it; who has it is said.
+/// Mounts an image in this process, read-only, even if it is in use; warns of its users.
 pub fn open_image(spec: &ImageSpec, how: &ImageArgs) -> Result<(Mounted, Option<Beside>)> {
     let (dev, beside) = open(spec, how)?;
     let options = how.mount_options(true)?;
@@ -54,35 +54,35 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs) -> Result<(Mounted, Option<
     Ok((image::mount_quietly(dev, options)?, Some(beside)))
 }
 
-/// The device of an image, whoever has it; who has it is said.
+/// Opens the device of an image, even if it is in use; warns of its users.
 pub fn open(spec: &ImageSpec, how: &ImageArgs) -> Result<(Arc<dyn BlockDevice>, Option<Beside>)> {
     let access = Access { claim: Claim::OrBeside, ..how.access(true) };
     let Opened { device: dev, beside, .. } = image::open(spec, &access)?;
     let Some(holder) = beside else { return Ok((dev, None)) };
-    warn(&format!("{}: {}: what is not committed yet does not show", dev.name(), holder.who()));
+    warn(&format!("{}: {}: uncommitted changes are not shown", dev.name(), holder.who()));
     let log = log_end(&dev);
     Ok((dev.clone(), Some(Beside { dev, log, holder })))
 }
 
 impl Beside {
-    /// Whether it was written since; what was seen may not belong together then. `None`: there is no log that tells.
+    /// Whether the image was written since; then the output may be inconsistent. `None`: it has no log to compare.
     fn has_moved(&self) -> Option<bool> {
         Some(log_end(&self.dev)? != self.log?)
     }
 
-    /// To be called when everything is read.
+    /// Must be called after the last read.
     pub fn end(&self) {
         let was = match self.has_moved() {
             Some(false) => return,
             Some(true) => "it was written",
-            None => "it has no log that tells whether it was written",
+            None => "it may have been written (it has no log to compare)",
         };
         let image = self.dev.name();
-        warn(&format!("{image}: {was} while it was read: what is shown may be partly older and partly newer"));
+        warn(&format!("{image}: {was} while it was read: the output may mix older and newer data"));
     }
 }
 
-/// `None` where there is no log to tell.
+/// `None` without a log.
 fn log_end(dev: &Arc<dyn BlockDevice>) -> Option<LogEnd> {
     let (sb, _) = probe_superblock(&**dev).ok()?;
     let journal = open_journal(dev.clone(), &sb).ok()??;
@@ -114,7 +114,7 @@ mod tests {
         let look = || {
             let (fs, beside) = open_image(&spec, &how).expect("beside");
             let has = |path: &[u8]| fs.walk(path, true).is_ok();
-            ((has(b"/committed"), has(b"/in memory")), beside.expect("somebody has it"))
+            ((has(b"/committed"), has(b"/in memory")), beside.expect("the image is in use"))
         };
         let (shown, beside) = look();
         assert_eq!((shown, beside.has_moved()), ((true, false), Some(false)));
@@ -124,6 +124,6 @@ mod tests {
         assert_eq!((shown, beside.has_moved()), ((true, true), Some(false)));
         writer.unmount().expect("unmounted");
         drop(writer);
-        assert!(open_image(&spec, &how).expect("free").1.is_none(), "nobody has it any more");
+        assert!(open_image(&spec, &how).expect("free").1.is_none(), "the image is free again");
     }
 }

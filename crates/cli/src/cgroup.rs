@@ -1,6 +1,6 @@
-//! How much memory this process may use, and how much of it is left, as its control group (version 1 or 2) says.
+//! The memory limit of this process and the room below it, according to its control group (version 1 or 2).
 //!
-//! Main types: [`Group`] (the open files of the group and those that it is in), [`Room`] (what is left).
+//! Main types: [`Group`] (the open files of the group and of its ancestors), [`Room`] (the free memory).
 //!
 //! # Locking
 //! None.
@@ -9,20 +9,20 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Of what the group may have: the rest is for what the budget does not know of (stacks, replies, the page cache of the
-/// image), and for the others in the group.
+/// Of the group's limit: the rest is for memory outside of the budget (stacks, replies, the page cache of the image),
+/// and for the other processes in the group.
 const SHARE: u64 = 4;
-/// What a mount needs.
+/// A mount needs at least this.
 pub const LEAST: u64 = 8 << 20;
 
 const GROUPS: &str = "/proc/self/cgroup";
 const TOP: &str = "/sys/fs/cgroup";
 
-/// The names of what one version of the memory controller says.
+/// The file names and keys of one version of the memory controller.
 struct Names {
     limit: &'static str,
     usage: &'static str,
-    /// Keys of `memory.stat`. Clean pages of files and such slabs are reclaimed before anybody is killed.
+    /// Keys of `memory.stat`. The kernel reclaims clean pages of files and such slabs before it kills a process.
     files: [&'static str; 2],
     slabs: Option<&'static str>,
     unclean: [&'static str; 2],
@@ -44,10 +44,10 @@ const V1: Names = Names {
     unclean: ["total_dirty", "total_writeback"],
 };
 
-/// More is said of a group of version 1 without a limit.
+/// A group of version 1 without a limit shows a higher value.
 const LIMIT_MAX: u64 = 1 << 60;
 
-/// `wanted`, or what the control group leaves room for.
+/// `wanted`, or less if the control group has less room.
 pub fn default_cache(wanted: u64) -> u64 {
     let groups = std::fs::read_to_string(GROUPS).unwrap_or_default();
     share(wanted, limit(&groups, Path::new(TOP)))
@@ -57,7 +57,7 @@ fn share(wanted: u64, limit: Option<u64>) -> u64 {
     limit.map_or(wanted, |limit| wanted.min(limit / SHARE).max(LEAST))
 }
 
-/// The folders of the group and those that it is in. `groups`: lines of `/proc/self/cgroup`.
+/// The folders of the group and its ancestors. `groups`: lines of `/proc/self/cgroup`.
 fn levels(groups: &str, top: &Path) -> Vec<(PathBuf, &'static Names)> {
     let of = |line: &str| {
         let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
@@ -73,9 +73,9 @@ fn levels(groups: &str, top: &Path) -> Vec<(PathBuf, &'static Names)> {
     groups.lines().filter_map(of).flatten().collect()
 }
 
-/// The least limit of the group and those that it is in.
+/// The lowest limit of the group and its ancestors.
 fn limit(groups: &str, top: &Path) -> Option<u64> {
-    // The names of a container may not be the host's: what is not there says nothing.
+    // A container may see other names than the host: a missing folder sets no limit.
     let of = |(dir, names): (PathBuf, &Names)| number(&std::fs::read_to_string(dir.join(names.limit)).ok()?);
     levels(groups, top).into_iter().filter_map(of).min()
 }
@@ -84,7 +84,7 @@ fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// What a control group has left, in bytes.
+/// The free memory of a control group, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     pub left: u64,
@@ -104,7 +104,7 @@ impl Level {
         Some(Level { limit: open(names.limit)?, usage: open(names.usage)?, stat: open("memory.stat"), names })
     }
 
-    /// None of a group without a limit.
+    /// None for a group without a limit.
     fn room(&self) -> Option<Room> {
         let limit = number(&read(&self.limit)?).filter(|limit| *limit < LIMIT_MAX)?;
         let used = number(&read(&self.usage)?)?;
@@ -112,7 +112,7 @@ impl Level {
         Some(Room { left, limit })
     }
 
-    /// What the kernel would take back.
+    /// The memory that the kernel would reclaim.
     fn reclaimable(&self) -> u64 {
         let text = self.stat.as_ref().and_then(read).unwrap_or_default();
         let of = |key: &str| {
@@ -123,18 +123,18 @@ impl Level {
     }
 }
 
-/// Read with pread(2): the file stays open, and is not opened again in the sandbox.
+/// Reads with pread(2): the sandbox cannot open the file again, so it stays open.
 fn read(file: &File) -> Option<String> {
     let mut text = [0; 8192];
     let n = file.read_at(&mut text, 0).ok()?;
     Some(String::from_utf8_lossy(&text[..n]).into_owned())
 }
 
-/// This process's group and those that it is in.
+/// This process's group and its ancestors.
 pub struct Group(Vec<Level>);
 
 impl Group {
-    /// None: nobody says how much memory there is.
+    /// None: there is no information about memory.
     pub fn open() -> Option<Group> {
         Group::find(&std::fs::read_to_string(GROUPS).unwrap_or_default(), Path::new(TOP))
     }
@@ -145,7 +145,7 @@ impl Group {
         (!levels.is_empty()).then_some(Group(levels))
     }
 
-    /// Of the group that has the least part of its limit left; None without any limit.
+    /// Of the group with the lowest free share of its limit; None without any limit.
     pub fn room(&self) -> Option<Room> {
         self.0
             .iter()
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_counts() {
+    fn the_lowest_limit_counts() {
         let top = tempfile::tempdir().expect("directory");
         let write = |name: &str, text: &str| write(top.path(), name, text);
         write("a/memory.max", "104857600\n");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_with_the_least_part_left_counts() {
+    fn the_group_with_the_lowest_free_share_counts() {
         let top = tempfile::tempdir().expect("directory");
         let write = |name: &str, text: &str| write(top.path(), name, text);
         write("a/memory.max", "1000\n");
@@ -193,13 +193,13 @@ mod tests {
         write("a/b/memory.current", "600\n");
         let group = Group::find("0::/a/b\n", top.path()).expect("files");
         assert_eq!(group.room(), Some(Room { left: 300, limit: 1000 }));
-        // Limits come and go while the files are open.
+        // Limits change while the files are open.
         write("a/b/memory.max", "640\n");
         assert_eq!(group.room(), Some(Room { left: 40, limit: 640 }));
-        // Clean pages of files are no reason to shrink, what has to be written is.
+        // Clean pages of files do not count as used; dirty ones do.
         write("a/b/memory.stat", "anon 1\ninactive_file 300\nactive_file 200\nfile_dirty 60\nfile_writeback 40\n");
         let group = Group::find("0::/a/b\n", top.path()).expect("files");
-        assert_eq!(group.room(), Some(Room { left: 300, limit: 1000 }), "the other one is the smaller part");
+        assert_eq!(group.room(), Some(Room { left: 300, limit: 1000 }), "the other group has the lower share");
         write("a/memory.max", "max\n");
         write("a/b/memory.max", "max\n");
         assert_eq!(group.room(), None);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_version_1_says_what_is_left() {
+    fn a_group_of_version_1_has_its_room_computed() {
         let top = tempfile::tempdir().expect("directory");
         let write = |name: &str, text: &str| write(top.path(), name, text);
         write("memory/memory.limit_in_bytes", "9223372036854771712\n");

@@ -1,6 +1,6 @@
-//! Our claim on the block device of a `fuseblk` mount, with the file system that is on it.
+//! The exclusive open of the block device of a `fuseblk` mount, with the file system on it.
 //!
-//! Main type: [`Claim`], which is [`BlockClaim`] with a [`Filesystem`] as its tenant, and says what became of both.
+//! Main type: [`Claim`], which is [`BlockClaim`] with a [`Filesystem`] as its tenant, and prints the errors of both.
 //!
 //! # Locking
 //! None.
@@ -37,7 +37,7 @@ impl Claim {
         Claim(BlockClaim::new(spec, access, claimed, dev))
     }
 
-    /// As [`BlockClaim::lend`]. Of two failures, the first is said here, and the status is its.
+    /// As [`BlockClaim::lend`]. If mount and unmount both fail, prints the first error; the status is its.
     pub fn lend<T>(&mut self, fs: &Filesystem, mount: impl FnOnce() -> Result<T>) -> Result<T> {
         let (first, then) = match self.0.lend(&OnDevice(fs), mount) {
             Ok(mounted) => return Ok(mounted),
@@ -50,7 +50,7 @@ impl Claim {
         Err(then.with_status(first.status))
     }
 
-    /// As [`BlockClaim::regain`]; an error is said here.
+    /// As [`BlockClaim::regain`]; prints an error.
     pub fn regain(&self, fs: &Filesystem) -> Option<Held> {
         self.0.regain(&OnDevice(fs)).map_err(cut_off).inspect_err(Failure::print).ok().flatten()
     }
@@ -82,7 +82,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// An image on a loop device, for as long as it is there.
+    /// An image on a loop device, for the lifetime of this value.
     struct Loop {
         _dir: tempfile::TempDir,
         spec: ImageSpec,
@@ -109,7 +109,7 @@ mod tests {
             Job {
                 spec: self.spec.clone(),
                 dir: "/nowhere".into(),
-                // The journal does not write by itself.
+                // No commit happens by itself.
                 config: MountConfig::parse(&["commit=600".into()], false).expect("options"),
                 options: String::new(),
                 verbose: false,
@@ -118,12 +118,12 @@ mod tests {
             }
         }
 
-        /// As somebody else would have it.
+        /// Opens the device as another process would.
         fn claim(&self) -> Result<Arc<dyn BlockDevice>> {
             open_whole(&self.spec, &Access::tool(false))
         }
 
-        /// Somebody else has it for a moment, and changes it.
+        /// Another process has the device for a moment, and changes it.
         fn make_theirs(&self) {
             let other = self.claim().expect("claimed");
             let mut sb = [0; SUPERBLOCK_SIZE];
@@ -143,7 +143,8 @@ mod tests {
         }
     }
 
-    /// What `mount` fails with, and whether the bytes of the device are then the ones that it left; and its end.
+    /// Runs a failing `mount`. Returns its error, whether the device then still has the bytes that it left, and these
+    /// bytes.
     fn failed(device: &Loop, mount: impl FnOnce()) -> (Failure, bool, Vec<u8>) {
         let (fs, claim) = open(&device.job(), true).expect("mounted");
         let left = Cell::new(Vec::new());
@@ -163,15 +164,15 @@ mod tests {
         u32::from_le_bytes([sb[96], sb[97], sb[98], sb[99]]) & 4 != 0
     }
 
-    /// What is on the device once a mount with something to write has been ended by force, after `between`; and whether
-    /// anything was written since.
+    /// The bytes of the device after a mount with dirty data has ended by force and `between` has run; and whether
+    /// anything was written after `between`.
     fn forced(device: &Loop, between: impl FnOnce()) -> (bool, Vec<u8>) {
         let (fs, claim) = open(&device.job(), true).expect("mounted");
         let root = fs.root().expect("root");
         drop(fs.create(&root, b"new", NewNode::file(0o644), Cred::default()).expect("create"));
         drop(root);
         let mut claim = claim.expect("a claim");
-        // The kernel's own is left out: it is gone.
+        // Without the kernel's exclusive open, which has ended.
         claim.lend(&fs, || Ok(())).expect("lent");
         between();
         let before = device.bytes();
@@ -183,12 +184,12 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_is_forced_leaves_alone_what_is_somebody_elses() {
+    fn a_forced_unmount_does_not_write_to_a_foreign_device() {
         let Some(device) = Loop::new() else { return };
         let debugfs = |args: &str| {
             let _ = Command::new("debugfs").args(["-w", "-R", args]).arg(&device.spec.path).output();
         };
-        // Nobody was there; and once only one of us knows of an error.
+        // No other process; and the case that only our superblock records an error.
         for error in [false, true] {
             let (same, now) = forced(&device, || {
                 if error {
@@ -199,12 +200,12 @@ mod tests {
             assert_eq!((same, needs_recovery(&now)), (false, false), "{error}");
             debugfs("rm new");
         }
-        // Somebody has it.
+        // Another process has the device.
         let mut other = None;
         let (same, _) = forced(&device, || other = device.claim().ok());
         assert!(other.is_some() && same, "written to");
         drop(other.take());
-        // Somebody had it.
+        // Another process had the device.
         let (same, _) = forced(&device, || {
             let checked = Command::new("e2fsck").args(["-fy"]).arg(&device.spec.path).output().expect("e2fsck");
             assert!(checked.status.code().is_some_and(|code| code < 4), "{checked:?}");
@@ -212,10 +213,9 @@ mod tests {
         assert!(same, "written to");
     }
 
-    /// Until it is known whose it is, who wants something durable waits, and is then told that it is not; also an
-    /// unmount that was under way.
+    /// While it is unknown who has the device, a sync waits, and then fails; so does an unmount in progress.
     #[test]
-    fn a_mount_that_is_forced_writes_nothing_meanwhile() {
+    fn a_forced_unmount_writes_nothing_until_it_has_the_device() {
         let Some(device) = Loop::new() else { return };
         for ask in [|fs: &Filesystem| fs.sync(), |fs: &Filesystem| fs.unmount()] {
             writes_nothing_meanwhile(&device, ask);
@@ -246,15 +246,14 @@ mod tests {
         drop(other);
     }
 
-    /// The journal that an image has only while it is mounted is given back in many writes: the superblock's lock is
-    /// held throughout.
+    /// A journal that exists only during the mount is removed in many writes, under the superblock's lock.
     #[test]
-    fn a_mount_that_is_forced_stops_where_it_is_giving_a_journal_back() {
+    fn a_forced_unmount_stops_the_removal_of_a_borrowed_journal() {
         let Some(device) = Loop::with("ext2") else { return };
         for theirs in [false, true] {
             let (before, after, unmounted) = giving_back(&device, theirs);
             assert_eq!(unmounted, !theirs);
-            // What was under way has arrived, and nothing after it.
+            // The write in flight has arrived, and nothing after it.
             let superblock = SUPERBLOCK_OFFSET as usize..SUPERBLOCK_OFFSET as usize + SUPERBLOCK_SIZE;
             let decoded =
                 |bytes: &[u8]| SuperBlock::decode(&bytes[superblock.clone()], SUPERBLOCK_OFFSET).expect("whole");
@@ -267,8 +266,8 @@ mod tests {
         }
     }
 
-    /// The bytes of the device while the first write of the superblock is under way that gives back a journal, and once
-    /// the mount has been ended by force in its midst; and whether the unmount succeeded.
+    /// Two states of the device: during the first write of the superblock that removes the journal, and after the
+    /// mount has ended by force at that moment. And whether the unmount succeeded.
     fn giving_back(device: &Loop, theirs: bool) -> (Vec<u8>, Vec<u8>, bool) {
         let job = device.job();
         let how = Access { engine: Engine::Psync, io: IoMode::Direct, ..Access::tool(false) };
@@ -287,7 +286,7 @@ mod tests {
             loop {
                 assert!(held.wait_held(1, LONG), "the unmount writes the superblock");
                 let request = held.held()[0];
-                // Not what the journal writes home.
+                // Skips the journal's writes to home places.
                 if request.flags.contains(BioFlags::FUA) {
                     break;
                 }
@@ -315,27 +314,27 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_fails_leaves_alone_what_is_somebody_elses() {
+    fn a_failed_mount_does_not_write_to_a_foreign_device() {
         let Some(device) = Loop::new() else { return };
-        // Nobody was there: as if there had been no mount.
+        // No other process: as if there had been no mount.
         let (e, same, now) = failed(&device, || {});
         assert_eq!((e.status, e.message.as_str(), same, needs_recovery(&now)), (MOUNT, "refused", false, false));
-        // Somebody has it.
+        // Another process has the device.
         let mut other = None;
         let (e, same, _) = failed(&device, || other = device.claim().ok());
         assert!(other.is_some() && same, "written to: {}", e.message);
         assert!(e.message.contains("in use") && e.message.contains("nothing more is written"), "{}", e.message);
         assert_eq!(e.status, MOUNT);
         drop(other);
-        // Somebody had it, and has changed it.
+        // Another process had the device, and has changed it.
         let (e, same, _) = failed(&device, || device.make_theirs());
         assert!(same, "written to: {}", e.message);
         assert!(e.message.contains("changed") && e.message.contains("nothing more is written"), "{}", e.message);
     }
 
-    /// The kernel has it then, but somebody else has had it before.
+    /// The kernel has the device now, but another process had it before.
     #[test]
-    fn a_mount_that_succeeds_leaves_alone_what_is_somebody_elses() {
+    fn a_mount_does_not_write_to_a_device_that_another_process_changed() {
         let Some(device) = Loop::new() else { return };
         let (fs, claim) = open(&device.job(), true).expect("mounted");
         let mut left = Vec::new();
@@ -351,7 +350,7 @@ mod tests {
         assert!(left == device.bytes(), "written to");
     }
 
-    /// Dropped, it unmounts what it serves.
+    /// Unmounts its file system when it is dropped.
     struct Session<'a>(&'a Filesystem);
 
     impl Drop for Session<'_> {

@@ -1,7 +1,7 @@
-//! Reading a file out of an image, hurt ones included.
+//! Reads a file out of an image, damaged ones included.
 //!
-//! Main function: [`read`]. Of an image that is rescued, what a damaged map or a device does not give is left out, and
-//! counted in [`Missing`].
+//! Main function: [`read`]. In an image that is rescued, parts that a damaged map or a device does not return are
+//! left out, and counted in [`Missing`].
 //!
 //! # Locking
 //! None.
@@ -12,12 +12,12 @@ use extant_fs::{Damage, Error, Filesystem, InodeRef, Seek};
 
 use crate::failure::{self, Failure};
 
-/// Bytes moved at once.
+/// Bytes of one read.
 pub const CHUNK_BYTES: usize = 1 << 20;
-/// Blocks of which the map says nothing, one after the other, until the rest of the file is given up.
+/// Consecutive blocks with a damaged map after which the rest of the file is skipped.
 const UNMAPPED_MAX: u64 = 1 << 22;
 
-/// What could not be read of a file.
+/// The parts of a file that could not be read.
 #[derive(Debug)]
 pub struct Missing {
     pub bytes: u64,
@@ -37,11 +37,11 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Why reading ended.
+/// Why a read ended.
 pub enum Ended {
     /// The file cannot be read.
     Read(Error),
-    /// What takes the data does not.
+    /// The receiver of the data failed.
     Write(Failure),
 }
 
@@ -51,7 +51,7 @@ impl From<Error> for Ended {
     }
 }
 
-/// Calls `write` with offset and bytes of all data of a regular file; what is left out reads as zeros.
+/// Calls `write` with offset and bytes of all data of a regular file; the gaps read as zeros.
 pub fn read(
     fs: &Filesystem,
     file: &InodeRef,
@@ -59,7 +59,7 @@ pub fn read(
 ) -> Result<Option<Missing>, Ended> {
     let attr = fs.getattr(file);
     let (size, block) = (attr.size, u64::from(attr.block_size));
-    // A file without its key is not hurt, and none of it can be read.
+    // A file without its key is not damaged, and none of it can be read.
     let passes = |e: &Error| fs.rescues() && (e.is_corruption() || matches!(e, Error::Device(_)));
     let (mut missing, mut unmapped) = (None, 0);
     let mut buf = vec![0; CHUNK_BYTES];
@@ -93,7 +93,7 @@ pub fn read(
                     write(pos, &buf[..n]).map_err(Ended::Write)?;
                     pos += n as u64;
                 }
-                // Block by block what of it there is.
+                // Reads it block by block, as far as possible.
                 Err(e) if passes(&e) => {
                     let stop = pos + want as u64;
                     while pos < stop {

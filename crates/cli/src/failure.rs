@@ -1,8 +1,8 @@
-//! How a command fails: a message and an exit status.
+//! The failure of a command: a message and an exit status.
 //!
 //! All messages pass [`say`], [`mention`] or [`usage_error`]. A message may contain a path of the host, a name in an
-//! image or the words of another program, so control characters are replaced there: they could drive the terminal, or
-//! forge a line.
+//! image or the text of another program. Therefore control characters are replaced there: they could drive the
+//! terminal, or forge a line.
 //!
 //! # Locking
 //! None.
@@ -19,9 +19,9 @@ use crate::text::shown;
 pub const USAGE: u8 = 1;
 /// `mount`: no memory, no process; `unmount`: the server could not write everything.
 pub const SYSTEM: u8 = 2;
-/// Something in an image that is rescued is hurt (fsck's "errors left uncorrected").
+/// A file in an image that is rescued is damaged (fsck's "errors left uncorrected").
 pub const HURT: u8 = 4;
-/// The image or the system said no (fsck's "operational error").
+/// The image or the system refused (fsck's "operational error").
 pub const OPERATIONAL: u8 = 8;
 /// `mount` and `unmount` failed.
 pub const MOUNT: u8 = 32;
@@ -32,7 +32,7 @@ pub const BROKEN_PIPE: u8 = 141;
 #[derive(Debug)]
 pub struct Failure {
     pub status: u8,
-    /// Without the leading `extant:`; empty when there is nothing left to say.
+    /// Without the leading `extant:`; empty when the error has been printed.
     pub message: String,
     /// Lines to print below the message.
     pub table: Vec<String>,
@@ -54,7 +54,7 @@ impl Failure {
         Failure::new(USAGE, message)
     }
 
-    /// Everything has been said.
+    /// A failure that has been printed.
     pub fn silent(status: u8) -> Failure {
         Failure::new(status, "")
     }
@@ -63,7 +63,7 @@ impl Failure {
         Failure::op(format!("{}: {}", path.display(), plain(&e.into())))
     }
 
-    /// What is written to `name` cannot be.
+    /// A write to `name` failed.
     pub fn write(name: &str, e: &io::Error) -> Failure {
         let full = matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         let next = if full { "; free some space, or write to another disk" } else { "" };
@@ -74,7 +74,7 @@ impl Failure {
         Failure { status, ..self }
     }
 
-    /// Whether it concerns one file or image, and the command goes on with the others.
+    /// Whether it concerns only one file or image, so that the command goes on with the others.
     fn is_of_one(&self) -> bool {
         matches!(self.status, OPERATIONAL | HURT)
     }
@@ -87,7 +87,7 @@ impl Failure {
     }
 }
 
-/// Complaints of one command, which goes on after them.
+/// The errors of a command that goes on after each.
 #[derive(Default)]
 pub struct Report {
     /// The status to end with.
@@ -95,12 +95,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Complains about what concerns one file; passes on what ends everything.
+    /// Prints the error of one file; returns an error that ends the command.
     pub fn note(&mut self, result: Result<()>) -> Result<()> {
         self.note_by(result, |e| e.print())
     }
 
-    /// As [`Report::note`], `say` being how it is said.
+    /// As [`Report::note`]; `say` prints the error.
     pub fn note_by(&mut self, result: Result<()>, say: impl FnOnce(&Failure)) -> Result<()> {
         match result {
             Err(e) if e.is_of_one() => {
@@ -112,13 +112,13 @@ impl Report {
         }
     }
 
-    /// Complains, and goes on.
+    /// Prints an error, and goes on.
     pub fn complain(&mut self, e: Failure) {
         e.print();
         self.count(&e);
     }
 
-    /// Something has failed of which somebody has complained.
+    /// Counts an error that has already been printed.
     pub fn count(&mut self, e: &Failure) {
         self.worst = self.worst.max(e.status);
     }
@@ -128,7 +128,7 @@ impl Report {
     }
 }
 
-/// What a command comes to, and what closing its images comes to: both are said, the status is the command's.
+/// Combines the results of a command and of closing its images. Both errors are printed; the status is the command's.
 pub fn both(done: Result<()>, closed: Result<()>) -> Result<()> {
     match (done, closed) {
         (Err(first), Err(second)) => {
@@ -139,7 +139,7 @@ pub fn both(done: Result<()>, closed: Result<()>) -> Result<()> {
     }
 }
 
-/// Says something on stderr, as this program.
+/// Prints a message on stderr, with the program's name.
 pub fn warn(message: &str) {
     say(&format!("extant: {message}"));
 }
@@ -147,11 +147,11 @@ pub fn warn(message: &str) {
 /// Prints one line on stderr.
 pub fn say(line: &str) {
     use std::io::Write;
-    // Nobody listening is no reason to panic.
+    // A closed stderr is no reason to panic.
     let _ = writeln!(io::stderr(), "{}", shown(line.as_bytes()));
 }
 
-/// Says what is wrong with the command line. clap repeats words of it, which may be names that the user has not chosen.
+/// Prints an error of the command line. clap repeats words of it, which may be names that the user has not chosen.
 pub fn usage_error(mut e: clap::Error) {
     let plain = |text: &str| shown(text.as_bytes());
     let words: Vec<_> = e.context().map(|(kind, value)| (kind, value.clone())).collect();
@@ -187,13 +187,13 @@ pub fn usage_error(mut e: clap::Error) {
     let _ = e.print();
 }
 
-/// Says something on stdout that nobody has to hear: it is done, whether that can be said or not.
+/// Prints an optional message on stdout: an error there is ignored.
 pub fn mention(message: &str) {
     use std::io::Write;
     let _ = writeln!(io::stdout(), "{}", shown(message.as_bytes()));
 }
 
-/// The error's words, without "(os error 2)".
+/// The error's text, without "(os error 2)".
 pub fn plain(e: &io::Error) -> String {
     plain_text(&e.to_string())
 }
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_hides_no_other() {
+    fn a_failure_does_not_hide_another() {
         let fails = |status, message| Err(Failure::new(status, message));
         for (done, closed, status, message) in [
             (fails(USAGE, "line 3"), fails(OPERATIONAL, "not written"), USAGE, "not written"),

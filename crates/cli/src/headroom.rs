@@ -1,11 +1,11 @@
-//! A mount's cache gives way when its control group is short of memory, and comes back.
+//! Shrinks a mount's cache when its control group is short of memory, and grows it again later.
 //!
-//! Main types: [`Regulator`] (how large the cache may be, from what the group has left), [`Watch`] (the thread that
-//! looks). The kernel's killer does not ask first, and its pressure stall information comes late: without privilege its
-//! window is two seconds. So the thread looks ten times a second at what is left, in files that were opened before the
-//! sandbox.
+//! Main types: [`Regulator`] (the size of the cache, computed from the group's free memory), [`Watch`] (the thread
+//! that checks). The kernel's OOM killer gives no warning, and its pressure stall information comes late: without
+//! privilege its window is two seconds. So the thread checks the free memory ten times a second, in files that were
+//! opened before the sandbox.
 //!
-//! What it does not do: it takes no memory from what is in use (dirty data, the journal's transactions).
+//! What it does not do: it takes no memory that is in use (dirty data, the journal's transactions).
 //!
 //! # Locking
 //! `headroom` (963), a leaf: the thread waits on it.
@@ -23,9 +23,9 @@ use crate::cgroup::{Group, LEAST, Room};
 static CLASS: LockClass = LockClass::new("headroom", 963);
 
 const PERIOD: Duration = Duration::from_millis(100);
-/// Percent of the group's limit. With less left the cache shrinks, …
+/// Percent of the group's limit. If less is free, the cache shrinks, …
 const SHORT: u64 = 15;
-/// … and with more it grows. Between the two it stays: else it would do both in turn.
+/// … and if more is free, it grows. Between the two it does not change: otherwise it would alternate.
 const AMPLE: u64 = 30;
 
 /// A cache whose size can be changed while it is in use.
@@ -33,13 +33,13 @@ pub trait Resizable {
     /// Bytes in use.
     fn used(&self) -> u64;
 
-    /// From now on, in bytes. What is above goes as far as it can, at once.
+    /// Sets the limit, in bytes, and frees at once as much as it can above it.
     fn resize(&self, bytes: u64);
 }
 
 /// Decides on the size of a cache.
 pub struct Regulator {
-    /// The size that the mount was given.
+    /// The size that the mount was started with.
     most: u64,
     now: u64,
 }
@@ -49,8 +49,7 @@ impl Regulator {
         Regulator { most, now: most }
     }
 
-    /// The size that the cache is to have from now on, if that is another one. `room`: what the group has left; none of
-    /// a group without limit.
+    /// The new size of the cache, if it changes. `room`: the group's free memory; None for a group without a limit.
     pub fn step(&mut self, room: Option<Room>, used: u64) -> Option<u64> {
         let before = self.now;
         self.now = match room {
@@ -59,10 +58,11 @@ impl Regulator {
                 let part = |percent: u64| room.limit / 100 * percent;
                 let (lacking, spare) = (part(SHORT).saturating_sub(room.left), room.left.saturating_sub(part(AMPLE)));
                 if lacking > 0 {
-                    // From what it has: what it may have helps nobody. A small cache that was asked for stays.
+                    // Counts down from the used size: an unused limit frees nothing. A cache that was configured
+                    // smaller stays.
                     self.now.min(used).saturating_sub(lacking).max(LEAST).min(self.now)
                 } else {
-                    // Half of it, because the others may want it, too.
+                    // Half of it, because other processes may need it, too.
                     self.most.min(self.now + spare / 2)
                 }
             }
@@ -71,7 +71,7 @@ impl Regulator {
     }
 }
 
-/// One look.
+/// One check.
 pub fn look(group: &Group, regulator: &mut Regulator, cache: &impl Resizable) {
     if let Some(size) = regulator.step(group.room(), cache.used()) {
         cache.resize(size);
@@ -94,7 +94,7 @@ impl Resizable for MountCache {
     }
 }
 
-/// The thread that looks; dropping this ends it.
+/// The thread that checks; it ends when this is dropped.
 pub struct Watch {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -144,7 +144,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A cache that takes all that it may have.
+    /// A cache that uses all of its limit.
     struct Greedy(Cell<u64>);
 
     impl Resizable for Greedy {
@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    /// A group of 200 MiB in which others have `others`.
+    /// A group of 200 MiB in which other processes have `others`.
     fn group(top: &Path, cache: &Greedy, others: u64) -> Group {
         let dir = top.join("g");
         std::fs::create_dir_all(&dir).expect("directory");
@@ -167,9 +167,9 @@ mod tests {
         Group::find("0::/g\n", top).expect("files")
     }
 
-    /// Ten looks a second, with files of a group as the kernel has them.
+    /// Ten checks a second, with files of a group in the kernel's format.
     #[test]
-    fn a_cache_gives_way_to_a_neighbour_that_grows_and_comes_back() {
+    fn a_cache_shrinks_for_a_growing_neighbour_and_grows_again() {
         let top = tempfile::tempdir().expect("directory");
         let cache = Greedy(Cell::new(128 * MIB));
         let mut regulator = Regulator::new(128 * MIB);
@@ -183,7 +183,7 @@ mod tests {
         }
         assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
         assert_eq!((sizes[0], sizes[sizes.len() - 1]), (128 * MIB, 20 * MIB));
-        // It has gone.
+        // The neighbour has ended.
         for _ in 0..100 {
             look(&group(top.path(), &cache, 0), &mut regulator, &cache);
         }
@@ -191,20 +191,24 @@ mod tests {
     }
 
     #[test]
-    fn between_short_and_ample_a_cache_stays() {
+    fn a_cache_keeps_its_size_between_short_and_ample() {
         let room = |left: u64| Some(Room { left: left * MIB, limit: 1000 * MIB });
         let mut regulator = Regulator::new(500 * MIB);
-        assert_eq!(regulator.step(room(100), 300 * MIB), Some(250 * MIB), "what is lacking, of what is used");
+        assert_eq!(
+            regulator.step(room(100), 300 * MIB),
+            Some(250 * MIB),
+            "the shortage, subtracted from the used size"
+        );
         for left in [150, 200, 300] {
             assert_eq!(regulator.step(room(left), 250 * MIB), None, "{left} MiB left");
         }
         assert_eq!(regulator.step(room(400), 250 * MIB), Some(300 * MIB));
         assert_eq!(regulator.step(None, 300 * MIB), Some(500 * MIB), "the limit is gone");
-        assert_eq!(regulator.step(room(1000), 0), None, "never more than it was given");
+        assert_eq!(regulator.step(room(1000), 0), None, "never more than the configured size");
     }
 
     #[test]
-    fn a_mount_keeps_the_least_that_it_needs() {
+    fn a_mount_keeps_its_minimum() {
         let none = Some(Room { left: 0, limit: 1000 * MIB });
         assert_eq!(Regulator::new(100 * MIB).step(none, 100 * MIB), Some(LEAST));
         assert_eq!(Regulator::new(100 * MIB).step(none, 0), Some(LEAST));

@@ -1,8 +1,8 @@
-//! Images as the command line names them, opened and mounted in this process.
+//! Images on the command line, opened and mounted in this process.
 //!
-//! Which part of an image, in which format and who else has it, [`extant_image`] finds out. Here its errors become
-//! sentences with a next step ([`Failure`]), its notes become messages, and what a command's options say of its images
-//! ([`ImageArgs`]) has its effect. [`open_image`] mounts an image in this process.
+//! [`extant_image`] determines the part of an image, its format and its users. This module turns its errors into
+//! sentences with a next step ([`Failure`]) and its notes into messages, and applies a command's options for images
+//! ([`ImageArgs`]). [`open_image`] mounts an image in this process.
 //!
 //! # Locking
 //! None.
@@ -29,7 +29,7 @@ use crate::source_date::SourceDate;
 use crate::text::{argument, shown};
 
 /// Writes of at least this many bytes go straight to an image file that is opened through the page cache: the host
-/// keeps them anyway, and a second copy in folios would only cost.
+/// caches them anyway, and a second copy in folios would only cost memory.
 pub const WRITE_THROUGH_BYTES: u64 = 65536;
 
 /// Opens the file system's part of an image.
@@ -37,7 +37,7 @@ pub fn open(spec: &ImageSpec, access: &Access) -> Result<Opened> {
     opened_by(extant_image::open, spec, access)
 }
 
-/// The same, if its device is all that is wanted.
+/// The same, for a caller that needs only the device.
 pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
     Ok(open(spec, access)?.device)
 }
@@ -60,8 +60,8 @@ fn opened_by(
     Ok(opened)
 }
 
-/// A user's own limit on the size of files (`ulimit -Sf`) is for what he makes; an image is there already. Nobody is
-/// hindered from lifting it, up to the hard one.
+/// A user's limit on the size of files (`ulimit -Sf`) is for new files, but an image exists already. Any process may
+/// raise its own limit, up to the hard one.
 fn lift_file_size_limit() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_FSIZE)
         && soft < hard
@@ -70,17 +70,17 @@ fn lift_file_size_limit() {
     }
 }
 
-/// What is said while an image is opened.
+/// Prints a note about an open as a message.
 pub fn tell(note: &Note<'_>) {
     match note {
         Note::BackupTable { image } => warn(&format!("{image}: {BACKUP_GPT}")),
-        // What else keeps others away and is missing here.
+        // The host lacks a means to exclude other users.
         Note::Unguarded { image, why, read_only } => {
             let while_what = if *read_only { "while it is read" } else { "while it is written" };
-            warn(&format!("{image}: {}: see to it that nobody else writes it {while_what}", plain_text(why)));
+            warn(&format!("{image}: {}: make sure that no other program writes it {while_what}", plain_text(why)));
         }
         Note::Waiting { image, holder } if std::io::stderr().is_terminal() => {
-            warn(&format!("{image}: waiting for {} to let go of it", holder.processes()));
+            warn(&format!("{image}: waiting for {} to close it", holder.processes()));
         }
         _ => {}
     }
@@ -92,7 +92,7 @@ impl From<extant_image::Error> for Failure {
         let mut table = Vec::new();
         let message = match e {
             E::Device(e @ DeviceError::NoLocks { .. }) => format!(
-                "{}; if nobody else uses it, --no-lock (-o no_lock of a mount) writes it all the same",
+                "{}; if no other program uses it, write it with --no-lock (a mount: -o no_lock)",
                 plain_text(&e.to_string())
             ),
             E::Device(e) => return e.into(),
@@ -136,7 +136,7 @@ impl From<extant_image::Error> for Failure {
                 format!("{image}: in use: {mounted}; unmount it there first")
             }
             E::Loop { image, device, mounted: None } => format!(
-                "{image}: in use by {device} (losetup -d {device} lets go of it); it may be read, -o ro mounts it"
+                "{image}: in use by {device} (losetup -d {device} detaches it); it may be read, -o ro mounts it"
             ),
             e => plain_text(&e.to_string()),
         };
@@ -144,7 +144,7 @@ impl From<extant_image::Error> for Failure {
     }
 }
 
-/// What a disk whose first sectors are damaged is told about.
+/// The warning for a disk whose first sectors are damaged.
 pub const BACKUP_GPT: &str = "the partition table at the start is damaged; using its backup at the end of the disk";
 
 /// A table of partitions: number, start, size, type, label.
@@ -163,28 +163,28 @@ impl ImageArgs {
         ImageSpec::parse(arg).or(self.part())
     }
 
-    /// Which part of an image is meant whose name does not say.
+    /// The part of an image whose name does not contain one.
     pub fn part(&self) -> Part {
         Part::from_options(self.partition, self.offset)
     }
 
-    /// How a command of these options opens an image.
+    /// The way in which a command with these options opens an image.
     pub fn access(&self, read_only: bool) -> Access {
         let claim = if self.no_lock { Claim::IfPossible } else { Claim::Required };
         Access { claim, by_superblock: self.sb.is_some(), ..Access::tool(read_only) }
     }
 
-    /// How a command of these options mounts an image in this process.
+    /// The way in which a command with these options mounts an image in this process.
     pub fn mount_options(&self, read_only: bool) -> Result<MountOptions> {
         let date = SourceDate::from_environment()?;
         Ok(MountOptions {
             read_only,
             rescue: self.rescue,
             superblock: self.sb.map(|kib| kib << 10),
-            // A change by itself is no reason to look at the image sooner, as with debugfs.
+            // A change by itself is no reason for an earlier check, as with debugfs.
             counted: false,
-            // One command, one thread: it waits for what it does, and has no others to start and to wait for. Nothing
-            // depends on who was faster then, either.
+            // One command, one thread: it waits for its own work, and starts no others to wait for. So the result
+            // does not depend on the order of threads, either.
             threads: false,
             locality_groups: 1,
             clock: date.map_or_else(Clock::real, SourceDate::clock),
@@ -193,13 +193,13 @@ impl ImageArgs {
         })
     }
 
-    /// The same for an image that a command writes to, while it reads others as these options say.
+    /// The same for an image that a command writes, while these options apply to the images that it reads.
     pub fn for_destination(&self) -> ImageArgs {
         ImageArgs { sb: None, rescue: false, ..self.clone() }
     }
 }
 
-/// Mounts in this process. An image that needs recovery and is only read is replayed in memory.
+/// Mounts in this process. For a read-only mount, the log of an image that needs recovery is replayed in memory.
 pub fn open_image(spec: &ImageSpec, how: &ImageArgs, read_only: bool) -> Result<Mounted> {
     if how.rescue && !read_only {
         return Err(Failure::usage("--rescue reads: it is for commands that change nothing"));
@@ -209,7 +209,7 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs, read_only: bool) -> Result<
     mount(dev, MountOptions { write_through_bytes: through, ..how.mount_options(read_only)? })
 }
 
-/// [`Filesystem::mount`], with its messages on standard error and a plain word for what is no file system at all.
+/// [`Filesystem::mount`], with its messages on standard error and a clear message if there is no file system at all.
 pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
     mount_quietly(dev, MountOptions { messages: Messages::new(warn), ..options })
 }
@@ -226,7 +226,7 @@ pub fn mount_quietly(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result
             if let Some(format) = identify_unpartitioned(&*looked_at) {
                 return extant_image::Error::Foreign { image: image.to_owned(), format, backup: None }.into();
             }
-            return Failure::op(format!("{image}: no ext2/3/4 file system: {}", what_else(&*looked_at)));
+            return Failure::op(format!("{image}: no ext2/3/4 file system: {}", search_report(&*looked_at)));
         }
         let mut failure = explain(e);
         if corrupt && !rescue && !failure.message.contains("mount read-only (-o ro)") {
@@ -236,9 +236,9 @@ pub fn mount_quietly(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result
     })
 }
 
-/// What was looked for on a device on which nothing was found, and what to try next. A command that overwrites is named
-/// for an image file without any data alone.
-fn what_else(dev: &dyn BlockDevice) -> String {
+/// A message for a device without a superblock: the places that were searched, and the next step. A command that
+/// overwrites is proposed only for an image file without any data.
+fn search_report(dev: &dyn BlockDevice) -> String {
     let image = dev.name();
     let looked = "no superblock at byte 1024, no backup superblock";
     match nothing_found(dev) {
@@ -258,14 +258,14 @@ fn what_else(dev: &dyn BlockDevice) -> String {
     }
 }
 
-/// What to do about damage that keeps an image from being mounted.
+/// The next step for damage that prevents a mount.
 const NEXT_STEP: &str = "; --rescue (a mount: -o rescue) reads what is there, 'e2fsck -fn' shows what is damaged";
 
 /// An error of the engine that already names the image.
 fn explain(e: Error) -> Failure {
     match e {
         Error::Mount { image, source } => match *source {
-            // It names the device itself.
+            // The error names the device itself.
             Error::Device(e) => e.into(),
             source => Failure::op(format!("{image}: {source}")),
         },
@@ -274,12 +274,12 @@ fn explain(e: Error) -> Failure {
     }
 }
 
-/// Whether something that was looked at is damaged, though not everything behind it was lost: that has been said.
+/// Whether the mount met damage and continued around it. That has been reported.
 fn is_damaged(fs: &Filesystem) -> bool {
     fs.stats.errors.get() > 0
 }
 
-/// The failure of a command that found damage on its way: names may be missing from what it did.
+/// The failure of a command that met damage: its result may lack names.
 pub fn refuse_damage<'a>(images: impl IntoIterator<Item = &'a Arc<Filesystem>>) -> Result<()> {
     let damaged = images.into_iter().filter(|fs| is_damaged(fs));
     match damaged.map(|fs| if fs.rescues() { HURT } else { OPERATIONAL }).max() {
@@ -288,14 +288,14 @@ pub fn refuse_damage<'a>(images: impl IntoIterator<Item = &'a Arc<Filesystem>>) 
     }
 }
 
-/// What an error of a file in the image comes to: if the image is rescued, damage is what was to be expected.
+/// The status for an error of a file in the image: if the image is rescued, damage is expected.
 pub fn status_of(fs: &Filesystem, e: &Error) -> u8 {
     let hurt = e.is_corruption() || matches!(e, Error::Device(_) | Error::Unsupported(_));
     if fs.rescues() && hurt { HURT } else { OPERATIONAL }
 }
 
-/// The inode at `path`, as [`Filesystem::walk`] finds it. `<N>` stands for inode N, as in debugfs, and a path may begin
-/// with it; a file of that name is found with a slash in front.
+/// The inode at `path`, as [`Filesystem::walk`] finds it. `<N>` means inode N, as in debugfs, and a path may begin
+/// with it; for a file of that name, put a slash in front.
 pub fn walk(fs: &Filesystem, path: &[u8], follow: bool) -> std::result::Result<InodeRef, Error> {
     let number = path.strip_prefix(b"<").and_then(|rest| {
         let end = rest.iter().position(|b| *b == b'>')?;
@@ -305,7 +305,7 @@ pub fn walk(fs: &Filesystem, path: &[u8], follow: bool) -> std::result::Result<I
     });
     let Some((number, below)) = number else { return fs.walk(path, follow) };
     let inode = fs.iget_by_number(InodeNr(number))?;
-    // What begins with a slash would be counted from the root.
+    // A leading slash would start at the root.
     let below = below.iter().position(|b| *b != b'/').map_or(&b""[..], |at| &below[at..]);
     if below.is_empty() { Ok(inode) } else { fs.walk_at(&inode, below, follow) }
 }
@@ -313,7 +313,7 @@ pub fn walk(fs: &Filesystem, path: &[u8], follow: bool) -> std::result::Result<I
 /// Extended attributes by full name.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// The values of one file's attributes are in memory together. Each of them may have an inode of its own.
+/// The values of one file's attributes are in memory at the same time. Each of them may have an inode of its own.
 const XATTRS_BYTES_MAX: usize = 16 << 20;
 
 /// All attributes of a file.
@@ -331,7 +331,7 @@ pub fn xattrs(fs: &Filesystem, inode: &InodeRef) -> std::result::Result<Xattrs, 
     Ok(xattrs)
 }
 
-/// What is said of a file of which only a part could be read.
+/// The message for a file of which only a part could be read.
 pub fn hurt(fs: &Filesystem, path: &[u8], missing: &Missing) -> Failure {
     Failure::new(HURT, format!("{}: {}: {missing}", fs.image(), shown(path)))
 }

@@ -1,15 +1,15 @@
-//! Where the messages of a server in the background go: to the system's log.
+//! Sends the messages of a background server to the system's log.
 //!
-//! What the layers below say on standard error (an image found damaged, a journal aborted) must reach somebody. The
-//! standard error becomes a pipe; a thread takes its lines to `/dev/log` (syslog(3), journald). Where there is no such
-//! socket they go to `extant.log` in the run folder of the user ([`crate::status`]), each with its time, the process
-//! and the image. That file, which all servers of the user share, becomes `extant.log.1` when it is long; the one
-//! before goes.
+//! Messages of the lower layers on standard error (a damaged image, an aborted journal) must reach the user. The
+//! standard error becomes a pipe, and a thread copies its lines to `/dev/log` (syslog(3), journald). Without such a
+//! socket they go to `extant.log` in the user's run folder ([`crate::status`]), each with its time, the process and
+//! the image. All servers of the user share that file. When it is long, it becomes `extant.log.1`, and replaces the
+//! older one.
 //!
-//! Main functions: [`Log::find`], [`take_standard_error`], [`end`]; [`where_messages_go`], for people.
+//! Main functions: [`Log::find`], [`take_standard_error`], [`end`]; [`where_messages_go`], for messages to the user.
 //!
 //! # Locking
-//! `log thread` (961), a leaf. flock on the run folder, never waited for: a log that hangs must not make the file
+//! `log thread` (961), a leaf. flock on the run folder, without waiting: a log that hangs must not make the file
 //! system hang.
 
 use std::fs::File;
@@ -28,7 +28,7 @@ use crate::{status, text};
 const LINE_MAX: u64 = 2000;
 /// Facility daemon, severity warning.
 const PRIORITY: u32 = 3 << 3 | 4;
-/// A longer file is begun anew, bytes.
+/// A longer file is replaced, bytes.
 const FILE_MAX: u64 = 1 << 20;
 
 const FILE: &str = "extant.log";
@@ -38,7 +38,7 @@ const SOCKET: &str = "/dev/log";
 static CLASS: LockClass = LockClass::new("log thread", 961);
 static THREAD: Mutex<Option<JoinHandle<()>>> = Mutex::new(&CLASS, None);
 
-/// Takes over the standard error. False: that failed, and nothing was changed.
+/// Redirects the standard error. False: that failed, and nothing was changed.
 pub fn take_standard_error(log: Log) -> bool {
     let Ok((read, write)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return false };
     let Ok(thread) = task::spawn("extant-log", move || forward(File::from(read), |line| log.write(line))) else {
@@ -51,10 +51,10 @@ pub fn take_standard_error(log: Log) -> bool {
     taken
 }
 
-/// Lets go of the standard error, once all that was said there is where it goes. What is said later is lost.
+/// Closes the standard error, after all earlier messages have been forwarded. Later messages are lost.
 pub fn end() {
     let Some(thread) = THREAD.lock().take() else { return };
-    // The last who could write into the pipe.
+    // This closes the last descriptor that can write into the pipe.
     let quiet =
         File::options().write(true).open("/dev/null").is_ok_and(|null| rustix::stdio::dup2_stderr(null).is_ok());
     if quiet {
@@ -62,7 +62,7 @@ pub fn end() {
     }
 }
 
-/// Where the messages of a server of ours go once it is in the background.
+/// Where the messages of a background server go.
 pub fn where_messages_go() -> String {
     match Place::find() {
         Some(Place::System(_)) => "to the system's log (journalctl -t extant, or a file in /var/log)".into(),
@@ -71,7 +71,7 @@ pub fn where_messages_go() -> String {
     }
 }
 
-/// What there is here.
+/// The log of this host.
 enum Place {
     System(UnixDatagram),
     Folder(OwnedFd, std::path::PathBuf),
@@ -90,10 +90,10 @@ impl Place {
     }
 }
 
-/// An open place for messages. Found before the sandbox, which lets nobody connect.
+/// An open log. Opened before the sandbox, which prevents connections.
 pub struct Log {
     place: Place,
-    /// Before each line, behind its time.
+    /// Put before each line, after its time.
     name: String,
     image: String,
 }
@@ -124,7 +124,7 @@ impl Log {
     }
 }
 
-/// Adds a line to the file in `dir`, opened anew: another server may have begun another one.
+/// Adds a line to the file in `dir`, which is opened again each time: another server may have replaced it.
 fn append(dir: &OwnedFd, line: &[u8]) -> std::io::Result<()> {
     let open = || {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -133,7 +133,7 @@ fn append(dir: &OwnedFd, line: &[u8]) -> std::io::Result<()> {
     let is_full = |file: &File| Ok::<_, std::io::Error>(file.metadata()?.len() > FILE_MAX);
     let mut file = open()?;
     if is_full(&file)? {
-        // One of those who find it full; whoever cannot, or comes later, writes into what is there.
+        // One of the processes that find it full replaces it; the others write into the present file.
         status::if_alone_in(dir, || {
             if is_full(&open()?)? {
                 renameat(dir, FILE, dir, OLDER_FILE)?;
@@ -146,7 +146,7 @@ fn append(dir: &OwnedFd, line: &[u8]) -> std::io::Result<()> {
     file.write_all(line)
 }
 
-/// Calls `send` for each line, until nobody can write any more.
+/// Calls `send` for each line, until the last writer has closed the pipe.
 fn forward(lines: impl Read, mut send: impl FnMut(&[u8])) {
     let mut lines = BufReader::new(lines);
     let mut line = Vec::new();
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_cut() {
+    fn long_lines_are_cut() {
         let mut seen = Vec::new();
         let long = "x".repeat(LINE_MAX as usize + 5);
         forward(format!("one\n\ntwo \n{long}\nlast").as_bytes(), |line| seen.push(line.len()));
@@ -209,7 +209,7 @@ mod tests {
             append(&dir, &line).expect("written");
             assert!(len(FILE) <= FILE_MAX + LINE_MAX && len(OLDER_FILE) <= FILE_MAX + LINE_MAX);
         }
-        assert!(len(OLDER_FILE) > FILE_MAX, "the one before is kept");
+        assert!(len(OLDER_FILE) > FILE_MAX, "the older file still exists");
         assert_eq!(std::fs::read_dir(top.path()).expect("read").count(), 2);
     }
 }

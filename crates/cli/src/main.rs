@@ -1,22 +1,21 @@
 //! `extant`: mounts, inspects, and copies in and out of ext2/3/4 images.
 //!
-//! This crate parses arguments and prints; everything else is done by the crates below. One file per sub-command in
-//! [`commands`]; around them: [`args`] (the command line), [`image`] (images, opened), [`mount_options`]
-//! (`-o`), [`serve`] (the process behind a mount), [`sandbox`] (what it gives up), [`status`] (how an unmount learns
-//! how it went), [`mount_table`] (which mount a path means), [`namespace`] (`-N`),
-//! [`beside`] (a look at it nevertheless), [`opened`] (which images we have), [`owner`] (whom files belong to),
-//! [`cgroup`] (how much memory there may be), [`log`] (messages of a server in the background), [`place`]
-//! (`IMAGE:PATH`), [`program`] (this one, started again), [`source_date`] (reproducible
-//! images), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`words`] (of a script's line), [`size`], [`text`] and
-//! [`failure`].
+//! This crate parses arguments and prints; the crates below do everything else. One file per sub-command in
+//! [`commands`]; around them: [`args`] (the command line), [`image`] (images, opened), [`mount_options`] (`-o`),
+//! [`serve`] (the process behind a mount), [`sandbox`] (its restrictions), [`status`] (how an unmount learns of the
+//! server's end), [`mount_table`] (the mount of a path), [`namespace`] (`-N`), [`beside`] (reads images in use),
+//! [`opened`] (the images that this process has open), [`owner`] (the owners of new files), [`cgroup`] (the memory
+//! limit), [`log`] (messages of a background server), [`place`] (`IMAGE:PATH`), [`program`] (this binary, started
+//! again), [`source_date`] (reproducible images), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`words`] (of a
+//! script's line), [`size`], [`text`] and [`failure`].
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server
 //! is done.
 //!
 //! # Exit status
-//! The tools: 0, 1 (usage; a script's line that failed), 8 (the image or the system said no), 130 and 143 (SIGINT,
-//! SIGTERM), 141 (nobody reads the output any more). `mount` and `unmount`: those of mount(8), see
+//! The tools: 0, 1 (usage; a script's line that failed), 8 (the image or the system refused), 130 and 143 (SIGINT,
+//! SIGTERM), 141 (the reader of the output has ended). `mount` and `unmount`: those of mount(8), see
 //! [`failure::Failure`].
 //!
 //! # Locking
@@ -98,7 +97,7 @@ fn main() -> ExitCode {
     status
 }
 
-/// `None`: help or the version was asked for, and printed.
+/// `None`: help or the version was requested, and printed.
 fn parse<P: Parser>(args: Vec<OsString>) -> Result<Option<P>> {
     let usage = if args.get(1).is_some_and(|verb| verb == "fsck") { commands::fsck::USAGE } else { failure::USAGE };
     match P::try_parse_from(args) {

@@ -1,4 +1,4 @@
-//! Modes as chmod(1) takes them: octal, or symbolic (`u+rw,go-w`, `a=rX`, `+t`).
+//! Modes in the syntax of chmod(1): octal, or symbolic (`u+rw,go-w`, `a=rX`, `+t`).
 //!
 //! # Locking
 //! None.
@@ -7,10 +7,10 @@ use extant_ondisk::inode::FileType;
 
 use crate::failure::{Failure, Result};
 
-/// The permission bits that `text` makes of those in `mode` (kind and permissions). `umask` counts where nobody is
-/// named.
+/// The permission bits after `text` is applied to `mode` (kind and permissions). `umask` applies if `text` names no
+/// class of users.
 pub fn apply(text: &str, mode: u16, umask: u16) -> Result<u16> {
-    change(text, mode, umask).ok_or_else(|| Failure::usage(format!("'{text}' is no mode (644, u+rw,go-w)")))
+    change(text, mode, umask).ok_or_else(|| Failure::usage(format!("'{text}' is not a mode (644, u+rw,go-w)")))
 }
 
 fn change(text: &str, mode: u16, umask: u16) -> Option<u16> {
@@ -35,7 +35,7 @@ fn change(text: &str, mode: u16, umask: u16) -> Option<u16> {
                 _ => return None,
             };
         }
-        // Nobody named: everybody, but for what the mask takes.
+        // Without a class: all classes, except for the bits in the umask.
         let (whom, cleared) = if who.is_empty() { (0o7777 & !umask, 0o7777) } else { (whom, whom) };
         while let Some(op) = rest.chars().next() {
             let tail = &rest[1..];
@@ -56,7 +56,7 @@ fn change(text: &str, mode: u16, umask: u16) -> Option<u16> {
     Some(bits)
 }
 
-/// The bits that letters mean, for all.
+/// The bits of the letters, for all classes.
 fn permissions(letters: &str, bits: u16, is_dir: bool) -> Option<u16> {
     let copied = |shift: u16| {
         let three = bits >> shift & 7;
@@ -88,9 +88,9 @@ fn permissions(letters: &str, bits: u16, is_dir: bool) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// What chmod(1) makes of the same.
+    /// The result of chmod(1) for the same.
     #[test]
-    fn as_the_hosts() {
+    fn modes_match_the_hosts_chmod() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().expect("directory");
         let file = dir.path().join("file");
@@ -127,7 +127,7 @@ mod tests {
                 for text in modes {
                     std::fs::set_permissions(path, PermissionsExt::from_mode(start)).expect("mode");
                     let script = format!("umask 022; chmod -- {text} {}", path.display());
-                    // It warns, and fails, where the mask makes a difference that it takes for a surprise.
+                    // chmod warns, and fails, if the umask changes the result, which may surprise a user.
                     let _ = std::process::Command::new("sh").args(["-c", &script]).output().expect("sh");
                     let theirs = std::fs::metadata(path).expect("file").permissions().mode() & 0o7777;
                     let ours = apply(text, kind | start as u16, 0o022).expect(text);

@@ -1,7 +1,7 @@
-//! The mount that a path means, for unmounting, remounting and freezing. Without /proc, a mount of ours is found by its
+//! Finds the mount of a path, for unmounting, remounting and freezing. Without /proc, a mount of ours is found by its
 //! directory.
 //!
-//! Main type: [`Found`], a mount and the mount point that it is on top of, resolved once.
+//! Main type: [`Found`], a mount and the mount point on which it is the topmost one, resolved once.
 //!
 //! # Locking
 //! None.
@@ -16,7 +16,7 @@ use crate::failure::{Failure, MOUNT, Result};
 use crate::status::Watch;
 use crate::text;
 
-/// A mount, and where it is on top.
+/// A mount, and the mount point on which it is the topmost one.
 #[derive(Debug)]
 pub struct Found {
     pub mount: Mount,
@@ -24,10 +24,10 @@ pub struct Found {
     pub top: Top,
 }
 
-/// The mount on top at `path`, a directory; or, if it is an image, the newest mount of it by this user or by root.
-/// Fails when those are of several partitions of a disk that is named as a whole.
+/// The topmost mount at `path`, a directory; or, if `path` is an image, the newest mount of it by this user or by
+/// root. Fails if these show several partitions of a disk that is named as a whole.
 pub fn find(path: &Path) -> Result<Option<Found>> {
-    // First without a look at what is mounted there: its server may not answer.
+    // First without a request to a mount there: its server may not answer.
     if let Ok(point) = MountPoint::open(path)
         && let Ok(found) = find_at(point)?
     {
@@ -54,7 +54,7 @@ pub fn find(path: &Path) -> Result<Option<Found>> {
     }
 }
 
-/// The mount on top at `point`, or the point again. Asks nothing of what is mounted there.
+/// The topmost mount at `point`, or the point itself. Sends no request to a server there.
 pub fn find_at(point: MountPoint) -> Result<std::result::Result<Found, MountPoint>> {
     let Ok(top) = point.top() else { return Ok(Err(point)) };
     let is = |m: &Mount| match top.id {
@@ -82,7 +82,7 @@ pub fn number((major, minor): (u32, u32)) -> String {
     format!("{major}:{minor}")
 }
 
-/// A mount of ours at `point`, found by the device on top where /proc is missing. The status file of its server shows
+/// A mount of ours at `point`, found by the topmost device if /proc is missing. The status file of its server shows
 /// that it is ours; the image is unknown.
 fn without_table(point: &MountPoint, top: Top) -> Option<Mount> {
     let (device, me) = (number(top.device), kernel_uid().as_raw());

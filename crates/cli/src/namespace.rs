@@ -1,4 +1,4 @@
-//! `-N` of the helpers: mount(8) and umount(8) name a mount namespace and leave it to their helpers to enter it.
+//! `-N` of the helpers: mount(8) and umount(8) pass a mount namespace, which the helper has to enter.
 //!
 //! # Locking
 //! None.
@@ -11,8 +11,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::failure::{Failure, MOUNT, Result, plain};
 
-/// Enters the mount namespace that `path` leads to (`/proc/PID/ns/mnt`). Before anything is looked at, and before a
-/// thread is started: only a process with one thread may.
+/// Enters the mount namespace at `path` (`/proc/PID/ns/mnt`). It must run before any access to files, and before the
+/// first thread starts: only a process with one thread may enter.
 pub fn enter(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let entered = File::open(path)

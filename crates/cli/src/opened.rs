@@ -1,10 +1,10 @@
-//! Which files of the host this process has open as images.
+//! The files of the host that this process has open as images.
 //!
-//! A copy must not empty or replace one of them, nor read the one that it writes. Names do not tell (links, `.`,
-//! `IMAGE@N`), so files are compared by device and inode number, of the open descriptor. They are remembered here, once
-//! for the process, where images are opened: no command can forget to say which it has.
+//! A copy must not empty or replace one of them, nor read the one that it writes. Names do not identify files (links,
+//! `.`, `IMAGE@N`), so files are compared by device and inode number of the open descriptor. The code that opens
+//! images stores them here, once for the process, so that no command can forget one.
 //!
-//! What it does not do: forget. A process is one command.
+//! What it does not do: remove entries. A process is one command.
 //!
 //! # Locking
 //! `opened images` (960), a leaf.
@@ -27,12 +27,12 @@ pub fn remember(file: FileId, read_only: bool) {
     OPENED.lock().push(Opened { file, read_only });
 }
 
-/// Whether an image lies in it, or a part of one.
+/// Whether the file contains an open image, or a part of one.
 pub fn is_image(file: FileId) -> bool {
     OPENED.lock().iter().any(|opened| opened.file == file)
 }
 
-/// As [`is_image`], one that is written.
+/// As [`is_image`], for an image open for writing.
 pub fn is_written_image(file: FileId) -> bool {
     OPENED.lock().iter().any(|opened| opened.file == file && !opened.read_only)
 }

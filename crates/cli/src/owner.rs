@@ -1,8 +1,8 @@
-//! Whom files of an image belong to: what a command line says, and whom new files belong to where it says nothing.
+//! The owners of files in an image: named on the command line, or the default for new files.
 //!
-//! Main types: [`Given`] (`USER:GROUP`), [`Owner`] (the rule for what a command creates).
+//! Main types: [`Given`] (`USER:GROUP`), [`Owner`] (the rule for files that a command creates).
 //!
-//! What it does not do: permissions. Whoever may write the image file may change everything in it.
+//! What it does not do: permissions. A user who may write the image file may change everything in it.
 //!
 //! # Locking
 //! None.
@@ -13,8 +13,8 @@ use rustix::process::{getegid, geteuid};
 
 use crate::failure::warn;
 
-/// Says that fakeroot(1) has no effect, if that is so: it puts a library in front of the C library, and a static binary
-/// has its own. What is copied from the host then has the owners, modes and kinds that it really has.
+/// Warns if fakeroot(1) has no effect: it puts a library in front of the C library, and a static binary has its own.
+/// Files copied from the host then have their real owners, modes and kinds.
 pub fn warn_of_fakeroot() {
     if cfg!(target_feature = "crt-static") && std::env::var_os("FAKEROOTKEY").is_some() {
         warn("fakeroot has no effect on this statically linked extant: owners, modes and devices are the host's own");
@@ -31,7 +31,7 @@ pub struct Given {
 impl Given {
     /// `USER`, `USER:GROUP`, `:GROUP`, `USER:` (the user's own group); numbers, or names of this host.
     pub fn parse(text: &str) -> Result<Given, String> {
-        let wrong = |what: &str| format!("'{text}' is no owner (USER:GROUP): {what}");
+        let wrong = |what: &str| format!("'{text}' is not an owner (USER:GROUP): {what}");
         let (user, group) = match text.split_once(':') {
             Some((user, group)) => (user, Some(group)),
             None => (text, None),
@@ -60,33 +60,33 @@ impl Given {
             },
         };
         let given = Given { uid: known.map(|(uid, _)| uid), gid };
-        if given == Given::default() { Err(wrong("nobody is named")) } else { Ok(given) }
+        if given == Given::default() { Err(wrong("it names no user or group")) } else { Ok(given) }
     }
 
-    /// These, and what they leave open from `rest`.
+    /// These, completed from `rest`.
     pub fn or(self, rest: Given) -> Given {
         Given { uid: self.uid.or(rest.uid), gid: self.gid.or(rest.gid) }
     }
 }
 
-/// Whom what a command creates belongs to: the same as through a mount by the same user, unless the command line says.
+/// The owner of new files: the same as through a mount by the same user, unless the command line names one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     given: Given,
 }
 
 impl Owner {
-    /// What the command line says.
+    /// The owner on the command line.
     pub fn given(&self) -> Given {
         self.given
     }
 
-    /// The same, where an inner command line says nothing else.
+    /// The same, unless an inner command line names another one.
     pub fn within(self, inner: Option<Given>) -> Owner {
         Owner { given: inner.unwrap_or_default().or(self.given) }
     }
 
-    /// Who creates something in `dir`.
+    /// The credentials for a new file in `dir`.
     pub fn cred(&self, fs: &Filesystem, dir: &InodeRef, umask: u16) -> Cred {
         let caller = Cred { uid: geteuid().as_raw(), gid: getegid().as_raw(), umask };
         let mine = !geteuid().is_root();
@@ -103,14 +103,14 @@ impl Owner {
         umask: u16,
     ) -> Result<InodeRef, Error> {
         let inode = fs.create(dir, name, node, self.cred(fs, dir, umask))?;
-        // A set-group-ID directory gives its own group, but not where another one is named.
+        // A set-group-ID directory sets its own group; an explicit one takes precedence.
         if self.given.gid.is_some_and(|gid| gid != fs.getattr(&inode).gid) {
             fs.setattr(&inode, &SetAttr { gid: self.given.gid, ..SetAttr::default() })?;
         }
         Ok(inode)
     }
 
-    /// The directory at `path`; those on the way that are not there are made.
+    /// The directory at `path`; makes the missing ones on the way.
     pub fn make_dirs(&self, fs: &Filesystem, path: &[u8], umask: u16) -> Result<InodeRef, Error> {
         let mut at = fs.root()?;
         for part in path.split(|b| *b == b'/').filter(|p| !p.is_empty()) {

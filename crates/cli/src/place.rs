@@ -20,8 +20,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// A host path that exists is one, whatever is in its name. Else the first colon after the name of an image counts,
-    /// or failing that the first that is followed by a slash.
+    /// A host path that exists is one, whatever its name contains. Otherwise the first colon after the name of an
+    /// image counts, or, if there is no image, the first one before a slash.
     pub fn parse(arg: &OsStr) -> Place {
         let bytes = arg.as_bytes();
         let local = || Place::Local(bytes.to_vec());
@@ -54,8 +54,8 @@ impl Place {
     }
 }
 
-/// An image and paths in it, of a command that is told `IMAGE PATH...`; `IMAGE:PATH...` means the same, as everywhere
-/// else.
+/// An image and paths in it, for a command with the arguments `IMAGE PATH...`; `IMAGE:PATH...` means the same, as
+/// everywhere else.
 pub fn in_image(image: &OsStr, paths: &[OsString]) -> (ImageSpec, Vec<OsString>) {
     let Place::Inside(spec, _) = Place::parse(image) else {
         return (ImageSpec::parse(image), paths.to_vec());
@@ -68,7 +68,8 @@ pub fn in_image(image: &OsStr, paths: &[OsString]) -> (ImageSpec, Vec<OsString>)
     (spec, all)
 }
 
-/// As [`in_image`], where files of other images may be named, too: `IMAGE:PATH OTHER:PATH`. Without any path, the root.
+/// As [`in_image`], for commands that also accept files of other images: `IMAGE:PATH OTHER:PATH`. Without any path,
+/// the root.
 pub fn in_images(image: &OsStr, paths: &[OsString]) -> Vec<(ImageSpec, Vec<u8>)> {
     let inner = |path: Vec<u8>| if path.is_empty() { b"/".to_vec() } else { path };
     match Place::parse(image) {
@@ -87,7 +88,7 @@ pub fn in_images(image: &OsStr, paths: &[OsString]) -> Vec<(ImageSpec, Vec<u8>)>
     }
 }
 
-/// The one path of a command that takes one; without any the root.
+/// The path of a command that takes only one; without any, the root.
 pub fn the_path(paths: &[OsString]) -> Result<&[u8]> {
     match paths {
         [] => Ok(b"/"),
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn places() {
+    fn arguments_parse_into_images_and_paths() {
         let dir = tempfile::tempdir().expect("directory");
         let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
         std::fs::write(path("a.img"), b"").expect("file");

@@ -1,4 +1,4 @@
-//! This program, to be started again: the server of a mount, and the process that unmounts for it.
+//! The path of this program, to start it again: as the server of a mount, and as the process that unmounts for it.
 //!
 //! # Locking
 //! None.
@@ -7,8 +7,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What to execute: the file that runs, even if another one has its name by now; without /proc, the file under the name
-/// that it was started by. That is relative to the directory that we were started in.
+/// The running file, even if another one has its name now. Without /proc, the file under the name by which it was
+/// started, which is relative to the directory at the start.
 pub fn itself() -> PathBuf {
     let running = Path::new("/proc/self/exe");
     match running.read_link() {

@@ -1,7 +1,7 @@
-//! What the commands that list print for programs: JSON, or paths that are ended by NUL.
+//! The output of listing commands for programs: JSON, or paths that end with NUL.
 //!
-//! Main types: [`Format`] (the options `--json` and `-0`), [`Records`] (a list that is written as it comes: one array,
-//! one record in each line). [`file()`] is the record of a file, the same in all commands.
+//! Main types: [`Format`] (the options `--json` and `-0`), [`Records`] (a list that is written element by element:
+//! one array, one record in each line). [`file()`] is the record of a file, the same in all commands.
 //!
 //! # Locking
 //! None.
@@ -28,7 +28,7 @@ pub struct Format {
     pub null: bool,
 }
 
-/// The output of a command that lists.
+/// The output of a listing command.
 pub struct Records {
     pub out: Output,
     pub format: Format,
@@ -44,18 +44,18 @@ impl Records {
         Ok(records)
     }
 
-    /// For people.
+    /// Whether the output is for people.
     pub fn is_plain(&self) -> bool {
         !self.format.json && !self.format.null
     }
 
-    /// One element of the array.
+    /// Writes one element of the array.
     pub fn value(&mut self, value: &Value) -> Result<()> {
         let comma = if std::mem::take(&mut self.first) { "\n" } else { ",\n" };
         Ok(write!(self.out, "{comma}  {}", escaped(&value.to_string()))?)
     }
 
-    /// A path, and what ends it.
+    /// Writes a path and its terminator.
     pub fn path(&mut self, path: &[u8]) -> Result<()> {
         if self.format.null {
             self.out.write_all(path)?;
@@ -75,8 +75,8 @@ impl Records {
     }
 }
 
-/// JSON with those control characters escaped, too, that it does not have to: a terminal would obey them. They stand in
-/// strings, if anywhere.
+/// JSON in which all control characters are escaped, also those that need not be: a terminal would obey them. They
+/// occur only in strings.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -88,7 +88,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// A name as JSON: text where it is UTF-8; otherwise as near as text comes, and exactly in hexadecimal.
+/// A name as JSON: text if it is UTF-8; otherwise similar text, and the exact bytes in hexadecimal.
 fn named(into: &mut Map<String, Value>, key: &str, name: &[u8]) {
     match std::str::from_utf8(name) {
         Ok(text) => drop(into.insert(key.into(), text.into())),
@@ -100,7 +100,7 @@ fn named(into: &mut Map<String, Value>, key: &str, name: &[u8]) {
     }
 }
 
-/// `{"path": …}`, to be added to.
+/// `{"path": …}`, for further fields.
 pub fn path(path: &[u8]) -> Map<String, Value> {
     let mut map = Map::new();
     named(&mut map, "path", path);
@@ -119,7 +119,7 @@ fn time(t: Timestamp) -> Value {
     format!("{}.{:09}", t.seconds, t.nanos).into()
 }
 
-/// Everything that stat(2) shows.
+/// All values of stat(2).
 pub fn file(fs: &Filesystem, at: &[u8], inode: &InodeRef) -> std::result::Result<Map<String, Value>, Error> {
     let Attr { ino, mode, nlink, uid, gid, size, blocks, atime, mtime, ctime, crtime, rdev, .. } = fs.getattr(inode);
     let mut map = path(at);
@@ -151,7 +151,7 @@ pub fn file(fs: &Filesystem, at: &[u8], inode: &InodeRef) -> std::result::Result
 mod tests {
     use super::*;
 
-    /// What drives a terminal goes out escaped, and comes back as it was.
+    /// Characters that control a terminal are escaped in the output, and decode to themselves.
     #[test]
     fn control_characters_are_escaped() {
         let name = "\u{9b}2J\u{7f}\u{1b}\u{a0}\u{e4}\"";

@@ -1,31 +1,32 @@
-//! What the process behind a mount gives up once the mount stands: an image may be anybody's, and should a mistake of
-//! ours let it take the process over, it is to find little.
+//! Restricts the process behind a mount once the mount exists. An image may come from anyone. If a bug of ours lets
+//! it take the process over, an attacker should gain little.
 //!
-//! What remains to it: the image (its open descriptors), the mount (/dev/fuse), the log's socket (connected before),
-//! and of the system what [`READABLE`] names and the run folder ([`crate::status`]). In detail:
+//! The process keeps the image (its open descriptors), the mount (/dev/fuse), the log's socket (connected before),
+//! and of the system the files in [`READABLE`] and the run folder ([`crate::status`]). In detail:
 //!
-//! - **Few system calls.** no_new_privs, and a seccomp filter that allows what the server needs ([`ALLOWED`], and
-//!   [`checked`] with some arguments only). It answers EPERM to everything else, numbers of later kernels among them.
+//! - **Few system calls.** no_new_privs, and a seccomp filter that allows the calls of a server ([`ALLOWED`], and
+//!   [`checked`] with some arguments only). It answers EPERM to everything else, including numbers of later kernels.
 //!   So there are no programs, processes, namespaces, sockets or mounts. Modes, owners, times and attributes of the
-//!   host's files stay as they are. No other process gets a signal or other limits, no memory becomes code, and there
-//!   is no second io_uring; the one that is there takes four operations (`extant_block`). A call in the ABI of i386
+//!   host's files cannot be changed. No other process gets a signal or other limits, no memory becomes code, and
+//!   there is no second io_uring; the existing one takes four operations (`extant_block`). A call in the ABI of i386
 //!   ends the process.
-//! - **No privileges** but [`KEPT`], which are about time and memory: CAP_SYS_NICE (a worker that steps aside for its
-//!   client comes back from SCHED_IDLE with it) and CAP_SYS_RESOURCE (a worker says with it that the kernel's writeback
-//!   waits for it).
-//! - **No files** (Landlock, Linux 5.13): nothing is opened for writing but the run folder's, /dev/fuse, /dev/null and
-//!   the block device of the mount, and nothing read but what is [`READABLE`]. What was open before stays open.
+//! - **No privileges** but [`KEPT`], which are about time and memory: CAP_SYS_NICE (a worker that yields to its
+//!   client needs it to leave SCHED_IDLE) and CAP_SYS_RESOURCE (a worker needs it to declare that the kernel's
+//!   writeback waits for it).
+//! - **No files** (Landlock, Linux 5.13): only the run folder's files, /dev/fuse, /dev/null and the block device of
+//!   the mount can be opened for writing, and only [`READABLE`] for reading. Descriptors that were open before stay
+//!   open.
 //!
-//! seccomp reaches all threads at once. Landlock and capabilities are each thread's own: those that start before the
-//! mount stands begin with giving them up ([`prepare`]), those that start later inherit.
+//! seccomp applies to all threads at once. Landlock and capabilities belong to each thread: threads that start before
+//! the mount exists begin with dropping them ([`prepare`]), later ones inherit.
 //!
-//! Unmounting at a signal takes a privilege, or the set-user-ID program fusermount3; and to see in /proc whether a
-//! caller is privileged takes the right to trace it. A second process does these two things, and only these, for this
-//! mount alone ([`extant_fuse::Agent`], [`AGENT`]); it never sees the image.
+//! Unmounting at a signal requires a privilege, or the set-user-ID program fusermount3. Looking up a caller's
+//! privileges in /proc requires the right to trace it. A second process does these two things, and only these, for
+//! this mount only ([`extant_fuse::Agent`], [`AGENT`]); it never sees the image.
 //!
 //! What it does not do: it is no container. Files that are open, attributes of files by their names, memory and
-//! processor time are not restricted. With CAP_SYS_NICE the server may move other processes between processors, or give
-//! them the policy SCHED_IDLE. A kernel without one of the three gets the others, and a warning.
+//! processor time are not restricted. With CAP_SYS_NICE the server may move other processes between processors, or
+//! give them the policy SCHED_IDLE. A kernel without one of the three gets the others, and a warning.
 //!
 //! # Locking
 //! None.
@@ -53,17 +54,17 @@ use crate::program;
 use crate::signals::Stop;
 use crate::status;
 
-/// As what this binary is called to be the agent.
+/// The name under which this binary is the agent.
 pub const AGENT: &str = "extant-unmount";
 
 /// See the module.
 pub const KEPT: CapabilitySet = CapabilitySet::SYS_NICE.union(CapabilitySet::SYS_RESOURCE);
 
-/// Where clients run, what the kernel says of devices, and this program (for a backtrace).
+/// The state of clients, the kernel's information on devices, and this program (for a backtrace).
 const READABLE: [&str; 3] = ["/proc", "/sys", "/proc/self/exe"];
 const WRITABLE_FILES: [&str; 2] = ["/dev/fuse", "/dev/null"];
 
-/// Which files may be opened. None before [`prepare`], and where the kernel has no Landlock.
+/// The files that may be opened. None before [`prepare`], and on a kernel without Landlock.
 static FILES: OnceLock<Option<RulesetCreated>> = OnceLock::new();
 
 /// System calls that the server needs, with any arguments. From Linux 5.11 on the kernel answers these from a bitmap,
@@ -107,7 +108,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
-    // Threads. Those that start before the filter may give up their privileges after it.
+    // Threads. Those that start before the filter may drop their privileges after it.
     libc::SYS_futex,
     libc::SYS_set_robust_list,
     libc::SYS_rseq,
@@ -170,7 +171,7 @@ const THREAD: i32 = libc::CLONE_VM
 /// FUSE_DEV_IOC_CLONE, BLKDISCARD, BLKSSZGET, BLKPBSZGET, BLKGETSIZE64. Linux: include/uapi/linux/{fuse,fs}.h.
 const IOCTLS: [u64; 5] = [0x8004_e500, 0x1277, 0x1268, 0x127b, 0x8008_1272];
 
-/// Not F_SETOWN, which has the kernel send signals to any process.
+/// Without F_SETOWN, which makes the kernel send signals to any process.
 const FCNTLS: [i32; 7] = [
     libc::F_DUPFD_CLOEXEC,
     libc::F_GETFD,
@@ -193,45 +194,45 @@ const PRCTLS: [i32; 5] =
 /// of the mount's device.
 pub fn run_agent(args: &[OsString]) -> Result<(), Failure> {
     let number = |arg: &OsString| arg.to_str()?.parse().ok();
-    let [dir, major, minor] = args else { return Err(Failure::usage("not to be called by hand")) };
+    let [dir, major, minor] = args else { return Err(Failure::usage("this program is not for direct use")) };
     let (dir, device) = (Path::new(dir), number(major).zip(number(minor)));
     let device = device.ok_or(Failure::usage("not the numbers of a device"))?;
-    // Who ends the server by a signal to its group or session wants an unmount, which is ours to do.
+    // A signal to the server's group or session requests an unmount, for which this process is needed.
     let _stop = Stop::watch();
     let _ = std::fs::write("/proc/self/comm", AGENT);
     crate::serve::let_go_of_files();
     extant_fuse::serve_agent(dir, device).map_err(|e| Failure::io(dir, e))
 }
 
-/// To be called before the first thread is started: from now on each begins with giving up what is its own to give up.
-/// `device`: what may be opened once more, to be claimed.
+/// Must be called before the first thread starts: from then on each one begins with dropping its privileges.
+/// `device`: a file that may be opened again, exclusively.
 pub fn prepare(device: Option<&Path>) {
     let _ = FILES.set(allowed_files(device).ok());
     extant_base::task::at_start(|| {
-        // Who cannot is told of once, by `enter`.
+        // If a step fails, `enter` reports it, once.
         let _ = drop_capabilities();
         let _ = confine_files();
     });
 }
 
-/// Gives up what is not needed any more; the rest of the process's life is inside. `unmounter` unmounts by the agent
-/// from now on. Err: what could not be done, with everything else done.
+/// Drops all privileges that are no longer needed, for the rest of the process's life. From then on `unmounter`
+/// unmounts through the agent. Err: the steps that failed; all others are done.
 pub fn enter(unmounter: &Unmounter) -> Result<(), String> {
-    // First: without it there would be no way to end at a signal.
+    // First: without it the process could not end at a signal.
     let (major, minor) = unmounter.device().ok_or("no process to unmount with: the device is unknown")?;
     let mut command = Command::new(program::itself());
     command.arg0(AGENT).arg(unmounter.path()).args([major, minor].map(|n| n.to_string()));
     command.current_dir("/").process_group(0);
     let agent = Agent::start(command).map_err(|e| format!("no process to unmount with: {e}"))?;
     unmounter.delegate(agent);
-    // seccomp last: it would stop the others.
+    // seccomp last: it would forbid the other steps.
     let failed: Vec<String> =
         [drop_capabilities(), confine_files(), filter_calls()].into_iter().filter_map(Result::err).collect();
     if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
 }
 
 fn drop_capabilities() -> Result<(), String> {
-    let kept = |e| format!("capabilities are kept: {e}");
+    let kept = |e| format!("capabilities could not be dropped: {e}");
     let has = capabilities(None).map_err(kept)?;
     let less = CapabilitySets {
         effective: has.effective & KEPT,
@@ -249,7 +250,7 @@ fn allowed_files(device: Option<&Path>) -> Result<RulesetCreated, String> {
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))
-        // No TCP, no abstract sockets and no signals to others, whatever a way around the filter may be.
+        // No TCP, no abstract sockets and no signals to other processes, even if the filter can be bypassed.
         .and_then(|rules| rules.handle_access(AccessNet::from_all(KNOWN)))
         .and_then(|rules| rules.scope(Scope::from_all(KNOWN)))
         .and_then(Ruleset::create)
@@ -259,7 +260,7 @@ fn allowed_files(device: Option<&Path>) -> Result<RulesetCreated, String> {
     let files = WRITABLE_FILES.iter().map(Path::new).chain(device);
     let files = files.map(|p| (p.to_path_buf(), AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev));
     for (path, access) in readable.chain(files).chain(folder.map(|dir| (dir, in_folder))) {
-        // What is not there needs no rule. A right that is none of a file's is left out by the crate.
+        // A missing file needs no rule. The crate leaves out rights that do not apply to a file.
         if let Ok(fd) = PathFd::new(&path) {
             rules = rules.add_rule(PathBeneath::new(fd, access)).map_err(failed)?;
         }
@@ -284,7 +285,7 @@ fn filter_calls() -> Result<(), String> {
     apply_filter_all_threads(&filter).map_err(|e| not(&e))
 }
 
-/// Of three parts, each of which ends where the next begins: the calls whose arguments matter come first, because the
+/// Three parts, each of which ends where the next begins. The calls whose arguments matter come first, because the
 /// kernel runs the filter for them. `process`: this one.
 fn filter(process: u32) -> Result<BpfProgram, seccompiler::BackendError> {
     let compile = |rules, answer: SeccompAction| -> Result<BpfProgram, seccompiler::BackendError> {
@@ -293,12 +294,12 @@ fn filter(process: u32) -> Result<BpfProgram, seccompiler::BackendError> {
     };
     let always = |calls: &[libc::c_long]| calls.iter().map(|call| (*call, Vec::new())).collect();
     let mut filter = compile(checked(process)?, SeccompAction::Allow)?;
-    // Instead of each part's last instruction, which refuses all other calls.
+    // Replaces each part's last instruction, which refuses all other calls.
     filter.pop();
     filter.extend(compile(always(ALLOWED), SeccompAction::Allow)?);
     filter.pop();
-    // Its flags are in memory, where a filter cannot look. The C library takes this answer for an old kernel, and calls
-    // clone.
+    // Its flags are in memory, where a filter cannot look. The C library takes this error for an old kernel, and
+    // calls clone.
     filter.extend(compile(always(&[libc::SYS_clone3]), SeccompAction::Errno(libc::ENOSYS as u32))?);
     Ok(filter)
 }
@@ -313,14 +314,14 @@ fn checked(process: u32) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler:
     let no_code = || rule(2, Dword, MaskedEq(libc::PROT_EXEC as u64), 0);
     let own_limits = SeccompRule::new(vec![
         SeccompCondition::new(0, Dword, Eq, 0)?,
-        // They are read, not set.
+        // The limits are read, not set.
         SeccompCondition::new(2, Qword, Eq, 0)?,
     ])?;
     Ok(BTreeMap::from([
         (libc::SYS_mmap, vec![no_code()?]),
         (libc::SYS_mprotect, vec![no_code()?]),
         (libc::SYS_ioctl, one_of(1, &IOCTLS)?),
-        // To the peer alone: no address.
+        // Only to the connected peer: no address.
         (libc::SYS_sendto, vec![rule(4, Qword, Eq, 0)?]),
         (libc::SYS_clone, one_of(0, &numbers(&[THREAD, THREAD | libc::CLONE_DETACHED]))?),
         (libc::SYS_fcntl, one_of(1, &numbers(&FCNTLS))?),
@@ -339,17 +340,17 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
     use std::process::Stdio;
 
-    /// The variable that tells a process inside of those outside.
+    /// The variable that describes the processes outside to a process inside.
     const OUTSIDE: &str = "EXTANT_TEST_OUTSIDE";
 
-    /// The abstract address of a socket for datagrams: a name is one socket's, whatever its kind.
+    /// The abstract address of a socket for datagrams: each name belongs to one socket, of any kind.
     fn datagram_address(name: &str) -> SocketAddr {
         SocketAddr::from_abstract_name(format!("{name}-datagrams")).expect("a name")
     }
 
-    /// What each thread inside finds: of another process, for there is no way back.
+    /// The checks of each thread inside. In a process of its own, because there is no way back.
     #[test]
-    #[ignore = "what_is_given_up_is_refused_to_every_thread runs it in a process of its own"]
+    #[ignore = "dropped_rights_are_refused_to_every_thread runs it in a process of its own"]
     fn inside() {
         let refused = |what: &str, e: Option<std::io::Error>| {
             assert_eq!(e.as_ref().map(std::io::Error::kind), Some(PermissionDenied), "{what}: {e:?}");
@@ -372,7 +373,7 @@ mod tests {
         };
         let (go, wait) = std::sync::mpsc::channel::<()>();
         prepare(None);
-        // One that is there before.
+        // A thread that exists before.
         let before = extant_base::task::spawn("before", move || {
             wait.recv().expect("told");
             look();
@@ -381,8 +382,8 @@ mod tests {
         filter_calls().expect("a filter");
         go.send(()).expect("heard");
         look();
-        before.expect("started").join().expect("as here");
-        extant_base::task::spawn("after", look).expect("started").join().expect("as here");
+        before.expect("started").join().expect("the same checks");
+        extant_base::task::spawn("after", look).expect("started").join().expect("the same checks");
         if confined.is_ok() {
             refused("reading", std::fs::read("/etc/passwd").err());
             refused("writing", std::fs::write("/tmp/extant-outside", "").err());
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_that_were_given_up_are_refused_to_every_thread() {
+    fn dropped_rights_are_refused_to_every_thread() {
         run_inside("inside", "");
     }
 
@@ -412,9 +413,9 @@ mod tests {
         rules(Ruleset::default().set_compatibility(CompatLevel::HardRequirement)).and_then(Ruleset::create).is_ok()
     }
 
-    /// Without the filter of system calls, which refuses all of it before Landlock is asked.
+    /// Without the filter of system calls, which refuses these calls before Landlock sees them.
     #[test]
-    #[ignore = "landlock_alone_keeps_the_server_from_other_processes runs it in a process of its own"]
+    #[ignore = "landlock_by_itself_keeps_the_server_from_other_processes runs it in a process of its own"]
     fn inside_landlock() {
         let outside = std::env::var(OUTSIDE).expect("set");
         let [port, name, process] = outside.split(' ').collect::<Vec<_>>().try_into().expect("three words");
@@ -446,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn landlock_alone_keeps_the_server_from_other_processes() {
+    fn landlock_by_itself_keeps_the_server_from_other_processes() {
         if !has_landlock(|rules| rules.handle_access(AccessFs::from_all(ABI::V1))) {
             eprintln!("skipped: no Landlock");
             return;

@@ -1,16 +1,16 @@
 //! The process behind a mount.
 //!
-//! Order: resolve the mount point, once → open the image (which claims it) → mount the file system (replay and all) →
-//! mount on the directory → say so → give up what is not needed any more ([`crate::sandbox`]) → serve → the file
-//! system's unmount (in the server's `destroy`) → let go of the image → say how it went ([`crate::status`]).
+//! Order: resolve the mount point, once → open the image (exclusively) → mount the file system (replay included) →
+//! mount on the directory → report it → drop privileges ([`crate::sandbox`]) → serve → unmount the file system (in
+//! the server's `destroy`) → close the image → report the result ([`crate::status`]).
 //!
-//! A block device is mounted as `fuseblk` by root: then umount(2) waits for the server, and syncfs(2) works. The kernel
-//! claims the device itself for such a mount, so ours ends right before it ([`Claim`]).
+//! Root mounts a block device as `fuseblk`: then umount(2) waits for the server, and syncfs(2) works. The kernel
+//! opens the device exclusively for such a mount, so our own exclusive open ends right before it ([`Claim`]).
 //!
-//! SIGTERM, SIGINT and, but under nohup(1), SIGHUP unmount. A mount that is busy is detached instead, and is served
-//! until its last user has gone; another signal then makes everything durable that the kernel has handed over, and ends
-//! at once, leaving an image that needs recovery. (Pages that were written through a mapping or with
-//! `-o writeback_cache`, and that the kernel still holds, are lost then.)
+//! SIGTERM, SIGINT and, except under nohup(1), SIGHUP unmount. A busy mount is detached instead, and served until its
+//! last user has gone. Another signal then makes everything durable that the server has received, and ends at once,
+//! leaving an image that needs recovery. (Pages that were written through a mapping or with `-o writeback_cache`, and
+//! that are still in the kernel's cache, are lost then.)
 //!
 //! # Locking
 //! None.
@@ -44,10 +44,10 @@ use crate::signals;
 use crate::status::ServerStatus;
 use crate::text::shown;
 
-/// What a server in the background says once the mount is there.
+/// The report of a background server that the mount exists.
 pub const MOUNTED: &[u8] = b"mounted\n";
 
-/// What to mount where.
+/// An image, its mount point and its options.
 #[derive(Debug)]
 pub struct Job {
     /// With an absolute path.
@@ -55,26 +55,26 @@ pub struct Job {
     /// The mount point's path, for messages.
     pub dir: PathBuf,
     pub config: MountConfig,
-    /// What `config` was read from, for a remount to compare with.
+    /// The text of the options in `config`, for a later remount to compare with.
     pub options: String,
     pub verbose: bool,
-    /// Somebody reads our standard output, waiting for [`MOUNTED`].
+    /// Another process reads our standard output, waiting for [`MOUNTED`].
     pub background: bool,
-    /// Where to write what the mount did (`extant lab`).
+    /// The file for statistics of the mount (`extant lab`).
     pub stats: Option<(PathBuf, Recorded)>,
 }
 
 /// Mounts at `point`, and serves until the mount is gone.
 pub fn serve(job: Job, point: MountPoint) -> Result<()> {
     enough_files()?;
-    // Started as /proc/self/exe, it would be called "exe" by whoever lists processes.
+    // Started as /proc/self/exe, it would appear as "exe" in lists of processes.
     let _ = std::fs::write("/proc/self/comm", "extant");
     let root = kernel_uid().is_root();
     if !job.config.no_sandbox {
         sandbox::prepare((root && job.spec.is_block_device()).then_some(&*job.spec.path));
     }
     let (fs, claim) = open(&job, root)?;
-    // Later it could not be opened any more.
+    // The sandbox forbids to open it later.
     let stats = job.stats.as_ref().and_then(|(file, _)| create_stats(file));
     let probe = job.stats.as_ref().map(|(_, recorded)| Probe::start(&fs, *recorded));
     let shared = Arc::clone(&fs);
@@ -83,7 +83,7 @@ pub fn serve(job: Job, point: MountPoint) -> Result<()> {
         write_stats(probe, &shared, file, path);
     }
     drop(shared);
-    // The claim on the image ends with the device, which the file system owns.
+    // The lock on the image ends with the device, which the file system owns.
     match result {
         Ok((status, result)) => {
             if let Some(status) = status {
@@ -95,29 +95,29 @@ pub fn serve(job: Job, point: MountPoint) -> Result<()> {
     }
 }
 
-/// What the caller had open and passed on by accident: it would stay open as long as the mount.
+/// Closes descriptors that the caller passed on by accident: they would stay open as long as the mount.
 pub fn let_go_of_files() {
     let open: Vec<i32> = match std::fs::read_dir("/proc/self/fd") {
         Ok(entries) => entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect(),
-        // Without /proc, all that it may have.
+        // Without /proc, all numbers up to the limit.
         Err(_) => {
             let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((FILES_TRIED, 0));
             (0..limit.min(FILES_TRIED) as i32).collect()
         }
     };
     for fd in open.into_iter().filter(|fd| *fd > 2) {
-        // The directory's own is closed by now.
+        // The descriptor of the listing itself is closed by now.
         let _ = nix::unistd::close(fd);
     }
 }
 
-/// Highest number of an open file that is tried where nobody tells which are open.
+/// Highest descriptor to close if there is no list of open ones.
 const FILES_TRIED: u64 = 1 << 16;
 
 /// The device, its flush, a ring, and a descriptor of /dev/fuse for each worker.
 const FILES_LEAST: u64 = 64;
 
-/// Fails early where the mount would fail halfway.
+/// Fails early instead of halfway through the mount.
 fn enough_files() -> Result<()> {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return Ok(()) };
     if soft >= FILES_LEAST {
@@ -129,12 +129,12 @@ fn enough_files() -> Result<()> {
     Err(Failure::new(SYSTEM, format!("only {soft} files may be open at once (ulimit -n); a mount needs {FILES_LEAST}")))
 }
 
-/// Failing here is no failure of the mount: who wanted the file will miss it.
+/// Errors here do not fail the mount: only the statistics are missing.
 fn create_stats(path: &Path) -> Option<File> {
     File::create(path).inspect_err(|e| warn(&format!("{}: {}", path.display(), plain(e)))).ok()
 }
 
-/// As there.
+/// The same holds here.
 fn write_stats(probe: Probe, fs: &Filesystem, mut file: File, path: &Path) {
     let report = probe.finish(fs);
     let text = serde_json::to_vec(&report).map_err(std::io::Error::other);
@@ -143,12 +143,12 @@ fn write_stats(probe: Probe, fs: &Filesystem, mut file: File, path: &Path) {
     }
 }
 
-/// Opens the image and mounts the file system in this process. The claim: of what is to be a `fuseblk` mount.
+/// Opens the image and mounts the file system in this process. The claim is for a future `fuseblk` mount.
 pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     let as_mount = |e: Failure| if e.status == USAGE { e } else { e.with_status(MOUNT) };
     let config = &job.config;
     let block = job.spec.is_block_device();
-    // A part of a device, too: the kernel then claims the whole of it.
+    // For a part of a device, too: the kernel then opens the whole device exclusively.
     let fuseblk = block && root;
     let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
     let mut access = Access {
@@ -158,7 +158,7 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
         claim: if config.no_lock { image::Claim::IfPossible } else { image::Claim::Required },
         ..Access::tool(config.fs.read_only)
     };
-    // Held while a replay may write, and let go of when the kernel is about to claim it.
+    // Open exclusively while a replay may write, and closed right before the kernel's exclusive open.
     let how = Access { engine: Engine::Psync, tell: image::tell, ..access.clone() };
     let claimed = if fuseblk { Some(open_whole(&job.spec, &how).map_err(as_mount)?) } else { None };
     access.exclusive = !fuseblk;
@@ -171,7 +171,7 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     let mut options = config.fs.clone();
     let image = job.spec.shown();
     if let Ok((sb, _)) = probe_superblock(&*dev) {
-        // Where nothing is to be replayed, the journal has no contents to be spared.
+        // Without a replay, the journal has no contents to preserve.
         if options.no_recovery && !options.read_only {
             if sb.needs_recovery() {
                 return Err(Failure::new(
@@ -202,7 +202,7 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     Ok((fs, claim))
 }
 
-/// The mount on the directory, from its beginning to its end, and what the file system's unmount came to.
+/// The mount on the directory, from beginning to end, and the result of the file system's unmount.
 #[allow(clippy::type_complexity)]
 fn run(
     job: &Job,
@@ -213,7 +213,7 @@ fn run(
 ) -> Result<(Option<ServerStatus>, std::result::Result<(), String>)> {
     let config = &job.config;
     let image = job.spec.shown();
-    // Dropped on the way, the mount ends: what it marked is unmarked.
+    // If the server is dropped on the way, the mount ends, and its marks are removed.
     let give_up = |message: String| Failure::new(MOUNT, message);
     let mut fuse = config.fuse.clone();
     let kind = if claim.is_some() { MountKind::FuseBlk { blksize: fs.block_size() } } else { MountKind::Fuse };
@@ -224,7 +224,7 @@ fn run(
         MountKind::Fuse => job.spec.source().into(),
     };
     fuse.read_only |= fs.is_read_only();
-    // Where nobody checks permissions, users who may enter may do everything.
+    // If permissions are not checked, every user who may enter may do everything.
     fuse.allow_other = config.allow_other.unwrap_or(root && config.checks_permissions());
     fuse.default_permissions = config.checks_permissions();
     let mut options = server_options(config, root);
@@ -237,7 +237,7 @@ fn run(
             return Err(give_up(format!("{image}{at}: {e}")));
         }
     };
-    // From the mount on a signal unmounts: one that comes before the thread is there waits for it.
+    // From the mount on, a signal unmounts: one that comes before the thread runs is queued for it.
     let signals = Signals::new(signals::ending());
     let mount = || {
         let mounted = Session::mount_at(server.clone(), &point, &fuse);
@@ -256,7 +256,7 @@ fn run(
     server.set_hold(session.hold());
     server.set_callers(session.callers());
     let unmounter = session.unmounter();
-    // It would keep the file system busy that the mount point is in.
+    // An open mount point would keep its file system busy.
     drop(point);
     let device = unmounter.device().map(mount_table::number);
     let status = device.and_then(|device| ServerStatus::create(&device, &job.options));
@@ -301,26 +301,26 @@ fn run(
 }
 
 fn watch_memory(group: Option<Group>, fs: &Arc<Filesystem>) -> std::result::Result<Watch, String> {
-    let group = group.ok_or("no control group says how much memory is left (memory.max, memory.limit_in_bytes)")?;
+    let group = group.ok_or("no control group reports the free memory (memory.max, memory.limit_in_bytes)")?;
     Watch::start(group, fs).map_err(|e| format!("no thread to watch the memory of the control group: {}", plain(&e)))
 }
 
 fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
     let mut options = ServerOptions::default();
-    // Without privilege everything is the caller's, unless the image's owners are wanted.
+    // Without privilege the caller owns everything, unless `fakeroot` requests the owners in the image.
     let mine = !root && !config.fakeroot;
     options.uid = config.uid.or(mine.then(|| kernel_uid().as_raw()));
     options.gid = config.gid.or(mine.then(|| kernel_gid().as_raw()));
     options.root = config.subdir.as_ref().map(|dir| dir.as_os_str().as_bytes().to_vec());
     options.writeback_cache = config.writeback_cache.unwrap_or(options.writeback_cache);
-    // A kernel that enforces ACLs checks everything.
+    // A kernel that enforces ACLs checks all permissions.
     options.posix_acl = config.checks_permissions();
     (options.sync, options.dirsync) = (config.fuse.sync, config.fuse.dirsync);
     if config.no_xattr {
         options.xattrs = false;
         options.posix_acl = false;
     }
-    // Who wants every access time has the kernel ask before it reads from its cache.
+    // For exact access times, the kernel must send a request before it reads from its cache.
     let asked = config.fuse.strictatime.then_some(false);
     if let Some(no_open) = config.no_open.or(asked) {
         options.no_open = no_open;
@@ -340,12 +340,12 @@ fn explain(e: &FuseError) -> String {
 
 /// Leaves the caller's terminal and directory.
 fn leave_session() {
-    // Not a group leader, so this cannot fail; and if it did, only a hang-up of the terminal would tell.
+    // Not a group leader, so this cannot fail; if it did, the only effect would be a hang-up of the terminal.
     let _ = rustix::process::setsid();
     let _ = rustix::process::chdir("/");
 }
 
-/// Says that the mount is there and lets go of the caller's standard streams.
+/// Reports that the mount exists, and closes the caller's standard streams.
 fn go_into_background(log: Option<log::Log>) {
     let _ = std::io::stdout().write_all(MOUNTED);
     let _ = std::io::stdout().flush();
@@ -370,16 +370,16 @@ fn watch_signals(
             if detached {
                 end_at_once(&server);
             }
-            // Who unmounts waits for what is kept back, and writers that wait keep a mount busy.
+            // An unmount waits for requests held back by a freeze, and writers that wait keep a mount busy.
             thaw(&server);
-            // By somebody else; or it is being unmounted, and who signals again insists.
+            // Another process has unmounted it, or does so now; a second signal forces the end.
             if !unmounter.is_mounted() {
                 detached = true;
                 continue;
             }
             match unmounter.unmount(false) {
                 Ok(()) => continue,
-                // The process that unmounts may look where this one may not: it has found no mount of ours.
+                // The process that unmounts can look where this one cannot: it has found no mount of ours.
                 Err(FuseError::Unmount { errno: Errno::INVAL, .. }) => {
                     detached = true;
                     continue;

@@ -1,7 +1,7 @@
-//! SIGINT, SIGTERM and SIGHUP, for commands that end what they are doing instead of dying in the middle.
+//! SIGINT, SIGTERM and SIGHUP, for commands that finish their current step instead of dying in the middle.
 //!
-//! Main types: [`Stop`]; [`ending`], which signals; [`Input`], which ends a read that waits. The exit status is what a
-//! shell reports of a program that the signal ended: 128 and its number.
+//! Main types: [`Stop`]; [`ending`], the signals; [`Input`], which ends a blocked read. The exit status is the one
+//! that a shell reports for a program ended by the signal: 128 and its number.
 //! Commands that only read have no handler: the signal itself ends them, which a shell reports alike.
 //!
 //! # Locking
@@ -18,11 +18,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::failure::{Failure, Result};
 
-/// What a shell adds to the number of a signal.
+/// A shell adds this to the number of a signal.
 const SHELL_SIGNAL: u8 = 128;
 
-/// The signals that end us. Who ignores SIGHUP for us (nohup(1)) wants us to outlive the terminal; that a shell ignores
-/// SIGINT for what it puts into the background says less: whoever sends it to us by our number means us.
+/// The signals that end the command. A caller that ignores SIGHUP for it (nohup(1)) wants it to outlive the terminal.
+/// Shells ignore SIGINT for background jobs without such a reason: if it is sent to this process, it is meant.
 pub fn ending() -> impl Iterator<Item = i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
@@ -30,35 +30,35 @@ pub fn ending() -> impl Iterator<Item = i32> {
     [SIGINT, SIGTERM].into_iter().chain(hangs_up.then_some(SIGHUP))
 }
 
-/// A write past the limit on the size of files (`ulimit -f`) is to fail with an error, as one past the end of the disk
-/// does, and not to end the process.
+/// Makes a write past the limit on the size of files (`ulimit -f`) fail with an error, like one past the end of the
+/// disk, instead of ending the process.
 pub fn survive_file_size_limit() {
-    // A handler: that it is ignored, all that we start would inherit.
+    // A handler, because child processes would inherit an ignored signal.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
-/// Whether somebody wants us to end.
+/// Whether a signal has requested the end.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicUsize>);
 
 impl Stop {
-    /// Listens from now on.
+    /// Installs the handlers.
     pub fn watch() -> Stop {
         let stop = Stop::default();
         for signal in ending() {
-            // Without a handler an interruption leaves an image that needs recovery: no reason to refuse.
+            // Without a handler an interruption leaves an image that needs recovery. That is no reason to refuse.
             let _ = signal_hook::flag::register_usize(signal, stop.0.clone(), signal as usize);
         }
         stop
     }
 
-    /// As if `signal` had come.
+    /// Acts as if `signal` had come.
     #[cfg(test)]
     pub fn come(&self, signal: i32) {
         self.0.store(signal as usize, Ordering::Relaxed);
     }
 
-    /// The failure to end with, once a signal has come.
+    /// An error after a signal has come, with its status.
     pub fn check(&self) -> Result<()> {
         match self.0.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -67,24 +67,24 @@ impl Stop {
     }
 }
 
-/// How long a signal may go unnoticed that comes right before a wait.
+/// How long a signal right before a wait may go unnoticed.
 const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 impl Stop {
-    /// Waits until `fd` is ready, or a signal has come: a read or a write by itself would go on waiting after it.
+    /// Waits until `fd` is ready, or a signal has come: a plain read or write would go on waiting after it.
     pub fn wait_for(&self, fd: impl AsFd, events: PollFlags) -> Result<()> {
         loop {
             self.check()?;
             match poll(&mut [PollFd::new(&fd, events)], Some(&POLL)) {
                 Ok(0) | Err(Errno::INTR) => {}
-                // What cannot be waited for says so itself.
+                // If `fd` cannot be polled, the read or write reports the error.
                 _ => return Ok(()),
             }
         }
     }
 }
 
-/// A file that is read until a signal comes, which is an error then.
+/// A file whose read fails once a signal has come.
 pub struct Input<'a, F> {
     file: F,
     stop: &'a Stop,
@@ -109,7 +109,7 @@ impl<F: AsFd> Read for Input<'_, F> {
     }
 }
 
-/// The failure that a signal comes to.
+/// The failure after a signal.
 pub fn ended_by(signal: i32) -> Failure {
     let what = match signal {
         SIGTERM => "terminated",

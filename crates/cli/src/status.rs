@@ -1,32 +1,33 @@
-//! How an unmount learns how it went: a file that the server keeps while it lives.
+//! How an unmount learns of the result: a file that the server maintains while it lives.
 //!
-//! umount(2) on a FUSE mount does not wait for the server, and has no way to pass its error on. So the server writes a
-//! small file, named after the mount's device number, into a directory of its user:
+//! umount(2) on a FUSE mount does not wait for the server, and cannot pass its error on. So the server writes a small
+//! file, named after the mount's device number, into a directory of its user:
 //!
-//! - `/run/extant` for root; else, and where that cannot be, `$XDG_RUNTIME_DIR/extant`, `/run/user/UID/extant` or
-//!   `/tmp/extant-UID`. Who is root in a user namespace alone is outside somebody else, by whose number it goes. It
-//!   must be a directory (no link to one) that belongs to the user and that nobody else can enter, and is used through
-//!   one descriptor: in `/tmp` anybody can be first to make one of that name;
-//! - first line: `serving`, with the mount's options on the next (a remount asks what is in effect); then `unmounted`,
-//!   or `failed` with the error on the lines that follow;
-//! - the server has it locked from the moment it has its name until it has let go of the image, or has died. The lock
-//!   is one of a process (fcntl), so the kernel says whose it is: the server has ended when that process has no lock
-//!   any more, whoever else has one then. If the file then still says `serving`, the server died.
+//! - `/run/extant` for root; otherwise, and if that is not possible, `$XDG_RUNTIME_DIR/extant`,
+//!   `/run/user/UID/extant` or `/tmp/extant-UID`. Root of a user namespace is another user outside; the number of
+//!   that one counts. It must be a directory (no link to one) that belongs to the user and that no other user can
+//!   enter, and it is used through one descriptor: in `/tmp` any user can be the first to make one of that name;
+//! - first line: `serving`, with the mount's options on the next (a remount needs them); then `unmounted`, or
+//!   `failed` with the error on the lines that follow;
+//! - the server has it locked from its creation until the server has closed the image, or has died. The lock belongs
+//!   to a process (fcntl), so the kernel reports its owner: the server has ended when its process no longer has the
+//!   lock, even if another process has one then. If the file then still says `serving`, the server died.
 //!
-//! The server removes the file when all went well; who waits has it open already. Without such a directory there is no
-//! file; an unmount then waits for the lock on the image, and looks whether that says of itself that it is complete
-//! ([`crate::commands::unmount`]).
+//! After a success the server removes the file; an unmount that waits has it open already. Without such a directory
+//! there is no file. An unmount then waits for the lock on the image, and checks whether the superblock marks it as
+//! complete ([`crate::commands::unmount`]).
 //!
-//! The same directory has what the server says when there is no log ([`crate::log`]).
+//! The same directory has the server's messages if there is no system log ([`crate::log`]).
 //!
-//! The kernel gives a mount's number away again before its server has ended, so two servers may meet at one name: who
-//! gives or takes a name has the directory locked meanwhile.
+//! The kernel reuses a mount's number before its server has ended, so two servers may use one name. Therefore a
+//! process that creates or removes a name locks the directory meanwhile.
 //!
-//! Another user's file tells what that user likes, and its lock may be anybody's from the beginning: an unmount does
-//! not wait for it without end ([`crate::commands::unmount`]), nor for a lock on another user's directory.
+//! Another user's file may contain anything, and any process may have locked it from the beginning. So an unmount
+//! waits for it only for a limited time ([`crate::commands::unmount`]), and never for a lock on another user's
+//! directory.
 //!
 //! # Locking
-//! fcntl's of the file, as above; the directory's (flock), for two system calls.
+//! The fcntl lock of the file, as above; the directory's (flock), for two system calls.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -45,14 +46,14 @@ use rustix::process::geteuid;
 /// Longest file that is read, bytes.
 const STATUS_MAX: u64 = 4096;
 
-/// The directories where the server of user `uid` may keep its file, best first.
+/// The directories where the server of user `uid` may have its file, best first.
 fn directories(uid: u32) -> Vec<PathBuf> {
     let outside = outside_of_namespace(uid);
     let mut dirs: Vec<PathBuf> = Vec::new();
     if uid == 0 {
         dirs.push("/run/extant".into());
     }
-    // Root's may be that of the user who has become root.
+    // In a user namespace, root's directory may be that of the user outside.
     if outside != 0
         && uid == kernel_uid().as_raw()
         && let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR")
@@ -65,13 +66,13 @@ fn directories(uid: u32) -> Vec<PathBuf> {
     dirs
 }
 
-/// The number that user `uid` of our user namespace has in the namespace around it, where the names in /run and /tmp
-/// were given.
+/// The number that user `uid` of our user namespace has in the namespace around it, which is the one in the names in
+/// /run and /tmp.
 fn outside_of_namespace(uid: u32) -> u32 {
     mapped(uid, &std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default()).unwrap_or(uid)
 }
 
-/// By a map of user numbers (user_namespaces(7)).
+/// Converts with a map of user numbers (user_namespaces(7)).
 fn mapped(uid: u32, map: &str) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
@@ -81,14 +82,14 @@ fn mapped(uid: u32, map: &str) -> Option<u32> {
     })
 }
 
-/// The owner that fstat(2) shows of files of user `uid`. Under fakeroot(1), our own files belong to the user that
-/// geteuid(2) names.
+/// The owner that fstat(2) shows for files of user `uid`. Under fakeroot(1), our own files belong to the user that
+/// geteuid(2) returns.
 fn shown_owner(uid: u32) -> u32 {
     if uid == kernel_uid().as_raw() { geteuid().as_raw() } else { uid }
 }
 
-/// Opens `dir` if it is a directory of `uid`'s own. What is asked is the directory that is then used, whatever becomes
-/// of its name. One of ours that others may enter (an older version made such) is closed to them.
+/// Opens `dir` if it is a directory that `uid` owns. The check uses the descriptor that is then used, so a change of
+/// the name has no effect. If it is ours and open to other users (an older version made such), they lose access.
 fn open_private(dir: &Path, uid: u32) -> Option<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = openat(CWD, dir, flags, Mode::empty()).ok()?;
@@ -100,7 +101,7 @@ fn open_private(dir: &Path, uid: u32) -> Option<OwnedFd> {
     private(&fd).then_some(fd)
 }
 
-/// The directory of this user, made if there is none yet.
+/// The directory of this user; makes it if it is missing.
 pub fn own_directory() -> Option<(OwnedFd, PathBuf)> {
     let uid = kernel_uid().as_raw();
     directories(uid).into_iter().find_map(|dir| {
@@ -120,8 +121,8 @@ fn whole(kind: i32) -> libc::flock {
     }
 }
 
-/// The server's side. While it has its file, the process must not open that again: it would lose the lock when it
-/// closes the other one.
+/// The server's side. While the process has this file open, it must not open it again: at the close of the second
+/// descriptor it would lose the lock.
 #[derive(Debug)]
 pub struct ServerStatus {
     file: File,
@@ -130,10 +131,12 @@ pub struct ServerStatus {
 }
 
 impl ServerStatus {
-    /// Says that the mount with this device number is served, with these options. `None` when there is no place for it.
+    /// Reports that the mount with this device number is served, with these options. `None` if no directory is
+    /// usable.
     pub fn create(device: &str, options: &str) -> Option<ServerStatus> {
         let (dir, _) = own_directory()?;
-        // It appears under its name locked, so that who sees it can wait; it replaces one left by a server that died.
+        // The file gets its name when it is locked, so that an unmount that sees it can wait. It replaces one left by
+        // a server that died.
         let temporary = format!(".{device}.{}", std::process::id());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(openat(&dir, &temporary, flags, Mode::RUSR | Mode::WUSR).ok()?);
@@ -147,7 +150,7 @@ impl ServerStatus {
         Some(ServerStatus { file, dir, name: device.to_owned() })
     }
 
-    /// Says how it ended. The image must have been let go of by now: this is the signal for it.
+    /// Reports the result. The image must be closed by now: this is the signal for that.
     pub fn finish(mut self, result: Result<(), String>) {
         let text = match &result {
             Ok(()) => "unmounted\n".to_owned(),
@@ -158,7 +161,7 @@ impl ServerStatus {
             .seek(SeekFrom::Start(0))
             .and_then(|_| self.file.write_all(text.as_bytes()))
             .and_then(|()| self.file.set_len(text.len() as u64));
-        // With the first descriptor that is closed, the lock goes. Only then is the directory waited for, which its
+        // The lock ends at the first close of a descriptor. Only then may this wait for the directory, which its
         // owner may have locked.
         let Ok(unlocked) = self.file.try_clone() else { return };
         drop(self.file);
@@ -168,7 +171,7 @@ impl ServerStatus {
     }
 }
 
-/// Removes the name of `file`, unless another mount has got the number, and with it the name.
+/// Removes the name of `file`, unless another mount has the number now, and with it the name.
 fn remove(file: &File, dir: &OwnedFd, name: &str) {
     if let (Ok(a), Ok(b)) = (file.metadata(), statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
         && (a.dev(), a.ino()) == (b.st_dev, b.st_ino)
@@ -177,8 +180,8 @@ fn remove(file: &File, dir: &OwnedFd, name: &str) {
     }
 }
 
-/// Nobody else gives or takes a name in `dir` meanwhile: what has the name now still has it when it goes. A lock that
-/// cannot be had keeps no mount from beginning or ending.
+/// Runs `f` while no other process creates or removes a name in `dir`: so the name still belongs to the same file at
+/// its removal. If the lock fails, mounts still begin and end.
 fn alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> R {
     let _ = rustix::io::retry_on_intr(|| flock(dir, FlockOperation::LockExclusive));
     let result = f();
@@ -186,7 +189,7 @@ fn alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// As [`alone_in`], if nobody else is: a lock is not waited for.
+/// As [`alone_in`], but only if the lock is free: it does not wait.
 pub fn if_alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> Option<R> {
     flock(dir, FlockOperation::NonBlockingLockExclusive).ok()?;
     let result = f();
@@ -194,7 +197,7 @@ pub fn if_alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> Option<R> {
     Some(result)
 }
 
-/// The side of who unmounts.
+/// The side of an unmount.
 #[derive(Debug)]
 pub struct Watch {
     file: File,
@@ -209,14 +212,14 @@ pub struct Watch {
 pub enum Ended {
     Unmounted,
     Failed(String),
-    /// Without a word: killed.
+    /// Killed, without a report.
     Died,
-    /// There was nobody to ask, and the image does not tell.
+    /// There is no report, and the image shows no result.
     Unknown,
 }
 
 impl Watch {
-    /// Opened before unmounting. `uid`: who mounted. `None`, too, where nobody can say who has a lock.
+    /// Opened before unmounting. `uid`: the user who mounted. `None` also if the kernel cannot report a lock's owner.
     pub fn open(device: &str, uid: u32) -> Option<Watch> {
         directories(uid).iter().find_map(|dir| {
             let dir = open_private(dir, uid)?;
@@ -242,13 +245,13 @@ impl Watch {
         })
     }
 
-    /// The options that a mount that is served was made with.
+    /// The options of a mount that is being served.
     pub fn options(&mut self) -> Option<String> {
         let (word, rest) = self.read();
         (word == "serving").then_some(rest)
     }
 
-    /// The first line, and the others.
+    /// The first line, and the rest.
     fn read(&mut self) -> (String, String) {
         let mut text = Vec::new();
         let _ = self.file.seek(SeekFrom::Start(0));
@@ -258,17 +261,17 @@ impl Watch {
         (word.to_owned(), rest.trim_end().to_owned())
     }
 
-    /// Removes what a server that failed or died has left, if it is ours to remove. A lock on the directory, which may
-    /// be another user's, is not waited for: the next server of that number replaces the file.
+    /// Removes the file of a server that failed or died, if we may. It does not wait for a lock on the directory,
+    /// which another user may have: the next server of that number replaces the file.
     pub fn clear(self) {
         if_alone_in(&self.dir, || remove(&self.file, &self.dir, &self.name));
     }
 }
 
-/// The process that may write `file` by its lock; 0 for one that is in another namespace of processes.
+/// The process that may write `file` because of its lock; 0 for one in another PID namespace.
 fn holder(file: impl AsFd) -> nix::Result<Option<i32>> {
     let mut lock = whole(libc::F_RDLCK);
-    // As an open file: among the locks of a process, its own would not count.
+    // As a lock of the open file: among locks of a process, its own would not count.
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
     Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
 }
@@ -282,7 +285,7 @@ mod tests {
 
     use super::*;
 
-    /// Clears what a server has left. A lock on the directory, which other tests have at times, is not waited for.
+    /// Removes the file of a server. It does not wait for a lock on the directory, which other tests have at times.
     fn cleared(watch: Watch, device: &str, uid: u32) -> bool {
         watch.clear();
         (0..1000).any(|_| {
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_waited_for() {
+    fn a_watch_waits_for_the_server() {
         let uid = geteuid().as_raw();
         let device = format!("test-{}", std::process::id());
         let Some(server) = ServerStatus::create(&device, "noatime,cache=64M") else { return };
@@ -311,16 +314,16 @@ mod tests {
         server.finish(Err("disk.img: no\nspace".into()));
         assert_eq!(watch.poll(), Some(Ended::Failed("disk.img: no\nspace".into())));
 
-        let server = ServerStatus::create(&device, "").expect("replaces it");
+        let server = ServerStatus::create(&device, "").expect("replaces the old file");
         let mut watch = Watch::open(&device, uid).expect("the file is there");
         drop(server);
         assert_eq!(watch.poll(), Some(Ended::Died));
         assert!(cleared(watch, &device, uid));
     }
 
-    /// The kernel gives a number away again while the server that had it is still ending.
+    /// The kernel reuses a number while the server that had it is still ending.
     #[test]
-    fn a_mount_that_gets_the_number_of_one_that_ends_keeps_its_file() {
+    fn a_mount_with_a_reused_number_keeps_its_file() {
         let uid = geteuid().as_raw();
         let device = format!("test-again-{}", std::process::id());
         for round in 0..1000 {
@@ -335,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn root_of_a_user_namespace_goes_by_its_number_outside() {
+    fn root_of_a_user_namespace_uses_its_number_outside() {
         let map = "         0       1000          1\n         1     100000      65536\n";
         assert_eq!((mapped(0, map), mapped(1, map), mapped(65536, map)), (Some(1000), Some(100_000), Some(165_535)));
         assert_eq!((mapped(65537, map), mapped(0, ""), mapped(0, "0 x 1")), (None, None, None));
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_directory_of_ones_own_is_used() {
+    fn only_a_private_directory_is_used() {
         let uid = geteuid().as_raw();
         let top = tempfile::tempdir().expect("directory");
         let mode = |dir: &Path| dir.metadata().expect("there").mode() & 0o777;
@@ -357,7 +360,7 @@ mod tests {
         let open = at("old", 0o755);
         assert!(open_private(&open, uid).is_some());
         assert_eq!(mode(&open), 0o700);
-        assert!(open_private(&at("anybody", 0o777), uid).is_none(), "somebody may have put something into it");
+        assert!(open_private(&at("anybody", 0o777), uid).is_none(), "another user may have written to it");
         let link = top.path().join("link");
         std::os::unix::fs::symlink("mine", &link).expect("link");
         assert!(open_private(&link, uid).is_none());

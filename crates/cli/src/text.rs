@@ -1,7 +1,7 @@
-//! How names, modes and times are shown.
+//! The text forms of names, modes and times.
 //!
-//! Names are bytes. They go out as they are, except to a terminal, where control characters become `?` (they could
-//! drive it).
+//! Names are bytes. They are printed unchanged, except to a terminal, where control characters become `?` (they could
+//! control it).
 //!
 //! # Locking
 //! None.
@@ -26,7 +26,7 @@ impl Output {
         Output { to: BufWriter::with_capacity(1 << 16, stdout.lock()), terminal }
     }
 
-    /// A name.
+    /// Prints a name.
     pub fn name(&mut self, name: &[u8]) -> io::Result<()> {
         if self.terminal {
             let text = String::from_utf8_lossy(name);
@@ -91,7 +91,7 @@ pub fn kind(mode: u16) -> &'static str {
 /// Year, month, day, hour, minute, second in UTC.
 fn civil(seconds: i64) -> (i64, u32, u32, u32, u32, u32) {
     let (days, rest) = (seconds.div_euclid(86400), seconds.rem_euclid(86400) as u32);
-    // Count in 400-year cycles from 1 March of the year 0: then leap days are last.
+    // Count in 400-year cycles from 1 March of the year 0: then a leap day is the last of its year.
     let from_march = days + 719_468;
     let (cycle, day) = (from_march.div_euclid(146_097), from_march.rem_euclid(146_097));
     let year_of_cycle = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -146,7 +146,7 @@ pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path.into_owned()
 }
 
-/// An image and its `part` (`@N`, `?offset=N` or nothing) as one argument of a command of a shell.
+/// An image and its `part` (`@N`, `?offset=N` or nothing) as one argument of a shell command.
 pub fn argument(path: &[u8], part: &str) -> String {
     let dash: &[u8] = if path.starts_with(b"-") { b"./" } else { b"" };
     let word = [dash, path, part.as_bytes()].concat();

@@ -1,4 +1,4 @@
-//! Times as they are typed: `touch -d` and `-t`.
+//! Times in the forms that users type: `touch -d` and `-t`.
 //!
 //! # Locking
 //! None.
@@ -11,13 +11,13 @@ use crate::failure::{Failure, Result};
 
 fn wrong(text: &str) -> Failure {
     Failure::usage(format!(
-        "'{text}' is no time: write @SECONDS, 2024-02-29, 2024-02-29 12:34:56 (UTC) or 2024-02-29T12:34:56+01:00"
+        "'{text}' is not a time: write @SECONDS, 2024-02-29, 2024-02-29 12:34:56 (UTC) or 2024-02-29T12:34:56+01:00"
     ))
 }
 
 /// `None`: before all times.
 fn stamp(seconds: i64, nanos: i32) -> Option<Timestamp> {
-    // Before 1970 the fraction counts backwards there, and forwards here.
+    // Before 1970 jiff's fraction counts backwards, and a `Timestamp`'s forwards.
     let (seconds, nanos) = if nanos < 0 { (seconds.checked_sub(1)?, nanos + 1_000_000_000) } else { (seconds, nanos) };
     Some(Timestamp { seconds, nanos: nanos as u32 })
 }
@@ -27,7 +27,7 @@ fn utc(time: DateTime) -> Option<Timestamp> {
     stamp(at.as_second(), at.subsec_nanosecond())
 }
 
-/// `@SECONDS`, `now`, or a date, with a time and an offset if wanted; without an offset it is UTC.
+/// `@SECONDS`, `now`, or a date, with an optional time and offset; without an offset it is UTC.
 pub fn date(text: &str) -> Result<Option<Timestamp>> {
     let trimmed = text.trim();
     if trimmed == "now" {
@@ -50,7 +50,7 @@ pub fn date(text: &str) -> Result<Option<Timestamp>> {
 
 /// `[[CC]YY]MMDDhhmm[.ss]`, in UTC.
 pub fn digits(text: &str) -> Result<Timestamp> {
-    parse_digits(text).ok_or_else(|| Failure::usage(format!("'{text}' is no time: write [[CC]YY]MMDDhhmm[.ss]")))
+    parse_digits(text).ok_or_else(|| Failure::usage(format!("'{text}' is not a time: write [[CC]YY]MMDDhhmm[.ss]")))
 }
 
 fn parse_digits(text: &str) -> Option<Timestamp> {
@@ -66,7 +66,7 @@ fn parse_digits(text: &str) -> Option<Timestamp> {
         8 => (jiff::Timestamp::now().to_zoned(TimeZone::UTC).year(), main),
         10 => {
             let short: i16 = main[..2].parse().ok()?;
-            // As POSIX has it.
+            // As in POSIX.
             (short + if short < 69 { 2000 } else { 1900 }, &main[2..])
         }
         12 => (main[..4].parse().ok()?, &main[4..]),

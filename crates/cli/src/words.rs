@@ -1,8 +1,8 @@
 //! The words of a script's line, quoted as in a shell.
 //!
-//! Outside of quotes a backslash takes the next byte as it is, and `#` at the beginning of a word begins a comment.
-//! `'…'` is all literal; in `"…"` a backslash counts before `$`, `` ` ``, `"` and itself; `$'…'` takes the escapes of
-//! C. The last is how `printf %q` of bash writes what has no other form, a line break for example.
+//! Outside of quotes a backslash makes the next byte literal, and `#` at the beginning of a word starts a comment.
+//! `'…'` is all literal. In `"…"` a backslash escapes only `$`, `` ` ``, `"` and itself. `$'…'` has the escapes of C:
+//! `printf %q` of bash writes names so that have no other form, for example with a line break.
 //!
 //! What it does not do: expand variables, patterns or commands.
 //!
@@ -18,7 +18,7 @@ const UNPAIRED: &str = "a quotation mark without its pair";
 
 type Bytes<'a> = Peekable<Iter<'a, u8>>;
 
-/// The words of `line`, or what is wrong with it.
+/// The words of `line`, or its error.
 pub fn split(line: &[u8]) -> Result<Vec<OsString>, &'static str> {
     let mut rest = line.iter().peekable();
     let mut words = Vec::new();
@@ -54,7 +54,7 @@ fn word(rest: &mut Bytes<'_>) -> Result<Vec<u8>, &'static str> {
     if out.contains(&0) { Err("a NUL, which no name can contain") } else { Ok(out) }
 }
 
-/// Takes what is left up to `end`; `backslash` takes what follows one.
+/// Takes the bytes up to `end`; `backslash` handles the bytes after a backslash.
 fn quoted(
     rest: &mut Bytes<'_>,
     end: u8,
@@ -71,7 +71,7 @@ fn quoted(
     }
 }
 
-/// The byte that an escape of C stands for, without its backslash.
+/// The byte of an escape of C, without its backslash.
 fn escape(rest: &mut Bytes<'_>) -> Result<u8, &'static str> {
     Ok(match rest.next().ok_or(UNPAIRED)? {
         b'a' => 7,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_bash_quotes_is_read_back() {
+    fn all_quotes_of_bash_are_parsed() {
         let mut rng = Rng::new(5);
         for _ in 0..50 {
             let word: Vec<u8> = (0..1 + rng.below(40)).map(|_| 1 + rng.below(255) as u8).collect();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_words_are_refused() {
+    fn malformed_lines_are_refused() {
         for (line, why) in [
             ("'a", UNPAIRED),
             ("\"a\\", UNPAIRED),

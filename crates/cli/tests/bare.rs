@@ -1,4 +1,4 @@
-//! Hosts that lack something: locks, /proc, a folder for the word of a server, the right to write large files.
+//! Hosts that lack something: locks, /proc, a folder for the server's report, the right to write large files.
 
 mod common;
 
@@ -20,7 +20,7 @@ const ERRNO: &str = "EXTANT_TEST_LOCKS_ANSWER";
 const ARGS: &str = "EXTANT_TEST_ARGS";
 const BEGIN: &str = "it begins\n";
 
-/// Becomes `extant`, where every lock of a file answers with an error.
+/// Becomes `extant` in a process in which every lock of a file fails.
 #[test]
 #[ignore = "without_locks runs it in a process of its own"]
 fn becomes_extant_without_locks() {
@@ -55,7 +55,7 @@ fn without_locks(errno: i32, args: &[&str]) -> Ran {
 }
 
 #[test]
-fn where_files_cannot_be_locked_an_image_is_read_and_written_only_on_request() {
+fn without_file_locks_an_image_is_read_and_written_only_on_request() {
     let dir = Dir::new();
     let image = dir.empty_image("disk.img", &[]);
     let file = dir.text("file");
@@ -76,7 +76,7 @@ fn where_files_cannot_be_locked_an_image_is_read_and_written_only_on_request() {
         let refused = ["files cannot be locked here", "--no-lock", "-o no_lock"];
         without_locks(errno, &["cp", &file, &to]).fails(8, &refused);
         without_locks(errno, &["mount", &image, mnt]).fails(32, &refused);
-        assert!(before == std::fs::read(&image).expect("read"), "it was refused, and written");
+        assert!(before == std::fs::read(&image).expect("read"), "the write was refused, but the image changed");
         warned(&without_locks(errno, &["cp", "--no-lock", &file, &to]));
         fsck_clean(&image);
         assert_eq!(extant(&["cat", &to]).ok(), "hello\n");
@@ -85,7 +85,7 @@ fn where_files_cannot_be_locked_an_image_is_read_and_written_only_on_request() {
         let mounted = without_locks(libc::ENOLCK, &["mount", "-o", "no_lock", &image, mnt]);
         assert_eq!(mounted.err.matches("files cannot be locked here").count(), 1, "{}", mounted.err);
         std::fs::write(format!("{mnt}/through"), "a mount").expect("written");
-        // Neither a lock nor a file of the server tells of its end.
+        // Neither a lock nor a file of the server shows its end.
         let ended = without_locks(libc::ENOLCK, &["unmount", mnt]);
         assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
         fsck_clean(&image);
@@ -93,9 +93,9 @@ fn where_files_cannot_be_locked_an_image_is_read_and_written_only_on_request() {
     }
 }
 
-/// A lock of another process counts, whatever the options say.
+/// A lock of another process counts under all options.
 #[test]
-fn an_image_that_is_locked_is_not_written_without_a_lock() {
+fn a_locked_image_is_not_written_even_with_no_lock() {
     if !fuse_works() {
         eprintln!("skipped: needs /dev/fuse");
         return;
@@ -110,7 +110,7 @@ fn an_image_that_is_locked_is_not_written_without_a_lock() {
     refused.fails(8, &["disk.img: in use: mounted on "]);
 }
 
-/// A root with the program, what it needs, an image and little else; `None` where there can be none.
+/// A root directory with the program, its libraries, an image and little else; `None` if it is not possible.
 fn root(dir: &Dir) -> Option<String> {
     if !geteuid().is_root() {
         eprintln!("skipped: needs root");
@@ -122,7 +122,7 @@ fn root(dir: &Dir) -> Option<String> {
     }
     let program = extant_path().to_str().expect("UTF-8");
     install(program, &format!("{root}/x"));
-    // A program that is linked statically needs none, and ldd(1) fails.
+    // A statically linked program needs none, and ldd(1) fails.
     let libraries = String::from_utf8_lossy(&run("ldd", &[program]).out).into_owned();
     for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
         let to = format!("{root}{library}");
@@ -137,7 +137,7 @@ fn root(dir: &Dir) -> Option<String> {
     Some(root)
 }
 
-/// What is mounted there ends with it, whatever happens.
+/// The namespace ends with all its mounts in any case.
 const NAMESPACE: [&str; 3] = ["-m", "--propagation", "private"];
 
 /// Runs a script in a mount namespace of its own.
@@ -179,7 +179,7 @@ fn without_proc_an_image_is_mounted_and_unmounted() {
     let dir = Dir::new();
     let Some(root) = root(&dir) else { return };
     let image = format!("{root}/i.img");
-    // It is unknown what is mounted there: it is left alone.
+    // The mounts are unknown, so the unmount does nothing.
     run("chroot", &[&root, "/x", "unmount", "/m"]).fails(8, &["/proc/self/mountinfo"]);
     std::fs::create_dir(format!("{root}/tmp")).expect("directory");
     let ran = script(&format!(
@@ -190,9 +190,9 @@ fn without_proc_an_image_is_mounted_and_unmounted() {
     fsck_clean(&image);
 }
 
-/// There is no /run, and no /tmp: the server can leave no word.
+/// There is no /run, and no /tmp: the server cannot leave a report.
 #[test]
-fn an_unmount_without_a_word_of_the_server_looks_at_the_image() {
+fn an_unmount_without_a_report_examines_the_image() {
     if !fuse_works() {
         eprintln!("skipped: needs /dev/fuse");
         return;
@@ -205,19 +205,19 @@ fn an_unmount_without_a_word_of_the_server_looks_at_the_image() {
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
     fsck_clean(&image);
     assert_eq!(debugfs(&image, "cat /new"), "new\n");
-    // Nothing was to be written.
+    // A mount without writes.
     let ran = with_proc("chroot . /x mount -o ro /i.img /m; chroot . /x unmount /m");
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
-    // One that was killed is no success.
+    // A killed server is not a success.
     let ran = with_proc(
         "chroot . /x mount -v /i.img /m > said; kill -9 $(sed -n 's/.*process //p' said); chroot . /x unmount /m",
     );
-    ran.fails(2, &["i.img: unmounted, but the server has left no word of how it ended"]);
+    ran.fails(2, &["i.img: unmounted, but the server has not reported its end"]);
 }
 
-/// As podman, buildah and `unshare -r` make it: the caller is root there, and nobody outside.
+/// As podman, buildah and `unshare -r` make it: the caller is root only inside.
 #[test]
-fn root_of_a_user_namespace_hears_how_its_mount_ended() {
+fn root_of_a_user_namespace_learns_how_its_mount_ended() {
     let usable = fuse_works() && geteuid().is_root();
     if !usable || run("setpriv", &["--reuid", "65534", "--clear-groups", "unshare", "-rm", "true"]).code != Some(0) {
         eprintln!("skipped: needs root, /dev/fuse and user namespaces");
@@ -230,7 +230,7 @@ fn root_of_a_user_namespace_hears_how_its_mount_ended() {
     std::fs::create_dir(dir.path("m")).expect("directory");
     tool("chmod", &["777", &top, &dir.text("m")]);
     tool("chown", &["65534", &image]);
-    // One that anybody may open, in this namespace only.
+    // A device that every user may open, only in this namespace.
     let ran = script(&format!(
         "cd {top}; mknod fuse c 10 229; chmod 666 fuse; mount --bind {device} /dev/fuse; \
          exec setpriv --reuid 65534 --regid 65534 --clear-groups env -u XDG_RUNTIME_DIR \
@@ -243,7 +243,7 @@ fn root_of_a_user_namespace_hears_how_its_mount_ended() {
 
 /// `ulimit -f`, in blocks of 512 bytes or of a kilobyte.
 #[test]
-fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
+fn a_limit_on_the_size_of_files_causes_an_error_not_a_signal() {
     let dir = Dir::new();
     let image = dir.empty_image("disk.img", &[]);
     let (file, mount) = (dir.text("file"), Unmounted::at(&dir, "mnt"));
@@ -257,9 +257,9 @@ fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
         limited("ulimit -f 100", &format!("mount {image} {mnt}")).fails(32, &refused);
     }
     fsck_clean(&image);
-    // One's own limit is for new files.
+    // The user's own limit is for new files.
     limited("ulimit -S -f 100", &format!("cp {file} {image}:/")).ok();
     fsck_clean(&image);
-    // That holds for one that is copied out.
+    // A file copied out of the image is a new one.
     limited("ulimit -f 100", &format!("cp {image}:/file {file}.out")).fails(8, &["file.out: File too large"]);
 }

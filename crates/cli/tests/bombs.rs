@@ -1,8 +1,8 @@
-//! Images that claim to hold very much, and some that do: whatever an image says, a command takes no more than 64 MiB
-//! beside its cache, and neither does the server of a mount.
+//! Images that claim to contain very much, and some that do. For any image, a command uses no more than 64 MiB beside
+//! its cache, and neither does the server of a mount.
 //!
-//! The judge is a limit on the address space (`ulimit -v`): what a harmless image needs, the cache, and 64 MiB. A
-//! program that wants more is refused it by the kernel, and aborts. Each image is a few MiB, mostly holes.
+//! The check is a limit on the address space (`ulimit -v`): the need of a harmless image, the cache, and 64 MiB. If a
+//! program needs more, the kernel refuses it, and the program aborts. Each image is a few MiB, mostly holes.
 
 mod common;
 
@@ -17,13 +17,13 @@ use extant_fs::{Cred, Filesystem, MountOptions, NewNode};
 use extant_testkit::mount::fuse_works;
 
 const BESIDE_CACHE_KIB: u64 = 64 << 10;
-/// The cache of a command, and the one that the mounts here are given.
+/// The cache of a command, and the one that the mounts here get.
 const CACHE_KIB: u64 = 256 << 10;
 const MOUNT_CACHE_KIB: u64 = 8 << 10;
-/// Steps of the search for what a harmless image needs.
+/// Step of the search for the need of a harmless image.
 const STEP_KIB: usize = 4 << 10;
 
-/// `extant` with so much address space. The allocator takes memory when it needs some, and none in advance.
+/// `extant` with this much address space. The allocator takes memory when it needs some, and none in advance.
 fn limited(limit_kib: Option<u64>) -> Command {
     let mut command = Command::new("sh");
     let limit = limit_kib.map_or("unlimited".to_owned(), |limit| limit.to_string());
@@ -41,8 +41,8 @@ fn harmless(dir: &Dir) -> String {
     dir.empty_image("harmless.img", &[])
 }
 
-/// The address space of a command, in KiB: the least in which one works on a harmless image, and the allowance. The
-/// cache comes to that, as far as the image can fill it ([`run_within`]).
+/// The address space of a command, in KiB: the lowest that suffices for a harmless image, and the allowance. The
+/// cache is added as far as the image can fill it ([`run_within`]).
 static COMMAND_KIB: LazyLock<u64> = LazyLock::new(|| {
     let dir = Dir::new();
     let image = harmless(&dir);
@@ -51,7 +51,7 @@ static COMMAND_KIB: LazyLock<u64> = LazyLock::new(|| {
     least as u64 + BESIDE_CACHE_KIB
 });
 
-/// The same of a mount's server.
+/// The same for a mount's server.
 static SERVER_KIB: LazyLock<u64> = LazyLock::new(|| {
     let dir = Dir::new();
     let image = harmless(&dir);
@@ -63,14 +63,14 @@ static SERVER_KIB: LazyLock<u64> = LazyLock::new(|| {
     peak + BESIDE_CACHE_KIB + MOUNT_CACHE_KIB
 });
 
-/// A mount whose server has a limit. It ends with the value.
+/// A mount whose server has a limit. The mount ends at drop.
 struct Server {
     child: Child,
     at: String,
 }
 
 impl Server {
-    /// The message, if it cannot be mounted.
+    /// Returns the message if the mount fails.
     fn start(dir: &Dir, image: &str, limit_kib: Option<u64>) -> Result<Server, String> {
         let at = dir.text("mnt");
         std::fs::create_dir_all(&at).expect("a mount point");
@@ -94,12 +94,12 @@ impl Server {
         Ok(Server { child, at })
     }
 
-    /// Lists what is below a path, with everything that stat(2) says, for two seconds.
+    /// Lists everything below a path, with the result of stat(2), for two seconds.
     fn list(&self, path: &str) -> Option<i32> {
         common::run("timeout", &["2", "find", &format!("{}/{path}", self.at), "-ls"]).code
     }
 
-    /// The server is alive, and ends as it should.
+    /// Checks that the server is alive, and that it ends in order.
     fn ends(mut self, what: &str) {
         assert!(self.child.try_wait().expect("status").is_none(), "{what}: the server is gone");
         common::umount(&[&self.at]);
@@ -120,14 +120,14 @@ impl Drop for Server {
     }
 }
 
-/// Runs a command with what it may have for this image.
+/// Runs a command with the limit for this image.
 fn run_within(args: &[&str]) -> Ran {
     let image = args.iter().find_map(|arg| std::fs::metadata(arg.split(':').next()?).ok().filter(|m| m.is_file()));
     let cache_kib = (image.expect("an image").len() >> 10).min(CACHE_KIB);
     limited_run(*COMMAND_KIB + cache_kib, args)
 }
 
-/// Runs a command on a bomb: it ends with this status, and says this.
+/// Runs a command on a bomb, and checks its exit status and its message.
 #[track_caller]
 fn stays_within(args: &[&str], code: i32, words: &[&str]) -> Ran {
     let ran = run_within(args);
@@ -138,7 +138,8 @@ fn stays_within(args: &[&str], code: i32, words: &[&str]) -> Ran {
     ran
 }
 
-/// The server of a mount outlives a look at everything, within its limit, or refuses the image with these words.
+/// Checks that the server of a mount survives a look at everything, within its limit; or that it refuses the image
+/// with these words.
 #[track_caller]
 fn mount_stays_within(dir: &Dir, image: &str, refused: Option<&str>) {
     if !fuse_works() {
@@ -175,7 +176,7 @@ fn put(dir: &Dir, image: &str, name: &str, content: &[u8]) -> (u32, u64) {
     (inode, debugfs(image, &format!("bmap /{name} 0")).trim().parse().expect("a block"))
 }
 
-/// Puts a file of one extent into the root, at a block behind everything that mke2fs made: its inode.
+/// Puts a file of one extent into the root, at a block after everything that mke2fs made; returns its inode.
 fn put_at(dir: &Dir, image: &str, name: &str, content: &[u8], block: u64, block_size: usize) -> u32 {
     let (inode, _) = put(dir, image, name, b"content");
     let at = inode_at(image, inode, block_size);
@@ -196,7 +197,7 @@ fn inode_at(image: &str, inode: u32, block_size: usize) -> u64 {
     block * block_size as u64 + offset.expect("an offset")
 }
 
-/// Makes an inode a directory of so many bytes, with these flags.
+/// Turns an inode into a directory of this many bytes, with these flags.
 fn become_directory(image: &str, at: u64, size: u64, flags: u32) {
     patch(image, at, &0o040755u16.to_le_bytes());
     patch(image, at + 4, &(size as u32).to_le_bytes());
@@ -217,7 +218,7 @@ fn entry(inode: u32, name: &[u8], rec_len: usize, kind: u8) -> Vec<u8> {
     bytes
 }
 
-/// Blocks of a directory with these names, which are of one length.
+/// Blocks of a directory with these names, which have one length.
 fn blocks_of_names(block_size: usize, names: impl IntoIterator<Item = (u32, String)>, kind: u8) -> Vec<u8> {
     let mut blocks: Vec<u8> = Vec::new();
     let mut names = names.into_iter().peekable();
@@ -226,7 +227,7 @@ fn blocks_of_names(block_size: usize, names: impl IntoIterator<Item = (u32, Stri
         let end = blocks.len() + block_size;
         while let Some((inode, name)) = names.next_if(|_| end - blocks.len() >= len) {
             let rest = end - blocks.len();
-            // The last one in a block reaches to its end.
+            // The last entry of a block extends to the end of the block.
             let rec_len = if rest < 2 * len || names.peek().is_none() { rest } else { len };
             blocks.extend(entry(inode, name.as_bytes(), rec_len, kind));
             if rec_len == rest {
@@ -263,8 +264,8 @@ fn index(lblk: u32, block: u64) -> [u8; 12] {
     bytes
 }
 
-/// Blocks of pointers, one file in the image: every pointer of the first level leads to `below`, those of the others to
-/// the level before.
+/// Blocks of pointers, which are one file in the image: every pointer of the first level leads to `below`, and those
+/// of the others to the level before.
 fn pointers(dir: &Dir, image: &str, below: u64) -> Vec<u64> {
     let (_, first) = put(dir, image, "pointers", &vec![7; 3 << 10]);
     let pointers: Vec<u64> = (first..first + 3).collect();
@@ -303,7 +304,7 @@ fn directory_of_one_block(dir: &Dir) -> String {
 fn directory_of_one_extent(dir: &Dir) -> String {
     let image = plain_image(dir, "extents.img", 1024, &[], "16M");
     let (file, _) = put(dir, &image, "file", b"content");
-    // Twelve bytes an entry, 85 a block.
+    // 12 bytes an entry, 85 entries a block.
     let letter = |n: u32| char::from(b'a' + (n % 26) as u8);
     let names = (0..85_000).map(|i| (file, [i / 17_576, i / 676, i / 26, i].map(letter).iter().collect()));
     let (names_at, leaves_at) = (10_000, 12_000);
@@ -325,7 +326,7 @@ fn index_of_one_leaf(dir: &Dir) -> String {
     let records = |n: u32, first: usize, of: &mut dyn FnMut(u32) -> [u32; 2]| -> Vec<u8> {
         let limit = (4096 - first) / 8;
         let mut bytes: Vec<u8> = (0..n).flat_map(of).flat_map(u32::to_le_bytes).collect();
-        // In place of the first hash: how many there may be, and how many there are.
+        // Instead of the first hash: the limit of entries, and their number.
         bytes[..2].copy_from_slice(&(limit as u16).to_le_bytes());
         bytes[2..4].copy_from_slice(&(n as u16).to_le_bytes());
         bytes
@@ -345,7 +346,7 @@ fn index_of_one_leaf(dir: &Dir) -> String {
     image
 }
 
-/// Directories that have one set of blocks together, in which all of them are named: a walk goes down through them all.
+/// Directories that share one set of blocks, which names all of them: a walk descends through them all.
 fn directories_of_one_another(dir: &Dir) -> String {
     const DIRECTORIES: u32 = 4000;
     let image = plain_image(dir, "tower.img", 1024, &["-I", "128", "-N", "8192"], "8M");
@@ -365,7 +366,7 @@ fn directories_of_one_another(dir: &Dir) -> String {
     image
 }
 
-/// A directory in its inode that says it has 2 GiB.
+/// A directory in its inode with a claimed size of 2 GiB.
 fn huge_inline_directory(dir: &Dir) -> String {
     let image = plain_image(dir, "inline.img", 1024, &["-O", "inline_data", "-I", "256"], "16M");
     tool("debugfs", &["-w", "-R", "mkdir d", &image]);
@@ -407,7 +408,7 @@ fn walking_directories_that_name_one_another_ends_within_memory() {
     for args in [&["find", &at][..], &["du", &at], &["ls", "-R", &image, "/d"], &["cp", "-r", &at, &out]] {
         stays_within(args, 8, &["are reached a second time"]);
     }
-    // It ends at the first.
+    // The export ends at the first.
     stays_within(&["export", &at], 8, &["a directory that is reached a second time"]);
     mount_stays_within(&dir, &image, None);
 }
@@ -456,7 +457,7 @@ fn a_symbolic_link_of_any_size_stays_within_memory() {
     mount_stays_within(&dir, &image, None);
 }
 
-/// An image of 8 MiB that says it has 2 TiB in over eight million groups.
+/// An image of 8 MiB that claims 2 TiB in over eight million groups.
 fn millions_of_groups(dir: &Dir) -> String {
     let image = plain_image(dir, "groups.img", 1024, &["-I", "128"], "8M");
     File::options().write(true).open(&image).and_then(|f| f.set_len(2 << 40)).expect("an image of 2 TiB");
@@ -476,7 +477,7 @@ fn millions_of_groups(dir: &Dir) -> String {
 }
 
 #[test]
-fn more_groups_than_are_remembered_are_refused() {
+fn more_groups_than_fit_in_memory_are_refused() {
     let dir = Dir::new();
     let image = millions_of_groups(&dir);
     for args in
@@ -493,7 +494,7 @@ fn journal_in_pieces(dir: &Dir) -> String {
     let image = dir.text("pieces.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext3", "-b", "1024", "-I", "128", "-N", "4096", "-J", "size=1", &image, "4G"]);
     let data = |n: u32| 4_000_000 - n;
-    // In the order in which they are met; the first five are the roots.
+    // In the order of the walk; the first five are the roots.
     let pointer_blocks =
         |first: u32, n: u32| (first..first + n).flat_map(|n| data(n).to_le_bytes()).collect::<Vec<_>>();
     let leaves = pointer_blocks(12, BLOCKS - 12);
@@ -515,7 +516,7 @@ fn journal_in_pieces(dir: &Dir) -> String {
 }
 
 #[test]
-fn a_journal_in_more_pieces_than_are_remembered_is_refused() {
+fn a_journal_in_more_pieces_than_fit_in_memory_is_refused() {
     let dir = Dir::new();
     let image = journal_in_pieces(&dir);
     for args in [&["ls", &image][..], &["mkdir", &format!("{image}:/x")]] {
@@ -524,7 +525,7 @@ fn a_journal_in_more_pieces_than_are_remembered_is_refused() {
     mount_stays_within(&dir, &image, Some("pieces of the journal"));
 }
 
-/// A log of one transaction with so many copies, each of another block, in an image of 8 GiB.
+/// A log of one transaction with this many copies, each of another block, in an image of 8 GiB.
 fn log_of_copies(dir: &Dir, copies: u32) -> String {
     let image = dir.text("log.img");
     let size = copies / 1000 + 64;
@@ -562,9 +563,9 @@ fn log_of_copies(dir: &Dir, copies: u32) -> String {
         let mut descriptor = header(1);
         let tags = 126.min(copies - home);
         for i in 0..tags {
-            // No UUID; the last of its block.
+            // Flags: no UUID; the last tag of its block.
             let flags = if i + 1 == tags { 2u16 | 8 } else { 2 };
-            // Behind the metadata of all groups, and the journal.
+            // After the metadata of all groups, and the journal.
             descriptor.extend((6_000_000 + home + i).to_be_bytes());
             descriptor.extend([0, 0]);
             descriptor.extend(flags.to_be_bytes());
@@ -598,7 +599,7 @@ fn a_log_of_a_million_copies_is_read_within_memory() {
 }
 
 #[test]
-fn a_log_of_more_copies_than_are_remembered_is_refused() {
+fn a_log_of_more_copies_than_fit_in_memory_is_refused() {
     let dir = Dir::new();
     let image = log_of_copies(&dir, 1_100_000);
     for args in [&["ls", &image][..], &["mkdir", &format!("{image}:/x")]] {
@@ -607,7 +608,7 @@ fn a_log_of_more_copies_than_are_remembered_is_refused() {
     mount_stays_within(&dir, &image, Some("blocks to replay"));
 }
 
-/// A list of so many orphans.
+/// A list of this many orphans.
 fn orphans(dir: &Dir, count: u32) -> String {
     let image = dir.text("orphans.img");
     let features = "^metadata_csum,^resize_inode,^orphan_file";
@@ -636,7 +637,7 @@ fn orphans(dir: &Dir, count: u32) -> String {
 }
 
 #[test]
-fn more_orphans_than_are_remembered_are_refused() {
+fn more_orphans_than_fit_in_memory_are_refused() {
     let dir = Dir::new();
     let image = orphans(&dir, 140_000);
     stays_within(&["ls", &image], 0, &[]);
@@ -658,7 +659,7 @@ fn a_file_system_of_2_tib_stays_within_memory() {
     mount_stays_within(&dir, &image, None);
 }
 
-/// Checks an image within the limit; `fsck` ends with this status.
+/// Checks an image within the limit, and asserts the exit status.
 #[track_caller]
 fn check_stays_within(image: &str, code: i32) {
     let ran = run_within(&["fsck", "-n", "-f", "--threads", "2", image]);
@@ -682,7 +683,7 @@ fn checking_directories_that_repeat_their_blocks_stays_within_memory() {
 }
 
 #[test]
-fn checking_what_claims_to_be_large_stays_within_memory() {
+fn checking_images_that_claim_to_be_large_stays_within_memory() {
     for (make, code) in [(millions_of_groups as fn(&Dir) -> String, 8), (journal_in_pieces, 4)] {
         let dir = Dir::new();
         check_stays_within(&make(&dir), code);
@@ -693,7 +694,7 @@ fn checking_what_claims_to_be_large_stays_within_memory() {
     check_stays_within(&log_of_copies(&dir, 1_000_000), 0);
 }
 
-/// A directory with so many names of a few files.
+/// A directory with this many names of a few files.
 fn directory_of_names(dir: &Dir, names: u32) -> String {
     let image = dir.text("names.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext4", "-N", "1024", &image, "1G"]);
@@ -715,7 +716,7 @@ fn directory_of_names(dir: &Dir, names: u32) -> String {
     image
 }
 
-/// Every name comes once, whatever it is listed with.
+/// Checks that every command lists every name once.
 fn all_names_come(names: u32) {
     let dir = Dir::new();
     let image = directory_of_names(&dir, names);
@@ -738,13 +739,13 @@ fn all_names_come(names: u32) {
 }
 
 #[test]
-fn an_honest_directory_is_listed_whole_within_memory() {
+fn a_large_sound_directory_is_listed_completely_within_memory() {
     all_names_come(400_000);
 }
 
 #[test]
 #[ignore = "a minute"]
-fn soak_an_honest_directory_of_millions_of_names_is_listed_whole_within_memory() {
+fn soak_a_sound_directory_of_millions_of_names_is_listed_completely_within_memory() {
     all_names_come(3_000_000);
 }
 

@@ -1,4 +1,4 @@
-//! `extant cp`: in, out, and what it refuses.
+//! `extant cp`: in, out, and refusals.
 
 mod common;
 
@@ -39,12 +39,12 @@ fn a_tree_survives_in_and_out() {
         assert!(debugfs(&image, "stat /new/sparse").contains("Size: 52428800"));
         let value = run("getfattr", &["--only-values", "-n", "user.colour", &format!("{out}/big")]);
         assert_eq!(value.out, b"blue");
-        // And the kernel's own tool sees the same content.
+        // The kernel's own tool reads the same content.
         let dump = dir.text("dump");
         debugfs(&image, &format!("dump /new/big {dump}"));
         assert!(std::fs::read(dump).expect("dump") == big());
 
-        // Once more over it, into the root of the image and out of it.
+        // The same again over it, into the root of the image and out of it.
         extant(&["cp", "-r", &format!("{tree}/."), &format!("{image}:/")]).ok();
         extant(&["cp", "-r", &format!("{tree}/."), &format!("{image}:/")]).ok();
         fsck_clean(&image);
@@ -84,7 +84,7 @@ fn copied_files_with_equal_attributes_share_a_block() {
 }
 
 #[test]
-fn where_a_copy_goes() {
+fn a_copy_goes_into_a_directory_or_takes_the_new_name() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let at = |path: &str| format!("{image}:{path}");
@@ -93,7 +93,7 @@ fn where_a_copy_goes() {
     extant(&["cp", "--privileges", &at("/etc/passwd"), &at("link"), &here]).ok();
     let read = |name: &str| std::fs::read_to_string(dir.path(name)).expect("file");
     assert_eq!(read("here/passwd"), "root:x:0:0::/root:/bin/sh\n");
-    // Followed without -r, kept with it.
+    // Followed without -r, copied as a link with it.
     assert!(dir.path("here/link").symlink_metadata().expect("file").is_file());
     extant(&["cp", "-r", &at("link"), &dir.text("kept")]).ok();
     assert!(dir.path("kept").is_symlink());
@@ -114,7 +114,7 @@ fn where_a_copy_goes() {
 }
 
 #[test]
-fn what_cannot_be_copied() {
+fn errors_of_copies_name_file_and_cause() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let at = |path: &str| format!("{image}:{path}");
@@ -126,9 +126,9 @@ fn what_cannot_be_copied() {
     extant(&["cp", &dir.text("src/big"), &at("/no/such/dir")]).fails(8, &["disk.img: /no/such/: no such file"]);
     extant(&["cp", &at("/big"), &at("/empty"), &dir.text("src/empty")]).fails(8, &["src/empty: not a directory"]);
     extant(&["cp", "-r", &dir.text("src/etc"), &at("/big")])
-        .fails(8, &["/big: something that is no directory is in the way"]);
+        .fails(8, &["/big: a file that is not a directory is in the way"]);
     extant(&["cp", "no.img:/x", &out]).fails(8, &["no.img: No such file or directory"]);
-    // One bad apple does not stop the others.
+    // One failure does not stop the others.
     std::fs::create_dir(&out).expect("directory");
     extant(&["cp", &at("/none"), &at("/empty"), &out]).fails(8, &["/none: no such file"]);
     assert!(dir.path("out/empty").exists());
@@ -136,7 +136,7 @@ fn what_cannot_be_copied() {
 }
 
 #[test]
-fn a_full_image_says_so_and_stays_clean() {
+fn a_full_image_is_reported_and_stays_clean() {
     let dir = Dir::new();
     let image = dir.empty_image("small.img", &["-b", "1024"]);
     let data = dir.text("data");
@@ -145,7 +145,7 @@ fn a_full_image_says_so_and_stays_clean() {
     fsck_clean(&image);
 }
 
-/// A directory in which one name is first a link that leads away and then a directory: what comes out must stay inside.
+/// A directory in which one name is first a link that leads away and then a directory: the copy must stay inside.
 #[test]
 fn a_hostile_tree_does_not_lead_out() {
     let dir = Dir::new();
@@ -165,9 +165,9 @@ fn a_hostile_tree_does_not_lead_out() {
             patch(&image, at as u64, to);
         }
     };
-    // Twice "bb": the link, and a directory.
+    // "bb" twice: the link, and a directory.
     rename(b"aa", b"bb");
-    // And a name that is a path.
+    // A name that is a path.
     rename(b"cc", b"./");
     let copied = extant(&["cp", "-r", &format!("{image}:/in"), &dir.text("out")]);
     assert!(!copied.err.contains("panicked") && copied.code != Some(0), "{copied:?}");
@@ -187,7 +187,7 @@ fn private_content_is_never_readable_by_others() {
     assert_eq!(mode, expected);
 }
 
-/// What an image says about privileges reaches the host only when that is asked for.
+/// Privileges in an image reach the host only on request.
 #[test]
 fn privileges_stay_in_the_image() {
     if !rustix::process::geteuid().is_root() {
@@ -227,8 +227,8 @@ fn privileges_stay_in_the_image() {
     );
 }
 
-/// While a copy makes fifos, somebody who may write in the destination replaces each by a link to a file of somebody
-/// else.
+/// While a copy makes fifos, another user with write access to the destination replaces each by a link to a foreign
+/// file.
 #[test]
 fn a_swapped_node_leads_nowhere() {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -249,7 +249,7 @@ fn a_swapped_node_leads_nowhere() {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 for name in std::fs::read_dir(&out).into_iter().flatten().flatten() {
-                    // As soon as it is there; not the working directory, whose name is free again the next moment.
+                    // As soon as it exists; not the working directory, whose name is free again a moment later.
                     let path = name.path();
                     let hidden = name.file_name().as_encoded_bytes()[0] == b'.';
                     if !hidden && !path.is_symlink() && !path.is_dir() {
@@ -262,7 +262,7 @@ fn a_swapped_node_leads_nowhere() {
                 }
             }
         });
-        // On a busy machine the swapper may come late.
+        // On a busy machine the swapping thread may start late.
         let mut rounds = 0;
         let copied = loop {
             let copied = extant(&["cp", "-r", &format!("{image}:/in/."), &dir.text("out")]);
@@ -275,7 +275,7 @@ fn a_swapped_node_leads_nowhere() {
         assert_eq!(copied.code, Some(0), "{copied:?}");
     });
     let swapped = swapped.into_inner();
-    assert!(swapped > 0, "nothing was swapped while it was copied");
+    assert!(swapped > 0, "no file was swapped during the copy");
     let meta = std::fs::metadata(&victim).expect("file");
     assert_eq!(meta.mode() & 0o7777, 0o600);
     assert!(meta.mtime() > 1_600_000_000 && std::fs::read(&victim).expect("file") == b"secret");
@@ -299,7 +299,7 @@ fn a_directory_is_not_copied_into_itself() {
     extant(&["cp", "-r", &at("/etc"), &at("/copy")]).ok();
     assert_eq!(debugfs(&image, "cat /copy/deep/er/file"), "deep\n");
     assert_eq!(debugfs(&image, "cat /etc/passwd"), "root:x:0:0::/root:/bin/sh\n");
-    // The image by another name, and a tree that contains the image.
+    // The image under another name, and a tree that contains the image.
     std::os::unix::fs::symlink(&image, dir.path("alias.img")).expect("link");
     extant(&["cp", &format!("{}:/etc/passwd", dir.text("alias.img")), &at("/alias")]).ok();
     std::fs::create_dir(dir.path("around")).expect("directory");
@@ -332,7 +332,7 @@ fn hard_links_stay_hard_links() {
         assert!(debugfs(image, &format!("stat /{top}/sub/pipe")).contains("Links: 2"), "{image}");
     }
     let out = dir.text("out");
-    // Twice: what is there already is replaced.
+    // Twice: existing files are replaced.
     for _ in 0..2 {
         extant(&["cp", "-r", &format!("{other}:/in"), &out]).ok();
         std::fs::rename(&out, dir.path("kept")).expect("rename");
@@ -346,7 +346,7 @@ fn hard_links_stay_hard_links() {
     std::fs::create_dir(dir.path("both")).expect("directory");
     extant(&["cp", &format!("{image}:/in/one"), &format!("{image}:/in/sub/three"), &dir.text("both")]).ok();
     assert_eq!(std::fs::metadata(dir.path("both/three")).expect("file").nlink(), 2);
-    // A later source that takes the name of an earlier one takes none of its others.
+    // If a later source replaces one name of a file, the file's other names stay.
     std::fs::create_dir_all(dir.path("clash/sub")).expect("directories");
     std::fs::write(dir.path("clash/one"), "different").expect("file");
     let (first, second) = (dir.text("in/one"), dir.text("clash/one"));
@@ -365,7 +365,7 @@ fn a_link_as_destination_is_followed() {
     extant(&["cp", &new, &at("/link")]).ok();
     assert_eq!(debugfs(&image, "cat /etc/passwd"), "new\n");
     assert!(debugfs(&image, "stat /link").contains("symlink"));
-    // A link to a directory, too; and below one.
+    // A link to a directory, and a link below one.
     extant(&["cp", &new, &at("/absolute")]).ok();
     assert_eq!(debugfs(&image, "cat /etc/new"), "new\n");
     extant(&["cp", &new, &at("/self")]).fails(8, &["/self: invalid argument: too many symbolic links"]);
@@ -373,7 +373,7 @@ fn a_link_as_destination_is_followed() {
     extant(&["cp", "-r", &dir.text("dangling"), &at("/")]).ok();
     extant(&["cp", &new, &at("/dangling")]).fails(8, &["/dangling: not written through a dangling symbolic link"]);
     fsck_clean(&image);
-    // On the host alike; but what the copy itself made is not followed.
+    // The same on the host; but links that the copy itself made are not followed.
     std::fs::write(dir.path("real"), "old").expect("file");
     std::os::unix::fs::symlink("real", dir.path("alias")).expect("link");
     extant(&["cp", &at("/etc/new"), &dir.text("alias")]).ok();
@@ -429,7 +429,7 @@ fn options_of_cp() {
     fsck_clean(&image);
 }
 
-/// A forgotten colon, or an image that has a file of its own name in it (a hostile one may): the image is neither
+/// A forgotten colon, or an image that contains a file of its own name (a hostile one may): the image is neither
 /// emptied nor replaced.
 #[test]
 fn an_image_is_not_copied_over_itself() {
@@ -445,7 +445,7 @@ fn an_image_is_not_copied_over_itself() {
     for (prepare, others) in [
         ("put $ /disk.img", &[][..]),
         ("rm /disk.img\nln -s x /disk.img", &[]),
-        // Two names of one file: the second would be made by a link.
+        // Two names of one file: the copy would make the second by a link.
         ("rm /disk.img\nput $ /also\nln /also /disk.img", &["also"]),
         ("rm /disk.img /also\nmknod /disk.img p", &[]),
     ] {
@@ -460,7 +460,7 @@ fn an_image_is_not_copied_over_itself() {
     script(&[], &format!("put {small} /x")).ok();
     let before = std::fs::read(&image).expect("image");
     extant(&["cp", &at("/x"), &image]).fails(8, &[REFUSED]);
-    // By another name.
+    // Under another name.
     std::os::unix::fs::symlink(&image, dir.path("alias")).expect("link");
     std::fs::hard_link(&image, dir.path("second")).expect("link");
     for name in ["alias", "second"] {
@@ -485,14 +485,14 @@ fn a_partition_is_not_copied_into_itself() {
     extant(&["script", &format!("{disk}@2"), &dir.text("script")])
         .fails(1, &["whole.img: is the image that is written"]);
     extant(&["cp", &disk, &format!("{disk}@2:/inside")]).fails(8, &["whole.img: is the image that is written"]);
-    // Another image that is only read may be copied.
+    // Another image, opened only for reading, may be copied.
     let other = dir.empty_image("other.img", &[]);
     extant(&["cp", "-r", &format!("{other}:/lost+found"), &other, &format!("{image}:/")]).ok();
     fsck_clean(&image);
 }
 
 #[test]
-fn what_ends_in_a_slash_is_a_directory() {
+fn a_path_that_ends_in_a_slash_is_a_directory() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let at = |path: &str| format!("{image}:{path}");
@@ -505,11 +505,11 @@ fn what_ends_in_a_slash_is_a_directory() {
     assert!(dir.path("made/er/file").exists());
 }
 
-/// As cp(1): the content is written, mode and owner stay whose they are.
+/// As cp(1): the content is written, mode and owner do not change.
 #[test]
-fn somebody_elses_writable_file_is_written() {
+fn another_users_writable_file_is_written() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root, to become somebody else");
+        eprintln!("skipped: needs root, to become another user");
         return;
     }
     let dir = Dir::new();
@@ -530,9 +530,9 @@ fn somebody_elses_writable_file_is_written() {
     assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o666));
 }
 
-/// As the kernel: capabilities go when a file is written.
+/// As in the kernel: a write removes capabilities.
 #[test]
-fn capabilities_do_not_outlive_the_content_that_had_them() {
+fn a_copy_removes_capabilities_of_the_old_content() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let ping = format!("{image}:/big");
@@ -544,7 +544,7 @@ fn capabilities_do_not_outlive_the_content_that_had_them() {
     fsck_clean(&image);
 }
 
-/// What a file has, and not what its size says.
+/// The copy has all bytes of the file, even if its size says 0.
 #[test]
 fn files_are_read_to_their_end() {
     let dir = Dir::new();
@@ -557,7 +557,7 @@ fn files_are_read_to_their_end() {
         extant(&["cp", sys, &at("/sys")]).ok();
         assert_eq!(extant(&["cat", &image, "/sys"]).out, content);
     }
-    // A device, and a pipe under a name, as cp(1) reads them.
+    // The content of a device, and of a named pipe, is read as by cp(1).
     extant(&["cp", "/dev/null", &at("/null")]).ok();
     assert!(debugfs(&image, "stat /null").contains("Type: regular"), "{}", debugfs(&image, "stat /null"));
     let program = common::extant_path().to_str().expect("UTF-8");
@@ -571,13 +571,13 @@ fn files_are_read_to_their_end() {
     let socket = dir.text("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
     extant(&["cp", &socket, &at("/socket")]).fails(8, &["socket: No such device or address"]);
-    // With -r it is copied itself.
+    // With -r the fifo itself is copied.
     extant(&["cp", "-r", &fifo, &at("/fifo")]).ok();
     assert!(debugfs(&image, "stat /fifo").contains("Type: FIFO"));
     fsck_clean(&image);
 }
 
-/// The image of [`Dir::image`], in which the attributes of a file, a link and a directory cannot be read.
+/// The image of [`Dir::image`], with unreadable attributes of a file, a link and a directory.
 fn without_attributes(dir: &Dir) -> String {
     let damaged = dir.image("ext4", &["-b", "1024"]);
     let names = ["/big", "/link", "/etc"];
@@ -593,9 +593,9 @@ fn without_attributes(dir: &Dir) -> String {
     damaged
 }
 
-/// Attributes that cannot be read are not none; everything else is copied.
+/// Unreadable attributes are reported as errors; everything else is copied.
 #[test]
-fn attributes_that_cannot_be_read_are_missed() {
+fn unreadable_attributes_are_reported_and_the_rest_is_copied() {
     if !common::loop_mounts_work() {
         eprintln!("skipped: needs loop mounts");
         return;
@@ -609,8 +609,8 @@ fn attributes_that_cannot_be_read_are_missed() {
             let ran = extant(&["cp", "-a", &format!("{mnt}/{name}"), &format!("{image}:/{name}")]);
             ran.fails(8, &[&format!("mnt/{name}: extended attributes: ")]);
         }
-        assert!(extant(&["cat", &image, "/big"]).out == big(), "the content is there");
-        assert!(debugfs(&image, "stat /link").contains("Fast link dest: \"etc/passwd\""), "the link is there");
+        assert!(extant(&["cat", &image, "/big"]).out == big(), "the content is complete");
+        assert!(debugfs(&image, "stat /link").contains("Fast link dest: \"etc/passwd\""), "the link is complete");
         assert!(debugfs(&image, "stat /etc").contains("Mode:  0755"), "the directory has its mode");
     });
     common::umount(&[&mnt]);
@@ -618,9 +618,9 @@ fn attributes_that_cannot_be_read_are_missed() {
     fsck_clean(&image);
 }
 
-/// The same out of an image; several names of one link remain one.
+/// The same out of an image; several names of one link stay one file.
 #[test]
-fn attributes_that_cannot_be_read_stay_in_the_image() {
+fn unreadable_attributes_in_an_image_are_reported_once() {
     let dir = Dir::new();
     let (damaged, image, out) = (without_attributes(&dir), dir.empty_image("a.img", &[]), dir.text("out"));
     tool("debugfs", &["-w", "-R", "ln /link /again", &damaged]);
@@ -629,22 +629,22 @@ fn attributes_that_cannot_be_read_stay_in_the_image() {
     for to in [&format!("{image}:/out"), &out] {
         let ran = extant(&["cp", "-r", &format!("{damaged}:/"), to]);
         let said = ran.fails(8, &["disk.img: /etc: ", "disk.img: /again: ", "disk.img: /big: attributes at block"]);
-        assert!(!said.contains("/link"), "told once: {said}");
+        assert!(!said.contains("/link"), "reported twice: {said}");
     }
     fsck_clean(&image);
     assert!(debugfs(&image, "stat /out/again").contains("Links: 2"));
     assert!(debugfs(&image, "stat /out/etc").contains("Mode:  0755"), "the directory has its mode");
-    assert!(extant(&["cat", &image, "/out/big"]).out == big(), "the content is there");
+    assert!(extant(&["cat", &image, "/out/big"]).out == big(), "the content is complete");
     assert_eq!(std::fs::read_link(dir.path("out/link")).expect("a link").to_str(), Some("etc/passwd"));
     assert!(std::fs::metadata(dir.path("out/etc")).expect("a directory").mode() & 0o777 == 0o755);
     let inode = |name: &str| dir.path("out").join(name).symlink_metadata().expect("a link").ino();
     assert_eq!(inode("link"), inode("again"));
-    assert!(std::fs::read(dir.path("out/big")).expect("a file") == big(), "the content is there");
-    // Of an ACL, too, which may have kept the group out.
+    assert!(std::fs::read(dir.path("out/big")).expect("a file") == big(), "the content is complete");
+    // The unreadable attribute may be an ACL that denied access to the group.
     assert_eq!(std::fs::metadata(dir.path("out/big")).expect("a file").mode() & 0o777, 0o600);
 }
 
-/// What an ordinary user may see, and not bring in, is counted.
+/// Attributes that an ordinary user can see but not copy are counted.
 #[test]
 fn attributes_that_are_left_out_are_counted() {
     if !rustix::process::geteuid().is_root() {
@@ -677,7 +677,7 @@ fn attributes_that_are_left_out_are_counted() {
     assert_eq!(extant(&["xattr", "list", &format!("{image}:/whole/one")]).ok(), "security.capability\n");
 }
 
-/// As cp(1) of coreutils 9.3: usr-merged trees. Without it a directory does not take a link's place.
+/// As cp(1) of coreutils 9.3, for usr-merged trees. Without the option a directory does not replace a link.
 #[test]
 fn links_to_directories_are_kept_on_demand() {
     let dir = Dir::new();
@@ -688,20 +688,20 @@ fn links_to_directories_are_kept_on_demand() {
     extant(&["mkdir", "-p", &at("/usr/lib")]).ok();
     extant(&["ln", "-s", "usr/lib", &at("/lib")]).ok();
     let from = format!("{}/.", dir.text("l"));
-    extant(&["cp", "-r", &from, &at("/")]).fails(8, &["something that is no directory is in the way"]);
+    extant(&["cp", "-r", &from, &at("/")]).fails(8, &["a file that is not a directory is in the way"]);
     extant(&["cp", "-r", "--keep-directory-symlink", &from, &at("/")]).ok();
     assert_eq!(extant(&["cat", &at("/usr/lib/modules/x")]).ok(), "m");
     assert!(extant(&["ls", "-ld", &at("/lib")]).ok().contains("lib -> usr/lib"));
-    // One that leads to none is in the way, and so is one that came with the sources.
+    // A link that does not lead to a directory blocks the copy, and so does one that came with the sources.
     extant(&["ln", "-sfn", "nowhere", &at("/lib")]).ok();
-    extant(&["cp", "-r", "--keep-directory-symlink", &from, &at("/")]).fails(8, &["no directory is in the way"]);
+    extant(&["cp", "-r", "--keep-directory-symlink", &from, &at("/")]).fails(8, &["not a directory is in the way"]);
     std::fs::create_dir_all(dir.path("m")).expect("directory");
     std::os::unix::fs::symlink("/usr", dir.path("m/etc")).expect("link");
     std::fs::create_dir_all(dir.path("n/etc/evil")).expect("directory");
     let (m, n) = (format!("{}/.", dir.text("m")), format!("{}/.", dir.text("n")));
-    extant(&["cp", "-r", "--keep-directory-symlink", &m, &n, &at("/")]).fails(8, &["no directory is in the way"]);
+    extant(&["cp", "-r", "--keep-directory-symlink", &m, &n, &at("/")]).fails(8, &["not a directory is in the way"]);
     assert!(!extant(&["ls", &at("/usr")]).ok().contains("evil"));
-    // Nor does a link lead a directory into itself.
+    // A link does not lead a directory into itself.
     extant(&["mkdir", "-p", &at("/s/d/e"), &at("/t")]).ok();
     extant(&["ln", "-s", "/s/d/e", &at("/t/d")]).ok();
     extant(&["cp", "-r", "--keep-directory-symlink", &at("/s/."), &at("/t")]).fails(8, &["leads into the directory"]);

@@ -1,11 +1,11 @@
-//! A directory that cannot be read whole is never listed as if it were.
+//! A directory that cannot be read completely is never listed without an error.
 
 mod common;
 
 use common::{Dir, debugfs, extant, patch, run};
 use extant_testkit::mount::fuse_works;
 
-/// An image whose directory `/d` has `names` files, and of whose last block the first entry is damaged.
+/// An image whose directory `/d` has `names` files, with a damaged first entry in its last block.
 fn damaged(dir: &Dir, mkfs: &[&str], names: usize) -> String {
     let image = dir.empty_image("damaged.img", mkfs);
     let tree = dir.path("names/d");
@@ -54,7 +54,7 @@ fn listing_a_damaged_directory_of_a_mount_fails() {
                 assert_ne!(ran.code, Some(0), "{mkfs:?} {names} {options}: {}", String::from_utf8_lossy(&ran.out));
                 assert!(ran.err.contains("Structure needs cleaning"), "{}", ran.err);
             }
-            // All names but those of one block.
+            // All names except those of one block.
             assert!(seen < names && (names < 100 || seen > names - 100), "{seen} of {names}");
             let _ = std::fs::remove_dir_all(&out);
         }

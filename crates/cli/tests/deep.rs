@@ -1,4 +1,5 @@
-//! Trees deeper than any path is long: memory and descriptors do not grow with the depth's square, nor with the depth.
+//! Trees deeper than the longest path: memory does not grow with the square of the depth, nor descriptors with the
+//! depth.
 
 mod common;
 
@@ -35,7 +36,7 @@ fn deep(dir: &Dir, name: &str) -> String {
     image
 }
 
-/// How many directories and files there are.
+/// Counts the directories and files.
 fn count(image: &str, path: &[u8]) -> (usize, usize) {
     let fs = open(image);
     let top = fs.walk(path, true).expect("top");
@@ -53,7 +54,7 @@ fn count(image: &str, path: &[u8]) -> (usize, usize) {
     (dirs, files)
 }
 
-/// The largest memory that a process had, in KiB; it is asked until it ends.
+/// The largest memory of a process, in KiB; polled until it ends.
 fn peak_kib(child: &mut Child) -> u64 {
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
@@ -68,7 +69,7 @@ fn peak_kib(child: &mut Child) -> u64 {
     }
 }
 
-/// Runs the command with few descriptors, and returns how much memory it took.
+/// Runs the command with few descriptors, and returns its memory.
 fn bounded(args: &[&str]) -> u64 {
     let limited = format!("ulimit -n {DESCRIPTORS_MAX} && exec \"$0\" \"$@\"");
     let mut child = Command::new("sh")
@@ -101,7 +102,7 @@ fn neither_memory_nor_descriptors_grow_with_depth() {
         ("cp to another image", bounded(&["cp", "-r", &top, &format!("{other}:/")])),
         ("cp out", bounded(&["cp", "-r", &top, &out])),
     ];
-    // One more: lost+found.
+    // One directory more: lost+found.
     assert_eq!(count(&other, b"/"), (LEVELS + 1, LEVELS));
     fsck_clean(&other);
     tool("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "1024", "-N", "8192", &other, "64M"]);

@@ -1,9 +1,9 @@
 //! The same work through Extant's mount and through the kernel's driver: answers, trees and e2fsck must agree, for
 //! every kind of image.
 //!
-//! Both mount with noatime: looking at the trees must not change them.
+//! Both mount with noatime: a look at the trees must not change them.
 //!
-//! Needs root (loop mounts) and /dev/fuse; says so and passes without.
+//! Needs root (loop mounts) and /dev/fuse; otherwise prints a line and passes.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,8 +15,8 @@ use extant_testkit::mount::{fuse_works, loop_mounts_work};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_extant");
 
-/// With the writeback cache the kernel keeps the times of open files itself, and its FUSE knows no bounds of times:
-/// what an image cannot hold shows clamped only once the kernel has forgotten the file.
+/// With the writeback cache the kernel maintains the times of open files itself, and its FUSE has no bounds of times:
+/// a time outside of the image's range appears clamped only after the kernel has dropped the file.
 ///
 /// EXTANT_SEED is added to the seed, for long runs over many.
 fn plan(seed: u64, operations: usize, odd_times: bool) -> Plan {
@@ -48,27 +48,27 @@ fn for_each_kind(options: &[&str], run: impl Fn(&MountFn<'_>, &ImageKind) -> Res
 }
 
 #[test]
-fn extant_writes_and_the_kernel_judges() {
+fn the_kernel_reads_what_extant_writes() {
     for_all(&["-o", "noatime"], &plan(1, 400, true), writes);
 }
 
 #[test]
-fn extant_writes_without_the_kernels_shortcuts() {
+fn the_kernel_reads_what_extant_writes_without_shortcuts() {
     for_all(&["-o", "noatime,no_open=0,engine=psync"], &plan(4, 150, true), writes);
 }
 
 #[test]
-fn the_kernel_writes_and_extant_reads() {
+fn extant_reads_what_the_kernel_writes() {
     for_all(&["-o", "noatime"], &plan(2, 400, true), reads);
 }
 
 #[test]
-fn they_take_turns() {
+fn both_drivers_write_in_turns() {
     for_all(&["-o", "noatime,writeback_cache"], &plan(3, 400, false), alternates);
 }
 
 #[test]
-fn they_take_turns_past_the_page_cache() {
+fn both_drivers_write_in_turns_past_the_page_cache() {
     for_all(&["-o", "noatime,io=direct,cache=16M"], &plan(5, 150, false), alternates);
 }
 

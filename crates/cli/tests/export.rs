@@ -1,4 +1,4 @@
-//! `extant export`: what real tar programs make of the archive, and what becomes of an export that fails.
+//! `extant export`: how real tar programs read the archive, and the result of an export that fails.
 
 mod common;
 
@@ -12,7 +12,7 @@ use extant_testkit::mount::{LoopMount, Mounted};
 use extant_testkit::tree::{Fingerprint, diff, fingerprint};
 use rustix::fs::{FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
 
-/// As [`fingerprint`], without times of access, which no archive restores, and without sockets.
+/// As [`fingerprint`], without access times, which no archive restores, and without sockets.
 fn shown(top: &Path) -> Fingerprint {
     let mut all = fingerprint(top).expect("fingerprint");
     for info in all.values_mut() {
@@ -22,7 +22,7 @@ fn shown(top: &Path) -> Fingerprint {
     all
 }
 
-/// Everything that an archive can hold, made in `top` by root.
+/// Fills `top` with every kind of file that an archive can contain, made by root.
 fn fill(top: &Path) {
     let at = |name: &str| top.join(name);
     let text = |name: &str| at(name).to_str().expect("UTF-8").to_owned();
@@ -129,11 +129,11 @@ fn gnu_tar_restores_an_exported_tree() {
     let [from, to] = ["from", "to"].map(|name| shown(&dir.path(name)));
     assert!(from.len() > 25, "{}", from.len());
     assert_eq!(diff(&from, &to), "");
-    // Holes are holes again.
+    // Holes are restored.
     for (path, info) in from.iter().filter(|(_, info)| info.size > 1 << 20) {
         assert_eq!(to[path].blocks, info.blocks, "{}", path.display());
     }
-    // Without attributes by name, ACLs still come from the form that is theirs.
+    // Without attributes by name, tar still restores ACLs from their own records.
     let plain = dir.text("to/plain");
     std::fs::create_dir(&plain).expect("directory");
     tool("tar", &["--acls", "-xpf", &archive, "-C", &plain, "./d"]);
@@ -146,7 +146,7 @@ fn gnu_tar_restores_an_exported_tree() {
     }
 }
 
-/// What is exported and made into an image is exported as the same bytes again.
+/// An image made from an export exports the same bytes.
 #[test]
 fn an_image_made_of_an_archive_exports_the_archive() {
     let dir = Dir::new();
@@ -218,7 +218,7 @@ fn a_path_is_exported_as_the_top() {
     extant(&["export", &image, "/none"]).fails(8, &["/none: no such file"]);
 }
 
-/// GNU tar and bsdtar fail; GNU tar would take a stream that only lacks its end mark for a whole archive.
+/// GNU tar and bsdtar must fail; GNU tar would accept a stream that only lacks its end mark.
 #[track_caller]
 fn refused_by_tar(archive: &str) {
     let ran = run("tar", &["-tf", archive]);
@@ -229,11 +229,11 @@ fn refused_by_tar(archive: &str) {
 }
 
 #[test]
-fn an_export_that_fails_leaves_no_archive_that_passes_for_a_whole_one() {
+fn a_failed_export_leaves_no_archive_that_looks_complete() {
     let dir = Dir::new();
     let image = dir.image("ext4", &["-b", "1024"]);
     let archive = dir.text("a.tar");
-    // The map of one file; a directory; and the place of a file's data, behind the end of the device.
+    // The map of one file; a directory; and the place of a file's data, after the end of the device.
     for (damage, path) in [
         ("sif /big block[0] 0", "/big"),
         ("sif /etc/deep block[5] 0x7fffffff", "/etc/deep"),
@@ -251,7 +251,7 @@ fn an_export_that_fails_leaves_no_archive_that_passes_for_a_whole_one() {
         let left: Vec<_> =
             std::fs::read_dir(dir.path("")).expect("list").map(|e| e.expect("entry").file_name()).collect();
         assert!(left.iter().all(|name| name != "a.tar" && !name.as_bytes().starts_with(b".extant-")), "{left:?}");
-        // What is asked for is complete.
+        // With --rescue the archive is complete except for the damaged files.
         let rescued = extant(&["export", "--rescue", &damaged, "-o", &archive]);
         rescued.fails(4, &[&format!("damaged.img: {path}: ")]);
         let listed = tool("tar", &["-tf", &archive]);
@@ -282,7 +282,7 @@ fn encrypted_files_are_refused_by_name() {
     refused_by_tar(&archive);
     extant(&["export", "--rescue", &image, "-o", &archive])
         .fails(4, &["encrypted.img: /secret: ", "is encrypted, and there is no key"]);
-    assert!(debugfs(&image, "ls -p /secret").contains("name"), "the image has it");
+    assert!(debugfs(&image, "ls -p /secret").contains("name"), "the image has the file");
     assert_eq!(tool("tar", &["-tf", &archive]), "./\n./a/\n./lost+found/\n");
 }
 
@@ -296,10 +296,10 @@ fn the_output_is_neither_a_terminal_nor_the_image() {
     let export = format!("{} export {image}", extant_path().display());
     let on_terminal = run("script", &["-qec", &export, "/dev/null"]);
     let said = String::from_utf8_lossy(&on_terminal.out).into_owned();
-    assert!(on_terminal.code == Some(1) && said.contains("nothing for a terminal"), "{said}{}", on_terminal.err);
+    assert!(on_terminal.code == Some(1) && said.contains("to a terminal"), "{said}{}", on_terminal.err);
     extant(&["export", &image, "-o", "/dev/null"]).ok();
     extant(&["export", &image, "-o", &dir.text("none/a.tar")]).fails(8, &["none: No such file"]);
-    // The mode of any new file.
+    // The usual mode of a new file.
     let archive = dir.text("a.tar");
     run("sh", &["-c", &format!("umask 027; {export} -o {archive}")]).ok();
     assert_eq!(tool("stat", &["-c", "%a", &archive]), "640\n");
@@ -335,7 +335,7 @@ fn a_layout_gives_the_image_that_the_archive_gives() {
     for (i, word) in [format!("oci:{layout}:latest"), format!("oci:{layout}")].iter().enumerate() {
         assert!(made(word, &format!("{i}.img")) == expected, "{word}");
     }
-    // What is there is not added to, and what fails leaves nothing.
+    // An existing layout is not extended, and a failed export leaves nothing.
     extant(&["export", "--format", "oci", "-o", &layout, &image]).fails(8, &["layout: it is not empty; name another"]);
     tool("diff", &["-r", &layout, &again]);
     extant(&["export", "--format", "oci", &image]).fails(1, &["name it with -o DIR or -o DIR:TAG"]);

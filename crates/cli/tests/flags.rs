@@ -1,7 +1,7 @@
-//! Inode flags through a mount, beside the kernel's own driver on a twin of the image: which operations immutable and
-//! append-only stop, which letters of chattr(1) are taken from whom, projects.
+//! Inode flags through a mount, compared with the kernel's own driver on a copy of the image: which operations
+//! immutable and append-only forbid, which letters of chattr(1) each user may set, projects.
 //!
-//! Needs root (loop mounts, chattr +i) and /dev/fuse; says so and passes without.
+//! Needs root (loop mounts, chattr +i) and /dev/fuse; otherwise prints a line and passes.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn with_both(mke2fs: &[&str], options: &str, judge: impl FnOnce(&Path, &Path)) {
     for at in [&at_a, &at_b] {
         std::fs::create_dir(at).expect("directory");
     }
-    // Others than root must reach both.
+    // Other users than root must reach both.
     std::fs::set_permissions(dir.path("."), PermissionsExt::from_mode(0o755)).expect("mode");
     {
         let _kernel = LoopMount::new(Path::new(&a), &at_a, "noatime").expect("loop mount");
@@ -44,7 +44,7 @@ fn with_both(mke2fs: &[&str], options: &str, judge: impl FnOnce(&Path, &Path)) {
     fsck_clean(&b);
 }
 
-/// What is set up anew for each operation.
+/// The files of one operation, made anew for each.
 struct Case {
     top: PathBuf,
     file: PathBuf,
@@ -73,7 +73,7 @@ impl Case {
     }
 
     fn end(self, flagged: &Path, flag: &str) {
-        // It may have got another name.
+        // The operation may have renamed it.
         if flagged.exists() {
             chattr(&format!("-{flag}"), flagged);
         }
@@ -120,7 +120,7 @@ const ON_A_FILE: [Op; 24] = [
         let fd = open(path.as_c_str(), OFlags::WRONLY | OFlags::APPEND, Mode::empty())?;
         Ok(ftruncate(fd, 3)?)
     }),
-    ("truncate what was opened before", |c| Ok(ftruncate(&c.before, 3)?)),
+    ("truncate a descriptor opened before", |c| Ok(ftruncate(&c.before, 3)?)),
     ("preallocate", |c| Ok(fallocate(&c.before, FallocateFlags::empty(), 0, 8192)?)),
     ("preallocate, same size", |c| Ok(fallocate(&c.before, FallocateFlags::KEEP_SIZE, 0, 8192)?)),
     ("punch", |c| Ok(fallocate(&c.before, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096)?)),
@@ -168,7 +168,7 @@ const ON_A_DIRECTORY: [Op; 24] = [
     ("write to a file inside", |c| std::fs::write(c.dir.join("x"), "changed")),
 ];
 
-/// What each operation answers with the flag on the file, or on the directory.
+/// The result of each operation with the flag on the file, or on the directory.
 fn answers(mount: &Path, opens: bool) -> Vec<String> {
     let mut all = Vec::new();
     for flag in ["i", "a"] {
@@ -198,12 +198,12 @@ fn same(kernel: &[String], extant: &[String]) {
 }
 
 #[test]
-fn immutable_and_append_only_stop_what_the_kernel_stops() {
+fn immutable_and_append_only_forbid_the_same_operations_as_in_the_kernel() {
     with_both(&[], "no_open=0", |kernel, extant| same(&answers(kernel, true), &answers(extant, true)));
 }
 
-/// As mounts are by default the kernel does not ask the server when a file is opened: what it must not do fails when it
-/// does it.
+/// By default the kernel sends no request to the server when a file is opened: a forbidden operation then fails
+/// itself, not the open.
 #[test]
 fn immutable_and_append_only_hold_without_opens() {
     with_both(&[], "no_open=1", |kernel, extant| {
@@ -211,7 +211,7 @@ fn immutable_and_append_only_hold_without_opens() {
         let case = Case::new(extant);
         let flagged = case.file.clone();
         chattr("+a", &flagged);
-        let file = File::options().write(true).open(&flagged).expect("nobody is asked");
+        let file = File::options().write(true).open(&flagged).expect("no request is sent");
         let wrote = file.write_all_at(b"changed", 0);
         assert_eq!(wrote.map_err(|e| e.raw_os_error()), Err(Some(1)));
         assert_eq!(std::fs::read(&flagged).expect("read"), b"0123456789");
@@ -219,7 +219,7 @@ fn immutable_and_append_only_hold_without_opens() {
     });
 }
 
-/// Status and message of chattr(1), what lsattr(1) shows then, and whether the time of change moved.
+/// Status and message of chattr(1), the output of lsattr(1) after it, and whether the change time moved.
 fn chattr_as(user: u32, what: &str, path: &Path) -> String {
     let before = std::fs::symlink_metadata(path).expect("stat");
     let name = path.to_str().expect("UTF-8");
@@ -234,7 +234,7 @@ fn chattr_as(user: u32, what: &str, path: &Path) -> String {
 }
 
 #[test]
-fn every_letter_of_chattr() {
+fn every_letter_of_chattr_acts_as_in_the_kernel() {
     with_both(&[], "no_open=0", |kernel, extant| {
         let mut differ = Vec::new();
         let mut taken = 0;
@@ -255,7 +255,7 @@ fn every_letter_of_chattr() {
                         said
                     });
                     taken += usize::from(k.starts_with("Some(0)"));
-                    // The kernel's driver journals data and rewrites maps; here nothing would come of it.
+                    // The kernel's driver journals data and rewrites maps; here that would have no effect.
                     let refused = ["+j", "-e"].contains(&what.as_str()) && e.contains("Operation not supported");
                     if k != e && !refused {
                         differ.push(format!("{user} {kind} {what}: kernel {k}, Extant {e}"));
@@ -268,9 +268,9 @@ fn every_letter_of_chattr() {
     });
 }
 
-/// What is immutable or append-only already takes other flags as the kernel's driver lets it.
+/// Further flags on a file that is immutable or append-only act as in the kernel's driver.
 #[test]
-fn every_letter_of_chattr_on_what_has_one() {
+fn every_letter_of_chattr_acts_as_in_the_kernel_on_flagged_files() {
     with_both(&[], "no_open=0", |kernel, extant| {
         let mut differ = Vec::new();
         for first in ["+i", "+a"] {
@@ -297,7 +297,7 @@ fn every_letter_of_chattr_on_what_has_one() {
 /// The rules of Linux's `ext4_link`, `ext4_rename` and `__ext4_new_inode`; not every kernel is built to mount such an
 /// image.
 #[test]
-fn a_project_is_handed_down_and_keeps_others_out() {
+fn a_project_is_inherited_and_excludes_files_of_others() {
     if !fuse_works() {
         eprintln!("skipped: needs /dev/fuse");
         return;
@@ -321,7 +321,7 @@ fn a_project_is_handed_down_and_keeps_others_out() {
         let shown = in_mount("lsattr -pd p p/d p/h q q/i").ok();
         let projects: Vec<_> = shown.lines().map(|l| l.split_whitespace().next().expect("project")).collect();
         assert_eq!(projects, ["5", "5", "5", "0", "5"], "{shown}");
-        assert!(shown.lines().nth(1).is_some_and(|l| l.contains('P')), "handed down: {shown}");
+        assert!(shown.lines().nth(1).is_some_and(|l| l.contains('P')), "inherited: {shown}");
     }
     fsck_clean(&image);
     let plain = dir.empty_image("plain.img", &[]);
@@ -329,10 +329,10 @@ fn a_project_is_handed_down_and_keeps_others_out() {
     in_mount("mkdir p && chattr -p 5 p").fails(1, &["Operation not supported"]);
 }
 
-/// fallocate(2) by somebody else than root takes set-id bits, as the kernel's driver does (xfstests generic/683 to
+/// fallocate(2) by another user than root clears set-id bits, as in the kernel's driver (xfstests generic/683 to
 /// 687).
 #[test]
-fn what_preallocates_takes_set_id_bits() {
+fn preallocation_clears_set_id_bits() {
     with_both(&[], "no_open=0", |kernel, extant| {
         let seen = [kernel, extant].map(|mount| {
             let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! `extant fsck -n`: exit statuses, lines, JSON, progress; and that the image stays as it is.
+//! `extant fsck -n`: exit statuses, lines, JSON, progress; and that the image does not change.
 
 mod common;
 
@@ -63,7 +63,7 @@ fn damage_is_listed_with_status_4_and_left_as_it_is() {
 }
 
 #[test]
-fn without_n_nothing_is_done_with_status_16() {
+fn without_n_fsck_does_nothing_and_exits_with_16() {
     let dir = Dir::new();
     let image = made(&dir);
     extant(&["fsck", &image]).fails(16, &["cannot repair yet", "extant fsck -n"]);
@@ -72,7 +72,7 @@ fn without_n_nothing_is_done_with_status_16() {
 }
 
 #[test]
-fn what_has_no_superblock_has_status_8() {
+fn an_image_without_a_superblock_has_status_8() {
     let dir = Dir::new();
     let image = dir.text("zeros.img");
     fs::write(&image, vec![0; 8 << 20]).expect("written");
@@ -81,7 +81,7 @@ fn what_has_no_superblock_has_status_8() {
 }
 
 #[test]
-fn an_image_that_ends_early_has_status_4_and_what_is_lost_is_listed() {
+fn a_truncated_image_has_status_4_and_its_losses_are_listed() {
     let dir = Dir::new();
     let image = dir.text("disk.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "4096", "-g", "8192", &image, "128M"]);

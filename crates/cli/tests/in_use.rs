@@ -1,4 +1,4 @@
-//! Images that somebody has mounted: they can be asked, and nobody reads or writes what is in their files.
+//! Images in use by a mount: commands may read names and attributes, but not read or write the content of files.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn skipped() -> bool {
     skipped
 }
 
-/// It succeeded, and said who has the image.
+/// Asserts success, and a message that names the users of the image.
 #[track_caller]
 fn answers(args: &[&str], who: &[&str]) -> String {
     let ran = extant(args);
@@ -23,7 +23,7 @@ fn answers(args: &[&str], who: &[&str]) -> String {
 }
 
 #[test]
-fn a_mounted_image_answers_what_is_in_it_and_who_has_it() {
+fn a_mounted_image_is_listed_with_a_warning_about_its_mount() {
     if skipped() {
         return;
     }
@@ -37,7 +37,7 @@ fn a_mounted_image_answers_what_is_in_it_and_who_has_it() {
     std::fs::write(&file, "new").expect("written");
     tool("sync", &[&file]);
     let server = format!("served by process {pid} (extant)");
-    let who = ["disk.img: mounted on ", &mnt.0, &server, "not committed yet does not show"];
+    let who = ["disk.img: mounted on ", &mnt.0, &server, "uncommitted changes are not shown"];
     let path = format!("{image}:/new");
     for args in [&["ls", &image][..], &["ls", "-l", &image], &["tree", &image], &["find", &image]] {
         assert!(answers(args, &who).contains("new"), "{args:?}");
@@ -53,7 +53,7 @@ fn a_mounted_image_answers_what_is_in_it_and_who_has_it() {
     let holder = &json["in_use"];
     assert_eq!((&holder["mounted_on"], &holder["by_kernel"]), (&mnt.0.as_str().into(), &false.into()), "{json}");
     assert_eq!(holder["processes"][0]["pid"].to_string(), pid);
-    // The content of its files is read and written through the mount alone.
+    // The content of its files is accessible only through the mount.
     let out = dir.text("out");
     for args in [&["cat", &path][..], &["cp", &path, &out], &["cp", &out, &path], &["rm", &path]] {
         std::fs::write(&out, "out").expect("written");
@@ -92,7 +92,7 @@ fn info_of_a_disk_says_which_of_its_partitions_are_mounted() {
 }
 
 #[test]
-fn an_image_that_the_kernel_has_mounted_answers_too() {
+fn an_image_mounted_by_the_kernel_is_listed_with_a_warning() {
     if !loop_mounts_work() {
         eprintln!("skipped: needs root and loop devices");
         return;

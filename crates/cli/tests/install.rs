@@ -1,4 +1,4 @@
-//! What `make install` puts where, and that each of it runs.
+//! The files that `make install` installs, and that each of them runs.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn everything_is_installed_and_runs() {
         let args = with(target);
         tool("make", &args.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    // What else is there is nobody's business.
+    // Other directories there are not changed.
     let private = format!("{dest}/usr/share/private");
     std::fs::create_dir_all(&private).expect("directory");
     std::fs::set_permissions(&private, PermissionsExt::from_mode(0o700)).expect("mode");
@@ -43,7 +43,7 @@ fn everything_is_installed_and_runs() {
     for name in ["mount.fuse.extant", "mount.fuseblk.extant", "umount.fuse.extant", "umount.fuseblk.extant"] {
         let link = format!("{dest}/sbin/{name}");
         assert_eq!(std::fs::read_link(&link).expect("link"), Path::new("/usr/bin/extant"));
-        // Under that name, as it will be once it is where it belongs.
+        // Under its final name.
         let here = dir.text(name);
         std::os::unix::fs::symlink(&installed, &here).expect("link");
         assert!(run(&here, &["--help"]).ok().contains("Usage: "), "{name}");
@@ -65,7 +65,7 @@ fn everything_is_installed_and_runs() {
     assert_eq!(left, "");
 }
 
-/// A directory of programs to be the whole PATH of a script: the usual ones, and others that do what the text says.
+/// A directory for the whole PATH of a script: the usual programs, and others with the given scripts.
 fn programs(dir: &Dir, others: &[(&str, &str)]) -> String {
     let bin = dir.path("bin");
     let _ = std::fs::remove_dir_all(&bin);
@@ -84,7 +84,7 @@ fn programs(dir: &Dir, others: &[(&str, &str)]) -> String {
     bin.to_str().expect("UTF-8").to_owned()
 }
 
-/// What `make deps` does on a machine with an old toolchain or none, in which `answer` answers the question.
+/// `make deps` on a machine with an old toolchain or none; `answer` is the answer to its question.
 #[test]
 fn deps_install_a_toolchain_by_the_first_way_that_there_is() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install-deps.sh");
@@ -93,7 +93,7 @@ fn deps_install_a_toolchain_by_the_first_way_that_there_is() {
     let tools = ["mke2fs", "e2fsck", "debugfs", "fusermount3", "fuse2fs", "fio", "fuser", "setfattr", "setfacl", "cc"];
     let more = ["python3", "tar", "losetup", "findmnt", "sfdisk", "fakeroot", "strace"];
     let gets_cargo = |how: &str| {
-        // Both programs, whichever way it is.
+        // Installs both programs, in either way.
         let bin = dir.text("bin");
         format!(
             "echo {how} \"$@\" >> {done}\ncd {bin}\n[ -e rustup ] || printf '#!/bin/sh\\n' > rustup\n\
@@ -142,7 +142,7 @@ fn deps_install_a_toolchain_by_the_first_way_that_there_is() {
     }
 }
 
-/// `make build` is for those who may not install packages, too.
+/// `make build` must also work for users who may not install packages.
 #[test]
 fn build_needs_a_compiler_and_no_other_package() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install-deps.sh");
@@ -159,7 +159,7 @@ fn build_needs_a_compiler_and_no_other_package() {
     assert!(std::fs::read_to_string(&asked).expect("asked").contains("build-essential"));
 }
 
-/// root seldom has a toolchain: what is built is installed, stripped, and nothing is built.
+/// root seldom has a toolchain: `make install` installs and strips the existing binary, and builds nothing.
 #[test]
 fn install_needs_no_toolchain() {
     let dir = Dir::new();

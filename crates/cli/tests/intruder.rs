@@ -1,7 +1,7 @@
 //! System calls of code that has taken over the server of a mount.
 //!
-//! The test traces a running server and has its main thread make them, as injected code would. So the sandbox that is
-//! tried is the one that users have, and the program needs no door for the test.
+//! The test traces a running server, and makes its main thread execute them, as injected code would. So it tests the
+//! sandbox that users have, and the program needs no back door for the test.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
@@ -24,16 +24,16 @@ use rustix::process::geteuid;
 
 const EPERM: i64 = -(libc::EPERM as i64);
 const ENOSYS: i64 = -(libc::ENOSYS as i64);
-/// An argument that no system call takes for an address, a descriptor, a length or flags.
+/// An argument that no system call accepts as an address, a descriptor, a length or flags.
 const BAD: u64 = u64::MAX;
 /// How long a call may take, even on a busy machine.
 const CALL_NS_MAX: u64 = 20_000_000_000;
-/// Past the last number that any kernel has.
+/// Above the last number of any kernel.
 const NUMBERS: i64 = 1024;
 /// The numbers of the x32 ABI.
 const X32: i64 = 0x4000_0000;
 
-/// What the sandbox promises to let through, whatever the arguments. Stated here a second time: the server's own list
+/// The calls that the sandbox promises to allow, with any arguments. Stated here a second time: the server's own list
 /// grows only together with this one.
 const LET_THROUGH: &[libc::c_long] = &[
     libc::SYS_read,
@@ -106,10 +106,10 @@ const LET_THROUGH: &[libc::c_long] = &[
     libc::SYS_getegid,
 ];
 
-/// Let through as well, but not to be tried: they end the thread, or replace its registers.
+/// Allowed as well, but not tested: they end the thread, or replace its registers.
 const LAST_ONES: [libc::c_long; 3] = [libc::SYS_exit, libc::SYS_exit_group, libc::SYS_rt_sigreturn];
 
-/// uretprobe and uprobe: traps of the kernel's own tracing, which it lets pass every filter. Outside of a probe they do
+/// uretprobe and uprobe: traps of the kernel's own tracing, which pass every filter. Outside of a probe they do
 /// nothing.
 const TRAPS: [libc::c_long; 2] = [335, 336];
 
@@ -120,11 +120,11 @@ struct Intruder {
     memory: File,
     stack: Vec<u8>,
     scratch: u64,
-    /// The server goes on as if nothing had happened.
+    /// The server has been resumed with its old state.
     left: bool,
 }
 
-/// A server that a failed test leaves in a system call would keep its mount, and with it the test, from ending.
+/// A server that a failed test leaves inside a system call would block the end of its mount, and so of the test.
 impl Drop for Intruder {
     fn drop(&mut self) {
         if !self.left {
@@ -140,7 +140,7 @@ impl Intruder {
         let thread = Pid::from_raw(process);
         ptrace::seize(thread, ptrace::Options::empty()).expect("traced");
         let memory = File::options().read(true).write(true).open(format!("/proc/{process}/mem")).expect("memory");
-        // The thread waits in a system call most of the time.
+        // Most of the time the thread waits in a system call.
         let clock = Clock::real();
         let regs = loop {
             ptrace::interrupt(thread).expect("interrupted");
@@ -152,21 +152,21 @@ impl Intruder {
             if code == [0x0f, 0x05] {
                 break regs;
             }
-            assert!(clock.now_ns() < CALL_NS_MAX, "the thread does not come to a system call");
+            assert!(clock.now_ns() < CALL_NS_MAX, "the thread does not reach a system call");
             ptrace::cont(thread, None).expect("continued");
             clock.sleep(Duration::from_millis(1));
         };
-        // Below the part of the stack that a function may use without moving the pointer.
+        // Below the red zone, the part of the stack that a function may use without moving the pointer.
         let scratch = (regs.rsp - 1024) & !15;
         let mut stack = vec![0; Self::SCRATCH];
         memory.read_exact_at(&mut stack, scratch).expect("stack");
         Intruder { thread, regs, memory, stack, scratch, left: false }
     }
 
-    /// What system call `number` answers.
+    /// Makes system call `number`, and returns its result.
     fn call(&mut self, number: i64, args: [u64; 6]) -> i64 {
         let [rdi, rsi, rdx, r10, r8, r9] = args;
-        // No system call is to be started again.
+        // Prevents a restart of the interrupted system call.
         let (rax, orig_rax) = (number as u64, u64::MAX);
         let rip = self.regs.rip - 2;
         let regs = libc::user_regs_struct { rdi, rsi, rdx, r10, r8, r9, rax, orig_rax, rip, ..self.regs };
@@ -177,7 +177,8 @@ impl Intruder {
         ptrace::getregs(self.thread).expect("registers").rax as i64
     }
 
-    /// Waits for the thread to stop. A call that blocks has been let through, and fails the test instead of hanging it.
+    /// Waits for the thread to stop. A call that blocks was allowed by the filter; it fails the test instead of
+    /// hanging it.
     fn wait(&self, number: i64) -> WaitStatus {
         let clock = Clock::real();
         loop {
@@ -189,7 +190,7 @@ impl Intruder {
         }
     }
 
-    /// Puts `bytes` where the thread can pass them to the kernel.
+    /// Stores `bytes` where the thread can pass them to the kernel.
     fn put(&mut self, bytes: &[u8]) -> u64 {
         assert!(bytes.len() < Self::SCRATCH);
         self.memory.write_all_at(bytes, self.scratch).expect("stack");
@@ -205,7 +206,7 @@ impl Intruder {
     }
 }
 
-/// A mount, its server, and what is to be unmounted if the test fails.
+/// A mount, its server, and the unmount in case the test fails.
 struct Server {
     dir: Dir,
     image: String,
@@ -227,7 +228,7 @@ impl Server {
         Some(Server { dir, image, mnt, process })
     }
 
-    /// The server still serves, and ends well.
+    /// Checks that the server still serves, and that it ends in order.
     fn end(self) {
         std::fs::write(format!("{}/after", self.mnt), "served").expect("written");
         extant(&["unmount", &self.mnt]).ok();
@@ -319,7 +320,7 @@ fn server_cannot_change_host_files_or_reach_other_processes() {
         ("io_uring_register", libc::SYS_io_uring_register, [0, 0, path, 0, 0, 0]),
     ];
     let got: Vec<_> = refused.iter().map(|(what, number, args)| (*what, intruder.call(*number, *args))).collect();
-    // What the server needs works with the same arguments but one.
+    // The server's own calls succeed; they differ in one argument.
     let needed = [
         intruder.call(libc::SYS_tgkill, [itself, itself, 0, 0, 0, 0]),
         intruder.call(libc::SYS_prlimit64, [0, 7, 0, path, 0, 0]),

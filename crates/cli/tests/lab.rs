@@ -1,4 +1,4 @@
-//! `extant lab`: what is refused, a run on real mounts, and a run that is repeated.
+//! `extant lab`: refusals, a run on real mounts, and a repeated run.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn trials(dir: &str) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn what_there_is() {
+fn list_names_all_parts_of_the_lab() {
     let list = extant(&["lab", "list", "--parameters"]).ok();
     for word in
         ["small-files", "reaim-disk", "kernel:IMAGE", "mb_policy", "bitmaps_per_transaction", "bytes=22528", "net-5ms"]
@@ -31,7 +31,7 @@ fn what_there_is() {
 }
 
 #[test]
-fn refusals() {
+fn invalid_arguments_are_refused() {
     let dir = Dir::new();
     let image = format!("engine:{}", dir.text("e.img"));
     let mount = format!("mount:{},frobnicate", dir.text("m.img"));
@@ -41,7 +41,7 @@ fn refusals() {
     extant(&["lab", "run", "untar", "-t", &image, "-p", "mb_policy=x", "-o", &out]).fails(1, &["goal-first"]);
     extant(&["lab", "run", "untar", "-t", &mount, "-o", &out]).fails(1, &["frobnicate"]);
     extant(&["lab", "matrix", &image, "-o", &out]).fails(1, &["--against"]);
-    // Where it lies, and what is kept there, is no difference to judge.
+    // Options for the place of an image, and for its storage, do not count as a difference.
     let place = format!("{image},io=memory,device=hdd,store=metadata");
     extant(&["lab", "matrix", &place, "-o", &out]).fails(1, &["--against"]);
     extant(&["lab", "rerun", &out]).fails(8, &["trials.ndjson"]);
@@ -88,7 +88,7 @@ fn the_same_seed_ages_an_image_into_the_same_bytes_on_one_processor_and_on_all()
 }
 
 #[test]
-fn what_cannot_be_aged_is_refused() {
+fn images_that_cannot_be_aged_are_refused() {
     let dir = Dir::new();
     let image = dir.empty_image("e.img", &[]);
     extant(&["lab", "age", &image, "--fill", "0"]).fails(1, &["fill=0", "from 1 to 99"]);
@@ -118,7 +118,7 @@ fn a_model_is_run_compared_and_reported() {
     assert!(line("mb_policy=").contains("vanilla") && said.find("groups_visited") < said.find("empty [ns"), "{said}");
     let all = trials(&out);
     assert_eq!((all.len(), &all[0]["contestant"]["kind"]), (4, &"model".into()));
-    // Who skips what cannot be met visits fewer: every round says so, and exit status 3 with it.
+    // A policy that skips entries visits fewer: every round shows it, and the exit status is 3.
     let worse = extant(&["lab", "compare", &out]);
     assert_eq!(worse.code, Some(3), "{}{}", String::from_utf8_lossy(&worse.out), worse.err);
     extant(&["lab", "report", &out]).ok();
@@ -128,9 +128,9 @@ fn a_model_is_run_compared_and_reported() {
     extant(&["lab", "model", "tags", "-o", &out]).fails(1, &["another"]);
 }
 
-/// Nothing is fsynced: most blocks are allocated at the unmount.
+/// No fsync: most blocks are allocated at the unmount.
 #[test]
-fn the_kernel_s_allocator_is_heard_to_the_end() {
+fn the_kernels_allocator_is_recorded_to_the_end() {
     if !loop_mounts_work() {
         eprintln!("skipped: needs root and loop devices");
         return;
@@ -163,7 +163,7 @@ fn the_kernel_s_allocator_is_heard_to_the_end() {
 }
 
 #[test]
-fn rounds_on_real_mounts_and_again() {
+fn a_run_on_real_mounts_can_be_repeated() {
     if !loop_mounts_work() || !fuse_works() {
         eprintln!("skipped: needs root, loop devices and /dev/fuse");
         return;
@@ -198,7 +198,7 @@ fn rounds_on_real_mounts_and_again() {
         assert!(measure("device_writes") > 0.0 && measure("device_flushes") > 0.0, "{trial}");
         let kind = trial["contestant"]["kind"].as_str().expect("kind");
         assert_eq!(kind == "mount", measure("memory_server_rss_bytes") > 0.0, "{trial}");
-        // Of the kernel too, wherever its tracefs is: --record asked for it.
+        // For the kernel, too, if its tracefs is available: --record requests it.
         assert!(measure("journal_commits") > 0.0 && measure("blocks_allocated") >= 80.0, "{trial}");
         assert!(measure("bitmaps_per_transaction") > 0.0, "{trial}");
     }
@@ -210,7 +210,7 @@ fn rounds_on_real_mounts_and_again() {
     };
     assert_eq!(order(&all), order(&trials(&again)), "the same seed, the same order");
     assert_eq!(std::fs::read_dir(dir.text("")).expect("list").count(), 2, "images are gone");
-    // Another test's may be there meanwhile.
+    // Mounts of another test may exist meanwhile.
     let mounts = || std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("mounts");
     wait_until("the lab's mounts to go", || !mounts().contains("extant-lab-"));
 }
@@ -223,7 +223,7 @@ fn script(dir: &Dir, name: &str, body: &str) -> String {
     path
 }
 
-/// Runs it; nothing failed.
+/// Runs it, and asserts success.
 fn done(args: &[&str]) {
     let ran = extant(args);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
@@ -241,7 +241,7 @@ fn small<'a>(out: &'a str, target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_directory_holds_one_run() {
+fn a_directory_contains_one_run() {
     let dir = Dir::new();
     let (out, list) = (dir.text("r"), dir.text("list"));
     let target = format!("engine:{},io=memory", dir.text("e.img"));
@@ -266,14 +266,14 @@ fn a_directory_holds_one_run() {
     extant(&small(&named_out, &named, &one)).fails(1, &["the contestant engine there has other options"]);
     let second = format!("engine:{},io=memory,name=late", dir.text("late.img"));
     other(&["-t", &second], "contestants: engine,io=memory there, engine,io=memory | late here");
-    // More rounds go on where the first ended, and say so unless told to be quiet.
+    // More rounds continue after the first, with a message unless --quiet is given.
     let mut more = small(&out, &target, &["--rounds=3", "--warmup=0"]);
     more.retain(|a| *a != "--quiet");
     let ran = extant(&more);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert!(ran.err.contains("1 rounds are there, going on to 3"), "{}", ran.err);
     assert_eq!(trials(&out).len(), 3);
-    // Lists of operations are told apart by what they say.
+    // Lists of operations are compared by their content.
     let replay_out = dir.text("replay");
     let replay = ["lab", "run", "replay", "--quiet", "--overwrite", "--rounds=1", "--warmup=0", "--size=256M"];
     let replay = [&replay[..], &["--operations", &list, "-t", &target, "-o", &replay_out]].concat();
@@ -302,7 +302,7 @@ fn a_command_of_the_user_is_a_workload_on_each_target_with_a_directory() {
     assert_eq!(all[0]["workload"]["name"], "command");
     assert_eq!(all[0]["phases"][0]["operations"], 1);
     run("echo no room >&2; exit 3", &target, &dir.text("failed")).fails(8, &["no room", "exit status: 3"]);
-    // Programs that the command leaves behind end with it, and with a trial that takes too long.
+    // Programs that the command starts in the background end with it, and with a trial that times out.
     let left = dir.text("left");
     let command = format!("sleep 1000 & echo $! >> {left}");
     assert_eq!(run(&command, &target, &dir.text("behind")).code, Some(0));
@@ -323,12 +323,12 @@ fn a_command_of_the_user_is_a_workload_on_each_target_with_a_directory() {
 }
 
 #[test]
-fn the_seed_decides_the_image_and_where_things_go() {
+fn the_seed_determines_the_image_and_the_places_in_it() {
     let dir = Dir::new();
-    // Without flexible groups each directory of the root goes to a group that is drawn.
+    // Without flexible groups each directory of the root goes to a random group.
     let drawn = ["--rounds=2", "--warmup=0", "--record=events", "--mkfs=-t ext4 -b 1024 -O ^flex_bg", "--size=256M"];
     let run = |kind: &str, seed: &str| {
-        // A policy that waits for a group's lock: others go elsewhere when somebody has it just then.
+        // A policy that waits for a group's lock: others choose another group if the lock is taken at that moment.
         let target = format!("{kind}:{},mb_policy=vanilla", dir.text("i.img"));
         let out = dir.text(&format!("r-{kind}{seed}"));
         done(&small(&out, &target, &[&drawn[..], &[seed]].concat()));
@@ -351,9 +351,9 @@ fn the_seed_decides_the_image_and_where_things_go() {
 }
 
 #[test]
-fn parts_of_a_run_are_merged_and_nothing_else() {
+fn only_parts_of_one_run_are_merged() {
     let dir = Dir::new();
-    // Elsewhere the image lies elsewhere.
+    // On another machine the image has another path.
     let (here, there) =
         (format!("engine:{},io=memory", dir.text("a.img")), format!("engine:{},io=memory", dir.text("b.img")));
     let [a, b, other, whole] = ["a", "b", "other", "whole"].map(|name| dir.text(name));
@@ -369,7 +369,7 @@ fn parts_of_a_run_are_merged_and_nothing_else() {
 }
 
 #[test]
-fn a_run_says_what_it_ran_on() {
+fn a_run_records_its_environment() {
     let dir = Dir::new();
     let out = dir.text("r");
     let target = format!("engine:{},io=memory", dir.text("e.img"));
@@ -429,7 +429,7 @@ fn contestants_that_die_or_hang_fail_and_leave_nothing() {
     let dir = Dir::new();
     let served = format!("exec {} \"$@\"", extant_path().display());
     let says = "[ \"$1\" = --version ] && echo fake && exit";
-    // It dies as soon as it is asked to mount, hangs instead of mounting, and dies while it serves.
+    // One dies at the request to mount, one hangs instead of mounting, and one dies while it serves.
     let dies =
         script(&dir, "dies", &format!("{says}\n[ \"$2\" = --foreground ] && echo 'no, sir' >&2 && exit 32\n{served}"));
     let hangs = script(&dir, "hangs", &format!("{says}\n[ \"$2\" = --foreground ] && exec sleep 1000\n{served}"));
@@ -443,7 +443,7 @@ fn contestants_that_die_or_hang_fail_and_leave_nothing() {
         let out = dir.text(&program.replace('/', "_"));
         let bad = format!("mount:{},name=fake,program={program}", dir.text("m.img"));
         let good = format!("engine:{},io=memory", dir.text("e.img"));
-        // Long enough that it is met at work.
+        // Long enough that the server dies during the work.
         let more = ["--rounds=1", "--warmup=0", timeout, "-t", &good, "--set=files_per_process=20000", "--size=2G"];
         let more = if why == "os error" { &more[..] } else { &more[..5] };
         let ran = extant(&small(&out, &bad, more));
@@ -488,7 +488,7 @@ fn an_interrupted_run_leaves_finished_trials_and_nothing_else() {
 }
 
 #[test]
-fn results_that_find_no_space_are_told_and_go_on_later() {
+fn a_run_reports_a_full_disk_and_continues_later() {
     if !loop_mounts_work() {
         eprintln!("skipped: needs root");
         return;
@@ -501,7 +501,7 @@ fn results_that_find_no_space_are_told_and_go_on_later() {
     let target = format!("engine:{},io=memory", dir.text("e.img"));
     let args = small(&out, &target, &["--rounds=20", "--warmup=0", "--record=none"]);
     let ran = extant(&args);
-    // What was finished is there, and half a line is nobody's trial.
+    // Finished trials are there, and half a line does not count as a trial.
     let kept = std::fs::read_to_string(format!("{out}/trials.ndjson")).expect("results");
     let whole = kept.lines().filter(|l| serde_json::from_str::<serde_json::Value>(l).is_ok()).count();
     common::tool("mount", &["-o", "remount,size=1m", &full]);
@@ -515,7 +515,7 @@ fn results_that_find_no_space_are_told_and_go_on_later() {
 }
 
 #[test]
-fn memory_is_the_same_for_all() {
+fn all_contestants_get_the_same_memory() {
     if !loop_mounts_work() || !fuse_works() {
         eprintln!("skipped: needs root, loop devices and /dev/fuse");
         return;
@@ -532,7 +532,7 @@ fn memory_is_the_same_for_all() {
         assert_eq!(trial["outcome"]["state"], "checked", "{trial}");
         assert_eq!(trial["identity"]["memory"], (128u32 << 20).to_string(), "{trial}");
     }
-    // Who is killed for want of memory says so, and leaves nothing.
+    // A contestant killed for lack of memory is reported, and leaves nothing.
     let tiny = ["--rounds=1", "--warmup=0", "--memory=4M", "-t", &kernel, "-t", &mount];
     extant(&small(&dir.text("tiny"), &engine, &tiny)).fails(8, &["out of memory"]);
     let loops = std::process::Command::new("losetup").arg("-a").output().expect("losetup").stdout;
@@ -560,7 +560,7 @@ fn a_run_is_repeated_from_anywhere() {
     assert_eq!(trials(&first)[0]["identity"], trials(&again)[0]["identity"]);
 }
 
-/// Writes a run of three rounds, that began at `started_s`; its trials took about `seconds`.
+/// Writes a run of three rounds that began at `started_s`; its trials took about `seconds`.
 fn write_run(dir: &Dir, name: &str, started_s: u64, seconds: f64) -> String {
     let trial = |round: u32| {
         serde_json::json!({
@@ -580,9 +580,10 @@ fn write_run(dir: &Dir, name: &str, started_s: u64, seconds: f64) -> String {
     path
 }
 
-/// Twice the time: of two runs that is a difference, of five turns of runs it is worse, and exit status 3.
+/// Twice the time: for two runs that is a difference; for five alternating runs it is a regression, with exit status
+/// 3.
 #[test]
-fn runs_before_and_after() {
+fn alternating_runs_get_a_verdict() {
     let dir = Dir::new();
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for turn in 0..5 {
@@ -606,7 +607,7 @@ fn runs_before_and_after() {
     let said = String::from_utf8(five.out.clone()).expect("UTF-8");
     assert!(said.contains("worse: +9") && said.contains("(5 and 5 runs, a value each, p < 0.0001)"), "{said}");
     five.fails(3, &["worse than the baseline: untar: after0..after4#engine:my image, #1.img"]);
-    // A line that is there twice.
+    // A duplicated line.
     let file = Path::new(&after[0]).join("trials.ndjson");
     let text = std::fs::read_to_string(&file).expect("results");
     std::fs::write(&file, format!("{text}{text}")).expect("results");
@@ -614,7 +615,7 @@ fn runs_before_and_after() {
     extant(&["lab", "report", &after[0]]).fails(8, &[&place]);
 }
 
-/// The same check in two programs: what e2fsck reads is served in the order in which it read it.
+/// The same check in two programs: e2fsck's reads are served in the order in which it issued them.
 #[test]
 fn checks_and_recorded_requests_are_timed_on_modelled_devices() {
     let dir = Dir::new();
@@ -676,7 +677,7 @@ fn on_modelled_devices_the_headline_is_the_devices_time() {
 }
 
 #[test]
-fn the_image_that_is_copied_is_no_place_for_copies() {
+fn a_trial_does_not_overwrite_the_image_that_is_copied() {
     let dir = Dir::new();
     let image = dir.text("x.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext4", &image, "64M"]);
@@ -694,7 +695,7 @@ fn the_image_that_is_copied_is_no_place_for_copies() {
 }
 
 #[test]
-fn figures_of_an_ageing_go_to_a_file_that_is_not_the_image_and_only_once_there_are_some() {
+fn figures_of_lab_age_replace_a_file_only_when_there_are_some_and_never_the_image() {
     let dir = Dir::new();
     let image = dir.empty_image("c.img", &[]);
     let (hard, symbolic, json) = (dir.text("hard.img"), dir.text("symbolic.img"), dir.text("figures"));
@@ -711,7 +712,7 @@ fn figures_of_an_ageing_go_to_a_file_that_is_not_the_image_and_only_once_there_a
 }
 
 #[test]
-fn a_build_that_does_not_know_what_is_measured_fails_its_trial() {
+fn a_build_without_a_measured_feature_fails_its_trial() {
     let dir = Dir::new();
     let image = dir.text("worn.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext4", &image, "64M"]);
@@ -740,7 +741,7 @@ fn check_time_refuses_an_image_in_use() {
 }
 
 #[test]
-fn names_with_commas_brackets_and_letters_of_other_tongues_are_checked_and_aged() {
+fn images_with_unusual_names_are_checked_and_aged() {
     let dir = Dir::new();
     let image = dir.text("a, b<c>\u{fc}\\d.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext3", &image, "64M"]);

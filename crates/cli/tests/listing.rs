@@ -34,7 +34,7 @@ fn several_paths_are_listed_as_ls_lists_them() {
     assert_eq!(ls(&["-d", &image, "/b", "/a"]), "/a\n/b\n");
     assert_eq!(ls(&["-d", &image]), "/\n");
     assert_eq!(ls(&["-0", &image, "/b", "/a/sub"]), "/a/sub/three\0/b/four\0");
-    // A directory that cannot be listed is named, and the rest is listed.
+    // A directory that cannot be listed is reported, and the rest is listed.
     let some = extant(&["ls", &image, "/nothing", "/b"]);
     assert_eq!(String::from_utf8_lossy(&some.out), "/b:\nfour\n");
     some.fails(8, &["/nothing: no such file"]);
@@ -66,9 +66,9 @@ fn lists_are_sorted_by_time_and_size() {
     extant(&["ls", "-tS", &image]).fails(1, &["cannot be used with"]);
 }
 
-/// Against the host's find over the same tree.
+/// Compared with the host's find over the same tree.
 #[test]
-fn expressions_hold_for_what_they_hold_for_in_find() {
+fn expressions_match_the_same_files_as_in_find() {
     let dir = Dir::new();
     let (top, image) = tree_and_image(&dir);
     extant(&["rm", "-r", &format!("{image}:/lost+found")]).ok();
@@ -103,11 +103,11 @@ fn expressions_hold_for_what_they_hold_for_in_find() {
         (&["(", "-name", "a"], "a parenthesis without its pair"),
         (&["-name", "a", ")"], "')' is not expected there"),
         (&["(", ")"], "a test is missing before ')'"),
-        (&["-frobnicate"], "'-frobnicate' is no test of find"),
+        (&["-frobnicate"], "'-frobnicate' is not a test of find"),
     ] {
         extant(&[&["find", &image], wrong].concat()).fails(1, &[why]);
     }
-    extant(&[&["find", &image][..], &["("; 1000]].concat()).fails(1, &["more than 100 parentheses"]);
+    extant(&[&["find", &image][..], &["("; 1000]].concat()).fails(1, &["more than 100 nested parentheses"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Looking into images without mounting them: ls, cat, stat, tree, info, against what debugfs and dumpe2fs say.
+//! Looking into images without mounting them: ls, cat, stat, tree, info, compared with debugfs and dumpe2fs.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn ls_lists_what_debugfs_lists() {
     }
 }
 
-/// `IMAGE:PATH` is what the verbs take, and options that fingers know from ls(1) are no error.
+/// The verbs accept `IMAGE:PATH`, and habitual options of ls(1) are no error.
 #[test]
 fn an_image_and_a_path_may_be_one_word() {
     let dir = Dir::new();
@@ -48,8 +48,8 @@ fn an_image_and_a_path_may_be_one_word() {
     extant(&["stat", &word("/etc"), "/etc"]).fails(1, &["one path at a time: /etc or /etc"]);
     extant(&["stat", &image]).fails(1, &["of which file?", "extant info"]);
     extant(&["cat", &image]).fails(1, &["which files of"]);
-    // A path of the host's behind an image is not meant as one.
-    extant(&["find", &image, "/etc"]).fails(8, &["/etc: no image; in ", "disk.img:/etc"]);
+    // A host's path after an image is an error.
+    extant(&["find", &image, "/etc"]).fails(8, &["/etc: not an image; in ", "disk.img:/etc"]);
 
     let long = extant(&["ls", "-l", &image]).out;
     for usual in ["-la", "-l1", "-lA", "-n", "-aAn"] {
@@ -58,9 +58,9 @@ fn an_image_and_a_path_may_be_one_word() {
     assert_eq!(extant(&["ls", "-a", &image]).out, extant(&["ls", &image]).out);
 }
 
-/// What cannot be mounted is not said to be mountable.
+/// `info` does not call an image mountable that is not.
 #[test]
-fn info_says_that_an_image_was_cut_short() {
+fn info_reports_a_truncated_image() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     assert!(extant(&["info", &image]).ok().contains("Extant:      read and write"));
@@ -87,7 +87,7 @@ fn cat_prints_files() {
     let sparse = extant(&["cat", &image, "sparse"]).out;
     assert_eq!(sparse.len(), 50 << 20);
     assert_eq!(&sparse[20_000_000..20_000_013], b"in the middle");
-    // What can be printed is.
+    // Files that can be printed are printed.
     let some = extant(&["cat", &image, "no/such", "etc/deep/er/file", "/etc", "self"]);
     assert_eq!(some.out, b"deep\n");
     some.fails(
@@ -97,7 +97,7 @@ fn cat_prints_files() {
 }
 
 #[test]
-fn a_closed_pipe_is_no_drama() {
+fn a_closed_pipe_ends_the_command_quietly() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let script =
@@ -170,7 +170,8 @@ fn info_agrees_with_dumpe2fs() {
     }
 }
 
-/// An image as a crash leaves it: a copy made while the kernel had it mounted. The file `new` is only in the journal.
+/// An image in the state after a crash: a copy made while the kernel had it mounted. The file `new` is only in the
+/// journal.
 fn crashed(dir: &Dir) -> Option<String> {
     if !loop_mounts_work() {
         eprintln!("skipped: needs loop mounts");
@@ -190,7 +191,7 @@ fn crashed(dir: &Dir) -> Option<String> {
 #[test]
 fn reading_replays_in_memory_and_writes_nothing() {
     let mut made = None;
-    // A sync(2) of anybody on this machine writes the kernel's blocks home, all of them or some.
+    // A sync(2) of any process on this machine may write the kernel's blocks home, all of them or some.
     for _ in 0..5 {
         let dir = Dir::new();
         let Some(image) = crashed(&dir) else { return };
@@ -215,7 +216,7 @@ fn reading_replays_in_memory_and_writes_nothing() {
     extant(&["cp", &format!("{image}:/new"), &dir.text("out")]).ok();
     assert!(before == std::fs::read(&image).expect("image"), "reading changed the image");
 
-    // Writing replays for good.
+    // A command that writes replays in the image.
     extant(&["cp", &dir.text("out"), &format!("{image}:/newer")]).ok();
     common::fsck_clean(&image);
     assert_eq!(debugfs(&image, "cat /new"), "from the journal\n");
@@ -258,7 +259,7 @@ const COMMANDS: &str = "mount unmount info ls cat stat tree find du df cp rm mkd
                         completions man";
 
 #[test]
-fn help_completions_and_manual_pages() {
+fn help_completions_and_manual_pages_are_printed() {
     let help = extant(&["--help"]).ok();
     for command in COMMANDS.split_whitespace() {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
@@ -276,9 +277,9 @@ fn help_completions_and_manual_pages() {
     assert_eq!(extant(&["ls"]).code, Some(1));
 }
 
-/// A directory of 200 names, of which a whole block cannot be read: every command does what it can, and says so.
+/// A directory of 200 names with an unreadable block: every command does as much as possible, and reports the loss.
 #[test]
-fn names_behind_damage_are_missed() {
+fn names_lost_by_damage_are_reported() {
     let dir = Dir::new();
     let (tree, image) = (dir.path("names/d"), dir.text("damaged.img"));
     std::fs::create_dir_all(&tree).expect("directories");
@@ -305,12 +306,12 @@ fn names_behind_damage_are_missed() {
         assert_eq!(ran.code, Some(8), "{args:?}: {}", ran.err);
         assert!(ran.err.contains("damaged.img: "), "{args:?}: {}", ran.err);
     }
-    // What could be done is done.
+    // The remaining files are done.
     let copied = std::fs::read_dir(&out).expect("copied").count();
     assert!((100..200).contains(&copied), "{copied}");
     assert!(debugfs(&image, "stat /d/name-000").contains("User:     5   Group:     6"));
-    // Of all or nothing, it is nothing.
+    // An atomic script changes nothing.
     extant(&["script", "--atomic", &image, &lines]).fails(8, &["damaged.img: ", "nothing was changed"]);
-    // Nobody has looked there.
+    // This copy does not read the damaged directory.
     extant(&["cp", &file, &at("/new")]).ok();
 }

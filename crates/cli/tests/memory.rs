@@ -1,5 +1,5 @@
-//! The memory of a real server while the kernel remembers tens of thousands of its files, and while others in its
-//! control group need memory.
+//! The memory of a real server while the kernel knows tens of thousands of its files, and while other processes in
+//! its control group need memory.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -47,7 +47,7 @@ fn image_of_names(image: &Path, directories: usize) {
     fs.unmount().unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// The number of names below `dir`, each of which the kernel has then been told of.
+/// The number of names below `dir`, all of which the kernel knows afterwards.
 fn find(dir: &Path) -> usize {
     let found = Command::new("find").arg(dir).args(["-printf", "%s\\n"]).output().expect("find");
     assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
@@ -116,7 +116,7 @@ fn soak_resident_memory_stays_under_200_mib() {
 }
 
 #[test]
-fn a_walk_over_many_names_keeps_to_the_cache() {
+fn a_walk_over_many_names_stays_within_the_cache() {
     if !fuse_works() {
         eprintln!("SKIPPED: no FUSE mounts here");
         return;
@@ -136,7 +136,7 @@ fn a_walk_over_many_names_keeps_to_the_cache() {
     assert!(peak <= WALK_MAX_KIB, "{peak} KiB");
 }
 
-/// A control group with a limit, or why there is none. Removed when it is dropped.
+/// A control group with a limit, or the reason why there is none. Removed at drop.
 struct Limited(PathBuf);
 
 impl Limited {
@@ -155,7 +155,7 @@ impl Limited {
         Ok(group)
     }
 
-    /// A program that does what `program` does, inside the group.
+    /// A script that runs `program` inside the group.
     fn wrap(&self, program: &Path, at: &Path) -> PathBuf {
         let procs = self.0.join("cgroup.procs");
         let script = format!("#!/bin/sh\necho $$ > {} && exec {} \"$@\"\n", procs.display(), program.display());
@@ -167,7 +167,7 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // Its last process may be on its way out.
+        // Its last process may still be ending.
         for _ in 0..100 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -182,7 +182,7 @@ const GROWN: &str = "EXTANT_TEST_GROWS_TO_MIB";
 
 /// Grows by 50 MiB a second.
 #[test]
-#[ignore = "the neighbour of nobody_is_killed_beside_a_neighbour_that_grows"]
+#[ignore = "the neighbour of no_process_is_killed_beside_a_growing_neighbour"]
 fn neighbour() {
     let Some(mib) = std::env::var(GROWN).ok().and_then(|mib| mib.parse::<usize>().ok()) else { return };
     let clock = Clock::real();
@@ -195,7 +195,7 @@ fn neighbour() {
 }
 
 #[test]
-fn nobody_is_killed_beside_a_neighbour_that_grows() {
+fn no_process_is_killed_beside_a_growing_neighbour() {
     if !fuse_works() {
         eprintln!("SKIPPED: no FUSE mounts here");
         return;

@@ -1,4 +1,4 @@
-//! Paths of the host in messages: a name that somebody else chose must not drive the terminal, or forge a line.
+//! Paths of the host in messages: a name from another user must not control the terminal, or forge a line.
 
 mod common;
 
@@ -122,7 +122,7 @@ fn no_control_character_of_a_host_path_reaches_the_terminal() {
     std::fs::write(&text, "frobnicate\n".repeat(1000)).expect("written");
     std::fs::create_dir(&folder).expect("directory");
     std::fs::copy(&image, &whole).expect("copied");
-    // A directory that is none, and one that a file is below.
+    // A path that is not a directory, and one below a file.
     let below = format!("{text}/{NAME}");
     let (mut forged, mut said) = (BTreeSet::new(), 0);
     for path in [&missing, &empty, &text, &folder, &whole, &below] {

@@ -1,4 +1,4 @@
-//! `extant mkfs`: what it makes, what it refuses and leaves alone, and the names that it can be called by.
+//! `extant mkfs`: its result, its refusals, and the program names under which it can be called.
 
 mod common;
 
@@ -66,7 +66,7 @@ fn letters_have_the_meaning_that_mke2fs_gives_them() {
 }
 
 #[test]
-fn a_file_system_is_overwritten_with_force_alone() {
+fn a_file_system_is_overwritten_only_with_force() {
     let dir = Dir::new();
     let image = dir.text("disk.img");
     extant(&["mkfs", "-q", &image, "16M"]).ok();
@@ -78,7 +78,7 @@ fn a_file_system_is_overwritten_with_force_alone() {
     fsck_clean(&image);
     fs::write(&image, b"\x1f\x8b\x08\0rest of it").expect("a file");
     extant(&["mkfs", &image, "8M"]).fails(1, &["disk.img: it holds data (compressed with gzip); -F overwrites it"]);
-    // A file of zeroes is nothing to protect, and what is no file system is left where it is not needed.
+    // A file of zeroes needs no protection, and the size of an existing file is used.
     fs::File::create(&image).and_then(|file| file.set_len(8 << 20)).expect("a file");
     extant(&["mkfs", "-q", &image]).ok();
     fsck_clean(&image);
@@ -121,7 +121,7 @@ fn refusals_name_the_option_and_the_next_step_and_make_nothing() {
         extant(&all).fails(1, &[words]);
         assert!(!Path::new(&image).exists(), "{args:?} left a file");
     }
-    extant(&["mkfs", &image]).fails(1, &["disk.img: it does not exist; give a size behind it, such as 1G"]);
+    extant(&["mkfs", &image]).fails(1, &["disk.img: it does not exist; give a size after it, such as 1G"]);
     extant(&["mkfs", &image, "0"]).fails(1, &["size 0"]);
     extant(&["mkfs", &image, "16k"]).fails(1, &["disk.img: "]);
     extant(&["mkfs", &dir.text("."), "1M"]).fails(1, &["it is a directory"]);
@@ -188,7 +188,7 @@ fn a_block_device_is_filled() {
 }
 
 #[test]
-fn a_block_device_keeps_no_storage_and_no_trace_of_what_it_held() {
+fn a_block_device_keeps_no_storage_and_no_trace_of_its_old_content() {
     if !loop_mounts_work() {
         return;
     }
@@ -226,13 +226,13 @@ fn nothing_is_made_in_a_dry_run() {
 }
 
 #[test]
-fn the_name_of_the_program_says_the_type() {
+fn the_name_of_the_program_determines_the_type() {
     let dir = Dir::new();
     let image = dir.text("disk.img");
     for (name, journal, extents) in
         [("mke2fs", false, false), ("mkfs.ext2", false, false), ("mkfs.ext3", true, false), ("mkfs.ext4", true, true)]
     {
-        // Programs that call it have nobody to ask, and overwrite what is there.
+        // Programs that call it cannot answer a question, so it overwrites existing content.
         as_program(&dir, name, &["-q", &image, "32M"]).ok();
         let shown = superblock(&image);
         assert_eq!(shown.contains("has_journal"), journal, "{name}: {shown}");

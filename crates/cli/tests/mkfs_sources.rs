@@ -1,4 +1,4 @@
-//! `extant mkfs` with sources: the same bytes whatever they come from, and the size that they need.
+//! `extant mkfs` with sources: the same bytes from any kind of source, and the size that they need.
 
 mod common;
 
@@ -66,7 +66,7 @@ fn the_size_follows_the_source_and_free_space_is_a_hole() {
 }
 
 #[test]
-fn what_cannot_be_made_is_removed_and_says_why() {
+fn an_unfinished_image_is_removed_and_the_reason_is_printed() {
     let dir = Dir::new();
     let tree = dir.tree();
     fs::write(dir.path("src/data"), vec![b'd'; 20_000_000]).expect("file");
@@ -79,7 +79,7 @@ fn what_cannot_be_made_is_removed_and_says_why() {
     assert!(!Path::new(&image).exists());
 }
 
-/// What tells images apart in fstab(5): other bytes, trees or labels have another UUID, also where time stands still.
+/// UUIDs distinguish images in fstab(5): other bytes, trees or labels have another UUID, even at the same time.
 #[test]
 fn other_content_has_another_uuid() {
     let dir = Dir::new();
@@ -97,7 +97,7 @@ fn other_content_has_another_uuid() {
 }
 
 #[test]
-fn the_root_directory_belongs_to_whom_e_root_owner_says() {
+fn the_root_directory_has_the_owner_from_e_root_owner() {
     let dir = Dir::new();
     shell(
         &dir,
@@ -224,7 +224,7 @@ fn a_signal_leaves_no_image() {
     shell(
         &dir,
         r#"
-        # Nobody reads what the command says, so it waits between making the image and writing it.
+        # The command's output is not read, so it waits between making the image and writing it.
         mkfifo out; exec 3<> out; dd if=/dev/zero of=out bs=64K count=1 status=none
         for signal in TERM INT HUP; do
             env --default-signal extant mkfs disk.img 1G >&3 2> err & pid=$!
@@ -233,7 +233,7 @@ fn a_signal_leaves_no_image() {
             test $status = $((128 + $(kill -l $signal)))
             test ! -e disk.img
         done
-        # What is overwritten is emptied first.
+        # An image that is overwritten is emptied first.
         extant mkfs -q disk.img 16M; cp disk.img before.img
         extant mkfs -F disk.img >&3 2> err & pid=$!
         while cmp -s disk.img before.img; do kill -0 $pid; done
@@ -257,7 +257,7 @@ fn a_signal_while_a_stream_is_read_leaves_everything_as_it_was() {
             for image in ../old.img new.img; do
                 rm -f ../in; mkfifo ../in; exec 3<> ../in
                 TMPDIR=$PWD env --default-signal extant mkfs -F --from - $image 16M <&3 2> ../err & pid=$!
-                # More than a FIFO holds, and less than the archive: the command reads, and will wait for more.
+                # More than a FIFO's capacity, and less than the archive: the command reads, and waits for more.
                 head -c 200000 ../whole.tar >&3
                 kill -0 $pid; kill -$signal $pid; status=0; wait $pid || status=$?
                 test $status = $((128 + $(kill -l $signal)))
@@ -268,7 +268,7 @@ fn a_signal_while_a_stream_is_read_leaves_everything_as_it_was() {
     );
 }
 
-/// A file system of the host with little room, which goes away with the value.
+/// A small file system of the host, which is unmounted at drop.
 struct Small(String);
 
 impl Small {
@@ -288,7 +288,7 @@ impl Drop for Small {
 }
 
 #[test]
-fn a_full_disk_is_said_once_with_the_next_step() {
+fn a_full_disk_is_reported_once_with_the_next_step() {
     let dir = Dir::new();
     let tree = dir.tree();
     fs::write(dir.path("src/data"), vec![b'd'; 20_000_000]).expect("file");

@@ -1,4 +1,4 @@
-//! Mounting and unmounting through the kernel: what comes back when, what signals and crashes leave.
+//! Mounting and unmounting through the kernel: when each returns, and the effects of signals and crashes.
 
 mod common;
 
@@ -13,7 +13,7 @@ use extant_base::clock::Clock;
 use extant_testkit::mount::{fuse_works, is_mount_point};
 use rustix::mount::UnmountFlags;
 
-/// Mounts that the test has made, and that end with it.
+/// Mounts of the test, which end with it.
 struct Place {
     dir: Dir,
     image: String,
@@ -21,7 +21,7 @@ struct Place {
 }
 
 impl Place {
-    /// `None` where FUSE does not work.
+    /// `None` if FUSE does not work.
     fn new(fs_type: &str, extra: &[&str]) -> Option<Place> {
         if !fuse_works() {
             eprintln!("skipped: needs /dev/fuse");
@@ -49,12 +49,12 @@ impl Place {
         format!("{}/{name}", self.mnt)
     }
 
-    /// A server in the foreground, and the mount there.
+    /// Starts a server in the foreground, and waits for its mount.
     fn foreground(&self) -> Child {
         self.foreground_to(Stdio::piped())
     }
 
-    /// The same, which says to `stderr` what it has to say.
+    /// The same, with its messages going to `stderr`.
     fn foreground_to(&self, stderr: Stdio) -> Child {
         let child = Command::new(extant_path())
             .args(["mount", "-f", &self.image, &self.mnt])
@@ -63,7 +63,7 @@ impl Place {
             .stderr(stderr)
             .spawn()
             .expect("spawn");
-        // One that died looks mounted, too.
+        // A mount whose server died is still in the table.
         wait_until("the mount", || self.mounted() && std::fs::read_dir(&self.mnt).is_ok());
         child
     }
@@ -79,10 +79,10 @@ impl Drop for Place {
     }
 }
 
-/// The same of a loop device with the image.
+/// The same on a loop device with the image.
 struct OnDevice {
     place: Place,
-    /// Until it is let go of.
+    /// None after the detach.
     device: Option<String>,
 }
 
@@ -97,7 +97,7 @@ impl OnDevice {
         Some((OnDevice { place, device: Some(device.clone()) }, device))
     }
 
-    /// What was written to the device is in the image.
+    /// Detaches the device: its data is in the image then.
     fn let_go(&mut self) {
         if self.place.mounted() {
             run("umount", &["-l", &self.place.mnt]);
@@ -129,7 +129,7 @@ fn a_mount_is_usable_at_once_and_an_unmount_leaves_it_clean() {
     for (fs_type, extra) in [("ext2", &["-b", "1024"][..]), ("ext3", &[]), ("ext4", &[])] {
         let Some(place) = Place::new(fs_type, extra) else { return };
         for round in 0..5 {
-            // Reads the pipes to their end: the server must not hold them.
+            // `ok` reads the pipes to their end: the server must not keep them open.
             assert_eq!(place.mount(&[]).ok(), "");
             assert_eq!(std::fs::read(place.at("big")).expect("read"), common::big());
             std::fs::write(place.at(&format!("new{round}")), "new").expect("write");
@@ -196,7 +196,7 @@ fn an_image_has_one_writer() {
     extant(&["mount", &place.image, &other]).fails(32, &["disk.img: in use: mounted on "]);
     extant(&["mount", "-o", "ro", &place.image, &other]).fails(32, &["disk.img: in use: mounted on "]);
     extant(&["cat", &place.image, "big"]).fails(8, &["disk.img: in use: mounted on "]);
-    // Unmounted by its image.
+    // Unmounted by the image's name.
     extant(&["unmount", &place.image]).ok();
     place.mount(&["-o", "ro"]).ok();
     assert_eq!(extant(&["cat", &place.image, "etc/deep/er/file"]).ok(), "deep\n");
@@ -204,7 +204,7 @@ fn an_image_has_one_writer() {
     fsck_clean(&place.image);
 }
 
-/// A process that has an image locked, by a descriptor that is opened as `mode` says.
+/// A process that has an image locked, through a descriptor opened with `mode`.
 struct Locker(Child);
 
 impl Locker {
@@ -234,7 +234,7 @@ impl Drop for Locker {
 }
 
 #[test]
-fn read_locks_of_those_who_may_only_read_an_image_do_not_block_its_mount() {
+fn read_locks_of_users_without_write_access_do_not_block_a_mount() {
     let Some(place) = Place::new("ext4", &[]) else { return };
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: needs root");
@@ -253,7 +253,7 @@ fn read_locks_of_those_who_may_only_read_an_image_do_not_block_its_mount() {
         let _stranger = Locker::new("65534", &place.image, "rb", command);
         place.mount(&[]).ok();
         std::fs::write(place.at(command), "new").expect("written");
-        // All others are kept away as ever.
+        // All other uses are still refused.
         extant(&["mount", &place.image, &other]).fails(32, &["disk.img: in use: mounted on "]);
         extant(&["mount", "-o", "ro", &place.image, &other]).fails(32, &["disk.img: in use: mounted on "]);
         extant(&["cat", &place.image, "big"]).fails(8, &["disk.img: in use: mounted on "]);
@@ -263,7 +263,7 @@ fn read_locks_of_those_who_may_only_read_an_image_do_not_block_its_mount() {
         fsck_clean(&place.image);
         assert_eq!(extant(&["cat", &place.image, command]).ok(), "new");
     }
-    // The lock of a process that may write the file counts: by a descriptor, or as the file's owner.
+    // The lock of a process that may write the file counts: by its descriptor, or as the file's owner.
     modes(0o755, 0o666);
     for (user, mode) in [("65534", "r+b"), ("0", "rb"), ("0", "r+b")] {
         for command in ["posix", "ofd"] {
@@ -318,9 +318,9 @@ fn signals_unmount() {
     }
 }
 
-/// A log that is full, or a terminal that is gone, is no reason to give up the mount.
+/// A log that is full, or a terminal that is gone, does not end the mount.
 #[test]
-fn nobody_to_hear_of_damage_is_no_damage() {
+fn a_mount_survives_the_loss_of_its_log() {
     let Some(place) = Place::new("ext4", &[]) else { return };
     tool("debugfs", &["-w", "-R", "sif /etc/passwd block[0] 0", &place.image]);
     let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
@@ -348,7 +348,7 @@ fn a_signal_detaches_a_busy_mount_and_serves_its_last_user() {
     assert_eq!(extant(&["cat", &place.image, "new"]).ok(), "written after the signal");
 }
 
-/// A frozen mount whose writer waits for the thaw is busy; detached, nobody could thaw it any more.
+/// A frozen mount whose writer waits for the thaw is busy; after a detach, no process could thaw it.
 #[test]
 fn a_signal_ends_a_frozen_mount_with_a_waiting_writer() {
     for lazily in [false, true] {
@@ -357,11 +357,11 @@ fn a_signal_ends_a_frozen_mount_with_a_waiting_writer() {
     }
 }
 
-/// `lazily`: somebody else has detached it before.
+/// `lazily`: another process has detached it before.
 fn ends_frozen(place: &Place, lazily: bool) {
     let mut server = place.foreground();
     extant(&["freeze", &place.mnt]).ok();
-    // Opened it is busy, whether or not the write has come as far as the server.
+    // The open file makes it busy, whether or not the write has reached the server.
     let script = format!("exec 3>> {} && echo opened && echo late >&3", place.at("etc/passwd"));
     let mut writer =
         Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("spawn");
@@ -404,7 +404,7 @@ fn a_dead_mount_is_replaced_and_recovered() {
             assert!(!place.mounted());
         }
     }
-    // In memory first, then for good.
+    // First with a replay in memory, then in the image.
     let info = extant(&["info", &place.image]).ok();
     assert!(info.contains("State:       needs recovery"), "{info}");
     assert_eq!(extant(&["cat", &place.image, "durable2"]).ok(), "durable");
@@ -416,7 +416,7 @@ fn a_dead_mount_is_replaced_and_recovered() {
     fsck_clean(&place.image);
 }
 
-/// The image lies on a file system that is too small for it: what cannot be written must not look like success.
+/// The image lies on a file system that is too small for it: an unmount with lost writes must not look like success.
 #[test]
 fn an_unmount_that_loses_data_fails() {
     if !common::loop_mounts_work() {
@@ -431,7 +431,7 @@ fn an_unmount_that_loses_data_fails() {
     let tried = std::panic::catch_unwind(|| {
         tool("mke2fs", &["-q", "-F", "-t", "ext4", &image, "64M"]);
         extant(&["mount", &image, &place.mnt]).ok();
-        // The page cache of the mount takes it all; nothing is said before it is written back.
+        // The mount's page cache accepts all of it; the error comes with the writeback.
         let _ = std::fs::write(place.at("data"), vec![7; 24 << 20]);
         extant(&["unmount", &place.mnt]).fails(2, &["sparse.img: "]);
         assert!(!place.mounted());
@@ -442,7 +442,7 @@ fn an_unmount_that_loses_data_fails() {
 
 /// Root mounts a block device as fuseblk; then even umount(8) waits for the server.
 #[test]
-fn block_devices() {
+fn a_block_device_is_mounted_as_fuseblk() {
     let Some((mut on, device)) = OnDevice::new("ext4", &[]) else { return };
     let place = &on.place;
     for round in 0..3 {
@@ -467,15 +467,15 @@ fn block_devices() {
     fsck_clean(&on.place.image);
 }
 
-/// With MNT_FORCE. A process that another test is just starting may hold our files until it has passed exec: the mount
-/// stays, dead, until its server detaches it.
+/// With MNT_FORCE. A process that another test is just starting may have our files open until its exec: then the
+/// mount stays, dead, until its server detaches it.
 fn force(mnt: &str, flags: UnmountFlags) {
     let forced = rustix::mount::unmount(mnt, UnmountFlags::FORCE | flags);
     assert!(matches!(forced, Ok(()) | Err(rustix::io::Errno::BUSY)), "{forced:?}");
 }
 
-/// All that a mount of a block device has is written, once `off` has forced it off; what that returns is kept until
-/// then.
+/// Checks that a mount of a block device writes all its data after `off` has ended it by force. The result of `off`
+/// is dropped after that.
 fn is_written_all_the_same<T>(off: impl FnOnce(&Place) -> T) {
     let Some((mut on, device)) = OnDevice::new("ext4", &[]) else { return };
     let place = &on.place;
@@ -486,7 +486,7 @@ fn is_written_all_the_same<T>(off: impl FnOnce(&Place) -> T) {
         std::fs::write(place.at("new"), vec![7; 3 << 20]).expect("write");
         off(place)
     }));
-    // Whatever became of it, the server ends with the mount.
+    // The server ends with the mount in any case.
     if tried.is_err() && place.mounted() {
         run("umount", &["-l", &place.mnt]);
     }
@@ -500,16 +500,17 @@ fn is_written_all_the_same<T>(off: impl FnOnce(&Place) -> T) {
     assert!(extant(&["cat", &place.image, "new"]).out == vec![7; 3 << 20]);
 }
 
-/// MNT_FORCE ends the kernel's part, and its claim on the device; the server claims it, and writes what it has.
+/// MNT_FORCE ends the kernel's part, and its exclusive open of the device; the server opens it again, and writes its
+/// data.
 #[test]
-fn what_is_forced_off_a_device_is_written_all_the_same() {
+fn a_forced_unmount_still_writes_all_data() {
     is_written_all_the_same(|place| force(&place.mnt, UnmountFlags::empty()));
 }
 
-/// Forced off one place, a mount is dead at another that it was bound to, or where nobody sees it: there the kernel has
-/// the device still.
+/// After a forced unmount at one place, the mount is dead at another place that it is bound to, or where it is not
+/// visible: there the kernel still has the device open.
 #[test]
-fn what_is_forced_off_a_device_that_stays_in_use_is_written_all_the_same() {
+fn a_forced_unmount_of_a_busy_device_still_writes_all_data() {
     is_written_all_the_same(|place| {
         let other = place.dir.text("other");
         std::fs::create_dir(&other).expect("directory");
@@ -526,16 +527,17 @@ fn what_is_forced_off_a_device_that_stays_in_use_is_written_all_the_same() {
             in_use
         });
     } else {
-        eprintln!("skipped: without fusectl nobody knows of a mount that is not seen");
+        eprintln!("skipped: without fusectl a mount that is not visible cannot be found");
     }
     if mounted {
         umount(&[connections]);
     }
 }
 
-/// What others read from the device while it is mounted: the label, and the blocks of a file, which become a swap file.
+/// Data that other programs read from the device during the mount: the label, and the blocks of a file, which becomes
+/// a swap file.
 #[test]
-fn what_a_device_shows_while_it_is_mounted() {
+fn a_mounted_device_shows_its_label_and_the_blocks_of_a_swap_file() {
     let Some((mut on, device)) = OnDevice::new("ext4", &["-b", "4096"]) else { return };
     let place = &on.place;
     let (swap, holes) = (place.at("swap"), place.at("holes"));
@@ -552,7 +554,7 @@ fn what_a_device_shows_while_it_is_mounted() {
         std::fs::File::create(&holes).and_then(|file| file.set_len(4 << 20)).expect("made");
         for path in [&swap, &holes] {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-            std::fs::set_permissions(path, mode).expect("for root alone");
+            std::fs::set_permissions(path, mode).expect("for root only");
             run("mkswap", &[path]);
         }
         // FIBMAP, block by block.
@@ -563,7 +565,7 @@ fn what_a_device_shows_while_it_is_mounted() {
         let on = run("swapon", &[&swap]);
         let refused = run("swapon", &[&holes]);
         if on.code == Some(0) {
-            // The kernel writes to it now, and nobody else may.
+            // The kernel writes to it now, and no other process may.
             assert!(std::fs::OpenOptions::new().write(true).open(&swap).and_then(|mut f| f.write(b"x")).is_err());
             tool("swapoff", &[&swap]);
         } else {
@@ -578,7 +580,7 @@ fn what_a_device_shows_while_it_is_mounted() {
     on.let_go();
     let place = &on.place;
     let blocks = tool("debugfs", &["-R", "blocks /swap", &place.image]);
-    // Behind the end there is nothing.
+    // There are no blocks after the end.
     let blocks: Vec<&str> = blocks.split_whitespace().chain(["0"]).collect();
     assert_eq!(told.lines().collect::<Vec<_>>(), blocks);
     fsck_clean(&place.image);
@@ -595,17 +597,17 @@ fn mount_helper_mounts() {
     fsck_clean(&place.image);
 }
 
-/// Without root: everything is the caller's, the image keeps its owners, and fusermount3 mounts.
+/// Without root: the caller owns everything, the image keeps its owners, and fusermount3 mounts.
 #[test]
-fn without_root() {
+fn an_ordinary_user_mounts_through_fusermount3() {
     let Some(place) = Place::new("ext4", &[]) else { return };
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs to change from root to somebody else");
+        eprintln!("skipped: needs to change from root to another user");
         return;
     }
     let top = Path::new(&place.image).parent().expect("directory").to_str().expect("UTF-8").to_owned();
     tool("chown", &["-R", "65534:65534", &top]);
-    // The binary may lie where others cannot look.
+    // Other users may not be able to enter the binary's directory.
     let binary = place.dir.text("extant");
     copy_program(&binary);
     tool("chmod", &["755", &binary, &top]);
@@ -636,15 +638,15 @@ fn without_root() {
     busy.out.clear();
     busy.fails(32, &["mnt: busy"]);
     somebody(&format!("{binary} unmount {mnt}")).ok();
-    // Root may unmount it, too, and waits as well.
+    // Root may unmount it, too, and also waits.
     somebody(&format!("{binary} mount {image} {mnt}")).ok();
     extant(&["unmount", mnt]).ok();
     fsck_clean(image);
     let _ = std::fs::remove_dir_all("/tmp/extant-65534");
 }
 
-/// The kernel's driver writes to an image whose journal is on a device of its own, and both are copied while it is
-/// mounted: what a power cut leaves.
+/// The kernel's driver writes to an image whose journal is on a device of its own, and both are copied during the
+/// mount: the state after a power cut.
 #[test]
 fn a_journal_on_another_device_is_read_when_it_is_named() {
     if !common::loop_mounts_work() || !fuse_works() {
@@ -684,13 +686,13 @@ fn a_journal_on_another_device_is_read_when_it_is_named() {
     extant(&["mount", "-o", &rw, &crashed, &at]).fails(32, &["a journal on another device", "-o ro"]);
     let strange = dir.empty_image("strange.img", &[]);
     extant(&["mount", "-o", &named(&strange), &crashed, &at]).fails(32, &["not a journal device"]);
-    // Clean, it is read without.
+    // A clean image is read without its journal.
     extant(&["mount", "-o", "ro", &image, &at]).ok();
     assert_eq!(std::fs::read(format!("{at}/d/f")).expect("there"), b"in the log");
     extant(&["unmount", &at]).ok();
 }
 
-/// A bind mount of a file in the mount (xfstests generic/306): taking it away does not end the server, and nobody waits
+/// A bind mount of a file in the mount (xfstests generic/306): its unmount does not end the server, and does not wait
 /// for it.
 #[test]
 fn a_bind_mount_ends_by_itself() {

@@ -1,4 +1,4 @@
-//! Mount points below a directory of a user, who puts a link in its place while root mounts or unmounts there.
+//! Mount points below a user's directory, which the user replaces by a link while root mounts or unmounts there.
 
 mod common;
 
@@ -28,7 +28,7 @@ impl Places {
         Some(Places { dir })
     }
 
-    /// What was `a/x` is `a/y` now, and `a/x` leads to `etc`.
+    /// Renames `a/x` to `a/y`, and makes `a/x` a link to `etc`.
     fn swap(&self) {
         std::fs::rename(self.dir.path("a/x"), self.dir.path("a/y")).expect("renamed");
         symlink("../etc", self.dir.path("a/x")).expect("link");
@@ -54,7 +54,7 @@ fn stat(pid: u32) -> String {
     stat.rsplit_once(") ").map_or_else(String::new, |(_, rest)| rest.to_owned())
 }
 
-/// Stops a process while it sleeps for a moment, which it does before it tries something again.
+/// Stops a process while it sleeps for a moment, before a retry.
 fn stop_asleep(pid: u32) {
     wait_until("a retry", || {
         let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).expect("runs");
@@ -97,7 +97,7 @@ fn unmount_does_not_follow_a_link_put_in_the_place_of_the_mount_point() {
         let open = Some(open).filter(|_| busy);
         signal(unmount.id(), Signal::CONT);
         let (code, said) = end(unmount);
-        assert!(places.is_mounted("etc/vm"), "somebody else's mount was unmounted: {code:?} {said}");
+        assert!(places.is_mounted("etc/vm"), "another mount was unmounted: {code:?} {said}");
         assert_eq!(
             (code, places.is_mounted("a/y/vm")),
             if busy { (Some(32), true) } else { (Some(0), false) },
@@ -112,7 +112,7 @@ fn unmount_does_not_follow_a_link_put_in_the_place_of_the_mount_point() {
     }
 }
 
-/// Has an image locked, and looks like a server that is about to end: a mount waits for that one.
+/// A process that has an image locked, and looks like a server that is about to end: a mount waits for it.
 struct Ending(Child);
 
 impl Ending {
@@ -140,7 +140,7 @@ impl Ending {
     }
 }
 
-/// The process behind `extant mount`, once it is there.
+/// The process behind `extant mount`, once it exists.
 fn server_of(mount: &Child) -> u32 {
     let children = PathBuf::from(format!("/proc/{0}/task/{0}/children", mount.id()));
     let mut server = None;
@@ -155,7 +155,7 @@ fn server_of(mount: &Child) -> u32 {
     server.expect("there")
 }
 
-/// Stops a mount that has named `a/x/vm` while it opens its image, and goes on after `meanwhile`.
+/// Stops a mount on `a/x/vm` while it opens its image, and resumes it after `meanwhile`.
 fn mount_while(places: &Places, image: &str, foreground: bool, meanwhile: impl FnOnce()) -> Child {
     let ending = Ending::new(&places.dir, image);
     let mnt = places.dir.text("a/x/vm");
@@ -200,7 +200,7 @@ fn mount_refuses_a_mount_point_that_has_become_a_link() {
     fsck_clean(&image);
 }
 
-/// A server that is told to end goes by the mount that it has made.
+/// A server that ends at a signal unmounts the mount that it has made.
 #[test]
 fn signal_does_not_unmount_what_a_link_leads_to() {
     let Some(places) = Places::new() else { return };
@@ -210,7 +210,7 @@ fn signal_does_not_unmount_what_a_link_leads_to() {
     extant(&["mount", &others, &places.dir.text("etc/vm")]).ok();
     places.swap();
     signal(server.id(), Signal::TERM);
-    // Another one would end it at once.
+    // Another mount at that place would end it at once.
     extant(&["unmount", &places.dir.text("a/y/vm")]).ok();
     let (code, said) = end(server);
     assert_eq!((code, places.is_mounted("etc/vm")), (Some(0), true), "{said}");

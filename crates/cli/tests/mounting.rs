@@ -1,4 +1,4 @@
-//! What mount(8), umount(8), fstab and their users ask of a mount beyond reading and writing.
+//! Requirements of mount(8), umount(8), fstab and their users, beyond reading and writing.
 
 mod common;
 
@@ -15,7 +15,7 @@ use extant_base::task;
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
-/// A directory to mount on, and what unmounts it at the end.
+/// A directory to mount on, and its unmount at the end.
 fn place(dir: &Dir, name: &str) -> (String, Unmounted) {
     let mount = Unmounted::at(dir, name);
     (mount.0.clone(), mount)
@@ -29,13 +29,13 @@ fn skipped() -> bool {
     skip
 }
 
-/// As an ordinary user, who may open /dev/fuse.
+/// Runs as an ordinary user, who may open /dev/fuse.
 fn as_nobody(args: &[&str]) -> Ran {
     run("setpriv", &[&["--reuid=65534", "--regid=65534", "--clear-groups"], args].concat())
 }
 
 #[test]
-fn a_fakeroot_mount_takes_any_owner_and_mode_from_anybody() {
+fn a_fakeroot_mount_accepts_any_owner_and_mode_from_any_user() {
     if skipped() {
         return;
     }
@@ -44,7 +44,7 @@ fn a_fakeroot_mount_takes_any_owner_and_mode_from_anybody() {
     std::fs::set_permissions(dir.path("."), PermissionsExt::from_mode(0o755)).expect("mode");
     for options in ["fakeroot", "no_default_permissions,uid=0,gid=0"] {
         let (mnt, _mounts) = place(&dir, &format!("mnt-{}", options.len()));
-        // Made by root for others: the checks are the same as for a user's own mount.
+        // Made by root for other users: the checks are the same as for a user's own mount.
         extant(&["mount", "-o", &format!("allow_other,{options}"), &image, &mnt]).ok();
         let name = format!("{mnt}/{}", options.len());
         let script = "mkdir -m 0 $0 $0/etc 2>/dev/null; chmod 700 $0; touch $0/file && chmod 0 $0/file && echo text >> $0/file \
@@ -64,7 +64,7 @@ fn a_fakeroot_mount_takes_any_owner_and_mode_from_anybody() {
     assert!(stat.contains("User:    12   Group:    34") && stat.contains("Mode:  06755"), "{stat}");
 }
 
-/// Runs a script with mount(8)'s helpers installed, where nobody else sees them.
+/// Runs a script with mount(8)'s helpers installed, visible only to it.
 fn with_helpers(dir: &Dir, script: &str, args: &[&str]) -> Option<Ran> {
     let links = dir.text("helpers");
     std::fs::create_dir_all(&links).expect("directory");
@@ -88,7 +88,7 @@ fn umount_8_returns_when_everything_is_in_the_image() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let (mnt, _mounts) = place(&dir, "mnt");
-    // Where the links are is where no other tool is: so the copy is looked at afterwards.
+    // The bind mount of the links hides all other tools, so the copies are examined afterwards.
     let script = "for i in 1 2 3 4 5; do mount -t fuse.extant -o defaults,nofail,_netdev,x-a=b $1 $2; \
                   head -c 8000000 /dev/zero > $2/new$i; umount $2; cat $1 > $3$i; done; stat -c %a /run/extant";
     let copy = dir.text("copy");
@@ -100,8 +100,8 @@ fn umount_8_returns_when_everything_is_in_the_image() {
     }
 }
 
-/// The user who mounted waits for the lock of the server's status file, with every kind of lock: one is his as soon as
-/// the server has ended. That of its directory he has all along.
+/// The user who mounted requests the lock of the server's status file, with every kind of lock, and gets one as soon
+/// as the server has ended. The user has the directory locked all the time.
 #[test]
 fn unmount_by_root_does_not_wait_for_a_lock_of_the_user_who_mounted() {
     if skipped() {
@@ -155,7 +155,7 @@ fn unmount_by_root_does_not_wait_for_a_lock_of_the_user_who_mounted() {
     }
 }
 
-/// Says "waiting" when each lock is waited for, or had, by a process of its own.
+/// Prints "waiting" when a process of its own waits for each lock, or has it.
 const LOCKER: &str = "
 import fcntl, os, signal, struct, sys, time
 path = sys.argv[1]
@@ -185,7 +185,7 @@ for child in children:
 ";
 
 #[test]
-fn a_mount_is_told_where_and_needs_no_type() {
+fn a_mount_needs_a_directory_and_no_type() {
     if skipped() {
         return;
     }
@@ -210,7 +210,7 @@ fn a_mount_right_after_an_unmount_waits_for_the_old_server() {
     for round in 0..5 {
         extant(&["mount", &image, &mnt]).ok();
         std::fs::write(format!("{mnt}/new{round}"), vec![round; 4 << 20]).expect("written");
-        // Without the helper: it does not wait.
+        // Without the helper, umount(8) does not wait.
         umount(&["-i", &mnt]);
     }
     assert_eq!(extant(&["ls", &image]).code, Some(0));
@@ -241,12 +241,12 @@ fn two_partitions_of_one_image_are_written_at_once() {
     }
     extant(&["mount", &second, &two]).fails(32, &["whole.img@2: in use: mounted on "]);
     extant(&["info", &disk]).ok();
-    // Which of them?
+    // Ambiguous.
     extant(&["unmount", &disk]).fails(32, &["several partitions are mounted", "whole.img@2 on ", "whole.img@5 on "]);
     assert!(is_mount_point(Path::new(&one)) && is_mount_point(Path::new(&two)));
     extant(&["unmount", &second]).ok();
     assert!(is_mount_point(Path::new(&two)));
-    // One that is alone needs no number.
+    // A single mounted partition needs no number.
     extant(&["unmount", &disk]).ok();
     assert_eq!(extant(&["cat", &second, "mine"]).ok(), one);
     assert_eq!(extant(&["cat", &fifth, "mine"]).ok(), two);
@@ -271,17 +271,17 @@ fn a_partition_of_a_device_is_a_block_device_to_the_kernel() {
             let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
             assert!(line.contains(" fuseblk.extant "), "{line}");
             std::fs::write(format!("{mnt}/{partitioned}"), "x").expect("written");
-            // It waits, for this type.
+            // For this type, umount(8) waits.
             umount(&["-i", &mnt]);
             assert_eq!(extant(&["cat", &part, &partitioned.to_string()]).ok(), "x");
         });
         tool("losetup", &["-d", &device]);
-        tried.expect("as said above");
+        tried.expect("see the output above");
     }
 }
 
 #[test]
-fn what_is_free_is_discarded_and_the_label_is_set() {
+fn free_blocks_are_discarded_and_the_label_is_set() {
     if skipped() {
         return;
     }
@@ -298,7 +298,7 @@ fn what_is_free_is_discarded_and_the_label_is_set() {
     let free = || rustix::fs::statvfs(&mnt).map(|s| s.f_bfree * s.f_frsize).expect("statvfs");
     let full = free();
     std::fs::remove_file(format!("{mnt}/gone")).expect("removed");
-    // The kernel sends word that nobody uses it any more, and waits for no answer.
+    // The kernel sends FORGET, and waits for no answer.
     wait_until("its blocks", || free() > full + (15 << 20));
     let said = tool("fstrim", &["-v", &mnt]);
     assert!(said.contains("trimmed"), "{said}");
@@ -320,8 +320,8 @@ fn what_is_free_is_discarded_and_the_label_is_set() {
     fsck_clean(&image);
 }
 
-/// What `xfs_io -x -c shutdown` asks for, of a mount that works and of one that is frozen: what fsync answered is
-/// there afterwards, nothing more is served, umount(8) and the server end well, and the image is not called damaged.
+/// The effect of `xfs_io -x -c shutdown`, on a working mount and on a frozen one. Data confirmed by fsync is there
+/// afterwards, further requests fail, umount(8) and the server end in order, and the image is not marked as damaged.
 #[test]
 fn a_shutdown_is_a_power_cut_on_demand() {
     if skipped() {
@@ -352,7 +352,7 @@ fn a_shutdown_is_a_power_cut_on_demand() {
         refused(std::fs::read_dir(&mnt).and_then(|mut names| names.next().expect("one").map(drop)));
         extant(&["unmount", &mnt]).ok();
         assert_eq!(replays(&image), !frozen);
-        // Replayed in memory, and then in earnest.
+        // Replayed in memory, and then in the image.
         extant(&["mount", "-o", "ro", &image, &mnt]).ok();
         assert_eq!(std::fs::read_to_string(format!("{mnt}/kept")).expect("read"), "as promised");
         assert_eq!(replays(&image), !frozen, "nothing was written");
@@ -385,7 +385,7 @@ fn a_frozen_mount_is_a_clean_image_and_its_writers_wait() {
         extant(&["freeze", &mnt]).fails(32, &["frozen already"]);
         let copy = dir.text("copy.img");
         std::fs::copy(&image, &copy).expect("copied");
-        // More than there are workers.
+        // More writers than workers.
         let mut writers: Vec<_> = (0..40)
             .map(|i| {
                 Command::new("sh")
@@ -395,8 +395,7 @@ fn a_frozen_mount_is_a_clean_image_and_its_writers_wait() {
                     .expect("spawn")
             })
             .collect();
-        // Reading goes on beside them (not in the directory that they wait with: the kernel has locked it for one of
-        // them).
+        // Reads go on meanwhile (not in the writers' directory, which the kernel has locked for one of them).
         assert_eq!(std::fs::read(format!("{mnt}/big")).expect("read"), common::big());
         assert!(std::fs::read(&image).expect("image") == std::fs::read(&copy).expect("copy"), "{fs_type}: it changed");
         extant(&["thaw", &mnt]).ok();
@@ -414,16 +413,17 @@ fn a_frozen_mount_is_a_clean_image_and_its_writers_wait() {
             assert_eq!(extant(&["cat", &copy, "before"]).ok(), "x");
         }
         fsck_clean(&copy);
-        // An unmount is no thaw that somebody has to give.
+        // An unmount thaws by itself.
         extant(&["freeze", &image]).ok();
         extant(&["unmount", &mnt]).ok();
         fsck_clean(&image);
     }
 }
 
-/// Who opens, reads and closes waits for no thaw, however often: the kernel has few requests under way for all.
+/// Opening, reading and closing never wait for the thaw, however often: otherwise the kernel's limit of pending
+/// requests would be reached.
 #[test]
-fn a_frozen_mount_is_read_by_any_number() {
+fn a_frozen_mount_can_be_read_any_number_of_times() {
     if skipped() {
         return;
     }
@@ -440,7 +440,7 @@ fn a_frozen_mount_is_read_by_any_number() {
         };
         extant(&["mount", "-o", options, &source, &mnt]).ok();
         (0..100).for_each(|i| std::fs::write(format!("{mnt}/f{i}"), vec![1; 100_000]).expect("written"));
-        // The kernel has nothing of them any more, and has to ask.
+        // After the remount the kernel has cached nothing, and has to send requests.
         extant(&["unmount", &mnt]).ok();
         extant(&["mount", "-o", options, &source, &mnt]).ok();
         extant(&["freeze", &mnt]).ok();
@@ -465,10 +465,10 @@ fn a_frozen_mount_is_read_by_any_number() {
     fsck_clean(&image);
 }
 
-/// What has to wait for the thaw keeps nobody from it: neither a remount, which is refused, nor trims that came a
+/// A request that waits for the thaw must not prevent it: neither a remount, which is refused, nor trims that came a
 /// moment before the freeze.
 #[test]
-fn nothing_keeps_a_frozen_mount_from_the_thaw() {
+fn a_frozen_mount_can_always_be_thawed() {
     if skipped() {
         return;
     }
@@ -496,9 +496,9 @@ fn nothing_keeps_a_frozen_mount_from_the_thaw() {
     fsck_clean(&image);
 }
 
-/// The kernel hands over what it has of files before the server freezes.
+/// Before a freeze, the kernel hands its dirty pages over to the server.
 #[test]
-fn a_freeze_has_what_the_kernel_had_not_written() {
+fn a_freeze_includes_the_kernels_dirty_pages() {
     if skipped() {
         return;
     }
@@ -532,16 +532,16 @@ fn a_remount_turns_writing_off_and_on() {
     let remount = |how: &str| extant(&["mount", "-o", how, &image, &mnt]);
     remount("remount,ro").fails(32, &["open for writing"]);
     drop(open);
-    // As mount(8) is told it: the directory alone.
+    // As mount(8) calls it: with only the directory.
     extant(&["mount", "-o", "remount,ro", &mnt]).ok();
     let refused = std::fs::write(format!("{mnt}/no"), "x").expect_err("read-only");
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    // As after an unmount, while it is mounted.
+    // The image is as clean as after an unmount, although it is mounted.
     fsck_clean(&image);
     let table = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("table");
     let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
     assert!(line.contains(" ro,nosuid,nodev,noexec"), "{line}");
-    // Somebody else may write by now.
+    // From now on another process may write it.
     let device = tool("losetup", &["-f", "--show", &image]).trim().to_owned();
     remount("remount,rw").fails(32, &["in use by /dev/loop"]);
     tool("losetup", &["-d", &device]);
@@ -559,7 +559,7 @@ fn a_remount_turns_writing_off_and_on() {
     extant(&["unmount", &mnt]).ok();
     fsck_clean(&image);
     assert_eq!(extant(&["cat", &image, "yes"]).ok(), "x");
-    // One that began read-only gives way to another, unless somebody uses it.
+    // A mount that began read-only is replaced by another, unless it is in use.
     extant(&["mount", "-o", "ro,noexec", &image, &mnt]).ok();
     let open = std::fs::File::open(format!("{mnt}/yes")).expect("open");
     remount("remount,rw").fails(32, &["busy"]);
@@ -572,7 +572,7 @@ fn a_remount_turns_writing_off_and_on() {
     assert!(line.contains(" rw,nosuid,nodev,noexec"), "{line}");
     extant(&["unmount", &mnt]).ok();
     fsck_clean(&image);
-    // What its log must not be replayed for is not written; and what cannot be written is mounted as it was.
+    // A norecovery mount cannot become writable; and if the remount fails, the mount is restored.
     extant(&["mount", "-o", "norecovery", &image, &mnt]).ok();
     remount("remount,rw").fails(32, &["mounted read-only"]);
     extant(&["unmount", &mnt]).ok();
@@ -587,7 +587,7 @@ fn a_remount_turns_writing_off_and_on() {
     extant(&["unmount", &mnt]).ok();
 }
 
-/// As mount(8): what cannot be written is mounted read-only, which is said.
+/// As mount(8): a write-protected device is mounted read-only, with a message.
 #[test]
 fn a_write_protected_device_is_mounted_read_only() {
     if skipped() || !loop_mounts_work() {
@@ -607,11 +607,11 @@ fn a_write_protected_device_is_mounted_read_only() {
         umount(&["-i", &mnt]);
     });
     tool("losetup", &["-d", &device]);
-    tried.expect("as said above");
+    tried.expect("see the output above");
 }
 
 #[test]
-fn words_of_fstab_are_taken_and_mistakes_answered_in_a_line() {
+fn words_of_fstab_are_accepted_and_mistakes_get_a_one_line_error() {
     if skipped() {
         return;
     }
@@ -649,7 +649,7 @@ fn a_dirsync_mount_has_every_name_in_the_log() {
         extant(&["mount", "-o", options, &image, &mnt]).ok();
         std::fs::write(format!("{mnt}/new"), "x").expect("written");
         std::fs::rename(format!("{mnt}/new"), format!("{mnt}/renamed")).expect("renamed");
-        // As if the power went now.
+        // The state after a power cut at this moment.
         std::fs::copy(&image, &copy).expect("copied");
         assert_eq!(extant(&["cat", &copy, "renamed"]).code, Some(0), "{options}");
         if options.starts_with("sync") {
@@ -661,7 +661,7 @@ fn a_dirsync_mount_has_every_name_in_the_log() {
 }
 
 #[test]
-fn a_server_has_enough_descriptors_and_none_of_its_callers() {
+fn a_server_has_enough_descriptors_and_keeps_none_of_its_caller() {
     if skipped() {
         return;
     }
@@ -680,7 +680,7 @@ fn a_server_has_enough_descriptors_and_none_of_its_callers() {
     extant(&["unmount", &mnt]).ok();
 }
 
-/// Whether each thread of the process has stopped: field 3 of its stat, behind a name in brackets.
+/// Whether each thread of the process has stopped: field 3 of its stat, after a name in brackets.
 fn all_stopped(pid: i32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("there");
     let mut stats = threads.map(|thread| std::fs::read_to_string(thread.expect("entry").path().join("stat")));
@@ -695,7 +695,7 @@ fn a_server_that_does_not_answer_is_unmounted_by_force() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let (mnt, _mounts) = place(&dir, "mnt");
-    // One that answers is waited for.
+    // `unmount -f` waits for a server that answers.
     extant(&["mount", &image, &mnt]).ok();
     std::fs::write(format!("{mnt}/first"), "first").expect("written");
     in_time(&["unmount", "-f", &mnt]).ok();
@@ -706,19 +706,19 @@ fn a_server_that_does_not_answer_is_unmounted_by_force() {
     let signal = |signal| kill_process(Pid::from_raw(pid).expect("a number"), signal).expect("sent");
     std::fs::write(format!("{mnt}/second"), "second").expect("written");
     signal(Signal::STOP);
-    // One thread after the other, as each comes to run: one that has not yet may answer.
+    // The threads stop one after the other; one that still runs may answer.
     wait_until("all of the server to stop", || all_stopped(pid));
     let forced = in_time(&["unmount", "-f", &mnt]);
     signal(Signal::CONT);
     forced.fails(2, &["disk.img: unmounted, but the server does not answer"]);
     assert!(!is_mount_point(Path::new(&mnt)));
-    // What it had heard of is not lost.
+    // Data that the server had received is not lost.
     assert_eq!(extant(&["cat", &image, "second"]).ok(), "second");
     fsck_clean(&image);
 }
 
-/// Where a server has left no word of how it ended, the image tells: by the lock and the superblock of this partition,
-/// not of another.
+/// If a server has left no report of its end, the lock and the superblock of this partition, not of another one, show
+/// it.
 #[test]
 fn one_partition_does_not_wait_for_another() {
     if skipped() {
@@ -731,7 +731,7 @@ fn one_partition_does_not_wait_for_another() {
     let (second, fifth) = (format!("{disk}@2"), format!("{disk}@5"));
     extant(&["mount", &second, &one]).ok();
     extant(&["mount", &fifth, &two]).ok();
-    // In use by whom: not the mount that came last, but the one of the partition.
+    // The message names the mount of this partition, not the newest mount.
     let said = extant(&["mount", &second, &three]).fails(32, &["whole.img@2: in use: mounted on ", &one]);
     assert!(!said.contains(&two), "{said}");
     let number = std::fs::metadata(&one).expect("there").dev();
@@ -743,7 +743,7 @@ fn one_partition_does_not_wait_for_another() {
 }
 
 #[test]
-fn symbolic_links_are_not_followed_where_that_is_asked_for() {
+fn nosymfollow_forbids_following_symbolic_links() {
     if skipped() {
         return;
     }
@@ -755,7 +755,7 @@ fn symbolic_links_are_not_followed_where_that_is_asked_for() {
     let follow = || std::fs::read(&link).map_err(|e| e.raw_os_error());
     assert_eq!(follow(), Err(Some(libc::ELOOP)));
     assert_eq!(std::fs::read_link(&link).expect("read"), Path::new("etc/passwd"));
-    // It stays over a remount that does not speak of it.
+    // A remount without the option does not change it.
     extant(&["mount", "-o", "remount,ro", &image, &mnt]).ok();
     assert_eq!(follow(), Err(Some(libc::ELOOP)));
     extant(&["mount", "-o", "remount,symfollow", &image, &mnt]).ok();
@@ -763,9 +763,9 @@ fn symbolic_links_are_not_followed_where_that_is_asked_for() {
     extant(&["unmount", &mnt]).ok();
 }
 
-/// What a remount would not change is refused by name; what is in effect may be said again, as fstab's options are.
+/// An option that a remount cannot change is refused by name; options in effect may be repeated, as fstab's are.
 #[test]
-fn a_remount_changes_what_it_says_or_fails() {
+fn a_remount_changes_its_options_or_fails() {
     if skipped() {
         return;
     }
@@ -777,7 +777,7 @@ fn a_remount_changes_what_it_says_or_fails() {
         table.lines().find(|line| line.contains(&mnt)).expect("mounted").to_owned()
     };
     extant(&["mount", "-o", "noatime,commit=60,sync,cache=64M", &image, &mnt]).ok();
-    // By its directory: the image may have another name by now.
+    // By its directory: the image may have been renamed.
     let moved = dir.text("moved.img");
     std::fs::rename(&image, &moved).expect("renamed");
     let remount = |options: &str| extant(&["mount", "-o", &format!("remount,{options}"), &image, &mnt]);
@@ -808,9 +808,9 @@ fn a_remount_changes_what_it_says_or_fails() {
     fsck_clean(&moved);
 }
 
-/// Reads that the kernel could answer from its page cache: the file is a whole page, and was read.
+/// Reads that the kernel could answer from its page cache: the file is a whole page, and was read before.
 #[test]
-fn access_times_move_as_the_option_says() {
+fn access_times_move_according_to_the_option() {
     if skipped() {
         return;
     }
@@ -850,7 +850,7 @@ fn access_times_move_as_the_option_says() {
 }
 
 #[test]
-fn a_mount_point_that_is_not_there_is_said_without_numbers() {
+fn a_missing_mount_point_is_reported_without_error_numbers() {
     if skipped() {
         return;
     }

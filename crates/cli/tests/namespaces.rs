@@ -1,5 +1,5 @@
-//! Mounts that another mount namespace has, too. A namespace begins as a copy of all that is mounted; of what a test
-//! mounts, only a process of that test gets copies ([`extant_testkit::mount`]).
+//! Mounts that exist in another mount namespace, too. A namespace begins as a copy of all mounts; of a test's mounts,
+//! only a process of that test gets copies ([`extant_testkit::mount`]).
 
 mod common;
 
@@ -23,7 +23,7 @@ fn place(dir: &Dir) -> (String, Unmounted) {
     (mount.0.clone(), mount)
 }
 
-/// A process with a mount namespace of its own, made when all that is mounted now was mounted.
+/// A process with a mount namespace of its own, a copy of all present mounts.
 struct Elsewhere(Child);
 
 impl Elsewhere {
@@ -41,7 +41,7 @@ impl Elsewhere {
             .stdin(Stdio::null())
             .spawn()
             .expect("spawn");
-        // It is all set when it becomes the other program.
+        // Its namespace is complete when it has executed the other program.
         wait_until("sleep", || {
             let name = std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default();
             child.try_wait().expect("asked").is_some() || name == "sleep\n"
@@ -89,8 +89,8 @@ fn an_unmount_does_not_wait_for_another_mount_namespace() {
     fsck_clean(&image);
 }
 
-/// Any program may make a mount namespace while a test has something mounted. The first thread's namespace is the one
-/// that the test program was started in.
+/// Any program may make a mount namespace during a test's mount. The first thread's namespace is the one in which the
+/// test program was started.
 #[test]
 fn mounts_of_a_test_are_not_copied_into_the_namespaces_of_other_programs() {
     if skipped() {
@@ -106,9 +106,9 @@ fn mounts_of_a_test_are_not_copied_into_the_namespaces_of_other_programs() {
     fsck_clean(&image);
 }
 
-/// mount(8) and umount(8) leave it to their helpers to enter what `-N` names.
+/// mount(8) and umount(8) leave it to their helpers to enter the namespace of `-N`.
 #[test]
-fn helpers_work_in_the_mount_namespace_that_they_are_told() {
+fn helpers_work_in_the_mount_namespace_of_the_option() {
     if skipped() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The part of an image that a command works on: a partition, or what begins at some byte, by option or by name.
+//! The part of an image that a command works on: a partition or an offset, by option or by name.
 
 mod common;
 
@@ -69,9 +69,9 @@ fn verbs_change_a_file_system_at_an_offset() {
     fsck_clean(&whole);
 }
 
-/// Of one copy's two images each may be somewhere else; an option is for those whose name says nothing.
+/// The two images of one copy may have different parts; an option applies to names without a part.
 #[test]
-fn a_name_goes_before_an_option() {
+fn the_part_in_a_name_overrides_the_option() {
     let dir = Dir::new();
     let (middle, image) = in_the_middle(&dir);
     let disk = dir.text("whole.img");
@@ -80,17 +80,17 @@ fn a_name_goes_before_an_option() {
     extant(&["cp", "--partition", "5", &format!("{disk}:/etc/passwd"), &format!("{named}copied")]).ok();
     let text = extant(&["cat", &format!("{disk}@5:/etc/passwd")]).ok();
     assert_eq!(extant(&["cat", &format!("{named}copied")]).ok(), text);
-    // Two options for one thing.
+    // Two options for one part.
     extant(&["ls", "--partition", "5", "--offset", "1M", &disk]).fails(1, &["--offset", "cannot be used with"]);
-    extant(&["ls", "--offset", "513", &disk]).fails(8, &["offset 513 is no multiple of 512"]);
+    extant(&["ls", "--offset", "513", &disk]).fails(8, &["offset 513 is not a multiple of 512"]);
     extant(&["ls", "--offset", "1T", &disk]).fails(8, &["offset 1099511627776 is past the end"]);
-    // A line of a script is about the script's image.
+    // A line of a script applies to the script's image.
     std::fs::write(dir.path("lines"), "rm --partition 5 /etc/passwd\n").expect("script");
     extant(&["script", &disk, &dir.text("lines"), "--partition", "5"]).fails(1, &["unexpected argument '--partition'"]);
 }
 
 #[test]
-fn a_file_that_is_named_like_a_part_is_meant() {
+fn an_existing_file_overrides_a_name_with_a_part() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let odd = format!("{image}?offset=512");

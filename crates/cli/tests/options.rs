@@ -1,4 +1,4 @@
-//! What the words of `-o` do to a mount, beside the kernel's.
+//! The effect of the words of `-o` on a mount, compared with the kernel's.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Dir, Unmounted, extant, extant_path, fsck_clean, run, tool, umount}
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
 use rustix::process::geteuid;
 
-/// A directory to mount on, and what unmounts it at the end.
+/// A directory to mount on, and its unmount at the end.
 fn place(dir: &Dir, name: &str) -> (String, Unmounted) {
     let mount = Unmounted::at(dir, name);
     (mount.0.clone(), mount)
@@ -23,8 +23,8 @@ fn skipped() -> bool {
     skip
 }
 
-/// Group and mode of a file, a directory and a link that are made in a directory of group 100, and in one that also has
-/// the set-group-ID bit.
+/// Group and mode of a file, a directory and a link that are made in a directory of group 100, and in one that also
+/// has the set-group-ID bit.
 fn made_in(mnt: &str) -> Vec<(u32, u32)> {
     let mut made = Vec::new();
     for (name, mode) in [("plain", 0o755), ("sgid", 0o2775)] {
@@ -44,7 +44,7 @@ fn made_in(mnt: &str) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn group_of_new_file_is_that_of_the_kernels() {
+fn the_group_of_a_new_file_is_as_in_the_kernel() {
     if skipped() || !loop_mounts_work() {
         return;
     }
@@ -83,7 +83,7 @@ fn group_of_new_file_is_that_of_the_kernels() {
 }
 
 #[test]
-fn verbs_follow_the_superblocks_groups() {
+fn verbs_follow_the_group_options_in_the_superblock() {
     let dir = Dir::new();
     let image = dir.empty_image("disk.img", &[]);
     tool("tune2fs", &["-o", "bsdgroups", &image]);
@@ -95,7 +95,7 @@ fn verbs_follow_the_superblocks_groups() {
 }
 
 #[test]
-fn minixdf_is_that_of_the_kernels() {
+fn minixdf_counts_as_in_the_kernel() {
     if skipped() || !loop_mounts_work() {
         return;
     }
@@ -114,7 +114,7 @@ fn minixdf_is_that_of_the_kernels() {
 }
 
 #[test]
-fn acls_and_attributes_of_users_are_hidden_where_the_words_say_so() {
+fn noacl_and_nouser_xattr_hide_acls_and_user_attributes() {
     if skipped() {
         return;
     }
@@ -142,7 +142,7 @@ fn acls_and_attributes_of_users_are_hidden_where_the_words_say_so() {
 }
 
 #[test]
-fn a_word_that_acts_otherwise_says_so_once_and_mounts() {
+fn a_word_with_another_effect_is_noted_once_and_mounts() {
     if skipped() {
         return;
     }
@@ -160,7 +160,7 @@ fn a_word_that_acts_otherwise_says_so_once_and_mounts() {
         let ran = extant(&["mount", "-o", options, &image, &mnt]);
         assert_eq!((ran.code, ran.err.lines().count()), (Some(0), said.len().min(1)), "{options}: {}", ran.err);
         assert!(said.iter().all(|word| ran.err.contains(word)), "{}", ran.err);
-        // As fstab's words are said again.
+        // Options of fstab are repeated at a remount.
         extant(&["mount", "-o", &format!("remount,ro,{options}"), &image, &mnt]).ok();
         extant(&["unmount", &mnt]).ok();
     }
@@ -175,7 +175,7 @@ fn a_word_that_acts_otherwise_says_so_once_and_mounts() {
 
 /// Linux: "required journal recovery suppressed and not mounted read-only".
 #[test]
-fn norecovery_writes_only_where_nothing_is_to_be_replayed() {
+fn norecovery_writes_only_without_a_log_to_replay() {
     if skipped() {
         return;
     }
@@ -223,7 +223,7 @@ fn mount_has_the_switches_of_mount_8() {
 }
 
 #[test]
-fn unmount_tries_each_and_fails_with_the_worst() {
+fn unmount_tries_each_mount_and_fails_with_the_highest_status() {
     if skipped() {
         return;
     }
@@ -247,9 +247,9 @@ fn unmount_tries_each_and_fails_with_the_worst() {
     extant(&["unmount"]).fails(1, &["DIR"]);
 }
 
-/// Not what is beside it, by any way out.
+/// No way out leads to the neighbouring directories.
 #[test]
-fn a_subdirectory_is_all_that_a_mount_of_it_shows() {
+fn a_mount_of_a_subdirectory_shows_nothing_else() {
     if skipped() {
         return;
     }
@@ -284,7 +284,7 @@ fn a_subdirectory_is_all_that_a_mount_of_it_shows() {
     fsck_clean(&image);
 }
 
-/// mount(8) keeps this word to itself, and shows everything.
+/// mount(8) does not pass this word on, and the helper alone would show everything.
 #[test]
 fn the_helper_takes_the_subdirectory_from_fstab() {
     if skipped() {
@@ -297,7 +297,7 @@ fn the_helper_takes_the_subdirectory_from_fstab() {
         .expect("written");
     let helper = dir.text("mount.fuse.extant");
     std::os::unix::fs::symlink(extant_path(), &helper).expect("link");
-    // In a mount namespace of its own, whose /etc/fstab is another.
+    // In a mount namespace with another /etc/fstab.
     let script = format!(
         "mount --bind {fstab} /etc/fstab && {helper} {image} {mnt} -o rw && ls {mnt} && {extant} unmount {mnt}",
         fstab = dir.text("fstab"),

@@ -1,7 +1,7 @@
-//! What a program sees that writes, asks for durability and reads again, on real mounts, while the server's own threads
-//! work: nothing that was acknowledged is lost.
+//! A program writes, requests durability and reads again on real mounts, while the server's own threads work: no
+//! acknowledged data is lost.
 //!
-//! `EXTANT_ROUNDS` says how often each is tried (20), `EXTANT_LOAD` how many processes spin beside it (0).
+//! `EXTANT_ROUNDS` sets how often each test runs (20), `EXTANT_LOAD` how many processes spin meanwhile (0).
 
 mod common;
 
@@ -28,12 +28,12 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Processes that do nothing but take time from the others.
+/// Processes that only consume processor time.
 struct Load(Vec<Child>);
 
 impl Load {
     fn start() -> Load {
-        // Should this process be killed, they end by themselves.
+        // They end by themselves if this process is killed.
         let spin = || Command::new("sh").args(["-c", "ulimit -t 3600; while :; do :; done"]).spawn().expect("sh");
         Load((0..number("EXTANT_LOAD", 0)).map(|_| spin()).collect())
     }
@@ -48,7 +48,7 @@ impl Drop for Load {
     }
 }
 
-/// Runs the rounds; `round` answers what was lost in it.
+/// Runs the rounds; `round` returns the losses in it.
 fn rounds(mut round: impl FnMut(u64) -> Option<String>) {
     if !fuse_works() || !loop_mounts_work() {
         eprintln!("SKIPPED: mounting needs root and /dev/fuse");
@@ -99,8 +99,8 @@ fn preallocated(path: &Path, len: u64) -> File {
     f
 }
 
-/// An image file and a block device, with the kernel's writeback cache and without: what reaches the server, and when,
-/// differs.
+/// An image file and a block device, with the kernel's writeback cache and without: the requests that reach the
+/// server, and their times, differ.
 struct Mounts {
     place: Place,
     device: Option<Loop>,
@@ -122,7 +122,7 @@ impl Mounts {
         self.place.mnt.join(name)
     }
 
-    /// Nothing is mounted any more: the image is clean. What is said of a loss.
+    /// Unmounts, checks that the image is clean, and describes a loss.
     fn end(self, lost: Option<String>) -> Option<String> {
         let on = if self.device.is_some() { "block device" } else { "image file" };
         drop(self.device);
@@ -165,7 +165,7 @@ fn soak_a_reader_behind_a_writer_of_a_preallocated_file() {
                     task::yield_now();
                     continue;
                 }
-                // From the server, where the kernel lets go of the page.
+                // Read from the server, if the kernel drops the page.
                 let _ = fadvise(&f, page * PAGE, NonZeroU64::new(PAGE), Advice::DontNeed);
                 let mut got = [0; 8];
                 f.read_exact_at(&mut got, page * PAGE).expect("read");
@@ -209,7 +209,7 @@ fn soak_fsynced_records_in_preallocated_files() {
             r[..8].copy_from_slice(&(file << 32 | i).to_le_bytes());
             r
         };
-        // Long enough that the server's flusher comes by, again and again.
+        // Long enough for the server's flusher to run several times.
         let clock = Clock::real();
         let until = clock.now_ns() + 11_000_000_000;
         let writers: Vec<_> = (0..FILES)
@@ -230,7 +230,7 @@ fn soak_fsynced_records_in_preallocated_files() {
                 })
             })
             .collect();
-        // The kernel lets no fsync of a file meet a write to it; the server's own flusher and syncfs do.
+        // The kernel never runs an fsync of a file during a write to it; the server's own flusher and syncfs do.
         let (root, others) = (File::open(&mounts.place.mnt).expect("open"), clock.clone());
         let other = spawn(move || {
             while others.now_ns() < until {
@@ -252,7 +252,7 @@ fn soak_fsynced_records_in_preallocated_files() {
     });
 }
 
-/// A loop device, detached with it.
+/// A loop device, detached at drop.
 struct Loop(PathBuf);
 
 impl Loop {
@@ -260,7 +260,7 @@ impl Loop {
         Loop(PathBuf::from(tool("losetup", &["-f", "--show", image]).trim()))
     }
 
-    /// Write requests that it has completed.
+    /// The number of completed write requests.
     fn writes(&self) -> u64 {
         let name = self.0.file_name().and_then(|n| n.to_str()).expect("a name");
         let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).expect("stat");
@@ -292,7 +292,7 @@ fn soak_syncfs_beside_the_flusher_survives_a_kill() {
         for i in 0..FILES {
             fs::write(place.mnt.join(format!("f{i}")), vec![byte(i); LEN]).expect("write");
         }
-        // What was written five seconds ago is due: as soon as the device has work again, the flusher is at it.
+        // Data of five seconds ago is due: as soon as the device has work again, the flusher writes.
         while clock.now_ns() < start + 4_600_000_000 {
             clock.sleep(Duration::from_millis(10));
         }
@@ -315,7 +315,7 @@ fn soak_syncfs_beside_the_flusher_survives_a_kill() {
     });
 }
 
-/// The first block of a directory of the image, overwritten.
+/// Overwrites the first block of a directory of the image.
 fn damage(place: &Place, dir: &str) {
     let block: u64 = debugfs(place.image(), &format!("bmap {dir} 0")).trim().parse().expect("a block");
     common::patch(place.image(), block * PAGE, &[0xEE; PAGE as usize]);
@@ -323,7 +323,7 @@ fn damage(place: &Place, dir: &str) {
 
 #[test]
 #[ignore = "20 rounds; make soak"]
-fn soak_a_mount_that_an_error_made_read_only_says_so() {
+fn soak_a_mount_made_read_only_by_an_error_reports_it() {
     rounds(|_| {
         let place = Place::new(64);
         let mount = place.mount();

@@ -1,4 +1,4 @@
-//! Whom what a command creates in an image belongs to.
+//! The owners of files that a command creates in an image.
 
 mod common;
 
@@ -11,8 +11,8 @@ fn owner(image: &str, path: &str) -> (u32, u32) {
     (id("uid"), id("gid"))
 }
 
-/// An image with a directory of 7:8, and one of 7:9 that hands its group down, that everybody may write; and a copy of
-/// the program that everybody may start.
+/// An image that every user may write, with a directory of 7:8, and one of 7:9 whose group is inherited; and a copy
+/// of the program that every user may start.
 fn image_for_all(dir: &Dir) -> (String, String) {
     use std::os::unix::fs::PermissionsExt;
     let image = dir.empty_image("i.img", &[]);
@@ -29,7 +29,7 @@ fn image_for_all(dir: &Dir) -> (String, String) {
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("skipped: needs root, to become somebody else");
+        eprintln!("skipped: needs root, to become another user");
     }
     root
 }
@@ -37,7 +37,7 @@ fn is_root() -> bool {
 const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65533", "--clear-groups"];
 
 #[test]
-fn new_files_belong_to_whom_their_directory_belongs_to() {
+fn new_files_get_the_owner_of_their_directory() {
     if !is_root() {
         return;
     }
@@ -67,7 +67,7 @@ fn new_files_belong_to_whom_their_directory_belongs_to() {
         assert_eq!(owner(&image, &format!("/d/{name}")), (7, 8), "{name}");
     }
     assert_eq!((owner(&image, "/s/touched"), owner(&image, "/top")), ((7, 9), (0, 0)));
-    // Files that are kept are whole, and the others are named.
+    // -p keeps the owner in the image, and --owner sets one.
     as_nobody(&["cp", "-p", "file", &at("/d/kept")]);
     assert_eq!(owner(&image, "/d/kept"), (0, 0));
     as_nobody(&["touch", "--owner", "root:", &at("/d/given")]);
@@ -76,7 +76,7 @@ fn new_files_belong_to_whom_their_directory_belongs_to() {
     fsck_clean(&image);
 }
 
-/// The rule has one owner: what a mount without privilege creates, a verb creates.
+/// Both follow one rule: a verb creates the same owner as a mount without privilege.
 #[test]
 fn a_verb_and_a_mount_give_new_files_the_same_owner() {
     if !is_root() || !std::path::Path::new("/dev/fuse").exists() {
@@ -86,7 +86,7 @@ fn a_verb_and_a_mount_give_new_files_the_same_owner() {
     let (image, _) = image_for_all(&dir);
     let mnt = dir.text("mnt");
     std::fs::create_dir(&mnt).expect("directory");
-    // As the server of a user without privilege shows it.
+    // The options that the server of an unprivileged user has.
     if extant(&["mount", "-o", "uid=4711,gid=4712", &image, &mnt]).code != Some(0) {
         eprintln!("skipped: cannot mount");
         return;
@@ -124,12 +124,12 @@ fn every_verb_that_creates_takes_names_of_owners() {
     for name in ["/d", "/d/sub", "/d/touched", "/d/link", "/d/null", "/d/copied", "/e"] {
         assert_eq!(owner(&image, name), wanted, "{name}");
     }
-    assert_eq!(owner(&image, "/e/f"), (3, wanted.1), "a line says more than its script");
+    assert_eq!(owner(&image, "/e/f"), (3, wanted.1), "a line overrides its script");
     extant(&["touch", "--owner", "no-such-user", &at("/x")]).fails(1, &["this host knows no such user"]);
     fsck_clean(&image);
 }
 
-/// A root file system that a user without privilege builds under fakeroot is stored as fakeroot shows it.
+/// A root file system that an unprivileged user builds under fakeroot is stored with the owners that fakeroot shows.
 #[test]
 fn copies_store_what_fakeroot_shows() {
     if !is_root() || run("fakeroot", &["true"]).code != Some(0) {
@@ -150,11 +150,15 @@ fn copies_store_what_fakeroot_shows() {
     assert!(look("/shadow").contains("Mode:  0640") && owner(&image, "/shadow") == (0, 42));
     assert!(look("/su").contains("Mode:  04755"), "{}", look("/su"));
     assert!(look("/null").contains("Type: character special"), "{}", look("/null"));
-    assert_eq!((owner(&image, "/su"), owner(&image, "/d/touched")), ((0, 0), (0, 0)), "the caller is root there");
+    assert_eq!(
+        (owner(&image, "/su"), owner(&image, "/d/touched")),
+        ((0, 0), (0, 0)),
+        "under fakeroot the caller is root"
+    );
     fsck_clean(&image);
 }
 
-/// Under fakeroot a mount is still the user's: fusermount(1) makes it, and its end is reported.
+/// Under fakeroot a mount still belongs to the user: fusermount(1) makes it, and its end is reported.
 #[test]
 fn a_mount_under_fakeroot_is_unmounted_cleanly() {
     if !is_root() || run("fakeroot", &["true"]).code != Some(0) {

@@ -1,4 +1,4 @@
-//! Manual pages, help and completions: what is made from the command line's definition and the table of mount options.
+//! Manual pages, help and completions, which come from the command line's definition and the table of mount options.
 
 mod common;
 
@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 
 use common::{Dir, extant, extant_path, run, tool};
 
-/// Whether a program is there.
+/// Whether a program is installed.
 fn has(program: &str) -> bool {
     let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
     there.is_ok_and(|status| status.success())
 }
 
-/// A page as a terminal of 80 columns shows it; without man(1) as it is.
+/// A page in the form for a terminal of 80 columns; without man(1), its source.
 fn rendered(path: &str) -> String {
     let show = format!("MANWIDTH=80 LC_ALL=C man -l {path} | col -b -x");
     if has("man") && has("col") {
@@ -75,7 +75,7 @@ fn manual_pages_have_their_sections_and_fit_into_80_columns() {
         ];
         let mut from = page.find("OPTIONS").expect("options");
         for what in order {
-            let at = page[from..].find(what).unwrap_or_else(|| panic!("{name}: {what} is not where it belongs"));
+            let at = page[from..].find(what).unwrap_or_else(|| panic!("{name}: {what} is not in its section"));
             from += at;
         }
         for what in ["/dev/log", "journalctl -t extant", "extant.log", "/run/extant", "XDG_RUNTIME_DIR"] {
@@ -97,7 +97,7 @@ fn help_of_mount_fits_into_80_columns() {
     assert!(!extant(&["mount", "-h"]).ok().contains("grpid"), "the short help is short");
 }
 
-/// What bash completes the line to; readline has divided it at "=" and ":" as well.
+/// Bash's completions of the line; readline has split it at "=" and ":" as well.
 fn bash_completes(script: &str, line: &str) -> Vec<String> {
     let program = format!(
         "source {script}; COMP_LINE=$1 COMP_POINT=${{#1}}; read -ra COMP_WORDS <<< \"$(sed 's/[=:]/ & /g' <<< \"$1\")\"

@@ -1,5 +1,5 @@
-//! Who may shut down, remount, freeze, thaw, trim and label a mount: its owner, and processes with CAP_SYS_ADMIN in the
-//! server's user namespace. And who may enter a mount whose permissions nobody checks.
+//! The users who may shut down, remount, freeze, thaw, trim and label a mount: its owner, and processes with
+//! CAP_SYS_ADMIN in the server's user namespace. And the users who may enter a mount that checks no permissions.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 
 const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// As root finds it first, the program may lie where other users cannot look.
+/// The first python3 in root's PATH may lie where other users cannot look.
 const PYTHON: &str = "/usr/bin/python3";
 
 /// Makes each control ioctl on a mount, and prints its name and the error number. The shutdown is the last.
@@ -40,7 +40,7 @@ fn answers(errno: i32) -> String {
         .concat()
 }
 
-/// What [`CONTROLS`] prints when `command` runs it.
+/// The output of [`CONTROLS`], run by `command`.
 #[track_caller]
 fn controls(command: &[&str], mnt: &str) -> String {
     let all = [command, &[PYTHON, "-c", CONTROLS, mnt]].concat();
@@ -86,7 +86,7 @@ impl Waiting {
         Waiting { child, input, output }
     }
 
-    /// Lets it go on; what it prints.
+    /// Lets it go on; returns its output.
     fn end(mut self) -> String {
         let mut input = self.input.take().expect("once");
         input.write_all(b"go on\n").expect("written");
@@ -141,14 +141,14 @@ fn in_a_namespace_that_looks_like_ours(mnt: &str) -> String {
 }
 
 #[test]
-fn controls_are_refused_to_callers_that_the_server_cannot_look_at() {
+fn controls_are_refused_to_callers_that_the_server_cannot_examine() {
     if skipped() || run("unshare", &["--pid", "--fork", "true"]).code != Some(0) {
         return;
     }
     let dir = Dir::new();
     let (image, mount) = image_and_mount(&dir);
     let mnt = &mount.0;
-    // In the namespace, /proc shows the processes outside: the numbers there are those of others.
+    // In the namespace, /proc shows the processes outside: the numbers there belong to other processes.
     let script =
         "\"$0\" mount \"$1\" \"$2\" && echo ready && read word && python3 -c \"$3\" \"$2\"; \"$0\" unmount \"$2\"";
     let program = extant_path().to_str().expect("UTF-8");
@@ -161,7 +161,7 @@ fn controls_are_refused_to_callers_that_the_server_cannot_look_at() {
 }
 
 #[test]
-fn controls_of_a_users_mount_are_its_owners() {
+fn controls_of_a_users_mount_are_allowed_to_its_owner_only() {
     if skipped() {
         return;
     }
@@ -206,9 +206,9 @@ fn freeze_and_remount_name_the_capability_that_they_need() {
     extant(&["unmount", mnt]).ok();
 }
 
-/// Owners and modes keep nobody out of such a mount.
+/// Owners and modes deny nobody access to such a mount.
 #[test]
-fn mounts_that_check_no_permissions_serve_their_owner_alone() {
+fn mounts_that_check_no_permissions_serve_their_owner_only() {
     if skipped() {
         return;
     }

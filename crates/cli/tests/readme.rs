@@ -1,6 +1,6 @@
 //! The README's sessions work when they are pasted into a shell.
 //!
-//! A session is a block of shell commands behind the mark `<!-- session -->`. All of them run one after the other in
+//! A session is a block of shell commands after the mark `<!-- session -->`. All of them run one after the other in
 //! one directory, as a newcomer runs them.
 
 mod common;

@@ -1,4 +1,4 @@
-//! The same commands on copies of one image leave the same bytes; and what a command leaves of itself in an image.
+//! The same commands on copies of one image leave the same bytes; and the traces of a command in an image.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn later(image: &str) -> Vec<String> {
     for file in files {
         for key in ["atime", "mtime", "ctime", "crtime"] {
             let seconds = file[key].as_str().and_then(|time| time.split('.').next()?.parse::<i64>().ok());
-            // mke2fs has made the root, and nothing has read it since.
+            // mke2fs made the root, and no command has read it since.
             let root = file["path"] == "/" && matches!(key, "atime" | "crtime");
             if !root && seconds.is_some_and(|seconds| seconds > DATE) {
                 late.push(format!("{}: {key}", file["path"]));
@@ -59,7 +59,7 @@ fn later(image: &str) -> Vec<String> {
     late
 }
 
-/// Whole files are compared, the journal among them.
+/// The test compares whole files, including the journal.
 #[test]
 fn the_same_commands_at_one_source_date_leave_the_same_image() {
     let dir = Dir::new();
@@ -78,7 +78,7 @@ fn the_same_commands_at_one_source_date_leave_the_same_image() {
             dated_ok(&["mkdir", &format!("{image}:/verb")]);
             dated_ok(&["xattr", "set", "user.a", "b", &format!("{image}:/verb")]);
             dated_ok(&["mv", &format!("{image}:/verb"), &format!("{image}:/moved")]);
-            // Other moments, other processes, other access times.
+            // Another time, other processes, other access times.
             let _ = std::fs::read(format!("{top}/d1/f1"));
         }
         fsck_clean(&images[0]);
@@ -91,7 +91,7 @@ fn the_same_commands_at_one_source_date_leave_the_same_image() {
     }
 }
 
-/// Every verb that changes an image, one after the other.
+/// Runs every verb that changes an image, one after the other.
 #[test]
 fn verbs_leave_the_same_image_on_one_processor_and_on_all() {
     let dir = Dir::new();
@@ -137,7 +137,7 @@ fn verbs_leave_the_same_image_on_one_processor_and_on_all() {
 }
 
 #[test]
-fn a_source_date_that_is_none_is_refused() {
+fn an_invalid_source_date_is_refused() {
     let dir = Dir::new();
     let image = dir.empty_image("i.img", &[]);
     let before = std::fs::read(&image).expect("image");
@@ -148,7 +148,7 @@ fn a_source_date_that_is_none_is_refused() {
         assert!(said.contains("SOURCE_DATE_EPOCH") && said.contains(wrong), "{said}");
     }
     assert!(std::fs::read(&image).expect("image") == before);
-    assert!(dated("", &["touch", &format!("{image}:/x")]).status.success(), "empty is as if it were not set");
+    assert!(dated("", &["touch", &format!("{image}:/x")]).status.success(), "an empty value counts as not set");
 }
 
 #[test]
@@ -165,9 +165,9 @@ fn a_seed_fixes_the_generations_of_inodes() {
     assert_ne!(generation("7"), generation("8"));
 }
 
-/// e2fsck's "maximal mount count" comes no nearer.
+/// A verb does not count for e2fsck's "maximal mount count".
 #[test]
-fn a_verb_is_no_mount() {
+fn a_verb_does_not_count_as_a_mount() {
     let dir = Dir::new();
     for fs_type in ["ext4", "ext2"] {
         let image = dir.text("i.img");
@@ -188,8 +188,8 @@ fn a_verb_is_no_mount() {
     }
 }
 
-/// Flushes are what a verb waits for: the mark that it is in use, log, commit, the blocks' home, the empty log, the
-/// clean mark. Each of them is there for a power cut.
+/// A verb waits only for flushes: the mark that the image is in use, log, commit, the blocks' home, the empty log,
+/// the clean mark. Each of them protects against a power cut.
 #[test]
 fn a_verb_waits_for_six_flushes() {
     let dir = Dir::new();
@@ -207,7 +207,7 @@ fn a_verb_waits_for_six_flushes() {
         let calls = std::fs::read_to_string(&trace).expect("trace");
         let of = |name: &str| calls.lines().filter(|line| line.contains(name)).count();
         assert!(of("fdatasync(") + of("fsync(") + of("RWF_DSYNC") <= 6, "{calls}");
-        // One for signals.
+        // One thread, for signals.
         assert!(of("clone") <= 1, "{calls}");
     }
     fsck_clean(&image);

@@ -1,4 +1,4 @@
-//! Damaged images: what is read of them, by which words, and with which exit status.
+//! Damaged images: which parts are read, with which options, and the exit status.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Dir, Ran, debugfs, extant, tool};
 
 const MIB: u64 = 1 << 20;
 
-/// An image of 64 MiB with three files of 5 MiB in /s, of which a cut behind 20 MiB leaves one.
+/// An image of 64 MiB with three files of 5 MiB in /s; a cut at 20 MiB leaves one of them.
 fn filled(dir: &Dir) -> String {
     let (image, source) = (dir.text("disk.img"), dir.text("src/s"));
     fs::create_dir_all(&source).expect("directory");
@@ -36,7 +36,7 @@ fn number(image: &str, path: &str) -> String {
     serde_json::from_str::<serde_json::Value>(&said).expect("JSON")["inode"].to_string()
 }
 
-/// The bytes at which the inode with this number begins, and those of one.
+/// The byte at which the inode with this number begins, and the size of an inode.
 fn inode_at(image: &str, number: &str) -> (u64, usize) {
     let said = debugfs(image, &format!("imap <{number}>"));
     let (_, place) = said.split_once("located at block ").expect("imap");
@@ -76,7 +76,7 @@ fn every_reading_verb_reads_a_cut_image_and_exits_with_4() {
     }
     let first = fs::read(dir.path("src/s/f1")).expect("file");
     assert!(hurt(extant(&["cat", "--rescue", &f1]), &lost) == first);
-    // The others are named, with how much is missing.
+    // The other files are named, with the number of missing bytes.
     let out = hurt(
         extant(&["cat", "--rescue", &at("/s/f3"), &f1]),
         &["disk.img: /s/f3: ", " bytes cannot be read, and are zeros instead: "],
@@ -114,12 +114,12 @@ fn cp_copies_what_can_be_read_and_names_the_rest() {
     extant(&["cp", "-r", "--rescue", &format!("{image}:/s"), &format!("{good}:/")]).fails(4, &["/s/f2: "]);
     common::fsck_clean(&good);
     assert!(extant(&["cat", &format!("{good}:/s/f1")]).out == read(dir.text("src/s/f1")));
-    // Without the word, a hurt file is no copy.
+    // Without --rescue, a damaged file is not copied.
     extant(&["cp", "-r", &format!("{image}:/s"), &dir.text("plain")]).fails(8, &["disk.img: "]);
 }
 
 #[test]
-fn an_image_that_is_whole_is_rescued_with_status_0() {
+fn a_sound_image_is_rescued_with_status_0() {
     let dir = Dir::new();
     let image = filled(&dir);
     let plain = extant(&["ls", "-lR", &image]).ok();
@@ -130,13 +130,13 @@ fn an_image_that_is_whole_is_rescued_with_status_0() {
 }
 
 #[test]
-fn damage_that_keeps_an_image_from_being_read_names_the_next_step() {
+fn damage_that_prevents_a_mount_names_the_next_step() {
     let dir = Dir::new();
     let whole = filled(&dir);
     let (at, size) = inode_at(&whole, "8");
     let image = dir.text("hurt.img");
     let damages: [&dyn Fn(); 3] = [
-        // No journal inode; a journal behind the cut; descriptors and all their copies.
+        // No journal inode; a journal after the cut; descriptors and all their copies.
         &|| overwrite(&image, at, &vec![0; size]),
         &|| cut(&image, 20 * MIB),
         &|| [2, 8194, 24578, 40962, 57346].iter().for_each(|block| overwrite(&image, block * 1024, &[0; 1024])),
@@ -170,7 +170,7 @@ fn a_superblock_can_be_chosen() {
     extant(&["ls", "--sb", "0", &image]).fails(1, &["--sb"]);
     fs::create_dir(dir.path("mnt")).expect("directory");
     extant(&["mount", "-o", "sb=24577", &image, &dir.text("mnt")]).fails(32, &["mount read-only (-o ro)"]);
-    // What another program made of it is said, and what is left of the old content.
+    // After another program has overwritten it, the message names the new format and the remaining backup.
     tool("mkswap", &[&image]);
     extant(&["ls", &image]).fails(8, &["swap space", "a copy of an ext superblock is at block 8193 of it: --sb 8193"]);
     extant(&["info", &image]).fails(8, &["--sb 8193"]);
@@ -198,7 +198,7 @@ fn stat_shows_extents_as_debugfs_does() {
             format!("{logical} {physical} {length} {}", e["unwritten"])
         })
         .collect();
-    // "(0):8451, (100):8452, (20000[u]-20009[u]):8453-8462": each block by itself would do, too.
+    // "(0):8451, (100):8452, (20000[u]-20009[u]):8453-8462": single blocks would be valid, too.
     let dumped = debugfs(&image, "ex /sparse");
     let wanted: Vec<String> = dumped
         .lines()
@@ -236,10 +236,10 @@ fn a_number_names_a_file_in_every_verb() {
         extant(&[verb, &[by_number.as_str()]].concat()).ok();
     }
     extant(&["tree", &format!("{image}:<{parent}>")]).ok();
-    // The journal's inode is seen, and its blocks are not shown.
+    // The journal's inode is visible, but not its content.
     assert!(extant(&["stat", &format!("{image}:<8>")]).ok().contains("regular"));
     extant(&["cat", &format!("{image}:<4000>")]).fails(8, &["<4000>", "--rescue may still read"]);
-    // A deleted file whose map is still there.
+    // A deleted file whose map still exists.
     tool("debugfs", &["-w", "-R", "unlink /s/f1", &image]);
     tool("debugfs", &["-w", "-R", &format!("sif <{ino}> links_count 0"), &image]);
     extant(&["cat", &by_number]).fails(8, &["--rescue may still read"]);
@@ -247,7 +247,7 @@ fn a_number_names_a_file_in_every_verb() {
 }
 
 #[test]
-fn a_rescue_mount_reads_what_is_whole_and_fails_what_is_not() {
+fn a_rescue_mount_reads_sound_files_and_fails_for_damaged_ones() {
     if !extant_testkit::mount::fuse_works() {
         eprintln!("skipped: needs FUSE");
         return;

@@ -1,4 +1,4 @@
-//! What the server of a mount has given up, and that the mount works without it.
+//! The privileges that the server of a mount has dropped, and that the mount works without them.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn place(dir: &Dir) -> Mounted {
     Mounted(mnt)
 }
 
-/// A place to mount on, in a directory of somebody else's who lets nobody in.
+/// A mount point in another user's directory that is closed to all others.
 fn in_a_closed_directory(dir: &Dir) -> Mounted {
     let home = dir.text("home");
     std::fs::create_dir(&home).expect("directory");
@@ -57,7 +57,7 @@ fn server(said: &str) -> i32 {
         .expect("the number of the server")
 }
 
-/// Of each thread of a process: NoNewPrivs, Seccomp, CapEff and CapPrm.
+/// NoNewPrivs, Seccomp, CapEff and CapPrm of each thread of a process.
 fn threads(pid: i32) -> BTreeSet<(String, String, u64, u64)> {
     let all = std::fs::read_dir(format!("/proc/{pid}/task")).expect("alive").flatten();
     let status = all.filter_map(|t| std::fs::read_to_string(t.path().join("status")).ok());
@@ -69,7 +69,7 @@ fn threads(pid: i32) -> BTreeSet<(String, String, u64, u64)> {
     status.map(|s| (of(&s, "NoNewPrivs"), of(&s, "Seccomp"), hex(&s, "CapEff"), hex(&s, "CapPrm"))).collect()
 }
 
-/// A thread begins with giving its privileges up: one that has not had a processor yet still has them.
+/// A thread drops its privileges first; one that has not run yet still has them.
 #[track_caller]
 fn confined(pid: i32) {
     wait_until("that the last thread begins", || {
@@ -108,9 +108,9 @@ fn a_confined_server_does_all_that_a_mount_does() {
         extant(&["thaw", &mnt.0]).ok();
         extant(&["mount", "-o", "remount,ro", &image, &mnt.0]).ok();
         extant(&["mount", "-o", "remount,rw", &image, &mnt.0]).ok();
-        // Many clients at once: more workers.
+        // Many clients at once start more workers.
         tool("sh", &["-c", &format!("for i in 1 2 3 4 5; do cp {0} {0}$i & done; wait", at("file"))]);
-        // All that have started since.
+        // All threads that have started since.
         confined(pid);
         match round {
             0 => umount(&["-i", &mnt.0]),
@@ -145,7 +145,7 @@ fn a_busy_mount_is_detached_at_a_signal() {
     fsck_clean(&image);
 }
 
-/// Who has given up the privileges to look at the mount point does not take it for unmounted.
+/// A server without the privilege to look at the mount point does not take it for unmounted.
 #[test]
 fn a_mount_in_a_closed_directory_ends_at_a_signal() {
     if skipped() {
@@ -161,7 +161,7 @@ fn a_mount_in_a_closed_directory_ends_at_a_signal() {
     fsck_clean(&image);
 }
 
-/// Nor does he leave it there when it is dead.
+/// It does not leave a dead mount there either.
 #[test]
 fn a_dead_mount_in_a_closed_directory_does_not_stay() {
     if skipped() {
@@ -181,7 +181,7 @@ fn a_dead_mount_in_a_closed_directory_does_not_stay() {
 }
 
 #[test]
-fn an_ordinary_users_mount_ends_too_and_nobody_denies_him_the_word_of_it() {
+fn an_ordinary_users_mount_ends_and_reports_it_despite_a_foreign_directory() {
     if skipped() {
         return;
     }
@@ -195,7 +195,7 @@ fn an_ordinary_users_mount_ends_too_and_nobody_denies_him_the_word_of_it() {
     for name in ["disk.img", "mnt", "runtime"] {
         tool("chown", &["65534:65534", &dir.text(name)]);
     }
-    // Where nobody else sees it: a /dev/fuse for everybody, and in /tmp somebody's directory of the user's name.
+    // In a mount namespace: a /dev/fuse for every user, and in /tmp another user's directory with this user's name.
     let script = r#"
         mount --bind "$1" /mnt && mknod -m 666 /mnt/node c 10 229 && mount --bind /mnt/node /dev/fuse &&
         mount -t tmpfs none /tmp && mkdir -m 777 /tmp/extant-65534 || exit 77
@@ -217,7 +217,7 @@ fn an_ordinary_users_mount_ends_too_and_nobody_denies_him_the_word_of_it() {
     let exe = extant_path().to_str().expect("UTF-8");
     let done = run("unshare", &["--mount", "sh", "-c", script, "sh", &dir.text("."), exe]);
     if done.code == Some(77) {
-        eprintln!("skipped: an ordinary user cannot be let mount here: {}", done.err);
+        eprintln!("skipped: an ordinary user cannot mount here: {}", done.err);
         return;
     }
     let each = |end| format!("CapEff:0000000000000000 CapPrm:0000000000000000 NoNewPrivs:1 Seccomp:2 {end}");
@@ -239,7 +239,7 @@ fn the_process_that_unmounts_ends_with_the_server() {
     let agent: i32 = children.trim().parse().expect("one");
     let name = std::fs::read_to_string(format!("/proc/{agent}/comm")).expect("alive");
     assert_eq!(name.trim(), "extant-unmount");
-    // Nothing of the image, nor of /dev/fuse.
+    // It has neither the image open, nor /dev/fuse.
     let open = std::fs::read_dir(format!("/proc/{agent}/fd")).expect("descriptors").flatten();
     let open: Vec<_> = open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).collect();
     assert!(open.iter().all(|to| !to.ends_with("disk.img") && !to.ends_with("fuse")), "{open:?}");
@@ -248,7 +248,7 @@ fn the_process_that_unmounts_ends_with_the_server() {
 }
 
 #[test]
-fn a_loop_device_on_the_image_keeps_it_from_being_written() {
+fn a_loop_device_on_the_image_prevents_a_writable_mount() {
     if skipped() || !loop_mounts_work() {
         return;
     }
@@ -263,15 +263,15 @@ fn a_loop_device_on_the_image_keeps_it_from_being_written() {
         extant(&["unmount", &mnt.0]).ok();
     });
     tool("losetup", &["-d", &device]);
-    tried.expect("as said above");
+    tried.expect("see the output above");
     extant(&["mount", &image, &mnt.0]).ok();
     extant(&["unmount", &mnt.0]).ok();
     assert!(debugfs(&image, "stats").contains("clean"));
 }
 
-/// Tools ask the same: nothing says what the loop device will write.
+/// The same for tools: the writes of the loop device are unpredictable.
 #[test]
-fn a_loop_device_on_the_image_keeps_tools_from_writing() {
+fn a_loop_device_on_the_image_prevents_writes_by_tools() {
     if !loop_mounts_work() {
         eprintln!("skipped: needs loop devices");
         return;
@@ -299,8 +299,8 @@ fn a_loop_device_on_the_image_keeps_tools_from_writing() {
         assert_eq!(extant(&["cat", &at("/etc/passwd")]).ok(), "root:x:0:0::/root:/bin/sh\n");
     });
     tool("losetup", &["-d", &device]);
-    tried.expect("as said above");
-    // Of a part, only what touches it.
+    tried.expect("see the output above");
+    // For a part of an image, only loop devices that overlap it count.
     let one = ["-f", "--show", "-o", "1048576", "--sizelimit", "1048576", &disk];
     let device = tool("losetup", &one).trim().to_owned();
     let tried = std::panic::catch_unwind(|| {
@@ -318,7 +318,7 @@ fn a_loop_device_on_the_image_keeps_tools_from_writing() {
 }
 
 #[test]
-fn what_is_said_of_a_mount_is_fit_for_a_terminal() {
+fn messages_about_a_mount_are_safe_for_a_terminal() {
     if skipped() {
         return;
     }

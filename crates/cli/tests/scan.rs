@@ -1,4 +1,4 @@
-//! `extant info --scan`: what it finds on damaged disks, and that the commands that it prints work.
+//! `extant info --scan`: its findings on damaged disks, and that the commands that it prints work.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn numbers(values: &[Value], key: &str) -> Vec<u64> {
     values.iter().filter_map(|one| one[key].as_u64()).collect()
 }
 
-/// What is printed for the file system works: both checks find its superblock. (Without its journal, e2fsck -n goes no
+/// Checks that the printed commands work: both checkers find the superblock. (Without its journal, e2fsck -n goes no
 /// further.)
 #[track_caller]
 fn commands_work(dir: &Dir, fs: &Value) {
@@ -78,7 +78,7 @@ fn a_disk_whose_first_64_mib_are_gone_shows_where_its_file_system_began() {
     assert_eq!((&one["start"], &one["partition"], &one["label"]), (&MIB.into(), &Value::Null, &"data".into()));
     assert_eq!(one["uuid"], uuid_of(&part));
     let superblocks = list(one, "superblocks");
-    // Those of the groups 0 and 1 were in front.
+    // Those of the groups 0 and 1 were in the lost part.
     assert_eq!(numbers(superblocks, "group"), [3, 5, 7]);
     assert_eq!(numbers(superblocks, "block"), [3 * 8192, 5 * 8192, 7 * 8192]);
     assert!(superblocks.iter().all(|s| s["sound"] == true && s["descriptors_sound"] == 8), "{one}");
@@ -94,7 +94,7 @@ fn a_disk_whose_first_64_mib_are_gone_shows_where_its_file_system_began() {
 fn an_image_with_a_broken_primary_is_used_by_its_backups() {
     let dir = Dir::new();
     let image = made(&dir, "disk.img", 64 * MIB, &["-t", "ext4", "-b", "1024"]);
-    // A field that the checksum covers, and a backup whose descriptors are gone.
+    // A field that the checksum covers, and a backup whose descriptors are lost.
     patch(&image, 1024 + 120, b"another");
     zero(&image, 8194 << 10, 1024);
     let found = scan(&image);
@@ -109,7 +109,7 @@ fn an_image_with_a_broken_primary_is_used_by_its_backups() {
     commands_work(&dir, one);
 }
 
-/// A copy that was broken off ends anywhere; a disk that was partitioned again ends a partition anywhere.
+/// An interrupted copy may end anywhere; after a new partitioning, a partition may end anywhere.
 #[test]
 fn an_image_that_was_cut_and_a_partition_that_became_shorter_are_searched() {
     let dir = Dir::new();
@@ -134,7 +134,7 @@ fn an_image_that_was_cut_and_a_partition_that_became_shorter_are_searched() {
 }
 
 #[test]
-fn two_file_systems_in_a_row_are_told_apart() {
+fn two_adjacent_file_systems_are_distinguished() {
     let dir = Dir::new();
     let first = made(&dir, "first.img", 20 * MIB, &["-t", "ext2", "-b", "1024", "-L", "first"]);
     let second = made(&dir, "second.img", 40 * MIB, &["-t", "ext3", "-b", "4096", "-L", "second"]);
@@ -156,7 +156,7 @@ fn partitions_are_named_by_their_numbers() {
     let found = scan(&disk);
     assert_eq!(numbers(list(&found, "partitions"), "number"), [1, 2, 5]);
     let all = list(&found, "filesystems");
-    // Two copies of one image, UUID and all.
+    // Two copies of one image, including the UUID.
     assert_eq!(numbers(all, "partition"), [2, 5]);
     all.iter().for_each(|fs| commands_work(&dir, fs));
     let one = scan(&format!("{disk}@5"));
@@ -167,11 +167,11 @@ fn partitions_are_named_by_their_numbers() {
 }
 
 #[test]
-fn random_bytes_hold_nothing_with_status_8() {
+fn random_bytes_contain_nothing_and_exit_with_8() {
     let dir = Dir::new();
     let image = dir.text("random.img");
     tool("dd", &["if=/dev/urandom", &format!("of={image}"), "bs=1M", "count=8", "status=none"]);
-    // A magic number alone is no superblock.
+    // A magic number by itself is not a superblock.
     patch(&image, 3 * MIB + 56, &[0x53, 0xef]);
     extant(&["info", "--scan", &image]).fails(8, &["random.img", "no superblock", "photorec"]);
     let ran = extant(&["info", "--scan", "--json", &image]);
@@ -180,12 +180,12 @@ fn random_bytes_hold_nothing_with_status_8() {
     extant(&["info", "--scan", &dir.text("missing.img")]).fails(8, &["missing.img"]);
     let empty = dir.text("empty.img");
     fs::File::create(&empty).expect("image").set_len(1 << 40).expect("size");
-    // Holes are not read: this would take an hour.
+    // Holes are not read: that would take an hour.
     extant(&["info", "--scan", &empty]).fails(8, &["no superblock"]);
 }
 
 #[test]
-fn image_files_inside_of_an_image_are_listed_apart() {
+fn image_files_inside_of_an_image_are_listed_separately() {
     let dir = Dir::new();
     let inner = made(&dir, "inner.img", 12 * MIB, &["-t", "ext2", "-b", "1024", "-L", "inner"]);
     let outer = made(&dir, "outer.img", 128 * MIB, &["-t", "ext4", "-b", "4096", "-g", "8192", "-L", "outer"]);
@@ -211,7 +211,7 @@ fn image_files_inside_of_an_image_are_listed_apart() {
 
 #[test]
 fn copies_in_a_journal_are_no_file_systems() {
-    // Once with backups, once with the primary alone.
+    // Once with backups, once with only the primary.
     for (group_blocks, groups) in [("8192", &[0, 1][..]), ("32768", &[0])] {
         copies_in_a_journal(group_blocks, groups);
     }
@@ -225,7 +225,7 @@ fn copies_in_a_journal(group_blocks: &str, groups: &[u64]) {
     let (_, first) = runs.split_once("):").expect("a run");
     let block: u64 = first.split(['-', ',', '\n']).next().and_then(|n| n.trim().parse().ok()).expect("a block");
     let bytes = fs::read(&image).expect("image");
-    // A superblock, and one with the descriptors behind it.
+    // A superblock by itself, and one with the descriptors behind it.
     patch(&image, (block + 20) * 4096, &bytes[..4096]);
     patch(&image, (block + 30) * 4096, &bytes[..8192]);
     let found = scan(&image);
@@ -233,7 +233,7 @@ fn copies_in_a_journal(group_blocks: &str, groups: &[u64]) {
     assert_eq!(numbers(list(one, "superblocks"), "group"), groups);
     let copies = [20, 30].map(|n| (block + n) * 4096 + 1024);
     assert_eq!(numbers(list(&found, "copies"), "byte"), copies);
-    // The same where a backup is all that is left.
+    // The same if only a backup is left.
     if groups.len() > 1 {
         zero(&image, 0, 4096);
         let found = scan(&image);

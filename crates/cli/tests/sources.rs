@@ -1,5 +1,5 @@
-//! docs/sources.md promises commands: each must be one that this program understands and, where a machine has what
-//! contestants need, could run.
+//! docs/sources.md promises commands. Each must be valid for this program and, on a machine that has the contestants'
+//! programs, able to run.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Dir, extant};
 use extant_lab::{model, target, workload};
 use extant_testkit::mount::{fuse_works, loop_mounts_work};
 
-/// Words of a command line as a shell splits them, as far as the document goes: blanks, and double quotes.
+/// Splits a command line like a shell, as far as the document needs it: blanks, and double quotes.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (i, part) in line.split('"').enumerate() {
@@ -22,7 +22,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Values of an option, both spellings.
+/// The values of an option, in both spellings.
 fn values(words: &[String], option: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (i, w) in words.iter().enumerate() {
@@ -35,16 +35,16 @@ fn values(words: &[String], option: &str) -> Vec<String> {
     found
 }
 
-/// The name behind a command: ` # ES1`.
+/// The command of a line, and the name after it: ` # ES1`.
 fn command(line: &str) -> (Vec<String>, String) {
     let (command, name) = line.split_once('#').unwrap_or_else(|| panic!("{line}: no name"));
     (words(command), name.trim().to_owned())
 }
 
-/// Largest work that the document may ask a machine to have room for.
+/// Largest work that the document may require room for.
 const ROOM_BYTES: u64 = 60_000_000_000;
 
-/// Looks at a command's contestants in an empty directory, and writes nothing.
+/// Checks a command's contestants in an empty directory, and writes nothing.
 fn plan(args: &[&str], line: &str) {
     if !loop_mounts_work() || !fuse_works() || common::run("sh", &["-c", "command -v fuse2fs"]).code != Some(0) {
         eprintln!("not planned: needs root, loop devices, /dev/fuse and fuse2fs: {line}");
@@ -54,7 +54,7 @@ fn plan(args: &[&str], line: &str) {
     let mut command = std::process::Command::new(common::extant_path());
     let ran = command.args(args).arg("--plan").current_dir(dir.path("")).output().expect("extant");
     let said = String::from_utf8_lossy(&ran.stderr);
-    // What the document asks for is bounded above; this disk may be smaller.
+    // The document's work is bounded above; this disk may be smaller.
     if said.contains("MiB are free") {
         eprintln!("not planned: {said}");
         return;
@@ -66,7 +66,7 @@ fn plan(args: &[&str], line: &str) {
 fn check(words: &[String], line: &str, made: &mut BTreeSet<String>) {
     let words = words.strip_prefix(&["sudo".to_owned()][..]).unwrap_or(words);
     assert_eq!(words.first().map(String::as_str), Some("extant"), "{line}");
-    // With --help last, everything before it is parsed and nothing is done.
+    // With --help last, all arguments before it are parsed, and nothing runs.
     let mut args: Vec<&str> = words[1..].iter().map(String::as_str).collect();
     args.push("--help");
     let help = extant(&args);
@@ -84,7 +84,7 @@ fn check(words: &[String], line: &str, made: &mut BTreeSet<String>) {
             }
             let bytes = found.needs(&parameters).bytes;
             let targets = values(words, "--target");
-            // Data is dropped.
+            // The data is dropped.
             let sparse = targets.iter().all(|t| t.contains("store=metadata"));
             assert!(sparse || bytes <= ROOM_BYTES, "{line}: the work takes {bytes} bytes");
             target::contestants(&targets, &policies).unwrap_or_else(|e| panic!("{line}: {e}"));
@@ -112,7 +112,7 @@ fn check(words: &[String], line: &str, made: &mut BTreeSet<String>) {
     made.extend(values(words, "-o"));
 }
 
-/// Names behind `waits:`.
+/// The names after `waits:`.
 fn parts(cell: &str) -> Option<Vec<&str>> {
     Some(cell.trim().strip_prefix("waits:")?.split(',').map(str::trim).collect())
 }
@@ -142,11 +142,11 @@ fn every_row_has_a_command_or_waits_for_a_part_that_is_named() {
                     awaited.extend(parts);
                     continue;
                 }
-                // `MB7, MB8, ...`: names first, then what to look at.
+                // `MB7, MB8, ...`: names first, then the figures to look at.
                 let name = part.trim().split([',', ':', ' ']).next().unwrap_or_default();
                 assert!(names.contains(name), "{line}: neither a command above nor what it waits for: '{name}'");
             }
-            // A figure that somebody typed in proves nothing: a result is open, or a link to an experiment.
+            // A typed figure proves nothing: a result must be open, or a link to an experiment.
             assert!(cells[4] == "open" || cells[4].contains("](../experiments/"), "{line}");
             let reason = cells[4].strip_prefix("nominal").and_then(|rest| rest.split('[').next());
             assert!(reason.is_none_or(|reason| reason.starts_with(": ") && reason.len() > 12), "{line}: why nominal?");
@@ -159,7 +159,7 @@ fn every_row_has_a_command_or_waits_for_a_part_that_is_named() {
     assert!(commands >= 20 && rows >= 240, "{commands} commands, {rows} rows");
 }
 
-/// Runs a script of the repository that says what is not as the kept trials have it.
+/// Runs a script of the repository that prints differences to the stored trials.
 fn agrees_with_the_trials(script: &str) {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let script = root.join("scripts").join(script);

@@ -10,7 +10,7 @@ use std::process::Command;
 use common::{Dir, extant, loop_mounts_work, patch, tool, umount, whole_disk};
 use extant_block::device::{Engine, FileDevice, OpenOptions};
 
-/// Every tool that reads says the same, with status 8; a mount with 32.
+/// Checks that every tool that reads fails with these words and status 8, and a mount with 32.
 #[track_caller]
 fn all_fail(dir: &Dir, image: &str, words: &[&str]) {
     for args in [&["ls", image][..], &["cat", image, "/x"], &["stat", image, "/x"], &["tree", image], &["info", image]]
@@ -23,8 +23,8 @@ fn all_fail(dir: &Dir, image: &str, words: &[&str]) {
     extant(&["mount", image, mnt.to_str().expect("UTF-8")]).fails(32, words);
 }
 
-/// What names and attributes need is answered, with a word about `who` has the image; its content is refused, and so is
-/// a mount.
+/// Checks that names and attributes are listed, with a warning that names the users of the image, while its content
+/// and a mount are refused.
 #[track_caller]
 fn content_fails(dir: &Dir, image: &str, who: &[&str]) {
     for args in [&["ls", image][..], &["stat", image, "/etc"], &["tree", image], &["info", image]] {
@@ -41,7 +41,7 @@ fn content_fails(dir: &Dir, image: &str, who: &[&str]) {
 }
 
 #[test]
-fn not_an_image() {
+fn files_that_are_not_images_are_refused() {
     let dir = Dir::new();
     let file = dir.text("zeroes.img");
     std::fs::write(&file, "text").expect("file");
@@ -58,9 +58,9 @@ fn not_an_image() {
     all_fail(&dir, &directory, &["a.dir: neither a file nor a block device"]);
 }
 
-/// Zeroes at the start of a file are what an accident leaves: the rest may be all that somebody has.
+/// Zeroes at the start of a file may come from an accident: the rest may be the only copy of the data.
 #[test]
-fn no_command_that_overwrites_is_named_while_the_file_has_data() {
+fn no_overwriting_command_is_proposed_while_the_file_has_data() {
     let dir = Dir::new();
     let (image, file) = (dir.image("ext4", &[]), dir.text("hurt.img"));
     let whole = std::fs::read(&image).expect("image");
@@ -68,7 +68,7 @@ fn no_command_that_overwrites_is_named_while_the_file_has_data() {
         let said = extant(args).fails(8, words);
         assert!(!said.contains("mke2fs"), "{said}");
     };
-    // Written zeroes; a file system at a place that nothing tells; the table of a disk gone, and a partition of it.
+    // Written zeroes; a file system at an unmarked place; a disk without its table, and a partition of it.
     std::fs::write(&file, vec![0; 4 << 20]).expect("file");
     let searched = ["no superblock at byte 1024", "'-o offset=BYTES'", "extant info", "testdisk"];
     for verb in ["ls", "info", "tree"] {
@@ -103,7 +103,7 @@ fn partitions_are_found_in_the_backup_gpt() {
     for start in [2048, 133120] {
         patch(&disk, start * 512, &whole);
     }
-    // The whole table at the start, and its first sector alone.
+    // The whole table at the start, and only its first sector.
     let (_, healthy) = (extant(&["info", "--json", &disk]).ok(), extant(&["info", &disk]).ok());
     assert!(!healthy.contains("damaged"), "{healthy}");
     for (sectors, said) in [(1, false), (34, true)] {
@@ -117,9 +117,9 @@ fn partitions_are_found_in_the_backup_gpt() {
     extant(&["ls", &disk]).fails(8, &["using its backup at the end of the disk", "2 ext2/3/4 file systems"]);
 }
 
-/// What people take for an image gets its name, and the next command.
+/// A format that users mistake for an image is named, with the next command.
 #[test]
-fn foreign_formats() {
+fn foreign_formats_are_named_with_the_next_command() {
     let dir = Dir::new();
     let file = dir.text("a.img");
     let make = |program: &str, args: &[&str]| {
@@ -145,11 +145,11 @@ fn foreign_formats() {
     ] {
         std::fs::write(&file, vec![0; 1 << 20]).expect("file");
         patch(&file, at, magic);
-        // As a boot sector has it.
+        // As in a boot sector.
         patch(&file, 510, &[0x55, 0xaa]);
         all_fail(&dir, &file, &words);
     }
-    // In a partition alike.
+    // The same in a partition.
     let (image, disk) = (dir.image("ext4", &[]), dir.text("whole.img"));
     whole_disk(&disk, &image);
     patch(&disk, 2048 * 512, b"XFSB");
@@ -176,7 +176,7 @@ fn the_only_ext_partition_needs_no_number() {
 }
 
 #[test]
-fn what_may_only_be_read_says_so() {
+fn a_read_only_device_is_reported_as_such() {
     if !loop_mounts_work() {
         eprintln!("skipped: needs loop devices");
         return;
@@ -213,22 +213,22 @@ fn a_missing_helper_is_named_with_its_package() {
 }
 
 #[test]
-fn truncated() {
+fn a_truncated_image_is_read_with_a_warning() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     std::fs::File::options().write(true).open(&image).expect("open").set_len(40 << 20).expect("cut");
-    // What is there is read, with a warning; the files behind the end fail, and nothing is written.
+    // The rest is read, with a warning; files after the end fail, and nothing is written.
     for args in [&["ls", &image][..], &["stat", &image, "/"], &["tree", &image]] {
         let ran = extant(args);
         assert!(ran.code == Some(0) && ran.err.contains("behind the device's end is lost"), "{args:?}: {ran:?}");
     }
     extant(&["cp", &dir.text("src/empty"), &format!("{image}:/x")]).fails(8, &["disk.img: ", "on a device of"]);
-    // Its superblock can be looked at.
+    // `info` shows its superblock.
     assert_eq!(extant(&["info", &image]).code, Some(0));
 }
 
 #[test]
-fn damaged_superblock() {
+fn a_damaged_superblock_is_replaced_by_a_backup_for_reading() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     patch(&image, 1024 + 120, b"x");
@@ -243,9 +243,9 @@ fn damaged_superblock() {
 }
 
 #[test]
-fn unknown_features() {
+fn unknown_features_are_refused() {
     let dir = Dir::new();
-    // Without checksums, so that a bit can just be set.
+    // Without checksums, so that the test can set a bit.
     let image = dir.image("ext4", &["-O", "^metadata_csum"]);
     // s_feature_incompat, s_feature_ro_compat.
     let set = |at: u64, bit: u32| {
@@ -273,7 +273,7 @@ fn unknown_features() {
 }
 
 #[test]
-fn in_use() {
+fn an_image_in_use_is_refused() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let device = |read_only| {
@@ -282,17 +282,17 @@ fn in_use() {
     };
     let lock = device(false);
     let me = format!("process {} (", std::process::id());
-    // A process that has it for writing, and is not about to end.
+    // A process that has it open for writing, and that will not end soon.
     content_fails(&dir, &image, &[&me]);
     drop(lock);
-    // Readers do not mind readers.
+    // Several readers are allowed.
     let _lock = device(true);
     assert_eq!(extant(&["ls", &image]).code, Some(0));
     extant(&["cp", &dir.text("src/empty"), &format!("{image}:/x")]).fails(8, &["disk.img: in use: ", &me]);
 }
 
 #[test]
-fn mounted_by_the_kernel() {
+fn an_image_mounted_by_the_kernel_is_refused() {
     if !loop_mounts_work() {
         eprintln!("skipped: needs loop mounts");
         return;
@@ -308,9 +308,9 @@ fn mounted_by_the_kernel() {
     tried.unwrap();
 }
 
-/// Bytes that are no UTF-8, in a bystander's mount point and in the image's own name, hide no mount.
+/// Invalid UTF-8, in an unrelated mount point and in the image's own name, hides no mount.
 #[test]
-fn mounted_by_the_kernel_beside_odd_names() {
+fn odd_names_hide_no_mount_of_the_kernel() {
     if !loop_mounts_work() {
         eprintln!("skipped: needs loop mounts");
         return;
@@ -350,7 +350,7 @@ fn mounted_by_the_kernel_beside_odd_names() {
     tried.unwrap();
 }
 
-/// Without /proc, an image that a loop device has may be mounted; one that none has is not.
+/// Without /proc, an image on a loop device may be mounted; one without a loop device is not.
 #[test]
 fn images_of_loop_devices_are_not_written_where_the_mounts_are_unknown() {
     if !loop_mounts_work() {
@@ -375,7 +375,7 @@ fn images_of_loop_devices_are_not_written_where_the_mounts_are_unknown() {
 }
 
 #[test]
-fn bad_mount_options() {
+fn invalid_mount_options_are_refused() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let mnt = dir.text("mnt");
@@ -392,7 +392,7 @@ fn bad_mount_options() {
     extant(&["mount", &image]).fails(1, &["DIR"]);
     extant(&["mount", &image, &dir.text("none")]).fails(32, &["none", "not a usable mount point"]);
     extant(&["mount", &image, &image]).fails(32, &["not a usable mount point"]);
-    // A failed mount leaves nothing to recover.
+    // A failed mount needs no recovery afterwards.
     common::fsck_clean(&image);
     let disk = dir.text("whole.img");
     whole_disk(&disk, &image);
@@ -403,7 +403,7 @@ fn bad_mount_options() {
 
 /// As mount(8) calls it.
 #[test]
-fn mount_helper() {
+fn the_mount_helper_mounts() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let helper = dir.text("mount.fuse.extant");

@@ -1,4 +1,4 @@
-//! Changing images without a mount: each command against the host's of the same name, on a mount of the kernel's.
+//! Changing images without a mount: each command compared with the host's of the same name, on a mount of the kernel.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{
     Dir, Ran, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, patch, run, tool, umount, whole_disk,
 };
 
-/// Commands that extant and the host have in common; `@` is where the file system is.
+/// Commands that extant and the host share; `@` stands for the file system's root.
 const COMMON: &[&str] = &[
     "mkdir @/a @/b",
     "mkdir -p -m 750 @/p/q/r @/a",
@@ -83,14 +83,14 @@ const COMMON: &[&str] = &[
     "mknod -m 9z @/bad p",
 ];
 
-/// What find(1) says of a tree, but for times that nobody set.
+/// find(1)'s listing of a tree, without times that no command set.
 fn listing(top: &str) -> String {
     let find = "find . -name lost+found -prune -o -printf '%p %y %m %n %U %G %s %l\\n'";
     tool("sh", &["-c", &format!("cd {top} && {{ {find}; stat -c '%n %X %Y' a/f; }} | LC_ALL=C sort")])
 }
 
 #[test]
-fn every_verb_does_what_the_hosts_does() {
+fn every_verb_acts_like_the_hosts_command() {
     if !loop_mounts_work() {
         eprintln!("skipped: needs loop mounts");
         return;
@@ -139,7 +139,7 @@ fn searching_and_counting_agree_with_the_hosts() {
     let (image, mnt) = (dir.image("ext4", &[]), dir.text("mnt"));
     std::fs::create_dir(&mnt).expect("directory");
     extant(&["ln", &format!("{image}:/big"), &format!("{image}:/etc/big")]).ok();
-    // What the kernel has mounted is left alone.
+    // The kernel's mount uses a copy, because a mounted image is refused.
     let copy = dir.text("copy.img");
     tool("cp", &["--sparse=always", &image, &copy]);
     tool("mount", &["-o", "loop,ro", &copy, &mnt]);
@@ -172,7 +172,7 @@ fn searching_and_counting_agree_with_the_hosts() {
             let own = extant(&[&["find", &image], &words[..], &["-print0"]].concat());
             assert_eq!((own.code, own.err.as_str()), (Some(0), ""), "{tests}");
             let host = run("find", &[&[&mnt[..]], &words[..], &["-print0"]].concat());
-            // Theirs begin with the mount point, ours with the root.
+            // The host's paths begin with the mount point, ours with the root.
             let host = String::from_utf8_lossy(&host.out).replace(&mnt, "").replace("\0\0", "\0/\0");
             let host = if host.starts_with('\0') { format!("/{host}") } else { host };
             let own = String::from_utf8_lossy(&own.out).into_owned();
@@ -204,7 +204,7 @@ fn searching_and_counting_agree_with_the_hosts() {
 }
 
 #[test]
-fn lists_for_programs() {
+fn lists_for_programs_are_json_or_nul_terminated() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let json = |args: &[&str]| -> serde_json::Value { serde_json::from_str(&extant(args).ok()).expect("JSON") };
@@ -243,7 +243,7 @@ fn lists_for_programs() {
 }
 
 #[test]
-fn attributes() {
+fn attributes_are_set_listed_and_removed() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let at = |path: &str| format!("{image}:{path}");
@@ -262,27 +262,27 @@ fn attributes() {
 }
 
 #[test]
-fn mistakes_of_verbs() {
+fn mistakes_of_verbs_get_a_clear_error() {
     let dir = Dir::new();
     let (image, other) = (dir.image("ext4", &[]), dir.empty_image("other.img", &[]));
     let at = |path: &str| format!("{image}:{path}");
-    extant(&["rm", "/etc"]).fails(1, &["'/etc' is no path in an image: write IMAGE:PATH"]);
+    extant(&["rm", "/etc"]).fails(1, &["'/etc' is not a path in an image: write IMAGE:PATH"]);
     extant(&["rm", &at("/etc")]).fails(8, &["disk.img: /etc: is a directory (remove it with -r)"]);
-    extant(&["rm", "-rf", &at("/")]).fails(8, &["/: the root stays where it is"]);
-    extant(&["chmod", "u+q", &at("/etc")]).fails(1, &["'u+q' is no mode"]);
+    extant(&["rm", "-rf", &at("/")]).fails(8, &["/: the root cannot be moved or removed"]);
+    extant(&["chmod", "u+q", &at("/etc")]).fails(1, &["'u+q' is not a mode"]);
     extant(&["chown", "no-such-user-here", &at("/etc")]).fails(1, &["this host knows no such user"]);
     extant(&["mv", &at("/big"), &format!("{other}:/big")])
         .fails(8, &["/big: nothing is moved to another image", "cp -a"]);
     extant(&["ln", &at("/big"), &format!("{other}:/big")]).fails(8, &["cannot lead to another image"]);
     extant(&["mknod", &at("/x"), "c", "1"]).fails(1, &["a device takes MAJOR and MINOR"]);
-    // Numbers that the format has no room for would become others.
+    // Numbers beyond the format's range would become others.
     extant(&["mknod", &at("/x"), "c", "4096", "1"]).fails(1, &["4096 is not in 0..=4095"]);
     extant(&["mknod", &at("/x"), "c", "1", "1048576"]).fails(1, &["1048576 is not in 0..=1048575"]);
     extant(&["mknod", &at("/edge"), "c", "4095", "1048575"]).ok();
     assert!(debugfs(&image, "stat /edge").contains("4095:1048575"), "{}", debugfs(&image, "stat /edge"));
-    extant(&["touch", "-d", "yesterday", &at("/x")]).fails(1, &["'yesterday' is no time"]);
-    extant(&["find", &image, "-exec", "x"]).fails(1, &["'-exec' is no test of find; there are: -name"]);
-    // One that fails does not keep the others.
+    extant(&["touch", "-d", "yesterday", &at("/x")]).fails(1, &["'yesterday' is not a time"]);
+    extant(&["find", &image, "-exec", "x"]).fails(1, &["'-exec' is not a test of find; the tests are: -name"]);
+    // A failure does not prevent the others.
     extant(&["rm", &at("/none"), &at("/empty")]).fails(8, &["/none: no such file"]);
     extant(&["stat", &image, "/empty"]).fails(8, &["/empty: no such file"]);
     fsck_clean(&image);
@@ -304,7 +304,7 @@ fn script(image: &str, options: &[&str], lines: &str) -> Ran {
 }
 
 #[test]
-fn scripts() {
+fn a_script_runs_its_lines_and_stops_at_the_first_error() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let (src, out) = (dir.text("src"), dir.text("out"));
@@ -319,7 +319,7 @@ fn scripts() {
     assert!(debugfs(&image, "stat /srv/www/passwd").contains("Mode:  0600"));
     assert_eq!(std::fs::read(dir.path("out/deep/er/file")).expect("file"), b"deep\n");
     extant(&["stat", &image, "/etc"]).fails(8, &["/etc: no such file"]);
-    // What fails says where, and what was done before.
+    // An error names its line, and the number of commands before it.
     let said = script(&image, &[], "mkdir /one\n\nmkdir /no/such/dir\nmkdir /two\n")
         .fails(1, &["standard input: line 3: ", "/no/such/dir: no such file"]);
     assert!(said.contains("standard input: line 3: 1 command before it was done"), "{said}");
@@ -336,7 +336,7 @@ fn scripts() {
     fsck_clean(&image);
 }
 
-/// Line breaks among them, which no other quoting can have in a line.
+/// Including line breaks, which no other quoting can express in a line.
 #[test]
 fn a_script_names_files_with_any_bytes() {
     let dir = Dir::new();
@@ -355,9 +355,9 @@ fn a_script_names_files_with_any_bytes() {
     fsck_clean(&image);
 }
 
-/// All lines or none, whatever the journal's format.
+/// All lines or none, with every format of the journal.
 #[test]
-fn atomic_scripts() {
+fn an_atomic_script_changes_all_or_nothing() {
     for options in [&["-b", "1024"][..], &["-O", "^64bit,^metadata_csum", "-b", "4096"]] {
         let dir = Dir::new();
         let image = dir.image("ext4", options);
@@ -365,7 +365,7 @@ fn atomic_scripts() {
         let fails = script(&image, &["--atomic"], "rm -r /etc /big\nmkdir /new\nrm /none\nmkdir /never\n");
         fails.fails(1, &["standard input: line 3: ", "/none: no such file", "line 3: nothing was changed"]);
         fsck_clean(&image);
-        // But for the superblock, which has seen a mount.
+        // Except for the superblock, which records a mount.
         let after = std::fs::read(&image).expect("image");
         let names = |image: &str| extant(&["find", image, "-print0"]).out;
         assert_eq!(before.len(), after.len());
@@ -397,14 +397,14 @@ fn atomic_scripts() {
     fsck_clean(&plain);
 }
 
-/// A signal ends a command between two files, with the status that a shell gives it; the image stays clean.
+/// A signal ends a command between two files, with the shell's status for it; the image stays clean.
 #[test]
 fn signals_end_commands() {
     use rustix::process::{Pid, Signal, kill_process};
     let dir = Dir::new();
     let image = dir.empty_image("a.img", &[]);
     for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
-        // Whatever these tests were started with.
+        // Restores the default, whatever these tests were started with.
         let mut child = Command::new("env")
             .arg("--default-signal=HUP")
             .arg(extant_path())
@@ -414,7 +414,7 @@ fn signals_end_commands() {
             .spawn()
             .expect("started");
         let mut pipe = child.stdin.take().expect("pipe");
-        // It reads: the handlers are there.
+        // It reads, so the handlers are installed.
         for _ in 0..40 {
             pipe.write_all(&[7; 4096]).expect("written");
         }
@@ -427,9 +427,9 @@ fn signals_end_commands() {
     }
 }
 
-/// Under nohup(1) the end of the terminal is not the end of the command.
+/// Under nohup(1) a hang-up of the terminal does not end the command.
 #[test]
-fn a_hang_up_that_is_ignored_stays_so() {
+fn an_ignored_hang_up_stays_ignored() {
     use rustix::process::{Pid, Signal, kill_process};
     let dir = Dir::new();
     let image = dir.empty_image("a.img", &[]);
@@ -443,7 +443,7 @@ fn a_hang_up_that_is_ignored_stays_so() {
         .expect("started");
     let mut pipe = child.stdin.take().expect("pipe");
     pipe.write_all(b"mkdir /before\n").expect("written");
-    // It has its handlers: it has begun.
+    // It has begun, so its handlers are installed.
     let mut said = [0];
     child.stderr.as_mut().expect("pipe").read_exact(&mut said).expect("said");
     kill_process(Pid::from_child(&child), Signal::HUP).expect("signal");
@@ -454,7 +454,7 @@ fn a_hang_up_that_is_ignored_stays_so() {
     fsck_clean(&image);
 }
 
-/// Also while nothing comes in, and while nobody takes what goes out.
+/// Also while the command waits for input, or for a reader of its output.
 #[test]
 fn signals_end_commands_that_wait() {
     use rustix::process::{Pid, Signal, kill_process};
@@ -477,7 +477,7 @@ fn signals_end_commands_that_wait() {
             .stderr(Stdio::null())
             .spawn()
             .expect("started");
-        // With its handlers, and asleep.
+        // Its handlers are installed, and it sleeps.
         common::wait_until("a command that waits", || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
             let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_default().trim();
@@ -497,16 +497,16 @@ fn signals_end_commands_that_wait() {
             child.kill().expect("killed");
             child.wait().expect("ended");
         }
-        // A shell says 143 of both.
+        // A shell reports 143 for both.
         let code = ended.and_then(|status| status.code().or(status.signal().map(|signal| 128 + signal)));
         assert_eq!(code, Some(143), "{args:?}");
         fsck_clean(&image);
     }
 }
 
-/// What cannot be said changes nothing about what is done.
+/// An error while printing does not change the result.
 #[test]
-fn output_that_cannot_be_written_is_no_panic() {
+fn output_errors_do_not_panic() {
     let dir = Dir::new();
     let image = dir.empty_image("a.img", &[]);
     let (lines, mnt) = (dir.text("lines"), dir.text("mnt"));

@@ -1,4 +1,5 @@
-//! How many requests per second the transport carries: a file system that does nothing, and a client that asks for it.
+//! How many requests per second the transport carries: a file system that does nothing, and a client that sends
+//! requests.
 //!
 //! `null_server [SECONDS]` mounts in a temporary directory, runs every test with 1 and 2 clients, and prints a table.
 //! `null_server mount DIR` only serves. As in any measurement of one machine with itself, client and server share its
@@ -19,7 +20,7 @@ const FILES: u64 = 1000;
 const FILE_BYTES: u64 = 1 << 30;
 const O_DIRECT: i32 = 0o40_000;
 
-/// A directory of `f0` … `f999`, each 1 GiB of zeros that take any write.
+/// A directory of `f0` … `f999`, each 1 GiB of zeros that accepts any write.
 struct Null {
     config: Config,
     valid: Duration,
@@ -84,7 +85,7 @@ impl Server for Null {
 #[repr(align(4096))]
 struct Aligned([u8; 1 << 20]);
 
-/// Does one kind of request until the time is over; how often it did.
+/// Sends one kind of request until the time is over; returns how often.
 fn client(dir: &Path, test: &str, number: u64, time: Duration) -> u64 {
     let mut memory = Box::new(Aligned([0; 1 << 20]));
     let open = |flags: i32| -> File {

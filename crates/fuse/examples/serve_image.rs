@@ -1,4 +1,4 @@
-//! `serve_image IMAGE DIR [WORD...]`: mounts an image for measurements, until it is unmounted.
+//! `serve_image IMAGE DIR [WORD...]`: mounts an image for measurements, and serves it until it is unmounted.
 //!
 //! Words: `direct` (O_DIRECT), `uring`, `through=BYTES`, `through_all`, `nowb` (no writeback cache), `open` (OPEN and
 //! RELEASE are sent), `noacl`, `workers=N`, `cache=MIB`, `ro`.

@@ -30,7 +30,7 @@ pub enum FuseError {
     Thread { source: std::io::Error },
 }
 
-/// A reply did not reach the kernel, which therefore counted nothing of it (no lookup, no open handle).
+/// A reply did not reach the kernel, which therefore counted nothing for it (no lookup, no open handle).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reply was not delivered: {errno}")]
 pub struct Undelivered {

@@ -12,9 +12,9 @@
 //! What it does not do: `FUSE over io_uring`, splice, file locks (the kernel's own are right for one mount), CUSE.
 //!
 //! # Locking
-//! `fuse gate` (rank 1): one per worker, held while that worker calls the server, so that DESTROY can wait until no
-//! worker calls any more. `fuse worker pool` (rank 1001): the workers that are parked; nobody takes it for each
-//! request. The adapter's are in [`adapter`].
+//! `fuse gate` (rank 1): one per worker, held while that worker calls the server, so that DESTROY can wait until the
+//! last call has ended. `fuse worker pool` (rank 1001) guards the parked workers; it is not taken for every request.
+//! The adapter's locks are described in [`adapter`].
 #![deny(unsafe_code)]
 #![cfg_attr(not(target_os = "linux"), allow(unused))]
 

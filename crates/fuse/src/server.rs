@@ -1,25 +1,24 @@
-//! The trait that a file system implements to be served, and what is negotiated at INIT.
+//! The trait of a file system that a session serves, and the negotiation at INIT.
 //!
 //! Main types: [`Server`], [`Config`], [`InitOffer`].
 //!
-//! Replies: every operation gets a reply object that answers exactly once. It may be moved to another thread and
-//! answered there (waiting for a disk or a commit then occupies no worker); names and data are borrowed from the
-//! worker's buffer and must be copied for that. A reply that is dropped unanswered answers EIO.
+//! Replies: every operation gets a reply object that answers exactly once. It may move to another thread and answer
+//! there, so that no worker waits for a disk or a commit. Names and data are borrowed from the worker's buffer and
+//! must be copied for that. A reply that is dropped unanswered answers EIO.
 //!
-//! Lookup counts: one per delivered [`ReplyEntry`], [`ReplyCreate`] and READDIRPLUS entry except "." and "..". A
-//! delivery that fails (`Err`) has not been counted by the kernel: take the count, and an opened handle, back.
+//! Lookup counts: one per delivered [`ReplyEntry`], [`ReplyCreate`] and READDIRPLUS entry except "." and "..". If the
+//! delivery fails (`Err`), the kernel has not counted it: the server takes back the count, and an opened handle.
 //!
 //! # Locking
-//! A worker holds the rank-1 lock `fuse gate` of its own while it calls an operation. The server may take any lock
-//! above.
+//! A worker holds its own rank-1 lock `fuse gate` while it calls an operation. The server may take any lock above.
 
 use crate::transport::reply::*;
 use crate::types::*;
 
-/// What the kernel offers at INIT.
+/// The kernel's offer at INIT.
 #[derive(Clone, Copy, Debug)]
 pub struct InitOffer {
-    /// Protocol minor version that will be spoken.
+    /// Protocol minor version of the session.
     pub minor: u32,
     pub flags: crate::abi::InitFlags,
     /// Bytes.
@@ -28,24 +27,24 @@ pub struct InitOffer {
     pub block_device: bool,
 }
 
-/// What the server wants at INIT. The kernel gets the part of it that it offers.
+/// The server's wishes at INIT. The kernel grants those that it has offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The kernel delays writes; it then owns size, mtime and ctime of regular files.
     pub writeback_cache: bool,
     /// Files are never opened: OPEN is answered ENOSYS, handles are 0, and truncation at open comes as SETATTR.
     pub no_open: bool,
-    /// As `no_open` for directories; their entries are then cached by the kernel.
+    /// As `no_open` for directories; the kernel then caches their entries.
     pub no_opendir: bool,
     pub readdirplus: bool,
-    /// READDIRPLUS only where lookups follow.
+    /// READDIRPLUS only if lookups follow.
     pub readdirplus_auto: bool,
     /// The server enforces ACLs and applies the umask itself (DONT_MASK).
     pub posix_acl: bool,
     /// LOOKUP of "." and ".." by nodeid is answered: NFS handles survive.
     pub export_support: bool,
     pub cache_symlinks: bool,
-    /// The server clears set-id bits when told to by the `kill_suidgid` flags, and at every chown.
+    /// The server clears set-id bits if the `kill_suidgid` flags request it, and at every chown.
     pub handle_killpriv: bool,
     /// Resolution of timestamps, nanoseconds (10^9 for inodes of 128 bytes).
     pub time_gran: u32,
@@ -80,8 +79,8 @@ impl Default for Config {
 
 /// A file system as the kernel calls it. `ino` and `parent` are nodeids; the root is [`crate::abi::ROOT_ID`].
 ///
-/// Operations run on several threads at once. The defaults answer ENOSYS, which makes the kernel stop asking for some
-/// operations: never leave `fsync` at it.
+/// Operations run on several threads at once. The defaults answer ENOSYS, after which the kernel no longer sends some
+/// operations: every server must implement `fsync`.
 #[allow(unused_variables)]
 pub trait Server: Send + Sync + 'static {
     /// The first call. Linux: FUSE_INIT.
@@ -89,18 +88,18 @@ pub trait Server: Send + Sync + 'static {
         Config::default()
     }
 
-    /// What came of the wishes of [`Server::init`]: the next call after it, before any request.
+    /// The result of [`Server::init`]'s negotiation: the next call after it, before any request.
     fn negotiated(&self, granted: &Config) {}
 
-    /// The last call, exactly once, after all workers have stopped calling: everything must be on disk when it returns.
-    /// The kernel's references are gone without FORGETs. For `fuseblk`, umount(2) waits for it.
+    /// The last call, exactly once, after all workers have stopped calling. Everything must be on disk when it
+    /// returns. The kernel has dropped its references without FORGETs. For `fuseblk`, umount(2) waits for it.
     fn destroy(&self) {}
 
-    /// An operation panicked (its caller got EIO). Stop trusting what is in memory; the mount lives on.
+    /// An operation panicked (its caller got EIO). The server must no longer trust its memory; the mount lives on.
     fn poisoned(&self) {}
 
-    /// Asked before each request. True, and it gets EIO, unless it is about what the kernel knows (attributes, the size
-    /// of the file system) or gives back.
+    /// Called before each request. If true, the request fails with EIO, unless the kernel can answer it from its own
+    /// knowledge (attributes, the size of the file system) or it releases something.
     fn is_down(&self) -> bool {
         false
     }
@@ -109,7 +108,7 @@ pub trait Server: Send + Sync + 'static {
         reply.nosys();
     }
 
-    /// The kernel drops references. Nobody waits for it, but the worker that serves it serves nothing else meanwhile.
+    /// The kernel drops references. No process waits for it, but its worker serves no other request meanwhile.
     fn forget(&self, batch: &[Forget]) {}
 
     fn getattr(&self, req: &Request, ino: u64, fh: Option<u64>, reply: ReplyAttr) {
@@ -179,7 +178,7 @@ pub trait Server: Send + Sync + 'static {
         reply.ok();
     }
 
-    /// Answer only when the data, and without `datasync` the inode, are durable.
+    /// Reply only when the data, and without `datasync` the inode, are durable.
     fn fsync(&self, req: &Request, ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty) {
         reply.nosys();
     }
@@ -268,7 +267,7 @@ pub trait Server: Send + Sync + 'static {
         reply.nosys();
     }
 
-    /// The caller of request `unique` got a signal. It may be done, or not have been seen yet: ignoring is right.
-    /// Answer EINTR to the original request only if nothing was changed.
+    /// The caller of request `unique` got a signal. The request may be finished, or not yet seen: ignoring the signal
+    /// is correct then. Answer EINTR to the original request only if nothing was changed.
     fn interrupt(&self, unique: u64) {}
 }

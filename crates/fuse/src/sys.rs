@@ -1,5 +1,5 @@
-//! The one place with `unsafe`: an ioctl, a scheduling policy, a thread's own working directory, and the kernel's word
-//! on who we are, for which there are no safe wrappers.
+//! The one place with `unsafe`: an ioctl, a scheduling policy, a thread's own working directory, and the process's
+//! user and group as the kernel sees them. There are no safe wrappers for these.
 //!
 //! # Locking
 //! None.
@@ -31,7 +31,7 @@ pub fn clone_device(fd: impl AsFd) -> Result<OwnedFd> {
     Ok(clone)
 }
 
-/// What the root directory of a mount takes as an ioctl of our own, without an argument.
+/// Our own ioctls on the root directory of a mount. They have no argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     Freeze,
@@ -47,7 +47,7 @@ impl Control {
     pub(crate) const READ_WRITE: u32 = opcode::none(0xEB, 4) as u32;
 }
 
-/// Tells the server of the mount whose root `dir` is.
+/// Sends the ioctl to the server of the mount whose root `dir` is.
 pub fn control(dir: impl AsFd, what: Control) -> Result<()> {
     // SAFETY: these carry no argument, and no driver gives their numbers another meaning for a directory of a FUSE
     // mount.
@@ -61,8 +61,8 @@ pub fn control(dir: impl AsFd, what: Control) -> Result<()> {
     }
 }
 
-/// The effective user as the kernel knows it. Under fakeroot(1) the C library's geteuid(2) says root; mount(2) and the
-/// peers of a mount go by this one.
+/// The effective user as the kernel knows it. Under fakeroot(1) the C library's geteuid(2) returns root, while
+/// mount(2) and other processes see this one.
 pub fn kernel_uid() -> Uid {
     // SAFETY: takes no argument and cannot fail.
     Uid::from_raw(unsafe { libc::syscall(libc::SYS_geteuid) } as u32)
@@ -74,15 +74,15 @@ pub fn kernel_gid() -> Gid {
     Gid::from_raw(unsafe { libc::syscall(libc::SYS_getegid) } as u32)
 }
 
-/// Gives the calling thread a working directory of its own; so far it shares that of the process.
+/// Gives the calling thread a working directory of its own, instead of the process's shared one.
 pub fn own_working_directory() -> Result<()> {
-    // SAFETY: no descriptor, which others might rely on, is affected: the flag is that of working directory, root and
-    // umask alone.
+    // SAFETY: no descriptor, which others might rely on, is affected: the flag covers only working directory, root
+    // and umask.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
 }
 
-/// Gives a thread of this process (None: the calling one) the policy SCHED_IDLE, or SCHED_OTHER again. Only with a
-/// privilege is there a way back.
+/// Sets the policy of a thread of this process (None: the calling one) to SCHED_IDLE, or back to SCHED_OTHER. The way
+/// back requires a privilege.
 pub fn set_idle_policy(thread: Option<Pid>, idle: bool) -> Result<()> {
     let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     let param = libc::sched_param { sched_priority: 0 };

@@ -1,4 +1,4 @@
-//! What a [`Server`](crate::Server) sees of requests and says in replies: plain values, free of wire layout.
+//! The requests and replies of a [`Server`](crate::Server) as plain values, independent of the wire layout.
 //!
 //! Main types: [`Request`], [`Attr`], [`Entry`], [`SetAttr`], [`Statfs`], and the argument groups of single operations.
 //!
@@ -13,17 +13,17 @@ use crate::abi;
 
 pub use crate::abi::{ForgetOne as Forget, OpenFlags};
 
-/// A timeout that means "until told otherwise" (2^31 s): right while nobody else changes the device.
+/// A timeout that means "until notified" (2^31 s): correct while nothing else changes the device.
 pub const FOREVER: Duration = Duration::from_secs(1 << 31);
 
-/// Who asks. Linux: `struct fuse_in_header`.
+/// The sender of a request. Linux: `struct fuse_in_header`.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// Names the request while it is unanswered; INTERRUPT refers to it.
     pub unique: u64,
     pub uid: u32,
     pub gid: u32,
-    /// 0 when the kernel itself asks (writeback, readahead by a worker).
+    /// 0 for requests of the kernel itself (writeback, readahead by a worker).
     pub pid: u32,
 }
 
@@ -39,7 +39,7 @@ pub struct Attr {
     pub atime: Timespec,
     pub mtime: Timespec,
     pub ctime: Timespec,
-    /// Birth; only STATX tells it.
+    /// Birth; only STATX returns it.
     pub btime: Option<Timespec>,
     /// File type and permissions (S_IF* | 07777).
     pub mode: u32,
@@ -50,13 +50,13 @@ pub struct Attr {
     pub rdev: u32,
     /// Preferred I/O size, bytes.
     pub blksize: u32,
-    /// STATX_ATTR_* bits; only STATX tells them.
+    /// STATX_ATTR_* bits; only STATX returns them.
     pub attributes: u64,
-    /// The STATX_ATTR_* bits that the file system can tell.
+    /// The STATX_ATTR_* bits that the file system supports.
     pub attributes_mask: u64,
 }
 
-/// Packs a device number as the protocol wants it. Linux: `new_encode_dev`.
+/// Packs a device number for the protocol. Linux: `new_encode_dev`.
 pub fn make_rdev(major: u32, minor: u32) -> u32 {
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xfff00) << 12)
 }
@@ -120,10 +120,10 @@ impl Attr {
     }
 }
 
-/// A name that was resolved or made. Delivering it adds one to the kernel's lookup count of `nodeid`.
+/// A name that was resolved or made. Its delivery adds one to the kernel's lookup count of `nodeid`.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// What later requests call the inode; never 0. The root directory is [`abi::ROOT_ID`].
+    /// The inode's number in later requests; never 0. The root directory is [`abi::ROOT_ID`].
     pub nodeid: u64,
     /// (nodeid, generation) is never reused while the mount lives.
     pub generation: u64,
@@ -156,7 +156,8 @@ pub enum SetTime {
     At(Timespec),
 }
 
-/// What a SETATTR changes; `None` leaves a field alone. All of it belongs into one transaction. Linux: `struct iattr`.
+/// The changes of a SETATTR; `None` does not change a field. All of it belongs into one transaction. Linux: `struct
+/// iattr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     pub fh: Option<u64>,
@@ -166,7 +167,7 @@ pub struct SetAttr {
     pub size: Option<u64>,
     pub atime: Option<SetTime>,
     pub mtime: Option<SetTime>,
-    /// Sent by the kernel under the writeback cache, where it owns the times.
+    /// Sent by the kernel under the writeback cache, where the kernel maintains the times.
     pub ctime: Option<Timespec>,
     /// Clear the set-user-id bit, and the set-group-id bit of a group-executable file.
     pub kill_suidgid: bool,
@@ -177,7 +178,7 @@ pub struct SetAttr {
 #[derive(Clone, Copy, Debug)]
 pub struct CreateArgs {
     pub mode: u32,
-    /// To be applied by the server only if DONT_MASK was negotiated ([`Config::posix_acl`](crate::Config::posix_acl)).
+    /// The server applies it only if DONT_MASK was negotiated ([`Config::posix_acl`](crate::Config::posix_acl)).
     pub umask: u32,
     /// O_* flags.
     pub flags: u32,
@@ -226,7 +227,7 @@ pub struct WriteArgs {
     pub offset: u64,
     /// O_* flags of the open file.
     pub flags: u32,
-    /// Out of the kernel's page cache: `fh` is a guess, and the times come later by SETATTR.
+    /// From the kernel's page cache: `fh` is a guess, and the times come later by SETATTR.
     pub cached: bool,
     /// Clear the set-user-id bit, and the set-group-id bit of a group-executable file.
     pub kill_suidgid: bool,
@@ -251,7 +252,7 @@ pub struct SetxattrArgs {
     pub kill_sgid: bool,
 }
 
-/// What a FALLOCATE does.
+/// The operation of a FALLOCATE.
 #[derive(Clone, Copy, Debug)]
 pub struct FallocateArgs {
     pub fh: u64,
@@ -274,16 +275,16 @@ pub struct CopyArgs {
     pub flags: u64,
 }
 
-/// An ioctl whose argument has the size and direction that its number says.
+/// An ioctl whose argument has the size and direction that its number encodes.
 #[derive(Clone, Copy, Debug)]
 pub struct IoctlArgs<'a> {
     pub fh: u64,
     pub cmd: u32,
     /// The caller's third argument, uninterpreted.
     pub arg: u64,
-    /// Bytes that came in.
+    /// Bytes of input.
     pub data: &'a [u8],
-    /// Bytes that may go out.
+    /// Largest size of the output, bytes.
     pub out_size: u32,
     pub directory: bool,
     pub compat: bool,

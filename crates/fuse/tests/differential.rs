@@ -1,5 +1,5 @@
-//! The file system through FUSE against the kernel's own driver: same operations, same answers, same trees, clean
-//! images.
+//! The file system through FUSE against the kernel's own driver: the same operations give the same answers and trees,
+//! and clean images.
 
 mod common;
 
@@ -8,8 +8,8 @@ use extant_fuse::ServerOptions;
 use extant_testkit::differential::{Plan, alternates, reads, writes};
 use extant_testkit::kinds::{kind, matrix};
 
-/// With the writeback cache the kernel keeps mtime itself, and its FUSE knows no bounds of times: what the format
-/// cannot hold shows clamped only after the next mount.
+/// With the writeback cache the kernel maintains mtime itself, and its FUSE has no bounds of times: a time outside of
+/// the format's range appears clamped only after the next mount.
 fn plan(seed: u64, operations: usize, rounds: usize) -> Plan {
     let mut plan = Plan::new(seed, operations, rounds);
     plan.workload.mix.odd_times = false;
@@ -17,7 +17,7 @@ fn plan(seed: u64, operations: usize, rounds: usize) -> Plan {
 }
 
 #[test]
-fn writes_as_the_kernel_does() {
+fn writes_match_the_kernels_driver() {
     if !can_mount() {
         return;
     }
@@ -30,7 +30,7 @@ fn writes_as_the_kernel_does() {
 }
 
 #[test]
-fn without_the_kernels_shortcuts() {
+fn results_match_without_the_kernels_shortcuts() {
     if !can_mount() {
         return;
     }
@@ -49,7 +49,7 @@ fn without_the_kernels_shortcuts() {
 }
 
 #[test]
-fn reads_and_takes_turns() {
+fn reads_match_when_both_drivers_take_turns() {
     if !can_mount() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What the differential runs do not reach: lifetimes, durability, handles, options, limits.
+//! Cases that the differential runs do not cover: lifetimes, durability, handles, options, limits.
 
 mod common;
 
@@ -35,7 +35,7 @@ impl Bench {
 }
 
 #[test]
-fn files_come_and_go() {
+fn files_are_created_and_removed() {
     if !can_mount() {
         return;
     }
@@ -89,7 +89,7 @@ fn an_unlinked_open_file_lives_until_it_is_closed() {
         assert!(m.server().filesystem().statfs().blocks_free <= before - 512);
         drop(f);
         let freed = eventually(|| m.server().filesystem().statfs().blocks_free >= before);
-        assert!(freed, "the blocks of a closed unlinked file are still taken (no_open {no_open})");
+        assert!(freed, "the blocks of a closed unlinked file are not free (no_open {no_open})");
         m.end().expect("unmounted");
         expect_clean(&b.image).expect("clean");
     }
@@ -124,7 +124,7 @@ fn o_tmpfile_can_get_a_name() {
 }
 
 #[test]
-fn all_lookups_are_given_back() {
+fn the_kernel_forgets_every_lookup() {
     if !can_mount() {
         return;
     }
@@ -136,7 +136,7 @@ fn all_lookups_are_given_back() {
             fs::write(m.at(&format!("d{d}/file-{i}")), b"x").expect("write");
         }
     }
-    // Whoever drops the machine's caches meanwhile gives them back early.
+    // Another test that drops the machine's caches meanwhile only makes this faster.
     assert!(eventually(|| {
         for d in 0..4 {
             for e in fs::read_dir(m.at(&format!("d{d}"))).expect("list") {
@@ -156,7 +156,7 @@ fn all_lookups_are_given_back() {
 }
 
 #[test]
-fn who_mounts_can_own_everything() {
+fn the_mounting_user_can_own_everything() {
     if !can_mount() {
         return;
     }
@@ -203,7 +203,7 @@ fn a_read_only_mount_changes_nothing() {
 }
 
 #[test]
-fn birth_times_flags_and_generations_are_told() {
+fn birth_times_flags_and_generations_are_visible() {
     if !can_mount() {
         return;
     }
@@ -220,7 +220,7 @@ fn birth_times_flags_and_generations_are_told() {
     assert!(ok && flags.contains('e'), "{flags}");
     assert!(run("chattr", &["+i"]).0);
     assert!(run("lsattr", &[]).1.split(' ').next().expect("flags").contains('i'));
-    // The kernel does not know the flag, and takes the write; it is told later.
+    // The kernel does not know the flag, and accepts the write; the error comes later.
     let f = fs::OpenOptions::new().write(true).open(m.at("f")).expect("open");
     assert!(f.write_all_at(b"y", 0).and_then(|()| f.sync_all()).is_err());
     drop(f);
@@ -231,11 +231,11 @@ fn birth_times_flags_and_generations_are_told() {
 }
 
 #[test]
-fn set_id_bits_go_when_the_content_changes() {
+fn a_change_of_content_clears_set_id_bits() {
     if !can_mount() {
         return;
     }
-    // The owner, and somebody who writes by one of his further groups, of whom a request does not tell.
+    // The owner, and a user who writes as a member of a supplementary group, which a request does not contain.
     let owner = ["--reuid=65534", "--regid=65533", "--clear-groups"];
     let member = ["--reuid=65532", "--regid=65532", "--groups=65534"];
     for (writeback_cache, no_open) in [(true, true), (false, true), (true, false), (false, false)] {
@@ -291,7 +291,7 @@ fn holes_are_found_also_below_dirty_pages() {
     expect_clean(&b.image).expect("clean");
 }
 
-/// A shared mapping writes to a file without anybody being asked: its pages are known to the kernel alone.
+/// A process writes to a shared mapping without any request: only the kernel knows the pages.
 #[test]
 fn holes_are_found_also_below_pages_of_a_shared_mapping() {
     if !can_mount() {
@@ -318,7 +318,7 @@ for name in ["sparse", "preallocated"]:
     found += [at(1, os.SEEK_DATA), at(20, os.SEEK_HOLE), at(21, os.SEEK_DATA)]
     pages[1 * P] = 1
     found += [at(0, os.SEEK_HOLE), at(1, os.SEEK_HOLE), at(2, os.SEEK_HOLE)]
-    # Between two pages of data nothing is left of the hole.
+    # Between two pages of data no hole remains.
     pages[22 * P] = 1
     found += [at(21, os.SEEK_DATA)]
     pages[21 * P] = 1
@@ -341,10 +341,10 @@ for name in ["sparse", "preallocated"]:
     }
 }
 
-/// What is dirty cannot be written then, and lseek(2) changes nothing: it does not wait for the thaw, and says that
-/// there is data where there may be some.
+/// Dirty pages cannot be written then, and lseek(2) changes nothing. It does not wait for the thaw, and reports data
+/// where there may be some.
 #[test]
-fn a_frozen_mount_hides_nothing_in_holes() {
+fn a_frozen_mount_reports_data_where_holes_have_dirty_pages() {
     if !can_mount() {
         return;
     }
@@ -390,9 +390,9 @@ print(os.lseek(fd, 0, os.SEEK_DATA), os.lseek(fd, 0, os.SEEK_HOLE), flush=True)
     expect_clean(&b.image).expect("clean");
 }
 
-/// Once an OPEN was answered that none is needed, the kernel tells of no file that it was closed.
+/// After an OPEN was answered with ENOSYS, the kernel sends no RELEASE for any file.
 #[test]
-fn files_that_nobody_tells_the_end_of_are_not_counted_as_open() {
+fn files_without_a_release_are_not_counted_as_open() {
     if !can_mount() {
         return;
     }
@@ -415,7 +415,7 @@ fn files_that_nobody_tells_the_end_of_are_not_counted_as_open() {
     }
 }
 
-/// What a device would hold if the power went now, after its log was replayed.
+/// The device's content after a power cut at this moment and a replay of its log.
 fn after_a_power_cut(b: &Bench) -> extant_fs::Mounted {
     let copy = b.image.with_extension("copy");
     fs::copy(&b.image, &copy).expect("copied");
@@ -445,7 +445,7 @@ fn with_sync_a_change_of_attributes_is_durable_when_it_returns() {
             if !durable(&cut, &inode) {
                 lost.push((what, no_open));
             }
-            // Whatever became of this one, the next is by itself.
+            // Makes this change durable in any case, so that the next one is tested by itself.
             f.sync_all().expect("fsync");
         };
         setxattr(m.at("f"), "user.a", b"1", XattrFlags::empty()).expect("setxattr");
@@ -494,7 +494,7 @@ fn many_fsyncs_share_commits_and_unmount_waits_for_them() {
 }
 
 #[test]
-fn holes_and_cuts_keep_what_is_beside_them() {
+fn holes_and_truncation_keep_the_neighbouring_data() {
     if !can_mount() {
         return;
     }
@@ -505,7 +505,7 @@ fn holes_and_cuts_keep_what_is_beside_them() {
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&f, flags, 5000, 60_000).expect("punch");
     drop(f);
-    // Grown over a hole and cut before any of it has reached the image.
+    // Grown over a hole and truncated before any of it has reached the image.
     let f = fs::File::create(m.at("cut")).expect("create");
     f.write_all_at(b"x", 1 << 20).expect("write");
     drop(f);
@@ -523,7 +523,7 @@ fn holes_and_cuts_keep_what_is_beside_them() {
 }
 
 #[test]
-fn chown_to_nobody_takes_set_id_bits() {
+fn chown_without_a_new_owner_clears_set_id_bits() {
     if !can_mount() {
         return;
     }
@@ -539,9 +539,9 @@ fn chown_to_nobody_takes_set_id_bits() {
     }
 }
 
-/// chown(2) to no owner needs no permission, and takes nothing from a file that the caller may not write.
+/// chown(2) without a new owner needs no permission, and must not change a file that the caller may not write.
 #[test]
-fn nobody_takes_set_id_bits_from_anybodys_file() {
+fn chown_without_a_new_owner_keeps_set_id_bits_of_other_users_files() {
     if !can_mount() {
         return;
     }
@@ -572,7 +572,7 @@ fn nobody_takes_set_id_bits_from_anybodys_file() {
 }
 
 #[test]
-fn a_full_image_says_so_and_recovers() {
+fn a_full_image_reports_enospc_and_recovers() {
     if !can_mount() {
         return;
     }
@@ -593,7 +593,7 @@ fn a_full_image_says_so_and_recovers() {
             }
             assert_eq!(failed, Some(28), "writeback {writeback_cache}");
             drop(f);
-            // Small things must still be possible, or fail in the same words.
+            // Small operations must still succeed, or fail with the same error.
             let small = fs::write(m.at("small"), b"x").map_err(|e| e.raw_os_error());
             assert!(matches!(small, Ok(()) | Err(Some(28))), "{small:?}");
             fs::remove_file(m.at("big")).expect("unlink");
@@ -610,7 +610,7 @@ fn a_full_image_says_so_and_recovers() {
     }
 }
 
-/// What write(2) took is there; what does not fit, write(2) refuses.
+/// Data that write(2) accepted is there; write(2) refuses data that does not fit.
 #[test]
 fn a_full_image_refuses_the_write_and_loses_nothing() {
     if !can_mount() {
@@ -628,7 +628,7 @@ fn a_full_image_refuses_the_write_and_loses_nothing() {
     }
     let refused = refused.expect("smaller than a gibibyte");
     assert_eq!(refused.raw_os_error(), Some(28));
-    f.sync_all().expect("everything that was taken fits");
+    f.sync_all().expect("all accepted data fits");
     drop(f);
     m.end().expect("unmounted");
     let mut m = b.serve(&Setup::default());
@@ -642,7 +642,7 @@ fn a_full_image_refuses_the_write_and_loses_nothing() {
 }
 
 #[test]
-fn a_write_that_fits_in_part_says_how_much() {
+fn a_write_that_fits_in_part_returns_the_written_length() {
     if !can_mount() {
         return;
     }
@@ -660,7 +660,7 @@ fn a_write_that_fits_in_part_says_how_much() {
         }
     }
     assert_eq!(f.write_at(&data, end).expect_err("full").raw_os_error(), Some(28));
-    f.sync_all().expect("what was taken fits");
+    f.sync_all().expect("the accepted data fits");
     drop(f);
     m.end().expect("unmounted");
     expect_clean(&b.image).expect("clean");
@@ -672,7 +672,7 @@ fn a_write_that_fits_in_part_says_how_much() {
 }
 
 #[test]
-fn an_ordinary_user_finds_the_disk_full_before_root_does() {
+fn the_reserve_is_for_root_only() {
     if !can_mount() {
         return;
     }
@@ -749,7 +749,7 @@ fn a_zeroed_range_keeps_its_blocks() {
 }
 
 #[test]
-fn without_attributes_the_kernel_stops_asking() {
+fn without_xattrs_the_kernel_stops_requesting_attributes() {
     if !can_mount() {
         return;
     }

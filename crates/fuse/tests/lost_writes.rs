@@ -1,5 +1,4 @@
-//! Who hears of data that was lost on its way to the device: each open file once, whatever the others have heard
-//! (Linux: `errseq_t`).
+//! Reports of data whose write failed: each open file gets one, independent of the others (Linux: `errseq_t`).
 
 mod common;
 
@@ -22,7 +21,7 @@ fn serve(dir: &tempfile::TempDir) -> (Served, Arc<HeldDevice>) {
     let disk = Arc::new(HeldDevice::new(Arc::new(MemDevice::load(&image).expect("loaded"))).expect("thread"));
     let mnt = dir.path().join("mnt");
     fs::create_dir(&mnt).expect("mount point");
-    // Only a file that the server has seen opened can be told apart from others.
+    // The server can distinguish openers only if it sees each open.
     let server = ServerOptions { no_open: false, ..ServerOptions::default() };
     (Setup { server, ..Setup::default() }.serve_device(disk.clone(), &mnt), disk)
 }
@@ -32,7 +31,7 @@ fn fsync(f: &File) -> Result<(), i32> {
 }
 
 #[test]
-fn every_open_file_hears_once_of_a_lost_write() {
+fn every_open_file_reports_a_lost_write_once() {
     if !can_mount() {
         return;
     }
@@ -48,7 +47,7 @@ fn every_open_file_hears_once_of_a_lost_write() {
     disk.clear();
     let told = [first, fsync(&b), fsync(&a), fsync(&b)];
     drop((a, b));
-    // The lost write is told once more.
+    // The unmount reports the lost write once more.
     let _ = m.end();
     let eio = Err(Errno::IO.raw_os_error());
     assert_eq!(told, [eio, eio, Ok(()), Ok(())], "fsync of a, of b, of a again, of b again");

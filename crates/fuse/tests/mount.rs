@@ -23,12 +23,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 
-/// False, with a line that says so, where the machine has no FUSE or the user may not mount.
+/// False, after printing why, if the machine has no FUSE or the user may not mount.
 fn can_mount() -> bool {
     let root = rustix::process::geteuid().is_root();
     let device = extant_testkit::mount::fuse_works();
     if !(root && device) {
-        eprintln!("SKIPPED: needs root (have it: {root}) and /dev/fuse (there: {device})");
+        eprintln!("SKIPPED: needs root (present: {root}) and /dev/fuse (present: {device})");
     }
     root && device
 }
@@ -63,7 +63,7 @@ impl Mounted {
 
     /// Unmounts and waits until the server has ended.
     fn stop(&mut self) {
-        // A process that another test is just starting may hold our files until it has passed exec.
+        // A process that another test is just starting may have our files open until its exec.
         wait_for(|| self.unmounter.unmount(false).is_ok());
         self.server.take().expect("once").join().expect("no panic").expect("ended well");
         assert_eq!(self.fs.counts.destroy.load(Ordering::Relaxed), 1);
@@ -77,7 +77,7 @@ impl Drop for Mounted {
             let _ = self.unmounter.unmount(true);
         }
         if std::thread::panicking() {
-            // Rather a directory left behind than a test that hangs in removing it.
+            // A directory left behind is better than a test that hangs while it removes it.
             self.dir.take().map(tempfile::TempDir::keep);
         }
     }
@@ -86,7 +86,7 @@ impl Drop for Mounted {
 fn wait_for(mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {
-        assert!(Instant::now() < deadline, "waited in vain");
+        assert!(Instant::now() < deadline, "the condition did not become true");
         Clock::real().sleep(Duration::from_millis(5));
     }
 }
@@ -95,7 +95,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).expect("listed").map(|e| e.expect("entry").file_name().into_string().expect("UTF-8")).collect()
 }
 
-/// What every mount must do, whatever was negotiated.
+/// The behaviour that every mount must have, under any negotiation.
 fn exercise(m: &Mounted) {
     let data: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
     fs::write(m.at("big"), &data).expect("written");
@@ -167,7 +167,7 @@ fn exercise(m: &Mounted) {
     drop(tmp);
     assert_eq!(m.fs.counts.tmpfile.load(Ordering::Relaxed), 1);
 
-    // Unlinked, but open.
+    // Unlinked but open.
     let f = fs::OpenOptions::new().read(true).write(true).open(m.at("copy")).expect("open");
     fs::remove_file(m.at("copy")).expect("unlink");
     f.write_all_at(b"still", 0).expect("write after unlink");
@@ -178,7 +178,7 @@ fn exercise(m: &Mounted) {
     fs::remove_dir_all(m.at("d")).expect("removed");
 }
 
-/// Many threads at once, each on its own directory, while names are looked up and dropped.
+/// Many threads, each on its own directory, while names are looked up and dropped.
 fn storm(m: &Mounted) {
     let threads: Vec<_> = (0..8)
         .map(|t| {
@@ -200,7 +200,7 @@ fn storm(m: &Mounted) {
 }
 
 #[test]
-fn every_negotiation_serves() {
+fn every_combination_of_options_serves() {
     if !can_mount() {
         return;
     }
@@ -233,7 +233,7 @@ fn every_negotiation_serves() {
 }
 
 #[test]
-fn every_lookup_is_given_back() {
+fn the_kernel_forgets_every_lookup() {
     if !can_mount() {
         return;
     }
@@ -242,7 +242,7 @@ fn every_lookup_is_given_back() {
     exercise(&m);
     storm(&m);
     assert!(m.fs.lookups() > 0);
-    // A remount makes the kernel let go of the names, and with them of the inodes, that it has cached.
+    // A remount makes the kernel drop its cached names, and with them the inodes.
     wait_for(|| {
         mount_remount(&m.path, MountFlags::NOSUID | MountFlags::NODEV, c"").expect("remount");
         m.fs.lookups() == 0
@@ -253,14 +253,14 @@ fn every_lookup_is_given_back() {
 }
 
 #[test]
-fn a_panic_costs_one_request_and_is_told() {
+fn a_panic_fails_one_request_and_is_reported() {
     if !can_mount() {
         return;
     }
     let mut m = start(MemFs::new(Config::default()), &MountOptions::default());
     for n in 1..=5 {
         assert_eq!(fs::metadata(m.at("panic")).expect_err("EIO").raw_os_error(), Some(5));
-        // The caller may hear of it just before the server does.
+        // The caller may get its error just before the server gets the report.
         wait_for(|| m.fs.counts.poisoned.load(Ordering::Relaxed) == n);
     }
     fs::write(m.at("after"), "fine").expect("the mount lives");
@@ -268,7 +268,7 @@ fn a_panic_costs_one_request_and_is_told() {
 }
 
 #[test]
-fn notifications_make_the_kernel_ask_again() {
+fn notifications_make_the_kernel_request_again() {
     if !can_mount() {
         return;
     }
@@ -282,7 +282,7 @@ fn notifications_make_the_kernel_ask_again() {
     assert_eq!(m.fs.counts.read.load(Ordering::Relaxed), before, "cached");
     m.notifier.inval_inode(ino, 0, 0).expect("told");
     assert_eq!(fs::read(m.at("f")).expect("read"), b"data");
-    assert!(m.fs.counts.read.load(Ordering::Relaxed) > before, "asked again");
+    assert!(m.fs.counts.read.load(Ordering::Relaxed) > before, "the kernel sent another request");
     let before = m.fs.lookups();
     m.notifier.inval_entry(1, b"f", false).expect("told");
     assert!(fs::metadata(m.at("f")).is_ok());
@@ -348,8 +348,8 @@ fn fuseblk_delivers_syncfs_and_umount_waits_for_destroy() {
         assert_eq!(m.fs.counts.destroy.load(Ordering::Relaxed), 0);
         drop(open);
         let start = Instant::now();
-        // Another process, and not the helper that an installed Extant has for umount(8): this server is a test's.
-        // Another test's child has the file open, too, from its fork until it executes something.
+        // umount(8) without the helper of an installed Extant (`-i`), because this server is a test's. Another test's
+        // child process has the file open, too, until its exec.
         wait_for(|| Command::new("umount").arg("-i").arg(&m.path).status().expect("umount").success());
         assert!(start.elapsed() >= takes, "umount came back after {:?}", start.elapsed());
         assert_eq!(m.fs.counts.destroy.load(Ordering::Relaxed), 1);
@@ -360,7 +360,7 @@ fn fuseblk_delivers_syncfs_and_umount_waits_for_destroy() {
 }
 
 #[test]
-fn limits_of_the_page_cache_are_lifted() {
+fn the_limits_of_the_page_cache_are_lifted() {
     if !can_mount() {
         return;
     }
@@ -377,7 +377,7 @@ fn limits_of_the_page_cache_are_lifted() {
     m.stop();
 }
 
-/// In the child process of the tests below: mounts at a path given by the environment and serves for ever.
+/// In the child process of the tests below: mounts at a path from the environment and serves for ever.
 #[test]
 #[ignore = "the server half of other tests"]
 fn child_server() {
@@ -410,7 +410,7 @@ fn a_mount_whose_server_was_killed_is_replaced() {
     assert!(lines.map_while(Result::ok).any(|l| l == "ready"));
     fs::write(path.join("f"), "lost").expect("served");
     assert!(!mount::is_dead(&path));
-    // Attributes are cached for ever, so that stat alone would not notice.
+    // Attributes are cached for ever, so that stat(2) would not notice the end of the server.
     let _cached = fs::metadata(&path).expect("stat");
     server.kill().expect("killed");
     server.wait().expect("reaped");
@@ -420,16 +420,16 @@ fn a_mount_whose_server_was_killed_is_replaced() {
     exercise(&m);
     m.stop();
     assert!(!mount::is_dead(&path));
-    assert_eq!(names(&path).len(), 0, "nothing is mounted any more");
+    assert_eq!(names(&path).len(), 0, "the mount is gone");
 }
 
-/// What the kernel calls the connection of a mount that is served (Linux: fuse_ctl_add_conn).
+/// The kernel's number of the connection behind a mount (Linux: fuse_ctl_add_conn).
 fn connection(path: &Path) -> u64 {
     let device = fs::metadata(path).expect("stat").dev();
     u64::from(rustix::fs::major(device)) << 20 | u64::from(rustix::fs::minor(device))
 }
 
-/// False, with a line that says so, where the kernel does not show its connections.
+/// False, after printing why, if the kernel does not show its connections.
 fn abort(connection: u64) -> bool {
     let dir = tempfile::tempdir().expect("directory");
     if rustix::mount::mount("none", dir.path(), "fusectl", MountFlags::empty(), None).is_err() {
@@ -456,13 +456,13 @@ fn an_aborted_connection_ends_the_server_and_detaches() {
     }
     m.server.take().expect("once").join().expect("no panic").expect("ended");
     assert_eq!(m.fs.counts.destroy.load(Ordering::Relaxed), 1);
-    assert!(m.fs.mounted_at_destroy.load(Ordering::Acquire), "the device is the kernel's until all is written");
+    assert!(m.fs.mounted_at_destroy.load(Ordering::Acquire), "the mount exists until all data is written");
     assert!(!m.unmounter.is_mounted());
 }
 
-/// MNT_FORCE ends the connection first, and then finds that it may not unmount.
+/// MNT_FORCE ends the connection first, and then finds that the mount is busy.
 #[test]
-fn a_mount_that_was_busy_when_it_was_forced_does_not_stay() {
+fn a_busy_mount_does_not_stay_after_mnt_force() {
     if !can_mount() {
         return;
     }
@@ -476,9 +476,10 @@ fn a_mount_that_was_busy_when_it_was_forced_does_not_stay() {
     drop(open);
 }
 
-/// What must not wait for operations that have not returned: the device of a forced mount may be somebody else's.
+/// The report must not wait for operations that have not returned: after MNT_FORCE another process may have the
+/// device.
 #[test]
-fn a_lost_connection_is_told_of_while_a_worker_is_in_an_operation() {
+fn a_lost_connection_is_reported_while_a_worker_is_in_an_operation() {
     if !can_mount() {
         return;
     }
@@ -506,9 +507,9 @@ fn a_lost_connection_is_told_of_while_a_worker_is_in_an_operation() {
     drop(busy);
 }
 
-/// The kernel lets go of the device then, to which an unmount that is under way still writes.
+/// The kernel then closes the device, to which an unmount in progress still writes.
 #[test]
-fn a_connection_that_is_lost_during_destroy_is_told_of_by_another_worker() {
+fn another_worker_reports_a_connection_lost_during_destroy() {
     if !can_mount() {
         return;
     }
@@ -527,7 +528,7 @@ fn a_connection_that_is_lost_during_destroy_is_told_of_by_another_worker() {
     let server = task::spawn("server", move || session.run()).expect("thread");
     let connection = connection(dir.path());
     fs.destroy_waits.store(true, Ordering::Release);
-    // Another test's child may have it open until it has passed exec.
+    // Another test's child process may have it open until its exec.
     let umount = task::spawn("umount", move || wait_for(|| unmounter.unmount(false).is_ok())).expect("thread");
     wait_for(|| fs.destroying.load(Ordering::Acquire));
     let aborted = abort(connection);
@@ -540,11 +541,11 @@ fn a_connection_that_is_lost_during_destroy_is_told_of_by_another_worker() {
     umount.join().expect("no panic");
     server.join().expect("no panic").expect("ended");
     assert_eq!((of(&fs.counts.destroy), of(&told)), (1, u64::from(aborted)));
-    // What is not called is dropped, too.
+    // A function that is never called is dropped, too.
     assert_eq!(of(&gone), 1);
 }
 
-/// How often the session has told that its connection is lost, and how often it has let go of what it was given then.
+/// Counts how often the session has reported the loss of its connection, and how often it has dropped the result.
 fn count_when_lost(session: &mut Session<MemFs>) -> (Arc<AtomicU64>, Arc<AtomicU64>) {
     let (told, gone) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (tell, held) = (told.clone(), AddAtDrop(gone.clone()));
@@ -564,7 +565,7 @@ impl Drop for AddAtDrop {
 }
 
 #[test]
-fn a_session_that_never_runs_leaves_nothing_behind() {
+fn a_session_that_never_runs_is_unmounted() {
     if !can_mount() {
         return;
     }
@@ -615,7 +616,7 @@ fn fusermount3_mounts_and_unmounts() {
     m.stop();
 }
 
-/// Inside `unshare -Urm`: root only of a user namespace, as any user can be.
+/// Inside `unshare -Urm`: root only in a user namespace, which any user can be.
 #[test]
 #[ignore = "the inner half of a_user_namespace_is_enough"]
 fn child_in_namespace() {

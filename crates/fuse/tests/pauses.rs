@@ -1,4 +1,4 @@
-//! Writers that wait for the device leave the mount to everybody else.
+//! Writers that wait for the device do not block other users of the mount.
 
 mod common;
 
@@ -16,13 +16,13 @@ use extant_block::device::{Catch, HeldDevice, MemDevice};
 use extant_testkit::oracle::{MkfsOptions, make_image};
 
 const PIECE: usize = 1 << 20;
-/// The most that a mount has.
+/// The most workers that a mount has.
 const WORKERS: usize = 16;
 const WRITERS: usize = WORKERS + 8;
-/// More than may be dirty, so that no writer is done before it waits.
+/// More than may be dirty, so that every writer has to wait.
 const PIECES: usize = 16;
 
-/// Waits for something that comes without a doubt; a test that hangs would say less.
+/// Waits for a condition that must come true; a test that hangs would report less.
 fn until(what: &str, mut come: impl FnMut() -> bool) {
     let clock = Clock::real();
     for _ in 0..60_000 {
@@ -31,10 +31,10 @@ fn until(what: &str, mut come: impl FnMut() -> bool) {
         }
         clock.sleep(Duration::from_millis(1));
     }
-    panic!("in vain: {what}");
+    panic!("did not happen: {what}");
 }
 
-/// Lets the device go on before the mount ends, also where a test fails.
+/// Releases the device before the mount ends, also if a test fails.
 struct LetGo(Arc<HeldDevice>);
 
 impl Drop for LetGo {
@@ -43,7 +43,7 @@ impl Drop for LetGo {
     }
 }
 
-/// The device takes no data at all, so that all writers wait. Threads: theirs, the workers, the flusher.
+/// The device accepts no data at all, so that all writers wait. Threads: the writers, the workers, the flusher.
 #[test]
 fn a_mount_serves_others_while_more_writers_wait_than_it_has_workers() {
     if !can_mount() {
@@ -76,7 +76,7 @@ fn a_mount_serves_others_while_more_writers_wait_than_it_has_workers() {
         .collect();
     until("too much is dirty", || m.server().filesystem().is_full_of_dirty());
     let waiting = || begun.load(Ordering::SeqCst) - written.load(Ordering::SeqCst);
-    until("everybody waits", || waiting() == WRITERS);
+    until("every writer waits", || waiting() == WRITERS);
     let (done, served) = channel();
     let name = m.at("new");
     let others = move || {
@@ -95,8 +95,8 @@ fn a_mount_serves_others_while_more_writers_wait_than_it_has_workers() {
     for writer in writers {
         writer.join().expect("written");
     }
-    assert_eq!(answered, Ok(()), "nobody else was served");
-    // One whose write was done before too much was dirty may have gone on, to the next.
+    assert_eq!(answered, Ok(()), "other requests were not served");
+    // A writer that was done before too much was dirty may have gone on to its next write.
     assert!(still > WORKERS, "only {still} writers wait");
     for n in 0..WRITERS {
         let content = fs::read(m.at(&format!("f{n}"))).expect("read");

@@ -1,4 +1,4 @@
-//! Many threads, random operations against a model, a server that is killed, handles that outlive every cache.
+//! Many threads, random operations against a model, a server that is killed, handles that survive every cache.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn drop_names(path: &Path) {
 }
 
 #[test]
-fn threads_at_once() {
+fn concurrent_threads_see_consistent_files() {
     if !can_mount() {
         return;
     }
@@ -60,7 +60,7 @@ fn threads_at_once() {
                 fs::create_dir(&dir).expect("mkdir");
                 s.spawn(move || Workload::new(40 + t).apply(&dir, 0..400));
             }
-            // Names vanish from the kernel's cache, and files between directories, under everyone's feet.
+            // Names vanish from the kernel's cache, and files move between directories, while other threads use them.
             let path = m.path.clone();
             s.spawn(move || {
                 for i in 0..60 {
@@ -78,7 +78,7 @@ fn threads_at_once() {
     }
 }
 
-/// As fsx does: one file, any operation, a model beside it.
+/// Like fsx: one file, any operation, compared with a model.
 fn exercise(m: &Served, seed: u64, operations: usize) {
     const SIZE_MAX: u64 = 300_000;
     let mut rng = Rng::new(seed);
@@ -178,7 +178,7 @@ fn loop_read(file: &fs::File, buf: &mut [u8]) -> usize {
 }
 
 #[test]
-fn one_file_against_a_model() {
+fn one_file_matches_a_model() {
     if !can_mount() {
         return;
     }
@@ -203,7 +203,7 @@ fn one_file_against_a_model() {
             let (model, expected) = (fs::read(b.mnt.join("model")), fs::read(b.mnt.join("expected")));
             let same = model.expect("read") == expected.expect("read");
             k.unmount().expect("unmounted");
-            assert!(same, "{fs_type} {block_size} seed {seed}: the kernel reads something else");
+            assert!(same, "{fs_type} {block_size} seed {seed}: the kernel reads other content");
         }
     }
 }
@@ -222,7 +222,7 @@ fn child_server() {
 }
 
 #[test]
-fn what_was_synced_survives_a_kill() {
+fn synced_data_survives_a_killed_server() {
     if !can_mount() {
         return;
     }
@@ -244,7 +244,7 @@ fn what_was_synced_survives_a_kill() {
         std::thread::scope(|s| {
             let (mnt, synced) = (&b.mnt, &synced);
             s.spawn(move || {
-                // Ends with the server.
+                // Ends when the server is killed.
                 for i in 0..10_000u64 {
                     let write = || -> std::io::Result<()> {
                         let path = mnt.join(format!("f{i}"));
@@ -298,7 +298,7 @@ fn what_was_synced_survives_a_kill() {
 }
 
 #[test]
-fn handles_survive_the_kernels_caches() {
+fn handles_survive_dropped_kernel_caches() {
     if !can_mount() {
         return;
     }
@@ -331,7 +331,7 @@ for i in range(1200):
     fd = libc.open_by_handle_at(top, ctypes.byref(h), os.O_RDONLY)
     if fd < 0:
         break
-    os.close(fd) # the kernel holds the inode of a file that was just closed until its release is answered
+    os.close(fd) # the kernel keeps the inode of a closed file until the reply to its release
     time.sleep(0.05)
 assert fd < 0 and ctypes.get_errno() == 116, (fd, ctypes.get_errno())
 "#;

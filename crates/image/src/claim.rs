@@ -1,12 +1,12 @@
-//! Our claim on the block device of a `fuseblk` mount.
+//! The exclusive open of a block device by us, before and after a `fuseblk` mount.
 //!
-//! Main types: [`BlockClaim`], and [`Tenant`], the file system on the device. Such a device is opened exclusively by us
-//! while a replay may write, then by the kernel for as long as it is mounted. Where there is no mount in the end, or it
-//! ends by force, there is more to write and no process holds the claim: the device is only written to once it is
-//! claimed again, and is left as it is if another process has claimed it by then. While that is not known, a
-//! [`GateDevice`] keeps back what would be written.
+//! Main types: [`BlockClaim`], and [`Tenant`], the file system on the device. We open such a device exclusively while
+//! a replay may write, and the kernel does so for as long as it is mounted. If the mount fails, or ends by force,
+//! there is more to write, and no process has the device open exclusively. We then open it exclusively again before
+//! we write. If another process has done so meanwhile, we write nothing. Until that is known, a [`GateDevice`] delays
+//! all writes.
 //!
-//! What it does not do: image files, which have locks; a claim that ends as it should, with the mount.
+//! What it does not do: image files, which have locks; the end of the exclusive open at a normal unmount.
 //!
 //! # Locking
 //! None.
@@ -28,39 +28,39 @@ use crate::mounts;
 use crate::open::{Access, open_whole};
 use crate::spec::ImageSpec;
 
-/// Held, nobody else has the device.
+/// While this exists, no other process can open the device exclusively.
 pub type Held = Box<dyn Any + Send>;
 
-/// A file system on a claimed device.
+/// A file system on a device that we have open exclusively.
 pub trait Tenant {
-    /// Why it could not be unmounted.
+    /// Why the unmount failed.
     type Error;
 
-    /// Ends without another write.
+    /// Ends the file system without another write.
     fn cut_off(&self);
 
-    /// Ends as it should.
+    /// Unmounts in order.
     ///
     /// # Errors
     /// Not everything could be written.
     fn unmount(&self) -> std::result::Result<(), Self::Error>;
 }
 
-/// Why a claim was not lent.
+/// Why the device could not be handed to the kernel.
 #[derive(Debug)]
 pub enum NotLent<M, U> {
-    /// The mount failed, and the file system was unmounted; one that is only read is left to the caller.
+    /// The mount failed, and the file system was unmounted; one mounted read-only is left to the caller.
     Failed {
-        /// Why.
+        /// The error of the mount.
         mount: M,
-        /// What its unmount came to, if that failed, too.
+        /// The error of the unmount, if that failed, too.
         unmount: Option<U>,
     },
-    /// Somebody else has the device, or has had it: the file system is cut off.
+    /// Another process has the device, or has had it: the file system was cut off.
     Foreign {
-        /// Why the mount failed, if it did.
+        /// The error of the mount, if it failed.
         mount: Option<M>,
-        /// What tells.
+        /// The evidence of the other process.
         why: Error,
     },
 }
@@ -68,30 +68,31 @@ pub enum NotLent<M, U> {
 /// How long an unmount by force may take after it has ended the connection.
 const FORCED_PATIENCE_NS: u64 = 500_000_000;
 
-/// Our claim on a block device: before the kernel's own claim for a mount of it, and after that if the mount ends in
-/// the middle.
+/// Our exclusive open of a block device: before the kernel's own for a mount of it, and after that if the mount ends
+/// by force.
 pub struct BlockClaim {
     spec: ImageSpec,
     access: Access,
     claimed: Option<Arc<dyn BlockDevice>>,
-    /// What the file system has.
+    /// The device that the file system uses.
     dev: Arc<GateDevice>,
 }
 
 impl BlockClaim {
-    /// `claimed` is the device at `spec`, opened with this `access`, and `dev` what the file system on it has.
+    /// `claimed` is the device at `spec`, opened with this `access`, and `dev` the device that the file system on it
+    /// uses.
     pub fn new(spec: ImageSpec, access: Access, claimed: Arc<dyn BlockDevice>, dev: Arc<GateDevice>) -> BlockClaim {
         BlockClaim { spec, access, claimed: Some(claimed), dev }
     }
 
-    /// What the file system has.
+    /// The device that the file system uses.
     pub fn device(&self) -> &GateDevice {
         &self.dev
     }
 
-    /// Lets go of it for `mount`. Should that fail, the file system is unmounted, unless it is only read. Somebody who
-    /// was faster may have the device, or have had it: then nothing more is written to it, and a mount that is there is
-    /// dropped again.
+    /// Closes our exclusive open, so that `mount` can make the kernel's. If that fails, unmounts the file system,
+    /// unless it is read-only. Another process may open the device in between. Then nothing more is written to it,
+    /// and the new mount is dropped again.
     ///
     /// # Errors
     /// See [`NotLent`].
@@ -113,7 +114,8 @@ impl BlockClaim {
         }
         let same = || Ok(super_block(&*self.dev)? == before?);
         let mount = match mounted {
-            // The kernel has the claim. Dropped, the mount ends, which waits at the gate as long as that is shut.
+            // The kernel has the device open exclusively. If the mount is dropped, its end waits while the gate is
+            // shut.
             Ok(mounted) => match self.unless_foreign(fs, shut, Ok(Box::new(())), same) {
                 Ok(_) => return Ok(mounted),
                 Err(why) => return Err(NotLent::Foreign { mount: None, why }),
@@ -127,8 +129,8 @@ impl BlockClaim {
         }
     }
 
-    /// `held`, if there is a claim to hold and nobody else has had the device: it is the `same`, and may be written to
-    /// again. If not, the file system is cut off.
+    /// Returns `held` if we have the device and no other process has changed it (`same`): writes may go on. Otherwise
+    /// cuts the file system off.
     fn unless_foreign(
         &self,
         fs: &impl Tenant,
@@ -146,7 +148,7 @@ impl BlockClaim {
                 Ok(held)
             }
             Err(e) => {
-                // Those first that wait there: they hold what a cut waits for.
+                // First release the threads that wait at the gate: they hold locks that the cut waits for.
                 drop(shut);
                 fs.cut_off();
                 Err(e)
@@ -154,21 +156,22 @@ impl BlockClaim {
         }
     }
 
-    /// The kernel has ended the connection by force, and perhaps let go of the device, while there is more to write to
-    /// it. What is returned is to be held until the file system is unmounted; nothing, where nothing is written.
+    /// Opens the device exclusively again, after the kernel has ended the connection by force and perhaps closed the
+    /// device, while there is more to write. The caller must keep the result until the file system is unmounted. None
+    /// for a read-only mount.
     ///
     /// # Errors
-    /// Somebody else has the device, or has had it: the file system is cut off.
+    /// Another process has the device, or has had it: the file system is cut off.
     pub fn regain(&self, fs: &impl Tenant) -> Result<Option<Held>> {
-        // A mount that has failed is read-only, too, but still writes why.
+        // A mount that has failed is read-only, too, but still writes its error. So only `access` counts.
         if self.access.read_only {
             return Ok(None);
         }
-        // Before anything of the file system is asked for: an unmount that is under way has its locks.
+        // Before any call to the file system, whose locks an unmount in progress may hold.
         let shut = self.dev.shut();
         let clock = Clock::real();
         let held = loop {
-            // First the connection ends, then the mount, then the kernel's claim.
+            // The connection ends first, then the mount, then the kernel's exclusive open.
             let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
             match rustix::fs::open(&self.spec.path, flags, Mode::empty()) {
                 Ok(claimed) => break Ok(Box::new(claimed) as Held),
@@ -182,8 +185,8 @@ impl BlockClaim {
         self.unless_foreign(fs, shut, held, || self.is_still()).map(Some)
     }
 
-    /// A mount that is in use stays, dead, and has the device still: wherever it is bound to, or seen no more. Where it
-    /// is seen, it cannot go while it is held.
+    /// A busy mount stays, dead, and still has the device: under any bind mount, or in no visible place. If it is
+    /// visible, an open descriptor prevents its end.
     fn dead_mount(&self) -> Option<Held> {
         let device = rustix::fs::stat(&self.spec.path).ok()?.st_rdev;
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -197,29 +200,29 @@ impl BlockClaim {
         if let Some(root) = dead {
             return Some(Box::new(root));
         }
-        // The number as it is in the kernel (Linux: fuse_ctl_add_conn). There is none once the file system is gone, and
-        // nothing here keeps that from going: see docs/crash-consistency.md.
+        // The device number in the kernel's form (Linux: fuse_ctl_add_conn). The connection vanishes with the file
+        // system, and nothing here prevents that: see docs/crash-consistency.md.
         let connection = format!("/sys/fs/fuse/connections/{}", u64::from(major) << 20 | u64::from(minor));
         rustix::fs::stat(connection).is_ok().then(|| Box::new(()) as Held)
     }
 
-    /// Nobody has mounted or checked it since: it holds the superblock that we wrote last.
+    /// Whether no process has mounted or checked it since: it has the superblock that we wrote last.
     fn is_still(&self) -> Result<bool> {
         let found = of_mount(&super_block(&*self.dev)?);
         Ok(found.is_some() && self.dev.remembered().iter().any(|ours| of_mount(ours) == found))
     }
 }
 
-/// What a mount, or a check, changes of a superblock past the log.
+/// The fields of a superblock that a mount or a check changes without the log.
 type OfMount = (u16, i64, Incompat, bool);
 
-/// That there was an error, or what a label says, is none of it. None: it is no superblock.
+/// Errors and labels are not among them. None: it is no superblock.
 fn of_mount(bytes: &[u8]) -> Option<OfMount> {
     let sb = SuperBlock::decode(bytes, SUPERBLOCK_OFFSET).ok()?;
     Some((sb.mount_count(), sb.mount_time(), sb.incompat(), sb.state().contains(FsState::VALID)))
 }
 
-/// As it is on the device.
+/// The superblock as it is on the device.
 fn super_block(dev: &dyn BlockDevice) -> Result<[u8; SUPERBLOCK_SIZE]> {
     let mut sb = [0; SUPERBLOCK_SIZE];
     dev.read_at(SUPERBLOCK_OFFSET, &mut sb, BioFlags::META)?;

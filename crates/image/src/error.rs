@@ -9,18 +9,19 @@ use extant_ondisk::partition::Partition;
 use crate::formats::Format;
 use crate::holder::Holder;
 
-/// Why an image could not be opened. Messages begin with the name of the image, or of what else did not answer.
+/// Why an image could not be opened. Messages begin with the name of the image, or of the file that could not be
+/// read.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The image, or the device it is on, does not answer.
+    /// The image, or the device under it, failed.
     #[error(transparent)]
     Device(#[from] extant_block::Error),
-    /// A file of the host that says who has what does not answer.
+    /// A file of the host that shows the users of an image cannot be read.
     #[error("{}: {source}", path.display())]
     Host {
         /// The file.
         path: PathBuf,
-        /// The answer of the system.
+        /// The error of the system.
         source: Arc<std::io::Error>,
     },
     /// The image begins like another format.
@@ -28,18 +29,18 @@ pub enum Error {
     Foreign {
         /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
-        /// Which.
+        /// The other format.
         format: &'static Format,
         /// A copy of an ext superblock is still there: the other format was written over a file system.
         backup: Option<Backup>,
     },
-    /// There is no superblock that can be used: the primary is unsound and no backup is found, or the primary has
-    /// features that are not known.
+    /// There is no usable superblock: the primary is unsound and no backup is found, or the primary has unknown
+    /// features.
     #[error("{image}: {source}")]
     SuperBlock {
         /// The device's name.
         image: String,
-        /// What is wrong with the primary.
+        /// The damage of the primary.
         source: extant_ondisk::Error,
     },
     /// The partition table is damaged.
@@ -47,15 +48,15 @@ pub enum Error {
     Table {
         /// The device's name.
         image: String,
-        /// What is wrong with it.
+        /// The damage of the table.
         source: extant_ondisk::Error,
     },
-    /// A partition was asked for, and there is no partition table.
+    /// The caller named a partition, and there is no partition table.
     #[error("{image}: partition {number} wanted, but there is no partition table")]
     NoTable {
         /// The device's name.
         image: String,
-        /// What was asked for.
+        /// The partition that the caller named.
         number: u32,
     },
     /// There is no partition of this number.
@@ -63,19 +64,19 @@ pub enum Error {
     NoPartition {
         /// The device's name.
         image: String,
-        /// What was asked for.
+        /// The partition that the caller named.
         number: u32,
-        /// Those that there are.
+        /// The existing partitions.
         partitions: Vec<Partition>,
     },
-    /// A whole disk of which no partition was named, and not exactly one has ext2/3/4.
+    /// The caller named no partition of a whole disk, and not exactly one has ext2/3/4.
     #[error("{image}: {with_ext} of its partitions have an ext2/3/4 superblock: name one")]
     Ambiguous {
         /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
         /// How many have a superblock.
         with_ext: usize,
-        /// All of them.
+        /// All partitions.
         partitions: Vec<Partition>,
     },
     /// No file system can begin at this byte.
@@ -83,25 +84,25 @@ pub enum Error {
     Offset {
         /// The image, without its part.
         image: String,
-        /// What was asked for.
+        /// The offset that the caller named.
         offset: u64,
         /// The rule that it breaks.
         why: BadOffset,
     },
-    /// The image is to be written, and may only be read.
+    /// The image is to be written, and is read-only.
     #[error("{image}: may only be read")]
     ReadOnly {
         /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
     },
-    /// Somebody else has it.
+    /// Another process uses the image.
     #[error("{image}: in use: {}", holder.who_or(by))]
     InUse {
         /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
-        /// Who, as far as it can be found out.
+        /// The users of the image, as far as they are known.
         holder: Box<Holder>,
-        /// What the device said.
+        /// The device's message.
         by: String,
     },
     /// The image is to be written, and a loop device of the kernel may write it, too.
@@ -111,17 +112,17 @@ pub enum Error {
         image: String,
         /// `/dev/loopN`.
         device: String,
-        /// Where it is mounted, if it is.
+        /// Its mount, if it is mounted.
         mounted: Option<KernelMount>,
     },
-    /// Somebody else has a block device that we had claimed.
-    #[error("{image}: somebody else has it")]
+    /// Another process has opened a block device exclusively that was ours before.
+    #[error("{image}: another process has opened it exclusively")]
     Taken {
         /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
     },
-    /// Somebody else has had a block device that we had claimed, and has written to it.
-    #[error("{image}: somebody else has changed it")]
+    /// Another process has opened a block device exclusively that was ours before, and has written to it.
+    #[error("{image}: another process has changed it")]
     Changed {
         /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
@@ -131,8 +132,8 @@ pub enum Error {
 /// Which rule an offset breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadOffset {
-    /// Nothing begins within a sector.
-    #[error("is no multiple of 512")]
+    /// File systems begin at a sector.
+    #[error("is not a multiple of 512")]
     Unaligned,
     /// It lies behind the image.
     #[error("is past the end")]
@@ -148,5 +149,5 @@ pub struct Backup {
     pub byte: u64,
 }
 
-/// What this crate answers.
+/// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,9 +1,9 @@
-//! What an image is that is no ext file system, by its magic bytes, and what to do with it.
+//! Recognizes other formats than ext by their magic bytes, with advice for the user.
 //!
-//! Main types: [`Format`], the table [`FORMATS`]; [`identify`] looks, and [`nothing_found`] says what else there is
-//! where no magic is known.
+//! Main types: [`Format`], the table [`FORMATS`]. [`identify`] looks for a known magic; [`nothing_found`] describes a
+//! device without one.
 //!
-//! What it does not do: read any of these. A magic says what something is called, not that it is intact.
+//! What it does not do: read any of these. A magic identifies a format; the content may still be damaged.
 //!
 //! # Locking
 //! None.
@@ -11,16 +11,16 @@
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 
-/// Bytes at a place.
+/// An offset and the bytes there.
 type Magic = (usize, &'static [u8]);
 
-/// A kind of content that people take for an image of ext.
+/// A kind of content that users mistake for an ext image.
 #[derive(Debug)]
 pub struct Format {
     name: &'static str,
-    /// Any of these tells it.
+    /// Any of these identifies it.
     magics: &'static [Magic],
-    /// What comes next; `IMAGE` is the file.
+    /// The next step for the user; `IMAGE` is the file.
     advice: &'static str,
 }
 
@@ -111,7 +111,7 @@ const FORMATS: &[Format] = &[
     },
 ];
 
-/// Last, because a bootable one may be a whole disk with partitions as well.
+/// Checked last, because a bootable one may be a whole disk with partitions as well.
 const ISO: Format = Format {
     name: "an ISO 9660 file system",
     magics: &[(32769, b"CD001")],
@@ -130,7 +130,7 @@ fn matches(format: &Format, head: &[u8]) -> bool {
     format.magics.iter().any(|(at, magic)| head.get(*at..).is_some_and(|rest| rest.starts_with(magic)))
 }
 
-/// What a device without an ext superblock has in it, if that is known for sure before its partitions are looked at.
+/// The format of a device without an ext superblock, if it is certain before a look at the partitions.
 pub fn identify(dev: &dyn BlockDevice) -> Option<&'static Format> {
     let head = head(dev);
     FORMATS.iter().find(|format| matches(format, &head))
@@ -141,12 +141,12 @@ pub fn identify_unpartitioned(dev: &dyn BlockDevice) -> Option<&'static Format> 
     identify(dev).or_else(|| matches(&ISO, &head(dev)).then_some(&ISO))
 }
 
-/// Where file systems without a partition table around them begin: behind 63 sectors, and at whole mebibytes.
+/// Possible starts of file systems without a partition table: after 63 sectors, and at whole mebibytes.
 fn other_places() -> impl Iterator<Item = u64> {
     [63 * 512].into_iter().chain((1..=64).map(|mib| mib << 20))
 }
 
-/// Where a primary superblock of ext is, if it is not where the device begins.
+/// The place of a primary ext superblock that is not at the device's start.
 fn begins_elsewhere(dev: &dyn BlockDevice) -> Option<u64> {
     other_places().find(|start| {
         let mut bytes = [0; SUPERBLOCK_SIZE];
@@ -157,23 +157,23 @@ fn begins_elsewhere(dev: &dyn BlockDevice) -> Option<u64> {
     })
 }
 
-/// What there is on a device without a superblock, a backup and a format that is known.
+/// The content of a device without a superblock, a backup or a known format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nothing {
     /// A whole image file without any data. Everything else may be a damaged disk whose files can still be saved.
     Empty,
     /// A file system begins at this byte of a whole image.
     At(u64),
-    /// No sign of one. `whole`: neither does a partition table tell.
+    /// No sign of one. `whole`: the image has no partition table either.
     Unknown {
         /// It is a whole image, not a part of one.
         whole: bool,
     },
 }
 
-/// Looks for what else may be on a device on which no superblock was found.
+/// Examines a device on which no superblock was found.
 pub fn nothing_found(dev: &dyn BlockDevice) -> Nothing {
-    // A part of an image has a name that is no file's.
+    // A part of an image has a name that is not a file's.
     let file = std::fs::metadata(dev.name()).ok();
     let is_whole_file = || file.as_ref().is_some_and(|m| m.is_file() && m.len() == dev.size_bytes());
     if matches!(dev.next_data(0), Ok(None)) && is_whole_file() {
@@ -189,7 +189,7 @@ impl Format {
         self.name
     }
 
-    /// What makes a file system of it that can be opened, as a clause for a person; `image` is the file.
+    /// The step that turns it into a file system that can be opened, as a clause for the user; `image` is the file.
     pub fn advice(&self, image: &str) -> String {
         self.advice.replace("IMAGE", image)
     }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn every_magic_tells_its_format_alone() {
+    fn every_magic_identifies_exactly_one_format() {
         for format in FORMATS.iter().chain([&ISO]) {
             for (at, magic) in format.magics {
                 let dev = with(*at, magic);

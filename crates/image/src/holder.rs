@@ -1,4 +1,4 @@
-//! Who has an image, for the message that it is in use.
+//! The users of an image, for the message that it is in use.
 //!
 //! Main type: [`Holder`]: the mounts of it that the kernel shows, and the processes that have it open, as far as this
 //! process may see either.
@@ -17,37 +17,38 @@ use crate::open::place;
 use crate::shown;
 use crate::spec::ImageSpec;
 
-/// Processes that are named; more would be no help.
+/// How many processes a message names; more would be no help.
 const PROCESSES_MAX: usize = 3;
 
-/// Who has an image.
+/// The mounts and processes that use an image.
 #[derive(Clone, Debug, Default)]
 pub struct Holder {
-    /// Where it is mounted by Extant.
+    /// Its mounts by Extant.
     pub mounts: Vec<PathBuf>,
-    /// As the kernel's own driver has it.
+    /// Its use by the kernel's own driver.
     pub kernel: Option<KernelMount>,
     /// Number and name.
     pub processes: Vec<(u32, String)>,
 }
 
-/// Whether the server of a mount of ours has these bytes of an image file: not one that has died and left its mount.
+/// Whether the server of one of our mounts has these bytes of an image file. A mount whose server has died does not
+/// count.
 pub(crate) fn is_served(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
     is_locked(&spec.path, start, len).unwrap_or(false) && !mounts_of(spec).is_empty()
 }
 
-/// Whether a mount of ours writes these bytes of an image file. Beside locks of strangers for reading it has no lock
-/// that would keep another reader away.
+/// Whether one of our mounts writes these bytes of an image file. While other programs have locks for reading, such a
+/// mount has no lock that would exclude another reader.
 pub(crate) fn is_written(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
     let writes = |m: &Mount| !m.super_options.split(',').any(|option| option == "ro") && !m.is_dead();
-    // Where it has a lock for writing, the next one to open the image is refused anyway, and a server that does not
-    // answer need not be asked.
+    // If it has a lock for writing, the next open fails anyway, and this sends no request to a server that may not
+    // answer.
     let beside_readers =
         is_locked(&spec.path, start, len).unwrap_or(false) && !has_writer(&spec.path, start, len).unwrap_or(false);
     beside_readers && mounts_of(spec).iter().any(writes)
 }
 
-/// Where it is mounted by us.
+/// Our mounts of the image.
 fn mounts_of(spec: &ImageSpec) -> Vec<Mount> {
     let path = mounts::absolute(&spec.path);
     let wanted = ImageSpec { path: path.clone(), ..spec.clone() }.source();
@@ -63,7 +64,7 @@ fn processes(path: &Path) -> Vec<(u32, String)> {
     let others = numbers.filter(|pid| *pid != std::process::id());
     let has = |pid: &u32| {
         let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        // Through the link: a path would not be found in another mount namespace.
+        // Through the link: in another mount namespace its path would not be found.
         files.filter_map(|f| f.path().metadata().ok()).any(|m| {
             let same_file = (m.dev(), m.ino()) == (image.dev(), image.ino());
             same_file || (image.rdev() != 0 && m.rdev() == image.rdev())
@@ -74,8 +75,8 @@ fn processes(path: &Path) -> Vec<(u32, String)> {
 }
 
 impl Holder {
-    /// Who has the image, or some of it. Mounts of another partition are left out; its processes are not, for it takes
-    /// more than a descriptor to tell what they do with it.
+    /// The users of the image, or of a part of it. Mounts of another partition are left out. Processes are not: an
+    /// open descriptor does not show which partition a process uses.
     pub fn of(spec: &ImageSpec) -> Holder {
         let path = mounts::absolute(&spec.path);
         let (start, len) = place(spec).unwrap_or((0, None));
@@ -84,18 +85,18 @@ impl Holder {
         Holder { mounts, kernel, processes: processes(&path) }
     }
 
-    /// The processes and mounts that have this partition of a disk. `None`: it is neither locked nor mounted, whatever
-    /// is with the disk's other partitions.
+    /// The processes and mounts that use this partition of a disk. `None`: it is neither locked nor mounted,
+    /// regardless of the disk's other partitions.
     pub fn of_partition(spec: &ImageSpec) -> Option<Holder> {
         let spec = spec.clone().resolved();
         let (start, len) = place(&spec).ok()?;
         let locked = !spec.is_block_device() && is_locked(&spec.path, start, len).unwrap_or(false);
         let holder = Holder::of(&spec);
-        // A mount on a block device is the kernel's, too.
+        // The kernel reports a mount on a block device, too.
         (locked || holder.kernel.is_some()).then_some(holder)
     }
 
-    /// Perhaps a server whose mount is gone already; nobody else lets go of an image soon.
+    /// Whether a server whose mount is gone may have it: only such a process releases an image soon.
     pub fn may_be_ending(&self) -> bool {
         let server = |(_, name): &(u32, String)| name.starts_with("extant") || name == "exe";
         self.mounts.is_empty()
@@ -112,18 +113,18 @@ impl Holder {
         }
     }
 
-    /// Its mount, or who else has it: "mounted on /mnt, served by process 12 (extant)".
+    /// Its mount, or its other users: "mounted on /mnt, served by process 12 (extant)".
     pub fn who(&self) -> String {
         match (self.mounts.last(), &self.kernel) {
             (Some(dir), _) => {
                 format!("mounted on {}, served by {}", shown(dir.as_os_str().as_bytes()), self.processes())
             }
             (None, Some(kernel)) => shown(kernel.to_string().as_bytes()),
-            (None, None) => format!("{} has it", self.processes()),
+            (None, None) => format!("{} has it open", self.processes()),
         }
     }
 
-    /// As [`Holder::who`]; `by`, the device's word, where nobody can be found.
+    /// As [`Holder::who`]; if no user is found, `by`, the device's message.
     pub fn who_or(&self, by: &str) -> String {
         let nobody = self.mounts.is_empty() && self.processes.is_empty() && self.kernel.is_none();
         if nobody { by.to_owned() } else { self.who() }

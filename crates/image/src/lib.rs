@@ -1,14 +1,15 @@
-//! Opening an image: which file, which part of it, in which format, and who else has it.
+//! Opening an image: which file, which part of it, in which format, and its other users.
 //!
-//! Main functions: [`open()`] gives the device of the file system itself, [`look`] the whole image whoever has it,
-//! [`probe`] a superblock or a backup of it, [`scan()`] all that are on a damaged disk. Main types: [`ImageSpec`]
-//! (`IMAGE`, `IMAGE@N` or `IMAGE?offset=N`), [`Access`], [`Holder`] (who has an image), [`BlockClaim`] (a block device
-//! that is lent to the kernel), [`Mount`] (a line of the kernel's table), [`Format`] (what is no ext), [`Error`].
+//! Main functions: [`open()`] gives the device of the file system itself, [`look`] the whole image regardless of its
+//! users, [`probe`] a superblock or a backup of it, [`scan()`] all that are on a damaged disk. Main types:
+//! [`ImageSpec`] (`IMAGE`, `IMAGE@N` or `IMAGE?offset=N`), [`Access`], [`Holder`] (the users of an image),
+//! [`BlockClaim`] (our exclusive open of a block device around the kernel's), [`Mount`] (a line of the kernel's
+//! table), [`Format`] (other formats than ext), [`Error`].
 //!
-//! An image whose last server is about to end is waited for; one that is mounted is refused, with its holder.
+//! If the last server of an image is about to end, opening waits for it. A mounted image is refused, with its users.
 //!
-//! What it does not do: mount, check or change a file system; print. What a person may want to hear while an image is
-//! opened goes to [`Access::tell`].
+//! What it does not do: mount, check or change a file system; print. Messages for the user during an open go to
+//! [`Access::tell`].
 //!
 //! ```
 //! use extant_image::{Access, Error, ImageSpec, open};

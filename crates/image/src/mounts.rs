@@ -1,4 +1,4 @@
-//! What the kernel has mounted: `/proc/self/mountinfo`, and what fstab says of it.
+//! The kernel's mounts: `/proc/self/mountinfo`, and their lines in fstab.
 //!
 //! Main type: [`Mount`], one line of the table.
 //!
@@ -17,31 +17,31 @@ use crate::error::{Error, Result};
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Which no other mount has at the same time.
+    /// A number that no other mount has at the same time.
     pub id: u64,
     /// `major:minor`, which no other file system has at the same time.
     pub device: String,
-    /// Where.
+    /// The mount point.
     pub dir: PathBuf,
-    /// Of the mount itself: `rw,nosuid`.
+    /// Options of the mount itself: `rw,nosuid`.
     pub options: String,
-    /// Of its file system: `rw,sync,allow_other`.
+    /// Options of its file system: `rw,sync,allow_other`.
     pub super_options: String,
     /// `fuse.extant` and `fuseblk.extant` are ours.
     pub fs_type: String,
-    /// The image, for ours.
+    /// The image, for our mounts.
     pub source: PathBuf,
-    /// Who mounted, for FUSE.
+    /// The user who mounted, for FUSE.
     pub user_id: Option<u32>,
 }
 
 impl Mount {
-    /// One of ours.
+    /// Whether the mount is one of ours.
     pub fn is_extant(&self) -> bool {
         self.fs_type == "fuse.extant" || self.fs_type == "fuseblk.extant"
     }
 
-    /// What it says of itself is to be believed: whoever mounts may name any source.
+    /// Whether its source can be trusted: any user may mount with any source.
     pub fn is_trusted(&self) -> bool {
         self.user_id.is_some_and(|uid| uid == 0 || Some(uid) == effective_uid())
     }
@@ -51,13 +51,13 @@ impl Mount {
         matches!(rustix::fs::statfs(&self.dir), Err(Errno::NOTCONN | Errno::CONNABORTED))
     }
 
-    /// Of the same file system: a bind mount of it, or in another namespace. The number alone does not tell, for the
-    /// next mount of anything may have it as soon as this one is gone.
+    /// Whether both show the same file system: a bind mount of it, or in another namespace. The number does not
+    /// suffice: the next mount may get it as soon as this one is gone.
     pub fn is_same(&self, other: &Mount) -> bool {
         self.device == other.device && self.source == other.source
     }
 
-    /// A mount of the image at `path`, an absolute path, or of a partition of it.
+    /// Whether it is a mount of the image at `path`, an absolute path, or of a partition of it.
     pub fn is_of(&self, path: &Path) -> bool {
         let (source, path) = (self.source.as_os_str().as_bytes(), path.as_os_str().as_bytes());
         match source.strip_prefix(path) {
@@ -78,7 +78,7 @@ pub fn mounts() -> Result<Vec<Mount>> {
     Ok(lines(&table).collect())
 }
 
-/// The effective user as the kernel knows it. Under fakeroot(1) the C library says root.
+/// The effective user as the kernel knows it. Under fakeroot(1) the C library returns root.
 fn effective_uid() -> Option<u32> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -89,11 +89,11 @@ fn lines(table: &[u8]) -> impl Iterator<Item = Mount> {
     table.split(|b| *b == b'\n').filter_map(parse)
 }
 
-/// A process in whose mount namespace `mount` is, as far as this one may look.
+/// A process whose mount namespace contains `mount`, if this process may look there.
 pub fn seen_by(mount: &Mount) -> Option<u32> {
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = all.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    // Most processes share a few.
+    // Most processes share a few namespaces.
     let mut namespaces = HashSet::new();
     let new = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).map_or(true, |ns| namespaces.insert(ns));
     numbers.filter(new).find(|pid| {
@@ -135,8 +135,8 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(out))
 }
 
-/// The options that fstab has for mounting `source` on `dir`. mount(8) does not pass on those that are its defaults,
-/// `suid` and `dev` among them.
+/// The options in fstab for mounting `source` on `dir`. mount(8) does not pass on its defaults, `suid` and `dev`
+/// among them.
 pub fn fstab_options(source: &Path, dir: &Path) -> Option<String> {
     let table = std::fs::read("/etc/fstab").ok()?;
     table.split(|b| *b == b'\n').find_map(|line| {
@@ -147,7 +147,7 @@ pub fn fstab_options(source: &Path, dir: &Path) -> Option<String> {
     })
 }
 
-/// `path` without symbolic links, also when what is mounted there does not answer any more.
+/// `path` without symbolic links, even if the server of a mount there no longer answers.
 pub fn absolute(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(|| in_its_directory(path)).unwrap_or_else(|| path.into())
 }

@@ -1,4 +1,4 @@
-//! Opens an image: chooses its part, refuses what is no ext file system, and waits for a server that is about to end.
+//! Opens an image: chooses its part, refuses other formats than ext, and waits for a server that is about to end.
 //!
 //! Main functions: [`open`], [`open_whole`], [`look`], [`probe`]; main types: [`Access`], [`Claim`], [`Opened`],
 //! [`Note`].
@@ -28,23 +28,23 @@ use crate::spec::{ImageSpec, Part};
 /// How to open.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Nothing is written.
+    /// No write is allowed.
     pub read_only: bool,
-    /// Whether the host's page cache stands in between.
+    /// Whether the host's page cache is used.
     pub io: IoMode,
     /// The engine that carries out requests which do not block their caller.
     pub engine: Engine,
-    /// Claim a block device (O_EXCL).
+    /// Open a block device exclusively (O_EXCL).
     pub exclusive: bool,
-    /// The superblock to use is named: whatever else the image begins with does not count.
+    /// The caller names the superblock to use: other formats at the image's start do not count.
     pub by_superblock: bool,
-    /// What becomes of an image that another process has.
+    /// The rule for an image that another process uses.
     pub claim: Claim,
-    /// Is called with what a person may want to know meanwhile.
+    /// Called with messages for the user.
     pub tell: fn(&Note<'_>),
 }
 
-/// Something that is no error, while an image is opened.
+/// An event during an open that is no error.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Note<'a> {
@@ -53,20 +53,20 @@ pub enum Note<'a> {
         /// As [`crate::ImageSpec::shown`] gives it.
         image: &'a str,
     },
-    /// What else keeps others away is missing on this host.
+    /// The host lacks a means to exclude other users.
     Unguarded {
         /// The device's name.
         image: &'a str,
-        /// What is missing.
+        /// The missing means.
         why: &'a str,
         /// The image is only read.
         read_only: bool,
     },
-    /// A process that may be about to end is waited for. Said once.
+    /// Opening waits for a process that may be about to end. Sent once.
     Waiting {
         /// As [`crate::ImageSpec::shown`] gives it.
         image: &'a str,
-        /// Who has it.
+        /// The users of the image.
         holder: &'a Holder,
     },
 }
@@ -77,7 +77,7 @@ pub struct Opened {
     pub device: Arc<dyn BlockDevice>,
     /// Device and inode number of the file of the host.
     pub file: (u64, u64),
-    /// Who has it as well, if [`Claim::OrBeside`] says that it may be read beside somebody.
+    /// Its other users, if [`Claim::OrBeside`] lets it be read beside them.
     pub beside: Option<Holder>,
 }
 
@@ -87,16 +87,16 @@ impl fmt::Debug for Opened {
     }
 }
 
-/// What becomes of an image that another process has, or may have.
+/// The rule for an image that another process uses, or may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// It is refused.
     Required,
-    /// As [`Claim::Required`], but what is on a host that cannot lock files is written all the same.
+    /// As [`Claim::Required`], but an image on a host that cannot lock files may be written.
     IfPossible,
-    /// It is read beside that process: two writers would destroy it.
+    /// It may be read beside that process, but not written: two writers would destroy it.
     OrBeside,
-    /// It is only read, and nobody asks who has it.
+    /// It is only read, regardless of its users.
     None,
 }
 
@@ -108,11 +108,10 @@ impl Access {
     }
 }
 
-/// Opens the file system's part of an image: the one that is named, or the whole image, or its only partition with
-/// ext2/3/4.
+/// Opens the file system's part of an image: the named part, or the whole image, or its only partition with ext2/3/4.
 ///
 /// # Errors
-/// See [`Error`]. [`Error::InUse`] comes after a while, in which a server that is about to end may do so.
+/// See [`Error`]. [`Error::InUse`] comes after a delay, in which a server that is about to end may do so.
 pub fn open(spec: &ImageSpec, access: &Access) -> Result<Opened> {
     if spec.part != Part::Any {
         let (start, len) = place(spec)?;
@@ -126,7 +125,7 @@ pub fn open(spec: &ImageSpec, access: &Access) -> Result<Opened> {
         return Err(overwritten(&*whole, spec.shown(), format));
     }
     let table = partition_table(&*whole)?;
-    // A backup GPT may be older than a file system that fills the disk since, and whose first blocks are lost.
+    // A backup GPT may be older than a file system on the whole disk whose first blocks are lost.
     let stale = || table.source == Source::BackupGpt && probe(&*whole).is_ok();
     if table.partitions.is_empty() || stale() {
         return open_window(spec, access, 0, None);
@@ -138,7 +137,7 @@ pub fn open(spec: &ImageSpec, access: &Access) -> Result<Opened> {
     open_window(&ImageSpec { part: Part::Partition(number), ..spec.clone() }, access, start, Some(len))
 }
 
-/// Why an image that begins like `format` is refused. That may have been written over an ext file system.
+/// The error for an image that begins like `format`, which may have been written over an ext file system.
 pub fn overwritten(dev: &dyn BlockDevice, image: String, format: &'static Format) -> Error {
     let backup = match probe(dev) {
         Ok((sb, Some(BlockNr(block)))) => Some(Backup { block, byte: block << sb.block_bits }),
@@ -150,8 +149,8 @@ pub fn overwritten(dev: &dyn BlockDevice, image: String, format: &'static Format
 /// The superblock of the file system on `dev`: the primary, or the first good backup and its block.
 ///
 /// # Errors
-/// What is wrong with the primary, if there is no good backup either, or if the primary may be good: it cannot be
-/// read, or has features that nobody here knows.
+/// The damage of the primary, if there is no good backup either, or if the primary may be good: it cannot be read, or
+/// has features that this version does not know.
 pub fn probe(dev: &dyn BlockDevice) -> Result<(SuperBlock, Option<BlockNr>)> {
     let read = |byte: u64| -> Result<SuperBlock> {
         let mut bytes = [0; SUPERBLOCK_SIZE];
@@ -164,7 +163,7 @@ pub fn probe(dev: &dyn BlockDevice) -> Result<(SuperBlock, Option<BlockNr>)> {
     Ok((sb, backup.map(|(block, _)| block)))
 }
 
-/// The partition that is meant where none is named, if there is one.
+/// The only partition that a name without a partition can mean, if there is one.
 pub(crate) fn only_partition(spec: &ImageSpec) -> Option<u32> {
     let whole = look(spec).ok()?;
     if has_magic(&*whole) || formats::identify(&*whole).is_some() {
@@ -174,10 +173,10 @@ pub(crate) fn only_partition(spec: &ImageSpec) -> Option<u32> {
     Some(number)
 }
 
-/// Where in the image file its file system is: the first byte, and how many; `None` for all.
+/// The place of the file system in the image file: the first byte, and how many bytes; `None` for all.
 ///
 /// # Errors
-/// There is no such partition, or nothing can begin at the offset.
+/// The partition does not exist, or no file system can begin at the offset.
 pub fn place(spec: &ImageSpec) -> Result<(u64, Option<u64>)> {
     match spec.part {
         Part::Any => Ok((0, None)),
@@ -195,7 +194,7 @@ pub fn place(spec: &ImageSpec) -> Result<(u64, Option<u64>)> {
     }
 }
 
-/// The image from its first byte on, whoever has it: for a look at its partitions.
+/// The image from its first byte on, regardless of its users: for a look at its partitions.
 ///
 /// # Errors
 /// It cannot be opened.
@@ -219,9 +218,9 @@ pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Opened> {
     open_window(spec, access, 0, None)
 }
 
-/// How long somebody who has the image, and whose mount is gone, is given to end.
+/// How long to wait for the end of a process that has the image open after its mount is gone.
 const ENDING_PATIENCE_NS: u64 = 3_000_000_000;
-/// After which a person is told what is waited for.
+/// How long to wait before a message to the user.
 const ENDING_WORD_NS: u64 = 300_000_000;
 
 fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>) -> Result<Opened> {
@@ -249,7 +248,7 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
         let opened = open_window(spec, &access, offset, len)?;
         Ok(Opened { beside: Some(holder), ..opened })
     };
-    // The server of a mount keeps it for longer than a lock is waited for.
+    // A server keeps its lock for longer than an open waits for a lock.
     if access.claim == Claim::OrBeside && is_served(spec, offset, len) {
         return beside(Holder::of(spec));
     }
@@ -275,7 +274,7 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
             Err(e) if !access.read_only && may_only_be_read(spec, &e) => return Err(Error::ReadOnly { image }),
             Err(e) => return Err(e.into()),
         };
-        // A server lets go of the image after its mount is gone. Whoever has just unmounted it need not know.
+        // A server releases the image after its mount is gone. A user who has just unmounted it need not notice that.
         let holder = Holder::of(spec);
         if !holder.may_be_ending() || clock.now_ns() > ENDING_PATIENCE_NS {
             return match access.claim {
@@ -291,10 +290,10 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
     }
 }
 
-/// How long a loop device that is just let go of may take.
+/// How long to wait for a loop device that is just being detached.
 const LOOP_PATIENCE_NS: u64 = 1_000_000_000;
 
-/// What a loop device writes would go past us, as ours past it, whether it is mounted, and where, or not.
+/// A loop device's writes would bypass ours, and ours its, whether or not it is mounted.
 fn no_loop_device(spec: &ImageSpec, offset: u64, len: Option<u64>) -> Result<()> {
     let clock = Clock::real();
     loop {
@@ -309,8 +308,8 @@ fn no_loop_device(spec: &ImageSpec, offset: u64, len: Option<u64>) -> Result<()>
     }
 }
 
-/// Makes sure that no loop device can write to the image file of a mount. The name is what the user who mounted it
-/// gave, so anything but a file is left alone.
+/// Makes sure that no loop device can write to the image file of a mount. The name comes from the user who mounted
+/// it, so only a regular file is examined.
 ///
 /// # Errors
 /// [`Error::Loop`], or there is no such part of the image.
@@ -328,7 +327,7 @@ fn may_only_be_read(spec: &ImageSpec, e: &DeviceError) -> bool {
     matches!(e, DeviceError::Open { source, .. } if refused(source)) && std::fs::File::open(&spec.path).is_ok()
 }
 
-/// Whether an ext superblock, good or bad, is where it should be, and can be read.
+/// Whether there is an ext superblock, good or bad, in the usual place, and it can be read.
 pub fn has_magic(dev: &dyn BlockDevice) -> bool {
     shows_magic(dev).unwrap_or(false)
 }

@@ -1,4 +1,4 @@
-//! Partitions of a whole disk: where one is, and which one is meant if none is named.
+//! Partitions of a whole disk: their places, and the choice of one if the user names none.
 //!
 //! # Locking
 //! None.
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::open::shows_magic;
 use crate::spec::ImageSpec;
 
-/// The partitions of a whole disk, and where they are listed.
+/// The partitions of a whole disk, and the table that lists them.
 ///
 /// # Errors
 /// [`Error::Table`]: there is a table, and it is damaged.
@@ -28,7 +28,7 @@ pub fn partition_table(dev: &dyn BlockDevice) -> Result<Table> {
     read_table(dev.size_bytes(), read).map_err(|source| Error::Table { image: dev.name().to_owned(), source })
 }
 
-/// Where partition `number` is, in bytes: start and length.
+/// The place of partition `number`, in bytes: start and length.
 pub(crate) fn find_partition(dev: &dyn BlockDevice, number: u32) -> Result<(u64, u64)> {
     let Table { partitions, .. } = partition_table(dev)?;
     let image = dev.name().to_owned();
@@ -39,7 +39,7 @@ pub(crate) fn find_partition(dev: &dyn BlockDevice, number: u32) -> Result<(u64,
     }
 }
 
-/// Where a partition begins, and its bytes: whole blocks, however large those of the device are.
+/// The start and length of a partition: whole blocks, whatever block size the device has.
 fn place_of(partition: &Partition) -> (u64, u64) {
     (partition.start, partition.len - partition.len % 4096)
 }
@@ -53,7 +53,7 @@ pub(crate) fn choose_partition(
     let mut with_ext = Vec::new();
     for p in partitions {
         let (start, len) = place_of(p);
-        // One that does not answer may be another of them.
+        // A partition that cannot be read may be another one with ext: fail.
         if shows_magic(&OffsetDevice::new(whole.clone(), start, len)?)? {
             with_ext.push((p.number, (start, len)));
         }
@@ -71,9 +71,9 @@ mod tests {
 
     use super::*;
 
-    /// Nor is another one taken for the only one because it does not answer.
+    /// A partition that cannot be read must not make another one appear to be the only one.
     #[test]
-    fn of_two_file_systems_none_is_chosen() {
+    fn no_partition_is_chosen_from_two_file_systems() {
         let faulty = Arc::new(FaultyDevice::new(Arc::new(MemDevice::new(4 << 20))));
         let partition = |number| Partition {
             number,

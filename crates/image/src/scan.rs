@@ -1,12 +1,12 @@
-//! Superblocks on a damaged disk, wherever they are.
+//! Finds superblocks anywhere on a damaged disk.
 //!
-//! Main function: [`scan`] looks at every sector. Main types: [`Scan`], [`FileSystem`] (the superblocks that belong to
-//! one, and where it begins), [`Sighting`] (one of them, and whether the descriptors behind it are sound).
+//! Main function: [`scan`] looks at every sector. Main types: [`Scan`], [`FileSystem`] (the superblocks that belong
+//! to one, and where it begins), [`Sighting`] (one of them, and whether the descriptors behind it are sound).
 //!
-//! A superblock does not say where it lies, only in which group. Copies with the same UUID therefore vote: a start on
-//! which most of them agree is where their file system begins. Some kernels write number 0 into all copies when they
-//! resize; such a copy votes for each start that a backup could have. What agrees with nothing, and has no descriptors
-//! behind it, is a copy in a journal or in a file.
+//! A superblock does not say where it lies, only in which group. Therefore copies with the same UUID vote: their file
+//! system begins at the place on which most of them agree. Some kernels write number 0 into all copies when they
+//! resize; such a copy votes for each start that a backup could have. A copy that agrees with no other one, and has
+//! no descriptors behind it, belongs to a journal or a file.
 //!
 //! What it does not do: read holes; decide whether a file system is intact (the checker does).
 //!
@@ -22,38 +22,39 @@ use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_SIZE, Start, SuperBlock, Super
 use extant_ondisk::{BlockNr, Damage, GroupNr};
 
 const SECTOR: usize = 512;
-/// Bytes that are read at once. Holes are looked for in front of each step.
+/// Bytes of one read. Holes are skipped before each.
 const STEP: usize = 1 << 18;
-/// Superblocks that are kept; what is beyond is counted. A hostile image may consist of them.
+/// How many superblocks are stored; further ones are only counted. A hostile image may consist of them.
 const SIGHTINGS_MAX: usize = 4096;
-/// Of those, how many may say that they are primaries: a long journal has thousands of copies of one.
+/// How many of the stored ones may be primaries: a long journal has thousands of copies of one.
 const PRIMARIES_MAX: usize = SIGHTINGS_MAX / 2;
-/// Bytes of descriptors that are looked at behind one superblock.
+/// Bytes of descriptors that are examined behind one superblock.
 const DESCRIPTORS_BYTES_MAX: u64 = 1 << 17;
-/// Places where descriptors are looked for to find out whether a file system begins there.
+/// How many places are examined for descriptors, in order to decide whether a file system begins there.
 const TRIES_MAX: usize = 2 * SIGHTINGS_MAX;
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     /// By their first bytes.
     pub filesystems: Vec<FileSystem>,
     /// Superblocks that belong to none of those, by place: copies in a journal or in a file.
     pub strays: Vec<Sighting>,
-    /// Superblocks beyond those that are kept.
+    /// How many superblocks were found beyond the stored ones.
     pub more: u64,
     /// Bytes that the device could not read.
     pub unreadable: u64,
 }
 
-/// A file system of which superblocks were found.
+/// A file system of which at least one superblock was found.
 #[derive(Clone, Debug)]
 pub struct FileSystem {
     /// Its first byte on the device.
     pub start: u64,
     /// Its superblocks, by group.
     pub sightings: Vec<Sighting>,
-    /// Where the file system begins in whose range this one does: an image file in it, or one of both is older.
+    /// The start of the file system whose range contains this one: this is an image file in it, or one of both is
+    /// older.
     pub inside: Option<u64>,
 }
 
@@ -64,44 +65,44 @@ pub struct Sighting {
     pub byte: u64,
     /// The group to which it belongs.
     pub group: GroupNr,
-    /// As far as it can be decoded.
+    /// Decoded as far as possible.
     pub sb: SuperBlock,
-    /// What keeps a mount from believing it.
+    /// The damage that makes a mount refuse it.
     pub damage: Vec<SuperDamage>,
-    /// What lies behind it.
+    /// The descriptors behind it.
     pub descriptors: Descriptors,
 }
 
 /// The group descriptors behind a superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptors {
-    /// How many were looked at.
+    /// How many were examined.
     pub looked_at: u32,
-    /// How many of those can be believed.
+    /// How many of those are plausible.
     pub sound: u32,
 }
 
 impl Sighting {
-    /// The block of its file system.
+    /// Its block number in its file system.
     pub fn block(&self) -> BlockNr {
         self.sb.super_location(self.group).0
     }
 }
 
 impl FileSystem {
-    /// The superblock to begin with: a sound one of a low group.
+    /// The superblock to use first: a sound one of a low group.
     pub fn best(&self) -> Option<&Sighting> {
         let lost = |d: Descriptors| d.looked_at - d.sound;
         self.sightings.iter().min_by_key(|s| (!s.damage.is_empty(), lost(s.descriptors), s.group))
     }
 
-    /// How many bytes it has, as the best superblock says.
+    /// Its size in bytes, according to the best superblock.
     pub fn size(&self) -> u64 {
         self.best().map_or(0, |s| s.sb.blocks_count.saturating_mul(s.sb.block_size.into()))
     }
 }
 
-/// Looks for superblocks at every sector of `dev`. `tell` hears how many bytes are done.
+/// Looks for superblocks at every sector of `dev`. Calls `tell` with the number of bytes done.
 pub fn scan(dev: &dyn BlockDevice, tell: &mut dyn FnMut(u64)) -> Scan {
     let mut found = Scan::default();
     let mut seen = Seen::default();
@@ -121,13 +122,13 @@ pub fn scan(dev: &dyn BlockDevice, tell: &mut dyn FnMut(u64)) -> Scan {
     found
 }
 
-/// Superblocks that have been found, as many as are kept.
+/// The superblocks found so far, up to the limit.
 #[derive(Default)]
 struct Seen {
     all: Vec<Sighting>,
-    /// How many of them say that they are primaries.
+    /// How many of them claim to be primaries.
     primaries: usize,
-    /// Beyond those that are kept.
+    /// How many were found beyond the limit.
     more: u64,
 }
 
@@ -143,7 +144,7 @@ impl Seen {
     }
 }
 
-/// Whether a superblock says that it is the primary.
+/// Whether a superblock claims to be the primary.
 fn is_primary(sb: &SuperBlock) -> bool {
     sb.raw().s_block_group_nr.get() == 0
 }
@@ -151,9 +152,9 @@ fn is_primary(sb: &SuperBlock) -> bool {
 /// Reads everything but holes.
 fn sweep(dev: &dyn BlockDevice, found: &mut Scan, seen: &mut Seen, tell: &mut dyn FnMut(u64)) {
     let size = dev.size_bytes();
-    // One more sector: a superblock has two.
+    // One more sector, because a superblock has two.
     let mut buf = vec![0; STEP + SECTOR];
-    // Where a step cannot be read, it is read in the smallest pieces that the device takes.
+    // A step that cannot be read is read again in the smallest pieces that the device allows.
     let small = (dev.limits().logical_block as usize).clamp(SECTOR, STEP);
     let mut at = 0;
     while at < size {
@@ -161,7 +162,7 @@ fn sweep(dev: &dyn BlockDevice, found: &mut Scan, seen: &mut Seen, tell: &mut dy
         match dev.next_data(at) {
             Ok(Some(next)) => at = next - next % SECTOR as u64,
             Ok(None) => break,
-            // Then it does not know its holes.
+            // The device does not report holes.
             Err(_) => {}
         }
         if !look(dev, at, STEP, &mut buf, seen) {
@@ -180,7 +181,7 @@ fn sweep(dev: &dyn BlockDevice, found: &mut Scan, seen: &mut Seen, tell: &mut dy
 fn look(dev: &dyn BlockDevice, at: u64, len: usize, buf: &mut [u8], seen: &mut Seen) -> bool {
     let there = (dev.size_bytes() - at).min((len + SECTOR) as u64) as usize;
     let mut reads = |len: usize| dev.read_at(at, &mut buf[..len], BioFlags::META).is_ok();
-    // The sector behind may be one that cannot be read.
+    // The next sector may be unreadable.
     let there = if reads(there) {
         there
     } else if there > len && reads(len) {
@@ -219,7 +220,7 @@ fn place(dev: &dyn BlockDevice, all: Vec<Sighting>, tries: &mut usize, found: &m
     for (start, mut votes) in starts {
         votes.retain(|(index, _)| left[*index].is_some());
         let agreed = votes.len() > 1 && told(&votes) > 0;
-        // One vote is none, unless there are descriptors where they have to be.
+        // A single vote does not count, unless descriptors are in their place.
         let mut has_descriptors = |(index, vote): &(usize, Start)| {
             *tries = tries.saturating_sub(1);
             let sighting = left[*index].as_ref().filter(|_| *tries > 0);
@@ -265,9 +266,9 @@ fn descriptors_behind(dev: &dyn BlockDevice, sb: &SuperBlock, group: GroupNr, by
     found
 }
 
-/// Says which file system begins in another one. A single superblock inside of its own file system is a copy, if there
-/// are more, or if it says that it is the primary and that file system has one or has descriptors: a journal may have
-/// descriptors behind it, too.
+/// Determines the file systems that begin inside of another one. A single superblock inside of its own file system is
+/// a copy in two cases: there are more superblocks, or it claims to be the primary and that file system has one or
+/// has descriptors. A journal may have descriptors behind it, too.
 fn nest(found: &mut Scan) {
     // By their starts, so that the last one around another is the nearest.
     let mut before: Vec<FileSystem> = Vec::new();
@@ -283,7 +284,7 @@ fn nest(found: &mut Scan) {
             found.strays.append(&mut fs.sightings);
             continue;
         }
-        // Pieces of one image file are not in each other.
+        // Pieces of one image file do not contain each other.
         let inside = around().rfind(|other| other.uuid() != fs.uuid() || is_own(other)).map(|other| other.start);
         fs.inside = inside;
         before.push(fs);
@@ -313,7 +314,7 @@ mod tests {
         (file, dev)
     }
 
-    /// What the first format asks for: one group of 64 blocks.
+    /// The minimum of the original format: one group of 64 blocks.
     fn superblock() -> [u8; SUPERBLOCK_SIZE] {
         let mut bytes = [0; SUPERBLOCK_SIZE];
         for (at, value) in [(0x00, 16), (0x04, 64), (0x14, 1), (0x20, 8192), (0x28, 16_u32)] {
@@ -337,7 +338,7 @@ mod tests {
         assert!(read <= (STEP + SECTOR) as u64, "{read} bytes");
     }
 
-    /// A sector that cannot be read hides what is in it, not what is beside it.
+    /// A sector that cannot be read hides only its own content.
     #[test]
     fn superblocks_beside_unreadable_sectors_are_found() {
         for place in [0, 4096 - 512, STEP as u64 - 1024, STEP as u64 - 512, STEP as u64] {
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn more_superblocks_than_are_kept_are_counted() {
+    fn superblocks_beyond_the_limit_are_counted() {
         let many = PRIMARIES_MAX as u64 + 3;
         let (_file, dev) = file(many << 10, 0, &superblock().repeat(many as usize));
         let found = scan(&dev, &mut |_| {});

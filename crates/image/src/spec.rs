@@ -1,4 +1,4 @@
-//! Which image, and which part of it.
+//! The name of an image and of a part of it.
 //!
 //! Main types: [`ImageSpec`], [`Part`].
 //!
@@ -29,7 +29,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// The part that a partition's number or an offset names; of both the partition counts.
+    /// The part that a partition's number or an offset names; the partition takes precedence.
     pub fn from_options(partition: Option<u32>, offset: Option<u64>) -> Part {
         partition.map(Part::Partition).or(offset.map(Part::Offset)).unwrap_or_default()
     }
@@ -46,7 +46,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// An image, and the part of it that is meant.
+/// An image and one part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSpec {
     /// The image file or block device.
@@ -61,7 +61,7 @@ impl ImageSpec {
         ImageSpec { path: path.into(), part: Part::Any }
     }
 
-    /// Takes `IMAGE`, `IMAGE@N` or `IMAGE?offset=N`; a file whose name really ends like that is taken as it is.
+    /// Parses `IMAGE`, `IMAGE@N` or `IMAGE?offset=N`; if a file of the whole name exists, takes that.
     pub fn parse(arg: &OsStr) -> ImageSpec {
         match split_part(arg) {
             Some((path, part)) if !Path::new(arg).exists() => ImageSpec { path, part },
@@ -69,7 +69,7 @@ impl ImageSpec {
         }
     }
 
-    /// The image, of which `part` is meant unless the name itself says which.
+    /// The image with `part`, unless its name already has a part.
     pub fn or(self, part: Part) -> ImageSpec {
         if self.part == Part::Any { ImageSpec { part, ..self } } else { self }
     }
@@ -79,13 +79,13 @@ impl ImageSpec {
         if let Part::Partition(number) = self.part { Some(number) } else { None }
     }
 
-    /// The image's name with its part, as a user gives it, and fit for a message.
+    /// The image's name with its part, in the user's form, safe for a message.
     pub fn shown(&self) -> String {
         let source = shown(self.source().as_os_str().as_bytes());
         if let Part::Offset(offset) = self.part { format!("{source}?offset={offset}") } else { source }
     }
 
-    /// What the kernel shows as the source of its mount, and unmounting goes by.
+    /// The source that the kernel shows for its mount, and by which unmount finds it.
     pub fn source(&self) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         if let Some(number) = self.partition() {
@@ -94,20 +94,20 @@ impl ImageSpec {
         name.into()
     }
 
-    /// A partition of a block device for which the kernel has a device of its own, as that device.
+    /// If the kernel has a device for this partition of a block device, that device.
     pub fn resolved(self) -> ImageSpec {
         let own = self.partition().filter(|_| self.is_block_device()).and_then(|n| partition_device(&self.path, n));
         own.map_or(self, ImageSpec::whole)
     }
 
-    /// The same for all ways to write its name; the only partition that can be meant has its number.
+    /// One form for all ways to write its name. The only partition that it can mean has its number.
     pub fn canonical(&self) -> ImageSpec {
         let path = self.path.canonicalize().unwrap_or(self.path.clone());
         let only = if self.part == Part::Any { only_partition(self) } else { None };
         ImageSpec { path, part: only.map_or(self.part, Part::Partition) }
     }
 
-    /// A block device that the kernel refuses to write; opening it does not tell.
+    /// Whether it is a block device that the kernel refuses to write; opening it does not show that.
     pub fn is_read_only_device(&self) -> bool {
         let Ok(meta) = self.path.metadata() else { return false };
         let number = format!("{}:{}", rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_tells_the_part_of_an_image() {
+    fn a_name_may_contain_the_part_of_an_image() {
         let spec = |s: &str| ImageSpec::parse(OsStr::new(s));
         for whole in ["no/such.img", "a@b", "@2", "?offset=512", "a?offset=x", "a?offset=512@", "a?b@x"] {
             assert_eq!(spec(whole), ImageSpec::whole(whole));

@@ -1,4 +1,4 @@
-//! What an embedder may do with an image that it opens.
+//! The operations that an embedder may do with an image that it opens.
 
 use std::ffi::OsStr;
 
@@ -7,7 +7,7 @@ use extant_image::{Access, Claim, ImageSpec, open_whole};
 
 /// Two writers would destroy the file system.
 #[test]
-fn an_image_that_is_opened_without_a_claim_cannot_be_written() {
+fn an_image_opened_without_a_claim_cannot_be_written() {
     let file = tempfile::NamedTempFile::new().expect("file");
     file.as_file().set_len(1 << 20).expect("size");
     let spec = ImageSpec::parse(OsStr::new(file.path()));

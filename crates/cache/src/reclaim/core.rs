@@ -1,11 +1,11 @@
-//! The decisions of reclaim: which frames go, and what stands in the way.
+//! The decisions of reclaim: which frames go, and what prevents it.
 //!
 //! Main types: [`Core`] (the frames of one budget, or of one zone of a modelled machine, under one policy),
-//! [`Reclaimer`] (the state of who reclaims in the background; Linux: kswapd), [`Host`] (who frees and writes what
-//! was decided), [`Next`] (what the reclaimer does next), [`Counts`].
+//! [`Reclaimer`] (the state of the background reclaimer; Linux: kswapd), [`Host`] (frees and writes the chosen
+//! frames), [`Next`] (the reclaimer's next action), [`Counts`].
 //!
-//! A core is told the time, does no I/O, takes no lock and never sleeps. So the engine and the lab's model of a whole
-//! machine run the same code.
+//! A core gets the time as an argument, does no I/O, takes no lock and never sleeps. So the engine and the lab's
+//! model of a whole machine run the same code.
 //!
 //! # Locking
 //! Under the lock of [`super::Reclaim`].
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::frame::{FrameId, Frames, ISOLATED, Key, OFF, OwnerId, State, Touches};
 use super::policy::{Driver, Policy, ReclaimPolicy};
 
-/// What a frame holds.
+/// The kind of memory that a frame stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Data of a file.
@@ -24,7 +24,7 @@ pub enum Class {
     Metadata,
     /// An inode in memory.
     Inode,
-    /// Memory of programs: it must be written to swap space before it can go. The model's only.
+    /// Memory of programs: it must be written to swap space before it can go. Only the model has such frames.
     Anonymous,
 }
 
@@ -37,39 +37,39 @@ pub struct Victim {
     pub bytes: u64,
 }
 
-/// What became of a frame that was to be freed.
+/// The host's answer to a request to free a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is gone.
+    /// The frame is freed.
     Freed,
     /// [`Core::remove`] or [`Core::kept`] will be called.
     Later,
 }
 
-/// What its owner did with a frame that was chosen.
+/// The owner's result for a chosen frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tried {
     Freed,
-    /// A lock that the owner needs is taken. This says nothing about the frame's use.
+    /// Another thread has a lock that the owner needs. This says nothing about the frame's use.
     Busy,
-    /// The frame is not what it was when it was chosen: dirty, say.
+    /// The frame has changed since it was chosen: it is dirty, for example.
     Changed,
     /// The frame's last user will put it back on a list.
     Parked,
-    /// Somebody holds what the frame stands for.
+    /// The frame is in use.
     InUse,
 }
 
-/// What became of a frame that was to be written.
+/// The host's answer to a request to write a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
     /// It is under writeback.
     Started,
-    /// It is dirty still.
+    /// It is still dirty.
     NotNow,
 }
 
-/// Who frees and writes.
+/// Frees and writes frames on behalf of a core.
 pub trait Host {
     /// The device behind `owner` has as many writes as it takes (Linux: `bdi_write_congested`).
     fn congested(&self, owner: OwnerId) -> bool;
@@ -81,55 +81,55 @@ pub trait Host {
     fn write(&mut self, victim: Victim) -> Wrote;
 }
 
-/// What is free and what is to be, in bytes.
+/// Free memory and the watermarks, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     pub free: u64,
-    /// With less, reclaim begins (Linux: `WMARK_LOW`).
+    /// Reclaim begins below this (Linux: `WMARK_LOW`).
     pub low: u64,
-    /// With so much it ends (Linux: `WMARK_HIGH`).
+    /// Reclaim ends at this (Linux: `WMARK_HIGH`).
     pub high: u64,
-    /// Everything.
+    /// All memory.
     pub total: u64,
 }
 
 /// Why a reclaimer waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
-    /// Frames that are being written came round again, or all that it met are dirty: until some have been written.
+    /// Frames under writeback came round again, or all frames met are dirty: wait until some have been written.
     Writeback,
-    /// What is left is in use.
+    /// All remaining frames are in use.
     InUse,
 }
 
-/// What the reclaimer does next.
+/// The reclaimer's next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Another step.
     More,
     /// Nothing, until there is less than [`Room::low`].
     Enough,
-    /// Another step after so many nanoseconds, or once a write has completed.
+    /// Another step after this many nanoseconds, or once a write has completed.
     Wait { why: Why, at_most_ns: u64 },
-    /// So many bytes are to be written first, by the flusher: reclaim waits for them.
+    /// The flusher has to write this many bytes first: reclaim waits for them.
     Drive { bytes: u64 },
 }
 
 /// Exact counts of frames, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Frames looked at, by the reclaimer in the background and by those who need memory at once.
+    /// Frames looked at, by the background reclaimer and by callers that need memory at once.
     pub scanned: u64,
     pub scanned_direct: u64,
     pub freed: u64,
     pub freed_direct: u64,
     pub freed_bytes: u64,
-    /// Of those looked at: dirty, of these not on the way to the device, on the way, and in use.
+    /// Of the frames looked at: dirty, dirty and not yet under writeback, under writeback, and in use.
     pub dirty: u64,
     pub unqueued: u64,
     pub writeback: u64,
     pub in_use: u64,
-    /// Frames chosen whose owner could not get at them, or that had changed meanwhile.
+    /// Chosen frames that the owner could not lock, or that had changed meanwhile.
     pub busy: u64,
     /// Frames marked to be freed as soon as they are written.
     pub immediate: u64,
@@ -141,26 +141,26 @@ pub struct Counts {
     pub inodes_freed: u64,
     /// Frames that came back soon after they had left.
     pub refaulted: u64,
-    /// Times that the reclaimer was sent to wait.
+    /// Times that the reclaimer had to wait.
     pub stalls: u64,
 }
 
-/// Bytes of frames that a policy's choice does not depend on.
+/// Bytes of frames that are on no list of a policy because they are not clean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unclean {
-    /// Dirty, on the way or not durable.
+    /// Dirty, under writeback or not durable.
     pub data: u64,
     pub other: u64,
 }
 
-/// Where a policy does its work: everything of a core but the policy.
+/// The state that a policy works on: everything of a core but the policy.
 pub(super) struct Field {
     pub frames: Frames,
     pub classes: Vec<Class>,
     pub counts: Counts,
     pub unclean: Unclean,
     pub room: Room,
-    /// Somebody who needs memory at once is at work, not the background.
+    /// A caller that needs memory at once reclaims now, not the background thread.
     pub direct: bool,
 }
 
@@ -169,7 +169,7 @@ impl Field {
         self.classes[usize::from(self.frames.owner(id).0)]
     }
 
-    /// One more frame was looked at.
+    /// Counts one more frame as looked at.
     pub fn scan(&mut self) {
         if self.direct {
             self.counts.scanned_direct += 1;
@@ -211,7 +211,7 @@ impl Core {
         Core { field, policy: Policy::new(kind) }
     }
 
-    /// One more who holds frames.
+    /// Registers one more owner of frames.
     pub fn register(&mut self, class: Class) -> OwnerId {
         self.field.classes.push(class);
         OwnerId((self.field.classes.len() - 1) as u16)
@@ -233,12 +233,12 @@ impl Core {
         self.field.room = room;
     }
 
-    /// Frames there are.
+    /// How many frames there are.
     pub fn frames(&self) -> u64 {
         u64::from(self.field.frames.live())
     }
 
-    /// A new frame of `bytes`, in use for the first time.
+    /// Adds a frame of `bytes`, in use for the first time.
     pub fn insert(&mut self, owner: OwnerId, key: Key, bytes: u32, state: State) -> FrameId {
         let id = self.field.frames.add(owner, key, bytes, state.told());
         self.field.add_unclean(id, 1);
@@ -246,7 +246,7 @@ impl Core {
         id
     }
 
-    /// The frame is gone: freed, if reclaim had chosen it, else for a reason of its owner's.
+    /// Removes the frame: its owner freed it, because reclaim had chosen it or for a reason of its own.
     pub fn remove(&mut self, id: FrameId) {
         self.field.add_unclean(id, -1);
         if self.field.frames.list(id) == ISOLATED {
@@ -267,7 +267,7 @@ impl Core {
         self.field.frames.remove(id);
     }
 
-    /// What is true of the frame now: [`State::DIRTY`], [`State::WRITEBACK`] and [`State::UNSTABLE`].
+    /// Sets the frame's current state: [`State::DIRTY`], [`State::WRITEBACK`] and [`State::UNSTABLE`].
     pub fn set_state(&mut self, id: FrameId, state: State) {
         let before = self.field.frames.state(id);
         if before.told() == state.told() {
@@ -292,7 +292,7 @@ impl Core {
             self.field.frames.unmark(id, State::DIRECT);
             if why == Tried::InUse {
                 self.field.counts.in_use += 1;
-                // The policy does not look at it again as soon as at what is new.
+                // Promoted, so that the policy looks at it later than at new frames.
                 self.field.frames.mark(id, State::PROMOTED);
             } else {
                 self.field.counts.busy += 1;
@@ -301,8 +301,8 @@ impl Core {
         }
     }
 
-    /// A frame in use leaves its list until [`Core::unpark`]. The caller looks again afterwards whether it is in use
-    /// still, as who lets go looks whether it is parked.
+    /// Takes a frame in use off its list until [`Core::unpark`]. The caller checks afterwards that the frame is still
+    /// in use, just as its last user checks whether it is parked: one of the two then puts it back.
     pub fn park(&mut self, id: FrameId) {
         if self.field.frames.list(id) == ISOLATED {
             self.field.counts.in_use += 1;
@@ -329,7 +329,7 @@ impl Core {
         }
     }
 
-    /// Frames that are with those who free them, on a list, and on none, for tests.
+    /// Frames chosen and not yet freed, frames on a list, and frames on none, for tests.
     #[cfg(test)]
     pub fn census(&self) -> [usize; 3] {
         let mut census = [0; 3];
@@ -352,7 +352,7 @@ impl Core {
     }
 }
 
-/// Who reclaims in the background (Linux: kswapd).
+/// The background reclaimer (Linux: kswapd).
 pub struct Reclaimer {
     driver: Driver,
 }
@@ -362,7 +362,7 @@ impl Reclaimer {
         Reclaimer { driver: Driver::new(kind) }
     }
 
-    /// The reclaimer has been woken: a new round begins.
+    /// Starts a new round, after a wake-up.
     pub fn wake(&mut self) {
         self.driver.wake();
     }
@@ -381,7 +381,7 @@ impl Reclaimer {
         next
     }
 
-    /// Somebody needs memory at once: frees about 32 frames, if it can (Linux: `try_to_free_pages`).
+    /// For a caller that needs memory at once: frees about 32 frames, if it can (Linux: `try_to_free_pages`).
     pub fn direct(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
         for zone in &mut *zones {
             zone.field.direct = true;

@@ -1,15 +1,16 @@
-//! Reclaim at work: owners, locks and the thread in the background.
+//! Reclaim at work: owners, locks and the background thread.
 //!
-//! Main types: [`Reclaim`] (one for each [`crate::Budget`]), [`FrameOwner`] (a cache whose memory frames stand for).
+//! Main types: [`Reclaim`] (one for each [`crate::Budget`]), [`FrameOwner`] (a cache whose memory is counted as
+//! frames).
 //!
-//! A step chooses frames under the lock, and has their owners free them without it. Owners only try locks: a frame
-//! whose owner is busy is kept, and comes round again.
+//! A step chooses frames under the lock, and then calls their owners without it. Owners only try locks: a frame whose
+//! owner is busy stays, and comes round again.
 //!
-//! What it does not do: it writes nothing. A lack of clean frames is told to owners, who have a flusher.
+//! What it does not do: it writes nothing. It reports a lack of clean frames to owners, which have a flusher.
 //!
 //! # Locking
-//! `reclaim` (213) guards the core. It is a leaf: owners take it while they hold the locks of what their frames stand
-//! for, and nothing is called under it. `frame owners` (94) guards the table of owners: a step holds it to look one up,
+//! `reclaim` (213) guards the core. It is a leaf: owners take it under the locks that protect the frames' contents,
+//! and nothing is called under it. `frame owners` (94) guards the table of owners: a step takes it to look one up,
 //! and a registration takes `reclaim` under it.
 
 use std::sync::{Arc, Weak};
@@ -26,19 +27,19 @@ use super::policy::ReclaimPolicy;
 static CLASS: LockClass = LockClass::new("reclaim", 213);
 static OWNERS_CLASS: LockClass = LockClass::new("frame owners", 94);
 
-/// How long the thread waits when the owners kept every chosen frame.
+/// How long the thread waits when the owners freed none of the chosen frames.
 const IN_USE_NS: u64 = 1_000_000;
 
-/// A cache whose memory frames stand for.
+/// A cache whose memory is counted as frames.
 pub trait FrameOwner: Send + Sync {
-    /// Frees what the frame stands for, unless somebody uses it or it is not clean. Must not block: it tries locks.
-    /// Whoever frees it calls [`Core::remove`].
+    /// Frees the frame's contents, unless they are in use or not clean. Must not block: it only tries locks. If it
+    /// frees them, it calls [`Core::remove`].
     fn try_free(&self, key: Key, id: FrameId) -> Tried;
 
-    /// Reclaim lacks clean frames: about so many bytes should be written soon. Must not block.
+    /// Reclaim lacks clean frames: the owner should write about this many bytes soon. Must not block.
     fn want_written(&self, _bytes: u64) {}
 
-    /// Bytes that are not on the device yet: once they are, their frames can go.
+    /// Bytes that are not on the device yet. Once they are, their frames can go.
     fn unwritten(&self) -> u64 {
         0
     }
@@ -48,11 +49,11 @@ struct Inner {
     /// One: the engine's memory has no zones.
     cores: [Core; 1],
     reclaimer: Reclaimer,
-    /// The thread in the background has work.
+    /// The background thread has work.
     awake: bool,
 }
 
-/// Frames that have been chosen to be freed, and bytes that the policy wants written.
+/// Frames chosen to be freed, and bytes that the policy wants written.
 #[derive(Default)]
 struct Chosen {
     free: Vec<Victim>,
@@ -60,7 +61,7 @@ struct Chosen {
 }
 
 impl Host for Chosen {
-    /// Devices of the engine never are: bulk data waits in a window of its own, and the others find room.
+    /// Never, in the engine: bulk data waits in a window of its own, and other writes find room.
     fn congested(&self, _: OwnerId) -> bool {
         false
     }
@@ -82,9 +83,9 @@ pub struct Reclaim {
     inner: Mutex<Inner>,
     touches: Arc<Touches>,
     owners: RwLock<Vec<(Class, Weak<dyn FrameOwner>)>>,
-    /// Signalled when the thread gets work or is to end, and when dirty memory has become clean.
+    /// Signalled when the thread gets work or has to end, and when dirty memory has become clean.
     wake: Condvar,
-    /// Read without the lock: there is a thread, it is awake, so many wait for frames.
+    /// Readable without the lock: threads that reclaim, whether one is awake, and callers that wait for frames.
     threads: AtomicU32,
     awake: AtomicBool,
     waits: AtomicU32,
@@ -111,7 +112,7 @@ impl Reclaim {
     /// Registers a cache with frames of `class`.
     pub fn register(&self, class: Class, owner: Weak<dyn FrameOwner>) -> OwnerId {
         let mut owners = self.owners.write();
-        // Mounts that share a budget come and go.
+        // A mount that shared the budget may have ended: reuse its place in the table.
         let gone = owners.iter().position(|(c, o)| *c == class && o.strong_count() == 0);
         if let Some(at) = gone {
             owners[at].1 = owner;
@@ -121,12 +122,12 @@ impl Reclaim {
         self.with(|core| core.register(class))
     }
 
-    /// Does something with the frames. Nothing is called from `f`.
+    /// Runs `f` on the frames. `f` must not call out: the lock is a leaf.
     pub fn with<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
         f(&mut self.inner.lock().cores[0])
     }
 
-    /// Where uses are noted.
+    /// The table in which owners count uses.
     pub fn touches(&self) -> &Touches {
         &self.touches
     }
@@ -140,7 +141,7 @@ impl Reclaim {
         self.owners.read().get(usize::from(id.0)).and_then(|(_, owner)| owner.upgrade())
     }
 
-    /// One step, in the background or for somebody who needs memory at once; how many bytes it freed.
+    /// One step, in the background or for a caller that needs memory at once; returns how many bytes it freed.
     pub(crate) fn step(&self, room: Room, direct: bool) -> (Next, u64) {
         let mut chosen = Chosen::default();
         let next = {
@@ -153,7 +154,7 @@ impl Reclaim {
         if freed > 0 {
             self.wake_waiters();
         }
-        // All that was chosen is in use, or its locks are taken: the next will be, too.
+        // All chosen frames are in use or locked: the next ones probably are, too.
         let in_vain = kept > 0 && freed == 0 && next == Next::More;
         let next = if in_vain { Next::Wait { why: Why::InUse, at_most_ns: IN_USE_NS } } else { next };
         let wanted = chosen.write + if let Next::Drive { bytes } = next { bytes } else { 0 };
@@ -167,20 +168,20 @@ impl Reclaim {
         self.owners.read().iter().filter_map(|(_, owner)| owner.upgrade()).collect()
     }
 
-    /// Asks every owner to have about so many bytes written soon.
+    /// Requests that every owner writes about this many bytes soon.
     pub(crate) fn want_written(&self, bytes: u64) {
         self.all_owners().iter().for_each(|owner| owner.want_written(bytes));
     }
 
-    /// Bytes of all owners together that are not on the device yet.
+    /// The sum of all owners' bytes that are not on the device yet.
     pub(crate) fn unwritten(&self) -> u64 {
         self.all_owners().iter().map(|owner| owner.unwritten()).sum()
     }
 
-    /// Has chosen frames freed by their owners; how many the owners kept, and the bytes of those that they freed.
+    /// Calls the owners to free the chosen frames. Returns how many stayed, and the bytes of those that were freed.
     fn have_freed(&self, chosen: &[Victim]) -> (usize, u64) {
         let (mut kept, mut freed) = (Vec::new(), 0);
-        // Its lock is taken: that will hold for its other frames, too.
+        // An owner whose lock was taken: its other frames need the same lock.
         let mut busy = None;
         let mut last = None;
         for victim in chosen {
@@ -209,19 +210,19 @@ impl Reclaim {
         (kept.len(), freed)
     }
 
-    /// Frees all that can be freed, however lately it was used; how many bytes that were.
+    /// Frees all that can be freed, however recently it was used; returns how many bytes that were.
     pub(crate) fn drain(&self) -> u64 {
         let mut chosen = Chosen::default();
         self.with(|core| core.choose_all(&mut chosen));
         self.have_freed(&chosen.free).1
     }
 
-    /// Whether a thread reclaims in the background.
+    /// Whether a background thread reclaims.
     pub(crate) fn has_thread(&self) -> bool {
         self.threads.load(Ordering::Acquire) > 0
     }
 
-    /// There is work for the thread.
+    /// Wakes the thread: there is work.
     pub(crate) fn wake(&self) {
         if !self.awake.swap(true, Ordering::AcqRel) {
             let mut inner = self.inner.lock();
@@ -232,7 +233,7 @@ impl Reclaim {
         }
     }
 
-    /// Something has been written, and is clean now.
+    /// Wakes callers that wait for frames: something has been written, and is clean now.
     pub fn written(&self) {
         self.wake_waiters();
     }
@@ -259,7 +260,7 @@ impl Reclaim {
         self.wake.notify_all();
     }
 
-    /// Sleeps until there is work, at most so long; whether there is.
+    /// Sleeps until there is work, or for `at_most`; returns whether there is work.
     pub(crate) fn sleep(&self, at_most: Duration) -> bool {
         let mut inner = self.inner.lock();
         if !inner.awake {
@@ -268,14 +269,14 @@ impl Reclaim {
         inner.awake
     }
 
-    /// Work has been found done.
+    /// Marks the thread's work as done.
     pub(crate) fn rest(&self) {
         let mut inner = self.inner.lock();
         inner.awake = false;
         self.awake.store(false, Ordering::Release);
     }
 
-    /// Sleeps until something has been written or freed, at most so long.
+    /// Sleeps until something has been written or freed, or for `at_most`.
     pub(crate) fn wait_for_frames(&self, at_most: Duration) {
         let mut inner = self.inner.lock();
         self.waits.fetch_add(1, Ordering::AcqRel);

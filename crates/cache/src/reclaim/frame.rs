@@ -1,12 +1,12 @@
-//! What reclaim knows of a piece of memory that can be given back.
+//! The bookkeeping of reclaim for one piece of memory that can be freed.
 //!
-//! Main types: [`Frames`] (all of them, and the lists that they stand on), [`FrameId`], [`Touches`] (how often each was
-//! used, countable without a lock). Linux: `struct page` and its `lru` field, as far as mm/vmscan.c uses them.
+//! Main types: [`Frames`] (all frames, and the lists that they stand on), [`FrameId`], [`Touches`] (how often each
+//! was used, countable without a lock). Linux: `struct page` and its `lru` field, as far as mm/vmscan.c uses them.
 //!
 //! A frame is 32 bytes, and one for its count. Lists are doubly linked through the frames, so that a frame can leave
 //! its list from the middle; each knows its length and its bytes.
 //!
-//! What it does not do: it decides nothing. What a list means is the policy's.
+//! What it does not do: it decides nothing. Only the policy knows what a list means.
 //!
 //! # Locking
 //! [`Frames`] is under the lock of [`super::Reclaim`]. [`Touches`] is shared and has no lock.
@@ -17,22 +17,22 @@ use extant_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 /// No frame.
 const NONE: u32 = u32::MAX;
-/// Lists that a policy has, [`OFF`] among them.
+/// How many lists a policy has, [`OFF`] included.
 const LISTS: usize = 6;
 /// The frame stands on no list.
 pub(super) const OFF: ListId = 0;
-/// The frame is with the one who frees it: on no list, and its way back is [`super::Core::kept`].
+/// The frame was chosen and its owner frees it: it stands on no list, and comes back through [`super::Core::kept`].
 pub(super) const ISOLATED: ListId = LISTS as ListId;
 
-/// Which list: the policies name theirs from 1 on.
+/// Identifies a list: the policies number theirs from 1 on.
 pub(super) type ListId = u8;
 
 /// A frame, until it is removed. Numbers are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameId(u32);
 
-/// The frame of something that may have none, readable without a lock. It is changed, and believed, under the lock of
-/// [`super::Reclaim`]; else it is a hint, good enough for [`Touches`].
+/// The frame of an object that may have none, readable without a lock. Changes, and reads that must be right, happen
+/// under the lock of [`super::Reclaim`]. Without it the value is a hint, good enough for [`Touches`].
 #[derive(Debug)]
 pub struct FrameCell(AtomicU32);
 
@@ -52,44 +52,44 @@ impl FrameCell {
         self.0.store(id.0, Ordering::Relaxed);
     }
 
-    /// It has none from now on.
+    /// Takes the frame out of the cell.
     pub fn take(&self) -> Option<FrameId> {
         let id = self.0.swap(NONE, Ordering::Relaxed);
         (id != NONE).then_some(FrameId(id))
     }
 }
 
-/// One of those who hold frames.
+/// Identifies an owner of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OwnerId(pub(super) u16);
 
-/// Where an owner finds what a frame stands for.
+/// Where an owner finds the contents of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// An inode's number, or a block's.
+    /// An inode's number, or a block's number.
     pub object: u64,
-    /// Of an inode's data, the first page.
+    /// For an inode's data: the first page.
     pub page: u64,
 }
 
-/// Marks of a frame. The upper ones are the policies' own.
+/// Flags of a frame. The upper ones belong to the policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State(u8);
 
 impl State {
-    /// Clean, and on its way nowhere.
+    /// Neither dirty nor under writeback.
     pub const CLEAN: State = State(0);
     /// Newer than the device.
     pub const DIRTY: State = State(1);
-    /// On its way to the device (Linux: `PG_writeback`).
+    /// Under writeback (Linux: `PG_writeback`).
     pub const WRITEBACK: State = State(2);
     /// Written, but not durable yet (NFS: unstable pages).
     pub const UNSTABLE: State = State(4);
-    /// What others say of a frame.
+    /// The flags that owners set.
     const TOLD: State = State(7);
-    /// Chosen by somebody who needs memory at once.
+    /// Chosen by a caller that needs memory at once.
     pub(super) const DIRECT: State = State(8);
-    /// To be freed as soon as it has been written (Linux: `PG_reclaim`).
+    /// To be freed as soon as it is written (Linux: `PG_reclaim`).
     pub(super) const IMMEDIATE: State = State(16);
     /// Used again (Linux: `PG_active`).
     pub(super) const PROMOTED: State = State(64);
@@ -107,7 +107,7 @@ impl State {
         self.0 & other.0 != 0
     }
 
-    /// As others tell it, without the policy's marks.
+    /// The owners' flags, without the policy's.
     pub const fn told(self) -> State {
         State(self.0 & State::TOLD.0)
     }
@@ -117,7 +117,7 @@ impl State {
 struct Frame {
     key: Key,
     prev: u32,
-    /// Of a free frame, the next free one.
+    /// In a free frame, the next free one.
     next: u32,
     bytes: u32,
     owner: u16,
@@ -186,7 +186,7 @@ impl Frames {
         FrameId(id)
     }
 
-    /// The frame is gone; its number may come again.
+    /// Removes the frame; its number may be used again.
     pub fn remove(&mut self, id: FrameId) {
         self.unlink(id);
         let slot = &mut self.slots[id.0 as usize];
@@ -216,13 +216,13 @@ impl Frames {
         self.slots[id.0 as usize].state = state;
     }
 
-    /// Adds marks.
+    /// Sets flags.
     pub fn mark(&mut self, id: FrameId, marks: State) {
         let slot = &mut self.slots[id.0 as usize];
         slot.state = slot.state.or(marks);
     }
 
-    /// Takes marks off; whether one was there.
+    /// Clears flags; returns whether one was set.
     pub fn unmark(&mut self, id: FrameId, marks: State) -> bool {
         let slot = &mut self.slots[id.0 as usize];
         let had = slot.state.has(marks);
@@ -243,7 +243,7 @@ impl Frames {
         self.lists[usize::from(list)].bytes
     }
 
-    /// The frame that came first.
+    /// The frame that has been on the list longest.
     pub fn tail(&self, list: ListId) -> Option<FrameId> {
         let tail = self.lists[usize::from(list)].tail;
         (tail != NONE).then_some(FrameId(tail))
@@ -269,13 +269,13 @@ impl Frames {
         l.bytes -= u64::from(bytes);
     }
 
-    /// Takes the frame off its list, for whoever frees it.
+    /// Takes the frame off its list while its owner frees it.
     pub fn isolate(&mut self, id: FrameId) {
         self.unlink(id);
         self.slots[id.0 as usize].list = ISOLATED;
     }
 
-    /// Puts the frame where the newest of `list` stand; it leaves the list that it is on.
+    /// Puts the frame at the newest end of `list`; it leaves the list that it is on.
     pub fn push(&mut self, list: ListId, id: FrameId) {
         self.unlink(id);
         let head = self.lists[usize::from(list)].head;
@@ -289,7 +289,7 @@ impl Frames {
         self.joined(list, id);
     }
 
-    /// Puts the frame where `list` gives first; it leaves the list that it is on.
+    /// Puts the frame at the end of `list` from which reclaim takes first; it leaves the list that it is on.
     pub fn push_tail(&mut self, list: ListId, id: FrameId) {
         self.unlink(id);
         let tail = self.lists[usize::from(list)].tail;
@@ -331,11 +331,11 @@ impl Frames {
     }
 }
 
-/// The first chunk's frames, as a power of two; each following chunk doubles them.
+/// Frames in the first chunk, as a power of two; each following chunk doubles them.
 const FIRST_CHUNK_BITS: u32 = 10;
 const CHUNKS: usize = 22;
 
-/// A use of a frame counts once in the time in which so many new frames come, as a power of two.
+/// A frame's uses count once while this many new frames arrive, as a power of two.
 const EPOCH_BITS: u32 = 6;
 
 /// How often each frame was used since a policy last looked, up to [`Touches::MOST`]. A use needs no lock: the table
@@ -348,7 +348,7 @@ pub struct Touches {
 }
 
 impl Touches {
-    /// More uses than this count as this many: what was used often in the past has to be passed over this often.
+    /// The highest count. Reclaim has to pass over a frame once per count, so old popularity must not add up.
     pub const MOST: u8 = 3;
     const COUNT: u8 = 0x0F;
     const PARKED: u8 = 0x80;
@@ -366,14 +366,14 @@ impl Touches {
     pub fn touch(&self, id: FrameId) {
         let cell = self.cell(id);
         let was = cell.load(Ordering::Relaxed);
-        // Of two uses at once one may be lost.
+        // If two threads count a use at the same time, one may be lost.
         if was & Self::COUNT < Self::MOST {
             let _ = cell.compare_exchange(was, was + 1, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// The frame was used, and when it was last is in `last`: uses that follow each other closely are one. Sixteen
-    /// inodes that are read from one block, one after the other, do not make it a block that is used often.
+    /// Counts a use of the frame, unless its last use, which `last` records, was a moment ago. Sixteen inodes that
+    /// are read from one block, one after the other, do not make the block popular.
     #[inline]
     pub fn touch_apart(&self, id: FrameId, last: &AtomicU32) {
         let now = self.added.load(Ordering::Relaxed) >> EPOCH_BITS;
@@ -383,7 +383,7 @@ impl Touches {
         }
     }
 
-    /// When it is, for [`Touches::touch_apart`].
+    /// The current epoch, for [`Touches::touch_apart`].
     pub fn now(&self) -> u32 {
         self.added.load(Ordering::Relaxed) >> EPOCH_BITS
     }
@@ -393,12 +393,12 @@ impl Touches {
         self.cell(id).load(Ordering::Relaxed) & Self::COUNT
     }
 
-    /// How often the frame was used; from now on 0.
+    /// Returns how often the frame was used, and resets the count to 0.
     pub fn take(&self, id: FrameId) -> u8 {
         self.cell(id).fetch_and(!Self::COUNT, Ordering::Relaxed) & Self::COUNT
     }
 
-    /// One use less; whether there was one.
+    /// Decrements the count; returns whether it was above 0.
     pub fn take_one(&self, id: FrameId) -> bool {
         let cell = self.cell(id);
         let mut was = cell.load(Ordering::Relaxed);
@@ -415,7 +415,7 @@ impl Touches {
         self.cell(id).store(to, Ordering::Relaxed);
     }
 
-    /// Whether the frame waits off its list for its last user to let go.
+    /// Whether the frame is off its list until its last user is done.
     pub fn is_parked(&self, id: FrameId) -> bool {
         self.cell(id).load(Ordering::SeqCst) & Self::PARKED != 0
     }

@@ -1,8 +1,9 @@
-//! What left the cache lately: enough to tell that it comes back too soon.
+//! Fingerprints of frames that left the cache recently: enough to notice one that comes back too soon.
 //!
-//! Main type: [`Ghosts`] (Linux: shadow entries, mm/workingset.c; the ghost queue of S3-FIFO, SOSP 2023, and ARC, FAST
-//! 2003). A fingerprint of 32 bits and when it left, 8 bytes in all, in buckets of eight: so it needs no list, and one
-//! that is too old need not be taken out. When a bucket is full the oldest of it goes.
+//! Main type: [`Ghosts`] (Linux: shadow entries, mm/workingset.c; the ghost queue of S3-FIFO, SOSP 2023, and ARC,
+//! FAST 2003). An entry is a fingerprint of 32 bits and the time at which the frame left, 8 bytes in all, in buckets
+//! of eight. So it needs no list, and an expired entry need not be removed. When a bucket is full, its oldest entry
+//! goes.
 //!
 //! What it does not do: two frames may have one fingerprint (one in 2^29 pairs of a bucket); the younger one is then
 //! taken for the older.
@@ -16,19 +17,19 @@ const WAYS: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Ghost {
-    /// 0 is nobody's.
+    /// 0 marks an empty entry.
     print: u32,
     left: u32,
 }
 
-/// Fingerprints of frames that left, each with the time: what time means is the caller's, it may wrap around.
+/// Fingerprints of frames that left, each with its time. The caller defines the unit of time; it may wrap around.
 #[derive(Default)]
 pub(super) struct Ghosts {
     buckets: Vec<[Ghost; WAYS]>,
 }
 
 impl Ghosts {
-    /// For about `count` frames; what was known is forgotten when the table has to grow.
+    /// Makes room for about `count` frames. When the table has to grow, it loses its entries.
     pub fn reserve(&mut self, count: u64) {
         let buckets = (count.max(64).div_ceil(WAYS as u64) * 2).next_power_of_two() as usize;
         if self.buckets.len() < buckets {
@@ -46,7 +47,7 @@ impl Ghosts {
         Some((self.buckets.get_mut(at)?, ((h >> 32) as u32).max(1)))
     }
 
-    /// It leaves now.
+    /// Records that the frame leaves now.
     pub fn add(&mut self, owner: OwnerId, key: Key, now: u32) {
         let Some((bucket, print)) = self.place(owner, key) else { return };
         let at = bucket
@@ -58,7 +59,7 @@ impl Ghosts {
         }
     }
 
-    /// It comes back: how long it has been away, if that is known.
+    /// The frame comes back: returns how long it has been away, if an entry remembers it.
     pub fn take(&mut self, owner: OwnerId, key: Key, now: u32) -> Option<u32> {
         let (bucket, print) = self.place(owner, key)?;
         let ghost = bucket.iter_mut().find(|g| g.print == print)?;
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_left_lately_is_known_once_and_for_how_long() {
+    fn a_ghost_reports_once_how_long_its_frame_was_away() {
         let mut g = Ghosts::default();
         let key = |n| Key { object: n, page: n };
         assert_eq!(g.take(OwnerId(0), key(1), 5), None, "an empty table");

@@ -1,12 +1,12 @@
-//! Which memory is given back, and when.
+//! Which memory is freed, and when.
 //!
 //! Main types: [`Core`] and [`Reclaimer`] (the decisions), [`ReclaimPolicy`] (the policies), [`FrameId`], [`Touches`]
-//! (what owners note of their frames).
+//! (use counts).
 //!
-//! Folios, metadata buffers and idle inodes are *frames*. Whoever holds one says when it appears, is used again,
-//! becomes dirty or clean, and goes; the policy says which go when memory is short.
+//! Folios, metadata buffers and idle inodes are *frames*. Their owner reports when one appears, is used again,
+//! becomes dirty or clean, and goes. The policy chooses which ones go when memory is short.
 //!
-//! What it does not do: I/O. It neither writes nor waits; it says that something is to be written.
+//! What it does not do: I/O. It neither writes nor waits; it reports that something should be written.
 
 mod core;
 mod engine;

@@ -14,7 +14,7 @@ use crate::{image, mode};
 
 pub fn run(args: &ChmodArgs, images: &mut Images) -> Result<()> {
     let umask = umask();
-    // A mode that is none is found before anything has changed.
+    // An invalid mode fails before anything has changed.
     mode::apply(&args.mode, 0, umask)?;
     let mut report = Report::default();
     for path in &args.paths {

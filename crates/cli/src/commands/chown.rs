@@ -17,7 +17,7 @@ pub fn run(args: &ChownArgs, images: &mut Images) -> Result<()> {
         let file = images.file(path)?;
         images.stop.check()?;
         let mut failures = Report::default();
-        // As chown(1): a link is followed, unless everything below is meant.
+        // As chown(1): a link is followed, except in a recursive change.
         let follow = !args.no_dereference && !args.recursive;
         let changed = each(&file, follow, args.recursive, &images.stop, &mut failures, |path, inode, _| {
             let set = SetAttr { uid: owner.uid, gid: owner.gid, ..SetAttr::default() };

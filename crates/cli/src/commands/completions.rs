@@ -1,7 +1,7 @@
-//! `extant completions`: what a shell needs to complete `extant`.
+//! `extant completions`: a shell's completion script for `extant`.
 //!
-//! `clap_complete` makes the script for the switches. What it cannot know is added here: the words of `-o`, one after
-//! another behind commas, and the workloads, models, targets and policies of `extant lab`.
+//! `clap_complete` makes the script for the switches. This module adds words that it does not know: the words of
+//! `-o`, separated by commas, and the workloads, models, targets and policies of `extant lab`.
 //!
 //! # Locking
 //! None.
@@ -41,7 +41,7 @@ fn models() -> String {
     model::all().iter().map(|m| m.name()).collect::<Vec<_>>().join(" ")
 }
 
-/// Up to where a path follows.
+/// Each ends where a path follows.
 fn targets() -> String {
     Kind::ALL.iter().map(|kind| format!("{}:", kind.name())).collect::<Vec<_>>().join(" ")
 }
@@ -53,8 +53,8 @@ fn policies() -> Vec<String> {
     target::policies().flat_map(names).collect()
 }
 
-/// A function that comes first, and leaves to the generated one what it does not know. Readline divides a word at "="
-/// and ":", so the word is taken from the line, and of an answer what readline replaces is given.
+/// A function that runs first, and leaves other words to the generated one. Readline splits a word at "=" and ":", so
+/// this takes the word from the line, and of an answer returns only the part that readline replaces.
 fn bash() -> String {
     let options: Vec<String> = help::completions().into_iter().map(|(word, _)| word).collect();
     format!(
@@ -142,7 +142,7 @@ complete -c extant -n "__fish_extant_using_subcommand lab; and __fish_seen_subco
     out
 }
 
-/// The generated script with other functions where it takes anything.
+/// The generated script, with other functions at the places where it accepts anything.
 fn zsh(script: &str) -> String {
     let quoted = |text: &str| text.replace('\'', "'\\''").replace('[', "\\[").replace(']', "\\]").replace(':', "\\:");
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! `extant df`: how much space images have.
+//! `extant df`: the free and used space of images.
 //!
 //! # Locking
 //! None.

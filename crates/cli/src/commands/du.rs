@@ -1,4 +1,4 @@
-//! `extant du`: how much space files take.
+//! `extant du`: the space that files use.
 //!
 //! # Locking
 //! None.
@@ -30,12 +30,12 @@ pub fn run(args: &DuArgs, images: &mut Images) -> Result<()> {
 struct Counting<'a> {
     args: &'a DuArgs,
     records: Records,
-    /// Files with several names, which are counted once: of each image, the inodes.
+    /// Files with several names, which count once: the inodes of each image.
     counted: HashMap<usize, NumberSet>,
 }
 
 impl Counting<'_> {
-    /// Bytes of one file; none if it has been counted.
+    /// Bytes of one file; 0 if it was counted before.
     fn bytes(&mut self, fs: &Filesystem, inode: &InodeRef) -> std::result::Result<u64, Error> {
         let attr = fs.getattr(inode);
         if attr.nlink > 1 && !inode.is_dir() {
@@ -78,7 +78,7 @@ impl Counting<'_> {
         if !top.is_dir() {
             return self.line(&file.path, own);
         }
-        // What each directory on the way down has in it so far.
+        // The sum so far of each directory on the way down.
         let mut sums = vec![own];
         let mut walk = Walk::new(fs, &file.path, top);
         while let Some(visit) = walk.next() {

@@ -1,9 +1,10 @@
 //! `extant freeze` and `extant thaw`.
 //!
-//! The kernel answers fsfreeze(8) itself for FUSE, and refuses; so the server is told by an ioctl of our own. What the
-//! kernel has of files that is not written (`writeback_cache`, shared mappings) it hands over before, as it does when
-//! it freezes a file system itself. Of a `fuseblk` mount all of it; for others its syncfs(2) does not wait, and what a
-//! server that is slow has not taken by then comes after the thaw: fsync what has to be in a copy.
+//! The kernel answers fsfreeze(8) itself for FUSE, with an error; so this sends the server an ioctl of our own.
+//! Before that, the kernel hands its dirty pages (`writeback_cache`, shared mappings) over to the server, as it does
+//! before it freezes a file system itself. For a `fuseblk` mount that includes all of them. For others its syncfs(2)
+//! does not wait: pages that a slow server has not received by then arrive after the thaw. Call fsync for data that
+//! must be in a copy.
 //!
 //! # Locking
 //! None.
@@ -17,19 +18,19 @@ use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain};
 use crate::mount_table;
 use crate::text::shown;
 
-/// The answer of a server that refuses a control of its mount.
+/// The message for a server that refuses a control of its mount.
 pub const NOT_PRIVILEGED: &str = "not permitted: run this as the user who mounted it; root also needs CAP_SYS_ADMIN, \
                                   which the server looks up in its /proc";
 
 pub fn run(args: &FreezeArgs, what: Control) -> Result<()> {
     let name = shown(args.dir.as_os_str().as_bytes());
     let Some(found) = mount_table::find(&args.dir)?.filter(|found| found.mount.is_extant()) else {
-        return Err(Failure::new(MOUNT, format!("{name}: no mount of extant's")));
+        return Err(Failure::new(MOUNT, format!("{name}: not a mount of Extant")));
     };
     let root = found.point.open_root(found.top);
     let root = root.map_err(|e| Failure::io(found.point.path(), std::io::Error::from(e)).with_status(MOUNT))?;
     if what == Control::Freeze {
-        // What the kernel has that is not written; the server itself tells of an error.
+        // Writes the kernel's dirty pages; the server itself reports an error.
         let _ = rustix::fs::syncfs(&root);
     }
     control(&root, what).map_err(|e| match e {

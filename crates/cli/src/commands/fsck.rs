@@ -1,9 +1,9 @@
 //! `extant fsck`: checks an image.
 //!
-//! The check is `extant_check`'s; here its findings become lines or JSON, and exit statuses, which are e2fsck's.
+//! `extant_check` does the check; this module turns its findings into lines or JSON, with e2fsck's exit statuses.
 //!
 //! # Locking
-//! `fsck progress` (962), a leaf: how far the check is said to be. Held while a line is written.
+//! `fsck progress` (962), a leaf: the progress shown last. Held while a line is written.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -27,9 +27,9 @@ use crate::failure::{Failure, Result, warn};
 use crate::record::escaped;
 use crate::text::{Output, argument};
 
-/// Damage that was left as it is.
+/// Damage that was not repaired.
 const UNCORRECTED: u8 = 4;
-/// The check could not be made.
+/// The check was not possible.
 const OPERATIONAL: u8 = 8;
 /// Wrong arguments.
 pub const USAGE: u8 = 16;
@@ -48,7 +48,7 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     let how = ImageArgs {
         partition: args.partition,
         offset: args.offset,
-        // Where the superblock is, the check finds out; the image is opened whatever its first bytes say.
+        // The check finds the superblock itself; the image is opened regardless of its first bytes.
         sb: args.superblock.map(|_| 1),
         ..ImageArgs::default()
     };
@@ -118,7 +118,7 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     }
 }
 
-/// The answer for an image that is marked as clean and therefore not checked; `None`: it has to be checked.
+/// The message for an image that is marked as clean and therefore not checked; `None`: it has to be checked.
 fn clean(device: &dyn BlockDevice) -> Option<String> {
     let (sb, backup) = probe_superblock(device).ok()?;
     let state = sb.state();
@@ -128,7 +128,7 @@ fn clean(device: &dyn BlockDevice) -> Option<String> {
     let inodes = sb.inodes_count - sb.free_inodes().min(sb.inodes_count);
     let blocks = sb.blocks_count - sb.free_blocks().min(sb.blocks_count);
     Some(format!(
-        "clean, {inodes}/{} files, {blocks}/{} blocks (-f checks it all the same)",
+        "clean, {inodes}/{} files, {blocks}/{} blocks (-f checks it anyway)",
         sb.inodes_count, sb.blocks_count
     ))
 }
@@ -156,7 +156,7 @@ fn print(out: &mut Output, name: &str, report: &Report, verbose: bool) -> Result
     let state = match (report.is_damaged(), report.complete) {
         (false, true) => "no damage",
         (true, true) => "damaged",
-        (true, false) => "damaged, and nothing behind the superblock could be checked",
+        (true, false) => "damaged, and only the superblock could be checked",
         (false, false) => "not checked: the superblock cannot be used",
     };
     let count: u64 = report.counts.values().sum();
@@ -231,7 +231,7 @@ fn finding(finding: &Finding) -> Value {
     value
 }
 
-/// Where the progress goes.
+/// The output for the progress.
 enum Shown {
     Bar(ProgressBar),
     Lines(File, String),
@@ -243,7 +243,7 @@ struct Far {
     to: Shown,
 }
 
-/// Tells how far the check is, by a bar, or by lines of pass, part, whole and image on a file descriptor.
+/// Reports the progress by a bar, or by lines of pass, part, whole and image on a file descriptor.
 fn progress(fd: i32, name: &str) -> Result<Progress> {
     let to = if fd == 0 {
         let bar = ProgressBar::new(1000);
@@ -260,7 +260,7 @@ fn progress(fd: i32, name: &str) -> Result<Progress> {
     Ok(Progress(Arc::new(move |pass, done, total| tell(&mut far.lock(), pass, done, total))))
 }
 
-/// Threads are not in step, so only what is further than before is told.
+/// Threads are not in step, so only progress beyond the last report is shown.
 fn tell(far: &mut Far, pass: u32, done: u64, total: u64) {
     if (pass, done) <= (far.pass, far.done) {
         return;
@@ -271,7 +271,7 @@ fn tell(far: &mut Far, pass: u32, done: u64, total: u64) {
             bar.set_message(format!("pass {pass}"));
             bar.set_position(done * 1000 / total.max(1));
         }
-        // The reader may have gone; the check goes on.
+        // If the reader has ended, the check goes on.
         Shown::Lines(file, name) => drop(writeln!(file, "{pass} {done} {total} {name}")),
     }
 }

@@ -1,7 +1,7 @@
-//! `extant info`: what an image contains.
+//! `extant info`: the content of an image.
 //!
-//! Features, geometry and state are the superblock's. The journal is read, but not replayed; free space is counted by
-//! mounting read-only, in memory.
+//! Features, geometry and state come from the superblock. The journal is read, but not replayed; free space is
+//! counted by a read-only mount in memory.
 //!
 //! # Locking
 //! None.
@@ -50,12 +50,12 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     let named = how.mount_options(true)?;
     let (sb, backup) = match probe_superblock_at(&*dev, named.superblock, named.rescue) {
         Ok(found) => found,
-        // Says it better.
+        // The mount's error is more precise.
         Err(e) => {
             return Err(image::mount(dev, named).err().unwrap_or_else(|| Failure::op(e.to_string())));
         }
     };
-    // What damage there seems to be may be a change that is under way.
+    // Apparent damage may be a change in progress.
     let mounted =
         if beside.is_some() { image::mount_quietly(dev.clone(), named) } else { image::mount(dev.clone(), named) };
     let facts = Facts {
@@ -120,7 +120,7 @@ fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevi
     Ok(())
 }
 
-/// Where partitions are listed, for programs.
+/// The kind of partition table, for programs.
 pub fn table_name(source: Source) -> Option<&'static str> {
     match source {
         Source::None => None,
@@ -130,7 +130,7 @@ pub fn table_name(source: Source) -> Option<&'static str> {
     }
 }
 
-/// Who has an image, for programs.
+/// The users of an image, for programs.
 fn in_use(holder: &Holder) -> Value {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let kernel = holder.kernel.as_ref().filter(|_| holder.mounts.is_empty());
@@ -143,7 +143,7 @@ fn in_use(holder: &Holder) -> Value {
     })
 }
 
-/// What the journal says.
+/// The state of the journal.
 enum Journal {
     None,
     Unusable(String),
@@ -155,7 +155,7 @@ enum Journal {
         fast_commits: usize,
         checksum: String,
         errno: i32,
-        /// Extant lent it, and the mount that gives it back has not ended, or not well.
+        /// Extant added it for a mount, and the unmount that would remove it has not happened, or has failed.
         borrowed: bool,
     },
 }
@@ -192,15 +192,15 @@ struct Facts<'a> {
     size: u64,
     sb: SuperBlock,
     backup: Option<u64>,
-    /// The backup is the one that was asked for.
+    /// The user asked for the backup.
     asked: bool,
     journal: Journal,
     space: Option<StatFs>,
-    /// The process that has it.
+    /// The processes and mounts that use it.
     holder: Option<&'a Holder>,
 }
 
-/// The name that fits the features.
+/// The name of the ext generation that fits the features.
 pub fn generation(sb: &SuperBlock) -> &'static str {
     let later = Incompat::EXTENTS | Incompat::BIT64 | Incompat::FLEX_BG | Incompat::CSUM_SEED;
     if sb.incompat().intersects(later) || sb.metadata_csum {
@@ -230,7 +230,7 @@ impl Facts<'_> {
         [self.sb.compat().names(), self.sb.incompat().names(), self.sb.ro_compat().names()].concat()
     }
 
-    /// Whether Extant can write it; else why not.
+    /// Whether Extant can write it; otherwise the reason.
     fn support(&self) -> String {
         if let Err(e) = self.sb.geometry().check_device_size(self.size) {
             return format!("read-only ({e})");
@@ -270,7 +270,7 @@ impl Facts<'_> {
         }
         writeln!(out, ", UUID {}", text::uuid(&sb.uuid()))?;
         match self.holder {
-            // It says of itself what it would after a crash.
+            // The superblock of an image in use looks as after a crash: show its users instead.
             Some(holder) => writeln!(out, "State:       in use: {}", holder.who())?,
             None => writeln!(out, "State:       {}", state(sb))?,
         }

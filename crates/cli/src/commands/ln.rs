@@ -34,7 +34,7 @@ pub fn run(args: &LnArgs, images: &mut Images) -> Result<()> {
         None => None,
     };
     if source.as_ref().is_some_and(|inode| inode.is_dir()) {
-        return Err(Failure::op(format!("{}: no hard links to directories", link.shown())));
+        return Err(Failure::op(format!("{}: cannot make a hard link to a directory", link.shown())));
     }
     let (dir, name) = link.parent_of_file()?;
     if args.force {

@@ -33,7 +33,7 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
         begun: false,
         report: Report::default(),
     };
-    // As ls(1): a link named on the command line is followed, unless it is to be described.
+    // As ls(1): a link on the command line is followed, unless it is to be described.
     let follow = !(long || args.format.json || args.directory);
     let (mut files, mut directories, mut open) = (Vec::new(), Vec::new(), Vec::new());
     for (spec, path) in named {
@@ -45,7 +45,7 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
         match found {
             Ok((inode, file)) if inode.is_dir() && !args.directory => directories.push((inode, file)),
             Ok(found) => files.push(found),
-            // One that cannot be had does not cut the list short.
+            // If one cannot be opened, the list goes on with the others.
             Err(e) => lister.report.note(Err(e))?,
         }
     }
@@ -76,12 +76,12 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
     image::refuse_damage(&open)
 }
 
-/// So many lines are in memory; their columns are aligned.
+/// The maximum of lines in memory; their columns are aligned.
 const ROWS_MAX: usize = 65_536;
-/// The memory of the names that are sorted at a time, if not by their bytes.
+/// The memory of names sorted in one pass, for other orders than by bytes.
 const SORTED_BYTES: usize = 16 << 20;
 
-/// The key of a list's order, as in ls(1): the newest first, the largest first. Equal ones go by name.
+/// The sort key of a list, as in ls(1): the newest first, the largest first. Equal ones go by name.
 type Order = (Reverse<(i64, u32)>, Reverse<u64>);
 
 fn order(args: &LsArgs, attr: Option<&Attr>) -> Order {
@@ -89,7 +89,7 @@ fn order(args: &LsArgs, attr: Option<&Attr>) -> Order {
     (Reverse(time), Reverse(attr.filter(|_| args.size).map_or(0, |a| a.size)))
 }
 
-/// A name of a directory, at its place in the list.
+/// A name of a directory, with its place in the list.
 #[derive(Clone, PartialEq, Eq)]
 struct Ranked {
     order: Order,
@@ -119,7 +119,7 @@ impl PartialOrd for Ranked {
     }
 }
 
-/// A part of a directory's list; `last` is where the next part goes on.
+/// A part of a directory's list; the next part starts after `last`.
 struct Part {
     names: Vec<Name>,
     last: Option<Ranked>,
@@ -128,13 +128,13 @@ struct Part {
 struct Lister<'a> {
     records: Records,
     args: &'a LsArgs,
-    /// Everything about each, not only names.
+    /// All attributes, not only names.
     long: bool,
-    /// More than one directory may be listed: each says its name.
+    /// More than one directory may be listed: each gets a heading.
     headings: bool,
-    /// A name says which image it is in.
+    /// Names include the image.
     of_images: bool,
-    /// Something has been printed.
+    /// Some output exists.
     begun: bool,
     report: Report,
 }
@@ -152,7 +152,7 @@ impl Lister<'_> {
         self.report.complain(e);
     }
 
-    /// A file of the command line, as it is shown.
+    /// A file of the command line, in its form for output.
     fn named(&self, file: &File) -> Vec<u8> {
         self.placed(&file.fs, &file.path)
     }
@@ -176,7 +176,8 @@ impl Lister<'_> {
                     self.directory(fs, walk.path(), &inode)?;
                 }
                 Ok(_) => {}
-                // Of a name, its directory's list has said it; of a directory that cannot be read, too.
+                // The error of a name was reported with its directory; so was that of a directory that cannot be
+                // read.
                 Err(e) if e.is_corruption() => self.complain(image::at(fs, walk.path(), e)),
                 Err(e) => self.report.count(&image::at(fs, walk.path(), e)),
             }
@@ -195,7 +196,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// Prints one directory, so many names at a time.
+    /// Prints one directory, a part at a time.
     fn directory(&mut self, fs: &Arc<Filesystem>, path: &[u8], dir: &InodeRef) -> Result<()> {
         let mut last = None;
         loop {
@@ -223,7 +224,7 @@ impl Lister<'_> {
             let last = names.last().filter(|_| more).cloned().map(|entry| self.ranked(fs, dir, entry));
             return Ok(Part { names, last });
         }
-        // All names are looked at, and those that come next are remembered.
+        // Looks at all names, and stores those that come next.
         let (mut next, mut bytes, mut dropped, mut at) = (BTreeSet::new(), 0, false, None);
         loop {
             let Names { names, more } = fs.list_after(dir, at.as_ref())?;
@@ -260,7 +261,7 @@ impl Lister<'_> {
     fn rows(&mut self, fs: &Arc<Filesystem>, path: &[u8], dir: &InodeRef, entries: &[Name]) -> Result<()> {
         let mut rows = Vec::new();
         for entry in entries {
-            // Names alone, but whole paths where nothing else says which directory it is.
+            // Only names, or whole paths if no heading names the directory.
             let shown = match self.records.is_plain() || !self.headings {
                 true => entry.name.clone(),
                 false => self.placed(fs, &text::join(path, &entry.name)),
@@ -320,7 +321,7 @@ impl Lister<'_> {
                 write!(out, "{inode:>digits$} ")?;
             }
             for (i, column) in row.columns.iter().enumerate() {
-                // Numbers to the right.
+                // Numbers are right-aligned.
                 if i == 0 || i == 5 || i == 6 {
                     write!(out, "{column:<w$} ", w = widths[i])?;
                 } else {

@@ -13,7 +13,7 @@ use crate::owner::{Owner, umask};
 
 pub fn run(args: &MkdirArgs, images: &mut Images) -> Result<()> {
     if let Some(mode) = &args.mode {
-        // One that is none is found before anything has changed.
+        // An invalid mode fails before anything has changed.
         mode::apply(mode, 0, 0)?;
     }
     let mut report = Report::default();
@@ -41,7 +41,7 @@ fn one(args: &MkdirArgs, file: &File, owner: Owner) -> Result<()> {
         other => other.map_err(failed)?,
     };
     if let Some(mode) = &args.mode {
-        // As mkdir(1): the mask does not count for what is asked for.
+        // As mkdir(1): the umask does not apply to an explicit mode.
         let mode = mode::apply(mode, file.fs.getattr(&inode).mode, 0)?;
         file.fs.setattr(&inode, &SetAttr { mode: Some(mode), ..SetAttr::default() }).map_err(failed)?;
     }
@@ -52,7 +52,7 @@ fn one(args: &MkdirArgs, file: &File, owner: Owner) -> Result<()> {
     Ok(())
 }
 
-/// How many bytes at the end of a path are its last name, and the slashes around it.
+/// The length of a path's last name and the slashes around it.
 fn trailing(path: &[u8]) -> usize {
     let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
     let name = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);

@@ -1,7 +1,7 @@
 //! `extant mkfs`: makes a file system.
 //!
-//! `extant_build` plans and writes it. Here the command line becomes a request, the image is made or claimed, and what
-//! is there already is protected. Called as `mkfs.ext4` and the like, it does without the protection where nobody could
+//! `extant_build` plans and writes it. This module turns the command line into a request, makes or opens the image,
+//! and protects existing content. Called as `mkfs.ext4` and the like, it skips that protection when no user can
 //! answer a question, as mke2fs does.
 //!
 //! # Locking
@@ -44,11 +44,11 @@ use crate::owner::warn_of_fakeroot;
 use crate::source_date::SourceDate;
 use crate::text::Output;
 
-/// Where mke2fs's tests say what time it is.
+/// The variable by which mke2fs's tests set the time.
 const FAKE_TIME: &str = "E2FSPROGS_FAKE_TIME";
-/// Stands for a size that is found later.
+/// A placeholder until the size is computed.
 const SIZE_BEFORE_FIT: &str = "1M";
-/// Between two lines that list backups, columns.
+/// The width of a line in the list of backups.
 const WIDTH: usize = 72;
 
 pub fn run(args: MkfsArgs) -> Result<()> {
@@ -58,7 +58,7 @@ pub fn run(args: MkfsArgs) -> Result<()> {
     job.run().map_err(|e| e.with_status(USAGE))
 }
 
-/// As the program `name`, of which [`is_name`] is true.
+/// Runs as the program `name`, for which [`is_name`] is true.
 pub fn run_program(name: &str, args: MkfsProgram) -> Result<()> {
     let by_name = name.strip_prefix("mkfs.").unwrap_or("ext2");
     let fs_type = args.fs_type.or_else(|| Some(by_name.into()));
@@ -81,7 +81,7 @@ struct Job {
     source: MkfsSource,
     image: std::ffi::OsString,
     size: Option<String>,
-    /// A file system or other data that is there already needs -F.
+    /// Overwriting a file system or other data requires -F.
     guarded: bool,
 }
 
@@ -119,7 +119,7 @@ impl Job {
             source.tree.set_root_owner(owner);
         }
         if let Some(source) = source.as_ref().filter(|_| by_content || reproducible) {
-            // With SOURCE_DATE_EPOCH alone what is random differs from tree to tree, and is the same each time.
+            // With only SOURCE_DATE_EPOCH, random numbers depend on the tree, and are the same each time.
             let bytes = by_content.then_some(&*source.content as &dyn Content);
             fact.random = digest(&source.tree, bytes).map_err(|e| target.failed(e))?;
         }
@@ -146,7 +146,7 @@ impl Job {
         }
     }
 
-    /// Letters of mke2fs that have no meaning here.
+    /// Refuses letters of mke2fs that have no meaning here.
     fn refuse_letters(&self) -> Result<()> {
         let letters = &self.letters;
         let text = if letters.test_blocks > 0 {
@@ -170,7 +170,7 @@ impl Job {
         Ok(())
     }
 
-    /// The free room besides the content, if that decides the size.
+    /// The free space besides the content, if it decides the size.
     fn spare(&mut self, has_source: bool) -> Result<Option<Spare>> {
         let spare = match self.source.wanted_size.as_deref() {
             Some("auto") => Spare::DEFAULT,
@@ -183,12 +183,12 @@ impl Job {
         if !has_source {
             return Err(Failure::usage("--size auto and min: they need a source; give one with -d or --from"));
         }
-        // Only so that it is not the image's own.
+        // A placeholder, so that the image's own size is not used.
         self.size = Some(SIZE_BEFORE_FIT.into());
         Ok(Some(spare))
     }
 
-    /// Whether UUID and hash seed follow from the source.
+    /// Whether UUID and hash seed are derived from the source.
     fn by_content(&mut self, has_source: bool) -> Result<bool> {
         let asked = self.letters.uuid.as_deref().is_some_and(|word| word.eq_ignore_ascii_case("content"));
         if asked && !has_source {
@@ -200,7 +200,7 @@ impl Job {
         Ok(asked)
     }
 
-    /// The source with its lost+found.
+    /// Reads the source, with its lost+found.
     fn read(&self, word: &std::ffi::OsStr, fact: &Fact) -> Result<Source> {
         if std::path::Path::new(word).is_dir() {
             warn_of_fakeroot();
@@ -269,7 +269,7 @@ impl Job {
         })
     }
 
-    /// `label`: file systems of the same moment, a root and its data, have other random numbers.
+    /// `label`: two file systems of the same moment, such as a root and its data, get different random numbers.
     fn facts(&self, target: &Target, label: &[u8]) -> Result<Fact> {
         let source_date = SourceDate::from_environment()?;
         let clock = source_date.map_or_else(Clock::real, SourceDate::clock);
@@ -329,7 +329,7 @@ impl Job {
         result
     }
 
-    /// Prints what mke2fs prints of it.
+    /// Prints the same description as mke2fs.
     fn describe(&self, sb: &SuperBlock, options: &Options) -> Result<()> {
         if self.letters.quiet && !self.letters.dry {
             return Ok(());
@@ -418,19 +418,19 @@ fn failed(e: extant_build::Error) -> Failure {
 struct Target {
     spec: ImageSpec,
     name: String,
-    /// Of the part that is meant; 0: nothing is there.
+    /// Size of the chosen part; 0: it does not exist.
     bytes: u64,
     sector_size: u32,
-    /// Storage of what becomes zeroes may be given back.
+    /// Storage of zeroed ranges may be unmapped.
     discards: bool,
-    /// Its size is found, not asked for: a file gets no more.
+    /// The size is computed, not given: a file is cut to it.
     fits: bool,
-    /// The file, if it was made here and is not yet whole.
+    /// The file, if this command made it and it is not complete.
     unfinished: Unfinished,
 }
 
 impl Target {
-    /// Looks at what is there.
+    /// Examines the target.
     fn prepare(spec: ImageSpec, request: &Request, dry: bool) -> Result<Target> {
         let name = spec.shown();
         let unfinished = Unfinished::default();
@@ -453,7 +453,7 @@ impl Target {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && target.spec.part == Part::Any => {
                 if request.size == SizeAsked::Device {
                     let text = format!(
-                        "{}: it does not exist; give a size behind it, such as 1G, or --size auto with a source",
+                        "{}: it does not exist; give a size after it, such as 1G, or --size auto with a source",
                         target.name
                     );
                     return Err(Failure::op(text));
@@ -468,7 +468,7 @@ impl Target {
         if self.spec.part == Part::Any { open_whole(&self.spec, access) } else { open_device(&self.spec, access) }
     }
 
-    /// Opens it for writing, with room for so many bytes, all of them zeroes; makes it if there is none.
+    /// Opens it for writing, with room for `bytes` zero bytes; makes it if it does not exist.
     fn open(&mut self, bytes: u64, guarded: bool) -> Result<Arc<dyn BlockDevice>> {
         let path = self.spec.path.clone();
         if self.is_file() {
@@ -485,7 +485,7 @@ impl Target {
                 let make = || OpenOptions::new().write(true).create_new(true).open(&path);
                 self.unfinished.make(&path, make).map_err(|e| Failure::io(&path, e))?
             };
-            // The old content becomes a hole. As mke2fs does, a file that is longer than asked keeps its length.
+            // The old content becomes a hole. As mke2fs does, a file that is longer than requested keeps its length.
             let bytes = if self.fits { bytes } else { bytes.max(self.bytes) };
             let resized = file.set_len(0).and_then(|()| file.set_len(bytes));
             resized.map_err(|e| {
@@ -501,7 +501,7 @@ impl Target {
             return Err(Failure::op(format!("{}: it has {has} bytes, not {bytes}; give a smaller size", self.name)));
         }
         self.unfinished.overwrite(&self.name);
-        // Unmapping takes no time, and no room on thin storage.
+        // Unmapping takes no time, and no space on thin storage.
         let how = if self.discards { BioFlags::UNMAP } else { BioFlags::empty() };
         device.write_zeroes(0, bytes, how).map_err(|e| self.failed(e.into()))?;
         Ok(device)
@@ -517,7 +517,7 @@ impl Target {
         }
     }
 
-    /// Whether the whole of an image file is meant.
+    /// Whether the target is a whole image file.
     fn is_file(&self) -> bool {
         self.spec.part == Part::Any && !self.spec.is_block_device()
     }
@@ -539,10 +539,10 @@ impl Target {
         Err(Failure::op(format!("{}: it {what}; -F overwrites it", self.name)))
     }
 
-    /// Puts the image in the Android sparse format in its own place, with its mode.
+    /// Replaces the image by its Android sparse form, with the same mode.
     fn pack(&self, block_size: u32) -> Result<()> {
         let packed = || -> std::io::Result<()> {
-            // A link stays, and leads to the packed image.
+            // A symbolic link stays, and leads to the packed image.
             let path = std::fs::canonicalize(&self.spec.path)?;
             let mut image = std::fs::File::open(&path)?;
             let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -558,7 +558,7 @@ impl Target {
         packed().map_err(|e| Failure::write(&self.name, &e))
     }
 
-    /// Removes what was begun.
+    /// Removes an unfinished image.
     fn failed(&mut self, e: extant_build::Error) -> Failure {
         let lost = self.unfinished.remove();
         if let extant_build::Error::Device(DeviceError::Io { source, .. }) = &e
@@ -568,7 +568,7 @@ impl Target {
             failure.message.push_str(lost);
             return failure;
         }
-        // A device's errors begin with its name.
+        // An error of a device begins with its name.
         let text = plain_text(&e.to_string());
         let text = text.strip_prefix(&format!("{}: ", self.name)).unwrap_or(&text);
         Failure::op(format!("{}: {text}{lost}", self.name))

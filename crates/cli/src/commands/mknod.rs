@@ -21,7 +21,7 @@ pub fn run(args: &MknodArgs, images: &mut Images) -> Result<()> {
         (NodeKind::Block | NodeKind::Char, ..) => return Err(Failure::usage("a device takes MAJOR and MINOR")),
         _ => return Err(Failure::usage("only devices have MAJOR and MINOR")),
     };
-    // A mode that is none is found before anything has changed.
+    // An invalid mode fails before anything has changed.
     let mode = args.mode.as_deref().map(|mode| mode::apply(mode, kind.mode_bits() | 0o666, 0)).transpose()?;
     let file = images.file(&args.path)?;
     let (dir, name) = file.parent_of_file()?;

@@ -1,8 +1,8 @@
 //! `extant mount`: mounts, and leaves a server in the background.
 //!
 //! The background server is this binary again, started before anything is opened: threads and rings do not survive a
-//! fork. It says "mounted" through its standard output, which is a pipe, or complains on its standard error, which is
-//! ours, and ends with the status that we end with.
+//! fork. It reports "mounted" through its standard output, which is a pipe. Its standard error is ours, and its exit
+//! status becomes ours.
 //!
 //! # Locking
 //! None.
@@ -34,7 +34,7 @@ use crate::status::Watch;
 use crate::text::shown;
 
 pub fn run(mut args: MountArgs) -> Result<()> {
-    // The switches are words, and as mount(8) has it, the last.
+    // The switches are words of -o, and as with mount(8) they come last.
     for (said, word) in [(args.read_only, "ro"), (args.read_write, "rw")] {
         if said {
             args.options.push(word.to_owned());
@@ -42,7 +42,7 @@ pub fn run(mut args: MountArgs) -> Result<()> {
     }
     let config = MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
     if config.remount {
-        // The image may have another name by now, or none.
+        // The image may have been renamed or removed.
         let dir = args.dir.as_deref().unwrap_or(Path::new(&args.image));
         return remount(MountPoint::open(dir).map_err(unusable)?, &args.options);
     }
@@ -53,15 +53,15 @@ pub fn run(mut args: MountArgs) -> Result<()> {
     mount_on(args, config, point)
 }
 
-/// The mount point, resolved once: before the image is opened, which takes as long as its owner likes.
+/// The mount point, resolved once, before the image is opened, which may take long.
 fn resolve(dir: &Path, config: &MountConfig, background_server: bool) -> Result<MountPoint> {
     let point = if background_server {
-        // Nothing of ours is open yet.
+        // No file of ours is open yet.
         serve::let_go_of_files();
         let parent = std::io::stdin().as_fd().try_clone_to_owned();
         MountPoint::handed_over(parent.map_err(|e| Failure::new(SYSTEM, plain(&e)))?, dir)
     } else if let Some(mode) = config.mkdir {
-        // As mount(8) does it for `X-mount.mkdir`, which it does not pass on.
+        // As mount(8) does for `X-mount.mkdir`, which it does not pass on.
         MountPoint::create(dir, Mode::from_raw_mode(mode))
     } else {
         MountPoint::open(dir)
@@ -79,7 +79,7 @@ fn mount_on(args: MountArgs, mut config: MountConfig, point: MountPoint) -> Resu
     if part != Part::Any && part != spec.part {
         return Err(Failure::usage(format!("{}: the name and an option ({part}) exclude each other", spec.shown())));
     }
-    // The server leaves our directory, and unmounting goes by the image's whole name.
+    // The server leaves our directory, and unmounting needs the image's absolute path.
     spec.path = spec.path.canonicalize().map_err(|e| {
         let denied = e.kind() == std::io::ErrorKind::PermissionDenied;
         Failure::io(&spec.path, e).with_status(if denied { USAGE } else { MOUNT })
@@ -109,7 +109,7 @@ fn mount_on(args: MountArgs, mut config: MountConfig, point: MountPoint) -> Resu
     start_server(&args, &job, &point)
 }
 
-/// As mount(8) calls its helpers.
+/// As a helper of mount(8).
 pub fn run_helper(args: MountHelper) -> Result<()> {
     namespace::enter(args.namespace.as_deref())?;
     if args.fake {
@@ -122,7 +122,7 @@ pub fn run_helper(args: MountHelper) -> Result<()> {
     }
     let parse = |options: &[String]| MountConfig::parse(options, sloppy).map_err(Failure::usage);
     let point = resolve(&target, &parse(&options)?, false)?;
-    // The names that fstab is asked for are those that are mounted: a link could lead elsewhere by then.
+    // fstab is searched for the names that are mounted: a link could lead elsewhere later.
     let source = extant_image::absolute(Path::new(&source));
     options.insert(0, from_fstab(&source, point.path()));
     let config = parse(&options)?;
@@ -146,8 +146,8 @@ fn mount_args(image: OsString, dir: PathBuf, options: Vec<String>) -> MountArgs 
     }
 }
 
-/// What fstab says and mount(8) has not passed on: what it takes for its default is not ours, which only root's mounts
-/// get; and what part of the image is to be seen.
+/// The options in fstab that mount(8) has not passed on: its defaults, which differ from ours and which only root's
+/// mounts get; and the part of the image to show.
 fn from_fstab(source: &Path, target: &Path) -> String {
     let root = kernel_uid().is_root();
     let listed = extant_image::fstab_options(source, target);
@@ -159,21 +159,21 @@ fn from_fstab(source: &Path, target: &Path) -> String {
     allowed.join(",")
 }
 
-/// Makes a mount read-only, or writable again: the kernel's view of it, for root, and the server's. FUSE tells the
-/// server nothing of a remount, so it is told by an ioctl. Of other options there is none: those that would make a
-/// difference to the server are refused, those that it was mounted with (fstab's, which mount(8) passes on) are not.
+/// Makes a mount read-only, or writable again: the kernel's view of it, for root, and the server's. FUSE does not
+/// report a remount to the server, so this sends an ioctl. No other options can change. Options that the server would
+/// have to apply are refused, unless the mount has them already (from fstab, which mount(8) passes on).
 fn remount(point: MountPoint, options: &[String]) -> Result<()> {
     let name = shown(point.path().as_os_str().as_bytes());
     let failed = |what: &str| Failure::new(MOUNT, format!("{name}: {what}"));
     let found = match mount_table::find_at(point)? {
         Ok(found) if found.mount.is_extant() => found,
-        _ => return Err(failed("no mount of extant's to remount")),
+        _ => return Err(failed("not a mount of Extant")),
     };
     let mount = &found.mount;
     let root = kernel_uid().is_root();
     let recorded = Watch::open(&mount.device, mount.user_id.unwrap_or(0)).and_then(|mut watch| watch.options());
     let known = recorded.clone().or_else(|| extant_image::fstab_options(&mount.source, &mount.dir)).unwrap_or_default();
-    // What is not said stays as it is.
+    // An option that is not given stays as it is.
     let mut now = vec![known, "suid,dev".to_owned(), mount.super_options.clone(), mount.options.clone()];
     let read = |options: &[String]| MountConfig::parse(options, true).map_err(Failure::usage);
     let fixed = read(&now)?.fixed(root);
@@ -196,7 +196,7 @@ fn remount(point: MountPoint, options: &[String]) -> Result<()> {
         return Err(failed("cannot remount read-write: the device is write-protected"));
     }
     if said == Some("rw") {
-        // It may have come while nothing was written here.
+        // A loop device may have been attached while the mount was read-only.
         extant_image::refuse_loop_device(&spec).map_err(|e| Failure::from(e).with_status(MOUNT))?;
     }
     let kernel = || match root.then(|| found.point.remount(found.top, &config.fuse)) {
@@ -210,7 +210,7 @@ fn remount(point: MountPoint, options: &[String]) -> Result<()> {
         Errno::PERM => failed(NOT_PRIVILEGED),
         e => failed(&plain(&e.into())),
     };
-    // Nobody may write who is not to, and nobody be refused who may.
+    // The kernel turns read-only first and writable last: so the server refuses no write that the kernel allows.
     if read_only {
         kernel()?;
         return tell_server(&found, true)?.map_err(refused);
@@ -229,21 +229,21 @@ fn tell_server(found: &Found, read_only: bool) -> Result<std::result::Result<(),
     let root = found.point.open_root(found.top);
     let root = root.map_err(|e| Failure::io(found.point.path(), std::io::Error::from(e)).with_status(MOUNT))?;
     if read_only {
-        // What the kernel has that is not written; the server itself tells of an error.
+        // Writes the kernel's dirty pages; the server itself reports an error.
         let _ = rustix::fs::syncfs(&root);
     }
     Ok(extant_fuse::control(&root, if read_only { Control::ReadOnly } else { Control::ReadWrite }))
 }
 
-/// A mount that began read-only has an image that its server may only read, and in memory alone what a crash had left
-/// in the log. So another mount takes its place, if nobody uses it, and if it is the caller's own: anybody can give a
-/// mount any source. The first of `options` are those that it has.
+/// A server that was mounted read-only cannot write the image, and has replayed the log only in memory. So a new
+/// mount takes its place, if the old one is not in use and belongs to the caller: any user can give a mount any
+/// source. The first of `options` are the old mount's.
 fn mount_for_writing(found: &Found, options: &[String]) -> Result<()> {
     let old = &found.mount;
     let name = shown(old.dir.as_os_str().as_bytes());
     let failed = |what: &str| Failure::new(MOUNT, format!("{name}: it was mounted read-only{what}"));
     if old.user_id != Some(kernel_uid().as_raw()) {
-        return Err(failed(" by somebody else, who alone may do this"));
+        return Err(failed(" by another user; only that user may do this"));
     }
     if extant_image::mounts()?.iter().any(|other| other.id != old.id && other.is_same(old)) {
         return Err(failed(", and elsewhere, too: unmount it there, or here, and mount it again"));
@@ -257,7 +257,7 @@ fn mount_for_writing(found: &Found, options: &[String]) -> Result<()> {
     let how = UnmountArgs { dirs: Vec::new(), lazy: false, force: false, verbose: false };
     unmount::down(found, &how)?;
     again(options).inspect_err(|_| {
-        // As it was; why it cannot be more is what the caller is told.
+        // Restores the old mount; the caller gets the error of the new one.
         let _ = again(&options[..1]);
     })
 }
@@ -276,7 +276,7 @@ fn without(list: &str, leave_out: impl Fn(&str) -> bool) -> String {
     list.split(',').filter(|word| !leave_out(word)).collect::<Vec<_>>().join(",")
 }
 
-/// The server gets the directory that the mount point is in as its standard input: a path would be resolved again.
+/// The server gets the mount point's parent directory as its standard input: a path would be resolved again.
 fn start_server(args: &MountArgs, job: &Job, point: &MountPoint) -> Result<()> {
     let system = |what: &str, e: std::io::Error| Failure::new(SYSTEM, format!("{what}: {}", plain(&e)));
     let mut command = Command::new(program::itself());
@@ -296,7 +296,7 @@ fn start_server(args: &MountArgs, job: &Job, point: &MountPoint) -> Result<()> {
         command.stdin(parent).stdout(Stdio::piped()).spawn().map_err(|e| system("cannot start the server", e))?;
     let mut said = Vec::new();
     if let Some(mut pipe) = child.stdout.take() {
-        pipe.read_to_end(&mut said).map_err(|e| system("cannot hear the server", e))?;
+        pipe.read_to_end(&mut said).map_err(|e| system("cannot read from the server", e))?;
     }
     if said == MOUNTED {
         if args.verbose {
@@ -308,7 +308,7 @@ fn start_server(args: &MountArgs, job: &Job, point: &MountPoint) -> Result<()> {
     }
     let status = child.wait().map_err(|e| system("cannot wait for the server", e))?;
     match status.code().and_then(|code| u8::try_from(code).ok()) {
-        // It has said why.
+        // The server has printed the reason.
         Some(code) if code != 0 => Err(Failure::silent(code)),
         _ => Err(Failure::new(SYSTEM, format!("the server ended before it had mounted: {status}"))),
     }
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_is_told_the_part_once() {
+    fn the_server_gets_the_part_once() {
         assert_eq!(without_part("ro,partition=2,noatime"), "ro,noatime");
         assert_eq!(without_part("offset=1M"), "");
         assert_eq!(without_part("ro,io=direct"), "ro,io=direct");

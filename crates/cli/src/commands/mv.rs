@@ -31,7 +31,7 @@ pub fn run(args: &MvArgs, images: &mut Images) -> Result<()> {
 fn one(args: &MvArgs, source: &File, to: &File, into_dir: bool) -> Result<()> {
     if !Arc::ptr_eq(&source.fs, &to.fs) {
         return Err(Failure::op(format!(
-            "{}: nothing is moved to another image: copy it with 'extant cp -a', then remove it with 'extant rm -r'",
+            "{}: cannot move to another image: copy it with 'extant cp -a', then remove it with 'extant rm -r'",
             source.shown()
         )));
     }
@@ -51,7 +51,7 @@ fn one(args: &MvArgs, source: &File, to: &File, into_dir: bool) -> Result<()> {
             return Err(file.failed(Error::NotDirectory));
         }
     }
-    // As mv(1): of two names of one file, rename(2) would leave both and say nothing.
+    // As mv(1): for two names of one file, rename(2) would leave both and report success.
     if source.fs.lookup(&new_dir, new_name).is_ok_and(|there| there.ino == moved.ino) {
         if args.no_clobber {
             return Ok(());

@@ -1,6 +1,6 @@
-//! `extant info --scan`: superblocks, backups and partitions on a damaged disk, and what to do with them.
+//! `extant info --scan`: superblocks, backups and partitions on a damaged disk, and the next steps.
 //!
-//! The search is `extant_image`'s; here its answer becomes tables, commands to try next, or JSON.
+//! `extant_image` does the search; this module turns its result into tables, commands to try next, or JSON.
 //!
 //! # Locking
 //! None.
@@ -33,9 +33,9 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     let whole = look(&spec)?;
     let (base, len) = place(&spec)?;
     let len = len.unwrap_or(whole.size_bytes().saturating_sub(base));
-    // An image that was cut may end anywhere.
+    // A truncated image may end anywhere.
     let len = len - len % u64::from(whole.limits().logical_block);
-    // A damaged table is no reason not to look for what it listed.
+    // Even if the table is damaged, the search goes on.
     let table = partition_table(&*whole).unwrap_or_else(|e| {
         warn(&e.to_string());
         Table { partitions: Vec::new(), source: Source::None }
@@ -75,9 +75,9 @@ fn progress(bytes: u64) -> ProgressBar {
 
 struct Answer<'a> {
     spec: &'a ImageSpec,
-    /// Where in the image the part begins that was searched.
+    /// The start of the searched part in the image.
     base: u64,
-    /// Of the whole image.
+    /// The size of the whole image.
     size: u64,
     table: &'a Table,
     found: &'a Scan,
@@ -157,7 +157,7 @@ impl Answer<'_> {
         Ok(())
     }
 
-    /// The partition that begins where the file system does and holds all of it, but for less than a block.
+    /// The partition that begins where the file system does and contains all of it, except for less than a block.
     fn partition(&self, fs: &FileSystem) -> Option<u32> {
         const PART_OF_A_BLOCK: u64 = 4096;
         let start = self.base + fs.start;
@@ -165,7 +165,7 @@ impl Answer<'_> {
         self.table.partitions.iter().find(|p| p.start == start && holds(p.len)).map(|p| p.number)
     }
 
-    /// What checks and mounts it by its best superblock.
+    /// The commands that check and mount it by its best superblock.
     fn commands(&self, fs: &FileSystem, best: &Sighting) -> [String; 3] {
         let (start, path) = (self.base + fs.start, self.spec.path.as_os_str().as_bytes());
         let offset = if start > 0 { format!("?offset={start}") } else { String::new() };
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_an_image_reaches_a_command_as_it_is() {
+    fn a_command_contains_the_quoted_name_of_the_image() {
         let argument = |path: &[u8], part| argument(path, part);
         assert_eq!(argument(b"a/b-1.img", "@2"), "a/b-1.img@2");
         assert_eq!(argument(b"a.img", "?offset=512"), "'a.img?offset=512'");

@@ -1,8 +1,8 @@
 //! `extant script`: changes an image by a list of commands.
 //!
-//! The lines are the commands of the same names, with paths in the one image. Nothing waits for the disk between them,
-//! so as many as fit share a transaction of the journal. With `--atomic` they change a [`Draft`], which is committed by
-//! one transaction.
+//! The lines are the commands of the same names, with paths in the one image. No line waits for the disk, so as many
+//! as fit share a transaction of the journal. With `--atomic` they change a [`Draft`], which is committed in one
+//! transaction.
 //!
 //! # Locking
 //! None.
@@ -59,7 +59,7 @@ fn close(fs: &Filesystem) -> Result<()> {
     fs.unmount().map_err(|e| Failure::op(format!("{image}: {e}")))
 }
 
-/// All lines or none: on a draft of the image, which is committed in the end.
+/// Runs all lines or none: on a draft of the image, which is committed at the end.
 fn at_once(
     args: &ScriptArgs,
     how: &ImageArgs,
@@ -70,7 +70,7 @@ fn at_once(
 ) -> Result<()> {
     let base = open_device(spec, &how.access(false))?;
     let options = MountOptions { write_through_bytes: Some(WRITE_THROUGH_BYTES), ..how.mount_options(false)? };
-    // Replays what a crash has left, and refuses what cannot be written.
+    // Replays the log after a crash, and fails if the image cannot be written.
     close(&*image::mount(base.clone(), options.clone())?)?;
     let draft = Arc::new(Draft::new(base.clone(), side(base.size_bytes())?, options.clock.clone()));
     let fs = image::mount(draft.clone(), options.clone())?;
@@ -80,20 +80,20 @@ fn at_once(
         return Err(Failure::op(format!("{}: --atomic needs an image with a journal", spec.shown())));
     }
     let ran = Script { args, name, fs: fs.clone(), stop, done: 0 }.lines(input);
-    // Of the draft alone: what failed has changed nothing.
+    // Closes only the draft: a failure has changed nothing in the image.
     let closed = close(&fs);
     ran.and(closed)?;
-    // Which has been said: a command may have left out what it could not see.
+    // The damage has been reported; a command may have skipped files that it could not see.
     let whole = image::refuse_damage([&*fs]);
     whole.map_err(|e| Failure { message: format!("{}: damaged: nothing was changed", spec.shown()), ..e })?;
     drop(fs);
     draft.commit().map_err(refused)?;
     drop(draft);
-    // It is done, whatever happens now; this brings it from the journal to its place.
+    // It is committed, whatever happens now; this copies it from the journal to its place.
     close(&*image::mount(base, options)?)
 }
 
-/// Where a draft's changes lie: a file without a name, which takes as much space as they do.
+/// The storage of a draft's changes: a file without a name, as large as they are.
 fn side(size: u64) -> Result<Arc<dyn BlockDevice>> {
     let dir = std::env::temp_dir();
     let file = tempfile::NamedTempFile::new_in(&dir).map_err(|e| Failure::io(&dir, e))?;
@@ -106,7 +106,7 @@ struct Script<'a> {
     name: &'a str,
     fs: Arc<Filesystem>,
     stop: &'a Stop,
-    /// Commands that have been done.
+    /// Commands that succeeded.
     done: u64,
 }
 
@@ -115,7 +115,8 @@ impl Script<'_> {
         let mut lines = BufReader::new(input).split(b'\n');
         for number in 1u64.. {
             let line = lines.next();
-            // After the line: a signal that has ended who writes the script is ours, too, and this no end of it.
+            // After the line: a signal that ends the writer of the script may reach us, too, and then the end of the
+            // input is not the end of the script.
             self.stop.check().map_err(|e| self.failed(number, e))?;
             let Some(line) = line else { break };
             let line = line.map_err(|e| Failure::op(format!("{}: {e}", self.name)))?;
@@ -131,10 +132,10 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Where it failed, and what has become of the rest.
+    /// The place of the error, and the state of the rest.
     fn failed(&self, number: u64, e: Failure) -> Failure {
         let place = format!("{}: line {number}", self.name);
-        // A command with several files has complained about each.
+        // A command with several files has printed an error for each.
         let cause = if e.message.is_empty() { "failed, see above".into() } else { e.message };
         warn(&format!("{place}: {cause}"));
         let status = if e.status > 128 { e.status } else { USAGE };
@@ -147,7 +148,7 @@ impl Script<'_> {
         Failure::new(status, format!("{place}: {done}"))
     }
 
-    /// Does one line. False: there is nothing in it.
+    /// Runs one line. False: it is empty.
     fn line(&self, line: &[u8]) -> Result<bool> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let parts = words::split(line).map_err(Failure::usage)?;
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
     use crate::args::OwnerArg;
 
-    /// Some lines, and then the signal that ends who writes them and us.
+    /// Some lines, followed by the signal that ends both the writer and us.
     struct Ended<'a>(&'a [u8], &'a Stop);
 
     impl Read for Ended<'_> {
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_a_signal_cut_off_is_not_done() {
+    fn a_script_cut_off_by_a_signal_fails() {
         let dir = tempfile::tempdir().expect("directory");
         let image = dir.path().join("a.img");
         let made = std::process::Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(&image).arg("8m").status();

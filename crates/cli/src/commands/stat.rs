@@ -30,7 +30,7 @@ pub fn run(args: &StatArgs, images: &mut Images) -> Result<()> {
     let failed = |e| image::at(&fs, path, e);
     let inode = image::walk(&fs, path, false).map_err(failed)?;
     let mut report = Report::default();
-    // Damage of one part does not keep the others from being shown.
+    // If one part is damaged, the others are still shown.
     let xattrs = image::xattrs(&fs, &inode).unwrap_or_else(|e| {
         report.complain(failed(e));
         Vec::new()
@@ -46,7 +46,7 @@ pub fn run(args: &StatArgs, images: &mut Images) -> Result<()> {
     image::refuse_damage([&fs])
 }
 
-/// A file, with all that could be read of it.
+/// A file, with everything that could be read of it.
 struct Described<'a> {
     fs: &'a Filesystem,
     path: &'a [u8],

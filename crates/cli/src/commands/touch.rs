@@ -48,7 +48,7 @@ fn one(args: &TouchArgs, file: &File, owner: Owner, time: SetTime) -> Result<()>
     file.fs.setattr(&inode, &set).map(drop).map_err(failed)
 }
 
-/// What is to be made: where symbolic links lead to nothing, what they lead to.
+/// The file to make: if symbolic links lead to a missing file, their target.
 fn led_to(file: &File) -> Result<File> {
     let mut path = file.path.clone();
     while let Some(link) = file.fs.walk(&path, false).ok().filter(|at| at.file_type() == Some(FileType::Symlink)) {

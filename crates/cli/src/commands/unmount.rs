@@ -1,12 +1,12 @@
 //! `extant unmount`: unmounts, and waits for the server's end.
 //!
-//! See [`crate::status`] for how it learns of it. Where the server can leave no word, the image itself is the witness:
-//! while it is mounted its superblock says so, and that goes last, when everything is written. The server ends when
-//! the last mount namespace has let go of the mount: where another one keeps it, there is nothing to wait for. With
-//! `--force` a server gets a moment to answer.
+//! [`crate::status`] describes how it learns of the end. If the server cannot report it, the image itself serves as
+//! evidence: its superblock marks it as mounted, and that mark is removed last, after all other writes. The server
+//! ends when the last mount namespace has released the mount: if another one keeps it, there is nothing to wait for.
+//! With `--force` a server gets a moment to answer.
 //!
-//! The mount point is resolved once: a busy mount is tried again, and by then a link may have taken the place of a
-//! directory above it ([`MountPoint`](extant_fuse::MountPoint)).
+//! The mount point is resolved once: a busy mount is tried again, and by then a link may have replaced a directory
+//! above it ([`MountPoint`](extant_fuse::MountPoint)).
 //!
 //! # Locking
 //! None.
@@ -33,22 +33,22 @@ use crate::namespace;
 use crate::status::{Ended, Watch};
 use crate::text;
 
-/// How long a busy mount is tried again.
+/// How long to retry a busy mount.
 const BUSY_PATIENCE_NS: u64 = 1_000_000_000;
-/// After which a person is told what is waited for.
+/// How long to wait before a message to the user.
 const WORD_NS: u64 = 1_000_000_000;
-/// How long a copy of the mount in another mount namespace is waited for: most are of a process that has just begun,
-/// and unmounts what it does not need.
+/// How long to wait for a copy of the mount in another mount namespace: most belong to a process that has just
+/// started, and that unmounts the mounts that it does not need.
 const NAMESPACE_PATIENCE_NS: u64 = 4_000_000_000;
-/// With `--force`, how long a server may take to answer a question...
+/// With `--force`, how long a server may take to answer a request...
 const ANSWER_PATIENCE_NS: u64 = 3_000_000_000;
-/// ...and one that has answered, to write everything.
+/// ...and how long one that has answered may take to write everything.
 const FORCED_PATIENCE_NS: u64 = 60_000_000_000;
-/// How long a server is waited for that leaves no word, or whose word another user writes: what keeps the image or the
-/// word locked may be another process by now.
+/// How long to wait for a server that does not report its end, or whose status file another user writes: another
+/// process may have the image or the file locked by now.
 const WORDLESS_PATIENCE_NS: u64 = 120_000_000_000;
 
-/// Each is tried; what the others came to is told, the highest status is what it came to as a whole.
+/// Tries each mount, and prints the errors of all. The highest status is the status of the command.
 pub fn run(args: &UnmountArgs) -> Result<()> {
     let mut worst = Ok(());
     for dir in &args.dirs {
@@ -82,7 +82,7 @@ fn one(dir: &Path, args: &UnmountArgs) -> Result<()> {
 /// Unmounts a mount of ours.
 pub fn down(found: &Found, args: &UnmountArgs) -> Result<()> {
     let mount = &found.mount;
-    // Before: afterwards the server may be done with it.
+    // Before the unmount: afterwards the server may have ended.
     let watch = Watch::open(&mount.device, mount.user_id.unwrap_or(0));
     let witness = Witness::new(mount);
     let deaf = args.force && !answers(found);
@@ -97,7 +97,7 @@ pub fn down(found: &Found, args: &UnmountArgs) -> Result<()> {
             format!("{image}: unmounted, but the server does not answer: what it has not written may be lost"),
         ));
     }
-    // One of several places where it is seen (a bind mount): its server goes on.
+    // One of several mounts of it (a bind mount): its server goes on.
     let elsewhere = extant_image::mounts().unwrap_or_default().into_iter().find(|other| other.is_same(mount));
     if let Some(other) = elsewhere {
         if args.verbose {
@@ -112,7 +112,7 @@ pub fn down(found: &Found, args: &UnmountArgs) -> Result<()> {
     Ok(())
 }
 
-/// As umount(8) calls its helpers.
+/// As a helper of umount(8).
 pub fn run_helper(args: UnmountHelper) -> Result<()> {
     namespace::enter(args.namespace.as_deref())?;
     if args.fake {
@@ -121,12 +121,12 @@ pub fn run_helper(args: UnmountHelper) -> Result<()> {
     run(&UnmountArgs { dirs: vec![args.dir], lazy: args.lazy, force: args.force, verbose: args.verbose })
 }
 
-/// Paths and texts are other people's: fit for a terminal.
+/// Paths and texts may come from other users: make them safe for a terminal.
 fn shown(path: &Path) -> String {
     text::shown(path.as_os_str().as_bytes())
 }
 
-/// Whether the server of a mount answers within a moment. The kernel's answer for one that died counts.
+/// Whether the server of a mount answers within a moment. The kernel's answer for a dead server counts.
 fn answers(found: &Found) -> bool {
     let Ok(root) = found.point.open_directory() else { return true };
     let answered = Arc::new(AtomicBool::new(false));
@@ -134,7 +134,7 @@ fn answers(found: &Found) -> bool {
     // On a thread that may be left behind.
     let asked = task::spawn("extant-ask", move || {
         let _ = rustix::fs::fstatfs(&root);
-        // Before it is heard: what is open keeps a mount busy.
+        // Closed before the report: an open descriptor keeps a mount busy.
         drop(root);
         heard.store(true, Ordering::Release);
     });
@@ -145,8 +145,8 @@ fn answers(found: &Found) -> bool {
     answered.load(Ordering::Acquire)
 }
 
-/// Unmounts. What is busy only in passing is given a moment: a program that has been started and not run yet still has
-/// the files of the one that starts it. `deaf`: nobody will answer what the kernel asks on the way.
+/// Unmounts. A mount that is busy for a short time gets a moment: a program that was started and does not run yet
+/// still has the files of its parent. `deaf`: the server will not answer requests of the kernel on the way.
 fn take_down(found: &Found, lazy: bool, deaf: bool) -> std::result::Result<(), FuseError> {
     let how = Unmounting { lazy, force: deaf && kernel_uid().is_root() };
     let clock = Clock::real();
@@ -169,7 +169,7 @@ fn is_busy(e: &FuseError) -> bool {
 fn explain(mount: &Mount, e: &FuseError) -> String {
     let dir = shown(&mount.dir);
     if is_busy(e) {
-        format!("{dir}: busy: a file in it is open, or somebody's directory (lsof {dir})")
+        format!("{dir}: busy: a process has a file open in it, or its working directory (lsof {dir})")
     } else if matches!(e, FuseError::Unmount { errno: Errno::INVAL, .. }) {
         format!("{dir}: not unmounted: another mount has taken its place, or none")
     } else {
@@ -177,7 +177,7 @@ fn explain(mount: &Mount, e: &FuseError) -> String {
     }
 }
 
-/// Waits until the server is done, saying so when it takes long.
+/// Waits until the server is done, and prints a message if that takes long.
 fn wait(mount: &Mount, mut watch: Option<Watch>, witness: &Witness, force: bool) -> Result<()> {
     let image = shown(&mount.source);
     let failed = |message: String| Err(Failure::new(SYSTEM, message));
@@ -199,7 +199,7 @@ fn wait(mount: &Mount, mut watch: Option<Watch>, witness: &Witness, force: bool)
         }
         let seconds = clock.now_ns() / 1_000_000_000;
         if clock.now_ns() > patience_ns {
-            return failed(format!("{image}: unmounted, but after {seconds} s somebody still writes it"));
+            return failed(format!("{image}: unmounted, but after {seconds} s another process still writes it"));
         }
         if clock.now_ns() > next_word_ns {
             if clock.now_ns() > NAMESPACE_PATIENCE_NS
@@ -225,7 +225,7 @@ fn wait(mount: &Mount, mut watch: Option<Watch>, witness: &Witness, force: bool)
             failed(why.lines().map(|line| text::shown(line.as_bytes())).collect::<Vec<_>>().join("\n"))
         }
         Ended::Unknown => failed(format!(
-            "{image}: unmounted, but the server has left no word of how it ended: look at it with 'extant info' or e2fsck -fn"
+            "{image}: unmounted, but the server has not reported its end: check the image with 'extant info' or e2fsck -fn"
         )),
         Ended::Died => {
             if let Some(watch) = watch {
@@ -236,18 +236,18 @@ fn wait(mount: &Mount, mut watch: Option<Watch>, witness: &Witness, force: bool)
     }
 }
 
-/// The image of a mount, for the end of a server that leaves no word.
+/// The image of a mount, as evidence for the end of a server that does not report it.
 struct Witness {
     spec: ImageSpec,
     place: (u64, Option<u64>),
-    /// Nothing is written through the mount.
+    /// The mount writes nothing.
     read_only: bool,
-    /// What it said before the unmount.
+    /// The state of its superblock before the unmount.
     before: Option<InUse>,
 }
 
 impl Witness {
-    /// To be called before the unmount.
+    /// Must be called before the unmount.
     fn new(mount: &Mount) -> Witness {
         let spec = ImageSpec::parse(mount.source.as_os_str());
         let place = extant_image::place(&spec).unwrap_or((0, None));
@@ -256,28 +256,28 @@ impl Witness {
         Witness { spec, place, read_only, before }
     }
 
-    /// How the server has ended; `None` while it is at work, as far as that can be told: it has the image locked.
+    /// How the server has ended. `None` while it is at work, as far as the lock on the image shows.
     fn ended(&self) -> Option<Ended> {
         let locked = has_writer(&self.spec.path, self.place.0, self.place.1);
         if matches!(locked, Ok(true)) {
             return None;
         }
         let complete = || Some(self.before?.is_over(InUse::of(&self.spec)?));
-        // Beside strangers' locks for reading a server has no other lock itself.
+        // While other programs have locks for reading, a server has no lock of its own.
         let beside_readers = || is_locked(&self.spec.path, self.place.0, self.place.1).unwrap_or(false);
         if !self.read_only && locked.is_ok() && complete() == Some(false) && beside_readers() {
             return None;
         }
         match locked {
             _ if self.read_only || complete() == Some(true) => Some(Ended::Unmounted),
-            // Then only the image tells, as long as it can be looked at.
+            // Then only the superblock shows it, as long as it can be read.
             Err(e) if e.kind() == ErrorKind::Unsupported => (complete().is_none()).then_some(Ended::Unknown),
             _ => Some(Ended::Unknown),
         }
     }
 }
 
-/// What a superblock says while the image is mounted.
+/// The marks of a mounted image in its superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct InUse {
     needs_recovery: bool,
@@ -285,16 +285,16 @@ struct InUse {
 }
 
 impl InUse {
-    /// Read beside whoever has the image.
+    /// Reads it even if the image is in use.
     fn of(spec: &ImageSpec) -> Option<InUse> {
-        // No lock is taken, and none is looked for.
+        // This open takes no lock, and respects none.
         let access = Access { claim: Claim::None, ..Access::tool(true) };
         let opened = extant_image::open(spec, &access).ok()?;
         let (sb, _) = extant_image::probe(&*opened.device).ok()?;
         Some(InUse { needs_recovery: sb.needs_recovery(), not_valid: !sb.state().contains(FsState::VALID) })
     }
 
-    /// Whether what said so is gone `now`: of an image with a log that it needs recovery, else that it is not valid.
+    /// Whether the mark is gone `now`: for an image with a log "needs recovery", otherwise "not valid".
     fn is_over(self, now: InUse) -> bool {
         match self {
             InUse { needs_recovery: true, .. } => !now.needs_recovery,
@@ -308,10 +308,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_tells_of_a_clean_end_only_if_it_told_of_its_use() {
+    fn an_image_shows_a_clean_end_only_if_it_showed_its_use() {
         let says = |needs_recovery, not_valid| InUse { needs_recovery, not_valid };
         assert!(says(true, false).is_over(says(false, false)));
-        // It was no better before.
+        // The superblock was not valid before the mount.
         assert!(says(true, true).is_over(says(false, true)));
         assert!(says(false, true).is_over(says(false, false)));
         for (before, now) in [

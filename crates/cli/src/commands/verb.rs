@@ -1,7 +1,7 @@
-//! What the commands that change an image share: which file an argument means, walking below it, and complaints.
+//! The common parts of commands that change an image: resolving arguments, walking, and error reports.
 //!
-//! Main types: [`Images`] (opens what arguments name, each image once, and closes all), [`File`] (an argument's image
-//! and path), [`Report`] (says what fails and goes on, as the host's tools do).
+//! Main types: [`Images`] (opens the images of arguments, each one once, and closes all), [`File`] (an argument's
+//! image and path), [`Report`] (prints errors and goes on, as the host's tools do).
 //!
 //! An argument is `IMAGE:PATH`; inside `extant script` it is a path in the script's image.
 //!
@@ -31,13 +31,13 @@ use crate::text::shown;
 pub struct Images {
     how: ImageArgs,
     read_only: bool,
-    /// Those that somebody else has mounted are read, too.
+    /// Images that another process has mounted are read, too.
     looks: bool,
     open: Vec<(ImageSpec, Mounted)>,
     beside: Vec<Beside>,
-    /// Arguments are paths in this one.
+    /// If set, arguments are paths in this one.
     only: Option<Arc<Filesystem>>,
-    /// Whom what the command creates belongs to, where its own arguments do not say.
+    /// The owner of new files, unless the command's own arguments name one.
     owner: Owner,
     pub stop: Stop,
 }
@@ -63,7 +63,7 @@ impl Images {
         Images { how, read_only, looks: false, open, beside, only: None, owner: Owner::default(), stop }
     }
 
-    /// Signals end the command between two files; what was done stays.
+    /// A signal ends the command between two files; finished changes stay.
     pub fn for_writing(how: &ImageArgs) -> Images {
         Images::new(how.clone(), false, Stop::watch())
     }
@@ -73,7 +73,7 @@ impl Images {
         Images { only: Some(fs), owner, ..Images::new(ImageArgs::default(), false, stop) }
     }
 
-    /// Whom what the command creates belongs to.
+    /// The owner of files that the command creates.
     pub fn owner(&self, args: &OwnerArg) -> Owner {
         self.owner.within(args.owner)
     }
@@ -84,21 +84,21 @@ impl Images {
         }
         let Place::Inside(spec, path) = Place::parse(arg) else {
             let arg = arg.display();
-            return Err(Failure::usage(format!("'{arg}' is no path in an image: write IMAGE:PATH")));
+            return Err(Failure::usage(format!("'{arg}' is not a path in an image: write IMAGE:PATH")));
         };
         Ok(File { fs: self.image(&spec)?, path })
     }
 
-    /// As [`Images::file`]; an image by itself means its root.
+    /// As [`Images::file`]; an image without a path means its root.
     pub fn file_or_image(&mut self, arg: &OsStr) -> Result<File> {
         if self.only.is_none() && !Place::parse(arg).is_in_image() {
-            // The host's path, behind an image: most likely meant in it.
+            // A host's path after an image was probably meant as a path in it.
             if let Some((image, _)) = self.open.first()
                 && arg.as_bytes().contains(&b'/')
                 && !Path::new(arg).metadata().is_ok_and(|m| m.is_file() || m.file_type().is_block_device())
             {
                 let (image, path) = (image.shown(), shown(arg.as_bytes()));
-                return Err(Failure::op(format!("{path}: no image; in {image} it is {image}:{path}")));
+                return Err(Failure::op(format!("{path}: not an image; in {image} it is {image}:{path}")));
             }
             let fs = self.image(&ImageSpec::parse(arg))?;
             return Ok(File { fs, path: b"/".to_vec() });
@@ -108,7 +108,7 @@ impl Images {
         Ok(File { path, ..file })
     }
 
-    /// The image that a name means: opened, if it is not yet, as the command's options say.
+    /// The image of a name; opened, if it is not open yet, with the command's options.
     pub fn image(&mut self, spec: &ImageSpec) -> Result<Arc<Filesystem>> {
         let spec = &spec.clone().or(self.how.part());
         let wanted = spec.canonical();
@@ -127,7 +127,7 @@ impl Images {
         Ok(fs)
     }
 
-    /// Everything is made durable, and the images are marked clean.
+    /// Makes everything durable, and marks the images clean.
     fn close(&self) -> Result<()> {
         let mut result = Ok(());
         for (_, fs) in self.open.iter().filter(|_| !self.read_only) {
@@ -137,7 +137,7 @@ impl Images {
         result
     }
 
-    /// Runs a command: whatever it comes to, the images are closed. What was left out because of damage fails it.
+    /// Runs a command, and closes the images in any case. If damage made the command skip files, it fails.
     pub fn with(mut self, command: impl FnOnce(&mut Images) -> Result<()>) -> Result<()> {
         let done = command(&mut self);
         let closed = self.close();
@@ -157,22 +157,22 @@ impl File {
         image::walk(&self.fs, &self.path, follow || self.path.ends_with(b"/")).map_err(|e| self.failed(e))
     }
 
-    /// The directory that it is in, and its name there.
+    /// Its parent directory, and its name there.
     pub fn parent(&self) -> Result<(InodeRef, &[u8])> {
         self.fs.walk_parent(&self.path).map_err(|e| self.failed(e))
     }
 
-    /// As [`File::parent`], for something that is no directory: its path cannot end in a slash.
+    /// As [`File::parent`], for a file that is not a directory: its path cannot end in a slash.
     pub fn parent_of_file(&self) -> Result<(InodeRef, &[u8])> {
         if self.path.ends_with(b"/") { Err(self.failed(Error::NotDirectory)) } else { self.parent() }
     }
 
-    /// What an operation is given when it is a directory: a name in it that is like the source's.
+    /// The file for an operation on a directory: an entry in it with the source's name.
     pub fn below(&self, name: &[u8]) -> File {
         File { fs: self.fs.clone(), path: crate::text::join(&self.path, name) }
     }
 
-    /// The directory that it leads to, if it does.
+    /// The directory that the path leads to, if it is one.
     pub fn as_dir(&self) -> Option<InodeRef> {
         self.fs.walk(&self.path, true).ok().filter(|inode| inode.is_dir())
     }
@@ -183,7 +183,7 @@ impl File {
         let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
         let start = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
         match &path[start..end] {
-            b"" => Err(Failure::op(format!("{}: the root stays where it is", self.shown()))),
+            b"" => Err(Failure::op(format!("{}: the root cannot be moved or removed", self.shown()))),
             b"." | b".." => Err(Failure::op(format!("{}: has no name of its own", self.shown()))),
             name => Ok(name),
         }
@@ -194,8 +194,8 @@ impl File {
     }
 }
 
-/// Calls `f` for a file, and with `recursive` for everything below it, directories before what they contain. The last
-/// argument says that it is the file itself.
+/// Calls `f` for a file, and with `recursive` for everything below it, directories before their content. The last
+/// argument is true for the file itself.
 pub fn each(
     file: &File,
     follow: bool,

@@ -14,7 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::record::{self, Records};
 use crate::text::Output;
 
-/// Opened as what is done needs it.
+/// Opens images for reading or writing, as the sub-command needs.
 pub fn images(args: &XattrArgs, how: &ImageArgs) -> Images {
     match args.command {
         XattrCommand::List { .. } | XattrCommand::Get { .. } => Images::for_reading(how),
@@ -28,7 +28,7 @@ pub fn run(args: &XattrArgs, images: &mut Images) -> Result<()> {
         XattrCommand::List { paths, no_dereference, format } => {
             let mut records = Records::new(*format)?;
             for path in paths {
-                // One that cannot be opened does not cut the list short.
+                // If one cannot be opened, the list goes on with the others.
                 let listed =
                     images.file(path).and_then(|file| list(&file, !no_dereference, paths.len() > 1, &mut records));
                 report.note(listed)?;
@@ -90,7 +90,7 @@ fn list(file: &File, follow: bool, named: bool, records: &mut Records) -> Result
     Ok(())
 }
 
-/// `0x…` is hexadecimal, as setfattr(1) has it; anything else is the value itself.
+/// `0x…` is hexadecimal, as in setfattr(1); anything else is the value itself.
 fn decoded(value: &[u8]) -> Result<Vec<u8>> {
     let Some(digits) = value.strip_prefix(b"0x").or_else(|| value.strip_prefix(b"0X")) else {
         return Ok(value.to_vec());

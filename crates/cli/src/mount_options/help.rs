@@ -8,12 +8,12 @@
 use super::table::WORDS;
 use super::word::{Audience, Fate, Word};
 
-/// Columns of a terminal that nobody has made wider.
+/// The usual width of a terminal.
 const WIDTH: usize = 80;
-/// Where the texts begin.
+/// The column where the texts begin.
 const INDENT: usize = 27;
 
-/// The words with an effect, the ones that are ignored, and the ones that are refused: three parts of a page.
+/// Three parts of a page: words with an effect, ignored ones, and refused ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Administrator,
@@ -45,7 +45,7 @@ impl Part {
     }
 }
 
-/// The words of a part, each with its other names, as they are written, and its text.
+/// The words of a part, each with its synonyms, in their written form, and its text.
 pub fn rows(part: Part) -> impl Iterator<Item = (Vec<String>, String)> {
     WORDS.iter().filter(move |word| Part::of(word) == part).map(|word| {
         let names = word.names.iter().map(|name| word.written(name)).collect();
@@ -57,7 +57,7 @@ pub fn rows(part: Part) -> impl Iterator<Item = (Vec<String>, String)> {
     })
 }
 
-/// What `extant help mount` says of the options: two lists for two kinds of people.
+/// The part of `extant help mount` about options: two lists for two kinds of users.
 pub fn on_screen() -> String {
     let mut out = String::new();
     for part in [Part::Administrator, Part::Researcher] {
@@ -88,13 +88,13 @@ pub fn on_screen() -> String {
     out
 }
 
-/// Each word with an effect: its name, what its value is, the values if they are few, and its text.
+/// Each word with an effect: its name, the form of its value, the possible values if they are few, and its text.
 pub fn words() -> impl Iterator<Item = (&'static str, &'static str, Vec<&'static str>, &'static str)> {
     let words = WORDS.iter().filter(|word| word.has_effect());
     words.flat_map(|word| word.names.iter().map(|name| (*name, word.value, word.choices(), word.text)))
 }
 
-/// Each word with an effect once for each of its values, as it is typed up to where the caller goes on, and its text.
+/// Each word with an effect, once for each of its values, in the form that a user types, and its text.
 pub fn completions() -> Vec<(String, &'static str)> {
     let mut all = Vec::new();
     for (name, value, choices, text) in words() {

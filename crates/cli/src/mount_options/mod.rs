@@ -1,7 +1,7 @@
 //! `-o`: the options of a mount.
 //!
-//! Main type: [`MountConfig`]. The words, and what becomes of each, are in [`table`]; a word that is not there is
-//! refused by name.
+//! Main type: [`MountConfig`]. [`table`] has all words and their effects; a word that is missing there is refused by
+//! name.
 //!
 //! # Locking
 //! None.
@@ -22,7 +22,7 @@ use extant_ondisk::superblock::{ErrorBehaviour, SuperBlock};
 use self::word::{Fate, Word};
 use crate::text::shown;
 
-/// What a mount was asked for. `None`: not said, so the kind of image and of user decide.
+/// The options of a mount. `None`: not given, so the kind of image and of user decide.
 #[derive(Clone, Debug)]
 pub struct MountConfig {
     pub fs: MountOptions,
@@ -39,22 +39,22 @@ pub struct MountConfig {
     pub no_xattr: bool,
     /// The server keeps its privileges.
     pub no_sandbox: bool,
-    /// An image file is written where files cannot be locked, too.
+    /// An image file is written even if the host cannot lock files.
     pub no_lock: bool,
     pub writeback_cache: Option<bool>,
     pub no_open: Option<bool>,
     /// The device or image of a journal that is not in the image.
     pub journal_path: Option<PathBuf>,
     pub remount: bool,
-    /// `cache=` was said.
+    /// `cache=` was given.
     pub cache_given: bool,
-    /// `rw` was said, and no `ro` after it.
+    /// `rw` was given, and no `ro` after it.
     pub said_rw: bool,
-    /// The directory is made if there is none, with this mode.
+    /// If the directory is missing, it is made with this mode.
     pub mkdir: Option<u32>,
     /// The directory of the image that is mounted instead of its root.
     pub subdir: Option<PathBuf>,
-    /// What is not as a word of the kernel's would have it: to be said once.
+    /// Differences from the kernel's behaviour, to print once.
     pub notes: Vec<String>,
 }
 
@@ -94,15 +94,15 @@ impl MountConfig {
         self.default_permissions.unwrap_or(!self.fakeroot)
     }
 
-    /// All that a remount leaves as it is, for comparing: all but the flags that the kernel heeds by itself, which are
-    /// `root`'s to change, and whether it is read-only.
+    /// Everything that a remount cannot change, for a comparison. It leaves out read-only, and the flags that the
+    /// kernel itself applies, which `root` may change.
     pub fn fixed(&self, root: bool) -> String {
         let mut fixed = self.clone();
-        // No option; each has a beginning of its own.
+        // Not an option; each configuration has its own.
         fixed.fs.clock = Clock::virtual_at(0);
         (fixed.said_rw, fixed.mkdir) = (false, None);
         fixed.notes.clear();
-        // What was not said is as if its default had been.
+        // An option that is not given has its default.
         let fs = &mut fixed.fs;
         fs.commit_interval_s.get_or_insert(COMMIT_INTERVAL_S);
         for (option, default) in [
@@ -119,11 +119,11 @@ impl MountConfig {
             let fuse = &mut fixed.fuse;
             (fuse.nosuid, fuse.nodev, fuse.noexec, fuse.nosymfollow) = (false, false, false, false);
         }
-        // Not all of it can be compared, but all that was read from options shows.
+        // Not all fields can be compared, but the text shows all that come from options.
         format!("{fixed:?}")
     }
 
-    /// Reads the values of all `-o`, the later winning. `sloppy`: what is not known, or would be refused, is left out.
+    /// Parses the values of all `-o`; the later one wins. `sloppy`: unknown and refused words are ignored.
     pub fn parse(lists: &[String], sloppy: bool) -> Result<MountConfig, String> {
         let mut config = MountConfig::default();
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
@@ -132,18 +132,18 @@ impl MountConfig {
         if config.offset.is_some() && config.partition.is_some() {
             return Err("mount options 'offset' and 'partition' exclude each other".into());
         }
-        // As the kernel, which takes it for writing only where there is nothing to replay; but who does not say so
-        // wants to look at a damaged image.
+        // As the kernel, which mounts such an image for writing only if there is nothing to replay. But a user who
+        // does not say `rw` wants to look at a damaged image.
         if config.fs.no_recovery && !config.said_rw {
             config.fs.read_only = true;
         }
-        // Whatever mount(8) hands on.
+        // Even if mount(8) passes `rw` on.
         config.fs.read_only |= config.fs.rescue;
         config.fuse.read_only = config.fs.read_only;
         Ok(config)
     }
 
-    /// One word and its value.
+    /// Applies one word and its value.
     fn take(&mut self, option: &str, sloppy: bool) -> Result<(), String> {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -212,11 +212,11 @@ impl MountConfig {
     }
 }
 
-/// What becomes of `errors=panic`.
+/// The note for `errors=panic`.
 const PANIC: &str = "errors=panic: a server does not halt the machine: the mount turns read-only instead";
 
-/// What is to be said about the options in a superblock, which the engine applies: those that do not act as the
-/// kernel's, or not at all. `errors`: what happens at an error is the superblock's to say.
+/// Notes about the options in a superblock, which the engine applies: those that act differently from the kernel's,
+/// or not at all. `errors`: the superblock decides what happens at an error.
 pub fn notes_on(sb: &SuperBlock, errors: bool) -> Vec<String> {
     let text = sb.mount_options();
     let mut words: Vec<&str> = sb.default_mount_opts().words().collect();
@@ -229,7 +229,7 @@ pub fn notes_on(sb: &SuperBlock, errors: bool) -> Vec<String> {
         let name = option.split_once('=').map_or(option, |(name, _)| name);
         match word::find(name) {
             Some(word) if word.may_be_in_superblock() => {
-                // A bad value of the engine's is the engine's to report.
+                // The engine reports a bad value of its own options.
                 if let Err(e) = config.take(option, true)
                     && !matches!(word.fate, Fate::Engines)
                 {

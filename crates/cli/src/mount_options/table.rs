@@ -18,8 +18,8 @@ use super::word::{Audience, Fate, Origin, Word};
 use super::{PANIC, number, pick};
 use crate::size;
 
-/// A row. `names`: the word, and others that mean the same. `value`: "" for none, "=WHAT", or "[=WHAT]" if it may be
-/// left away; alternatives in lower case are all that there are.
+/// A row. `names`: the word and its synonyms. `value`: "" for none, "=WHAT", or "[=WHAT]" if it is optional;
+/// alternatives in lower case are the only values.
 const fn row(
     names: &'static [&'static str],
     value: &'static str,
@@ -31,7 +31,7 @@ const fn row(
     Word { names, value, origin, audience, fate, text }
 }
 
-/// For everybody who mounts.
+/// For every user who mounts.
 const fn admin(
     names: &'static [&'static str],
     value: &'static str,
@@ -42,7 +42,7 @@ const fn admin(
     row(names, value, origin, Administrator, fate, text)
 }
 
-/// For who measures.
+/// For users who measure.
 const fn lab(names: &'static [&'static str], value: &'static str, fate: Fate, text: &'static str) -> Word {
     row(names, value, Extant, Researcher, fate, text)
 }
@@ -56,7 +56,7 @@ const fn refused(names: &'static [&'static str], value: &'static str, origin: Or
 }
 
 /// Why quotas are refused.
-const QUOTA: &str = "quotas are not kept; without the option the mount has no limits";
+const QUOTA: &str = "quotas are not supported; without the option the mount has no limits";
 /// Why the words that set SELinux labels are refused.
 const LABEL: &str = "the labels are those of the image's files";
 
@@ -109,17 +109,17 @@ pub static WORDS: &[Word] = &[
         "",
         Mount,
         Sets(|c, _| if c.fs.atime == Atime::Never { c.relative_atime() } else { Ok(()) }),
-        "take back noatime",
+        "undo noatime",
     ),
     admin(
         &["nostrictatime"],
         "",
         Mount,
         Sets(|c, _| if c.fs.atime == Atime::Always { c.relative_atime() } else { Ok(()) }),
-        "take back strictatime",
+        "undo strictatime",
     ),
     admin(&["nodiratime"], "", Mount, Sets(|c, _| c.dir_atime(false)), "listing a directory changes no access time"),
-    admin(&["diratime"], "", Mount, Sets(|c, _| c.dir_atime(true)), "take back nodiratime"),
+    admin(&["diratime"], "", Mount, Sets(|c, _| c.dir_atime(true)), "undo nodiratime"),
     admin(
         &["sync"],
         "",
@@ -148,21 +148,21 @@ pub static WORDS: &[Word] = &[
             (c.fuse.sync, c.fuse.dirsync) = (false, false);
             Ok(())
         }),
-        "take back sync and dirsync",
+        "undo sync and dirsync",
     ),
     admin(
         &["nosuid"],
         "",
         Mount,
         Kernel(|c| c.fuse.nosuid = true),
-        "set-user-ID bits have no effect (the default, for an image may be anybody's)",
+        "set-user-ID bits have no effect (the default, because an image may come from anyone)",
     ),
     admin(
         &["suid"],
         "",
         Mount,
         Kernel(|c| c.fuse.nosuid = false),
-        "they have their effect (root; here and in fstab, for mount(8) does not pass it on from its command line)",
+        "they have their effect (root; here and in fstab, because mount(8) does not pass it on from its command line)",
     ),
     admin(&["nodev"], "", Mount, Kernel(|c| c.fuse.nodev = true), "device files cannot be opened (the default)"),
     admin(&["dev"], "", Mount, Kernel(|c| c.fuse.nodev = false), "device files can be opened (as with suid)"),
@@ -182,7 +182,7 @@ pub static WORDS: &[Word] = &[
         "",
         Ext4,
         Engines,
-        "the device is not told of freed blocks (the default); fstrim(8) works in any case",
+        "freed blocks are not reported to the device (the default); fstrim(8) works in any case",
     ),
     admin(&["commit"], "=SECONDS", Ext4, Engines, "how much work a crash may cost (5; 0 stands for it)"),
     admin(
@@ -203,7 +203,7 @@ pub static WORDS: &[Word] = &[
         "=ordered|writeback|journal",
         Ext4,
         Sets(|c, value| {
-            // File data is on the device before its map, whatever is asked for.
+            // File data is on the device before its map, with any value.
             if pick(value, &[("ordered", false), ("writeback", false), ("journal", true)])? {
                 c.note("data=journal: file data does not go through the journal; it is written as with data=ordered");
             }
@@ -217,7 +217,9 @@ pub static WORDS: &[Word] = &[
         Ext4,
         Sets(|c, value| {
             if pick(value, &[("ignore", false), ("abort", true)])? {
-                c.note("data_err=abort: a failed write of file data is reported by fsync(2); it ends no mount");
+                c.note(
+                    "data_err=abort: a failed write of file data is reported by fsync(2); it does not end the mount",
+                );
             }
             Ok(())
         }),
@@ -249,8 +251,8 @@ pub static WORDS: &[Word] = &[
         "=N",
         Ext4,
         Sets(|c, value| {
-            // As in ext4(5): units of 1 KiB, whatever the size of blocks.
-            let kib: u64 = value.parse().ok().filter(|n| (1..1 << 50).contains(n)).ok_or("no number of a block")?;
+            // As in ext4(5): units of 1 KiB, whatever the block size is.
+            let kib: u64 = value.parse().ok().filter(|n| (1..1 << 50).contains(n)).ok_or("not a block number")?;
             c.fs.superblock = Some(kib << 10);
             Ok(())
         }),
@@ -285,8 +287,8 @@ pub static WORDS: &[Word] = &[
     admin(&["nogrpid", "sysvgroups"], "", Ext4, Engines, "a new file gets the group of its creator (the default)"),
     admin(&["bsddf"], "", Ext4, Engines, "df(1) leaves out the file system's own blocks (the default)"),
     admin(&["minixdf"], "", Ext4, Engines, "df(1) counts the file system's own blocks as used"),
-    admin(&["resuid"], "=UID", Ext4, Engines, "who besides root may use the reserved blocks (as in the image)"),
-    admin(&["resgid"], "=GID", Ext4, Engines, "which group may use the reserved blocks"),
+    admin(&["resuid"], "=UID", Ext4, Engines, "another user who may use the reserved blocks (as in the image)"),
+    admin(&["resgid"], "=GID", Ext4, Engines, "a group that may use the reserved blocks"),
     admin(
         &["partition"],
         "=N",
@@ -410,7 +412,7 @@ pub static WORDS: &[Word] = &[
             c.no_lock = true;
             Ok(())
         }),
-        "write an image file also where files cannot be locked: nobody else may use it then",
+        "write an image file even if the host cannot lock files: no other program may use it then",
     ),
     admin(
         &["no_xattr"],
@@ -441,7 +443,7 @@ pub static WORDS: &[Word] = &[
             c.subdir = Some(value.into());
             Ok(())
         }),
-        "mount this directory of the image, and nothing else of it (here and in fstab, for mount(8) does not pass it on from \
+        "mount this directory of the image, and nothing else of it (here and in fstab; mount(8) does not pass it on from \
          its command line)",
     ),
     // ---- For measurements ----
@@ -492,7 +494,7 @@ pub static WORDS: &[Word] = &[
             c.fs.dirty_bytes = Some(bytes);
             Ok(())
         }),
-        "so much data may be dirty before writers wait (half of cache=)",
+        "how much data may be dirty before writers wait (half of cache=)",
     ),
     lab(&["mb_policy"], "=NAME", Policy, "how free blocks are chosen"),
     lab(&["meta_policy"], "=NAME", Policy, "where metadata blocks lie"),
@@ -503,11 +505,11 @@ pub static WORDS: &[Word] = &[
             c.fs.locality_groups = number(value, 1, 1024)? as usize;
             Ok(())
         }),
-        "sets of chunks for small files, of which a thread uses one (one for each processor)",
+        "how many sets of chunks for small files; each thread uses one (one for each processor)",
     ),
     lab(&["es_policy"], "=NAME", Policy, "which entries leave the extent-status cache"),
-    lab(&["reclaim_policy"], "=NAME", Policy, "what leaves the cache when memory is short"),
-    lab(&["tag_policy"], "=NAME", Policy, "who gets the next request tag"),
+    lab(&["reclaim_policy"], "=NAME", Policy, "which frames leave the cache when memory is short"),
+    lab(&["tag_policy"], "=NAME", Policy, "which request gets the next tag"),
     lab(
         &["queue_depth"],
         "=N",
@@ -517,7 +519,7 @@ pub static WORDS: &[Word] = &[
         }),
         "how many tags there are (1 to 4096, 128)",
     ),
-    lab(&["sync_policy"], "=NAME", Policy, "whose data an fsync writes, too"),
+    lab(&["sync_policy"], "=NAME", Policy, "which other inodes' data an fsync writes, too"),
     lab(
         &["seed"],
         "=N",
@@ -573,7 +575,7 @@ pub static WORDS: &[Word] = &[
     ignored(&["oldalloc", "orlov"], "", Ext4, "the kernel ignores it, too; mb_policy= chooses"),
     ignored(&["reservation", "noreservation", "bh", "nobh"], "", Ext4, "the kernel ignores it, too"),
     ignored(&["mblk_io_submit", "nomblk_io_submit"], "", Ext4, "the kernel ignores it, too"),
-    ignored(&["noquota"], "", Ext4, "quotas are not kept"),
+    ignored(&["noquota"], "", Ext4, "quotas are not supported"),
     ignored(&["barrier"], "[=0|1]", Ext4, "the device's cache is flushed in any case"),
     ignored(&["nobarrier"], "", Ext4, "the device's cache is flushed in any case"),
     ignored(
@@ -587,7 +589,7 @@ pub static WORDS: &[Word] = &[
         &["min_batch_time", "max_batch_time"],
         "=MICROSECONDS",
         Ext4,
-        "commits wait for others by their own measure",
+        "commits wait for others by a rule of their own",
     ),
     ignored(
         &["delalloc", "nodelalloc"],
@@ -617,7 +619,7 @@ pub static WORDS: &[Word] = &[
         Ext4,
         "no file reaches the file system's own blocks, in any case",
     ),
-    ignored(&["nombcache", "no_mbcache"], "", Ext4, "it concerns speed alone"),
+    ignored(&["nombcache", "no_mbcache"], "", Ext4, "it affects only speed"),
     ignored(
         &["prefetch_block_bitmaps", "no_prefetch_block_bitmaps"],
         "",
@@ -635,7 +637,7 @@ pub static WORDS: &[Word] = &[
     ),
     ignored(&["fsname", "subtype"], "=NAME", Fuse, "the name that is shown is the image's: unmounting goes by it"),
     ignored(&["nonempty"], "", Fuse, "a directory need not be empty"),
-    ignored(&["auto_unmount"], "", Fuse, "the next mount on the directory takes a dead one away"),
+    ignored(&["auto_unmount"], "", Fuse, "the next mount on the directory replaces a dead one"),
     ignored(&["blkdev", "noblkdev"], "", Fuse, "root's mounts of block devices are of type fuseblk, others not"),
     ignored(
         &[
@@ -665,7 +667,7 @@ pub static WORDS: &[Word] = &[
         Fuse,
         "libfuse's; the server has its own limits",
     ),
-    ignored(&["no_default_opts"], "", Fuse, "fuse2fs's; each default has a word that takes it back"),
+    ignored(&["no_default_opts"], "", Fuse, "fuse2fs's; each default has a word that undoes it"),
     // ---- Refused ----
     refused(&["journal_dev"], "=NUMBER", Ext4, "name the journal's device by its path: journal_path="),
     refused(&["usrquota", "grpquota", "prjquota", "quota"], "", Ext4, QUOTA),
@@ -675,7 +677,7 @@ pub static WORDS: &[Word] = &[
     refused(&["dax"], "[=always|inode|never]", Ext4, "a mount through FUSE cannot map the device's memory"),
     refused(&["abort"], "", Ext4, "to see a mount fail, use 'xfs_io -x -c shutdown DIRECTORY'"),
     refused(&["test_dummy_encryption"], "[=v1|v2]", Ext4, "files cannot be encrypted here"),
-    refused(&["fc_debug_force"], "", Ext4, "changes are logged by full commits alone"),
+    refused(&["fc_debug_force"], "", Ext4, "changes are logged only by full commits"),
     refused(&["fc_debug_max_replay"], "=N", Ext4, "the log is replayed whole, or, with norecovery, not at all"),
     refused(&["context", "fscontext", "defcontext", "rootcontext", "seclabel"], "[=LABEL]", Mount, LABEL),
     refused(
@@ -728,26 +730,26 @@ pub static WORDS: &[Word] = &[
         &["allow_root"],
         "",
         Fuse,
-        "allow_other lets root in, and default_permissions keeps others from what is yours",
+        "allow_other lets root in, and default_permissions keeps other users from your files",
     ),
     refused(
         &["umask", "fmask", "dmask"],
         "=MODE",
         Fuse,
-        "the modes are those of the image; uid= and gid= set whose they are",
+        "the modes are those of the image; uid= and gid= set the owner",
     ),
     refused(&["direct_io"], "", Fuse, "files must be cached to be mapped; io=direct is about the image"),
     refused(
         &["kernel_cache", "auto_cache"],
         "",
         Fuse,
-        "the kernel caches all that it may, for nobody else changes the image",
+        "the kernel caches all that it may, because nothing else changes the image",
     ),
     refused(
         &["entry_timeout", "negative_timeout", "attr_timeout", "ac_attr_timeout"],
         "=SECONDS",
         Fuse,
-        "names and attributes are cached without an end, for nobody else changes the image",
+        "names and attributes are cached for ever, because nothing else changes the image",
     ),
     refused(&["kernel"], "", Fuse, "fuse2fs's: here it is allow_other,suid,dev"),
     refused(&["lockfile"], "=FILE", Fuse, "fuse2fs's: the image itself is locked"),

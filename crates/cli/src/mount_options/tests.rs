@@ -1,4 +1,4 @@
-//! What each word comes to, and that the table has every word.
+//! The effect of each word, and that the table has every word.
 
 use extant_fs::{BorrowJournal, OnError};
 
@@ -30,7 +30,7 @@ fn options() {
     assert_eq!(parse("journal=borrow").unwrap().fs.borrow_journal, BorrowJournal::Always);
     assert_eq!(parse("journal=none").unwrap().fs.borrow_journal, BorrowJournal::Never);
     assert!(parse("defaults,noauto,user,nofail,_netdev,x-systemd.automount,,fsname=a,subtype=b").is_ok());
-    // What ext4 takes as a hint, or to leave away what stays here; not what it would have to do.
+    // Hints for ext4, and restrictions that do not matter here, are accepted; words with a duty are refused.
     let hints = parse("nobarrier,stripe=8,noquota,journal_checksum,max_batch_time=0").unwrap();
     assert_eq!(hints.fixed(false), parse("").unwrap().fixed(false));
     assert!(parse("usrquota").is_err() && parse("dax").is_err());
@@ -41,7 +41,7 @@ fn options() {
 }
 
 #[test]
-fn remount_leaves_other_options_alone() {
+fn a_remount_cannot_change_other_options() {
     let same = |a: &str, b: &str, root| parse(a).unwrap().fixed(root) == parse(b).unwrap().fixed(root);
     assert!(same("cache=64M,relatime", "commit=5,cache=67108864,ro,remount", false));
     assert!(same("noexec,nosymfollow", "suid,dev", true) && !same("noexec", "exec", false));
@@ -51,7 +51,7 @@ fn remount_leaves_other_options_alone() {
 }
 
 #[test]
-fn the_later_wins() {
+fn the_later_option_wins() {
     assert!(!parse("ro,rw").unwrap().fs.read_only);
     assert!(MountConfig::parse(&["rw".into(), "ro".into()], false).unwrap().fs.read_only);
 }
@@ -101,7 +101,7 @@ fn mistakes_are_named() {
     assert_eq!((config.fs.queue_depth, config.fs.tag_policy.name()), (4096, "wake-all"));
 }
 
-/// mount(8) hands `rw` to its helpers in any case: then it is as with the kernel, which `serve` sees to.
+/// mount(8) passes `rw` to its helpers in any case: then `serve` does as the kernel does.
 #[test]
 fn norecovery_is_read_only_unless_writing_is_asked_for() {
     for (options, read_only) in
@@ -121,7 +121,7 @@ fn rescue_is_read_only_and_a_superblock_is_counted_in_kib() {
     }
 }
 
-/// As their manuals have them.
+/// In the form of their manuals.
 const EXT4_5: &str = "acl noacl bsddf minixdf check=none nocheck debug errors=continue errors=remount-ro errors=panic \
     grpid bsdgroups nogrpid sysvgroups grpquota noquota quota usrquota nouid32 oldalloc orlov resgid=0 resuid=0 sb=131072 \
     user_xattr nouser_xattr journal_dev=8 journal_path=/dev/sdb norecovery noload data=journal data=ordered \
@@ -175,7 +175,7 @@ fn each_word_stands_in_the_table_once_and_each_policy_has_one() {
         let word = find(policy.table.option).expect("a row");
         assert!(matches!(word.fate, Fate::Policy) && word.audience == Audience::Researcher);
     }
-    // The engine knows all that the table gives it.
+    // The engine knows all words that the table leaves to it.
     for word in WORDS.iter().filter(|word| matches!(word.fate, Fate::Engines)) {
         for name in word.names {
             assert!(MountOptions::default().set_word(name, None).is_some(), "{name}");
@@ -184,7 +184,7 @@ fn each_word_stands_in_the_table_once_and_each_policy_has_one() {
 }
 
 #[test]
-fn a_word_with_a_value_too_many_or_too_few_is_refused() {
+fn a_word_with_a_missing_or_superfluous_value_is_refused() {
     for (option, why) in [
         ("ro=1", "takes no value"),
         ("nodelalloc=1", "takes no value"),
@@ -229,7 +229,7 @@ fn word_that_acts_unlike_the_kernels_is_noted() {
     assert!(parse("noatime,acl,data=ordered,errors=remount-ro").unwrap().notes.is_empty());
 }
 
-/// What an image says of its mounts must not open files of the host, or make programs of it privileged.
+/// Mount options in an image must not open files of the host, or make its programs privileged.
 #[test]
 fn no_word_that_reaches_out_of_the_image_may_be_in_a_superblock() {
     for word in [
@@ -253,7 +253,7 @@ fn no_word_that_reaches_out_of_the_image_may_be_in_a_superblock() {
 }
 
 #[test]
-fn help_fits_into_80_columns_and_has_researchers_options_apart() {
+fn help_fits_into_80_columns_and_lists_researchers_options_separately() {
     let help = help::on_screen();
     for line in help.lines() {
         assert!(line.chars().count() <= 80, "{line}");

@@ -1,6 +1,6 @@
-//! One word of `-o`, and how it is found.
+//! One word of `-o`, and the search for it.
 //!
-//! Main types: [`Word`], [`Fate`] (what becomes of it), [`Audience`], [`Origin`].
+//! Main types: [`Word`], [`Fate`] (its effect), [`Audience`], [`Origin`].
 //!
 //! What it does not do: list the words ([`super::table`]).
 //!
@@ -10,7 +10,7 @@
 use super::MountConfig;
 use super::table::WORDS;
 
-/// For whom a word is.
+/// The users that a word is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// A user who mounts an image in order to use it.
@@ -19,10 +19,10 @@ pub enum Audience {
     Researcher,
 }
 
-/// Where a word is from.
+/// The source of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// ext4(5), or the kernel's driver without its manual. These may stand in a superblock.
+    /// ext4(5), or the kernel's driver without its manual. These may occur in a superblock.
     Ext4,
     /// The options of mount(8) for all file systems.
     Mount,
@@ -31,33 +31,33 @@ pub enum Origin {
     Extant,
 }
 
-/// What becomes of a word.
+/// The effect of a word.
 #[derive(Clone, Copy)]
 pub enum Fate {
-    /// The engine has it ([`extant_fs::MountOptions::set_word`]).
+    /// The engine applies it ([`extant_fs::MountOptions::set_word`]).
     Engines,
     /// It names a policy of the engine's ([`extant_fs::POLICIES`]).
     Policy,
-    /// It has this effect. The value is "" where there is none.
+    /// It has this effect. The value is "" if there is none.
     Sets(fn(&mut MountConfig, &str) -> Result<(), String>),
-    /// A flag that the kernel heeds by itself.
+    /// A flag that the kernel itself applies.
     Kernel(fn(&mut MountConfig)),
-    /// Taken, and nothing comes of it: the text says why that is right.
+    /// Accepted without effect: the text says why that is right.
     Ignored,
-    /// The text says why, and what to do.
+    /// Refused: the text says why, and what to do.
     Refused,
 }
 
 /// A row of [`WORDS`].
 pub struct Word {
-    /// The word, and others that mean the same. One that ends in `*` stands for all that begin so.
+    /// The word and its synonyms. One that ends in `*` stands for all that begin so.
     pub names: &'static [&'static str],
-    /// "" for none, "=WHAT", or "[=WHAT]" if it may be left away.
+    /// "" for none, "=WHAT", or "[=WHAT]" if it is optional.
     pub value: &'static str,
     pub origin: Origin,
     pub audience: Audience,
     pub fate: Fate,
-    /// What it does; why it does nothing; why it is refused.
+    /// Its effect, or the reason why it has none or is refused.
     pub text: &'static str,
 }
 
@@ -67,19 +67,19 @@ impl Word {
         !matches!(self.fate, Fate::Ignored | Fate::Refused)
     }
 
-    /// Whether a superblock may say it (`tune2fs -E mount_opts=`): the kernel takes its driver's own words from there.
-    /// Not what decides how the image is opened, or leads out of it.
+    /// Whether it may occur in a superblock (`tune2fs -E mount_opts=`), from which the kernel takes its driver's own
+    /// words. Words that decide how the image is opened, or that name files of the host, may not.
     pub fn may_be_in_superblock(&self) -> bool {
         self.origin == Origin::Ext4
             && !self.names.iter().any(|name| matches!(*name, "sb" | "journal_path" | "journal_dev" | "norecovery"))
     }
 
-    /// As it is written: `commit=SECONDS`.
+    /// In its written form: `commit=SECONDS`.
     pub fn written(&self, name: &str) -> String {
         format!("{name}{}", self.value)
     }
 
-    /// The values that there are; empty: any, or none.
+    /// The possible values; empty: any, or none.
     pub fn choices(&self) -> Vec<&'static str> {
         if matches!(self.fate, Fate::Policy) {
             let policy = extant_fs::POLICIES.iter().find(|policy| self.names.contains(&policy.table.option));
@@ -99,7 +99,7 @@ impl Word {
             Some(_) if self.value.is_empty() => Err("it takes no value".into()),
             Some(value) => {
                 let choices = self.choices();
-                // The engine and the policies name theirs.
+                // The engine and the policies report their own values.
                 if matches!(self.fate, Fate::Ignored) && !choices.is_empty() && !choices.contains(&value) {
                     return Err(format!("'{value}' is none of {}", choices.join(", ")));
                 }
@@ -113,16 +113,16 @@ impl Word {
 pub fn find(name: &str) -> Option<&'static Word> {
     let exact = WORDS.iter().find(|word| word.names.contains(&name));
     exact.or_else(|| {
-        // mount(8) has its own there: one that is not in the table may be one that it has learned since.
+        // These prefixes belong to mount(8). A word that is missing in the table may be newer than it.
         let begins = |pattern: &&str| pattern.strip_suffix('*').is_some_and(|begin| name.starts_with(begin));
         WORDS.iter().find(|word| word.names.iter().any(begins) && !name.starts_with("X-mount."))
     })
 }
 
-/// What an unknown word may have been meant to be, as it is written up to its value. Never the opposite: a word with a
-/// "no" in front is compared with such words alone, and by what follows the "no".
+/// The known word that is most similar to an unknown one, in its written form up to its value. Never the opposite: a
+/// word that begins with "no" is only compared with such words, by the part after the "no".
 pub fn nearest(name: &str) -> Option<String> {
-    /// Of what `strsim` calls alike: two words with half their letters in common are not.
+    /// A threshold for `strsim`'s similarity: words with half of their letters in common do not reach it.
     const ALIKE: f64 = 0.85;
     let stem = |word: &str| word.strip_prefix("no").map(|stem| stem.trim_start_matches('_').to_owned());
     let alike = |known: &str| match (stem(name), stem(known)) {

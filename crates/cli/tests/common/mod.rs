@@ -1,4 +1,4 @@
-//! What the tests of the command share: running it, and making images.
+//! Common code of the command's tests: running it, and making images.
 #![allow(dead_code)] // each test file uses its part
 
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_block::device::LoopDevice;
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -18,8 +18,8 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// It succeeded without complaint; its output as text. That an unmount takes its time is none: so it does on a busy
-    /// machine.
+    /// Asserts success without a message, and returns the output as text. A message about a slow unmount is allowed,
+    /// because it occurs on a busy machine.
     #[track_caller]
     pub fn ok(self) -> String {
         let complaint: Vec<&str> = self.err.lines().filter(|line| !line.contains(": still being written (")).collect();
@@ -27,7 +27,7 @@ impl Ran {
         String::from_utf8(self.out).expect("UTF-8")
     }
 
-    /// It failed with this status, and its message contains all of these.
+    /// Asserts this status, and a message that contains all of these words.
     #[track_caller]
     pub fn fails(self, code: i32, words: &[&str]) -> String {
         assert_eq!(self.code, Some(code), "{}{}", self.err, String::from_utf8_lossy(&self.out));
@@ -44,13 +44,13 @@ pub fn extant_path() -> &'static Path {
 }
 
 /// Makes `to` an executable copy of `from`. install(1) does it: a child that another test has just forked would have
-/// our descriptor for a moment, and who executes a file that somebody can write is told that it is busy.
+/// our descriptor for a moment, and executing a file that is open for writing fails with ETXTBSY.
 #[track_caller]
 pub fn install(from: &str, to: &str) {
     tool("install", &["-m", "755", from, to]);
 }
 
-/// A copy of the command at `to`, for who may not look where it lies.
+/// A copy of the command at `to`, for users who cannot enter its own directory.
 #[track_caller]
 pub fn copy_program(to: &str) {
     install(extant_path().to_str().expect("UTF-8"), to);
@@ -72,12 +72,12 @@ pub fn extant(args: &[&str]) -> Ran {
     run(extant_path(), args)
 }
 
-/// The host's python3, which any user may run: the first in PATH may be one of root's own.
+/// The host's python3, which any user may run: the first in PATH may belong to root only.
 pub fn python() -> &'static str {
     if Path::new("/usr/bin/python3").exists() { "/usr/bin/python3" } else { "python3" }
 }
 
-/// `extant` and its arguments, ended when it takes far too long.
+/// `extant` and its arguments, killed after a minute.
 pub fn in_time(args: &[&str]) -> Ran {
     run("timeout", &[&["60", extant_path().to_str().expect("UTF-8")], args].concat())
 }
@@ -86,7 +86,7 @@ pub fn in_time(args: &[&str]) -> Ran {
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let clock = Clock::real();
     while !done() {
-        assert!(clock.now_ns() < 60_000_000_000, "waited a minute for {what}");
+        assert!(clock.now_ns() < 60_000_000_000, "no success within a minute: {what}");
         clock.sleep(Duration::from_millis(5));
     }
 }
@@ -99,8 +99,8 @@ pub fn tool(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&ran.out).into_owned()
 }
 
-/// umount(8). Another test's child has our files open from its fork until it executes something, so "busy" may pass;
-/// and it may have the mount, in a mount namespace of its own.
+/// umount(8). Another test's child has our files open from its fork until its exec, so "busy" may be temporary. It
+/// may also have the mount in a mount namespace of its own.
 #[track_caller]
 pub fn umount(args: &[&str]) {
     let device = LoopDevice::of_mount(Path::new(args.last().expect("a directory")));
@@ -125,7 +125,7 @@ pub fn fsck_clean(image: &str) {
     tool("e2fsck", &["-fn", image]);
 }
 
-/// A directory that goes away with the test.
+/// A directory that is removed after the test.
 pub struct Dir(tempfile::TempDir);
 
 impl Dir {
@@ -141,7 +141,7 @@ impl Dir {
         self.path(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// A tree to make images from, with a bit of everything; its path.
+    /// A tree for making images, with a bit of everything; returns its path.
     pub fn tree(&self) -> String {
         let top = self.path("src");
         std::fs::create_dir_all(top.join("etc/deep/er")).expect("directories");
@@ -184,7 +184,7 @@ impl Dir {
     }
 }
 
-/// Content that tells its place.
+/// Content in which each word contains its offset.
 pub fn big() -> Vec<u8> {
     (0..700_000u32).flat_map(u32::to_le_bytes).collect()
 }
@@ -225,12 +225,12 @@ pub fn whole_disk(path: &str, image: &str) {
     }
 }
 
-/// Whether we may use the kernel's own driver.
+/// Whether the tests may use the kernel's own driver.
 pub fn loop_mounts_work() -> bool {
     extant_testkit::mount::loop_mounts_work()
 }
 
-/// Unmounted at the end, whatever happens.
+/// A mount point that is unmounted at the end in any case.
 pub struct Unmounted(pub String);
 
 impl Unmounted {

@@ -49,7 +49,7 @@ bitflags! {
         const REQUEST_TIMEOUT = 1 << 42;
     }
 
-    /// What a SETATTR changes. Linux: `FATTR_*`.
+    /// The attributes that a SETATTR changes. Linux: `FATTR_*`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct SetattrValid: u32 {
         const MODE = 1 << 0;
@@ -71,7 +71,7 @@ bitflags! {
     pub struct OpenFlags: u32 {
         /// Bypass the kernel's page cache.
         const DIRECT_IO = 1 << 0;
-        /// Keep what the kernel has cached of the file.
+        /// Keep the file's pages in the kernel's cache.
         const KEEP_CACHE = 1 << 1;
         const NONSEEKABLE = 1 << 2;
         /// The kernel may cache the entries of this directory.
@@ -79,7 +79,7 @@ bitflags! {
         const STREAM = 1 << 4;
         /// No FLUSH at close (has no effect with the writeback cache).
         const NOFLUSH = 1 << 5;
-        /// Direct writes to one file may run side by side.
+        /// Direct writes to one file may run in parallel.
         const PARALLEL_DIRECT_WRITES = 1 << 6;
     }
 }
@@ -88,7 +88,7 @@ bitflags! {
 pub const GETATTR_FH: u32 = 1 << 0;
 /// OPEN and CREATE with O_TRUNC: clear the set-id bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-/// WRITE out of the kernel's page cache; the handle is a guess.
+/// WRITE from the kernel's page cache; the handle is a guess.
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_LOCKOWNER: u32 = 1 << 1;
 /// WRITE must clear the set-id bits.

@@ -3,8 +3,8 @@
 //! Purpose: every structure that crosses /dev/fuse, in the machine's own byte order, with its size asserted at compile
 //! time. Field names are the header's, so that both can be read side by side.
 //!
-//! Main parts: [`Opcode`], the flag sets of [`flags`], what the kernel sends ([`InHeader`] and the `*In` structures of
-//! [`request`]), what goes back ([`OutHeader`] and the `*Out` structures of [`reply`]).
+//! Main parts: [`Opcode`], the flag sets of [`flags`], messages from the kernel ([`InHeader`] and the `*In`
+//! structures of [`request`]), messages to it ([`OutHeader`] and the `*Out` structures of [`reply`]).
 //!
 //! What it does not do: no I/O, no decisions, no validation beyond length and layout.
 //!
@@ -39,7 +39,7 @@ pub const OLDEST_MINOR_VERSION: u32 = 28;
 /// The nodeid of the root directory. Not an inode number of the file system: ext's root is inode 2.
 pub const ROOT_ID: u64 = 1;
 
-/// The kernel refuses reads from /dev/fuse into less.
+/// The kernel refuses reads from /dev/fuse into a smaller buffer.
 pub const MIN_READ_BUFFER: usize = 8192;
 
 /// Linux: `FUSE_NAME_MAX`, fs/fuse/fuse_i.h: a longer name in a directory reply fails the whole reply.
@@ -47,7 +47,7 @@ pub const NAME_MAX: usize = 1024;
 
 macro_rules! opcodes {
     ($($name:ident = $value:literal),* $(,)?) => {
-        /// What the kernel asks for. Linux: `enum fuse_opcode`.
+        /// The operations that the kernel requests. Linux: `enum fuse_opcode`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum Opcode { $($name = $value),* }
@@ -119,7 +119,7 @@ opcodes! {
 }
 
 impl Opcode {
-    /// False for the messages that the kernel expects no answer to.
+    /// False for messages that have no reply.
     pub fn has_reply(self) -> bool {
         !matches!(self, Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply)
     }

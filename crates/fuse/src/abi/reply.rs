@@ -1,4 +1,4 @@
-//! What goes back to the kernel. Linux: `struct fuse_*_out`.
+//! Messages to the kernel. Linux: `struct fuse_*_out`.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

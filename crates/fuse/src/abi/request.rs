@@ -1,4 +1,4 @@
-//! What the kernel sends. Linux: `struct fuse_*_in`. Names (terminated by NUL) and data follow these structures.
+//! Messages from the kernel. Linux: `struct fuse_*_in`. Names (terminated by NUL) and data follow these structures.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

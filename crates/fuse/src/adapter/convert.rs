@@ -31,7 +31,7 @@ pub(super) fn set_time(t: SetTime) -> fs::SetTime {
     }
 }
 
-/// What the kernel is shown; `uid` and `gid` override the image's.
+/// The attributes that the kernel sees; `uid` and `gid` override the image's.
 pub(super) fn attr(a: &fs::Attr, uid: Option<u32>, gid: Option<u32>) -> Attr {
     Attr {
         ino: u64::from(a.ino.0),
@@ -100,7 +100,7 @@ const XFLAGS: [(InodeFlags, u32); 7] = [
 const FSXATTR_BYTES: usize = 28;
 const FSX_PROJID: usize = 12;
 
-/// What `FS_IOC_FSGETXATTR` answers.
+/// The reply to `FS_IOC_FSGETXATTR`.
 pub(super) fn fsxattr(flags: u32, project: u32) -> [u8; FSXATTR_BYTES] {
     let flags = InodeFlags::from_bits_retain(flags);
     let xflags = XFLAGS.iter().filter(|(flag, _)| flags.contains(*flag)).fold(0u32, |x, (_, xflag)| x | xflag);
@@ -110,7 +110,7 @@ pub(super) fn fsxattr(flags: u32, project: u32) -> [u8; FSXATTR_BYTES] {
     out
 }
 
-/// What `FS_IOC_FSSETXATTR` wants of an inode with these flags: those that it cannot name stay.
+/// The change that `FS_IOC_FSSETXATTR` requests for an inode with these flags: flags that it cannot express stay.
 pub(super) fn set_fsxattr(data: &[u8], flags: u32) -> Result<fs::SetFlags, Errno> {
     let word = |at: usize| {
         let bytes = data.get(at..).ok_or(Errno::INVAL)?;

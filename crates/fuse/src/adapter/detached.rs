@@ -11,11 +11,11 @@ use extant_base::sync::{Condvar, LockClass, Mutex};
 
 static CLASS: LockClass = LockClass::new("fuse replies", 210);
 
-/// How many replies are on their way.
+/// How many replies are pending.
 #[derive(Clone)]
 pub(super) struct Outstanding(Arc<(Mutex<usize>, Condvar)>);
 
-/// One of them; dropped after the reply was sent.
+/// One pending reply; dropped after the reply was sent.
 pub(super) struct Ticket(Outstanding);
 
 impl Outstanding {
@@ -28,7 +28,7 @@ impl Outstanding {
         Ticket(self.clone())
     }
 
-    /// Waits until there are none.
+    /// Waits until no reply is pending.
     pub(super) fn wait(&self) {
         let mut n = self.0.0.lock();
         while *n > 0 {

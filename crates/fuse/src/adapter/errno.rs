@@ -2,7 +2,7 @@
 //!
 //! Main function: [`errno`].
 //!
-//! What it does not do: print anything; what blames the image has been reported by the file system.
+//! What it does not do: print anything; the file system has already reported damage of the image.
 //!
 //! # Locking
 //! None.
@@ -10,7 +10,7 @@
 use extant_fs::{Error, Unsupported};
 use rustix::io::Errno;
 
-/// What the caller of a system call gets to see.
+/// The error number for the caller of a system call.
 pub fn errno(error: &Error) -> Errno {
     match error {
         Error::Corrupt { .. } => Errno::UCLEAN,
@@ -24,7 +24,7 @@ pub fn errno(error: &Error) -> Errno {
         Error::IsDirectory => Errno::ISDIR,
         Error::NotEmpty => Errno::NOTEMPTY,
         Error::NameTooLong => Errno::NAMETOOLONG,
-        // What changes something learns that nothing can be changed; what asks for durability gets `Lost`.
+        // Operations that would change something get these; fsync and its kind get `Lost`.
         Error::ReadOnly | Error::Aborted { .. } => Errno::ROFS,
         Error::Lost { cause, .. } => lost(cause),
         Error::NotPermitted => Errno::PERM,
@@ -34,7 +34,7 @@ pub fn errno(error: &Error) -> Errno {
         Error::FileTooBig => Errno::FBIG,
         Error::OtherProject => Errno::XDEV,
         Error::NoAttribute => Errno::NODATA,
-        // Only attributes answer this: a value that is too long to be stored.
+        // Only attributes return this: a value is too long to be stored.
         Error::TooLarge => Errno::TOOBIG,
         Error::NoSuchOffset => Errno::NXIO,
         Error::Stale(_) => Errno::STALE,
@@ -46,7 +46,7 @@ pub fn errno(error: &Error) -> Errno {
     }
 }
 
-/// What fsync(2) answers: the disk is full, or the data is gone.
+/// The error of fsync(2): the disk is full, or the data is lost.
 fn lost(cause: &Error) -> Errno {
     match errno(cause) {
         Errno::NOSPC => Errno::NOSPC,
@@ -58,7 +58,7 @@ fn device(error: &extant_block::Error) -> Errno {
     use extant_block::Error as E;
     match error {
         E::ReadOnly { .. } => Errno::ROFS,
-        // A sparse image on a full disk: the user can do something about that.
+        // A sparse image on a full disk: the user can free space there.
         E::Io { source, .. } if source.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) => Errno::NOSPC,
         _ => Errno::IO,
     }
@@ -71,7 +71,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_full_disk_below_the_image_is_told_as_such() {
+    fn a_full_disk_below_the_image_becomes_enospc() {
         let io = |raw| {
             let source = Arc::new(std::io::Error::from_raw_os_error(raw));
             let op = extant_block::BioOp::Write;
@@ -83,9 +83,9 @@ mod tests {
         assert_eq!(errno(&Error::corrupt(Damage::Inode, "c")).raw_os_error(), 117);
     }
 
-    /// A change is refused (EROFS); what was promised and is gone is an error of the device, or of its size.
+    /// A change fails with EROFS; fsync of data that is lost fails with an error of the device, or of its size.
     #[test]
-    fn after_the_end_of_the_journal_changes_and_fsync_are_told_apart() {
+    fn after_a_journal_abort_changes_and_fsync_fail_with_different_errors() {
         let aborted = || Error::from(extant_fs::JournalError::Aborted { cause: "a write failed".into() });
         assert_eq!(errno(&aborted()), Errno::ROFS);
         assert_eq!(errno(&Error::lost(None, aborted())), Errno::IO);

@@ -1,7 +1,7 @@
-//! A thread for work that waits for the kernel, which in turn may wait for the workers.
+//! A thread for jobs that wait for the kernel, which in turn may wait for the workers.
 //!
-//! Main type: [`Helper`]. The thread starts with the first job and ends when there was none for a while. A job that
-//! panics ends alone: what it had to answer is answered EIO when it is dropped.
+//! Main type: [`Helper`]. The thread starts with the first job and ends when no job came for a while. If a job
+//! panics, the thread goes on: the job's reply is dropped, which answers EIO.
 //!
 //! # Locking
 //! `fuse helper` (3), a leaf: jobs run outside of it.
@@ -29,7 +29,7 @@ struct Queue {
 struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
-    /// Where the thread runs: its parent may be a worker that is bound to a processor.
+    /// The processors that the thread may use: the parent thread may be a worker that is bound to one.
     processors: Option<CpuSet>,
 }
 
@@ -42,7 +42,7 @@ impl Helper {
         Helper(Arc::new(Shared { queue: Mutex::new(&CLASS, Queue::default()), work: Condvar::new(), processors }))
     }
 
-    /// Runs `job` soon. Without a thread to be had it is dropped.
+    /// Runs `job` soon. If no thread can be started, it drops the job.
     pub(super) fn submit(&self, job: Job) {
         let mut queue = self.0.queue.lock();
         queue.jobs.push_back(job);
@@ -85,13 +85,13 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn a_job_that_panics_leaves_the_thread_to_the_next() {
+    fn the_thread_survives_a_job_that_panics() {
         let helper = Helper::new();
         let (done, wait) = channel();
         helper.submit(Box::new(|| panic!("on purpose")));
         helper.submit(Box::new(move || done.send(()).expect("heard")));
-        assert_eq!(wait.recv(), Ok(()), "it was dropped, or would wait forever");
-        // And one that comes when nobody else would wake the thread.
+        assert_eq!(wait.recv(), Ok(()), "the job was dropped; otherwise this would wait forever");
+        // The same for a job that comes when no other job would wake the thread.
         let (before, started) = channel();
         helper.submit(Box::new(move || {
             before.send(()).expect("heard");

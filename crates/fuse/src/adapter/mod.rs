@@ -1,15 +1,16 @@
 //! The file system as a FUSE server: `extant_fs::Filesystem` behind the trait [`Server`](crate::Server).
 //!
-//! Main types: [`FsServer`], [`ServerOptions`]. Inside: `serve.rs` (the operations), `nodes.rs` (what the kernel
-//! knows), `errno.rs` (the error numbers), `convert.rs` (values), `control.rs` (what is asked of the mount as a whole),
-//! `detached.rs` (replies sent later), `helper.rs` (threads that may wait), `openers.rs` (open files), `pauses.rs`
-//! (writers that wait).
+//! Main types: [`FsServer`], [`ServerOptions`]. Inside: `serve.rs` (the operations), `nodes.rs` (the inodes that the
+//! kernel knows), `errno.rs` (the error numbers), `convert.rs` (values), `control.rs` (requests to the mount as a
+//! whole), `detached.rs` (replies sent later), `helper.rs` (threads that may wait), `openers.rs` (open files),
+//! `pauses.rs` (writers that wait).
 //!
-//! What the kernel does and this does not: permissions (by mode, owner and ACL), the page cache and its writeback, the
-//! cache of names and attributes, which never expires (but for attributes of directories), because nobody else changes
-//! the device; locks; copying ranges.
-//! While a file is open the kernel keeps its inode. With `no_open` nothing else is kept of it: its handles are all 0.
-//! Otherwise the open file holds the inode, and which of its errors its opener was told of (`openers.rs`).
+//! The kernel, and not this crate, checks permissions (by mode, owner and ACL), caches pages and writes them back,
+//! caches names and attributes, and implements locks and the copying of ranges. Names and attributes (except those of
+//! directories) never expire there, because nothing else changes the device.
+//! While a file is open the kernel keeps its inode. With `no_open` the server keeps nothing more: all handles are 0.
+//! Otherwise the open file has a reference to the inode, and records which of its errors its opener has received
+//! (`openers.rs`).
 //!
 //! # Locking
 //! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2), `fuse helper` and
@@ -53,44 +54,45 @@ use crate::types::{Attr, Entry, Request};
 static RESULT_CLASS: LockClass = LockClass::new("fuse unmount result", 2);
 static NOTIFIER_CLASS: LockClass = LockClass::new("fuse notifier", 2);
 
-/// A change of names changes a directory's attributes. The kernel then knows that those it has are no longer true, but
-/// would believe an answer from before, that is still on its way, for as long as this says.
+/// A change of names changes a directory's attributes, and the kernel then drops those that it has. But it would
+/// still believe an earlier reply that is in flight, for as long as this.
 const DIRECTORY_VALID: Duration = Duration::from_secs(1);
 
-/// For how long after an unlink space may be expected to come, and how often and after what pauses it is looked for.
+/// After an unlink, ENOSPC may be temporary for this long: how often to retry, and after which pause.
 const SPACE_HOPE_NS: u64 = 500_000_000;
 const SPACE_RETRIES: u32 = 3;
 const SPACE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Of the cache, what inodes may take that are held for the kernel but need not be.
+/// The share of the cache for inodes that the server holds for the kernel but could drop.
 const HELD_SHARE: u64 = 8;
 
 /// Serves one mounted file system.
 pub struct FsServer {
     fs: Mounted,
     options: ServerOptions,
-    /// Shared with the file system, which tells of inodes that lose their last name.
+    /// Shared with the file system, which reports inodes that lose their last name.
     nodes: Arc<Nodes>,
     outstanding: Outstanding,
     helper: Helper,
     /// Writers that wait for the device.
     pauses: Pauses,
-    /// Freezes and thaws; on its own, for a job of the others may wait for what is kept back meanwhile.
+    /// Freezes and thaws. It has a thread of its own because a job of the others may wait for a request that the
+    /// freeze holds back.
     controller: Helper,
-    /// Trims, which waits while the mount is frozen.
+    /// Trims, which wait while the mount is frozen.
     trimmer: Helper,
     hold: Mutex<Option<Hold>>,
     callers: Mutex<Callers>,
-    /// The user who mounted.
+    /// The user who mounted the file system.
     owner: u32,
-    /// Since a shutdown nothing is served any more.
+    /// After a shutdown, requests fail.
     down: Arc<AtomicBool>,
     openers: Openers,
-    /// What was agreed on with the kernel.
+    /// The options negotiated with the kernel.
     no_open: AtomicBool,
     dont_mask: AtomicBool,
     writeback: AtomicBool,
-    /// When a name was last taken away, by `clock`.
+    /// The time of the last removal of a name, by `clock`.
     unlinked_ns: AtomicU64,
     clock: Clock,
     notifier: Mutex<Option<Notifier>>,
@@ -101,7 +103,7 @@ impl FsServer {
     /// Takes the file system over: [`Server::destroy`](crate::Server::destroy) unmounts it.
     ///
     /// # Errors
-    /// The directory that is to be the root cannot be read, or is none.
+    /// The root directory cannot be read, or is not a directory.
     pub fn new(fs: Mounted, options: ServerOptions) -> extant_fs::Result<FsServer> {
         let root = match &options.root {
             Some(path) => fs.walk(path, true)?,
@@ -142,46 +144,46 @@ impl FsServer {
         &self.fs
     }
 
-    /// The session's way to talk to the kernel unasked ([`Session::notifier`](crate::Session::notifier)). SEEK_DATA and
-    /// SEEK_HOLE need it to have dirty pages of holes written first; without it the kernel answers them by itself,
-    /// seeing no holes.
+    /// Sets the session's channel for notifications ([`Session::notifier`](crate::Session::notifier)). SEEK_DATA and
+    /// SEEK_HOLE use it to have dirty pages in holes written first. Without it the kernel answers them itself, as if
+    /// there were no holes.
     pub fn set_notifier(&self, notifier: Notifier) {
         *self.notifier.lock() = Some(notifier);
     }
 
-    /// The session's way to keep requests back ([`Session::hold`](crate::Session::hold)): without it a mount cannot be
-    /// frozen.
+    /// Sets the session's means to hold requests back ([`Session::hold`](crate::Session::hold)): without it a mount
+    /// cannot be frozen.
     pub fn set_hold(&self, hold: Hold) {
         *self.hold.lock() = Some(hold);
     }
 
-    /// The session's way to look at callers ([`Session::callers`](crate::Session::callers)): without it this process
-    /// looks itself, for which it must keep the right to trace them.
+    /// Sets the session's means to examine callers ([`Session::callers`](crate::Session::callers)). Without it this
+    /// process examines them itself, and must keep the right to trace them.
     pub fn set_callers(&self, callers: Callers) {
         *self.callers.lock() = callers;
     }
 
-    /// What unmounting the file system came to; `None` before [`Server::destroy`](crate::Server::destroy) has run.
+    /// The result of unmounting the file system; `None` before [`Server::destroy`](crate::Server::destroy) has run.
     pub fn unmount_result(&self) -> Option<extant_fs::Result<()>> {
         self.unmount_result.lock().clone()
     }
 
-    /// Inodes that the kernel knows, the root included, and how often it was told of them.
+    /// How many inodes the kernel knows, the root included, and how many references it has to them.
     pub fn node_counts(&self) -> (usize, u64) {
         self.nodes.counts()
     }
 
-    /// Those of them that are in memory because the kernel knows them, whatever the cache has room for.
+    /// How many of them stay in memory because the kernel knows them, regardless of the cache's size.
     pub fn held_count(&self) -> usize {
         self.nodes.held()
     }
 
-    /// Open files that the kernel names by a handle of theirs.
+    /// How many open files have a handle of their own.
     pub fn open_count(&self) -> usize {
         self.openers.count()
     }
 
-    /// How many inodes may be held for the kernel, while they can be let go of.
+    /// How many inodes the server may hold for the kernel although it could drop them.
     fn most_held(&self) -> usize {
         (self.fs.budget().limit() / HELD_SHARE / INODE_BYTES) as usize
     }
@@ -190,7 +192,7 @@ impl FsServer {
         self.known(nodeid)?.ok_or(Errno::STALE)
     }
 
-    /// The inode behind a nodeid; `None` if the kernel was not told of it.
+    /// The inode behind a nodeid; `None` if the kernel does not know it.
     fn known(&self, nodeid: u64) -> Result<Option<InUse<'_>>, Errno> {
         let inode = match (self.nodes.get(nodeid), self.nodes.ino_of(nodeid)) {
             (Some(Node::Held(inode)), _) => inode,
@@ -206,8 +208,8 @@ impl FsServer {
         InUse { inode, nodes: &self.nodes, nodeid, most: self.most_held() }
     }
 
-    /// An inode by number, as handles name them: the kernel may ask for one that it was never told of, and what is not
-    /// reachable by any name is refused.
+    /// An inode by number, as file handles name it. The kernel may ask for an inode that it does not know. An inode
+    /// that no name reaches is refused.
     fn node_by_number(&self, nodeid: u64) -> Result<InUse<'_>, Errno> {
         if let Some(inode) = self.known(nodeid)? {
             return Ok(inode);
@@ -227,8 +229,8 @@ impl FsServer {
         self.unlinked_ns.store(self.clock.now_ns(), Ordering::Relaxed);
     }
 
-    /// Runs `op` for `caller`, and again if there was no space although something was just unlinked: its blocks become
-    /// free when the kernel's FORGET is served, which another worker may be about to do.
+    /// Runs `op` for `caller`, and again if there was no space although a file was just unlinked: its blocks become
+    /// free when the server handles the kernel's FORGET, which another worker may be about to do.
     fn with_space<T>(&self, caller: Caller, op: impl Fn() -> extant_fs::Result<T>) -> extant_fs::Result<T> {
         let op = || caller.run(&op);
         for _ in 0..SPACE_RETRIES {
@@ -259,7 +261,7 @@ impl FsServer {
     fn entry(&self, nodeid: u64, inode: &InodeRef) -> Entry {
         Entry {
             nodeid,
-            // The root's number is the protocol's own, which knows it with none.
+            // The protocol defines the root's number, and knows it without a generation.
             generation: if nodeid == ROOT_ID { 0 } else { u64::from(inode.generation) },
             attr: self.attr(inode),
             entry_valid: self.options.entry_timeout,
@@ -267,18 +269,18 @@ impl FsServer {
         }
     }
 
-    /// Tells the kernel of an inode, and counts it unless that fails.
+    /// Sends the kernel an entry for an inode, and counts the reference unless that fails.
     fn answer_entry(&self, inode: &InodeRef, reply: ReplyEntry) {
         let Some(nodeid) = self.nodes.nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
         let entry = self.entry(nodeid, inode);
-        // Counted first: the kernel may forget before this thread goes on.
+        // Counted first: the kernel may send FORGET before this thread goes on.
         self.nodes.add(nodeid, inode, self.most_held());
         if reply.ok(&entry).is_err() {
             self.nodes.forget(nodeid, 1);
         }
     }
 
-    /// Whose a new inode in `dir` will be.
+    /// Owner, group and umask for a new inode in `dir`.
     fn cred(&self, req: &Request, dir: &InodeRef, umask: u32) -> Cred {
         let mut cred = Cred { uid: req.uid, gid: req.gid, umask: 0 };
         if self.dont_mask.load(Ordering::Relaxed) {
@@ -290,8 +292,8 @@ impl FsServer {
         }
     }
 
-    /// Ends a freeze, if there is one, after what the controller has begun: of a mount that was detached from its
-    /// directory nobody can do so any more, and who waits for it keeps the mount.
+    /// Ends a freeze, if there is one, after the job that the controller is running. If the mount was detached from
+    /// its directory, no process can thaw it any more, and a process that waits for it keeps the mount alive.
     pub fn thaw(&self) {
         let Some(hold) = self.hold.lock().clone() else { return };
         let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
@@ -305,7 +307,7 @@ impl FsServer {
     }
 
     fn destroy_now(&self) {
-        // A reply may wait for the thaw; nobody can freeze any more but who has asked for it already.
+        // A reply may wait for the thaw. Only requests that have already arrived can freeze the mount again.
         self.thaw();
         self.outstanding.wait();
         *self.notifier.lock() = None;

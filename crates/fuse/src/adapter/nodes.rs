@@ -1,23 +1,23 @@
-//! The inodes that the kernel knows, and how often it was told of each.
+//! The inodes that the kernel knows, and how many references it has to each.
 //!
-//! Main types: [`Nodes`], [`InUse`] (an inode while a request works on it). A nodeid is the inode's number, except that
-//! the directory shown as the root (inode 2, unless a subdirectory was asked for) is nodeid 1, as the protocol wants
-//! it; inode 1 (bad blocks) has no name and so no nodeid.
+//! Main types: [`Nodes`], [`InUse`] (an inode while a request works on it). A nodeid is the inode's number, with one
+//! exception: the directory shown as the root (inode 2, unless the mount shows a subdirectory) is nodeid 1, as the
+//! protocol requires. Inode 1 (bad blocks) has no name and so no nodeid.
 //!
-//! A known inode costs number, generation and count, 48 bytes at most, and may leave memory: the next request
-//! reads it again, and the generation tells it from others that have had its number. An entry holds an [`InodeRef`] as
-//! long as its end would lose something:
-//! - The inode has no name. It keeps its content, and its number is not given to another inode, until the kernel has
-//!   forgotten it. The operation that takes the last name asks for the reference ([`Nodes::keep_nameless`]).
-//! - It has dirty data, or lost some, which every opener must be told of.
-//! - It has preallocated blocks, which the next of many small writes will ask for.
+//! A known inode costs number, generation and count, 48 bytes at most, and may leave memory. The next request reads
+//! it again, and the generation distinguishes it from other inodes that have had its number. An entry holds an
+//! [`InodeRef`] as long as dropping it would lose something:
+//! - The inode has no name. It keeps its content, and its number is not reused, until the kernel has forgotten it.
+//!   The operation that removes the last name takes the reference ([`Nodes::keep_nameless`]).
+//! - It has dirty data, or lost some, which every opener must learn of.
+//! - It has preallocated blocks, which the next of many small writes will use.
 //!
-//! A request takes the reference when it ends. References are let go of when there are many: each operation that adds
-//! one then looks at the next few, in the order of their numbers, and spares an inode that was used since the last
-//! round. Preallocated blocks are given back with that.
+//! A request takes the reference when it ends. When there are many references, each operation that adds one looks at
+//! the next few, in the order of their numbers. It drops those that are no longer needed, except for inodes used
+//! since the last round. Their preallocated blocks become free then.
 //!
 //! # Locking
-//! One leaf lock per shard (`fuse nodes`, 150). References are dropped and inodes are looked at outside of it.
+//! One leaf lock per shard (`fuse nodes`, 150). References are dropped and inodes are examined outside of it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as HeldEntry;
@@ -33,34 +33,34 @@ use crate::abi::ROOT_ID;
 static CLASS: LockClass = LockClass::new("fuse nodes", 150);
 const SHARD_BITS: u32 = 6;
 const ROOT: u32 = ROOT_ID as u32;
-/// Held inodes that one operation looks at, when there are many.
+/// How many held inodes one operation looks at, when there are many.
 const LOOKS: u32 = 2;
-/// A table that is as empty as this gives memory back.
+/// A table that is this empty shrinks: it has this many times the room that it needs.
 const SPARSE: usize = 4;
-/// Smaller tables stay.
+/// Smaller tables do not shrink.
 const TABLE_LEAST: usize = 64;
 
-/// Packed: a million of these are known after a walk through a tree.
+/// Packed: after a walk through a tree there may be a million of these.
 #[derive(Clone, Copy)]
 #[repr(Rust, packed(4))]
 struct Known {
     generation: u32,
-    /// How often the kernel was told of it and has not forgotten.
+    /// References that the kernel has.
     lookups: u64,
 }
 
 struct Held {
     inode: InodeRef,
-    /// Since the hand went by.
+    /// Used since the last round.
     used: bool,
 }
 
 #[derive(Default)]
 struct Shard {
     known: HashMap<u32, Known>,
-    /// Of them.
+    /// The held ones among `known`.
     held: BTreeMap<u32, Held>,
-    /// The one that was looked at last.
+    /// The inode that the last round reached.
     hand: u32,
 }
 
@@ -87,7 +87,7 @@ impl Shard {
         (!was_used && id != ROOT).then(|| (id, held.inode.clone()))
     }
 
-    /// Lets go of an inode of [`Shard::turn`], unless a request has asked for it meanwhile.
+    /// Drops an inode that [`Shard::turn`] returned, unless a request has used it meanwhile.
     fn let_go(&mut self, id: u32) -> Option<Held> {
         if self.held.get(&id).is_some_and(|held| held.used) { None } else { self.held.remove(&id) }
     }
@@ -97,10 +97,10 @@ impl Shard {
 #[repr(align(64))]
 struct Slot(Mutex<Shard>);
 
-/// What is known of a nodeid.
+/// The state of a nodeid.
 pub(super) enum Node {
     Held(InodeRef),
-    /// To be looked for by its number.
+    /// To be read by its number.
     Known {
         generation: u32,
     },
@@ -132,7 +132,7 @@ impl Nodes {
         }
     }
 
-    /// The inode that a nodeid can only mean.
+    /// The only inode that a nodeid can mean.
     pub(super) fn ino_of(&self, nodeid: u64) -> Option<InodeNr> {
         if nodeid == ROOT_ID { Some(self.root) } else { u32::try_from(nodeid).ok().map(InodeNr) }
     }
@@ -151,11 +151,12 @@ impl Nodes {
         shard.known.get(&id).map(|known| Node::Known { generation: known.generation })
     }
 
-    /// The kernel is about to be told of `inode`, which `nodeid` names. `most`: inodes that may be held in all.
+    /// Counts a reference to `inode`, before the reply that names it as `nodeid`. `most`: inodes that may be held in
+    /// all.
     pub(super) fn add(&self, nodeid: u64, inode: &InodeRef, most: usize) {
         let Ok(id) = u32::try_from(nodeid) else { return };
         self.tell(id, inode.generation);
-        // After it is known: the operation that takes its last name holds what it finds here.
+        // After it is known: the operation that removes its last name then finds it here, and holds it.
         self.keep(nodeid, inode, most);
     }
 
@@ -163,8 +164,8 @@ impl Nodes {
         let mut shard = self.shard(id).lock();
         let known = shard.known.entry(id).or_insert(Known { generation, lookups: 0 });
         known.lookups += 1;
-        // Another inode has the number by now. What the kernel was told of the former one it forgets by the same
-        // nodeid.
+        // The number belongs to another inode by now. The kernel's references to the former one have the same nodeid,
+        // and FORGET drops them together.
         let former = if known.generation == generation { None } else { shard.held.remove(&id) };
         if let Some(known) = shard.known.get_mut(&id) {
             known.generation = generation;
@@ -173,7 +174,7 @@ impl Nodes {
         drop(former);
     }
 
-    /// A request ends that worked on `inode`.
+    /// Ends a request that worked on `inode`: holds the inode if its state needs that.
     fn keep(&self, nodeid: u64, inode: &InodeRef, most: usize) {
         let Ok(id) = u32::try_from(nodeid) else { return };
         let keeps = inode.needs_user() || inode.has_preallocations();
@@ -188,10 +189,10 @@ impl Nodes {
         }
     }
 
-    /// Lets go of the next inode of this one's shard that needs nobody.
+    /// Drops the reference to the next inode of this one's shard, if nothing needs it.
     fn look(&self, id: u32) {
         let shard = self.shard(id);
-        // Locked for the statement alone.
+        // A statement of its own, so that the lock is released at its end.
         let next = shard.lock().turn();
         if let Some((id, inode)) = next
             && !inode.needs_user()
@@ -201,7 +202,7 @@ impl Nodes {
         }
     }
 
-    /// An inode loses its last name, which the kernel may know. The caller holds the inode and its locks.
+    /// An inode that the kernel may know loses its last name. The caller holds the inode and its locks.
     pub(super) fn keep_nameless(&self, inode: &InodeRef) {
         let Some(Ok(id)) = self.nodeid_of(inode.ino).map(u32::try_from) else { return };
         let mut shard = self.shard(id).lock();
@@ -210,7 +211,7 @@ impl Nodes {
         }
     }
 
-    /// The kernel forgets `count` of what it was told: all of it, if it was told less. The root stays.
+    /// Drops `count` of the kernel's references, or all if it has fewer. The root stays.
     pub(super) fn forget(&self, nodeid: u64, count: u64) {
         let Ok(id) = u32::try_from(nodeid) else { return };
         if id == ROOT {
@@ -233,7 +234,7 @@ impl Nodes {
         drop(gone);
     }
 
-    /// Drops everything, at the end of the mount.
+    /// Drops all references, at the end of the mount.
     pub(super) fn clear(&self) {
         for slot in &self.shards {
             let gone = std::mem::take(&mut *slot.0.lock());
@@ -241,7 +242,8 @@ impl Nodes {
         }
     }
 
-    /// Inodes that the kernel knows, the root included, and how often it was told of them (the root not counted).
+    /// How many inodes the kernel knows, the root included, and how many references it has (without those to the
+    /// root).
     pub(super) fn counts(&self) -> (usize, u64) {
         self.shards.iter().fold((0, 0), |(inodes, lookups), slot| {
             let shard = slot.0.lock();
@@ -250,13 +252,13 @@ impl Nodes {
         })
     }
 
-    /// Known inodes that are held, the root included.
+    /// How many known inodes are held, the root included.
     pub(super) fn held(&self) -> usize {
         self.shards.iter().map(|slot| slot.0.lock().held.len()).sum()
     }
 }
 
-/// An inode that a request works on. When this is dropped, the inode is held for the kernel if it needs that.
+/// An inode that a request works on. At its drop, the inode is held for the kernel if its state needs that.
 pub(super) struct InUse<'a> {
     pub(super) inode: InodeRef,
     pub(super) nodes: &'a Nodes,

@@ -1,4 +1,4 @@
-//! What the kernel knows, without a kernel: names of all kinds, held or not, while memory is short.
+//! The inodes that the kernel knows, without a kernel: names of all kinds, held or not, while memory is short.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,7 +42,7 @@ impl Scene {
         &self.server.fs
     }
 
-    /// Tells the kernel of `inode`; returns its nodeid.
+    /// Gives the kernel a reference to `inode`; returns its nodeid.
     fn tell(&self, inode: &InodeRef) -> u64 {
         let nodeid = self.server.nodes.nodeid_of(inode.ino).expect("has one");
         self.server.nodes.add(nodeid, inode, self.server.most_held());
@@ -69,10 +69,10 @@ impl Scene {
         Ok(content)
     }
 
-    /// Everything durable, and everything out of memory that may leave it.
+    /// Makes everything durable, and evicts everything that may leave memory.
     fn empty_caches(&self) {
         self.fs().sync().expect("synced");
-        // What was used lately is spared for two rounds.
+        // Recently used inodes are spared for two rounds.
         for _ in 0..3 {
             self.fs().budget().shrink_all();
         }
@@ -82,13 +82,13 @@ impl Scene {
         self.fs().inode_counts().0
     }
 
-    /// As the request FORGET.
+    /// Does the same as the request FORGET.
     fn forget(&self, nodeid: u64, count: u64) {
         self.server.nodes.forget(nodeid, count);
         self.fs().reap();
     }
 
-    /// Ends the mount and looks at its image.
+    /// Ends the mount and checks its image.
     fn end(self) {
         drop(self.root);
         self.server.destroy_now();
@@ -96,7 +96,7 @@ impl Scene {
     }
 }
 
-/// What a table of the standard library takes: a power of two of places, an eighth of them free, and a byte for each.
+/// Memory of a table of the standard library: a power of two of places, an eighth of them free, and a byte for each.
 fn table_bytes(nodes: &Nodes) -> usize {
     let of = |slot: &Slot| {
         let places = (slot.0.lock().known.capacity() * 8 / 7).next_power_of_two();
@@ -132,7 +132,7 @@ fn a_known_inode_leaves_memory_and_is_read_again() {
     let files: Vec<u64> = (0..500).map(|n| scene.create(&format!("f{n}"))).collect();
     scene.write(files[7], 0, b"content");
     scene.empty_caches();
-    // The first look passes what was used.
+    // The first round spares inodes that were used.
     (0..3).for_each(|_| files.iter().for_each(|nodeid| scene.server.nodes.look(*nodeid as u32)));
     scene.empty_caches();
     let in_memory = scene.in_memory();
@@ -144,7 +144,7 @@ fn a_known_inode_leaves_memory_and_is_read_again() {
 
 type Step = fn(&Scene);
 
-/// By each operation that takes a last name.
+/// For each operation that removes a last name.
 #[test]
 fn an_unlinked_inode_lives_until_the_kernel_forgets_it() {
     let takes: [(&str, Step); 3] = [
@@ -177,7 +177,7 @@ fn an_unlinked_inode_lives_until_the_kernel_forgets_it() {
         assert_eq!(scene.server.held_count(), 2, "{how}");
         assert_eq!(scene.fs().inode_counts().1, orphans + 1, "{how}");
         assert_eq!(scene.content(victim).expect("known"), vec![7; 100_000], "{how}");
-        // It is let go of under no circumstances.
+        // No number of rounds drops it.
         (0..4).for_each(|_| scene.server.nodes.look(victim as u32));
         assert_eq!(scene.content(victim).expect("known"), vec![7; 100_000], "{how}");
         scene.forget(victim, 1);
@@ -230,17 +230,17 @@ fn an_old_nodeid_of_a_reused_number_is_stale() {
     let generation = scene.server.node(first).expect("known").generation;
     scene.fs().unlink(&scene.root, b"first").expect("unlinked");
     scene.forget(first, 1);
-    // Until a new file has the number.
+    // Creates files until one gets the number.
     let second = (0..20_000).map(|n| {
         let name = format!("again{n}");
         scene.fs().create(&scene.root, name.as_bytes(), NewNode::file(0o644), NOBODY).expect("created")
     });
     let second = second.into_iter().find(|file| u64::from(file.ino.0) == first).expect("the number is used again");
     assert_ne!(second.generation, generation);
-    // A kernel that still goes by what it was told of the first.
+    // The kernel still has its reference to the first inode.
     scene.server.nodes.tell(first as u32, generation);
     assert_eq!(scene.server.node(first).map(drop), Err(Errno::STALE));
-    // Told of the second, it finds that one, and its counts of both add up.
+    // After a reply that names the second, the kernel reaches that one, and its counts of both add up.
     assert_eq!(scene.tell(&second), first);
     assert_eq!(scene.server.node(first).expect("known").generation, second.generation);
     scene.forget(first, 1);
@@ -252,14 +252,14 @@ fn an_old_nodeid_of_a_reused_number_is_stale() {
 }
 
 #[test]
-fn counts_that_are_forgotten_twice_end_at_nothing() {
+fn forgetting_more_than_the_count_stops_at_zero() {
     let scene = Scene::new(8 * MIB);
     let file = scene.create("f");
     scene.forget(file, u64::MAX);
     assert_eq!(scene.server.node_counts(), (1, 0));
     scene.forget(file, 1);
     assert_eq!(scene.content(file), Err(Errno::STALE));
-    // Nor does the root go, nor what no inode can have.
+    // FORGET of the root, or of an impossible nodeid, has no effect.
     scene.forget(ROOT_ID, u64::MAX);
     scene.forget(1 << 40, 1);
     assert!(scene.server.node(ROOT_ID).is_ok());
@@ -269,7 +269,7 @@ fn counts_that_are_forgotten_twice_end_at_nothing() {
 
 const STEP: u64 = 16 << 10;
 
-/// The extents of files that grow side by side, each by one write after the other, each of them on the device before
+/// The extents of files that grow in parallel, each by one write after the other. Each write is on the device before
 /// the next.
 fn pieces(scene: &Scene, mut append: impl FnMut(u64, u64)) -> Vec<usize> {
     let files: Vec<u64> = (0..6).map(|n| scene.create(&format!("f{n}"))).collect();
@@ -293,7 +293,7 @@ fn a_file_that_grows_by_writes_keeps_its_preallocated_blocks() {
     let scene = Scene::new(8 * MIB);
     let held = pieces(&scene, |nodeid, at| scene.write(nodeid, at, &DATA));
     scene.end();
-    // As when its inode was in use all the time.
+    // The same as when its inode was in use all the time.
     let scene = Scene::new(8 * MIB);
     let mut users = BTreeMap::new();
     let used = pieces(&scene, |nodeid, at| {
@@ -303,7 +303,7 @@ fn a_file_that_grows_by_writes_keeps_its_preallocated_blocks() {
     drop(users);
     scene.end();
     assert_eq!(held, used);
-    // And not as when nobody used it between two writes.
+    // Unlike an inode that is dropped between two writes.
     let scene = Scene::new(8 * MIB);
     let loose = pieces(&scene, |nodeid, at| {
         scene.write(nodeid, at, &DATA);
@@ -315,7 +315,7 @@ fn a_file_that_grows_by_writes_keeps_its_preallocated_blocks() {
 }
 
 #[test]
-fn held_inodes_are_let_go_of_when_there_are_many() {
+fn held_inodes_are_dropped_when_there_are_many() {
     let scene = Scene::new(8 * MIB);
     let most = scene.server.most_held();
     assert_eq!(most, 806);
@@ -326,11 +326,11 @@ fn held_inodes_are_let_go_of_when_there_are_many() {
             scene.fs().sync().expect("synced");
         }
         let held = scene.server.held_count();
-        // What is dirty is held in any case.
+        // Dirty inodes are held in any case.
         assert!(held <= 2 * most + 2 * 64, "{held} held after {n}");
     }
     scene.fs().sync().expect("synced");
-    // Each name that the kernel is told of takes a few along.
+    // Each new reference of the kernel drops a few.
     for nodeid in &files {
         let inode = scene.server.node(*nodeid).expect("known").clone();
         scene.tell(&inode);
@@ -341,7 +341,7 @@ fn held_inodes_are_let_go_of_when_there_are_many() {
     scene.end();
 }
 
-/// The first reads the inode from its table, while the second takes its last name.
+/// One thread reads the inode from its table while another removes its last name.
 #[test]
 fn a_request_for_an_inode_that_is_being_unlinked_finds_it() {
     let scene = Scene::new(8 * MIB);

@@ -1,41 +1,41 @@
-//! What the server can be told.
+//! The options of the server.
 
 use std::time::Duration;
 
 use crate::types::FOREVER;
 
-/// How a file system is shown to the kernel. The default is the fastest that is right for one mount that nobody works
-/// behind the back of, and loses no data silently.
+/// How the kernel sees a file system. The default is the fastest that is correct for one mount whose device nothing
+/// else changes, and that loses no data silently.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The kernel collects writes and sends them later. Without it every write(2) is a request, and a full disk is told
-    /// to the write(2) that finds it full; with it, to a close(2) or fsync(2) that nobody may look at.
+    /// The kernel collects writes and sends them later. Without it every write(2) is a request, and write(2) itself
+    /// reports a full disk. With it, close(2) or fsync(2) reports that, and programs often ignore their errors.
     pub writeback_cache: bool,
-    /// Files are opened and closed without asking: a creation is one request (MKNOD) instead of two.
+    /// Opening and closing a file sends no request: a creation is one request (MKNOD) instead of two.
     pub no_open: bool,
     /// As `no_open` for directories; the kernel then caches their entries.
     pub no_opendir: bool,
     pub readdirplus: bool,
-    /// Extended attributes, ACLs among them. Without, the kernel stops asking for `security.capability` before the
-    /// first write to each file: one request less for each that is created.
+    /// Extended attributes, ACLs among them. Without, the kernel does not request `security.capability` before the
+    /// first write to each file: one request less for each new file.
     pub xattrs: bool,
     /// ACLs are enforced (by the kernel, from the image) and inherited.
     pub posix_acl: bool,
     /// Inodes can be named by number and generation (NFS handles, open_by_handle_at).
     pub export_support: bool,
-    /// The kernel may be told where files are on its device (FIBMAP, swap files): the image is the device, from its
-    /// first byte.
+    /// The kernel may learn where files are on its device (FIBMAP, swap files). Requires that the image is the
+    /// device, from its first byte.
     pub bmap: bool,
     /// The directory that is shown as the root, as a path in the image; symbolic links are followed. `None`: the root
     /// of the image.
     pub root: Option<Vec<u8>>,
-    /// Owner and group that every inode shows. The image keeps its own: what is created gets the owner (group) that the
-    /// image has for the directory, changing the owner to the one shown does nothing, and to another is refused.
+    /// Owner and group that every inode shows. The image keeps its own: a new file gets the owner (group) that the
+    /// image has for the directory. A change to the owner shown does nothing, and to another one is refused.
     pub uid: Option<u32>,
     pub gid: Option<u32>,
-    /// A write, and a change of attributes, is durable before it is answered.
+    /// A write, and a change of attributes, is durable before its reply.
     pub sync: bool,
-    /// So is a change of names.
+    /// The same for a change of names.
     pub dirsync: bool,
     /// How long the kernel may believe names, attributes (of a directory: for a second at most), and that there is no
     /// such name.
@@ -74,7 +74,7 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// For a mount without privilege: whoever mounts owns everything.
+    /// For a mount without privilege: the mounting user owns everything.
     pub fn owned_by(uid: u32, gid: u32) -> ServerOptions {
         ServerOptions { uid: Some(uid), gid: Some(gid), ..ServerOptions::default() }
     }

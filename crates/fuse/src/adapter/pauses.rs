@@ -1,6 +1,6 @@
 //! Writers that wait for the device, without a worker that waits with them.
 //!
-//! Main type: [`Pauses`]. Its thread starts with the first writer that waits and ends when there was none for a while.
+//! Main type: [`Pauses`]. Its thread starts with the first writer that waits and ends when none came for a while.
 //!
 //! What it does not do: it decides on no pause; [`Filesystem::write_unpaced`] does.
 //!
@@ -19,14 +19,14 @@ use extant_fs::Filesystem;
 
 static CLASS: LockClass = LockClass::new("fuse pauses", 3);
 const IDLE: Duration = Duration::from_secs(2);
-/// While a mount has far too much dirty data, the thread looks so often whether that is still so.
+/// While a mount has far too much dirty data, the thread checks this often whether that has changed.
 const FULL: Duration = Duration::from_millis(10);
 
 type Reply = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Waiting {
-    /// By the time at which they may go on, and the order in which they came.
+    /// By the time at which they may go on, and the order of arrival.
     writers: BTreeMap<(u64, u64), Reply>,
     came: u64,
     running: bool,
@@ -84,7 +84,7 @@ impl Pauses {
                 self.0.more.wait_for(&mut waiting, Duration::from_nanos(until - now));
                 continue;
             }
-            // Neither a reply nor the end of a mount may find the lock taken.
+            // Released here, because a reply and the end of a mount both take this lock.
             drop(waiting);
             let full = self.0.fs.upgrade().is_some_and(|fs| fs.is_full_of_dirty());
             waiting = self.0.waiting.lock();
@@ -92,7 +92,7 @@ impl Pauses {
                 self.0.more.wait_for(&mut waiting, FULL);
             } else if let Some((_, reply)) = waiting.writers.pop_first() {
                 drop(waiting);
-                // A panic ends the reply alone: its request is answered EIO when it is dropped.
+                // A panic affects this reply only: its request is answered EIO when it is dropped.
                 let _ = catch_unwind(AssertUnwindSafe(reply));
                 waiting = self.0.waiting.lock();
             }

@@ -1,4 +1,4 @@
-//! Answers that are on their way to the kernel while what they tell of changes.
+//! Replies in flight to the kernel while the attributes in them change.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -22,10 +22,10 @@ use crate::{Config, InitOffer, MountOptions, Server, Session};
 
 static CLASS: LockClass = LockClass::new("test slow answer", 900);
 
-/// How long an attribute that is valid for a second is waited for, on a busy machine.
+/// How long to wait, on a busy machine, for the end of an attribute's validity of one second.
 const GENEROUS: u64 = 20_000_000_000;
 
-/// The next GETATTR for an inode, which is answered with what was true when it came, and late.
+/// Delays the reply to the next GETATTR for an inode: it is computed on arrival and sent late.
 struct Slow {
     ino: u64,
     computed: Sender<()>,
@@ -92,12 +92,12 @@ impl Server for Late {
     }
 }
 
-/// Asks the server, whatever the kernel knows.
+/// Sends a request to the server, regardless of the kernel's cache.
 fn ask(path: &Path) {
     statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).expect("statx");
 }
 
-/// Runs `test` with the mount and a way to have `change` done while an answer about `path` is on its way.
+/// Runs `test` with the mount and a function that runs `change` while a reply about `path` is in flight.
 fn mounted(test: impl FnOnce(&Late, &Path, &dyn Fn(&Path, &dyn Fn()))) {
     if !(loop_mounts_work() && fuse_works()) {
         eprintln!("SKIPPED: mounting needs root and /dev/fuse");
@@ -141,12 +141,12 @@ fn mounted(test: impl FnOnce(&Late, &Path, &dyn Fn(&Path, &dyn Fn()))) {
     }
 }
 
-/// An ACL of nothing but the three classes of a mode is stored as that mode. Whoever lost a right by it must not keep
-/// it because somebody asked for the attributes at the same time.
+/// An ACL of nothing but the three classes of a mode is stored as that mode. If that removed a right, a concurrent
+/// request for the attributes must not restore it.
 #[test]
-fn an_answer_from_before_an_acl_does_not_bring_the_mode_back() {
+fn a_reply_from_before_an_acl_does_not_restore_the_old_mode() {
     const ACL: &str = "system.posix_acl_access";
-    // Version 2; then tag, permissions and an id that says nothing: rw for the owner, r for the group.
+    // Version 2; then tag, permissions and an id without meaning: rw for the owner, r for the group.
     let entry = |tag: u16, may: u16| [tag.to_le_bytes(), may.to_le_bytes(), [0xff; 2], [0xff; 2]].concat();
     let acl = |others| [2u32.to_le_bytes().to_vec(), entry(1, 6), entry(4, 4), entry(0x20, others)].concat();
     mounted(|_, mnt, meanwhile| {
@@ -159,7 +159,7 @@ fn an_answer_from_before_an_acl_does_not_bring_the_mode_back() {
 }
 
 #[test]
-fn an_answer_from_before_a_new_name_does_not_stay_true_of_the_directory() {
+fn a_reply_from_before_a_new_name_does_not_stay_valid_for_the_directory() {
     mounted(|late, mnt, meanwhile| {
         let d = mnt.join("d");
         std::fs::create_dir(&d).expect("mkdir");
@@ -175,7 +175,7 @@ fn an_answer_from_before_a_new_name_does_not_stay_true_of_the_directory() {
             if seen == (3, is.mtime.sec, i64::from(is.mtime.nsec)) {
                 return;
             }
-            assert!(clock.now_ns() < end, "the kernel shows {seen:?} of {is:?}");
+            assert!(clock.now_ns() < end, "the kernel shows {seen:?} instead of {is:?}");
             clock.sleep(std::time::Duration::from_millis(50));
         }
     });

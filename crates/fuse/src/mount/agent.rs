@@ -1,10 +1,10 @@
-//! Another process, which does what a server has given up the right to do: it unmounts, and looks at callers.
+//! A second process that unmounts and examines callers for a server that has dropped these rights.
 //!
-//! The agent is a process that never sees the image. It knows one mount, by its path and its device, and takes that
-//! one down when it is asked through its standard input; it ends when nobody can ask any more. A request is one byte,
-//! `u`, or (lazily) `z`, or (so, if it is dead) `d`; or `p` and the number of a thread (four bytes): is that privileged
-//! over the mount? An answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok` is also the first thing that it
-//! says: it is ready.
+//! The agent is a process that never sees the image. It knows one mount, by its path and its device. It unmounts that
+//! one on request through its standard input, and ends at the end of that input. A request is one byte: `u`
+//! (unmount), `z` (unmount lazily) or `d` (unmount lazily, if the mount is dead). Or it is `p` and the number of a
+//! thread (four bytes): is that thread privileged over the mount? An answer is one line: `ok`, `errno NUMBER`, or
+//! `said TEXT`. The agent also prints `ok` at its start: it is ready.
 //!
 //! Main types: [`Agent`], the server's side; [`serve_agent`], the whole of the other process.
 //!
@@ -28,10 +28,10 @@ const LAZY: u8 = b'z';
 const DEAD: u8 = b'd';
 const PRIVILEGED: u8 = b'p';
 
-/// What fusermount3 says is shorter.
+/// Messages of fusermount3 are shorter.
 const ANSWER_MAX: u64 = 4096;
 
-/// The process that unmounts, and looks at callers, for this one. Dropped, it ends.
+/// The process that unmounts, and examines callers, for this one. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Agent {
     pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
@@ -39,7 +39,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts `command`, which must come to [`serve_agent`], and waits until it is ready.
+    /// Starts `command`, which must call [`serve_agent`], and waits until it is ready.
     pub fn start(mut command: Command) -> io::Result<Agent> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn()?;
@@ -54,7 +54,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// The number of its process.
+    /// The number of the agent's process.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -67,7 +67,7 @@ impl Agent {
         self.ask(path, DEAD)
     }
 
-    /// An agent that is gone cannot tell: then it is not.
+    /// False also if the agent is gone.
     pub(super) fn is_privileged(&self, thread: u32) -> bool {
         let [a, b, c, d] = thread.to_le_bytes();
         self.exchange(&[PRIVILEGED, a, b, c, d]).is_ok_and(|said| said == "ok")
@@ -77,7 +77,7 @@ impl Agent {
         let failed = |what: String| Err(FuseError::Fusermount { path: path.into(), what });
         let said = match self.exchange(&[request]) {
             Ok(said) => said,
-            Err(e) => return failed(format!("the process that was to unmount is gone: {e}")),
+            Err(e) => return failed(format!("the process that unmounts has ended: {e}")),
         };
         match said.split_once(' ') {
             None if said == "ok" => Ok(()),
@@ -107,7 +107,7 @@ fn answer(from: &mut impl BufRead) -> io::Result<String> {
     }
 }
 
-/// Takes the mount of `device` at `path` down whenever standard input asks for it, until it ends.
+/// Unmounts the mount of `device` at `path` for each request on standard input, until that ends.
 pub fn serve_agent(path: &Path, device: (u32, u32)) -> io::Result<()> {
     answer_all(&Unmounter::new(path.into(), Some(device)), io::stdin().lock(), io::stdout().lock())
 }
@@ -146,10 +146,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_mount_that_it_knows_is_taken_down() {
+    fn the_agent_unmounts_only_its_own_mount() {
         let dir = tempfile::tempdir().expect("directory");
         let mut said = Vec::new();
-        // As if another mount were there now.
+        // Simulates another mount at the same path.
         let gone = Unmounter::new(dir.path().into(), Some((0, u32::MAX)));
         answer_all(&gone, &b"uzdx"[..], &mut said).expect("written");
         let inval = format!("errno {}\n", libc::EINVAL);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answers_become_errors_again() {
+    fn answers_of_the_agent_become_errors() {
         let script = |text: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", text]);

@@ -1,7 +1,7 @@
-//! The limits that the kernel puts on a FUSE mount's page cache, lifted through sysfs.
+//! Lifts, through sysfs, the limits that the kernel puts on a FUSE mount's page cache.
 //!
-//! A FUSE mount starts with read_ahead_kb=128, max_ratio=1 and strict_limit=1: writers are held at about 1 % of the
-//! dirty memory that others get. Only root may change that.
+//! A FUSE mount starts with read_ahead_kb=128, max_ratio=1 and strict_limit=1: its writers get about 1 % of the dirty
+//! memory of other file systems. Only root may change that.
 //!
 //! # Locking
 //! None.
@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use super::MountOptions;
 
 pub(super) fn tune((major, minor): (u32, u32), options: &MountOptions) {
-    // fuseblk shares its number with the disk's own entry and has a suffix for that reason. That one must not be
-    // touched.
+    // fuseblk shares its number with the disk's own entry, and therefore has a suffix. The disk's own entry must not
+    // be changed.
     let blk = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}-fuseblk"));
     let dir = match options.kind {
         super::MountKind::Fuse => PathBuf::from(format!("/sys/class/bdi/{major}:{minor}")),

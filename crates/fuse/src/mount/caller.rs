@@ -1,11 +1,11 @@
 //! Whether a process that makes a request is privileged over the mount: [`Callers`].
 //!
-//! A request names the thread that made it, its user and its group. User 0 may have no capability, as in most
-//! containers, or have it in a user namespace of its own alone. So /proc is asked about the thread. The thread waits in
-//! its system call until it has an answer: its number stays its own, and its credentials stay as they are.
+//! A request names the thread that made it, its user and its group. User 0 may lack the capability, as in most
+//! containers, or have it only in a user namespace of its own. So this looks the thread up in /proc. The thread waits
+//! in its system call for the reply. Meanwhile its number is not reused, and its credentials do not change.
 //!
-//! The namespace takes the right to trace the thread. A server that has given that up has its
-//! [`Agent`] look.
+//! Reading the namespace requires the right to trace the thread. A server that has dropped that right leaves it to
+//! its [`Agent`].
 //!
 //! # Locking
 //! None.
@@ -19,16 +19,16 @@ use super::Agent;
 /// Linux: include/uapi/linux/capability.h.
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Tells what the callers of one mount may do.
+/// Determines the privileges of the callers of one mount.
 #[derive(Clone, Debug, Default)]
 pub struct Callers {
-    /// None: this process looks itself.
+    /// None: this process examines them itself.
     pub(super) agent: Arc<OnceLock<Agent>>,
 }
 
 impl Callers {
-    /// Whether a thread that waits for the answer to its request has CAP_SYS_ADMIN in the user namespace of this
-    /// process. False if that cannot be found out.
+    /// Whether a thread that waits for the reply to its request has CAP_SYS_ADMIN in the user namespace of this
+    /// process. False if that cannot be determined.
     pub fn is_privileged(&self, thread: u32) -> bool {
         match self.agent.get() {
             Some(agent) => agent.is_privileged(thread),
@@ -38,12 +38,12 @@ impl Callers {
 }
 
 /// Whether a thread, by its number in the PID namespace of this process, has CAP_SYS_ADMIN in the user namespace of
-/// this process. A thread that /proc does not show has not.
+/// this process. False for a thread that is missing in /proc.
 pub(super) fn is_privileged(thread: u32) -> bool {
     let status = |of: &str| read_to_string(format!("/proc/{of}/status")).unwrap_or_default();
     let namespace = |of: &str| metadata(format!("/proc/{of}/ns/user")).map(|ns| (ns.dev(), ns.ino())).ok();
     let thread = thread.to_string();
-    // In a /proc of another PID namespace, the number is another thread's.
+    // In a /proc of another PID namespace, the number belongs to another thread.
     let in_this_namespace =
         field(&status("self"), "NSpid").is_some_and(|ids| ids.split_ascii_whitespace().count() == 1);
     let effective = field(&status(&thread), "CapEff").and_then(|set| u64::from_str_radix(set, 16).ok());
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_of_a_thread_decide_whoever_its_user_is() {
+    fn privilege_depends_on_capabilities_not_on_the_user() {
         let has = capabilities(None).expect("capabilities");
         let me = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
         assert_eq!(is_privileged(me()), has.effective.contains(CapabilitySet::SYS_ADMIN));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_by_their_whole_names() {
+    fn fields_match_whole_names_only() {
         let status = "Name:\tCapEff: f\nNSpid:\t12\t1\nCapEffective:\tx\nCapEff:\t000000000000000f\n";
         assert_eq!(field(status, "NSpid"), Some("12\t1"));
         assert_eq!(field(status, "CapEff"), Some("000000000000000f"));

@@ -1,7 +1,7 @@
 //! Mounting through fusermount3, for users who may not mount(2).
 //!
 //! The helper opens /dev/fuse, mounts, and passes the descriptor back over a socket (SCM_RIGHTS). The socket is its
-//! standard input, so that nothing but it needs to be inherited.
+//! standard input, so that it inherits no other descriptor.
 //!
 //! # Locking
 //! None.
@@ -28,7 +28,7 @@ fn failed(path: &Path, what: impl Into<String>) -> FuseError {
     FuseError::Fusermount { path: path.into(), what: what.into() }
 }
 
-/// The helper could not even be started.
+/// The helper did not start.
 fn not_started(path: &Path, e: &std::io::Error) -> FuseError {
     match e.kind() {
         std::io::ErrorKind::NotFound => failed(path, "there is no program fusermount3 (on Debian: apt install fuse3)"),
@@ -92,7 +92,7 @@ pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, Fuse
     let status = child.wait().map_err(|e| failed(path, e.to_string()))?;
     match received {
         Ok(Some(fd)) if status.success() => {
-            // The flag does not travel with the descriptor.
+            // The flag is not passed along with the descriptor.
             fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(socket_failed)?;
             Ok(fd)
         }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commas_in_names_do_not_become_options() {
+    fn commas_in_names_are_escaped() {
         let o = MountOptions { fsname: "/a,dev,b\\c".into(), read_only: true, ..MountOptions::default() };
         let list = option_list(&o).into_string().expect("UTF-8");
         assert!(list.starts_with("fsname=/a\\,dev\\,b\\\\c,subtype=extant"), "{list}");

@@ -1,10 +1,10 @@
 //! Mounting and unmounting.
 //!
 //! Purpose: attach a /dev/fuse descriptor to a directory: by mount(2) where the process may (root, or root of a user
-//! namespace), else through the set-user-id helper fusermount3. A mount whose server died is replaced.
+//! namespace), else through the set-user-id helper fusermount3. A new mount replaces one whose server died.
 //!
-//! Main types: [`MountPoint`], a directory that is resolved once; [`MountOptions`], [`Unmounter`]; [`Callers`], what
-//! they may do; [`Agent`], a process that does what the server may not do any more.
+//! Main types: [`MountPoint`], a directory that is resolved once; [`MountOptions`], [`Unmounter`]; [`Callers`], their
+//! privileges; [`Agent`], a process with the rights that the server has dropped.
 //!
 //! What it does not do: it keeps no /etc/mtab and no table of mounts.
 //!
@@ -34,21 +34,22 @@ pub use self::point::{MountPoint, Top, Unmounting};
 use crate::error::FuseError;
 use crate::sys::{self, kernel_gid, kernel_uid};
 
-/// What is mounted.
+/// The type of mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MountKind {
     /// Over any source: no SYNCFS, and umount(2) does not wait for the server.
     #[default]
     Fuse,
     /// Over a block device ([`MountOptions::fsname`] is its path): SYNCFS comes, and umount(2) waits until the server
-    /// has answered DESTROY. Root only. The kernel opens the device exclusively: the server must have let go of O_EXCL.
+    /// has answered DESTROY. Root only. The kernel opens the device exclusively: the server must have closed its own
+    /// exclusive open.
     FuseBlk {
         /// Bytes; a power of two from 512 to the page size.
         blksize: u32,
     },
 }
 
-/// Who mounts.
+/// The way to mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MountMethod {
     /// mount(2) if the effective user is root and may, else fusermount3.
@@ -67,7 +68,7 @@ pub struct MountOptions {
     pub fsname: OsString,
     /// Shown after the dot: `fuse.extant`. Letters, digits, `_` and `-`.
     pub subtype: String,
-    /// Users other than the one who mounts may enter.
+    /// Other users than the mounting one may enter.
     pub allow_other: bool,
     /// The kernel checks permissions by mode, owner and group.
     pub default_permissions: bool,
@@ -75,20 +76,20 @@ pub struct MountOptions {
     pub nosuid: bool,
     pub nodev: bool,
     pub noexec: bool,
-    /// Symbolic links are not followed. mount(2) only; fusermount3 has no word for it.
+    /// Symbolic links are not followed. mount(2) only; fusermount3 has no option for it.
     pub nosymfollow: bool,
     pub noatime: bool,
     /// As the kernel shows it, for directories. mount(2) only.
     pub nodiratime: bool,
     /// As the kernel shows it, like `noatime`; neither: `relatime`.
     pub strictatime: bool,
-    /// As the kernel shows them; the waiting is the server's ([`crate::ServerOptions`]).
+    /// As the kernel shows them; the server does the waiting ([`crate::ServerOptions`]).
     pub sync: bool,
     pub dirsync: bool,
     /// Largest READ, bytes; the kernel's default otherwise.
     pub max_read: Option<u32>,
-    /// Worker threads; by default one per processor, at least 8, at most 16. Those that are not needed are parked.
-    /// `fuseblk` has two at least, for [`Session::when_lost`](crate::Session::when_lost).
+    /// Worker threads; by default one per processor, at least 8, at most 16. Idle ones are parked. `fuseblk` has two
+    /// at least, for [`Session::when_lost`](crate::Session::when_lost).
     pub workers: Option<usize>,
     /// Each worker reads through its own descriptor.
     pub clone_fd: bool,
@@ -155,7 +156,7 @@ impl MountOptions {
         flags.set(MountFlags::NODEV, self.nodev);
         flags.set(MountFlags::NOEXEC, self.noexec);
         flags.set(MountFlags::NOSYMFOLLOW, self.nosymfollow);
-        // One of the three always: a remount without any keeps the one that is there.
+        // Always set one of the three: a remount with none keeps the present one.
         flags.set(MountFlags::NOATIME, self.noatime);
         flags.set(MountFlags::STRICTATIME, self.strictatime && !self.noatime);
         flags.set(MountFlags::RELATIME, !self.strictatime && !self.noatime);
@@ -165,7 +166,7 @@ impl MountOptions {
         flags
     }
 
-    /// The options that are FUSE's own and that both ways of mounting share, each led by a comma.
+    /// FUSE's own options, which both ways of mounting share, each led by a comma.
     fn fuse_options(&self) -> String {
         let mut o = String::new();
         if self.allow_other {
@@ -181,7 +182,7 @@ impl MountOptions {
     }
 }
 
-/// A mount as made: the descriptor that requests come from, and how to take it down.
+/// A finished mount: the descriptor that requests come from, and its [`Unmounter`].
 pub(crate) struct Mounted {
     pub fd: OwnedFd,
     pub unmounter: Unmounter,
@@ -239,7 +240,7 @@ fn mount_direct(point: &MountPoint, dir: &OwnedFd, options: &MountOptions) -> Re
     };
     let data = CString::new(data).map_err(|_| FuseError::Option { option: "fsname".into(), reason: "contains NUL" })?;
     let fstype = format!("{kind}.{}", options.subtype);
-    // The source of a device is a path, too: it is absolute.
+    // The source of a device is a path, too, and it is absolute: the working directory does not matter.
     in_directory(dir, || rustix::mount::mount(&*options.fsname, ".", &*fstype, options.flags(), data.as_c_str()))
         .map_err(|errno| FuseError::Mount { kind, path: point.path().into(), errno })?;
     Ok(fd)
@@ -250,7 +251,7 @@ pub fn is_dead(path: &Path) -> bool {
     MountPoint::open(path).is_ok_and(|point| point.is_dead())
 }
 
-/// Mounts stacked on one directory by servers that died; more than that is somebody's loop.
+/// How many dead mounts to remove from one directory: a deeper stack means that some program mounts in a loop.
 const DEAD_STACKED_MAX: usize = 16;
 
 fn detach_dead(point: &MountPoint) -> Result<(), FuseError> {
@@ -265,17 +266,17 @@ fn detach_dead(point: &MountPoint) -> Result<(), FuseError> {
     Err(at(Errno::NOTCONN))
 }
 
-/// Takes one mount down; may be cloned and called from any thread that is not one of its workers.
+/// Unmounts one mount. May be cloned and called from any thread except one of the mount's workers.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     path: PathBuf,
     device: Option<(u32, u32)>,
-    /// Of all clones.
+    /// Shared by all clones.
     agent: Arc<OnceLock<Agent>>,
 }
 
 impl Unmounter {
-    /// Of the mount of this device at `path`, which has no links.
+    /// For the mount of this device at `path`, which has no links.
     fn new(path: PathBuf, device: Option<(u32, u32)>) -> Unmounter {
         Unmounter { path, device, agent: Arc::default() }
     }
@@ -290,16 +291,16 @@ impl Unmounter {
         self.device
     }
 
-    /// The mount point and this mount on top of it. No descriptor is kept meanwhile: it would keep the file system busy
-    /// that the mount point is in.
+    /// The mount point and this mount on top of it. It keeps no descriptor afterwards: that would keep the file
+    /// system of the mount point busy.
     fn at(&self) -> Result<(MountPoint, Top), Errno> {
         let point = MountPoint::again(&self.path)?;
         let top = point.top()?;
         if self.device == Some(top.device) { Ok((point, top)) } else { Err(Errno::INVAL) }
     }
 
-    /// True while this mount (and not another one) is what is seen at its mount point; also when this process may not
-    /// look there any more (a directory above it is closed to who has given up his privileges).
+    /// True while this mount (and not another one) is on top at its mount point. True also if this process may no
+    /// longer look there: it has dropped its privileges, and a directory above is closed to it.
     pub fn is_mounted(&self) -> bool {
         match self.at() {
             Ok(_) => true,
@@ -308,13 +309,13 @@ impl Unmounter {
         }
     }
 
-    /// Who looks at the callers of this mount.
+    /// Examines the callers of this mount.
     pub(crate) fn callers(&self) -> Callers {
         Callers { agent: Arc::clone(&self.agent) }
     }
 
-    /// Unmounts; EBUSY while it is in use, unless `lazy`; EINVAL when another mount is there, or none. For `fuseblk` it
-    /// returns after the server's `destroy`.
+    /// Unmounts. Fails with EBUSY while the mount is in use, unless `lazy`, and with EINVAL if another mount or none
+    /// is there. For `fuseblk` it returns after the server's `destroy`.
     pub fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
         match self.agent.get() {
             Some(agent) => agent.unmount(&self.path, lazy),
@@ -327,8 +328,8 @@ impl Unmounter {
         point.unmount(top, Unmounting { lazy, force: false })
     }
 
-    /// Detaches it if its server is gone, as whoever may look at it finds. Another server's may be in its place, with
-    /// the same device number: only a dead one is detached.
+    /// Detaches the mount if its server is gone, as seen by the process that may look there. Another mount may be in
+    /// its place with the same device number: therefore only a dead one is detached.
     pub(crate) fn detach_if_dead(&self) {
         let _ = match self.agent.get() {
             Some(agent) => agent.detach_if_dead(&self.path),
@@ -343,12 +344,13 @@ impl Unmounter {
         }
     }
 
-    /// From now on `agent` unmounts, and looks at callers, for this one and all its clones. The first counts.
+    /// From now on `agent` unmounts, and examines callers, for this one and all its clones. Only the first call
+    /// counts.
     pub fn delegate(&self, agent: Agent) {
         let _ = self.agent.set(agent);
     }
 
-    /// Applies what only sysfs can set; errors are ignored, for most users may not.
+    /// Applies the options that only sysfs can set. Errors are ignored: most users may not write there.
     pub(crate) fn tune(&self, options: &MountOptions) {
         if let Some(device) = self.device {
             bdi::tune(device, options);
@@ -361,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_that_could_be_misread_are_refused() {
+    fn ambiguous_options_are_refused() {
         let bad = [
             MountOptions { subtype: "a,b".into(), ..MountOptions::default() },
             MountOptions { subtype: String::new(), ..MountOptions::default() },
@@ -374,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flag_says_what_becomes_of_access_times() {
+    fn exactly_one_flag_for_access_times_is_set() {
         let flags = |noatime, strictatime| MountOptions { noatime, strictatime, ..MountOptions::default() }.flags();
         let all = MountFlags::NOATIME | MountFlags::STRICTATIME | MountFlags::RELATIME;
         assert_eq!(flags(false, false) & all, MountFlags::RELATIME);
@@ -384,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_directory_is_not_dead() {
+    fn an_ordinary_directory_is_not_dead() {
         let dir = tempfile::tempdir().expect("directory");
         assert!(!is_dead(dir.path()));
         assert!(!is_dead(&dir.path().join("missing")));

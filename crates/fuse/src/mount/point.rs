@@ -1,12 +1,12 @@
 //! A mount point, resolved once.
 //!
-//! Purpose: the owner of a directory on the way to a mount point can put a link in its place at any time. A path that
-//! is resolved again then leads somewhere else, with the privileges of whoever resolves it. [`MountPoint`] resolves the
-//! path once, holds the directory that the mount point is in, and from there goes by the last name, which may not be a
-//! link any more. [`Top`] says which mount is there, and is compared before each change.
+//! Purpose: the owner of a directory on the way to a mount point can replace it by a link at any time. If the path is
+//! resolved again, it then leads elsewhere, with the privileges of the resolving process. [`MountPoint`] resolves the
+//! path once and keeps the parent directory open. From there it uses only the last name, which may not be a link any
+//! more. [`Top`] identifies the mount that is there; each change compares it first.
 //!
-//! A descriptor of the mount itself would keep the mount busy. mount(2) and umount2(2) take nothing but paths, and
-//! /proc may be missing, so a thread with a working directory of its own makes these calls.
+//! A descriptor of the mount itself would keep the mount busy. mount(2) and umount2(2) take only paths, and /proc may
+//! be missing, so a thread with a working directory of its own makes these calls.
 //!
 //! What it does not do: between the comparison and umount2(2), two mount points in directories of one user can still
 //! change places, if that user renames them from another mount namespace. The kernel unmounts by descriptor only
@@ -30,7 +30,7 @@ use super::{MountOptions, fusermount};
 use crate::error::FuseError;
 use crate::sys;
 
-/// As many links as the kernel follows.
+/// The same limit as the kernel's.
 const LINKS_MAX: usize = 40;
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -43,28 +43,28 @@ pub struct MountPoint {
     path: PathBuf,
 }
 
-/// What is on top at a mount point.
+/// The topmost mount at a mount point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Top {
     /// Major and minor number of the file system.
     pub device: (u32, u32),
     /// The number of the mount, as in /proc/self/mountinfo. Linux 5.8.
     pub id: Option<u64>,
-    /// Something is mounted there. Linux 5.8.
+    /// Whether there is a mount. Linux 5.8.
     pub is_mount: bool,
 }
 
 /// How to unmount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unmounting {
-    /// Detach the mount at once and let present users finish.
+    /// Detach the mount at once; processes that use it may finish.
     pub lazy: bool,
-    /// End the connection to a server that does not answer: what the kernel has not handed over yet is lost. Root only.
+    /// End the connection to a server that does not answer. Requests still in the kernel are lost. Root only.
     pub force: bool,
 }
 
 impl MountPoint {
-    /// Resolves `path`. Asks nothing of what is mounted there, unless the path ends in `.` or `..`.
+    /// Resolves `path`. Sends no request to a server there, unless the path ends in `.` or `..`.
     ///
     /// # Errors
     /// There is nothing at `path`, or it is the root directory.
@@ -72,7 +72,7 @@ impl MountPoint {
         resolve(path).map_err(|errno| FuseError::MountPoint { path: path.into(), errno })
     }
 
-    /// As [`MountPoint::open`]. Makes directories that are missing.
+    /// As [`MountPoint::open`]. Creates missing directories.
     ///
     /// # Errors
     /// As there, or a directory cannot be made.
@@ -95,7 +95,7 @@ impl MountPoint {
         }
     }
 
-    /// A mount point that another process has resolved: the directory that it is in, and its whole path.
+    /// A mount point that another process has resolved: its parent directory and its whole path.
     ///
     /// # Errors
     /// The path has no last name.
@@ -104,7 +104,7 @@ impl MountPoint {
         Ok(MountPoint { parent, name: name.into(), path: path.into() })
     }
 
-    /// The one at `path`, which has no links: its last name is taken as it is.
+    /// The mount point at `path`, which has no links: its last name is not followed.
     pub(super) fn again(path: &Path) -> Result<MountPoint, Errno> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
         let parent = openat(CWD, above, DIRECTORY, Mode::empty())?;
@@ -139,12 +139,13 @@ impl MountPoint {
         self.parent.as_fd()
     }
 
-    /// What is on top. Asks nothing of its server.
+    /// The topmost mount. Sends no request to its server.
     pub fn top(&self) -> Result<Top, Errno> {
         top_of(&self.parent, &self.name)
     }
 
-    /// The directory, or the root of what is mounted on it. Asks nothing of a server, and keeps the mount busy.
+    /// The directory, or the root of the mount on it. Sends no request to a server. The descriptor keeps the mount
+    /// busy.
     pub fn open_directory(&self) -> Result<OwnedFd, Errno> {
         openat(&self.parent, &self.name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
     }
@@ -152,7 +153,7 @@ impl MountPoint {
     /// Opens the root of the mount `top`, for reading.
     ///
     /// # Errors
-    /// Another mount is on top, or none (EINVAL); the server refuses.
+    /// Another mount or none is on top (EINVAL); the server refuses.
     pub fn open_root(&self, top: Top) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let root = openat(&self.parent, &self.name, flags, Mode::empty())?;
@@ -169,7 +170,7 @@ impl MountPoint {
     /// Unmounts `top`: umount2(2) for root, else fusermount3.
     ///
     /// # Errors
-    /// EINVAL: another mount is on top by now, or none.
+    /// EINVAL: another mount or none is on top now.
     pub fn unmount(&self, top: Top, how: Unmounting) -> Result<(), FuseError> {
         let mut flags = UnmountFlags::NOFOLLOW;
         flags.set(UnmountFlags::DETACH, how.lazy);
@@ -179,7 +180,7 @@ impl MountPoint {
             unmount(&*self.name, flags)
         });
         match done {
-            // fusermount3 does not follow the last name, either, and compares the user.
+            // fusermount3 does not follow the last name either, and it checks the user.
             Err(Errno::PERM) if !how.force => fusermount::unmount(&self.current_path(), how.lazy),
             done => done.map_err(|errno| FuseError::Unmount { path: self.path.clone(), errno }),
         }
@@ -188,7 +189,7 @@ impl MountPoint {
     /// Changes how the kernel treats the mount `top`: whether it is read-only, and the flags of `options`. Root only.
     ///
     /// # Errors
-    /// EINVAL: another mount is on top by now, or none.
+    /// EINVAL: another mount or none is on top now.
     pub fn remount(&self, top: Top, options: &MountOptions) -> Result<(), FuseError> {
         let done = self.open_directory().and_then(|root| {
             same(top, top_of(&root, OsStr::new("")))?;
@@ -202,8 +203,8 @@ fn same(wanted: Top, found: Result<Top, Errno>) -> Result<(), Errno> {
     if found? == wanted { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// Of `name` in `dir`; if that is empty, of `dir`. No attribute is asked for: FUSE denies these to users that the mount
-/// does not serve, root among them.
+/// The mount at `name` in `dir`, or at `dir` if `name` is empty. It requests no attribute: FUSE denies these to users
+/// that the mount does not serve, root among them.
 fn top_of(dir: impl AsFd, name: &OsStr) -> Result<Top, Errno> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
     let st = statx(dir, name, flags, StatxFlags::empty())?;
@@ -215,7 +216,7 @@ fn top_of(dir: impl AsFd, name: &OsStr) -> Result<Top, Errno> {
     })
 }
 
-/// Follows the links of the last name itself, so that the directory with the last one is known.
+/// Follows links of the last name itself, in order to know the directory that the final name is in.
 fn resolve(path: &Path) -> Result<MountPoint, Errno> {
     let mut from: Option<OwnedFd> = None;
     let mut rest = path.to_path_buf();
@@ -235,13 +236,13 @@ fn resolve(path: &Path) -> Result<MountPoint, Errno> {
     Err(Errno::LOOP)
 }
 
-/// A path without a last name: `.`, `..`, and what ends like that.
+/// A path without a last name: `.`, `..`, and paths that end so.
 fn resolve_directory(from: BorrowedFd<'_>, path: &Path) -> Result<MountPoint, Errno> {
     let dir = openat(from, path, DIRECTORY, Mode::empty())?;
     let parent = openat(&dir, "..", DIRECTORY, Mode::empty())?;
     let path = path_of(&dir)?;
     let name = path.file_name().ok_or(Errno::INVAL)?;
-    // It may have been renamed since.
+    // The directory may have been renamed since.
     let is = |dir: &OwnedFd, name: &OsStr| {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
         let st = statx(dir, name, flags, StatxFlags::INO)?;
@@ -264,8 +265,8 @@ fn path_of(dir: &OwnedFd) -> Result<PathBuf, Errno> {
     }
 }
 
-/// Calls `f` on a thread whose working directory is `dir`; that of the process stays. Not a thread of
-/// [`extant_base::task`]: those may give up the privileges that this one needs.
+/// Calls `f` on a thread whose working directory is `dir`; that of the process does not change. It is not a thread of
+/// [`extant_base::task`]: those may drop the privileges that this one needs.
 pub(super) fn in_directory<R: Send>(dir: &OwnedFd, f: impl FnOnce() -> Result<R, Errno> + Send) -> Result<R, Errno> {
     std::thread::scope(|threads| {
         let thread = std::thread::Builder::new().name("extant-mount".into()).spawn_scoped(threads, || {
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_point_has_one_path_whatever_names_it() {
+    fn a_mount_point_has_one_path_under_all_its_names() {
         let (_dir, top) = directory();
         fs::create_dir_all(top.join("a/vm")).expect("directories");
         symlink("a/vm", top.join("relative")).expect("link");
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_point_stays_when_a_link_takes_the_place_of_its_directory() {
+    fn a_mount_point_stays_when_a_link_replaces_its_directory() {
         let (_dir, top) = directory();
         fs::create_dir_all(top.join("a/vm/mine")).expect("directories");
         fs::create_dir_all(top.join("etc/vm")).expect("directories");
@@ -322,7 +323,7 @@ mod tests {
         assert_eq!((point.path(), point.current_path()), (&*top.join("a/vm"), top.join("b/vm")));
         let dir = point.open_directory().expect("open");
         assert!(statx(&dir, "mine", AtFlags::empty(), StatxFlags::TYPE).is_ok());
-        // The last name.
+        // A link replaces the last name.
         fs::rename(top.join("b/vm"), top.join("b/old")).expect("renamed");
         symlink(top.join("etc/vm"), top.join("b/vm")).expect("link");
         assert_eq!(point.open_directory().expect_err("a link"), Errno::NOTDIR);
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_are_missing_are_made() {
+    fn create_makes_missing_directories() {
         let (_dir, top) = directory();
         let point = MountPoint::create(&top.join("x/y/z"), Mode::from_raw_mode(0o750)).expect("made");
         assert_eq!(point.path(), top.join("x/y/z"));
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn working_directory_of_the_process_stays() {
+    fn the_working_directory_of_the_process_does_not_change() {
         let (_dir, top) = directory();
         let before = std::env::current_dir().expect("directory");
         let dir = openat(CWD, &top, DIRECTORY, Mode::empty()).expect("open");

@@ -1,4 +1,4 @@
-//! The memory that a worker reads requests into.
+//! The buffer into which a worker reads requests.
 //!
 //! The message starts 80 bytes before a page boundary, so that the data of a WRITE (behind two headers of 40 bytes)
 //! lies page-aligned, and the headers 8-aligned.

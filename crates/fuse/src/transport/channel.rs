@@ -1,7 +1,7 @@
-//! One descriptor of the connection: where a request came from is where its reply goes.
+//! One descriptor of the connection: a reply goes to the descriptor that its request came from.
 //!
 //! # Locking
-//! None; the kernel orders.
+//! None; the kernel orders the calls.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -32,19 +32,19 @@ impl Channel {
         &self.fd
     }
 
-    /// Waits for a request; its length in bytes.
+    /// Waits for a request; returns its length in bytes.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         read(&self.fd, buffer)
     }
 
-    /// Whether another request waits to be received.
+    /// Whether another request can be received at once.
     pub fn has_more(&self) -> bool {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&at_once)).is_ok_and(|n| n > 0)
     }
 
-    /// Answers `unique` with data. If the kernel refuses the reply, the request is answered EIO, so that nobody waits
-    /// for ever.
+    /// Answers `unique` with data. If the kernel refuses the reply, answers EIO instead, so that no caller waits for
+    /// ever.
     pub fn answer(&self, unique: u64, body: &[IoSlice<'_>]) -> Result<(), Undelivered> {
         match self.send(unique, 0, body) {
             Ok(()) => Ok(()),
@@ -57,7 +57,7 @@ impl Channel {
         }
     }
 
-    /// Answers `unique` with an error. Whether that arrives makes no difference to anyone.
+    /// Answers `unique` with an error. A failure here has no consequence.
     pub fn answer_error(&self, unique: u64, errno: Errno) {
         let _ = self.send(unique, -errno.raw_os_error(), &[]);
     }
@@ -90,7 +90,7 @@ impl Channel {
             }
         }?;
         drop(aside);
-        // The device takes a message whole or not at all.
+        // The device accepts a message whole or not at all.
         if sent == len as usize { Ok(()) } else { Err(Errno::IO) }
     }
 }

@@ -3,7 +3,7 @@
 //! Main types: [`DirBuf`], [`DirAdd`].
 //!
 //! # Locking
-//! None. One spare buffer per thread is kept, so that listing a directory does not allocate.
+//! None. Each thread keeps one spare buffer, so that listing a directory does not allocate.
 
 use std::cell::Cell;
 
@@ -12,14 +12,14 @@ use zerocopy::IntoBytes;
 use crate::abi::{Dirent, NAME_MAX};
 use crate::types::Entry;
 
-/// Largest buffer that is filled, bytes; the kernel may ask for more and gets less.
+/// Largest buffer that is filled, bytes; if the kernel asks for more, it gets this much.
 const LIMIT_MAX: usize = 1 << 20;
 
 thread_local! {
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// What became of an entry.
+/// The outcome of adding an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum DirAdd {
@@ -37,7 +37,7 @@ pub struct DirBuf {
 }
 
 impl DirBuf {
-    /// A buffer for at most `limit` bytes (as the kernel asked).
+    /// A buffer for at most `limit` bytes (the kernel's request).
     pub fn new(limit: usize) -> DirBuf {
         let mut bytes = SPARE.try_with(Cell::take).unwrap_or_default();
         bytes.clear();
@@ -57,8 +57,8 @@ impl DirBuf {
         self.put(None, ino, next, kind, name)
     }
 
-    /// Adds a READDIRPLUS entry, which counts as a lookup of `entry.nodeid`; without `entry` it carries no attributes
-    /// and counts nothing ("." and "..", or what could not be read).
+    /// Adds a READDIRPLUS entry, which counts as a lookup of `entry.nodeid`. Without `entry` it has no attributes and
+    /// counts nothing ("." and "..", or an inode that could not be read).
     pub fn add_plus(&mut self, entry: Option<&Entry>, ino: u64, next: u64, kind: u32, name: &[u8]) -> DirAdd {
         let out = entry.map(|e| e.to_abi()).unwrap_or_default();
         self.put(Some(out.as_bytes()), ino, next, kind, name)
@@ -89,7 +89,7 @@ impl DirBuf {
 impl Drop for DirBuf {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        // Cannot fail on a worker; a thread that is going away has no use for a spare.
+        // Cannot fail on a worker; a thread that is ending needs no spare.
         let _ = SPARE.try_with(|s| s.set(bytes));
     }
 }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_that_does_not_fit_leaves_no_trace() {
+    fn an_entry_that_does_not_fit_leaves_the_buffer_unchanged() {
         let mut b = DirBuf::new(64);
         assert_eq!(b.add(11, 1, 8, b"abcdefgh"), DirAdd::Added);
         assert_eq!(b.as_bytes().len(), 32);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_spoil_the_reply_are_left_out() {
+    fn names_that_the_kernel_would_refuse_are_left_out() {
         let mut b = DirBuf::new(4096);
         for name in [&b""[..], b"a/b", b"a\0b", &[b'x'; NAME_MAX + 1]] {
             assert_eq!(b.add(1, 1, 8, name), DirAdd::BadName);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn plus_entries_are_wider() {
+    fn plus_entries_are_larger() {
         let mut b = DirBuf::new(4096);
         assert_eq!(b.add_plus(None, 1, 1, 4, b"."), DirAdd::Added);
         assert_eq!(b.as_bytes().len(), 128 + 32);

@@ -1,7 +1,7 @@
 //! Decoding: one message from the kernel becomes one call of the server.
 //!
-//! Every length is checked against the message before it is used. A message that is too short for what it claims to be
-//! is answered EIO; an unknown opcode, ENOSYS.
+//! Every length is checked against the message before it is used. If a message is too short for its opcode, the
+//! answer is EIO; for an unknown opcode, ENOSYS.
 //!
 //! # Locking
 //! None.
@@ -24,19 +24,19 @@ use crate::types::{
     SetTime, SetxattrArgs, WriteArgs,
 };
 
-/// What the worker does next.
+/// The worker's next action.
 pub(crate) enum Flow {
     Continue,
     /// DESTROY: finish the server, then answer.
     Destroy(ReplyEmpty),
 }
 
-/// The message is not what its header says. Its reply has been dropped, which answers EIO.
+/// The message does not match its header. Its reply has been dropped, which answers EIO.
 struct Malformed;
 
 type Decoded<T> = Result<T, Malformed>;
 
-/// What is left of a message.
+/// The rest of a message.
 struct Args<'a>(&'a [u8]);
 
 impl<'a> Args<'a> {
@@ -96,8 +96,8 @@ fn set_attr(a: &SetattrIn) -> Decoded<SetAttr> {
 const CHANGING_IOCTLS: [u32; 5] = [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4100_9432, 0xc018_5879];
 const O_TRUNC: u32 = 0o1000;
 
-/// Whether a message asks for what a frozen mount must not do; also what makes deleted files go. Not RELEASE: it
-/// changes nothing on the device, and who only reads closes, too.
+/// Whether a message requests a change that a frozen mount must not make. That includes FORGET, which frees deleted
+/// files, but not RELEASE: it changes nothing on the device, and readers send it, too.
 pub(crate) fn changes_something(message: &[u8]) -> bool {
     let Ok((header, body)) = InHeader::read_from_prefix(message) else { return false };
     let Some(opcode) = Opcode::from_raw(header.opcode) else { return false };
@@ -127,7 +127,8 @@ pub(crate) fn changes_something(message: &[u8]) -> bool {
     }
 }
 
-/// What is answered after a shutdown: nothing of it comes from the device, and umount(8) asks for some of it.
+/// Whether a request is served after a shutdown: these need nothing from the device, and umount(8) sends some of
+/// them.
 fn outlives_shutdown(opcode: Opcode) -> bool {
     matches!(
         opcode,
@@ -157,7 +158,7 @@ pub(crate) fn dispatch<S: Server>(server: &S, agreed: &Negotiated, channel: &Arc
         }
     };
     let args = Args(body);
-    // What has no reply must not make a Pending, which would send one.
+    // A message without a reply must not make a Pending, which would send one.
     match opcode {
         Some(opcode) if !opcode.has_reply() => {
             let _ = without_reply(server, &header, args, opcode);
@@ -187,7 +188,7 @@ fn without_reply<S: Server>(server: &S, header: &InHeader, mut args: Args<'_>, o
         }
         Opcode::BatchForget => {
             let a: BatchForgetIn = args.take()?;
-            // In place: the batch is aligned, for the buffer is and both headers are multiples of 8 bytes.
+            // In place: the batch is aligned, because the buffer is and both headers are multiples of 8 bytes.
             let batch = <[ForgetOne]>::ref_from_prefix_with_elems(args.0, a.count as usize);
             let (batch, _) = batch.map_err(|_| Malformed)?;
             server.forget(batch);
@@ -419,7 +420,7 @@ fn with_handle<S: Server>(
             };
             server.ioctl(req, ino, &how, ReplyIoctl::new(p, a.out_size as usize));
         }
-        // Locks stay with the kernel; DAX mappings were not negotiated; a second INIT makes no sense.
+        // The kernel handles locks itself; DAX mappings were not negotiated; a second INIT makes no sense.
         _ => p.error(Errno::NOSYS),
     }
     Ok(())

@@ -1,30 +1,30 @@
-//! A worker follows the client that it serves to its processor.
+//! Moves a worker to the processor of the client that it serves.
 //!
-//! A client that waits for each answer, and the worker that waits for its next request, never run at the same time. On
-//! two processors each wakes the other out of idle, which costs many times what a request costs (tens of microseconds
-//! where an idle processor is a halted virtual one); on one they hand over by a plain context switch. The scheduler
-//! does not see it: it wakes either on an idle processor, for on the other's somebody is just running. FUSE over
-//! io_uring has a queue for each processor for the same reason. So
-//! - a worker that has served [`ALONE`] requests in a row of one such client binds itself to the processor where that
-//!   client last ran, looks again every [`LOOK`], and lets go as soon as somebody else asks;
-//! - while it sends a reply, a bound worker has the policy SCHED_IDLE: to the scheduler its processor is idle then, and
-//!   the client is woken there. Whoever runs instead of the worker for long ([`SHUNNED`]) is not the client, who would
-//!   soon ask again; then nobody is followed for a while.
+//! A client that waits for each answer, and the worker that waits for its next request, never run at the same time.
+//! On two processors each wakes the other out of idle, which costs many times the cost of a request (tens of
+//! microseconds where an idle processor is a halted virtual one). On one processor they hand over by a plain context
+//! switch. The scheduler does not see that: at each wake-up it chooses an idle processor, because the other thread is
+//! just running on its own. FUSE over io_uring has a queue for each processor for the same reason. Therefore:
+//! - A worker that has served [`ALONE`] requests in a row of one such client binds itself to the processor where that
+//!   client last ran. It looks again every [`LOOK`], and unbinds as soon as another client sends a request.
+//! - While it sends a reply, a bound worker has the policy SCHED_IDLE: to the scheduler its processor is idle then,
+//!   and the client wakes up there. If a thread runs instead of the worker for long ([`SHUNNED`]), it is not the
+//!   client, which would soon send its next request. No client is followed for a while then.
 //!
-//! A bound worker that waits for its processor must not keep others from being served: the pool's standby, before it
-//! takes over and before it sleeps, lets everybody run anywhere ([`Bound::release`]).
+//! A bound worker that waits for its processor must not delay others: before the pool's standby takes over or sleeps,
+//! it unbinds all workers ([`Bound::release`]).
 //!
-//! To come back from SCHED_IDLE takes a privilege; without it nobody is followed ([`can_follow`]). Nor is a client of
-//! whom this PID namespace knows nothing.
+//! A thread needs a privilege to leave SCHED_IDLE. Without it no client is followed ([`can_follow`]). Nor is a client
+//! outside of this PID namespace.
 //!
 //! Main types: [`Bound`], of all workers of a mount; [`Follower`], one for each; [`IdlePriority`].
 //!
-//! What it does not do: it follows nobody whose requests overlap. Large reads are read ahead; other requests that wait
-//! while one is served are seen only now and then, when the processor is looked up.
+//! What it does not do: it follows no client whose requests overlap. Large reads are read ahead. Other requests that
+//! wait during a call are noticed only now and then, when the processor is looked up.
 //!
 //! # Locking
-//! None. A [`Follower`] is owned by its worker; [`Bound`] is atomic, and its `release` is called with the pool's lock
-//! held, which every worker takes before its thread ends.
+//! None. Each [`Follower`] is owned by its worker. [`Bound`] is atomic, and its `release` is called under the pool's
+//! lock, which every worker takes before its thread ends.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -42,29 +42,29 @@ use crate::sys;
 const ALONE: u32 = 16;
 /// How often the client's processor is looked up again.
 const LOOK: Duration = Duration::from_millis(4);
-/// Looks in a row that found another request waiting before the client is taken for one who does not wait for answers.
-/// What the kernel says by itself (FORGET) is there at one look and not at the next.
+/// After this many looks in a row that found another request waiting, the client counts as one that does not wait for
+/// answers. Messages of the kernel itself (FORGET) are there at one look and not at the next.
 const QUEUED: u32 = 4;
-/// Reads of this many bytes and more are taken for readahead: their client does not wait.
+/// Reads of at least this many bytes count as readahead: their client does not wait.
 const READAHEAD: u32 = 64 << 10;
 
-/// A reply that kept the worker from running for this long: somebody else needs the processor. (A host may take a
-/// virtual processor away for ten milliseconds now and then; that is nobody's need.)
+/// If a reply kept the worker from running for this long, another thread needs the processor. (A host may take a
+/// virtual processor away for ten milliseconds now and then; that does not count.)
 const SHUNNED: Duration = Duration::from_millis(20);
-/// For how long nobody is followed after that: twice as long as the last time, if that ended less than [`PENALTY_MAX`]
+/// How long no client is followed after that: twice as long as the last time, if that ended less than [`PENALTY_MAX`]
 /// ago.
 const PENALTY_MIN: Duration = Duration::from_millis(50);
 const PENALTY_MAX: Duration = Duration::from_secs(2);
 
 thread_local! {
-    /// Whether this thread is a worker that is bound.
+    /// Whether this thread is a bound worker.
     static BOUND: Cell<bool> = const { Cell::new(false) };
-    /// Whether this thread lost its processor to somebody else for long.
+    /// Whether this thread lost its processor to another thread for long.
     static LOST: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether clients can be followed: a thread may have SCHED_IDLE and come back, and /proc speaks of the same threads as
-/// the requests. Tried once, by a thread that is of no further use.
+/// Whether clients can be followed: a thread may enter and leave SCHED_IDLE, and /proc numbers threads as the
+/// requests do. Tried once, in a thread that ends afterwards.
 pub(crate) fn can_follow() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {
@@ -72,7 +72,7 @@ pub(crate) fn can_follow() -> bool {
             let me = std::fs::read_to_string("/proc/thread-self/stat").ok();
             let me = me.and_then(|s| s.split(' ').next()?.parse().ok());
             me == Some(gettid().as_raw_nonzero().get())
-                // Whoever chose another policy shall keep it.
+                // Another policy was chosen on purpose: leave it.
                 && sys::has_policy(None, libc::SCHED_OTHER)
                 && sys::set_idle_policy(None, true).is_ok()
                 && sys::set_idle_policy(None, false).is_ok()
@@ -84,10 +84,10 @@ pub(crate) fn can_follow() -> bool {
 
 /// Which workers of a mount are bound.
 pub(crate) struct Bound {
-    /// The bound thread of each worker; 0: it runs anywhere.
+    /// The bound thread of each worker; 0: the worker is not bound.
     threads: Vec<AtomicU32>,
     began: Instant,
-    /// Nobody is followed until then, in nanoseconds since `began`.
+    /// No client is followed until then, in nanoseconds since `began`.
     nobody_until: AtomicU64,
     /// The last penalty, in nanoseconds.
     penalty: AtomicU64,
@@ -99,12 +99,13 @@ impl Bound {
         Bound { threads, began: Instant::now(), nobody_until: AtomicU64::new(0), penalty: AtomicU64::new(0) }
     }
 
-    /// Lets every worker run where the calling thread may, at once, also one that waits for its processor.
+    /// Unbinds every worker at once, so that it may run where the calling thread may. This includes a worker that
+    /// waits for its processor.
     pub fn release(&self) {
         for thread in &self.threads {
             let Some(thread) = Pid::from_raw(thread.swap(0, Ordering::SeqCst) as i32) else { continue };
             if sys::has_policy(Some(thread), libc::SCHED_IDLE) {
-                // It ran at idle priority all that time.
+                // It has been at idle priority all that time.
                 let _ = sys::set_idle_policy(Some(thread), false);
                 self.shun(Instant::now());
             }
@@ -129,7 +130,7 @@ impl Bound {
     }
 }
 
-/// While it lives, whoever is woken finds this thread's processor idle; only of a bound worker.
+/// While this exists, the scheduler sees this thread's processor as idle. Only for a bound worker.
 pub(crate) struct IdlePriority(Option<Instant>);
 
 impl IdlePriority {
@@ -148,7 +149,7 @@ impl Drop for IdlePriority {
     }
 }
 
-/// Of one worker; binds the thread that calls it.
+/// Belongs to one worker; binds the thread that calls it.
 pub(crate) struct Follower<'a> {
     all: &'a Bound,
     me: usize,
@@ -157,19 +158,19 @@ pub(crate) struct Follower<'a> {
     streak: u32,
     /// Looks in a row that found another request waiting.
     queued: u32,
-    /// To which processor, and where it might run before.
+    /// The processor that the thread is bound to, and its former set of processors.
     bound: Option<(usize, CpuSet)>,
     looked: Instant,
 }
 
 impl Follower<'_> {
-    /// For the calling thread, the worker `me`.
+    /// For the calling thread, which is the worker `me`.
     pub fn new(all: &Bound, me: usize) -> Follower<'_> {
         Follower { all, me, client: 0, streak: 0, queued: 0, bound: None, looked: Instant::now() }
     }
 
-    /// Takes note of a request. True if it is one more of the same client, who waits for each answer. `waiting`:
-    /// whether another request waits to be read.
+    /// Notes a request. True if it is one more of the same client, which waits for each answer. `waiting`: whether
+    /// another request can be read.
     pub fn request(&mut self, message: &[u8], now: Instant, waiting: impl FnOnce() -> bool) -> bool {
         if self.bound.is_some() && self.thread().load(Ordering::SeqCst) == 0 {
             self.let_go(); // it was released
@@ -180,7 +181,7 @@ impl Follower<'_> {
         let Ok((header, body)) = InHeader::read_from_prefix(message) else { return false };
         let opcode = Opcode::from_raw(header.opcode);
         if opcode.is_some_and(|o| !o.has_reply()) {
-            return self.streak > 0; // nobody waits for it, and it comes with what others ask for
+            return self.streak > 0; // no client waits for it, and it accompanies other requests
         }
         let ahead = opcode == Some(Opcode::Read)
             && ReadIn::read_from_prefix(body).is_ok_and(|(read, _)| read.size >= READAHEAD);
@@ -196,12 +197,12 @@ impl Follower<'_> {
         true
     }
 
-    /// Runs anywhere again.
+    /// Unbinds the thread.
     pub fn let_go(&mut self) {
         (self.streak, self.queued) = (0, 0);
         BOUND.set(false);
         let Some((processor, before)) = self.bound.take() else { return };
-        // Unless it was released, or somebody has said since where it is to run.
+        // Unless the standby released it, or its processors were changed by other means since.
         if self.thread().swap(0, Ordering::SeqCst) != 0
             && sched_getaffinity(None).is_ok_and(|now| now == only(processor))
         {
@@ -241,7 +242,7 @@ impl Follower<'_> {
         if self.bound.is_none_or(|(at, _)| at != processor) && sched_setaffinity(None, &only(processor)).is_ok() {
             self.bound = Some((processor, before));
             BOUND.set(true);
-            // Last: whoever releases it finds it bound.
+            // Last, so that `release` finds the thread bound.
             self.thread().store(gettid().as_raw_nonzero().get() as u32, Ordering::SeqCst);
         }
     }
@@ -259,7 +260,7 @@ fn only(processor: usize) -> CpuSet {
     set
 }
 
-/// Where a thread last ran: field 39 of /proc/PID/stat. None if it is gone, or hidden.
+/// Where a thread last ran: field 39 of /proc/PID/stat. None if it has ended, or is hidden.
 fn processor_of(thread: u32) -> Option<usize> {
     let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
     // The second field is a name in brackets, and may hold anything; the third follows the last bracket.
@@ -283,7 +284,7 @@ mod tests {
         sched_getaffinity(None).expect("affinity").count()
     }
 
-    /// Runs `body` in a thread of its own, for its affinity and policy change; skipped without the privilege.
+    /// Runs `body` in a thread of its own, because its affinity and policy change; skipped without the privilege.
     fn alone(body: impl FnOnce() + Send + 'static) {
         if !can_follow() {
             eprintln!("skipped: needs the privilege to come back from SCHED_IDLE");
@@ -296,14 +297,14 @@ mod tests {
         gettid().as_raw_nonzero().get() as u32
     }
 
-    /// Whether all were one more of the same client. All at one moment, however slow the machine is.
+    /// Whether all were one more of the same client, all at one moment, regardless of the machine's speed.
     fn served(f: &mut Follower<'_>, opcode: Opcode, pid: u32, size: u32, times: u32) -> bool {
         let each = (0..times).map(|_| f.request(&message(opcode, pid, size), f.all.began, || false));
         each.fold(true, |all, one| all & one)
     }
 
     #[test]
-    fn a_lone_client_is_followed_and_let_go() {
+    fn a_single_client_is_followed_until_another_sends_a_request() {
         alone(|| {
             let all = processors();
             let bound = Bound::new(2);
@@ -318,11 +319,11 @@ mod tests {
                 assert!(sys::has_policy(None, libc::SCHED_IDLE));
             }
             assert!(sys::has_policy(None, libc::SCHED_OTHER));
-            LOST.set(false); // on a busy machine it may have been
-            // What nobody waits for, and small reads, change nothing.
+            LOST.set(false); // on a busy machine it may be set
+            // Messages that no client waits for, and small reads, change nothing.
             assert!(served(&mut f, Opcode::Forget, 0, 0, 1) && served(&mut f, Opcode::Read, me(), 4096, 1));
             assert_eq!(processors(), 1);
-            // Readahead, another client, the kernel itself: anywhere again.
+            // Readahead, another client, and requests of the kernel itself unbind it.
             for (opcode, pid, size) in
                 [(Opcode::Read, me(), READAHEAD), (Opcode::Getattr, me() + 1, 0), (Opcode::Write, 0, 0)]
             {
@@ -332,12 +333,12 @@ mod tests {
                 assert!(!served(&mut f, opcode, pid, size, 1));
                 assert_eq!((f.bound.is_some(), processors()), (false, all));
             }
-            // Not bound, it keeps its priority.
+            // An unbound thread keeps its priority.
             assert!(IdlePriority::step().0.is_none() && sys::has_policy(None, libc::SCHED_OTHER));
-            // A client that is gone.
+            // The client has ended.
             served(&mut f, Opcode::Getattr, u32::MAX >> 1, 0, 4 * ALONE);
             assert_eq!((f.bound.is_some(), processors()), (false, all));
-            // At its end the thread is as it was.
+            // At its end the thread has its former settings.
             served(&mut f, Opcode::Getattr, me(), 0, 2 * ALONE);
             assert_eq!(processors(), 1);
             drop(f);
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_the_processor_follows_nobody_for_a_while_nor_do_the_others() {
+    fn a_lost_processor_suspends_following_for_all_workers() {
         alone(|| {
             let bound = Bound::new(2);
             let (mut f, mut other) = (Follower::new(&bound, 0), Follower::new(&bound, 1));
@@ -357,7 +358,7 @@ mod tests {
             bound.nobody_until.store(0, Ordering::Relaxed);
             served(&mut other, Opcode::Getattr, me(), 0, 2 * ALONE);
             assert!(other.bound.is_some());
-            // Each time for longer, up to a limit; and after a while without, as at first.
+            // The penalty grows each time, up to a limit; after a while without one it starts anew.
             let penalty = || Duration::from_nanos(bound.penalty.load(Ordering::Relaxed));
             let mut at = bound.began + 10 * PENALTY_MAX;
             for times in 0..10 {
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_requests_overlap_is_not_followed() {
+    fn a_client_with_overlapping_requests_is_not_followed() {
         alone(|| {
             let bound = Bound::new(1);
             let mut f = Follower::new(&bound, 0);
@@ -380,14 +381,14 @@ mod tests {
                 each.fold(true, |all, one| all & one)
             };
             served(&mut f, Opcode::Read, me(), 4096, 1);
-            assert!(overlapping(&mut f, ALONE - 1 + QUEUED - 1), "now and then the kernel says something by itself");
+            assert!(overlapping(&mut f, ALONE - 1 + QUEUED - 1), "the kernel sends a message of its own now and then");
             assert!(f.bound.is_none() && !bound.shuns(bound.began));
             assert!(served(&mut f, Opcode::Read, me(), 4096, 1));
             assert!(f.bound.is_some());
             f.let_go();
             overlapping(&mut f, ALONE + QUEUED);
             assert!(f.bound.is_none() && bound.shuns(bound.began));
-            assert!(!served(&mut f, Opcode::Read, me(), 4096, 4 * ALONE), "others may be called to help");
+            assert!(!served(&mut f, Opcode::Read, me(), 4096, 4 * ALONE), "other workers may be called to help");
         });
     }
 
@@ -401,7 +402,7 @@ mod tests {
             served(&mut f, Opcode::Getattr, me(), 0, 2 * ALONE);
             assert_eq!(processors(), 1);
             let aside = IdlePriority::step();
-            // Not a child of this thread, which would inherit where it may run.
+            // Not a child of this thread, which would inherit its set of processors.
             let standby = move || {
                 let mut everywhere = CpuSet::new();
                 (0..CpuSet::MAX_CPU).for_each(|p| everywhere.set(p));
@@ -417,7 +418,7 @@ mod tests {
             );
             assert!(bound.shuns(bound.began));
             drop(aside);
-            LOST.set(false); // on a busy machine it may have been
+            LOST.set(false); // on a busy machine it may be set
             bound.nobody_until.store(0, Ordering::Relaxed);
             assert!(served(&mut f, Opcode::Getattr, me(), 0, 1) && f.bound.is_none());
             served(&mut f, Opcode::Getattr, me(), 0, ALONE);

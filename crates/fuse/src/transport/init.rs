@@ -1,4 +1,4 @@
-//! INIT: what the kernel offers, what the server wants, what both get.
+//! INIT: the kernel's offer, the server's wishes, and the result for both.
 //!
 //! # Locking
 //! None.
@@ -8,9 +8,8 @@ use zerocopy::FromBytes;
 use crate::abi::{InitFlags, InitIn, InitInExt, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, OLDEST_MINOR_VERSION};
 use crate::server::{Config, InitOffer};
 
-/// Wanted whatever the server says. `OVER_IO_URING` never: without a ring the mount would hang. `ASYNC_DIO` never: with
-/// it the kernel keeps pages that a buffered reader filled while a direct write was under way, with what was there
-/// before.
+/// Requested regardless of the server. Never `OVER_IO_URING`: without a ring the mount would hang. Never `ASYNC_DIO`:
+/// with it the kernel keeps pages that a buffered reader filled with the old content during a direct write.
 const ALWAYS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::BIG_WRITES)
     .union(InitFlags::HAS_IOCTL_DIR)
@@ -26,10 +25,10 @@ const PAGE: u32 = 4096;
 /// Bounds of `max_write`: below, the kernel refuses; above, each worker's buffer grows without use.
 const MAX_WRITE_BOUNDS: (u32, u32) = (PAGE, 4 << 20);
 
-/// What was agreed on, as far as decoding needs it.
+/// The negotiated settings that decoding needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Negotiated {
-    /// The server's wishes, less what the kernel does not offer.
+    /// The server's wishes, without those that the kernel does not offer.
     pub config: Config,
     pub flags: InitFlags,
 }
@@ -87,8 +86,8 @@ pub(crate) fn negotiate(offer: &InitOffer, wish: &Config) -> (InitOut, Negotiate
     config.handle_killpriv &= offered(InitFlags::HANDLE_KILLPRIV_V2);
     want.set(InitFlags::WRITEBACK_CACHE, config.writeback_cache);
     want.set(InitFlags::NO_OPEN_SUPPORT, config.no_open);
-    // Without OPEN the truncation of O_TRUNC must come as a SETATTR: the kernel would leave it to an OPEN that never
-    // is.
+    // Without OPEN the truncation of O_TRUNC must come as a SETATTR: the kernel would leave it to an OPEN that it
+    // never sends.
     want.set(InitFlags::ATOMIC_O_TRUNC, !config.no_open);
     want.set(InitFlags::NO_OPENDIR_SUPPORT, config.no_opendir);
     want.set(InitFlags::DO_READDIRPLUS, config.readdirplus);
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn no_open_gives_up_atomic_truncation() {
+    fn no_open_disables_atomic_truncation() {
         let wish = Config { no_open: true, ..Config::default() };
         let (out, n) = negotiate(&offer(InitFlags::all()), &wish);
         assert!(n.config.no_open);
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_answered_that_was_not_offered() {
+    fn only_offered_flags_are_granted() {
         let wish = Config { writeback_cache: true, posix_acl: true, ..Config::default() };
         let (out, n) = negotiate(&offer(InitFlags::ASYNC_READ), &wish);
         assert_eq!((out.flags, out.flags2), (InitFlags::ASYNC_READ.bits() as u32, 0));
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_told_apart() {
+    fn old_and_newer_versions_are_recognized() {
         let init = |major, minor| InitIn { major, minor, max_readahead: 0, flags: 0 };
         assert!(matches!(decode(init(8, 0).as_bytes(), false), InitRequest::NewerMajor));
         assert!(matches!(decode(init(7, 27).as_bytes(), false), InitRequest::TooOld { minor: 27, .. }));

@@ -1,19 +1,18 @@
 //! Requests in, replies out.
 //!
 //! Purpose: read requests from /dev/fuse on several threads, decode them with every length checked, call the
-//! [`Server`](crate::Server), and carry its replies back, from whichever thread they come.
+//! [`Server`](crate::Server), and carry its replies back, from any thread.
 //!
 //! Main types: [`session::Session`] (one mount), [`reply`] (the `Reply*` objects), [`dirbuf::DirBuf`] (directory
-//! replies), [`notify::Notifier`] (messages that nobody asked for). Inside: `channel` (one descriptor), `buffer` (a
-//! worker's memory), `pool` (which workers read), `follow` (on which processor), `dispatch` (decoding), `init`
-//! (negotiation).
+//! replies), [`notify::Notifier`] (unsolicited messages). Inside: `channel` (one descriptor), `buffer` (a worker's
+//! memory), `pool` (which workers read), `follow` (on which processor), `dispatch` (decoding), `init` (negotiation).
 //!
-//! What it does not do: it keeps no inodes, handles or lookup counts; those are the server's.
+//! What it does not do: it has no inodes, handles or lookup counts; those are the server's.
 //!
 //! # Locking
 //! `fuse gate` (rank 1), one per worker: held by a worker while it calls the server, and taken from all workers, one
-//! after the other, by the worker that got DESTROY. `fuse worker pool` (1001): who is parked. Everything else is owned
-//! by one worker.
+//! after the other, by the worker that got DESTROY. `fuse worker pool` (1001): the parked workers. Everything else is
+//! owned by one worker.
 
 pub(crate) mod buffer;
 pub(crate) mod channel;

@@ -1,4 +1,4 @@
-//! Messages to the kernel that nobody asked for: what it has cached is no longer true.
+//! Unsolicited messages to the kernel: something in its cache is no longer true.
 //!
 //! Main type: [`Notifier`].
 //!
@@ -15,9 +15,9 @@ use zerocopy::{Immutable, IntoBytes};
 use super::channel::Channel;
 use crate::abi::{EXPIRE_ONLY, NotifyCode, NotifyDeleteOut, NotifyInvalEntryOut, NotifyInvalInodeOut};
 
-/// Tells the kernel. Cheap to clone; outlives the mount harmlessly (then every call says ENODEV).
+/// Sends the messages. Cheap to clone; may outlive the mount (then every call fails with ENODEV).
 ///
-/// ENOENT means that the kernel had nothing of the kind cached.
+/// ENOENT means that the kernel had cached nothing of the kind.
 #[derive(Clone, Default)]
 pub struct Notifier {
     channel: Weak<Channel>,
@@ -43,20 +43,20 @@ impl Notifier {
         self.send(NotifyCode::InvalInode, &NotifyInvalInodeOut { ino, off: offset, len }, None)
     }
 
-    /// Drops the cached name; with `expire_only` it is looked up again, but what is below it stays.
+    /// Drops the cached name. With `expire_only` the kernel looks it up again, but keeps the entries below it.
     pub fn inval_entry(&self, parent: u64, name: &[u8], expire_only: bool) -> Result<(), Errno> {
         let namelen = u32::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
         let flags = if expire_only { EXPIRE_ONLY } else { 0 };
         self.send(NotifyCode::InvalEntry, &NotifyInvalEntryOut { parent, namelen, flags }, Some(name))
     }
 
-    /// Says that `name` was removed from `parent` (it referred to `child`).
+    /// Reports that `name` was removed from `parent` (it referred to `child`).
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<(), Errno> {
         let namelen = u32::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
         self.send(NotifyCode::Delete, &NotifyDeleteOut { parent, child, namelen, padding: 0 }, Some(name))
     }
 
-    /// Makes every cached name be looked up again. Linux 6.16.
+    /// Makes the kernel look every cached name up again. Linux 6.16.
     pub fn inc_epoch(&self) -> Result<(), Errno> {
         let channel = self.channel.upgrade().ok_or(Errno::NODEV)?;
         channel.send(0, NotifyCode::IncEpoch as i32, &[])

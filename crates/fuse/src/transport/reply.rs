@@ -1,7 +1,7 @@
 //! Reply objects: each answers one request, once, from any thread.
 //!
-//! Each is consumed by its answer. Dropped unanswered, it answers EIO. Answers whose delivery matters to the server's
-//! books (lookup counts, handles) tell whether they were delivered.
+//! An answer consumes its object. A reply that is dropped unanswered answers EIO. Answers that change the server's
+//! counts (lookups, handles) return whether they were delivered.
 //!
 //! # Locking
 //! None.
@@ -78,12 +78,12 @@ macro_rules! reply {
                 self.pending.error(errno);
             }
 
-            /// Answers that there is no such operation.
+            /// Answers that the operation does not exist.
             pub fn nosys(self) {
                 self.error(Errno::NOSYS);
             }
 
-            /// The request's name, as INTERRUPT tells it.
+            /// The request's number, as INTERRUPT names it.
             pub fn unique(&self) -> u64 {
                 self.pending.unique
             }
@@ -96,7 +96,7 @@ reply!(
     ReplyEmpty {}
 );
 reply!(
-    /// Answers LOOKUP and what makes names.
+    /// Answers LOOKUP and the operations that make names.
     ReplyEntry {}
 );
 reply!(
@@ -128,7 +128,7 @@ reply!(
     ReplyStatfs {}
 );
 reply!(
-    /// Answers GETXATTR and LISTXATTR: with the value, or with its length where only that was asked.
+    /// Answers GETXATTR and LISTXATTR: with the value, or with its length if the kernel requests only that.
     ReplyXattr { size: usize }
 );
 reply!(
@@ -163,12 +163,12 @@ impl ReplyEmpty {
 }
 
 impl ReplyEntry {
-    /// The name is this inode. Once delivered, the kernel holds one more reference to `entry.nodeid`.
+    /// The name refers to this inode. Once delivered, the kernel has one more reference to `entry.nodeid`.
     pub fn ok(self, entry: &Entry) -> Result<(), Undelivered> {
         self.pending.value(&entry.to_abi())
     }
 
-    /// There is no such name, and the kernel may believe that for `valid`.
+    /// The name does not exist, and the kernel may believe that for `valid`.
     pub fn negative(self, valid: Duration) {
         let out = abi::EntryOut {
             entry_valid: valid.as_secs(),
@@ -217,14 +217,14 @@ impl ReplyOpen {
 }
 
 impl ReplyCreate {
-    /// Once delivered, the kernel holds one more reference to `entry.nodeid`, and a RELEASE of `fh` will come.
+    /// Once delivered, the kernel has one more reference to `entry.nodeid`, and a RELEASE of `fh` will come.
     pub fn ok(self, entry: &Entry, fh: u64, flags: OpenFlags) -> Result<(), Undelivered> {
         self.pending.value(&abi::CreateOut { entry: entry.to_abi(), open: open_out(fh, flags) })
     }
 }
 
 impl ReplyData {
-    /// Most bytes that may be answered.
+    /// The most bytes that the answer may have.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -233,11 +233,11 @@ impl ReplyData {
         self.vectored(&[IoSlice::new(data)]);
     }
 
-    /// Answers with the pieces one after the other, straight from where they lie.
+    /// Answers with the pieces one after the other, without copying them together.
     pub fn vectored(self, pieces: &[IoSlice<'_>]) {
         let len: usize = pieces.iter().map(|p| p.len()).sum();
         if len > self.size {
-            debug_assert!(false, "{len} bytes answered where {} were asked", self.size);
+            debug_assert!(false, "{len} bytes in a reply to a request for {}", self.size);
             return self.error(Errno::IO);
         }
         let _ = self.pending.pieces(pieces);
@@ -245,7 +245,7 @@ impl ReplyData {
 }
 
 impl ReplyWrite {
-    /// `written` bytes were taken.
+    /// `written` bytes were written.
     pub fn ok(self, written: u32) {
         let _ = self.pending.value(&abi::WriteOut { size: written, padding: 0 });
     }
@@ -269,12 +269,12 @@ impl ReplyStatfs {
 }
 
 impl ReplyXattr {
-    /// Bytes that the caller has room for; 0 asks for the length only.
+    /// Bytes that the caller has room for; 0 requests the length only.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Answers with `value`, its length, or ERANGE, as was asked.
+    /// Answers with `value`, its length, or ERANGE, according to the request's size.
     pub fn ok(self, value: &[u8]) {
         if self.size == 0 {
             self.length(value.len());
@@ -285,7 +285,7 @@ impl ReplyXattr {
         }
     }
 
-    /// Answers a question for the length only (`size()` is 0).
+    /// Answers a request for the length only (`size()` is 0).
     pub fn length(self, bytes: usize) {
         match u32::try_from(bytes) {
             Ok(size) if self.size == 0 => {
@@ -337,7 +337,7 @@ impl ReplyDir {
         self.buf.add(ino, next, kind, name)
     }
 
-    /// Answers with what was added; nothing means the end of the directory.
+    /// Answers with the added entries; an empty reply means the end of the directory.
     pub fn ok(self) {
         let _ = self.pending.pieces(&[IoSlice::new(self.buf.as_bytes())]);
     }
@@ -354,7 +354,7 @@ impl ReplyDirPlus {
         self.buf.add_plus(None, ino, next, kind, name)
     }
 
-    /// Answers with what was added. On `Err` the kernel has counted none of it.
+    /// Answers with the added entries. On `Err` the kernel has counted none of them.
     pub fn ok(self) -> Result<(), Undelivered> {
         self.pending.pieces(&[IoSlice::new(self.buf.as_bytes())])
     }

@@ -2,17 +2,17 @@
 //!
 //! Main type: [`Session`].
 //!
-//! The end: for `fuseblk` the kernel sends DESTROY while umount(2) waits. The worker that gets it stops all others from
-//! calling the server, lets the server `destroy`, and only then answers. For `fuse` the kernel closes the connection
-//! (ENODEV) without a word; the workers end and `destroy` runs last. If the connection is aborted through sysfs
-//! (ECONNABORTED), or by MNT_FORCE while somebody uses the mount (ENODEV, too), the dead mount is detached as well. The
-//! first worker that finds it lost says so ([`Session::when_lost`]); others may still be in operations then, or one in
-//! `destroy`.
+//! The end: for `fuseblk` the kernel sends DESTROY while umount(2) waits. The worker that gets it stops all others
+//! from calling the server, lets the server `destroy`, and only then answers. For `fuse` the kernel closes the
+//! connection (ENODEV) without a message; the workers end and `destroy` runs last. The connection may also be aborted
+//! through sysfs (ECONNABORTED), or by MNT_FORCE during use of the mount (ENODEV, too): then the dead mount is
+//! detached as well. The first worker that sees the loss reports it ([`Session::when_lost`]). Other workers may still
+//! be in operations then, or one in `destroy`.
 //!
-//! Which of the workers wait for requests is the business of `pool`, and on which processor, of `follow`.
+//! `pool` chooses the workers that wait for requests, and `follow` their processors.
 //!
 //! # Locking
-//! `fuse gate`, see [`super`]; `fuse kept` (2), what is kept back; `fuse lost` (2), what is to be done once.
+//! `fuse gate`, see [`super`]; `fuse kept` (2), the requests held back; `fuse lost` (2), the action after a loss.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,7 +45,7 @@ static GATE_CLASS: LockClass = LockClass::new("fuse gate", 1);
 static KEPT_CLASS: LockClass = LockClass::new("fuse kept", 2);
 static LOST_CLASS: LockClass = LockClass::new("fuse lost", 2);
 
-/// More than there are processors, for those that sleep are replaced; parked ones cost a stack and no time.
+/// More than there are processors, because sleeping ones are replaced; a parked one costs a stack and no time.
 const WORKERS_MIN: usize = 8;
 const WORKERS_MAX: usize = 16;
 
@@ -61,9 +61,9 @@ pub(super) struct Shared<S> {
     /// Set once, before the gates are passed for DESTROY: from then on no worker calls the server.
     stopping: AtomicBool,
     destroyed: AtomicBool,
-    /// The server's `destroy` is over: it has nothing more to do.
+    /// The server's `destroy` has returned.
     over: AtomicBool,
-    /// Requests that would change something are kept back.
+    /// Requests that would change something are held back.
     holding: AtomicBool,
     kept: Mutex<Vec<(Arc<Channel>, Vec<u8>)>>,
     pub(super) when_lost: Mutex<Option<WhenLost>>,
@@ -71,22 +71,22 @@ pub(super) struct Shared<S> {
 
 /// See [`Session::when_lost`].
 type WhenLost = Box<dyn FnOnce() -> Held + Send>;
-/// Until the server's `destroy` is over.
+/// Kept until the server's `destroy` has returned.
 type Held = Box<dyn Any + Send>;
 
-/// Keeps back what would change something, without keeping a worker with it: for as long as a mount is frozen.
+/// Holds back requests that would change something, for as long as a mount is frozen. No worker waits meanwhile.
 #[derive(Clone)]
 pub struct Hold(Weak<dyn Holding>);
 
 impl Hold {
-    /// From the return on no worker is in an operation that changes something. Not to be called by a worker.
+    /// After this returns, no worker is in an operation that changes something. A worker must not call it.
     pub fn begin(&self) {
         if let Some(shared) = self.0.upgrade() {
             shared.hold();
         }
     }
 
-    /// Serves what was kept back. Not to be called by a worker.
+    /// Serves the requests held back. A worker must not call it.
     pub fn end(&self) {
         if let Some(shared) = self.0.upgrade() {
             shared.let_go();
@@ -102,7 +102,7 @@ trait Holding: Send + Sync {
 impl<S: Server> Holding for Shared<S> {
     fn hold(&self) {
         self.holding.store(true, Ordering::Release);
-        // Who is inside may not have seen it.
+        // A worker inside the server may not have seen the flag.
         for gate in &self.gates {
             drop(gate.0.lock());
         }
@@ -112,7 +112,7 @@ impl<S: Server> Holding for Shared<S> {
         self.holding.store(false, Ordering::Release);
         let kept = std::mem::take(&mut *self.kept.lock());
         for (channel, message) in kept {
-            // No worker has the last gate.
+            // The last gate belongs to no worker.
             handle(self, self.gates.len() - 1, &channel, &message);
         }
     }
@@ -140,7 +140,7 @@ impl<S: Server> Shared<S> {
     }
 
     fn destroy_once(&self) {
-        // What was kept back is refused: nobody waits for it any more.
+        // Requests held back are refused: no process waits for them any more.
         self.stopping.store(true, Ordering::Release);
         if self.destroyed.swap(true, Ordering::AcqRel) {
             return;
@@ -151,7 +151,7 @@ impl<S: Server> Shared<S> {
         self.over.store(true, Ordering::Release);
     }
 
-    /// The connection has ended: as it should, once DESTROY was answered, or before, perhaps in the middle of it.
+    /// The connection has ended: in order, after the answer to DESTROY, or before that, perhaps during it.
     fn lost(&self) -> Option<Held> {
         let when_lost = self.when_lost.lock().take();
         when_lost.filter(|_| !self.over.load(Ordering::Acquire)).map(|f| f())
@@ -161,7 +161,7 @@ impl<S: Server> Shared<S> {
         let _ = catch_unwind(AssertUnwindSafe(|| self.server.poisoned()));
     }
 
-    /// Waits until no worker but `me` is inside the server, and lets none in again.
+    /// Waits until no worker but `me` is inside the server, and lets none enter again.
     fn stop_others(&self, me: usize) {
         self.stopping.store(true, Ordering::Release);
         for (i, gate) in self.gates.iter().enumerate() {
@@ -182,10 +182,10 @@ pub(super) enum End {
 
 /// A mount that is made and negotiated, ready to [`run`](Session::run).
 ///
-/// Dropped without running, it is taken down again.
+/// If it is dropped before that, it is unmounted.
 pub struct Session<S: Server> {
     shared: Arc<Shared<S>>,
-    /// The descriptor that came from mounting; None once the connection was let go.
+    /// The descriptor from the mount; None after the connection was closed.
     channel: Option<Arc<Channel>>,
     unmounter: Unmounter,
     workers: usize,
@@ -193,7 +193,7 @@ pub struct Session<S: Server> {
 }
 
 impl<S: Server> Session<S> {
-    /// Mounts at `mountpoint` and negotiates. Requests of others wait until [`run`](Session::run).
+    /// Mounts at `mountpoint` and negotiates. Requests of other processes wait until [`run`](Session::run).
     pub fn mount(server: Arc<S>, mountpoint: &Path, options: &MountOptions) -> Result<Session<S>, FuseError> {
         Session::mount_at(server, &MountPoint::open(mountpoint)?, options)
     }
@@ -206,14 +206,14 @@ impl<S: Server> Session<S> {
         let agreed = match handshake(&channel, &*server, options) {
             Ok(agreed) => agreed,
             Err(e) => {
-                // Closing the last descriptor aborts the connection, so that unmounting asks nobody.
+                // Closing the last descriptor aborts the connection, so that unmounting sends no request.
                 drop(channel);
                 let _ = unmounter.unmount(true);
                 return Err(e);
             }
         };
         unmounter.tune(options);
-        // While one serves DESTROY, another one has to see the connection end.
+        // While one worker serves DESTROY, another one has to notice the end of the connection.
         let least = if matches!(options.kind, MountKind::FuseBlk { .. }) { 2 } else { 1 };
         let workers = options.workers.unwrap_or_else(|| task::processors().clamp(WORKERS_MIN, WORKERS_MAX)).max(least);
         Ok(Session {
@@ -225,17 +225,17 @@ impl<S: Server> Session<S> {
         })
     }
 
-    /// What was agreed on with the kernel.
+    /// The settings negotiated with the kernel.
     pub fn config(&self) -> &Config {
         &self.shared.agreed.config
     }
 
-    /// Takes the mount down, from any thread but a worker.
+    /// Unmounts the mount, from any thread but a worker.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
 
-    /// Tells the kernel that what it has cached changed.
+    /// Notifies the kernel of changes to data that it has cached.
     pub fn notifier(&self) -> Notifier {
         match &self.channel {
             Some(channel) => Notifier::new(channel),
@@ -243,26 +243,27 @@ impl<S: Server> Session<S> {
         }
     }
 
-    /// The way to find out what the callers of this mount may do.
+    /// Determines the privileges of this mount's callers.
     pub fn callers(&self) -> Callers {
         self.unmounter.callers()
     }
 
-    /// The way to keep requests back while the file system is frozen.
+    /// Holds requests back while the file system is frozen.
     pub fn hold(&self) -> Hold {
         let shared: Weak<Shared<S>> = Arc::downgrade(&self.shared);
         Hold(shared)
     }
 
-    /// What to do as soon as the connection has ended without an answer to the kernel's DESTROY, once, and before the
-    /// server's `destroy` is over, though perhaps beside it, or beside operations that have not returned; what it
-    /// returns is kept until all is over. A `fuseblk` mount that is ended by force has no claim on its device then.
+    /// Sets an action for the moment when the connection ends without an answer to the kernel's DESTROY. It runs
+    /// once, before the server's `destroy` has returned, perhaps while `destroy` or operations still run. Its result
+    /// is dropped after all of these. From that moment, a `fuseblk` mount that was ended by force no longer has its
+    /// device exclusively open.
     pub fn when_lost(&mut self, f: impl FnOnce() -> Box<dyn Any + Send> + Send + 'static) {
         *self.shared.when_lost.lock() = Some(Box::new(f));
     }
 
-    /// Serves until the mount is gone; the calling thread is one of the workers. When it returns, the server's
-    /// `destroy` has run, whatever the result.
+    /// Serves until the mount is gone; the calling thread is one of the workers. At its return, the server's
+    /// `destroy` has run in any case.
     pub fn run(mut self) -> Result<(), FuseError> {
         let Some(main) = self.channel.take() else { return Ok(()) };
         let mut threads = Vec::with_capacity(self.workers);
@@ -272,19 +273,19 @@ impl<S: Server> Session<S> {
             let channel = self.channel_for_worker(&main);
             match task::spawn(&format!("fuse-{i}"), move || work(&shared, i, &channel)) {
                 Ok(t) => threads.push(t),
-                // Nobody would see the connection end: dropped, the mount ends.
+                // No worker would notice the end of the connection: drop the session, which unmounts.
                 Err(source) if is_told && threads.is_empty() => {
                     self.channel = Some(main);
                     return Err(FuseError::Thread { source });
                 }
-                // Fewer workers serve as well; the mount is there already.
+                // Fewer workers serve as well, and the mount exists already.
                 Err(_) => break,
             }
         }
         let (end, mut held) = work(&self.shared, 0, &main);
         let mut ends = vec![end];
         for t in threads {
-            // A worker catches the panics of the server; one of its own counts as a failure to read.
+            // A worker catches the panics of the server; a panic of its own counts as a failure to read.
             let (end, also_held) = t.join().unwrap_or((End::Failed(Errno::IO), None));
             ends.push(end);
             held = held.or(also_held);
@@ -294,10 +295,11 @@ impl<S: Server> Session<S> {
         let destroyed = self.shared.destroyed.load(Ordering::Acquire);
         let gone = destroyed || ends.contains(&End::Unmounted);
         held = held.or_else(|| self.shared.lost());
-        // Before the mount goes, and with it the kernel's claim on the device: somebody else may write to it then.
+        // Before the unmount, which ends the kernel's exclusive open of the device: another process may write to it
+        // then.
         self.shared.destroy_once();
         drop(held);
-        // Also what ended with ENODEV: after MNT_FORCE a mount that is busy stays, dead.
+        // This includes workers that ended with ENODEV: after MNT_FORCE a busy mount stays, dead.
         if !destroyed {
             self.unmounter.detach_if_dead();
         }
@@ -320,14 +322,14 @@ impl<S: Server> Session<S> {
 impl<S: Server> Drop for Session<S> {
     fn drop(&mut self) {
         let Some(channel) = self.channel.take() else { return };
-        // Open as long: what is dead anybody may unmount, and have the device.
+        // The channel stays open until here: any user may unmount a dead mount, and then open the device.
         self.shared.destroy_once();
         drop(channel);
         self.unmounter.detach_if_dead();
     }
 }
 
-/// Reads INIT, asks the server, answers.
+/// Reads INIT, calls the server, answers.
 fn handshake<S: Server>(channel: &Channel, server: &S, options: &MountOptions) -> Result<Negotiated, FuseError> {
     let no_memory = FuseError::Handshake { what: "no memory" };
     let mut buffer = Buffer::new(0).ok_or(no_memory)?;
@@ -368,10 +370,11 @@ fn handshake<S: Server>(channel: &Channel, server: &S, options: &MountOptions) -
     }
 }
 
-/// A worker: reads and handles requests until the connection ends. And what is to be held, if he is who finds it lost.
+/// A worker: reads and handles requests until the connection ends. Also returns the result of `when_lost`, if this
+/// worker is the one that sees the loss.
 pub(super) fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> (End, Option<Held>) {
     let end = serve(shared, me, channel);
-    // Whoever is parked finds out for himself.
+    // Parked workers notice the end themselves.
     shared.pool.dismiss();
     let held = if matches!(end, End::Failed(_)) { None } else { shared.lost() };
     (end, held)
@@ -390,7 +393,7 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> En
         let alone = follower.request(&buffer.bytes()[..n], now, || channel.has_more());
         shared.pool.after_read(&mut worker, n, now, alone);
         let n = match received {
-            Ok(0) => return End::Aborted, // never from the device
+            Ok(0) => return End::Aborted, // the device never returns this
             Ok(n) => n,
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
             Err(Errno::NODEV) => return End::Unmounted,
@@ -404,7 +407,8 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> En
     }
 }
 
-/// What a thread is while it is a worker. One of them is the caller's of [`Session::run`], and is afterwards as it was.
+/// A thread's settings while it is a worker. The caller of [`Session::run`] is one, and has its former ones
+/// afterwards.
 struct WorkerThread {
     became_flusher: bool,
 }
@@ -412,7 +416,7 @@ struct WorkerThread {
 impl WorkerThread {
     fn prepare(pool: &Arc<WorkerPool>) -> WorkerThread {
         // Memory that the server allocates must not wait for pages whose writing waits for the server. Needs a
-        // privilege; without it the kernel's own heuristics have to do.
+        // privilege; without it only the kernel's own heuristics help.
         let became_flusher = !is_io_flusher().unwrap_or(true) && configure_io_flusher_behavior(true).is_ok();
         let pool = pool.clone();
         task::watched(Some(Rc::new(move || pool.before_sleep())));
@@ -438,7 +442,7 @@ fn handle<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>, mess
         return;
     }
     if shared.holding.load(Ordering::Acquire) && changes_something(message) {
-        // Looked at again under the lock: what is put there after the end of the holding would stay there.
+        // Checked again under the lock: a message added after the end of the hold would stay there.
         let mut kept = shared.kept.lock();
         if shared.holding.load(Ordering::Acquire) {
             kept.push((channel.clone(), message.to_vec()));
@@ -454,12 +458,12 @@ fn handle<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>, mess
             shared.destroy_once();
             reply.ok();
         }
-        // The reply was dropped while unwinding, which answered EIO.
+        // The reply was dropped during unwinding, which answered EIO.
         Err(_) => shared.poison(),
     }
 }
 
-/// After DESTROY nothing is served any more; what has no reply is forgotten.
+/// After DESTROY all requests fail; messages without a reply are dropped.
 fn refuse(channel: &Channel, message: &[u8]) {
     let Ok((header, _)) = InHeader::read_from_prefix(message) else { return };
     if Opcode::from_raw(header.opcode).is_none_or(Opcode::has_reply) {

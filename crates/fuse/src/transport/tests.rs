@@ -1,4 +1,4 @@
-//! Decoding without a kernel: messages go in by hand, replies come out of a socket.
+//! Decoding without a kernel: the tests write the messages, and a socket receives the replies.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::server::{Config, InitOffer, Server};
 use crate::transport::reply::*;
 use crate::types::*;
 
-/// A channel whose other end is a socket that keeps messages apart, as the device does.
+/// A channel whose other end is a socket that preserves message boundaries, as the device does.
 struct Wire {
     channel: Arc<Channel>,
     peer: OwnedFd,
@@ -119,21 +119,21 @@ impl Server for Recorder {
 }
 
 #[test]
-fn a_write_reaches_the_server_aligned_and_whole() {
+fn a_write_reaches_the_server_aligned_and_complete() {
     let (mut wire, server, agreed) = (Wire::new(), Recorder::default(), agreed(Config::default()));
     let head = WriteIn { fh: 9, offset: 4096, size: 5, write_flags: WRITE_CACHE, ..WriteIn::default() };
     wire.dispatch(&server, &agreed, &message(16, 7, &[head.as_bytes(), b"hello"].concat()));
     let (unique, error, body) = wire.reply().expect("reply");
     assert_eq!((unique, error), (42, 0));
     assert_eq!(body, WriteOut { size: 5, padding: 0 }.as_bytes());
-    // One byte short of what the header claims: refused, not truncated.
+    // One byte less than the header says: refused, not truncated.
     wire.dispatch(&server, &agreed, &message(16, 7, &[head.as_bytes(), b"hell"].concat()));
     assert_eq!(wire.reply().expect("reply").1, -5);
     assert_eq!(server.written.load(Ordering::Relaxed), 5);
 }
 
 #[test]
-fn a_reply_answers_exactly_once_wherever_it_ends() {
+fn a_reply_answers_exactly_once_on_any_thread() {
     let (mut wire, server, agreed) = (Wire::new(), Recorder::default(), agreed(Config::default()));
     for (name, error) in [(&b"drop\0"[..], -5), (b"late\0", -16), (b"none\0", 0)] {
         wire.dispatch(&server, &agreed, &message(1, 1, name));
@@ -143,7 +143,7 @@ fn a_reply_answers_exactly_once_wherever_it_ends() {
 }
 
 #[test]
-fn forgets_and_interrupts_have_no_reply_and_lie_about_no_length() {
+fn forgets_and_interrupts_have_no_reply_and_their_lengths_are_checked() {
     let (mut wire, server, agreed) = (Wire::new(), Recorder::default(), agreed(Config::default()));
     wire.dispatch(&server, &agreed, &message(2, 7, ForgetIn { nlookup: 3 }.as_bytes()));
     let two = [ForgetOne { nodeid: 1, nlookup: 10 }, ForgetOne { nodeid: 2, nlookup: 20 }];
@@ -151,7 +151,7 @@ fn forgets_and_interrupts_have_no_reply_and_lie_about_no_length() {
         let head = BatchForgetIn { count, dummy: 0 };
         wire.dispatch(&server, &agreed, &message(42, 0, &[head.as_bytes(), two.as_bytes()].concat()));
     }
-    assert_eq!(server.forgotten.load(Ordering::Relaxed), 33, "only the honest batch counts");
+    assert_eq!(server.forgotten.load(Ordering::Relaxed), 33, "only the batch with the right length counts");
     wire.dispatch(&server, &agreed, &message(36, 0, InterruptIn { unique: 77 }.as_bytes()));
     assert_eq!(server.interrupted.load(Ordering::Relaxed), 77);
     assert!(wire.reply().is_none());
@@ -173,7 +173,7 @@ fn rename_and_xattr_arguments() {
 }
 
 #[test]
-fn replies_of_any_number_of_pieces_arrive_whole() {
+fn replies_of_any_number_of_pieces_arrive_complete() {
     let (mut wire, server, agreed) = (Wire::new(), Recorder::default(), agreed(Config::default()));
     for pieces in [0, 1, 8, 9, 1023, 1024, 3000] {
         let head = ReadIn { size: pieces * 3, ..ReadIn::default() };
@@ -192,12 +192,12 @@ fn no_open_is_answered_without_the_server() {
     }
 }
 
-/// Answers nothing by itself: every reply is dropped or ENOSYS.
+/// Answers no request itself: every reply is dropped or ENOSYS.
 struct Silent;
 impl Server for Silent {}
 
 #[test]
-fn no_message_however_short_or_wild_hurts() {
+fn short_and_random_messages_do_no_harm() {
     let (mut wire, agreed) = (Wire::new(), agreed(Config::default()));
     let mut rng = Rng::new(1);
     for round in 0..40_000u32 {
@@ -224,7 +224,7 @@ fn no_message_however_short_or_wild_hurts() {
     }
 }
 
-/// Takes until it has been told that the connection is lost, or long enough.
+/// Its `destroy` runs until it sees the loss of the connection, or a time limit.
 struct Leaving {
     told: Arc<AtomicBool>,
     begun: AtomicBool,
@@ -242,9 +242,9 @@ impl Server for Leaving {
     }
 }
 
-/// The kernel gives up a DESTROY that it has sent, and with it the device that the server still writes to.
+/// The kernel drops a DESTROY that it has sent, and with it the device that the server still writes to.
 #[test]
-fn a_connection_that_is_lost_during_destroy_is_told_of_at_once() {
+fn a_connection_lost_during_destroy_is_reported_at_once() {
     let told = Arc::new(AtomicBool::new(false));
     let server = Leaving { told: told.clone(), begun: AtomicBool::new(false), told_in_time: AtomicBool::new(false) };
     let server = Arc::new(server);
@@ -271,9 +271,9 @@ fn a_connection_that_is_lost_during_destroy_is_told_of_at_once() {
     drop(gone);
     let (end, held) = worker(1, second).join().expect("no panic");
     assert_eq!((end, held.is_some()), (End::Aborted, true));
-    // Its answer, or the end would be a reset.
+    // Reads the answer; without that, the end would be a reset.
     assert!(read(&kernel, &mut [0; 64][..]).expect("an answer") > 0);
     drop(kernel);
     assert_eq!(leaving.join().expect("no panic").0, End::Aborted);
-    assert!(server.told_in_time.load(Ordering::Acquire), "the server was not told");
+    assert!(server.told_in_time.load(Ordering::Acquire), "the server did not see the loss in time");
 }

@@ -37,7 +37,7 @@ impl Default for Setup {
 /// A served image; dropping it unmounts.
 pub struct Served {
     pub path: PathBuf,
-    /// Gone after the end, and with it the lock on the image.
+    /// None after the end, which also releases the lock on the image.
     pub server: Option<Arc<FsServer>>,
     unmounter: Unmounter,
     thread: Option<task::JoinHandle<std::result::Result<(), FuseError>>>,
@@ -60,7 +60,7 @@ impl Setup {
         Served { path: dir.to_owned(), server: Some(server), unmounter, thread: Some(thread) }
     }
 
-    /// In the shape that the differential runner wants.
+    /// In the form that the differential runner takes.
     pub fn mounting(self) -> impl Fn(&Path, &Path) -> Result<Box<dyn Mounted>> {
         move |image, dir| Ok(Box::new(self.serve(image, dir)))
     }
@@ -75,7 +75,7 @@ impl Served {
         self.path.join(name)
     }
 
-    /// Unmounts and waits for the end of the server; its result.
+    /// Unmounts, waits for the end of the server, and returns its result.
     pub fn end(&mut self) -> std::result::Result<(), String> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         let Some(server) = self.server.take() else { return Ok(()) };
@@ -112,7 +112,7 @@ impl Drop for Served {
     }
 }
 
-/// Whether it comes true; a busy machine is given a minute.
+/// Whether the condition becomes true; a busy machine gets a minute.
 pub fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
     let clock = extant_base::clock::Clock::real();
     let end = clock.now_ns() + 60_000_000_000;

@@ -1,6 +1,6 @@
-//! A small file system in memory, to exercise the transport with a real kernel on the other side.
+//! A small file system in memory that exercises the transport with a real kernel.
 //!
-//! It keeps what the protocol obliges a server to keep (lookup counts, handles) and counts what arrives.
+//! It maintains the state that the protocol requires (lookup counts, handles) and counts the requests.
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -39,7 +39,7 @@ struct Node {
     attr: Attr,
     data: Vec<u8>,
     entries: BTreeMap<Vec<u8>, u64>,
-    /// Where an entry stands in the directory: numbers that stay when others go.
+    /// Positions in the directory: numbers that do not change when other entries go.
     order: BTreeMap<u64, Vec<u8>>,
     next_cookie: u64,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -62,7 +62,7 @@ pub struct MemFs {
     pub destroy_waits: AtomicBool,
     pub destroying: AtomicBool,
     pub statfs_waits: AtomicBool,
-    /// Looked at by `destroy`.
+    /// Used by `destroy`.
     pub unmounter: OnceLock<Unmounter>,
     pub mounted_at_destroy: AtomicBool,
     destroyed: AtomicBool,
@@ -117,7 +117,7 @@ impl MemFs {
         }
     }
 
-    /// Sum of the lookup counts that the kernel holds, the root's aside.
+    /// Sum of the kernel's lookup counts, without the root's.
     pub fn lookups(&self) -> u64 {
         self.state.lock().nodes.iter().filter(|n| *n.0 != ROOT_ID).map(|n| n.1.lookups).sum()
     }
@@ -178,7 +178,7 @@ impl MemFs {
         Ok(ino)
     }
 
-    /// Answers with `ino` and keeps the kernel's count.
+    /// Answers with `ino` and counts the kernel's reference.
     fn give(&self, mut s: extant_base::sync::MutexGuard<'_, State>, ino: u64, reply: ReplyEntry) {
         let entry = self.entry(&s, ino);
         s.nodes.get_mut(&ino).expect("node").lookups += 1;
@@ -242,7 +242,7 @@ impl Server for MemFs {
 
     fn lookup(&self, _: &Request, parent: u64, name: &[u8], reply: ReplyEntry) {
         self.alive();
-        assert_ne!(name, b"panic", "asked for");
+        assert_ne!(name, b"panic", "a panic on request");
         let s = self.state.lock();
         match self.child(&s, parent, name) {
             Ok(ino) => self.give(s, ino, reply),
@@ -533,7 +533,7 @@ impl Server for MemFs {
     }
 
     fn ioctl(&self, _: &Request, _: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
-        // FS_IOC_GETFLAGS: long, but an int travels.
+        // FS_IOC_GETFLAGS: the number says long, but the data is an int.
         if args.cmd & 0xffff == 0x6601 { reply.ok(0, &0x10u32.to_le_bytes()) } else { reply.error(Errno::NOTTY) }
     }
 }

@@ -1,4 +1,4 @@
-//! What every policy must satisfy, run over [`ReclaimPolicy::ALL`].
+//! The contract of every policy, run over [`ReclaimPolicy::ALL`].
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::super::{
 };
 use super::ReclaimPolicy;
 
-/// A cache of one owner in which frames may be dirty, on their way, or held.
+/// A cache of one owner in which frames may be dirty, under writeback, or in use.
 struct Cache {
     core: Vec<Core>,
     reclaimer: Reclaimer,
@@ -18,12 +18,12 @@ struct Cache {
     room: Room,
 }
 
-/// What the owners know: the truth that the core is compared with.
+/// The owners' knowledge: the truth that the core is compared with.
 #[derive(Default)]
 struct World {
     live: HashMap<FrameId, (Victim, State, bool)>,
     rng: Option<Rng>,
-    /// Answers are given at once, or after the step.
+    /// The owner answers at once, or after the step.
     at_once: bool,
     later: Vec<Victim>,
     congested: bool,
@@ -39,7 +39,7 @@ impl Host for World {
     fn free(&mut self, victim: Victim) -> Answer {
         let (known, state, _) = self.live[&victim.id];
         assert_eq!(known, victim, "the frame that its owner knows by this number");
-        assert_eq!(state, State::CLEAN, "{victim:?}: what is dirty or on its way is never freed");
+        assert_eq!(state, State::CLEAN, "{victim:?}: a frame that is dirty or under writeback is never freed");
         assert!(!self.later.contains(&victim), "{victim:?}: chosen twice");
         if self.at_once && !self.live[&victim.id].2 {
             self.live.remove(&victim.id);
@@ -85,7 +85,7 @@ impl Cache {
         id
     }
 
-    /// One step, and the answers that were left open.
+    /// One step, followed by the answers that the owner still owes.
     fn step(&mut self, direct: bool) -> Next {
         let (room, freed) = (self.room, self.core[0].counts().freed_bytes);
         self.core().set_room(room);
@@ -115,7 +115,7 @@ impl Cache {
     fn check(&mut self) {
         let live = self.world.live.len();
         assert_eq!(self.core[0].frames() as usize, live, "no frame is lost");
-        assert_eq!(self.core[0].census()[0], 0, "none is left with who frees it");
+        assert_eq!(self.core[0].census()[0], 0, "no chosen frame is left over");
         let ids: Vec<_> = self.world.live.iter().map(|(id, (_, state, _))| (*id, *state)).collect();
         for (id, state) in ids {
             assert_eq!(self.core[0].state(id), state);
@@ -131,7 +131,7 @@ fn names_are_found_and_in_the_table() {
     }
 }
 
-/// Whatever happens to frames meanwhile: each is freed once, clean, and by its owner, and none is lost.
+/// While frames change state at random, each is freed once, clean, and by its owner, and none is lost.
 #[test]
 fn frames_are_freed_once_and_clean_and_none_is_lost() {
     for kind in ReclaimPolicy::ALL {
@@ -188,7 +188,7 @@ fn frames_are_freed_once_and_clean_and_none_is_lost() {
                     }
                     _ => {
                         cache.step(rng.one_in(4));
-                        assert!(parked.iter().all(|id| cache.world.live.contains_key(id)), "what is parked stays");
+                        assert!(parked.iter().all(|id| cache.world.live.contains_key(id)), "parked frames stay");
                     }
                 }
                 for _ in 0..3 {
@@ -206,7 +206,7 @@ fn frames_are_freed_once_and_clean_and_none_is_lost() {
     }
 }
 
-/// What is clean and free to go does go, however often it was used.
+/// A clean and unused frame goes, however often it was used before.
 #[test]
 fn memory_is_freed_as_long_as_there_is_any() {
     for kind in ReclaimPolicy::ALL {
@@ -231,7 +231,7 @@ fn memory_is_freed_as_long_as_there_is_any() {
     }
 }
 
-/// Where everything is dirty or held, a reclaimer says what it waits for, and does not spin.
+/// If all frames are dirty or in use, a reclaimer reports what it waits for, and does not spin.
 #[test]
 fn reclaimers_wait_where_nothing_can_go() {
     for kind in ReclaimPolicy::ALL {
@@ -250,7 +250,7 @@ fn reclaimers_wait_where_nothing_can_go() {
     }
 }
 
-/// The default policy looks at nothing that cannot go, and at little else.
+/// The default policy looks at no frame that cannot go, and at few others.
 #[test]
 fn used_once_looks_at_no_more_than_four_frames_for_one_that_it_frees() {
     let mut cache = Cache::new(ReclaimPolicy::UsedOnce, 64 * MIB, 1);

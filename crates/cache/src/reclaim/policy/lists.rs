@@ -1,9 +1,10 @@
 //! Linux's lists: active and inactive, of programs' memory and of files, and inodes beside them.
 //!
-//! Main types: [`Lists`] (what one zone holds), [`Kswapd`] (who reclaims in the background, over all zones),
-//! [`Rules`] (in what the generations differ). Linux: mm/vmscan.c of 3.9, of mmotm 2013-05-22 and of 3.11:
+//! Main types: [`Lists`] (the lists of one zone), [`Kswapd`] (the background reclaimer, over all zones), [`Rules`]
+//! (the differences between the generations). Linux: mm/vmscan.c of 3.9, of mmotm 2013-05-22 and of 3.11:
 //! `balance_pgdat`, `get_scan_count`, `shrink_lruvec`, `shrink_page_list`, `shrink_slab`, `do_try_to_free_pages`. The
-//! three have the same lists, and so the same hit rates; what differs is what happens to who meets something dirty.
+//! three have the same lists, and so the same hit rates. They differ in how a reclaimer proceeds after it meets a
+//! dirty page.
 //!
 //! Where this is not Linux: a frame counts as a page, whatever its size; a second use moves a page to the active list
 //! when reclaim meets it, not at once; there are no mapped pages of files, no huge ones, and no memory cgroups.
@@ -21,7 +22,7 @@ const ACTIVE_FILE: usize = 3;
 /// Inodes, a cache beside the pages.
 const SLAB: u8 = 5;
 
-/// Pages that are looked at together (Linux: `SWAP_CLUSTER_MAX`).
+/// Pages that are looked at as one batch (Linux: `SWAP_CLUSTER_MAX`).
 const BATCH: u64 = 32;
 /// The pass that looks at the least: one page in 2^12 (Linux: `DEF_PRIORITY`).
 const PRIORITY: u32 = 12;
@@ -29,13 +30,13 @@ const PRIORITY: u32 = 12;
 const SWAPPINESS: f64 = 60.0;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// After so many rounds over all priorities in which nobody freed anything, nothing can go: each looks at about twice
-/// as many pages as there are (Linux: `zone_reclaimable`, six times as many).
+/// After this many rounds over all priorities in which nothing was freed, nothing can go: each round looks at about
+/// twice as many pages as there are (Linux: `zone_reclaimable`, six times as many).
 const FRUITLESS: u32 = 3;
-/// How long a reclaimer is sent to wait (Linux: `HZ / 10`).
+/// How long a reclaimer has to wait (Linux: `HZ / 10`).
 const STALL_NS: u64 = 100_000_000;
 
-/// When a reclaimer in the background may write a dirty page of a file itself.
+/// When a background reclaimer may write a dirty page of a file itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reclaim) enum Writes {
     /// Once it scans more than one page in 2^10.
@@ -44,7 +45,7 @@ pub(in crate::reclaim) enum Writes {
     DirtyTail,
 }
 
-/// What of a batch marks a zone.
+/// How much of a batch has to be affected before it marks the zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reclaim) enum Marks {
     Never,
@@ -54,61 +55,62 @@ pub(in crate::reclaim) enum Marks {
     All,
 }
 
-/// What sends a reclaimer in the background to wait, after a batch.
+/// When a background reclaimer waits after a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reclaim) enum Stalls {
     /// Much is being written, to a device that is congested.
     Congested,
-    /// The same, and pages that are being written came round again.
+    /// The same, or pages under writeback came round again.
     CongestedOrAgain,
-    /// Pages that are being written came round again, or all is dirty and nobody has begun to write it.
+    /// Pages under writeback came round again, or all pages are dirty and none is under writeback yet.
     AgainOrUnqueued,
 }
 
 /// Which pages of a batch count as those of a congested device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reclaim) enum Congestion {
-    /// Those that somebody who needs memory at once would have written; kswapd writes to a congested device as well.
+    /// Those that a caller that needs memory at once does not write for that reason; kswapd writes them anyway.
     Refused,
-    /// All of its pages that are dirty, and those that are being written and came round again.
+    /// All of its dirty pages, and those under writeback that came round again.
     Met,
 }
 
-/// In what the generations of Linux differ.
+/// The differences between the generations of Linux.
 #[derive(Debug)]
 pub(in crate::reclaim) struct Rules {
     pub writes: Writes,
-    /// By pages that are dirty; with [`Marks::All`] by those of them that nobody writes yet.
+    /// Counts dirty pages; with [`Marks::All`], those of them that are not under writeback yet.
     pub dirty_tail: Marks,
-    /// By pages that are being written.
+    /// Counts pages under writeback.
     pub writeback_tail: Marks,
     pub congestion: Congestion,
     pub stalls: Stalls,
-    /// Pages that are written and not durable count as dirty (Linux: `is_dirty_writeback`). Else nothing is known of
-    /// them but that they cannot be freed.
+    /// Pages that are written and not durable count as dirty (Linux: `is_dirty_writeback`). Otherwise they are only
+    /// known as pages that cannot be freed.
     pub sees_unstable: bool,
-    /// A zone is scanned until it has freed its high watermark, lists in the proportion that they began with, and the
-    /// scan gets harder only when less than that was looked at. Else: all that the pass allows, and each is harder.
+    /// A zone is scanned until it has freed its high watermark, with the lists in the proportion of the start. The
+    /// scan gets harder only if it looked at fewer pages than that. Otherwise a pass scans all that its priority
+    /// allows, and each pass is harder.
     pub proportional: bool,
-    /// Inodes are asked once a priority, not in each pass over a zone.
+    /// Inodes are scanned once a priority, not in each pass over a zone.
     pub slab_once: bool,
 }
 
-/// The lists of one zone, and what is known of them.
+/// The lists of one zone, and their statistics.
 pub(in crate::reclaim) struct Lists {
     rules: &'static Rules,
-    /// Pages looked at lately and those of them that stayed, of programs and of files (Linux: `zone_reclaim_stat`).
+    /// Pages looked at recently and those of them that stayed, of programs and of files (Linux: `zone_reclaim_stat`).
     scanned: [f64; 2],
     rotated: [f64; 2],
     /// Linux: `ZONE_CONGESTED`, `ZONE_TAIL_LRU_DIRTY`, `ZONE_WRITEBACK`.
     congested: bool,
     dirty_tail: bool,
     writeback_tail: bool,
-    /// Pages looked at that inodes have not answered for yet.
+    /// Scanned pages for which inodes have not been scanned in proportion yet.
     slab_owed: f64,
 }
 
-/// What a batch met (Linux: the counts of `shrink_page_list`).
+/// The pages of a batch, by state (Linux: the counts of `shrink_page_list`).
 #[derive(Clone, Copy, Debug, Default)]
 struct Batch {
     taken: u64,
@@ -116,7 +118,7 @@ struct Batch {
     unqueued: u64,
     congested: u64,
     writeback: u64,
-    /// Being written, to be freed then, and met again.
+    /// Under writeback, marked to be freed then, and met again.
     again: u64,
 }
 
@@ -166,12 +168,12 @@ impl Lists {
         let file = len(INACTIVE_FILE) + len(ACTIVE_FILE);
         let share: Box<dyn Fn(usize, u64) -> u64> =
             if anon > 0 && file + field.room.free / PAGE <= field.room.high / PAGE {
-                // Too few pages of files to be worth it.
+                // Too few pages of files to be worth a scan.
                 Box::new(|list, n| if list < INACTIVE_FILE { n } else { 0 })
             } else if anon > 0 && priority == 0 {
                 Box::new(|_, n| n)
             } else if anon == 0 || len(ACTIVE_FILE) <= len(INACTIVE_FILE) {
-                // Enough of files that was not used again.
+                // Enough pages of files that were not used again.
                 Box::new(|list, n| if list < INACTIVE_FILE { 0 } else { n })
             } else {
                 for (t, n) in [anon, file].into_iter().enumerate() {
@@ -214,7 +216,7 @@ impl Lists {
         }
     }
 
-    /// Whether so many of a batch mark the zone.
+    /// Whether so many pages of a batch mark the zone.
     fn marks(rule: Marks, n: u64, all: u64, taken: u64, priority: u32) -> bool {
         match rule {
             Marks::Never => false,
@@ -223,7 +225,8 @@ impl Lists {
         }
     }
 
-    /// What a batch means for the zone, and for who took it (Linux: the end of `shrink_inactive_list`).
+    /// Updates the zone after a batch; returns whether its reclaimer has to wait (Linux: the end of
+    /// `shrink_inactive_list`).
     fn after(&mut self, batch: Batch, priority: u32, background: bool, device_full: bool) -> bool {
         let Batch { taken, dirty, unqueued, congested, writeback, again } = batch;
         let many_written = writeback > 0 && writeback >= taken >> (PRIORITY - priority.min(PRIORITY));
@@ -232,7 +235,7 @@ impl Lists {
         self.congested |= dirty > 0 && dirty == congested;
         let crowded = self.congested && device_full;
         if again > 0 && self.rules.stalls == Stalls::CongestedOrAgain {
-            // Who has waited looks again before it waits once more.
+            // After a wait, the reclaimer looks again before it waits once more.
             self.writeback_tail = false;
         }
         match self.rules.stalls {
@@ -248,8 +251,8 @@ fn id_of(list: usize) -> u8 {
     list as u8 + 1
 }
 
-/// Looks at up to `n` pages at the end of an inactive list; how many it chose to be freed, and whether its reclaimer is
-/// to wait (Linux: `shrink_inactive_list`, `shrink_page_list`).
+/// Looks at up to `n` pages at the end of an inactive list. Returns how many it chose to be freed, and whether the
+/// reclaimer has to wait (Linux: `shrink_inactive_list`, `shrink_page_list`).
 fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &mut dyn Host) -> (u64, bool) {
     let background = !core.parts().0.direct;
     let mut batch = Batch::default();
@@ -356,19 +359,19 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
     let kind = usize::from(list == INACTIVE_FILE);
     lists.scanned[kind] += batch.taken as f64;
     lists.rotated[kind] += f64::from(rotated);
-    // Linux: `shrink_slab`: as many of a hundred inodes as of pages, and as many again.
+    // Linux: `shrink_slab`: the same share of inodes as of pages, times two.
     let pages: u64 = (0..4).map(|list| field.frames.len(id_of(list))).sum();
     lists.slab_owed += 2.0 * batch.taken as f64 * field.frames.len(SLAB) as f64 / (pages + 1) as f64;
     (chosen, lists.after(batch, priority, background, device_full))
 }
 
-/// Inodes give what the pages that were looked at ask of them (Linux: `shrink_slab`, `prune_icache_sb`).
+/// Frees inodes in proportion to the pages that were looked at (Linux: `shrink_slab`, `prune_icache_sb`).
 fn shrink_slab(core: &mut Core, host: &mut dyn Host) {
     let (field, policy) = core.parts();
     let super::Policy::Lists(lists) = policy else { return };
     let n = (lists.slab_owed as u64).min(field.frames.len(SLAB));
     lists.slab_owed = (lists.slab_owed - n as f64).min(field.frames.len(SLAB) as f64);
-    // Without pages, inodes are all there is.
+    // Without pages, only inodes can go.
     let alone = (0..4).all(|list| field.frames.len(id_of(list)) == 0);
     for _ in 0..if alone { n.max(BATCH) } else { n } {
         let (field, _) = core.parts();
@@ -386,31 +389,31 @@ fn shrink_slab(core: &mut Core, host: &mut dyn Host) {
 /// The state of a pass over one zone.
 #[derive(Debug, Default)]
 struct Pass {
-    /// Pages of each list that were to be looked at, and that still are.
+    /// Pages of each list to look at: at the start of the pass, and now.
     targets: [u64; 4],
     left: [u64; 4],
     scanned: u64,
     /// The zone's count of freed frames when the pass began.
     freed_before: u64,
-    /// It is to free so many pages at most.
+    /// The pass frees at most this many pages.
     want: u64,
     cut: bool,
 }
 
-/// Who reclaims in the background (Linux: `kswapd`, `balance_pgdat`).
+/// The background reclaimer (Linux: `kswapd`, `balance_pgdat`).
 pub(in crate::reclaim) struct Kswapd {
     rules: &'static Rules,
     on: bool,
     priority: u32,
-    /// Zones from 0 to this are looked at in this pass.
+    /// This pass looks at the zones from 0 to this.
     end: usize,
     zone: usize,
     pass: Option<Pass>,
     /// The counts of freed frames, over all zones, when the priority was set.
     freed_before: u64,
-    /// Less was looked at than was to be freed: the next pass is harder.
+    /// The pass looked at less than was to be freed: the next one is harder.
     raise: bool,
-    /// Rounds in which nothing was freed, and what had been freed by anybody when the last one ended.
+    /// Rounds in which nothing was freed, and the count of all freed frames when the last one ended.
     fruitless: u32,
     freed_by_all: u64,
 }
@@ -436,7 +439,7 @@ impl Kswapd {
         zones.iter().map(|z| z.counts().freed).sum()
     }
 
-    /// A pass over the zones up to the highest that is short of memory begins; false if none is.
+    /// Begins a pass over the zones up to the highest that is short of memory; false if none is.
     fn begin(&mut self, zones: &mut [Core]) -> bool {
         (self.zone, self.pass, self.raise) = (0, None, true);
         for (i, zone) in zones.iter_mut().enumerate().rev() {
@@ -485,7 +488,7 @@ impl Kswapd {
         Pass { targets: left, left, scanned: 0, freed_before, want, cut: false }
     }
 
-    /// A batch of each list of the zone that is at hand; whether the reclaimer is to wait.
+    /// Scans a batch of each list of the current zone; returns whether the reclaimer has to wait.
     fn scan(&mut self, zone: &mut Core, host: &mut dyn Host) -> bool {
         let Some(pass) = &mut self.pass else { return false };
         let mut stall = false;
@@ -506,7 +509,8 @@ impl Kswapd {
             }
         }
         if self.rules.proportional && !pass.cut && zone.counts().freed - pass.freed_before >= pass.want {
-            // Enough: the kind with less left stops, and the other goes on to the share that the first one has reached.
+            // Enough: the kind with less left stops, and the other goes on to the share that the first one has
+            // reached.
             pass.cut = true;
             let both = |lists: &[u64; 4], kind: usize| lists[2 * kind] + lists[2 * kind + 1];
             let (stops, on) = if both(&pass.left, 1) > both(&pass.left, 0) { (0, 1) } else { (1, 0) };
@@ -546,7 +550,7 @@ impl Kswapd {
         let freed = Self::freed(zones);
         let lowest = if self.rules.proportional { 1 } else { 0 };
         if self.rules.proportional && !self.raise && freed > self.freed_before {
-            // As hard as before.
+            // The next pass is as hard as this one.
             self.freed_before = freed;
         } else if !self.rules.proportional && freed - self.freed_before >= BATCH {
             (self.priority, self.freed_before) = (PRIORITY, freed);

@@ -1,14 +1,14 @@
-//! What leaves the cache when memory is short.
+//! Which frames leave the cache when memory is short.
 //!
 //! | name | idea in one sentence | after | judged by |
 //! |---|---|---|---|
-//! | `vanilla` | two lists; the more that is met dirty or on its way, the harder everything is scanned, and reclaim itself writes | Linux 3.9, mm/vmscan.c | experiments/020, 021 |
-//! | `proportional` | the same lists, scanned in the proportion that they began with, and no harder while enough is freed | mmotm of 2013-05-22 (Mel Gorman, "Reduce system disruption due to kswapd") | experiments/020, 021 |
-//! | `stall-once` | the same; a reclaimer that meets only what is dirty or on its way waits for the device | Linux 3.11 (the same, follow-up V3) | experiments/020, 021 |
-//! | `used-once` | what is used once leaves first, what comes back stays; what is dirty stands on no list, and a lack of clean frames drives the flusher | S3-FIFO (Yang et al., SOSP 2023), refault distances (Linux, mm/workingset.c) | experiments/020, 021 |
+//! | `vanilla` | two lists; the more frames it meets that are dirty or under writeback, the harder it scans everything, and reclaim itself writes | Linux 3.9, mm/vmscan.c | experiments/020, 021 |
+//! | `proportional` | the same lists, scanned in the proportion of their initial lengths, and no harder while enough is freed | mmotm of 2013-05-22 (Mel Gorman, "Reduce system disruption due to kswapd") | experiments/020, 021 |
+//! | `stall-once` | the same; a reclaimer that meets only frames that are dirty or under writeback waits for the device | Linux 3.11 (the same, follow-up V3) | experiments/020, 021 |
+//! | `used-once` | frames used once leave first, frames that come back stay; dirty frames stand on no list, and a lack of clean frames drives the flusher | S3-FIFO (Yang et al., SOSP 2023), refault distances (Linux, mm/workingset.c) | experiments/020, 021 |
 //!
-//! A policy decides over frames ([`super::core::Field`]); [`super::Core`] keeps count, [`super::Reclaim`] takes the
-//! locks and has frames freed.
+//! A policy decides over frames ([`super::core::Field`]); [`super::Core`] does the counting, [`super::Reclaim`] takes
+//! the locks and calls the owners that free frames.
 
 #[cfg(test)]
 mod contract;
@@ -60,7 +60,7 @@ impl Policy {
         }
     }
 
-    /// What is true of the frame has changed; it was `before`.
+    /// The owners' flags of the frame have changed; `before` is the old state.
     pub fn changed(&mut self, field: &mut Field, id: FrameId, before: State) {
         match self {
             Policy::Lists(p) => p.changed(field, id, before),
@@ -68,7 +68,7 @@ impl Policy {
         }
     }
 
-    /// A chosen frame could not be freed, or somebody has let go of it; it is on no list.
+    /// A chosen frame could not be freed, or a parked frame's last user is done. It is on no list.
     pub fn kept(&mut self, field: &mut Field, id: FrameId) {
         match self {
             Policy::Lists(p) => p.kept(field, id),
@@ -76,7 +76,7 @@ impl Policy {
         }
     }
 
-    /// A chosen frame is freed now.
+    /// The owner frees a chosen frame now.
     pub fn freed(&mut self, field: &mut Field, id: FrameId) {
         match self {
             Policy::Lists(_) => {}
@@ -85,7 +85,7 @@ impl Policy {
     }
 }
 
-/// The state of who reclaims in the background, over all zones.
+/// The state of the background reclaimer, over all zones.
 pub(super) enum Driver {
     Kswapd(Box<Kswapd>),
     UsedOnce,

@@ -1,6 +1,6 @@
 //! mmotm of 2013-05-22: scan in proportion, and no harder while enough is freed.
 //!
-//! Main item: [`PROPORTIONAL`]. What it is made of, [`super::lists`] says.
+//! Main item: [`PROPORTIONAL`]. [`super::lists`] describes the rules that it sets.
 //!
 //! # Locking
 //! None.

@@ -1,6 +1,6 @@
-//! Linux 3.11: who meets only what is dirty or on its way waits for the device.
+//! Linux 3.11: a reclaimer that meets only frames that are dirty or under writeback waits for the device.
 //!
-//! Main item: [`STALL_ONCE`]. What it is made of, [`super::lists`] says.
+//! Main item: [`STALL_ONCE`]. [`super::lists`] describes the rules that it sets.
 //!
 //! # Locking
 //! None.

@@ -1,15 +1,15 @@
-//! What is used once leaves first; what is dirty stands on no list.
+//! Frames used once leave first; dirty frames stand on no list.
 //!
 //! Main types: [`UsedOnce`], [`step`], [`direct`]. After S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: FIFO queues are all
-//! you need for cache eviction, SOSP 2023): a small queue that everything new passes through, a main queue for what
-//! was used again on the way, and ghosts of what left the small queue: what comes back while it is known goes to the
-//! main queue at once. A use only counts; nothing moves, so a hit takes no lock.
+//! you need for cache eviction, SOSP 2023). Every new frame passes through a small queue. A frame that was used again
+//! there moves to the main queue. Ghosts remember frames that left the small queue: one that comes back while it is
+//! remembered goes to the main queue at once. A use only counts; nothing moves, so a hit takes no lock.
 //!
-//! What is added:
-//! - Sizes are bytes, for frames of 1 to 64 KiB share the queues.
-//! - A frame is on a queue only while it is clean and nobody holds it. So nothing is looked at that cannot go, and
-//!   what a writer has dirtied and nobody used again counts with the small queue: a copy takes the frames of the
-//!   copy, and the lack of clean ones drives the flusher ([`Next::Drive`]) instead of the main queue.
+//! Additions to S3-FIFO:
+//! - Sizes are bytes, because frames of 1 to 64 KiB share the queues.
+//! - A frame is on a queue only while it is clean and unused. So the policy looks at no frame that cannot go. Dirty
+//!   frames that were not used again count with the small queue: a copy takes the frames of the copy, and the lack of
+//!   clean ones drives the flusher ([`Next::Drive`]) instead of the main queue.
 //! - While all new frames are dirty, the main queue ages: for [`AGING`] bytes of new frames, the policy looks at one
 //!   byte of the main queue. Without that, a writer could not use the room of frames that have fallen out of use.
 //!   Clean new frames need no such rule: those that come back go to the main queue and push unused frames out of it.
@@ -30,27 +30,27 @@ const MAIN: u8 = 2;
 /// Memory of programs.
 const PROGRAMS: u8 = 3;
 
-/// The small queue and dirty new data may take one in so many bytes before the main queue gives. With a tenth, as
-/// published, a copy takes more of a hot set that just fits. With a thirtieth, frames leave a small cache before their
-/// second use (experiment 020).
+/// The main queue gives frames only after the small queue and dirty new data take one in this many bytes. With a
+/// tenth, as published, a copy takes more of a hot set that just fits. With a thirtieth, frames leave a small cache
+/// before their second use (experiment 020).
 const SMALL_SHARE: u64 = 16;
 /// Uses in the small queue that make a frame stay. With one, data that is used twice in a row fills the main queue,
 /// and loops miss more (experiment 020).
 const PROMOTE: u8 = 2;
-/// Used frames of the main queue that may be spared for each new frame, and so for each that is freed.
+/// How many used frames of the main queue may be spared for each new frame, and so for each that is freed.
 const SPARED: u64 = 3;
-/// Of so many bytes that are new, the main queue looks at one of its own.
+/// The main queue ages by one byte for this many bytes of new frames.
 const AGING: u64 = 32;
 /// The largest frame, in bytes.
 const FRAME_MAX: u64 = 64 << 10;
-/// Frames that a step looks at, in the background and for somebody who needs memory at once.
+/// Frames that a step looks at: in the background, and for a caller that needs memory at once.
 const STEP: u32 = 128;
 const DIRECT: u64 = 32;
-/// Frames of programs that are sent to swap space before the reclaimer waits for them.
+/// How many frames of programs go to swap space before the reclaimer waits for them.
 const WRITES: u32 = 32;
-/// How long the reclaimer waits where all is in use.
+/// How long the reclaimer waits if all frames are in use.
 const IN_USE_NS: u64 = 10_000_000;
-/// Ghosts count time in units of so many bytes that left the small queue: with 32 bits of it, 4 TiB.
+/// Ghosts count time in units of this many bytes that left the small queue: 32 bits of it are 4 TiB.
 const UNIT_BITS: u32 = 10;
 
 #[derive(Default)]
@@ -58,20 +58,20 @@ pub(in crate::reclaim) struct UsedOnce {
     ghosts: Ghosts,
     /// Bytes that have left the small queue for good.
     left: u64,
-    /// Bytes of the main queue that may be looked at for its age.
+    /// Bytes of the main queue that the policy may look at because of their age.
     aging: u64,
     /// Used frames that may be spared now: [`SPARED`] for each new frame, and no more than there are frames.
     spare: u64,
-    /// Bytes of programs' memory that may go, because as much of data came back.
+    /// Bytes of programs' memory that may go, because as many bytes of data came back.
     refaulted: u64,
 }
 
-/// Where the next frame is to come from.
+/// Where the next frame comes from.
 enum Choice {
     Free(FrameId),
-    /// The main queue could give memory of programs, which has to be written.
+    /// The main queue could free memory of programs, which has to be written first.
     Write(FrameId),
-    /// Nothing before something is written.
+    /// No frame can go before something is written.
     Dirty,
     Nothing,
 }
@@ -83,8 +83,8 @@ impl UsedOnce {
 
     pub fn inserted(&mut self, field: &mut Field, id: FrameId) {
         let bytes = field.frames.bytes(id);
-        // No more is saved up than what passes in a lap: what was looked at just now would be looked at again, before
-        // anybody has had the time to use it.
+        // No more is saved up than one lap of the queue uses: otherwise the policy would look at frames again before
+        // any caller has had the time to use them.
         self.aging = (self.aging + bytes / AGING).min((field.frames.list_bytes(MAIN) / AGING).max(FRAME_MAX));
         self.spare = (self.spare + SPARED).min(u64::from(field.frames.live()));
         self.ghosts.reserve(u64::from(field.frames.live()));
@@ -97,19 +97,20 @@ impl UsedOnce {
         self.place(field, id);
     }
 
-    /// How much may leave the small queue until a frame that left is not missed any more: what the main queue holds.
+    /// How many bytes may leave the small queue before a frame that left it counts as not missed: the size of the
+    /// main queue.
     fn span(&self, field: &Field) -> u64 {
         field.frames.list_bytes(MAIN).max(field.frames.list_bytes(SMALL))
     }
 
-    /// Puts a frame where it belongs.
+    /// Puts a frame on the queue where it belongs.
     fn place(&mut self, field: &mut Field, id: FrameId) {
         let state = field.frames.state(id);
         if field.class(id) == Class::Anonymous {
             if state.has(State::WRITEBACK) {
                 field.frames.unlink(id);
             } else if field.frames.unmark(id, State::IMMEDIATE) {
-                // Reclaim had it written, to free it now.
+                // Reclaim requested its write, in order to free it now.
                 field.frames.push_tail(PROGRAMS, id);
             } else {
                 field.frames.push(PROGRAMS, id);
@@ -143,7 +144,7 @@ impl UsedOnce {
         }
     }
 
-    /// The next frame to go, after looking at no more than `looks`.
+    /// The next frame to go, after a look at no more than `looks` frames.
     fn choose(&mut self, field: &mut Field, looks: &mut u32) -> Choice {
         while *looks > 0 {
             let [small, main] = [SMALL, MAIN].map(|list| field.frames.list_bytes(list));
@@ -163,7 +164,8 @@ impl UsedOnce {
                 *looks -= 1;
                 look(field, id);
                 if field.frames.touches().count(id) >= PROMOTE {
-                    // At least one use is left: a young main queue comes round to it sooner than its next use does.
+                    // It has at least one use left: a young main queue comes round to it sooner than its next use
+                    // does.
                     field.frames.touches().take_one(id);
                     self.spare = self.spare.saturating_sub(1);
                     field.frames.mark(id, State::PROMOTED);
@@ -177,7 +179,7 @@ impl UsedOnce {
             };
             let bytes = field.frames.bytes(id);
             if from_small {
-                // What is new is dirty: the main queue gives what it has grown too old for, and no more.
+                // All new frames are dirty: the main queue gives the bytes that its age allows, and no more.
                 if self.aging < bytes {
                     return Choice::Dirty;
                 }
@@ -196,7 +198,7 @@ impl UsedOnce {
     }
 }
 
-/// One more frame was looked at.
+/// Counts one more frame as looked at.
 fn look(field: &mut Field, id: FrameId) {
     field.scan();
     if field.class(id) == Class::Inode {
@@ -204,8 +206,8 @@ fn look(field: &mut Field, id: FrameId) {
     }
 }
 
-/// Frees in one core until `bytes` are chosen, or it has looked at enough frames. How many bytes were chosen, and what
-/// stopped it.
+/// Frees in one core until `bytes` are chosen, or it has looked at enough frames. Returns how many bytes were chosen,
+/// and what stopped it.
 fn run(core: &mut Core, mut bytes: u64, host: &mut dyn Host) -> (u64, Option<Next>) {
     let mut looks = STEP;
     let mut written = 0;
@@ -245,8 +247,8 @@ fn run(core: &mut Core, mut bytes: u64, host: &mut dyn Host) -> (u64, Option<Nex
     (chosen, None)
 }
 
-/// Which zones are to give: those with data used once, else those with any data, else all. What one zone lacks another
-/// can have, so no zone gives memory of programs while there is data.
+/// Which zones give frames: those with data used once, else those with any data, else all. Any zone's memory serves
+/// all, so no zone gives memory of programs while there is data.
 fn givers(zones: &mut [Core]) -> impl Iterator<Item = &mut Core> {
     let rank = |zone: &Core| {
         let field = zone.field();
@@ -278,7 +280,7 @@ pub(super) fn step(zones: &mut [Core], host: &mut dyn Host) -> Next {
     stopped
 }
 
-/// For somebody who needs memory at once.
+/// For a caller that needs memory at once.
 pub(super) fn direct(zones: &mut [Core], host: &mut dyn Host) -> Next {
     let mut stopped = Next::Enough;
     for zone in givers(zones) {

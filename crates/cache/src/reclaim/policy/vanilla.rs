@@ -1,6 +1,6 @@
-//! Linux 3.9: each pass over a zone is harder than the one before, and reclaim writes what it meets.
+//! Linux 3.9: each pass over a zone is harder than the one before, and reclaim writes dirty pages that it meets.
 //!
-//! Main item: [`VANILLA`]. What it is made of, [`super::lists`] says.
+//! Main item: [`VANILLA`]. [`super::lists`] describes the rules that it sets.
 //!
 //! # Locking
 //! None.

@@ -18,7 +18,7 @@ use crate::owner::{Given, Owner, warn_of_fakeroot};
 use crate::source_date::SourceDate;
 use crate::text::shown;
 
-/// An inode's number is all that there is to tell it.
+/// Within an image the inode's number identifies a file.
 fn id(inode: &InodeRef) -> Id {
     (0, inode.ino.0.into())
 }
@@ -76,7 +76,7 @@ impl Source for ImageSource {
     }
 
     fn names(&self, dir: &InodeRef, after: Option<&[u8]>) -> Step<(Vec<Vec<u8>>, bool)> {
-        // Behind every entry of this name.
+        // The place after every entry of this name.
         let after = after.map(|name| Name { name: name.to_vec(), ino: InodeNr(u32::MAX), kind: None });
         let Names { names, more } = self.here(self.fs.list_after(dir, after.as_ref()))?;
         Ok((names.into_iter().map(|entry| entry.name).collect(), more))
@@ -117,9 +117,9 @@ impl Source for ImageSource {
 pub struct ImageSink {
     fs: Arc<Filesystem>,
     owner: Owner,
-    /// Files belong to whom they belong to where they come from, unless the command line names somebody.
+    /// Whether files keep the owners of the source, unless the command line names an owner.
     keeps_owners: bool,
-    /// The newest time that is stored.
+    /// The newest time to store.
     date: Option<SourceDate>,
 }
 
@@ -144,20 +144,20 @@ impl ImageSink {
     fn attributes(&self, inode: &InodeRef, node: &Node, size: Option<u64>, xattrs: &Xattrs) -> Step<Id> {
         for (name, value) in xattrs {
             match self.fs.set_xattr(inode, name, value, SetMode::Any) {
-                // A name that ext does not have is no reason to lose the file.
+                // Ext does not support some names of attributes: copy the file without them.
                 Ok(()) | Err(Error::NotSupported(_)) => {}
                 Err(e) => return Err(e.into()),
             }
         }
         if size.is_some_and(|size| size != self.fs.getattr(inode).size) {
-            // By itself: a change of size would stamp the time over ours.
+            // A call of its own: a change of size would overwrite the time.
             self.fs.setattr(inode, &SetAttr { size, ..SetAttr::default() })?;
         }
         let link = node.kind == FileType::Symlink;
         let kept = Given { uid: Some(node.uid), gid: Some(node.gid) };
         let owner = self.owner.given().or(if self.keeps_owners { kept } else { Given::default() });
         let (atime, mtime) = match self.date {
-            // Reading moves the one: then it is another each time.
+            // Reading moves the access time, which would make each copy different.
             Some(date) => (date.clamp(node.mtime), date.clamp(node.mtime)),
             None => (node.atime, node.mtime),
         };
@@ -210,7 +210,7 @@ impl Sink for ImageSink {
 
     fn directory(&self, parent: &InodeRef, name: &[u8], follow: bool) -> Step<InodeRef> {
         let found = match self.find(parent, name)? {
-            // It cannot lead out of the image.
+            // The link cannot lead out of the image.
             Some(link) if follow && link.file_type() == Some(FileType::Symlink) => {
                 self.fs.walk_at(parent, name, true).map(Some).or_else(|e| match e {
                     Error::NotFound => Ok(Some(link)),
@@ -221,7 +221,7 @@ impl Sink for ImageSink {
         };
         match found {
             Some(inode) if inode.is_dir() => Ok(inode),
-            Some(_) => Err(Trouble::here("something that is no directory is in the way")),
+            Some(_) => Err(Trouble::here("a file that is not a directory is in the way")),
             None => self.create(parent, name, NewNode::directory(0o700)),
         }
     }
@@ -233,7 +233,7 @@ impl Sink for ImageSink {
     fn file(&self, parent: &InodeRef, name: &[u8], _named: bool, source: Option<Id>) -> Step<InodeRef> {
         let mut found = self.find(parent, name)?;
         if found.as_ref().is_some_and(|inode| inode.file_type() == Some(FileType::Symlink)) {
-            // As cp(1): what it leads to is written, and has to be there. It cannot lead out of the image.
+            // As cp(1): the target of the link is written, and must exist. It cannot lie outside of the image.
             found = match self.fs.walk_at(parent, name, true) {
                 Ok(inode) => Some(inode),
                 Err(Error::NotFound) => return Err(Trouble::here("not written through a dangling symbolic link")),
@@ -246,13 +246,13 @@ impl Sink for ImageSink {
                     return Err(Trouble::here("it is the same file"));
                 }
                 self.fs.setattr(&inode, &SetAttr { size: Some(0), ..SetAttr::default() })?;
-                // As the kernel does when a file is written: it was given to another content.
+                // As the kernel does at a write: the capability was given to the old content.
                 if self.fs.get_xattr(&inode, b"security.capability").is_ok() {
                     self.fs.remove_xattr(&inode, b"security.capability")?;
                 }
                 Ok(inode)
             }
-            Some(_) => Err(Trouble::here("something that is no regular file is in the way")),
+            Some(_) => Err(Trouble::here("a file that is not a regular file is in the way")),
             None => self.create(parent, name, NewNode::file(0o600)),
         }
     }
@@ -310,7 +310,7 @@ impl Sink for ImageSink {
         format!("{}: {}", self.fs.image(), shown(path))
     }
 
-    /// Everything is made durable, and the image is marked clean.
+    /// Makes everything durable, and marks the image clean.
     fn end(&self) -> Result<()> {
         let image = self.fs.image();
         self.fs.unmount().map_err(|e| Failure::op(format!("{image}: {e}")))

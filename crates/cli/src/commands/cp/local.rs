@@ -1,7 +1,7 @@
-//! The side of a copy that lies on the host, and is read; [`super::local_sink`] is written.
+//! The source side of a copy on the host; [`super::local_sink`] is the destination side.
 //!
-//! Everything below what the user named is reached through descriptors of directories and without following links: a
-//! tree that somebody changes meanwhile does not lead elsewhere, and may be deeper than a path can be long.
+//! Everything below the user's path is reached through descriptors of directories and without following links. So a
+//! concurrent change of the tree does not lead elsewhere, and the tree may be deeper than a path can be long.
 //!
 //! # Locking
 //! None.
@@ -34,7 +34,7 @@ pub fn os(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 
-/// An empty path means the directory we are in.
+/// An empty path means the current directory.
 pub fn dir_path(path: &[u8]) -> &Path {
     if path.is_empty() { Path::new(".") } else { os(path) }
 }
@@ -47,12 +47,12 @@ pub fn kind(stat: &Stat) -> Option<FileType> {
     FileType::from_mode(stat.st_mode as u16)
 }
 
-/// The directory above, if it still is `id`.
+/// The parent directory, if it still is `id`.
 pub fn directory_above(below: BorrowedFd<'_>, wanted: Id) -> Step<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
     let fd = openat(below, "..", flags, Mode::empty())?;
     if id(&fstat(&fd)?) != wanted {
-        return Err(Trouble::here("moved while it was copied"));
+        return Err(Trouble::here("it was moved during the copy"));
     }
     Ok(fd)
 }
@@ -60,7 +60,7 @@ pub fn directory_above(below: BorrowedFd<'_>, wanted: Id) -> Step<OwnedFd> {
 pub struct LocalSource<'a> {
     root: bool,
     stop: &'a Stop,
-    /// Attributes that an ordinary user does not take along.
+    /// How many attributes were skipped because an ordinary user cannot copy them.
     left_out: Cell<u64>,
 }
 
@@ -69,34 +69,34 @@ impl LocalSource<'_> {
         LocalSource { root: geteuid().is_root(), stop, left_out: Cell::new(0) }
     }
 
-    /// Says what was left out.
+    /// Prints how many attributes were left out.
     pub fn end(&self) {
         if self.left_out.get() > 0 {
             warn(&format!("attributes that only root copies: {} left out", self.left_out.get()));
         }
     }
 
-    /// What a path from `dir` on names.
+    /// Opens the file at a path from `dir` on.
     fn open(&self, dir: BorrowedFd<'_>, path: &Path, follow: bool) -> Step<Entry> {
         let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         let stat = statat(dir, path, at)?;
         match kind(&stat) {
-            // As cp(1): what the user names, and does not want to have copied itself, is read.
+            // As cp(1): the content of a device or fifo that the user names is read.
             Some(FileType::Fifo | FileType::CharDevice | FileType::BlockDevice) if follow => {
-                // Whoever is to write into it is waited for where a signal ends that.
+                // Opened without waiting for a writer: the later wait can end at a signal.
                 let fd = openat(dir, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
                 let stat = fstat(&fd)?;
                 Ok(Entry { stat, fd: Some(File::from(fd)), stream: true, target: Vec::new(), xattrs: Ok(Vec::new()) })
             }
-            // Nothing can be read of it by name.
+            // A socket cannot be read by its name.
             Some(FileType::Socket) if follow => Err(Errno::NXIO.into()),
             Some(kind @ (FileType::Regular | FileType::Directory)) => {
-                // A fifo that took the file's place must not make us wait.
+                // If a fifo has replaced the file, the open must not wait.
                 let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
                 flags.set(OFlags::DIRECTORY, kind == FileType::Directory);
                 flags.set(OFlags::NOFOLLOW, !follow);
                 let fd = openat(dir, path, flags, Mode::empty())?;
-                // What is open counts, should it have changed since.
+                // The file may have changed since: the open one counts.
                 let stat = fstat(&fd)?;
                 Ok(Entry { stat, fd: Some(File::from(fd)), stream: false, target: Vec::new(), xattrs: Ok(Vec::new()) })
             }
@@ -105,7 +105,7 @@ impl LocalSource<'_> {
                     Some(FileType::Symlink) => readlinkat(dir, path, Vec::new())?.into_bytes(),
                     _ => Vec::new(),
                 };
-                // There is no descriptor of it that has attributes.
+                // Such a file has no descriptor that gives attributes.
                 let xattrs = within(dir, path, |path| {
                     let list = match listed(|buf| llistxattr(path, buf)) {
                         Err(Errno::NOENT) => Ok(Vec::new()),
@@ -130,7 +130,7 @@ impl LocalSource<'_> {
                 self.left_out.set(self.left_out.get() + 1);
                 continue;
             }
-            // Others are the host's own: labels, say.
+            // Other attributes belong to the host, for example security labels.
             if !(privileged || name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_")) {
                 continue;
             }
@@ -147,8 +147,8 @@ impl LocalSource<'_> {
     }
 }
 
-/// Calls `f` with a name of what `path` from `dir` on names, for calls that take no descriptor of a directory. Without
-/// /proc we are there meanwhile: nobody else in this process goes by its directory.
+/// Calls `f` with a name for `path` from `dir` on, for calls that take no descriptor of a directory. Without /proc it
+/// changes the working directory meanwhile: no other code in this process relies on that.
 fn within<R>(
     dir: BorrowedFd<'_>,
     path: &Path,
@@ -168,12 +168,12 @@ fn within<R>(
     result
 }
 
-/// Attributes that are there, and cannot be read.
+/// The failure of attributes that exist and cannot be read.
 fn unread(e: Errno) -> Trouble {
     Trouble::here(format!("extended attributes: {}", plain(&e.into())))
 }
 
-/// The names, each ended by NUL. Where attributes are not supported there are none.
+/// The names, each ended by NUL. Empty if attributes are not supported.
 fn listed(list: impl Fn(&mut [u8]) -> std::result::Result<usize, Errno>) -> std::result::Result<Vec<u8>, Errno> {
     let mut buf = vec![0; 65536];
     let n = match list(&mut buf) {
@@ -184,15 +184,15 @@ fn listed(list: impl Fn(&mut [u8]) -> std::result::Result<usize, Errno>) -> std:
     Ok(buf)
 }
 
-/// Something that is copied.
+/// A file that is copied.
 pub struct Entry {
     stat: Stat,
-    /// Of files and directories.
+    /// For files and directories.
     fd: Option<File>,
     /// A fifo or a device whose content is copied.
     stream: bool,
     target: Vec<u8>,
-    /// Of what has no descriptor; why they could not be read is told when they are wanted.
+    /// For files without a descriptor. An error is reported when the attributes are needed.
     xattrs: std::result::Result<Xattrs, Errno>,
 }
 
@@ -317,7 +317,7 @@ impl Source for LocalSource<'_> {
                 }
             }
         }
-        // Its size may be none at all, as in /proc, or old.
+        // The size may be 0, as in /proc, or out of date.
         loop {
             match read(pos, CHUNK_BYTES as u64)? {
                 0 => break,
@@ -336,7 +336,7 @@ impl Source for LocalSource<'_> {
     }
 }
 
-/// The next range with data from `pos` on; all of the rest where the host does not know holes.
+/// The next range with data from `pos` on; the whole rest if the host does not report holes.
 fn data_range(file: &File, pos: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     let start = match seek(file, SeekFrom::Data(pos)) {
         Ok(start) => start,
@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_changes_while_it_is_read() {
+    fn a_file_that_changes_during_a_read_is_copied_as_far_as_it_goes() {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("file");
         let stop = Stop::default();

@@ -1,10 +1,10 @@
-//! The side of a copy that lies on the host, and is written.
+//! The destination side of a copy on the host.
 //!
-//! What is written comes from an image, and may go where others can write. So nothing below the destination is reached
-//! by a path: directories are descriptors, opened without following links; files get their owner and mode through the
-//! descriptor that made them; links, fifos and devices, which have none, are made in a directory that only we can
-//! enter, and renamed to their place when they are complete. What an image says about privileges is left out unless it
-//! is asked for.
+//! The data comes from an image, and the destination may be writable for other users. So nothing below the
+//! destination is reached by a path. Directories are descriptors, opened without following links. Files get their
+//! owner and mode through the descriptor that made them. Links, fifos and devices have no descriptor: they are made
+//! in a directory that only this user can enter, and renamed to their place when they are complete. Privileges in an
+//! image are copied only on request.
 //!
 //! # Locking
 //! None.
@@ -32,7 +32,7 @@ use crate::failure::{Result, warn};
 use crate::opened;
 use crate::text::shown;
 
-/// What something is called before it has its name.
+/// The temporary name of an unfinished file.
 const UNFINISHED: &str = "unfinished";
 
 /// A directory, by its descriptor.
@@ -41,7 +41,7 @@ pub struct Dir {
     workshop: OnceCell<Workshop>,
 }
 
-/// A directory in it that only we can enter.
+/// A directory in it that only this user can enter.
 struct Workshop {
     fd: OwnedFd,
     name: String,
@@ -71,7 +71,7 @@ impl Dir {
 
     fn tidy(&mut self) {
         if let Some(workshop) = self.workshop.take() {
-            // What failed half-way.
+            // A file that failed half-way.
             let _ = unlinkat(&workshop.fd, UNFINISHED, AtFlags::empty());
             let _ = unlinkat(&self.fd, &workshop.name, AtFlags::REMOVEDIR);
         }
@@ -84,7 +84,7 @@ impl Drop for Dir {
     }
 }
 
-/// What was not copied because the image is not trusted, counted.
+/// Counts of privileges that were not copied because the image is not trusted.
 #[derive(Default)]
 struct LeftOut {
     devices: Cell<u64>,
@@ -100,7 +100,7 @@ pub struct LocalSink {
     root: bool,
     privileges: bool,
     left_out: LeftOut,
-    /// Once is enough.
+    /// Warn once only.
     warned: Cell<bool>,
 }
 
@@ -111,9 +111,9 @@ impl LocalSink {
         LocalSink { root, privileges, left_out: LeftOut::default(), warned: false.into() }
     }
 
-    /// Mode bits to set. Without the owner, set-user-id and set-group-id would mean somebody else.
+    /// Mode bits to set. Without the original owner, set-user-id and set-group-id would mean another user.
     fn mode(&self, node: &Node) -> Mode {
-        // A directory's set-group-id bit gives nobody privileges.
+        // A directory's set-group-id bit gives no privileges.
         let whole = self.root && (self.privileges || node.is_dir());
         if self.root && !whole && node.mode & 0o6000 != 0 {
             count(&self.left_out.modes);
@@ -141,7 +141,7 @@ impl LocalSink {
         }
     }
 
-    /// Whether owner, mode and times are ours to change.
+    /// Whether this user may change owner, mode and times.
     fn may_change(&self, stat: &Stat) -> bool {
         self.root || stat.st_uid == geteuid().as_raw()
     }
@@ -156,7 +156,7 @@ impl LocalSink {
         Ok(rustix::fs::futimens(&fd, &times(node))?)
     }
 
-    /// Makes what has no descriptor, complete but for its name.
+    /// Makes a file that has no descriptor, complete except for its name.
     fn make(&self, workshop: &OwnedFd, node: &Node, target: &[u8]) -> Step<Id> {
         let name = UNFINISHED;
         if node.kind == FileType::Symlink {
@@ -166,7 +166,7 @@ impl LocalSink {
             let kind = rustix::fs::FileType::from_raw_mode(node.kind.mode_bits().into());
             mknodat(workshop, name, kind, Mode::empty(), device)?;
         }
-        // By name: nobody else can have put anything else there.
+        // By name: no other user can have replaced it here.
         if self.root {
             let (uid, gid) = (Some(Uid::from_raw(node.uid)), Some(Gid::from_raw(node.gid)));
             chownat(workshop, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -192,18 +192,18 @@ impl LocalSink {
             Err(Errno::EXIST) if named => return Err(Trouble::here("not written through a dangling symbolic link")),
             Err(Errno::LOOP) if !named => return in_the_way("a symbolic link"),
             Err(Errno::ISDIR) => return in_the_way("a directory"),
-            Err(Errno::NXIO) => return in_the_way("something that is no regular file"),
+            Err(Errno::NXIO) => return in_the_way("a file that is not a regular file"),
             Err(e) => return Err(e.into()),
         };
         let stat = fstat(&file)?;
         if kind(&stat) != Some(FileType::Regular) {
-            return in_the_way("something that is no regular file");
+            return in_the_way("a file that is not a regular file");
         }
         if opened::is_image(id(&stat)) {
             return Err(Trouble::here(IS_IMAGE));
         }
-        // What is copied may be under the name of something private: nobody reads it before it has its mode. But the
-        // user may name somebody else's file: as with cp(1), it gets the content and keeps its mode.
+        // The destination may have the name of a private file: no other user may read it before it has its mode. But
+        // if the user names another user's file, then, as with cp(1), it gets the content and keeps its mode.
         if !named || self.may_change(&stat) {
             fchmod(&file, mode)?;
         }
@@ -217,10 +217,10 @@ impl LocalSink {
     }
 }
 
-/// Why an image is not written over.
+/// The message for an image that would be overwritten.
 const IS_IMAGE: &str = "is the image that is copied from";
 
-/// Refuses to put something in an open image's place: its content would be gone with the last who has it open.
+/// Refuses to replace an open image: its content would be lost when its last user closes it.
 fn no_image(dir: &Dir, name: &[u8]) -> Step<()> {
     match statat(&dir.fd, os(name), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) if opened::is_image(id(&stat)) => Err(Trouble::here(IS_IMAGE)),
@@ -228,8 +228,8 @@ fn no_image(dir: &Dir, name: &[u8]) -> Step<()> {
     }
 }
 
-/// Closes what was written: a file system of another machine, or in user space, may find out only now that it has no
-/// room. Whatever it says, the descriptor is gone.
+/// Closes a written file: a network file system, or one in user space, may report only now that it is full. The
+/// descriptor is closed in any case.
 pub fn closed(fd: OwnedFd) -> std::result::Result<(), Errno> {
     match nix::unistd::close(fd) {
         Ok(()) | Err(nix::Error::EINTR) => Ok(()),
@@ -251,7 +251,7 @@ impl Sink for LocalSink {
     }
 
     fn top(&self, path: &[u8]) -> Step<Dir> {
-        // Named by the user: links are followed.
+        // The user named this path: links are followed.
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         Ok(Dir::new(openat(CWD, dir_path(path), flags, Mode::empty())?))
     }
@@ -269,7 +269,7 @@ impl Sink for LocalSink {
     }
 
     fn is_within(&self, _dir: &Dir, _id: Id) -> Step<bool> {
-        // What is copied to the host comes from an image.
+        // The source is an image, so it cannot contain the destination.
         Ok(false)
     }
 
@@ -281,7 +281,7 @@ impl Sink for LocalSink {
         }
     }
 
-    /// Nothing is followed on the host.
+    /// Follows no links on the host.
     fn directory(&self, parent: &Dir, name: &[u8], _follow: bool) -> Step<Dir> {
         match mkdirat(&parent.fd, os(name), Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -303,7 +303,7 @@ impl Sink for LocalSink {
     }
 
     fn finish_file(&self, file: File, node: &Node, xattrs: &Xattrs) -> Step<Id> {
-        // A hole at the end.
+        // Restores a hole at the end.
         file.set_len(node.size)?;
         let stat = fstat(&file)?;
         if self.may_change(&stat) {
@@ -314,7 +314,7 @@ impl Sink for LocalSink {
     }
 
     fn finish_directory(&self, mut dir: Dir, node: &Node, xattrs: &Xattrs) -> Step<()> {
-        // Before its times are set.
+        // Before the times are set.
         dir.tidy();
         self.finish(&dir.fd, node, xattrs)
     }
@@ -354,13 +354,13 @@ impl Sink for LocalSink {
         for dir in &dirs[..dirs.len().saturating_sub(1)] {
             from = self.open_below(&from, dir)?;
         }
-        // Somebody has moved it: then it is copied once more.
+        // Another process has moved the file: copy it again.
         if !there(&from, file) {
             return Ok(false);
         }
         no_image(parent, name)?;
-        // Under a name that nobody knows, so that what is there is replaced at once and what is linked can be looked at
-        // first.
+        // Under a secret name first, so that the rename replaces the old file at once, and the link can be checked
+        // before.
         let workshop = parent.workshop()?;
         match linkat(&from, os(file), workshop, UNFINISHED, AtFlags::empty()) {
             Ok(()) => {}

@@ -1,11 +1,12 @@
 //! `extant cp`: copies between the host's files and images.
 //!
-//! Both sides look alike ([`side`]): a source is read ([`local`] files or an [`inside`] of an image), a sink is written
-//! ([`local_sink`], [`inside`]). The copy itself ([`tree`]) knows neither; [`stream`] is standard input and output.
+//! Both sides have the same interface ([`side`]): a source is read ([`local`] files or an [`inside`] of an image), a
+//! sink is written ([`local_sink`], [`inside`]). The copy itself ([`tree`]) knows neither; [`stream`] is standard
+//! input and output.
 //!
-//! Images are not trusted: names that could lead out of the destination are refused, host directories are opened
-//! without following links, a directory that is reached twice is left out, and what gives privileges is copied to the
-//! host only when asked for.
+//! Images are not trusted. Names that could lead out of the destination are refused, host directories are opened
+//! without following links, and a directory that is reached twice is left out. Privileges are copied to the host only
+//! on request.
 //!
 //! # Locking
 //! None.
@@ -76,7 +77,7 @@ pub fn run(args: &CpArgs, how: &ImageArgs) -> Result<()> {
     image::refuse_damage(images.open.iter().map(|(_, fs)| fs))
 }
 
-/// Whether files keep the owners that they have where they come from.
+/// Whether files keep the owners of the source.
 fn keeps_owners(args: &CpArgs) -> bool {
     args.archive || args.preserve || geteuid().is_root()
 }
@@ -105,13 +106,12 @@ pub fn get(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
     copy_all(args, &from, &LocalSink::new(args.privileges), to.as_bytes(), stop, &mut images)
 }
 
-/// The images that are open: none may be opened twice, and only of one that is open all the time is it known which
-/// files are the same.
+/// The open images. None may be opened twice, and inode numbers identify files only while an image stays open.
 #[derive(Default)]
 struct Images {
     how: ImageArgs,
     open: Vec<(ImageSpec, Arc<Filesystem>)>,
-    /// Those that this opened.
+    /// The images that this opened.
     own: Vec<Mounted>,
 }
 
@@ -120,7 +120,7 @@ impl Images {
         self.open.push((spec.canonical(), fs));
     }
 
-    /// For reading, unless it is open already.
+    /// Opens an image for reading, unless it is open already.
     fn get(&mut self, spec: &ImageSpec) -> Result<Arc<Filesystem>> {
         let spec = &spec.clone().or(self.how.part());
         let wanted = spec.canonical();
@@ -135,7 +135,7 @@ impl Images {
     }
 }
 
-/// Copies every source, complaining about those that fail, and ends the sink: what was copied stays.
+/// Copies every source, prints an error for each that fails, and ends the sink. Finished copies stay.
 fn copy_all<S: Sink>(
     args: &CpArgs,
     from: &[Place],

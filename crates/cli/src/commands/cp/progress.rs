@@ -1,4 +1,4 @@
-//! A progress bar, for terminals and for copies that take long.
+//! A progress bar, for terminals and for long copies.
 //!
 //! # Locking
 //! None of its own.
@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::text::shown;
 
-/// How long a copy stays silent.
+/// How long a copy shows no bar.
 const QUIET_NS: u64 = 700_000_000;
 
 pub struct Progress {
@@ -33,7 +33,7 @@ impl Progress {
         }
     }
 
-    /// The next file begins.
+    /// Starts the next file.
     pub fn file(&self, name: &[u8], size: u64) {
         if !self.terminal {
             return;
@@ -47,7 +47,7 @@ impl Progress {
         }
     }
 
-    /// It has been copied up to `bytes`.
+    /// `bytes` of the current file are copied.
     pub fn at(&self, bytes: u64) {
         if !self.terminal || self.clock.now_ns() < QUIET_NS {
             return;
@@ -64,7 +64,7 @@ impl Progress {
         bar.set_position(bytes);
     }
 
-    /// Runs `print` without the bar in its way.
+    /// Runs `print` with the bar hidden.
     pub fn aside(&self, print: impl FnOnce()) {
         match &*self.bar.borrow() {
             Some(bar) => bar.suspend(print),

@@ -1,8 +1,8 @@
-//! What the two sides of a copy offer.
+//! The interface of the two sides of a copy.
 //!
 //! Main types: [`Source`] and [`Sink`], implemented over the host's files and over an image; [`Node`] (attributes),
-//! [`Trouble`] (what went wrong: the copy itself knows where, so that no side has to carry paths, which in a deep tree
-//! are longer than everything else).
+//! [`Trouble`] (an error without its place). The copy itself knows the place, so no side has to store paths, which in
+//! a deep tree are longer than everything else.
 //!
 //! # Locking
 //! None.
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::content::Missing;
 use crate::failure::{Failure, HURT, Result, plain};
 
-/// Which file it is, on its side (device and inode number).
+/// Identifies a file on its side (device and inode number).
 pub type Id = (u64, u64);
 
 /// A file's attributes.
@@ -41,8 +41,8 @@ impl Node {
         self.kind == FileType::Directory
     }
 
-    /// The same without its ACL, which there may be: its mask, which looks like the group's permissions then, must not
-    /// become those. The group gets what everybody gets.
+    /// The same for a copy without the file's ACL, if it may have one. The mask of an ACL looks like the group's
+    /// permissions, but must not become those. The group gets the permissions of others.
     pub fn guarded(&self) -> Node {
         Node { mode: self.mode & !(0o70 & !((self.mode & 0o7) << 3)), ..self.clone() }
     }
@@ -50,24 +50,24 @@ impl Node {
 
 pub use crate::image::Xattrs;
 
-/// What was read of a file.
+/// The result of reading a file.
 #[derive(Debug)]
 pub struct Content {
     pub size: u64,
-    /// Meanwhile it has become shorter than it was.
+    /// The file became shorter during the read.
     pub shrank: bool,
-    /// The part that cannot be read, if the rest is wanted all the same.
+    /// The part that could not be read, if the caller still wants the rest.
     pub missing: Option<Missing>,
 }
 
-/// Why something cannot be copied.
+/// Why a file cannot be copied.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The cause; the place is put in front of it.
+    /// The cause; the caller puts the place in front of it.
     Here(String),
     /// The same, in an image that is rescued.
     Hurt(String),
-    /// Complete.
+    /// A complete message.
     Said(Failure),
 }
 
@@ -105,65 +105,65 @@ impl From<Error> for Trouble {
     }
 }
 
-/// Where a copy comes from.
+/// The side that a copy reads.
 pub trait Source {
     /// A file in use.
     type Entry;
 
-    /// The file system in this process that it lies in, by its address; none for the host.
+    /// For a file system in this process, its address; None for the host.
     fn image(&self) -> Option<usize>;
-    /// What was named on the command line.
+    /// The file at a path of the command line.
     fn top(&self, path: &[u8], follow: bool) -> Step<Self::Entry>;
     fn node(&self, entry: &Self::Entry) -> Step<Node>;
-    /// Names in a directory behind `after`, sorted, and whether others follow these.
+    /// Names in a directory after `after`, sorted, and whether more follow.
     fn names(&self, dir: &Self::Entry, after: Option<&[u8]>) -> Step<(Vec<Vec<u8>>, bool)>;
     fn child(&self, dir: &Self::Entry, name: &[u8]) -> Step<Self::Entry>;
-    /// The directory `id` again, in which `below` is.
+    /// The directory `id` again, which contains `below`.
     fn parent(&self, below: &Self::Entry, id: Id) -> Step<Self::Entry>;
     fn target(&self, link: &Self::Entry) -> Step<Vec<u8>>;
     fn xattrs(&self, entry: &Self::Entry) -> Step<Xattrs>;
-    /// Calls `write` with offset and bytes of all data; what is left out is a hole.
+    /// Calls `write` with offset and bytes of all data; the gaps are holes.
     fn read(&self, file: &Self::Entry, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content>;
     /// For messages.
     fn show(&self, path: &[u8]) -> String;
 }
 
-/// Where a copy goes.
+/// The side that a copy writes.
 pub trait Sink {
     type Dir;
     type File;
 
     /// As [`Source::image`].
     fn image(&self) -> Option<usize>;
-    /// A directory that is there.
+    /// An existing directory.
     fn top(&self, path: &[u8]) -> Step<Self::Dir>;
-    /// What is at `path`, links followed.
+    /// The type of the file at `path`, with links followed.
     fn existing(&self, path: &[u8]) -> Step<Option<FileType>>;
     fn id(&self, dir: &Self::Dir) -> Step<Id>;
     /// Whether `dir` is the directory `id` or lies below it.
     fn is_within(&self, dir: &Self::Dir, id: Id) -> Step<bool>;
-    /// What is called `name` there, not followed.
+    /// The file `name` there, without following a link.
     fn look(&self, dir: &Self::Dir, name: &[u8]) -> Step<Option<(FileType, Id)>>;
-    /// A directory, which may be there; its attributes come last, so nobody else can look in. `follow`: what a symbolic
-    /// link leads to counts as it.
+    /// A directory, new or existing. Its attributes are set last, so that no other user can look into it before.
+    /// `follow`: the target of a symbolic link is used.
     fn directory(&self, parent: &Self::Dir, name: &[u8], follow: bool) -> Step<Self::Dir>;
-    /// The directory `id` again, in which `below` is.
+    /// The directory `id` again, which contains `below`.
     fn parent(&self, below: &Self::Dir, id: Id) -> Step<Self::Dir>;
-    /// A regular file, emptied if it is there. `named`: by the user, not by the source. `source`: what must not be
-    /// emptied, if it lies in the same image.
+    /// A regular file, emptied if it exists. `named`: the user named it, not the source. `source`: the file that must
+    /// not be emptied, if it lies in the same image.
     fn file(&self, parent: &Self::Dir, name: &[u8], named: bool, source: Option<Id>) -> Step<Self::File>;
     fn write(&self, file: &Self::File, offset: u64, data: &[u8]) -> Step<()>;
-    /// Gives it its size and attributes.
+    /// Sets size and attributes.
     fn finish_file(&self, file: Self::File, node: &Node, xattrs: &Xattrs) -> Step<Id>;
     fn finish_directory(&self, dir: Self::Dir, node: &Node, xattrs: &Xattrs) -> Step<()>;
-    /// A symbolic link, device, fifo or socket; none if it is left out.
+    /// A symbolic link, device, fifo or socket; None if it is left out.
     fn special(&self, parent: &Self::Dir, name: &[u8], node: &Node, target: &[u8], xattrs: &Xattrs)
     -> Step<Option<Id>>;
-    /// Another name for the file `made`. `path`: the destination, the names of directories below it, the file's name.
-    /// False: it cannot have one.
+    /// Adds another name to the file `made`. `path`: the destination, the names of directories below it, the file's
+    /// name. False: the file cannot have one.
     fn link(&self, made: Id, path: &[&[u8]], parent: &Self::Dir, name: &[u8]) -> Step<bool>;
     /// For messages.
     fn show(&self, path: &[u8]) -> String;
-    /// Everything is copied.
+    /// Ends a complete copy.
     fn end(&self) -> Result<()>;
 }

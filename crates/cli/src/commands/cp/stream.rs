@@ -55,7 +55,7 @@ fn print(source: &ImageSource, path: &[u8], out: &Out) -> Result<()> {
 /// The standard output.
 struct Out<'a> {
     to: OwnedFd,
-    /// Bytes to write at once, so that once it is ready nothing is waited for.
+    /// Bytes of one write: small enough that it does not block after the pipe is ready.
     step: usize,
     stop: &'a Stop,
 }
@@ -69,7 +69,7 @@ impl Out<'_> {
         Ok(Out { to, step: if whole { CHUNK_BYTES } else { libc::PIPE_BUF }, stop })
     }
 
-    /// One write, of as much as there is room for.
+    /// Does one write, of as many bytes as there is room for.
     fn write_some(&self, data: &[u8]) -> std::result::Result<usize, Errno> {
         rustix::io::write(&self.to, &data[..data.len().min(self.step)])
     }
@@ -98,15 +98,15 @@ impl Out<'_> {
     }
 }
 
-/// The pipe once more, so that a write takes what there is room for and does not wait for more: a signal right before
-/// it would go unnoticed. The flag is the open description's, and that of `pipe` is also others', who do not expect it.
-/// None where there is no /proc, or it is not ours to open.
+/// Opens the pipe again, so that a write takes only the free room and does not wait for more: a signal right before a
+/// wait would go unnoticed. The flag O_NONBLOCK belongs to the open description, and other processes that share
+/// `pipe` do not expect it. None without /proc, or without permission.
 fn unwaiting(pipe: &impl AsFd) -> Option<OwnedFd> {
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
     open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// Copies standard input into a file of the sink; returns how long it is.
+/// Copies standard input into a file of the sink; returns its length.
 pub fn fill<S: Sink>(sink: &S, file: &S::File, at: &dyn Fn() -> String, stop: &Stop) -> Result<u64> {
     let mut stdin = Input::new(io::stdin(), stop);
     let mut buf = vec![0; CHUNK_BYTES];
@@ -125,7 +125,7 @@ pub fn fill<S: Sink>(sink: &S, file: &S::File, at: &dyn Fn() -> String, stop: &S
     }
 }
 
-/// What a file made from standard input is like.
+/// The attributes of a file made from standard input.
 pub fn node(size: u64) -> Node {
     let mask = umask(Mode::empty());
     umask(mask);
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// Counted, not timed: one write fills the pipe, and the next does not wait.
+    /// By counting bytes, not time: one write fills the pipe, and the next does not wait.
     #[test]
     fn a_write_takes_all_the_room_in_a_pipe() {
         let (read, write) = pipe().expect("pipe");
@@ -162,7 +162,10 @@ mod tests {
         let data: Vec<u8> = (0..room + 100).map(|i| (i % 251) as u8).collect();
         assert_eq!(out.write_some(&data), Ok(room));
         assert_eq!(out.write_some(&data[room..]), Err(Errno::AGAIN));
-        assert!(!fcntl_getfl(&write).expect("flags").contains(OFlags::NONBLOCK), "others' writes wait as before");
+        assert!(
+            !fcntl_getfl(&write).expect("flags").contains(OFlags::NONBLOCK),
+            "writes of other processes still wait"
+        );
         let mut half = vec![0; room / 2];
         let mut from = std::fs::File::from(read);
         from.read_exact(&mut half).expect("read");

@@ -1,9 +1,9 @@
 //! The copy: one source after the other, trees without recursion.
 //!
-//! Main types: [`struct@Copy`] (what a whole command remembers), [`Tree`] (one tree under way). Of a tree there are two
-//! paths, a few open directories on either side, and of each directory on the way its number and the names that are
-//! still to come, up to a bound, beyond which they are read again: depth costs no descriptors and little memory. Files
-//! with several names are remembered by number until all their names were met, so that they keep them.
+//! Main types: [`struct@Copy`] (the state of a whole command), [`Tree`] (one tree in progress). A tree has two paths,
+//! a few open directories on either side, and for each directory on the way its number and its remaining names.
+//! Beyond a bound, names are dropped and read again. So depth costs no descriptors and little memory. Files with
+//! several names are stored by number until all their names were met, so that the copy has the same links.
 //!
 //! # Locking
 //! None.
@@ -24,23 +24,23 @@ use crate::opened;
 use crate::signals::Stop;
 use crate::text::{Output, shown};
 
-/// Directories on the way down that stay open; of those further up only the number is known.
+/// How many directories on the way down stay open; for those further up only the number is stored.
 const OPEN_MAX: usize = 16;
-/// The memory of the names that are still to come, in all directories but the last.
+/// The memory of the remaining names, in all directories but the last.
 const HELD_BYTES: usize = 16 << 20;
-/// So many files with several names are remembered, in 40 MiB.
+/// The maximum of stored files with several names; they take 40 MiB.
 const LINKS_MAX: usize = 1 << 18;
 
-/// Where in the destination a directory is.
+/// The place of a directory in the destination.
 struct Place {
-    /// None for what the user named.
+    /// None for the path that the user named.
     parent: Option<Rc<Place>>,
     /// A name, or the path that the user named.
     name: Vec<u8>,
 }
 
 impl Drop for Place {
-    /// One after the other: a tree may be deeper than the stack.
+    /// In a loop: a tree may be deeper than the stack.
     fn drop(&mut self) {
         let mut above = self.parent.take();
         while let Some(mut place) = above.and_then(|place| Rc::try_unwrap(place).ok()) {
@@ -54,7 +54,7 @@ struct Made {
     id: Id,
     place: Rc<Place>,
     name: Box<[u8]>,
-    /// The names of it that were not met yet.
+    /// How many of its names were not met yet.
     left: u64,
 }
 
@@ -63,7 +63,7 @@ struct Made {
 struct Files(HashMap<u64, NumberSet>);
 
 impl Files {
-    /// Whether it was not there. A failure: there are too many.
+    /// Whether the file is new in the set. Fails if there are too many.
     fn insert(&mut self, (device, number): Id) -> Step<bool> {
         let full = || Trouble::here("more files than can be remembered; copy a smaller part of the tree");
         self.0.entry(device).or_default().insert(number).ok_or_else(full)
@@ -78,23 +78,23 @@ impl Files {
     }
 }
 
-/// A copy under way.
+/// A copy in progress.
 pub struct Copy<'a, S: Sink> {
     sink: &'a S,
     args: &'a CpArgs,
     recursive: bool,
     stop: &'a Stop,
     progress: Progress,
-    /// Directories entered, for the source at hand.
+    /// Directories entered, for the current source.
     seen: Files,
     /// How often one of them was reached again.
     again: usize,
     /// By source file system and file.
     links: HashMap<(Option<usize>, Id), Made>,
-    /// What was made and has several names, or is a symbolic link: a later source must not get at it by its name.
+    /// Copied files with several names, and symbolic links: a later source must not reach them by name.
     made: Files,
     symlinks: Files,
-    /// Files that were copied without their other names, because too many had others.
+    /// Files copied without their links, because there were too many files with several names.
     parted: u64,
     report: Report,
 }
@@ -102,15 +102,15 @@ pub struct Copy<'a, S: Sink> {
 /// A directory that is being copied.
 struct Level<E, D> {
     node: Node,
-    /// `None` far up.
+    /// `None` far above.
     from: Option<E>,
     to: Option<D>,
     to_id: Id,
     place: Rc<Place>,
-    /// The names that come next, and the memory that they had in the beginning.
+    /// The next names, and their memory at the start.
     names: std::vec::IntoIter<Vec<u8>>,
     names_bytes: usize,
-    /// The name that was copied last: those behind it that are not in `names` are read again.
+    /// The last name copied: the names after it that are not in `names` are read again.
     at: Option<Vec<u8>>,
     more: bool,
     /// The lengths of the paths.
@@ -133,14 +133,14 @@ impl<E, D> Tree<E, D> {
     }
 }
 
-/// What one name becomes.
+/// The destination of one name.
 struct Item<'i, D> {
     parent: &'i D,
     place: &'i Rc<Place>,
     name: &'i [u8],
     from: &'i [u8],
     to: &'i [u8],
-    /// The destination is what the user named.
+    /// The user named the destination.
     named: bool,
 }
 
@@ -175,7 +175,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         self.report.end()
     }
 
-    /// The path of a file that was made.
+    /// The path of a copied file.
     fn path(made: &Made) -> Vec<&[u8]> {
         let mut path = vec![&*made.name];
         let mut at = Some(&made.place);
@@ -187,7 +187,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         path
     }
 
-    /// Copies one source. What of it fails is complained about.
+    /// Copies one source. Prints an error for each part that fails.
     pub fn source<R: Source>(&mut self, source: &R, path: &[u8], to: &[u8], into_dir: bool) -> Result<()> {
         (self.seen, self.again) = (Files::default(), 0);
         let here = |e: Trouble| e.at(|| source.show(path));
@@ -198,7 +198,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         if node.is_dir() && !self.recursive {
             return Err(Failure::op(format!("{}: is a directory (copy it with -r)", source.show(path))));
         }
-        // The content of "/" or "." goes into a directory that is there; anything else becomes a name in it.
+        // The content of "/" or "." goes into the existing directory; anything else becomes a name in it.
         let (parent_path, name) = match into_dir {
             true if whole_tree => (to.to_vec(), Vec::new()),
             true => (to.to_vec(), name.to_vec()),
@@ -249,7 +249,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         self.say(|| "-".into(), to)
     }
 
-    /// Both sides lie in one image.
+    /// Whether both sides lie in one image.
     fn shares<R: Source>(&self, source: &R) -> bool {
         source.image().is_some() && source.image() == self.sink.image()
     }
@@ -297,11 +297,11 @@ impl<'a, S: Sink> Copy<'a, S> {
         Ok(())
     }
 
-    /// The next name of the directory at hand.
+    /// The next name of the current directory.
     fn next_name<R: Source>(source: &R, tree: &mut Tree<R::Entry, S::Dir>) -> Result<Option<Vec<u8>>> {
         let Some(level) = tree.levels.last_mut() else { return Ok(None) };
         if level.more && level.names.len() == 0 {
-            // Whatever becomes of it: it is not tried again.
+            // If this fails, it is not tried again.
             level.more = false;
             let Some(from) = &level.from else { return Ok(None) };
             let listed = source.names(from, level.at.as_deref());
@@ -346,7 +346,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         Ok(())
     }
 
-    /// Copies one name of the directory at hand.
+    /// Copies one name of the current directory.
     fn step<R: Source>(&mut self, source: &R, tree: &mut Tree<R::Entry, S::Dir>, name: &[u8]) -> Result<()> {
         if name.contains(&b'/') || name.contains(&0) || matches!(name, b"" | b"." | b"..") {
             let dir = source.show(&tree.from);
@@ -368,20 +368,20 @@ impl<'a, S: Sink> Copy<'a, S> {
         self.enter(source, tree, (entry, node), to, place)
     }
 
-    /// Everything in the directory at hand is copied. The outer error: the way back is lost.
+    /// Finishes the current directory. The outer error: the way up is lost.
     fn leave<R: Source>(&mut self, source: &R, tree: &mut Tree<R::Entry, S::Dir>) -> Result<Result<()>> {
         let Some(Level { node, from: Some(from), to: Some(to), names_bytes, .. }) = tree.levels.pop() else {
             return Ok(Ok(()));
         };
         tree.held -= names_bytes;
-        // Before it has its mode, which may keep us out.
+        // Before it has its mode, which may deny access.
         if let Some(up) = tree.levels.last_mut()
             && up.from.is_none()
         {
             up.from = Some(source.parent(&from, up.node.id).map_err(|e| e.at(|| source.show(&tree.from)))?);
             up.to = Some(self.sink.parent(&to, up.to_id).map_err(|e| e.at(|| self.sink.show(&tree.to)))?);
         }
-        // Last, because filling it changes its times.
+        // Last, because adding files changes its times.
         let (xattrs, missed) = readable(source.xattrs(&from).map_err(|e| e.at(|| source.show(&tree.from))));
         let node = if missed.is_err() { node.guarded() } else { node };
         let finished = self.sink.finish_directory(to, &node, &xattrs).map_err(|e| e.at(|| self.sink.show(&tree.to)));
@@ -399,7 +399,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         }
         let mut follow = self.args.keep_directory_symlink;
         if follow && let Some((FileType::Symlink, id)) = self.sink.look(item.parent, item.name).map_err(at)? {
-            // One that came with the sources may lead anywhere.
+            // A symbolic link from the sources may lead anywhere.
             follow = !self.symlinks.contains(id);
         }
         let dir = self.sink.directory(item.parent, item.name, follow).map_err(at)?;
@@ -410,7 +410,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         Ok(dir)
     }
 
-    /// Copies what is no directory.
+    /// Copies a file that is not a directory.
     fn file<R: Source>(&mut self, source: &R, entry: &R::Entry, node: &Node, item: &Item<'_, S::Dir>) -> Result<()> {
         self.stop.check()?;
         if source.image().is_none() && opened::is_written_image(node.id) {
@@ -446,7 +446,7 @@ impl<'a, S: Sink> Copy<'a, S> {
             }
         }
         let here = |e: Trouble| e.at(|| source.show(item.from));
-        // Without them it is worth having nevertheless.
+        // The file is worth copying even without its attributes.
         let (xattrs, missed) = readable(source.xattrs(entry).map_err(here));
         let guarded;
         let node = if missed.is_err() {
@@ -508,7 +508,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         }
     }
 
-    /// As cp -v.
+    /// Prints the copy, as cp -v.
     fn say(&self, from: impl FnOnce() -> String, to: &[u8]) -> Result<()> {
         if self.args.verbose {
             use std::io::Write;
@@ -519,14 +519,14 @@ impl<'a, S: Sink> Copy<'a, S> {
         Ok(())
     }
 
-    /// Complains about what concerns one file; passes on what ends everything.
+    /// Prints the error of one file; returns an error that ends the command.
     pub fn went_well(&mut self, result: Result<()>) -> Result<()> {
         let progress = &self.progress;
         self.report.note_by(result, |e| progress.aside(|| e.print()))
     }
 }
 
-/// The attributes that there are to copy, and what is to be said of those that there are not, once all else is copied.
+/// The attributes that can be copied, and the error to report for the others after the rest is copied.
 fn readable(xattrs: Result<Xattrs>) -> (Xattrs, Result<()>) {
     match xattrs {
         Ok(xattrs) => (xattrs, Ok(())),
@@ -539,13 +539,13 @@ fn trimmed(path: &[u8]) -> &[u8] {
     &path[..end]
 }
 
-/// What follows the last slash; empty for the root.
+/// The part after the last slash; empty for the root.
 fn last_name(path: &[u8]) -> &[u8] {
     let path = trimmed(path);
     &path[path.iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1)..]
 }
 
-/// The directory of a path that is to be made, and the name in it.
+/// The directory of a new path, and the name in it.
 fn split(path: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
     let name = last_name(path);
     if matches!(name, b"" | b"." | b"..") {
@@ -555,12 +555,12 @@ fn split(path: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
     Ok((path[..path.len() - name.len()].to_vec(), name.to_vec()))
 }
 
-/// What ends in a slash names a directory, and nothing else can be made there.
+/// A path that ends in a slash names a directory; no other file can have it.
 fn no_directory(path: &[u8]) -> Result<()> {
     if path.ends_with(b"/") { Err(Failure::op(format!("{}: not a directory", shown(path)))) } else { Ok(()) }
 }
 
-/// Appends a name to a path, in which nothing stands for the directory we are in.
+/// Appends a name to a path. An empty path means the current directory.
 fn push(path: &mut Vec<u8>, name: &[u8]) {
     if !path.is_empty() && !path.ends_with(b"/") {
         path.push(b'/');
@@ -568,7 +568,7 @@ fn push(path: &mut Vec<u8>, name: &[u8]) {
     path.extend_from_slice(name);
 }
 
-/// The memory that names take.
+/// The memory of names.
 fn bytes_of(names: &[Vec<u8>]) -> usize {
     names.iter().map(|name| 2 * size_of::<Vec<u8>>() + name.len()).sum()
 }
@@ -584,7 +584,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_paths() {
+    fn paths_split_into_directory_and_name() {
         assert_eq!(last_name(b"/etc/passwd"), b"passwd");
         assert_eq!(last_name(b"a//"), b"a");
         assert_eq!(last_name(b"/"), b"");

@@ -1,12 +1,12 @@
-//! Access control lists as archives have them: text, with numbers for users and groups, which are those of the image
-//! and not of this host.
+//! Access control lists in the form of archives: text, with numbers of users and groups from the image, not names
+//! from this host.
 //!
 //! # Locking
 //! None.
 
 use extant_ondisk::acl::{Tag, from_xattr};
 
-/// `user::rw-,user:1000:r--,…` of a value of `system.posix_acl_*`; `None` if it is no ACL, or one without entries.
+/// `user::rw-,user:1000:r--,…` for a value of `system.posix_acl_*`; `None` if it is not an ACL, or has no entries.
 pub fn text(value: &[u8]) -> Option<Vec<u8>> {
     let acl = from_xattr(value).ok()??;
     let entry = |entry: &extant_ondisk::acl::AclEntry| {

@@ -1,11 +1,11 @@
-//! The archive's format: POSIX.1-2001 (PAX) with the records of GNU tar and star for what POSIX does not have.
+//! The archive's format: POSIX.1-2001 (PAX) with the records of GNU tar and star for features that POSIX lacks.
 //!
-//! Main types: [`Archive`], [`Entry`]; [`FileData`], the content of a file as it comes.
+//! Main types: [`Archive`], [`Entry`]; [`FileData`], the content of a file in sequence.
 //!
-//! A header of ustar has room for a name of 100 bytes, numbers of seven digits, and whole seconds. What does not fit
-//! goes into records in front of it, and only that: most entries take one block. Extended attributes are
-//! `SCHILY.xattr.NAME`, and ACLs `SCHILY.acl.access` and `.default` besides, because GNU tar and bsdtar set ACLs from
-//! these. A file with holes is GNU's sparse format 1.0.
+//! A header of ustar has room for a name of 100 bytes, numbers of seven digits, and whole seconds. Only values that
+//! do not fit go into records in front of it: most entries take one block. Extended attributes are
+//! `SCHILY.xattr.NAME`. ACLs are also `SCHILY.acl.access` and `.default`, from which GNU tar and bsdtar set ACLs. A
+//! file with holes is GNU's sparse format 1.0.
 //!
 //! # Locking
 //! None.
@@ -35,7 +35,7 @@ pub enum Kind {
     CharDevice,
     BlockDevice,
     Fifo,
-    /// Another name for the file that `target` names.
+    /// Another name for the file `target`.
     Link,
 }
 
@@ -62,19 +62,19 @@ pub struct Entry<'a> {
     pub uid: u32,
     pub gid: u32,
     pub mtime: Timestamp,
-    /// Of links.
+    /// For links.
     pub target: Vec<u8>,
     pub device: Option<DeviceNr>,
-    /// Of a regular file.
+    /// For a regular file.
     pub size: u64,
     pub xattrs: Xattrs,
 }
 
 pub struct Archive<W> {
     to: W,
-    /// Bytes so far.
+    /// Bytes written so far.
     written: u64,
-    /// Where the data of the last header ends.
+    /// The end of the last header's data.
     data_end: u64,
 }
 
@@ -83,12 +83,12 @@ impl<W: Write> Archive<W> {
         Archive { to, written: 0, data_end: 0 }
     }
 
-    /// A file without content, or anything else.
+    /// Writes a file without content, or any other kind.
     pub fn entry(&mut self, entry: &Entry<'_>) -> io::Result<()> {
         self.headers(entry, entry.name, 0, records(entry))
     }
 
-    /// A regular file with data in `parts`, which [`FileData::write`] takes next.
+    /// Writes the header of a regular file with data in `parts`; [`FileData::write`] takes the data next.
     pub fn file<'a>(&'a mut self, entry: &Entry<'_>, parts: &'a [Range<u64>]) -> io::Result<FileData<'a, W>> {
         let mut records = records(entry);
         let stored: u64 = parts.iter().map(|part| part.end - part.start).sum();
@@ -110,12 +110,12 @@ impl<W: Write> Archive<W> {
         Ok(FileData { archive: self, parts, part: 0, done: 0 })
     }
 
-    /// The records, if there are any, and the header.
+    /// Writes the records, if there are any, and the header.
     fn headers(&mut self, entry: &Entry<'_>, name: &[u8], size: u64, mut records: Records) -> io::Result<()> {
         if size > SIZE_MAX {
             records.push((b"size".to_vec(), size.to_string().into_bytes()));
         }
-        // An image has attributes in any order.
+        // An image may have attributes in any order.
         records.sort();
         let mut bytes = Vec::new();
         for (key, value) in &records {
@@ -145,7 +145,7 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// The header of `len` bytes of records.
+    /// Writes the header of `len` bytes of records.
     fn records_header(&mut self, name: &[u8], mtime: Timestamp, len: usize) -> io::Result<()> {
         let mut header = header(name, mtime);
         header.set_entry_type(EntryType::XHeader);
@@ -155,14 +155,14 @@ impl<W: Write> Archive<W> {
         self.put(header.as_bytes())
     }
 
-    /// The end mark.
+    /// Writes the end mark.
     pub fn end(&mut self) -> io::Result<()> {
         self.put(&[0; 2 * BLOCK as usize])?;
         self.to.flush()
     }
 
-    /// Ends the archive where more must follow, so that no reader takes it for a whole one: in the data of a file, or
-    /// behind a header that promises records.
+    /// Ends the archive at a place where more must follow, so that no reader accepts it as complete: in the data of a
+    /// file, or after a header that announces records.
     pub fn break_off(&mut self) -> io::Result<()> {
         if self.written >= self.data_end {
             self.fill_block()?;
@@ -196,13 +196,13 @@ impl<W: Write> Archive<W> {
 pub struct FileData<'a, W> {
     archive: &'a mut Archive<W>,
     parts: &'a [Range<u64>],
-    /// Which of them is being written, and how much of it has been.
+    /// The part that is being written, and how much of it is done.
     part: usize,
     done: u64,
 }
 
 impl<W: Write> FileData<'_, W> {
-    /// Data from `offset` on. What lies between it and the last is zeros, as far as it is in a part.
+    /// Writes data from `offset` on. Gaps since the last data are zeros, as far as they lie in a part.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let end = offset + bytes.len() as u64;
         while let Some(part) = self.parts.get(self.part) {
@@ -226,7 +226,7 @@ impl<W: Write> FileData<'_, W> {
         Ok(())
     }
 
-    /// Parts that have not come are zeros.
+    /// Parts without data are zeros.
     pub fn end(mut self) -> io::Result<()> {
         self.write(u64::MAX, &[])?;
         self.archive.fill_block()
@@ -236,7 +236,7 @@ impl<W: Write> FileData<'_, W> {
 /// Keyword and value.
 type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// The records of an entry: values that its header has no room for.
+/// The records of an entry: values that do not fit into its header.
 fn records(entry: &Entry<'_>) -> Records {
     let mut records = Records::new();
     let mut add = |key: &str, value: Vec<u8>| records.push((key.as_bytes().to_vec(), value));
@@ -283,7 +283,7 @@ fn xattr_keyword(name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Seconds since 1970 with all digits that count; the fraction goes away from 1970.
+/// Seconds since 1970 with all significant digits; the fraction counts away from 1970.
 fn decimal(time: Timestamp) -> String {
     let total = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
     let sign = if total < 0 { "-" } else { "" };
@@ -292,7 +292,7 @@ fn decimal(time: Timestamp) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// `LENGTH KEY=VALUE\n`, where the length counts itself.
+/// `LENGTH KEY=VALUE\n`; the length includes itself.
 fn record(to: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     let rest = key.len() + value.len() + 3;
     let mut len = rest + 1;
@@ -306,8 +306,8 @@ fn record(to: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     to.push(b'\n');
 }
 
-/// The map of a sparse file: how many parts, and where each begins and how long it is, a number in a line, up to the
-/// end of a block. An empty part at the end says where the file ends.
+/// The map of a sparse file: the number of parts, and start and length of each, one number a line, up to the end of a
+/// block. An empty part at the end marks the end of the file.
 fn map(parts: &[Range<u64>], size: u64) -> Vec<u8> {
     let at_end = parts.last().is_none_or(|last| last.end < size).then_some(size..size);
     let all = parts.iter().cloned().chain(at_end);
@@ -319,14 +319,14 @@ fn map(parts: &[Range<u64>], size: u64) -> Vec<u8> {
     map
 }
 
-/// The name of a header that stands for another, in a folder beside it.
+/// A substitute name for a header, in a folder beside the real one.
 fn in_folder(folder: &[u8], name: &[u8]) -> Vec<u8> {
     let name = name.strip_suffix(b"/").unwrap_or(name);
     let last = name.iter().rposition(|b| *b == b'/').map_or(0, |slash| slash + 1);
     [b"./", folder, b"/", &name[last..]].concat()
 }
 
-/// A header with as much of the name as it has room for.
+/// A header with as much of the name as fits.
 fn header(name: &[u8], mtime: Timestamp) -> Header {
     let mut header = Header::new_ustar();
     if let Some(ustar) = header.as_ustar_mut() {
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn data_between_the_parts_of_a_file_is_zeros_inside_and_nothing_outside() {
+    fn gaps_of_data_are_zeros_inside_parts_and_omitted_outside() {
         let mut archive = Archive::new(Vec::new());
         let parts = [2..5, 8..12];
         let mut file = FileData { archive: &mut archive, parts: &parts, part: 0, done: 0 };

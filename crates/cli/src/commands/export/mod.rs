@@ -1,12 +1,13 @@
-//! `extant export`: a tree out of an image, as a tar archive or as an OCI image layout with that archive as its layer.
+//! `extant export`: a tree out of an image, as a tar archive or as an OCI image layout with that archive as its
+//! layer.
 //!
-//! The archive depends on the tree alone: names ascend as bytes, the root comes first, and neither the clock nor the
-//! host's users have a part in it. [`archive`] knows the format, [`acl`] one kind of record, [`oci`] the layout; this
-//! module decides what goes in.
+//! The archive depends only on the tree: names ascend as bytes, the root comes first, and neither the clock nor the
+//! host's users affect it. [`archive`] knows the format, [`acl`] one kind of record, [`oci`] the layout; this module
+//! decides which files are included.
 //!
-//! An export that fails leaves no archive that could pass for a whole one: a file of `-o` appears under its name only
-//! when it is complete, and a stream ends where more must follow, which tar(1) and bsdtar(1) report. A stream that only
-//! lacks the end mark, or a part of a block, passes for a whole one with GNU tar.
+//! An export that fails leaves no archive that looks complete. With `-o` the file gets its name only when it is
+//! complete. A stream ends at a place where more must follow, which tar(1) and bsdtar(1) report. GNU tar would accept
+//! a stream that only lacks the end mark, or a part of a block.
 //!
 //! # Locking
 //! None.
@@ -42,12 +43,12 @@ use crate::signals::Stop;
 use crate::text::shown;
 
 const BUFFER_BYTES: usize = 1 << 20;
-/// The parts of a sparse file that are remembered; of one with more, all that follows is stored as data.
+/// The maximum of stored parts of a sparse file; beyond it, the rest of the file is stored as data.
 const PARTS_MAX: usize = 1 << 20;
-/// The paths of files with several names are in memory until the end.
+/// The paths of files with several names stay in memory until the end.
 const LINK_BYTES_MAX: usize = 1 << 28;
 
-/// The images that an export reads. A file that is being written goes away when a signal ends the command.
+/// The images that an export reads. If a signal ends the command, the unfinished file is removed.
 pub fn images(args: &ExportArgs, how: &ImageArgs) -> Images {
     let stop = if args.output.is_some() { Stop::watch() } else { Stop::default() };
     let mut images = Images::for_reading(how);
@@ -61,7 +62,7 @@ pub fn run(args: &ExportArgs, images: &mut Images) -> Result<()> {
         return Err(Failure::usage("--format oci: a layout is a directory; name it with -o DIR or -o DIR:TAG"));
     }
     if args.output.is_none() && io::stdout().is_terminal() {
-        return Err(Failure::usage("an archive is nothing for a terminal: -o FILE writes it to a file"));
+        return Err(Failure::usage("refusing to write an archive to a terminal: write it to a file with -o FILE"));
     }
     let (spec, paths) = in_image(&args.image, args.path.as_slice());
     let path = the_path(&paths)?;
@@ -98,13 +99,13 @@ pub fn run(args: &ExportArgs, images: &mut Images) -> Result<()> {
     }
 }
 
-/// A file that goes away unless it gets its name, with the mode of any new file.
+/// A file with the mode of any new file; it is removed unless it gets its name.
 fn new_file(dir: &Path) -> io::Result<NamedTempFile> {
     use std::os::unix::fs::PermissionsExt;
     tempfile::Builder::new().prefix(".extant-").permissions(PermissionsExt::from_mode(0o666)).tempfile_in(dir)
 }
 
-/// The name of the file that would have been made there says nothing to anybody.
+/// The error names a temporary file, which means nothing to the user: leave that name out.
 fn no_file_in(dir: &Path, e: &io::Error) -> Failure {
     let text = plain(e);
     let why = text.split_once(" at path ").map_or(&*text, |(why, _)| why);
@@ -112,7 +113,7 @@ fn no_file_in(dir: &Path, e: &io::Error) -> Failure {
     Failure::op(format!("{}: {why}{next}", dir.display()))
 }
 
-/// Passes an archive on, and keeps why that failed.
+/// Passes an archive on, and stores the error of a write.
 struct Output<'a, W> {
     to: W,
     failed: &'a Cell<Option<io::Error>>,
@@ -141,8 +142,8 @@ impl<W: Write> Write for Output<'_, W> {
     }
 }
 
-/// Writes a whole archive to what `name` is, or fails. The report is of an image that is rescued: what the archive
-/// lacks. `is_layer`: the archive is a layer, in which some names have a meaning.
+/// Writes a complete archive to `name`, or fails. For an image that is rescued, the report has the losses.
+/// `is_layer`: the archive is a layer, in which some names have a meaning.
 fn export(
     fs: &Arc<Filesystem>,
     path: &[u8],
@@ -172,7 +173,7 @@ fn export_to(
     let archive = Archive::new(to);
     let mut export = Export { fs, stop, archive, is_layer, failed, links, link_bytes: 0, report: Report::default() };
     let done = export.tree(path).and_then(|()| {
-        // Damage that reading went around: names may be missing. That, too, has been said.
+        // Damage that reads went around: names may be missing. That has been reported, too.
         if fs.rescues() { Ok(()) } else { image::refuse_damage([fs]) }
     });
     match done {
@@ -232,7 +233,7 @@ impl<W: Write> Export<'_, W> {
         Ok(())
     }
 
-    /// Of an image that is rescued, what is hurt is left out; otherwise an archive is whole or is none.
+    /// In an image that is rescued, damaged files are left out; otherwise the archive is complete or fails.
     fn note(&mut self, done: Result<()>) -> Result<()> {
         if self.output_failed() {
             return done;
@@ -255,7 +256,7 @@ impl<W: Write> Export<'_, W> {
         is_some
     }
 
-    /// `path` is that in the image, `name` that in the archive.
+    /// `path` is the path in the image, `name` the name in the archive.
     fn entry(&mut self, path: &[u8], name: &[u8], inode: &InodeRef) -> Result<()> {
         let (fs, attr) = (self.fs, self.fs.getattr(inode));
         let failed = |e| image::at(fs, path, e);
@@ -326,7 +327,7 @@ impl<W: Write> Export<'_, W> {
         let (fs, stop) = (self.fs, self.stop);
         let failed = |e| image::at(fs, path, e);
         let parts = match data(fs, inode, attr.size) {
-            // Each block shows whether it can be read when it is read.
+            // Reading each block shows whether it can be read.
             Err(_) if fs.rescues() => std::iter::once(0..attr.size).collect(),
             parts => parts.map_err(failed)?,
         };
@@ -340,7 +341,7 @@ impl<W: Write> Export<'_, W> {
             Ok(missing) => missing,
             Err(Ended::Write(e)) => return Err(e),
             Err(Ended::Read(e)) if fs.rescues() => {
-                // The header has promised all of it.
+                // The header has announced all of the data.
                 file.end()?;
                 return Err(failed(e));
             }
@@ -355,7 +356,7 @@ fn is_encrypted(attr: &Attr) -> bool {
     InodeFlags::from_bits_retain(attr.flags).contains(InodeFlags::ENCRYPT)
 }
 
-/// Where a file has data: ascending, not adjacent.
+/// The parts of a file with data: ascending, not adjacent.
 fn data(fs: &Filesystem, inode: &InodeRef, size: u64) -> std::result::Result<Vec<Range<u64>>, Error> {
     let mut parts: Vec<Range<u64>> = Vec::new();
     let mut pos = 0;

@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Layout`] (the directory), [`Layer`] (takes the archive).
 //!
-//! As the archive, the layout depends on the tree alone, but for the architecture that the configuration must name: the
-//! host's. `index.json` is written last, and a layout that does not become whole is removed.
+//! Like the archive, the layout depends only on the tree, except for the architecture in the configuration: the
+//! host's. `index.json` is written last, and an incomplete layout is removed.
 //!
 //! # Locking
 //! None.
@@ -24,17 +24,17 @@ use super::new_file;
 use crate::failure::{Failure, Result};
 
 const BLOBS: &str = "blobs/sha256";
-/// Where an index names what it lists.
+/// The key of an image's tag in the index.
 const TAG: &str = "org.opencontainers.image.ref.name";
-/// In front of a name that hides one of a lower layer.
+/// The prefix of a name that hides one of a lower layer.
 const HIDES: &[u8] = b".wh.";
 
-/// Whether a path in a layer would hide another, or mean nothing.
+/// Whether a path in a layer would hide another one, or has a special meaning.
 pub fn hides(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').any(|name| name.starts_with(HIDES))
 }
 
-/// `DIR[:TAG]`, where the directory may have a colon in its name.
+/// Splits `DIR[:TAG]`; the directory may have a colon in its name.
 pub fn split(word: &Path) -> Result<(PathBuf, Option<String>)> {
     let bytes = word.as_os_str().as_bytes();
     let colon = bytes.iter().rposition(|byte| *byte == b':').filter(|_| !word.is_dir());
@@ -50,21 +50,21 @@ pub fn split(word: &Path) -> Result<(PathBuf, Option<String>)> {
     }
 }
 
-/// A layout that is being made.
+/// A layout in progress.
 pub struct Layout {
     dir: PathBuf,
-    /// The directory was made here.
+    /// This command made the directory.
     made: bool,
     whole: bool,
 }
 
-/// Takes an archive.
+/// Receives an archive.
 pub struct Layer {
     archive: Sha256,
     gzip: GzEncoder<Blob>,
 }
 
-/// A file that is named by what is in it.
+/// A file named by the hash of its content.
 struct Blob {
     file: NamedTempFile,
     hash: Sha256,
@@ -97,7 +97,7 @@ impl Write for Layer {
 }
 
 impl Layout {
-    /// Begins one in a directory that is empty or does not exist.
+    /// Begins a layout in a directory that is empty or does not exist.
     pub fn make(dir: &Path) -> Result<Layout> {
         let made = match fs::create_dir(dir) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => false,
@@ -124,7 +124,7 @@ impl Layout {
         Ok(Blob { file, hash: Sha256::new(), bytes: 0 })
     }
 
-    /// Writes the documents that make an image of a layer.
+    /// Writes the documents that turn a layer into an image.
     pub fn finish(mut self, layer: Layer, tag: Option<&str>) -> Result<()> {
         let diff_id = digest(layer.archive);
         let layer = layer.gzip.finish().map_err(|e| self.failed(&e))?;
@@ -164,7 +164,7 @@ impl Layout {
         self.keep(blob, kind)
     }
 
-    /// Gives a blob its name; its descriptor.
+    /// Gives a blob its name; returns its descriptor.
     fn keep(&self, blob: Blob, kind: &str) -> Result<Value> {
         let digest = digest(blob.hash);
         let hex = digest.trim_start_matches("sha256:");

@@ -1,7 +1,7 @@
 //! The expression of find: tests, joined by -a, -o, ! and parentheses, and the actions -print and -prune.
 //!
-//! Main types: [`Expression`], [`Outcome`] (what its actions came to). As in find(1), `!` binds most tightly, then -a,
-//! which need not be written, then -o; and an expression that prints nothing itself prints what it holds for.
+//! Main types: [`Expression`], [`Outcome`] (the result of its actions). As in find(1), `!` binds most tightly, then
+//! -a, which may be omitted, then -o. An expression without -print prints the files for which it is true.
 //!
 //! # Locking
 //! None.
@@ -21,7 +21,7 @@ use crate::failure::{Failure, Result};
 use crate::place::Place;
 use crate::record::Format;
 
-/// Parentheses within each other.
+/// Nesting depth of parentheses.
 const DEPTH_MAX: usize = 100;
 
 pub enum Expression {
@@ -37,7 +37,7 @@ pub enum Expression {
 #[derive(Default)]
 pub struct Outcome {
     pub prints: usize,
-    /// The walk leaves out everything below it.
+    /// The walk skips everything below it.
     pub pruned: bool,
 }
 
@@ -77,7 +77,7 @@ impl Expression {
     }
 }
 
-/// Reads all words behind the paths.
+/// Parses all words after the paths.
 pub fn parse(words: &[OsString], images: &mut Images) -> Result<Search> {
     let search = Search {
         expression: Expression::All(Vec::new()),
@@ -145,7 +145,7 @@ impl Parser<'_> {
                 self.words.next();
                 self.depth += 1;
                 if self.depth > DEPTH_MAX {
-                    return Err(Failure::usage(format!("more than {DEPTH_MAX} parentheses within each other")));
+                    return Err(Failure::usage(format!("more than {DEPTH_MAX} nested parentheses")));
                 }
                 let inner = self.any()?;
                 self.depth -= 1;
@@ -159,7 +159,7 @@ impl Parser<'_> {
         Ok(if holds { one } else { Expression::Not(Box::new(one)) })
     }
 
-    /// A test, an action, or an option, which always holds.
+    /// A test, an action, or an option, which is always true.
     fn primary(&mut self) -> Result<Expression> {
         let word = self.words.next().and_then(|word| word.to_str()).unwrap_or_default();
         let holds = || Ok(Expression::All(Vec::new()));
@@ -186,11 +186,11 @@ impl Parser<'_> {
                      -mindepth";
         if !known.split(' ').any(|k| k == word) {
             let all = format!("{known} -empty -true -not ! -a -o ( ) -prune -print -print0 --json");
-            return Err(Failure::usage(format!("'{word}' is no test of find; there are: {all}")));
+            return Err(Failure::usage(format!("'{word}' is not a test of find; the tests are: {all}")));
         }
         let value = self.words.next().ok_or_else(|| Failure::usage(format!("{word} needs a value")))?;
         let text = value.to_str().unwrap_or_default();
-        let wrong = || Failure::usage(format!("'{}' is no value for {word}", value.display()));
+        let wrong = || Failure::usage(format!("'{}' is not a value for {word}", value.display()));
         let number = || Number::parse(text).ok_or_else(wrong);
         let named = |id: Option<u32>| Number::parse(text).or(id.map(|id| Number::Is(id.into()))).ok_or_else(wrong);
         let test = match word {
@@ -219,7 +219,7 @@ impl Parser<'_> {
         Ok(Expression::Test(test))
     }
 
-    /// Than a file of an image, or of the host.
+    /// Newer than a file of an image, or of the host.
     fn newer(&mut self, than: &OsString) -> Result<Test> {
         if Place::parse(than).is_in_image() {
             let file = self.images.file(than)?;

@@ -1,7 +1,7 @@
 //! `extant find`: searches for files by name, kind, size and the like.
 //!
-//! Main types: [`Search`] (where to begin, and how to print), [`Expression`] (what must hold). The words are those of
-//! find(1); nothing is executed: `-print0` is for xargs.
+//! Main types: [`Search`] (where to begin, and how to print), [`Expression`] (the condition). The words are those of
+//! find(1). There is no -exec: `-print0` is for xargs.
 //!
 //! # Locking
 //! None.
@@ -23,7 +23,7 @@ use crate::failure::{Failure, Result};
 use crate::image;
 use crate::record::{self, Format, Records};
 
-/// What was asked for.
+/// The search of a command line.
 struct Search {
     expression: Expression,
     depth_max: usize,
@@ -43,7 +43,7 @@ pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
     let mut records = Records::new(search.format)?;
     let mut report = Report::default();
     for path in paths {
-        // One that cannot be opened does not cut the list short.
+        // If one cannot be opened, the search goes on with the others.
         let searched = images.file_or_image(path).and_then(|file| search.file(&file, &mut records, &mut report));
         report.note(searched)?;
     }
@@ -76,7 +76,7 @@ impl Search {
         Ok(())
     }
 
-    /// True: what is below it is left out.
+    /// True: skip everything below it.
     #[allow(clippy::too_many_arguments)] // one file, and where it goes
     fn visit(
         &self,

@@ -1,4 +1,4 @@
-//! One test of find: [`Test`], and the file that it is asked of, a [`Candidate`].
+//! One test of find: [`Test`], and the file to which it applies, a [`Candidate`].
 //!
 //! # Locking
 //! None.
@@ -13,7 +13,7 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use crate::failure::{Failure, Result};
 
-/// A file that was found.
+/// A file that the walk found.
 pub struct Candidate<'a> {
     pub fs: &'a Filesystem,
     pub path: &'a [u8],
@@ -27,7 +27,7 @@ pub enum Test {
     Name(GlobMatcher),
     Path(GlobMatcher),
     Kind(Vec<FileType>),
-    /// In units of so many bytes, rounded up.
+    /// In units of this many bytes, rounded up.
     Size {
         unit: u64,
         number: Number,
@@ -40,9 +40,9 @@ pub enum Test {
         bits: u16,
         how: Modes,
     },
-    /// Changed later.
+    /// Changed later than this.
     Newer(Timestamp),
-    /// Days since the last change, in whole days.
+    /// Age of the last change, in whole days.
     Modified(Number),
     Empty,
 }
@@ -80,7 +80,7 @@ impl Number {
 }
 
 pub fn glob(pattern: &OsStr, any_case: bool) -> Result<GlobMatcher> {
-    let wrong = |e: String| Failure::usage(format!("'{}' is no pattern: {e}", pattern.display()));
+    let wrong = |e: String| Failure::usage(format!("'{}' is not a pattern: {e}", pattern.display()));
     let text = pattern.to_str().ok_or_else(|| wrong("not UTF-8".into()))?;
     let built = GlobBuilder::new(&without_alternates(text))
         .literal_separator(false)
@@ -90,10 +90,10 @@ pub fn glob(pattern: &OsStr, any_case: bool) -> Result<GlobMatcher> {
     Ok(built.map_err(|e| wrong(e.kind().to_string()))?.compile_matcher())
 }
 
-/// Braces mean nothing to find(1).
+/// find(1) gives braces no meaning.
 fn without_alternates(pattern: &str) -> String {
     let mut out = String::new();
-    // Where in a class: its first character is one of it, whatever it is.
+    // Position in a class: its first character belongs to it, even if it is a bracket.
     let mut class = None;
     let mut chars = pattern.chars();
     while let Some(c) = chars.next() {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_as_find_has_them() {
+    fn patterns_match_as_in_find() {
         for (pattern, name, fits) in [
             ("{a,b}", "{a,b}", true),
             ("{a,b}", "a", false),

@@ -42,7 +42,7 @@ pub struct AgeArgs {
     /// How often as many bytes are written anew as filled it [default: 4]
     #[arg(long, value_name = "N")]
     pub turnovers: Option<u64>,
-    /// What is done to it; see `extant lab list`
+    /// Workload to run on it; see `extant lab list`
     #[arg(long, value_name = "WORKLOAD", default_value = "age")]
     pub workload: String,
     /// Size of the work; 1: as its source had it. `age` takes the image's size
@@ -54,7 +54,7 @@ pub struct AgeArgs {
     /// Options of the engine, as behind `engine:IMAGE,`; may be given several times
     #[arg(long = "option", value_name = "OPTION")]
     pub options: Vec<String>,
-    /// What the image file keeps: all, or metadata alone, so that an image of any size fits
+    /// Content to store in the image file: all, or metadata only, so that an image of any size fits
     #[arg(long, value_name = "WHAT", value_parser = ["all", "metadata"], default_value = "all")]
     pub store: String,
     /// Check the image at each line, as Extant and e2fsck do (under strace), and say what this device would take
@@ -88,7 +88,7 @@ pub fn run(args: &AgeArgs) -> Result<()> {
     if let Some(path) = args.json.as_ref().filter(|path| same_file(path, &args.image)) {
         return Err(Failure::usage(format!("--json {}: that is the image; name another file", path.display())));
     }
-    // It is there from the first point on: what is refused replaces nothing.
+    // It exists from the first point on; a refused run replaces nothing.
     let mut json = None;
     let bar = progress(args.quiet);
     let written = RefCell::new(Ok(()));

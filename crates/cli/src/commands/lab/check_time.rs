@@ -50,7 +50,7 @@ pub fn run(args: &CheckTimeArgs) -> Result<()> {
     let lock = Locking::Required;
     let mut checks = vec![("extant", timing::check(&args.image, model.clone(), lock).map_err(failure)?)];
     if args.e2fsck {
-        // From here on there is a temporary directory to remove.
+        // After this there is a temporary directory to remove.
         let stop = watch_signals()?;
         let checked = timing::e2fsck(&args.image, model.clone(), lock);
         if stop.load(Ordering::Relaxed) {

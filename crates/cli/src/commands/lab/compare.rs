@@ -41,7 +41,7 @@ pub struct CompareArgs {
     /// Difference in percent that rounds are proposed for
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
     pub effect: f64,
-    /// Compare what is not the same work, and say so
+    /// Compare results of different work, and say so
     #[arg(long)]
     pub force: bool,
 }
@@ -65,7 +65,7 @@ pub fn run(args: &CompareArgs) -> Result<()> {
     Err(Failure::new(compare::REGRESSION, format!("worse than the baseline: {}", judgement.regressions.join(", "))))
 }
 
-/// The house's exit status of an error of the lab's judge.
+/// The exit status for an error of the lab's comparison.
 pub fn failure(e: Error) -> Failure {
     match e {
         Error::Write { source } => source.into(),

@@ -15,10 +15,10 @@ use crate::image;
 use crate::record::escaped;
 use crate::text::Output;
 
-/// Say where the blocks of an image lie that map its files, and how its free space is cut up
+/// Show where the mapping blocks of an image lie, and how fragmented its free space is
 ///
-/// A run is a maximal set of physically adjacent blocks. What a checker reads file by file jumps where the next block
-/// is not the one behind the last.
+/// A run is a maximal set of physically adjacent blocks. When a checker reads file by file, it jumps wherever the
+/// next block does not follow the last.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lab layout disk.img

@@ -21,7 +21,7 @@ pub struct ListArgs {
     /// Show the parameters of the workloads, too
     #[arg(long)]
     pub parameters: bool,
-    /// At this scale
+    /// Scale of the parameters shown
     #[arg(long, default_value_t = 1.0)]
     pub scale: f64,
 }
@@ -38,7 +38,7 @@ pub fn run(args: &ListArgs) -> Result<()> {
             writeln!(out, "  {:12} {}", "", values.join(" "))?;
         }
     }
-    writeln!(out, "\nmodels (a mechanism alone; its policies compete):")?;
+    writeln!(out, "\nmodels (one mechanism each; its policies compete):")?;
     for m in model::all() {
         writeln!(out, "  {:12} {}", m.name(), m.summary())?;
         if args.parameters {

@@ -54,7 +54,7 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
     let label = target.label();
     let output = args.output.clone().unwrap_or_else(|| default_output("matrix"));
     let stop = watch_signals()?;
-    // There is no replay without a list, no command without one, and a directory or a copy is not filled.
+    // `replay` needs a list, `command` a command, and a directory or a copy is not filled.
     let fits = |w: &dyn Workload| match w.name() {
         "command" => false,
         "replay" => args.how.operations.is_some(),
@@ -84,7 +84,7 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
             repeats: None,
         }
     };
-    // All before the first: what cannot run is refused before anything is written.
+    // Checks all before the first run: an invalid one fails before anything is written.
     for workload in &chosen {
         check(&one(*workload))?;
     }
@@ -124,19 +124,22 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
     Err(Failure::new(status, format!("{what}: {}", those.join(", "))))
 }
 
-/// What the contestant is compared with.
+/// The target that the contestant is compared with.
 fn baseline(args: &MatrixArgs) -> Result<String> {
     if let Some(against) = &args.against {
         return Ok(against.clone());
     }
     let target: Target = args.contestant.parse().map_err(|e: extant_lab::Error| Failure::usage(e.to_string()))?;
-    // What says where the image lies, and on what device, is no policy.
+    // Options for the place of the image, and for its device, are not policies.
     let is_place = |o: &&str| ["io=", "device=", "store="].iter().any(|place| o.starts_with(place));
     let place: Vec<&str> = target.options.split(',').filter(is_place).collect();
     let options = place.iter().map(|o| format!(",{o}")).collect::<String>();
     let default = format!("{}:{}{options}", target.kind.name(), target.path.display());
     if target.kind == Kind::Dir || default == args.contestant {
-        return Err(Failure::usage(format!("{}: this is the default itself; say --against TARGET", args.contestant)));
+        return Err(Failure::usage(format!(
+            "{}: this is the default itself; give another one with --against TARGET",
+            args.contestant
+        )));
     }
     Ok(default)
 }

@@ -12,8 +12,7 @@ use crate::failure::{Result, say};
 
 /// Put the parts of one run together
 ///
-/// The parts were made with the same arguments on several machines or with --shard; what is not of the same run is
-/// refused.
+/// The parts were made with the same arguments on several machines or with --shard. Parts of other runs are refused.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
   extant lab run fsmark -t kernel:/var/tmp/k.img --shard 0/2 -o a     # and 1/2 -o b, on another machine

@@ -1,5 +1,5 @@
-//! `extant lab`: workloads on contestants, and what the figures say. One file a sub-command; the work is done by
-//! [`extant_lab`].
+//! `extant lab`: workloads on contestants, and comparisons of the figures. One file a sub-command; [`extant_lab`]
+//! does the work.
 //!
 //! # Locking
 //! None.

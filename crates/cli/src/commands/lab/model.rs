@@ -14,11 +14,11 @@ use super::BUILD;
 use super::run::{default_output, failure, watch_signals};
 use crate::failure::{Failure, Result, say};
 
-/// Let the policies of one mechanism compete, alone, without an image
+/// Let the policies of one mechanism compete, by itself, without an image
 ///
 /// Counts are exact: the same seed makes the same state and the same work. Times are beside those of an empty loop.
-/// Each trial is a line in DIR/trials.ndjson, as of `run`. Called again with the same arguments, it does what is
-/// missing.
+/// Each trial is a line in DIR/trials.ndjson, as of `run`. Called again with the same arguments, it does the missing
+/// trials.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lab model group-search --set groups=4096 --set fill=90 -o result
@@ -69,7 +69,7 @@ pub fn run(args: &ModelArgs) -> Result<()> {
     }
 }
 
-/// Counts first, then times; of what differs between rounds, the medians.
+/// Counts first, then times. For figures that differ between rounds, the medians.
 fn print(dir: &Path) -> Result<()> {
     let trials = extant_lab::run::load(dir).map_err(|e| Failure::op(e.to_string()))?;
     let mut labels: Vec<&str> = trials.iter().map(|t| t.contestant.label.as_str()).collect();

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::failure::{Failure, Result};
 use crate::size;
 
-/// Say what a device would take for recorded requests
+/// Show the time that a device would take for recorded requests
 ///
 /// The file is the output of `strace -e trace=pread64` (also with -f, -y, -t), whose reads wait for each other, or of
 /// tracefs' event block_rq_issue. Requests are served in the order of the file, but threads of a program one after the
@@ -58,7 +58,7 @@ pub fn run(args: &ReplayTraceArgs) -> Result<()> {
     Ok(())
 }
 
-/// What a device served, in a line.
+/// The work of a device, in a line.
 pub fn in_words(model: &DeviceModel, usage: &Usage) -> String {
     let lost = match usage.turnaround_ns {
         0 => String::new(),
@@ -89,7 +89,7 @@ pub fn as_json(model: &DeviceModel, usage: &Usage) -> Value {
     value
 }
 
-/// The house's exit status of an error of the lab.
+/// The exit status for an error of the lab.
 pub fn failure(e: extant_lab::Error) -> Failure {
     if e.is_usage() { Failure::usage(e.to_string()) } else { Failure::op(e.to_string()) }
 }

@@ -36,11 +36,11 @@ pub fn run(args: &RerunArgs) -> Result<()> {
         .ok_or_else(|| Failure::usage(format!("{shown}: not made by `extant lab run`: {}", command.join(" "))))?;
     run.how.seed = first.workload.seed;
     run.how.overwrite |= args.overwrite;
-    // The default may have been another then.
+    // The default may have changed since.
     if let Some(recorded) = first.recorded.as_ref().and_then(|r| r.parse().ok()) {
         run.how.record = recorded;
     }
-    // All of it, even if this part was made by one of several.
+    // The whole run, even if this part was made with --shard.
     run.shard = None;
     let result = std::fs::canonicalize(&args.result)?;
     let name = result.file_name().unwrap_or_default().to_string_lossy();
@@ -48,7 +48,7 @@ pub fn run(args: &RerunArgs) -> Result<()> {
     run.output = Some(std::path::absolute(output)?);
     run.repeats = first.identity.clone();
     say(&run.command_line().join(" "));
-    // Paths mean what they meant there.
+    // Paths are relative to the directory of that run.
     let directory = &first.environment.directory;
     if !directory.is_empty() {
         std::env::set_current_dir(directory)
@@ -58,7 +58,7 @@ pub fn run(args: &RerunArgs) -> Result<()> {
     run_and_say(&run, command, &stop)
 }
 
-/// The arguments of the run that a command line stands for.
+/// The arguments of `lab run` in a command line.
 fn recorded(command: Vec<String>) -> Option<RunArgs> {
     match Cli::try_parse_from(command).ok()?.command {
         Command::Lab(lab) => match lab.command {

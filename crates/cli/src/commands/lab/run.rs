@@ -22,7 +22,7 @@ use crate::{signals, size};
 
 /// Run a workload on contestants, round by round
 ///
-/// Each trial is a line in DIR/trials.ndjson. Called again with the same arguments, it does what is missing.
+/// Each trial is a line in DIR/trials.ndjson. Called again with the same arguments, it does the missing trials.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:
   extant lab run small-files --target engine:/var/tmp/e.img --policy mb_policy=vanilla,size-classes -o result
@@ -53,12 +53,12 @@ pub struct RunArgs {
     /// Do only the rounds whose number leaves I when divided by N
     #[arg(long, value_name = "I/N", value_parser = parse_shard)]
     pub shard: Option<(u32, u32)>,
-    /// For `rerun`: what the run must be the same as
+    /// For `rerun`: the run that this one must be identical to.
     #[arg(skip)]
     pub repeats: Option<Identity>,
 }
 
-/// What `run` and `matrix` have in common.
+/// The common arguments of `run` and `matrix`.
 #[derive(Args, Clone, Debug)]
 pub struct HowArgs {
     /// Rounds: each runs every contestant once
@@ -88,8 +88,8 @@ pub struct HowArgs {
     /// Replace image files that are there
     #[arg(long)]
     pub overwrite: bool,
-    /// What to record: latency, locks, events, all, or none; phases, counters and the host's figures are there in any
-    /// case. Locks and events slow down the targets that can tell them, and no others
+    /// Parts to record: latency, locks, events, all, or none; phases, counters and the host's figures are recorded in
+    /// any case. Locks and events slow down only the targets that report them
     #[arg(long, value_name = "PARTS", default_value_t = Recorded::FAIR)]
     pub record: Recorded,
     /// Memory that each contestant has, the workload and the page cache with it (root): Extant's cache takes half of it
@@ -149,7 +149,7 @@ pub fn run_and_say(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> R
     if usable { Ok(()) } else { Err(Failure::op("trials failed; they are left out of comparisons")) }
 }
 
-/// Where results go if nothing is said.
+/// The default directory for results.
 pub fn default_output(name: &str) -> PathBuf {
     format!("lab-{name}-{}", Clock::real().wall().sec).into()
 }
@@ -161,7 +161,7 @@ impl RunArgs {
         self.how.settings.iter().cloned().chain(command).collect()
     }
 
-    /// A command line that stands for these arguments.
+    /// A command line for these arguments.
     pub fn command_line(&self) -> Vec<String> {
         let mut line: Vec<String> = ["extant", "lab", "run", &self.workload].map(str::to_owned).to_vec();
         let mut put = |name: &str, value: String| line.push(format!("--{name}={value}"));
@@ -187,7 +187,7 @@ impl RunArgs {
     }
 }
 
-/// What the lab is to do. `command` is for the record.
+/// The configuration of the lab. `command` is for the record.
 fn config(args: &RunArgs, output: &Path, command: Vec<String>) -> Result<Config> {
     Ok(Config {
         workload: args.workload.clone(),
@@ -202,7 +202,7 @@ fn config(args: &RunArgs, output: &Path, command: Vec<String>) -> Result<Config>
         image: args.how.image.clone(),
         image_bytes: args.how.size,
         output: output.to_owned(),
-        // A trial of a whole source takes minutes: nobody is helped by one that is thrown away.
+        // A trial of a whole source takes minutes: throwing one away would be a waste.
         warmup: args.how.warmup.unwrap_or(u32::from(args.how.scale.unwrap_or(1.0) < 1.0)),
         shard: args.shard,
         overwrite: args.how.overwrite,
@@ -218,14 +218,14 @@ fn config(args: &RunArgs, output: &Path, command: Vec<String>) -> Result<Config>
     })
 }
 
-/// Refuses what cannot run; returns what the run would be.
+/// Refuses an invalid run; returns the identity of the run.
 pub fn check(args: &RunArgs) -> Result<Identity> {
     let output = args.output.clone().unwrap_or_else(|| default_output(&args.workload));
     extant_lab::run::check(&config(args, &output, Vec::new())?).map_err(|e| failure(e, &output))
 }
 
-/// Runs (or only checks, if that was asked for) and says how it went; returns where the results are, and whether all
-/// trials can be used. `command` is for the record.
+/// Runs (or only checks, with --plan) and prints a summary. Returns where the results are, and whether all trials are
+/// usable. `command` is for the record.
 pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Result<(PathBuf, bool)> {
     let output = args.output.clone().unwrap_or_else(|| default_output(&args.workload));
     if args.how.plan {
@@ -246,7 +246,7 @@ fn report(summary: &Summary, output: &Path) {
     say(&format!("{trials} trials in {}{there}", output.display()));
 }
 
-/// An error of the lab, with the exit status that belongs to it.
+/// A failure for an error of the lab, with its exit status.
 pub fn failure(e: extant_lab::Error, output: &Path) -> Failure {
     match e {
         extant_lab::Error::Interrupted => {
@@ -259,16 +259,16 @@ pub fn failure(e: extant_lab::Error, output: &Path) -> Failure {
     }
 }
 
-/// The user ended it.
+/// The failure after a signal of the user.
 pub fn interrupted() -> Failure {
     let signal = SIGNAL.load(Ordering::Relaxed) as i32;
     signals::ended_by(if signal == 0 { SIGINT } else { signal })
 }
 
-/// Which signal ended it: the exit status says so.
+/// The signal that ended it, for the exit status.
 static SIGNAL: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// True once the user wants an end.
+/// True after a signal that requests the end.
 pub fn watch_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in signals::ending() {

@@ -1,4 +1,4 @@
-//! The headline figure of results, as `run` shows it at its end, and what `matrix` judges.
+//! The headline figure of results: `run` shows it at its end, and `matrix` judges it.
 //!
 //! # Locking
 //! None.
@@ -15,14 +15,14 @@ use extant_lab::table::number;
 use crate::failure::{Failure, Result};
 use crate::text::shown;
 
-/// Prints what must be known of the results in `dir` and their headline, compared with the contestant `baseline`.
+/// Prints warnings about the results in `dir` and their headline, compared with the contestant `baseline`.
 pub fn print(dir: &Path, baseline: &str) -> Result<()> {
     let trials = extant_lab::run::load(dir).map_err(|e| Failure::op(e.to_string()))?;
     let usable = |label: &str| trials.iter().any(|t| t.contestant.label == label && t.usable());
     let others = trials.iter().any(|t| t.contestant.label != baseline && t.usable());
     let mut out = std::io::stdout().lock();
     if !usable(baseline) || !others {
-        // A contestant on its own, or one part of a run.
+        // A single contestant, or one part of a run.
         return plain(&mut out, &trials);
     }
     for group in groups(dir, baseline)? {

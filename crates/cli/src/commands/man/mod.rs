@@ -1,6 +1,7 @@
 //! `extant man`: the manual pages, made from the command line's definition and the table of mount options.
 //!
-//! Main items: [`run`]; [`page`] makes one page, [`notes`] has what no definition says (files, environment, see also).
+//! Main items: [`run`]; [`page`] makes one page, [`notes`] has the texts that no definition contains (files,
+//! environment, see also).
 //!
 //! # Locking
 //! None.
@@ -32,12 +33,12 @@ pub fn run(args: &ManArgs) -> Result<()> {
     }
 }
 
-/// The command line, as the pages show it.
+/// The command line in its form for the pages.
 fn built() -> Command {
     Cli::command().disable_help_subcommand(true)
 }
 
-/// A page for each command and for those below it.
+/// Writes a page for each command and for its sub-commands.
 fn write_all(dir: &Path, command: &Command) -> Result<()> {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         write_all(dir, below)?;

@@ -1,4 +1,5 @@
-//! What a command's definition does not say: exit statuses, where messages go, files, environment, other pages.
+//! Texts that a command's definition does not contain: exit statuses, destinations of messages, files, environment,
+//! other pages.
 //!
 //! # Locking
 //! None.
@@ -8,7 +9,7 @@ use clap::Command;
 /// A head and a text.
 pub type Row = (&'static str, &'static str);
 
-/// Of a command whose help has no other.
+/// For a command whose help has no other.
 pub const EXIT_STATUS: &str = "0: done. 1: usage. 8: the image or the system said no. 130, 143: ended by SIGINT or SIGTERM. \
                                141: nobody reads the output.";
 
@@ -20,7 +21,7 @@ pub fn has_mount_options(name: &str) -> bool {
     matches!(name, "extant-mount" | "mount.fuse.extant")
 }
 
-/// Where the messages of a mount go ([`crate::log`]).
+/// The destinations of a mount's messages ([`crate::log`]).
 pub fn diagnostics(name: &str) -> &'static [Row] {
     if !MOUNTS.contains(&name) {
         return &[];
@@ -65,17 +66,18 @@ pub fn files(name: &str) -> &'static [Row] {
     ]
 }
 
-/// Variables that a command looks at.
+/// Variables that a command reads.
 pub fn environment(name: &str) -> &'static [Row] {
     const RUNTIME: Row = ("XDG_RUNTIME_DIR", "Where the run folder of a user other than root is.");
-    const TEMPORARY: Row = ("TMPDIR", "Where the copy of what 'extant script --atomic' changes is kept (/tmp).");
+    const TEMPORARY: Row =
+        ("TMPDIR", "Where 'extant script --atomic' stores its changes until they are committed (/tmp).");
     const COLOR: Row = ("NO_COLOR", "If it is set, help has no colors.");
     const DATE: Row = (
         "SOURCE_DATE_EPOCH",
         "The newest time that is stored, in seconds since 1970; random numbers begin at it unless --seed is given.",
     );
     const SPOOL: Row =
-        ("TMPDIR", "Where files of compressed archives and of pipes are kept until the image has them (/tmp).");
+        ("TMPDIR", "Where files of compressed archives and of pipes are stored until they are in the image (/tmp).");
     const MADE: Row = (
         "SOURCE_DATE_EPOCH",
         "The time of the file system and the newest of its files, in seconds since 1970; UUID and hash seed follow from it \
@@ -92,7 +94,7 @@ pub fn environment(name: &str) -> &'static [Row] {
     }
 }
 
-/// Other pages: those above and beside it, and those of the programs that it stands in for.
+/// Other pages: the parent and sibling commands, and the programs that the command replaces.
 pub fn see_also(name: &str, command: &Command) -> Vec<String> {
     let mut pages = Vec::new();
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
@@ -128,7 +130,7 @@ pub fn see_also(name: &str, command: &Command) -> Vec<String> {
     pages
 }
 
-/// The verbs are called after programs of the first section.
+/// The verbs have the names of programs of the first section.
 fn with_namesake(name: &str, mut pages: Vec<String>) -> Vec<String> {
     let verb = name.strip_prefix("extant-").filter(|verb| !verb.contains('-') && *verb != "lab");
     pages.extend(verb.map(|verb| format!("{verb}(1)")));

@@ -1,7 +1,7 @@
 //! One manual page, in the language of man(7).
 //!
-//! Main items: [`of`]. Name, synopsis, description and options are made by `clap_mangen`; the text behind a command's
-//! help is divided into the sections where readers look for them.
+//! Main items: [`of`]. `clap_mangen` makes name, synopsis, description and options. The text after a command's help
+//! is divided into the usual sections.
 //!
 //! # Locking
 //! None.
@@ -15,7 +15,7 @@ use super::notes;
 use crate::failure::Result;
 use crate::mount_options::help::{self, Part};
 
-/// Columns that an example may take: a terminal's, less the indentation.
+/// The width of an example: a terminal's, less the indentation.
 const EXAMPLE_WIDTH: usize = 73;
 
 /// `extant-lab-run`.
@@ -23,7 +23,7 @@ pub fn name_of(command: &Command) -> String {
     command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned()
 }
 
-/// The page.
+/// The page as text.
 pub fn of(command: &Command, section: &str) -> Result<String> {
     let name = name_of(command);
     let man = Man::new(command.clone());
@@ -36,7 +36,7 @@ pub fn of(command: &Command, section: &str) -> Result<String> {
         man.render_subcommands_section(&mut head)?;
     }
     let head = String::from_utf8_lossy(&head);
-    // Each part begins by defining the apostrophe.
+    // Each part begins with a definition of the apostrophe.
     let (definitions, head): (Vec<&str>, Vec<&str>) =
         head.lines().partition(|line| line.starts_with(".ie ") || line.starts_with(".el "));
     let mut out = String::new();
@@ -101,8 +101,8 @@ fn tagged(out: &mut String, head: &str, text: &str) {
     };
 }
 
-/// The table: the options of who mounts in order to use what is mounted belong to the options, each other kind has a
-/// section of its own.
+/// The table. The options of administrators belong to the section of options; each other kind has a section of its
+/// own.
 fn mount_options(out: &mut String) {
     for part in Part::ALL {
         let _ = match part {
@@ -117,7 +117,7 @@ fn mount_options(out: &mut String) {
     }
 }
 
-/// What stands behind a command's help.
+/// The text after a command's help.
 #[derive(Default)]
 struct Text {
     examples: Vec<String>,
@@ -130,7 +130,7 @@ impl Text {
         let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let mut parts = Text::default();
         let mut in_examples = false;
-        // What a paragraph's next line is added to.
+        // The paragraph that the next line continues.
         let mut open: Option<String> = None;
         for line in text.lines().chain([""]) {
             let status = line.strip_prefix("Exit status: ");
@@ -155,13 +155,14 @@ impl Text {
     }
 }
 
-/// Begins with a capital, if with a letter.
+/// The text with a capital at its start.
 fn sentence(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// An example in lines of at most `width` columns, which a shell takes for one: broken at spaces outside of quotes.
+/// Breaks an example into lines of at most `width` columns that a shell reads as one command: at spaces outside of
+/// quotes.
 fn fold(line: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = line.to_owned();
@@ -172,7 +173,7 @@ fn fold(line: &str, width: usize) -> Vec<String> {
             match (quote, c) {
                 (None, '\'' | '"') => quote = Some(c),
                 (Some(q), c) if q == c => quote = None,
-                // Not in the indentation of a line that has been broken already.
+                // Not in the indentation of a continuation line.
                 (None, ' ') if !rest[..i].trim().is_empty() => at = Some(i),
                 _ => {}
             }
@@ -185,7 +186,7 @@ fn fold(line: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// As man(7) needs it: no character of `text` is a command.
+/// Escapes `text` for man(7), so that no character is a command.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     for (i, line) in text.lines().enumerate() {

@@ -1,4 +1,4 @@
-//! An image that is part of its own source would be emptied before it is read.
+//! Refuses an image that is part of its own source: it would be emptied before it is read.
 //!
 //! Main function: [`refuse`].
 //!
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
 
-/// Refuses an image at `target`, called `name`, that the source `word` names or holds.
+/// Refuses an image at `target`, called `name`, that is or lies in the source `word`.
 pub fn refuse(target: &Path, name: &str, word: &OsStr) -> Result<()> {
     let path = Path::new(word);
     let it_is = if let Some(layout) = word.as_bytes().strip_prefix(b"oci:") {
@@ -49,7 +49,7 @@ fn standard_input() -> Option<Metadata> {
     std::fs::File::from(input).metadata().ok()
 }
 
-/// A file that does not exist lies where its directory lies.
+/// A file that does not exist yet lies in its directory.
 fn lies_below(target: &Path, dir: &Path) -> bool {
     let parent = || {
         let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -59,7 +59,7 @@ fn lies_below(target: &Path, dir: &Path) -> bool {
     place.ancestors().any(|above| is_same(above, dir.clone()))
 }
 
-/// The directory of `DIR[:TAG]`, where the directory may have a colon in its name.
+/// The directory of `DIR[:TAG]`; the directory may have a colon in its name.
 fn layout_of(word: &[u8]) -> PathBuf {
     let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
     let colon = word.iter().rposition(|byte| *byte == b':').filter(|_| !path(word).is_dir());

@@ -1,11 +1,12 @@
-//! Images that are begun. If the command fails or a signal ends it, a new file goes away, and the message says that an
-//! image that was there is lost.
+//! Unfinished images. If the command fails or a signal ends it, a new file is removed. If an existing image was
+//! overwritten, the message says that its content is lost.
 //!
-//! Main type: [`Unfinished`]. A source that waits, a plan or a device cannot be interrupted, so a signal ends the whole
-//! process, on a thread of its own, and leaves no file behind.
+//! Main type: [`Unfinished`]. A wait for a source, a plan or a device cannot be interrupted. So a signal ends the
+//! whole process, from a thread of its own, which removes the file first.
 //!
 //! # Locking
-//! `unfinished files`: what is begun. It is held while one is made or removed, and by the thread that ends the process.
+//! `unfinished files`: the list of them. It is held while one is made or removed, and by the thread that ends the
+//! process.
 
 use std::fs::File;
 use std::io;
@@ -20,20 +21,20 @@ use crate::signals::{ended_by, ending};
 static CLASS: LockClass = LockClass::new("unfinished files", 964);
 static BEGUN: Mutex<Vec<Begun>> = Mutex::new(&CLASS, Vec::new());
 
-/// Behind the reason why an image is not overwritten wholly.
+/// Added to the reason why overwriting an image failed.
 const LOST: &str = "; what it held is lost, and it has no file system: make it again";
 
 #[derive(PartialEq)]
 enum Begun {
     /// A new file.
     Made(PathBuf),
-    /// An image that was there, by its name for messages.
+    /// An existing image, by its name for messages.
     Overwritten(String),
 }
 
-/// From now on a signal that ends the command removes what is unfinished.
+/// From now on, a signal that ends the command removes unfinished files.
 pub fn watch_signals() {
-    // Without a handler the signal ends the command, too, but leaves the file: no reason to refuse.
+    // Without a handler the signal ends the command, too, but leaves the file. That is no reason to refuse.
     let Ok(mut signals) = Signals::new(ending()) else { return };
     let _ = extant_base::task::spawn("extant-signals", move || {
         if let Some(signal) = signals.forever().next() {
@@ -49,7 +50,7 @@ pub fn watch_signals() {
                 }
             }
             end.print();
-            // With the lock: nobody makes another file now.
+            // Under the lock, so that no other thread makes a file now.
             std::process::exit(end.status.into());
         }
     });
@@ -71,13 +72,13 @@ impl Unfinished {
         Ok(file)
     }
 
-    /// From here on the image `name` does not hold what it held.
+    /// From here on the image `name` has lost its old content.
     pub fn overwrite(&mut self, name: &str) {
         BEGUN.lock().push(Begun::Overwritten(name.into()));
         self.begun = Some(Begun::Overwritten(name.into()));
     }
 
-    /// Makes a file that finds its own name.
+    /// Makes a file that chooses its own name.
     pub fn make_named(&mut self, make: impl FnOnce() -> io::Result<NamedTempFile>) -> io::Result<NamedTempFile> {
         let mut all = BEGUN.lock();
         let file = make()?;
@@ -86,14 +87,14 @@ impl Unfinished {
         Ok(file)
     }
 
-    /// It is whole, or has another name.
+    /// The image is complete, or has another name.
     pub fn keep(&mut self) {
         if let Some(begun) = self.begun.take() {
             BEGUN.lock().retain(|other| *other != begun);
         }
     }
 
-    /// Removes a new file. What a message must add.
+    /// Removes a new file. Returns text to add to a message.
     pub fn remove(&mut self) -> &'static str {
         let Some(begun) = self.begun.take() else { return "" };
         let mut all = BEGUN.lock();

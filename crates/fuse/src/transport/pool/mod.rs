@@ -1,27 +1,27 @@
-//! Which of the workers wait in read(2).
+//! Chooses the workers that wait in read(2).
 //!
-//! The kernel hands requests to waiting readers in turn, so that a single client would wake another thread, with cold
-//! caches and perhaps on another processor, for each of its requests. Here one worker reads and serves as long as that
-//! is enough, and the others are parked. A parked worker is called
-//! - when a worker is about to sleep inside the server and nobody else reads
+//! The kernel hands requests to waiting readers in turn. A single client would therefore wake another thread, with
+//! cold caches and perhaps on another processor, for each of its requests. Here one worker reads and serves as long
+//! as that is enough, and the others are parked. A parked worker is called
+//! - when a worker is about to sleep inside the server and no other one reads
 //!   ([`task::before_sleep`](extant_base::task));
 //! - when a worker found [`PATIENCE`] requests in a row waiting for it, of more than one client, and a processor is
-//!   left for one more.
+//!   free for one more.
 //!
-//! A worker that had to wait for its requests although another reader waited too is one too many after [`OVERLAPS`] of
-//! them, and parks; so does one that slept in the server, if its replacement reads.
-//! Sleep that nobody tells of, and requests that take long, are found by the standby, the parked worker that will be
-//! called last: while requests come it looks every [`TICK`] whether any was read since, or anybody waits for one; if
-//! not, it takes over. On an idle mount it sleeps as well. In both cases it first lets those go that follow a client
-//! ([`super::follow`]).
+//! A worker that had to wait for its requests although another reader waited too is one too many after [`OVERLAPS`]
+//! of them, and parks. So does one that slept in the server, if its replacement reads.
+//! The standby, the parked worker that will be called last, detects sleep that is not announced, and requests that
+//! take long. While requests come it checks every [`TICK`] whether any was read since, or a worker waits for one; if
+//! not, it takes over. On an idle mount it sleeps as well. In both cases it first releases the workers that follow a
+//! client ([`super::follow`]).
 //!
-//! Main types: [`WorkerPool`], and [`Worker`], what one worker remembers from one request to the next.
+//! Main types: [`WorkerPool`], and [`Worker`], one worker's memory from one request to the next.
 //!
 //! What it does not do: it never limits how many requests may sleep in the server; the number of workers does.
 //!
 //! # Locking
-//! `fuse worker pool` (1001) guards the parked; taken to park and to call, not while one worker can serve alone. A leaf
-//! that is taken with any lock of the server held, by the worker that is about to sleep.
+//! `fuse worker pool` (1001) guards the parked workers. It is taken to park and to call, not while one worker can
+//! serve by itself. It is a leaf: a worker that is about to sleep takes it with any lock of the server held.
 
 #[cfg(test)]
 mod tests;
@@ -41,27 +41,27 @@ static CLASS: LockClass = LockClass::new("fuse worker pool", 1001);
 const PATIENCE: u32 = 64;
 /// Requests in a row for which a worker had to wait beside another reader before it parks.
 const OVERLAPS: u32 = 8;
-/// How often the standby looks.
+/// How often the standby checks.
 const TICK: Duration = Duration::from_millis(10);
-/// A read that took no longer than this found its request waiting: less than falling asleep and waking up takes.
+/// A read that took no longer than this found its request waiting: falling asleep and waking up takes longer.
 const AT_ONCE: Duration = Duration::from_micros(3);
 /// Copying a request out of the kernel takes time as well: this much for each [`COPIED`] bytes.
 const COPY: Duration = Duration::from_micros(1);
 const COPIED: u32 = 2048;
 
-/// What [`WorkerPool::state`] counts in its low bits; the rest counts requests.
+/// [`WorkerPool::state`] counts readers in its low bits; the rest counts requests.
 const READERS: u64 = 0xffff;
 const REQUEST: u64 = READERS + 1;
 
 struct Parked {
-    /// Who is parked; the last is called first, for its caches are the warmest. The first is the standby.
+    /// The parked workers; the last is called first, because its caches are the warmest. The first is the standby.
     waiting: Vec<usize>,
     called: Vec<bool>,
-    /// Somebody was wanted when nobody was parked: whoever would park next reads instead.
+    /// A call found no parked worker: the next one that would park reads instead.
     wanted: bool,
 }
 
-/// What has happened since the mount.
+/// Counts of events since the mount.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CrewStats {
@@ -83,10 +83,10 @@ pub(crate) struct WorkerPool {
     deputy_sleeps: AtomicBool,
     over: AtomicBool,
     processors: usize,
-    /// Who follows a client.
+    /// The workers that follow a client.
     bound: Bound,
-    /// So many readers are enough: one, if it can follow its client; else two, for they take turns, and then one is now
-    /// and then on the client's processor.
+    /// How many readers are enough: one, if it can follow its client. Otherwise two, which take turns: then one of
+    /// them is now and then on the client's processor.
     keep: u64,
     /// See [`AT_ONCE`].
     at_once: Duration,
@@ -102,15 +102,15 @@ pub(crate) struct Worker {
     me: usize,
     /// Requests in a row that were there at once.
     streak: u32,
-    /// Requests in a row that had to be waited for.
+    /// Requests in a row that the worker had to wait for.
     overlaps: u32,
-    /// Whether to park if another reads.
+    /// Whether to park if another worker reads.
     one_too_many: bool,
     since: Instant,
 }
 
 impl WorkerPool {
-    /// Of up to `workers`: threads may not be had for all.
+    /// For up to `workers` workers: some threads may not start.
     pub fn new(workers: usize) -> WorkerPool {
         WorkerPool {
             state: AtomicU64::new(0),
@@ -119,7 +119,7 @@ impl WorkerPool {
             over: AtomicBool::new(false),
             processors: task::processors(),
             bound: Bound::new(workers),
-            // Tests count what one reader does, whoever runs them.
+            // Tests count one reader's work, with or without the privilege.
             keep: if cfg!(test) || can_follow() { 1 } else { 2 },
             at_once: AT_ONCE,
             parked: Mutex::new(
@@ -142,12 +142,12 @@ impl WorkerPool {
         }
     }
 
-    /// Who follows a client.
+    /// The workers that follow a client.
     pub fn bound(&self) -> &Bound {
         &self.bound
     }
 
-    /// Worker `me` starts.
+    /// Counts worker `me` as started.
     pub fn enter(&self, me: usize) -> Worker {
         self.running.fetch_add(1, Ordering::Relaxed);
         Worker { me, streak: 0, overlaps: 0, one_too_many: true, since: Instant::now() }
@@ -157,7 +157,7 @@ impl WorkerPool {
         self.state.load(Ordering::SeqCst) & READERS
     }
 
-    /// The worker may read now. Parks before, if another reader is enough, and calls `parking` before that.
+    /// Called before the worker reads. If another reader is enough, it parks first, and calls `parking` before that.
     pub fn before_read(&self, worker: &mut Worker, parking: impl FnOnce()) {
         if worker.one_too_many && self.readers() >= self.keep {
             parking();
@@ -165,15 +165,15 @@ impl WorkerPool {
             (worker.streak, worker.overlaps) = (0, 0);
         }
         worker.one_too_many = false;
-        // The time first: who counts as a reader for a tick must know to have waited for one.
+        // The time first: a worker that counts as a reader for a tick must be able to see that it waited for one.
         worker.since = Instant::now();
         self.state.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The worker has come back from reading, with a request of `len` bytes or with nothing (0). `alone`: the request
-    /// is of the same client as the one before, who waits for each answer; then those that wait are few.
+    /// Called after the worker has read a request of `len` bytes, or nothing (0). `alone`: the request is of the same
+    /// client as the one before, which waits for each answer; then few other requests wait.
     pub fn after_read(&self, worker: &mut Worker, len: usize, now: Instant, alone: bool) {
-        // Less one reader, more one request.
+        // One reader less, one request more.
         let others = self.state.fetch_add(REQUEST - 1, Ordering::SeqCst) & READERS > self.keep;
         let took = now.duration_since(worker.since);
         if took >= TICK / 2 && self.deputy_sleeps.swap(false, Ordering::SeqCst) {
@@ -201,7 +201,7 @@ impl WorkerPool {
         worker.one_too_many = worker.overlaps >= OVERLAPS;
     }
 
-    /// A worker is about to sleep inside the server: another one reads from now on, if nobody does already.
+    /// A worker is about to sleep inside the server: another one reads from now on, if none does already.
     pub fn before_sleep(&self) {
         self.running.fetch_sub(1, Ordering::Relaxed);
         if self.readers() == 0 && self.call(true) {
@@ -209,16 +209,16 @@ impl WorkerPool {
         }
     }
 
-    /// The worker has served a request, during which it slept or not.
+    /// Called after the worker has served a request; `slept`: it slept meanwhile.
     pub fn after_request(&self, worker: &mut Worker, slept: bool) {
         if slept {
             self.running.fetch_add(1, Ordering::Relaxed);
-            // Its replacement reads.
+            // Its replacement reads now.
             worker.one_too_many = true;
         }
     }
 
-    /// Nobody parks any more, and all that are parked come back.
+    /// Ends parking: all parked workers return, and no other one parks.
     pub fn dismiss(&self) {
         self.over.store(true, Ordering::SeqCst);
         let _parked = self.parked.lock();
@@ -227,7 +227,7 @@ impl WorkerPool {
         }
     }
 
-    /// Calls a parked worker; false if there is none. Then, if `urgent`, the next who wants to park will not.
+    /// Calls a parked worker; false if there is none. If `urgent`, the next worker that wants to park then does not.
     fn call(&self, urgent: bool) -> bool {
         let mut parked = self.parked.lock();
         match parked.waiting.pop() {
@@ -262,11 +262,12 @@ impl WorkerPool {
             }
             let now = self.state.load(Ordering::SeqCst);
             if seen != Some(now) {
-                // Only a whole tick counts: whoever rang may have meant a standby before.
+                // Only a whole tick counts: the wake-up may have been meant for an earlier standby.
                 seen = self.wakeups[me].wait_for(&mut parked, TICK).then_some(now);
                 continue;
             }
-            // Nothing was read for a tick. Who should have, may be waiting for the processor that it is bound to.
+            // Nothing was read for a tick. The worker that should have read may be waiting for the processor that it
+            // is bound to.
             self.bound.release();
             if now & READERS == 0 {
                 parked.waiting.remove(0);
@@ -277,11 +278,11 @@ impl WorkerPool {
                 break;
             } else {
                 self.deputy_sleeps.store(true, Ordering::SeqCst);
-                // Whoever has read a request since looks at the flag after having counted it.
+                // A worker that has read a request since checks the flag after counting the request.
                 if self.state.load(Ordering::SeqCst) == now {
                     self.wakeups[me].wait(&mut parked);
                 }
-                // Once called, it may have become somebody else's.
+                // After the wake-up another worker may be the standby.
                 if parked.waiting.first() == Some(&me) {
                     self.deputy_sleeps.store(false, Ordering::SeqCst);
                 }

@@ -1,4 +1,4 @@
-//! Workers on a socket instead of the device. What is asserted are counts; nothing depends on how fast the machine is.
+//! Workers on a socket instead of the device. The tests assert counts only; nothing depends on the machine's speed.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::transport::session::{Shared, work};
 use crate::types::Request;
 
 static GATE: LockClass = LockClass::new("test gate", 0);
-/// Far beyond what any machine needs.
+/// Far longer than any machine needs.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// LOOKUP of `wait` sleeps, and `hide` spins unseen, until `go` is looked up; each call notes its thread.
@@ -58,7 +58,7 @@ impl Server for Traffic {
                 }
                 *open = false;
             }
-            // Nothing in this tells the pool.
+            // Nothing in this call informs the pool.
             b"hide" => {
                 while !std::mem::take(&mut *self.open.0.lock()) {
                     task::yield_now();
@@ -86,7 +86,7 @@ impl Site {
     fn new(workers: usize) -> Site {
         let (ours, peer) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("sockets");
-        // Rather a test that fails than one that hangs.
+        // A test should fail rather than hang.
         set_socket_timeout(&peer, Timeout::Recv, Some(LIMIT)).expect("set");
         let offer = InitOffer { minor: 45, flags: InitFlags::all(), max_readahead: 1 << 17, block_device: false };
         let server = Arc::new(Traffic::default());
@@ -118,12 +118,12 @@ impl Site {
         assert_eq!((header.unique, header.error), (42, -2));
     }
 
-    /// Repeats a blocked request and the one that ends it until the pool says that what should happen has happened: at
-    /// first more than one worker may be reading, and then nobody has to be called.
+    /// Repeats a blocked request and the one that ends it until the pool's counts show the expected event. At first
+    /// more than one worker may be reading, and then no worker has to be called.
     fn until(&self, blocked: &str, happened: impl Fn(CrewStats) -> bool) -> bool {
         let end = Instant::now() + LIMIT;
         while Instant::now() < end {
-            // Two that read side by side find out that one is enough.
+            // Two workers that both read notice that one is enough.
             for _ in 0..4 * OVERLAPS {
                 self.ask("nothing");
                 self.answered();
@@ -149,8 +149,8 @@ impl Drop for Site {
     }
 }
 
-/// Readers that take turns would change at each request. On a busy machine a reader that is kept from its processor
-/// looks like one that sleeps, and is replaced for a while.
+/// Readers that take turns would change at each request. On a busy machine a reader without a processor looks like
+/// one that sleeps, and is replaced for a while.
 #[test]
 fn one_client_is_served_by_one_worker() {
     const REQUESTS: usize = 1000;
@@ -172,29 +172,29 @@ fn one_client_is_served_by_one_worker() {
 }
 
 #[test]
-fn whoever_sleeps_is_replaced() {
+fn a_worker_that_sleeps_is_replaced() {
     let site = Site::new(2);
     assert!(site.until("wait", |stats| stats.replaced > 0), "{:?}", site.shared.pool().stats());
 }
 
 #[test]
-fn whoever_does_not_come_back_is_replaced_by_the_deputy() {
+fn the_standby_replaces_a_worker_that_does_not_return() {
     let site = Site::new(2);
     assert!(site.until("hide", |stats| stats.taken_over > 0), "{:?}", site.shared.pool().stats());
 }
 
 #[test]
-fn the_parked_come_when_requests_pile_up_and_leave_when_all_is_over() {
+fn parked_workers_help_when_requests_pile_up_and_leave_at_the_end() {
     pile_up(2);
 }
 
-/// Whoever has no thread runs on no processor.
+/// A worker without a thread runs on no processor.
 #[test]
 fn workers_that_could_not_be_started_are_not_counted() {
     pile_up(4);
 }
 
-/// Two workers of a pool that was to have `workers`, on two processors.
+/// Two workers of a pool for `workers`, on two processors.
 fn pile_up(workers: usize) {
     let mut pool = WorkerPool::new(workers);
     pool.processors = 2;
@@ -205,7 +205,7 @@ fn pile_up(workers: usize) {
     pool.before_read(&mut reader, || ());
     let shared = pool.clone();
     let helper = task::spawn("helper", move || {
-        shared.before_read(&mut worker, || ()); // parks, for one reads already
+        shared.before_read(&mut worker, || ()); // parks, because one reads already
         shared.after_read(&mut worker, 1, Instant::now(), false);
         write(&theirs, b"!").expect("told");
         read(&theirs, &mut [0u8; 1][..]).expect("heard");
@@ -228,7 +228,7 @@ fn pile_up(workers: usize) {
         pool.before_read(&mut reader, || ());
         assert!(Instant::now() < end, "{:?}", pool.stats());
     }
-    // On a machine that stops this thread for long, the standby may have been faster.
+    // If the machine stops this thread for long, the standby may be faster.
     assert_eq!(pool.stats().reinforced + pool.stats().taken_over, 1);
     write(&ours, b"!").expect("told");
     parked("the helper never parked again");

@@ -1,4 +1,4 @@
-//! What the policy promises, each on a cache of 1,024 frames of 4 KiB.
+//! The promises of the policy, each on a cache of 1,024 frames of 4 KiB.
 
 use super::super::super::{Answer, Key, OwnerId, ReclaimPolicy, Reclaimer, Room, Victim, Wrote};
 use super::*;
@@ -11,7 +11,7 @@ struct Cache {
     zones: [Core; 1],
     reclaimer: Reclaimer,
     owner: OwnerId,
-    /// Frame of each item that is in the cache.
+    /// The frame of each item that is in the cache.
     items: Items,
 }
 
@@ -58,7 +58,7 @@ impl Cache {
         self.items.0.insert(item, id);
     }
 
-    /// The item is used; whether it was there.
+    /// Uses the item; returns whether it was in the cache.
     fn access(&mut self, item: u64) -> bool {
         if let Some(id) = self.items.0.get(&item) {
             self.zones[0].touches().touch(*id);
@@ -76,7 +76,7 @@ impl Cache {
         }
     }
 
-    /// Has the main queue consist of these items.
+    /// Fills the main queue with these items.
     fn warm(&mut self, items: std::ops::Range<u64>) {
         for _ in 0..=PROMOTE {
             for item in items.clone() {
@@ -95,7 +95,7 @@ impl Cache {
         Some(self.zones[0].parts().0.frames.list(id))
     }
 
-    /// How many of the items are there.
+    /// How many of the items are in the cache.
     fn present(&self, items: std::ops::Range<u64>) -> u64 {
         items.filter(|item| self.items.0.contains_key(item)).count() as u64
     }
@@ -110,13 +110,13 @@ fn a_copy_of_any_length_leaves_frames_that_were_used_again() {
             cache.access(item);
         }
     }
-    // Nobody uses them while the copy runs, and still all stay.
+    // The hot items are not used while the copy runs, and still all stay.
     cache.stream(10_000..10_000 + 50 * FRAMES);
     assert_eq!(cache.present(hot.clone()), hot.end);
 }
 
 #[test]
-fn frames_used_once_leave_in_their_order() {
+fn frames_used_once_leave_in_the_order_of_arrival() {
     let mut cache = Cache::new();
     cache.stream(0..3 * FRAMES);
     assert_eq!((cache.present(0..2 * FRAMES), cache.present(2 * FRAMES..3 * FRAMES)), (0, FRAMES));
@@ -128,14 +128,14 @@ fn frames_that_come_back_while_their_ghosts_are_known_join_the_main_queue() {
     cache.warm(0..FRAMES / 2);
     let refaulted = cache.zones[0].counts().refaulted;
     cache.stream(10_000..10_000 + FRAMES);
-    // The last half of the stream is in the small queue. What left before it, up to the length of the main queue, is
-    // known.
+    // The last half of the stream is in the small queue. Ghosts remember the items before it, up to the length of the
+    // main queue.
     for item in [10_000 + FRAMES / 4, 10_000 + FRAMES / 2 - 10] {
         assert!(!cache.access(item));
         assert_eq!(cache.queue(item), Some(MAIN), "{item}");
     }
     assert_eq!(cache.zones[0].counts().refaulted - refaulted, 2);
-    // What left longer ago than that begins anew.
+    // Items that left longer ago start again in the small queue.
     cache.stream(20_000..20_000 + 2 * FRAMES);
     assert!(!cache.access(20_000));
     assert_eq!(cache.queue(20_000), Some(SMALL));
@@ -171,7 +171,7 @@ fn dirty_data_drives_the_flusher_and_spares_frames_in_use() {
             next => {
                 assert_eq!(next, Next::Drive { bytes: u64::from(FRAME) });
                 driven += 1;
-                // The flusher writes the oldest.
+                // The flusher writes the oldest dirty item.
                 let oldest = (10_000..item).find_map(|item| {
                     let id = *cache.items.0.get(&item)?;
                     (cache.zones[0].state(id) == State::DIRTY).then_some(id)
@@ -196,9 +196,9 @@ fn the_main_queue_ages_while_everything_new_is_dirty() {
         for item in used.clone().filter(|_| item % 64 == 0) {
             cache.access(item);
         }
-        // One frame is written and goes, whatever reclaim does.
+        // One frame is written and goes, in addition to those that reclaim frees.
         while matches!(cache.make_room(), Next::Drive { .. }) {
-            // Those that reclaim has freed are not there any more.
+            // Items that reclaim has freed are no longer in the map.
             if let Some(id) = cache.items.0.remove(&oldest) {
                 cache.zones[0].remove(id);
             }
@@ -208,7 +208,7 @@ fn the_main_queue_ages_while_everything_new_is_dirty() {
     }
     let freed = unused.end - unused.start - cache.present(unused.clone());
     assert_eq!(cache.present(used.clone()), used.end, "frames in use stay");
-    // Those in use are looked at, too, so that fewer than one in AGING go.
+    // The policy looks at frames in use, too, so fewer than one in AGING go.
     assert!(freed > frames / AGING / 16 && freed <= frames / AGING, "{freed}");
 }
 
