@@ -259,7 +259,7 @@ fn a_rescue_mount_reads_what_is_whole_and_fails_what_is_not() {
     fs::create_dir(&mnt).expect("directory");
     let ran = extant(&["mount", "-o", "rescue", &image, &mnt]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert!(ran.err.contains("what lies behind the device's end is lost"), "{}", ran.err);
+    assert!(ran.err.contains("data behind the device's end is lost"), "{}", ran.err);
     let whole = fs::read(Path::new(&mnt).join("s/f1")).expect("read") == fs::read(dir.path("src/s/f1")).expect("file");
     let lost = fs::read(Path::new(&mnt).join("s/f3")).expect_err("lost").raw_os_error();
     let written = fs::write(Path::new(&mnt).join("new"), "").expect_err("read-only").raw_os_error();
