@@ -234,7 +234,7 @@ fn a_backup_superblock_does_without_a_journal_that_cannot_be_found() {
     let (fs, said) = mount(dev, reading());
     assert_whole(&fs.expect("mounted"), "without a journal");
     let said = said.lock().join("\n");
-    assert!(said.contains("the log is not replayed, and what it has is missing"), "{said}");
+    assert!(said.contains("the log is not replayed, and its changes are missing"), "{said}");
 }
 
 #[test]

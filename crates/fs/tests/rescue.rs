@@ -216,7 +216,7 @@ fn whole_transactions_of_a_damaged_log_are_used() {
     // And without it, when its superblock is gone.
     put(&dev, &geo, log[0], &vec![0; 4096]);
     let (fs, said) = rescued(&dev);
-    assert!(said.contains("the log is not replayed, and what it has is missing"), "{said}");
+    assert!(said.contains("the log is not replayed, and its changes are missing"), "{said}");
     assert_eq!(whole(&fs.expect("mounted")).len(), FILES);
 }
 
