@@ -162,7 +162,7 @@ fn a_superblock_can_be_chosen() {
     overwrite(&image, 0, &[0; 9 << 10]);
     let ran = extant(&["ls", "-R", "--sb", "24577", &image]);
     assert_eq!((ran.code, String::from_utf8_lossy(&ran.out).into_owned()), (Some(0), plain.clone()), "{}", ran.err);
-    assert!(ran.err.contains("using the backup superblock at block 24577, as asked"), "{}", ran.err);
+    assert!(ran.err.contains("using the backup superblock at block 24577, as requested"), "{}", ran.err);
     let info = extant(&["info", "--sb", "24577", &image]);
     assert!(String::from_utf8_lossy(&info.out).contains("this is the backup at block 24577"), "{info:?}");
     extant(&["ls", "--sb", "2", &image]).fails(8, &["superblock at byte 2048: magic"]);

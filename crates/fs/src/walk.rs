@@ -305,7 +305,7 @@ impl<'f> Walk<'f> {
         };
         self.held -= level.rest_bytes;
         level.forget();
-        // Whatever the result, it is not tried again.
+        // This is not tried again, whatever the result.
         level.more = false;
         let dir = level.dir.clone().ok_or(Error::NotFound)?;
         level.take(self.fs.list_after(&dir, level.at.as_ref())?);

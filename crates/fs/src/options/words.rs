@@ -35,7 +35,7 @@ impl fmt::Display for BadValue {
 
 impl std::error::Error for BadValue {}
 
-/// The kernel's limit would overflow its clock. Nobody needs more than a day.
+/// The kernel's limit would overflow its clock. A day is more than any user needs.
 const COMMIT_MAX_S: u32 = 86400;
 
 impl MountOptions {
