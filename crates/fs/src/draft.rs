@@ -6,7 +6,7 @@
 //! 1. Blocks that were free in the image are written home: nothing points to them yet.
 //! 2. The image is marked as needing recovery, and every other changed block goes into its log as one transaction.
 //! 3. One sector, the journal's superblock, makes the log begin there. Before that write the image is as it was;
-//! after it any replay, by Extant or another program, makes it equal to the draft.
+//!    after it any replay, by Extant or another program, makes it equal to the draft.
 //!
 //! So the image's journal bounds a draft, except for new content. Changes to the journal's own blocks are dropped.
 //!

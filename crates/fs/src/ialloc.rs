@@ -6,14 +6,14 @@
 //! 2. Any other directory stays near its parent, in the first flex group that is not crowded: directories, free inodes
 //!    and free blocks within bounds around the average.
 //! 3. Any other inode goes into the first group with room of its parent's flex group; otherwise of the flex group of
-//! its most recent sibling; otherwise into a flex group chosen as for a directory. Without flex groups: into its
-//! parent's group; if that is full, into groups at quadratically growing distance; then anywhere.
+//!    its most recent sibling; otherwise into a flex group chosen as for a directory. Without flex groups: into its
+//!    parent's group; if that is full, into groups at quadratically growing distance; then anywhere.
 //!
 //! With `errors=continue`, a group with an unreadable bitmap, or one that contradicts its descriptor, is recorded
 //! once and skipped from then on (Linux: `EXT4_GROUP_INFO_IBITMAP_CORRUPT`).
 //!
 //! # Locking
-//! Takes `group descriptor` (72) and buffer locks inside the calls; the choice itself goes by sums that need no lock.
+//! Takes `group descriptor` (72) and buffer locks within the calls. The choice itself uses sums that need no lock.
 
 use std::ops::Range;
 
@@ -75,8 +75,8 @@ impl Filesystem {
     /// then undefined). 3 credits (bitmap and descriptor; the group's block bitmap does not change), plus the inode's
     /// table block, which the caller fills.
     ///
+    /// # Errors
     /// [`Error::NoInodes`]; the error of the first skipped group, if no other has a free inode.
-    /// [`Error::NoInodes`]; that of the first group that was passed over, if no other has a free inode.
     pub(crate) fn allocate_inode(
         &self,
         handle: &mut Handle,

@@ -8,11 +8,11 @@
 //! The steps of adding it, each durable before the next:
 //!
 //! 1. Into free blocks: a journal whose log already contains one transaction, which marks these blocks as used. For
-//! everything else they are free, until that transaction is replayed.
+//!    everything else they are free, until that transaction is replayed.
 //! 2. The superblock: not clean, with a note of the operation in progress ([`SuperBlock::note_journal_under_way`]).
 //! 3. Inode 8.
 //! 4. The superblock: `has_journal`, `needs_recovery`, its former state. From here on the image has a journal with a
-//! log to replay, and the mount then replays it.
+//!    log to replay, and the mount then replays it.
 //!
 //! The steps of removing it, once the log is empty and all blocks are home:
 //!
