@@ -440,7 +440,7 @@ impl std::fmt::Display for Mended {
         write!(f, "group descriptors in {}: ", blocks(self.first, more))?;
         match &self.why {
             Some(why) => write!(f, "{why}; ")?,
-            None => write!(f, "as asked, ")?,
+            None => write!(f, "as requested, ")?,
         }
         match self.from {
             Some(from) => write!(f, "using those of the copy in {} (free space is as it was then)", blocks(from, more)),

@@ -217,7 +217,7 @@ pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) 
     sb.set_needs_recovery(false);
     if let MountMode::ReadOnly { reasons } = extant_ondisk::features::check(&sb)? {
         let detail = format!(
-            "the log goes on in fast commits, which cannot be replayed because of: {}; let the kernel or e2fsck do it",
+            "the log continues in fast commits, which cannot be replayed because of: {}; let the kernel or e2fsck do it",
             reasons.join(", ")
         );
         return Err(Error::Unsupported(Unsupported::Journal { detail }));

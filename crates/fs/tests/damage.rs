@@ -420,7 +420,7 @@ fn a_bad_bitmap_costs_only_the_inode_that_it_prevents_from_being_freed() {
             let d = fs.lookup(&root, b"d").expect("there");
             let mut g = fs.create(&d, b"g", NewNode::file(0o644), cred);
             if of_inodes && harm == Harm::ClearBit && g.is_err() {
-                // The number still belongs to an inode, which is found out once.
+                // The number still belongs to an inode, and one operation finds that out.
                 g = fs.create(&d, b"g", NewNode::file(0o644), cred);
             }
             let g = g.unwrap_or_else(|e| panic!("{what}: {e}"));

@@ -481,7 +481,7 @@ fn contradictory_inodes_give_the_truth_or_an_error() {
                 errors += judge(&format!("{what}: {action}"), truth, &change(&copy, *f).0, &mut lies);
             }
             if errors == 0 {
-                lies.push(format!("{what}: nobody noticed"));
+                lies.push(format!("{what}: no error"));
             }
         }
     }

@@ -119,7 +119,7 @@ fn a_thread_that_panics_stops_the_mount() {
         drop(f);
         let clock = extant_base::clock::Clock::real();
         while fs.sync().is_ok() {
-            assert!(clock.now_ns() < 30_000_000_000, "the mount goes on");
+            assert!(clock.now_ns() < 30_000_000_000, "the mount still works");
             clock.sleep(std::time::Duration::from_millis(5));
         }
         assert!(fs.unmount().is_err());

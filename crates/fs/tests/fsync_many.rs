@@ -163,7 +163,7 @@ fn each_file_gets_its_own_answer() {
         let after = scene.disk.after_cut();
         assert_there(&after, 0..2);
         assert_there(&after, 3..4);
-        assert!(fsync_many(&scene, &files[..4]).iter().all(Result::is_ok), "told once");
+        assert!(fsync_many(&scene, &files[..4]).iter().all(Result::is_ok), "each error is reported once");
         assert!(fsync_many(&scene, &[]).is_empty());
         drop(files);
     });

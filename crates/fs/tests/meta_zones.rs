@@ -165,5 +165,5 @@ fn a_power_cut_while_data_borrows_zones_leaves_no_trace() {
             tools::assert_clean(&dev);
         }
     }
-    assert!(lent >= 4, "{lent} areas were lent");
+    assert!(lent >= 4, "only {lent} areas held data");
 }

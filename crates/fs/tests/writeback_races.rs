@@ -174,8 +174,8 @@ fn an_error_affects_only_its_own_blocks() {
         }
         assert!(
             wrong.is_empty(),
-            "in {} of 30 rounds a block whose write failed shows what a deleted file had there, or no fsync told: {:?} \
-             (round, bytes read, bytes after a power cut, fsyncs that told)",
+            "in {} of 30 rounds a block whose write failed shows data of a deleted file, or no fsync failed: {:?} \
+             (round, bytes read, bytes after a power cut, fsyncs that failed)",
             wrong.len(),
             wrong.first()
         );
@@ -233,7 +233,7 @@ fn the_size_on_disk_covers_an_append_that_writeback_overtakes() {
         assert_eq!(
             short,
             0,
-            "files of {FILES} whose size is not on disk after fsync said ok, the shortest {:?}",
+            "files of {FILES} whose size is not on disk after a successful fsync, the shortest {:?}",
             sizes.iter().min()
         );
     });

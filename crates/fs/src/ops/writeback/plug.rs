@@ -178,7 +178,7 @@ impl<'f> WritebackPlug<'f> {
                         self.send();
                     }
                     if !more {
-                        break; // that was all; what is dirty now is newer
+                        break; // done; blocks dirty now were dirtied later
                     }
                     from = next;
                 }

@@ -5,8 +5,8 @@
 //! | `vanilla` | inodes least recently touched first; each scanned from its first block, delayed entries stepped over for free | `ext4_es_shrink`, 3.12 | experiments/004 to 007 |
 //! | `evictable-list` | the same inodes, but each keeps a list of its evictable entries, newest first | Zheng Liu, "ext4: improve extents status tree shrinker", RFC 2013, never merged | same |
 //! | `round-robin` | inodes in turn, a cursor in each, every visited entry charged, looked-up entries spared once | `es_do_reclaim_extents`, 3.19 and later | same |
-//! | `delayed-only` | nothing is kept that the map says, too: there is nothing to shrink | none | what every cache of clean entries must beat |
-//! | `leaf-ring` | a hand goes around leaves of packed entries that have something evictable, sparing what was looked up | CLOCK (Corbato 1968), by leaves | same |
+//! | `delayed-only` | stores nothing that the map contains as well, so there is nothing to shrink | none | the baseline for every cache of clean entries |
+//! | `leaf-ring` | a hand goes around leaves of packed entries with evictable ones, and spares those that were looked up | CLOCK (Corbato 1968), by leaves | same |
 //!
 //! Here the policy is the data structure: the data for a quick choice must be updated under the inode's lock, so each
 //! policy owns the entries (`EsPolicy::Tree`) and marks on the inode (`EsPolicy::PerInode`). Scope: under FUSE the
