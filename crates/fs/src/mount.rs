@@ -1,10 +1,10 @@
 //! Mounting (Linux: `ext4_fill_super`, fs/ext4/super.c).
 //!
-//! The body of the function `mount` below is the order of a mount. Its steps are in `copies.rs` (whether the file
-//! system can be mounted in this way, and from which copies of its metadata), `recover.rs` (cleaning up after a
-//! crash, and the choice of the journal) and `threads.rs`. The counterpart is `unmount.rs`. Each step leaves an image
-//! from which the next mount, the kernel or e2fsck can continue: a crash between two steps is a crash during the
-//! replay, or one of an image marked as needing recovery.
+//! The body of the function `mount` below is the order of a mount. Its steps are in `copies.rs` (whether and from
+//! which copies of its metadata the file system can be mounted), `recover.rs` (cleaning up after a crash, the choice
+//! of the journal) and `threads.rs`. The counterpart is `unmount.rs`. Each step leaves an image from which the next
+//! mount, the kernel or e2fsck can continue: a crash between two steps is a crash during the replay, or one of an
+//! image marked as needing recovery.
 //!
 //! Main type: `Parts`, the results of the steps, from which the mounted [`Filesystem`] is made.
 //!

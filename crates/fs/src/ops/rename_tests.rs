@@ -70,8 +70,8 @@ fn a_rename_finds_a_loop_of_directories_in_a_few_steps() {
     assert!(looks < 100, "{looks} reads of blocks");
 }
 
-/// The block of the old name, and that of the moved directory's `..`, are still in memory when the new name's
-/// directory has grown, even if the cache is short of memory meanwhile.
+/// Before its first change a rename has read the block of the old name and that of the moved directory's `..`. They
+/// remain in memory while the new name's directory grows, even if the cache is short of memory.
 #[test]
 fn a_rename_reads_no_block_after_its_first_change() {
     for features in ["dir_index", "^dir_index"] {

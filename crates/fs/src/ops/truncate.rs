@@ -1,7 +1,8 @@
 //! Size changes.
 //!
-//! The orphan list makes truncation crash-safe: the first handle records the inode as an orphan and sets the smaller
-//! size, as many handles as the journal needs free the blocks, and the last handle takes the inode off the list.
+//! The orphan list makes truncation crash-safe. The first handle records the inode as an orphan and sets the smaller
+//! size. Further handles, as many as the journal needs, free the blocks. The last handle takes the inode off the
+//! list.
 //!
 //! # Locking
 //! `inode` exclusively, then `inode writeback`.

@@ -6,9 +6,9 @@
 //! So a crash or a failure leaves nothing that points to blocks without their data, and a commit waits for no data.
 //!
 //! Main types: [`plug::WritebackPlug`] (inodes written together: it holds their requests back until neighbours have
-//! met), [`Batch`] (blocks taken at once; it owns them through a [`WritebackToken`] until they can be read from the
-//! device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on disk
-//! never passes over data that is not there).
+//! met), [`Batch`] (blocks taken at once), [`Batches`] (those of one inode). A batch owns its blocks through a
+//! [`WritebackToken`] until they can be read from the device. Batches are retired in the order in which they were
+//! taken, so that the size on disk never passes over data that is not there.
 //!
 //! A batch is retired by the thread that wrote it, if that waits for its requests or if all of them have completed by
 //! then (an image file that the kernel caches). Otherwise a separate thread retires it, since that takes a handle;

@@ -2,9 +2,9 @@
 //! time before".
 //!
 //! An entry evicted from a big leaf leaves its place behind: compacting six kilobytes for five entries costs more
-//! than all the rest. A new entry next to the place takes it. The leaf is compacted when no other room is left, when
-//! the hand moves on and half of the entries are gone, when few entries are left, or when the first entry goes. So
-//! the first place always contains an entry.
+//! than all the rest. A new entry next to the place takes it. The leaf is compacted when no other room is left, or
+//! when few entries are left. It is also compacted when the hand moves on and half of the entries are gone, and when
+//! the first entry goes. So the first place always contains an entry.
 //!
 //! What it does not do: know its neighbours, except those in the ring; it stores their numbers for [`super::tree`].
 //!
