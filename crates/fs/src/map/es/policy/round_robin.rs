@@ -2,8 +2,8 @@
 //! inodes in turn, a cursor in each, every visited entry charged to the budget, and a second chance for entries that
 //! were looked up.
 //!
-//! Since visits are charged, a call does a bounded amount of work even among delayed entries, and the cursor prevents
-//! that the next call visits the same ones. The price: a call may free nothing.
+//! Since visits are charged, a call does a bounded amount of work even among delayed entries. Since the next call
+//! continues at the cursor, it does not visit the same entries again. The price: a call may free nothing.
 //!
 //! # Locking
 //! `s_es_lock`, rank 62, held to pick the next inode, but not during evictions.
