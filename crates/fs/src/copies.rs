@@ -1,17 +1,17 @@
-//! Which copies of the superblock and of the group descriptors a mount works with (Linux: `sb=` of ext4(5) and
-//! `descriptor_loc`, fs/ext4/super.c; unlike it, each descriptor is taken from the first copy that has it whole).
+//! Chooses the copies of the superblock and of the group descriptors for a mount (Linux: `sb=` of ext4(5) and
+//! `descriptor_loc`, fs/ext4/super.c; unlike it, each descriptor comes from the first copy in which it is intact).
 //!
-//! Main types: [`Copies`] (the superblock that was found, and where), [`Examined`] (a device on which good copies stand
-//! where primaries are damaged). A mount that only reads uses what any copy has; one that writes uses primaries alone,
-//! and names the copies that a read-only mount would use.
+//! Main types: [`Copies`] (the superblock that was found, and its place), [`Examined`] (a device on which good copies
+//! replace damaged primaries). A read-only mount uses any copy. A writing mount uses primaries alone, and its error
+//! names the copies that a read-only mount would use.
 //!
-//! With [`MountOptions::rescue`] a copy need not be whole: what is plausible in it is believed, and a group of which
-//! nothing is known is lost, not the mount.
+//! With [`MountOptions::rescue`] a copy need not be intact: plausible values in it are used. A group without a usable
+//! descriptor is lost, not the mount.
 //!
-//! What it does not do: read bitmaps, which copies do not change; repair anything.
+//! What it does not do: read bitmaps, which have no copies; repair anything.
 //!
 //! # Locking
-//! Nobody else has the file system yet.
+//! None: no other thread uses the file system yet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,41 +30,41 @@ use crate::options::MountOptions;
 use crate::patched::{PatchedDevice, Patches};
 use crate::super_block::read_super_at;
 
-/// Copies of a descriptor block that are looked at; without `sparse_super` every group has one.
+/// Copies of a descriptor block to try; without `sparse_super` every group has one.
 const COPIES_MAX: usize = 12;
-/// Groups that may be lost. Of an image with more, those behind are not looked for: only a field of the superblock says
-/// that they exist, and each costs memory.
+/// Groups that may be lost. If there are more, the groups behind them are not examined: only a field of the
+/// superblock says that they exist, and each costs memory.
 const LOST_MAX: usize = 1 << 16;
-/// Messages about descriptors; what is beyond is counted.
+/// Messages about descriptors; further ones are only counted.
 const SAID_MAX: usize = 8;
 
-/// Where the superblock that is used came from.
+/// The superblock in use, and its origin.
 pub(crate) struct Copies {
     pub sb: SuperBlock,
-    /// The block of the copy that is used instead of the primary.
+    /// The copy in use instead of the primary.
     pub backup: Option<Backup>,
-    /// What is wrong with the copy, and was passed over.
+    /// Damage in the copy that was ignored.
     doubts: Vec<Error>,
     rescue: bool,
 }
 
-/// A copy that is used instead of the primary.
+/// A copy in use instead of the primary.
 pub(crate) struct Backup {
     pub block: u64,
-    /// What is wrong with the primary; nothing, where the user chose the copy.
+    /// The damage of the primary; `None` if the user chose the copy.
     pub primary: Option<Error>,
 }
 
-/// What an image is to be read through.
+/// The device to read an image through.
 pub(crate) struct Examined {
     pub dev: Arc<dyn BlockDevice>,
-    /// Whether anything differs from what the device has.
+    /// Whether it differs from the underlying device.
     pub patched: bool,
 }
 
 impl Copies {
-    /// The primary superblock, or the first backup that is one of this image; the copy at byte `superblock`, if one is
-    /// named.
+    /// The primary superblock, or the first backup that belongs to this image; the copy at byte `superblock`, if one
+    /// is given.
     pub(crate) fn find(dev: &dyn BlockDevice, superblock: Option<u64>, rescue: bool) -> Result<Copies> {
         if let Some(at) = superblock.filter(|at| *at != SUPERBLOCK_OFFSET) {
             return Copies::named(dev, at, rescue);
@@ -99,11 +99,11 @@ impl Copies {
         Ok(Copies { sb, backup: Some(Backup { block, primary: None }), doubts, rescue })
     }
 
-    /// Whether the image can be mounted as was asked, and what is to be said of it.
+    /// Checks that the image can be mounted in this way, and reports what the mount ignores.
     ///
     /// # Errors
-    /// For writing: only a backup is left, a feature that can only be read, a device that is too small. Unless the
-    /// image is to be rescued: a feature that cannot even be read.
+    /// For writing: only a backup is left, a feature permits only reading, the device is too small. Without rescue: a
+    /// feature does not permit even reading.
     pub(crate) fn check(&self, dev: &dyn BlockDevice, read_only: bool, messages: &Messages) -> Result<()> {
         let name = dev.name();
         if let Some(Backup { block, primary }) = &self.backup {
@@ -114,7 +114,7 @@ impl Copies {
                          e2fsck repair the image"
                     )),
                     None => Error::Unsupported(Unsupported::Writing {
-                        reasons: vec![format!("the backup superblock at block {block}, which was asked for")],
+                        reasons: vec![format!("the backup superblock at block {block}, which was requested")],
                     }),
                 });
             }
@@ -122,24 +122,26 @@ impl Copies {
                 Some(e) => {
                     messages.say(format_args!("{name}: {e}; using the backup superblock at block {block}, read-only"));
                 }
-                None => messages.say(format_args!("{name}: using the backup superblock at block {block}, as asked")),
+                None => {
+                    messages.say(format_args!("{name}: using the backup superblock at block {block}, as requested"))
+                }
             }
         }
         for doubt in &self.doubts {
-            messages.say(format_args!("{name}: {doubt}; believed all the same"));
+            messages.say(format_args!("{name}: {doubt}; used nevertheless"));
         }
-        self.check_features(read_only, &|e| messages.say(format_args!("{name}: {e}; read as far as it can be")))?;
+        self.check_features(read_only, &|e| messages.say(format_args!("{name}: {e}; read as far as possible")))?;
         match self.sb.geometry().check_device_size(dev.size_bytes()) {
             Err(e) if read_only => {
                 let e = Error::from(e);
-                messages.say(format_args!("{name}: {e}; read-only, and what lies behind the device's end is lost"));
+                messages.say(format_args!("{name}: {e}; read-only, and data behind the device's end is lost"));
                 Ok(())
             }
             checked => Ok(checked?),
         }
     }
 
-    /// Whether it is known, before anything else is read, that primaries cannot be relied on.
+    /// Whether it is clear, before anything else is read, that the primaries are unreliable.
     pub(crate) fn are_needed(&self, dev: &dyn BlockDevice) -> bool {
         self.backup.is_some() || self.rescue || self.sb.geometry().check_device_size(dev.size_bytes()).is_err()
     }
@@ -156,11 +158,11 @@ impl Copies {
         Ok(())
     }
 
-    /// The device with good copies where primaries are damaged; says which, and cuts `sb` to the groups that there is
-    /// any descriptor of. `sb` is the one found, perhaps newer.
+    /// The device with good copies in place of damaged primaries. Reports which, and cuts `sb` to the groups with a
+    /// descriptor. `sb` is the superblock found, perhaps newer.
     ///
     /// # Errors
-    /// Unless the image is to be rescued: no copy has a descriptor whole.
+    /// Without rescue: a descriptor is damaged in every copy.
     pub(crate) fn examine(
         &self,
         dev: Arc<dyn BlockDevice>,
@@ -190,8 +192,8 @@ impl Copies {
         Ok(Examined { dev, patched })
     }
 
-    /// For a mount that writes, and was refused because of damage: that copies of group descriptors are good, if it
-    /// lies in those.
+    /// Adds advice to the error of a writing mount: if group descriptors are the damage and their backups are good,
+    /// it says so.
     pub(crate) fn advise(&self, dev: Arc<dyn BlockDevice>, refused: Error) -> Error {
         let good = |examined: Result<Examined>| examined.is_ok_and(|e| e.patched);
         if refused.is_corruption() && good(self.examine(dev, &mut self.sb.clone(), &Messages::default())) {
@@ -204,11 +206,11 @@ impl Copies {
     }
 }
 
-/// For tools that only want to look: the superblock, and the block of the backup that it came from, if so. The other
+/// For tools that only read: the superblock, and the block of the backup that it came from, if it did. The other
 /// arguments are those of [`MountOptions`].
 ///
 /// # Errors
-/// No superblock, good or with a good backup, is there.
+/// There is no superblock, neither an intact one nor one with an intact backup.
 pub fn probe_superblock_at(
     dev: &dyn BlockDevice,
     superblock: Option<u64>,
@@ -218,7 +220,7 @@ pub fn probe_superblock_at(
     Ok((sb, backup.map(|b| b.block)))
 }
 
-/// [`probe_superblock_at`] for an image of which nothing is known.
+/// [`probe_superblock_at`] for an unknown image.
 ///
 /// # Errors
 /// As [`probe_superblock_at`].
@@ -233,12 +235,12 @@ fn read_damaged_super(dev: &dyn BlockDevice, offset: u64) -> Result<(SuperBlock,
     Ok((sb, doubts.into_iter().map(Error::from).collect()))
 }
 
-/// All descriptors, looked at.
+/// The result of examining all descriptors.
 struct Found {
     patches: Patches,
-    /// The groups of which nothing is known, and why.
+    /// The groups without a usable descriptor, and the reason.
     lost: BTreeMap<u32, Error>,
-    /// Those that there are descriptors of.
+    /// The groups with descriptors on the device.
     groups: u32,
     said: Vec<String>,
 }
@@ -246,20 +248,20 @@ struct Found {
 struct Look<'a> {
     dev: &'a dyn BlockDevice,
     geo: &'a Geometry,
-    /// The groups whose copies of the whole table are looked at, the best first.
+    /// The groups whose copies of the whole table are tried, the best first.
     backups: Vec<GroupNr>,
-    /// The first of them goes before the primary.
+    /// The first of them precedes the primary.
     chosen: bool,
     rescue: bool,
 }
 
-/// Descriptor blocks that were mended in the same way.
+/// Descriptor blocks with the same replacement.
 struct Mended {
     first: BlockNr,
     last: BlockNr,
-    /// The copy for `first`; none: what is plausible was believed.
+    /// The copy for `first`; `None`: plausible values were used.
     from: Option<BlockNr>,
-    /// The first thing wrong.
+    /// The first damage.
     why: Option<Error>,
 }
 
@@ -272,7 +274,7 @@ impl Look<'_> {
         for index in 0..geo.desc_blocks {
             let Some(home) = geo.desc_table_block(index) else { break };
             if !self.is_on_device(home) || found.lost.len() > LOST_MAX {
-                // Behind the end of the device there are no more.
+                // There are no more behind the end of the device.
                 found.groups = index * per_block;
                 break;
             }
@@ -296,7 +298,7 @@ impl Look<'_> {
         }
         if let Some((group, why)) = found.lost.first_key_value() {
             let n = found.lost.len();
-            found.said.push(format!("{why}; of {n} groups, group {group} the first, nothing is known"));
+            found.said.push(format!("{why}; {n} groups, the first of them group {group}, have no usable descriptor"));
         }
         Ok(found)
     }
@@ -311,7 +313,7 @@ impl Look<'_> {
         Ok(bytes)
     }
 
-    /// One block of descriptors: what it is to read as goes into `found`. `None`: the primary is as it should be.
+    /// Examines one block of descriptors and adds its replacement to `found`. `None`: the primary is intact.
     fn block(&self, index: u32, home: BlockNr, found: &mut Found) -> Result<Option<Mended>> {
         let (geo, size) = (self.geo, self.geo.desc_size);
         let first = index * geo.descs_per_block();
@@ -362,7 +364,7 @@ impl Look<'_> {
         let wrong = |group: GroupNr| {
             let why = why.clone().unwrap_or_else(|| Error::corrupt(Damage::GroupDescriptor, "no copy of it is left"));
             if matches!(why, Error::Corrupt { .. }) && group.0 > first {
-                return Error::corrupt(Damage::GroupDescriptor, format!("{group}: no copy of it is whole"));
+                return Error::corrupt(Damage::GroupDescriptor, format!("{group}: no copy of it is intact"));
             }
             why
         };
@@ -384,7 +386,7 @@ impl Look<'_> {
         Ok(Some(Mended { first: home, last: home, from, why }))
     }
 
-    /// A descriptor whose places can be right though its checksum is not; its counts, where they cannot be, are none.
+    /// A descriptor with plausible places but a bad checksum; implausible counts become 0.
     fn plausible(&self, group: GroupNr, bytes: &[u8]) -> Option<GroupDesc> {
         let mut desc = GroupDesc::parse(bytes, group, self.geo).ok()?;
         desc.check_locations(group, self.geo).ok()?;
@@ -394,7 +396,7 @@ impl Look<'_> {
         Some(desc)
     }
 
-    /// A descriptor as mke2fs would have made it, if inodes are where it says.
+    /// A descriptor as mke2fs would make it, if there are inodes at its place.
     fn by_default(&self, group: GroupNr) -> Option<GroupDesc> {
         let zeroes = vec![0; self.geo.desc_size];
         let mut desc = GroupDesc::parse(&zeroes, group, self.geo).ok()?;
@@ -405,7 +407,7 @@ impl Look<'_> {
         })
     }
 
-    /// Whether the first blocks of what may be an inode table hold an inode, and nothing that is none.
+    /// Whether the first blocks of a possible inode table contain an inode, and no invalid one.
     fn has_inodes(&self, group: GroupNr, table: BlockNr) -> bool {
         const BLOCKS: u32 = 4;
         let (geo, size) = (self.geo, self.geo.inode_size);
@@ -418,7 +420,7 @@ impl Look<'_> {
                     continue;
                 }
                 match InodeDesc::decode(bytes, ino, geo) {
-                    // Reserved inodes without content have a checksum and nothing else.
+                    // Reserved inodes without content contain only a checksum.
                     Ok(desc) if desc.file_type().is_some() || desc.links == 0 => inodes += 1,
                     _ => return false,
                 }
@@ -438,11 +440,11 @@ impl std::fmt::Display for Mended {
         write!(f, "group descriptors in {}: ", blocks(self.first, more))?;
         match &self.why {
             Some(why) => write!(f, "{why}; ")?,
-            None => write!(f, "as asked, ")?,
+            None => write!(f, "as requested, ")?,
         }
         match self.from {
             Some(from) => write!(f, "using those of the copy in {} (free space is as it was then)", blocks(from, more)),
-            None => write!(f, "no copy is whole; what is plausible is believed"),
+            None => write!(f, "no copy is intact; plausible values are used"),
         }
     }
 }

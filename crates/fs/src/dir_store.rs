@@ -29,13 +29,13 @@ impl Filesystem {
         Hasher::new(self.hash.version, self.hash.seed).hash(name).hash
     }
 
-    /// What the directory layer needs to know about `dir` now.
+    /// The parameters of `dir` for the directory layer, as of now.
     pub(crate) fn dir_params(&self, dir: &Inode) -> DirParams {
         let flags = dir.meta.read().desc.flags;
         DirParams {
             has_csum: self.hash.has_csum && !flags.contains(InodeFlags::INLINE_DATA),
             has_filetype: self.hash.filetype,
-            // An index of folded or encrypted names is walked as if there were none.
+            // Folded or encrypted names are searched without the index.
             has_dir_index: self.hash.dir_index && !flags.intersects(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT),
             has_large_dir: self.hash.large_dir,
             is_indexed: flags.contains(InodeFlags::INDEX),
@@ -56,8 +56,8 @@ pub(crate) struct DirView<'a> {
     pub fs: &'a Filesystem,
     pub dir: &'a Arc<Inode>,
     pub params: DirParams,
-    /// While a name is added: blocks that it may change in the middle. They stay in memory, and need no look into the
-    /// map, which might not be readable by then.
+    /// While a name is added: blocks that the change may modify. They remain in memory, and need no lookup in the
+    /// map, which might be unreadable by then.
     held: RefCell<Option<Blocks>>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> DirView<'a> {
         }
     }
 
-    /// Keeps a block that the name to add may change.
+    /// Holds a block that adding the name may change.
     fn hold(&self, lblk: u32, buffer: &Arc<Buffer>) {
         if let Some(held) = &mut *self.held.borrow_mut()
             && held.iter().all(|(at, _)| *at != lblk)
@@ -82,8 +82,8 @@ impl<'a> DirView<'a> {
         }
     }
 
-    /// Whether the inode can say how much the directory owns when it has grown by a block, with nodes to map it: what
-    /// writing it would find out when the block has been taken already.
+    /// Whether the inode's block count can still be stored if the directory grows by a block, with nodes to map it.
+    /// Writing the inode would fail otherwise, after the block has been allocated.
     fn check_room_in_inode(&self) -> Result<()> {
         let geo = &self.fs.geo;
         let nodes = self.dir.map.read().credits_for_insert(geo.block_size, 1);
@@ -105,8 +105,8 @@ impl<'a> DirView<'a> {
         if !buffer.verified() {
             let blocks = self.blocks();
             let whole = buffer.read(|b| dir::verify(&self.params, kind, lblk, blocks, b));
-            // Who looks at a directory without its lock knows it as it was a moment ago (`is_below`). Whoever has
-            // changed the block since found it whole before.
+            // A reader without the directory's lock knows an older state of it (`is_below`). A change of the block
+            // since then found it intact before.
             if !buffer.verified() {
                 whole.map_err(|e| Error::from(e).of(self.dir.ino).at(block))?;
                 buffer.set_verified();
@@ -116,7 +116,7 @@ impl<'a> DirView<'a> {
     }
 }
 
-/// The operations of the directory layer on this directory; their damage has its number.
+/// The operations of the directory layer on this directory. Their damage errors name its inode.
 impl DirView<'_> {
     fn mine<T>(&self, r: Result<T>) -> Result<T> {
         r.map_err(|e| e.of(self.dir.ino))
@@ -133,7 +133,7 @@ impl DirView<'_> {
         self.mine(dir::lookup(self, &self.params, name))
     }
 
-    /// A name of a directory that finds its names in any case, or shows them in other letters than it stores.
+    /// Finds a name in a directory that ignores case, or that shows its names in other letters than it stores.
     fn lookup_shown(&self, name: &[u8], means: impl Fn(&[u8]) -> bool) -> Result<Option<Found>> {
         let mut same = None;
         let listed = dir::readdir(self, &self.params, 0, |entry| {
@@ -149,12 +149,12 @@ impl DirView<'_> {
         }
     }
 
-    /// The block where a name was found, to be held while it must stay in memory.
+    /// The block of a found name; while the caller holds it, it remains in memory.
     pub(crate) fn hold_found(&self, found: &Found) -> Result<Arc<Buffer>> {
         self.mine(self.buffer(found.lblk, BlockKind::Leaf))
     }
 
-    /// The same of the block with `.` and `..`.
+    /// The block with `.` and `..`, likewise.
     pub(crate) fn hold_first(&self) -> Result<Arc<Buffer>> {
         self.mine(self.buffer(0, BlockKind::Any))
     }
@@ -168,8 +168,8 @@ impl DirView<'_> {
     }
 
     pub(crate) fn add(&self, handle: &mut Handle, name: &[u8], ino: InodeNr, kind: Option<FileType>) -> Result<()> {
-        // A directory that grows writes its inode in the middle, and who adds a name writes its times next: what can
-        // fail of that comes first. Held, the block stays in memory.
+        // A directory that grows writes its inode half-way, and afterwards its times are written: the steps of this
+        // that can fail come first. While referenced, the block remains in memory.
         let _table = self.fs.inode_slot(self.dir.ino)?;
         *self.held.borrow_mut() = Some(Vec::new());
         let added = dir::add(self, handle, &self.params, name, ino, kind).map(drop);
@@ -234,7 +234,7 @@ impl DirStore for DirView<'_> {
             Some(block) => Ok(f(&block)),
             None => {
                 let buffer = self.buffer(lblk, kind)?;
-                // The way through the index, and the block that may become one.
+                // The path through the index, and the block that may become an index.
                 if kind == BlockKind::Index || lblk == 0 {
                     self.hold(lblk, &buffer);
                 }
@@ -266,7 +266,7 @@ impl DirStore for DirView<'_> {
             self.fs.whole(handle, freed)?;
             return Err(e);
         }
-        // The blocks of the map's own nodes are counted by the map; the directory block by it too.
+        // The map counts the blocks of its own nodes, and also the directory block.
         self.dir.absorb_map(&mut map, self.fs.geo.block_size);
         drop(map);
         let filled = view.init(handle, block, |b| {
@@ -297,7 +297,7 @@ pub(crate) mod tests {
     use crate::forgetful::Forgetful;
     use crate::{Cred, InodeRef, MountOptions, Mounted, NewNode};
 
-    /// A mount whose inodes have a table block each.
+    /// A mount with one inode per table block.
     pub(crate) fn spacious(features: &str) -> (Arc<MemDevice>, Arc<FaultyDevice>, Mounted) {
         let args = ["-t", "ext4", "-b", "1024", "-I", "1024", "-N", "64", "-O", features];
         let dev = Arc::new(crate::tools::made(&args, "16M"));
@@ -307,7 +307,7 @@ pub(crate) mod tests {
         (dev, faulty, Filesystem::mount(below, options).expect("mounted"))
     }
 
-    /// From here on the table block of the inode is not in memory and cannot be read.
+    /// Evicts the table block of the inode and makes it unreadable.
     pub(crate) fn hide_from(fs: &Filesystem, faulty: &FaultyDevice, inode: &Inode) {
         assert!(fs.freeze().expect("everything is home") && fs.thaw());
         let place = fs.geo.inode_location(inode.ino).expect("place");
@@ -329,9 +329,9 @@ pub(crate) mod tests {
         names
     }
 
-    /// The inode of the directory is not to be had, which says how large it is and when it changed.
+    /// The directory's inode, with its size and times, cannot be read.
     #[test]
-    fn a_directory_whose_inode_cannot_be_read_takes_no_name() {
+    fn adding_a_name_fails_if_the_directorys_inode_is_unreadable() {
         // Full, and with room for another name.
         for (features, had) in [("dir_index", 9), ("^dir_index", 9), ("dir_index", 3)] {
             let (dev, faulty, fs) = spacious(features);
@@ -350,16 +350,16 @@ pub(crate) mod tests {
             assert_eq!((d.size(), names(&fs, &d)), (1024, before), "{features}, {had}");
             assert_eq!(f.links(), 1 + had);
             faulty.clear();
-            assert!(!fs.is_read_only(), "{features}, {had}: nothing was half done");
+            assert!(!fs.is_read_only(), "{features}, {had}: no change was left half-done");
             drop((root, f, d));
             fs.unmount().expect("unmount");
             crate::tools::assert_clean(&dev);
         }
     }
 
-    /// Blocks of the directory that are about to change have been read before; they do not leave the memory meanwhile.
+    /// Blocks of the directory that are about to change have been read before, and are not evicted meanwhile.
     #[test]
-    fn a_directory_that_has_begun_to_split_reads_nothing_more() {
+    fn a_directory_split_reads_no_block_after_its_first_change() {
         let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024"], "8M"));
         let (forgetful, fs) = Forgetful::mount(dev.clone());
         let root = fs.root().expect("root");

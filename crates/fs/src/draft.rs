@@ -1,20 +1,19 @@
-//! Many changes as one: all of them, or after a power cut none.
+//! Many changes as one: after a power cut either all of them are there, or none.
 //!
-//! Main type: [`Draft`], a device that shows an image with changes, which it keeps beside it. A file system is mounted
-//! on the draft, changed and unmounted; then [`Draft::commit`] brings everything into the image:
+//! Main type: [`Draft`], a device that shows an image with changes, which it stores beside it. A file system is
+//! mounted on the draft, changed and unmounted; then [`Draft::commit`] writes everything into the image:
 //!
-//! 1. What was free in the image is written where it belongs: nothing points there yet.
-//! 2. The image is marked as needing recovery, and everything else that differs goes into its log as one transaction.
-//! 3. One sector, the journal's superblock, says that the log begins there. Before that write the image is as it was;
-//!    after it any replay, ours or another's, makes it what the draft was.
+//! 1. Blocks that were free in the image are written home: nothing points to them yet.
+//! 2. The image is marked as needing recovery, and every other changed block goes into its log as one transaction.
+//! 3. One sector, the journal's superblock, makes the log begin there. Before that write the image is as it was;
+//!    after it any replay, by Extant or another program, makes it equal to the draft.
 //!
-//! So a draft is bounded by the image's journal, except for new content. Blocks of the journal itself are not brought
-//! over.
+//! So the image's journal bounds a draft, except for new content. Changes to the journal's own blocks are dropped.
 //!
 //! What it does not do: images without a journal.
 //!
 //! # Locking
-//! `draft` is held while the devices below work.
+//! `draft` is held during calls to the devices below.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,26 +38,26 @@ use crate::super_block::write_super;
 
 static DRAFT_CLASS: LockClass = LockClass::new("draft", 790);
 
-/// Changes are kept in pieces of this many bytes, which every block size and sector size divides or is.
+/// Changes are stored in pieces of this many bytes: a multiple of every block size and sector size.
 const PIECE_BYTES: u64 = 4096;
 
 /// An image with changes beside it.
 pub struct Draft {
     base: Arc<dyn BlockDevice>,
-    /// What has changed, at the place where it belongs; as large as `base`.
+    /// The changed pieces, each at its own place; as large as `base`.
     side: Arc<dyn BlockDevice>,
     limits: Limits,
-    /// What the transaction is stamped with.
+    /// The source of the transaction's time stamp.
     clock: Clock,
-    /// The pieces that lie in `side`.
+    /// The pieces in `side`.
     changed: Mutex<BTreeSet<u64>>,
-    /// The log of the image holds the changes, until a mount replays it.
+    /// The log of the image contains the changes, until a mount replays it.
     committed: AtomicBool,
 }
 
 impl Draft {
-    /// `side` is as large as `base`; what it contains does not matter. `base` is clean, and nobody else changes it.
-    /// `clock` tells when it is committed.
+    /// `side` is as large as `base`; its content does not matter. `base` is clean, and nothing else changes it.
+    /// `clock` stamps the commit.
     pub fn new(base: Arc<dyn BlockDevice>, side: Arc<dyn BlockDevice>, clock: Clock) -> Draft {
         let limits = Limits { discard: false, volatile_cache: false, ..*base.limits() };
         Draft {
@@ -71,7 +70,7 @@ impl Draft {
         }
     }
 
-    /// The parts of a range by piece: offset, length.
+    /// Splits a range at piece borders: offset, length.
     fn parts(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
         let mut at = offset;
         let end = offset + len;
@@ -85,12 +84,12 @@ impl Draft {
         })
     }
 
-    /// Brings everything into the image, which is to be mounted for writing once afterwards: that replays it. The
-    /// draft's own file system has been unmounted. An error leaves the image as it was, but perhaps marked as needing
+    /// Writes everything into the image. Mount the image for writing once afterwards: that replays it. The draft's
+    /// own file system must be unmounted. An error leaves the image as it was, but perhaps marked as needing
     /// recovery.
     ///
     /// Errors: `Unsupported` for an image without a journal of its own, and for more changes than its log can take;
-    /// `Invalid` for a draft that has been committed: what its log holds would be lost if it were written again.
+    /// `Invalid` for a draft that has been committed: writing again would lose the content of its log.
     pub fn commit(self: &Arc<Draft>) -> Result<()> {
         if self.committed.load(Ordering::Acquire) {
             return Err(Error::Invalid("the draft has been committed"));
@@ -98,7 +97,7 @@ impl Draft {
         let no_journal = || Error::Unsupported(Unsupported::Journal { detail: "the image has no journal".into() });
         let device: Arc<dyn BlockDevice> = self.clone();
         let sb = read_super(&*device)?;
-        // As the draft's mount left it: empty, with the features that the mount chose.
+        // As the draft's mount left it: empty, with that mount's features.
         let journal = open_journal(device, &sb)?.ok_or_else(no_journal)?;
         let (direct, logged) = self.differences(&sb, &journal)?;
         if logged.is_empty() && direct.is_empty() {
@@ -111,7 +110,7 @@ impl Draft {
         let mut block = vec![0; size];
         for nr in direct {
             self.read_at(nr.0 * size as u64, &mut block, BioFlags::META)?;
-            // Nothing here says whether it is data.
+            // This code cannot tell whether the block is data.
             self.base.write_at(nr.0 * size as u64, &[&block], BioFlags::META)?;
         }
         // Flushes first.
@@ -123,13 +122,13 @@ impl Draft {
         self.log(&sb, &mut home, jsb, &logged)
     }
 
-    /// Makes everything that differs the only transaction of `journal`, instead of the fast commits that go on where
-    /// its log ends. The log is live, without a transaction, and the draft lies over what the image is at home.
+    /// Makes all changed blocks the only transaction of `journal`, in place of the fast commits behind the end of its
+    /// log. The log is live, without a transaction, and the draft contains the changes relative to the image's home
+    /// blocks.
     ///
-    /// The transaction has a number that the log, as it is, does not go on with: so the fast commits count until the
-    /// sector that begins the log with it says that there are none. (e2fsck 1.47.0 drops the log where a stale head of
-    /// fast commits lies behind it; so the transaction is not simply appended, although Linux would see that it ends
-    /// them.)
+    /// The transaction's number is not the one that the present log continues with. So the fast commits count until
+    /// one sector write begins the log with the transaction and ends them. (Simply appending the transaction would be
+    /// enough for Linux. But e2fsck 1.47.0 drops the log if a stale head of fast commits lies behind it.)
     ///
     /// # Errors
     /// `Unsupported` for more changes than the log can take; nothing has been written then.
@@ -142,7 +141,7 @@ impl Draft {
         self.log(&sb, journal, jsb, &logged)
     }
 
-    /// The blocks whose content differs from the base's, without the journal's.
+    /// The blocks whose content differs from the base's, except the journal's.
     fn changed_blocks(&self, sb: &SuperBlock, journal: &JournalFile) -> Result<Vec<BlockNr>> {
         let size = u64::from(sb.block_size);
         let pieces: Vec<u64> = self.changed.lock().iter().copied().collect();
@@ -164,7 +163,7 @@ impl Draft {
         Ok(changed)
     }
 
-    /// The blocks that differ: those that were free in the image, and the others.
+    /// The changed blocks: those that were free in the image, and the others.
     fn differences(&self, sb: &SuperBlock, journal: &JournalFile) -> Result<(Vec<BlockNr>, Vec<BlockNr>)> {
         let options = MountOptions { read_only: true, threads: false, ..MountOptions::default() };
         let before = Filesystem::mount(self.base.clone(), options)?;
@@ -188,8 +187,8 @@ impl Draft {
         Ok((direct, logged))
     }
 
-    /// Writes one transaction of `blocks`, as the draft has them, into the log of `journal`, and then `jsb`, which says
-    /// that it is there.
+    /// Writes one transaction of `blocks`, with the draft's content, into the log of `journal`, and then `jsb`, which
+    /// refers to it.
     fn log(
         &self,
         sb: &SuperBlock,
@@ -199,7 +198,7 @@ impl Draft {
     ) -> Result<()> {
         let size = u64::from(sb.block_size);
         let format = jsb.format();
-        // Above every number that the image's log or the draft's has seen.
+        // Higher than every number in the image's log and the draft's.
         let (tid, first) = (jsb.sequence.next(), jsb.first);
         let mut at = first;
         let mut put = |data: &[u8]| -> Result<()> {
@@ -218,7 +217,7 @@ impl Draft {
                 let mut copy = vec![0; size as usize];
                 self.read_at(nr.0 * size, &mut copy, BioFlags::META)?;
                 if *nr == super_block {
-                    // Else a replay that is cut off could leave a live log that the image does not speak of.
+                    // Otherwise an interrupted replay could leave a live log that the image does not mention.
                     let mut marked = sb.clone();
                     marked.set_needs_recovery(true);
                     marked.encode_into(&mut copy[super_at..super_at + SUPERBLOCK_SIZE]);
@@ -248,7 +247,7 @@ impl Draft {
     }
 }
 
-/// Whether the log, empty, has room for a transaction of `blocks`.
+/// Checks that the empty log has room for a transaction of `blocks`.
 fn room_for(journal: &JournalFile, format: &LogFormat, blocks: usize) -> Result<()> {
     let needed = blocks + blocks.div_ceil(DescriptorBuilder::capacity_of(format)) + 1;
     let there = journal.log().len() as usize - 1;
@@ -316,7 +315,7 @@ impl BlockDevice for Draft {
         Ok(())
     }
 
-    /// Nothing of it is to survive.
+    /// Nothing of a draft need survive a crash.
     fn flush(&self) -> extant_block::Result<()> {
         Ok(())
     }

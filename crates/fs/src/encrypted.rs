@@ -1,8 +1,8 @@
-//! What a mount without keys shows of encrypted files (Linux: fs/crypto/): names and link targets in letters that any
-//! system takes, the content not at all.
+//! How a mount without keys shows encrypted files (Linux: fs/crypto/): names and link targets in characters that
+//! every system accepts, and no content.
 //!
-//! A name is its ciphertext in base64url. One that would become longer than a name may be is cut, and ends in a
-//! checksum of the rest. The kernel shows other letters; neither form is kept anywhere.
+//! A name is its ciphertext in base64url. If that exceeds the maximum length of a name, it is cut and ends in a
+//! checksum of the rest. The kernel uses another encoding; neither form is stored anywhere.
 //!
 //! # Locking
 //! None.
@@ -13,9 +13,9 @@ use crate::error::{Error, Result, Unsupported};
 use crate::inode::Inode;
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
 
-/// So many bytes of ciphertext become 252 letters.
+/// The longest ciphertext shown whole: it becomes 252 characters.
 const WHOLE_MAX: usize = 189;
-/// So many stay of a longer one, as 240 letters.
+/// The part of a longer one that is shown, as 240 characters.
 const CUT: usize = 180;
 /// Bytes before the ciphertext of a link's target: its length.
 const LINK_HEADER: usize = 2;
@@ -32,7 +32,7 @@ fn letters(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What is shown for a name.
+/// The shown form of a name.
 pub(crate) fn name(ciphertext: &[u8]) -> Vec<u8> {
     if ciphertext.len() <= WHOLE_MAX {
         return letters(ciphertext);
@@ -43,7 +43,7 @@ pub(crate) fn name(ciphertext: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What is shown for a link's target, as it is stored.
+/// The shown form of a link's stored target.
 pub(crate) fn target(stored: &[u8]) -> Vec<u8> {
     name(stored.get(LINK_HEADER..).unwrap_or_default())
 }
@@ -53,7 +53,7 @@ pub(crate) fn is_encrypted(desc: &InodeDesc) -> bool {
     desc.flags.contains(InodeFlags::ENCRYPT)
 }
 
-/// That the content can be read.
+/// Checks that the content can be read.
 ///
 /// # Errors
 /// [`Unsupported::Content`]: there is no key.

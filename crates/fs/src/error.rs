@@ -1,9 +1,9 @@
-//! What file system operations can answer. The errno of each is decided in `fuse` alone.
+//! The errors of file system operations. `fuse` alone maps them to an errno.
 //!
-//! Main types: [`Error`], [`Damage`] (what of an image is broken), [`Unsupported`].
+//! Main types: [`Error`], [`Damage`] (the damaged part of an image), [`Unsupported`].
 //!
-//! An error keeps what it is about in fields: [`Error::place`] says which inode and block, [`Error::cause_code`] and
-//! [`Error::check`] what the superblock's error fields shall say.
+//! An error has its object in fields: [`Error::place`] returns the inode and the block, [`Error::cause_code`] and
+//! [`Error::check`] the values for the superblock's error fields.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use extant_ondisk::{BlockNr, GroupNr, InodeNr, Structure};
 use crate::map::MapError;
 use crate::xattr::XattrError;
 
-/// What of an image breaks a rule of the format.
+/// The part of an image that breaks a rule of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     /// The copy that begins at this byte.
@@ -34,7 +34,7 @@ pub enum Damage {
     Map,
     /// A directory's blocks: entries, index, checksums.
     Directory,
-    /// What directories say of each other: a loop, a name of something that is deleted.
+    /// The relation of directories: a loop, a name of a deleted inode.
     Tree,
     /// The target of a symbolic link.
     Symlink,
@@ -66,7 +66,8 @@ impl fmt::Display for Damage {
 }
 
 impl Damage {
-    /// The check that finds it, for the superblock's error fields (which have room for 31 bytes; Linux: the function).
+    /// The check that finds it, for the superblock's error fields (which have room for 31 bytes; Linux: the
+    /// function).
     pub fn check(self) -> &'static str {
         match self {
             Damage::SuperBlock { .. } => "check_superblock",
@@ -85,28 +86,28 @@ impl Damage {
     }
 }
 
-/// What an image asks for and Extant does not do.
+/// A property of an image that Extant does not support.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
-    /// What the format's decoder refuses: unknown features, sizes.
+    /// The format's decoder refuses it: unknown features, sizes.
     #[error("unsupported: {detail}")]
     Format {
         /// The feature or value, as the decoder names it.
         detail: String,
     },
-    /// These features allow no more than reading.
+    /// These features permit only reading.
     #[error("cannot be mounted for writing because of: {}; mount read-only (-o ro)", .reasons.join(", "))]
     Writing {
         /// Features by e2fsprogs' names, mostly; at least one.
         reasons: Vec<String>,
     },
-    /// As [`Unsupported::Writing`], where the replay of the journal brought the features.
+    /// As [`Unsupported::Writing`], for features that appeared with the replay of the journal.
     #[error("after replay, not writable because of: {}", .reasons.join(", "))]
     WritingAfterReplay {
         /// As in [`Unsupported::Writing`].
         reasons: Vec<String>,
     },
-    /// A transaction must fit a quarter of the journal, which is too small for that.
+    /// A transaction must fit a quarter of the journal, and this journal is too small for that.
     #[error("the journal has {blocks} blocks, at least {least} are needed to write")]
     SmallJournal {
         /// Blocks that the journal has.
@@ -114,10 +115,10 @@ pub enum Unsupported {
         /// Blocks that it must have.
         least: u32,
     },
-    /// What the journal holds or lacks.
+    /// Content that the journal has or lacks.
     #[error("{detail}")]
     Journal {
-        /// A whole sentence, for messages.
+        /// A complete sentence, for messages.
         detail: String,
     },
     /// The inode's content is encrypted (ENOKEY).
@@ -128,49 +129,49 @@ pub enum Unsupported {
     },
 }
 
-/// Why an operation, or a mount, failed. Error numbers are those that a FUSE mount answers.
+/// Why an operation, or a mount, failed. Error numbers are those of a FUSE mount.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The image breaks a rule of the format.
     #[error("{what}{}: {detail}", Place(*.ino, *.block))]
     Corrupt {
-        /// Which structure.
+        /// The damaged structure.
         what: Damage,
-        /// The inode that it belongs to, if to one.
+        /// The inode that it belongs to, if any.
         ino: Option<InodeNr>,
-        /// The block where it is, if that is known.
+        /// The block, if it is known.
         block: Option<BlockNr>,
-        /// The field, its value and what was expected, for messages.
+        /// The field, its value and the expected value, for messages.
         detail: String,
     },
-    /// The image uses something that Extant does not do; the message names it.
+    /// The image uses something that Extant does not support; the message names it.
     #[error(transparent)]
     Unsupported(Unsupported),
-    /// The device failed a request (EIO; ENOSPC where a full disk holds the image), or refuses changes (EROFS).
+    /// The device failed a request (EIO; ENOSPC if the disk with the image is full), or refuses changes (EROFS).
     #[error(transparent)]
     Device(#[from] extant_block::Error),
-    /// An operation was left half done, or wants more blocks than a transaction may hold (EIO).
+    /// An operation was left half-done, or wants more blocks than a transaction may contain (EIO).
     #[error(transparent)]
     Journal(extant_journal::Error),
-    /// An earlier error, which the cause tells, stopped the journal: nothing can be changed any more.
+    /// An earlier error, which the cause names, stopped the journal: no more changes are possible.
     #[error("{cause}")]
     Aborted {
-        /// The error that stopped it, as it was told then.
+        /// The error that stopped it, as reported then.
         cause: extant_journal::Error,
     },
-    /// Something that was written did not become durable, and why. What asks for durability answers this, for one inode
-    /// or for all of the mount.
+    /// A write did not become durable, with the reason. Operations that promise durability return this, for one inode
+    /// or for the whole mount.
     #[error("not durable{}: {cause}", Place(*.ino, None))]
     Lost {
-        /// The inode whose data or changes are lost; `None`: of the mount.
+        /// The inode with the lost data or changes; `None`: the mount.
         ino: Option<InodeNr>,
         /// Why it could not be written.
         cause: Arc<Error>,
     },
-    /// No free block that the caller may take (ENOSPC): the reserve may still have some.
+    /// No free block that the caller may take (ENOSPC); the reserve may still have some.
     #[error("no space left in the file system")]
     NoSpace,
-    /// Freed blocks become usable with the next commit: the operation is tried again after one.
+    /// Freed blocks become usable with the next commit: the operation tries again after one.
     #[error("no space until the next commit")]
     NoSpaceUntilCommit,
     /// No free inode in any group (ENOSPC).
@@ -179,34 +180,34 @@ pub enum Error {
     /// No such name, or no inode of this number (ENOENT).
     #[error("no such file or directory")]
     NotFound,
-    /// The name is there already (EEXIST).
+    /// The name exists already (EEXIST).
     #[error("file exists")]
     Exists,
-    /// Something on the way, or the directory itself, is none (ENOTDIR).
+    /// A part of the path, or the object itself, is not a directory (ENOTDIR).
     #[error("not a directory")]
     NotDirectory,
-    /// What is asked for is not for directories (EISDIR).
+    /// The operation does not apply to directories (EISDIR).
     #[error("is a directory")]
     IsDirectory,
-    /// The directory to be removed or replaced has names in it (ENOTEMPTY).
+    /// The directory to remove or replace contains names (ENOTEMPTY).
     #[error("directory not empty")]
     NotEmpty,
-    /// One part of a path is too long, or a symbolic link's target (ENAMETOOLONG).
+    /// One part of a path, or a symbolic link's target, is too long (ENAMETOOLONG).
     #[error("name longer than 255 bytes")]
     NameTooLong,
     /// The mount is read-only, or became so after an error (EROFS).
     #[error("the mount is read-only")]
     ReadOnly,
-    /// The inode's flags, immutable and append-only among them, forbid it (EPERM).
+    /// The inode's flags (immutable and append-only among them) forbid it (EPERM).
     #[error("operation not permitted")]
     NotPermitted,
-    /// A default ACL on something that is no directory (EACCES).
+    /// A default ACL on an inode that is not a directory (EACCES).
     #[error("permission denied")]
     AccessDenied,
-    /// Not while the mount is in this state (EBUSY).
+    /// Impossible in the present state of the mount (EBUSY).
     #[error("{0}")]
     Busy(&'static str),
-    /// The request makes no sense (EINVAL); what is wrong with it.
+    /// The request is invalid (EINVAL), with the reason.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
     /// The inode cannot have another name (EMLINK).
@@ -218,37 +219,37 @@ pub enum Error {
     /// The inode has no attribute of this name (ENODATA).
     #[error("no such attribute")]
     NoAttribute,
-    /// A directory that hands down its project takes nothing of another's.
+    /// A directory that passes on its project accepts no other project's files.
     #[error("it belongs to another project than the directory")]
     OtherProject,
     /// An attribute's name or value, or a number, is beyond the format's limit (E2BIG).
     #[error("value or list too large")]
     TooLarge,
-    /// Not on this kind of file, or not with these features (EOPNOTSUPP); what is not.
+    /// Impossible on this kind of file, or with these features (EOPNOTSUPP), with the object.
     #[error("operation not supported: {0}")]
     NotSupported(&'static str),
-    /// Nothing of what a seek looks for lies behind its start (ENXIO).
+    /// No data or hole behind the start of a seek (ENXIO).
     #[error("no data or hole there")]
     NoSuchOffset,
-    /// A number, remembered from before, of an inode that has been deleted.
+    /// The number, from an earlier lookup, of an inode that has been deleted.
     #[error("stale {0}")]
     Stale(InodeNr),
-    /// `.` and `..` stay where they are.
+    /// `.` and `..` cannot be renamed.
     #[error("'.' and '..' cannot be renamed")]
     DotName,
-    /// The system has no thread to give.
+    /// The system cannot start another thread.
     #[error("cannot start a thread: {source}")]
     Thread {
-        /// The answer of the system.
+        /// The system's error.
         source: Arc<std::io::Error>,
     },
-    /// What is asked for would take more memory than there is for it, however much the image holds (ENOMEM).
+    /// The request would need more memory than allowed, whatever size the image claims (ENOMEM).
     #[error("{detail}")]
     NoMemory {
-        /// Which limit is exceeded, and what to do about it.
+        /// The exceeded limit, and what to do about it.
         detail: String,
     },
-    /// An image that cannot be mounted, with its name in front.
+    /// An image that cannot be mounted, prefixed by its name.
     #[error("{image}: {source}")]
     Mount {
         /// The device's name.
@@ -258,10 +259,10 @@ pub enum Error {
     },
 }
 
-/// What the operations answer.
+/// The result of an operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Where something is wrong, for messages: " of inode 12 at block 345".
+/// The place of damage, for messages: " of inode 12 at block 345".
 struct Place(Option<InodeNr>, Option<BlockNr>);
 
 impl fmt::Display for Place {
@@ -276,7 +277,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Linux: `EXT4_ERR_*`, fs/ext4/ext4.h, which s_first_error_errcode and s_last_error_errcode count in.
+/// Linux: `EXT4_ERR_*`, fs/ext4/ext4.h, the values of s_first_error_errcode and s_last_error_errcode.
 mod code {
     pub const UNKNOWN: u8 = 1;
     pub const EIO: u8 = 2;
@@ -286,12 +287,12 @@ mod code {
 }
 
 impl Error {
-    /// Damage whose place is not known yet: [`Error::of`] and [`Error::at`] add it.
+    /// Damage without a place yet: [`Error::of`] and [`Error::at`] add it.
     pub fn corrupt(what: Damage, detail: impl Into<String>) -> Error {
         Error::Corrupt { what, ino: None, block: None, detail: detail.into() }
     }
 
-    /// The inode that damage belongs to, unless it is known already.
+    /// Adds the inode of the damage, unless it has one.
     #[must_use]
     pub fn of(mut self, inode: InodeNr) -> Error {
         if let Error::Corrupt { ino: ino @ None, .. } = &mut self {
@@ -300,7 +301,7 @@ impl Error {
         self
     }
 
-    /// The block that damage is in, unless it is known already.
+    /// Adds the block of the damage, unless it has one.
     #[must_use]
     pub fn at(mut self, nr: BlockNr) -> Error {
         if let Error::Corrupt { block: block @ None, .. } = &mut self {
@@ -309,7 +310,7 @@ impl Error {
         self
     }
 
-    /// Damage, and what to do about it.
+    /// Adds advice to damage.
     #[must_use]
     pub(crate) fn advised(mut self, advice: &str) -> Error {
         if let Error::Corrupt { detail, .. } = &mut self {
@@ -319,7 +320,7 @@ impl Error {
         self
     }
 
-    /// What fsync and its like answer when `cause` kept something from becoming durable.
+    /// The error of fsync and its relatives if `cause` prevented durability.
     pub fn lost(ino: Option<InodeNr>, cause: Error) -> Error {
         match cause {
             Error::Lost { ino: None, cause } => Error::Lost { ino, cause },
@@ -328,7 +329,7 @@ impl Error {
         }
     }
 
-    /// The inode and the block that the error is about.
+    /// The inode and the block of the error.
     pub fn place(&self) -> (Option<InodeNr>, Option<BlockNr>) {
         match self {
             Error::Corrupt { ino, block, .. } => (*ino, *block),
@@ -342,7 +343,7 @@ impl Error {
         }
     }
 
-    /// The byte of the device that a transfer failed at.
+    /// The byte of the device where a transfer failed.
     pub fn device_offset(&self) -> Option<u64> {
         use extant_block::Error as E;
         match self {
@@ -356,7 +357,7 @@ impl Error {
         }
     }
 
-    /// How the superblock's error fields count this kind of error (Linux: `EXT4_ERR_*`).
+    /// The kind of this error in the superblock's error fields (Linux: `EXT4_ERR_*`).
     pub fn cause_code(&self) -> u8 {
         match self {
             Error::Corrupt { .. } => code::EFSCORRUPTED,
@@ -369,7 +370,7 @@ impl Error {
         }
     }
 
-    /// The check or operation that found it, as the superblock's error fields name it.
+    /// The check or operation that found it, for the superblock's error fields.
     pub fn check(&self) -> &'static str {
         match self {
             Error::Corrupt { what, .. } => what.check(),
@@ -386,7 +387,7 @@ impl Error {
         matches!(self, Error::NoSpace | Error::NoSpaceUntilCommit)
     }
 
-    /// True when the image itself is at fault: `errors=` decides what the mount does about it.
+    /// Whether the image itself is damaged: `errors=` then decides how the mount reacts.
     pub fn is_corruption(&self) -> bool {
         matches!(self, Error::Corrupt { .. })
     }
@@ -406,7 +407,7 @@ impl From<extant_ondisk::Error> for Error {
             Structure::GroupDescriptor => group(Damage::GroupDescriptor),
             Structure::BlockBitmap => group(Damage::BlockBitmap),
             Structure::InodeBitmap => group(Damage::InodeBitmap),
-            // The root is in the inode, and no block.
+            // The root is in the inode, not in a block.
             Structure::ExtentNode if number == 0 => Error::corrupt(Damage::Map, detail),
             Structure::ExtentNode | Structure::IndirectBlock => at_block(Damage::Map),
             Structure::ExtentList => Error::corrupt(Damage::Map, format!("logical block {number}: {detail}")),

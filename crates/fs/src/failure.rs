@@ -1,10 +1,9 @@
-//! What becomes of an operation that fails after its first change (Linux: `ext4_std_error`,
-//! `jbd2_journal_abort_handle`).
+//! Failure of an operation after its first change (Linux: `ext4_std_error`, `jbd2_journal_abort_handle`).
 //!
-//! An operation reads everything that it needs before it changes anything: what it meets then ends it, and nothing has
-//! happened. What fails later is one of two things. A refusal (no space, say) is taken back by the operation itself,
-//! and the transaction is whole. Everything else leaves half an operation in the running transaction, which must then
-//! never become durable: [`Filesystem::whole`] aborts the journal, and the image stays as the last commit left it.
+//! An operation reads everything that it needs before its first change: an error then ends it without effect. A later
+//! failure is one of two kinds. The operation itself undoes a refusal (no space, for example), and the transaction is
+//! complete. Any other failure leaves half an operation in the running transaction, which must then never become
+//! durable: [`Filesystem::whole`] aborts the journal, and the image remains as of the last commit.
 //!
 //! # Locking
 //! The caller holds the `inode` locks of its operation and an open handle, no lock below. Inside: `superblock` (75),
@@ -17,9 +16,8 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 
 impl Filesystem {
-    /// Passes on how the part of an operation behind its first change ended. After an error nothing of the running
-    /// transaction is committed: the handle, which is still open, keeps it from that until the journal has been
-    /// aborted.
+    /// Passes on the result of the part of an operation after its first change. On an error nothing of the running
+    /// transaction is committed: the handle, still open, prevents that until the journal has been aborted.
     pub(crate) fn whole<T>(&self, handle: &Handle, r: Result<T>) -> Result<T> {
         if let Err(e) = &r {
             self.abandon_transaction(handle, e);
@@ -35,7 +33,7 @@ impl Filesystem {
         self.abort(&format!("half an operation: {e}"));
     }
 
-    /// What an unlinked inode owns could not be freed: it stays an orphan, and a checker has to look.
+    /// The blocks or number of an unlinked inode could not be freed: it remains an orphan, and a checker has to run.
     pub(crate) fn note_failed_eviction(&self, ino: InodeNr, e: &Error) {
         if !matches!(e, Error::ReadOnly | Error::Aborted { .. }) {
             self.record_error_of(e, Some(ino));
@@ -55,7 +53,7 @@ mod tests {
     use crate::super_block::read_super_at;
     use crate::{Cred, MountOptions, NewNode, OnError};
 
-    /// Half an operation is never durable, whatever `errors=` says, and the image knows why.
+    /// Half an operation is never durable, whatever `errors=` says, and the image records the reason.
     #[test]
     fn half_an_operation_does_not_commit() {
         for (kind, logged) in [(&["-t", "ext4"][..], true), (&["-t", "ext2"], false)] {
@@ -98,9 +96,9 @@ mod tests {
         }
     }
 
-    /// A file that owns more than its inode can say: the blocks that it got do not commit without it.
+    /// A file owns more blocks than its inode can count: its new blocks do not commit without the inode.
     #[test]
-    fn an_inode_that_cannot_be_stored_is_half_an_operation() {
+    fn a_failed_write_of_an_inode_aborts_the_journal() {
         let dev = crate::tools::made(&["-t", "ext4", "-O", "^huge_file"], "16M");
         let options = MountOptions { threads: false, ..MountOptions::default() };
         let dev = Arc::new(crate::tools::edited(&dev, &["write /dev/null f", "sif f blocks 0xFFFFFFFF"]));
@@ -115,9 +113,10 @@ mod tests {
         assert!(!said.contains("Block bitmap differences"), "{said}");
     }
 
-    /// A directory that owns as much as its inode can say takes the names that it has room for, and no block more.
+    /// A directory owns as many blocks as its inode can count. It accepts names while it has room, and no further
+    /// block.
     #[test]
-    fn a_directory_whose_inode_would_not_be_stored_does_not_grow() {
+    fn a_directory_with_a_full_block_count_does_not_grow() {
         let dev = crate::tools::made(&["-t", "ext4", "-b", "1024", "-O", "^huge_file"], "16M");
         let options = MountOptions { threads: false, ..MountOptions::default() };
         let dev = Arc::new(crate::tools::edited(&dev, &["mkdir d", "sif d blocks 0xFFFFFFFF"]));

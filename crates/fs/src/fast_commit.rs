@@ -1,23 +1,24 @@
-//! Replaying fast commits: what was fsynced since the newest full commit (Linux: `ext4_fc_replay`,
+//! Replaying fast commits: the changes fsynced since the newest full commit (Linux: `ext4_fc_replay`,
 //! fs/ext4/fast_commit.c).
 //!
-//! Main type: [`Applier`]. The image, its log replayed in memory, is changed on a [`crate::Draft`], by a mount without
-//! a journal that nobody else sees; nothing is written before all of it has succeeded. A reader goes on with the draft.
-//! For a writer what differs becomes a transaction in the log, which takes the place of the fast commits with one
-//! sector that is written: a crash leaves them or it, and either is replayed by anybody.
+//! Main type: [`Applier`]. After a replay of the image's log in memory, a private mount without a journal changes the
+//! image on a [`crate::Draft`]. Nothing is written before all of it has succeeded. A read-only mount continues with
+//! the draft. For a writing mount the changed blocks become a transaction in the log. One sector write replaces the
+//! fast commits by it: a crash leaves either, and any program can replay either.
 //!
-//! The changes come in the order in which they were made, but not all of them: of what was created and removed again
-//! the creation is missing, and directories have neither blocks nor link counts. So a change of something that is not
-//! there is passed over, as Linux does; directories are built again from their names.
+//! The changes come in their original order, but incomplete. The creation of files that were removed again is
+//! missing, and directories have neither blocks nor link counts. So changes of missing inodes are skipped, as in
+//! Linux, and directories are rebuilt from their names.
 //!
-//! Blocks are accounted for in three steps, each with a mount of its own, for the allocator trusts the bitmaps: what
-//! any range claims is marked used, so that nodes and directories grow elsewhere; then the changes are made, and what
-//! maps lose stays used; at the end what the changed files map is used, and what they have lost is free.
+//! The allocator trusts the bitmaps, so blocks are accounted for in three steps, each with its own mount. First, all
+//! blocks of any range are marked used, so that nodes and directories are placed elsewhere. Then the changes are
+//! made, and blocks that maps lose remain used. At the end the blocks that the changed files map are used, and the
+//! lost ones are free.
 //!
-//! What it does not do: writing fast commits; orphans, which the mount that follows treats.
+//! What it does not do: writing fast commits; orphans, which the following mount cleans up.
 //!
 //! # Locking
-//! Nobody else has the file system; the layers below take theirs.
+//! No other thread uses the file system; the layers below take their own locks.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +47,7 @@ use crate::ops::names::{add_dir_link, check_name, drop_dir_link};
 use crate::options::MountOptions;
 use crate::store::MapView;
 
-/// Applies `commits` to the image that `draft` shows.
+/// Applies `commits` to the image on `draft`.
 ///
 /// # Errors
 /// Damage, with the record's place in the journal; `Unsupported` for an image that cannot be written.
@@ -74,7 +75,7 @@ pub(crate) fn replay(draft: &Arc<Draft>, commits: &[FastCommit], options: &Mount
     each(commits, |record| applier.apply(record))?;
     let kept = applier.finish()?;
     lost.extend(&applier.lost.take());
-    // With the orphans still in use: they are not evicted here.
+    // While the orphans are still in use, so that none is evicted here.
     close(&fs)?;
     drop(applier);
     drop(fs);
@@ -85,7 +86,7 @@ pub(crate) fn replay(draft: &Arc<Draft>, commits: &[FastCommit], options: &Mount
     close(&fs)
 }
 
-/// Calls `f` with every record; what it fails with gets the record's place.
+/// Calls `f` with every record, and adds the record's place to its errors.
 fn each(commits: &[FastCommit], mut f: impl FnMut(&FastCommitRecord) -> Result<()>) -> Result<()> {
     for (place, record) in commits.iter().flat_map(|commit| &commit.records) {
         f(record).map_err(|e| match e {
@@ -96,7 +97,7 @@ fn each(commits: &[FastCommit], mut f: impl FnMut(&FastCommitRecord) -> Result<(
     Ok(())
 }
 
-/// Ends a mount of [`mount_unlogged`]: everything is on its device.
+/// Ends a mount of [`mount_unlogged`] and writes everything to its device.
 fn close(fs: &Filesystem) -> Result<()> {
     fs.drain_evictions();
     fs.journal.close()?;
@@ -104,8 +105,8 @@ fn close(fs: &Filesystem) -> Result<()> {
     Ok(())
 }
 
-/// `None` for damage: the mount that follows says what it is. What was not read it would not miss, but the changes of
-/// those that are recorded there would be passed over.
+/// `None` for damage, which the following mount reports. A device error ends the replay: without the list of orphans it
+/// would skip the changes of orphans.
 fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
     match r {
         Err(e @ Error::Device(_)) => Err(e),
@@ -136,7 +137,7 @@ impl Runs {
         }
     }
 
-    /// The blocks that are not in `other`.
+    /// The blocks outside `other`.
     fn without(&self, other: &Runs) -> Runs {
         let mut left = Runs::default();
         for (&from, &to) in &self.0 {
@@ -156,15 +157,15 @@ impl Runs {
     }
 }
 
-/// Makes the changes.
+/// Applies the changes.
 struct Applier<'a> {
     fs: &'a Arc<Filesystem>,
-    /// The image's orphans, with what their `i_dtime` says: the mount that follows finds them by it.
+    /// The image's orphans, with their `i_dtime`, which links the list for the following mount.
     orphans: BTreeMap<InodeNr, u32>,
-    /// Inodes without links that must not be evicted under the changes that are still to come.
+    /// Inodes without links, protected from eviction while further changes may come.
     unlinked: BTreeMap<InodeNr, InodeRef>,
     changed: BTreeSet<InodeNr>,
-    /// What maps have lost.
+    /// Blocks that maps have lost.
     lost: RefCell<Runs>,
 }
 
@@ -203,7 +204,7 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// Frees what is left without a name, and says what the changed inodes map.
+    /// Frees the remaining inodes without a name, and returns the blocks that the changed inodes map.
     fn finish(&mut self) -> Result<Runs> {
         for (ino, inode) in std::mem::take(&mut self.unlinked) {
             if self.orphans.contains_key(&ino) {
@@ -228,7 +229,7 @@ impl<'a> Applier<'a> {
         Ok(kept)
     }
 
-    /// The inode, if it is in use. An orphan is.
+    /// The inode, if it is allocated. Orphans are.
     fn get(&mut self, ino: InodeNr) -> Result<Option<InodeRef>> {
         let fs = self.fs;
         if !fs.geo.contains_inode(ino) || fs.own_inodes.contains(ino) {
@@ -256,7 +257,7 @@ impl<'a> Applier<'a> {
             && (desc.is_regular() || desc.is_dir() || desc.is_symlink() && !desc.is_fast_symlink(&self.fs.geo))
     }
 
-    /// The inode of a range, if it is in use.
+    /// The inode of a range, if it is allocated.
     fn mapped(&mut self, ino: InodeNr) -> Result<Option<InodeRef>> {
         let Some(inode) = self.get(ino)? else { return Ok(None) };
         if inode.is_dir() || !self.has_map(&inode) {
@@ -294,7 +295,7 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// Changes the map under handles, until `change` is done.
+    /// Changes the map under handles until `change` is done.
     fn edit(
         &self,
         inode: &InodeRef,
@@ -359,7 +360,8 @@ impl<'a> Applier<'a> {
         })
     }
 
-    /// Frees an inode without links. A number that may still come with another inode must be free by then.
+    /// Frees an inode without links. A later change may reuse the number for another inode, which must be free by
+    /// then.
     fn free(&mut self, inode: InodeRef) -> Result<()> {
         let fs = self.fs;
         let ino = inode.ino;
@@ -391,7 +393,7 @@ impl<'a> Applier<'a> {
         let mut desc = InodeDesc::parse(&bytes, ino, &fs.geo)?;
         let same = match there {
             Some(old) if old.generation == desc.generation && old.file_type() == desc.file_type() => Some(old),
-            // Without its root there is no mount, which would be found when the replay has been written.
+            // Without its root the image cannot be mounted, which would only show after the replay has been written.
             _ if ino == InodeNr::ROOT => return corrupt("this cannot replace the root directory".to_owned()),
             Some(other) => {
                 self.free(other)?;
@@ -400,7 +402,7 @@ impl<'a> Applier<'a> {
             None => None,
         };
         if same.is_some() {
-            // The attributes behind the fields stay.
+            // The attributes behind the fields do not change.
             fs.inode_bytes(ino, |old| bytes[raw.len()..].copy_from_slice(&old[raw.len()..]))?;
             desc = InodeDesc::parse(&bytes, ino, &fs.geo)?;
         }
@@ -438,7 +440,7 @@ impl<'a> Applier<'a> {
                 }
                 desc.blocks = 0;
                 if kind == FileType::Directory {
-                    // Its names, and those of its subdirectories, are yet to come.
+                    // Its names, and those of its subdirectories, follow.
                     (desc.size, desc.links) = (0, 2);
                     desc.flags.remove(InodeFlags::INDEX);
                 }
@@ -450,7 +452,7 @@ impl<'a> Applier<'a> {
         desc.dtime = self.orphans.get(&ino).copied().unwrap_or(0);
         let is_new = same.is_none();
         if let Some(old) = same {
-            // Its place in memory is for the new one.
+            // The new inode takes its place in memory.
             self.unlinked.remove(&ino);
             let cached = Arc::clone(&old);
             drop(old);
@@ -475,14 +477,14 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// A name more (Linux: `ext4_fc_replay_create`, `ext4_fc_replay_link`).
+    /// Adds a name (Linux: `ext4_fc_replay_create`, `ext4_fc_replay_link`).
     fn link(&mut self, entry: &FastCommitName, is_first: bool) -> Result<()> {
         let fs = self.fs;
         let FastCommitName { parent, ino, name } = entry;
         let corrupt = |detail: &str| Err(Error::corrupt(Damage::Tree, detail).of(*ino));
         check_entry(name)?;
         let Some(inode) = self.get(*ino)? else {
-            // What got a further name and lost all of them has no record.
+            // An inode that got another name and then lost all of them has no record.
             return if is_first { corrupt("created without a record of its own") } else { Ok(()) };
         };
         let Some(dir) = self.directory(*parent)? else { return Ok(()) };
@@ -500,7 +502,7 @@ impl<'a> Applier<'a> {
             return corrupt("a directory that is created in two others");
         }
         let view = DirView::new(fs, &dir);
-        // A replay that was cut off may have made the entry, or a later one in its place.
+        // An interrupted replay may have made the entry, or a later one in its place.
         let is_there = view.lookup(name)?.is_some();
         fs.transact(credits::create(&view), |handle| {
             if !is_there {
@@ -522,7 +524,7 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// A name less (Linux: `ext4_fc_replay_unlink`).
+    /// Removes a name (Linux: `ext4_fc_replay_unlink`).
     fn unlink(&mut self, entry: &FastCommitName) -> Result<()> {
         let fs = self.fs;
         let FastCommitName { parent, ino, name } = entry;
@@ -539,7 +541,7 @@ impl<'a> Applier<'a> {
             return Err(Error::corrupt(Damage::Tree, "a directory is removed that is not empty").of(*ino));
         }
         fs.transact(12, |handle| {
-            // A later name may be there already, after a replay that was cut off.
+            // After an interrupted replay, a later name may already be there.
             if is_named {
                 view.remove(handle, name, Some(&found))?;
                 if is_dir {
@@ -562,10 +564,12 @@ impl<'a> Applier<'a> {
         self.free(inode)
     }
 
-    /// The directory of a name, if it is in use.
+    /// The directory of a name, if it is allocated.
     fn directory(&mut self, ino: InodeNr) -> Result<Option<InodeRef>> {
         match self.get(ino)? {
-            Some(dir) if !dir.is_dir() => Err(Error::corrupt(Damage::Tree, "a name in what is no directory").of(ino)),
+            Some(dir) if !dir.is_dir() => {
+                Err(Error::corrupt(Damage::Tree, "a name in an inode that is not a directory").of(ino))
+            }
             found => Ok(found),
         }
     }
@@ -578,7 +582,7 @@ fn check_entry(name: &[u8]) -> Result<()> {
     check_name(name)
 }
 
-/// A map's view of the file system in which nothing that is freed becomes free.
+/// A map's view of the file system in which freed blocks remain used.
 struct Keeping<'a> {
     view: MapView<'a>,
     lost: &'a RefCell<Runs>,
@@ -649,8 +653,8 @@ impl MapStore for Keeping<'_> {
 }
 
 impl Filesystem {
-    /// Brings the bits of `runs` to `used`, whatever they were, and returns the runs that changed. The allocator must
-    /// not have looked at the bitmaps yet.
+    /// Sets the bits of `runs` to `used`, and returns the runs that changed. The allocator must not have loaded the
+    /// bitmaps yet.
     fn set_blocks(&self, runs: &Runs, used: bool) -> Result<Runs> {
         let mut changed = Runs::default();
         for (&from, &to) in &runs.0 {
@@ -663,7 +667,7 @@ impl Filesystem {
                 self.transact(2, |handle| {
                     self.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {
                         let (mut from, end) = (first, first + len);
-                        // From one run that differs to the next.
+                        // From one differing run to the next.
                         loop {
                             let (starts, ends): (Find, Find) = match used {
                                 true => (bitmap::find_next_zero, bitmap::find_next_one),

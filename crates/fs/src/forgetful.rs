@@ -1,6 +1,5 @@
-//! A device for tests that takes the memory of a change away in its middle: when a block bitmap is read, everything
-//! leaves the memory that nobody holds, and from some such read on no block bitmap, no inode and no block of a file, a
-//! directory or a map can be read.
+//! A device for tests that evicts memory in the middle of a change. A read of a block bitmap evicts all unreferenced
+//! blocks. From a chosen read on, no block bitmap, no inode and no block of a file, a directory or a map is readable.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
@@ -15,9 +14,9 @@ use crate::{Filesystem, MountOptions, Mounted};
 pub(crate) struct Forgetful {
     inner: Arc<MemDevice>,
     fs: OnceLock<Weak<Filesystem>>,
-    /// The block bitmaps, and where the inodes begin, and the files behind them.
+    /// The block bitmaps, and the start of the inodes and of the files behind them.
     places: OnceLock<(Vec<Range<u64>>, u64)>,
-    /// How often bitmaps can be read; 0: as often as anybody likes.
+    /// How many more reads of bitmaps succeed; 0: all.
     reads_left: AtomicU32,
     unreadable: AtomicBool,
 }
@@ -43,13 +42,12 @@ impl Forgetful {
         (dev, mounted)
     }
 
-    /// Runs `change` with an empty memory, and whether it has read a bitmap; from there on it could read nothing of
-    /// files.
+    /// Runs `change` with an empty cache. Returns also whether it read a bitmap; after that, no file was readable.
     pub(crate) fn run<T>(&self, fs: &Filesystem, change: impl FnOnce() -> T) -> (T, bool) {
         self.run_until(fs, 1, change)
     }
 
-    /// The same, where bitmaps can be read so often.
+    /// As before, with this many readable bitmaps.
     pub(crate) fn run_until<T>(&self, fs: &Filesystem, reads: u32, change: impl FnOnce() -> T) -> (T, bool) {
         assert!(fs.freeze().expect("everything is home") && fs.thaw());
         fs.cache.drop_clean();

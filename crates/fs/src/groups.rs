@@ -3,9 +3,9 @@
 //! Main types: [`Groups`] (Linux: `s_group_desc`, fs/ext4/balloc.c), which is also the allocator's
 //! [`extant_mballoc::GroupStore`].
 //!
-//! A descriptor is decoded once, at mount, and kept; every change is written into its block under the caller's handle
-//! at once, checksum included. Sums per flex group and of all directories follow each change, so that the placement of
-//! a directory need not ask every descriptor.
+//! A descriptor is decoded once, at mount. Every change is written into its block at once, under the caller's handle,
+//! checksum included. Sums for each flex group and for all directories follow each change, so that placing a
+//! directory need not read every descriptor.
 //!
 //! # Locking
 //! The sums are atomics, changed under the descriptor's lock. One lock per descriptor (`group descriptor`, 72), taken
@@ -32,10 +32,10 @@ use crate::error::{Damage, Error, Result};
 static DESC_CLASS: LockClass = LockClass::new("group descriptor", 72);
 static DAMAGE_CLASS: LockClass = LockClass::new("group damage", 206);
 
-/// Errors that wait to be noted.
+/// Errors waiting to be recorded.
 const DAMAGE_MAX: usize = 64;
 
-/// What the placement of directories wants to know of some groups.
+/// The counts of some groups for the placement of directories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub free_inodes: i64,
@@ -53,7 +53,7 @@ impl Counts {
     }
 }
 
-/// The counts of one flex group, kept up to date (Linux: `struct flex_groups`).
+/// The counts of one flex group, always current (Linux: `struct flex_groups`).
 #[derive(Default)]
 #[repr(align(64))]
 struct FlexSums {
@@ -84,11 +84,11 @@ impl FlexSums {
     }
 }
 
-/// The blocks of the journal inside the file system, and those that map it: no file's, like the system zones. None of a
-/// journal that is damaged, which only mounts that do not write put up with.
+/// The blocks of the journal inside the file system, and those of its map: no file may own them, like the system
+/// zones. None for a damaged journal, which only read-only mounts tolerate.
 ///
 /// # Errors
-/// The device does not read it, which says nothing of whose the blocks are.
+/// The device cannot read it, so the blocks' owner is unknown.
 pub fn journal_zones(dev: &dyn BlockDevice, sb: &SuperBlock) -> Result<Vec<(BlockNr, u64)>> {
     let Some(ino) = sb.journal_inode() else { return Ok(Vec::new()) };
     let (map, nodes) = match journal_inode(dev, sb, ino).and_then(|inode| journal_blocks(dev, sb, ino, &inode)) {
@@ -100,13 +100,13 @@ pub fn journal_zones(dev: &dyn BlockDevice, sb: &SuperBlock) -> Result<Vec<(Bloc
     Ok(runs.chain(nodes.into_iter().map(|node| (node, 1))).collect())
 }
 
-/// The blocks that a change of a group's bitmap touches. They stay in memory while this lives.
+/// The blocks for a change of a group's bitmap. They remain in memory while this lives.
 pub struct Prepared {
     pub bitmap: Arc<Buffer>,
     desc: (Arc<Buffer>, usize),
 }
 
-/// As many groups as a file system of 2 TiB has with blocks of 1 KiB take 60 MiB. Only a larger one has more, unless
+/// The groups of a file system of 2 TiB with blocks of 1 KiB take 60 MiB. Only a larger file system has more, unless
 /// its groups are smaller than a bitmap block can describe.
 const GROUPS_MAX: u64 = 1 << 18;
 
@@ -114,25 +114,24 @@ pub struct Groups {
     pub cache: Arc<BufferCache>,
     pub geo: Geometry,
     descs: Vec<Mutex<GroupDesc>>,
-    /// Those whose descriptors are damaged, of an image that is rescued; what stands for them has no blocks and no
-    /// inodes.
+    /// Groups with damaged descriptors, in an image under rescue. Their substitutes have no blocks and no inodes.
     lost: BTreeMap<GroupNr, Error>,
     flexes: Vec<FlexSums>,
     dirs: AtomicI64,
-    /// What [`Groups::take_damage`] tells.
+    /// The errors for [`Groups::take_damage`].
     damage: Mutex<Vec<Error>>,
     has_damage: AtomicBool,
 }
 
 impl Groups {
-    /// Reads and checks every descriptor. With `rescue` a damaged one costs its group, and not all of them.
+    /// Reads and checks every descriptor. With `rescue`, a damaged one costs only its group.
     pub fn load(cache: Arc<BufferCache>, geo: Geometry, rescue: bool) -> Result<Groups> {
-        // However little of a group the image has: a descriptor of zeroes is a hole.
+        // Independent of the image's size: a descriptor of zeroes is a hole.
         let full_size = (8 * u64::from(geo.block_size)) << geo.cluster_bits;
         let most = (geo.blocks_count / full_size + 1).max(GROUPS_MAX);
         if u64::from(geo.group_count()) > most {
             let (count, size) = (geo.group_count(), geo.blocks_per_group);
-            let detail = format!("{count} groups of {size} blocks: no more than {most} are remembered");
+            let detail = format!("{count} groups of {size} blocks: no more than {most} are supported");
             return Err(Error::NoMemory { detail });
         }
         let mut descs = Vec::with_capacity(geo.group_count() as usize);
@@ -176,7 +175,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// The counts of `group` changed; its lock is held, or nobody else has it yet.
+    /// Updates the sums after a change of `group`. The caller holds its lock, or is the only user.
     fn note(&self, group: GroupNr, before: Counts, now: Counts) {
         if let Some(flex) = self.flexes.get((group.0 / self.geo.groups_per_flex.max(1)) as usize) {
             flex.add(before, now);
@@ -186,7 +185,7 @@ impl Groups {
         }
     }
 
-    /// The sums over a flex group, without a look at its descriptors.
+    /// The sums over a flex group, without reading its descriptors.
     pub fn flex_counts(&self, flex: u32) -> Counts {
         self.flexes.get(flex as usize).map_or(Counts::default(), FlexSums::get)
     }
@@ -196,7 +195,7 @@ impl Groups {
         self.dirs.load(Ordering::Relaxed)
     }
 
-    /// Whether the sums are those of the descriptors; nobody may be changing them.
+    /// Whether the sums agree with the descriptors; no thread may change them.
     #[cfg(test)]
     fn sums_agree(&self) -> bool {
         let flex = self.geo.groups_per_flex.max(1) as usize;
@@ -224,12 +223,12 @@ impl Groups {
             .ok_or_else(|| Error::corrupt(Damage::GroupDescriptor, format!("{group} does not exist")))
     }
 
-    /// Looks at a descriptor.
+    /// Runs `f` on a descriptor.
     pub fn with<R>(&self, group: GroupNr, f: impl FnOnce(&GroupDesc) -> R) -> Result<R> {
         Ok(f(&self.desc(group)?.lock()))
     }
 
-    /// Blocks that a change of one descriptor may touch besides bitmaps: the descriptor's own.
+    /// The block of a group's descriptor, and the offset in it.
     fn desc_buffer(&self, group: GroupNr) -> Result<(Arc<Buffer>, usize)> {
         let (block, offset) = self.geo.group_desc_block(group).ok_or_else(|| {
             Error::corrupt(Damage::GroupDescriptor, format!("that of {group} lies outside the file system"))
@@ -242,7 +241,7 @@ impl Groups {
         handle.modify(buffer, BufKind::Table, |b| desc.encode_into(&mut b[offset..offset + size], group, &self.geo));
     }
 
-    /// Changes a descriptor together with a bitmap of its group, under `handle`: `f` sees descriptor and bitmap bytes.
+    /// Changes a descriptor and a bitmap of its group under `handle`: `f` gets the descriptor and the bitmap's bytes.
     /// 2 credits.
     pub fn update_bitmap<R>(
         &self,
@@ -276,8 +275,9 @@ impl Groups {
         let (block, uninit) = self.with(group, |d| (d.block_bitmap, d.flags.contains(GroupFlags::BLOCK_UNINIT)))?;
         if uninit {
             let built = self.build_block_bitmap(group)?;
-            // The bitmap changes only under the descriptor's lock, and the first change clears the flag: once it is
-            // clear, the bytes must not be touched. While it is set they are made once, for others read them already.
+            // The bitmap changes only under the descriptor's lock, and the first change clears the flag. Once the
+            // flag is clear, do not touch the bytes. While it is set, build them only once, since other threads may
+            // already read them.
             let desc = self.desc(group)?.lock();
             if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
                 return Ok(self.cache.get_made(block, |bytes| bytes.copy_from_slice(&built))?);
@@ -294,7 +294,7 @@ impl Groups {
         Ok(buffer)
     }
 
-    /// What the bitmap of a group without one says.
+    /// The bitmap's content of a group that has none yet.
     fn build_block_bitmap(&self, group: GroupNr) -> Result<Vec<u8>> {
         let mut bytes = vec![0u8; self.geo.block_size as usize];
         let flex = self.geo.groups_per_flex.max(1);
@@ -305,7 +305,7 @@ impl Groups {
         Ok(bytes)
     }
 
-    /// The group's inode bitmap, checked or (INODE_UNINIT) built in memory; the rules are those of the block bitmap.
+    /// The group's inode bitmap, checked or (INODE_UNINIT) built in memory, by the same rules as the block bitmap.
     pub fn inode_bitmap(&self, group: GroupNr) -> Result<Arc<Buffer>> {
         let desc = self.desc(group)?.lock();
         let block = desc.inode_bitmap;
@@ -322,18 +322,18 @@ impl Groups {
         Ok(buffer)
     }
 
-    /// Reads what a change of the group's block bitmap needs.
+    /// Reads the blocks for a change of the group's block bitmap.
     pub fn hold_blocks(&self, group: GroupNr) -> Result<Prepared> {
         Ok(Prepared { bitmap: self.block_bitmap(group)?, desc: self.desc_buffer(group)? })
     }
 
-    /// Reads what a change of the group's inode bitmap needs.
+    /// Reads the blocks for a change of the group's inode bitmap.
     pub fn hold_inodes(&self, group: GroupNr) -> Result<Prepared> {
         Ok(Prepared { bitmap: self.inode_bitmap(group)?, desc: self.desc_buffer(group)? })
     }
 
-    /// Damage that something went on in spite of, to be noted where no lock is held. Beyond [`DAMAGE_MAX`] at a time it
-    /// is not remembered: a single map may be wrong in millions of places.
+    /// Saves damage that did not stop an operation, for recording when no lock is held. Beyond [`DAMAGE_MAX`] at a
+    /// time it is dropped: a single map may be wrong in millions of places.
     pub fn keep_damage(&self, e: Error) {
         let mut damage = self.damage.lock();
         if damage.len() < DAMAGE_MAX {
@@ -343,19 +343,21 @@ impl Groups {
         self.has_damage.store(true, Ordering::Release);
     }
 
-    /// What [`Groups::keep_damage`] has kept, and errors of groups that allocations went on without.
+    /// The damage from [`Groups::keep_damage`], and errors of groups that allocations skipped.
     pub fn take_damage(&self) -> Vec<Error> {
-        // Asked at the start and the end of each handle: the line stays shared while nothing is wrong.
+        // Called at the start and the end of each handle. The load keeps the cache line shared while there is no
+        // damage.
         if !self.has_damage.load(Ordering::Acquire) || !self.has_damage.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
         std::mem::take(&mut *self.damage.lock())
     }
 
-    /// Every range that holds the file system's own structures.
+    /// Every range of the file system's own structures.
     pub fn system_zones(&self) -> Result<Vec<(BlockNr, u64)>> {
         let mut zones = Vec::new();
-        // Of a flex group, those of a kind lie side by side: each is one range, and half a million groups need few.
+        // In a flex group, structures of one kind are adjacent: each kind is one range, so half a million groups need
+        // few.
         let mut open = [(BlockNr(0), 0u64); 3];
         for group in self.geo.groups() {
             zones.extend(self.geo.base_metadata(group).ranges().map(|(start, len)| (start, u64::from(len))));
@@ -377,12 +379,12 @@ impl Groups {
         Ok(zones)
     }
 
-    /// Bytes that it takes, which grow with the disk.
+    /// Memory in bytes, which grows with the disk.
     pub fn memory(&self) -> usize {
         self.descs.len() * size_of::<Mutex<GroupDesc>>() + self.flexes.len() * size_of::<FlexSums>()
     }
 
-    /// What the allocator needs to know of each group at mount. `extents`: files have trees.
+    /// Each group's summary for the allocator at mount. `extents`: files have extent trees.
     pub fn summaries(&self, extents: bool) -> Vec<GroupSummary> {
         (0..)
             .zip(&self.descs)
@@ -391,8 +393,8 @@ impl Groups {
                 let d = d.lock();
                 let free = d.free_clusters.saturating_mul(self.geo.blocks_per_cluster());
                 let inodes = self.geo.inodes_per_group.saturating_sub(d.free_inodes);
-                // A small file has a block of pointers, or none, and a pointer has four bytes. A tree has nodes only
-                // where a file is in pieces: on a worn disk, 90 % full, one of thirty files.
+                // A small file has one block of pointers or none, and a pointer has four bytes. An extent tree has
+                // nodes only for a fragmented file: one in thirty on an aged disk, 90 % full.
                 let maps = match extents {
                     true => d.used_dirs.saturating_add(inodes / 16),
                     false => inodes.saturating_add(blocks.saturating_sub(free) / (self.geo.block_size / 4)),
@@ -420,7 +422,7 @@ impl GroupStore for Groups {
         Ok(self.block_bitmap(group)?.read(<[u8]>::to_vec))
     }
 
-    /// One request for bitmaps that lie side by side, as `flex_bg` puts them.
+    /// One request for adjacent bitmaps, as `flex_bg` places them.
     fn read_ahead(&self, groups: &[GroupNr]) {
         let mut run: Option<(BlockNr, u32)> = None;
         for group in groups {
@@ -540,7 +542,7 @@ mod tests {
         }
     }
 
-    /// The choice of a group costs the same however many groups there are.
+    /// The cost of choosing a group does not depend on the number of groups.
     #[test]
     fn placing_a_directory_does_not_visit_all_groups() {
         let fs = mounted(&["-t", "ext4", "-g", "256"]);
@@ -553,7 +555,7 @@ mod tests {
             mkdir(&fs, &top, i);
         }
         let looks = fs.stats.placement_looks.get() - before;
-        assert!(looks <= 100 * u64::from(fs.geo.groups_per_flex), "{looks} descriptors for 100 directories");
+        assert!(looks <= 100 * u64::from(fs.geo.groups_per_flex), "{looks} reads of descriptors for 100 directories");
         drop((root, top));
         fs.unmount().expect("unmount");
     }
@@ -577,12 +579,13 @@ mod tests {
         fs.unmount().expect("unmount");
     }
 
-    /// The bitmaps of both groups have been read, and stay, however short of memory the cache is meanwhile.
+    /// The bitmaps of both groups have been read, and are not evicted, even if the cache is short of memory
+    /// meanwhile.
     #[test]
     fn a_free_over_a_border_reads_each_bitmap_once() {
         let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-g", "1024"], "8M"));
         let (forgetful, fs) = Forgetful::mount(dev.clone());
-        // One that begins with no copy of the superblock.
+        // A group without a copy of the superblock at its beginning.
         let border = fs.geo.first_block_of_group(GroupNr(4));
         let free = fs.alloc.free_blocks();
         for (start, len) in [(border.0 - 3, 3), (border.0, 5)] {
@@ -600,13 +603,13 @@ mod tests {
         crate::tools::assert_clean(&dev);
     }
 
-    /// Groups without bitmaps of their own that have something to say in them: copies of superblock and descriptors.
+    /// Groups without bitmaps of their own, whose bitmaps are not empty: copies of superblock and descriptors.
     fn fresh_groups(fs: &Filesystem) -> Vec<GroupNr> {
         let uninit = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
         fs.geo.groups().filter(|g| fs.groups.with(*g, |d| d.flags.contains(uninit)).expect("a group")).collect()
     }
 
-    /// Two threads of a mount, in many schedules, each for itself.
+    /// Two threads of a mount, in many schedules, each with its own operation.
     fn two_at_once<T: Send + 'static>(
         each: impl Fn(&Filesystem) -> T + Clone + Send + 'static,
         judged: impl Fn(&Filesystem, T, T) + Clone + Send + 'static,
@@ -630,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sees_a_bitmap_that_is_being_built() {
+    fn readers_see_only_complete_bitmaps() {
         let look = |fs: &Filesystem| {
             let bitmaps = |g: &GroupNr| {
                 let inodes = fs.groups.inode_bitmap(*g).expect("inode bitmap");
@@ -646,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_group_is_sound_for_all_who_choose_in_it() {
+    fn concurrent_allocations_in_a_fresh_group_are_sound() {
         let take = |fs: &Filesystem| {
             for group in fresh_groups(fs) {
                 let goal = fs.geo.first_block_of_group(group);
@@ -663,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_groups_is_small_and_charged() {
+    fn group_descriptors_are_small_and_charged_to_the_budget() {
         let mut besides = Vec::new();
         for policy in extant_mballoc::Policy::ALL {
             let dev = Arc::new(crate::tools::made(&["-b", "1024", "-t", "ext4", "-g", "256"], "128M"));
@@ -676,7 +679,7 @@ mod tests {
             besides.push(fs.budget.used().checked_sub(fixed).expect("charged"));
             fs.unmount().expect("unmount");
         }
-        // What else a mount takes does not depend on the policy.
+        // The rest of a mount's memory does not depend on the policy.
         assert!(besides.windows(2).all(|pair| pair[0] == pair[1]), "{besides:?}");
     }
 }

@@ -11,7 +11,7 @@ use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::htree::HashVersion;
 use extant_ondisk::superblock::SuperBlock;
 
-/// What the superblock says about directories.
+/// The superblock's settings for directories.
 #[derive(Clone, Debug)]
 pub(crate) struct HashSettings {
     pub(crate) version: HashVersion,

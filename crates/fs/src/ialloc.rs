@@ -5,15 +5,15 @@
 //!    inodes and free blocks, the one with the fewest directories, starting at a hash of the name (Orlov).
 //! 2. Any other directory stays near its parent, in the first flex group that is not crowded: directories, free inodes
 //!    and free blocks within bounds around the average.
-//! 3. Anything else goes into the first group with room of its parent's flex group; then of the flex group where the
-//!    last of its siblings went; then into a flex group that is chosen as for a directory. Without flex groups: into
-//!    its parent's group; if that is full, into groups at quadratically growing distance; then anywhere.
+//! 3. Any other inode goes into the first group with room of its parent's flex group; otherwise of the flex group of
+//!    its most recent sibling; otherwise into a flex group chosen as for a directory. Without flex groups: into its
+//!    parent's group; if that is full, into groups at quadratically growing distance; then anywhere.
 //!
-//! With `errors=continue` a group whose bitmap cannot be read, or contradicts its descriptor, is noted once and passed
-//! over from then on (Linux: `EXT4_GROUP_INFO_IBITMAP_CORRUPT`).
+//! With `errors=continue`, a group with an unreadable bitmap, or one that contradicts its descriptor, is recorded
+//! once and skipped from then on (Linux: `EXT4_GROUP_INFO_IBITMAP_CORRUPT`).
 //!
 //! # Locking
-//! Takes `group descriptor` (72) and buffer locks inside the calls; the choice itself goes by sums that need no lock.
+//! Takes `group descriptor` (72) and buffer locks within the calls. The choice itself uses sums that need no lock.
 
 use std::ops::Range;
 
@@ -31,12 +31,11 @@ use crate::groups::Prepared;
 use crate::inode::Inode;
 use crate::options::OnError;
 
-/// The hint of a group in which no inode is looked for any more. One that is given back there, for which the bitmap
-/// has been read after all, ends it.
+/// The hint of a group that is skipped. Freeing an inode there ends that, since it has read the bitmap after all.
 const PASSED_OVER: u32 = u32::MAX;
 
-/// Marks an inode as used; returns the slots that come into use with it, itself the last, none if it had been in use
-/// before.
+/// Marks an inode as used. Returns the slots that come into use with it, itself the last; none if it was in use
+/// already.
 fn take(geo: &Geometry, desc: &mut GroupDesc, bytes: &mut [u8], index: u32, is_dir: bool) -> Range<u32> {
     bitmap::set(bytes, index);
     desc.free_inodes = desc.free_inodes.saturating_sub(1);
@@ -72,12 +71,12 @@ impl Filesystem {
         first..first + per_group
     }
 
-    /// Takes a free inode number for a child of `parent`, and says whether its slot was never used (it may then hold
-    /// anything). 3 credits (bitmap, descriptor, and the group's block bitmap is not
-    /// touched), plus the inode's table block, which the caller fills.
+    /// Allocates an inode number for a child of `parent`, and returns whether its slot was never used (its content is
+    /// then undefined). 3 credits (bitmap and descriptor; the group's block bitmap does not change), plus the inode's
+    /// table block, which the caller fills.
     ///
     /// # Errors
-    /// [`Error::NoInodes`]; that of the first group that was passed over, if no other has a free inode.
+    /// [`Error::NoInodes`]; the error of the first skipped group, if no other has a free inode.
     pub(crate) fn allocate_inode(
         &self,
         handle: &mut Handle,
@@ -98,7 +97,7 @@ impl Filesystem {
         };
         let mut met = None;
         let mut tried = 0u32;
-        // Without flex groups near the first choice by quadratic hashing; then linearly through all.
+        // Without flex groups, near the first choice by quadratic hashing; then linearly through all.
         let mut step = 0u32;
         let mut group = first.0;
         loop {
@@ -110,7 +109,7 @@ impl Filesystem {
                 Ok(None) => {}
                 Err(e) if self.on_error == OnError::Continue => {
                     self.inode_hints[group as usize].store(PASSED_OVER, Ordering::Relaxed);
-                    // A device that does not read, too: nobody else hears of it.
+                    // Even if the device cannot read: no other caller learns of it.
                     self.record_error(&e);
                     met.get_or_insert(e);
                 }
@@ -135,7 +134,7 @@ impl Filesystem {
         }
         let buffer = self.groups.inode_bitmap(group)?;
         let per_group = self.geo.inodes_per_group;
-        // Inodes below s_first_ino are the file system's own, whatever the bitmap says.
+        // Inodes below s_first_ino are the file system's own, whatever the bitmap contains.
         let reserved = if group.0 == 0 { self.geo.first_ino - 1 } else { 0 };
         let geo = &self.geo;
         let found = self.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {
@@ -143,7 +142,7 @@ impl Filesystem {
             let free = bitmap::find_next_zero(bytes, from..per_group)
                 .or_else(|| bitmap::find_next_zero(bytes, reserved..per_group));
             if desc.free_inodes == 0 {
-                return Ok(None); // somebody else took the last one
+                return Ok(None); // another thread took the last one
             }
             let Some(index) = free else {
                 return Err(Error::corrupt(
@@ -167,8 +166,8 @@ impl Filesystem {
         Ok(self.groups.inode_bitmap(place.group)?.read(|bytes| bitmap::test(bytes, place.index)))
     }
 
-    /// Takes this inode number, unless its bit is set already. Slots that come into use with it, never used before, are
-    /// zeroed (Linux: `ext4_mark_inode_used`).
+    /// Marks this inode number used, unless it is already. Never-used slots that come into use with it are zeroed
+    /// (Linux: `ext4_mark_inode_used`).
     pub(crate) fn mark_inode_used(&self, ino: InodeNr, is_dir: bool) -> Result<()> {
         let place = self.geo.inode_location(ino)?;
         let buffer = self.groups.inode_bitmap(place.group)?;
@@ -190,8 +189,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Whether an inode number can be given back. While what is returned lives, [`Filesystem::free_inode_number`] does
-    /// not fail for want of it.
+    /// Checks that an inode number can be freed. While the result lives, [`Filesystem::free_inode_number`] does not
+    /// fail for lack of these blocks.
     pub(crate) fn check_free_inode_number(&self, ino: InodeNr) -> Result<Prepared> {
         let place = self.geo.inode_location(ino)?;
         let held = self.groups.hold_inodes(place.group)?;
@@ -201,7 +200,7 @@ impl Filesystem {
         Ok(held)
     }
 
-    /// Gives an inode number back. 2 credits.
+    /// Frees an inode number. 2 credits.
     pub(crate) fn free_inode_number(&self, handle: &mut Handle, ino: InodeNr, was_dir: bool) -> Result<()> {
         let place = self.geo.inode_location(ino)?;
         let buffer = self.groups.inode_bitmap(place.group)?;
@@ -224,7 +223,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Zeroes the slot of a new inode, unless it shows that the bitmap was wrong: somebody has the inode. 1 credit.
+    /// Zeroes the slot of a new inode, unless the slot shows that the bitmap was wrong and the inode exists. 1
+    /// credit.
     pub(crate) fn clear_inode_slot(&self, handle: &mut Handle, ino: InodeNr, fresh: bool) -> Result<()> {
         let (buffer, offset) = self.inode_slot(ino)?;
         let size = self.geo.inode_size;
@@ -241,8 +241,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The first group with room of the parent's flex group, or of the flex group that has its latest child; else one
-    /// that is chosen as for a directory (Linux: `find_group_other`).
+    /// The first group with room of the parent's flex group, or of the flex group of its latest child; otherwise one
+    /// chosen as for a directory (Linux: `find_group_other`).
     fn group_near(&self, parent: &Inode, parent_group: GroupNr) -> Result<GroupNr> {
         let groups = self.groups.count();
         let flex = self.geo.groups_per_flex;
@@ -258,7 +258,7 @@ impl Filesystem {
         self.orlov_group(parent, parent_group, None)
     }
 
-    /// Where a new directory goes. `top`: its name, if it is to be far from its parent.
+    /// Chooses the group of a new directory. `top`: its name, if it should be far from its parent.
     fn orlov_group(&self, parent: &Inode, parent_group: GroupNr, top: Option<&[u8]>) -> Result<GroupNr> {
         let flex = self.geo.groups_per_flex.max(1);
         let groups = self.groups.count();
@@ -299,7 +299,7 @@ impl Filesystem {
         } else {
             let (ipg, bpg) = (i64::from(self.geo.inodes_per_group), i64::from(self.geo.blocks_per_group));
             let width = i64::from(flex);
-            // Until Linux 6.0 the bound was that of one group, so that few directories filled a flex group.
+            // Until Linux 6.0 the bound was that of one group, so few directories filled a flex group.
             let bound = if self.alloc.rules().orlov_unscaled { ipg / 16 } else { ipg * width / 16 };
             let max_dirs = self.groups.dirs() / i64::from(flexes) + bound;
             let min_inodes = (avg_inodes - ipg * width / 4).max(1);
@@ -318,7 +318,7 @@ impl Filesystem {
                 }
             }
         }
-        // Nothing is as it should be: any group with at least the average, then any at all.
+        // No group meets the bounds: any group with at least the average of free inodes, then any at all.
         for least in [(free_inodes / i64::from(groups)).max(1), 1] {
             for i in 0..groups {
                 let g = GroupNr((parent_group.0 + i) % groups);

@@ -1,11 +1,11 @@
-//! Content that lies in the inode itself (`inline_data`): in `i_block`, and behind it in the attribute `system.data`.
+//! Content in the inode itself (`inline_data`): in `i_block`, and continued in the attribute `system.data`.
 //!
 //! Main functions: [`Filesystem::inline_content`] (files, symbolic links), [`Filesystem::inline_directory`].
 //!
 //! What it does not do: write. Images with the feature are mounted read-only.
 //!
 //! # Locking
-//! As for reading attributes: the caller holds the inode's `inode` lock, or nobody changes anything.
+//! As for reading attributes: the caller holds the inode's `inode` lock, or no thread changes anything.
 
 use std::sync::Arc;
 
@@ -30,14 +30,14 @@ impl Filesystem {
         self.inline_data && inode.meta.read().desc.flags.contains(InodeFlags::INLINE_DATA)
     }
 
-    /// The bytes of `i_block`, and those behind it.
+    /// The bytes of `i_block`, and those in the attribute.
     fn inline_parts(&self, inode: &Arc<Inode>) -> Result<([u8; 60], Vec<u8>)> {
         let first = inode.meta.read().desc.i_block;
         let rest = xattr::get_in_inode(&XattrView { fs: self, inode }, DATA).map_err(Error::from)?;
         Ok((first, rest.unwrap_or_default()))
     }
 
-    /// The content of a file or symbolic link that has no blocks; `None` for others.
+    /// The content of a file or symbolic link without blocks; `None` for others.
     pub(crate) fn inline_content(&self, inode: &Arc<Inode>) -> Result<Option<Vec<u8>>> {
         if !self.is_inline(inode) {
             return Ok(None);
@@ -53,7 +53,7 @@ impl Filesystem {
         Ok(Some(content))
     }
 
-    /// The content of a directory without blocks, as the one block that it would have; `None` for others.
+    /// The content of a directory without blocks, as a block of an ordinary directory; `None` for others.
     pub(crate) fn inline_directory(&self, dir: &Arc<Inode>) -> Result<Option<Vec<u8>>> {
         if !self.is_inline(dir) {
             return Ok(None);

@@ -1,10 +1,11 @@
 //! The live inode.
 //!
-//! Main types: [`Inode`] (Linux: `struct inode` and `struct ext4_inode_info`), [`InodeRef`] (somebody uses it: an open
-//! file, a name the FUSE kernel remembers), [`Attr`] (what stat(2) shows), [`Meta`] (the decoded on-disk inode).
+//! Main types: [`Inode`] (Linux: `struct inode` and `struct ext4_inode_info`), [`InodeRef`] (a user's reference: an
+//! open file, a name that the FUSE kernel remembers), [`Attr`] (the result of stat(2)), [`Meta`] (the decoded on-disk
+//! inode).
 //!
-//! Two sizes: [`Inode::size`] is what users see; `meta.desc.size` is what a crash would leave (Linux: `i_disksize`),
-//! and only moves over data that is mapped and ordered before its commit.
+//! Two sizes: users see [`Inode::size`]. A crash leaves `meta.desc.size` (Linux: `i_disksize`), which only moves over
+//! data that is mapped and ordered before its commit.
 //!
 //! What it does not do: I/O, and changing anything on disk; see `store.rs` and the operations.
 //!
@@ -35,12 +36,12 @@ static RW_CLASS: LockClass = LockClass::new("inode", 20);
 static MAP_CLASS: LockClass = LockClass::new("map", 50);
 static META_CLASS: LockClass = LockClass::new("inode meta", 60);
 
-/// The decoded on-disk inode and what belongs to it.
+/// The decoded on-disk inode and its companions.
 #[derive(Debug)]
 pub struct Meta {
     /// `size` is the on-disk size.
     pub desc: InodeDesc,
-    /// Times are newer here than in the inode table: written with the next writeback or fsync.
+    /// Times are newer here than in the inode table; the next writeback or fsync writes them.
     pub lazy_times: bool,
 }
 
@@ -49,7 +50,7 @@ pub struct Inode {
     pub ino: InodeNr,
     pub generation: u32,
     pub(crate) fs: Weak<Filesystem>,
-    /// Writers of content, names and attributes exclude each other and readers (Linux: `i_rwsem`).
+    /// Excludes writers of content, names and attributes from each other and from readers (Linux: `i_rwsem`).
     pub(crate) rw: RwLock<()>,
     pub(crate) wb: WritebackLock,
     pub(crate) map: RwLock<MapRoot>,
@@ -57,50 +58,50 @@ pub struct Inode {
     pub(crate) es: EsInode,
     pub(crate) pages: AddressSpace,
     pub(crate) prealloc: InodePreallocation,
-    /// Data on its way: taken from the pages, not yet to be read from the device.
+    /// Data under writeback: taken from the pages, but not yet readable from the device.
     pub(crate) writes: Arc<Writebacks>,
     pub(crate) batches: Batches,
     pub(crate) listed: Listed,
-    /// What users see.
+    /// The size that users see.
     size: AtomicU64,
-    /// The newest transactions that changed the inode at all, and in a way that its data needs.
+    /// The newest transactions that changed the inode: at all, and in a way that its data needs.
     pub(crate) sync_tid: AtomicU32,
     pub(crate) datasync_tid: AtomicU32,
-    /// That its content cannot be read has been said.
+    /// Its damaged content has been reported.
     pub(crate) hurt: AtomicBool,
-    /// Made without a name (O_TMPFILE): may get its first one.
+    /// Created without a name (O_TMPFILE): it may get its first one.
     pub(crate) linkable: AtomicBool,
-    /// Data that was lost on its way to the device.
+    /// Data that was lost before it reached the device.
     pub(crate) errors: ErrorSequence<Error>,
     /// [`InodeRef`]s.
     users: AtomicU32,
-    /// Somebody who wrote it closed it, and nobody has written since.
+    /// A writer closed it, and there was no write since.
     closed: AtomicBool,
-    /// A file's place in the directory search order: group of the last allocated child (Orlov).
+    /// The group of the most recently allocated child (Orlov).
     pub(crate) last_alloc_group: AtomicU32,
-    /// Where the last buffered read ended: readahead goes on from there.
+    /// The end of the last buffered read, where readahead continues.
     pub(crate) read_end: AtomicU64,
-    /// What listings of this directory have met.
+    /// The state of this directory's listings.
     pub(crate) listings: Listings,
-    /// What reclaim knows it by while it is in the table, and when it was last used, as reclaim counts time.
+    /// Its frame in reclaim while it is in the table, and its last use in reclaim's time.
     pub(crate) frame: FrameCell,
     pub(crate) used: AtomicU32,
 }
 
-/// What a directory's listings have met since its inode was loaded.
+/// The damage found by a directory's listings since its inode was loaded.
 ///
-/// A listing takes several calls, and a call that meets damage still has names to give. The error is due at the end of
-/// the listing, in another call, whose cookie need not tell.
+/// A listing takes several calls, and a call that finds damage still returns names. The error belongs at the end of
+/// the listing, in another call, whose cookie need not reveal the damage.
 #[derive(Default)]
 pub(crate) struct Listings {
     /// The first damage that hid names.
     damage: OnceLock<Box<Error>>,
-    /// One has begun at the first name.
+    /// A listing has begun at the first name.
     begun: AtomicBool,
 }
 
 impl Listings {
-    /// Whether it is the first: then it is news to the superblock and the log, too.
+    /// Records damage. Returns whether it is the first, which the superblock and the log should record, too.
     pub fn note_damage(&self, e: &Error) -> bool {
         self.damage.set(Box::new(e.clone())).is_ok()
     }
@@ -113,20 +114,20 @@ impl Listings {
         self.begun.store(true, Ordering::Relaxed);
     }
 
-    /// Whether damage in front of any cookie would have been met.
+    /// Whether a listing would have found damage before any cookie.
     pub fn have_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
     }
 }
 
-/// What stat(2) shows.
+/// The result of stat(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// The inode number.
     pub ino: InodeNr,
-    /// Distinguishes the files that have had this number.
+    /// Distinguishes the files that had this number.
     pub generation: u32,
-    /// In bytes, data that waits to be written included.
+    /// In bytes, including data that is not written yet.
     pub size: u64,
     /// 512-byte units, delayed blocks included.
     pub blocks: u64,
@@ -136,7 +137,7 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
-    /// Creation; `None` where the inode has no room for it.
+    /// Creation; `None` if the inode has no room for it.
     pub crtime: Option<Timestamp>,
     /// Kind and permissions.
     pub mode: u16,
@@ -146,11 +147,11 @@ pub struct Attr {
     pub uid: u32,
     /// Owning group.
     pub gid: u32,
-    /// The number of a device inode; `None` for other kinds.
+    /// The number of a device inode; otherwise `None`.
     pub rdev: Option<DeviceNr>,
     /// Inode flags as lsattr shows them.
     pub flags: u32,
-    /// Bytes of a block of the file system, the unit to read and write in.
+    /// The file system's block size in bytes, the preferred unit of reads and writes.
     pub block_size: u32,
 }
 
@@ -197,12 +198,12 @@ impl Inode {
         })
     }
 
-    /// Bytes, as users see them.
+    /// The size in bytes that users see.
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
 
-    /// For the pages, which move the size together with what makes it larger.
+    /// For the pages, which move the size together with the write that extends the file.
     pub(crate) fn size_cell(&self) -> &AtomicU64 {
         &self.size
     }
@@ -227,7 +228,7 @@ impl Inode {
         self.meta.read().desc.links
     }
 
-    /// What stat(2) shows.
+    /// The result of stat(2).
     pub fn attr(&self, block_size: u32) -> Attr {
         let delayed = self.es.counts().delayed_blocks * u64::from(block_size / 512);
         let m = self.meta.read();
@@ -252,7 +253,7 @@ impl Inode {
         }
     }
 
-    /// Data of the inode was lost on its way to the device: told once to each who asks, by fsync and by sync.
+    /// Records that data of the inode was lost. fsync and sync report it once to each caller.
     pub(crate) fn note_lost_write(&self, cause: Error) {
         let e = Error::lost(Some(self.ino), cause);
         if let Some(fs) = self.fs.upgrade() {
@@ -261,20 +262,20 @@ impl Inode {
         self.errors.record(e);
     }
 
-    /// The error of data that was lost since there were `losses` ([`extant_cache::AddressSpace::losses`]). Nobody
-    /// counts as told by this.
+    /// The error of data lost since the count of losses was `losses` ([`extant_cache::AddressSpace::losses`]). This
+    /// does not count as a report to any caller.
     pub(crate) fn lost_since(&self, losses: u64) -> Result<()> {
         if self.pages.losses() == losses { Ok(()) } else { self.errors.newest().map_or(Ok(()), Err) }
     }
 
-    /// Whether a caller that will come back for the inode needs a reference meanwhile. Without one, an unlinked inode
-    /// is freed, delayed data is allocated as that of a closed file, and a lost write is forgotten once one asker has
-    /// been told. Everything else but [`Inode::has_preallocations`] can be read from the image again.
+    /// Whether a caller that will return to the inode needs a reference meanwhile. Without one, an unlinked inode is
+    /// freed, delayed data is allocated as that of a closed file, and a lost write is forgotten after one report.
+    /// Everything else but [`Inode::has_preallocations`] can be read from the image again.
     pub fn needs_user(&self) -> bool {
         self.pages.dirty_bytes() > 0 || !self.writes.is_idle() || self.errors.has_recorded() || self.links() == 0
     }
 
-    /// Whether blocks are set aside for the file's growth. The last reference gives them back.
+    /// Whether blocks are preallocated for the file's growth. Dropping the last reference releases them.
     pub fn has_preallocations(&self) -> bool {
         !self.prealloc.is_empty()
     }
@@ -283,7 +284,7 @@ impl Inode {
         self.users.load(Ordering::SeqCst)
     }
 
-    /// As far as is known nobody goes on writing it (Linux: `i_writecount`). Opening is not seen, writing is.
+    /// Whether no process is known to write it (Linux: `i_writecount`). Writes are visible here, opens are not.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || self.users() == 0
     }
@@ -314,7 +315,7 @@ impl Inode {
     }
 }
 
-/// Somebody uses the inode: while one of these exists, an unlinked inode keeps its content.
+/// A user's reference to an inode: while one exists, an unlinked inode retains its content.
 pub struct InodeRef(Arc<Inode>);
 
 impl std::ops::Deref for InodeRef {
@@ -338,7 +339,7 @@ impl std::fmt::Debug for InodeRef {
 
 impl Drop for InodeRef {
     fn drop(&mut self) {
-        // Sequentially consistent against reclaim, which parks what it finds in use.
+        // Sequentially consistent with reclaim, which parks inodes in use.
         if self.0.users.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }

@@ -1,8 +1,8 @@
 //! The inodes in memory (Linux: the inode hash, fs/inode.c).
 //!
-//! Main type: [`InodeTable`]. An inode stays in the table while it is used, dirty, or merely cached; the memory budget
-//! takes merely cached ones, but none whose data was lost before somebody has been told. One that reclaim finds in use
-//! leaves reclaim's lists until its last user lets go ([`InodeTable::let_go`]).
+//! Main type: [`InodeTable`]. An inode is in the table while it is used, dirty, or merely cached. The memory budget
+//! evicts merely cached ones, but none with an unreported loss of data. If reclaim finds an inode in use, it leaves
+//! reclaim's lists until its last user releases it ([`InodeTable::let_go`]).
 //!
 //! # Locking
 //! One lock per shard (`inode table`, 30: taken while a directory's `inode` lock is held), never held across I/O.
@@ -19,12 +19,11 @@ use extant_ondisk::superblock::SuperBlock;
 
 use crate::inode::{Inode, InodeRef};
 
-/// Inodes that hold something of the file system's own, and that no name may lead to (Linux: `is_special_ino`,
-/// fs/ext4/inode.c).
+/// Inodes of the file system's own structures, which no name may refer to (Linux: `is_special_ino`, fs/ext4/inode.c).
 #[derive(Clone, Debug)]
 pub(crate) struct OwnInodes {
     first_user: u32,
-    /// Above the reserved numbers.
+    /// The own inodes above the reserved numbers.
     others: [u32; 4],
     /// Old ext3 conversions have a journal with a name and an ordinary number.
     pub journal: Option<InodeNr>,
@@ -49,15 +48,15 @@ impl OwnInodes {
 
 static CLASS: LockClass = LockClass::new("inode table", 30);
 const SHARDS: usize = 32;
-/// What an idle inode costs, as measured: the structure, its map root, its table entries, what the allocator adds.
+/// The cost of an idle inode, as measured: the structure, its map root, its table entries, the allocator's overhead.
 pub const INODE_BYTES: u64 = 1300;
-/// An inode goes with its clean data if there is no more of it; else the data goes first.
+/// An inode with at most this much clean data is evicted with it; otherwise the data goes first.
 const DATA_MAX: u64 = 128 << 10;
 
 #[derive(Default)]
 struct Shard {
     map: HashMap<InodeNr, Arc<Inode>>,
-    /// How many inodes have left.
+    /// How many inodes have been removed.
     left: u64,
 }
 
@@ -69,10 +68,10 @@ impl Shard {
     }
 }
 
-/// Nobody uses the inode, and nothing of it is newer than the device, much, or an error that nobody has been told of.
-/// The caller has its shard.
+/// Whether the inode has no user, no data newer than the device, little clean data, and no unreported error. The
+/// caller holds its shard.
 fn is_idle(inode: &Arc<Inode>) -> bool {
-    // Dirty inodes are held by the flusher, used ones by their users: the count tells both.
+    // The flusher holds dirty inodes, and users hold used ones: the count covers both.
     inode.users() == 0
         && Arc::strong_count(inode) == 1
         && inode.pages.dirty_bytes() == 0
@@ -85,7 +84,7 @@ pub(crate) struct InodeTable {
     shards: Vec<Mutex<Shard>>,
     budget: Arc<Budget>,
     owner: OnceLock<OwnerId>,
-    /// Of the inodes' data.
+    /// The owner of the inodes' data.
     data_owner: OnceLock<OwnerId>,
 }
 
@@ -99,7 +98,7 @@ impl InodeTable {
         table
     }
 
-    /// `owner` frees the data of inodes, by [`InodeTable::try_free_data`].
+    /// Registers `owner`, which frees the data of inodes by [`InodeTable::try_free_data`].
     pub(crate) fn set_data_owner(&self, owner: Weak<dyn FrameOwner>) {
         let _ = self.data_owner.set(self.budget.reclaim().register(Class::Data, owner));
     }
@@ -122,7 +121,7 @@ impl InodeTable {
         Some(inode.reference())
     }
 
-    /// The inode joins the shard, which has none of its number.
+    /// Adds the inode to the shard, which has none with its number.
     fn add(&self, s: &mut Shard, inode: Arc<Inode>) {
         let reclaim = self.budget.reclaim();
         inode.used.store(reclaim.touches().now(), Ordering::Relaxed);
@@ -133,7 +132,7 @@ impl InodeTable {
         s.map.insert(inode.ino, inode);
     }
 
-    /// The inode has left its shard.
+    /// Removes the inode's frame after it left its shard.
     fn leave(&self, inode: &Inode) {
         self.budget.reclaim().with(|core| {
             if let Some(id) = inode.frame.take() {
@@ -143,7 +142,7 @@ impl InodeTable {
         self.budget.uncharge(INODE_BYTES);
     }
 
-    /// The inode's last user has let go: reclaim may look at it again.
+    /// Lists the inode with reclaim again after its last user released it.
     pub(crate) fn let_go(inode: &Inode) {
         let reclaim = inode.pages.budget().reclaim();
         if inode.frame.get().is_some_and(|id| reclaim.touches().is_parked(id)) {
@@ -155,18 +154,18 @@ impl InodeTable {
         }
     }
 
-    /// To be asked before an inode's place on the device is read, for [`InodeTable::insert_read`].
+    /// The count for [`InodeTable::insert_read`]; read it before the inode's place on the device.
     pub(crate) fn left(&self, ino: InodeNr) -> u64 {
         self.shard(ino).lock().left
     }
 
-    /// Puts `inode` into the table, unless another thread was first: then that one's inode is returned.
+    /// Adds `inode` to the table, unless another thread was first: then returns that thread's inode.
     pub(crate) fn insert(&self, inode: Arc<Inode>) -> InodeRef {
-        self.insert_if(inode, |_| true).expect("on no condition")
+        self.insert_if(inode, |_| true).expect("without a condition")
     }
 
-    /// As [`InodeTable::insert`], for an inode that was read when [`InodeTable::left`] said `left`. `None` if one has
-    /// left since: it may have been this one, changed meanwhile, or freed.
+    /// As [`InodeTable::insert`], for an inode that was read when [`InodeTable::left`] was `left`. `None` if any
+    /// inode was removed since: it may have been this one, changed meanwhile, or freed.
     pub(crate) fn insert_read(&self, inode: Arc<Inode>, left: u64) -> Option<InodeRef> {
         self.insert_if(inode, |s| s.left == left)
     }
@@ -187,7 +186,7 @@ impl InodeTable {
         Some(r)
     }
 
-    /// Takes the inode out if nobody uses it: the caller will free it on disk. False when it is used (again).
+    /// Removes the inode if it has no user: the caller will free it on disk. False if it is in use (again).
     pub(crate) fn remove_unused(&self, inode: &Arc<Inode>) -> bool {
         let mut s = self.shard(inode.ino).lock();
         if inode.users() > 0 || !s.map.get(&inode.ino).is_some_and(|i| Arc::ptr_eq(i, inode)) {
@@ -198,8 +197,8 @@ impl InodeTable {
         true
     }
 
-    /// Puts an inode back whose eviction failed. Without a reference, whose end would queue the eviction again, for
-    /// ever.
+    /// Adds an inode back after a failed eviction. Without a reference: dropping that would queue the eviction again,
+    /// forever.
     pub(crate) fn put_back(&self, inode: Arc<Inode>) {
         let mut s = self.shard(inode.ino).lock();
         if !s.map.contains_key(&inode.ino) {
@@ -236,7 +235,7 @@ impl FrameOwner for InodeTable {
             if inode.users() > 0 {
                 let inode = inode.clone();
                 self.budget.reclaim().with(|core| core.park(id));
-                // The last user may have let go before the frame was parked.
+                // The last user may have released it before the frame was parked.
                 if inode.users() == 0 {
                     InodeTable::let_go(&inode);
                 }
@@ -257,7 +256,7 @@ impl FrameOwner for InodeTable {
 }
 
 impl Drop for InodeTable {
-    /// The budget may be others', too.
+    /// Other mounts may share the budget.
     fn drop(&mut self) {
         for shard in &self.shards {
             for (_, inode) in shard.lock().map.drain() {

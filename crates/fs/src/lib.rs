@@ -1,10 +1,10 @@
-//! The ext2/3/4 file system: what others embed.
+//! The ext2/3/4 file system, for embedding.
 //!
 //! Main types: [`Filesystem`] (mounted; all operations are its methods), [`InodeRef`] (a file in use),
-//! [`MountOptions`], [`Error`]. Around them: `mount.rs` (the order of a mount; its other end is `unmount.rs`), `ops/`
-//! (the operations), `groups.rs` and `ialloc.rs`
-//! (placement), `store.rs`, `dir_store.rs`, `xattr_store.rs` (what the layers below the operations see), [`map`]
-//! (extents, indirect blocks, extent status), `dir` (directories), `xattr`.
+//! [`MountOptions`], [`Error`]. Around them: `mount.rs` (the order of a mount; the counterpart is `unmount.rs`),
+//! `ops/` (the operations), `groups.rs` and `ialloc.rs` (placement), `store.rs`, `dir_store.rs`, `xattr_store.rs`
+//! (the stores for the layers below the operations), [`map`] (extents, indirect blocks, extent status), `dir`
+//! (directories), `xattr`.
 //!
 //! What it does not do: permissions (the caller's kernel or program checks them), errno, partitions, repair.
 //!
@@ -20,13 +20,13 @@
 //! for name in fs.list(&fs.root()?)? {
 //!     println!("{} {}", name.ino, name.name.escape_ascii());
 //! }
-//! // Dropping the mount does it too, but has nobody to tell an error to.
+//! // Dropping the mount unmounts as well, but cannot return an error.
 //! fs.unmount()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Locking
-//! Written once, in docs/locking.md; the ranks are at each lock's class.
+//! See docs/locking.md; the ranks are at each lock's class.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,15 +1,15 @@
 //! Mounting (Linux: `ext4_fill_super`, fs/ext4/super.c).
 //!
-//! The order of a mount is the body of the function `mount` below; its steps are in `copies.rs` (is this a file system
-//! that can be mounted so, and which copies of its metadata are used?), `recover.rs` (what a crash left, and which
-//! journal) and `threads.rs`. The other end is `unmount.rs`. Each step leaves an image that the next mount, the kernel
-//! or e2fsck can take from there: a crash between any two of them is one during the replay, or one of an image that
-//! says it needs recovery.
+//! The body of the function `mount` below is the order of a mount. Its steps are in `copies.rs` (whether and from
+//! which copies of its metadata the file system can be mounted), `recover.rs` (cleaning up after a crash, the choice
+//! of the journal) and `threads.rs`. The counterpart is `unmount.rs`. Each step leaves an image from which the next
+//! mount, the kernel or e2fsck can continue: a crash between two steps is a crash during the replay, or one of an
+//! image marked as needing recovery.
 //!
-//! Main type: `Parts`, what the steps make and the mounted [`Filesystem`] is made of.
+//! Main type: `Parts`, the results of the steps, from which the mounted [`Filesystem`] is made.
 //!
 //! # Locking
-//! Nobody else has the file system yet.
+//! None: no other thread uses the file system yet.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
@@ -48,11 +48,11 @@ use crate::unmount::Mounted;
 use crate::writeback::asks::Asks;
 use crate::writeback::batch::Completed;
 
-/// The caches have this much, however little was asked for.
+/// The minimum for the caches.
 const CACHE_BYTES_MIN: u64 = 8 << 20;
 /// How long data may stay dirty (Linux: `dirty_expire_interval`, 30 seconds).
 const DIRTY_EXPIRE_NS: u64 = 5_000_000_000;
-/// Makes the random numbers of a borrowed journal others than those of the mount: "jbd2".
+/// Gives a borrowed journal other random numbers than the mount: "jbd2".
 const BORROW_SEED: u64 = 0x6a62_6432;
 
 impl Filesystem {
@@ -73,15 +73,15 @@ impl Filesystem {
     }
 }
 
-/// `borrowed`: set as soon as the image has been lent a journal, which a mount that fails afterwards takes back.
+/// `borrowed`: set once the image has borrowed a journal; if the mount then fails, the journal is removed.
 fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) -> Result<Arc<Filesystem>> {
-    // What is said on the way of an image that is rescued is damage, which a program may ask for.
+    // Messages during the mount of an image under rescue report damage, and programs may want their number.
     let said = Arc::new(AtomicU64::new(0));
     let options = match options.rescue {
         true => MountOptions { messages: options.messages.clone().counted(said.clone()), ..options },
         false => options,
     };
-    // The superblock, or a backup if nothing is to be written: is the image one that can be mounted as was asked?
+    // The superblock, or a backup for a read-only mount: checks that the image can be mounted as requested.
     let read_only = options.read_only || options.no_recovery || options.rescue || dev.read_only();
     let copies = Copies::find(&*dev, options.superblock, options.rescue)?;
     copies.check(&*dev, read_only, &options.messages)?;
@@ -105,14 +105,14 @@ fn open_for_writing(
 ) -> Result<Arc<Filesystem>> {
     let mut sb = copies.sb.clone();
 
-    // A journal for an image without one. From here on it is like any other's.
+    // A journal for an image without one. From here on the image is like any other.
     let mut has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
     if !has_journal {
         *borrowed = lend_journal(&dev, &mut sb, &options, &mut Rng::new(seed_of(&options) ^ BORROW_SEED))?;
         has_journal = *borrowed;
     }
 
-    // What the last mount logged and did not write home: afterwards `sb` is as replayed.
+    // Replays the last mount's log; `sb` is then as replayed.
     let (dev, journal_file) = match has_journal {
         true => recover(dev, &mut sb, &options, Use::Write)?,
         false => (dev, None),
@@ -122,10 +122,10 @@ fn open_for_writing(
     begun(assemble(dev, sb, journal_file, *borrowed, options, false)?, false)
 }
 
-/// Mounts what is only read: what is damaged of the metadata that has copies is read from those.
+/// Mounts an image for reading only: intact copies replace damaged metadata.
 fn open_for_reading(copies: &Copies, dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
     let (mut dev, mut sb) = (dev, copies.sb.clone());
-    // An image as it should be is not read twice for this.
+    // Do not read the copies of an intact image.
     let mut examined = copies.are_needed(&*dev);
     if examined {
         dev = copies.examine(dev, &mut sb, &options.messages)?.dev;
@@ -145,7 +145,7 @@ fn open_for_reading(copies: &Copies, dev: Arc<dyn BlockDevice>, options: MountOp
     }
 }
 
-/// One attempt of [`open_for_reading`]: on a view of the device on which everything that was logged is home.
+/// One attempt of [`open_for_reading`], on a view of the device in which the log is replayed.
 fn open_replayed(
     copies: &Copies,
     dev: Arc<dyn BlockDevice>,
@@ -158,10 +158,10 @@ fn open_replayed(
         let usage = if copies.backup.is_some() { Use::ReadOfBackup } else { Use::Read };
         (view, journal_file) = match recover(dev.clone(), &mut sb, &options, usage) {
             Ok(recovered) => recovered,
-            // What says whether the log had to be replayed is damaged, or so is the log.
+            // The log is damaged, or the structures that say whether it needs replay.
             Err(e) if options.rescue || copies.backup.is_some() => {
                 let (name, has_log) = (dev.name(), sb.needs_recovery() || usage == Use::ReadOfBackup);
-                let lost = if has_log { "and what it has is missing" } else { "and needs not be" };
+                let lost = if has_log { "and its changes are missing" } else { "and need not be" };
                 options.messages.say(format_args!("{name}: {e}; the log is not replayed, {lost}"));
                 (dev, None)
             }
@@ -175,20 +175,20 @@ fn open_replayed(
     assemble(view, sb, journal_file, false, options, true)
 }
 
-/// The mount, ready to be used, or cut off.
+/// The mount, ready for use; cut off if a step fails.
 fn begun(fs: Arc<Filesystem>, read_only: bool) -> Result<Arc<Filesystem>> {
     match begin(&fs, read_only) {
         Ok(()) => Ok(fs),
         Err(e) => {
-            // What it has begun is the next one's, who may come at once.
+            // Ends the mount's threads: the next mount may come at once.
             fs.cut_off();
             Err(e)
         }
     }
 }
 
-/// For writing: the mark that the image is in use, durable before the first change; the threads; and only then what a
-/// crash left half deleted, which changes things like any other operation.
+/// For writing: marks the image as in use, durable before the first change; starts the threads; and only then deletes
+/// the orphans of a crash, which changes the image like any other operation.
 fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
     if !read_only {
         fs.mark_mounted()?;
@@ -196,7 +196,9 @@ fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
         clean_orphans(fs)?;
     }
     let root = match fs.root() {
-        Ok(root) if !root.is_dir() => Err(Error::corrupt(Damage::Inode, "the root is no directory").of(InodeNr::ROOT)),
+        Ok(root) if !root.is_dir() => {
+            Err(Error::corrupt(Damage::Inode, "the root is not a directory").of(InodeNr::ROOT))
+        }
         root => root.map(drop),
     };
     match root {
@@ -209,13 +211,13 @@ fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
     }
 }
 
-/// Mounts an image in order to change it behind everybody's back: no log, no marks, no orphans, no threads.
+/// Mounts an image for changes without a log, marks, orphans, or threads.
 pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Arc<Filesystem>> {
     let mut sb = read_super_at(&*dev, 1024)?;
     sb.set_needs_recovery(false);
     if let MountMode::ReadOnly { reasons } = extant_ondisk::features::check(&sb)? {
         let detail = format!(
-            "the log goes on in fast commits, which cannot be replayed because of: {}; let the kernel or e2fsck do it",
+            "the log continues in fast commits, which cannot be replayed because of: {}; let the kernel or e2fsck do it",
             reasons.join(", ")
         );
         return Err(Error::Unsupported(Unsupported::Journal { detail }));
@@ -225,8 +227,8 @@ pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) 
     assemble(dev, sb, None, false, options, false)
 }
 
-/// Makes the parts of a mount and puts them together. `journal_file`, its log empty, is for mounts that write;
-/// `borrowed`: it has just been lent.
+/// Makes the parts of a mount and assembles them. `journal_file`, with an empty log, is for mounts that write;
+/// `borrowed`: this mount has just added it.
 fn assemble(
     dev: Arc<dyn BlockDevice>,
     sb: SuperBlock,
@@ -252,10 +254,10 @@ fn assemble(
     let has_log = location.is_some();
     let hooks = Arc::new(JournalHooks { fs: OnceLock::new() });
     let journal = Journal::open(cache.clone(), location, hooks.clone(), journal_options(&options, &budget, read_only))?;
-    // One that is lent, now or by a mount that crashed, is given back.
+    // A borrowed journal, of this mount or of one that crashed, is removed at the unmount.
     let journal_super = journal_file.as_ref().map(|j| j.super_block());
     let lent = has_log && journal_super.is_some_and(|j| j.is_borrowed());
-    // As the kernel counts it (Linux: `ext4_calculate_overhead`).
+    // As the kernel does (Linux: `ext4_calculate_overhead`).
     let journal_blocks = journal_super.filter(|_| !borrowed).map_or(0, |j| j.max_len);
     let overhead = geo.overhead_blocks() + u64::from(journal_blocks);
 
@@ -264,7 +266,7 @@ fn assemble(
     Ok(parts.assemble(&hooks))
 }
 
-/// Where the random numbers of the mount begin.
+/// The seed of the mount's random numbers.
 fn seed_of(options: &MountOptions) -> u64 {
     options.seed.unwrap_or_else(|| {
         let t = options.clock.wall();
@@ -272,7 +274,7 @@ fn seed_of(options: &MountOptions) -> u64 {
     })
 }
 
-/// The allocator, which keeps away from the file system's own blocks.
+/// The allocator, which avoids the file system's own blocks.
 fn allocator(
     groups: &Arc<Groups>,
     dev: &dyn BlockDevice,
@@ -281,7 +283,7 @@ fn allocator(
     options: &MountOptions,
 ) -> Result<Allocator<Groups>> {
     let zones = match journal_zones(dev, sb) {
-        // Nothing is written there, and who asks for that saves what can be read.
+        // Nothing is written there, and such a mount rescues as much as it can read.
         Err(Error::Device(_)) if options.no_recovery || options.rescue => Vec::new(),
         zones => zones?,
     };
@@ -325,7 +327,7 @@ fn journal_options(options: &MountOptions, budget: &Budget, read_only: bool) -> 
     }
 }
 
-/// What the steps of a mount have made.
+/// The results of the steps of a mount.
 struct Parts {
     dev: Arc<dyn BlockDevice>,
     sb: SuperBlock,
@@ -343,7 +345,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// The file system, with nothing under way and nothing in its caches; journal and budget know whom to call.
+    /// The file system, idle and with empty caches; registers it with the journal and the budget.
     fn assemble(self, hooks: &JournalHooks) -> Arc<Filesystem> {
         let Parts { sb, options, budget, groups, .. } = self;
         let geo = sb.geometry().clone();
@@ -412,7 +414,7 @@ impl Parts {
             options,
         });
         let _ = hooks.fs.set(fs.me.clone());
-        // What grows with the disk is there in any case; caches get what it leaves, and half the budget at least.
+        // Structures that grow with the disk are always in memory. Caches get the rest, at least half of the budget.
         let fixed = fs.fixed_bytes().min(fs.budget.limit() / 2);
         fs.budget.charge(fixed);
         fs.charged.fetch_add(fixed, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! A set of numbers that come in clusters, as inode numbers do, in bounded memory.
+//! A set of clustered numbers, such as inode numbers, in bounded memory.
 //!
-//! Main type: [`NumberSet`]. Inodes of one kind lie together in the inode tables: a bit for each of 512 neighbours
-//! takes a hundredth of what a hash table takes. The directories of a file system of 2 TiB, made with the defaults of
-//! mke2fs, take 32 MiB at most.
+//! Main type: [`NumberSet`]. Inodes of one kind are near each other in the inode tables. So a bit for each of 512
+//! neighbours takes a hundredth of a hash table's memory. The directories of a file system of 2 TiB with the defaults
+//! of mke2fs take at most 32 MiB.
 //!
 //! # Locking
 //! None.
@@ -10,11 +10,11 @@
 use std::collections::BTreeMap;
 
 const BITS: u64 = 512;
-/// With 72 bytes each, and what the tree needs beside them. As many as the inodes of a file system of 2 TiB with one
-/// inode for each 16 KiB fill.
+/// With 72 bytes each, and the tree around them. Enough for the inodes of a file system of 2 TiB with one inode for
+/// each 16 KiB.
 const CHUNKS_MAX: usize = 1 << 18;
 
-/// The numbers that were put in.
+/// The numbers in the set.
 #[derive(Clone, Debug, Default)]
 pub struct NumberSet {
     chunks: BTreeMap<u64, [u64; (BITS / 64) as usize]>,
@@ -26,7 +26,7 @@ impl NumberSet {
         NumberSet::default()
     }
 
-    /// Whether `number` was not in the set yet; it is now. `None`: the set has no room for it.
+    /// Inserts `number`, and returns whether it is new. `None`: the set is full.
     pub fn insert(&mut self, number: u64) -> Option<bool> {
         let at = number / BITS;
         if self.chunks.len() >= CHUNKS_MAX && !self.chunks.contains_key(&at) {
@@ -45,7 +45,7 @@ impl NumberSet {
         words.is_some_and(|words| words[(number % BITS / 64) as usize] & 1 << (number % 64) != 0)
     }
 
-    /// Takes `number` out; whether it was in the set.
+    /// Removes `number`, and returns whether it was in the set.
     pub fn remove(&mut self, number: u64) -> bool {
         let there = self.contains(number);
         if there && let Some(words) = self.chunks.get_mut(&(number / BITS)) {
@@ -54,7 +54,7 @@ impl NumberSet {
         there
     }
 
-    /// Takes all numbers out.
+    /// Removes all numbers.
     pub fn clear(&mut self) {
         self.chunks.clear();
     }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_new_once() {
+    fn inserting_a_number_twice_reports_it_as_new_once() {
         let mut set = NumberSet::new();
         for number in [0, 1, 63, 64, 511, 512, 4095, u64::from(u32::MAX), u64::MAX] {
             assert!(!set.contains(number) && !set.remove(number));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_set_takes_only_neighbours() {
+    fn a_full_set_accepts_only_neighbours() {
         let mut set = NumberSet::new();
         for chunk in 0..CHUNKS_MAX as u64 {
             assert_eq!(set.insert(chunk * BITS), Some(true));

@@ -1,9 +1,8 @@
 //! Inodes that a crash must clean up: unlinked but open, or being truncated (Linux: fs/ext4/orphan.c).
 //!
-//! Main types: [`Orphans`]; [`Over`], for which reason an inode needs its record no longer: it has one for both
-//! reasons, which stays until neither is left. An orphan is recorded either in a slot of the orphan file (feature
-//! `orphan_file`) or, when that is full or absent, on the list that starts at `s_last_orphan` and goes on through
-//! `i_dtime`.
+//! Main types: [`Orphans`]; [`Over`], the reason that no longer applies: an inode has one record for both reasons,
+//! which remains until neither applies. A record is a slot of the orphan file (feature `orphan_file`), or, if that is
+//! full or absent, a place on the list that starts at `s_last_orphan` and continues through `i_dtime`.
 //!
 //! # Locking
 //! `orphans` (55), under the map lock and above inode metas.
@@ -37,12 +36,12 @@ enum Place {
 
 struct State {
     place: HashMap<InodeNr, Place>,
-    /// The list from its head on. The newest is last here.
+    /// The list in reverse: the head, the newest, is last.
     list: Vec<Arc<Inode>>,
     /// Free slots of the orphan file, last first.
     free: Vec<(u32, u32)>,
-    /// Files whose truncation has begun and not ended, because it is under way, or has failed to remove the blocks.
-    /// Also where no log has them recorded.
+    /// Files with an unfinished truncation, because it is in progress or has failed to remove the blocks. Also in
+    /// mounts without a log, which do not record them.
     cut: HashSet<InodeNr>,
     /// The orphan file's checksum seed and physical blocks.
     file: Option<(Option<ChecksumSeed>, Vec<BlockNr>)>,
@@ -56,7 +55,7 @@ impl Orphans {
         Orphans(Mutex::new(&CLASS, State { place, list: Vec::new(), free: Vec::new(), cut, file: None }))
     }
 
-    /// Sets up the orphan file. Slots that are in use, whatever for, and those of damaged blocks are not given away.
+    /// Sets up the orphan file. Slots in use for any reason, and those of damaged blocks, are not free.
     pub(crate) fn use_file(&self, file: &OrphanFile, slots_per_block: u32) {
         let used: HashSet<(u32, u32)> = file.used.iter().map(|(block, slot, _)| (*block, *slot)).collect();
         let whole = |b: &u32| file.damaged.iter().all(|(damaged, _)| damaged != b);
@@ -67,7 +66,7 @@ impl Orphans {
         s.file = Some((file.seed, file.blocks.clone()));
     }
 
-    /// Takes over the list found at mount, head first.
+    /// Adopts the list found at mount, head first.
     pub(crate) fn adopt_list(&self, chain: &[InodeRef]) {
         let mut s = self.0.lock();
         s.list = chain.iter().rev().map(|i| Arc::clone(i)).collect();
@@ -76,17 +75,17 @@ impl Orphans {
         }
     }
 
-    /// Takes over a used slot of the orphan file found at mount.
+    /// Adopts a used slot of the orphan file found at mount.
     pub(crate) fn adopt_slot(&self, ino: InodeNr, block: u32, slot: u32) {
         self.0.lock().place.insert(ino, Place::File { block, slot });
     }
 
-    /// A truncation of this file begins: it is over with [`Over::Truncation`], or when the inode is freed.
+    /// Records the start of a truncation of this file. It ends with [`Over::Truncation`], or when the inode is freed.
     pub(crate) fn note_cut(&self, ino: InodeNr) {
         self.0.lock().cut.insert(ino);
     }
 
-    /// To whoever has the inode's lock: a truncation of this file has left blocks behind its end.
+    /// Whether a truncation of this file has left blocks behind its end. The caller holds the inode's lock.
     pub(crate) fn is_cut_short(&self, ino: InodeNr) -> bool {
         self.0.lock().cut.contains(&ino)
     }
@@ -96,7 +95,7 @@ impl Orphans {
     }
 }
 
-/// An inode that is not in use is damage where a record names it.
+/// Turns "not in use" into damage: a record names the inode.
 pub(crate) fn named_wrongly(e: Error) -> Error {
     match e {
         Error::Stale(ino) => Error::corrupt(Damage::Orphans, "not in use").of(ino),
@@ -104,24 +103,24 @@ pub(crate) fn named_wrongly(e: Error) -> Error {
     }
 }
 
-/// Which reason for a record is over.
+/// The reason for a record that no longer applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// It has a name.
+    /// It has a name again.
     Nameless,
-    /// No blocks are left behind its end.
+    /// No blocks remain behind its end.
     Truncation,
     /// It is being freed.
     All,
 }
 
-/// What the orphan file says.
+/// The content of the orphan file.
 pub(crate) struct OrphanFile {
     pub seed: Option<ChecksumSeed>,
     pub blocks: Vec<BlockNr>,
     /// Block of the file, slot in it, and the orphan.
     pub used: Vec<(u32, u32, InodeNr)>,
-    /// Blocks of the file that say nothing, and what is wrong with them.
+    /// Blocks of the file that cannot be used, and their damage.
     pub damaged: Vec<(u32, Error)>,
 }
 
@@ -176,12 +175,12 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Records the inode; nothing if it is recorded already. 2 credits (superblock or orphan file block, inode). The
+    /// Records the inode, unless it is recorded already. 2 credits (superblock or orphan file block, inode). The
     /// caller writes the inode afterwards.
     pub(crate) fn orphan_add(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         if !self.has_log {
-            // The list must never disagree with the inodes, which only a log can promise; e2fsck finds the orphans
-            // without it, and gives up on a list that is torn (Linux: the same).
+            // The list must never contradict the inodes, and only a log ensures that. e2fsck finds the orphans
+            // without the list, and gives up on a torn list (Linux: the same).
             return Ok(());
         }
         let mut s = self.orphans.0.lock();
@@ -190,7 +189,7 @@ impl Filesystem {
         }
         if let Some(&(block, slot)) = s.free.last() {
             self.set_orphan_slot(handle, &s, block, slot, Some(inode.ino))?;
-            // Only now: it may have failed.
+            // Only now, since the write may fail.
             s.free.pop();
             s.place.insert(inode.ino, Place::File { block, slot });
             return Ok(());
@@ -203,11 +202,11 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Takes the inode off, if nothing else needs the record; nothing if it is not recorded. 2 credits. Its `dtime` is
-    /// 0 afterwards; the caller writes the inode.
+    /// Removes the inode's record, unless another reason needs it or there is none. 2 credits. Its `dtime` is 0
+    /// afterwards; the caller writes the inode.
     ///
-    /// A truncation has the inode's lock, but who takes its last name or gives it its first has not: who counts the
-    /// link first and then comes here is seen by the other, or sees him.
+    /// A truncation holds the inode's lock, but an operation that removes its last name or adds its first does not.
+    /// Each changes the link count first and then comes here, so of two such operations at least one sees the other.
     pub(crate) fn orphan_remove(&self, handle: &mut Handle, inode: &Arc<Inode>, over: Over) -> Result<()> {
         let mut s = self.orphans.0.lock();
         if over != Over::Nameless {
@@ -258,13 +257,13 @@ mod tests {
     use super::*;
     use crate::{Cred, MountOptions, NewNode};
 
-    /// What is recorded, in the file and on the list, and the free slots.
+    /// The number of records, the length of the list, and the number of free slots.
     fn recorded(fs: &Filesystem) -> (usize, usize, usize) {
         let s = fs.orphans.0.lock();
         (s.place.len(), s.list.len(), s.free.len())
     }
 
-    /// Nothing comes into use or is given back by a change that fails: another try finds all as it was.
+    /// A change that fails neither takes nor frees a slot: the next try finds the same state.
     #[test]
     fn a_record_that_cannot_be_written_takes_no_slot() {
         for features in ["orphan_file", "^orphan_file"] {

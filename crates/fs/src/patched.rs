@@ -1,7 +1,7 @@
-//! A device on which some ranges read as something else, without writing to it.
+//! A device with substitutes for some ranges, which it does not write to the underlying device.
 //!
-//! Main type: [`PatchedDevice`]: copies of metadata stand where their damaged primaries are. A range that is patched as
-//! a whole is not read from the device below, which may be unable to.
+//! Main type: [`PatchedDevice`]: copies of metadata replace their damaged primaries. A range with a complete patch is
+//! not read from the device below, which may be unable to read it.
 //!
 //! # Locking
 //! None: nothing changes after construction.
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use extant_block::{Bio, BioData, BioFlags, BioOp, BlockDevice, Error, IoStats, Limits, Result};
 
-/// Bytes by the offset where they stand; no two overlap.
+/// Bytes by their offset; no two overlap.
 pub(crate) type Patches = BTreeMap<u64, Vec<u8>>;
 
 /// A read-only view of a device.
@@ -25,7 +25,7 @@ impl PatchedDevice {
         PatchedDevice { home, patches }
     }
 
-    /// The patches that touch the range, the last first.
+    /// The patches that overlap the range, the last first.
     fn touching(&self, offset: u64, end: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let before_end = self.patches.range(..end).rev().map(|(at, bytes)| (*at, bytes.as_slice()));
         before_end.take_while(move |(at, bytes)| at + bytes.len() as u64 > offset)
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(read(4096, 4096).expect("patched"), [[2; 2048], [3; 2048]].concat());
         assert_eq!(read(5000, 2000).expect("patched"), [vec![2; 1144], vec![3; 856]].concat());
         assert_eq!(read(0, 4096).expect("read"), [[7; 1024], [1; 1024], [7; 1024], [7; 1024]].concat());
-        assert!(read(4000, 200).is_err(), "what is not patched is the device's to answer");
+        assert!(read(4000, 200).is_err(), "unpatched ranges come from the device");
         assert_eq!(read(12288, 10).expect("read"), [7; 10]);
     }
 }

@@ -15,7 +15,7 @@ use crate::ops::{Cred, NewNode};
 const SYMLINKS_MAX: u32 = 40;
 
 impl Filesystem {
-    /// The inode at `path`, counted from the root. `follow`: whether a symbolic link at the end is followed; links on
+    /// The inode at `path`, starting at the root. `follow`: whether a symbolic link at the end is followed; links on
     /// the way always are.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl Filesystem {
         self.walk_from(self.root()?, path, follow, &mut left)
     }
 
-    /// As [`Filesystem::walk`], a path that does not begin with a slash counted from `dir`.
+    /// As [`Filesystem::walk`], but a path without a leading slash starts at `dir`.
     pub fn walk_at(&self, dir: &InodeRef, path: &[u8], follow: bool) -> Result<InodeRef> {
         let mut left = SYMLINKS_MAX;
         self.walk_from(dir.clone(), path, follow, &mut left)
@@ -45,7 +45,7 @@ impl Filesystem {
     /// Whether `dir` is the directory `ancestor`, or lies below it.
     pub fn is_within(&self, dir: &InodeRef, ancestor: InodeNr) -> Result<bool> {
         let mut at = dir.clone();
-        // No real tree is deeper than it has directories.
+        // No tree is deeper than its number of directories.
         for _ in 0..self.geo.inodes_count {
             if at.ino == ancestor {
                 return Ok(true);
@@ -80,7 +80,7 @@ impl Filesystem {
         Ok(at)
     }
 
-    /// The directory at `path`; those on the way that are not there are made.
+    /// The directory at `path`; creates missing directories on the way.
     pub fn make_dirs(&self, path: &[u8], permissions: u16, cred: Cred) -> Result<InodeRef> {
         let mut at = self.root()?;
         for part in path.split(|b| *b == b'/').filter(|p| !p.is_empty()) {
@@ -94,7 +94,7 @@ impl Filesystem {
         Ok(at)
     }
 
-    /// The directory that holds the last part of `path`, and that part.
+    /// The directory of the last part of `path`, and that part.
     pub fn walk_parent<'p>(&self, path: &'p [u8]) -> Result<(InodeRef, &'p [u8])> {
         let end = path.iter().rposition(|b| *b != b'/').ok_or(Error::Exists)? + 1;
         let path = &path[..end];

@@ -1,4 +1,4 @@
-//! Cleaning up after a crash on a device that reads less and less.
+//! Cleaning up after a crash on a device with more and more unreadable blocks.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::forgetful::Forgetful;
 use crate::ops::credits;
 use crate::{Cred, Filesystem, MountOptions, NewNode, WriteFlags};
 
-/// The inode cannot be stored whose blocks are half freed: the next mount finds it as it was, and is told of no damage
-/// for which it would forget the orphans.
+/// The inode's blocks are half freed, and it cannot be written. The next mount finds it unchanged, and no damage is
+/// recorded that would make it ignore the orphans.
 #[test]
-fn an_orphan_that_cannot_be_stored_is_left_to_the_next_mount() {
+fn the_next_mount_cleans_up_an_orphan_that_cannot_be_written() {
     let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-O", "^orphan_file"], "8M"));
     let (forgetful, fs) = Forgetful::mount(dev.clone());
     let f = fs.create(&fs.root().expect("root"), b"f", NewNode::file(0o644), Cred::default()).expect("create");

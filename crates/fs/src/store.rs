@@ -36,8 +36,8 @@ impl Filesystem {
         Ok((self.cache.get(block)?, place.offset))
     }
 
-    /// The table blocks of inodes that an operation will write. Got before its first change, and held until its handle
-    /// ends, they stay in memory: [`Filesystem::write_inode`] does not fail in the middle for want of them.
+    /// The table blocks of inodes that an operation will write. The operation takes them before its first change and
+    /// holds them until its handle ends, so that [`Filesystem::write_inode`] does not fail half-way.
     pub(crate) fn hold_slots<'a>(&self, inodes: impl IntoIterator<Item = &'a InodeRef>) -> Result<Vec<Arc<Buffer>>> {
         inodes.into_iter().map(|inode| self.inode_slot(inode.ino).map(|(table, _)| table)).collect()
     }
@@ -47,49 +47,49 @@ impl Filesystem {
         self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, generation).raw())
     }
 
-    /// Whether a file may own these blocks: they exist, and none of them holds the file system's own structures or the
-    /// journal (Linux: `ext4_inode_block_valid`, fs/ext4/block_validity.c). Takes no lock. Asked for everything that a
-    /// map read from disk says; what was found good is remembered as extent status.
+    /// Whether a file may own these blocks: they exist, and none of them belongs to the file system's own structures
+    /// or the journal (Linux: `ext4_inode_block_valid`, fs/ext4/block_validity.c). Takes no lock. Checked for
+    /// everything that a map on disk contains; the extent status remembers good results.
     pub(crate) fn may_be_owned(&self, start: BlockNr, len: u64) -> bool {
         start.0 >= self.geo.first_data_block.max(1)
             && self.geo.contains_range(start, len)
             && !self.alloc.is_protected(start, len)
     }
 
-    /// The inode, from memory or from its table.
+    /// The inode, from memory or from its inode table.
     ///
     /// # Errors
-    /// [`Error::Stale`] for an inode that is deleted and not in use, or that is the file system's own.
+    /// [`Error::Stale`] for a deleted inode that is not in use, and for one of the file system's own.
     pub fn iget(&self, ino: InodeNr) -> Result<InodeRef> {
         if self.own_inodes.contains(ino) {
             return Err(Error::Stale(ino));
         }
         let inode = self.iget_own(ino)?;
-        // In memory without links and users: it is about to be evicted.
+        // In memory without links and other users: its eviction is about to begin.
         if inode.links() == 0 && inode.users() == 1 {
             return Err(Error::Stale(ino));
         }
         Ok(inode)
     }
 
-    /// As [`Filesystem::iget`], for a caller that has met the inode before: `generation` tells it from others that have
-    /// had its number.
+    /// As [`Filesystem::iget`], for a caller that has seen the inode before: `generation` distinguishes it from other
+    /// inodes with its number.
     ///
     /// # Errors
-    /// [`Error::Stale`] also when the number is another inode's by now.
+    /// [`Error::Stale`] also if the number belongs to another inode by now.
     pub fn iget_again(&self, ino: InodeNr, generation: u32) -> Result<InodeRef> {
         let inode = self.watch(self.iget(ino))?;
         if inode.generation == generation { Ok(inode) } else { Err(Error::Stale(ino)) }
     }
 
-    /// The inode with this number, for tools that know it: also one of the file system's own, and if the mount is to
-    /// rescue what there is, one that is deleted.
+    /// The inode with this number, for tools: also one of the file system's own, and on a rescue mount, a deleted
+    /// one.
     ///
     /// # Errors
     /// [`Error::Stale`] for an inode that is not in use.
     pub fn iget_by_number(&self, ino: InodeNr) -> Result<InodeRef> {
         match self.iget_own(ino) {
-            // The mount never becomes writable, so that nothing is freed when its last user lets go.
+            // A rescue mount never becomes writable, so dropping the last reference frees nothing.
             Err(Error::Stale(_)) if self.options.rescue => {
                 let desc = self.read_inode(ino)?;
                 self.adopt_inode(ino, desc)
@@ -98,7 +98,7 @@ impl Filesystem {
         }
     }
 
-    /// As [`Filesystem::iget`], for what a name in `dir` says: a name of nothing is damage.
+    /// As [`Filesystem::iget`], for a name in `dir`: a name of a deleted inode is damage.
     pub(crate) fn iget_named(&self, dir: &Inode, ino: InodeNr) -> Result<InodeRef> {
         self.iget(ino).map_err(|e| match e {
             Error::Stale(ino) => {
@@ -118,8 +118,8 @@ impl Filesystem {
             let left = self.inodes.left(ino);
             let desc = self.read_inode(ino)?;
             if desc.links == 0 {
-                // An orphan is in memory from the moment it becomes one. So this one became one since the first look,
-                // or it was deleted, and perhaps is being freed.
+                // An orphan is in memory from the moment it becomes one. So this inode became one since the first
+                // lookup, or it was deleted and may be being freed.
                 return self.inodes.find(ino).ok_or(Error::Stale(ino));
             }
             let inode = self.decoded_inode(ino, desc)?;
@@ -130,7 +130,7 @@ impl Filesystem {
         }
     }
 
-    /// An inode that the orphan list or file names, at mount.
+    /// The inode of a record of the orphan list or file, at mount.
     pub(crate) fn iget_orphan(&self, ino: InodeNr) -> Result<InodeRef> {
         if ino.0 < self.geo.first_ino || self.own_inodes.contains(ino) {
             return Err(Error::corrupt(Damage::Orphans, "the file system's own").of(ino));
@@ -140,13 +140,13 @@ impl Filesystem {
         }
         let desc = self.read_inode(ino).map_err(orphan::named_wrongly)?;
         if desc.links > 0 && !desc.has_map(&self.geo) {
-            // Linux: `ext4_orphan_get`. What stands where a map would be is a number or a text.
+            // Linux: `ext4_orphan_get`. In place of a map there is a number or a text.
             return Err(Error::corrupt(Damage::Orphans, "neither deleted nor with blocks to be cut off").of(ino));
         }
         self.adopt_inode(ino, desc)
     }
 
-    /// What the inode's table says.
+    /// Decodes the inode from its table.
     pub(crate) fn read_inode(&self, ino: InodeNr) -> Result<InodeDesc> {
         let (buffer, offset) = self.inode_slot(ino)?;
         let size = self.geo.inode_size;
@@ -158,34 +158,34 @@ impl Filesystem {
         Ok(desc)
     }
 
-    /// Where the content is said to be, and how much of it a directory is said to have.
+    /// Checks the place of the content, and the size of a directory.
     fn check_content(&self, ino: InodeNr, desc: &InodeDesc) -> Result<()> {
         let damaged = |detail: String| Err(Error::corrupt(Damage::Inode, detail).of(ino));
         if desc.flags.contains(InodeFlags::INLINE_DATA) {
-            // Linux: `__ext4_iget`. Nobody may take such an inode for one without content.
+            // Linux: `__ext4_iget`. Nothing may treat such an inode as one without content.
             if !self.inline_data {
-                return damaged("its content is in the inode, where the image knows no such files".into());
+                return damaged("its content is in the inode, but the image lacks the feature 'inline_data'".into());
             }
             if desc.has_extents() {
                 return damaged("its content is in the inode, and in extents".into());
             }
         } else if desc.is_dir() && desc.size > u64::from(u32::MAX) {
-            // Every block of this size would be looked for (Linux: `ext4_readdir` ends at i_blocks).
+            // Otherwise a listing would try every block of this size (Linux: `ext4_readdir` ends at i_blocks).
             let most = desc.blocks.saturating_mul(512).min(self.geo.blocks_count << self.geo.block_bits);
             if desc.size > most {
                 return damaged(format!("a directory of {} bytes with blocks for {most}", desc.size));
             }
         }
-        // What lies behind the size is not looked at: such a directory would be shorter than it is, or empty.
+        // Blocks behind the size are not read: such a directory would appear shorter than it is, or empty.
         let whole = desc.size > 0 && desc.size.is_multiple_of(u64::from(self.geo.block_size));
         let inline = desc.flags.contains(InodeFlags::INLINE_DATA);
         if desc.is_dir() && desc.links > 0 && !whole && !inline && !self.options.rescue {
-            return damaged(format!("a directory of {} bytes, which are no whole blocks", desc.size));
+            return damaged(format!("a directory of {} bytes, not a multiple of the block size", desc.size));
         }
         Ok(())
     }
 
-    /// Puts an inode that was read from its table among those in memory. Nobody else looks for it.
+    /// Adds an inode that was read from its table to those in memory. No other thread looks for it.
     pub(crate) fn adopt_inode(&self, ino: InodeNr, desc: InodeDesc) -> Result<InodeRef> {
         let r = self.inodes.insert(self.decoded_inode(ino, desc)?);
         self.budget.relieve();
@@ -201,16 +201,15 @@ impl Filesystem {
         };
         let mapped =
             !inline && (desc.is_regular() || desc.is_dir() || (desc.is_symlink() && !desc.is_fast_symlink(&self.geo)));
-        // Linux: `ext4_ext_check_inode`, `ext4_ind_check_inode`; an operation on a damaged inode ends before it begins.
-        // The journal's inode may be seen, if somebody gave it a name, but what it maps is refused to whoever reads or
-        // writes.
+        // Linux: `ext4_ext_check_inode`, `ext4_ind_check_inode`; an operation on a damaged inode fails before it
+        // begins. The journal's inode is visible if it has a name, but reads and writes of its blocks are refused.
         if mapped && self.own_inodes.journal != Some(ino) {
             map.check_root(&MapView::new(self, ino, desc.is_regular()))?;
         }
         if desc.file_acl.0 != 0 && !self.may_be_owned(desc.file_acl, 1) {
             return Err(Error::corrupt(Damage::Xattr, "their block cannot be a file's").of(ino).at(desc.file_acl));
         }
-        // Loaded while a transaction that changed it may still be uncommitted: fsync must wait for that one.
+        // A transaction that changed it may still be uncommitted, and fsync must wait for that one.
         let tid = self.journal.running_tid().0;
         Ok(Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid))
     }
@@ -224,19 +223,19 @@ impl Filesystem {
         handle.modify(&buffer, BufKind::Table, |b| {
             m.desc.encode_into(&mut b[offset..offset + size], inode.ino, &self.geo)
         })?;
-        // Before the lock is let go of: whoever sees that no times wait must see where they went.
+        // Before the lock is released: a thread that sees no pending times must also see their transaction.
         inode.sync_tid.store(handle.tid().0, Ordering::Release);
         Ok(())
     }
 
-    /// As [`Filesystem::write_inode`], for a change that the file's data needs to be read back (size, mapping).
+    /// As [`Filesystem::write_inode`], for a change that reading the file's data depends on (size, mapping).
     pub(crate) fn write_inode_data(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         self.write_inode(handle, inode)?;
         inode.datasync_tid.store(handle.tid().0, Ordering::Release);
         Ok(())
     }
 
-    /// Bytes of the in-inode xattr area.
+    /// Runs `f` on the bytes of the inode in its table.
     pub(crate) fn inode_bytes<R>(&self, ino: InodeNr, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let (buffer, offset) = self.inode_slot(ino)?;
         Ok(buffer.read(|b| f(&b[offset..offset + self.geo.inode_size])))
@@ -249,23 +248,23 @@ impl Filesystem {
     }
 }
 
-/// What the mapping layer may do for one inode.
+/// One inode's store for the mapping layer.
 pub(crate) struct MapView<'a> {
     pub fs: &'a Filesystem,
     ino: InodeNr,
     goal_group: GroupNr,
-    /// Where blocks may wait for its pointer blocks.
+    /// The preallocation that may contain blocks for its pointer blocks.
     aside: Option<&'a InodePreallocation>,
     /// The data blocks are metadata to the journal (directories, symlinks): freeing them needs revokes.
     journalled: bool,
-    /// The whole map goes, whatever is wrong with it.
+    /// The whole map is removed, in spite of damage.
     gives_up: bool,
-    /// The nodes that were read last, the newest first: who changes some of them has read them all before, and must not
-    /// find in the middle that one has left the memory and cannot be read again.
+    /// The most recently read nodes, newest first. A change reads all of its nodes first, and must not find half-way
+    /// that one was evicted and is unreadable.
     held: RefCell<[Option<Arc<Buffer>>; HELD]>,
 }
 
-/// At least the nodes from the root of a map to a leaf.
+/// At least the nodes on a path from the root of a map to a leaf.
 const HELD: usize = 8;
 
 impl<'a> MapView<'a> {
@@ -274,7 +273,7 @@ impl<'a> MapView<'a> {
         MapView { fs, ino, goal_group, aside: None, journalled: !regular, gives_up: false, held: RefCell::default() }
     }
 
-    /// The same for a map that goes as a whole: what it hides by damage is lost, and noted.
+    /// For removing a map as a whole: blocks hidden by damage are lost, and the damage is recorded.
     pub(crate) fn giving_up(self) -> MapView<'a> {
         MapView { gives_up: true, ..self }
     }
@@ -344,7 +343,7 @@ impl MapStore for MapView<'_> {
             parent: node.parent,
             data: node.data,
         };
-        // Nodes are needed to finish writes that were promised: they may use the reserved pool.
+        // Nodes are needed to complete writes with reserved space, so they may use the reserved pool.
         let flags = RequestFlags::USE_RESERVED;
         let blocks = node.pointers.as_slice();
         let pointers = self.aside.map(|owner| Pointers { owner, blocks, end: 0 });
@@ -357,7 +356,7 @@ impl MapStore for MapView<'_> {
     }
 
     fn free_meta(&self, handle: &mut Handle, block: BlockNr) -> Result<()> {
-        // In this order: what is not freed keeps its place in the log.
+        // In this order: a block that cannot be freed must stay in the log.
         if !self.fs.free_blocks(handle, self.ino, block, 1)?.is_empty() {
             handle.forget(block);
         }
@@ -376,12 +375,12 @@ impl MapStore for MapView<'_> {
 
     fn check_in_use(&self, block: BlockNr) -> Result<()> {
         let in_bitmap = match self.fs.geo.group_of_block(block).filter(|_| self.gives_up) {
-            // A map that is damaged may lead anywhere. A bitmap that is damaged, too, says nothing; whether it is one
-            // finds out who uses it.
+            // A damaged map may lead anywhere. If the bitmap is damaged too, it proves nothing; the operation that
+            // needs it will report it.
             Some((group, index)) => match self.fs.groups.block_bitmap(group) {
                 Ok(bitmap) => {
                     bitmap.read(|bytes| !bitmap::is_clear(bytes, index..index + 1)) || {
-                        // Finds out whether the group is bad.
+                        // Finds out whether the group is damaged.
                         if let Err(e) = self.fs.alloc.next_freeable(block, 1)
                             && !Error::is_corruption(&e)
                         {
@@ -420,19 +419,20 @@ impl MapStore for MapView<'_> {
 }
 
 impl Filesystem {
-    /// If `block`, of metadata, is not in memory, reads it with those of `siblings` that lie beside it, and with its
-    /// neighbours in a zone. What fails is left to the access that needs the block.
+    /// If `block`, of metadata, is not in memory, reads it with those of `siblings` near it, and with its neighbours
+    /// in a zone. Errors are ignored here: the access that needs the block reports them.
     ///
-    /// The siblings are in use as what they are while their map is locked. A neighbour in a zone may be anything: free,
-    /// or data that the zone was lent to. A copy of that is stale one day, and nobody sees it: data is not read through
-    /// this cache, and a block that becomes metadata is made anew there. It counts as unchecked until it is asked for.
+    /// While their map is locked, the siblings remain what they are. A neighbour in a zone may be anything: free, or
+    /// data that borrows the zone. Its copy becomes stale one day, but nothing reads that: data is not read through
+    /// this cache, and a block that becomes metadata is initialized in it. The copy counts as unverified until it is
+    /// used.
     pub(crate) fn read_neighbours(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
-        // Nearly every step down a map ends here.
+        // Nearly every step of a descent ends here.
         if self.cache.peek(block).is_some() {
             return;
         }
         let most = neighbours::WINDOW * u64::from(self.geo.block_size);
-        // What a damaged map names is read only if a file may own it.
+        // Do not read blocks that no file may own, named by a damaged map.
         if !self.may_be_owned(block, 1) || !self.budget.has_room_for(most) {
             return;
         }
@@ -442,7 +442,7 @@ impl Filesystem {
             .zone_around(block)
             .map_or(0..0, |(start, len)| start.0.max(window.start)..(start.0 + u64::from(len)).min(window.end));
         let of_zone = zone.map(BlockNr).filter(|b| !self.alloc.is_known_free(*b));
-        // Those that are read now, or could not be read with others, have a buffer already.
+        // Blocks that are being read, or could not be read with others, have a buffer already.
         let wanted = |b: BlockNr| !self.cache.has_buffer(b) && self.may_be_owned(b, 1);
         let together = neighbours::around(block, &window, siblings().into_iter().chain(of_zone), wanted);
         if together.len() > 1 {
@@ -468,8 +468,8 @@ impl MapView<'_> {
 }
 
 impl Filesystem {
-    /// A block for a directory, a symbolic link or attributes of `owner`. `home`: the inode near which it belongs;
-    /// `parent`: the directory's block before it.
+    /// Allocates a block for a directory, a symbolic link or attributes of `owner`. `home`: the inode to place it
+    /// near; `parent`: the directory's previous block.
     pub(crate) fn allocate_meta_block(
         &self,
         handle: &mut Handle,
@@ -491,8 +491,8 @@ impl Filesystem {
         Ok(block)
     }
 
-    /// A block that was freed left the cache as well. One that is there, checked, belongs to somebody, and the bitmap
-    /// that called it free is wrong: its bit stays set, and what it holds is not overwritten.
+    /// Freeing a block also removes it from the cache. A verified block there has an owner, and the bitmap that
+    /// declared it free is wrong: its bit stays set, and its content is not overwritten.
     fn check_unused(&self, block: BlockNr) -> Result<()> {
         if self.cache.peek(block).is_some_and(|b| b.verified()) {
             return Err(Error::corrupt(Damage::BlockBitmap, "free, but in use as metadata").at(block));
@@ -501,11 +501,11 @@ impl Filesystem {
     }
 
     /// Frees blocks of `owner` under `handle`; they can be allocated again once its transaction is durable. Returns
-    /// which.
+    /// the freed blocks.
     ///
-    /// Some may not be freed: outside the file system, of its own metadata, free already, or in a group whose bitmap is
-    /// bad. They stay as they are, and the damage is noted once no lock is held: the owner gives them up, and e2fsck
-    /// finds those that nobody has (Linux: `ext4_free_blocks`, `mb_free_blocks`).
+    /// Some blocks cannot be freed: outside the file system, of its own metadata, free already, or in a group with a
+    /// damaged bitmap. They do not change, and the damage is recorded once no lock is held. The owner drops them, and
+    /// e2fsck finds those without an owner (Linux: `ext4_free_blocks`, `mb_free_blocks`).
     pub(crate) fn free_blocks(
         &self,
         handle: &mut Handle,
@@ -523,7 +523,7 @@ impl Filesystem {
         Ok(freed)
     }
 
-    /// Those of the blocks that may be freed, where not all of them may.
+    /// Frees those of the blocks that can be freed, if not all of them can.
     fn free_some(
         &self,
         handle: &mut Handle,
@@ -539,7 +539,7 @@ impl Filesystem {
         }
         let (mut at, end) = (start.0, start.0 + u64::from(len));
         while let Some((_, index)) = self.geo.group_of_block(BlockNr(at)).filter(|_| at < end) {
-            // Each group by itself, run by run: a map may name a great many blocks that are not its own.
+            // Each group on its own, run by run: a map may name very many blocks that do not belong to it.
             let stop = end.min(at - u64::from(index) + u64::from(self.geo.blocks_per_group));
             let run = self.alloc.next_freeable(BlockNr(at), (stop - at) as u32);
             let more = run.and_then(|run| match run {
@@ -602,7 +602,7 @@ mod tests {
         }
     }
 
-    /// Tries a change while one of the inodes that it writes is not to be had.
+    /// Tries a change while one of the inodes that it writes is unreadable.
     fn refuse(
         tree: &Tree<'_>,
         faulty: &FaultyDevice,
@@ -616,14 +616,14 @@ mod tests {
             let failed = change();
             faulty.clear();
             assert!(matches!(failed, Err(Error::Device(_))), "{what} without {}: {failed:?}", inode.ino);
-            assert!(!tree.fs.is_read_only(), "{what} without {}: nothing was half done", inode.ino);
+            assert!(!tree.fs.is_read_only(), "{what} without {}: no change was left half-done", inode.ino);
             assert_eq!(tree.state(), before, "{what} without {}", inode.ino);
         }
     }
 
-    /// An inode in memory whose table block is not to be had: nothing that has to write it begins.
+    /// The table block of an inode in memory is unreadable: no operation that must write it begins.
     #[test]
-    fn what_cannot_be_written_is_not_begun() {
+    fn operations_fail_before_the_first_change_if_an_inode_cannot_be_written() {
         let (dev, faulty, fs) = spacious("dir_index");
         let root = fs.root().expect("root");
         let create = |dir: &InodeRef, name: &[u8], node| fs.create(dir, name, node, Cred::default()).expect("create");
@@ -657,9 +657,9 @@ mod tests {
         crate::tools::assert_clean(&dev);
     }
 
-    /// The same where it has left the memory since the operation began.
+    /// As before, if the block was evicted since the operation began.
     #[test]
-    fn what_will_be_written_stays_in_memory() {
+    fn inodes_to_be_written_stay_in_memory() {
         let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-I", "1024", "-N", "64"], "8M"));
         let (forgetful, fs) = Forgetful::mount(dev.clone());
         let root = fs.root().expect("root");

@@ -1,14 +1,13 @@
-//! The superblock at both ends of a mount: read and checked, and written (Linux: `ext4_load_super`,
-//! `ext4_commit_super`, fs/ext4/super.c).
+//! The superblock at the start and the end of a mount: reading and checking it, and writing it (Linux:
+//! `ext4_load_super`, `ext4_commit_super`, fs/ext4/super.c).
 //!
-//! Which features allow what is decided in [`extant_ondisk::features`]; what follows from that for this mount is
-//! decided here.
+//! [`extant_ondisk::features`] decides which features permit what; this module decides what follows for this mount.
 //!
 //! What it does not do: choose among copies ([`crate::copies`]); changes under a handle
 //! ([`Filesystem::modify_superblock`]).
 //!
 //! # Locking
-//! [`write_super`] takes none: its callers see to it that no transaction holds the block. `superblock` (75) in the
+//! [`write_super`] takes none: its callers ensure that no transaction holds the block. `superblock` (75) in the
 //! methods of [`Filesystem`].
 
 use std::sync::Arc;
@@ -22,8 +21,9 @@ use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
 
-/// Replay may have brought other features, and another size. A mount that writes cannot become read-only by it: what
-/// was replayed stays. `before`: the superblock as it was, of which the size has been judged.
+/// Checks the superblock again after the replay, which may have brought other features and another size. A writing
+/// mount cannot become read-only here: the replay remains. `before`: the earlier superblock, whose size has been
+/// checked.
 pub(crate) fn check_after_replay(
     sb: &SuperBlock,
     dev: &dyn BlockDevice,
@@ -76,11 +76,11 @@ fn write_super_with(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usi
 }
 
 impl Filesystem {
-    /// The superblock, with what it says of the whole brought up to date: nothing is under way.
+    /// Updates the superblock's totals; nothing may be in progress.
     pub(crate) fn note_totals(&self) -> MutexGuard<'_, SuperBlock> {
         let (blocks, inodes) = self.groups.totals();
         let orphans = self.orphans.len();
-        // Without a log nothing on the device says of unlinked files that they are to be freed.
+        // Without a log the device does not record which unlinked files must be freed.
         let whole = || !self.inodes.all().iter().any(|inode| inode.links() == 0);
         let becomes_clean = !self.has_log && self.was_clean && whole();
         let mut sb = self.sb.lock();
@@ -97,7 +97,7 @@ impl Filesystem {
         sb
     }
 
-    /// Tells the image that it is in use: durable before the first change.
+    /// Marks the image as in use, durably, before the first change.
     pub(crate) fn mark_in_use(&self, sb: &mut SuperBlock) -> Result<()> {
         if self.has_log {
             sb.set_needs_recovery(true);
@@ -108,12 +108,12 @@ impl Filesystem {
         if sb.orphan_file().is_some() && self.has_log {
             sb.set_orphan_present(true);
         }
-        // Nothing has to be durable before it: one flush for it and for all that was written earlier.
+        // Nothing must be durable before it: one flush for it and for all earlier writes.
         write_super_with(&*self.dev, sb, self.sb_place, BioFlags::empty())?;
         Ok(self.dev.flush()?)
     }
 
-    /// The mount in the superblock: how often, when, where; and that the image is in use from here on.
+    /// Records the mount in the superblock: how often, when, where; and marks the image as in use.
     pub(crate) fn mark_mounted(&self) -> Result<()> {
         let mut sb = self.sb.lock();
         if self.options.counted {

@@ -1,11 +1,11 @@
 //! Walking a directory tree, for embedding programs and tools.
 //!
-//! Main types: [`Walk`] (depth first, names sorted, every directory once before and once after what is in it),
+//! Main types: [`Walk`] (depth first, names sorted, every directory once before and once after its content),
 //! [`Visit`], [`Name`]. [`Filesystem::list_after`] reads one directory.
 //!
-//! Neither the size of a tree nor a damaged image, in which a directory contains itself or has many names, decides
-//! about our memory: there is one path, a few open directories, and of the others the number and names that are still
-//! to come, up to a bound: of a directory with more names a part is read, and it is read again when that is used up.
+//! Memory is bounded, whatever the size of the tree, and even if a damaged directory contains itself or has very many
+//! names. A walk stores one path, a few open directories, and for the others their numbers and pending names, up to a
+//! bound. Of a directory with more names it reads a part, and reads again when that part is used up.
 //!
 //! # Locking
 //! None held between calls.
@@ -21,36 +21,36 @@ use crate::inode::InodeRef;
 use crate::number_set::NumberSet;
 use crate::ops::DirItem;
 
-/// The memory that the names of a directory take which are read at a time: 200,000 names of ordinary length.
+/// The memory for one batch of a directory's names: 200,000 names of ordinary length.
 const BATCH_BYTES: usize = 24 << 20;
-/// The memory that the names of all directories on the way down take, besides those of the last one.
+/// The memory for the names of all directories on the path, except the last.
 const HELD_BYTES: usize = 16 << 20;
-/// So many names may come a second time in a directory. A map that leads to one block many times gives its names as
-/// often, and an index that leads to one leaf: a small image could take any time.
+/// The number of names that a directory may repeat. A map or an index that leads to one block many times repeats its
+/// names as often, so a small image could take unlimited time.
 const REPEATED_MAX: usize = 65_536;
-/// So many directories may be reached a second time, before a walk ends: one block of names may belong to many
-/// directories, which it names.
+/// The number of directories that a walk may reach a second time before it ends: many directories may share one block
+/// of names.
 pub const REACHED_AGAIN_MAX: usize = 4096;
-/// Directories further down are not entered: no tree that a program has made is deeper, for its paths would be sixteen
-/// times as long as Linux allows.
+/// Deeper directories are not entered. No program creates a deeper tree, since its paths would be sixteen times as
+/// long as Linux permits.
 pub const DEPTH_MAX: usize = 32_768;
 
-/// Directories on the way down that stay in use; one further up is got again by its number.
+/// Directories on the path that stay open; one further up is loaded again by its number.
 const OPEN_MAX: usize = 64;
 
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// Any bytes but slash and NUL, 1 to 255 of them.
+    /// 1 to 255 bytes, any but slash and NUL.
     pub name: Vec<u8>,
-    /// What it stands for.
+    /// The inode that the name refers to.
     pub ino: InodeNr,
-    /// `None` where the directory does not say.
+    /// `None` if the directory does not record it.
     pub kind: Option<FileType>,
 }
 
 impl Name {
-    /// What it takes in memory, its place in a tree included.
+    /// Its memory, its place in a tree included.
     fn bytes(&self) -> usize {
         2 * size_of::<Name>() + self.name.len()
     }
@@ -59,20 +59,20 @@ impl Name {
 /// Names of a directory, in the order of their bytes.
 #[derive(Debug)]
 pub struct Names {
-    /// The first of those that were asked for.
+    /// The first of the requested names.
     pub names: Vec<Name>,
-    /// Whether others follow.
+    /// Whether more follow.
     pub more: bool,
 }
 
-/// The first names behind one that was given, while a directory is read from its beginning to its end.
+/// The first names after a given one, collected while a directory is read from beginning to end.
 struct Batch<'a> {
     after: Option<&'a Name>,
     names: BTreeMap<(Vec<u8>, InodeNr), Option<FileType>>,
     bytes: usize,
     bytes_max: usize,
     more: bool,
-    /// Names that were offered, and those among them that came before.
+    /// Names seen, and the repeated ones among them.
     offered: usize,
     repeated: usize,
 }
@@ -109,7 +109,7 @@ impl Batch<'_> {
 }
 
 impl Filesystem {
-    /// All entries of `dir`, sorted by their bytes, without `.` and `..`. For directories of any size:
+    /// All entries of `dir`, sorted by their bytes, without `.` and `..`. For directories of any size, use
     /// [`Filesystem::list_after`].
     ///
     /// # Errors
@@ -124,11 +124,11 @@ impl Filesystem {
         Ok(names)
     }
 
-    /// The first entries of `dir` behind `after`, sorted by their bytes, without `.` and `..`: as many as fit in 24
-    /// MiB. An entry that is there twice comes once.
+    /// The first entries of `dir` after `after`, sorted by their bytes, without `.` and `..`: as many as fit 24 MiB.
+    /// A repeated entry comes once.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where the listing cannot go on, or most of its names are repeated.
+    /// [`Error::Corrupt`] if the listing cannot continue, or most of its names are repeated.
     pub fn list_after(&self, dir: &InodeRef, after: Option<&Name>) -> Result<Names> {
         self.list_within(dir, after, BATCH_BYTES)
     }
@@ -148,11 +148,11 @@ impl Filesystem {
         Ok(Names { names, more: batch.more })
     }
 
-    /// Calls `f` for every entry of `dir`, in the order in which the directory has them.
+    /// Calls `f` for every entry of `dir`, in the directory's order.
     fn each_item(&self, dir: &InodeRef, mut f: impl FnMut(&DirItem<'_>) -> Result<()>) -> Result<()> {
         let mut cookie = 0;
         loop {
-            // The directory is not locked all the time.
+            // Unlock the directory from time to time.
             let mut left = 4096;
             let mut done = Ok(());
             let next = self.read_dir(dir, cookie, |item| {
@@ -164,7 +164,7 @@ impl Filesystem {
                 true
             })?;
             done?;
-            // The end: nothing was held back. A cookie that does not move would be a loop.
+            // The end: no entry is left. A cookie that does not move would loop forever.
             if left > 0 || next == cookie {
                 return Ok(());
             }
@@ -173,25 +173,25 @@ impl Filesystem {
     }
 }
 
-/// What a [`Walk`] has come to.
+/// One step of a [`Walk`].
 #[derive(Clone, Debug)]
 pub enum Visit {
-    /// A name. If it is a directory, the walk goes on in it, unless told to [`Walk::skip`] it.
+    /// A name. If it is a directory, the walk enters it next, unless the caller calls [`Walk::skip`].
     Name(InodeRef),
-    /// A directory, the top among them, with everything in it visited.
+    /// A directory (the top included) whose content has been visited.
     Left(InodeRef),
 }
 
-/// A directory that is being walked.
+/// A directory in progress.
 #[derive(Debug)]
 struct Level {
     ino: InodeNr,
-    /// `None` far up.
+    /// `None` far up the path.
     dir: Option<InodeRef>,
-    /// The names that come next, and the memory that they had in the beginning.
+    /// The next names, and their initial memory.
     rest: std::vec::IntoIter<Name>,
     rest_bytes: usize,
-    /// The name that was visited last: those behind it that are not in `rest` are read again.
+    /// The last visited name. Names after it that are not in `rest` are read again.
     at: Option<Name>,
     more: bool,
     /// The length of its path.
@@ -204,22 +204,22 @@ impl Level {
         (self.rest, self.more) = (names.names.into_iter(), names.more);
     }
 
-    /// Forgets the names that come next, which can be read again.
+    /// Drops the next names, which can be read again.
     fn forget(&mut self) {
         self.more |= self.rest.len() > 0;
         (self.rest, self.rest_bytes) = (Vec::new().into_iter(), 0);
     }
 }
 
-/// A walk under way. Not an iterator, because what it has come to is best asked of it: [`Walk::path`], [`Walk::name`],
-/// [`Walk::dir`].
+/// A walk in progress. It is not an iterator, so that callers can use [`Walk::path`], [`Walk::name`] and
+/// [`Walk::dir`] between steps.
 pub struct Walk<'f> {
     fs: &'f Filesystem,
     levels: Vec<Level>,
     path: Vec<u8>,
-    /// Where the last name in `path` begins.
+    /// The start of the last name in `path`.
     name_at: usize,
-    /// To be entered next.
+    /// The directory to enter next.
     below: Option<InodeRef>,
     seen: NumberSet,
     reached_again: usize,
@@ -228,29 +228,29 @@ pub struct Walk<'f> {
 }
 
 impl<'f> Walk<'f> {
-    /// Walks what is in `top`, whose path is `path`; a file contains nothing.
+    /// Walks the content of `top`, whose path is `path`; a file has none.
     pub fn new(fs: &'f Filesystem, path: &[u8], top: InodeRef) -> Walk<'f> {
         let below = Some(top).filter(|top| top.is_dir());
         let (seen, levels) = (NumberSet::new(), Vec::new());
         Walk { fs, levels, path: path.to_vec(), name_at: path.len(), below, seen, reached_again: 0, held: 0 }
     }
 
-    /// The path of what was visited last.
+    /// The path of the last visit.
     pub fn path(&self) -> &[u8] {
         &self.path
     }
 
-    /// Its name.
+    /// The name of the last visit.
     pub fn name(&self) -> &[u8] {
         &self.path[self.name_at..]
     }
 
-    /// The directory that has it; none for the top.
+    /// The directory of the last visit; none for the top.
     pub fn dir(&self) -> Option<&InodeRef> {
         self.levels.last().and_then(|level| level.dir.as_ref())
     }
 
-    /// How far below the top it is: 1 for what the top contains.
+    /// Its depth below the top: 1 for the content of the top.
     pub fn depth(&self) -> usize {
         self.levels.len()
     }
@@ -260,13 +260,13 @@ impl<'f> Walk<'f> {
         self.levels.iter().map(|level| level.more || level.rest.len() > 0)
     }
 
-    /// Leaves out what is in the directory that was just visited.
+    /// Skips the content of the directory just visited.
     pub fn skip(&mut self) {
         self.below = None;
     }
 
-    /// Goes on. After an error, which concerns [`Walk::path`], too, leaving out what cannot be read; only an error of a
-    /// directory on the way back ends the walk. Not an [`Iterator`]: a `for` would keep the walk from being asked.
+    /// The next step. An error applies to [`Walk::path`]; the walk then continues without the unreadable part. Only
+    /// an error of a directory on the way back ends it. Not an [`Iterator`]: a `for` loop would borrow the walk.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Result<Visit>> {
         if let Some(dir) = self.below.take()
@@ -298,14 +298,14 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Reads further names of the directory at hand, if those that were read are used up.
+    /// Reads the next names of the current directory if the batch is used up.
     fn read_on(&mut self) -> Result<()> {
         let Some(level) = self.levels.last_mut().filter(|level| level.more && level.rest.len() == 0) else {
             return Ok(());
         };
         self.held -= level.rest_bytes;
         level.forget();
-        // Whatever becomes of it: it is not tried again.
+        // This is not tried again, whatever the result.
         level.more = false;
         let dir = level.dir.clone().ok_or(Error::NotFound)?;
         level.take(self.fs.list_after(&dir, level.at.as_ref())?);
@@ -326,7 +326,7 @@ impl<'f> Walk<'f> {
         let ino = dir.ino;
         match self.seen.insert(ino.0.into()) {
             Some(true) => {}
-            // Directories have one name.
+            // A directory has only one name.
             Some(false) if self.reached_again < REACHED_AGAIN_MAX => {
                 self.reached_again += 1;
                 return Err(Error::corrupt(Damage::Tree, "a directory that is reached a second time").of(ino));
@@ -402,7 +402,7 @@ mod tests {
     use super::*;
     use crate::{Cred, MountOptions, NewNode};
 
-    /// However little is remembered at a time, every name comes once, in order.
+    /// However small a batch, every name comes once, in order.
     #[test]
     fn names_read_in_parts_are_those_read_at_once() {
         let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-N", "512"], "8M"));
@@ -429,9 +429,9 @@ mod tests {
         fs.unmount().expect("unmounted");
     }
 
-    /// A walk that has forgotten the names of every directory on its way reads them again, without the visited ones.
+    /// A walk that has dropped the names of every directory on its path reads them again, without the visited ones.
     #[test]
-    fn a_walk_that_forgets_names_visits_each_once() {
+    fn a_walk_that_drops_names_visits_each_once() {
         let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-N", "512"], "8M"));
         let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
         let fs = Filesystem::mount(dev, options).expect("mounted");

@@ -89,12 +89,12 @@ impl XattrSource for XattrView<'_> {
 pub(crate) struct XattrEdit<'a> {
     view: XattrView<'a>,
     handle: &'a mut Handle,
-    /// Something has been changed: who fails now leaves half a change.
+    /// A change has been made, so a failure now leaves half a change.
     changed: bool,
 }
 
 impl Filesystem {
-    /// Runs a change of attributes. A refusal has changed nothing; what fails later ends the transaction.
+    /// Runs a change of attributes. A refusal has changed nothing; a later failure aborts the transaction.
     pub(crate) fn edit_xattrs<R>(
         &self,
         handle: &mut Handle,
@@ -207,7 +207,7 @@ impl XattrStore for XattrEdit<'_> {
     }
 
     fn free_block(&mut self, nr: BlockNr) -> Result<()> {
-        // In this order: what must not be freed keeps its place in the log.
+        // In this order: a block that cannot be freed must stay in the log.
         let freed = self.view.fs.free_blocks(self.handle, self.view.inode.ino, nr, 1)?;
         self.changed = true;
         if !freed.is_empty() {

@@ -1,5 +1,5 @@
-//! A mount that has stopped to write, because the image is damaged or its log cannot be written, says so to whoever
-//! asks for durability; and the image remembers.
+//! A mount that has stopped writing, because the image is damaged or its log cannot be written, reports that to every
+//! caller that requires durability; and the image records the error.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn look_at_the_damage(fs: &Filesystem) {
     fs.lookup(&dir, b"x").expect_err("a damaged block");
 }
 
-/// Asks in every way, each on a mount of its own; the acknowledgements that were not true.
+/// Requests durability in every way, each on its own mount. Returns the false acknowledgements.
 fn untrue(make: impl Fn() -> (Scene, InodeRef), stop: impl Fn(&Scene)) -> Vec<String> {
     let mut wrong = Vec::new();
     for ack in ACKS {
@@ -106,7 +106,7 @@ fn a_commit_that_fails_without_threads_stops_the_journal() {
     bounded(|| {
         let disk = Disk::new(64, &["-t", "ext4", "-N", "20000", "-J", "size=4"]);
         let scene = disk.mount(MountOptions { threads: false, ..production() });
-        // The log fails once, under whoever needs room in it.
+        // The log fails once, in a commit for a thread that needs room in it.
         scene.disk.held.catch(Catch::fail(EIO).writes().meta());
         let root = scene.root().expect("root");
         let mut n = 0;
@@ -127,19 +127,19 @@ fn a_commit_that_fails_without_threads_stops_the_journal() {
         }
         let cut = scene.disk.after_cut();
         let lost = acknowledged.iter().filter(|name| content_of(&cut, name).as_deref() != Some(b"hello")).count();
-        assert_eq!(lost, 0, "of {} files whose fsync said ok after the log had failed, lost", acknowledged.len());
+        assert_eq!(lost, 0, "lost, of {} files whose fsync succeeded after the log had failed", acknowledged.len());
     });
 }
 
 #[test]
-fn the_image_remembers_an_error_at_once() {
+fn an_error_is_recorded_in_the_image_at_once() {
     bounded(|| {
         for errors in [OnError::Continue, OnError::RemountReadOnly] {
             let scene = damaged(errors);
             look_at_the_damage(&scene);
             let cut = std::sync::Arc::new(scene.disk.crash.durable().expect("state"));
             let raw = probe_superblock(&*cut).expect("superblock").0;
-            // Or the log has it.
+            // Or it is in the log.
             let options = MountOptions { read_only: true, ..MountOptions::default() };
             let replayed = Filesystem::mount(cut, options).expect("mounted").superblock();
             let seen = [raw, replayed].map(|sb| (sb.state().contains(FsState::ERROR), sb.error_count()));
@@ -151,10 +151,10 @@ fn the_image_remembers_an_error_at_once() {
     });
 }
 
-/// `errors=continue`: the log has a superblock that is older than the error. It must not come over what the image says,
-/// not even until the mount goes on.
+/// `errors=continue`: the log contains a superblock older than the error. Its replay must not overwrite the error in
+/// the image, not even before the mount continues.
 #[test]
-fn a_replay_does_not_take_an_error_back() {
+fn a_replay_does_not_undo_a_recorded_error() {
     bounded(|| {
         let descriptors = BLOCK..2 * BLOCK;
         let faults = [Fault::eio().op(BioOp::Flush), Fault::eio().op(BioOp::Read).range(descriptors)];
@@ -191,7 +191,7 @@ fn an_operation_that_panics_is_not_committed_in_part() {
         let root = scene.root().expect("root");
         drop(create(&scene, "before"));
         scene.sync().expect("sync");
-        // A new directory reads the bitmap for its number, then that for its block: there it ends.
+        // mkdir reads the bitmap for its inode number, then the one for its block: the second read panics.
         scene.disk.held.catch(Catch::panic().reads().meta().after(1).once());
         let fs = scene.shared();
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -205,7 +205,7 @@ fn an_operation_that_panics_is_not_committed_in_part() {
     });
 }
 
-/// Names an inode by its number, as a file handle does.
+/// Returns the number of an inode that has been deleted, as in a file handle.
 fn by_number(fs: &Filesystem, f: InodeRef) -> extant_ondisk::InodeNr {
     let ino = f.ino;
     drop(f);
@@ -233,7 +233,7 @@ fn a_handle_of_a_deleted_inode_is_stale_and_does_no_harm() {
             let answer = scene.iget(ino).map(|_| ());
             assert!(matches!(answer, Err(Error::Stale(_))), "{answer:?}");
             scene.reap();
-            // The eviction thread may have it.
+            // The eviction thread may hold it.
             let f = create_or_say(&scene, remount);
             scene.fsync(&f, false).expect("fsync");
             drop(f);
@@ -271,7 +271,7 @@ fn full_directory(fs: &Filesystem, block: u64) -> InodeRef {
 }
 
 #[test]
-fn a_link_that_fails_while_the_last_name_goes_leaves_no_inode_without_names() {
+fn a_link_that_fails_during_the_unlink_of_the_last_name_leaves_an_orphan() {
     bounded(|| {
         let disk = Disk::new(64, GROUPS);
         {
@@ -285,9 +285,9 @@ fn a_link_that_fails_while_the_last_name_goes_leaves_no_inode_without_names() {
         let scene = disk.mount(production());
         let root = scene.root().expect("root");
         let (dir, f) = (scene.lookup(&root, b"full").expect("full"), scene.lookup(&root, b"only").expect("only"));
-        // What both operations look up is in memory.
+        // The blocks that both operations look up are in memory.
         assert!(scene.lookup(&dir, b"x").is_err());
-        // The new name needs a block; the bitmap says where one is, but cannot be read.
+        // The new name needs a block, but the bitmap for it is unreadable.
         scene.disk.held.catch(Catch::hold().reads().meta());
         let (fs, d, g) = (scene.shared(), dir.clone(), f.clone());
         let linking = start("link", move || fs.link(&g, &d, "n".repeat(240).as_bytes()));
@@ -300,22 +300,22 @@ fn a_link_that_fails_while_the_last_name_goes_leaves_no_inode_without_names() {
         for r in scene.disk.held.held() {
             scene.disk.held.fail(r.id, EIO);
         }
-        linking.join().expect_err("no block can be had");
+        linking.join().expect_err("no block can be allocated");
         scene.disk.held.clear();
         unlinking.join().expect("unlink");
         let _ = scene.sync();
-        // Somebody has the file open when the power goes.
+        // The file is open when the power fails.
         let cut: MemDevice = scene.disk.crash.durable().expect("state");
         let found = complaints(cut).unwrap_or_default();
         drop((f, dir));
-        // An orphan is to be seen there, should the mount have been told not to trust the orphans of a damaged image.
+        // An orphan must appear there, unless the mount was configured to distrust the orphans of a damaged image.
         assert!(!found.contains("Unattached inode"), "e2fsck after a power cut: {found}");
     });
 }
 
-/// The data has arrived and nothing can point to it any more: the file is as long as it was.
+/// The data is on the device, but nothing can point to it any more: the file's size must not change.
 #[test]
-fn a_write_that_cannot_be_mapped_makes_no_file_longer() {
+fn a_write_that_cannot_be_mapped_does_not_extend_the_file() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production_through());
         let f = create(&scene, "f");

@@ -1,5 +1,5 @@
-//! Whoever is told "durable" is told the truth, whatever other threads have in hand at that moment: overwrites in
-//! flight, inodes that the flusher is about to write. And nobody waits for what began after the call.
+//! Every acknowledgement of durability is true, whatever other threads are doing at that moment: overwrites in
+//! flight, inodes that the flusher is about to write. And no caller waits for writes that began after its call.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn overwritten() -> (Scene, extant_fs::InodeRef) {
     (scene, f)
 }
 
-/// The same with the overwrite held in flight, and this acknowledgement asked for.
+/// As before, with the overwrite held in flight and this acknowledgement pending.
 fn asked_in_flight(ack: Ack) -> (Scene, Running<(extant_fs::Result<()>, usize)>) {
     let (scene, f) = overwritten();
     let held = &scene.disk.held;
@@ -53,7 +53,7 @@ fn an_acknowledgement_waits_for_overwrites_in_flight() {
 }
 
 #[test]
-fn an_acknowledgement_tells_of_an_overwrite_that_fails_in_flight() {
+fn an_acknowledgement_reports_an_overwrite_that_fails_in_flight() {
     bounded(|| {
         let mut wrong = Vec::new();
         for ack in ACKS {
@@ -72,12 +72,12 @@ fn an_acknowledgement_tells_of_an_overwrite_that_fails_in_flight() {
     });
 }
 
-/// The flusher takes everything that is due at once; the first inode keeps it busy.
+/// The flusher takes all due inodes at once; the first one blocks it.
 fn busy_flusher(disk: Disk, files: usize, len: usize) -> Scene {
     let clock = Clock::virtual_at(1_700_000_000);
     let options = MountOptions { clock: clock.clone(), commit_interval_s: Some(10_000), ..production() };
     let scene = disk.mount(options);
-    // Whoever writes into unwritten blocks waits for the device.
+    // A write into unwritten blocks waits for the device.
     let first = create(&scene, "first");
     preallocate(&scene, &first, 0, 4 * BLOCK);
     scene.sync().expect("sync");
@@ -92,7 +92,7 @@ fn busy_flusher(disk: Disk, files: usize, len: usize) -> Scene {
 }
 
 #[test]
-fn an_acknowledgement_covers_what_the_flusher_has_in_hand() {
+fn an_acknowledgement_covers_inodes_that_the_flusher_is_writing() {
     bounded(|| {
         let mut wrong = Vec::new();
         for ack in [Ack::Sync, Ack::Syncfs, Ack::Unmount] {
@@ -117,9 +117,10 @@ fn an_acknowledgement_covers_what_the_flusher_has_in_hand() {
 }
 
 #[test]
-fn unmount_ends_while_the_flusher_has_more_in_hand_than_the_log_holds() {
+fn unmount_ends_while_the_flusher_writes_more_inodes_than_fit_the_log() {
     bounded(|| {
-        // One block of the inode table for every four files, and a log of 1,024 blocks, of which a transaction has 255.
+        // One block of the inode table for every four files, and a log of 1,024 blocks, of which a transaction may
+        // use 255.
         let disk = Disk::new(128, &["-t", "ext4", "-b", "4096", "-I", "1024", "-N", "4000", "-J", "size=4"]);
         let scene = busy_flusher(disk, 2500, 100);
         let root = scene.root().expect("root");

@@ -1,4 +1,4 @@
-//! A journal for the time of a mount: what the image is like meanwhile, and that nothing is left of it afterwards. The
+//! A journal while an image is mounted: the state of the image meanwhile, and that no trace remains afterwards. The
 //! power cuts are in `crates/testkit/tests/crash.rs`.
 
 #[path = "common/tools.rs"]
@@ -55,7 +55,7 @@ fn clean(path: &Path) {
     assert_eq!(code, 0, "{text}");
 }
 
-/// `dumpe2fs -h` without what every mount changes.
+/// `dumpe2fs -h` without the lines that every mount changes.
 fn summary(path: &Path) -> String {
     let (_, text) = run("dumpe2fs", &["-h", path.to_str().expect("utf-8")]);
     let changes = ["Last mount", "Last write", "Mount count", "Lifetime writes", "Checksum:", "dumpe2fs"];
@@ -76,7 +76,7 @@ const KINDS: [(&[&str], &str); 6] = [
 ];
 
 #[test]
-fn nothing_is_left_after_a_clean_unmount() {
+fn a_clean_unmount_leaves_no_trace_of_the_journal() {
     let dir = tempfile::tempdir().expect("tempdir");
     for (args, size) in KINDS {
         let path = image(dir.path(), args, size);
@@ -98,9 +98,9 @@ fn nothing_is_left_after_a_clean_unmount() {
     }
 }
 
-/// Without an unmount the image is one with a journal to replay, for everybody.
+/// Without an unmount the image has a journal to replay, for every program.
 #[test]
-fn after_a_crash_it_has_a_journal() {
+fn an_image_has_a_journal_after_a_crash() {
     let dir = tempfile::tempdir().expect("tempdir");
     for (args, size) in KINDS {
         let path = image(dir.path(), args, size);
@@ -117,7 +117,7 @@ fn after_a_crash_it_has_a_journal() {
         let (code, text) = run("e2fsck", &["-p", by_fsck.to_str().expect("utf-8")]);
         assert!(code <= 1, "{args:?}: {text}");
         clean(&by_fsck);
-        // Also after e2fsck it is a borrowed one, and used even if none would be borrowed.
+        // After e2fsck, too, it is a borrowed journal, and it is used even if the mount would borrow none.
         for (dev, mode) in [(load(&by_fsck), BorrowJournal::IfClean), (dev, BorrowJournal::Never)] {
             let fs = mount(&dev, mode);
             assert!(fs.has_borrowed_journal(), "{args:?}");
@@ -131,7 +131,7 @@ fn after_a_crash_it_has_a_journal() {
 }
 
 #[test]
-fn none_is_borrowed_where_it_cannot_be() {
+fn unsuitable_images_get_no_journal() {
     let dir = tempfile::tempdir().expect("tempdir");
     let cases: [(&[&str], &str, BorrowJournal); 4] = [
         (&["-t", "ext2", "-b", "1024"], "1900K", BorrowJournal::Always),
@@ -149,7 +149,7 @@ fn none_is_borrowed_where_it_cannot_be() {
         dev.save(&path).expect("saved");
         clean(&path);
     }
-    // Reading borrows nothing.
+    // A read-only mount borrows nothing.
     let dev = load(&image(dir.path(), &["-t", "ext2"], "64M"));
     let before = dev.stats().write_bytes;
     let fs =
@@ -158,10 +158,10 @@ fn none_is_borrowed_where_it_cannot_be() {
     assert_eq!(dev.stats().write_bytes, before);
 }
 
-/// The bitmaps of an image that nobody unmounted are not to be trusted with a journal, and it stays unclean until
+/// The bitmaps of an image without a clean unmount cannot be trusted with a journal, and it remains unclean until
 /// e2fsck.
 #[test]
-fn unclean_images_are_lent_one_only_on_request() {
+fn unclean_images_get_a_journal_only_on_request() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = image(dir.path(), &["-t", "ext2"], "64M");
     let dev = load(&path);
@@ -181,9 +181,9 @@ fn unclean_images_are_lent_one_only_on_request() {
     fs.unmount().expect("unmount");
 }
 
-/// Free space in pieces of a few blocks: the journal needs nodes of an extent tree, or is refused.
+/// Free space in fragments of a few blocks: the journal needs nodes of an extent tree, or is refused.
 #[test]
-fn fragmented_free_space() {
+fn a_journal_fits_fragmented_free_space_or_is_refused() {
     let dir = tempfile::tempdir().expect("tempdir");
     for (args, piece, borrows) in [
         (&["-t", "ext4", "-O", "^has_journal", "-b", "4096"][..], 64u64, true),
@@ -219,13 +219,13 @@ fn fragmented_free_space() {
     }
 }
 
-/// A mount that fails later takes the journal away again.
+/// A mount that fails later removes the journal.
 #[test]
 fn a_failed_mount_leaves_no_journal() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = image(dir.path(), &["-t", "ext2", "-b", "4096"], "64M");
     let dev = load(&path);
-    // The root is no directory any more.
+    // The root is not a directory any more.
     let table = debugfs(&path, "imap <2>");
     let block = table.split("located at block ").nth(1).and_then(|t| t.split(',').next());
     let block: u64 = block.and_then(|b| b.parse().ok()).unwrap_or_else(|| panic!("{table}"));
@@ -240,9 +240,9 @@ fn a_failed_mount_leaves_no_journal() {
     assert_eq!(before.free_blocks(), after.free_blocks());
 }
 
-/// Borrowing and giving back cost a bounded number of requests, whatever the size.
+/// Adding and removing the journal cost a bounded number of requests, whatever the size.
 #[test]
-fn a_tebibyte_costs_little() {
+fn a_journal_for_a_tebibyte_costs_few_requests() {
     let dir = tempfile::tempdir().expect("tempdir");
     let dev = load(&image(dir.path(), &["-t", "ext4", "-O", "^has_journal"], "1T"));
     let cost = |mode: BorrowJournal| {

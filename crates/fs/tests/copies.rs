@@ -1,5 +1,5 @@
-//! Copies of the superblock and of the group descriptors: with the primaries gone, a read-only mount shows every file
-//! through any copy that is left; a mount that writes is refused, with the advice.
+//! Copies of the superblock and of the group descriptors: without the primaries, a read-only mount shows every file
+//! through any remaining copy. A writing mount fails, and its error gives the advice.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -51,7 +51,7 @@ fn image(args: &[&str], size: &str) -> MemDevice {
     tools::made(&[args, &["-d", dir.path().to_str().expect("UTF-8")]].concat(), size)
 }
 
-/// A mount, and what it says.
+/// A mount, and its messages.
 fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> (extant_fs::Result<Mounted>, Arc<Mutex<Vec<String>>>) {
     let said = Arc::new(Mutex::new(&SAID_CLASS, Vec::new()));
     let heard = Arc::clone(&said);
@@ -99,7 +99,7 @@ fn files_are_read_through_backups_of_superblock_and_descriptors() {
         let geo = probe_superblock(&whole).expect("superblock").0.geometry().clone();
         let first = geo.groups().map(|g| desc(&whole, &geo, g)).map(|d| d.block_bitmap.min(d.inode_bitmap)).min();
         let table = desc(&whole, &geo, GroupNr(0)).inode_table;
-        // What is in front of the bitmaps, and everything in front of the first inodes.
+        // The blocks before the bitmaps, and all blocks before the first inodes.
         for end in [first.expect("groups"), table] {
             let dev = Arc::new(whole.snapshot());
             zero(&dev, 0, end.0 << geo.block_bits);
@@ -117,7 +117,7 @@ fn files_are_read_through_backups_of_superblock_and_descriptors() {
 }
 
 #[test]
-fn each_descriptor_block_is_taken_from_a_copy_that_is_whole() {
+fn each_descriptor_block_comes_from_an_intact_copy() {
     for (args, size) in KINDS {
         let whole = image(args, size);
         let geo = probe_superblock(&whole).expect("superblock").0.geometry().clone();
@@ -148,7 +148,7 @@ fn each_descriptor_block_is_taken_from_a_copy_that_is_whole() {
     }
 }
 
-/// The primary lacks one group's descriptor, the first copy another one's.
+/// The primary lacks one group's descriptor, the first copy another group's.
 #[test]
 fn descriptors_of_one_block_come_from_several_copies() {
     let dev = Arc::new(image(&["-t", "ext4", "-b", "1024"], "48M"));
@@ -164,7 +164,7 @@ fn descriptors_of_one_block_come_from_several_copies() {
 }
 
 #[test]
-fn descriptors_that_the_device_does_not_read_come_from_a_copy() {
+fn unreadable_descriptors_come_from_a_copy() {
     let dev = Arc::new(image(&["-t", "ext4", "-b", "4096"], "160M"));
     let faulty = Arc::new(FaultyDevice::new(dev));
     faulty.inject(Fault::eio().range(4096..8192));
@@ -174,16 +174,16 @@ fn descriptors_that_the_device_does_not_read_come_from_a_copy() {
 }
 
 #[test]
-fn the_superblock_that_is_asked_for_is_used() {
+fn the_requested_superblock_is_used() {
     let dev = Arc::new(image(&["-t", "ext4", "-b", "4096"], "160M"));
     let at = |block: u64| MountOptions { superblock: Some(block * 4096), ..reading() };
     let (fs, said) = mount(dev.clone(), at(32768));
     assert_whole(&fs.expect("mounted"), "the copy of group 1");
     let said = said.lock().join("\n");
-    assert!(said.contains("using the backup superblock at block 32768, as asked"), "{said}");
+    assert!(said.contains("using the backup superblock at block 32768, as requested"), "{said}");
     assert!(said.contains("using those of the copy in block 32769"), "{said}");
     assert_eq!(probe_superblock_at(&*dev, Some(32768 * 4096), false).expect("found").1, Some(32768));
-    // The primary's own place is no backup, and may be written.
+    // The primary's own place is not a backup, and permits writing.
     let (fs, said) =
         mount(dev.clone(), MountOptions { superblock: Some(SUPERBLOCK_OFFSET), ..MountOptions::default() });
     assert!(!fs.expect("mounted").is_read_only() && said.lock().is_empty());
@@ -196,7 +196,7 @@ fn the_superblock_that_is_asked_for_is_used() {
     assert!(refused.contains("the backup superblock at block 32768"), "{refused}");
 }
 
-/// Only the primary says whether the log has to be replayed: without it, the log does.
+/// Only the primary records whether the log needs replay. Without it, the log itself decides.
 #[test]
 fn a_log_is_replayed_when_only_a_backup_superblock_is_left() {
     for args in [&["-t", "ext4", "-b", "4096"][..], &["-t", "ext3", "-b", "4096"]] {
@@ -223,9 +223,10 @@ fn a_log_is_replayed_when_only_a_backup_superblock_is_left() {
     }
 }
 
-/// The journal's inode is gone with the primary superblock: files are read all the same, and the loss is said.
+/// The journal's inode is lost with the primary superblock: files are readable nevertheless, and a message reports
+/// the loss.
 #[test]
-fn a_backup_superblock_does_without_a_journal_that_cannot_be_found() {
+fn a_mount_with_a_backup_superblock_works_without_the_journal() {
     let dev = Arc::new(image(&["-t", "ext4", "-b", "4096"], "160M"));
     let geo = probe_superblock(&*dev).expect("superblock").0.geometry().clone();
     let table = desc(&dev, &geo, GroupNr(0)).inode_table.0 * 4096;
@@ -234,11 +235,11 @@ fn a_backup_superblock_does_without_a_journal_that_cannot_be_found() {
     let (fs, said) = mount(dev, reading());
     assert_whole(&fs.expect("mounted"), "without a journal");
     let said = said.lock().join("\n");
-    assert!(said.contains("the log is not replayed, and what it has is missing"), "{said}");
+    assert!(said.contains("the log is not replayed, and its changes are missing"), "{said}");
 }
 
 #[test]
-fn a_clean_image_is_mounted_without_a_word() {
+fn a_clean_image_is_mounted_without_messages() {
     for (args, size) in KINDS {
         let (fs, said) = mount(Arc::new(image(args, size)), reading());
         assert_whole(&fs.expect("mounted"), &format!("{args:?}"));

@@ -1,5 +1,5 @@
-//! Operations that meet damage: nothing has changed then, or nothing of it becomes durable; and the superblock says
-//! what was damaged, and where.
+//! Operations that meet damage: nothing has changed then, or none of the change becomes durable; and the superblock
+//! records the damaged structure and its place.
 
 #[path = "common/damaged.rs"]
 mod damaged;
@@ -19,7 +19,7 @@ use extant_ondisk::inode::InodeDesc;
 use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 
-/// Takes the first block away from an inode, without a word to the bitmaps.
+/// Removes the first block from an inode without changing the bitmaps.
 fn unmap_first(dev: &MemDevice, ino: InodeNr) {
     edit_inode(dev, ino, |slot| match slot[40..42] == [0x0A, 0xF3] {
         // eh_entries.
@@ -39,8 +39,8 @@ fn names(fs: &Filesystem, dir: &InodeRef) -> Vec<String> {
     names
 }
 
-/// One pass over `dir` from `cookie` on, `at_once` names a call as a reader with a small buffer: the names, and how it
-/// ended.
+/// One pass over `dir` from `cookie` on, with `at_once` names a call, as a reader with a small buffer does: the
+/// names, and the error at the end.
 fn listed(fs: &Filesystem, dir: &InodeRef, mut cookie: u64, at_once: usize) -> (Vec<(String, u64)>, Option<Error>) {
     let mut all = Vec::new();
     loop {
@@ -60,7 +60,7 @@ fn listed(fs: &Filesystem, dir: &InodeRef, mut cookie: u64, at_once: usize) -> (
     }
 }
 
-/// A backup that deletes what it does not see any more must not take a damaged directory for a smaller one.
+/// A backup that deletes missing files must not mistake a damaged directory for a smaller one.
 #[test]
 fn listing_of_a_damaged_directory_ends_with_the_error() {
     let cred = Cred::default();
@@ -100,7 +100,7 @@ fn listing_of_a_damaged_directory_ends_with_the_error() {
             assert_eq!(fs.stats.errors.get(), 1, "{kind:?}: counted once");
             drop((dir, root));
             let _ = fs.unmount();
-            // A reader that comes to a fresh mount with a cookie from behind the damage.
+            // A reader on a new mount, with a cookie behind the damage.
             let (fs, root) = mount(&dev);
             let dir = fs.iget(ino).expect("there");
             assert!(listed(&fs, &dir, last, at_once).1.is_some(), "{kind:?}");
@@ -111,7 +111,7 @@ fn listing_of_a_damaged_directory_ends_with_the_error() {
 }
 
 #[test]
-fn a_directory_whose_parent_cannot_be_changed_is_not_moved() {
+fn a_directory_is_not_moved_if_its_parent_entry_cannot_be_changed() {
     let cred = Cred::default();
     for kind in KINDS {
         let dev = made(kind, |fs, root| {
@@ -153,11 +153,11 @@ fn a_directory_whose_parent_cannot_be_changed_is_not_moved() {
     }
 }
 
-/// Bitmaps that call everything free are not followed into what is in use.
+/// Bitmaps that declare everything free do not lead to overwriting blocks in use.
 #[test]
 fn a_failed_mkdir_leaves_nothing_behind() {
     let cred = Cred::default();
-    // One group, so that there is no other place to go to.
+    // One group, so that there is no other place.
     let kinds: [&[&str]; 2] = [&["-t", "ext4", "-b", "4096", "-O", "^metadata_csum"], &["-t", "ext3", "-b", "4096"]];
     for kind in kinds {
         let dev = made(kind, |fs, root| {
@@ -188,7 +188,7 @@ fn a_failed_mkdir_leaves_nothing_behind() {
         group.free_inodes += range.len() as u32 - bitmap::count_zeros(&inodes, range.clone());
         bitmap::clear_range(&mut inodes, range);
         put(&dev, group.inode_bitmap, &inodes);
-        // The descriptor agrees, or the group would be left alone.
+        // The descriptor agrees; otherwise the group would be skipped.
         let (nr, offset) = geo.group_desc_block(GroupNr(0)).expect("there");
         let mut descs = block(&dev, geo, nr);
         group.encode_into(&mut descs[offset..offset + geo.desc_size], GroupNr(0), geo);
@@ -230,7 +230,7 @@ fn a_failed_mkdir_leaves_nothing_behind() {
     }
 }
 
-/// A group whose inode bitmap cannot be read, or is damaged, is noted once; inodes come from the others.
+/// A group with an unreadable or damaged inode bitmap is recorded once; inodes come from the other groups.
 #[test]
 fn a_bad_inode_bitmap_costs_its_group_only() {
     let cred = Cred::default();
@@ -282,9 +282,9 @@ fn a_bad_inode_bitmap_costs_its_group_only() {
     }
 }
 
-/// Trimming passes over a group whose bitmap cannot be read, or is damaged; the image says so, once.
+/// Trimming skips a group with an unreadable or damaged bitmap; the image records that once.
 #[test]
-fn a_bad_block_bitmap_is_not_trimmed_in_silence() {
+fn trimming_reports_a_bad_block_bitmap() {
     let kind = ["-t", "ext4", "-b", "1024"];
     for readable in [true, false] {
         let dev = made(&kind, |_, _| {});
@@ -297,7 +297,7 @@ fn a_bad_block_bitmap_is_not_trimmed_in_silence() {
             fs.unmount().expect("unmount");
             whole
         };
-        // One that has its bitmap on disk.
+        // A group that has its bitmap on disk.
         let group = GroupNr(0);
         let (bitmap, size) = (desc(&dev, geo, group).block_bitmap, u64::from(geo.block_size));
         let free = u64::from(desc(&dev, geo, group).free_clusters) * size;
@@ -324,7 +324,7 @@ fn a_bad_block_bitmap_is_not_trimmed_in_silence() {
     }
 }
 
-/// Attributes in a way that the features exclude: the inode goes with them, and the image says so.
+/// Attributes in a form that the features exclude: they are lost with the inode, and the image records that.
 #[test]
 fn attributes_that_the_features_exclude_leave_errors_in_the_state() {
     let kind = KINDS[0];
@@ -357,7 +357,7 @@ fn attributes_that_the_features_exclude_leave_errors_in_the_state() {
     });
 }
 
-/// What a bitmap has to suffer.
+/// The damage of a bitmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harm {
     Unreadable,
@@ -365,15 +365,15 @@ enum Harm {
     ClearBit,
 }
 
-/// An unlinked inode whose bitmap is bad is lost space, and so is its attributes' block whose bitmap is: the mount goes
-/// on, and the image says so.
+/// An unlinked inode with a bad bitmap is lost space, and so is its attribute block with a bad bitmap. The mount
+/// continues, and the image records it.
 #[test]
-fn a_bitmap_that_keeps_an_inode_from_being_freed_costs_that_inode_only() {
+fn a_bad_bitmap_costs_only_the_inode_that_it_prevents_from_being_freed() {
     let cred = Cred::default();
     for of_inodes in [true, false] {
         for harm in [Harm::Unreadable, Harm::WrongChecksum, Harm::ClearBit] {
             let what = format!("{of_inodes}, {harm:?}");
-            // Without checksums a clear bit is all that is wrong.
+            // Without checksums a clear bit is the only damage.
             let kind = if harm == Harm::ClearBit { KINDS[0] } else { &["-t", "ext4", "-b", "1024"] };
             let dev = made(kind, |fs, root| {
                 fs.create(root, b"d", NewNode::directory(0o755), cred).expect("mkdir");
@@ -420,11 +420,11 @@ fn a_bitmap_that_keeps_an_inode_from_being_freed_costs_that_inode_only() {
             let d = fs.lookup(&root, b"d").expect("there");
             let mut g = fs.create(&d, b"g", NewNode::file(0o644), cred);
             if of_inodes && harm == Harm::ClearBit && g.is_err() {
-                // The number is still somebody's, which is found out once.
+                // The number still belongs to an inode, and one operation finds that out.
                 g = fs.create(&d, b"g", NewNode::file(0o644), cred);
             }
             let g = g.unwrap_or_else(|e| panic!("{what}: {e}"));
-            // A block that is lost does not keep its inode, unless the device may give the bitmap later.
+            // A lost block does not prevent freeing its inode, unless the device may return the bitmap later.
             let is_freed = !of_inodes && harm != Harm::Unreadable;
             assert_eq!(g.ino == ino, is_freed, "{what}");
             fs.fsync(&g, false).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -433,7 +433,7 @@ fn a_bitmap_that_keeps_an_inode_from_being_freed_costs_that_inode_only() {
             let sb = super_of(&dev);
             assert!(sb.state().contains(FsState::ERROR), "{what}");
             if is_freed || of_inodes && harm == Harm::ClearBit {
-                // Whoever found the number taken has left its bit set, and it could be freed then.
+                // The operation that found the number taken has left its bit set, so the inode could be freed.
                 continue;
             }
             // Still there, and an orphan.
@@ -445,8 +445,8 @@ fn a_bitmap_that_keeps_an_inode_from_being_freed_costs_that_inode_only() {
     }
 }
 
-/// A block of attributes that another inode has, too, is not freed with the one: nothing is asked of its bitmap, which
-/// calls it free. With the other one, that is damage, and the block is left.
+/// Freeing an inode does not free an attribute block that another inode shares, and does not consult its bitmap,
+/// which declares it free. Freeing the other inode finds the damage, and leaves the block.
 #[test]
 fn attributes_that_are_shared_need_no_bitmap_at_an_eviction() {
     let cred = Cred::default();
@@ -532,7 +532,7 @@ fn the_superblock_says_what_is_damaged_and_where() {
     }
 }
 
-/// A number that somebody kept from before (NFS, a file handle) finds nothing, and does nothing to the inode that was.
+/// An inode number from earlier (NFS, a file handle) finds nothing, and does not affect the deleted inode.
 #[test]
 fn a_handle_of_a_deleted_inode_is_stale() {
     for kind in KINDS {
@@ -546,7 +546,7 @@ fn a_handle_of_a_deleted_inode_is_stale() {
         fs.write(&f, 0, &[1; 5000], WriteFlags::default()).expect("write");
         let (ino, free) = (f.ino, fs.statfs().inodes_free);
         fs.unlink(&root, b"goes").expect("unlink");
-        // Still open: found by those who have it.
+        // Still open: a lookup by number finds it.
         assert_eq!(fs.iget(ino).expect("in use").ino, ino);
         drop(f);
         fs.step();
@@ -559,7 +559,7 @@ fn a_handle_of_a_deleted_inode_is_stale() {
         assert_eq!(fs.statfs().inodes_free, free + 1, "{kind:?}");
         fs.create(&root, b"next", NewNode::file(0o644), Cred::default()).expect("writable");
         drop(root);
-        // As after a power cut with an orphan: it is freed by the next mount.
+        // As after a power cut with an orphan: the next mount frees it.
         let root = fs.root().expect("root");
         let open = fs.create(&root, b"orphan", NewNode::file(0o644), Cred::default()).expect("create");
         fs.unlink(&root, b"orphan").expect("unlink");
@@ -579,9 +579,9 @@ fn a_handle_of_a_deleted_inode_is_stale() {
     }
 }
 
-/// The last name of a file goes while a new one is about to be refused for want of room.
+/// The last name of a file is removed while adding a new one is about to fail for lack of space.
 #[test]
-fn a_link_that_finds_no_room_leaves_no_inode_without_a_record() {
+fn a_link_that_finds_no_space_leaves_a_recorded_orphan() {
     const ROUNDS: usize = 1000;
     let kind = &["-t", "ext4", "-b", "1024", "-O", "^dir_index", "-N", "2000"][..];
     let dev = made(kind, |_, _| {});
@@ -612,7 +612,7 @@ fn a_link_that_finds_no_room_leaves_no_inode_without_a_record() {
                 while turn.load(Ordering::Acquire) <= i {
                     std::hint::spin_loop();
                 }
-                // Another moment of the link each time.
+                // At another moment of the link each time.
                 (0..i * 37 % 2000).for_each(|_| std::hint::spin_loop());
                 fs.unlink(&root, format!("f{i}").as_bytes()).expect("unlink");
             }
@@ -622,7 +622,7 @@ fn a_link_that_finds_no_room_leaves_no_inode_without_a_record() {
     let long = [b'x'; 220];
     for (i, inode) in many.iter().enumerate() {
         turn.store(i + 1, Ordering::Release);
-        // Until there is nothing left to link to.
+        // Until there is no file left to link to.
         loop {
             match fs.link(inode, &full, &long) {
                 Err(Error::NoSpace) => {}
@@ -632,7 +632,7 @@ fn a_link_that_finds_no_room_leaves_no_inode_without_a_record() {
         }
     }
     unlinker.join().expect("ended");
-    // All are unlinked and open: each is recorded, or a crash would leave it behind.
+    // All are unlinked and open: each must be recorded, or a crash would leak it.
     let recorded = fs.inode_counts().1;
     assert!(many.iter().all(|inode| fs.getattr(inode).nlink == 0));
     assert_eq!(recorded, ROUNDS);
@@ -641,10 +641,12 @@ fn a_link_that_finds_no_room_leaves_no_inode_without_a_record() {
     tools::assert_clean(&dev);
 }
 
-/// The log has the superblock of a file system that grew, as the kernel grows it online; the device is the old one.
+/// The log contains the superblock of a file system that grew, as the kernel grows it online; the device has the old
+/// size.
 #[test]
 fn a_file_system_that_outgrows_its_device_in_the_log_is_refused() {
-    // One group, so no backups: what looks like a superblock is the one, or its copy in the log, and bears no checksum.
+    // One group, so there are no backups: every apparent superblock is the primary or its copy in the log, and has no
+    // checksum.
     let dev = made(&["-t", "ext4", "-b", "4096", "-O", "^orphan_file,^metadata_csum"], |_, _| {});
     let (fs, root) = mount(&dev);
     let _open = fs.create(&root, b"open", NewNode::file(0o644), Cred::default()).expect("create");

@@ -1,6 +1,6 @@
-//! What is asked of a damaged image is answered with the truth, or with an error: never with success and less.
+//! A damaged image gives true answers or errors: never success with less than the truth.
 //!
-//! A table of structures, of ways to damage each, and of questions. The truth is what the whole image answers.
+//! A table of structures, of ways to damage each, and of questions. The truth is the answer of the intact image.
 
 #[path = "common/damaged.rs"]
 mod damaged;
@@ -59,7 +59,7 @@ fn fill(fs: &Filesystem, root: &InodeRef) {
     fs.set_xattr(&hands_down, DEFAULT, ACL, SetMode::Any).expect("ACL");
 }
 
-/// What a question came to. An error that blames the image or the device is no answer.
+/// The answer to each question. An error that blames the image or the device is not an answer.
 type Answers = BTreeMap<String, std::result::Result<String, Error>>;
 
 fn note(answers: &mut Answers, question: String, r: Result<String>) {
@@ -93,8 +93,8 @@ fn content(fs: &Filesystem, file: &InodeRef) -> Result<String> {
     Ok(format!("{n} bytes {:x}", extant_ondisk::csum::crc32c(0, &all)))
 }
 
-/// Everything that can be asked without changing anything. An error that blames the image is counted at each question,
-/// but for listings, which count theirs when they meet it.
+/// All questions that change nothing. An error that blames the image is counted at each question, except for
+/// listings, which count it when they meet the damage.
 fn ask_all(dev: &MemDevice) -> Answers {
     let mount_options = MountOptions { atime: Atime::Never, ..options() };
     let fs = Filesystem::mount(Arc::new(dev.snapshot()), mount_options).expect("mounted");
@@ -147,7 +147,7 @@ fn ask_all(dev: &MemDevice) -> Answers {
 
 type Change = fn(&Filesystem, &dyn Fn(&str) -> Result<InodeRef>) -> Result<String>;
 
-/// Changes, and what can be seen of them afterwards, each for a mount of its own.
+/// Changes, and their visible results, each on its own mount.
 const CHANGES: &[(&str, Change)] = &[
     ("create what is there, in few", |fs, top| {
         fs.create(&top("few")?, &name_in_many(3), NewNode::file(0o600), Cred::default()).map(|_| String::new())
@@ -241,7 +241,7 @@ const CHANGES: &[(&str, Change)] = &[
 enum Harm {
     Ones,
     Zeros,
-    /// One bit at this part of a hundred.
+    /// One bit at this percentage of the structure.
     Flip(usize),
 }
 
@@ -271,7 +271,7 @@ fn slot_of(dev: &MemDevice, ino: InodeNr) -> Vec<u8> {
     bytes
 }
 
-/// Every structure, with the harm that can be told from a whole one.
+/// Every structure, with the damage that is distinguishable from an intact one.
 fn targets(dev: &Arc<MemDevice>) -> Vec<(String, Target, &'static [Harm])> {
     const ANY: &[Harm] = &[Harm::Ones, Harm::Zeros, Harm::Flip(0), Harm::Flip(7), Harm::Flip(50), Harm::Flip(99)];
     const WITHOUT_CHECKSUM: &[Harm] = &[Harm::Ones, Harm::Zeros];
@@ -301,7 +301,7 @@ fn targets(dev: &Arc<MemDevice>) -> Vec<(String, Target, &'static [Harm])> {
     if desc.has_extents() {
         all.push(("extents of file".into(), Target::Block(pointer(12 + 4)), some));
     } else {
-        // Zeros are a hole.
+        // Zeros would be a hole.
         all.push(("pointers of file".into(), Target::Block(pointer(48)), ones));
     }
     drop(root);
@@ -324,7 +324,7 @@ fn damaged_copy(dev: &MemDevice, target: &Target, harm: Harm) -> Arc<MemDevice> 
     copy
 }
 
-/// As [`edit_inode`], and its checksum is left as it was.
+/// As [`edit_inode`], but the checksum does not change.
 fn edit_slot_only(dev: &MemDevice, ino: InodeNr, f: impl FnOnce(&mut [u8])) {
     let sb = super_of(dev);
     let geo = sb.geometry();
@@ -360,14 +360,14 @@ fn change(dev: &MemDevice, change: Change) -> (Answers, u64) {
     (answers, errors)
 }
 
-/// Damage with the right checksums: what contradicts itself.
+/// Damage with correct checksums: a structure that contradicts itself.
 struct Contradiction {
     what: &'static str,
     of: &'static str,
     edit: fn(&mut [u8], u64),
 }
 
-/// Where the attributes in an inode begin: behind their magic number.
+/// The start of the attributes in an inode, behind their magic number.
 fn first_attribute(slot: &[u8]) -> usize {
     128 + usize::from(u16::from_le_bytes([slot[128], slot[129]])) + 4
 }
@@ -459,7 +459,7 @@ const CONTRADICTIONS: &[Contradiction] = &[
 ];
 
 #[test]
-fn what_contradicts_itself_is_not_believed() {
+fn contradictory_inodes_give_the_truth_or_an_error() {
     let mut lies = Vec::new();
     for kind in KINDS {
         let dev = made(kind, fill);
@@ -474,14 +474,14 @@ fn what_contradicts_itself_is_not_believed() {
             edit_inode(&copy, ino, |slot| edit(slot, u64::from(super_of(&dev).geometry().block_size)));
             let what = format!("{kind:?}: {what}");
             let mut found = ask_all(&copy);
-            // The size is what was changed, and is shown.
+            // The size is the changed field, and is shown as it is.
             found.insert(format!("stat {of}"), truth[&format!("stat {of}")].clone());
             let mut errors = judge(&what, &truth, &found, &mut lies);
             for ((action, f), truth) in CHANGES.iter().zip(&changed) {
                 errors += judge(&format!("{what}: {action}"), truth, &change(&copy, *f).0, &mut lies);
             }
             if errors == 0 {
-                lies.push(format!("{what}: nobody noticed"));
+                lies.push(format!("{what}: no error"));
             }
         }
     }
@@ -506,7 +506,7 @@ fn a_damaged_image_answers_with_the_truth_or_an_error() {
                 for ((action, f), truth) in CHANGES.iter().zip(&changed) {
                     let (found, noted) = change(&copy, *f);
                     let errors = judge(&format!("{what}: {action}"), truth, &found, &mut lies);
-                    assert!(errors == 0 || noted > 0, "{what}: {action}: an error that is not noted: {found:?}");
+                    assert!(errors == 0 || noted > 0, "{what}: {action}: an error without a record: {found:?}");
                     asked += 1;
                     refused += errors;
                 }

@@ -1,5 +1,5 @@
-//! Files that are damaged can be removed: what is theirs is freed, what may not be theirs is left, and nothing stays
-//! behind but what e2fsck knew before.
+//! Damaged files can be removed. Blocks that certainly belong to them are freed, doubtful ones are not, and nothing
+//! remains but problems that e2fsck knew before.
 
 #[path = "common/damaged.rs"]
 mod damaged;
@@ -17,9 +17,9 @@ use extant_ondisk::inode::InodeDesc;
 use extant_ondisk::superblock::FsState;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
-/// Blocks of the file that is removed, each with a hole behind it.
+/// Blocks of the removed file, each followed by a hole.
 const ISLANDS: u64 = 60;
-/// mke2fs arguments without checksums, which would have to be made right again.
+/// mke2fs arguments without checksums, which the edits would invalidate.
 const EXTENTS: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"];
 const POINTERS: &[&str] = &["-t", "ext3", "-b", "1024"];
 
@@ -30,7 +30,7 @@ fn write(fs: &Filesystem, f: &InodeRef, blocks: impl Iterator<Item = u64>, fill:
     }
 }
 
-/// A file of islands, and others whose content must stay.
+/// A file of islands, and others whose content must not change.
 fn fill(fs: &Filesystem, root: &InodeRef) {
     let create = |name: &[u8]| fs.create(root, name, NewNode::file(0o644), Cred::default()).expect("create");
     let f = create(b"f");
@@ -58,12 +58,12 @@ fn node_of(dev: &MemDevice, ino: InodeNr) -> BlockNr {
     node
 }
 
-/// What e2fsck finds wrong.
+/// The problems that e2fsck finds.
 #[derive(Debug, Default, PartialEq)]
 struct Findings {
-    /// Blocks that are marked in use and nobody's: harmless, and freed by e2fsck.
+    /// Blocks marked in use without an owner: harmless, and e2fsck frees them.
     leaked: BTreeSet<u64>,
-    /// Blocks that are somebody's and marked free.
+    /// Blocks with an owner, marked free.
     unmarked: BTreeSet<u64>,
     other: Vec<String>,
 }
@@ -95,7 +95,7 @@ fn findings(dev: &MemDevice) -> Findings {
     found
 }
 
-/// Nothing but leaks is new.
+/// Checks that only leaks are new.
 fn assert_no_worse(before: &Findings, dev: &MemDevice, what: &str) -> Findings {
     let after = findings(dev);
     assert!(after.unmarked.is_subset(&before.unmarked), "{what}: freed what is in use: {after:?}");
@@ -104,7 +104,7 @@ fn assert_no_worse(before: &Findings, dev: &MemDevice, what: &str) -> Findings {
     after
 }
 
-/// Removes `f` and ends the mount; the inode's number is free, and nothing is an orphan.
+/// Removes `f` and ends the mount. The inode's number must be free, and no orphan may remain.
 fn remove(dev: &Arc<MemDevice>, what: &str) -> u64 {
     let (fs, root) = mount(dev);
     let free = fs.statfs().inodes_free;
@@ -116,7 +116,7 @@ fn remove(dev: &Arc<MemDevice>, what: &str) -> u64 {
     assert_eq!((fs.inode_counts().1, fs.statfs().inodes_free), (0, free + 1), "{what}");
     assert!(!fs.is_read_only(), "{what}");
     let noted = fs.stats.errors.get();
-    // What goes on with the mount.
+    // The mount can still be used.
     let new = fs.create(&root, b"new", NewNode::file(0o644), Cred::default()).expect("create");
     write(&fs, &new, 0..100, 3);
     fs.fsync(&new, false).expect("fsync");
@@ -135,7 +135,7 @@ fn content(fs: &Filesystem, f: &InodeRef) -> Vec<u8> {
     all
 }
 
-/// Pointers to nowhere, and to what is the file system's own.
+/// Pointers outside the file system, and to its own structures.
 #[test]
 fn a_file_with_wild_pointers_can_be_removed() {
     for kind in [EXTENTS, POINTERS] {
@@ -151,7 +151,7 @@ fn a_file_with_wild_pointers_can_be_removed() {
                 let dev = Arc::new(whole.snapshot());
                 let mut bytes = block(&dev, geo, node);
                 for place in &places {
-                    // The low half of an extent's block, or every other pointer.
+                    // The low half of an extent's block, or every second pointer.
                     let at = if kind == EXTENTS { 12 + 12 * place + 8 } else { 8 * place };
                     assert_ne!(pointer(&bytes, at), BlockNr(0), "{what}");
                     bytes[at..at + 4].copy_from_slice(&(wild.0 as u32).to_le_bytes());
@@ -159,14 +159,14 @@ fn a_file_with_wild_pointers_can_be_removed() {
                 put(&dev, node, &bytes);
                 remove(&dev, &what);
                 let after = assert_no_worse(&Findings::default(), &dev, &what);
-                // Those that the pointers named before.
+                // The blocks that the pointers named before.
                 assert_eq!(after.leaked.len(), places.len(), "{what}: {after:?}");
             }
         }
     }
 }
 
-/// A node that cannot be read, that is another's, or that is named twice.
+/// A node that is unreadable, that belongs to another file, or that is named twice.
 #[test]
 fn a_file_with_a_damaged_map_can_be_removed() {
     const CHECKED: &[&str] = &["-t", "ext4", "-b", "1024"];
@@ -184,7 +184,7 @@ fn a_file_with_a_damaged_map_can_be_removed() {
         let geo = sb.geometry();
         let mut root = Vec::new();
         edit_inode(&whole, ino, |slot| root = slot[40..100].to_vec());
-        // The children of the root, and where they are named; of the double indirect block those below it.
+        // The children of the root, and where they are named; for the double indirect block, the blocks below it.
         let (holder, places): (Option<BlockNr>, Vec<usize>) = if kind == POINTERS {
             (Some(pointer(&root, 52)), vec![0, 4, 8])
         } else {
@@ -223,7 +223,7 @@ fn a_file_with_a_damaged_map_can_be_removed() {
             let dev = Arc::new(whole.snapshot());
             inflict(&dev);
             if kind == POINTERS {
-                // What reads as pointers to blocks in use is not told from a map.
+                // A block in use that looks like pointers cannot be distinguished from a map.
                 put(&dev, other, &[0xFE; 1024]);
             }
             remove(&dev, &what);
@@ -231,15 +231,15 @@ fn a_file_with_a_damaged_map_can_be_removed() {
             let named = BTreeSet::from([other.0]);
             assert!(after.unmarked.is_subset(&named), "{what}: {after:?}");
             assert_eq!(after.other, Vec::<String>::new(), "{what}");
-            // What is hidden is left, and no more.
+            // The hidden blocks are leaked, and no more.
             assert!((1..=257).contains(&after.leaked.len()), "{what}: {after:?}");
         }
     }
 }
 
-/// The descriptor says that a group has no bitmap yet, and files have blocks in it.
+/// The descriptor declares that a group has no bitmap yet, but files have blocks in it.
 #[test]
-fn a_file_in_a_group_without_a_bitmap_can_be_removed_and_cut() {
+fn a_file_in_a_group_without_a_bitmap_can_be_removed_and_truncated() {
     for kind in [
         &["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^resize_inode"][..],
         &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "^metadata_csum,uninit_bg,^flex_bg,^resize_inode"],
@@ -268,7 +268,7 @@ fn a_file_in_a_group_without_a_bitmap_can_be_removed_and_cut() {
             d.encode_into(&mut descs[offset..offset + geo.desc_size], group, geo);
             put(&dev, nr, &descs);
             let before = findings(&dev);
-            // Cut first, then removed.
+            // First truncated, then removed.
             let (fs, root) = mount(&dev);
             let f = fs.lookup(&root, b"f").expect("there");
             let cut = fs.setattr(&f, &SetAttr { size: Some(10), ..SetAttr::default() });
@@ -293,7 +293,7 @@ fn a_file_in_a_group_without_a_bitmap_can_be_removed_and_cut() {
     }
 }
 
-/// A power cut at any moment of it leaves an image whose next mount goes on, and which has lost nothing of others.
+/// After a power cut at any moment the next mount completes the removal, and no other file has lost anything.
 #[test]
 fn removing_a_file_with_wild_pointers_survives_power_cuts() {
     for kind in [EXTENTS, POINTERS] {
@@ -311,7 +311,7 @@ fn removing_a_file_with_wild_pointers_survives_power_cuts() {
         let other_content = content(&fs, &fs.lookup(&root, b"other").expect("there"));
         fs.unlink(&root, b"f").expect("unlink");
         fs.sync().expect("sync");
-        // What takes the place of what was freed.
+        // A new file that reuses the freed blocks.
         let new = fs.create(&root, b"new", NewNode::file(0o644), Cred::default()).expect("create");
         write(&fs, &new, 0..200, 3);
         fs.fsync(&new, false).expect("fsync");
@@ -343,7 +343,7 @@ fn removing_a_file_with_wild_pointers_survives_power_cuts() {
     }
 }
 
-/// The value of an attribute is in an inode of its own, on an image that knows no such thing.
+/// The value of an attribute is in an inode of its own, on an image without that feature.
 #[test]
 fn a_file_with_a_value_inode_without_the_feature_can_be_removed() {
     for in_block in [false, true] {

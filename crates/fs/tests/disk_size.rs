@@ -1,5 +1,5 @@
-//! The size on disk never uncovers what a truncation cut off: bytes behind the end of the file stay on the device until
-//! the last block is written again, and no operation may move the size over them before.
+//! The size on disk never uncovers bytes that a truncation cut off. They remain on the device behind the end of the
+//! file until the last block is written again, and no operation may move the size over them before.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -15,9 +15,9 @@ use extant_fs::{
 const OLD: u8 = 0xAA;
 const NEW: u8 = 0xBB;
 const BLOCK: u64 = 4096;
-/// Where the file is cut, in the middle of its second block.
+/// The new size of the file, in the middle of its second block.
 const CUT: u64 = 5000;
-/// Writes of this size go through.
+/// Writes of this size are written through.
 const THROUGH: u64 = 1 << 16;
 
 fn options() -> MountOptions {
@@ -48,7 +48,7 @@ fn fallocate(fs: &Filesystem, f: &InodeRef, mode: FallocateMode, from: u64, to: 
     fs.fallocate(f, mode, from, to - from).expect("fallocate");
 }
 
-/// What the next mount finds in the file after a power cut that keeps everything written so far.
+/// The file's content in the next mount, after a power cut that retains all earlier writes.
 fn after_cut(dev: &MemDevice) -> Vec<u8> {
     let fs = Filesystem::mount(Arc::new(dev.snapshot()), options()).expect("mounted after the crash");
     let f = fs.walk(b"f", true).expect("there");
@@ -61,7 +61,7 @@ fn after_cut(dev: &MemDevice) -> Vec<u8> {
 
 type Step = fn(&Filesystem, &InodeRef);
 
-/// What the file is appended up to, and what raises its size on disk then.
+/// The size that an append reaches, and the operation that then raises the size on disk.
 const ALL: [(&str, u64, Step); 10] = [
     ("truncate up", 9000, |fs, f| resize(fs, f, 20_000)),
     ("truncate up from within the block", 5100, |fs, f| resize(fs, f, 20_000)),
@@ -78,7 +78,7 @@ const ALL: [(&str, u64, Step); 10] = [
 ];
 
 #[test]
-fn what_was_cut_off_does_not_come_back() {
+fn truncated_bytes_do_not_reappear() {
     let mut wrong = Vec::new();
     for kind in ["ext4", "ext3"] {
         for (what, appended, raise) in ALL {
@@ -92,7 +92,7 @@ fn what_was_cut_off_does_not_come_back() {
             resize(&fs, &f, CUT);
             write(&fs, &f, CUT, appended);
             raise(&fs, &f);
-            // Commits what is running, and writes nothing of the file.
+            // Commits the running transaction, and writes no data of the file.
             fs.fsync(&make(&fs, b"other"), false).expect("fsync");
             let content = after_cut(&dev);
             assert!(content.len() as u64 >= CUT, "{kind}, {what}: {} bytes", content.len());
@@ -107,9 +107,9 @@ fn what_was_cut_off_does_not_come_back() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A tail that was read is clean in memory, and zero behind the end; on the device it is what it was.
+/// A tail that was read is clean in memory, and zero behind the end; on the device it is unchanged.
 #[test]
-fn what_was_cut_off_does_not_come_back_when_the_tail_has_been_read() {
+fn truncated_bytes_do_not_reappear_after_the_tail_was_read() {
     let grows: [(&str, Step); 4] = [
         ("write far behind", |fs, f| write(fs, f, 20_000, 20_001)),
         ("write through far behind", |fs, f| write(fs, f, 10 * BLOCK, 10 * BLOCK + THROUGH)),
@@ -127,7 +127,7 @@ fn what_was_cut_off_does_not_come_back_when_the_tail_has_been_read() {
             fs.write(&f, 0, &[OLD; 3 * BLOCK as usize], WriteFlags::default()).expect("write");
             fs.fsync(&f, false).expect("fsync");
             resize(&fs, &f, CUT);
-            // Commits the truncation; its zeros are still in memory when the power goes.
+            // Commits the truncation; its zeros are still in memory when the power fails.
             fs.fsync(&make(&fs, b"other"), false).expect("fsync");
             let cut = Arc::new(dev.snapshot());
             drop(f);
@@ -153,9 +153,10 @@ const ALLOCATE: FallocateMode = FallocateMode::Allocate { keep_size: false };
 
 type Grow = fn(&Filesystem, &InodeRef) -> extant_fs::Result<()>;
 
-/// The size does not move over a tail whose zeros did not reach the device, and whoever moves it is told.
+/// The size does not move over a tail whose zeros did not reach the device, and the operation that would move it
+/// fails.
 #[test]
-fn a_file_does_not_grow_over_a_tail_that_cannot_be_written() {
+fn a_file_does_not_grow_over_an_unwritable_tail() {
     let grows: [(&str, Grow); 3] = [
         ("write far behind", |fs, f| fs.write(f, 20_000, &[NEW], WriteFlags::default()).map(drop)),
         ("truncate up", |fs, f| fs.setattr(f, &SetAttr { size: Some(20_000), ..SetAttr::default() }).map(drop)),
@@ -175,12 +176,12 @@ fn a_file_does_not_grow_over_a_tail_that_cannot_be_written() {
             let grown = grow(&fs, &f);
             assert!(faulty.injected() > 0, "{what}: nothing failed");
             if grown.is_ok() {
-                wrong.push(format!("{what}, keep_clean {keep_clean}: nobody was told"));
+                wrong.push(format!("{what}, keep_clean {keep_clean}: the operation succeeded"));
             }
             let _ = fs.sync();
             let content = after_cut(&disk);
             if content.iter().skip(CUT as usize).any(|b| *b == OLD) {
-                wrong.push(format!("{what}, keep_clean {keep_clean}: what was cut off came back"));
+                wrong.push(format!("{what}, keep_clean {keep_clean}: truncated bytes reappeared"));
             }
             drop(f);
             let _ = fs.unmount();
@@ -189,9 +190,9 @@ fn a_file_does_not_grow_over_a_tail_that_cannot_be_written() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Nor where the data that was to replace it is lost, and the file grows then.
+/// The data that should replace the tail is lost, and then the file grows.
 #[test]
-fn what_was_cut_off_does_not_come_back_when_the_data_over_it_is_lost() {
+fn truncated_bytes_do_not_reappear_if_the_data_over_them_is_lost() {
     let grows: [(&str, Grow); 3] = [
         ("write through behind", |fs, f| {
             fs.write(f, 2 * BLOCK, &[NEW; THROUGH as usize], WriteFlags::default()).map(drop)
@@ -219,11 +220,11 @@ fn what_was_cut_off_does_not_come_back_when_the_data_over_it_is_lost() {
             let _ = fs.sync();
             let mut now = vec![0; fs.getattr(&f).size as usize];
             assert_eq!(fs.read(&f, 0, &mut now).expect("read"), now.len());
-            // What did not grow shows in this mount what is there in place of what is lost.
+            // If the file did not grow, this mount shows the old content in place of the lost data.
             let now = grown.map(|()| now).unwrap_or_default();
             for (when, content) in [("now", now), ("after a cut", after_cut(&disk))] {
                 if content.iter().skip(CUT as usize).any(|b| *b == OLD) {
-                    wrong.push(format!("{what}, lost before it: {before}: what was cut off came back {when}"));
+                    wrong.push(format!("{what}, lost before it: {before}: truncated bytes reappeared {when}"));
                 }
             }
             drop(f);
@@ -233,10 +234,10 @@ fn what_was_cut_off_does_not_come_back_when_the_data_over_it_is_lost() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A truncation that could not remove the blocks has cut the file all the same: whoever makes it longer removes them
-/// first, or fails.
+/// A truncation that could not free the blocks has truncated the file nevertheless: an operation that extends the
+/// file frees them first, or fails.
 #[test]
-fn what_a_truncation_could_not_remove_does_not_come_back() {
+fn blocks_that_a_truncation_could_not_free_do_not_reappear() {
     let grows: [(&str, Grow); 3] = [
         ("write far behind", |fs, f| fs.write(f, 60 * BLOCK, &[NEW], WriteFlags::default()).map(drop)),
         ("truncate up", |fs, f| fs.setattr(f, &SetAttr { size: Some(60 * BLOCK), ..SetAttr::default() }).map(drop)),
@@ -250,7 +251,7 @@ fn what_a_truncation_could_not_remove_does_not_come_back() {
             }
             let (disk, fs) = mounted(kind);
             let f = make(&fs, b"f");
-            // More pieces than the inode has room for.
+            // More extents than fit the inode.
             for block in (0..60).step_by(2) {
                 fs.write(&f, block * BLOCK, &[OLD; BLOCK as usize], WriteFlags::default()).expect("write");
             }
@@ -264,7 +265,7 @@ fn what_a_truncation_could_not_remove_does_not_come_back() {
             faulty.inject(Fault::eio().op(BioOp::Read));
             cut(0).expect_err("its map cannot be read");
             assert_eq!(fs.getattr(&f).size, 0, "{kind}");
-            grow(&fs, &f).expect_err("nor can it now");
+            grow(&fs, &f).expect_err("its map is still unreadable");
             faulty.clear();
             grow(&fs, &f).expect("it can be read");
             fs.sync().expect("sync");
@@ -272,7 +273,7 @@ fn what_a_truncation_could_not_remove_does_not_come_back() {
             assert_eq!(fs.read(&f, 0, &mut content).expect("read"), content.len());
             assert!(content.len() as u64 >= 60 * BLOCK, "{kind}, {what}");
             if content.contains(&OLD) {
-                wrong.push(format!("{kind}, {what}: what was cut off came back"));
+                wrong.push(format!("{kind}, {what}: truncated bytes reappeared"));
             }
             drop(f);
             fs.unmount().expect("unmount");

@@ -1,4 +1,4 @@
-//! A draft: however the power goes while it is committed, all of it is there or nothing.
+//! A draft: after a power cut at any moment of its commit, all of it is there or nothing.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -39,13 +39,13 @@ fn change(fs: &Filesystem) {
     fs.unlink(&root, b"gone").expect("unlinked");
     let dir = fs.make_dirs(b"/a/b/c", 0o755, Cred::default()).expect("directories");
     let new = fs.create(&dir, b"new", NewNode::file(0o644), Cred::default()).expect("file");
-    // Begins like a block of the journal.
+    // It begins like a block of the journal.
     let magic = [0xC0, 0x3B, 0x39, 0x98].repeat(50_000);
     fs.write(&new, 0, &magic, WriteFlags::default()).expect("written");
     fs.rename(&root, b"kept", &dir, b"moved", RenameFlags::default()).expect("renamed");
 }
 
-/// Written again, the log would lose what it holds.
+/// A second write of the log would lose its content.
 #[test]
 fn a_draft_is_committed_once() {
     let base = Arc::new(image(&["-t", "ext4"]));
@@ -86,7 +86,7 @@ fn fingerprint(fs: &Filesystem) -> Vec<String> {
     all
 }
 
-/// e2fsck finds nothing, or mends it all.
+/// e2fsck finds nothing, or repairs everything.
 fn e2fsck(dev: &MemDevice, args: &str) -> bool {
     (0..2).contains(&tools::e2fsck(dev, &[args]).0)
 }
@@ -106,13 +106,13 @@ fn a_power_cut_leaves_all_or_nothing() {
     for args in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext3", "-b", "1024", "-O", "^metadata_csum,^64bit"]] {
         let base = image(args);
         let crash = Arc::new(CrashDevice::from_image(&base));
-        // The superblock, as every writer of ext assumes; a mount writes it by itself.
+        // The superblock, which every implementation of ext assumes to be atomic; a mount writes it alone.
         crash.declare_atomic(1024, 1024);
         let old = fingerprint(
             &Filesystem::mount(crash.clone(), MountOptions { read_only: true, ..options() }).expect("mounted"),
         );
         committed(crash.clone()).expect("committed");
-        // Replayed by what opens it next: everything is there.
+        // The next mount replays it: everything is there.
         let new = {
             let dev = Arc::new(crash.live());
             let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
@@ -122,7 +122,7 @@ fn a_power_cut_leaves_all_or_nothing() {
             new
         };
         assert_ne!(old, new);
-        // The replay may be cut off as well.
+        // The replay may be interrupted as well.
         Filesystem::mount(crash.clone(), options()).expect("mounted").unmount().expect("unmounted");
         assert!(new.iter().any(|l| l.starts_with("/a/b/c/new ")) && !new.iter().any(|l| l.starts_with("/gone ")));
         let mut rng = Rng::new(7);
@@ -130,7 +130,7 @@ fn a_power_cut_leaves_all_or_nothing() {
         for n in 0..=crash.write_log() {
             for mode in [CrashMode::InOrder, CrashMode::RandomSubset, CrashMode::Torn] {
                 let state = Arc::new(crash.state_after(n, &mut rng, mode).expect("state"));
-                // e2fsck replays by itself, for a sample.
+                // e2fsck replays the log itself, for a sample of states.
                 if n % 64 == 0 {
                     assert!(e2fsck(&state, "-fp"), "{args:?}: e2fsck after event {n}, {mode:?}");
                 }
@@ -146,7 +146,7 @@ fn a_power_cut_leaves_all_or_nothing() {
 }
 
 #[test]
-fn what_does_not_fit_changes_nothing() {
+fn a_draft_too_large_for_the_log_changes_nothing() {
     let base = Arc::new(image(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-N", "4096", "-I", "1024"]));
     let side = Arc::new(MemDevice::new(base.size_bytes()));
     let draft = Arc::new(Draft::new(base.clone(), side, Clock::real()));
@@ -163,14 +163,14 @@ fn what_does_not_fit_changes_nothing() {
     drop(old);
     fs.unmount().expect("unmounted");
     drop(fs);
-    // New directories lie in free blocks; the inode tables do not.
+    // New directories are in free blocks; the inode tables are not.
     let e = draft.commit().expect_err("too much");
     assert!(e.to_string().contains("blocks of the journal would be needed"), "{e}");
     let fs = Filesystem::mount(base.clone(), options()).expect("mounted");
     assert_eq!(fingerprint(&fs).len(), 4);
     fs.unmount().expect("unmounted");
     assert!(e2fsck(&base, "-fn"));
-    // Without a journal there is no draft.
+    // An image without a journal has no drafts.
     let plain = Arc::new(image(&["-t", "ext2"]));
     assert!(matches!(committed(plain), Err(Error::Unsupported(_))));
 }

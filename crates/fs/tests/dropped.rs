@@ -1,4 +1,4 @@
-//! A mount that ends in another way than by an unmount: dropped, cut off, or because a thread of its own died.
+//! A mount that ends without an unmount: dropped, cut off, or because one of its own threads died.
 
 mod common;
 
@@ -43,13 +43,13 @@ fn an_abandoned_mount_is_a_power_cut() {
     drop(f);
     fs.abandon();
     let after = Filesystem::mount(dev.clone(), options(false)).expect("mounted");
-    assert_eq!(content_of(&after, "f"), None, "nobody waited for it");
+    assert_eq!(content_of(&after, "f"), None, "no caller waited for it");
 }
 
-/// A shutdown keeps what the log took, refuses what comes after, marks nothing as damaged, and the unmount has nothing
-/// to add.
+/// A shutdown retains the content of the log, refuses later operations, and does not mark the image as damaged. The
+/// unmount after it has nothing to do.
 #[test]
-fn a_shut_down_mount_is_a_power_cut_behind_a_commit() {
+fn a_shutdown_is_a_power_cut_after_a_commit() {
     for (threads, frozen) in [(true, false), (false, false), (true, true)] {
         let dev = device();
         let fs = Filesystem::mount(dev.clone(), options(threads)).expect("mounted");
@@ -70,14 +70,14 @@ fn a_shut_down_mount_is_a_power_cut_behind_a_commit() {
         assert_eq!(after.superblock().raw().s_error_count.get(), 0);
         let content = content_of(&after, "f").expect("its name was logged");
         assert!(content.is_empty() || content == b"content", "{content:?}");
-        assert_eq!(content.is_empty(), !frozen, "data waits for its blocks, unless a freeze has written it");
+        assert_eq!(content.is_empty(), !frozen, "delayed data is lost, unless a freeze has written it");
         assert_eq!(content_of(&after, "late"), None);
     }
 }
 
-/// A shutdown does not cover what had been lost before.
+/// A shutdown does not hide an earlier loss.
 #[test]
-fn a_shutdown_says_what_was_lost_before() {
+fn a_shutdown_reports_earlier_losses() {
     let faulty = Arc::new(extant_block::device::FaultyDevice::new(device()));
     let fs = Filesystem::mount(faulty.clone(), options(true)).expect("mounted");
     create(&fs, "f");
@@ -87,7 +87,7 @@ fn a_shutdown_says_what_was_lost_before() {
 }
 
 #[test]
-fn a_dropped_mount_says_what_it_lost() {
+fn a_dropped_mount_reports_lost_writes() {
     let (tell, said) = std::sync::mpsc::channel();
     let messages = Messages::new(move |m| tell.send(m.to_owned()).expect("there"));
     let faulty = Arc::new(extant_block::device::FaultyDevice::new(device()));
@@ -100,8 +100,8 @@ fn a_dropped_mount_says_what_it_lost() {
     assert!(said.iter().any(|m| m.contains("unmount: ")), "{said:?}");
 }
 
-/// The thread that frees inodes dies with one in hand: nobody waits for it for ever, and nothing is acknowledged any
-/// more.
+/// The thread that frees inodes dies while freeing one: no thread waits for it forever, and nothing is acknowledged
+/// any more.
 #[test]
 fn a_thread_that_panics_stops_the_mount() {
     bounded(|| {
@@ -110,7 +110,7 @@ fn a_thread_that_panics_stops_the_mount() {
             let fs = Filesystem::mount(dev.clone(), options(true)).expect("mounted");
             preallocate(&fs, &create(&fs, "f"), 0, 40 << 20);
         }
-        let messages = Messages::new(|m| assert!(!m.contains("Input/output"), "who hears of trouble makes more: {m}"));
+        let messages = Messages::new(|m| assert!(!m.contains("Input/output"), "a panic in the sink of messages: {m}"));
         let fs = Filesystem::mount(dev.clone(), MountOptions { messages, ..options(true) }).expect("mounted");
         let root = fs.root().expect("root");
         let f = fs.lookup(&root, b"f").expect("there");
@@ -119,15 +119,15 @@ fn a_thread_that_panics_stops_the_mount() {
         drop(f);
         let clock = extant_base::clock::Clock::real();
         while fs.sync().is_ok() {
-            assert!(clock.now_ns() < 30_000_000_000, "the mount goes on");
+            assert!(clock.now_ns() < 30_000_000_000, "the mount still works");
             clock.sleep(std::time::Duration::from_millis(5));
         }
         assert!(fs.unmount().is_err());
     });
 }
 
-/// Freeing a file that reaches over many groups asks for more credits in the middle of a change of its map. (Debug
-/// builds check the order of locks; this once stopped the thread that frees inodes.)
+/// Freeing a file with blocks in many groups requests more credits in the middle of a change of its map. (Debug
+/// builds check the order of locks. This once stopped the thread that frees inodes.)
 #[test]
 fn a_file_over_many_groups_is_freed() {
     bounded(|| {

@@ -1,4 +1,4 @@
-//! What errors cost the device and the log, however often they are met.
+//! The cost of errors for the device and the log, however often they occur.
 
 #[path = "common/damaged.rs"]
 mod damaged;
@@ -19,7 +19,7 @@ use extant_ondisk::superblock::FsState;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// An image with a file whose inode is damaged, and one whose attributes are.
+/// An image with one file whose inode is damaged, and one whose attributes are.
 fn damaged_twice(kind: &[&str]) -> Arc<MemDevice> {
     let mut inodes = Vec::new();
     let dev = made(kind, |fs, root| {
@@ -29,7 +29,7 @@ fn damaged_twice(kind: &[&str]) -> Arc<MemDevice> {
             inodes.push(f.ino);
         }
     });
-    // Neither a map nor attributes.
+    // A damaged map, and damaged attributes.
     edit_inode(&dev, inodes[0], |slot| slot[40..60].fill(0x77));
     edit_inode(&dev, inodes[1], |slot| {
         let at = 128 + 4 + usize::from(u16::from_le_bytes([slot[128], slot[129]]));
@@ -44,7 +44,7 @@ fn cost(dev: &MemDevice) -> (u64, u64) {
     (stats.writes, stats.flushes)
 }
 
-/// Whoever calls stat(2) on a damaged inode in a loop fills neither the log nor the time of the device.
+/// stat(2) on a damaged inode in a loop neither fills the log nor keeps the device busy.
 #[test]
 fn ten_thousand_errors_cost_a_few_writes_and_lines() {
     const TIMES: u32 = 10_000;
@@ -70,7 +70,7 @@ fn ten_thousand_errors_cost_a_few_writes_and_lines() {
             };
             meet(TIMES);
             let (writes, flushes) = cost(&dev);
-            // The superblock, and that of a journal that ends.
+            // The superblock, and the journal's superblock when it stops.
             assert!(writes - before.0 <= 2 && flushes - before.1 <= 4, "{what}: {writes} {flushes} after {before:?}");
             assert!(super_of(&dev).state().contains(FsState::ERROR), "{what}: at once");
             let lines = || {
@@ -78,14 +78,14 @@ fn ten_thousand_errors_cost_a_few_writes_and_lines() {
                 said.borrow().len()
             };
             assert!((1..=12).contains(&lines()), "{what}: {} lines", lines());
-            // Another kind of damage is news.
+            // Another kind of damage is reported again.
             let g = fs.lookup(&root, b"g").expect("its inode is whole");
             let known = (lines(), super_of(&dev).raw().s_error_count.get());
             assert!(matches!(fs.get_xattr(&g, b"user.x"), Err(Error::Corrupt { .. })), "{what}");
             let raw_count = |dev: &MemDevice| super_of(dev).raw().s_error_count.get();
             assert_eq!((known.1, raw_count(&dev)), (1, TIMES + 1), "{what}");
             assert!(lines() > known.0 && said.borrow()[known.0].contains("messages of errors suppressed"), "{what}");
-            // Later the device is told again, and the log.
+            // Later the device and the log get another report.
             clock.advance(INTERVAL);
             let known = lines();
             meet(1);

@@ -1,4 +1,5 @@
-//! The map of a fragmented file, read through a small cache: memory stays in its bounds although nothing is written.
+//! Reading the map of a fragmented file through a small cache: memory stays within its bounds, although nothing is
+//! written.
 
 mod common;
 
@@ -9,7 +10,7 @@ use extant_block::device::MemDevice;
 use extant_fs::{EsPolicyKind, Filesystem, MountOptions, Mounted};
 
 const CACHE: u64 = 8 << 20;
-/// So many entries, holes included, are more than the cache in the form of a `BTreeMap`.
+/// This many entries, holes included, exceed the cache in the form of a `BTreeMap`.
 const EXTENTS: u64 = 80_000;
 const STEP: u64 = 2048;
 
@@ -39,8 +40,8 @@ fn mount(dev: &Arc<MemDevice>, es_policy: EsPolicyKind) -> Mounted {
     Filesystem::mount(dev.clone(), options).expect("mounted")
 }
 
-/// Where there is room, one lookup that the cache cannot answer brings all that the map's leaf says; where there is
-/// none, and under the other policies, each brings what it was asked for.
+/// If there is room, one lookup that misses the cache loads the map's whole leaf. Without room, and under the other
+/// policies, each lookup loads only its own entry.
 #[test]
 fn a_leaf_of_the_map_is_read_once() {
     const OF_A_LEAF: u64 = 84;
@@ -66,7 +67,7 @@ fn a_leaf_of_the_map_is_read_once() {
 }
 
 #[test]
-fn a_fragmented_file_is_read_within_the_budget() {
+fn reading_a_fragmented_file_stays_within_the_budget() {
     let dev = fragmented();
     for policy in EsPolicyKind::ALL {
         let fs = mount(&dev, policy);
@@ -81,7 +82,7 @@ fn a_fragmented_file_is_read_within_the_budget() {
             assert!(peak <= CACHE + CACHE / 32, "{policy:?}: {peak} bytes within {n} reads");
         }
         if policy == EsPolicyKind::Vanilla {
-            assert!(fs.budget().reclaims.get() > 0, "or the cache is too large for this test");
+            assert!(fs.budget().reclaims.get() > 0, "the cache is too large for this test");
         }
     }
 }

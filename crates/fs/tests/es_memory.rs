@@ -1,5 +1,5 @@
-//! What the extent-status cache charges to the budget is what the allocator gave it. One test, so that nobody else
-//! allocates.
+//! The extent-status cache charges the budget with the memory that the allocator gave it. A single test, so that
+//! nothing else allocates.
 
 use std::alloc::System;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ struct Held {
 }
 
 impl Held {
-    /// Bytes that were asked for since, and not freed. Charged is that to one in `part`; the allocator gives a little
-    /// more than it is asked for.
+    /// Bytes allocated since and not freed. The charge must agree with them to one part in `part`; the allocator
+    /// gives a little more than requested.
     fn compare(&self, when: &str, part: u64) -> u64 {
         let now = self.region.change();
         let truth = now.bytes_allocated as i64 - now.bytes_deallocated as i64;
@@ -37,7 +37,7 @@ impl Held {
 }
 
 #[test]
-fn what_is_charged_is_what_is_held() {
+fn the_charge_is_the_allocated_memory() {
     const ENTRIES: u32 = 200_000;
     for order in ["random", "ascending"] {
         let mut places: Vec<u32> = (0..ENTRIES).collect();
@@ -68,7 +68,7 @@ fn what_is_charged_is_what_is_held() {
         assert_eq!(held.budget.used(), 0, "nothing is left");
     }
 
-    // Files of one entry, as most are, cost nothing; small ones what they hold.
+    // Files of one entry, as most are, cost nothing; small ones cost their entries.
     for (entries, most) in [(1, 0), (3, 0), (8, 600)] {
         let budget = Budget::new(1 << 30);
         let cache = EsCache::new(EsPolicyKind::LeafRing, Clock::virtual_at(0), Some(budget.clone()));

@@ -1,5 +1,5 @@
-//! Who looks up while the extent-status cache gives memory back: of another thread, in the same inode. Prints how long
-//! lookups took; run it with `--release --ignored --nocapture`.
+//! Lookups during a shrink of the extent-status cache: of another thread, in the same inode. Prints their latencies;
+//! run it with `--release --ignored --nocapture`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +15,12 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 const ENTRIES: u32 = 4_000_000;
 const WANTED: u64 = 32 << 20;
-/// As `Budget::relieve` asks.
+/// The batch of `Budget::relieve`.
 const BATCH: u64 = 128;
 
 #[test]
 #[ignore = "takes a gigabyte and half a minute"]
-fn lookups_go_on_while_entries_go() {
+fn lookups_proceed_during_a_shrink() {
     for policy in EsPolicyKind::ALL.into_iter().filter(|p| *p != EsPolicyKind::DelayedOnly) {
         let budget = Budget::new(1 << 40);
         let cache = EsCache::new(policy, Clock::real(), Some(budget.clone()));
@@ -67,8 +67,8 @@ fn lookups_go_on_while_entries_go() {
         run("alone", &|| Clock::real().sleep(std::time::Duration::from_millis(300)));
         let calls = std::cell::RefCell::new(Vec::new());
         run("shrinks", &|| {
-            // It never waits for the inode's lock: who holds it for long is asked again later, as by the next
-            // operation. How often that is in vain depends on the machine.
+            // It never waits for the inode's lock: an inode whose lock is held long is tried again later, for example
+            // by the next operation. How many tries fail depends on the machine.
             for _ in 0..1_000_000 {
                 if before - budget.used() >= WANTED {
                     break;

@@ -1,10 +1,10 @@
-//! Each request of a mount that has something to recover fails, and of the unmount behind it: the mount may fail, but
-//! the next one has everything. A journal that could not be written leaves an image with errors, and then orphans may
-//! be left; a read that failed does not.
+//! Each request of a mount that has something to recover, and of the unmount after it, fails once. The mount may
+//! fail, but the next one finds everything. A journal that could not be written leaves an image with errors, and
+//! orphans may then remain. A failed read does not.
 //!
-//! One thread. What a power cut left of files, names, attributes, a truncation and orphans is in the log: of a journal
-//! of the image's own, with its orphans in the file or on the list; or of one that it was lent. By itself, and with the
-//! two requests behind it: what cannot be read ahead, and neighbours that cannot be written together, go one by one.
+//! One thread. The log contains files, names, attributes, a truncation and orphans as of a power cut. The journal is
+//! the image's own, with its orphans in the file or on the list, or a borrowed one. Each request fails alone, and
+//! with the two after it: a failed readahead, or a failed write of merged neighbours, is repeated in single requests.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -32,7 +32,7 @@ fn options(errors: OnError) -> MountOptions {
     MountOptions { threads: false, seed: Some(1), errors: Some(errors), ..MountOptions::default() }
 }
 
-/// Nothing of it is in its place yet but the data.
+/// Only the data is home; everything else is in the log.
 fn after_a_power_cut(kind: &[&str]) -> MemDevice {
     let dev = Arc::new(tools::made(kind, "24M"));
     let fs = Filesystem::mount(dev.clone(), options(OnError::Continue)).expect("mounted");
@@ -88,7 +88,7 @@ fn a_request_that_fails_during_a_recovery_loses_nothing() {
                     assert_same(&tree(dev.clone()), &wanted, &format!("{who}: {told:?}"));
                     let marked = probe_superblock(&*dev).expect("superblock").0.state().contains(FsState::ERROR);
                     assert!(op != BioOp::Read || !marked, "{who}: {told:?}");
-                    // A sample: e2fsck takes longer than all else.
+                    // A sample: e2fsck takes longer than everything else.
                     if n.is_multiple_of(5) && !marked {
                         tools::assert_clean(&dev);
                     }

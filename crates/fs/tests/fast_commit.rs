@@ -1,5 +1,5 @@
-//! Fast commits, as the kernel writes them: what is found after Extant's replay is what was there before the power cut,
-//! what the kernel and e2fsck find after theirs, and it stays so wherever the power goes during the replay.
+//! Fast commits, as the kernel writes them. Extant's replay restores the state before the power cut, the kernel and
+//! e2fsck find the same after theirs, and this holds if the power fails at any moment of the replay.
 
 #[path = "common/tree.rs"]
 mod tree;
@@ -33,7 +33,7 @@ fn sh(script: &str) -> String {
     text
 }
 
-/// A mount of the kernel's, for the time of this value.
+/// A mount of the kernel's, while this value lives.
 struct KernelMount(PathBuf);
 
 impl KernelMount {
@@ -78,7 +78,7 @@ fn records(dev: Arc<dyn BlockDevice>) -> Vec<FastCommitRecord> {
     commits.into_iter().flat_map(|commit| commit.records).map(|(_, record)| record).collect()
 }
 
-/// An image as a power cut leaves it, and what it held then.
+/// An image after a power cut, and its content at that moment.
 struct Cut {
     dir: tempfile::TempDir,
     crashed: PathBuf,
@@ -86,16 +86,16 @@ struct Cut {
 }
 
 impl Cut {
-    /// Lets the kernel do `work`, every step of it fsynced, and cuts the power.
+    /// Makes the kernel do `work`, with an fsync for each step, and cuts the power.
     fn new(mkfs: &str, mount: &str, work: &str) -> Cut {
         let dir = tempfile::tempdir().expect("directory");
         let (live, crashed) = (dir.path().join("live.img"), dir.path().join("crashed.img"));
         sh(&format!("truncate -s 64M {0} && mke2fs -q -F -O fast_commit {mkfs} {0}", live.display()));
         let mounted = KernelMount::new(&live, &dir.path().join("mnt"), &format!("commit=300,noatime{mount}"));
-        // A fast commit needs a full one before it.
+        // A fast commit needs an earlier full one.
         let before = "mkdir d d/rm d/full e; for i in 1 2 3 4 5 6 7 8; do echo old $i > f$i; done; ln f7 hard; \
             dd if=/dev/urandom of=big bs=4k count=60 2>/dev/null; cp big big2; cp big big3; touch -d @1000000 f*; sync -f .";
-        // By the same shell: what it has open stays open.
+        // In the same shell, so that its open files stay open.
         let copy = format!("cp {} {}", live.display(), crashed.display());
         sh(&format!("cd {} && {{ {before} ; }} && {{ {work} ; }} && {copy}", mounted.0.display()));
         drop(mounted);
@@ -139,8 +139,9 @@ const FILES: &str = "echo new > n1; sync n1; ln n1 n2; sync n1; rm n1; sync n2; 
     sync f1; mv f3 moved; sync moved; mv f4 f5; sync f5; echo y > d/y; sync d/y; mv d/y e/y; sync e/y; \
     chmod 755 f6; chown 5:6 f6; sync f6; truncate -s 5000 big; sync big; rm f8; echo last > last; sync last";
 
-/// Who else understands these fast commits. The kernel (6.18) and e2fsck (1.47.0) lose directories that were made or
-/// removed, and e2fsck blocks of a file whose new content lies where a removed file's was.
+/// The other programs that replay these fast commits correctly. The kernel (6.18) and e2fsck (1.47.0) lose
+/// directories that were created or removed. e2fsck also loses blocks of a file whose new content lies in the place
+/// of a removed file.
 #[derive(Clone, Copy, PartialEq)]
 enum Others {
     Both,
@@ -148,7 +149,7 @@ enum Others {
     None,
 }
 
-/// Puts the journal and the superblock of `from` into `dev`.
+/// Copies the journal and the superblock of `from` into `dev`.
 fn restore_log(dev: &MemDevice, from: Arc<MemDevice>) {
     let sb = read_super(&*from).expect("superblock");
     let journal = open_journal(from.clone(), &sb).expect("journal").expect("journal");
@@ -165,7 +166,7 @@ fn restore_log(dev: &MemDevice, from: Arc<MemDevice>) {
 }
 
 #[test]
-fn replay_gives_back_what_was_there() {
+fn replay_restores_the_state_before_the_power_cut() {
     if !kernel_mounts_work() {
         return;
     }
@@ -187,7 +188,7 @@ fn replay_gives_back_what_was_there() {
     ];
     let mut kinds = [0; 6];
     for (name, mkfs, mount, work, others) in cases {
-        // The kernel falls back to a whole commit now and then, when it is busy.
+        // A busy kernel falls back to a full commit now and then.
         let mut cuts = (0..5).map(|_| Cut::new(mkfs, mount, work)).map(|cut| (records(cut.load()), cut));
         let Some((found, cut)) = cuts.find(|(found, _)| !found.is_empty()) else {
             panic!("{name}: the kernel wrote no fast commit");
@@ -220,7 +221,8 @@ fn replay_gives_back_what_was_there() {
             drop(KernelMount::new(&path, &cut.dir.path().join("mnt"), "rw"));
             let found = tree(Arc::new(MemDevice::load(&path).expect("loaded")));
             assert_same(&found, &cut.wanted, &format!("{name}: the kernel"));
-            // Cut off at its end: the kernel writes home what it replays, block by block, and the log is still there.
+            // Interrupted at its end: the kernel writes home the replayed blocks one by one, and the log is still
+            // there.
             let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
             restore_log(&dev, cut.load());
             assert_eq!(records(dev.clone()).len(), found_records);
@@ -241,9 +243,9 @@ fn replay_gives_back_what_was_there() {
     assert!(kinds.iter().all(|n| *n > 0), "kinds of records: {kinds:?}");
 }
 
-/// What is read, not written, cannot be replayed either.
+/// Images that Extant can only read cannot be replayed either.
 #[test]
-fn what_cannot_be_written_is_refused() {
+fn images_with_read_only_features_are_not_replayed() {
     if !kernel_mounts_work() {
         return;
     }
@@ -257,9 +259,9 @@ fn what_cannot_be_written_is_refused() {
     assert_eq!(dev.stats().writes, writes);
 }
 
-/// Wherever the power goes while Extant replays: Extant, e2fsck and the kernel find the same afterwards.
+/// The power fails at any moment of Extant's replay: Extant, e2fsck and the kernel find the same state afterwards.
 #[test]
-fn a_replay_cut_off_anywhere_can_be_repeated() {
+fn a_replay_interrupted_anywhere_can_be_repeated() {
     if !kernel_mounts_work() {
         return;
     }
@@ -269,7 +271,7 @@ fn a_replay_cut_off_anywhere_can_be_repeated() {
     Filesystem::mount(crash.clone(), options()).expect("mounted").unmount().expect("unmounted");
     let mut rng = Rng::new(7);
     let path = cut.dir.path().join("state.img");
-    // With fast commits, then with what they have become as a transaction, then replayed.
+    // With the fast commits, then with the transaction made of them, then replayed.
     let mut stages = [0; 3];
     for n in 0..=crash.write_log() {
         for mode in [CrashMode::InOrder, CrashMode::RandomSubset, CrashMode::Torn] {
@@ -317,7 +319,7 @@ const BLOCK: usize = 1024;
 const FILE: u32 = 12;
 const EMPTY: u32 = 13;
 const DIR: u32 = 14;
-/// Not in use.
+/// Not allocated.
 const NEW: u32 = 20;
 
 /// An empty image with room for fast commits, and these features.
@@ -342,7 +344,7 @@ fn pristine() -> MemDevice {
     drop((root, file, empty, sub, below));
     fs.unmount().expect("unmounted");
     drop(fs);
-    Arc::into_inner(dev).expect("nobody else has it")
+    Arc::into_inner(dev).expect("no other reference exists")
 }
 
 impl ByHand {
@@ -375,7 +377,7 @@ impl ByHand {
     }
 
     fn record(&mut self, tag: u16, value: &[u8]) {
-        // Room for a tail behind it, as the kernel has it.
+        // Leave room for a tail behind it, as the kernel does.
         if self.left() < value.len() + 24 {
             let pad = self.left() - 4;
             self.put(7, pad, &vec![0; pad]);
@@ -393,7 +395,7 @@ impl ByHand {
         self.record(1, &[&raw[..], &high, &(pblk as u32).to_le_bytes()].concat());
     }
 
-    /// As the image has it.
+    /// The inode in the image.
     fn desc(&self, ino: u32) -> InodeDesc {
         let sb = read_super(&*self.dev).expect("superblock");
         journal_inode(&*self.dev, &sb, InodeNr(ino)).expect("inode")
@@ -443,25 +445,25 @@ fn fast_commits_by_hand_are_replayed() {
     image.name(3, DIR, NEW, b"new");
     image.name(4, 2, NEW, b"again");
     image.inode(NEW, |desc| (desc.size, desc.links) = (5000, 2));
-    // What is not there is passed over.
+    // Changes of missing inodes are skipped.
     image.add(NEW + 1, 0, 3, free + 100);
     image.name(4, 2, NEW + 1, b"never");
     image.name(5, 2, NEW + 1, b"file");
     image.name(5, NEW + 1, FILE, b"file");
     image.tail();
-    // The blocks move, half of them; one becomes a hole, and the last is not written yet.
+    // Half of the blocks move; one becomes a hole, and the last becomes unwritten.
     image.add(NEW, 0, 2, free + 20);
     image.record(2, &[NEW, 2, 1].map(u32::to_le_bytes).concat());
     image.add(NEW, 4, 32768 + 1, free + 11);
     image.record(2, &[FILE, 3, u32::MAX].map(u32::to_le_bytes).concat());
     let before = image.desc(FILE);
-    // What it had before stays: blocks, the place of the map, attributes.
+    // The replay retains blocks, the kind of the map, and attributes.
     image.inode(FILE, |desc| {
         *desc = before;
         (desc.uid, desc.size, desc.blocks, desc.i_block) = (4711, 3000, 99, [0xEE; 60]);
     });
     image.name(5, 2, EMPTY, b"empty");
-    // The number again, now of a directory.
+    // The same number again, now for a directory.
     image.inode(EMPTY, |desc| (desc.mode, desc.generation, desc.size) = (0o40_755, 78, 1 << 20));
     image.name(3, DIR, EMPTY, b"sub");
     image.name(5, DIR, 15, b"below");
@@ -484,7 +486,7 @@ fn fast_commits_by_hand_are_replayed() {
     assert_eq!(fs.get_xattr(&file, b"user.kept").expect("attribute"), b"value");
     drop(file);
     drop(fs);
-    // What the file has lost is free, what it never had in the end as well.
+    // The blocks that the file lost are free, also those that it had only in between.
     let (place, used) = (dev.clone(), tempfile::tempdir().expect("directory"));
     let path = used.path().join("a.img");
     place.save(&path).expect("saved");
@@ -495,10 +497,10 @@ fn fast_commits_by_hand_are_replayed() {
     }
 }
 
-/// A file without a name is linked and fsynced after the newest full commit: only the records of orphans say that it is
-/// in use. Every request fails, by itself and with the two behind it: what cannot be read ahead is read again.
+/// A file without a name is linked and fsynced after the newest full commit: only the records of orphans show that it
+/// is in use. Every request fails, alone and with the two after it: a failed readahead is repeated as a single read.
 #[test]
-fn a_request_that_fails_takes_no_name_from_a_linked_orphan() {
+fn a_failed_request_does_not_remove_the_name_of_a_linked_orphan() {
     for features in ["^orphan_file", "orphan_file"] {
         let dev = Arc::new(made(features));
         let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
@@ -535,11 +537,11 @@ fn a_request_that_fails_takes_no_name_from_a_linked_orphan() {
     }
 }
 
-/// A record, and what the refusal says of it.
+/// The expected part of the error message, and the record.
 type Hostile = (&'static str, fn(&mut ByHand));
 
 #[test]
-fn nonsense_is_refused_and_nothing_is_written() {
+fn invalid_records_are_refused_and_nothing_is_written() {
     let cases: &[Hostile] = &[
         ("15 bytes in a record with tag 1", |i| i.record(1, &[0; 15])),
         ("unknown tag 33", |i| i.record(33, &[0; 15])),
@@ -554,8 +556,8 @@ fn nonsense_is_refused_and_nothing_is_written() {
         ("which no file can own", |i| i.add(FILE, 40, 1000, 16_000)),
         ("a range up to block 4294967296", |i| i.add(FILE, u32::MAX, 1, 15_000)),
         ("a range of something that has none", |i| i.add(DIR, 1, 1, 15_000)),
-        ("a name in what is no directory", |i| i.name(4, FILE, EMPTY, b"x")),
-        ("a name in what is no directory", |i| i.name(5, FILE, EMPTY, b"x")),
+        ("a name in an inode that is not a directory", |i| i.name(4, FILE, EMPTY, b"x")),
+        ("a name in an inode that is not a directory", |i| i.name(5, FILE, EMPTY, b"x")),
         ("created without a record of its own", |i| i.name(3, 2, NEW, b"x")),
         ("a second name for a directory", |i| i.name(4, 2, DIR, b"x")),
         ("created in two others", |i| i.name(3, DIR, DIR, b"x")),
@@ -623,9 +625,9 @@ fn fast_commits_that_replace_the_root_directory_are_refused_before_anything_is_w
     fs.unmount().expect("unmounted");
 }
 
-/// Whatever well-formed records say of an image: it can be mounted or not, and nothing panics or hangs.
+/// Any well-formed records: the image can be mounted or not, and nothing panics or hangs.
 #[test]
-fn any_records_come_to_an_end() {
+fn replay_of_any_well_formed_records_ends() {
     let pristine = pristine();
     let mut rng = Rng::new(11);
     let mut mounted = 0;

@@ -1,5 +1,5 @@
-//! Inode flags that ask for durability: `S` and `D` of chattr(1). One thread that works, the mount's own threads beside
-//! it, production's configuration, a power cut right after each operation.
+//! Inode flags that require durability: `S` and `D` of chattr(1). One test thread, the mount's own threads,
+//! production's configuration, and a power cut right after each operation.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn set(scene: &Scene, inode: &extant_fs::InodeRef, flags: InodeFlags) {
 }
 
 #[test]
-fn what_is_written_to_a_synchronous_file_is_durable() {
+fn writes_to_a_synchronous_file_are_durable() {
     for options in [production(), production_through()] {
         for synchronous in [true, false] {
             let scene = Disk::new(64, EXT4).mount(options.clone());
@@ -34,7 +34,7 @@ fn what_is_written_to_a_synchronous_file_is_durable() {
 }
 
 #[test]
-fn what_a_synchronous_file_is_given_is_durable() {
+fn attributes_of_a_synchronous_file_are_durable() {
     type Give = fn(&Scene, &InodeRef) -> Result<()>;
     let given: [(&str, Give); 3] = [
         ("set", |fs, f| fs.set_xattr(f, b"user.new", b"1", SetMode::Any)),
@@ -64,9 +64,9 @@ fn what_a_synchronous_file_is_given_is_durable() {
     }
 }
 
-/// The write tells of its data, for whoever relies on the flag never calls fsync.
+/// The write itself reports the loss of its data, since programs that rely on the flag never call fsync.
 #[test]
-fn what_a_synchronous_file_loses_is_told() {
+fn writes_to_a_synchronous_file_report_lost_data() {
     bounded(|| {
         for synchronous in [true, false] {
             let scene = Disk::new(64, EXT4).mount(production());
@@ -78,7 +78,7 @@ fn what_a_synchronous_file_loses_is_told() {
             scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
             let written = scene.write(&f, 0, b"lost", WriteFlags::default());
             assert_eq!(written.is_err(), synchronous, "{written:?}");
-            // An fsync tells, too; and what comes then is a matter of its own.
+            // An fsync reports it, too. Later writes are independent.
             let _ = scene.fsync(&f, false);
             assert_eq!(scene.disk.held.caught(), 1);
             put(&scene, &f, 0, b"written");
@@ -88,7 +88,7 @@ fn what_a_synchronous_file_loses_is_told() {
 }
 
 #[test]
-fn what_changes_in_a_synchronous_directory_is_durable() {
+fn changes_in_a_synchronous_directory_are_durable() {
     bounded(|| {
         for synchronous in [true, false] {
             let scene = Disk::new(64, EXT4).mount(production());
@@ -130,7 +130,7 @@ fn what_changes_in_a_synchronous_directory_is_durable() {
 
 /// Linux: `ext4_ioctl_check_immutable`.
 #[test]
-fn an_immutable_inode_keeps_its_flags_until_it_is_none() {
+fn flags_of_an_immutable_inode_change_only_when_it_becomes_mutable() {
     let scene = Disk::new(64, EXT4).mount(production());
     let f = create(&scene, "f");
     let change = |flags: InodeFlags| {
@@ -143,14 +143,14 @@ fn an_immutable_inode_keeps_its_flags_until_it_is_none() {
     assert!(matches!(change(plain | fixed | InodeFlags::NODUMP), Err(Error::NotPermitted)));
     assert_eq!(change(plain | fixed).expect("nothing changes"), (plain | fixed).bits());
     assert_eq!(change(plain | InodeFlags::NODUMP).expect("chattr -i +d"), (plain | InodeFlags::NODUMP).bits());
-    // Together with becoming immutable others may change.
+    // Other flags may change in the call that makes the inode immutable.
     assert_eq!(change(plain | fixed).expect("chattr +i -d"), (plain | fixed).bits());
 }
 
-/// Under the writeback cache the kernel tells of the time of a write when it writes back, and fsync(2) fails if it may
-/// not; the write was before.
+/// With the writeback cache the kernel reports the time of a write when it writes the data back. If the file has
+/// become immutable meanwhile, that must succeed, or fsync(2) would fail; the write came before.
 #[test]
-fn times_that_the_kernel_kept_are_taken_after_the_file_became_immutable() {
+fn cached_times_are_accepted_after_a_file_became_immutable() {
     let scene = Disk::new(64, EXT4).mount(production());
     let f = create(&scene, "f");
     let fixed = InodeFlags::IMMUTABLE | InodeFlags::from_bits_retain(scene.getattr(&f).flags);
@@ -165,7 +165,7 @@ fn times_that_the_kernel_kept_are_taken_after_the_file_became_immutable() {
     }
 }
 
-/// A change that is refused has taken nothing.
+/// A refused change removes nothing.
 #[test]
 fn an_immutable_file_keeps_its_set_id_bits() {
     let scene = Disk::new(64, EXT4).mount(production());

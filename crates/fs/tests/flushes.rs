@@ -1,4 +1,4 @@
-//! How often a mount that changes one thing waits for the device.
+//! How often a mount with one change waits for the device.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use extant_block::BlockDevice;
 use extant_block::device::{FileDevice, OpenOptions};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode};
 
-/// What reached the device of flushes and durable writes, from the mount to the end of the unmount.
+/// Flushes and durable writes from the mount to the end of the unmount.
 fn waits(dev: &Arc<FileDevice>, change: impl FnOnce(&Filesystem)) -> u64 {
     let before = dev.stats().flushes;
     let options = MountOptions { threads: false, counted: false, ..MountOptions::default() };
@@ -17,8 +17,8 @@ fn waits(dev: &Arc<FileDevice>, change: impl FnOnce(&Filesystem)) -> u64 {
     dev.stats().flushes - before
 }
 
-/// The mark that the image is in use; the log; its commit; the blocks at home; the empty log; the clean mark. Each has
-/// to be durable before the next begins, and none is waited for twice.
+/// The mark that the image is in use; the log; its commit; the blocks at home; the empty log; the clean mark. Each
+/// must be durable before the next begins, and the mount waits for each only once.
 #[test]
 fn one_change_waits_six_times() {
     let dir = tempfile::tempdir().expect("directory");
@@ -32,7 +32,7 @@ fn one_change_waits_six_times() {
     });
     let removed = waits(&dev, |fs| fs.unlink(&fs.root().expect("root"), b"new").expect("unlinked"));
     assert_eq!((made, removed), (6, 6));
-    assert!(waits(&dev, |_| {}) <= 3, "the two marks, and the log is empty already");
+    assert!(waits(&dev, |_| {}) <= 3, "only the two marks: the log is already empty");
     drop(dev);
     let checked = Command::new("e2fsck").arg("-fn").arg(&image).output().expect("e2fsck");
     assert!(checked.status.success(), "{checked:?}");

@@ -1,5 +1,5 @@
-//! fsyncs of many files: together, and one after the other. What they cost in requests, who is told what, and that
-//! nobody is told too early.
+//! fsyncs of many files, in one call and one after the other: their requests, the answer for each file, and that no
+//! answer comes too early.
 
 mod common;
 
@@ -13,7 +13,7 @@ use extant_fs::{Asker, Error, Filesystem, InodeRef, MountOptions, Mounted, Resul
 
 static CLASS: LockClass = LockClass::new("answers", 0);
 
-/// Asks for all; the answers in the order of the files, each of which comes once.
+/// Calls fsync for all; returns the answers in the order of the files. Each must come once.
 fn fsync_many(fs: &Filesystem, files: &[InodeRef]) -> Vec<Result<()>> {
     let answers = Arc::new(Mutex::new(&CLASS, (files.iter().map(|_| Vec::new()).collect::<Vec<_>>(), files.len())));
     let all = Waiter::new();
@@ -38,7 +38,7 @@ fn fsync_many(fs: &Filesystem, files: &[InodeRef]) -> Vec<Result<()>> {
     answers.into_iter().map(once).collect()
 }
 
-/// What the file of this number is full of.
+/// The byte that fills the file of this number.
 fn byte_of(i: usize) -> u8 {
     (i % 255) as u8 + 1
 }
@@ -54,7 +54,7 @@ fn new_files(fs: &Filesystem, range: std::ops::Range<usize>) -> Vec<InodeRef> {
     range.map(make).collect()
 }
 
-/// What the device did meanwhile.
+/// The device's statistics during `f`.
 fn counted<T>(scene: &Scene, f: impl FnOnce() -> T) -> (T, IoStats) {
     let before = scene.disk.crash.stats();
     let value = f();
@@ -69,7 +69,7 @@ fn assert_there(after: &Mounted, range: std::ops::Range<usize>) {
     }
 }
 
-/// A hundred files are one commit, and their data travels together.
+/// A hundred files need one commit, and share the requests for their data.
 #[test]
 fn many_files_share_requests() {
     bounded(|| {
@@ -78,13 +78,14 @@ fn many_files_share_requests() {
         let (answers, io) = counted(&scene, || fsync_many(&scene, &files));
         assert!(answers.iter().all(Result::is_ok));
         assert_there(&scene.disk.after_cut(), 0..200);
-        // The data in a request or two, a superblock of the journal, the log in another, the commit block.
+        // One or two requests for the data, one for a superblock of the journal, one for the log, one for the commit
+        // block.
         assert!(io.writes <= 10, "{io:?}");
         assert_eq!(io.flushes, 2, "the commit block's PREFLUSH and FUA: {io:?}");
         let (answers, io) = counted(&scene, || fsync_many(&scene, &files));
         assert!(answers.iter().all(Result::is_ok));
-        assert_eq!((io.writes, io.flushes), (0, 0), "nothing was written since");
-        // An overwrite changes no transaction that its datasync would wait for, and must reach the medium.
+        assert_eq!((io.writes, io.flushes), (0, 0), "no write since then");
+        // An overwrite changes no transaction for its datasync to wait for, but must reach the medium.
         put(&scene, &files[7], 0, &[9; 16]);
         let (answers, io) = counted(&scene, || fsync_many(&scene, &files));
         assert!(answers.iter().all(Result::is_ok));
@@ -94,9 +95,9 @@ fn many_files_share_requests() {
     });
 }
 
-/// Four threads at once, each with files of its own: each thread's lie side by side, whoever comes in between.
+/// Four threads at once, each with its own files: the files of each thread are adjacent, whatever the others write.
 #[test]
-fn files_that_are_written_together_lie_together() {
+fn files_written_together_are_adjacent() {
     bounded(|| {
         const FILES: usize = 700;
         let scene = Disk::new(64, EXT4).mount(production());
@@ -109,16 +110,16 @@ fn files_that_are_written_together_lie_together() {
             let asked: Vec<_> = asked.collect();
             asked.into_iter().for_each(|asked| assert!(asked.join().iter().all(Result::is_ok)));
         });
-        // A thread's data is in runs of 256 blocks, three, and perhaps the rest of a chunk. Four threads, and for
-        // each at most a commit: a superblock, the log in a few, the commit block.
+        // A thread's data is in three runs of 256 blocks, and perhaps the rest of a chunk. Four threads, and for each
+        // at most one commit: a superblock, a few requests for the log, the commit block.
         assert!(io.writes <= 4 * (4 + 6), "{io:?}");
         assert_there(&scene.disk.after_cut(), 0..4 * FILES);
     });
 }
 
-/// No answer before the data is on the medium, and none that waits for what was not asked for.
+/// No answer comes before the data is on the medium, and none waits for files outside the call.
 #[test]
-fn answers_come_with_the_medium() {
+fn answers_come_once_the_data_is_on_the_medium() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let files = new_files(&scene, 0..3);
@@ -134,15 +135,15 @@ fn answers_come_with_the_medium() {
     });
 }
 
-/// Twice the same, another mount's, one whose data is lost: each has its own answer, once.
+/// The same file twice, a file of another mount, one whose data is lost: each gets its own answer, once.
 #[test]
-fn each_has_its_own_answer() {
+fn each_file_gets_its_own_answer() {
     bounded(|| {
         let (scene, other) = (Disk::new(64, EXT4).mount(production()), Disk::new(64, EXT4).mount(production()));
         let mut files = new_files(&scene, 0..4);
         files.push(files[2].clone());
         files.push(new_files(&other, 0..1).remove(0));
-        // The request in which all four travel fails, and so does the third when it is sent by itself.
+        // The request with the data of all four fails, and so does the third's when it is sent alone.
         let held = &scene.disk.held;
         held.catch(Catch::hold().writes().data());
         let (fs, asked) = (scene.shared(), files.clone());
@@ -151,7 +152,7 @@ fn each_has_its_own_answer() {
         let together = held.held()[0];
         assert_eq!(together.len, 4 * BLOCK, "{:?}", held.held());
         held.fail(together.id, EIO);
-        assert!(held.wait_held(4, LONG), "each by itself: {:?}", held.held());
+        assert!(held.wait_held(4, LONG), "each alone: {:?}", held.held());
         let third = held.held().into_iter().find(|r| r.offset == together.offset + 2 * BLOCK).expect("sent again");
         held.fail(third.id, EIO);
         held.let_go();
@@ -162,14 +163,14 @@ fn each_has_its_own_answer() {
         let after = scene.disk.after_cut();
         assert_there(&after, 0..2);
         assert_there(&after, 3..4);
-        assert!(fsync_many(&scene, &files[..4]).iter().all(Result::is_ok), "told once");
+        assert!(fsync_many(&scene, &files[..4]).iter().all(Result::is_ok), "each error is reported once");
         assert!(fsync_many(&scene, &[]).is_empty());
         drop(files);
     });
 }
 
 #[test]
-fn a_mount_that_cannot_keep_anything_says_so() {
+fn fsyncs_fail_after_the_journal_has_stopped() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let files = new_files(&scene, 0..3);
@@ -190,13 +191,13 @@ fn a_mount_that_cannot_keep_anything_says_so() {
         let fs = scene.mount(MountOptions { read_only: true, ..production() });
         let root = fs.root().expect("root");
         let files: Vec<_> = [b"f0", b"f1"].iter().map(|name| fs.lookup(&root, *name).expect("there")).collect();
-        assert!(fsync_many(&fs, &files).iter().all(Result::is_ok), "nothing is unwritten");
+        assert!(fsync_many(&fs, &files).iter().all(Result::is_ok), "no dirty data");
     });
 }
 
-/// Fsyncs of new files, one after the other, in the order of their names and in another.
+/// Fsyncs of new files, one after the other, in the order of their names and in another order.
 #[test]
-fn who_fsyncs_file_after_file_has_the_next_carried_along() {
+fn an_fsync_also_writes_the_files_that_are_fsynced_next() {
     bounded(|| {
         for (policy, backwards) in SyncPolicyKind::ALL.into_iter().flat_map(|p| [(p, false), (p, true)]) {
             let scene = Disk::new(64, EXT4).mount(MountOptions { sync_policy: policy, ..production() });
@@ -205,7 +206,7 @@ fn who_fsyncs_file_after_file_has_the_next_carried_along() {
                 for i in 0..files.len() {
                     let at = if backwards { files.len() - 1 - i } else { i };
                     scene.fsync(&files[at], false).expect("fsync");
-                    // Nobody is told too early.
+                    // No answer comes too early.
                     if i % 40 == 3 {
                         assert_there(&scene.disk.after_cut(), at..at + 1);
                     }
@@ -220,9 +221,10 @@ fn who_fsyncs_file_after_file_has_the_next_carried_along() {
     });
 }
 
-/// What is carried along is small, new, and closed: not a file that others write, nor a large one.
+/// An fsync also writes other files if they are small, new, and closed: not a file with another writer, nor a large
+/// one.
 #[test]
-fn what_is_carried_along() {
+fn an_fsync_also_writes_small_new_closed_files() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let old = create(&scene, "old");
@@ -249,9 +251,9 @@ fn what_is_carried_along() {
     });
 }
 
-/// One thread that fsyncs commits without the journal's; with another one's commit under way it joins the line.
+/// A thread that fsyncs alone commits without the journal's thread. While another thread commits, it joins the queue.
 #[test]
-fn who_is_alone_commits_by_himself() {
+fn a_lone_fsync_commits_on_its_own_thread() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let alone = || scene.journal_stats().commits_alone.get();
@@ -272,7 +274,7 @@ fn who_is_alone_commits_by_himself() {
         held.let_go();
         first.join().expect("fsync");
         others.into_iter().for_each(|o| o.join().expect("fsync"));
-        assert_eq!(alone(), 2, "the first; the others by the journal's thread");
+        assert_eq!(alone(), 2, "the first alone, the others by the journal's thread");
         assert!(scene.journal_stats().commits.get() <= 4);
         let after = scene.disk.after_cut();
         for at in 1..4 {
@@ -282,11 +284,11 @@ fn who_is_alone_commits_by_himself() {
     });
 }
 
-/// A commit on a user's thread that fails, or panics, stops the journal as one on its own does.
+/// A commit on a user's thread that fails or panics stops the journal, as one on the journal's thread does.
 #[test]
 fn a_lone_commit_that_fails_stops_the_journal() {
     bounded(|| {
-        // One that fails once is sent again, piece by piece.
+        // A request that fails once is repeated, piece by piece.
         for (rule, panics) in [(Catch::fail(EIO), false), (Catch::panic().once(), true)] {
             let scene = Disk::new(64, EXT4).mount(production());
             let files = new_files(&scene, 0..3);
@@ -309,10 +311,10 @@ fn a_lone_commit_that_fails_stops_the_journal() {
     });
 }
 
-/// Who has abandoned a mount may mount the image again: nobody logs any more, neither the journal's thread nor who
-/// commits by himself.
+/// After a mount has been abandoned, the image may be mounted again: neither the journal's thread nor a thread that
+/// commits alone writes to the log any more.
 #[test]
-fn an_abandoned_mount_waits_for_who_commits_alone() {
+fn abandoning_a_mount_waits_for_a_thread_that_commits_alone() {
     bounded(|| {
         let disk = Disk::new(64, EXT4);
         let fs = Filesystem::mount(disk.held.clone(), production()).expect("mounted");
@@ -323,7 +325,7 @@ fn an_abandoned_mount_waits_for_who_commits_alone() {
         assert!(disk.held.wait_held(1, LONG), "the log is written");
         let shared = Arc::clone(&fs);
         let mut left = start("abandon", move || fs.abandon());
-        assert!(!left.ends_within(GRACE), "somebody writes to the log");
+        assert!(!left.ends_within(GRACE), "a thread still writes to the log");
         disk.held.let_go();
         left.join();
         let written = disk.crash.write_log();

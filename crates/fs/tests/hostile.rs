@@ -1,10 +1,10 @@
-//! Damaged images: whatever the bytes say, mounting, walking, writing and unmounting come back, without a panic, in
-//! bounded time and memory.
+//! Damaged images: with any bytes, mounting, walking, writing and unmounting return, without a panic, in bounded time
+//! and memory.
 //!
-//! The images and the damage come from `extant_testkit::damage::random`: Extant itself has filled images of several
-//! kinds (so that directories are indexed and extents scattered), some are left with a journal to replay, and bytes of
-//! their metadata are changed from a seed. A failure prints kind and seed:
-//! `EXTANT_SEED=kind:seed cargo test -p extant-fs --test hostile` repeats that one.
+//! The images and the damage come from `extant_testkit::damage::random`. Extant itself has filled images of several
+//! kinds, so that directories are indexed and extents scattered. Some have a journal to replay. Bytes of their
+//! metadata are changed from a seed. A failure prints kind and seed; `EXTANT_SEED=kind:seed cargo test -p extant-fs
+//! --test hostile` repeats it.
 
 #[path = "hostile/exercise.rs"]
 mod exercise;
@@ -23,16 +23,16 @@ use extant_testkit::damage::random;
 
 /// Longer than any case takes on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// After this long, the rest of the cases is left for the next run.
+/// After this long, the remaining cases wait for the next run.
 const BUDGET_NS: u64 = 60_000_000_000;
-/// A case needs a few tens of MiB; what only an image vouches for must not add to that.
+/// A case needs a few tens of MiB. Sizes that only the image claims must not add to that.
 const MEMORY_MAX_KIB: u64 = 1_500_000;
 
 fn options(read_only: bool, seed: u64) -> MountOptions {
     MountOptions { threads: false, seed: Some(seed), read_only, cache_bytes: 16 << 20, ..MountOptions::default() }
 }
 
-/// One image through all it has to stand. Returns how far it came: 0 refused, 1 mounted read-only, 2 read-write.
+/// Runs everything on one image. Returns how far it came: 0 refused, 1 mounted read-only, 2 read-write.
 fn case(dev: &MemDevice, seed: u64) -> u32 {
     let mut reached = 0;
     let copy = Arc::new(dev.snapshot());
@@ -54,7 +54,7 @@ fn case(dev: &MemDevice, seed: u64) -> u32 {
         fs.step();
         let _ = fs.unmount();
     }
-    // What it wrote must be readable in turn.
+    // The image that it wrote must be readable again.
     if reached == 2
         && let Ok(fs) = Filesystem::mount(copy, options(false, seed))
     {
@@ -64,8 +64,8 @@ fn case(dev: &MemDevice, seed: u64) -> u32 {
     reached
 }
 
-/// The image as one to be rescued, and in one case of four without its end: nothing is written, and whatever is refused
-/// otherwise comes back as well.
+/// Mounts the image for rescue, and in one case of four without its end. Nothing may be written, and all calls
+/// return, also for images that are otherwise refused.
 fn rescue(dev: &MemDevice, seed: u64) {
     let whole = dev.size_bytes();
     let len = if seed.is_multiple_of(4) { (whole / 97 * (seed % 97) + 8192) & !4095 } else { whole };
@@ -90,7 +90,7 @@ fn rescue(dev: &MemDevice, seed: u64) {
     assert_eq!(copy.first_difference(dev).expect("compared"), None);
 }
 
-/// The most memory that this process ever had, in KiB.
+/// The peak memory of this process, in KiB.
 fn memory_peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
@@ -128,7 +128,7 @@ fn run(index: usize, seeds: std::ops::Range<u64>, clock: &Clock, until_ns: u64) 
 }
 
 #[test]
-fn no_damaged_image_brings_it_down() {
+fn no_damaged_image_causes_a_panic_or_a_hang() {
     let clock = Clock::real();
     if let Ok(one) = std::env::var("EXTANT_SEED") {
         let (index, seed) = one.split_once(':').expect("kind:seed");
@@ -140,7 +140,7 @@ fn no_damaged_image_brings_it_down() {
     let (cases, budget_ns) = if soak { (2_000, u64::MAX / 2) } else { (60, BUDGET_NS) };
     let mut total = [0; 3];
     for index in 0..random::KINDS.len() {
-        // Each kind gets its share of the time, whatever the ones before used.
+        // Each kind gets its share of the time, however long the ones before took.
         let until = budget_ns / random::KINDS.len() as u64 * (index as u64 + 1);
         let reached = run(index, 0..cases, &clock, until);
         (0..3).for_each(|i| total[i] += reached[i]);

@@ -81,7 +81,7 @@ fn sparse_files_reach_the_formats_last_byte() {
 }
 
 #[test]
-fn a_full_disk_says_so_at_write_time_and_loses_nothing() {
+fn a_full_disk_fails_the_write_and_loses_nothing() {
     for args in [&["-t", "ext4"][..], &["-t", "ext3", "-b", "1024"], &["-t", "ext2"]] {
         let (dev, fs) = mounted(args, "16M");
         let root = fs.root().expect("root");
@@ -106,7 +106,7 @@ fn a_full_disk_says_so_at_write_time_and_loses_nothing() {
         };
         assert!(matches!(e, Error::NoSpace | Error::NoInodes), "{args:?}: {e}");
         fs.sync().expect("what was accepted can be written");
-        // Space comes back as soon as files go, without waiting for a commit by hand.
+        // Removed files free their space at once, without an explicit commit.
         fs.unlink(&root, b"f0").expect("unlink");
         let again = fs.create(&root, b"again", NewNode::file(0o644), Cred::default()).expect("create");
         fs.write(&again, 0, &[0xEE; 100_000], WriteFlags::default()).expect("the freed space is usable at once");

@@ -1,4 +1,4 @@
-//! The lock table over a parallel untar with syncs: no lock may be one that all operations wait for.
+//! The lock table during a parallel untar with syncs: no lock may delay all operations.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -9,7 +9,7 @@ use extant_base::sync::{LockClass, Mutex, lock_table, set_lock_stats};
 use extant_base::task;
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode, RenameFlags, SetAttr, SetTime, WriteFlags};
 
-/// The counts are the process's: one test at a time.
+/// The counts belong to the process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(&ALONE_CLASS, ());
 static ALONE_CLASS: LockClass = LockClass::new("one test at a time", 0);
 
@@ -37,7 +37,7 @@ fn untar(fs: &Arc<Filesystem>, n: u64) {
 }
 
 #[test]
-fn no_lock_is_one_that_all_operations_wait_for() {
+fn no_lock_delays_all_operations() {
     let _alone = ALONE.lock();
     let dev = Arc::new(tools::made(&["-t", "ext4"], "512M"));
     let fs = Filesystem::mount(dev, MountOptions::default()).expect("mounted");
@@ -76,9 +76,9 @@ fn no_lock_is_one_that_all_operations_wait_for() {
     }
 }
 
-/// How often an operation takes the locks that all operations share. By nature: a handle is counted when it starts and
-/// when it ends; an inode becomes dirty once; one that loses its last name becomes an orphan and ceases to be one, goes
-/// into the queue of evictions, comes out, and is done. docs/locking.md has the table.
+/// How often an operation takes the locks that all operations share. The necessary ones: a handle is counted when it
+/// starts and when it ends; an inode becomes dirty once; an inode that loses its last name becomes an orphan and
+/// leaves the orphans, enters and leaves the queue of evictions, and is evicted. docs/locking.md has the table.
 #[test]
 fn an_operation_takes_the_shared_locks_as_often_as_it_must() {
     let _alone = ALONE.lock();
@@ -88,7 +88,7 @@ fn an_operation_takes_the_shared_locks_as_often_as_it_must() {
     let cred = Cred::default();
     let top = fs.create(&fs.root().expect("root"), b"d", NewNode::directory(0o755), cred).expect("mkdir");
     let name = |n: u64| format!("f{n}").into_bytes();
-    // Each first use of something, on one file apart.
+    // The first use of everything, on a separate file.
     let warm = fs.create(&top, b"warm", NewNode::file(0o644), cred).expect("create");
     fs.write(&warm, 0, &[1; 100], WriteFlags::default()).expect("write");
     drop(warm);

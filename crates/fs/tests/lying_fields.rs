@@ -1,4 +1,4 @@
-//! Single fields of inodes that contradict others: what looks at them answers, at once, and nothing is lost by it.
+//! Single fields of inodes that contradict others: operations on them end at once, and lose nothing.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -27,7 +27,7 @@ fn mount(dev: &Arc<MemDevice>, read_only: bool) -> Mounted {
     Filesystem::mount(dev.clone(), options).expect("mounted")
 }
 
-/// Linux refuses it, too. It must not pass for a file without blocks, whose blocks would then be lost.
+/// Linux refuses it, too. It must not look like a file without blocks, since its blocks would then be lost.
 #[test]
 fn inline_content_where_there_is_none_is_damage() {
     let inline_only = "sif f flags 0x10000000";
@@ -36,7 +36,7 @@ fn inline_content_where_there_is_none_is_damage() {
     for (feature, request) in [("^inline_data", inline_only), ("^inline_data", both), ("inline_data", both)] {
         let read_only = feature == "inline_data";
         let made = match read_only {
-            // Not written by Extant: made by debugfs.
+            // Extant does not write it; debugfs makes it.
             true => {
                 let dir = tempfile::tempdir().expect("tempdir");
                 let path = dir.path().join("f");
@@ -55,7 +55,7 @@ fn inline_content_where_there_is_none_is_damage() {
 }
 
 #[test]
-fn a_seek_in_a_file_of_a_size_that_no_map_reaches_ends() {
+fn a_seek_in_a_file_larger_than_any_map_ends() {
     let dev = Arc::new(tools::edited(&filled(&["-t", "ext4", "-b", "4096"]), &["sif f size 17592186044416"]));
     let fs = mount(&dev, false);
     let f = fs.lookup(&fs.root().expect("root"), b"f").expect("there");
@@ -69,9 +69,9 @@ fn a_seek_in_a_file_of_a_size_that_no_map_reaches_ends() {
     }
 }
 
-/// Blocks larger than a page are read only, and none is ever dirty.
+/// Images with blocks larger than a page are read-only, and no block is ever dirty.
 #[test]
-fn a_seek_over_unwritten_large_blocks() {
+fn a_seek_skips_unwritten_large_blocks() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("f");
     std::fs::write(&path, [7; 65536]).expect("file");
@@ -87,9 +87,9 @@ fn a_seek_over_unwritten_large_blocks() {
     assert!(matches!(fs.seek(&f, 65536, Seek::Data), Err(Error::NoSuchOffset)));
 }
 
-/// A directory of 2^32 blocks, of which there is one.
+/// A directory with a size of 2^32 blocks, and one block.
 #[test]
-fn a_large_directory_is_as_large_as_its_blocks() {
+fn a_directory_larger_than_its_blocks_is_damaged() {
     let (clock, patience_ns) = (Clock::real(), 60_000_000_000);
     let args = ["-t", "ext4", "-b", "4096", "-O", "large_dir"];
     let dev = Arc::new(tools::edited(&filled(&args), &["sif d size 17592186044416"]));
@@ -97,5 +97,5 @@ fn a_large_directory_is_as_large_as_its_blocks() {
     let root = fs.root().expect("root");
     let looked = fs.lookup(&root, b"d").and_then(|d| fs.lookup(&d, b"x"));
     assert!(matches!(looked, Err(Error::Corrupt { what: Damage::Inode, .. })), "{looked:?}");
-    assert!(clock.now_ns() < patience_ns, "every missing block was looked for");
+    assert!(clock.now_ns() < patience_ns, "the lookup tried every missing block");
 }

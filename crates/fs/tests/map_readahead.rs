@@ -1,4 +1,4 @@
-//! A map block that has to be read brings its neighbours of the same file: counted in requests, by their META flag.
+//! A read of a map block also reads its neighbours of the same file: counted in requests, by their META flag.
 
 mod common;
 
@@ -70,7 +70,7 @@ impl Watched {
         Watched { fs: Filesystem::mount(dev.clone(), options).expect("mounted"), dev }
     }
 
-    /// Requests for map blocks, and their bytes, while numbers are read at these places of `f`.
+    /// The requests for map blocks, and their bytes, while numbers are read at these places of `f`.
     fn map_reads(&self, places: &[(u64, u64)]) -> (usize, u64) {
         let f = self.fs.lookup(&self.fs.root().expect("root"), b"f").expect("there");
         self.metadata_reads(|| {
@@ -100,7 +100,7 @@ fn shuffled(mut places: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 const ROOMY: u64 = 64 << 20;
 
 #[test]
-fn cold_random_reads_bring_the_neighbours_of_an_indirect_block() {
+fn cold_random_reads_prefetch_the_neighbours_of_an_indirect_block() {
     let dev = sparse();
     // The first array is in the inode.
     let places = shuffled((1..ARRAYS).map(|n| (n * OF_AN_ARRAY * 1024, n)).collect());
@@ -110,7 +110,7 @@ fn cold_random_reads_bring_the_neighbours_of_an_indirect_block() {
 }
 
 #[test]
-fn cold_random_reads_bring_the_neighbours_of_an_extent_node() {
+fn cold_random_reads_prefetch_the_neighbours_of_an_extent_node() {
     const EXTENTS: u64 = 100 * OF_A_LEAF;
     let dev = with(image(64, EXT4_SMALL, &[]), |fs| {
         let f = create(fs, "f");
@@ -121,7 +121,7 @@ fn cold_random_reads_bring_the_neighbours_of_an_extent_node() {
     assert!(requests <= 100 / 10, "{requests} requests for 100 leaves");
 }
 
-/// As mke2fs copies a file: each indirect block in front of its data.
+/// As mke2fs copies a file: each indirect block before its data.
 fn copied(blocks: u64) -> (tempfile::TempDir, Arc<MemDevice>) {
     let dir = tempfile::tempdir().expect("tempdir");
     let data: Vec<u8> = (0..blocks).flat_map(|n| [&n.to_le_bytes()[..], &[0; 1016]].concat()).collect();
@@ -131,15 +131,15 @@ fn copied(blocks: u64) -> (tempfile::TempDir, Arc<MemDevice>) {
 }
 
 #[test]
-fn indirect_blocks_with_data_between_them_are_read_alone() {
+fn indirect_blocks_separated_by_data_are_read_alone() {
     let (_dir, dev) = copied(40 * OF_AN_ARRAY);
     let places: Vec<_> = (1..40).map(|n| (n * OF_AN_ARRAY * 1024, n * OF_AN_ARRAY)).collect();
     for places in [shuffled(places.clone()), places.clone()] {
         let (requests, bytes) = Watched::mount(&dev, ROOMY).map_reads(&places);
-        // The indirect block, the double indirect one and those 38 that it names and that are asked.
+        // The indirect block, the double indirect one, and 38 of the blocks that it names.
         assert_eq!((requests, bytes), (40, 40 * 1024));
     }
-    // One block is asked for, and its own indirect block says where it is.
+    // One block is read, and its own indirect block contains its place.
     let (requests, _) = Watched::mount(&dev, ROOMY).map_reads(&places[20..21]);
     assert_eq!(requests, 2, "the double indirect block and one below it");
 }
@@ -153,7 +153,7 @@ fn a_sequential_reader_gets_a_window_of_indirect_blocks_at_once() {
 }
 
 #[test]
-fn nothing_is_read_ahead_where_memory_is_short() {
+fn nothing_is_read_ahead_if_memory_is_short() {
     const CACHE: u64 = 8 << 20;
     let dev = sparse();
     let places = shuffled((1..ARRAYS).map(|n| (n * OF_AN_ARRAY * 1024, n)).collect());
@@ -165,10 +165,10 @@ fn nothing_is_read_ahead_where_memory_is_short() {
     assert_eq!(bytes, requests as u64 * 1024, "a block each");
 }
 
-/// A block that came along as a neighbour is freed, is a file's data on a full disk, and is metadata again: whatever it
-/// was is never taken for what it is.
+/// A block that was read as a neighbour is freed, becomes a file's data on a full disk, and then metadata again. Its
+/// old content must never appear as the current one.
 #[test]
-fn a_neighbour_that_was_freed_unread_is_not_seen_again() {
+fn a_prefetched_neighbour_is_not_used_after_it_was_freed() {
     for meta_policy in [MetaPolicy::Vanilla, MetaPolicy::ZonesAll] {
         let dev = sparse();
         let options = MountOptions { keep_clean: false, meta_policy, ..quiet() };
@@ -176,7 +176,7 @@ fn a_neighbour_that_was_freed_unread_is_not_seen_again() {
         let root = fs.root().expect("root");
         for round in 0..4 {
             let f = fs.lookup(&root, b"f").expect("there");
-            // Its neighbours come along, and most of them are never read but to be removed.
+            // Its neighbours are prefetched, and most of them are read only to be removed.
             assert_eq!(get(&fs, &f, 100 * OF_AN_ARRAY * 1024, 8), 100u64.to_le_bytes());
             drop(f);
             fs.unlink(&root, b"f").expect("unlinked");
@@ -189,7 +189,7 @@ fn a_neighbour_that_was_freed_unread_is_not_seen_again() {
             fs.fsync(&filler, false).expect("synced");
             drop(filler);
             assert_eq!(fs.statfs().blocks_available, 0);
-            // The directory is read anew, with what lies beside it in the same zone: data by now.
+            // The directory is read again, with its neighbours in the same zone, which are data by now.
             fs.budget().shrink_all();
             assert!(fs.lookup(&root, b"nothing").is_err());
             fs.unlink(&root, b"filler").expect("unlinked");
@@ -210,9 +210,9 @@ fn a_neighbour_that_was_freed_unread_is_not_seen_again() {
     }
 }
 
-/// A neighbour that cannot be read costs nobody but its own data.
+/// An unreadable neighbour affects only the reads of its own data.
 #[test]
-fn a_neighbour_that_cannot_be_read_does_no_harm() {
+fn an_unreadable_neighbour_affects_only_its_own_data() {
     let dev = sparse();
     let said = tools::debugfs(&dev, "stat f");
     let bad: u64 = said.split("(IND):").nth(100).and_then(|s| s.split(',').next()?.parse().ok()).expect("a block");
@@ -234,15 +234,12 @@ fn a_neighbour_that_cannot_be_read_does_no_harm() {
     }
     assert_eq!(lost, 1);
     let tries = faulty.injected();
-    assert!(
-        (2..=4).contains(&tries),
-        "once as a neighbour, not with each of the others, and when it was wanted: {tries}"
-    );
+    assert!((2..=4).contains(&tries), "once as a neighbour, not with each of the others, and once for itself: {tries}");
 }
 
-/// A neighbour that came along and is damaged is nothing to those who ask for what lies before it.
+/// A damaged prefetched neighbour does not affect lookups of blocks before it.
 #[test]
-fn a_lookup_does_not_fail_for_an_array_behind_what_was_asked() {
+fn a_lookup_ignores_damage_behind_the_requested_blocks() {
     let dev = sparse();
     let said = tools::debugfs(&dev, "stat f");
     let nth = |n| said.split("(IND):").nth(n).and_then(|s: &str| s.split(',').next()?.parse::<u64>().ok());
@@ -250,7 +247,7 @@ fn a_lookup_does_not_fail_for_an_array_behind_what_was_asked() {
     dev.write_at(bad * 1024, &[&[0xFE; 1024]], BioFlags::META).expect("written");
     let watched = Watched::mount(&dev, ROOMY);
     let f = watched.fs.lookup(&watched.fs.root().expect("root"), b"f").expect("there");
-    // Of each array the first block, then the hole behind it, to the end of what the array maps.
+    // The first block of each array, then the hole behind it, to the end of the array.
     let mut lost = Vec::new();
     for n in 1..ARRAYS - 1 {
         for (at, expected) in [(0, n), (1024, 0)] {
@@ -267,9 +264,9 @@ fn a_lookup_does_not_fail_for_an_array_behind_what_was_asked() {
     assert_eq!(lost, [(100, 0), (100, 1024)], "those of the damaged array");
 }
 
-/// What many small files and directories need comes together where it lies in a zone.
+/// The map blocks of many small files and directories are read in one request if they are in one zone.
 #[test]
-fn neighbours_in_a_zone_come_along() {
+fn neighbours_in_a_zone_are_prefetched() {
     for (policy, together) in [(MetaPolicy::Vanilla, false), (MetaPolicy::ZonesAll, true)] {
         let dev = many(policy);
         let watched = Watched::mount_with(&dev, MountOptions { meta_policy: policy, ..quiet() });

@@ -1,5 +1,5 @@
-//! `meta_policy=inline`: each pointer block lies directly in front of the data that it maps, whichever way the file was
-//! written; and nothing is lost for it.
+//! `meta_policy=inline`: each pointer block is directly before the data that it maps, however the file was written,
+//! and no data is lost.
 
 mod common;
 
@@ -21,13 +21,13 @@ fn mount(dev: &Arc<MemDevice>, options: MountOptions) -> Mounted {
     Filesystem::mount(dev.clone(), options).expect("mounted")
 }
 
-/// A pointer block and what lies behind it in the order of the file: the next pointer block, or data.
+/// A pointer block and the next block in the order of the file: the next pointer block, or data.
 struct Pair {
     pointers: u64,
     next: u64,
 }
 
-/// The blocks of a file as debugfs shows them.
+/// The blocks of a file according to debugfs.
 fn pairs(dev: &MemDevice, name: &str) -> Vec<Pair> {
     let said = tools::debugfs(dev, &format!("stat {name}"));
     let (_, list) = said.split_once("BLOCKS:").expect("a list of blocks");
@@ -41,7 +41,7 @@ fn pairs(dev: &MemDevice, name: &str) -> Vec<Pair> {
     pairs.map(|w| Pair { pointers: w[0].1, next: w[1].1 }).collect()
 }
 
-/// How many pointer blocks `name` has; each of them must lie directly in front.
+/// How many pointer blocks `name` has; each must be directly before its data.
 fn all_in_front(dev: &MemDevice, name: &str) -> usize {
     let pairs = pairs(dev, name);
     for pair in &pairs {
@@ -51,7 +51,7 @@ fn all_in_front(dev: &MemDevice, name: &str) -> usize {
 }
 
 #[test]
-fn each_pointer_block_lies_in_front_of_its_data() {
+fn each_pointer_block_is_before_its_data() {
     for (args, blocks, pointers) in [(SMALL, 65536, 1 + 1 + 255), (LARGE, 16384, 1 + 1 + 15)] {
         let dev = Arc::new(image(160, args, &[]));
         let fs = mount(&dev, inline());
@@ -62,7 +62,7 @@ fn each_pointer_block_lies_in_front_of_its_data() {
     }
 }
 
-/// Files that grow in turn, a piece at a time: how many pointer blocks the first has.
+/// Files that grow in turn, one piece at a time; checks how many pointer blocks the first has.
 fn append_in_turn(args: &[&str], options: MountOptions, pieces: u64, bytes: usize) {
     const FILES: [&str; 4] = ["a", "b", "c", "d"];
     let dev = Arc::new(image(160, args, &[]));
@@ -83,7 +83,7 @@ fn append_in_turn(args: &[&str], options: MountOptions, pieces: u64, bytes: usiz
 }
 
 #[test]
-fn files_that_grow_in_turn_have_each_pointer_block_in_front_of_its_data() {
+fn files_that_grow_in_turn_have_each_pointer_block_before_its_data() {
     append_in_turn(LARGE, inline(), 64, 256 << 10);
     append_in_turn(LARGE, inline(), 1100, 12 << 10);
     append_in_turn(SMALL, inline(), 400, 7 << 10);
@@ -91,15 +91,15 @@ fn files_that_grow_in_turn_have_each_pointer_block_in_front_of_its_data() {
 }
 
 #[test]
-fn what_is_written_through_has_each_pointer_block_in_front_of_its_data() {
+fn files_written_through_have_each_pointer_block_before_its_data() {
     let through = || MountOptions { write_through_bytes: Some(4096), ..inline() };
     append_in_turn(LARGE, through(), 64, 256 << 10);
     append_in_turn(SMALL, through(), 300, 8 << 10);
 }
 
-/// Pieces of one array of pointers that are written at once want one pointer block, not one each.
+/// Pieces of one pointer array that are written at once need one pointer block, not one each.
 #[test]
-fn a_sparse_file_has_each_pointer_block_in_front_of_its_first_data() {
+fn a_sparse_file_has_each_pointer_block_before_its_first_data() {
     let dev = Arc::new(image(64, SMALL, &[]));
     let fs = mount(&dev, inline());
     let f = create(&fs, "f");
@@ -114,7 +114,7 @@ fn a_sparse_file_has_each_pointer_block_in_front_of_its_first_data() {
     tools::assert_clean(&dev);
 }
 
-/// What fits on a disk, and what statfs says on the way, with files that grow in turn until there is no space.
+/// The capacity of a disk, and statfs's values on the way, with files that grow in turn until there is no space.
 fn filled(meta_policy: MetaPolicy, write_through_bytes: Option<u64>) -> Vec<(u64, u64, u64)> {
     let dev = Arc::new(image(24, &[SMALL, &["-m", "3"]].concat(), &[]));
     let fs = mount(&dev, MountOptions { meta_policy, write_through_bytes, ..inline() });
@@ -144,7 +144,7 @@ fn filled(meta_policy: MetaPolicy, write_through_bytes: Option<u64>) -> Vec<(u64
 }
 
 #[test]
-fn a_disk_holds_as_much_as_under_vanilla() {
+fn a_disk_has_the_capacity_of_vanilla() {
     for through in [None, Some(4096)] {
         let (vanilla, inline) = (filled(MetaPolicy::Vanilla, through), filled(MetaPolicy::Inline, through));
         assert!(vanilla.len() > 100);
@@ -152,9 +152,9 @@ fn a_disk_holds_as_much_as_under_vanilla() {
     }
 }
 
-/// Data that cannot be written: what was set aside for its pointer blocks is free again.
+/// The data cannot be written: the preallocation for its pointer blocks must be free again.
 #[test]
-fn a_write_that_fails_keeps_no_block() {
+fn a_failed_write_frees_its_blocks() {
     for through in [None, Some(4096)] {
         let dev = Arc::new(image(24, SMALL, &[]));
         let faulty = Arc::new(FaultyDevice::new(dev.clone()));
@@ -175,7 +175,7 @@ fn a_write_that_fails_keeps_no_block() {
         let _tells_of_lost_writes = fs.sync();
         fs.sync().expect("synced");
         assert_eq!(fs.statfs().blocks_free, before, "through {through:?}");
-        // All of it is to be had.
+        // All of the space can be allocated.
         let g = create(&fs, "g");
         let mut at = 0;
         while let Ok(n) = fs.write(&g, at, &[4; 8192], WriteFlags::default()) {

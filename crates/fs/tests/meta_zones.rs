@@ -1,4 +1,4 @@
-//! Zones for metadata (`meta_policy=`): they cost no block, and nothing of them is on disk.
+//! Zones for metadata (`meta_policy=`): they cost no block, and are not recorded on disk.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -17,8 +17,8 @@ fn mount(dev: &Arc<MemDevice>, meta_policy: MetaPolicy) -> Mounted {
     Filesystem::mount(dev.clone(), options(meta_policy)).expect("mounted")
 }
 
-/// Some kinds of images. A group of the last but one has an area of 16 blocks by `zones`, of 2 by `metacluster`, and
-/// none by `metacluster-4`.
+/// Several kinds of images. A group of the last but one has an area of 16 blocks with `zones`, of 2 with
+/// `metacluster`, and none with `metacluster-4`.
 const KINDS: [(&[&str], &str); 5] = [
     (&["-t", "ext3", "-b", "1024", "-J", "size=1"], "24M"),
     (&["-t", "ext2", "-b", "1024", "-m", "0"], "8M"),
@@ -61,7 +61,7 @@ fn fill(fs: &Filesystem, files: &[InodeRef], block: usize) -> Vec<u64> {
     files.iter().map(|f| fs.getattr(f).size).collect()
 }
 
-/// What statfs says after each step, and the sizes of files that fill the disk.
+/// The values of statfs after each step, and the sizes of files that fill the disk.
 fn fills(kind: usize, policy: MetaPolicy) -> (Vec<(u64, u64)>, u64) {
     let (args, size) = KINDS[kind];
     let dev = Arc::new(tools::made(args, size));
@@ -81,7 +81,7 @@ fn fills(kind: usize, policy: MetaPolicy) -> (Vec<(u64, u64)>, u64) {
     }
     let sizes = fill(&fs, &files, block);
     note(&fs);
-    // Half of it goes, and it is full again.
+    // Half of it is freed, and it fills up again.
     for f in &files[..3] {
         cut(&fs, f, 0);
     }
@@ -94,7 +94,7 @@ fn fills(kind: usize, policy: MetaPolicy) -> (Vec<(u64, u64)>, u64) {
 }
 
 #[test]
-fn free_space_and_the_last_block_are_those_of_vanilla() {
+fn free_space_and_capacity_are_those_of_vanilla() {
     for kind in [0, 1, 3, 4] {
         let vanilla = fills(kind, MetaPolicy::Vanilla);
         for policy in MetaPolicy::ALL {
@@ -104,7 +104,7 @@ fn free_space_and_the_last_block_are_those_of_vanilla() {
 }
 
 #[test]
-fn maps_lie_in_zones() {
+fn map_blocks_are_in_zones() {
     for (kind, policy, served) in [
         (0, MetaPolicy::Metacluster, true),
         (4, MetaPolicy::Zones, true),
@@ -128,12 +128,12 @@ fn maps_lie_in_zones() {
     }
 }
 
-/// Files come and go on a disk that is full most of the time. After each step power fails, and the disk is mounted with
-/// another policy.
+/// Files come and go on a disk that is full most of the time. After each step the power fails, and the disk is
+/// mounted with another policy.
 #[test]
-fn a_power_cut_while_zones_are_lent_leaves_nothing() {
+fn a_power_cut_while_data_borrows_zones_leaves_no_trace() {
     let mut lent = 0;
-    // In a small disk a zone has more blocks than the pool that data may not use.
+    // On a small disk a zone has more blocks than the pool that data may not use.
     for (kind, seed) in [(1, 2), (2, 3), (3, 4)] {
         for (nr, policy) in MetaPolicy::ALL.into_iter().enumerate() {
             let dev = Arc::new(tools::made(KINDS[kind].0, KINDS[kind].1));
@@ -165,5 +165,5 @@ fn a_power_cut_while_zones_are_lent_leaves_nothing() {
             tools::assert_clean(&dev);
         }
     }
-    assert!(lent >= 4, "{lent} areas were lent");
+    assert!(lent >= 4, "only {lent} areas held data");
 }

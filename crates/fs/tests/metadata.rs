@@ -1,10 +1,10 @@
-//! Maps that lead into the file system's own structures: no file shows or changes a superblock, a descriptor, a bitmap,
-//! an inode table or the journal, whatever its inode, its tree or its pointer blocks say.
+//! Maps that lead into the file system's own structures: no file shows or changes a superblock, a descriptor, a
+//! bitmap, an inode table or the journal, whatever its inode, its tree or its pointer blocks contain.
 //!
-//! On images of several kinds a file's map is bent towards each kind of metadata, at each place where a map can be bent
-//! (the inode, a node, a pointer to a node), with checksums that are right. Then everything that could go through the
-//! map is tried. Afterwards the metadata is compared: what nobody but the hostile file could have changed is what it
-//! was, and the blocks are still in use.
+//! On images of several kinds a file's map is redirected to each kind of metadata, at each possible place (the inode,
+//! a node, a pointer to a node), with correct checksums. Then the test tries every operation that uses the map.
+//! Afterwards it compares the metadata: only the hostile file could have changed it, so it must be unchanged and its
+//! blocks still in use.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -33,9 +33,9 @@ const KINDS: [&[&str]; 6] = [
     &["-t", "ext3", "-b", "4096", "-g", "2048"],
     &["-t", "ext2", "-b", "1024"],
 ];
-/// What the hostile file is written with: never to be found in metadata.
+/// The content written to the hostile file: it must never appear in metadata.
 const MARK: &[u8; 16] = b"hostile-content!";
-/// Logical block whose mapping is bent; on an indirect map it lies behind the first pointer block.
+/// The logical block whose mapping is redirected; in an indirect map it is behind the first pointer block.
 const BENT: u32 = 30;
 
 fn options() -> MountOptions {
@@ -53,7 +53,7 @@ fn made(kind: &[&str]) -> Arc<MemDevice> {
     let bs = u64::from(fs.block_size());
     let flat = fs.create(&root, b"flat", NewNode::file(0o644), cred).expect("create");
     fs.write(&flat, 0, &vec![1; 8 * bs as usize], WriteFlags::default()).expect("write");
-    // Every second block: more extents than the inode holds, and pointers behind the first pointer block.
+    // Every second block: more extents than fit the inode, and pointers behind the first pointer block.
     let tall = fs.create(&root, b"tall", NewNode::file(0o644), cred).expect("create");
     for i in 0..40 {
         fs.write(&tall, i * 2 * bs, &vec![2; bs as usize], WriteFlags::default()).expect("write");
@@ -68,7 +68,7 @@ fn made(kind: &[&str]) -> Arc<MemDevice> {
     dev
 }
 
-/// An image, looked at without a mount.
+/// An image, read without a mount.
 struct Image<'a> {
     dev: &'a MemDevice,
     sb: SuperBlock,
@@ -104,7 +104,7 @@ impl Image<'_> {
         GroupDesc::decode(&self.block(block)[offset..], group, self.geo())
     }
 
-    /// Changes an inode's bytes; its checksum is made right.
+    /// Changes an inode's bytes and corrects its checksum.
     fn edit_inode(&self, ino: InodeNr, f: impl FnOnce(&mut [u8])) {
         let place = self.geo().inode_location(ino).expect("place");
         let block = BlockNr(self.desc(place.group).inode_table.0 + u64::from(place.table_block));
@@ -132,7 +132,7 @@ impl Image<'_> {
         for group in [GroupNr(0), GroupNr(1)] {
             let desc = self.desc(group);
             if let Some((start, _)) = self.geo().base_metadata(group).ranges().next() {
-                // In block 0, to which no pointer can lead: 0 is a hole.
+                // Not block 0, to which no pointer can lead: 0 is a hole.
                 if start.0 != 0 {
                     out.push((format!("superblock of {group}"), start));
                 }
@@ -156,7 +156,7 @@ impl Image<'_> {
         BlockNr(self.desc(group).inode_table.0 + u64::from(self.geo().inode_table_blocks) - 1)
     }
 
-    /// Every block that is metadata.
+    /// Every block of metadata.
     fn zones(&self) -> BTreeSet<u64> {
         let mut zones = BTreeSet::new();
         let geo = self.geo();
@@ -176,7 +176,7 @@ impl Image<'_> {
     }
 }
 
-/// Where a map is bent.
+/// The place where a map is redirected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bend {
     /// The inode maps a data block there.
@@ -193,7 +193,7 @@ fn set_u32(bytes: &mut [u8], at: usize, value: u64) {
 
 const I_BLOCK: usize = 40;
 
-/// Bends the map of `ino` towards `to`. False where that kind of map has no such place.
+/// Redirects the map of `ino` to `to`. False if that kind of map has no such place.
 fn bend(image: &Image<'_>, ino: InodeNr, bend: Bend, to: BlockNr) -> bool {
     let desc = image.inode(ino);
     let extents = desc.has_extents();
@@ -222,7 +222,7 @@ fn bend(image: &Image<'_>, ino: InodeNr, bend: Bend, to: BlockNr) -> bool {
         _ if !deep => false,
         Bend::Node => {
             image.edit_inode(ino, |slot| match extents {
-                // ei_leaf_lo of the first index; the block really there keeps its own content.
+                // ei_leaf_lo of the first index; the block at its old place does not change.
                 true => set_u32(slot, I_BLOCK + HEADER_BYTES + 4, to.0),
                 false => set_u32(slot, I_BLOCK + 48, to.0),
             });
@@ -245,7 +245,7 @@ fn bend(image: &Image<'_>, ino: InodeNr, bend: Bend, to: BlockNr) -> bool {
     }
 }
 
-/// What is tried: a name, and what it does with the file (`None`: it could not even be looked up).
+/// An operation: its name, and its effect on the file (`None`: the lookup itself failed).
 type Try = (&'static str, fn(&Filesystem, &InodeRef, &InodeRef, &[u8]) -> Result<(), Error>);
 
 const TRIES: [Try; 12] = [
@@ -299,7 +299,7 @@ fn write_all(fs: &Filesystem, f: &InodeRef, flags: WriteFlags) -> Result<(), Err
     fs.fsync(f, false)
 }
 
-/// What must hold of the metadata afterwards.
+/// Checks the metadata afterwards.
 fn compare(before: &Image<'_>, after: &MemDevice, touched: &[InodeNr]) -> Vec<String> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     after.read_at(1024, &mut bytes, BioFlags::empty()).expect("memory");
@@ -374,7 +374,7 @@ fn sweep(kind: &[&str]) -> (usize, Vec<String>) {
                 for (n, (action, run)) in TRIES.into_iter().enumerate() {
                     let dev = Arc::new(bent.snapshot());
                     let case = format!("{} {place:?} of {name}, {what} ({to}), {action}", kind.join(" "));
-                    // The way of the page cache, and the way past it.
+                    // Through the page cache, and past it.
                     let write_through_bytes = (n % 2 == to.0 as usize % 2).then_some(1);
                     let errors = Some(extant_fs::OnError::Continue);
                     let options = MountOptions { write_through_bytes, errors, ..options() };
@@ -382,7 +382,7 @@ fn sweep(kind: &[&str]) -> (usize, Vec<String>) {
                     let root = fs.root().expect("root");
                     let result = fs.lookup(&root, name.as_bytes()).and_then(|f| {
                         let r = run(&fs, &root, &f, name.as_bytes());
-                        // What reads must not have seen it, and what came through reads it back.
+                        // Reads must not have seen the metadata, and a later read must not find it.
                         if action != "unlink" && action != "rename over" && action != "truncate" {
                             let _ = read_all(&fs, &f);
                         }
@@ -391,10 +391,10 @@ fn sweep(kind: &[&str]) -> (usize, Vec<String>) {
                     tried += 1;
                     match &result {
                         Err(Error::Corrupt { what: Damage::Map, ino: Some(of), .. }) if *of == ino => {}
-                        // The file goes, its blocks stay with an orphan that nobody can free.
+                        // The file is removed; its blocks remain with an orphan that cannot be freed.
                         Ok(()) if matches!(action, "unlink" | "rename over") => {}
                         Err(Error::NotSupported(_)) if matches!(action, "zero" | "fill holes") => {}
-                        // They end before the bent block.
+                        // They end before the redirected block.
                         Ok(()) if matches!(action, "append" | "write a few bytes") => {}
                         Ok(()) if action == "truncate into the block" && name == "flat" => {}
                         other => wrong.push(format!("{case}: {other:?}")),
@@ -427,7 +427,7 @@ fn no_file_reaches_metadata() {
 
 /// Directories, symbolic links and attributes have blocks as well.
 #[test]
-fn nor_does_anything_else() {
+fn no_directory_symlink_or_attribute_reaches_metadata() {
     for kind in KINDS {
         let base = made(kind);
         let (dir, link, attributed) = (ino_of(&base, b"dir"), ino_of(&base, b"link"), ino_of(&base, b"attributed"));
@@ -467,9 +467,9 @@ fn nor_does_anything_else() {
     }
 }
 
-/// Which blocks are the journal's is read at the mount. If they cannot be, they are not taken for everybody's.
+/// The mount reads which blocks belong to the journal. If it cannot, files must not get them.
 #[test]
-fn a_request_that_fails_gives_the_journal_to_no_file() {
+fn a_failed_request_does_not_make_the_journals_blocks_available() {
     for kind in [KINDS[0], KINDS[3]] {
         let base = made(kind);
         let (name, to) = Image::new(&base).victims().pop().expect("a victim");
@@ -502,9 +502,9 @@ fn a_request_that_fails_gives_the_journal_to_no_file() {
     }
 }
 
-/// Except where nothing is to be changed and the log left alone: what can be read is to be had.
+/// A mount that changes nothing and ignores the log makes everything readable available.
 #[test]
-fn a_journal_that_cannot_be_read_does_not_keep_the_files() {
+fn files_are_readable_without_a_readable_journal() {
     let base = made(KINDS[3]);
     let said = tools::debugfs(&base, "stat <8>");
     let node = said.split("(IND):").nth(1).and_then(|s| s.split(|c: char| !c.is_ascii_digit()).next());
@@ -518,15 +518,15 @@ fn a_journal_that_cannot_be_read_does_not_keep_the_files() {
     assert_eq!(fs.read(&flat, 0, &mut content).map(|n| (n, content)).expect("read"), (1000, [1; 1000]));
 }
 
-/// The journal, and what else the file system keeps in inodes of its own, has no name and no handle.
+/// The journal and the file system's other own inodes have no name and no handle.
 #[test]
-fn the_file_systems_own_inodes_are_nobodys() {
+fn the_file_systems_own_inodes_cannot_be_opened() {
     let base = made(KINDS[0]);
     let bystander = ino_of(&base, b"bystander-2");
     for own in [InodeNr::JOURNAL, InodeNr(7), InodeNr(1)] {
         let dev = Arc::new(base.snapshot());
         {
-            // The root directory is one block; the name keeps its place and gets another number.
+            // The root directory is one block; the name keeps its place and gets another inode number.
             let image = Image::new(&dev);
             let root = image.inode(InodeNr::ROOT);
             let block = NodeRef::parse(&root.i_block, 0).expect("root").extent(0).expect("mapped").pblk;

@@ -1,4 +1,4 @@
-//! Everything that is metadata says so to the device (META): on one that drops data, images stay whole.
+//! All metadata requests carry META: on a device that drops data, images remain intact.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -27,8 +27,8 @@ fn create(fs: &Filesystem, dir: &InodeRef, name: &str, node: NewNode<'_>) -> Ino
     fs.create(dir, name.as_bytes(), node, Cred::default()).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Files with holes, so that their maps need blocks; directories, symbolic links, attributes. Some of it goes again,
-/// and others use its blocks.
+/// Files with holes, so that their maps need blocks; directories, symbolic links, attributes. Some are removed, and
+/// others reuse their blocks.
 fn work(fs: &Filesystem) {
     let root = fs.root().expect("root");
     let content = vec![7; 30_000];
@@ -126,7 +126,7 @@ fn no_metadata_is_written_or_read_as_data() {
     }
 }
 
-/// Wherever map blocks lie, and whatever is read with them.
+/// Wherever the policy places map blocks, and whatever is read with them.
 #[test]
 fn no_policy_of_metadata_writes_or_reads_it_as_data() {
     for policy in MetaPolicy::ALL {
@@ -138,7 +138,7 @@ fn no_policy_of_metadata_writes_or_reads_it_as_data() {
 
 /// A draft cannot know which of its new blocks are metadata.
 #[test]
-fn what_a_draft_makes_in_free_blocks_is_kept() {
+fn new_blocks_of_a_draft_count_as_metadata() {
     let below = Arc::new(tools::made(&["-t", "ext4"], "16M"));
     let dev = Arc::new(MetaOnlyDevice::new(below.clone()));
     let draft = Arc::new(Draft::new(dev.clone(), Arc::new(MemDevice::new(dev.size_bytes())), Clock::real()));

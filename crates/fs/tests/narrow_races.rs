@@ -1,7 +1,7 @@
-//! Races of two neighbouring steps with all that another thread does between them, which random schedules meet once in
-//! ten thousand: threads of one mount in production's configuration, no fault, schedules of `extant_base::sim` that
-//! interrupt for long. Whoever looks whether a block has content while its writeback ends; who asks for times that
-//! another is writing, with a cut at each answer.
+//! Races between two neighbouring steps and everything that another thread does between them. Random schedules hit
+//! those once in ten thousand. Threads of one mount in production's configuration, no fault, and schedules of
+//! `extant_base::sim` with long interruptions. One thread checks whether a block has content while its writeback
+//! ends. Another calls fsync for times that a third one is writing, with a power cut at each answer.
 
 mod common;
 
@@ -16,7 +16,7 @@ use extant_block::device::{CrashDevice, LateDevice, Lateness, MemDevice};
 use extant_fs::{Cred, FallocateMode, Filesystem, InodeRef, MountOptions, Seek, SetAttr};
 
 const SCHEDULES: u64 = 120;
-/// One after the other in each schedule.
+/// Consecutive files in each schedule.
 const FILES: usize = 50;
 const LATE: Lateness = Lateness { threads: 1, inline_permille: 0, held_permille: 0, longest: Duration::ZERO };
 
@@ -24,13 +24,13 @@ fn small() -> MemDevice {
     image(16, &["-t", "ext4", "-b", "1024"], &[])
 }
 
-/// Carries out `act` on a mount of the device in a schedule of that seed.
+/// Runs `act` on a mount of the device in the schedule of that seed.
 fn in_schedule<T: Send + 'static>(
     seed: u64,
     device: Arc<dyn BlockDevice>,
     act: impl FnOnce(&Arc<Filesystem>) -> T + Send + 'static,
 ) -> T {
-    // Often enough that one of two neighbouring steps is interrupted for as long as the others have work.
+    // Often enough that one of two neighbouring steps is interrupted until the other threads run out of work.
     let strategy = sim::Strategy::Priorities { changes: 400, steps: 40_000 };
     let options = sim::Options { strategy, ..sim::Options::new(seed) };
     let outcome = sim::run(&options, move || {
@@ -50,7 +50,7 @@ fn all_right(results: impl Iterator<Item = Result<(), String>>) {
     assert!(wrong.is_empty(), "{} of {SCHEDULES} schedules: {:?}", wrong.len(), wrong.first());
 }
 
-/// In each schedule: files whose data is on its way to the device, and what `act` makes of them.
+/// In each schedule: files with data under writeback, and `act` on them.
 fn explored(preallocated: bool, act: fn(&Filesystem, &InodeRef) -> Result<(), String>) {
     let image = small();
     all_right((0..SCHEDULES).map(|seed| {
@@ -77,7 +77,7 @@ fn zeros(fs: &Filesystem, f: &InodeRef, from: usize, to: usize) -> Result<(), St
 }
 
 #[test]
-fn a_hole_is_punched_into_a_block_whose_writeback_ends() {
+fn punching_a_block_races_with_the_end_of_its_writeback() {
     explored(false, |fs, f| {
         fs.fallocate(f, FallocateMode::PunchHole, 1500, 300).expect("punched");
         zeros(fs, f, 1500, 1800)
@@ -85,7 +85,7 @@ fn a_hole_is_punched_into_a_block_whose_writeback_ends() {
 }
 
 #[test]
-fn a_file_is_cut_in_a_block_whose_writeback_ends() {
+fn truncating_in_a_block_races_with_the_end_of_its_writeback() {
     explored(true, |fs, f| {
         let sized = |size| SetAttr { size: Some(size), ..SetAttr::default() };
         fs.setattr(f, &sized(1500)).expect("cut");
@@ -95,7 +95,7 @@ fn a_file_is_cut_in_a_block_whose_writeback_ends() {
 }
 
 #[test]
-fn data_is_found_whose_writeback_ends() {
+fn seek_finds_data_whose_writeback_ends() {
     explored(true, |fs, f| match fs.seek(f, 0, Seek::Hole) {
         Ok(8192) => Ok(()),
         found => Err(format!("the first hole is at {found:?}")),
@@ -103,7 +103,7 @@ fn data_is_found_whose_writeback_ends() {
 }
 
 #[test]
-fn an_fsync_covers_times_that_another_is_writing() {
+fn an_fsync_covers_times_that_another_thread_is_writing() {
     const ROUNDS: usize = 15;
     let image = small();
     all_right((0..SCHEDULES).map(|seed| {
@@ -140,9 +140,9 @@ fn an_fsync_covers_times_that_another_is_writing() {
     }));
 }
 
-/// Who asks for an inode by its number reads its table while it is looked up, unlinked and freed.
+/// A lookup by number reads the inode's table while another thread looks it up, unlinks and frees it.
 #[test]
-fn an_inode_that_is_freed_meanwhile_is_not_found_by_number() {
+fn a_lookup_by_number_does_not_find_an_inode_freed_meanwhile() {
     let image = Arc::new(small());
     let options = || MountOptions { threads: false, seed: Some(1), ..production() };
     let ino = {
@@ -152,7 +152,7 @@ fn an_inode_that_is_freed_meanwhile_is_not_found_by_number() {
     all_right((0..SCHEDULES).map(|seed| {
         let fs = Filesystem::mount(Arc::new(image.snapshot()), options()).expect("mounted");
         let shared = Arc::clone(&fs);
-        // One is interrupted once, and the other comes to its end.
+        // One thread is interrupted once, and the other runs to its end.
         let strategy = sim::Strategy::Priorities { changes: 1, steps: 80 };
         let outcome = sim::run(&sim::Options { strategy, ..sim::Options::new(seed) }, move || {
             let other = shared.clone();
@@ -176,7 +176,7 @@ fn an_inode_that_is_freed_meanwhile_is_not_found_by_number() {
     }));
 }
 
-/// Times that wait are written while their inode is freed and its number given to another: the other's inode stays.
+/// Pending times are written while their inode is freed and its number reused: the new inode must not change.
 #[test]
 fn times_of_a_freed_inode_are_not_written_over_the_next_one() {
     let image = small();
@@ -195,7 +195,7 @@ fn times_of_a_freed_inode_are_not_written_over_the_next_one() {
                 let times = SetAttr { mtime: Some(extant_fs::SetTime::Now), ..SetAttr::default() };
                 fs.setattr(&f, &times).expect("times");
             }
-            // Until they are due.
+            // Until the times are due.
             Clock::real().sleep(Duration::from_secs(10));
             let other = Arc::clone(&fs);
             let flusher = task::spawn("flusher", move || other.step()).expect("thread");
@@ -215,10 +215,10 @@ fn times_of_a_freed_inode_are_not_written_over_the_next_one() {
     }));
 }
 
-/// In each schedule: a file that one thread cuts while `other` takes its name, or gives it its first; and what a power
-/// cut leaves, right after that and in the end, is whole once it has been mounted.
+/// In each schedule: one thread truncates a file while `other` removes its name, or adds its first. The state after a
+/// power cut, right then and at the end, must be intact once it has been mounted.
 fn cut_while(tmpfile: bool, other: fn(&Filesystem, &InodeRef)) {
-    // So many pieces that the truncation takes several handles.
+    // So many extents that the truncation takes several handles.
     let image = image(16, &["-t", "ext4", "-b", "1024", "-J", "size=1"], &[]);
     let options = || MountOptions { threads: false, seed: Some(1), ..production() };
     all_right((0..SCHEDULES).map(|seed| {
@@ -267,11 +267,11 @@ fn cut_while(tmpfile: bool, other: fn(&Filesystem, &InodeRef)) {
 }
 
 #[test]
-fn a_file_that_loses_its_name_while_it_is_cut_stays_recorded() {
+fn a_file_unlinked_during_its_truncation_remains_recorded() {
     cut_while(false, |fs, _| fs.unlink(&fs.root().expect("root"), b"f").expect("unlink"));
 }
 
 #[test]
-fn a_file_that_gets_its_first_name_while_it_is_cut_stays_recorded() {
+fn a_file_linked_during_its_truncation_remains_recorded() {
     cut_while(true, |fs, f| fs.link(f, &fs.root().expect("root"), b"f").expect("link"));
 }

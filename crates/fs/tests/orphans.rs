@@ -1,5 +1,5 @@
-//! What a crash left half deleted or half truncated, found by a mount on a device that does not read all of it, or in
-//! an image where not all of it is whole.
+//! Half-deleted or half-truncated files after a crash, on a device that cannot read all of them, or in an image where
+//! some are damaged.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -16,7 +16,7 @@ use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
 use extant_ondisk::{GroupNr, InodeNr};
 
-/// Orphans in the file, and on the list.
+/// Orphans in the orphan file, and on the list.
 const KINDS: [&[&str]; 2] =
     [&["-t", "ext4", "-b", "4096", "-O", "orphan_file"], &["-t", "ext4", "-b", "4096", "-O", "^orphan_file"]];
 const BLOCK: u64 = 4096;
@@ -25,8 +25,8 @@ fn options(threads: bool) -> MountOptions {
     MountOptions { threads, seed: Some(1), errors: Some(OnError::Continue), ..MountOptions::default() }
 }
 
-/// What a power cut leaves of two files that are unlinked and open, in two blocks of the inode table: in the log, or in
-/// its place.
+/// The state after a power cut with two unlinked open files, in two blocks of the inode table: in the log, or at
+/// home.
 fn with_orphans(kind: &[&str], in_log: bool) -> (MemDevice, [InodeNr; 2]) {
     let dev = Arc::new(tools::made(kind, "16M"));
     let fs = Filesystem::mount(dev.clone(), options(false)).expect("mounted");
@@ -62,13 +62,13 @@ fn desc_of(dev: &dyn BlockDevice, group: GroupNr) -> GroupDesc {
     GroupDesc::decode(&block[offset..], group, geo).expect("descriptor")
 }
 
-/// Where the inode is on the device, in bytes.
+/// The byte offset of the inode on the device.
 fn place_of(dev: &dyn BlockDevice, ino: InodeNr) -> u64 {
     let place = super_of(dev).geometry().inode_location(ino).expect("place");
     (desc_of(dev, place.group).inode_table.0 + u64::from(place.table_block)) * BLOCK + place.offset as u64
 }
 
-/// Changes the 128 bytes that every inode has.
+/// Changes the first 128 bytes of an inode.
 fn edit(dev: &MemDevice, ino: InodeNr, f: impl FnOnce(&mut [u8])) {
     let at = place_of(dev, ino);
     let mut block = vec![0; BLOCK as usize];
@@ -77,14 +77,14 @@ fn edit(dev: &MemDevice, ino: InodeNr, f: impl FnOnce(&mut [u8])) {
     dev.write_at(at / BLOCK * BLOCK, &[&block], BioFlags::empty()).expect("memory");
 }
 
-/// A mount that forgot one would leave it to nobody: e2fsck alone could free it.
+/// If a mount skipped an orphan, only e2fsck could free it.
 #[test]
-fn a_device_that_does_not_read_an_orphan_fails_the_mount() {
+fn an_unreadable_orphan_fails_the_mount() {
     let modes =
         [OnError::Continue, OnError::RemountReadOnly].map(|errors| [false, true].map(|threads| (errors, threads)));
     for (kind, (errors, threads)) in KINDS.iter().flat_map(|kind| modes.as_flattened().iter().map(move |m| (kind, *m)))
     {
-        // The orphans, and where it says that their blocks and numbers are in use.
+        // The orphans, and the bitmaps of their blocks and numbers.
         for victim in 0..4 {
             let who = format!("{kind:?}, {errors:?}, {threads}, {victim}");
             let options = MountOptions { errors: Some(errors), ..options(threads) };
@@ -99,7 +99,7 @@ fn a_device_that_does_not_read_an_orphan_fails_the_mount() {
             faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + BLOCK));
             let failed = Filesystem::mount(faulty.clone(), options.clone()).err();
             assert!(matches!(failed, Some(Error::Mount { .. })), "{who}: {failed:?}");
-            // The next one has all of it, whoever mounts: e2fsck -p as it comes before the kernel's.
+            // The next mount finds all of it; e2fsck -p may come first, as before the kernel's mount.
             let (code, said) = tools::e2fsck(&dev, &["-p"]);
             assert!(code <= 1, "{who}: {said}");
             faulty.clear();
@@ -111,7 +111,7 @@ fn a_device_that_does_not_read_an_orphan_fails_the_mount() {
     }
 }
 
-/// A file of ten blocks that is to be cut to one, and where the bitmap of its blocks is.
+/// A file of ten blocks with a pending truncation to one, and the place of its block bitmap.
 fn with_truncation() -> (MemDevice, u64) {
     let kind = ["-t", "ext4", "-b", "4096", "-O", "^orphan_file,^metadata_csum,^64bit"];
     let made = Arc::new(tools::made(&kind, "16M"));
@@ -126,9 +126,9 @@ fn with_truncation() -> (MemDevice, u64) {
     (dev, bitmap)
 }
 
-/// Nor does it forget that a truncation has not ended, which uncovers what was cut off as soon as the file grows.
+/// A mount must not skip an unfinished truncation either: the truncated bytes would reappear when the file grows.
 #[test]
-fn a_device_that_does_not_read_what_a_truncation_frees_fails_the_mount() {
+fn an_unreadable_bitmap_of_a_pending_truncation_fails_the_mount() {
     for errors in [OnError::Continue, OnError::RemountReadOnly] {
         let (dev, at) = with_truncation();
         let dev = Arc::new(dev);
@@ -150,10 +150,10 @@ fn a_device_that_does_not_read_what_a_truncation_frees_fails_the_mount() {
     }
 }
 
-/// Nor does what it has done of it become durable by a commit that waits for it already: as disks do, this one tries
-/// for a while.
+/// A commit that already waits must not make the half-done truncation durable. Like a disk, the device retries for a
+/// while before it fails.
 #[test]
-fn a_truncation_that_a_read_fails_late_leaves_nothing_behind() {
+fn a_truncation_that_fails_late_leaves_no_change_behind() {
     let (dev, at) = with_truncation();
     let dev = Arc::new(dev);
     let held = Arc::new(HeldDevice::new(dev.clone()).expect("thread"));
@@ -164,7 +164,7 @@ fn a_truncation_that_a_read_fails_late_leaves_nothing_behind() {
         task::spawn("mount", move || Filesystem::mount(held, options).err()).expect("thread")
     };
     assert!(held.wait_held(1, Duration::from_secs(60)), "the bitmap is not read");
-    // The transaction is due.
+    // The commit is due.
     Clock::real().sleep(Duration::from_millis(1500));
     held.fail(held.held()[0].id, 5);
     let failed = mount.join();
@@ -176,10 +176,10 @@ fn a_truncation_that_a_read_fails_late_leaves_nothing_behind() {
     tools::assert_clean(&dev);
 }
 
-/// The root is looked at last. Nobody works on after it: neither what the clean-up had begun, nor a thread that has the
-/// device.
+/// The root is checked last. After that error nothing may still work: neither a part of the clean-up nor a thread
+/// with the device.
 #[test]
-fn a_mount_that_fails_behind_the_clean_up_has_ended() {
+fn a_mount_that_fails_after_the_clean_up_leaves_nothing_running() {
     let (dev, _) = with_orphans(KINDS[1], false);
     let dev = Arc::new(dev);
     let turn = || edit(&dev, InodeNr::ROOT, |slot| slot[1] ^= 0xC0); // a directory, a file
@@ -187,7 +187,7 @@ fn a_mount_that_fails_behind_the_clean_up_has_ended() {
     let shared = Arc::new(FaultyDevice::new(dev.clone()));
     let failed = Filesystem::mount(shared.clone(), options(true)).err();
     assert!(matches!(failed, Some(Error::Mount { .. })), "{failed:?}");
-    assert_eq!(Arc::strong_count(&shared), 1, "somebody has it still");
+    assert_eq!(Arc::strong_count(&shared), 1, "it still has another owner");
     turn();
     let fs = Filesystem::mount(shared, options(true)).expect("mounted");
     assert_eq!(fs.inode_counts().1, 0);
@@ -195,9 +195,10 @@ fn a_mount_that_fails_behind_the_clean_up_has_ended() {
     tools::assert_clean(&dev);
 }
 
-/// `errors=continue`: one orphan is damaged. The other goes, and the damaged one keeps its slot of the orphan file.
+/// `errors=continue`: one orphan is damaged. The other is freed, and the damaged one retains its slot of the orphan
+/// file.
 #[test]
-fn a_damaged_orphan_does_not_keep_the_others() {
+fn a_damaged_orphan_does_not_prevent_freeing_the_others() {
     for (kind, in_file) in KINDS.into_iter().zip([true, false]) {
         let (dev, [damaged, whole]) = with_orphans(kind, false);
         let dev = Arc::new(dev);
@@ -209,13 +210,13 @@ fn a_damaged_orphan_does_not_keep_the_others() {
         fs.unmount().expect("unmount");
         let sb = super_of(&*dev);
         assert_eq!(sb.raw().s_first_error_ino.get(), damaged.0, "{kind:?}");
-        assert_eq!(sb.last_orphan(), None, "{kind:?}: what was freed is on the list");
+        assert_eq!(sb.last_orphan(), None, "{kind:?}: a freed inode is on the list");
     }
 }
 
-/// A device's number and a short symlink's text name blocks of others, if they are taken for pointers.
+/// Taken for pointers, a device's number and a short symlink's text would name blocks of other files.
 #[test]
-fn an_orphan_without_a_map_is_not_cut_off() {
+fn an_orphan_without_a_map_is_not_truncated() {
     let kind = &["-t", "ext4", "-b", "4096", "-O", "^orphan_file,^extent,^64bit,^metadata_csum"][..];
     let dev = tools::made(kind, "16M");
     // The root's only block.
@@ -246,9 +247,9 @@ fn an_orphan_without_a_map_is_not_cut_off() {
     }
 }
 
-/// A truncation has a record, too, and takes only its own away.
+/// A truncation also has a record, and its end removes only that one.
 #[test]
-fn a_truncated_file_without_a_name_stays_recorded() {
+fn a_truncated_file_without_a_name_remains_recorded() {
     for kind in KINDS {
         for named in [true, false] {
             let dev = Arc::new(tools::made(kind, "16M"));

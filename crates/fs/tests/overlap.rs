@@ -1,5 +1,5 @@
-//! Two writes of one block are never in flight at the same time, for the device may let the older one win; and what is
-//! read meanwhile is never what an older one left.
+//! Two writes of one block are never in flight at once, since the device could let the older one win; and a read
+//! meanwhile never returns older data.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -19,7 +19,7 @@ static CLASS: LockClass = LockClass::new("test late", 0);
 const THREADS: usize = 4;
 const BLOCK: usize = 4096;
 
-/// Completes what is submitted late, and the newest first.
+/// Completes requests late, the newest first.
 struct Late {
     inner: MemDevice,
     waiting: Mutex<Vec<Bio>>,
@@ -105,7 +105,7 @@ impl BlockDevice for Shared {
     }
 }
 
-/// A thread owns its part of every block, and knows what is there.
+/// Each thread owns its part of every block, and knows its content.
 fn rewrite(fs: &Filesystem, me: usize, rounds: u64) -> Vec<(u64, Vec<u8>)> {
     let file = fs.lookup(&fs.root().expect("root"), b"shared").expect("shared");
     let mut rng = Rng::new(me as u64);
@@ -128,7 +128,7 @@ fn rewrite(fs: &Filesystem, me: usize, rounds: u64) -> Vec<(u64, Vec<u8>)> {
 }
 
 #[test]
-fn a_block_is_written_once_at_a_time() {
+fn writes_of_a_block_do_not_overlap() {
     for kind in ["ext4", "ext2"] {
         let late = Arc::new(Late {
             inner: tools::made(&["-b", "4096", "-t", kind], "32M"),

@@ -1,5 +1,5 @@
-//! Several threads on one mount with all background threads running; the image is checked by e2fsck afterwards, and the
-//! lock order by the debug build while it runs.
+//! Several threads on one mount with all background threads. e2fsck checks the image afterwards, and the debug build
+//! checks the lock order meanwhile.
 
 #[path = "common/tools.rs"]
 mod tools;

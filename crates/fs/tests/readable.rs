@@ -1,6 +1,6 @@
-//! What docs/features.md calls readable is read: images with features that Extant does not write, made by mke2fs and
-//! debugfs from a tree, are mounted read-only and compared with the tree. Nothing is written, and writing is refused by
-//! name.
+//! Everything that docs/features.md calls readable is readable. Images with features that Extant does not write, made
+//! by mke2fs and debugfs from a tree, are mounted read-only and compared with the tree. Nothing is written, and a
+//! mount for writing fails and names the features.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -17,7 +17,8 @@ use extant_ondisk::inode::FileType;
 
 use tools::run;
 
-/// A tree with what is stored in different ways: sizes around what an inode holds, long links, directories of any size.
+/// A tree with differently stored objects: sizes around the capacity of an inode, long links, directories of any
+/// size.
 fn tree(top: &Path) {
     let write = |name: &str, len: usize| {
         let content: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
@@ -51,7 +52,8 @@ impl Image {
 
     fn debugfs(&self, requests: &[&str]) {
         for request in requests {
-            // By hand: a request that fails shows only in that standard error has more than the program's name.
+            // Not by the helper: debugfs reports a failed request only by more output on standard error than its
+            // name.
             let out = Command::new("debugfs").args(["-w", "-R", request]).arg(self.path()).output().expect("debugfs");
             let said = String::from_utf8_lossy(&out.stderr);
             assert!(out.status.success() && said.lines().count() <= 1, "{request}: {said}");
@@ -70,7 +72,7 @@ impl Image {
     }
 }
 
-/// An image of the tree, and e2fsck's consent.
+/// An image of the tree, accepted by e2fsck.
 fn image(args: &[&str]) -> Image {
     let image = Image { dir: tempfile::tempdir().expect("tempdir") };
     let source = image.dir.path().join("src");
@@ -84,7 +86,7 @@ fn image(args: &[&str]) -> Image {
     image
 }
 
-/// Every path with what it is.
+/// Every path with its kind and content.
 type Seen = BTreeMap<String, Vec<u8>>;
 
 fn on_host(top: &Path, at: &str, seen: &mut Seen) {
@@ -127,7 +129,7 @@ fn in_image(fs: &Filesystem, dir: &InodeRef, at: &str, seen: &mut Seen) {
             _ => {
                 let size = fs.getattr(&inode).size;
                 let mut content = vec![0xEE; size as usize];
-                // In pieces that are not aligned to anything.
+                // In unaligned pieces.
                 let mut done = 0;
                 while done < content.len() {
                     let end = (done + 70_001).min(content.len());
@@ -142,7 +144,7 @@ fn in_image(fs: &Filesystem, dir: &InodeRef, at: &str, seen: &mut Seen) {
     }
 }
 
-/// Everything of the tree is there, nothing is written, and a mount for writing names what stands in its way.
+/// Everything of the tree is there, nothing is written, and a mount for writing names the obstacle.
 fn reads(image: &Image, why_not: &str) -> Mounted {
     let mut expected = Seen::new();
     on_host(&image.dir.path().join("src"), "", &mut expected);
@@ -163,32 +165,32 @@ fn reads(image: &Image, why_not: &str) -> Mounted {
 }
 
 #[test]
-fn clusters() {
+fn images_with_clusters_are_readable() {
     for args in [&["-O", "bigalloc"][..], &["-O", "bigalloc", "-C", "65536"], &["-O", "bigalloc", "-b", "1024"]] {
         drop(reads(&image(args), "bigalloc"));
     }
 }
 
 #[test]
-fn large_blocks() {
+fn images_with_large_blocks_are_readable() {
     for size in ["8192", "16384", "32768", "65536"] {
         drop(reads(&image(&["-b", size]), &format!("blocks of {size} bytes")));
     }
 }
 
 #[test]
-fn data_in_inodes() {
+fn data_in_inodes_is_readable() {
     for inode in ["256", "512", "1024"] {
         let image = image(&["-O", "inline_data", "-I", inode]);
         let said = tools::debugfs(&image.device(), "stat few");
-        assert!(said.contains("0x10000000"), "the image is what it should be: {said}");
+        assert!(said.contains("0x10000000"), "the image lacks inline data: {said}");
         drop(reads(&image, "inline_data"));
     }
 }
 
-/// The kernel writes them: debugfs stores no more than a block.
+/// The kernel writes them: debugfs stores at most a block.
 #[test]
-fn attributes_in_inodes() {
+fn attributes_in_inodes_are_readable() {
     let image = image(&["-O", "ea_inode"]);
     let at = image.dir.path().join("mnt");
     std::fs::create_dir(&at).expect("directory");
@@ -213,7 +215,7 @@ fn attributes_in_inodes() {
 
 /// The blocks of a value in an inode of its own count as the link's.
 #[test]
-fn a_link_with_an_attribute_in_an_inode() {
+fn a_link_with_an_attribute_in_an_inode_is_readable() {
     let image = image(&["-O", "ea_inode"]);
     image.debugfs(&["symlink /link target", "set_inode_field /link blocks 24"]);
     let (_, fs) = image.mount();
@@ -222,7 +224,7 @@ fn a_link_with_an_attribute_in_an_inode() {
 }
 
 #[test]
-fn names_in_any_case() {
+fn casefolded_names_are_found_in_any_case() {
     let image = image(&["-O", "casefold", "-E", "encoding=utf8"]);
     let many = "/many";
     for name in ["Grüße", "ΣΊΣΥΦΟΣ", "e\u{301}te\u{301}"] {

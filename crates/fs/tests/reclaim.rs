@@ -1,4 +1,4 @@
-//! What goes when memory is full: what was asked for, and no more.
+//! Reclaim evicts the requested amount when memory is full, and no more.
 
 mod common;
 
@@ -14,10 +14,10 @@ use extant_fs::{Filesystem, MountOptions};
 const CACHE: u64 = 16 << 20;
 const WRITTEN: u64 = 96 << 20;
 
-/// A file goes with its data, and both count: an eighth of the cache is asked for, not an eighth in inodes alone, which
-/// were all that there are.
+/// A file is evicted with its data, and both count. An eighth of the cache is requested, not an eighth in inodes
+/// alone, which would be all inodes.
 #[test]
-fn no_more_goes_than_was_asked_for() {
+fn reclaim_evicts_no_more_than_requested() {
     for bytes in [4 << 10, 64 << 10, 3 << 20, 24 << 20] {
         let dev = Arc::new(image(160, &["-t", "ext4", "-N", "40000"], &[]));
         let options = MountOptions { cache_bytes: CACHE, seed: Some(1), ..MountOptions::default() };
@@ -47,10 +47,10 @@ fn no_more_goes_than_was_asked_for() {
     }
 }
 
-/// A file that is read again and again, beside a copy four times as large as the cache. Threads: the test's, and
-/// those of the mount.
+/// A file is read again and again, during a copy four times as large as the cache. Threads: the test's, and those of
+/// the mount.
 #[test]
-fn a_copy_leaves_what_is_used_in_memory() {
+fn a_large_copy_does_not_evict_pages_in_use() {
     const HOT: u64 = 6 << 20;
     for policy in ReclaimPolicy::ALL {
         let dev = Arc::new(image(256, &["-t", "ext4"], &[]));
@@ -88,11 +88,11 @@ fn a_copy_leaves_what_is_used_in_memory() {
         let after = misses(10_000);
         let peak = fs.budget().peak();
         if policy != ReclaimPolicy::default() {
-            // Linux's lists know no more of a page than that it is young: that much of the hot file goes.
+            // Linux's lists only know that a page is young: that much of the hot file is evicted.
             assert!(during > copied * 256 / 10, "{}: {during}", policy.name());
         } else {
             assert!(during <= copied * 256 / 100 && after <= 10, "{during} during the copy, {after} after it");
-            // The write of 1 MiB, and metadata beside it.
+            // The write of 1 MiB, and metadata.
             assert!(peak <= CACHE + (1 << 20) + (64 << 10), "{peak} bytes");
             let counts = fs.budget().reclaim().counts();
             assert_eq!((counts.dirty, counts.writeback, counts.wanted_data), (0, 0, 0));
@@ -101,9 +101,10 @@ fn a_copy_leaves_what_is_used_in_memory() {
     }
 }
 
-/// Each writes and reads more than both may keep; then one goes. Threads: the test's, and those of both mounts.
+/// Each mount writes and reads more than both may cache; then one is unmounted. Threads: the test's, and those of
+/// both mounts.
 #[test]
-fn mounts_that_share_a_budget_keep_to_it_and_leave_nothing_behind() {
+fn mounts_that_share_a_budget_respect_it_and_release_it() {
     const PIECES: u64 = 40;
     let budget = Budget::new(CACHE);
     let mount = |seed| {
@@ -128,7 +129,7 @@ fn mounts_that_share_a_budget_keep_to_it_and_leave_nothing_behind() {
     };
     mounts.iter().zip(&files).for_each(|(fs, f)| read(fs, f));
     let peak = budget.peak();
-    // A write of each, and metadata beside it.
+    // One write of each, and metadata.
     assert!(peak <= CACHE + (2 << 20) + (64 << 10), "{peak} bytes");
     drop(files);
     let [first, second] = mounts;
@@ -139,5 +140,5 @@ fn mounts_that_share_a_budget_keep_to_it_and_leave_nothing_behind() {
     drop(f);
     second.unmount().expect("unmounted");
     drop(second);
-    assert_eq!(budget.used(), 0, "nothing stays charged");
+    assert_eq!(budget.used(), 0, "the budget is released");
 }

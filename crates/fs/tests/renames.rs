@@ -33,14 +33,14 @@ fn mkdir(fs: &Filesystem, dir: &InodeRef, name: &str) -> InodeRef {
     fs.create(dir, name.as_bytes(), NewNode::directory(0o755), Cred::default()).expect("mkdir")
 }
 
-/// Carries out `act` in a schedule of that seed.
+/// Runs `act` in the schedule of that seed.
 fn in_schedule<T: Send + 'static>(seed: u64, act: impl FnOnce() -> T + Send + 'static) -> T {
     let outcome = sim::run(&sim::Options::new(seed), act);
     outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"))
 }
 
 impl Bench {
-    /// Unmounts, has e2fsck look, and returns what debugfs says.
+    /// Unmounts, checks with e2fsck, and returns the answer of debugfs.
     fn finish(self, request: &str) -> String {
         self.fs.unmount().expect("unmount");
         tools::assert_clean(&self.dev);
@@ -61,7 +61,7 @@ fn assert_whiteout(fs: &Filesystem, dir: &InodeRef, name: &[u8]) {
 }
 
 #[test]
-fn a_whiteout_is_left_behind() {
+fn a_rename_leaves_a_whiteout() {
     for args in [&["-t", "ext4"][..], &["-t", "ext4", "-b", "1024"], &["-t", "ext2", "-O", "^dir_index"]] {
         let b = mounted(args);
         let cred = Cred { uid: 7, gid: 8, umask: 0 };
@@ -69,7 +69,7 @@ fn a_whiteout_is_left_behind() {
         let d = b.fs.create(&root, b"d", NewNode::directory(0o755), Cred::default()).expect("mkdir");
         let f = b.fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
         b.fs.write(&f, 0, b"content", WriteFlags::default()).expect("write");
-        // Within a directory, into another, over an existing file, and a directory.
+        // Within a directory, into another, over an existing file, and of a directory.
         b.fs.rename(&root, b"f", &root, b"g", whiteout(cred)).expect("rename");
         assert_whiteout(&b.fs, &root, b"f");
         b.fs.rename(&root, b"g", &d, b"h", whiteout(cred)).expect("rename");
@@ -104,9 +104,9 @@ fn a_whiteout_is_left_behind() {
     }
 }
 
-/// The name may stand in a directory that turns into a tree, or splits, while the new name is added.
+/// The old name may be in a directory that becomes a tree, or splits, while the new name is added.
 #[test]
-fn whiteouts_while_directories_grow() {
+fn renames_leave_whiteouts_in_growing_directories() {
     let b = mounted(&["-t", "ext4", "-b", "1024", "-N", "3000"]);
     let root = b.fs.root().expect("root");
     let cred = Cred { uid: 7, gid: 8, umask: 0 };
@@ -124,7 +124,7 @@ fn whiteouts_while_directories_grow() {
 }
 
 #[test]
-fn without_a_free_inode_nothing_is_renamed() {
+fn a_whiteout_rename_without_a_free_inode_changes_nothing() {
     let b = mounted(&["-t", "ext4", "-N", "32"]);
     let root = b.fs.root().expect("root");
     let mut n = 0;
@@ -138,9 +138,9 @@ fn without_a_free_inode_nothing_is_renamed() {
     b.finish("ls -l");
 }
 
-/// What is replaced holds what is renamed: no order of locks fits, and none is needed.
+/// The target contains the source. No order of locks suits that, and none is needed.
 #[test]
-fn a_rename_over_its_own_ancestor_meets_who_removes_in_there() {
+fn a_rename_over_its_own_ancestor_races_with_a_removal_below_it() {
     let image = tools::made(&["-t", "ext4"], "16M");
     for seed in 0..40 {
         let image = image.snapshot();
@@ -170,7 +170,7 @@ fn a_rename_over_its_own_ancestor_meets_who_removes_in_there() {
     }
 }
 
-/// A removed directory that is still open: what its `..` names is gone, too, or somebody else's by now.
+/// A removed directory that is still open: the inode in its `..` is gone, too, or belongs to another file by now.
 #[test]
 fn a_removed_directory_has_no_place_in_the_tree() {
     for reused in [false, true] {
@@ -191,16 +191,16 @@ fn a_removed_directory_has_no_place_in_the_tree() {
         assert!(matches!(b.fs.rename(&d, b"x", &root, b"y", plain), Err(Error::NotFound)));
         assert!(matches!(b.fs.rename(&root, b"x", &d, b"y", plain), Err(Error::NotFound)));
         assert!(matches!(b.fs.parent(&d), Err(Error::NotFound)));
-        assert_eq!(b.fs.stats.errors.get(), 0, "nothing is wrong with the image");
+        assert_eq!(b.fs.stats.errors.get(), 0, "the image is not damaged");
         assert!(!b.fs.is_read_only());
         drop((root, d));
         b.finish("ls");
     }
 }
 
-/// A file without a name gets two at once, of which one finds no space.
+/// A file without a name gets two names at once, and one of them finds no space.
 #[test]
-fn a_first_name_that_finds_no_space_leaves_the_second() {
+fn a_first_name_that_finds_no_space_does_not_remove_the_second() {
     let image = tools::made(&["-t", "ext4", "-b", "1024", "-m", "0"], "2M");
     for seed in 0..40 {
         let image = image.snapshot();

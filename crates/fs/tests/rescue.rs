@@ -1,5 +1,5 @@
-//! Damaged images, mounted to read what is there: what is whole is read as it was, what is hurt fails by itself, and
-//! nothing is written.
+//! Damaged images, mounted to read as much as possible. Intact files read as before, damaged ones fail on their own,
+//! and nothing is written.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -44,7 +44,7 @@ fn filled(args: &[&str]) -> MemDevice {
     dev.snapshot()
 }
 
-/// A mount that rescues, and what it says.
+/// A mount for rescue, and its messages.
 fn rescued(dev: &Arc<MemDevice>) -> (extant_fs::Result<Mounted>, String) {
     let said = Arc::new(Mutex::new(&SAID_CLASS, Vec::new()));
     let heard = Arc::clone(&said);
@@ -54,7 +54,7 @@ fn rescued(dev: &Arc<MemDevice>) -> (extant_fs::Result<Mounted>, String) {
     (fs, said)
 }
 
-/// Why an ordinary read-only mount refuses it.
+/// The error of an ordinary read-only mount.
 fn refused(dev: &Arc<MemDevice>) -> String {
     let fs = Filesystem::mount(dev.clone(), MountOptions { read_only: true, ..options() });
     fs.err().map(|e| e.to_string()).unwrap_or_default()
@@ -71,7 +71,7 @@ fn read_whole(fs: &Filesystem, file: &InodeRef) -> extant_fs::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Which files are whole. The others fail: nothing else than what was written is ever read.
+/// The intact files. The others must fail: no read returns other than the written data.
 fn whole(fs: &Filesystem) -> Vec<usize> {
     let read = |i: &usize| {
         let file = fs.walk(format!("/s/f{i}").as_bytes(), true)?;
@@ -121,7 +121,7 @@ fn wipe_inode(dev: &MemDevice, ino: InodeNr) {
 }
 
 #[test]
-fn files_in_front_of_a_cut_are_read() {
+fn files_before_a_cut_are_readable() {
     for args in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext4", "-b", "4096"], &["-t", "ext3", "-b", "4096"]] {
         let dev = filled(args);
         let mut before = FILES;
@@ -129,14 +129,14 @@ fn files_in_front_of_a_cut_are_read() {
             let short = cut(&dev, mib << 20);
             let pristine = short.snapshot();
             let (fs, said) = rescued(&short);
-            assert!(said.contains("what lies behind the device's end is lost"), "{args:?}: {said}");
+            assert!(said.contains("data behind the device's end is lost"), "{args:?}: {said}");
             let there = whole(&fs.unwrap_or_else(|e| panic!("{args:?}, {mib} MiB: {e}"))).len();
             assert!(there <= before && (there > 0 || mib < 20), "{args:?}: {there} files of {mib} MiB");
             before = there;
             assert_eq!(short.first_difference(&pristine).expect("compared"), None);
         }
         assert!(before < FILES / 2);
-        // Reading alone needs no rescue while the journal is there; writing is refused.
+        // While the journal is there, reading needs no rescue; writing is refused.
         let short = cut(&dev, 60 << 20);
         let fs = Filesystem::mount(short.clone(), MountOptions { read_only: true, ..options() }).expect("mounted");
         assert!(!whole(&fs).is_empty());
@@ -145,9 +145,9 @@ fn files_in_front_of_a_cut_are_read() {
     }
 }
 
-/// A reader in front of the cut is not stopped by what is read ahead of it.
+/// Readahead past the cut must not fail a read before it.
 #[test]
-fn a_file_across_the_cut_is_read_up_to_it() {
+fn a_file_across_the_cut_is_readable_up_to_it() {
     let dev = Arc::new(tools::made(&["-t", "ext4", "-b", "4096"], "64M"));
     let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
     let file = fs.create(&fs.root().expect("root"), b"f", NewNode::file(0o644), Cred::default()).expect("create");
@@ -168,7 +168,7 @@ fn a_file_across_the_cut_is_read_up_to_it() {
 }
 
 #[test]
-fn an_image_without_its_journal_inode_is_read() {
+fn an_image_without_its_journal_inode_is_readable() {
     let dev = Arc::new(filled(&["-t", "ext4", "-b", "4096"]));
     wipe_inode(&dev, InodeNr(8));
     assert!(refused(&dev).contains("journal"), "{}", refused(&dev));
@@ -177,7 +177,7 @@ fn an_image_without_its_journal_inode_is_read() {
     assert!(said.contains("the log is not replayed"), "{said}");
 }
 
-/// An image whose log holds two transactions: a file is in the first, another in the second.
+/// An image whose log contains two transactions: one file is in the first, another in the second.
 fn logged(args: &[&str]) -> (Arc<MemDevice>, Vec<BlockNr>) {
     let dev = Arc::new(filled(args));
     let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
@@ -194,7 +194,7 @@ fn logged(args: &[&str]) -> (Arc<MemDevice>, Vec<BlockNr>) {
 }
 
 #[test]
-fn whole_transactions_of_a_damaged_log_are_used() {
+fn intact_transactions_of_a_damaged_log_are_used() {
     let (dev, log) = logged(&["-t", "ext4", "-b", "4096"]);
     let geo = geometry(&dev);
     // The last commit block of the log: the journal's blocks begin with its magic number, and the kind 2.
@@ -213,23 +213,23 @@ fn whole_transactions_of_a_damaged_log_are_used() {
     assert!(said.contains("of the log are whole, and used"), "{said}");
     assert!(fs.walk(b"/first", true).is_ok() && fs.walk(b"/other", true).is_err());
     assert_eq!(whole(&fs).len(), FILES);
-    // And without it, when its superblock is gone.
+    // And without it, after its superblock is lost.
     put(&dev, &geo, log[0], &vec![0; 4096]);
     let (fs, said) = rescued(&dev);
-    assert!(said.contains("the log is not replayed, and what it has is missing"), "{said}");
+    assert!(said.contains("the log is not replayed, and its changes are missing"), "{said}");
     assert_eq!(whole(&fs.expect("mounted")).len(), FILES);
 }
 
 #[test]
-fn a_whole_log_is_replayed_while_rescuing() {
+fn an_intact_log_is_replayed_during_rescue() {
     let (dev, _) = logged(&["-t", "ext4", "-b", "1024"]);
     let (fs, said) = rescued(&dev);
     assert!(fs.expect("mounted").walk(b"/other", true).is_ok() && said.is_empty(), "{said}");
 }
 
-/// Neither the primary descriptors nor a copy are left: the tables are where mke2fs puts them.
+/// Neither the primary descriptors nor a copy are left: the tables are at mke2fs's places.
 #[test]
-fn files_are_read_without_any_descriptor() {
+fn files_are_readable_without_any_descriptor() {
     for args in [
         &["-t", "ext4", "-b", "4096"][..],
         &["-t", "ext4", "-b", "1024"],
@@ -253,9 +253,9 @@ fn files_are_read_without_any_descriptor() {
     }
 }
 
-/// A group of which nothing is known costs what is in it.
+/// A group without a usable descriptor loses its files.
 #[test]
-fn a_lost_group_costs_its_files() {
+fn a_lost_group_loses_only_its_files() {
     let dev = Arc::new(filled(&["-t", "ext4", "-b", "1024", "-O", "^flex_bg", "-N", "256"]));
     let geo = geometry(&dev);
     let backups: Vec<GroupNr> = geo.backup_groups().collect();
@@ -269,7 +269,7 @@ fn a_lost_group_costs_its_files() {
         bytes[at..at + geo.desc_size].fill(0xEE);
         put(&dev, &geo, nr, &bytes);
     }
-    // Nor is its table where it should be.
+    // Its table is not at the expected place either.
     for [.., table] in geo.default_tables(lost) {
         put(&dev, &geo, table, &[0xEE; 1024]);
     }
@@ -283,10 +283,10 @@ fn a_lost_group_costs_its_files() {
     let _ = fs.statfs();
 }
 
-/// A superblock that claims two million groups, on a device that has room for none of them: what a mount takes is
-/// bounded by the device.
+/// A superblock that claims two million groups, on a device with room for none of them. The device bounds the memory
+/// of a mount.
 #[test]
-fn groups_that_only_the_superblock_vouches_for_cost_nothing() {
+fn groups_that_only_the_superblock_claims_cost_nothing() {
     let dev = Arc::new(tools::made(&["-t", "ext4", "-b", "4096", "-O", "^metadata_csum,^resize_inode,64bit"], "32M"));
     let mut bytes = vec![0; 4096];
     dev.read_at(0, &mut bytes, BioFlags::empty()).expect("memory");
@@ -306,11 +306,11 @@ fn groups_that_only_the_superblock_vouches_for_cost_nothing() {
     assert!(fs.geometry().group_count < 100_000, "{} groups; {said}", fs.geometry().group_count);
     assert!(fs.fixed_bytes() < 64 << 20, "{} bytes", fs.fixed_bytes());
     let plain = Filesystem::mount(dev, MountOptions { read_only: true, ..options() });
-    assert!(plain.is_err(), "no copy of the descriptors is whole");
+    assert!(plain.is_err(), "no copy of the descriptors is intact");
 }
 
 #[test]
-fn a_superblock_with_a_bad_checksum_or_unknown_features_is_believed() {
+fn rescue_uses_a_superblock_with_a_bad_checksum_or_unknown_features() {
     // One group: no backup.
     let whole_image = tools::made(&["-t", "ext4", "-b", "4096"], "32M");
     let change = |at: usize, value: u8| {
@@ -326,12 +326,12 @@ fn a_superblock_with_a_bad_checksum_or_unknown_features_is_believed() {
         assert!(!refused(&dev).is_empty());
         let (fs, said) = rescued(&dev);
         assert!(fs.expect("mounted").walk(b"/lost+found", true).is_ok(), "{said}");
-        assert!(said.contains(said_of_it) && said.contains("believed all the same"), "{said}");
+        assert!(said.contains(said_of_it) && said.contains("used nevertheless"), "{said}");
     }
 }
 
 #[test]
-fn files_of_an_image_without_a_root_are_read_by_number() {
+fn files_of_an_image_without_a_root_are_readable_by_number() {
     let dev = Arc::new(filled(&["-t", "ext4", "-b", "4096"]));
     let fs = Filesystem::mount(dev.clone(), MountOptions { read_only: true, ..options() }).expect("mounted");
     let ino = fs.walk(b"/s/f3", true).expect("found").ino;
@@ -345,14 +345,14 @@ fn files_of_an_image_without_a_root_are_read_by_number() {
     assert!(read_whole(&fs, &file).expect("read") == content(3));
 }
 
-/// What ext2 leaves of a deleted file is read; an ordinary mount has no such file.
+/// A deleted file in ext2 can be read; an ordinary mount does not show it.
 #[test]
-fn a_deleted_file_is_read_by_number() {
+fn a_deleted_file_is_readable_by_number() {
     let dev = filled(&["-t", "ext2", "-b", "4096"]);
     let fs = Filesystem::mount(Arc::new(dev.snapshot()), MountOptions { read_only: true, ..options() }).expect("mount");
     let ino = fs.walk(b"/s/f3", true).expect("found").ino;
     drop(fs);
-    // The name and the link go, the map stays.
+    // The name and the link are removed, the map remains.
     let dev = Arc::new(tools::edited(&dev, &["unlink /s/f3", &format!("sif <{}> links_count 0", ino.0)]));
     let fs = Filesystem::mount(dev.clone(), MountOptions { read_only: true, ..options() }).expect("mounted");
     assert!(matches!(fs.iget_by_number(ino), Err(Error::Stale(_))));
@@ -362,12 +362,12 @@ fn a_deleted_file_is_read_by_number() {
     let file = fs.iget_by_number(ino).expect("found");
     assert!(read_whole(&fs, &file).expect("read") == content(3));
     drop(file);
-    assert!(fs.iget_by_number(ino).is_ok(), "its last user let go, and it is still there");
+    assert!(fs.iget_by_number(ino).is_ok(), "it remains after its last user released it");
 }
 
-/// As fscrypt leaves it, as far as a mount without a key can tell: flags, names of any bytes, a context.
+/// As fscrypt makes it, as far as a mount without a key can see: flags, names of any bytes, a context.
 #[test]
-fn plain_files_of_an_encrypted_image_are_read_and_the_rest_has_names() {
+fn plain_files_of_an_encrypted_image_are_readable_and_encrypted_names_are_listed() {
     let dev = tools::made(&["-t", "ext4", "-b", "4096", "-O", "encrypt"], "32M");
     let dev = tools::edited(&dev, &["mkdir /secret", "write /etc/hostname /secret/name", "write /etc/hostname /plain"]);
     let dev = Arc::new(tools::edited(&dev, &["sif /secret flags 0x80800", "sif /secret/name flags 0x80800"]));
@@ -398,7 +398,7 @@ fn plain_files_of_an_encrypted_image_are_read_and_the_rest_has_names() {
     let secret = fs.walk(b"/secret", true).expect("found");
     let names: Vec<Vec<u8>> = fs.list(&secret).expect("listed").into_iter().map(|e| e.name).collect();
     assert_eq!(names, [b"LwD__g".to_vec()]);
-    let file = fs.lookup(&secret, b"LwD__g").expect("found by what is shown");
+    let file = fs.lookup(&secret, b"LwD__g").expect("found by its shown name");
     let e = read_whole(&fs, &file).expect_err("no key");
     assert!(matches!(e, Error::Unsupported(Unsupported::Content { .. })), "{e}");
     assert!(matches!(fs.lookup(&secret, b"name"), Err(Error::NotFound)));

@@ -1,4 +1,4 @@
-//! Files with equal attributes share a block: how many blocks they take, and that every count is right for e2fsck.
+//! Files with equal attributes share a block: the number of blocks, and e2fsck's check of every count.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -16,7 +16,7 @@ use extant_ondisk::acl::{self, Acl, AclEntry, Tag};
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Where attributes go to a block: small inodes have no room for them, large ones little.
+/// Images whose attributes go to a block: small inodes have no room for them, large ones little.
 const IMAGES: [&[&str]; 5] = [
     &["-t", "ext4", "-I", "128"],
     &["-t", "ext4", "-I", "128", "-b", "1024", "-O", "^metadata_csum"],
@@ -33,7 +33,7 @@ fn mount(dev: &Arc<MemDevice>) -> Mounted {
     Filesystem::mount(dev.clone(), options()).expect("mounted")
 }
 
-/// An ACL, as a caller passes it, that does not fit into an inode of 256 bytes.
+/// An ACL, as a caller passes it, that does not fit an inode of 256 bytes.
 fn naming(first: u32) -> Vec<u8> {
     let entry = |tag, perm| AclEntry { tag, perm };
     let mut entries = vec![entry(Tag::UserObj, 6)];
@@ -46,7 +46,7 @@ fn name(i: u32) -> Vec<u8> {
     format!("f{i}").into_bytes()
 }
 
-/// An image with files of these numbers.
+/// An image with this many files.
 fn with_files(args: &[&str], count: u32) -> Arc<MemDevice> {
     let dev = Arc::new(tools::made(&[args, &["-N", "4096"]].concat(), "64M"));
     let fs = mount(&dev);
@@ -59,7 +59,7 @@ fn with_files(args: &[&str], count: u32) -> Arc<MemDevice> {
     dev
 }
 
-/// Mounts, changes, unmounts and has e2fsck count. Returns the free blocks that are left.
+/// Mounts, changes, unmounts and checks the counts with e2fsck. Returns the free blocks.
 fn changed(dev: &Arc<MemDevice>, change: impl FnOnce(&Filesystem, &InodeRef)) -> u64 {
     let fs = mount(dev);
     let root = fs.root().expect("root");
@@ -92,8 +92,8 @@ fn files_with_one_acl_take_two_blocks() {
         assert_eq!(before - with, 2, "{args:?}: 1024 files share a block");
         assert_eq!(units, 1, "{args:?}: each file counts the block in full");
         let half = changed(&dev, |fs, root| (0..1000).for_each(|i| fs.unlink(root, &name(2 * i)).expect("unlink")));
-        assert_eq!(half, with, "{args:?}: both blocks are still referred to");
-        // A mode of their own, another attribute, none, and the same by another way.
+        assert_eq!(half, with, "{args:?}: both blocks still have references");
+        // A mode of their own, another attribute, none, and the same list by another way.
         let some = changed(&dev, |fs, root| {
             let chmod = SetAttr { mode: Some(0o600), ..SetAttr::default() };
             for i in 0..50 {
@@ -112,7 +112,7 @@ fn files_with_one_acl_take_two_blocks() {
 }
 
 #[test]
-fn new_files_share_the_acl_that_their_directory_hands_down() {
+fn new_files_share_the_acl_that_they_inherit() {
     let dev = with_files(&["-t", "ext4", "-I", "128", "-b", "4096"], 0);
     let empty = changed(&dev, |fs, root| {
         let dir = fs.create(root, b"d", NewNode::directory(0o755), Cred::default()).expect("mkdir");
@@ -144,14 +144,14 @@ fn setting_one_acl_logs_the_inodes_and_two_blocks() {
     fs.sync().expect("sync");
     let logged = fs.journal_stats().blocks.get() - before;
     let tables = 2000 * 128 / 4096 + 2;
-    assert!(logged <= tables + 2 + 4, "{logged} blocks in the log; {tables} have the inodes");
+    assert!(logged <= tables + 2 + 4, "{logged} blocks in the log; the inodes take {tables}");
     drop(root);
     fs.unmount().expect("unmount");
     tools::assert_clean(&dev);
 }
 
 #[test]
-fn counts_are_right_when_threads_set_and_remove_at_once() {
+fn counts_are_correct_when_threads_set_and_remove_at_once() {
     for (args, seed) in [(IMAGES[0], 1), (IMAGES[3], 2), (IMAGES[4], 3)] {
         let dev = with_files(args, 40);
         let before = changed(&dev, |_, _| ());
@@ -195,7 +195,7 @@ fn counts_are_right_when_threads_set_and_remove_at_once() {
 }
 
 #[test]
-fn draft_shares_what_the_image_has() {
+fn a_draft_shares_attribute_blocks_of_the_image() {
     let dev = with_files(&["-t", "ext4", "-I", "128"], 20);
     let before = changed(&dev, |fs, root| {
         (0..10).for_each(|i| set(fs, &fs.lookup(root, &name(i)).expect("there"), b"user.same", &[7; 500]));
@@ -212,7 +212,7 @@ fn draft_shares_what_the_image_has() {
     fs.unmount().expect("unmounted");
     drop(fs);
     draft.commit().expect("committed");
-    assert_eq!(changed(&dev, |_, _| ()), before, "no block more");
+    assert_eq!(changed(&dev, |_, _| ()), before, "no additional block");
     let last = changed(&dev, |fs, root| (1..20).for_each(|i| fs.unlink(root, &name(i)).expect("unlink")));
     assert_eq!(last, before + 1);
 }

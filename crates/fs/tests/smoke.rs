@@ -22,7 +22,7 @@ const KINDS: [&[&str]; 7] = [
 ];
 
 #[test]
-fn a_day_in_the_life() {
+fn common_operations_leave_a_clean_image() {
     for kind in KINDS {
         let dev = Arc::new(tools::made(kind, "48M"));
         let fs = Filesystem::mount(dev.clone(), options()).unwrap_or_else(|e| panic!("{kind:?}: {e}"));

@@ -1,4 +1,4 @@
-//! A disk that is nearly full: who may have the last blocks, and what comes of what does not fit.
+//! A nearly full disk: who may use the last blocks, and the result of operations that do not fit.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -39,7 +39,7 @@ impl Bench {
         self.fs.create(&root, name, NewNode::file(0o644), Cred::default()).expect("create")
     }
 
-    /// Unmounts, has e2fsck look, and mounts again.
+    /// Unmounts, checks with e2fsck, and mounts again.
     fn remount(&mut self, options: MountOptions) {
         self.fs.unmount().expect("unmount");
         self.check();
@@ -56,7 +56,7 @@ impl Bench {
     }
 }
 
-/// Appends to `f` until there is no space; returns how much it took.
+/// Appends to `f` until there is no space; returns how many bytes fit.
 fn fill(fs: &Filesystem, f: &InodeRef) -> u64 {
     let start = fs.getattr(f).size;
     let mut at = start;
@@ -70,7 +70,7 @@ fn fill(fs: &Filesystem, f: &InodeRef) -> u64 {
 }
 
 #[test]
-fn ordinary_users_leave_the_reserve_alone() {
+fn ordinary_users_cannot_use_the_reserve() {
     for through in [None, Some(4096)] {
         let mut b = mounted(
             &["-t", "ext4", "-b", "4096", "-m", "10"],
@@ -86,7 +86,7 @@ fn ordinary_users_leave_the_reserve_alone() {
         let full = b.fs.statfs();
         assert!(full.blocks_free >= reserve, "{through:?}: {} are left of {reserve}", full.blocks_free);
         assert_eq!(full.blocks_available, 0);
-        // Nor may directories, symbolic links or attributes eat it.
+        // Directories, symbolic links and attributes must not use it either.
         let root = b.fs.root().expect("root");
         let cred = Cred::default();
         USER.run(|| {
@@ -98,13 +98,13 @@ fn ordinary_users_leave_the_reserve_alone() {
             assert!(matches!(attr, Err(Error::NoSpace)), "{attr:?}");
             let space = b.fs.fallocate(&g, FallocateMode::Allocate { keep_size: false }, 0, 1 << 20);
             assert!(matches!(space, Err(Error::NoSpace)), "{space:?}");
-            // What needs no block goes on, and what was promised is kept.
+            // Operations without need of a block succeed, and reserved space is available.
             b.fs.create(&root, b"empty", NewNode::file(0o644), cred).expect("an inode is no block");
             b.fs.write(&f, 0, &[1; 4096], WriteFlags::default()).expect("an overwrite");
             b.fs.fsync(&f, false).expect("accepted writes reach the disk");
         });
         b.fs.sync().expect("accepted writes reach the disk");
-        // Root may have it.
+        // Root may use it.
         let more = fill(&b.fs, &g);
         assert!(more >= (reserve - 64) * 4096, "{through:?}: {more} bytes of {reserve} blocks");
         let sizes = [&f, &g].map(|f| b.fs.getattr(f).size);
@@ -122,7 +122,7 @@ fn ordinary_users_leave_the_reserve_alone() {
 }
 
 #[test]
-fn the_reserve_is_open_to_whom_the_image_or_the_mount_names() {
+fn the_reserve_is_open_to_the_owner_named_by_the_image_or_the_mount() {
     let may = |options: MountOptions, who: Caller| {
         let b = mounted(&["-t", "ext4", "-m", "10"], "32M", options);
         let reserve = b.fs.superblock().reserved_blocks();
@@ -136,7 +136,7 @@ fn the_reserve_is_open_to_whom_the_image_or_the_mount_names() {
     let group = |gid| Caller { gid, ..USER };
     assert!(may(options(), Caller::ROOT));
     assert!(!may(options(), USER));
-    assert!(!may(options(), group(0)), "the reserve's group is 0 by default, and means nobody");
+    assert!(!may(options(), group(0)), "the reserve's group is 0 by default, which means none");
     let by = |resuid, resgid| MountOptions { resuid, resgid, ..options() };
     assert!(may(by(Some(1000), None), USER));
     assert!(may(by(None, Some(100)), USER));
@@ -177,7 +177,7 @@ fn a_write_that_fits_in_part_returns_the_part() {
         (&["-t", "ext3", "-b", "1024"], Some(4096)),
         (&["-t", "ext2", "-b", "4096"], None),
     ] {
-        // From within a block, and from its start.
+        // From the middle of a block, and from its start.
         for start in [0u64, 100] {
             let mut b = mounted(args, "16M", MountOptions { write_through_bytes: through, ..options() });
             let f = b.file(b"f");
@@ -197,7 +197,7 @@ fn a_write_that_fits_in_part_returns_the_part() {
             let more = b.fs.write(&f, at, &[9; PIECE], WriteFlags::default());
             assert!(matches!(more, Err(Error::NoSpace)), "{args:?}: {more:?}");
             assert_eq!(b.fs.getattr(&f).size, at, "a refused write changes nothing");
-            // What was taken can be changed.
+            // Accepted data can be changed.
             b.fs.write(&f, at - 10, &[7; 10], WriteFlags::default()).expect("an overwrite");
             drop(f);
             b.remount(options());
@@ -217,9 +217,9 @@ fn a_write_that_fits_in_part_returns_the_part() {
     }
 }
 
-/// While one thread frees an unlinked file, another finds the disk full: it waits for what is on its way.
+/// While one thread frees an unlinked file, another finds the disk full: it waits for the blocks being freed.
 #[test]
-fn what_is_being_freed_counts_as_space() {
+fn blocks_being_freed_count_as_space() {
     for through in [None, Some(4096)] {
         let b =
             mounted(&["-t", "ext4", "-b", "1024"], "8M", MountOptions { write_through_bytes: through, ..options() });
@@ -252,10 +252,11 @@ fn what_is_being_freed_counts_as_space() {
     }
 }
 
-/// A file has been unlinked and its last user is about to let go, as a FUSE server learns from the kernel a moment
-/// after it has answered the unlink; who finds the disk full waits that moment, and no longer. In virtual time.
+/// A file has been unlinked, and its last user is about to release it. A FUSE server learns of that from the kernel a
+/// moment after its reply to the unlink. An operation that finds the disk full waits that moment, and no longer. In
+/// virtual time.
 #[test]
-fn what_is_about_to_be_let_go_counts_as_space() {
+fn a_file_about_to_be_released_counts_as_space() {
     let dev = tools::made(&["-t", "ext4", "-b", "1024"], "8M");
     for (late_ms, room) in [(0, true), (10, true), (90, true), (500, false)] {
         let dev = Arc::new(dev.snapshot());
@@ -288,7 +289,7 @@ fn what_is_about_to_be_let_go_counts_as_space() {
 }
 
 #[test]
-fn an_inode_that_is_being_freed_can_be_had() {
+fn an_inode_being_freed_can_be_allocated() {
     let b = mounted(&["-t", "ext4", "-N", "32"], "8M", options());
     let root = b.fs.root().expect("root");
     let mut n = 0;
@@ -302,7 +303,7 @@ fn an_inode_that_is_being_freed_can_be_had() {
     for _ in 0..20 {
         let f = b.fs.lookup(&root, b"f0").expect("there");
         b.fs.unlink(&root, b"f0").expect("unlink");
-        // The last user goes, and nobody has freed it yet.
+        // The last user is gone, and nothing has freed it yet.
         drop(f);
         b.fs.create(&root, b"f0", NewNode::file(0o644), Cred::default()).expect("its number is there again");
     }
@@ -310,8 +311,8 @@ fn an_inode_that_is_being_freed_can_be_had() {
     b.finish();
 }
 
-/// Blocks that were freed in the running transaction may not be used before its commit: every operation brings that
-/// about rather than say that there is no space.
+/// Blocks freed in the running transaction may not be used before its commit: every operation forces the commit
+/// instead of failing for lack of space.
 #[test]
 fn every_operation_waits_for_the_commit_that_frees_space() {
     type Op = fn(&Filesystem, &InodeRef, &InodeRef) -> Result<(), Error>;
@@ -348,7 +349,7 @@ fn every_operation_waits_for_the_commit_that_frees_space() {
         }
         let big = b.file(b"big");
         fill(&b.fs, &big);
-        // What whole pieces left.
+        // The space that whole pieces left over.
         let mut at = b.fs.getattr(&big).size;
         while let Ok(n) = b.fs.write(&big, at, &[1; 1024], WriteFlags::default()) {
             at += n as u64;
@@ -363,7 +364,7 @@ fn every_operation_waits_for_the_commit_that_frees_space() {
 }
 
 #[test]
-fn what_was_set_aside_for_a_file_goes_back_with_its_last_user() {
+fn the_preallocation_of_a_file_is_released_with_its_last_user() {
     let b = mounted(&["-t", "ext4"], "64M", MountOptions { write_through_bytes: Some(4096), ..options() });
     let grow = |name: &[u8]| {
         let f = b.file(name);
@@ -375,13 +376,13 @@ fn what_was_set_aside_for_a_file_goes_back_with_its_last_user() {
     let f = grow(b"f");
     let second = b.fs.walk(b"f", true).expect("there");
     let open = b.fs.alloc_stats();
-    assert!(open.inode_pa_new > 0, "a growing file has blocks set aside");
+    assert!(open.inode_pa_new > 0, "a growing file has a preallocation");
     drop(f);
     assert_eq!(b.fs.alloc_stats().pa_discarded_blocks, open.pa_discarded_blocks, "it still has a user");
     drop(second);
     let closed = b.fs.alloc_stats();
     assert!(closed.pa_discarded_blocks > open.pa_discarded_blocks);
-    // Who keeps an inode although nobody has it open can say so.
+    // A user that keeps a reference although no process has the file open can release it explicitly.
     let g = grow(b"g");
     let before = b.fs.alloc_stats().pa_discarded_blocks;
     b.fs.release(&g);
@@ -390,15 +391,15 @@ fn what_was_set_aside_for_a_file_goes_back_with_its_last_user() {
     b.finish();
 }
 
-/// What was set aside for files that are open, but not written just now, is free for everybody else: no request fails
+/// Blocks preallocated for files that are open, but not being written, are available to all others: no request fails
 /// while such blocks exist, and statvfs counts them.
 #[test]
-fn what_is_set_aside_is_free() {
+fn preallocated_blocks_count_as_free() {
     for through in [None, Some(4096)] {
         let options = MountOptions { write_through_bytes: through, ..options() };
         let b = mounted(&["-t", "ext4", "-b", "1024", "-m", "0"], "32M", options);
         let root = b.fs.root().expect("root");
-        // Growing files, all of which stay in use as under FUSE without OPEN and RELEASE.
+        // Growing files, all of which stay in use, as under FUSE without OPEN and RELEASE.
         let open: Vec<InodeRef> = (0..60)
             .map(|i| {
                 let f = b.file(format!("f{i}").as_bytes());
@@ -411,12 +412,12 @@ fn what_is_set_aside_is_free() {
             .collect();
         let used: u64 = open.iter().map(|f| b.fs.getattr(f).blocks / 2).sum();
         let stats = b.fs.alloc_stats();
-        assert!(stats.inode_pa_new > 0, "{through:?}: blocks are set aside");
+        assert!(stats.inode_pa_new > 0, "{through:?}: there is a preallocation");
         let before = b.fs.statfs();
         // All but the pool, for data and then for metadata.
         let big = b.file(b"big");
         let took = fill(&b.fs, &big) / 1024;
-        b.fs.sync().expect("all that was taken fits");
+        b.fs.sync().expect("all accepted data fits");
         assert!(b.fs.alloc_stats().pa_discarded_blocks > stats.pa_discarded_blocks, "{through:?}");
         let pool = before.blocks_free - before.blocks_available;
         let nodes = 80;
@@ -428,9 +429,10 @@ fn what_is_set_aside_is_free() {
     }
 }
 
-/// An operation that fails for want of space takes back what it had begun; that is no reason to try it again.
+/// An operation that fails for lack of space undoes its first steps. The space that this frees is no reason to try
+/// again.
 #[test]
-fn what_an_operation_itself_gives_back_is_no_new_space() {
+fn space_that_an_operation_itself_frees_causes_no_retry() {
     let b = mounted(&["-t", "ext4", "-b", "1024", "-I", "128", "-m", "0"], "8M", options());
     let root = b.fs.root().expect("root");
     let dirs: Vec<InodeRef> = (0..2)
@@ -454,7 +456,7 @@ fn what_an_operation_itself_gives_back_is_no_new_space() {
         at += n as u64;
     }
     b.fs.sync().expect("sync");
-    // Fills what is left in the directories' blocks, then fails.
+    // Fills the rest of the directories' blocks, then fails.
     for (dir, node) in dirs.iter().zip([NewNode::file(0o644), NewNode::symlink(b"short")]) {
         let evictions = || {
             b.fs.reap();
@@ -468,7 +470,7 @@ fn what_an_operation_itself_gives_back_is_no_new_space() {
                 Err(Error::NoSpace) => {}
                 Err(e) => panic!("{e}"),
             }
-            assert_eq!(evictions() - before, 1, "begun once, and taken back once");
+            assert_eq!(evictions() - before, 1, "begun once, and undone once");
             failed += 1;
         }
         assert!(failed > 0);
@@ -489,7 +491,7 @@ fn what_an_operation_itself_gives_back_is_no_new_space() {
     b.finish();
 }
 
-/// As the kernel's driver (xfstests generic/260, 288).
+/// As in the kernel's driver (xfstests generic/260, 288).
 #[test]
 fn a_range_to_trim_lies_in_the_file_system() {
     let b = mounted(&["-t", "ext4", "-b", "4096"], "64M", options());

@@ -1,4 +1,5 @@
-//! What the superblock says of every mount: `tune2fs -o` and `tune2fs -E mount_opts=`. A caller's options win.
+//! The superblock's options for every mount: `tune2fs -o` and `tune2fs -E mount_opts=`. A caller's options override
+//! them.
 
 #[path = "common/tools.rs"]
 mod tools;
@@ -17,7 +18,7 @@ const SMALL_ACL: &[u8] =
 
 static CLASS: LockClass = LockClass::new("test messages", 999);
 
-/// An image whose superblock has this text, which tune2fs(8) can only set to one word.
+/// An image with this text in its superblock, which tune2fs(8) can only set to one word.
 fn tuned_to(args: &[&str], text: &str) -> Arc<MemDevice> {
     Arc::new(tools::edited(&tuned(args), &[&format!("ssv mount_opts {text}")]))
 }
@@ -40,14 +41,14 @@ fn mount(dev: &Arc<MemDevice>, options: MountOptions) -> Mounted {
     Filesystem::mount(dev.clone(), options).expect("mounted")
 }
 
-/// The groups of a file and a directory that a member of group 5 makes in a directory of group 100.
+/// The groups of a new file and a new directory, made by a member of group 5 in a directory of group 100.
 fn groups(fs: &Filesystem) -> [u32; 2] {
     let root = fs.root().expect("root");
     let cred = |gid| Cred { uid: 1000, gid, umask: 0o022 };
     let dir = match fs.lookup(&root, b"d") {
         Ok(dir) => dir,
         Err(_) => {
-            // Its group, whatever the mount gives it.
+            // Sets its group, whatever the mount gave it.
             let dir = fs.create(&root, b"d", NewNode::directory(0o755), cred(100)).expect("made");
             let set = extant_fs::SetAttr { gid: Some(100), ..Default::default() };
             fs.setattr(&dir, &set).expect("changed");
@@ -67,7 +68,7 @@ fn groups(fs: &Filesystem) -> [u32; 2] {
 }
 
 #[test]
-fn group_of_new_file_is_that_of_its_directory() {
+fn a_new_file_gets_the_group_of_its_directory() {
     let bit = tuned(&["-o", "bsdgroups"]);
     let word = tuned(&["-E", "mount_opts=bsdgroups"]);
     let words = tuned_to(&["-L", "plain"], "stripe=16,acl,grpid");
@@ -97,7 +98,7 @@ fn minixdf_counts_the_file_systems_own_blocks() {
 }
 
 #[test]
-fn hidden_attributes_are_kept_and_cannot_be_seen_or_set() {
+fn hidden_attributes_are_retained_and_cannot_be_read_or_set() {
     let dev = tuned(&["-L", "plain"]);
     let fs = mount(&dev, options());
     let root = fs.root().expect("root");
@@ -131,7 +132,7 @@ fn hidden_attributes_are_kept_and_cannot_be_seen_or_set() {
     tools::assert_clean(&dev);
 }
 
-/// As the kernel: a text that it cannot read is left out as a whole, and it says so.
+/// As in the kernel: an invalid text is ignored as a whole, with a message.
 #[test]
 fn a_bad_value_in_the_superblock_is_reported_and_its_text_ignored() {
     let dev = tuned_to(&["-o", "bsdgroups"], "nogrpid,errors=perhaps,stripe=16");

@@ -1,6 +1,6 @@
-//! Writeback and those who read, write and fsync beside it: what was written is read again at any moment, and is
-//! durable when somebody says so, while its blocks are on their way, have arrived and are not readable yet, or have
-//! failed.
+//! Writeback and concurrent reads, writes and fsyncs. Written data can be read again at any moment and is durable
+//! once that is acknowledged: while its blocks are in flight, after they have arrived but before they are mapped, and
+//! after they have failed.
 
 mod common;
 
@@ -12,7 +12,7 @@ use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_block::device::Catch;
 use extant_fs::MountOptions;
 
-/// A file with a written block at its start and unwritten ones from block 10 on, nothing of it dirty.
+/// A file with a written block at its start and unwritten ones from block 10 on, without dirty data.
 fn half_preallocated(scene: &Scene, name: &str) -> extant_fs::InodeRef {
     let f = create(scene, name);
     put(scene, &f, 0, &[1; BLOCK as usize]);
@@ -28,7 +28,7 @@ fn data_that_has_reached_unwritten_blocks_is_read_and_kept() {
         let f = half_preallocated(&scene, "log");
         put(&scene, &f, 10, &[2; 10]);
         put(&scene, &f, 10 * BLOCK, &[7; 100]);
-        // The first block's write is slow, that into the unwritten block is not.
+        // The first block's write is slow, the one into the unwritten block is not.
         let before = scene.disk.held.data_writes();
         scene.disk.held.catch(Catch::hold().writes().data().once());
         let writeback = Ack::Fsync.start(&scene, &f);
@@ -62,7 +62,7 @@ fn an_fsync_waits_until_unwritten_blocks_are_converted() {
         preallocate(&scene, &f, 0, 16 * BLOCK);
         scene.sync().expect("sync");
         put(&scene, &f, 0, &[7; 1000]);
-        // An operation that waits for the device, and with it the commit that somebody wants, and whoever needs a
+        // mkdir waits for the device. So does the commit that another thread wants, and every thread that needs a
         // handle.
         scene.disk.held.catch(Catch::hold().reads().meta().once());
         let fs = scene.shared();
@@ -87,7 +87,7 @@ fn an_fsync_waits_until_unwritten_blocks_are_converted() {
             last = done.load(Ordering::Acquire);
             probe.ends_within(GRACE / 2);
         }
-        // Now the flusher comes by.
+        // Now the flusher runs.
         let before = scene.disk.held.data_writes();
         clock.advance(Duration::from_secs(6));
         scene.disk.held.wait_data_writes(before + 1, 10 * GRACE);
@@ -107,7 +107,7 @@ fn an_fsync_waits_until_unwritten_blocks_are_converted() {
 }
 
 #[test]
-fn a_write_keeps_the_rest_of_a_block_whose_writeback_ends_meanwhile() {
+fn a_write_preserves_the_rest_of_a_block_whose_writeback_ends_meanwhile() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let f = create(&scene, "db");
@@ -142,7 +142,7 @@ fn a_write_keeps_the_rest_of_a_block_whose_writeback_ends_meanwhile() {
 }
 
 #[test]
-fn an_error_reaches_the_blocks_that_it_is_about() {
+fn an_error_affects_only_its_own_blocks() {
     bounded(|| {
         let disk = Disk::of_secrets(64, EXT4);
         let scene = disk.mount(production());
@@ -174,16 +174,16 @@ fn an_error_reaches_the_blocks_that_it_is_about() {
         }
         assert!(
             wrong.is_empty(),
-            "in {} of 30 rounds a block whose write failed shows what a deleted file had there, or no fsync told: {:?} \
-             (round, bytes read, bytes after a power cut, fsyncs that told)",
+            "in {} of 30 rounds a block whose write failed shows data of a deleted file, or no fsync failed: {:?} \
+             (round, bytes read, bytes after a power cut, fsyncs that failed)",
             wrong.len(),
             wrong.first()
         );
     });
 }
 
-/// Binds the calling thread to one processor, at a priority above everybody else's if asked: whoever wakes it is
-/// preempted by it at that very instruction. Without the privilege, nothing.
+/// Binds the calling thread to one processor, on request with a priority above all others: it then preempts a thread
+/// that wakes it at that very instruction. Without the privilege this has no effect.
 fn on_one_processor(first: bool) {
     let Ok(me) = std::fs::read_link("/proc/thread-self") else { return };
     let Some(tid) = me.file_name().and_then(|n| n.to_str()).map(str::to_owned) else { return };
@@ -197,14 +197,14 @@ fn on_one_processor(first: bool) {
 }
 
 #[test]
-fn the_size_on_disk_follows_an_append_that_writeback_overtakes() {
+fn the_size_on_disk_covers_an_append_that_writeback_overtakes() {
     bounded(|| {
         const FILES: usize = 150;
         const LEN: usize = 512 << 10;
         let scene = Disk::new(192, EXT4).mount(production());
         let (to, from) = std::sync::mpsc::channel::<extant_fs::InodeRef>();
         let fs = scene.shared();
-        // Writes back what the other is appending.
+        // Writes back the files that the other thread appends to.
         let syncer = start("syncer", move || {
             on_one_processor(true);
             let (clock, mut rng) = (Clock::real(), extant_base::rng::Rng::new(1));
@@ -233,16 +233,16 @@ fn the_size_on_disk_follows_an_append_that_writeback_overtakes() {
         assert_eq!(
             short,
             0,
-            "files of {FILES} whose size is not on disk after fsync said ok, the shortest {:?}",
+            "files of {FILES} whose size is not on disk after a successful fsync, the shortest {:?}",
             sizes.iter().min()
         );
     });
 }
 
-/// A read that reaches ahead over a block that is dirty: by the time it ends, the block may have been written and have
-/// left memory. What it read there is older than an fsync that was answered.
+/// Readahead spans a dirty block. By the time it ends, the block may have been written and evicted. Its old copy must
+/// not replace the data of an acknowledged fsync.
 #[test]
-fn what_is_read_ahead_is_not_older_than_what_is_written_meanwhile() {
+fn readahead_does_not_return_older_data_than_a_concurrent_write() {
     bounded(|| {
         let disk = Disk::new(64, EXT4);
         {
@@ -262,7 +262,7 @@ fn what_is_read_ahead_is_not_older_than_what_is_written_meanwhile() {
         scene.disk.held.catch(Catch::hold().reads().range(end..end + 1));
         let (fs, g) = (scene.shared(), f.clone());
         let reader = start("reader", move || get(&fs, &g, 0, BLOCK as usize));
-        // Where it does not read so far, it just ends.
+        // If the readahead does not reach so far, it just ends.
         let ahead = scene.disk.held.wait_held(1, GRACE);
         scene.fsync(&f, false).expect("fsync");
         for _ in 0..2 {
@@ -273,7 +273,7 @@ fn what_is_read_ahead_is_not_older_than_what_is_written_meanwhile() {
         scene.disk.held.let_go();
         assert_eq!(reader.join(), [1; BLOCK as usize]);
         assert_eq!(get(&scene, &f, 40 * BLOCK, 5), b"newer", "read ahead meanwhile: {ahead}");
-        // What it brought into memory is what the next write of a part of the block leaves of the rest.
+        // A later write of a part of the block takes the rest from memory.
         put(&scene, &f, 40 * BLOCK + 100, b"other part");
         scene.fsync(&f, false).expect("fsync");
         let found = content_of(&scene.disk.after_cut(), "f").expect("there");

@@ -1,4 +1,4 @@
-//! fallocate(2) with ZERO_RANGE: zeros without writing them, on the blocks that are there. Against a model, e2fsck, and
+//! fallocate(2) with ZERO_RANGE: zeros without writing them, on the existing blocks. Against a model, e2fsck, and
 //! debugfs for the blocks.
 
 #[path = "common/tools.rs"]
@@ -45,7 +45,7 @@ fn content(fs: &Filesystem, f: &InodeRef) -> Vec<u8> {
 }
 
 #[test]
-fn the_blocks_stay() {
+fn zeroing_retains_the_blocks() {
     let mut b = mounted(&["-t", "ext4", "-b", "4096"], options());
     let f = b.file(b"f");
     let data: Vec<u8> = (0..64 * 4096u32).map(|i| i as u8 | 1).collect();
@@ -78,7 +78,7 @@ fn the_blocks_stay() {
 }
 
 #[test]
-fn holes_get_blocks_and_the_size_is_as_asked() {
+fn zeroing_allocates_holes_and_sets_the_requested_size() {
     for keep_size in [false, true] {
         let mut b = mounted(&["-t", "ext4", "-b", "1024"], options());
         let f = b.file(b"f");
@@ -86,7 +86,7 @@ fn holes_get_blocks_and_the_size_is_as_asked() {
         b.fs.fallocate(&f, FallocateMode::ZeroRange { keep_size }, 1024, 19 * 1024).expect("zero range");
         let size = if keep_size { 8000 } else { 20 * 1024 };
         assert_eq!(b.fs.getattr(&f).size, size);
-        assert_eq!(b.fs.getattr(&f).blocks, 2 * 19, "all of the range, and nothing else");
+        assert_eq!(b.fs.getattr(&f).blocks, 2 * 19, "the whole range, and nothing else");
         assert!(content(&b.fs, &f).iter().all(|b| *b == 0));
         drop(f);
         b.remount();
@@ -98,9 +98,9 @@ fn holes_get_blocks_and_the_size_is_as_asked() {
     }
 }
 
-/// Indirect blocks know no unwritten ones: as the kernel, this is not done rather than done by writing.
+/// Indirect blocks have no unwritten state. As in the kernel, the call then fails rather than writing zeros.
 #[test]
-fn not_without_extents() {
+fn zeroing_fails_without_extents() {
     let b = mounted(&["-t", "ext3"], options());
     let f = b.file(b"f");
     b.fs.write(&f, 0, &[7; 8192], WriteFlags::default()).expect("write");
@@ -115,7 +115,7 @@ fn not_without_extents() {
 }
 
 #[test]
-fn random_ranges_against_a_model() {
+fn random_ranges_agree_with_a_model() {
     for (seed, through) in [(1u64, None), (2, Some(1024)), (3, None)] {
         let mut b = mounted(&["-t", "ext4", "-b", "1024"], MountOptions { write_through_bytes: through, ..options() });
         let mut rng = Rng::new(seed);
@@ -164,9 +164,9 @@ fn random_ranges_against_a_model() {
     }
 }
 
-/// What e2fsck finds missing otherwise: a file of 2 GiB needs the feature, whoever makes it so long.
+/// e2fsck would otherwise complain: a file of 2 GiB needs the feature, whichever operation extends it.
 #[test]
-fn beyond_2_gib_the_feature_is_set() {
+fn extending_a_file_beyond_2_gib_sets_the_feature() {
     let mut bench = mounted(&["-b", "4096", "-t", "ext4", "-O", "^large_file,^resize_inode"], options());
     let f = bench.file(b"f");
     assert_eq!(bench.fs.write(&f, 1 << 31, &[1; 8192], WriteFlags::default()).expect("write"), 8192);

@@ -1,10 +1,10 @@
-//! Where a borrowed journal lies: how long it is, which free blocks it takes, and their mapping.
+//! The place of a borrowed journal: its length, the free blocks that it takes, and their mapping.
 //!
 //! Main type: [`Layout`]. The search, as a hierarchy:
-//! 1. From the middle of the image on, as mke2fs does, the first group that has the whole journal in one piece.
+//! 1. From the middle of the image on, as mke2fs does, the first group with room for the whole journal in one piece.
 //! 2. Pieces of at least 1024 blocks; then of at least 64; then of at least 8.
 //!
-//! Each round looks at a bounded number of bitmaps, and the journal lies in a bounded number of groups and pieces.
+//! Each round reads a bounded number of bitmaps, and the journal lies in a bounded number of groups and pieces.
 //!
 //! # Locking
 //! None.
@@ -22,26 +22,26 @@ use extant_recovery::JournalMap;
 use crate::error::{Damage, Error, Result};
 use crate::groups::Groups;
 
-/// The largest borrowed journal, bytes. A mount is short-lived, and what is logged here need not be large.
+/// The largest borrowed journal, in bytes. Such a mount is short, and its log need not be large.
 const BYTES_MAX: u64 = 16 << 20;
-/// Bitmaps that one round of the search looks at.
+/// Bitmaps that one round of the search reads.
 const LOOKED_AT_MAX: u32 = 256;
 /// Groups and pieces of one journal. Two blocks per group must fit a transaction.
 const GROUPS_MAX: usize = 48;
 const PIECES_MAX: usize = 256;
-/// Entries of an extent root, of 60 bytes.
+/// Extents that fit the root, of 60 bytes.
 const ROOT_EXTENTS: usize = 4;
 /// The longest written extent.
 const EXTENT_LEN_MAX: u32 = 1 << 15;
 
-/// Blocks of the journal for a file system of `blocks_count`: what mke2fs takes, but no more than [`BYTES_MAX`]. `None`
-/// when it is too small for one.
+/// Blocks of the journal for a file system of `blocks_count`: as mke2fs, but at most [`BYTES_MAX`]. `None` if it is
+/// too small for a journal.
 pub(super) fn journal_len(blocks_count: u64, block_size: u32) -> Option<u32> {
     let len = default_blocks(blocks_count)?;
     Some(len.min((BYTES_MAX / u64::from(block_size)) as u32))
 }
 
-/// The inode's flags for either kind of mapping.
+/// The inode's flags for this kind of mapping.
 pub(super) fn map_flags(extents: bool) -> InodeFlags {
     if extents { InodeFlags::EXTENTS } else { InodeFlags::empty() }
 }
@@ -49,17 +49,17 @@ pub(super) fn map_flags(extents: bool) -> InodeFlags {
 pub(super) struct Layout {
     /// The journal's blocks in order, as runs.
     pub runs: Vec<(BlockNr, u32)>,
-    /// The blocks that hold the mapping, and their content.
+    /// The blocks of the mapping, and their content.
     pub nodes: Vec<(BlockNr, Vec<u8>)>,
     pub i_block: [u8; 60],
     pub flags: InodeFlags,
 }
 
 impl Layout {
-    /// Finds room for a journal of `len` blocks. `None`: the free space is in too many pieces.
+    /// Finds room for a journal of `len` blocks. `None`: the free space is too fragmented.
     pub fn find(groups: &Groups, sb: &SuperBlock, len: u32, extents: bool) -> Result<Option<Layout>> {
         let mut extra = if extents { 0 } else { pointer_blocks(len, sb.block_size / 4) };
-        // With extents, more pieces need nodes, which may need one more piece.
+        // With extents, more pieces need more nodes, which may add one more piece.
         for _ in 0..3 {
             let Some(mut runs) = find_runs(groups, sb, len + extra)? else { return Ok(None) };
             let nodes = cut_off(&mut runs, extra);
@@ -96,7 +96,7 @@ impl Layout {
         Ok(JournalMap::from_runs(self.runs.iter().copied())?)
     }
 
-    /// All of it, by group: runs of (block within the group, number).
+    /// All blocks by group, as runs of (block within the group, number).
     pub fn by_group(&self, geo: &Geometry) -> Result<BTreeMap<GroupNr, Vec<(u32, u32)>>> {
         let nodes = self.nodes.iter().map(|(b, _)| (*b, 1));
         by_group(geo, self.runs.iter().copied().chain(nodes))
@@ -127,7 +127,7 @@ fn blocks_of(runs: &[(BlockNr, u32)]) -> impl Iterator<Item = BlockNr> + '_ {
     runs.iter().flat_map(|(start, len)| (0..u64::from(*len)).map(|i| BlockNr(start.0 + i)))
 }
 
-/// Takes the last `n` blocks off the runs.
+/// Removes the last `n` blocks from the runs.
 fn cut_off(runs: &mut Vec<(BlockNr, u32)>, mut n: u32) -> Vec<BlockNr> {
     let mut out = Vec::with_capacity(n as usize);
     while let Some((start, len)) = runs.last_mut()
@@ -156,7 +156,7 @@ fn find_runs(groups: &Groups, geo: &Geometry, want: u32) -> Result<Option<Vec<(B
     Ok(None)
 }
 
-/// Gathers free runs of at least `least` blocks until there are `want`.
+/// Collects free runs of at least `least` blocks until they have `want` blocks.
 fn collect_runs(groups: &Groups, geo: &Geometry, want: u32, least: u32) -> Result<Option<Vec<(BlockNr, u32)>>> {
     let count = groups.count();
     let (mut runs, mut left, mut looked_at, mut in_groups) = (Vec::<(BlockNr, u32)>::new(), want, 0, 0);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_cut_off_at_the_end() {
+    fn cut_off_takes_the_last_blocks() {
         let mut runs = vec![(BlockNr(10), 5), (BlockNr(20), 2)];
         assert_eq!(cut_off(&mut runs, 3), [BlockNr(14), BlockNr(20), BlockNr(21)].to_vec());
         assert_eq!(runs, [(BlockNr(10), 4)]);

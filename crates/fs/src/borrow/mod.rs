@@ -1,34 +1,34 @@
-//! A journal for the time of a mount: an image without one (ext2, ext4 made without a journal) is lent one when it is
-//! mounted for writing, and it is taken away again at the clean unmount.
+//! A journal while an image is mounted: a mount for writing adds one to an image without a journal (ext2, or ext4
+//! made without one), and the clean unmount removes it.
 //!
-//! While it is there the image is what ext3 is: after a crash Extant, the kernel and e2fsck replay the log. [`borrow`]
-//! adds the journal, [`give_back`] takes it away, [`settle`] ends either of them where a crash cut it off. The UUID in
-//! the journal's superblock says that it is borrowed ([`extant_ondisk::jbd2::JournalSuperBlock::is_borrowed`]).
+//! Meanwhile the image is ext3: after a crash Extant, the kernel and e2fsck replay the log. [`borrow`] adds the
+//! journal, [`give_back`] removes it, and [`settle`] completes either after a crash. The UUID in the journal's
+//! superblock marks it as borrowed ([`extant_ondisk::jbd2::JournalSuperBlock::is_borrowed`]).
 //!
-//! How it is added, each step durable before the next:
+//! The steps of adding it, each durable before the next:
 //!
-//! 1. Into free blocks: a journal whose log already holds one transaction, which marks these blocks as used. For
-//!    everybody else they are free, and stay so until that transaction is replayed.
-//! 2. The superblock: not clean, with a note of what is under way ([`SuperBlock::note_journal_under_way`]).
+//! 1. Into free blocks: a journal whose log already contains one transaction, which marks these blocks as used. For
+//!    everything else they are free, until that transaction is replayed.
+//! 2. The superblock: not clean, with a note of the operation in progress ([`SuperBlock::note_journal_under_way`]).
 //! 3. Inode 8.
-//! 4. The superblock: `has_journal`, `needs_recovery`, state as it was. From here on the image has a journal, with a
-//!    log to replay, which is what the mount then does.
+//! 4. The superblock: `has_journal`, `needs_recovery`, its former state. From here on the image has a journal with a
+//!    log to replay, and the mount then replays it.
 //!
-//! How it is taken away, when the log is empty and everything is home:
+//! The steps of removing it, once the log is empty and all blocks are home:
 //!
 //! 1. The superblock: no journal, not clean, with the note.
-//! 2. The bitmaps and descriptors without the journal's blocks, and inode 8 as mke2fs leaves it, in any order.
-//! 3. The superblock: state as it was, no note.
+//! 2. The bitmaps and descriptors without the journal's blocks, and inode 8 as mke2fs makes it, in any order.
+//! 3. The superblock: its former state, no note.
 //!
-//! A crash leaves an image that is as before, or has a journal, or carries the note. With the note, and as long as the
-//! superblock was not written since, nobody can have allocated the blocks that it names: freeing them (once more, if
-//! they are free) and clearing inode 8 ends both procedures. Without Extant, `e2fsck -p` does the same: the state makes
-//! it look, and it clears a journal inode that belongs to no journal.
+//! A crash leaves an image that is as before, or has a journal, or carries the note. As long as the note is there and
+//! nothing has written the superblock since, nothing can have allocated the blocks that it names. So freeing them
+//! (again, if they are free) and clearing inode 8 completes both procedures. Without Extant, `e2fsck -p` does the
+//! same: the state makes it check, and it clears a journal inode that belongs to no journal.
 //!
-//! The backups of the superblock stay as they are: without a journal.
+//! The backups of the superblock do not change: they are without a journal.
 //!
 //! # Locking
-//! None: nobody else has the file system yet, or any more.
+//! None: no other thread uses the file system before the mount and after the unmount.
 
 mod layout;
 mod release;
@@ -59,14 +59,14 @@ use crate::super_block::{read_super_at, write_super};
 use layout::Layout;
 use release::{Release, Trust};
 
-/// Mode and links of a journal inode, as mke2fs makes it.
+/// Mode and links of a journal inode, as in mke2fs.
 const JOURNAL_MODE: u16 = 0o100_600;
-/// Memory for the bitmaps and descriptors that are looked at.
+/// Memory for the bitmaps and descriptors.
 const CACHE_BYTES: u64 = 64 << 20;
 /// A borrowed journal must leave this many times its size free.
 const FREE_FACTOR: u64 = 4;
 
-/// The journal that only puts one transaction into the log has nobody to tell.
+/// Hooks for the journal that only logs one transaction: there is no allocator and no mount to notify.
 struct NoHooks;
 
 impl extant_journal::Hooks for NoHooks {
@@ -74,13 +74,13 @@ impl extant_journal::Hooks for NoHooks {
     fn aborted(&self, _error: &extant_journal::Error) {}
 }
 
-/// Reads the inode of the journal when the image has none: as mke2fs leaves it?
+/// Whether inode 8 is blank, as mke2fs leaves it in an image without a journal.
 fn inode_is_blank(dev: &dyn BlockDevice, sb: &SuperBlock) -> Result<bool> {
     let i = journal_inode(dev, sb, InodeNr::JOURNAL)?;
     Ok(i.mode == 0 && i.links == 0 && i.size == 0 && i.blocks == 0 && i.i_block == [0; 60])
 }
 
-/// Lends the image a journal; `sb` says so afterwards. `Ok(Some(why))`: not to this image, which is unchanged.
+/// Adds a journal to the image and updates `sb`. `Ok(Some(why))`: this image cannot have one, and is unchanged.
 pub(crate) fn borrow(
     dev: &Arc<dyn BlockDevice>,
     sb: &mut SuperBlock,
@@ -90,7 +90,7 @@ pub(crate) fn borrow(
 ) -> Result<Option<String>> {
     let sound = sb.state().contains(FsState::VALID) && !sb.state().contains(FsState::ERROR);
     if mode == BorrowJournal::IfClean && !sound {
-        // Blocks that its bitmaps call free may be in use.
+        // Blocks that its bitmaps declare free may be in use.
         return Ok(Some("it was not cleanly unmounted; 'e2fsck -p' mends that".into()));
     }
     if sb.raw().s_rev_level.get() == 0 || sb.cluster_bits != 0 {
@@ -115,7 +115,7 @@ pub(crate) fn borrow(
     let (groups, layout) = match planned {
         Ok(Ok(found)) => found,
         Ok(Err(why)) => return Ok(Some(why)),
-        // Nothing has been written. Whoever meets the damage again will say more.
+        // Nothing has been written. The operations that meet the damage again report its details.
         Err(e @ (Error::Corrupt { .. } | Error::Unsupported(_))) => return Ok(Some(e.to_string())),
         Err(e) => return Err(e),
     };
@@ -140,7 +140,7 @@ pub(crate) fn borrow(
     Ok(None)
 }
 
-/// Fills the journal's blocks, all of them free as yet: superblock, an empty log, and the blocks that hold the mapping.
+/// Writes the journal's blocks, all of them still free: superblock, an empty log, and the blocks of the mapping.
 fn write_journal(dev: &Arc<dyn BlockDevice>, jsb: &JournalSuperBlock, layout: &Layout) -> Result<()> {
     let bs = u64::from(jsb.block_size);
     for (start, len) in &layout.runs {
@@ -155,7 +155,7 @@ fn write_journal(dev: &Arc<dyn BlockDevice>, jsb: &JournalSuperBlock, layout: &L
     Ok(())
 }
 
-/// Puts the transaction that marks the journal's blocks as used into its log, durably, and nowhere else.
+/// Logs the transaction that marks the journal's blocks as used, durably, and does not write its blocks home.
 fn log_allocation(
     cache: Arc<BufferCache>,
     sb: &SuperBlock,
@@ -211,9 +211,9 @@ fn write_inode(dev: &Arc<dyn BlockDevice>, sb: &SuperBlock, layout: &Layout, siz
     Ok(dev.write_at(block.0 * bs, &[&bytes], BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA)?)
 }
 
-/// Takes the borrowed journal away. The log is empty and everything is home; `sb` is what the superblock will say of
-/// the rest, and says that there is no journal afterwards. `Ok(Some(why))`: something about the journal is not as it
-/// was made, so it stays; nothing has been written.
+/// Removes the borrowed journal. The log is empty and all blocks are home. `sb` is the future superblock except for
+/// the journal, and is updated to have none. `Ok(Some(why))`: the journal is not as this module made it, so it
+/// remains; nothing has been written.
 pub(crate) fn give_back(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Result<Option<String>> {
     let planned = (|| {
         let inode = journal_inode(&**dev, sb, InodeNr::JOURNAL)?;
@@ -241,8 +241,7 @@ pub(crate) fn give_back(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Resu
     Ok(None)
 }
 
-/// Ends what a crash cut off while a journal was being added or taken away: the image is without a journal then, and as
-/// clean as before.
+/// Completes adding or removing a journal after a crash: the image then has no journal, and is as clean as before.
 pub(crate) fn settle(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Result<()> {
     let Some((place, clean)) = sb.journal_under_way() else { return Ok(()) };
     let mut inode = InodeDesc::new(JOURNAL_MODE, sb);
@@ -263,8 +262,7 @@ pub(crate) fn settle(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Result<
     write_super(&**dev, sb, sb.primary_location())
 }
 
-/// The mount that borrowed the journal failed: takes it away again, if that can be done. Best effort; otherwise the
-/// next mount does.
+/// Removes the journal after the mount that borrowed it failed. Best effort; otherwise the next mount does.
 pub(crate) fn undo(dev: &Arc<dyn BlockDevice>) -> Result<()> {
     let mut sb = read_super_at(&**dev, 1024)?;
     let Some(mut journal) = locate::open_journal(dev.clone(), &sb)? else { return Ok(()) };

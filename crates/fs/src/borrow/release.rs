@@ -1,6 +1,6 @@
 //! Freeing a borrowed journal's blocks and inode, outside of any transaction.
 //!
-//! Main type: [`Release`]: the blocks as they will be, made before the first of them is written.
+//! Main type: [`Release`]: the new content of all blocks, complete before the first of them is written.
 //!
 //! # Locking
 //! None.
@@ -17,14 +17,13 @@ use extant_recovery::{JournalMap, locate};
 use super::layout::by_group;
 use crate::error::{Damage, Error, Result};
 
-/// What is known of the bitmaps.
+/// How far the bitmaps can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// They are as a mount left them: anything unexpected is damage.
+    /// As a mount left them: any deviation is damage.
     Verified,
-    /// A crash interrupted an earlier release, or came before the journal's blocks were marked as used: of bitmaps and
-    /// descriptors some may be as they were and some as they will be. Without the journal's bits both kinds are the
-    /// same.
+    /// A crash interrupted an earlier release, or came before the journal's blocks were marked as used. Some bitmaps
+    /// and descriptors may be old and some new. Without the journal's bits both are the same.
     Interrupted,
 }
 
@@ -35,7 +34,7 @@ pub(super) struct Release {
 }
 
 impl Release {
-    /// Works out bitmaps, descriptors and inode table block.
+    /// Computes bitmaps, descriptors and inode table block.
     pub fn plan(
         dev: &dyn BlockDevice,
         sb: &SuperBlock,
@@ -54,7 +53,7 @@ impl Release {
             let mut desc = GroupDesc::decode(bytes.get(offset..).unwrap_or(&[]), group, geo)?;
             if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
                 if trust == Trust::Interrupted {
-                    continue; // nothing in it was marked as used yet
+                    continue; // no block of it is marked as used yet
                 }
                 return Err(Error::corrupt(
                     Damage::BlockBitmap,
@@ -88,13 +87,13 @@ impl Release {
         let table = release.block(dev, sb, block)?;
         let slot = table.get_mut(offset..offset + geo.inode_size);
         let slot = slot.ok_or_else(|| Error::corrupt(Damage::Inode, "no slot").of(InodeNr::JOURNAL))?;
-        // As mke2fs leaves it: nothing but the checksum.
+        // As mke2fs makes it: only the checksum.
         slot.fill(0);
         update_checksum(slot, InodeNr::JOURNAL, geo);
         Ok(release)
     }
 
-    /// The block as it will be.
+    /// The new content of the block.
     fn block(&mut self, dev: &dyn BlockDevice, sb: &SuperBlock, block: BlockNr) -> Result<&mut Vec<u8>> {
         use std::collections::btree_map::Entry;
         match self.blocks.entry(block) {
@@ -110,7 +109,7 @@ impl Release {
         }
     }
 
-    /// Writes them all; durable with the next flush.
+    /// Writes all blocks; they are durable with the next flush.
     pub fn write(&self, dev: &dyn BlockDevice, block_size: u32) -> Result<()> {
         for (block, bytes) in &self.blocks {
             dev.write_at(block.0 * u64::from(block_size), &[bytes], BioFlags::META)?;

@@ -1,8 +1,8 @@
 //! Adding a name: into a block with room, into a new block, or into a tree whose leaf and index nodes split (Linux:
 //! `ext4_add_entry`, `ext4_dx_add_entry`, `do_split`, `make_indexed_dir`, fs/ext4/namei.c).
 //!
-//! Every split is done in an order that leaves a readable directory when the next step fails: first the new block,
-//! which nothing points to yet, then the parent, and only then does the old block give up what has moved.
+//! A split leaves a readable directory after each step, in case the next one fails: first it writes the new block, to
+//! which nothing points yet, then the parent. Only then does it remove the moved entries from the old block.
 //!
 //! # Locking
 //! None; see the parent module.
@@ -15,17 +15,17 @@ use extant_ondisk::units::InodeNr;
 use super::index::{Path, Probed, Target, probe};
 use super::{BlockKind, Detail, DirError, DirParams, DirStore, name_hash};
 
-/// Splitting one name's way down takes at most one round per level and one for the leaf.
+/// A new name needs at most one round per level and one for the leaf.
 const ROUNDS_MAX: usize = 8;
 
-/// What became of the directory's index.
+/// The effect of an operation on the directory's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexChange {
-    /// As before: a tree, or none.
+    /// The same tree as before, or still none.
     Unchanged,
     /// The directory has become a tree.
     Built,
-    /// A damaged index was given up.
+    /// A damaged index was dropped.
     Dropped,
 }
 
@@ -36,20 +36,20 @@ pub struct Added {
     pub lblk: u32,
     /// The entry's place in it, in bytes.
     pub offset: u32,
-    /// The store has been told already ([`DirStore::set_indexed`]).
+    /// The store already knows this from [`DirStore::set_indexed`].
     pub index: IndexChange,
 }
 
-/// The most that one [`add`] changes.
+/// The largest change of one [`add`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddCredits {
     /// Directory blocks written, new ones included.
     pub blocks: u32,
-    /// How many of them are new; each costs an allocation too.
+    /// The new blocks among them; each costs an allocation too.
     pub appended: u32,
 }
 
-/// How many journal credits for directory blocks an [`add`] to this directory needs at most.
+/// The largest number of journal credits for directory blocks that an [`add`] to this directory needs.
 pub fn credits_for_add(params: &DirParams, blocks: u32) -> AddCredits {
     if params.uses_index() || (params.has_dir_index && blocks <= 1) {
         // Each level and the leaf may change and split; or the one block turns into a root and two leaves.
@@ -68,12 +68,12 @@ struct NewEntry<'a> {
     file_type: Option<FileType>,
 }
 
-/// Adds a name. The caller has looked it up, under the same lock, and not found it; a duplicate that happens to be met
-/// on the way is reported.
+/// Adds a name. The caller has looked it up under the same lock and not found it. If this finds the name on its way,
+/// it returns an error.
 ///
 /// # Errors
 /// [`DirError::Full`], [`DirError::Exists`], [`DirError::InvalidName`], [`DirError::Corrupt`], and the store's (no
-/// space among them). The name is not added then, but blocks may have been split: the directory is whole, and the
+/// space among them). The name is not added then, but blocks may have been split: the directory is intact, and the
 /// transaction may be committed.
 pub fn add<S: DirStore>(
     store: &S,
@@ -97,8 +97,8 @@ pub fn add<S: DirStore>(
     }
     let mut params = *params;
     if params.is_indexed {
-        // The index is damaged or its feature is off. Plain entries are about to overwrite it, which a checksummed
-        // directory cannot take: its index blocks have no tail.
+        // The index is damaged or its feature is off. Plain entries will now overwrite it. A directory with checksums
+        // does not allow that, since its index blocks have no tail.
         if params.has_csum {
             let detail = "an indexed directory on a file system without dir_index";
             return Err(DirError::Corrupt { lblk: 0, offset: 0, detail: Detail::Whole(detail) }.into());
@@ -195,7 +195,7 @@ fn build_index<S: DirStore>(store: &S, txn: &mut S::Txn, params: &DirParams) -> 
     store.set_indexed(txn, true)
 }
 
-/// Inserts into the leaf that the name's hash belongs to, splitting what is full.
+/// Inserts into the leaf for the name's hash, and splits full blocks.
 fn add_indexed<S: DirStore>(
     store: &S,
     txn: &mut S::Txn,
@@ -216,7 +216,7 @@ fn add_indexed<S: DirStore>(
             Insert::Exists { .. } => return Err(DirError::Exists { lblk }.into()),
             Insert::Full => {}
         }
-        // The parent needs room for one more key before its leaf may split; every split changes the way down.
+        // The parent needs room for one more key before its leaf may split. Every split changes the path.
         if path.frames().last().is_some_and(|frame| frame.is_full()) {
             split_index(store, txn, params, &path)?;
         } else {
@@ -231,7 +231,7 @@ fn add_indexed<S: DirStore>(
 fn split_index<S: DirStore>(store: &S, txn: &mut S::Txn, params: &DirParams, path: &Path) -> Result<(), S::Error> {
     let format = params.dx_format();
     let frames = path.frames();
-    // The deepest index block whose parent has room; the root when none has.
+    // The deepest index block whose parent has room; the root if none has.
     let level = (1..frames.len()).rev().find(|&level| !frames[level - 1].is_full()).unwrap_or(0);
     if level == 0 && frames.len() >= params.levels_max() {
         return Err(DirError::Full { blocks: store.blocks() }.into());
@@ -261,7 +261,7 @@ fn split_index<S: DirStore>(store: &S, txn: &mut S::Txn, params: &DirParams, pat
     Ok(kept.map_err(|damage| DirError::corrupt(lblk, damage))?)
 }
 
-/// Lists a new block in index block `level` of the path, after the child that the path takes.
+/// Adds an entry for a new block to index block `level` of the path, after the child that the path takes.
 fn insert_key<S: DirStore>(
     store: &S,
     txn: &mut S::Txn,
@@ -279,7 +279,8 @@ fn insert_key<S: DirStore>(
     Ok(inserted.map_err(|damage| DirError::corrupt(frame.lblk, damage))?)
 }
 
-/// Splits a full leaf at the median of its hashes, by size, and inserts the name into its half. The parent has room.
+/// Splits a full leaf at the median of its hashes, by size, and inserts the name into the half for its hash. The
+/// parent has room.
 fn split_leaf<S: DirStore>(
     store: &S,
     txn: &mut S::Txn,
@@ -301,7 +302,7 @@ fn split_leaf<S: DirStore>(
     let mut left = vec![0; image.len()];
     let live: usize = entries.iter().map(|(_, entry)| entry.needed()).sum();
     if entries.len() < 2 && live + rec_len_needed(new.name.len()) <= format.limit(image.len()) {
-        // Only a block that no honest writer made is full with one name in it: its free bytes are in pieces.
+        // Only a crafted block is full with one name in it: its free bytes are fragmented.
         format.pack(&mut left, entries.iter().map(|(_, entry)| *entry)).map_err(corrupt)?;
         let offset = insert_into(params, &mut left, new, lblk)?;
         store.modify(txn, lblk, BlockKind::Leaf, |block| block.copy_from_slice(&left))?;
@@ -327,8 +328,8 @@ fn split_leaf<S: DirStore>(
     Ok((if goes_right { sibling } else { lblk }, offset))
 }
 
-/// The index of the first entry that moves: the upper entries fill half of a block, or are half of all when that would
-/// leave nothing behind.
+/// The index of the first entry that moves. The moved entries fill half of a block, or are half of all entries if the
+/// old block would otherwise become empty.
 fn split_point(entries: &[(u32, Dirent<'_>)], block_size: usize) -> usize {
     let mut size = 0;
     let mut split = entries.len();

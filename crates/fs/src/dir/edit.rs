@@ -8,11 +8,11 @@ use extant_ondisk::units::InodeNr;
 
 use super::{BlockKind, Detail, DirError, DirParams, DirStore, Found, lookup};
 
-/// Removes a name and returns what it named. `hint` is what a lookup under the same lock found; without it, or when it
-/// does not fit, the name is looked up (Linux: `ext4_delete_entry`).
+/// Removes a name and returns its former target. `hint` is the result of a lookup under the same lock. Without it, or
+/// if it does not match, this looks the name up (Linux: `ext4_delete_entry`).
 ///
 /// # Errors
-/// [`DirError::NotFound`], [`DirError::Corrupt`], and the store's. Nothing has changed then.
+/// [`DirError::NotFound`], [`DirError::Corrupt`], and the store's. The directory is then unchanged.
 pub fn remove<S: DirStore>(
     store: &S,
     txn: &mut S::Txn,
@@ -32,7 +32,7 @@ pub fn remove<S: DirStore>(
     if remove_at(store, txn, params, name, &found)? { Ok(found) } else { Err(DirError::NotFound.into()) }
 }
 
-/// False when the name is not there.
+/// False if the name is not there.
 fn remove_at<S: DirStore>(
     store: &S,
     txn: &mut S::Txn,
@@ -51,10 +51,10 @@ fn remove_at<S: DirStore>(
     Ok(removed.map_err(|damage| DirError::corrupt(place.lblk, damage))?)
 }
 
-/// Points a found name at another inode: what a rename over an existing name does (Linux: `ext4_setent`).
+/// Points a found name at another inode, for a rename over an existing name (Linux: `ext4_setent`).
 ///
 /// # Errors
-/// [`DirError::NotFound`] when the place does not hold what was found, and the store's.
+/// [`DirError::NotFound`] if the entry at the place has changed, and the store's.
 pub fn set_inode<S: DirStore>(
     store: &S,
     txn: &mut S::Txn,
@@ -74,10 +74,10 @@ pub fn set_inode<S: DirStore>(
     }
 }
 
-/// The parent, as `..` says.
+/// The parent, according to `..`.
 ///
 /// # Errors
-/// [`DirError::Corrupt`] when the first block does not start with `.` and `..`, and the store's.
+/// [`DirError::Corrupt`] if the first block does not start with `.` and `..`, and the store's.
 pub fn dotdot<S: DirStore>(store: &S, params: &DirParams) -> Result<InodeNr, S::Error> {
     let format = params.leaf_format();
     let dots = store.read(0, kind_of_first(params), |block| format.dots(block))?;
@@ -85,7 +85,7 @@ pub fn dotdot<S: DirStore>(store: &S, params: &DirParams) -> Result<InodeNr, S::
     Ok(InodeNr(parent))
 }
 
-/// Points `..` at another parent, in place, in a linear directory's first block or in an index root.
+/// Points `..` at another parent, in place: in a linear directory's first block, or in an index root.
 ///
 /// # Errors
 /// Those of [`dotdot`].
@@ -107,7 +107,7 @@ fn kind_of_first(params: &DirParams) -> BlockKind {
     if params.is_indexed { BlockKind::Index } else { BlockKind::Leaf }
 }
 
-/// Gives a new directory, which has no blocks yet, its first block with `.` and `..`.
+/// Appends the first block, with `.` and `..`, to a new directory without blocks.
 ///
 /// # Errors
 /// The store's.
@@ -126,7 +126,7 @@ pub fn init<S: DirStore>(
     Err(DirError::Corrupt { lblk, offset: 0, detail: Detail::Whole("a new directory has blocks already") }.into())
 }
 
-/// Whether there is no name but `.` and `..`. Reads every block (Linux: `ext4_empty_dir`).
+/// Whether the directory contains only `.` and `..`. Reads every block (Linux: `ext4_empty_dir`).
 ///
 /// # Errors
 /// [`DirError::Corrupt`] (a damaged directory must not pass for an empty one), and the store's.

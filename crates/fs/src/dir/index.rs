@@ -11,21 +11,21 @@ use super::{BlockKind, Detail, DirError, DirParams, DirStore, name_hash};
 /// The most index levels, the root included.
 const LEVELS: usize = 3;
 
-/// Of an index that knows more blocks than there are: names may have been in them.
+/// Damage of an index that names blocks behind the directory's end: those may have contained names.
 pub(super) const BEHIND_END: &str = "an index entry points behind the end of the directory";
 
-/// The outer error is the store's, which ends the operation. The inner one says that the index is damaged, which the
-/// caller may be able to work around.
+/// The outer error is the store's and ends the operation. The inner one is damage of the index, which the caller may
+/// be able to work around.
 pub(super) type Probed<T, E> = Result<Result<T, DirError>, E>;
 
-/// What to look for.
+/// A search is for a name or for a hash.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'a> {
     Name(&'a [u8]),
     Hash(u32),
 }
 
-/// One index block on the way down (Linux: `struct dx_frame`).
+/// One index block on a path (Linux: `struct dx_frame`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Frame {
     pub(super) lblk: u32,
@@ -50,7 +50,7 @@ impl Frame {
     }
 }
 
-/// A way from the root to a leaf. It lives on the stack: lookups do not allocate.
+/// A path from the root to a leaf. It lives on the stack: lookups do not allocate.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
     frames: [Frame; LEVELS],
@@ -80,7 +80,7 @@ impl Path {
         if level == 0 { DxShape::Root } else { DxShape::Node }
     }
 
-    /// A child must lie in the directory and not be one of its own parents.
+    /// A child must lie in the directory and must not be one of its own parents.
     fn check_child(&self, child: u32, level: usize) -> Result<(), DirError> {
         let parents = &self.frames[..=level];
         let detail = if child >= self.blocks {
@@ -94,7 +94,7 @@ impl Path {
     }
 }
 
-/// Finds the leaf that a hash belongs to; when a run of leaves shares the hash, the first of them.
+/// Finds the leaf for a hash, or the first such leaf if several share the hash.
 pub(super) fn probe<S: DirStore>(store: &S, params: &DirParams, target: Target<'_>) -> Probed<Path, S::Error> {
     let format = params.dx_format();
     let unsigned = params.hash_version.is_unsigned();
@@ -135,8 +135,8 @@ pub(super) fn probe<S: DirStore>(store: &S, params: &DirParams, target: Target<'
     Ok(Ok(path))
 }
 
-/// Takes index node `lblk` as the path's frame `level`, at the child for `hash` or at the first, and returns that
-/// child.
+/// Adds index node `lblk` to the path as frame `level`, at the child for `hash` or at the first child, and returns
+/// that child.
 fn descend<S: DirStore>(
     store: &S,
     params: &DirParams,
@@ -160,14 +160,14 @@ fn descend<S: DirStore>(
     })
 }
 
-/// The key of the leaf after this one, without reading anything.
+/// The key of the leaf after this one; reads nothing.
 pub(super) fn next_key(path: &Path) -> Option<u32> {
     path.frames().iter().rev().find_map(|frame| frame.next_key)
 }
 
-/// Moves the path to the next leaf. The caller has seen [`next_key`]; with none this reports damage.
+/// Moves the path to the next leaf. The caller has consulted [`next_key`]; without a next leaf this reports damage.
 pub(super) fn advance<S: DirStore>(store: &S, params: &DirParams, path: &mut Path) -> Probed<(), S::Error> {
-    // An honest tree has fewer leaves than the directory has blocks; a hostile one can share nodes and seem endless.
+    // A sound tree has fewer leaves than the directory has blocks. A hostile one can share nodes and look endless.
     path.steps += 1;
     let level = path.frames().iter().rposition(|frame| frame.next_key.is_some());
     let Some(level) = level.filter(|_| path.steps <= path.blocks) else {

@@ -13,11 +13,11 @@ fn found(lblk: u32, entry: &Dirent<'_>) -> Found {
     Found { ino: InodeNr(entry.ino), file_type: entry.file_type, lblk, offset: entry.offset }
 }
 
-/// Finds a name. It does not allocate: the tree's leaf, or each block in turn, is scanned in place.
+/// Finds a name without allocating: it scans the tree's leaf, or each block in turn, in place.
 ///
 /// # Errors
-/// The store's, and [`DirError::Corrupt`] when the name was not found and a block where it might have been is damaged.
-/// With a damaged index, all leaves are searched one after the other.
+/// The store's. [`DirError::Corrupt`] if the name was not found and a block that might have contained it is damaged.
+/// If the index is damaged, this searches all leaves one after the other.
 pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<Option<Found>, S::Error> {
     if !params.encrypted && !dirent::name_is_legal(name) {
         return Ok(None);
@@ -30,7 +30,7 @@ pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result
     }
     match lookup_indexed(store, params, name)? {
         Ok(found) => Ok(found),
-        // Without checksums an index block passes for a leaf without names: every name is looked at.
+        // Without checksums an index block looks like a leaf without names, so the linear search covers every name.
         Err(error) if !params.has_csum => match lookup_linear(store, params, name)? {
             None if leads_behind_end(store, params, name)? => Err(error),
             found => Ok(found),
@@ -39,7 +39,7 @@ pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result
     }
 }
 
-/// Whether the name's leaf would be one that the directory does not have any more.
+/// Whether the name's leaf would lie behind the directory's end.
 fn leads_behind_end<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<bool, S::Error> {
     let probed = probe(store, params, Target::Name(name))?;
     Ok(matches!(probed, Err(DirError::Corrupt { detail, .. }) if detail == Detail::Whole(BEHIND_END)))
@@ -68,7 +68,7 @@ fn lookup_linear<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Res
     passed.first.map_or(Ok(None), Err)
 }
 
-/// The inner error is damage of the index; damage of the leaf, where the name would have to be, is final.
+/// The inner error is damage of the index. Damage of the leaf for the name's hash is final.
 fn lookup_indexed<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Indexed<Option<Found>, S::Error> {
     let mut path = match of_index::<S, _>(probe(store, params, Target::Name(name)))? {
         Ok(path) => path,
@@ -78,7 +78,7 @@ fn lookup_indexed<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> In
         if let Some(found) = find_in(store, params, path.leaf, BlockKind::Leaf, name)? {
             return Ok(Ok(Some(found)));
         }
-        // Names with this hash go on in the next leaf if its key says so.
+        // Names with this hash continue in the next leaf if its key says so.
         if next_key(&path).is_none_or(|key| key & !1 != path.hash.hash) {
             return Ok(Ok(None));
         }
@@ -90,7 +90,7 @@ fn lookup_indexed<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> In
 
 type Indexed<T, E> = Result<Result<T, E>, E>;
 
-/// Whether an index block breaks a rule or fails its checksum comes to the same.
+/// Treats a broken rule in an index block and a failed checksum alike.
 fn of_index<S: DirStore, T>(r: Probed<T, S::Error>) -> Indexed<T, S::Error> {
     match r {
         Ok(Err(error)) => Ok(Err(error.into())),

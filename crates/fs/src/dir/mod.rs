@@ -1,25 +1,25 @@
 //! Directories: names to inodes, linear and hash-indexed, over an abstract store of blocks.
 //!
 //! Main types: [`DirStore`] (reads, changes and appends a directory's blocks; the mount implements it on the journal),
-//! [`DirParams`] (what the superblock and the inode say about this directory), [`Found`], [`DirEntry`], [`DirError`].
+//! [`DirParams`] (parameters from the superblock and the inode), [`Found`], [`DirEntry`], [`DirError`].
 //! Functions: [`lookup`], [`add`], [`remove`], [`set_inode`], [`readdir`], [`dotdot`], [`set_dotdot`], [`is_empty`],
 //! [`init`]; and for the store [`seal`] and [`verify`].
 //!
-//! The blocks' bytes are [`extant_ondisk::dirent`] and [`extant_ondisk::htree`]; here is the walking: which block to
-//! read, when a directory turns into a tree, how leaves and index nodes split, and in which order names are listed
-//! (Linux: fs/ext4/namei.c and fs/ext4/dir.c).
+//! [`extant_ondisk::dirent`] and [`extant_ondisk::htree`] know the bytes of the blocks. This module walks them: it
+//! decides which block to read, when a directory becomes a tree, how leaves and index nodes split, and in which order
+//! to list names (Linux: fs/ext4/namei.c and fs/ext4/dir.c).
 //!
-//! A damaged index is not trusted: the names are still found by reading every leaf, and without checksums the next
-//! addition drops the index; with checksums it fails, because index blocks would not pass for leaves. A damaged block
-//! or entry hides nothing but itself from [`lookup`] and [`readdir`]; a name that is not found then counts as damaged,
+//! No operation trusts a damaged index: it finds the names by reading every leaf. Without checksums the next addition
+//! drops the index. With checksums that addition fails, because index blocks are not valid leaves. A damaged block or
+//! entry hides nothing but itself from [`lookup`] and [`readdir`]. A name that is then not found counts as damaged,
 //! not as missing.
 //!
 //! What it does not do: link counts, times, inode allocation, permission; inline, encrypted and casefolded directories.
 //!
 //! # Locking
 //! None of its own. The caller holds the directory's inode lock: shared for [`lookup`], [`readdir`], [`is_empty`] and
-//! [`dotdot`], exclusive for the rest. No call into the store is made from inside another's closure, and the callback
-//! of [`readdir`] runs outside of them, so that it may load inodes.
+//! [`dotdot`], exclusive for the rest. No closure of the store calls into the store again. The callback of
+//! [`readdir`] runs outside of them, so it may load inodes.
 
 mod add;
 mod edit;
@@ -44,27 +44,28 @@ pub use readdir::readdir;
 #[cfg(test)]
 use readdir::{COOKIE_END, Listed};
 
-/// What a directory block holds, which decides where its checksum is.
+/// The kind of a directory block, which determines the place of its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
-    /// Entries, and a checksum tail. Block 0 of a directory without index is one.
+    /// Entries, and a checksum tail. Block 0 of a directory without index is a leaf.
     Leaf,
     /// The root or a node of the index.
     Index,
-    /// Either; only read so, when every block of an indexed directory is visited in turn.
+    /// Either. Only for reading, when a scan visits every block of an indexed directory.
     Any,
 }
 
-/// Gives access to one directory's blocks. Block numbers are logical, from 0, without holes.
+/// Access to one directory's blocks. Block numbers are logical, from 0, without holes.
 ///
 /// Closures are short, do no I/O and never call the store again.
 pub trait DirStore {
-    /// The transaction that changes belong to (Linux: `handle_t`).
+    /// The transaction of the changes (Linux: `handle_t`).
     type Txn;
     /// A failure of the storage underneath, or the directory's own.
     type Error: From<DirError>;
 
-    /// Whether an error says that one block is damaged or missing: who looks for names then goes on with the others.
+    /// Whether an error means that one block is damaged or missing. A search for names then continues with the other
+    /// blocks.
     fn is_damage(error: &Self::Error) -> bool;
 
     /// Bytes per block.
@@ -73,10 +74,10 @@ pub trait DirStore {
     /// The directory's size in blocks.
     fn blocks(&self) -> u32;
 
-    /// Shows a block. A block that enters the cache goes through [`verify`] first, once.
+    /// Runs `f` on a block. A block that enters the cache passes [`verify`] first, once.
     ///
     /// # Errors
-    /// I/O errors, and what [`verify`] says.
+    /// I/O errors, and those of [`verify`].
     fn read<R>(&self, lblk: u32, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R, Self::Error>;
 
     /// Changes a block in the transaction; [`seal`] with this `kind` (never `Any`) must run after `f` and before the
@@ -92,22 +93,22 @@ pub trait DirStore {
         f: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R, Self::Error>;
 
-    /// Adds a zeroed block at the end, lets `f` fill it, seals it as [`DirStore::modify`] does, lets the directory's
-    /// size grow by it, and returns its number. On failure nothing must have changed.
+    /// Adds a zeroed block at the end, fills it with `f`, seals it as [`DirStore::modify`] does, adds it to the
+    /// directory's size, and returns its number. On failure the directory must not have changed.
     ///
     /// # Errors
     /// No space, and those of [`DirStore::modify`].
     fn append(&self, txn: &mut Self::Txn, kind: BlockKind, f: impl FnOnce(&mut [u8])) -> Result<u32, Self::Error>;
 
-    /// Sets or clears the inode's index flag in the transaction (Linux: `EXT4_INDEX_FL`). It is called in the middle of
-    /// [`add`], which may fail afterwards: the flag must stay as set, because the blocks have changed already.
+    /// Sets or clears the inode's index flag in the transaction (Linux: `EXT4_INDEX_FL`). [`add`] calls it half-way
+    /// and may fail afterwards. The flag must then remain as set, because the blocks have changed already.
     ///
     /// # Errors
     /// Those of [`DirStore::modify`].
     fn set_indexed(&self, txn: &mut Self::Txn, indexed: bool) -> Result<(), Self::Error>;
 }
 
-/// What the superblock and the directory's inode say. A snapshot: take it anew for every operation.
+/// Parameters from the superblock and the directory's inode. A snapshot: take a new one for every operation.
 #[derive(Clone, Copy, Debug)]
 pub struct DirParams {
     /// metadata_csum.
@@ -120,15 +121,15 @@ pub struct DirParams {
     pub has_large_dir: bool,
     /// The inode's index flag.
     pub is_indexed: bool,
-    /// The default for new trees, and, by its signedness, how existing ones hash.
+    /// The default for new trees; its signedness also applies to the hashes of existing trees.
     pub hash_version: HashVersion,
     /// `s_hash_seed`, as little-endian words.
     pub hash_seed: [u32; 4],
     /// The seed of the inode's checksums, from [`ChecksumSeed::for_inode`].
     pub inode_seed: ChecksumSeed,
-    /// Entries with inode numbers above this are damage.
+    /// Entries with larger inode numbers are damage.
     pub inodes_count: u32,
-    /// Names are ciphertext, and not found by their hash.
+    /// Names are ciphertext; a lookup cannot use their hash.
     pub encrypted: bool,
 }
 
@@ -146,23 +147,23 @@ impl DirParams {
         DxFormat { has_csum: self.has_csum }
     }
 
-    /// Whether operations walk the tree. A flag without the feature counts for nothing.
+    /// Whether operations walk the tree. The flag has no effect without the feature.
     fn uses_index(&self) -> bool {
         self.is_indexed && self.has_dir_index
     }
 
-    /// The kind of a block met on a walk over all blocks.
+    /// The kind of a block during a scan of all blocks.
     fn kind_in_scan(&self) -> BlockKind {
         if self.is_indexed { BlockKind::Any } else { BlockKind::Leaf }
     }
 
-    /// How many levels of index blocks there may be, the root included (Linux: `ext4_dir_htree_level`).
+    /// The maximum number of index levels, the root included (Linux: `ext4_dir_htree_level`).
     fn levels_max(&self) -> usize {
         if self.has_large_dir { 3 } else { 2 }
     }
 }
 
-/// What can go wrong in a directory.
+/// The errors of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirError {
     /// A block breaks a rule of the format or does not match its checksum.
@@ -170,42 +171,42 @@ pub enum DirError {
     Corrupt {
         /// The directory block.
         lblk: u32,
-        /// Where in the block, in bytes.
+        /// The byte within the block.
         offset: u32,
-        /// The rule that is broken, for messages.
+        /// The broken rule, for messages.
         detail: Detail,
     },
-    /// The directory cannot grow: its index has all its levels, or its size has reached the format's limit. Other names
-    /// may still fit (Linux answers ENOSPC).
+    /// The directory cannot grow: its index has all its levels, or its size has reached the format's limit. Other
+    /// names may still fit (Linux returns ENOSPC).
     #[error("the directory of {blocks} blocks cannot grow")]
     Full {
-        /// How many it has.
+        /// Its blocks.
         blocks: u32,
     },
-    /// The name to add is there already.
+    /// The name to add exists already.
     #[error("the name exists already, in directory block {lblk}")]
     Exists {
-        /// The directory block that holds it.
+        /// The directory block that contains it.
         lblk: u32,
     },
     /// The name to change or remove is not there.
     #[error("the name is not in the directory")]
     NotFound,
-    /// The name to add is empty, longer than 255 bytes, has a slash or NUL in it, or is `.` or `..`.
+    /// The name to add is empty, longer than 255 bytes, contains a slash or NUL, or is `.` or `..`.
     #[error("a name of {len} bytes that cannot be written")]
     InvalidName {
-        /// Of the name, in bytes.
+        /// The name's length, in bytes.
         len: usize,
     },
 }
 
-/// What is wrong with a directory.
+/// Damage of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Detail {
-    /// With one of its blocks.
+    /// One block breaks a rule.
     #[error(transparent)]
     Rule(DirRule),
-    /// With its blocks together.
+    /// The blocks contradict each other.
     #[error("{0}")]
     Whole(&'static str),
 }
@@ -216,11 +217,11 @@ impl DirError {
     }
 }
 
-/// The most damaged blocks that one call steps over: a directory may claim to be as large as the format allows.
+/// The most damaged blocks that one call skips: a directory may claim to be as large as the format allows.
 const DAMAGED_MAX: u32 = 64;
 
-/// Damage that a walk over a directory's blocks met and stepped over (Linux: `ext4_readdir`, which goes on with the
-/// next block).
+/// Damage that a walk over a directory's blocks has skipped (Linux: `ext4_readdir`, which continues with the next
+/// block).
 struct Passed<E> {
     first: Option<E>,
     left: u32,
@@ -231,14 +232,14 @@ impl<E> Passed<E> {
         Passed { first: None, left: DAMAGED_MAX }
     }
 
-    /// Something within a block that could be read.
+    /// Records damage within a readable block.
     fn note(&mut self, e: impl FnOnce() -> E) {
         if self.first.is_none() {
             self.first = Some(e());
         }
     }
 
-    /// What reading or searching a block came to; `None` if it is damaged.
+    /// The result of reading or searching a block; `None` if the block is damaged.
     fn step<S: DirStore<Error = E>, R>(&mut self, r: Result<R, E>) -> Result<Option<R>, E> {
         match r {
             Ok(found) => Ok(Some(found)),
@@ -252,12 +253,12 @@ impl<E> Passed<E> {
     }
 }
 
-/// Where a name was found, and what it names. Valid while the caller keeps the directory locked.
+/// The place of a name, and its target. Valid while the caller holds the directory's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What the name stands for.
+    /// The inode that the name refers to.
     pub ino: InodeNr,
-    /// As the entry says; `None` without the `filetype` feature.
+    /// From the entry; `None` without the `filetype` feature.
     pub file_type: Option<FileType>,
     /// The directory block.
     pub lblk: u32,
@@ -272,13 +273,14 @@ pub fn seal(params: &DirParams, kind: BlockKind, block: &mut [u8]) {
     }
     match kind {
         BlockKind::Leaf | BlockKind::Any => dirent::seal_leaf(block, params.inode_seed),
-        // Bytes that are no index block are left as they are: they will fail verification, which is the truth.
+        // Bytes that are not an index block do not change, and verification will fail, rightly.
         BlockKind::Index => drop(params.dx_format().seal(block, params.inode_seed)),
     }
 }
 
-/// Checks a block that enters the cache: its checksum, and the order and range of an index block's entries. `blocks` is
-/// the directory's size. Without checksums it accepts everything, so that a damaged index can be read around.
+/// Checks a block that enters the cache: its checksum, and the order and range of an index block's entries. `blocks`
+/// is the directory's size. Without checksums it accepts everything, so that operations can work around a damaged
+/// index.
 ///
 /// # Errors
 /// [`DirError::Corrupt`].
@@ -303,7 +305,7 @@ fn verify_index(params: &DirParams, blocks: u32, block: &[u8]) -> Result<(), Dir
     format.node(shape, block)?.validate(shape, blocks)
 }
 
-/// The hash of a name; tests make names collide here.
+/// The hash of a name. Tests can make names collide here.
 fn name_hash(hasher: &Hasher, name: &[u8]) -> NameHash {
     let hash = hasher.hash(name);
     #[cfg(test)]

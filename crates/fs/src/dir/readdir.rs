@@ -1,13 +1,13 @@
 //! Listing names, with cookies that survive changes (Linux: `ext4_readdir`, `ext4_dx_readdir`, fs/ext4/dir.c).
 //!
-//! On file systems with dir_index, indexed directories and those of one block are listed by hash: an entry's cookie is
-//! made of its name's hash, so it does not move when leaves split, when entries are packed, or when the directory turns
-//! into a tree. `.` and `..` have cookies 0 and 1, and the names begin at 2. Names with equal hashes get consecutive
-//! cookies, so that a listing can stop among them and always moves on. Other directories are listed by place, with byte
-//! offsets as cookies; entries never move there.
+//! On file systems with dir_index, indexed directories and those of one block are listed by hash. An entry's cookie
+//! contains its name's hash, so it does not change when leaves split, when entries are packed, or when the directory
+//! becomes a tree. `.` and `..` have cookies 0 and 1, and the names begin at 2. Names with equal hashes get
+//! consecutive cookies, so that a listing can stop among them and always advances. Other directories are listed by
+//! place, with byte offsets as cookies; their entries never move.
 //!
-//! One call reads leaf after leaf, in hash order, and sorts each by itself (together with the leaves that continue its
-//! last hash), so that neither memory nor the cost of a call depends on the size of the directory.
+//! One call reads leaf after leaf, in hash order, and sorts each on its own (with the leaves that continue its last
+//! hash). So neither memory nor the cost of a call depends on the size of the directory.
 //!
 //! # Locking
 //! None; see the parent module. The callback runs outside of the store's closures.
@@ -26,44 +26,44 @@ pub const COOKIE_END: u64 = 0x7FFF_FFFF_FFFF_FFFF;
 const COOKIE_DOT: u64 = 0;
 const COOKIE_DOTDOT: u64 = 1;
 const COOKIE_FIRST: u64 = 2;
-/// The most entries that are sorted together. A leaf of 64 KiB holds 5,461; only a directory in which very many names
-/// share one hash has more.
+/// The largest batch to sort. A leaf of 64 KiB has 5,461 entries; a batch exceeds that only if very many names share
+/// one hash.
 const BATCH_MAX: usize = 16384;
 
-/// One name, as [`readdir`] gives it to its callback.
+/// One name, as [`readdir`] passes it to its callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// What the name stands for.
+    /// The inode that the name refers to.
     pub ino: InodeNr,
-    /// As the entry says; `None` without the `filetype` feature.
+    /// From the entry; `None` without the `filetype` feature.
     pub file_type: Option<FileType>,
-    /// Any bytes but slash and NUL, 1 to 255 of them; `.` and `..` included.
+    /// 1 to 255 bytes, any but slash and NUL. `.` and `..` are included.
     pub name: &'a [u8],
-    /// Listing from here begins with this entry.
+    /// A listing from this cookie begins with this entry.
     pub cookie: u64,
-    /// Listing from here begins behind this entry.
+    /// A listing from this cookie begins behind this entry.
     pub next_cookie: u64,
-    /// How many names with the same hash follow. Their cookies shift when one of them is removed, so who has no room
-    /// for all of them does best to stop before the first. With the hashes in use today it is practically always 0.
+    /// How many names with the same hash follow. Their cookies shift when one of them is removed. So a caller without
+    /// room for all of them should stop before the first. With today's hashes it is practically always 0.
     pub peers: u32,
 }
 
-/// What a call of [`readdir`] came to.
+/// The result of one call of [`readdir`].
 #[derive(Debug)]
 pub struct Listed<E> {
-    /// The cookie to go on from.
+    /// The cookie to continue from.
     pub next: u64,
-    /// The first damage that was met; it hides no other names.
+    /// The first damage found; it hides no other names.
     pub damage: Option<E>,
 }
 
-/// Calls `f` for each name from `cookie` on (0 to begin) until it returns false, which leaves that entry for the next
-/// time. Names that are there from the first call to the last come exactly once, whatever is added and removed in
-/// between. Names that nobody may have (with a slash, say) do not come.
+/// Calls `f` for each name from `cookie` on (0 to begin). If `f` returns false, the listing stops and the next call
+/// begins with that entry. Names that exist from the first call to the last come exactly once, whatever is added and
+/// removed in between. Invalid names (with a slash, for example) are omitted.
 ///
 /// # Errors
-/// The store's, and [`DirError::Corrupt`] where the listing cannot go on behind the damage; entries may have been given
-/// to `f` before.
+/// The store's, and [`DirError::Corrupt`] if the listing cannot continue behind the damage. `f` may have received
+/// entries before.
 pub fn readdir<S: DirStore>(
     store: &S,
     params: &DirParams,
@@ -86,7 +86,7 @@ fn lists_by_hash<S: DirStore>(store: &S, params: &DirParams, passed: &mut Passed
     if !params.uses_index() {
         return Ok(params.has_dir_index && store.blocks() == 1);
     }
-    // A root that cannot be used at all makes this a plain directory.
+    // If the root is unusable, list this as a plain directory.
     Ok(match passed.step::<S, _>(probe(store, params, Target::Hash(0)))? {
         Some(Ok(_)) => true,
         Some(Err(error)) => {
@@ -124,7 +124,8 @@ fn list_by_place<S: DirStore>(
             position = start + block_size;
             continue;
         }
-        // Walking from the block's start finds entry boundaries again after `position` was swallowed by a removal.
+        // Walking from the block's start finds the entry boundaries even if a removal merged the entry at `position`
+        // into another.
         for entry in format.entries(&image) {
             let entry = match entry {
                 Ok(entry) => entry,
@@ -163,7 +164,7 @@ fn list_by_hash<S: DirStore>(
     let mut batch = Batch::default();
     let mut position = cookie.max(COOKIE_FIRST);
     let mut last = COOKIE_FIRST - 1;
-    // Leaves without names to give may follow each other, but not more of them than there are blocks.
+    // Leaves without names to list may follow each other, but never more of them than there are blocks.
     let mut idle = 0;
     let mut rest = false;
     loop {
@@ -188,8 +189,8 @@ fn list_by_hash<S: DirStore>(
                     (item.key, batch.items[index..].iter().take_while(|other| other.key == item.key).count() as u32);
             }
             peers.1 -= 1;
-            // Behind the last of its hash the cookie is the next name's, not one more than this one's: a name with the
-            // same hash that comes later must not push this one into the rest of the listing.
+            // After the last name of a hash, the next cookie is the next name's, not one more than this one's.
+            // Otherwise a later name with the same hash would push this one into the rest of the listing.
             let next = match (batch.items.get(index + 1), batch.next) {
                 (Some(other), _) if peers.1 == 0 => other.key,
                 (None, Some(Next::Leaf(key))) => key,
@@ -223,7 +224,7 @@ fn list_by_hash<S: DirStore>(
     }
 }
 
-/// Gives `.` and `..` to `f`; Some(cookie) when it stopped.
+/// Passes `.` and `..` to `f`; Some(cookie) if `f` stopped.
 fn list_dots<S: DirStore>(
     store: &S,
     params: &DirParams,
@@ -244,8 +245,8 @@ fn list_dots<S: DirStore>(
     Ok(None)
 }
 
-/// The cookie of a name: 31 bits of hash and 32 of the minor hash, as Linux's. The legacy hash has no minor one, so a
-/// checksum of the name stands in.
+/// The cookie of a name: 31 bits of hash and 32 of the minor hash, as in Linux. The legacy hash has no minor hash, so
+/// a checksum of the name replaces it.
 fn key_of(hasher: &Hasher, name: &[u8]) -> u64 {
     let hash = name_hash(hasher, name);
     let minor = match hasher.version() {
@@ -259,12 +260,12 @@ fn key_of_hash(hash: u32) -> u64 {
     u64::from(hash >> 1) << 32
 }
 
-/// Where a listing goes on after a batch.
+/// Where a listing continues after a batch.
 #[derive(Clone, Copy, Debug)]
 enum Next {
-    /// At the next leaf, whose lowest key this is.
+    /// At the next leaf, which has this lowest key.
     Leaf(u64),
-    /// In the same leaves: they had more entries than a batch takes.
+    /// In the same leaves: they have more entries than fit a batch.
     Rest,
 }
 
@@ -283,7 +284,7 @@ struct Batch {
     items: Vec<Item>,
     names: Vec<u8>,
     next: Option<Next>,
-    /// Items were dropped to keep the batch small: those with the highest keys.
+    /// The batch was full and dropped the items with the highest keys.
     overflowed: bool,
 }
 
@@ -311,7 +312,7 @@ impl Batch {
         self.names.extend_from_slice(entry.name);
     }
 
-    /// Takes the entries that have a key; the first damage among them.
+    /// Adds the entries with a key; returns the first damage among them.
     fn take(&mut self, entries: Entries<'_>, key: impl Fn(&Dirent<'_>) -> Option<u64>) -> Option<DirDamage> {
         let mut first = None;
         for entry in entries {
@@ -334,7 +335,7 @@ impl Batch {
         items.sort_unstable_by(|a, b| a.key.cmp(&b.key).then_with(|| name(a).cmp(name(b))));
     }
 
-    /// Keeps the [`BATCH_MAX`] lowest of the keys from `position` on.
+    /// Retains the [`BATCH_MAX`] lowest keys from `position` on.
     fn shrink(&mut self, position: u64) {
         self.items.retain(|item| item.key >= position);
         self.sort();
@@ -351,7 +352,7 @@ impl Batch {
         self.names = names;
     }
 
-    /// A directory of one block, which has no index yet.
+    /// A directory of one block, without index.
     fn collect_block<S: DirStore>(
         &mut self,
         store: &S,
@@ -371,7 +372,7 @@ impl Batch {
         Ok(())
     }
 
-    /// The leaf that `position` belongs to, and those that continue its last hash.
+    /// The leaf for `position`, and the leaves that continue its last hash.
     fn collect_indexed<S: DirStore>(
         &mut self,
         store: &S,
@@ -409,8 +410,8 @@ impl Batch {
             Some(Next::Leaf(key)) => key - 1,
             _ => COOKIE_END - 1,
         };
-        // Names that lie in a leaf where their hash does not belong are listed first in that leaf's turn: by their own
-        // keys they would make the listing skip or repeat others.
+        // Names in the wrong leaf for their hash come first in that leaf's turn. Sorted by their own keys, they would
+        // make the listing skip or repeat others.
         for item in &mut self.items {
             if item.key < lowest || item.key > highest {
                 item.key = lowest.max(COOKIE_FIRST);

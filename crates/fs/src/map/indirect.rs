@@ -1,7 +1,7 @@
 //! Indirect maps (ext2, ext3) over a store: look up, map, unmap, walk.
 //!
-//! The pointer of each logical block lies at the end of a path of at most three pointer blocks; a pointer of 0 at any
-//! step is a hole as large as what would lie below it. Linux: fs/ext4/indirect.c.
+//! A path of at most three pointer blocks leads to the pointer of each logical block. A pointer of 0 at any step is a
+//! hole as large as the range below it. Linux: fs/ext4/indirect.c.
 //!
 //! What it does not do: unwritten blocks, which this format cannot express.
 //!
@@ -19,8 +19,8 @@ fn verify<S: MapStore>(store: &S, bytes: &[u8], block: BlockNr) -> Result<(), St
     indirect::validate(bytes, block.0, |b| store.gives_up() || store.block_range_valid(b, 1)).map_err(|e| e.to_string())
 }
 
-/// A pointer as a block, checked: the root is never verified by the cache, and a block may have entered it as another
-/// kind.
+/// Checks a pointer and returns its block. The cache never verifies the root, and a block may have entered the cache
+/// as another kind.
 fn follow<S: MapStore>(
     root: &MapRoot,
     store: &S,
@@ -46,7 +46,7 @@ fn path_of<S: MapStore>(root: &MapRoot, geometry: &Geometry, lblk: u32) -> Resul
     geometry.path(LogicalBlock(lblk)).ok_or_else(|| MapError::TooBig { ino: root.ino, lblk: u64::from(lblk) }.into())
 }
 
-/// Runs `f` on the array that holds the pointers of `holder`: a pointer block, or the slots of `i_block`.
+/// Runs `f` on the pointer array of `holder`: a pointer block, or the slots of `i_block`.
 fn with_pointers<S: MapStore, R>(
     root: &MapRoot,
     store: &S,
@@ -59,7 +59,7 @@ fn with_pointers<S: MapStore, R>(
     }
 }
 
-/// All pointer blocks that the array of `holder` names; none of them is followed.
+/// All pointer blocks that the array of `holder` names; it reads none of them.
 fn pointer_blocks<S: MapStore>(root: &MapRoot, store: &S, holder: Option<BlockNr>) -> Vec<BlockNr> {
     let first = if holder.is_none() { indirect::DIRECT as usize } else { 0 };
     let pointers = with_pointers(root, store, holder, |bytes| {
@@ -88,13 +88,14 @@ fn with_pointers_mut<S: MapStore, R>(
     }
 }
 
-/// The blocks on the way to a logical block: `holders[step]` has the pointer `offsets[step]`. Ends early at a hole.
+/// The blocks on the path to a logical block: `holders[step]` contains the pointer `offsets[step]`. Ends early at a
+/// hole.
 struct Chain {
     path: IndirectPath,
     holders: [Option<BlockNr>; LEVELS_MAX + 1],
     /// The last step whose holder exists.
     reached: usize,
-    /// What lies below the pointer at the last step is given up.
+    /// The blocks below the pointer at the last step are unreadable, and the removal abandons them.
     lost: bool,
 }
 
@@ -104,7 +105,7 @@ impl Chain {
         self.reached == self.path.levels
     }
 
-    /// The pointer blocks on the way to `lblk` that do not exist, from the top.
+    /// The missing pointer blocks on the path to `lblk`, from the top.
     fn missing(&self, lblk: u32, geometry: &Geometry) -> Vec<PointerBlock> {
         let names = |step| self.path.names(step, LogicalBlock(lblk), geometry);
         (self.reached..self.path.levels).filter_map(names).collect()
@@ -123,8 +124,8 @@ impl Chain {
         Ok(chain)
     }
 
-    /// The same for a removal: pointer blocks that are not in use are not followed, and where the store passes the
-    /// damage, the chain ends at the pointer to it.
+    /// As `find`, for a removal: it follows no pointer block that is not allocated. If the store passes the damage,
+    /// the chain ends at the pointer to the damaged block.
     fn find_to_remove<S: MapStore>(root: &MapRoot, store: &S, path: IndirectPath) -> Result<Chain, S::Error> {
         let mut chain = Chain { path, holders: [None; LEVELS_MAX + 1], reached: 0, lost: false };
         while chain.reached < path.levels {
@@ -153,7 +154,7 @@ impl Chain {
     }
 }
 
-/// Pointers that follow `offset` in the last level's array, itself included.
+/// Pointers from `offset` to the end of the last level's array.
 fn array_rest(path: &IndirectPath, geometry: &Geometry) -> u32 {
     let last = path.offsets[path.levels];
     if path.levels == 0 { indirect::DIRECT.saturating_sub(last) } else { geometry.per_block.saturating_sub(last) }
@@ -184,7 +185,7 @@ fn segment<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len: u32) -> R
     Ok((pointer, run))
 }
 
-/// Whether the map can be asked about `lblk` without I/O.
+/// Whether the lookup of `lblk` needs no I/O.
 fn at_hand<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<bool, S::Error> {
     let path = path_of::<S>(root, &Geometry::new(store.block_size()), lblk)?;
     let mut holder = None;
@@ -200,7 +201,7 @@ fn at_hand<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<bool, S:
     Ok(true)
 }
 
-/// `wanted`: so many blocks are worth reading for.
+/// `wanted`: the lookup reads map blocks for this many blocks only.
 pub(super) fn lookup<S: MapStore>(
     root: &MapRoot,
     store: &S,
@@ -211,8 +212,8 @@ pub(super) fn lookup<S: MapStore>(
     let end = Geometry::new(store.block_size()).logical_end();
     let max_len = max_len.min(end - lblk);
     let (first, mut len) = segment(root, store, lblk, max_len)?;
-    // A run goes on in the next array if the blocks do, a hole if that one is empty as well.
-    // What is wrong behind what is wanted concerns those who want that.
+    // A run continues in the next array if the blocks do, a hole if that array is empty as well. Damage behind the
+    // wanted blocks is an error only for a caller that wants those blocks.
     while len < max_len && (len < wanted || at_hand(root, store, lblk + len).unwrap_or(false)) {
         let (next, more) = match segment(root, store, lblk + len, max_len - len) {
             Err(_) if len >= wanted => break,
@@ -248,21 +249,21 @@ pub(super) fn insert<S: MapStore>(
     }
     let mut done = 0;
     while done < len {
-        // The caller paid for one array of pointers; more need the handle's consent.
+        // The caller paid for one array of pointers. For each further array the handle must have credits.
         if done > 0 && !store.has_credits(txn, credits_for_array()) {
             break;
         }
         match insert_in_array(root, store, txn, lblk + done, (pblk.0 as u32) + done, len - done) {
             Ok(more) => done += more,
             Err(e) if done == 0 => return Err(e),
-            // Nothing of this array has changed, and who goes on meets it again.
+            // Nothing of this array has changed, and the next call for it fails in the same way.
             Err(_) => break,
         }
     }
     Ok(done)
 }
 
-/// Maps as much of the range as lies in the first block's array of pointers, allocating the missing pointer blocks
+/// Maps the part of the range that lies in the first block's pointer array, and allocates the missing pointer blocks
 /// first.
 fn insert_in_array<S: MapStore>(
     root: &mut MapRoot,
@@ -291,7 +292,7 @@ fn insert_in_array<S: MapStore>(
         return if fine { Ok(len) } else { Err(broken(root)) };
     }
     let new = allocate(root, store, txn, &chain.missing(lblk, &geometry), holder, BlockNr(u64::from(pblk)))?;
-    // From the data up, so that nothing points to a block that is not there yet: new.last() holds the data's pointers.
+    // Bottom-up, so that no pointer leads to a block without content: new.last() contains the pointers to the data.
     let mut fine = true;
     for (i, block) in new.iter().enumerate().rev() {
         fine &= match new.get(i + 1) {
@@ -309,7 +310,7 @@ fn insert_in_array<S: MapStore>(
     if fine { Ok(len) } else { Err(broken(root)) }
 }
 
-/// Allocates these pointer blocks, where 32 bits can name them, or none.
+/// Allocates all these pointer blocks, within 32 bits, or none.
 fn allocate<S: MapStore>(
     root: &mut MapRoot,
     store: &S,
@@ -382,8 +383,8 @@ pub(super) fn remove<S: MapStore>(
     Ok(Progress::Done)
 }
 
-/// Unmaps `from..=to`, all in one array of pointers, as far as the credits go; frees the array if nothing is left, and
-/// the pointer blocks above that this empties. `Stopped { at }`: all behind `at` is done.
+/// Unmaps `from..=to`, all in one array of pointers, as far as the credits reach. Frees the array if it becomes
+/// empty, and then the empty pointer blocks above it. `Stopped { at }`: everything behind `at` is unmapped.
 fn remove_in_array<S: MapStore>(
     root: &mut MapRoot,
     store: &S,
@@ -441,7 +442,7 @@ fn remove_in_array<S: MapStore>(
     let progress =
         if low == first { Progress::Done } else { Progress::Stopped { at: LogicalBlock(to - (last + 1 - low)) } };
     if runs.is_empty() && levels > 0 && !lost {
-        // Nothing to free here; but an array that was empty all along would be kept by every pass, so look.
+        // Nothing to free here. But no pass would free an array that was empty before, so check for one.
         let empty = with_pointers(root, store, holder, indirect::is_empty)?;
         if !empty {
             return Ok(progress);
@@ -460,8 +461,8 @@ fn remove_in_array<S: MapStore>(
     Ok(progress)
 }
 
-/// Frees the array that the chain ends with, if it was empty all along: punching in Linux leaves such behind. Or clears
-/// the pointer to what is lost. False where the credits do not suffice.
+/// Frees the array at the end of the chain if it was empty before: Linux leaves such arrays when it punches holes. Or
+/// clears the pointer to abandoned blocks. False if the credits do not suffice.
 fn remove_empty<S: MapStore>(root: &mut MapRoot, store: &S, txn: &mut S::Txn, chain: &Chain) -> Result<bool, S::Error> {
     let step = chain.reached;
     if !chain.lost && (step == 0 || !with_pointers(root, store, chain.holders[step], indirect::is_empty)?) {
@@ -474,8 +475,8 @@ fn remove_empty<S: MapStore>(root: &mut MapRoot, store: &S, txn: &mut S::Txn, ch
     Ok(enough)
 }
 
-/// Clears pointers in the chain's array at `step`; then frees what stands empty, from below, clearing the pointer to it
-/// each time.
+/// Clears pointers in the chain's array at `step`. Then frees each array that becomes empty, bottom-up, and clears
+/// the pointer to it.
 fn clear<S: MapStore>(
     root: &mut MapRoot,
     store: &S,
@@ -577,19 +578,19 @@ fn walk_meta_below<S: MapStore>(
     Ok(())
 }
 
-/// One array of pointers and the blocks above it, changed or freed (bitmap, descriptor, revoke record).
+/// One array of pointers and the blocks above it, each changed or freed (bitmap, descriptor, revoke record).
 fn array_credits(levels: usize) -> u32 {
     1 + 4 * levels as u32
 }
 
-/// One array of pointers filled, with all blocks above it new: each costs itself, bitmap and descriptor.
+/// One array of pointers filled, with all blocks above it new: each costs itself, its bitmap and its descriptor.
 fn credits_for_array() -> u32 {
     1 + 3 * LEVELS_MAX as u32
 }
 
 pub(super) fn credits_for_insert(block_size: u32, len: u32) -> u32 {
     let arrays = len / Geometry::new(block_size).per_block.max(1) + 2;
-    // Only the first array can need three new blocks; each further one adds itself, and now and then one above it.
+    // Only the first array can need three new blocks. Each further array needs itself, and now and then one above it.
     credits_for_array() + 3 * (arrays + arrays / 128 + 1)
 }
 

@@ -1,13 +1,13 @@
 //! Which physical block holds which logical block of a file: extent trees, indirect blocks, and the extent-status
 //! cache.
 //!
-//! Main types: [`MapRoot`] (an inode's `i_block` and what belongs to it; all operations are its methods), [`Mapping`]
-//! (a run of logical blocks in one state), [`MapStore`] (what is needed from below), [`Progress`] (how far an operation
-//! came before its handle ran out of credits). Folders: `extents/`, `indirect.rs`, and [`es`] (the cache in front).
-//! Linux: `ext4_map_blocks`, fs/ext4/inode.c; fs/ext4/extents.c; fs/ext4/indirect.c.
+//! Main types: [`MapRoot`] (an inode's `i_block` with its identity; all operations are its methods), [`Mapping`] (a
+//! run of logical blocks in one state), [`MapStore`] (the storage below), [`Progress`] (how far an operation came
+//! before its handle ran out of credits). Folders: `extents/`, `indirect.rs`, and [`es`] (the cache in front). Linux:
+//! `ext4_map_blocks`, fs/ext4/inode.c; fs/ext4/extents.c; fs/ext4/indirect.c.
 //!
-//! Crash safety: every call leaves the map consistent in the handle it was given. An operation that may not fit one
-//! handle (remove, state changes) stops between two consistent states and says where to go on. New nodes are allocated
+//! Crash safety: every call leaves the map consistent in its handle. An operation that may not fit one handle
+//! (remove, state changes) stops between two consistent states and returns where to continue. New nodes are allocated
 //! before the first change, so running out of space changes nothing.
 //!
 //! What it does not do: it does not choose data blocks, touch data, know sizes, start handles, or write the inode (the
@@ -31,7 +31,7 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 pub use store::{MapError, MapStore, NewNode};
 
-/// What a run of logical blocks is. The block is the physical place of the run's first block.
+/// The state of a run of logical blocks. The block is the physical place of the run's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapState {
     /// Nothing allocated; reads as zeros.
@@ -53,19 +53,19 @@ pub struct Mapping {
     pub state: MapState,
 }
 
-/// Neighbours on each side that [`MapRoot::leaf`] has: all of a leaf of 4 KiB.
+/// The most neighbours on each side that [`MapRoot::leaf`] returns: all of a leaf of 4 KiB.
 const NEIGHBOURS: usize = 340;
 
 /// How far an operation came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
-    /// All that was asked for.
+    /// The whole range.
     Done,
     /// The handle has too few credits left. The map is consistent; call again under a new handle with `at` in the place
     /// of `to` ([`MapRoot::remove`], which works from right to left) or of `from` (the state changes, left to right).
     Stopped {
-        /// Where to go on.
+        /// The block to continue at.
         at: LogicalBlock,
     },
 }
@@ -73,7 +73,7 @@ pub enum Progress {
 /// The root of an inode's map.
 #[derive(Clone, Debug)]
 pub struct MapRoot {
-    /// For messages.
+    /// For error messages.
     pub ino: InodeNr,
     /// The inode's `i_block`.
     pub i_block: [u8; ROOT_BYTES],
@@ -103,7 +103,7 @@ impl MapRoot {
         root
     }
 
-    /// Checks what `i_block` of an inode read from disk says, without a look further down.
+    /// Validates the `i_block` of an inode read from disk, without reading any block below it.
     ///
     /// # Errors
     /// [`MapError::Corrupt`].
@@ -120,14 +120,15 @@ impl MapRoot {
         }
     }
 
-    /// The state of `lblk` and of as many blocks after it (in all at most `max_len`, at least 1) as share it and, where
-    /// mapped, follow on physically. Blocks that the map cannot address are holes. Neighbouring extents are not joined.
+    /// The state of `lblk` and of the blocks after it that share it and, where mapped, follow on physically; at most
+    /// `max_len` (at least 1) blocks. Blocks that the map cannot address are holes. Neighbouring extents are not
+    /// joined.
     pub fn lookup<S: MapStore>(&self, store: &S, lblk: LogicalBlock, max_len: u32) -> Result<Mapping, S::Error> {
         self.lookup_at_least(store, lblk, max_len, max_len)
     }
 
-    /// As [`MapRoot::lookup`] for `wanted` blocks, and for up to `max_len` as far as no further block of the map has to
-    /// be read for them.
+    /// As [`MapRoot::lookup`] for `wanted` blocks. It returns up to `max_len` blocks as far as this needs no further
+    /// read of map blocks.
     ///
     /// # Errors
     /// As [`MapRoot::lookup`].
@@ -149,8 +150,8 @@ impl MapRoot {
         }
     }
 
-    /// What the leaf of the extent tree says that `lblk` belongs to; nothing where there is none but the root, or no
-    /// tree. At most 340 on each side, whole.
+    /// The entries of the extent tree's leaf that covers `lblk`, at most 340 on each side, unclipped. Empty if the
+    /// root is the only node, or the map is not an extent tree.
     ///
     /// # Errors
     /// [`MapError::Corrupt`].
@@ -158,8 +159,8 @@ impl MapRoot {
         if self.extents { extents::leaf(self, store, lblk.0) } else { Ok(Vec::new()) }
     }
 
-    /// The pointer blocks that an indirect map needs for `lblk` and does not have, from the top; and the logical block
-    /// behind the last one that its array of pointers maps.
+    /// The pointer blocks on the path to `lblk` that an indirect map lacks, from the top, and one past the last
+    /// logical block that the array of `lblk` maps.
     ///
     /// # Errors
     /// [`MapError::TooBig`], [`MapError::Corrupt`].
@@ -168,9 +169,9 @@ impl MapRoot {
         indirect::missing(self, store, lblk.0)
     }
 
-    /// Maps `len` blocks from `lblk`, which must be a hole, to the blocks from `pblk`. Returns how many were mapped, at
-    /// least 1: fewer than `len` when one extent cannot be longer, or when an indirect map ran out of space or credits
-    /// on the way. Needs [`MapRoot::credits_for_insert`].
+    /// Maps `len` blocks from `lblk`, which must be a hole, to the blocks from `pblk`. Returns how many were mapped,
+    /// at least 1. It maps fewer than `len` if one extent cannot be longer, or if an indirect map runs out of space
+    /// or credits part of the way. Needs [`MapRoot::credits_for_insert`].
     ///
     /// # Errors
     /// [`MapError::Mapped`], [`MapError::TooBig`], [`MapError::NoSpace`] (nothing changed), [`MapError::Corrupt`].
@@ -202,11 +203,11 @@ impl MapRoot {
         }
     }
 
-    /// Turns the unwritten blocks among `len` from `lblk` into written ones; holes and written blocks stay.
+    /// Turns the unwritten blocks among `len` from `lblk` into written ones. Holes and written blocks do not change.
     ///
     /// # Errors
-    /// [`MapError::NoSpace`] when a split needs a node: what lies left of the failing extent is converted, nothing
-    /// else.
+    /// [`MapError::NoSpace`] if a split needs a node. Everything left of the failing extent is then converted,
+    /// nothing else.
     pub fn convert_unwritten<S: MapStore>(
         &mut self,
         store: &S,
@@ -234,11 +235,13 @@ impl MapRoot {
         extents::set_state(self, store, txn, lblk.0, len, true)
     }
 
-    /// Unmaps `from..=to` and frees its blocks and the nodes that this empties, from right to left: truncation with
-    /// `to` = 0xFFFF_FFFE, hole punching with any range. Needs [`MapRoot::credits_for_remove`] to come forward at all.
+    /// Unmaps `from..=to`, from right to left, and frees its blocks and the nodes that become empty. A truncation
+    /// passes `to` = 0xFFFF_FFFE; a hole punch passes any range. Without [`MapRoot::credits_for_remove`] it may make
+    /// no progress.
     ///
     /// # Errors
-    /// [`MapError::NoSpace`] only when a hole in the middle of an extent needs a node; that extent is then unchanged.
+    /// [`MapError::NoSpace`] only if a hole in the middle of an extent needs a node; that extent then does not
+    /// change.
     pub fn remove<S: MapStore>(
         &mut self,
         store: &S,
@@ -254,7 +257,8 @@ impl MapRoot {
         }
     }
 
-    /// Calls `f` with every mapped run from `from` on, in order, until it breaks. No lock or block is held during `f`.
+    /// Calls `f` with every mapped run from `from` on, in order, until `f` breaks. `f` runs without a lock and
+    /// without a reference to a block.
     pub fn walk<S: MapStore>(
         &self,
         store: &S,
@@ -269,14 +273,14 @@ impl MapRoot {
         if self.extents { extents::walk_meta(self, store, &mut f) } else { indirect::walk_meta(self, store, &mut f) }
     }
 
-    /// Credits for one [`MapRoot::insert`] of `len` blocks, or one extent's change of state. The inode's own block and
-    /// the allocation of the data blocks are not in it.
+    /// Credits for one [`MapRoot::insert`] of `len` blocks, or for one extent's change of state. The caller adds the
+    /// inode's own block and the allocation of the data blocks.
     pub fn credits_for_insert(&self, block_size: u32, len: u32) -> u32 {
         if self.extents { extents::credits_for_insert(self) } else { indirect::credits_for_insert(block_size, len) }
     }
 
-    /// Credits with which [`MapRoot::remove`] surely comes forward, by one extent that lies in `groups` groups (or what
-    /// it has in the last of them) or by one pointer block. More credits, fewer handles.
+    /// Credits with which [`MapRoot::remove`] makes progress: by one extent that lies in `groups` groups (or by its
+    /// part in the last of them), or by one pointer block. More credits, fewer handles.
     pub fn credits_for_remove(&self, groups: u32) -> u32 {
         if self.extents { extents::credits_for_remove(self, groups) } else { indirect::credits_for_remove(groups) }
     }

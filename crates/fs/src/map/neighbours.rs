@@ -1,5 +1,5 @@
-//! Which map blocks come along when one of them has to be read: those that the same array of pointers or index node
-//! names, or that lie in the same zone, and that lie beside it.
+//! Chooses the map blocks to read ahead when one is read: those near it that the same pointer array or index node
+//! names, or that lie in the same zone.
 //!
 //! What it does not do: read.
 //!
@@ -10,19 +10,19 @@ use std::ops::Range;
 
 use extant_ondisk::BlockNr;
 
-/// Blocks of one request at most. Windows are counted from the first block of the first group, so that random reads of
-/// a file whose map blocks lie together read each of them once.
+/// The largest request, in blocks. Windows are counted from the first block of the first group, so that random reads
+/// of a file whose map blocks are close to each other read each block once.
 pub const WINDOW: u64 = 64;
 
-/// The blocks of the window that `block` lies in. `first`: the first block of the first group.
+/// The blocks of the window that contains `block`. `first`: the first block of the first group.
 pub fn window(block: BlockNr, first: u64) -> Range<u64> {
     let start = block.0 - block.0.saturating_sub(first) % WINDOW;
     start..start + WINDOW
 }
 
-/// `block` and those of `siblings` that one request should read with it, in ascending order. They lie in `window`, and
-/// only those that do are shown to `is_wanted`. At least half of what the request reads is wanted: until that is so,
-/// what lies beyond the largest hole is left out.
+/// `block` and those of `siblings` that one request should read with it, in ascending order. All lie in `window`, and
+/// `is_wanted` sees only those that do. At least half of the request is wanted: until that holds, the blocks beyond
+/// the largest hole are dropped.
 pub fn around(
     block: BlockNr,
     window: &Range<u64>,
@@ -59,14 +59,14 @@ mod tests {
     }
 
     #[test]
-    fn a_dense_run_is_read_as_far_as_its_window_goes() {
+    fn a_dense_run_is_read_to_the_end_of_its_window() {
         let all: Vec<u64> = (600..800).collect();
         assert_eq!(read(700, &all), (640..704).collect::<Vec<_>>());
         assert_eq!(read(600, &all), (600..640).collect::<Vec<_>>());
     }
 
     #[test]
-    fn holes_are_read_over_while_half_is_wanted() {
+    fn a_request_spans_holes_while_half_of_it_is_wanted() {
         assert_eq!(read(640, &[642, 644, 646]), [640, 642, 644, 646]);
         assert_eq!(read(646, &[640, 644]), [644, 646]);
         assert_eq!(read(646, &[642]), [646], "two of five are not worth it");
@@ -75,14 +75,14 @@ mod tests {
     }
 
     #[test]
-    fn windows_begin_with_the_group() {
+    fn windows_start_at_the_first_group() {
         assert_eq!(window(BlockNr(63), 0), 0..64);
         assert_eq!(window(BlockNr(64), 1), 1..65);
         assert_eq!(window(BlockNr(65), 1), 65..129);
     }
 
     #[test]
-    fn a_block_alone_is_read_alone() {
+    fn a_block_without_siblings_is_read_alone() {
         assert_eq!(read(700, &[]), [700]);
         assert_eq!(read(700, &[700, 639, 704, 1 << 40]), [700]);
     }

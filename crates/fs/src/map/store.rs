@@ -1,14 +1,14 @@
-//! What the mapping layer needs from below: metadata blocks under a journal handle, and the allocator's two ends.
+//! The storage below the mapping layer: metadata blocks under a journal handle, and allocation and freeing of blocks.
 //!
 //! Main types: [`MapStore`] (implemented over the journal by the mount, in memory by the tests), [`MapError`].
 //!
 //! # Locking
-//! None of its own; an implementation takes cache, journal and group locks inside of the calls, never across them.
+//! None of its own. An implementation takes cache, journal and group locks within a call and holds none across calls.
 
 use extant_ondisk::indirect::PointerBlock;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
-/// What the mapping layer itself can refuse. Stores wrap it in their own error type.
+/// The errors of the mapping layer itself. Stores wrap it in their own error type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// The map of an inode breaks a rule of the format. `block` is the node or pointer block, `None` for `i_block`.
@@ -18,7 +18,7 @@ pub enum MapError {
         ino: InodeNr,
         /// The node or pointer block; `None` for `i_block`.
         block: Option<BlockNr>,
-        /// The rule that is broken, for messages.
+        /// The broken rule, for messages.
         detail: String,
     },
     /// No block for a new node. The map is as it was.
@@ -43,17 +43,17 @@ pub enum MapError {
         /// The first block of the file that is mapped.
         lblk: u32,
     },
-    /// The request makes no sense for this map; a bug of the caller.
+    /// The request is invalid for this map; a bug of the caller.
     #[error("map of {ino}: {detail}")]
     Invalid {
         /// The inode whose map it is.
         ino: InodeNr,
-        /// What is wrong with the request.
+        /// The reason.
         detail: &'static str,
     },
 }
 
-/// What is known of a new node of a map before it has a place.
+/// A new node of a map before the allocator has chosen its block.
 #[derive(Clone, Copy, Debug)]
 pub struct NewNode {
     /// Which block of pointers it is; `None` for a node of an extent tree.
@@ -66,9 +66,10 @@ pub struct NewNode {
 
 /// Metadata blocks, read and changed; blocks, allocated and freed.
 ///
-/// The mapping layer verifies what it reads through closures and checks every pointer before following it, so an
-/// implementation need not look into the blocks. All changes of one call belong to the handle in `txn`. The closures
-/// call [`MapStore::block_range_valid`] while the block is held, so that one must not take a block's lock.
+/// The mapping layer verifies every block through closures and checks every pointer before it follows it, so an
+/// implementation need not inspect the blocks. All changes of one call belong to the handle in `txn`. The closures
+/// call [`MapStore::block_range_valid`] while `read` or `modify` may hold the block's lock, so that method must not
+/// take one.
 pub trait MapStore {
     /// A journal handle.
     type Txn;
@@ -81,17 +82,17 @@ pub trait MapStore {
     /// Blocks of the file system.
     fn blocks_count(&self) -> u64;
 
-    /// The group that `block` lies in: freeing touches the bitmap and the descriptor of each group once.
+    /// The group of `block`. Freeing touches the bitmap and the descriptor of each group once.
     fn group_of(&self, block: BlockNr) -> GroupNr;
 
-    /// May a file own these blocks? A mount that knows its system zone refuses that as well.
+    /// Whether a file may own these blocks. A mount that knows its system zone also refuses the blocks of that zone.
     fn block_range_valid(&self, start: BlockNr, len: u32) -> bool {
         start.0 > 0 && start.0.checked_add(u64::from(len)).is_some_and(|end| end <= self.blocks_count())
     }
 
-    /// Runs `f` on the content of a metadata block. `verify` runs once, when the block enters the cache; what it
-    /// complains about comes back as an error that names the block. The few blocks that were read last can be read and
-    /// modified again without fail: a change reads all that it needs before it begins.
+    /// Runs `f` on the content of a metadata block. `verify` runs once, when the block enters the cache; if it fails,
+    /// `read` returns an error that names the block. The blocks read last can be read and modified again without
+    /// failure: a change reads all blocks that it needs before it begins.
     fn read<R>(
         &self,
         block: BlockNr,
@@ -105,9 +106,9 @@ pub trait MapStore {
         true
     }
 
-    /// `block` is about to be read, and the same array or node names `siblings`, which are asked for only if `block` is
-    /// not in memory: those that lie beside it may be read in the same request. What fails is left to
-    /// [`MapStore::read`].
+    /// Announces a read of `block`; the same array or node names `siblings`. If `block` is not in memory, the store
+    /// calls `siblings` and may read those near `block` in the same request. It ignores errors: [`MapStore::read`]
+    /// reports them.
     fn read_ahead(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
         let _ = (block, siblings);
     }
@@ -124,40 +125,40 @@ pub trait MapStore {
     /// Allocates a block for a node. 2 credits (bitmap, descriptor); [`MapStore::init`] takes the third.
     ///
     /// # Errors
-    /// [`MapError::NoSpace`] when there is none.
+    /// [`MapError::NoSpace`] if no block is free.
     fn allocate_meta(&self, txn: &mut Self::Txn, node: NewNode) -> Result<BlockNr, Self::Error>;
 
-    /// Gives a freshly allocated block its first content: `f` sees it zeroed. 1 credit.
+    /// Writes the first content of a newly allocated block: `f` sees it zeroed. 1 credit.
     fn init<R>(&self, txn: &mut Self::Txn, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, Self::Error>;
 
     /// Frees a metadata block and revokes it. 2 credits and one revoke record.
     fn free_meta(&self, txn: &mut Self::Txn, block: BlockNr) -> Result<(), Self::Error>;
 
-    /// Frees data blocks. 2 credits for each group. The store revokes them when the data was journalled (directories,
+    /// Frees data blocks. 2 credits for each group. The store revokes them if the data was journalled (directories,
     /// symlinks).
     fn free_data(&self, txn: &mut Self::Txn, start: BlockNr, len: u32) -> Result<(), Self::Error>;
 
-    /// Whether `block`, a node that a removal is about to change, is in use: one that is free may be another file's by
-    /// the time it is written. Asked before anything is changed.
+    /// Checks that `block`, a node that a removal is about to change, is allocated. A free block may belong to
+    /// another file by the time it is written. Removals call this before their first change.
     fn check_in_use(&self, block: BlockNr) -> Result<(), Self::Error> {
         let _ = block;
         Ok(())
     }
 
-    /// All of the map is removed, and what cannot be read of it is left: extents and pointers that no file can own do
-    /// not make a node unreadable.
+    /// Whether the whole map is removed and its unreadable parts are abandoned. Extents and pointers to blocks that
+    /// no file can own then do not make a node unreadable.
     fn gives_up(&self) -> bool {
         false
     }
 
-    /// Whether a removal goes on past this damage, without what it hides; it has been noted then. Only where
-    /// [`MapStore::gives_up`].
+    /// Whether a removal continues past this damage and leaves the blocks behind it allocated; the store has then
+    /// recorded the damage. True only where [`MapStore::gives_up`] is.
     fn passes(&self, e: &Self::Error) -> bool {
         let _ = e;
         false
     }
 
-    /// May the operation go on for `blocks` more distinct metadata blocks under this handle? `false` makes the caller
-    /// stop where the map is consistent and come back with a new handle.
+    /// Whether the handle has credits for `blocks` more distinct metadata blocks. If not, the caller stops where the
+    /// map is consistent and returns with a new handle.
     fn has_credits(&self, txn: &mut Self::Txn, blocks: u32) -> bool;
 }

@@ -1,11 +1,11 @@
 //! New inodes: files, directories, symbolic links, devices, and files without a name (Linux: `__ext4_new_inode`,
 //! fs/ext4/ialloc.c; `ext4_create`, `ext4_mkdir`, `ext4_tmpfile`, fs/ext4/namei.c).
 //!
-//! Main types: [`NewNode`] (what to create), [`Cred`] (for whom). What a directory hands down is decided by
-//! [`inherit`], which touches nothing.
+//! Main types: [`NewNode`] (the inode to create), [`Cred`] (its creator). [`inherit`] decides which attributes a new
+//! inode inherits from its directory, and is a pure function.
 //!
-//! The order: inode number → inode in memory → its first block → its attributes → its name. Up to the name everything
-//! can be taken back by [`Filesystem::abandon`].
+//! The order: inode number → inode in memory → its first block → its attributes → its name. Before it has a name,
+//! [`Filesystem::abandon`] can undo everything.
 //!
 //! What it does not do: choose the number (`ialloc.rs`), check permissions.
 //!
@@ -34,27 +34,27 @@ use crate::ops::names::{S_ISGID, add_dir_link, check_name};
 use crate::xattr::{self, AclKind};
 use crate::xattr_store::XattrView;
 
-/// Who asks. Permissions are the caller's to check (the kernel does, under FUSE).
+/// The creator's credentials. The caller checks permissions (under FUSE, the kernel does).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cred {
-    /// Owner of what is created.
+    /// Owner of the new inode.
     pub uid: u32,
-    /// Its group, unless the directory hands down its own (set-group-ID).
+    /// Its group, unless the directory passes on its own (set-group-ID).
     pub gid: u32,
-    /// Applied to the mode of what is created, unless the directory has a default ACL.
+    /// Applied to the mode of the new inode, unless the directory has a default ACL.
     pub umask: u16,
 }
 
 impl Cred {
-    /// The same caller, without privilege: a mount or a tool shows all files as the caller's own, whatever the image
-    /// says. What such a caller creates gets the owner (`uid`) and the group (`gid`) of its directory.
+    /// The same caller, without privilege. A mount or a tool may show all files as the caller's own, whatever the
+    /// image says. New inodes of such a caller get the owner (`uid`) and the group (`gid`) of their directory.
     #[must_use]
     pub fn of_directory(self, dir: &Attr, uid: bool, gid: bool) -> Cred {
         Cred { uid: if uid { dir.uid } else { self.uid }, gid: if gid { dir.gid } else { self.gid }, ..self }
     }
 }
 
-/// What to create.
+/// The inode to create.
 #[derive(Clone, Copy, Debug)]
 pub struct NewNode<'a> {
     /// Kind and permissions.
@@ -76,46 +76,47 @@ impl NewNode<'_> {
         NewNode { mode: FileType::Directory.mode_bits() | permissions & 0o7777, rdev: None, target: None }
     }
 
-    /// What an overlay takes for "not there" (Linux: `WHITEOUT_DEV`).
+    /// The marker for "not there" in an overlay (Linux: `WHITEOUT_DEV`).
     pub fn whiteout() -> NewNode<'static> {
         let rdev = Some(DeviceNr { major: 0, minor: 0 });
         NewNode { mode: FileType::CharDevice.mode_bits(), rdev, target: None }
     }
 
-    /// A symbolic link to `target`, which is not looked at.
+    /// A symbolic link to `target`, which is not checked.
     pub fn symlink(target: &[u8]) -> NewNode<'_> {
         NewNode { mode: FileType::Symlink.mode_bits() | 0o777, rdev: None, target: Some(target) }
     }
 }
 
-/// What a directory has to hand down.
+/// The attributes of a directory that new inodes can inherit.
 struct Parent<'a> {
     mode: u16,
     gid: u32,
     flags: InodeFlags,
     projid: u32,
     default_acl: Option<&'a Acl>,
-    /// Its group is that of all that is made in it ([`crate::MountOptions::group_of_directory`]).
+    /// Its group becomes the group of every new inode in it ([`crate::MountOptions::group_of_directory`]).
     hands_down_group: bool,
 }
 
-/// What a new inode begins with.
+/// The initial attributes of a new inode.
 #[derive(Debug, PartialEq, Eq)]
 struct Inherited {
-    /// The mode, and the ACLs that go with it.
+    /// The mode, and the matching ACLs.
     acl: acl::Inherited,
     gid: u32,
-    /// Without [`InodeFlags::EXTENTS`], which no directory decides.
+    /// Without [`InodeFlags::EXTENTS`], which does not depend on the directory.
     flags: InodeFlags,
     projid: u32,
 }
 
-/// What becomes of the `mode` (with its file type) that `cred` asks for in a directory (Linux: `inode_init_owner`,
-/// `ext4_mask_flags`, `posix_acl_create`).
+/// The attributes of a new inode for the `mode` (with its file type) that `cred` requests in a directory (Linux:
+/// `inode_init_owner`, `ext4_mask_flags`, `posix_acl_create`).
 ///
-/// A set-group-ID directory gives its group, and itself to directories. Where every directory gives its group, the bit
-/// is not handed down (Linux: `EXT4_MOUNT_GRPID` in `__ext4_new_inode`). A default ACL replaces the umask, and narrows
-/// the mode. Flags go as far as the kind of file can have them. The project goes where the directory says so.
+/// A set-group-ID directory passes on its group, and to directories also the bit. If every directory passes on its
+/// group, new inodes do not get the bit (Linux: `EXT4_MOUNT_GRPID` in `__ext4_new_inode`). A default ACL replaces the
+/// umask, and narrows the mode. Flags are limited to those that the kind of file can have. The project is inherited
+/// if the directory's flag says so.
 fn inherit(parent: &Parent<'_>, mode: u16, cred: Cred) -> Inherited {
     let kind = FileType::from_mode(mode);
     let set_group_id = parent.mode & S_ISGID != 0 && !parent.hands_down_group;
@@ -130,7 +131,7 @@ fn inherit(parent: &Parent<'_>, mode: u16, cred: Cred) -> Inherited {
 }
 
 impl Filesystem {
-    /// Creates what `node` says as `name` in `dir`.
+    /// Creates `node` as `name` in `dir`.
     pub fn create(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
         let _change = self.begin_change()?;
         self.check_dir(dir)?;
@@ -172,7 +173,7 @@ impl Filesystem {
         let _table = self.hold_slots([dir])?;
         self.transact_whole(credits::create(&view), |handle| {
             let inode = self.new_inode(handle, dir, name, node, cred)?;
-            // The directory's flags may have changed since: a snapshot for this operation.
+            // The directory's flags may have changed since, so take a new snapshot.
             let view = DirView::new(self, dir);
             if let Err(e) = view.add(handle, name, inode.ino, inode.file_type()) {
                 self.abandon(handle, &inode)?;
@@ -191,7 +192,7 @@ impl Filesystem {
         })
     }
 
-    /// A new inode, linked once and written, named nowhere yet. [`credits::NEW_INODE`].
+    /// A new inode with one link, written, and still without a name. [`credits::NEW_INODE`].
     pub(crate) fn new_inode(
         &self,
         handle: &mut Handle,
@@ -237,11 +238,11 @@ impl Filesystem {
         };
         if let Err(e) = self.clear_inode_slot(handle, ino, fresh) {
             if !e.is_corruption() {
-                // Nothing but the bitmap knows of it yet, and this handle commits whatever happens.
+                // So far only the bitmap has changed, and this handle will be committed in any case.
                 let freed = self.free_inode_number(handle, ino, is_dir);
                 self.whole(handle, freed)?;
             }
-            // Else it belongs to somebody: the bit that was missing stays.
+            // Otherwise the number belongs to another file, and the bit that was missing remains set.
             return Err(e);
         }
         let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), handle.tid().0);
@@ -269,7 +270,7 @@ impl Filesystem {
         Ok(inode)
     }
 
-    /// What a new directory or symbolic link contains.
+    /// The first content of a new directory or symbolic link.
     fn fill_new(&self, handle: &mut Handle, inode: &InodeRef, dir: &Arc<Inode>, target: Option<&[u8]>) -> Result<()> {
         if inode.is_dir() {
             let view = DirView::new(self, inode);
@@ -282,7 +283,7 @@ impl Filesystem {
             m.desc.size = target.len() as u64;
             m.desc.i_block = [0; 60];
             m.desc.i_block[..target.len()].copy_from_slice(target);
-            inode.map.try_write().expect("nobody else has the new inode").i_block = m.desc.i_block;
+            inode.map.try_write().expect("no other thread has the new inode").i_block = m.desc.i_block;
             return Ok(());
         }
         let extents = self.new_extents;
@@ -304,20 +305,20 @@ impl Filesystem {
         Ok(())
     }
 
-    /// A new inode that could not be finished: its eviction frees it.
+    /// Gives up a new inode that could not be completed: its eviction frees it.
     pub(crate) fn abandon(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
         note_abandoned();
         self.unname(handle, inode)
     }
 
-    /// An inode that was made and has no name; a crash must not leave it behind.
+    /// Removes the link of a new inode without a name, and records it as an orphan, so that a crash does not leak it.
     fn unname(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
         inode.meta.write().desc.links = 0;
         let recorded = self.orphan_add(handle, inode).and_then(|()| self.write_inode(handle, inode));
         self.whole(handle, recorded)
     }
 
-    /// A file without a name (O_TMPFILE); [`Filesystem::link`] may give it one.
+    /// Creates a file without a name (O_TMPFILE); [`Filesystem::link`] may add one.
     pub fn tmpfile(&self, dir: &InodeRef, mode: u16, cred: Cred) -> Result<InodeRef> {
         let _change = self.begin_change()?;
         self.check_dir(dir)?;

@@ -1,4 +1,4 @@
-//! What a directory hands down, without an image.
+//! Inheritance from a directory, without an image.
 
 use extant_ondisk::acl::{AclEntry, Tag};
 
@@ -11,14 +11,14 @@ fn parent(mode: u16, flags: InodeFlags) -> Parent<'static> {
 }
 
 #[test]
-fn a_plain_directory_hands_nothing_down() {
+fn inodes_in_a_plain_directory_inherit_nothing() {
     let made = inherit(&parent(0o040755, InodeFlags::empty()), 0o100666, CRED);
     let acl = acl::Inherited { mode: 0o100644, access: None, default: None };
     assert_eq!(made, Inherited { acl, gid: 100, flags: InodeFlags::empty(), projid: 0 });
 }
 
 #[test]
-fn set_group_id_gives_the_group_and_goes_to_directories_alone() {
+fn all_inherit_the_group_of_a_set_group_id_directory_and_directories_also_the_bit() {
     let parent = parent(0o042775, InodeFlags::empty());
     for (asked, mode) in [(0o040777, 0o042755), (0o100666, 0o100644), (0o120777, 0o120777), (0o102755, 0o102755)] {
         let made = inherit(&parent, asked, CRED);
@@ -26,9 +26,9 @@ fn set_group_id_gives_the_group_and_goes_to_directories_alone() {
     }
 }
 
-/// Linux: `EXT4_MOUNT_GRPID` in `__ext4_new_inode`, which leaves the mode alone.
+/// Linux: `EXT4_MOUNT_GRPID` in `__ext4_new_inode`, which does not change the mode.
 #[test]
-fn group_of_directory_goes_to_all_and_the_bit_to_none() {
+fn with_group_of_directory_all_inherit_the_group_and_none_the_bit() {
     for mode in [0o040775, 0o042775] {
         let parent = Parent { hands_down_group: true, ..parent(mode, InodeFlags::empty()) };
         for (asked, mode) in [(0o040777, 0o040755), (0o100666, 0o100644), (0o120777, 0o120777)] {
@@ -39,7 +39,7 @@ fn group_of_directory_goes_to_all_and_the_bit_to_none() {
 }
 
 #[test]
-fn flags_go_as_far_as_the_kind_can_have_them() {
+fn inodes_inherit_the_flags_that_their_kind_can_have() {
     let own = InodeFlags::INDEX | InodeFlags::IMMUTABLE | InodeFlags::EXTENTS;
     let handed = InodeFlags::SYNC | InodeFlags::NODUMP | InodeFlags::NOATIME | InodeFlags::DIRSYNC;
     let parent = parent(0o040755, own | handed);
@@ -52,10 +52,10 @@ fn flags_go_as_far_as_the_kind_can_have_them() {
 }
 
 #[test]
-fn the_project_goes_where_the_directory_says_so() {
+fn inodes_inherit_the_project_if_the_directory_says_so() {
     let with = parent(0o040755, InodeFlags::PROJINHERIT);
     assert_eq!(inherit(&with, 0o100644, CRED).projid, 42);
-    assert_eq!(inherit(&with, 0o100644, CRED).flags, InodeFlags::empty(), "only directories hand down further");
+    assert_eq!(inherit(&with, 0o100644, CRED).flags, InodeFlags::empty(), "only directories inherit the flag");
     assert_eq!(inherit(&with, 0o040755, CRED).flags, InodeFlags::PROJINHERIT);
     assert_eq!(inherit(&parent(0o040755, InodeFlags::empty()), 0o040755, CRED).projid, 0);
 }
@@ -68,7 +68,7 @@ fn a_default_acl_replaces_the_umask() {
     let parent = Parent { default_acl: Some(&list), ..parent(0o042755, InodeFlags::empty()) };
     let made = |mode| inherit(&parent, mode, CRED).acl;
     let file = made(0o100666);
-    assert_eq!(file.mode, 0o100660, "not narrowed by the umask, but by the list");
+    assert_eq!(file.mode, 0o100660, "the ACL narrows it, not the umask");
     assert!(file.access.is_some() && file.default.is_none());
     let dir = made(0o040777);
     assert_eq!((dir.mode, dir.default.as_ref()), (0o042770, Some(&list)));

@@ -1,15 +1,15 @@
-//! Inode flags: what they forbid, what they ask for, and who may set them (chattr(1), FS_IOC_SETFLAGS,
-//! FS_IOC_FSSETXATTR).
+//! Inode flags: the changes that they forbid, the behaviour that they require, and who may set them (chattr(1),
+//! FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR).
 //!
-//! [`Filesystem::may_change`] is the one place that knows what immutable and append-only allow; every operation names
-//! itself to it as a [`Change`]. It follows Linux, where the checks are spread over the VFS (`may_delete`,
-//! `may_create`, `may_setattr`, `vfs_fallocate`, `xattr_permission`, `may_open`) and ext4.
+//! [`Filesystem::may_change`] alone knows which changes immutable and append-only permit; every operation passes it a
+//! [`Change`]. It follows Linux, where the checks are spread over the VFS (`may_delete`, `may_create`, `may_setattr`,
+//! `vfs_fallocate`, `xattr_permission`, `may_open`) and ext4.
 //!
-//! What it does not do: permissions by mode and owner, which are the caller's (the kernel's, under FUSE).
+//! What it does not do: permissions by mode and owner. The caller checks them (under FUSE, the kernel).
 //!
 //! # Locking
-//! Flags change under `inode` exclusively; whoever asks holds it in either way, or asks about an inode that it merely
-//! names.
+//! Flags change under `inode`, exclusively. A caller of the checks holds that lock in either mode, or checks an inode
+//! that it only names.
 
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{FileType, InodeFlags};
@@ -21,7 +21,7 @@ use crate::inode::{Inode, InodeRef};
 use crate::ops::credits;
 use crate::ops::sync::Scope;
 
-/// What an operation does to one inode.
+/// The effect of an operation on one inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Bytes change, or are added behind the end.
@@ -32,17 +32,17 @@ pub enum Change {
     Truncate,
     /// Blocks are allocated; the size may grow.
     Preallocate,
-    /// A range of blocks is punched out or zeroed.
+    /// A range is punched out or zeroed.
     Carve,
-    /// Mode, owner, group, or times as the caller wants them.
+    /// Mode, owner, group, or times are set to given values.
     Attributes,
-    /// Times become now.
+    /// Times are set to now.
     Touch,
     /// An extended attribute or ACL.
     Xattr,
-    /// It gets one more name.
+    /// It gets another name.
     Link,
-    /// One of its names goes or becomes another.
+    /// It loses a name, or a name of it changes.
     Unlink,
     /// A directory gets an entry.
     AddEntry,
@@ -51,37 +51,37 @@ pub enum Change {
 }
 
 impl Change {
-    /// Append-only allows what adds and nothing that takes away.
+    /// Append-only permits additions, and nothing that removes.
     fn appends(self) -> bool {
         use Change::*;
         matches!(self, Append | Preallocate | Touch | AddEntry)
     }
 }
 
-/// For what a file is opened.
+/// The access that an open(2) requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenFor {
     /// Content may change (O_WRONLY, O_RDWR).
     pub write: bool,
     /// Every write goes to the end (O_APPEND).
     pub append: bool,
-    /// The content goes (O_TRUNC).
+    /// The content is removed (O_TRUNC).
     pub truncate: bool,
 }
 
-/// What chattr(1) wants of an inode.
+/// The request of chattr(1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetFlags {
-    /// All flags, as `FS_IOC_SETFLAGS` gives them; `None` leaves them.
+    /// All flags, as in `FS_IOC_SETFLAGS`; `None`: unchanged.
     pub flags: Option<u32>,
-    /// The project, as `FS_IOC_FSSETXATTR` gives it; `None` leaves it.
+    /// The project, as in `FS_IOC_FSSETXATTR`; `None`: unchanged.
     pub project: Option<u32>,
     /// The caller may change immutable and append-only (CAP_LINUX_IMMUTABLE) and data journaling (CAP_SYS_RESOURCE).
     pub privileged: bool,
 }
 
-/// Flags that can be stored and that nothing here acts on: Linux's ext4 does not either, or only for a device that
-/// cannot be had here (DAX).
+/// Flags that are stored without effect: in Linux's ext4 they have none either, or only on a device that is
+/// impossible here (DAX).
 const STORED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
     .union(InodeFlags::COMPR)
@@ -98,7 +98,7 @@ const HONOURED: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::PROJINHERIT);
 
 impl Filesystem {
-    /// Whether the inode's flags allow the change: [`Error::NotPermitted`] if not.
+    /// Checks that the inode's flags permit the change: [`Error::NotPermitted`] if not.
     pub(crate) fn may_change(&self, inode: &Inode, change: Change) -> Result<()> {
         let flags = inode.meta.read().desc.flags;
         if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !change.appends()) {
@@ -107,7 +107,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// What a file with such flags can be opened for: [`Error::NotPermitted`] if not for this.
+    /// Checks that a file with its flags can be opened like this: [`Error::NotPermitted`] if not.
     /// [`Error::Unsupported`] if its content is encrypted.
     pub fn may_open(&self, inode: &InodeRef, how: OpenFor) -> Result<()> {
         encrypted::check_readable(inode)?;
@@ -120,14 +120,14 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The project, 0 where inodes have no room for one.
+    /// The project; 0 if inodes have no room for one.
     pub fn project(&self, inode: &InodeRef) -> u32 {
         inode.meta.read().desc.projid
     }
 
-    /// Sets the flags that chattr(1) may change, and the project. Bits that are shown and cannot be changed are
-    /// ignored, as chattr(1) hands back what it read; what would have no effect here although it has one in Linux (data
-    /// journaling, another kind of map, casefold) is [`Error::NotSupported`].
+    /// Sets the flags that chattr(1) may change, and the project. Bits that are visible but fixed are ignored, since
+    /// chattr(1) passes back the flags that it read. Flags that have an effect in Linux but would have none here
+    /// (data journaling, another kind of map, casefold) are [`Error::NotSupported`].
     pub fn set_flags(&self, inode: &InodeRef, set: SetFlags) -> Result<()> {
         let _change = self.begin_change()?;
         {
@@ -156,7 +156,8 @@ impl Filesystem {
             if stays && (flags != old || project != old_project) {
                 return Err(Error::NotPermitted);
             }
-            // What can fail of writing the inode comes before the change. Held, the block stays in memory.
+            // The steps of writing the inode that can fail come before the change. While referenced, the block
+            // remains in memory.
             let _table = self.inode_slot(inode.ino)?;
             self.transact_whole(credits::INODE, |handle| {
                 {
@@ -171,8 +172,8 @@ impl Filesystem {
         self.honour_sync(&[inode])
     }
 
-    /// Whether something may come into this directory: a directory that hands down its project takes no other's (Linux:
-    /// `ext4_link`, `ext4_rename`).
+    /// Whether an inode may be moved into this directory: a directory that passes on its project accepts no other
+    /// project (Linux: `ext4_link`, `ext4_rename`).
     pub(crate) fn check_project(&self, dir: &Inode, inode: &Inode) -> Result<()> {
         let (flags, project) = {
             let m = dir.meta.read();
@@ -184,8 +185,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Ends an operation that changed files or directories: durable before it returns, where one of them says so
-    /// (Linux: `IS_SYNC`, `IS_DIRSYNC`). No lock is held.
+    /// Ends an operation that changed files or directories: makes it durable before it returns, if the flags of one
+    /// of them require that (Linux: `IS_SYNC`, `IS_DIRSYNC`). The caller holds no lock.
     pub(crate) fn honour_sync(&self, changed: &[&InodeRef]) -> Result<()> {
         for inode in changed.iter().filter(|inode| is_synchronous(inode)) {
             self.wait_for(|done| self.barrier(Scope::Inode { inode, datasync: false }, done))?;
@@ -193,7 +194,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The same for one that changed data: of what was lost since there were `losses` of the inode's, it tells.
+    /// As before, for a change of data. Also fails if the inode has lost data since its count of losses was `losses`.
     pub(crate) fn honour_sync_of_data(&self, inode: &InodeRef, losses: u64) -> Result<()> {
         if !is_synchronous(inode) {
             return Ok(());
@@ -203,7 +204,7 @@ impl Filesystem {
     }
 }
 
-/// Whether the flags ask for each change to be durable before it is answered.
+/// Whether the flags require that each change is durable before the reply.
 fn is_synchronous(inode: &Inode) -> bool {
     let asks = if inode.is_dir() { InodeFlags::SYNC | InodeFlags::DIRSYNC } else { InodeFlags::SYNC };
     inode.meta.read().desc.flags.intersects(asks)

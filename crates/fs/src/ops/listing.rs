@@ -16,25 +16,25 @@ use crate::inode::InodeRef;
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirItem<'a> {
-    /// What the name leads to.
+    /// The inode that the name refers to.
     pub ino: InodeNr,
-    /// `None` where the file system does not record it.
+    /// `None` if the file system does not record it.
     pub kind: Option<FileType>,
     /// Without a slash or NUL, up to 255 bytes.
     pub name: &'a [u8],
-    /// Listing from here goes on behind this entry.
+    /// A listing from this cookie continues behind this entry.
     pub next_cookie: u64,
 }
 
 impl Filesystem {
-    /// Calls `f` for each entry from `cookie` on (0 to begin) until it returns false, which leaves that entry for the
-    /// next call. Returns the cookie to go on from. Names that are there all the time come exactly once, whatever else
-    /// changes meanwhile.
+    /// Calls `f` for each entry from `cookie` on (0 to begin). If `f` returns false, the listing stops, and the next
+    /// call begins with that entry. Returns the cookie to continue from. Names that exist all the time come exactly
+    /// once, whatever else changes meanwhile.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] at the end of a directory in which damage hides names: from the call that has no
-    /// name to give, after all names that can be read, whatever its cookie. The damage is counted once, when it is met
-    /// ([`crate::FsStats::errors`]). At once where the listing cannot go on behind the damage.
+    /// [`crate::Error::Corrupt`] at the end of a directory in which damage hides names: the call that finds no more
+    /// name fails, after all readable names, whatever its cookie. The damage is counted once, when a listing meets it
+    /// ([`crate::FsStats::errors`]). Fails at once if the listing cannot continue behind the damage.
     pub fn read_dir(&self, dir: &InodeRef, cookie: u64, mut f: impl FnMut(DirItem<'_>) -> bool) -> Result<u64> {
         self.check_dir(dir)?;
         let mut given = false;
@@ -43,7 +43,7 @@ impl Filesystem {
             f(item)
         })?;
         if !given {
-            // The inode may have left memory since the listing passed the damage.
+            // The inode may have been evicted since the listing passed the damage.
             if cookie > 0 && !dir.listings.have_begun() && dir.listings.damage().is_none() {
                 self.list_from(dir, 0, |_| true)?;
             }

@@ -1,11 +1,11 @@
-//! Which blocks a file has: looking them up, choosing and mapping new ones, converting, removing (Linux:
-//! `ext4_map_blocks` and what is around it).
+//! The blocks of a file: looking them up, choosing and mapping new ones, converting, removing (Linux:
+//! `ext4_map_blocks` and its neighbours).
 //!
-//! Main functions: [`Filesystem::status`] and [`Filesystem::map_lookup`] (what is there), [`Filesystem::choose_blocks`]
-//! (in memory only) and [`Filesystem::map_chosen`] (under a handle), [`Filesystem::convert_some`],
-//! [`Filesystem::remove_blocks`].
+//! Main functions: [`Filesystem::status`] and [`Filesystem::map_lookup`] (the current state),
+//! [`Filesystem::choose_blocks`] (in memory only) and [`Filesystem::map_chosen`] (under a handle),
+//! [`Filesystem::convert_some`], [`Filesystem::remove_blocks`].
 //!
-//! What it does not do: data. Who writes it decides when its blocks are mapped (`writeback.rs`, `data.rs`).
+//! What it does not do: data. The writers decide when to map its blocks (`writeback.rs`, `data.rs`).
 //!
 //! # Locking
 //! `map` (50), under the inode's `inode` lock; the extent-status cache changes only under it.
@@ -25,21 +25,21 @@ use crate::map::{MapState, Mapping, Progress};
 use crate::store::MapView;
 use crate::writeback::batch::WritebackReason;
 
-/// For what a hole is filled.
+/// The purpose of filling a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     /// Data follows at once.
     Written,
-    /// Delayed data, whose blocks were promised, follows at once; then so many blocks of other small files.
+    /// Delayed data with reserved blocks follows at once; then up to `more` blocks of other small files.
     Promised { more: u32 },
     /// Preallocation.
     Unwritten,
 }
 
-/// Blocks looked up at once when the map has to be read anyway, as far as map blocks that are in memory say.
+/// Blocks per lookup if the map must be read anyway, as far as it needs no further read of map blocks.
 const LOOKUP_BLOCKS: u32 = 1 << 15;
 
-/// The last logical block that a map can hold.
+/// The last logical block of a map.
 pub(super) const LAST_BLOCK: LogicalBlock = LogicalBlock(0xFFFF_FFFE);
 
 fn es_state(state: MapState) -> EsState {
@@ -51,7 +51,7 @@ fn es_state(state: MapState) -> EsState {
 }
 
 impl Filesystem {
-    /// Where new blocks of an inode are best placed: the start of its group, or, with flexible groups, of the second
+    /// The best place for new blocks of an inode: the start of its group, or, with flexible groups, of the second
     /// group of its flex group for files and the first for directories (Linux: `ext4_inode_to_goal_block`).
     pub(crate) fn inode_goal(&self, inode: &Inode) -> BlockNr {
         let mut group = (inode.ino.0 - 1) / self.geo.inodes_per_group;
@@ -65,7 +65,7 @@ impl Filesystem {
         self.geo.first_block_of_group(GroupNr(group))
     }
 
-    /// What the map says of `lblk`, a delayed block counting as a hole.
+    /// The map's state of `lblk`; a delayed block counts as a hole.
     pub(crate) fn map_lookup(&self, inode: &Arc<Inode>, lblk: LogicalBlock) -> Result<MapState> {
         let (_, state) = self.status(inode, lblk, 1)?;
         Ok(match state {
@@ -75,7 +75,8 @@ impl Filesystem {
         })
     }
 
-    /// The status of `lblk` and for how many blocks (at most `max`) it holds (Linux: `ext4_map_blocks` without create).
+    /// The status of `lblk`, and of how many blocks (at most `max`) it is true (Linux: `ext4_map_blocks` without
+    /// create).
     pub(crate) fn status(&self, inode: &Arc<Inode>, lblk: LogicalBlock, max: u32) -> Result<(u32, EsState)> {
         let max = max.max(1);
         if let Some(e) = inode.es.lookup(lblk).and_then(|e| e.from(lblk, max)) {
@@ -85,7 +86,7 @@ impl Filesystem {
         let map = inode.map.read();
         let m = map.lookup_at_least(&view, lblk, max, LOOKUP_BLOCKS.max(max))?;
         let state = es_state(m.state);
-        // Delayed blocks lie in what the map calls a hole: the answer ends before the first of them.
+        // Delayed blocks lie in a hole of the map, so the answer ends before the first of them.
         let last = LogicalBlock(lblk.0.saturating_add(m.len - 1));
         let len = match inode.es.find_delayed(lblk, last) {
             Some(d) if d.lblk <= lblk => return Ok((1, EsState::Delayed)),
@@ -93,7 +94,7 @@ impl Filesystem {
             None => m.len,
         };
         if m.state != MapState::Hole && inode.es.loads() {
-            // The answer is known; what is wrong with its neighbours is told to who asks for them.
+            // The answer is known. Damage of its neighbours is reported to callers that look those up.
             let leaf = map.leaf(&view, lblk).unwrap_or_default();
             let entry = |m: &Mapping| EsEntry { lblk: m.lblk, len: m.len, state: es_state(m.state) };
             inode.es.load(&leaf.iter().map(entry).collect::<Vec<_>>());
@@ -116,8 +117,8 @@ impl Filesystem {
         if inode.map.read().extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }
     }
 
-    /// Chooses blocks for a hole: at least 1, at most `len`. `after`: the block before `lblk`, where the caller knows
-    /// better than the map. And those that lie behind them, for [`Want::Promised::more`]. Needs no handle.
+    /// Chooses blocks for a hole: at least 1, at most `len`. `after`: the block before `lblk`, if the caller knows
+    /// better than the map. Returns also the blocks behind them for [`Want::Promised::more`]. Needs no handle.
     pub(crate) fn choose_blocks(
         &self,
         inode: &Arc<Inode>,
@@ -131,7 +132,7 @@ impl Filesystem {
             Want::Promised { more } => (true, more),
             Want::Written | Want::Unwritten => (false, 0),
         };
-        // What is written through makes the file as long as that only later.
+        // A write-through extends the file to that length only later.
         let size_blocks = inode.size().div_ceil(u64::from(self.geo.block_size)).max(u64::from(lblk.0) + u64::from(len));
         let mut goal = self.inode_goal(inode);
         let mut flags = self.caller_flags();
@@ -150,7 +151,7 @@ impl Filesystem {
             flags = flags | RequestFlags::CLOSED;
         }
         if reserved {
-            // What was promised must be had: conversions and delayed writes may use the pool.
+            // Reserved space must be available: conversions and delayed writes may use the pool.
             flags = flags | RequestFlags::USE_RESERVED;
         }
         if why == WritebackReason::Fsync {
@@ -181,8 +182,8 @@ impl Filesystem {
         self.alloc.choose_with(&request, more)
     }
 
-    /// Marks chosen blocks used and maps them; returns how many. What did not fit into the handle stays in `chosen`,
-    /// and so does everything when it fails before the first change: the caller tries again or gives it back.
+    /// Marks chosen blocks used and maps them; returns how many. Blocks that exceed the handle's credits stay in
+    /// `chosen`. So do all blocks if this fails before the first change: the caller tries again or cancels them.
     pub(crate) fn map_chosen(
         &self,
         handle: &mut Handle,
@@ -199,7 +200,7 @@ impl Filesystem {
             .prepare(handle, &now)
             .and_then(|held| Ok((map.insert(&view, handle, lblk, now.start, now.len, unwritten)?, held)));
         inode.absorb_map(&mut map, self.geo.block_size);
-        // What is marked below is held until then: what is mapped must not stay free.
+        // Marking below must not fail, or mapped blocks would remain free: so the bitmaps stay in memory until then.
         let (mapped, _held) = match inserted {
             Ok(n) => n,
             Err(e) => {
@@ -220,8 +221,8 @@ impl Filesystem {
         }
     }
 
-    /// Chosen blocks whose data is on the device become the file's, and the size on disk follows up to `end`. How many
-    /// did, also when the others could not.
+    /// Adds chosen blocks whose data is on the device to the file, and moves the size on disk up to `end`. Returns
+    /// how many were added, even if the others failed.
     pub(super) fn map_written(
         &self,
         inode: &Arc<Inode>,
@@ -242,7 +243,7 @@ impl Filesystem {
         (len - left, r)
     }
 
-    /// Chooses blocks for a hole and maps them as unwritten, under one handle: returns how many from `lblk` on (at
+    /// Chooses blocks for a hole and maps them as unwritten, under one handle; returns how many from `lblk` on (at
     /// least 1, at most `len`).
     pub(crate) fn preallocate_range(
         &self,
@@ -258,7 +259,7 @@ impl Filesystem {
         mapped
     }
 
-    /// Data has reached unwritten blocks: they become written, and the size on disk follows.
+    /// Converts unwritten blocks to written after their data reached the device, and moves the size on disk.
     pub(crate) fn finish_unwritten(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32, end: u64) -> Result<()> {
         let mut from = lblk;
         loop {
@@ -271,7 +272,7 @@ impl Filesystem {
         }
     }
 
-    /// Converts as much as the handle allows; the size on disk follows when that is all.
+    /// Converts as much as the handle allows; after the last block, moves the size on disk.
     pub(crate) fn convert_some(
         &self,
         handle: &mut Handle,
@@ -286,7 +287,7 @@ impl Filesystem {
             let r = map.convert_unwritten(&view, handle, from, len);
             inode.absorb_map(&mut map, self.geo.block_size);
             inode.es.remove(from, len);
-            // What failed in the middle must still be written with the inode.
+            // Even after a failure half-way, the map must be written with the inode.
             r
         };
         match progress {
@@ -296,14 +297,14 @@ impl Filesystem {
         progress
     }
 
-    /// Unmaps and frees `from..=to`, in as many handles as it takes, and returns the last one, still open. Writeback of
-    /// the range is excluded and nothing of it in flight; its cached blocks are the caller's to drop.
+    /// Unmaps and frees `from..=to`, in as many handles as needed, and returns the last one, still open. The caller
+    /// excludes writeback of the range, has none in flight, and drops the cached blocks.
     pub(crate) fn remove_blocks(&self, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
         self.unmap(&self.map_view(inode), inode, from, to)
     }
 
-    /// The same for all blocks of an inode that goes. What damage hides of its map is noted and left to e2fsck: it must
-    /// not keep the rest (Linux: `ext4_ind_truncate`).
+    /// As before, for all blocks of an inode at its end. Damage in its map is recorded, and the blocks behind it are
+    /// left to e2fsck, so that it does not prevent freeing the rest (Linux: `ext4_ind_truncate`).
     pub(crate) fn remove_all_blocks(&self, inode: &Arc<Inode>) -> Result<Handle> {
         self.unmap(&self.map_view(inode).giving_up(), inode, LogicalBlock(0), LAST_BLOCK)
     }
@@ -320,7 +321,7 @@ impl Filesystem {
                 self.alloc.unreserve(promised);
                 let r = map.remove(view, &mut handle, from, last);
                 inode.absorb_map(&mut map, self.geo.block_size);
-                // What failed in the middle must still be written with the inode.
+                // Even after a failure half-way, the map must be written with the inode.
                 r
             };
             if let Err(e) = self.write_inode_data(&mut handle, inode) {
@@ -332,7 +333,7 @@ impl Filesystem {
                     last = at;
                     handle.restart(credits)?;
                 }
-                // The map is consistent, and what it lost is told to e2fsck.
+                // The map is consistent; e2fsck will find the blocks that it lost.
                 Err(e) => {
                     self.note_cut_short(&e);
                     handle.finish();
@@ -342,7 +343,8 @@ impl Filesystem {
         }
     }
 
-    /// Makes written blocks unwritten, and delayed ones (whose data goes) holes; the size on disk reaches `size` then.
+    /// Makes written blocks unwritten, and delayed ones (with their data dropped) holes. The size on disk is then
+    /// `size`.
     pub(super) fn unwrite(&self, inode: &Arc<Inode>, first: LogicalBlock, len: u32, size: u64) -> Result<()> {
         let view = self.map_view(inode);
         let mut from = first;
@@ -355,14 +357,14 @@ impl Filesystem {
                 self.alloc.unreserve(promised);
                 let r = map.mark_unwritten(&view, &mut handle, from, to - from.0);
                 inode.absorb_map(&mut map, self.geo.block_size);
-                // What failed in the middle must still be written with the inode.
+                // Even after a failure half-way, the map must be written with the inode.
                 r
             };
             match progress {
                 Ok(Progress::Done) => self.write_disk_size(&mut handle, inode, size)?,
                 _ => self.write_inode_data(&mut handle, inode)?,
             }
-            // Also after an error: the map is consistent, and what it lost is told to e2fsck.
+            // Also after an error: the map is consistent, and e2fsck will find the blocks that it lost.
             handle.finish();
             match progress {
                 Ok(Progress::Done) => return Ok(()),
@@ -375,8 +377,8 @@ impl Filesystem {
         }
     }
 
-    /// Somebody who wrote the file closed it: what is set aside for its growth goes back, unless delayed data will soon
-    /// ask for it (Linux: `ext4_release_file`). The last [`InodeRef`] does the same by itself.
+    /// A writer of the file closed it: releases the preallocation for its growth, unless delayed data will soon need
+    /// it (Linux: `ext4_release_file`). Dropping the last [`InodeRef`] does the same.
     pub fn release(&self, inode: &InodeRef) {
         inode.set_closed(true);
         self.release_preallocations(inode);

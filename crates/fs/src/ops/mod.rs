@@ -3,20 +3,20 @@
 //! | file | what |
 //! |---|---|
 //! | `data.rs` | read, write, delayed blocks |
-//! | `mapping.rs`, `disk_size.rs` | which block a place of a file is, or gets; the size on disk |
-//! | `truncate.rs`, `fallocate.rs`, `seek.rs` | size changes; preallocation, holes, zeros; where data and holes are |
+//! | `mapping.rs`, `disk_size.rs` | the blocks of a file: finding and choosing them; the size on disk |
+//! | `truncate.rs`, `fallocate.rs`, `seek.rs` | size changes; preallocation, holes, zeros; finding data and holes |
 //! | `names.rs` | lookup, link, unlink |
 //! | `create.rs` | new inodes, and what they inherit |
 //! | `rename.rs` | rename |
 //! | `listing.rs` | readdir |
 //! | `attr.rs` | getattr, setattr |
-//! | `flags.rs` | inode flags: what they forbid and ask for, chattr(1) |
+//! | `flags.rs` | inode flags: the changes that they forbid or require, chattr(1) |
 //! | `xattrs.rs` | extended attributes and ACLs |
-//! | `sync/` | fsync, syncfs, whose data an fsync carries along |
+//! | `sync/` | fsync, syncfs, and the policy for the other inodes that an fsync writes |
 //! | `evict.rs` | the end of an inode's life |
 //! | `volume.rs` | freeze, trim, label, remount |
 //! | `credits.rs` | how many blocks each may change |
-//! | `no_space.rs` | what is worth another try when space is missing |
+//! | `no_space.rs` | when an operation that found no space tries again |
 //!
 //! # Locking
 //! Each operation takes the `inode` locks it needs first; see docs/locking.md for the whole order.

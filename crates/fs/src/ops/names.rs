@@ -1,8 +1,8 @@
-//! Names of what exists: lookup, link, unlink, the targets of symbolic links. What makes inodes is in `create.rs`.
+//! Names of existing inodes: lookup, link, unlink, the targets of symbolic links. Creating inodes is in `create.rs`.
 //!
 //! # Locking
-//! The directory's `inode` lock, shared for lookup, exclusive for changes; a directory that is removed is locked after
-//! its parent. Link counts change under the inode's meta lock alone, so that two names of one file need no common lock.
+//! The directory's `inode` lock, shared for lookup, exclusive for changes. A directory to remove is locked after its
+//! parent. Link counts change under the inode's meta lock alone, so that two names of one file need no common lock.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Filesystem {
         if dir.is_dir() { Ok(()) } else { Err(Error::NotDirectory) }
     }
 
-    /// The inode that `name` names in `dir`.
+    /// The inode called `name` in `dir`.
     pub fn lookup(&self, dir: &InodeRef, name: &[u8]) -> Result<InodeRef> {
         self.check_dir(dir)?;
         if name.len() > 255 {
@@ -58,10 +58,10 @@ impl Filesystem {
     /// The parent of a directory.
     ///
     /// # Errors
-    /// [`Error::NotFound`] when it was removed: what its `..` names may be gone, too, or somebody else's.
+    /// [`Error::NotFound`] if it was removed: the inode in its `..` may be free, too, or belong to another file.
     pub fn parent(&self, dir: &InodeRef) -> Result<InodeRef> {
         self.check_dir(dir)?;
-        // Locked until the parent is found, or the directory could move or go meanwhile.
+        // Locked until the parent is found; otherwise the directory could move or vanish meanwhile.
         let _shared = dir.rw.read();
         if dir.links() == 0 {
             return Err(Error::NotFound);
@@ -70,12 +70,12 @@ impl Filesystem {
         self.watch(view.dotdot().and_then(|ino| self.iget_named(dir, ino)))
     }
 
-    /// Whether a directory may get another subdirectory: beyond 65000 links only with an index and `dir_nlink`.
+    /// Whether a directory may get another subdirectory. More than 65000 links need an index and `dir_nlink`.
     pub(crate) fn may_link_dir(&self, dir: &Inode, view: &DirView<'_>) -> bool {
         dir.links() < LINK_MAX || (view.params.is_indexed && view.params.has_dir_index)
     }
 
-    /// Sets the `dir_nlink` feature with the first directory that has more links than are counted.
+    /// Sets the `dir_nlink` feature for the first directory with more links than the field can count.
     pub(crate) fn note_many_links(&self, handle: &mut Handle, dir: &Inode) -> Result<()> {
         if dir.links() == 1 && !self.sb.lock().ro_compat().contains(RoCompat::DIR_NLINK) {
             self.modify_superblock(handle, |sb| {
@@ -85,7 +85,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// A further name for a file.
+    /// Adds a name to a file.
     pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: &[u8]) -> Result<()> {
         let _change = self.begin_change()?;
         self.check_dir(dir)?;
@@ -121,9 +121,9 @@ impl Filesystem {
                     m.desc.links == 1
                 };
                 if let Err(e) = view.add(handle, name, inode.ino, inode.file_type()) {
-                    // The link was counted while an unlink elsewhere may have taken the last name, which then was not
-                    // the last link: it is now. And a link elsewhere may have been the first name without counting as
-                    // that: then the inode is no orphan any more.
+                    // The link was counted before the name failed. Meanwhile an unlink elsewhere may have removed the
+                    // last name without seeing it as the last link; now it is. And a link elsewhere may have added
+                    // the first name without being counted as the first; the inode is then no orphan any more.
                     let known = if from_nothing { self.orphan_remove(handle, inode, Over::Nameless) } else { Ok(()) };
                     let undone = known.and_then(|()| self.drop_link(handle, inode, now));
                     self.whole(handle, undone)?;
@@ -142,7 +142,7 @@ impl Filesystem {
         self.honour_sync(&[dir])
     }
 
-    /// A directory's content changed.
+    /// Updates the times of a directory whose content changed.
     pub(crate) fn stamp_dir(&self, handle: &mut Handle, dir: &Arc<Inode>, now: Timestamp) -> Result<()> {
         {
             let mut m = dir.meta.write();
@@ -179,7 +179,7 @@ impl Filesystem {
         self.honour_sync(&[dir])
     }
 
-    /// One name less; without any, the inode becomes an orphan until its last user lets go.
+    /// Drops one link. At zero, the inode becomes an orphan until its last user releases it.
     pub(crate) fn drop_link(&self, handle: &mut Handle, inode: &InodeRef, now: Timestamp) -> Result<()> {
         let last = {
             let mut m = inode.meta.write();
@@ -234,7 +234,7 @@ impl Filesystem {
         self.honour_sync(&[dir])
     }
 
-    /// An empty directory that has no name any more: all its links go.
+    /// Drops all links of an empty directory without a name.
     pub(crate) fn kill_dir(&self, handle: &mut Handle, inode: &InodeRef, now: Timestamp) -> Result<()> {
         {
             let mut m = inode.meta.write();
@@ -299,14 +299,14 @@ impl Filesystem {
         whole(target, size)
     }
 
-    /// Takes set-id bits and file capabilities away, as a change of content by somebody without CAP_FSETID does.
-    /// `member`: of the file's group; for others the set-group-id bit goes even where the group may not execute the
-    /// file (Linux: `setattr_should_drop_sgid`).
+    /// Removes set-id bits and file capabilities, as after a change of content by a process without CAP_FSETID.
+    /// `member`: the process is a member of the file's group. For any other process the set-group-id bit goes even if
+    /// the group may not execute the file (Linux: `setattr_should_drop_sgid`).
     pub fn drop_privileges(&self, inode: &InodeRef, member: bool) -> Result<()> {
         let _change = self.begin_change()?;
         {
             let _exclusive = inode.rw.write();
-            // The change itself would be refused, and must not leave this behind.
+            // If the change itself is refused, the bits must remain.
             self.may_change(inode, Change::Preallocate)?;
             let others = if member { 0 } else { S_ISGID };
             self.kill_bits(inode, privileges(inode.mode()) | inode.mode() & others)?;
@@ -314,13 +314,13 @@ impl Filesystem {
         self.honour_sync(&[inode])
     }
 
-    /// Drops the set-user-id bit, the set-group-id bit where it means what it says, and file capabilities: the content
-    /// is about to change.
+    /// Before a change of content: removes the set-user-id bit, file capabilities, and the set-group-id bit if the
+    /// group may execute the file.
     pub(crate) fn kill_privileges(&self, inode: &InodeRef) -> Result<()> {
         self.kill_bits(inode, privileges(inode.mode()))
     }
 
-    /// Takes these bits of the mode away, and file capabilities.
+    /// Removes these bits of the mode, and file capabilities.
     fn kill_bits(&self, inode: &InodeRef, kill: u16) -> Result<()> {
         let has_caps = {
             let view = XattrView { fs: self, inode };
@@ -343,7 +343,7 @@ impl Filesystem {
     }
 }
 
-/// The bits that a change of content takes away.
+/// The bits that a change of content removes.
 pub(crate) fn privileges(mode: u16) -> u16 {
     let mut kill = mode & S_ISUID;
     if mode & S_ISGID != 0 && mode & 0o010 != 0 {
@@ -352,7 +352,8 @@ pub(crate) fn privileges(mode: u16) -> u16 {
     kill
 }
 
-/// A subdirectory more: beyond what the field can count it says 1, and stays so (Linux: `ext4_inc_count`).
+/// Counts one more subdirectory. Beyond the field's maximum the count becomes 1 and remains so (Linux:
+/// `ext4_inc_count`).
 pub(crate) fn add_dir_link(desc: &mut InodeDesc) {
     if desc.links == 1 {
         return;
@@ -360,7 +361,7 @@ pub(crate) fn add_dir_link(desc: &mut InodeDesc) {
     desc.links = if desc.links >= LINK_MAX { 1 } else { desc.links + 1 };
 }
 
-/// A subdirectory less (Linux: `ext4_dec_count`).
+/// Counts one subdirectory less (Linux: `ext4_dec_count`).
 pub(crate) fn drop_dir_link(desc: &mut InodeDesc) {
     if desc.links > 2 {
         desc.links -= 1;

@@ -1,17 +1,16 @@
-//! Space that is missing now and may be there in a moment: whether to try again, and what to do first (Linux:
+//! Space that is missing now but may be free soon: whether to try again, and what to do first (Linux:
 //! `ext4_should_retry_alloc`, fs/ext4/balloc.c).
 //!
-//! Blocks that were freed are free for others once the transaction that freed them is durable; inodes that were
-//! unlinked give their blocks back when they are evicted, and that their last user is about to go may not be known yet
-//! (the kernel answers unlink(2) before it tells a FUSE server). So an operation that finds no space has a commit or
-//! the evictions brought about, or waits a moment, and is tried again, some times. [`remedy`] alone decides that, for
-//! everybody: operations come by [`Filesystem::retry_no_space`], writeback of data that was promised its space by
-//! [`Filesystem::bring_space`].
+//! Freed blocks can be allocated once the transaction that freed them is durable. Unlinked inodes free their blocks
+//! at their eviction, and the server may not know yet that the last user closes one (the kernel replies to unlink(2)
+//! before it notifies a FUSE server). So an operation that finds no space forces a commit or the evictions, or waits
+//! a moment, and tries again, a bounded number of times. [`remedy`] alone decides this for all callers: operations
+//! use [`Filesystem::retry_no_space`], and writeback of data with reserved space uses [`Filesystem::bring_space`].
 //!
-//! What it does not do: find space. Where an operation can be cut short instead (write(2)), it sees to that itself.
+//! What it does not do: find space. An operation that can be cut short instead (write(2)) does that itself.
 //!
 //! # Locking
-//! The caller holds no handle, or gives it along, and no lock that a commit or an eviction wants: an operation none,
+//! The caller holds no handle, or passes it in, and no lock that a commit or an eviction takes: an operation none,
 //! writeback `inode writeback` (25).
 
 use std::time::Duration;
@@ -25,32 +24,32 @@ use crate::filesystem::Filesystem;
 use crate::ops::evict;
 use crate::reserve::Caller;
 
-/// How often an operation is tried that finds no space while some may be on its way. A try can be in vain because
-/// another thread was faster, so this is more than what one eviction and one commit need.
+/// How often an operation without space is tried while some may become free. A try can fail because another thread
+/// was faster, so this is more than one eviction and one commit need.
 const OPERATION_TRIES: u32 = 8;
-/// How often a piece of writeback that finds no space waits for a commit to free some.
+/// How often a piece of writeback without space waits for a commit to free some.
 const WRITEBACK_TRIES: u32 = 3;
-/// The same where blocks wait for that commit. They were promised, and only others who free and allocate at the same
-/// time can be faster, again and again; Linux tries for ever (`ext4_writepages`).
+/// The same if blocks wait for that commit. They were reserved, so only other threads that free and allocate at the
+/// same time can be faster, again and again. Linux tries forever (`ext4_writepages`).
 const WRITEBACK_TRIES_PENDING: u32 = 1000;
 
-/// So long after an inode lost its last name its last user may be about to let go, which a thread that waits for a
-/// processor has yet to tell. Others may unlink all the time: an operation looks for it so often, at most.
+/// For this long after an inode lost its last name, its last user may be about to release it in a thread that waits
+/// for a processor. Since other processes may unlink all the time, an operation checks at most this often.
 const LEAVING_NS: u64 = 100_000_000;
 const LEAVING_LOOK: Duration = Duration::from_millis(2);
 const LEAVING_LOOKS: u32 = 50;
 
-/// Who found no space.
+/// The caller that found no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
-    /// Its caller is told in the end. `evicting`: inodes of others are being freed or wait for it; `leaving`: some may
-    /// be about to.
+    /// Reports the error in the end. `evicting`: other inodes are being freed or wait for it; `leaving`: some may
+    /// follow soon.
     Operation { evicting: bool, leaving: bool },
-    /// Its data is lost in the end.
+    /// Loses its data in the end.
     Writeback,
 }
 
-/// What may bring space.
+/// An event that may free space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Remedy {
     Commit,
@@ -58,7 +57,7 @@ enum Remedy {
     Moment,
 }
 
-/// What to do before the next try, after `tries` of them; nothing if it would be of no use.
+/// The step before the next try, after `tries` of them; `None` if another try is useless.
 fn remedy(e: &Error, who: Who, tries: u32) -> Option<Remedy> {
     let (found, tries_max) = match (who, e) {
         (Who::Operation { .. }, Error::NoSpaceUntilCommit) => (Remedy::Commit, OPERATION_TRIES),
@@ -73,32 +72,33 @@ fn remedy(e: &Error, who: Who, tries: u32) -> Option<Remedy> {
     (tries < tries_max).then_some(found)
 }
 
-/// Whether writeback that waits may yet have the space.
+/// Whether writeback may still get the space by waiting.
 pub(crate) fn may_come(e: &Error) -> bool {
     remedy(e, Who::Writeback, 0).is_some()
 }
 
 impl Filesystem {
-    /// Runs `op`; when space is only missing until the next commit, or until an inode is freed whose last user has gone
-    /// (not one that `op` itself made in vain), brings that about and tries again (bounded). The caller holds no lock
-    /// and no handle.
+    /// Runs `op`, and tries again, a bounded number of times, while space may become free: with the next commit, or
+    /// by freeing an inode whose last user is gone (but not one that `op` itself created and abandoned). It forces
+    /// that event first. The caller holds no lock and no handle.
     pub(crate) fn retry_no_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         let (mut tries, mut moments) = (0, 0);
         loop {
-            // Read before the try: what is freed between its failure and the look at the evictions is not missed.
+            // Read before the try, so that inodes freed between its failure and the check are not missed.
             let (evicted, abandoned) = (self.evicted.load(Ordering::Acquire), evict::abandoned_here());
             let e = match op() {
                 Err(e) if e.is_no_space() || matches!(e, Error::NoInodes) => e,
                 other => return self.watch(other),
             };
-            // An inode that this try began and could not finish takes no more with it than the try had taken.
+            // An inode that this try created and abandoned frees only what the try itself had allocated.
             let own = evict::abandoned_here() - abandoned;
             let evicting = self.evictions_since(evicted) > own;
             let leaving = moments < LEAVING_LOOKS && self.is_leaving();
             match remedy(&e, Who::Operation { evicting, leaving }, tries) {
                 Some(Remedy::Commit) => {
                     if own > 0 {
-                        // Its blocks wait for the same commit, or the next try would find them on their way.
+                        // Its blocks wait for the same commit; otherwise the next try would find them still
+                        // unavailable.
                         self.drain_evictions();
                     }
                     self.journal.commit_running()?;
@@ -117,19 +117,19 @@ impl Filesystem {
         Err(Error::NoSpace)
     }
 
-    /// An inode without a name may be about to lose its last user.
+    /// Whether an inode without a name may be about to lose its last user.
     fn is_leaving(&self) -> bool {
         let unlinked_ns = self.unlinked_ns.load(Ordering::Relaxed);
         let since = self.options.clock.now_ns().saturating_sub(unlinked_ns);
         unlinked_ns > 0 && since < LEAVING_NS && self.orphans.len() > 0
     }
 
-    /// Writeback found no space for what it was promised, after `tries` that were in vain before: brings about what may
-    /// free blocks, everything that is set aside and a commit, so that the caller can try again. `open`: its handle,
-    /// which is finished first.
+    /// Writeback found no space for its reserved blocks, after `tries` earlier failures. Frees blocks as far as
+    /// possible (preallocations, then a commit), so that the caller can try again. `open`: the caller's handle, which
+    /// is finished first.
     ///
     /// # Errors
-    /// `e`, when another try would be of no use.
+    /// `e`, if another try is useless.
     pub(crate) fn bring_space(&self, e: Error, tries: &mut u32, open: &mut Option<Handle>) -> Result<()> {
         if remedy(&e, Who::Writeback, *tries).is_none() {
             return Err(e);
@@ -160,7 +160,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Takes every free block, the reserves among them.
+    /// Takes every free block, the reserves included.
     pub(crate) fn take_all(fs: &Filesystem) -> Vec<(BlockNr, u32)> {
         let mut taken = Vec::new();
         loop {
@@ -187,14 +187,14 @@ pub(crate) mod tests {
     const BUSY: Who = Who::Operation { evicting: true, leaving: true };
     const LEAVING: Who = Who::Operation { evicting: false, leaving: true };
 
-    /// How many tries `e` is worth, and by what.
+    /// How many tries `e` is worth, and the first remedy.
     fn worth(e: Error, who: Who) -> (u32, Option<Remedy>) {
         let tries = (0..2000).take_while(|tries| remedy(&e, who, *tries).is_some()).count() as u32;
         (tries, remedy(&e, who, 0))
     }
 
     #[test]
-    fn what_is_worth_another_try() {
+    fn each_error_has_its_remedy_and_its_number_of_tries() {
         use Remedy::{Commit, Evictions, Moment};
         for (e, who, expected) in [
             (Error::NoSpaceUntilCommit, IDLE, (OPERATION_TRIES, Some(Commit))),

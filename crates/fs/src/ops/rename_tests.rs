@@ -1,4 +1,4 @@
-//! Renames that meet a limit, or a tree that is none.
+//! Renames at a limit, or in a tree with a loop.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ fn mkdir(fs: &Filesystem, dir: &InodeRef, name: &[u8]) -> InodeRef {
     fs.create(dir, name, NewNode::directory(0o755), Cred::default()).expect("mkdir")
 }
 
-/// A directory comes for a file: that is one more link, in whichever direction.
+/// A directory replaces a file: that is one more link, in either direction.
 #[test]
-fn an_exchange_keeps_to_the_links_that_a_directory_can_have() {
+fn an_exchange_respects_the_maximum_of_links() {
     let (dev, fs) = mounted();
     let root = fs.root().expect("root");
     let [a, full] = [b"a".as_slice(), b"full"].map(|name| mkdir(&fs, &root, name));
@@ -39,9 +39,9 @@ fn an_exchange_keeps_to_the_links_that_a_directory_can_have() {
     full.meta.write().desc.links = LINK_MAX - 1;
     fs.rename(&a, b"d", &full, b"x", exchange).expect("one more");
     assert_eq!((a.links(), full.links()), (2, LINK_MAX));
-    // Two directories change places at the limit, too.
+    // Two directories may be exchanged at the limit, too.
     mkdir(&fs, &a, b"e");
-    fs.rename(&a, b"e", &full, b"x", exchange).expect("as many as before");
+    fs.rename(&a, b"e", &full, b"x", exchange).expect("the number of links is the same");
     full.meta.write().desc.links = 3;
     fs.setattr(&full, &crate::SetAttr { mode: Some(0o700), ..crate::SetAttr::default() }).expect("chmod");
     drop((root, a, full));
@@ -49,16 +49,16 @@ fn an_exchange_keeps_to_the_links_that_a_directory_can_have() {
     crate::tools::assert_clean(&dev);
 }
 
-/// Only a damaged image has directories that lie in each other. To find that takes some steps, not one for each inode
-/// that there could be.
+/// Only a damaged image has directories that contain each other. Finding that takes a few steps, not one for each
+/// possible inode.
 #[test]
-fn a_loop_of_directories_is_noticed_after_a_few_steps() {
+fn a_rename_finds_a_loop_of_directories_in_a_few_steps() {
     let (_dev, fs) = mounted();
     let root = fs.root().expect("root");
     let way: Vec<InodeRef> = (0..6u8).map(|i| mkdir(&fs, &root, &[b'a' + i])).collect();
     fs.create(&root, b"file", NewNode::file(0o644), Cred::default()).expect("create");
     let mut handle = fs.start(16).expect("handle");
-    // Two that lead to a loop of four.
+    // Two directories that lead into a loop of four.
     for (i, up) in [1, 2, 3, 4, 5, 2].into_iter().enumerate() {
         DirView::new(&fs, &way[i]).set_dotdot(&mut handle, way[up].ino).expect("..");
     }
@@ -67,13 +67,13 @@ fn a_loop_of_directories_is_noticed_after_a_few_steps() {
     let r = fs.rename(&root, b"file", &way[0], b"g", RenameFlags::default());
     assert!(matches!(r, Err(Error::Corrupt { .. })), "{r:?}");
     let looks = fs.cache.stats.hits.get() - before;
-    assert!(looks < 100, "{looks} looks at blocks");
+    assert!(looks < 100, "{looks} reads of blocks");
 }
 
-/// The old name's block, and that of the `..` of what moves, are still there when the new name's directory has grown,
-/// however short of memory the cache is meanwhile.
+/// Before its first change a rename has read the block of the old name and that of the moved directory's `..`. They
+/// remain in memory while the new name's directory grows, even if the cache is short of memory.
 #[test]
-fn a_rename_that_has_begun_reads_nothing_more() {
+fn a_rename_reads_no_block_after_its_first_change() {
     for features in ["dir_index", "^dir_index"] {
         rename_short_of_memory(features);
     }
@@ -85,13 +85,13 @@ fn rename_short_of_memory(features: &str) {
     let root = fs.root().expect("root");
     let [from, to] = [b"from".as_slice(), b"to"].map(|name| mkdir(&fs, &root, name));
     let name = |i: u32| format!("{i:0>200}").into_bytes();
-    // All at first, so that the map of the other directory stays small.
+    // First all of them, so that the map of the other directory stays small.
     for i in 0..60 {
         mkdir(&fs, &from, &name(i));
     }
     let (mut moves, mut renames) = (0, 0);
     for i in 0..60 {
-        // Where the map of the new directory cannot be read the block that it got goes back, and nothing has happened.
+        // If the map of the new directory is unreadable, its new block is freed, and nothing else has happened.
         let go = |from: &InodeRef, old: &[u8], new: &[u8]| {
             let rename = || fs.rename(from, old, &to, new, RenameFlags::default());
             let (renamed, grown) = forgetful.run(&fs, rename);
@@ -102,7 +102,7 @@ fn rename_short_of_memory(features: &str) {
             u32::from(grown && renamed.is_ok())
         };
         moves += go(&from, &name(i), &name(i));
-        // Another name in the same directory, in another leaf perhaps.
+        // Another name in the same directory, perhaps in another leaf.
         renames += go(&to, &name(i / 2), &name(1000 + i));
         fs.rename(&to, &name(1000 + i), &to, &name(i / 2), RenameFlags::default()).expect("back");
     }
@@ -112,10 +112,10 @@ fn rename_short_of_memory(features: &str) {
     crate::tools::assert_clean(&dev);
 }
 
-/// Who looks for a loop reads directories above without their locks, while names are added there: what he sees half way
-/// is no damage.
+/// The search for a loop reads the directories above without their locks, while other threads add names there. An
+/// intermediate state must not count as damage.
 #[test]
-fn a_directory_above_that_grows_meanwhile_is_not_damaged() {
+fn a_growing_directory_above_does_not_count_as_damaged() {
     let dev = crate::tools::made(&["-t", "ext4", "-b", "1024"], "8M");
     let name = |i: u32| format!("{i:0>200}").into_bytes();
     let mut wrong = Vec::new();

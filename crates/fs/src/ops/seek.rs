@@ -1,7 +1,7 @@
-//! Where a file's data is: lseek(2) with SEEK_DATA and SEEK_HOLE, the FIBMAP ioctl.
+//! Finding a file's data: lseek(2) with SEEK_DATA and SEEK_HOLE, the FIBMAP ioctl.
 //!
 //! # Locking
-//! `inode` shared; not while data on its way is waited for.
+//! `inode` shared; not while waiting for data under writeback.
 
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, LogicalBlock};
@@ -12,25 +12,25 @@ use crate::inode::InodeRef;
 use crate::map::es::EsState;
 use crate::ops::mapping::LAST_BLOCK;
 
-/// Blocks of a file that lie side by side on the device.
+/// Adjacent blocks of a file that are adjacent on the device, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileExtent {
     /// The first of them, counted from the start of the file.
     pub logical: u64,
-    /// Where it is on the device.
+    /// Its place on the device.
     pub physical: BlockNr,
     /// How many there are.
     pub len: u64,
-    /// They hold nothing yet, and read as zeros.
+    /// They contain no data yet, and read as zeros.
     pub unwritten: bool,
 }
 
-/// What lseek(2) looks for.
+/// The target of lseek(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
-    /// The next byte that is written or on its way (SEEK_DATA).
+    /// The next byte that is written or dirty (SEEK_DATA).
     Data,
-    /// The next byte that reads as zero for want of blocks, or the end (SEEK_HOLE).
+    /// The next byte that reads as zero because it has no block, or the end (SEEK_HOLE).
     Hole,
 }
 
@@ -49,7 +49,8 @@ impl Filesystem {
             return if what == Seek::Data { Ok(pos) } else { Ok(size) };
         }
         let bits = self.geo.block_bits;
-        // Behind what a map can address there is only a hole, whatever a damaged size says.
+        // Behind the largest block that a map can address there is only a hole, even if a damaged size says
+        // otherwise.
         let end = (size.div_ceil(1 << bits)).min(u64::from(LAST_BLOCK.0) + 1);
         let mut at = pos >> bits;
         while at < end {
@@ -59,13 +60,13 @@ impl Filesystem {
                 EsState::Written(_) | EsState::Delayed => true,
                 EsState::Hole => false,
                 EsState::Unwritten(_) => {
-                    // Data on its way counts; the run ends where that changes.
+                    // Dirty data counts as data; the run ends where dirtiness changes.
                     let dirty = inode.pages.block_dirty(at);
                     if !inode.pages.is_empty() {
                         n = (1..n).find(|i| inode.pages.block_dirty(at + u64::from(*i)) != dirty).unwrap_or(n);
                     }
                     if !dirty {
-                        // What has left the folios meanwhile is written by now.
+                        // Data that has left the folios meanwhile is written by now.
                         let (still, EsState::Unwritten(_)) = self.watch(self.status(inode, LogicalBlock(lblk), n))?
                         else {
                             continue;
@@ -83,11 +84,11 @@ impl Filesystem {
         if what == Seek::Hole { Ok(size.min(pos.max(end << bits))) } else { Err(Error::NoSuchOffset) }
     }
 
-    /// Calls `f` with each run of blocks that the file has, in order; of one whose content is in its inode there is
-    /// none, and those of the journal are not shown.
+    /// Calls `f` with each run of blocks of the file, in order. A file with its content in the inode has none. The
+    /// journal's blocks are not shown.
     ///
     /// # Errors
-    /// The map cannot be read: `f` has been called with what lies in front of the damage.
+    /// The map is damaged: `f` has been called for everything before the damage.
     pub fn extents(&self, inode: &InodeRef, mut f: impl FnMut(FileExtent)) -> Result<()> {
         let _shared = inode.rw.read();
         let is_own = self.own_inodes.journal == Some(inode.ino) || self.is_inline(inode);
@@ -98,7 +99,8 @@ impl Filesystem {
             }
             (meta.desc.size, meta.desc.flags)
         };
-        // Blocks that are kept behind the end; indirect blocks have none, and many steps lie between their holes.
+        // Extent maps may have blocks behind the end. Indirect maps have none, and searching their holes there takes
+        // many steps.
         let most = if flags.contains(InodeFlags::EXTENTS) { u64::MAX } else { size.div_ceil(1 << self.geo.block_bits) };
         let end = most.min(u64::from(LAST_BLOCK.0) + 1);
         let (mut at, mut open) = (0, None::<FileExtent>);
@@ -133,9 +135,9 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The device's block behind block `lblk` of the file, once what is on its way to the disk is there: nothing where
-    /// it has no block of its own. Who writes to that block himself, as the kernel does to a swap file,
-    /// finds nobody else writing. Linux: FIBMAP, `ext4_bmap`.
+    /// The device's block of block `lblk` of the file, after pending data has been written; `None` if it has no block
+    /// of its own. A caller that then writes to that block itself, as the kernel does to a swap file, is the only
+    /// writer. Linux: FIBMAP, `ext4_bmap`.
     pub fn bmap(&self, inode: &InodeRef, lblk: u64) -> Result<Option<BlockNr>> {
         if inode.file_type() != Some(FileType::Regular) || lblk > u64::from(LAST_BLOCK.0) {
             return Ok(None);

@@ -1,7 +1,8 @@
 //! Size changes.
 //!
-//! Truncation is crash-safe by the orphan list: the first handle records the inode as an orphan and sets the smaller
-//! size, the blocks go in as many handles as the journal needs, the last handle takes the inode off the list.
+//! The orphan list makes truncation crash-safe. The first handle records the inode as an orphan and sets the smaller
+//! size. Further handles, as many as the journal needs, free the blocks. The last handle takes the inode off the
+//! list.
 //!
 //! # Locking
 //! `inode` exclusively, then `inode writeback`.
@@ -20,21 +21,21 @@ use crate::ops::mapping::LAST_BLOCK;
 use crate::orphan::Over;
 
 impl Filesystem {
-    /// Sets the size; the caller holds the inode's lock exclusively. Times are the caller's.
+    /// Sets the size. The caller holds the inode's lock exclusively and sets the times.
     pub(crate) fn truncate_locked(&self, inode: &Arc<Inode>, new: u64) -> Result<()> {
         if new > self.max_size(inode) {
             return Err(Error::FileTooBig);
         }
         let bs = u64::from(self.geo.block_size);
         let old = inode.size();
-        // Also when it shrinks: the size on disk may be smaller yet.
+        // Also when the file shrinks: the size on disk may be still smaller.
         self.settle_disk_size(inode, new)?;
         if new > old {
             self.settle_end(inode)?;
             return self.transact(credits::DISK_SIZE, |handle| self.write_both_sizes(handle, inode, new));
         }
         let _wb = inode.wb.lock();
-        // What is on its way may still move the size on disk.
+        // Pages under writeback may still move the size on disk.
         inode.writes.wait();
         if !new.is_multiple_of(bs) && new < old {
             self.zero_range_cached(inode, new, old.min(new.div_ceil(bs) * bs))?;
@@ -42,9 +43,9 @@ impl Filesystem {
         self.orphans.note_cut(inode.ino);
         self.transact(credits::TRUNCATE_BEGIN, |handle| {
             self.orphan_add(handle, inode)?;
-            // The size on disk also when it grows, because data before the new end waits to be written: what lies
-            // behind that data may be a hole, and nothing else would ever move the size on disk over it (Linux:
-            // `ext4_setattr` likewise).
+            // Also when this moves the size on disk up, because data before the new end waits for writeback: behind
+            // that data there may be a hole, and nothing else would ever move the size on disk over it (Linux:
+            // `ext4_setattr` does the same).
             self.write_both_sizes(handle, inode, new)
         })?;
         self.drop_pages(inode, new.div_ceil(bs));
@@ -62,7 +63,7 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// Ends a truncation, also one that a crash or an error interrupted: blocks after the size go.
+    /// Completes a truncation, also after a crash or an error: frees the blocks behind the size.
     pub(crate) fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         let first = inode.size().div_ceil(u64::from(self.geo.block_size));
         let handle = if first <= u64::from(LAST_BLOCK.0) {
@@ -74,18 +75,17 @@ impl Filesystem {
         self.end_truncate(handle, inode)
     }
 
-    /// Forgets cached blocks from `from` on; the caller holds the inode's writeback lock.
+    /// Drops cached blocks from `from` on; the caller holds the inode's writeback lock.
     pub(crate) fn drop_pages(&self, inode: &Inode, from: u64) {
-        // What is on its way must not land in blocks that are about to be freed.
+        // Pages under writeback must not be written to blocks that are freed next.
         inode.writes.wait();
         let gone = inode.pages.discard(from, u64::MAX);
         self.flusher.dropped(gone);
     }
 
-    /// Whether the block may hold anything but zeros. What is clean in memory of a hole or of unwritten blocks does
-    /// not.
+    /// Whether the block may contain anything but zeros. Clean pages of a hole or of unwritten blocks contain zeros.
     pub(super) fn has_content(&self, inode: &Arc<Inode>, block: u64) -> Result<bool> {
-        // The folios first: what leaves them between the two questions is mapped and written by then.
+        // The folios first: data that leaves them between the two checks is mapped and written by then.
         let written = |state| matches!(state, (_, EsState::Written(_)));
         Ok(inode.pages.block_dirty(block) || written(self.status(inode, LogicalBlock(block as u32), 1)?))
     }
@@ -102,7 +102,7 @@ impl Filesystem {
         let zeros = vec![0u8; (to - from) as usize];
         self.write_delayed(inode, from, &zeros)?;
         if to >= inode.size() {
-            // Bytes after the end of the file that were cached stay zero too.
+            // Cached bytes after the end of the file remain zero, too.
             inode.pages.zero_tail(to);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What becomes of a file when changing its map finds no space, or none until the next commit.
+//! The state of a file after a change of its map finds no space, or none until the next commit.
 
 use std::sync::Arc;
 
@@ -36,10 +36,10 @@ fn content(fs: &Filesystem, f: &InodeRef) -> Vec<u8> {
     all
 }
 
-/// Four extents fill the root of the map: an extent more needs a block, which there is not. What the range held may be
-/// zero then, or what it was, but not what it had been before.
+/// Four extents fill the root of the map, so one more needs a block, and there is none. Each byte of the range may
+/// then be zero or unchanged, but must not show older content.
 #[test]
-fn a_range_that_cannot_be_zeroed_or_punched_shows_nothing_old() {
+fn a_range_that_cannot_be_zeroed_or_punched_shows_no_old_content() {
     let zero = FallocateMode::ZeroRange { keep_size: true };
     for keep_clean in [false, true] {
         for (mode, range) in [(zero, 42..46), (zero, 18..46), (FallocateMode::PunchHole, 42..46)] {
@@ -51,7 +51,7 @@ fn a_range_that_cannot_be_zeroed_or_punched_shows_nothing_old() {
                 put(&fs, &f, start..start + 10, OLD);
             }
             fs.fsync(&f, false).expect("fsync");
-            // Over blocks that have content, over a hole, and beside the range.
+            // Over blocks with content, over a hole, and beside the range.
             for blocks in [22..26, 31..33, 40..50, 62..63] {
                 put(&fs, &f, blocks, NEW);
             }
@@ -65,13 +65,13 @@ fn a_range_that_cannot_be_zeroed_or_punched_shows_nothing_old() {
                 let zeroed = *is == 0 && (from..to).contains(&at);
                 assert!(is == was || zeroed, "{what}: byte {at} was {was} and is {is}");
             }
-            // It stays so, whatever is written and read again.
+            // Later writes and reads do not change that.
             for (start, len) in taken {
                 let mut handle = fs.start(8).expect("handle");
                 fs.free_blocks(&mut handle, InodeNr::ROOT, start, len).expect("freed");
                 handle.finish();
             }
-            fs.fsync(&f, false).expect("what was taken is written");
+            fs.fsync(&f, false).expect("the delayed data is written");
             assert_eq!(content(&fs, &f), after, "{what}");
             drop((f, root));
             fs.unmount().expect("unmount");
@@ -86,8 +86,8 @@ fn a_range_that_cannot_be_zeroed_or_punched_shows_nothing_old() {
     }
 }
 
-/// Data that lands in preallocated blocks splits their extent, which takes a block of the map; the only free ones wait
-/// for a commit. The explorer met it once in 156,000 schedules (full-disk): the data was lost, and fsync said so.
+/// Data written to preallocated blocks splits their extent, which takes a block for the map; the only free ones wait
+/// for a commit. The explorer met this once in 156,000 schedules (full-disk): the data was lost, and fsync failed.
 #[test]
 fn data_in_preallocated_blocks_waits_for_the_commit_that_frees_space() {
     let (_dev, fs) = mounted(false);
@@ -113,9 +113,9 @@ fn data_in_preallocated_blocks_waits_for_the_commit_that_frees_space() {
     assert_eq!(written, 25 * BLOCK);
 }
 
-/// What is refused has not made the file longer by the rest of its last block.
+/// An operation that fails must not have extended the file to the end of its last block.
 #[test]
-fn a_file_that_finds_no_space_to_grow_keeps_its_size() {
+fn a_failed_extension_does_not_change_the_size() {
     for keep_clean in [false, true] {
         for (what, grow) in [
             ("write far behind", (|fs, f| fs.write(f, 20_000, &[NEW], WriteFlags::default()).map(drop)) as Grow),
@@ -136,9 +136,9 @@ fn a_file_that_finds_no_space_to_grow_keeps_its_size() {
 
 type Grow = fn(&Filesystem, &InodeRef) -> crate::Result<()>;
 
-/// A hole that was read is in memory, and still a hole: what cuts it needs no space.
+/// A hole that was read is in memory, and still a hole: punching it needs no space.
 #[test]
-fn a_cached_hole_is_cut_on_a_full_disk() {
+fn a_cached_hole_can_be_punched_on_a_full_disk() {
     let (_dev, fs) = mounted(true);
     let root = fs.root().expect("root");
     let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
@@ -152,12 +152,12 @@ fn a_cached_hole_is_cut_on_a_full_disk() {
     let half = 20 * BLOCK + BLOCK / 2;
     fs.setattr(&f, &crate::SetAttr { size: Some(half), ..crate::SetAttr::default() }).expect("less");
     assert_eq!(content(&fs, &f), vec![0; half as usize]);
-    assert_eq!(fs.alloc.reserved_blocks(), promised, "nothing was promised");
+    assert_eq!(fs.alloc.reserved_blocks(), promised, "nothing was reserved");
 }
 
-/// Data has found its blocks, but the node of the map that would name the last of them has not.
+/// The data has blocks, but there is no space for the node of the map that would name the last of them.
 #[test]
-fn what_could_be_mapped_is_the_files_also_when_the_rest_could_not() {
+fn a_file_retains_the_mapped_part_of_its_data_if_the_rest_finds_no_space() {
     let dev = Arc::new(crate::tools::made(&["-t", "ext3", "-b", "1024"], "8M"));
     let fs = mount(dev, false);
     let root = fs.root().expect("root");
@@ -172,9 +172,9 @@ fn what_could_be_mapped_is_the_files_also_when_the_rest_could_not() {
     assert_eq!((mapped, f.meta.read().desc.size), (12, 12 * BLOCK));
 }
 
-/// Kernels leave an array of pointers behind that has none, when they punch what it led to.
+/// Kernels leave an empty pointer array behind when they punch the blocks that it named.
 #[test]
-fn an_empty_array_of_pointers_goes_with_its_file() {
+fn removing_a_file_frees_its_empty_pointer_array() {
     for slot in ["DIND", "TIND"] {
         let dev = Arc::new(crate::tools::made(&["-t", "ext2", "-b", "1024"], "8M"));
         let fs = mount(dev.clone(), false);
@@ -189,7 +189,7 @@ fn an_empty_array_of_pointers_goes_with_its_file() {
         let path = dir.path().join("disk.img");
         let edits = [&format!("sif f block[{slot}] {block}"), "sif f blocks 4"];
         crate::tools::edited(&dev, &edits).save(&path).expect("saved");
-        // The counts of free blocks follow.
+        // e2fsck corrects the counts of free blocks.
         let (code, said) = crate::tools::run("e2fsck", &["-fy", path.to_str().expect("UTF-8")]);
         assert_eq!(code, 1, "{said}");
         let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
@@ -202,15 +202,15 @@ fn an_empty_array_of_pointers_goes_with_its_file() {
     }
 }
 
-/// A node that is about to be split has been read before; it does not leave the memory meanwhile.
+/// A node that is about to be split has been read before, and is not evicted meanwhile.
 #[test]
-fn a_map_that_has_begun_to_change_reads_nothing_more() {
+fn a_map_reads_no_block_after_its_first_change() {
     for mode in [FallocateMode::ZeroRange { keep_size: true }, FallocateMode::PunchHole] {
         let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024"], "8M"));
         let (forgetful, fs) = Forgetful::mount(dev.clone());
         let root = fs.root().expect("root");
         let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
-        // One leaf, which is full.
+        // One full leaf.
         for i in 0..84 {
             put(&fs, &f, 20 * i..20 * i + 10, OLD);
         }
@@ -227,9 +227,10 @@ fn a_map_that_has_begun_to_change_reads_nothing_more() {
     }
 }
 
-/// Whether the last node fits into the root is only known once it is alone, which is late to find it unreadable.
+/// Whether the last node fits the root is known only once it is alone. Then it is too late for an error if it is
+/// unreadable.
 #[test]
-fn a_map_whose_last_node_cannot_be_read_stays_as_high_as_it_is() {
+fn a_map_does_not_shrink_if_its_last_node_is_unreadable() {
     let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024"], "8M"));
     let (forgetful, fs) = Forgetful::mount(dev.clone());
     let root = fs.root().expect("root");

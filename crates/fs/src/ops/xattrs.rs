@@ -11,18 +11,18 @@ use crate::ops::flags::Change;
 use crate::xattr::{self, SetMode};
 use crate::xattr_store::XattrView;
 
-/// How the names of ACLs begin.
+/// The prefix of the ACLs' names.
 const ACLS: &[u8] = b"system.posix_acl_";
-/// How the names of users' attributes begin.
+/// The prefix of user attributes' names.
 const USERS: &[u8] = b"user.";
 
 impl Filesystem {
-    /// Whether ACLs have an effect here: [`crate::MountOptions::acls`], or what the superblock says.
+    /// Whether ACLs have an effect here: [`crate::MountOptions::acls`], or the superblock's choice.
     pub fn has_acls(&self) -> bool {
         self.options.acls != Some(false)
     }
 
-    /// Whether this mount knows attributes of this name.
+    /// Whether this mount supports attributes of this name.
     fn check_namespace(&self, name: &[u8]) -> Result<()> {
         if !self.has_acls() && name.starts_with(ACLS) {
             return Err(Error::NotSupported("ACLs, on a mount with noacl"));
@@ -51,8 +51,8 @@ impl Filesystem {
     /// Sets attribute `name` (with prefix).
     ///
     /// # Errors
-    /// [`Error::Exists`] and [`Error::NoAttribute`] by `mode`; [`Error::NoSpace`] where inode and block are full;
-    /// [`Error::NotSupported`] for a prefix that the format or this mount does not have.
+    /// [`Error::Exists`] and [`Error::NoAttribute`] by `mode`; [`Error::NoSpace`] if inode and block are full;
+    /// [`Error::NotSupported`] for a prefix that the format or this mount does not support.
     pub fn set_xattr(&self, inode: &InodeRef, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         self.check_namespace(name)?;
         let _change = self.begin_change()?;

@@ -1,4 +1,4 @@
-//! What becomes of attributes, and of what changes with them, when space is missing.
+//! The state of attributes, and of the fields that change with them, when space is missing.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn mount(dev: &Arc<MemDevice>) -> Mounted {
     Filesystem::mount(dev.clone(), options).expect("mounted")
 }
 
-/// An ACL, as a caller passes it, with so many users.
+/// An ACL with this many users, as a caller passes it.
 fn naming(users: u32) -> Vec<u8> {
     let entry = |tag, perm| AclEntry { tag, perm };
     let mut entries = vec![entry(Tag::UserObj, 7)];
@@ -32,7 +32,7 @@ fn naming(users: u32) -> Vec<u8> {
 
 type Blocks = Vec<(BlockNr, u32)>;
 
-/// Takes every block but so many that anybody can have.
+/// Takes every block except this many that any caller can have.
 fn leave(fs: &Filesystem, blocks: u64) -> Blocks {
     let mut taken = take_all(fs);
     fs.sync().expect("sync");
@@ -58,9 +58,9 @@ fn mkdir(fs: &Filesystem, dir: &crate::InodeRef, name: &[u8]) -> crate::Result<c
     fs.create(dir, name, NewNode::directory(0o755), Cred::default())
 }
 
-/// A directory gets two lists, which one block cannot hold: the first of them is not half of a change.
+/// A directory inherits two lists that do not fit one block. The first of them alone would be half a change.
 #[test]
-fn a_directory_whose_lists_do_not_fit_is_refused() {
+fn mkdir_fails_if_the_inherited_acls_do_not_fit() {
     let dev = Arc::new(made(&["-t", "ext4", "-b", "4096"], "16M"));
     let fs = mount(&dev);
     let root = fs.root().expect("root");
@@ -68,16 +68,16 @@ fn a_directory_whose_lists_do_not_fit_is_refused() {
     fs.set_xattr(&d, DEFAULT, &naming(300), SetMode::Any).expect("one list fits");
     let failed = mkdir(&fs, &d, b"sub").map(drop);
     assert!(matches!(failed, Err(Error::NoSpace)), "{failed:?}");
-    assert!(!fs.is_read_only(), "nothing was half done");
-    fs.create(&d, b"f", NewNode::file(0o644), Cred::default()).map(drop).expect("a file has one of them");
+    assert!(!fs.is_read_only(), "no change was left half-done");
+    fs.create(&d, b"f", NewNode::file(0o644), Cred::default()).map(drop).expect("a file inherits only one of them");
     drop((root, d));
     fs.unmount().expect("unmount");
     assert_clean(&dev);
 }
 
-/// The first list fits into the inode, the second needs a block.
+/// The first list fits the inode, the second needs a block.
 #[test]
-fn a_directory_whose_second_list_finds_no_block_is_refused() {
+fn mkdir_fails_if_the_second_inherited_acl_finds_no_block() {
     let dev = Arc::new(made(&["-t", "ext4", "-b", "1024", "-I", "256"], "16M"));
     let fs = mount(&dev);
     let root = fs.root().expect("root");
@@ -86,20 +86,20 @@ fn a_directory_whose_second_list_finds_no_block_is_refused() {
     let mut taken = leave(&fs, 1);
     let failed = mkdir(&fs, &d, b"sub").map(drop);
     assert!(matches!(failed, Err(Error::NoSpace)), "{failed:?}");
-    assert!(!fs.is_read_only(), "nothing was half done");
+    assert!(!fs.is_read_only(), "no change was left half-done");
     assert!(matches!(fs.lookup(&d, b"sub").map(drop), Err(Error::NotFound)));
-    // A block more is there with the next commit.
+    // One more block is free after the next commit.
     give_back(&fs, &mut taken, 1);
     let sub = mkdir(&fs, &d, b"sub").expect("waits for the commit");
-    assert_eq!(fs.get_xattr(&sub, DEFAULT).expect("handed down"), naming(3));
-    assert!(fs.get_xattr(&sub, ACCESS).is_ok(), "and this one");
+    assert_eq!(fs.get_xattr(&sub, DEFAULT).expect("inherited"), naming(3));
+    assert!(fs.get_xattr(&sub, ACCESS).is_ok(), "the second list, too");
     give_back(&fs, &mut taken, u64::MAX);
     drop((root, d, sub));
     fs.unmount().expect("unmount");
     assert_clean(&dev);
 }
 
-/// Two inodes with one attribute block, as the kernel makes them: the access ACL of both.
+/// Two inodes that share one attribute block, as the kernel makes them: the access ACL of both.
 fn sharing() -> Arc<MemDevice> {
     let dev = Arc::new(made(&["-t", "ext3", "-b", "1024", "-I", "128"], "16M"));
     let fs = mount(&dev);
@@ -129,7 +129,7 @@ fn sharing() -> Arc<MemDevice> {
 
 /// The list changes with the mode, and needs a block of its own for that.
 #[test]
-fn a_mode_whose_list_finds_no_block_stays() {
+fn chmod_fails_if_the_changed_acl_finds_no_block() {
     let dev = sharing();
     let fs = mount(&dev);
     let [f, g] = [b"f", b"g"].map(|name| fs.walk(name, true).expect("there"));
@@ -139,26 +139,26 @@ fn a_mode_whose_list_finds_no_block_stays() {
     let chmod = SetAttr { mode: Some(0o700), uid: Some(7), ..SetAttr::default() };
     let failed = fs.setattr(&g, &chmod).map(drop);
     assert!(matches!(failed, Err(Error::NoSpace)), "{failed:?}");
-    assert!(!fs.is_read_only(), "nothing was half done");
+    assert!(!fs.is_read_only(), "no change was left half-done");
     assert_eq!((fs.getattr(&g).mode, fs.getattr(&g).uid), (mode, 0));
     assert_eq!(fs.get_xattr(&g, ACCESS).expect("list"), before);
-    // Enough is there with the next commit.
+    // Enough blocks are free after the next commit.
     let enough = fs.reserve.pool_blocks + 1;
     give_back(&fs, &mut taken, enough);
     let after = fs.setattr(&g, &chmod).expect("waits for the commit");
     assert_eq!((after.mode & 0o7777, after.uid), (0o700, 7));
     assert_ne!(fs.get_xattr(&g, ACCESS).expect("list"), before);
-    assert_eq!(fs.get_xattr(&f, ACCESS).expect("list"), before, "the other one's stays");
+    assert_eq!(fs.get_xattr(&f, ACCESS).expect("list"), before, "the other inode's list is unchanged");
     give_back(&fs, &mut taken, u64::MAX);
     drop((f, g));
     fs.unmount().expect("unmount");
     assert_clean(&dev);
 }
 
-/// One thread takes the last reference of a block away again and again, in all ways, while another wants to join it.
+/// One thread drops the last reference to a block again and again, in every way, while another tries to join it.
 #[test]
 fn joining_a_block_excludes_freeing_it() {
-    // Without a journal a commit brings blocks home: one that is freed can be read again as it was.
+    // Without a journal a commit writes blocks home: a freed block can be read again with its old content.
     let images = ["ext4", "ext2"].map(|kind| made(&["-t", kind, "-b", "1024", "-I", "128"], "16M"));
     let mut shared = 0;
     for seed in 0..100 {
@@ -207,5 +207,5 @@ fn joining_a_block_excludes_freeing_it() {
         shared += outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         assert_clean(&dev);
     }
-    assert!(shared > 10, "{shared} times in one block");
+    assert!(shared > 10, "the block was shared only {shared} times");
 }

@@ -1,7 +1,7 @@
-//! What a mount can be told.
+//! The options of a mount.
 //!
-//! Main type: [`MountOptions`]. A field that is `None` leaves the choice to the superblock, which has its own words
-//! for that (`words.rs`).
+//! Main type: [`MountOptions`]. A field that is `None` leaves the choice to the superblock, which can contain mount
+//! options itself (`words.rs`).
 //!
 //! # Locking
 //! None.
@@ -25,61 +25,62 @@ pub use self::words::BadValue;
 use crate::map::es::EsPolicyKind;
 use crate::ops::sync::policy::SyncPolicyKind;
 
-/// When reading moves a file's access time. Under FUSE only reads that reach the server count.
+/// When a read updates a file's access time. Under FUSE only reads that reach the server count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atime {
-    /// Not at all (Linux: `noatime`).
+    /// Never (Linux: `noatime`).
     Never,
-    /// With each read (Linux: `strictatime`).
+    /// On each read (Linux: `strictatime`).
     Always,
-    /// If it is not newer than the change or modification time, or a day old (Linux: `relatime`).
+    /// If the access time is not newer than the change or modification time, or a day old (Linux: `relatime`).
     Relative,
 }
 
-/// What happens when the image turns out to be damaged.
+/// The reaction to damage in the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
-    /// Go on (Linux: `errors=continue`).
+    /// Continue (Linux: `errors=continue`).
     Continue,
-    /// Allow no more changes (Linux: `errors=remount-ro`).
+    /// Refuse further changes (Linux: `errors=remount-ro`).
     RemountReadOnly,
 }
 
-/// Whether an image without a journal is lent one while it is mounted for writing (see `borrow`).
+/// Whether an image without a journal gets one while it is mounted for writing (see `borrow`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BorrowJournal {
-    /// If it was cleanly unmounted. Otherwise its bitmaps may call blocks free that are in use, and a journal would be
-    /// written over them.
+    /// If it was cleanly unmounted. Otherwise its bitmaps may declare blocks free that are in use, and a journal
+    /// would overwrite them.
     #[default]
     IfClean,
-    /// In any case.
+    /// Always.
     Always,
-    /// Not at all: a crash leaves what e2fsck can mend. One that an earlier mount left is used nevertheless.
+    /// Never: after a crash, e2fsck can repair the image. A journal that an earlier mount left behind is used
+    /// nevertheless.
     Never,
 }
 
-/// Where a mount says what no call returns: damage that it met, why it turned read-only. One line each, without its
-/// end, that begins with the image's name. By default nowhere.
+/// The sink for messages that no call returns: damage that the mount met, why it turned read-only. Each is one line
+/// without a line end and begins with the image's name. By default there is no sink.
 #[derive(Clone, Default)]
 pub struct Messages(Option<Arc<Say>>);
 
 type Say = dyn Fn(&str) + Send + Sync;
 
 impl Messages {
-    /// `say` is called with each message, on any thread, and possibly with locks held: it must not use the mount.
+    /// Calls `say` with each message, on any thread, possibly with locks held: `say` must not use the mount.
     pub fn new(say: impl Fn(&str) + Send + Sync + 'static) -> Messages {
         Messages(Some(Arc::new(say)))
     }
 
-    /// On standard error, behind the program's name. Where nobody can hear it (a full log, a terminal that is gone) it
-    /// is not said.
+    /// Messages on standard error, after the program's name. If the write fails (a full log, a closed terminal), the
+    /// message is dropped.
     pub fn to_stderr(program: &'static str) -> Messages {
         Messages::new(move |message| {
             let _ = writeln!(std::io::stderr(), "{program}: {message}");
         })
     }
 
-    /// The same, and each is counted.
+    /// As before, and counts each message.
     pub(crate) fn counted(self, count: Arc<AtomicU64>) -> Messages {
         Messages::new(move |message| {
             count.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +101,7 @@ impl fmt::Debug for Messages {
     }
 }
 
-/// The device of a journal that has one to itself. It is read, not written.
+/// The device of an external journal. Extant reads it and does not write to it.
 #[derive(Clone)]
 pub struct JournalDevice(pub Arc<dyn BlockDevice>);
 
@@ -163,100 +164,102 @@ pub static POLICIES: [PolicyOption; 6] = [
     },
 ];
 
-/// What [`MountOptions::commit_interval_s`] is where neither a caller nor the image says (Linux:
+/// The value of [`MountOptions::commit_interval_s`] if neither the caller nor the image sets one (Linux:
 /// `JBD2_DEFAULT_MAX_COMMIT_AGE`).
 pub const COMMIT_INTERVAL_S: u32 = 5;
 
-/// What [`MountOptions::dirty_bytes`] is at least.
+/// The minimum of [`MountOptions::dirty_bytes`].
 pub const DIRTY_BYTES_MIN: u64 = 16 << 10;
 
-/// What a mount may be told. The default is for one program that mounts an image for writing, with threads.
+/// The options of a mount. The defaults suit one program that mounts an image for writing, with threads.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Nothing is written to the device; a journal that has to be replayed is replayed into memory.
+    /// Nothing is written to the device. A journal that needs replay is replayed into memory.
     pub read_only: bool,
     /// Mount without replaying the journal; implies `read_only`.
     pub no_recovery: bool,
-    /// Read what there is of a damaged image: believe what is plausible, go on without the log, without groups and past
-    /// the end of a device that is too short. What is hurt fails when it is used. Implies `read_only`.
+    /// Read as much as possible of a damaged image: accept plausible values, ignore the log, and continue without
+    /// some groups and past the end of a device that is too short. Damaged parts fail when they are used. Implies
+    /// `read_only`.
     pub rescue: bool,
-    /// The byte where the superblock to use begins, one of the copies; descriptors are taken from beside it first. For
+    /// The byte offset of the superblock to use, one of the copies. Its neighbouring descriptors are tried first. For
     /// reading (Linux: `sb=`).
     pub superblock: Option<u64>,
     /// The memory budget, in bytes.
     pub cache_bytes: u64,
-    /// A budget that mounts share, in place of one of `cache_bytes` and `reclaim_policy`. A mount waits for its own
-    /// device alone; memory that another one's device is slow to clean is not there for it meanwhile.
+    /// A budget that mounts share, instead of one of `cache_bytes` and `reclaim_policy`. A mount waits only for its
+    /// own device. While another mount's device cleans memory slowly, that memory is unavailable to this mount.
     pub budget: Option<Arc<Budget>>,
-    /// So much data may be dirty or on its way before writers wait for the device (Linux: `vm.dirty_bytes`); half of
-    /// it is what background writeback lets be. `None`: half of the cache.
+    /// The limit of dirty data and data under writeback; above it, writers wait for the device (Linux:
+    /// `vm.dirty_bytes`). Background writeback begins at half of it. `None`: half of the cache.
     pub dirty_bytes: Option<u64>,
-    /// Seconds after which changes are committed at the latest (Linux: `commit=`). `None`: as the superblock says, or
+    /// Seconds after which changes are committed at the latest (Linux: `commit=`). `None`: the superblock's value, or
     /// [`COMMIT_INTERVAL_S`].
     pub commit_interval_s: Option<u32>,
-    /// With so many blocks of the log in use, blocks are sent home: what a replay reads is not much more. `None`: half
-    /// of the log.
+    /// Above this many used blocks of the log, a checkpoint writes blocks home, so a replay reads little more.
+    /// `None`: half of the log.
     pub checkpoint_blocks: Option<u32>,
-    /// Whether an image without a journal gets one for the time of the mount.
+    /// Whether an image without a journal gets one while it is mounted.
     pub borrow_journal: BorrowJournal,
-    /// Where the journal is, if the superblock says that it is on another device.
+    /// The device of the journal, if the superblock says that it is external.
     pub journal_device: Option<JournalDevice>,
-    /// When reading moves the access time.
+    /// When a read updates the access time.
     pub atime: Atime,
-    /// Reading a directory moves its access time by that rule, too; else never (Linux: `nodiratime`).
+    /// Whether reading a directory updates its access time by that rule as well; otherwise it never does (Linux:
+    /// `nodiratime`).
     pub dir_atime: bool,
-    /// Who may use the reserved blocks besides root, instead of whom the superblock names.
+    /// The user, besides root, with access to the reserved blocks, instead of the superblock's.
     pub resuid: Option<u32>,
     /// As `resuid`, for a group.
     pub resgid: Option<u32>,
-    /// `None`: as the superblock says.
+    /// `None`: the superblock's choice.
     pub errors: Option<OnError>,
-    /// A new file gets the group of its directory, not that of its creator (Linux: `grpid`). `None`: as the superblock
-    /// says, or not.
+    /// A new file gets the group of its directory, not its creator's (Linux: `grpid`). `None`: the superblock's
+    /// choice, or no.
     pub group_of_directory: Option<bool>,
-    /// `statfs` counts the file system's own blocks, too (Linux: `minixdf`). `None`: as the superblock says, or not.
+    /// `statfs` includes the file system's own blocks (Linux: `minixdf`). `None`: the superblock's choice, or no.
     pub count_overhead: Option<bool>,
-    /// ACLs can be seen, set and inherited (Linux: `acl`). `None`: as the superblock says, or so.
+    /// ACLs can be read, set and inherited (Linux: `acl`). `None`: the superblock's choice, or yes.
     pub acls: Option<bool>,
-    /// Attributes of users can be seen and set (Linux: `user_xattr`). `None`: as the superblock says, or so.
+    /// User attributes can be read and set (Linux: `user_xattr`). `None`: the superblock's choice, or yes.
     pub user_xattrs: Option<bool>,
-    /// Keep clean file data in the page cache. Off under FUSE, where the kernel keeps it.
+    /// Cache clean file data in the page cache. Off under FUSE, where the kernel caches it.
     pub keep_clean: bool,
-    /// Writes of at least this many bytes, and overwrites, go to the device at once instead of waiting in folios. For
-    /// devices that cache writes themselves (image files without O_DIRECT); `None` otherwise.
+    /// Writes of at least this many bytes, and overwrites, go to the device at once instead of into folios. For
+    /// devices that cache writes themselves (image files without O_DIRECT); otherwise `None`.
     pub write_through_bytes: Option<u64>,
-    /// How free blocks are chosen.
+    /// The policy that chooses free blocks.
     pub alloc_policy: AllocPolicy,
-    /// Where metadata blocks lie.
+    /// The policy that chooses places for metadata blocks.
     pub meta_policy: MetaPolicy,
-    /// How many sets of chunks there are for small files, of which each thread uses one; 0: one for each processor
-    /// (Linux: `s_locality_groups`).
+    /// The number of sets of chunks for small files, of which each thread uses one; 0: one for each processor (Linux:
+    /// `s_locality_groups`).
     pub locality_groups: usize,
-    /// Which extent-status entries go first when memory is short.
+    /// The policy that chooses the extent-status entries to evict when memory is short.
     pub es_policy: EsPolicyKind,
-    /// The policy that chooses what leaves the cache when memory is short.
+    /// The policy that chooses the cache's victims when memory is short.
     pub reclaim_policy: ReclaimPolicy,
-    /// Who gets the next request tag.
+    /// The policy that gives out request tags.
     pub tag_policy: TagPolicyKind,
-    /// Requests under way at once: so many tags there are, from 1 to [`QUEUE_DEPTH_MAX`].
+    /// The maximum number of requests in flight, and so of tags, from 1 to [`QUEUE_DEPTH_MAX`].
     pub queue_depth: u32,
-    /// Whose data an fsync carries along.
+    /// The policy that chooses the inodes that an fsync writes along.
     pub sync_policy: SyncPolicyKind,
-    /// Blocks that are freed are discarded, once the transaction that freed them is durable. `None`: as the superblock
-    /// says, or not.
+    /// Freed blocks are discarded once the transaction that freed them is durable. `None`: the superblock's choice,
+    /// or no.
     pub discard: Option<bool>,
-    /// Where the times of inodes, and of what is done at intervals, come from.
+    /// The source of inode times and of the time for periodic work.
     pub clock: Clock,
-    /// Background threads. Without them (tests, tools) waiting does the work itself.
+    /// Run background threads. Without them (tests, tools) the waiting thread does the work.
     pub threads: bool,
-    /// Counts as a mount in the superblock (`s_mnt_count`, `s_mtime`): e2fsck's intervals go by that. A tool that
-    /// changes an image and leaves does not count.
+    /// Whether the superblock counts this mount (`s_mnt_count`, `s_mtime`), which advances e2fsck's intervals. A tool
+    /// that only changes an image is not counted.
     pub counted: bool,
-    /// Shown as `s_last_mounted`.
+    /// The value for `s_last_mounted`.
     pub mounted_on: Option<String>,
-    /// Seed for inode generations and directory placement; drawn from the clock when `None`.
+    /// Seed for inode generations and directory placement. `None`: from the clock.
     pub seed: Option<u64>,
-    /// Where warnings and errors are told.
+    /// The sink for warnings and errors.
     pub messages: Messages,
 }
 
@@ -305,13 +308,13 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// The queue that every request of the mount goes through.
+    /// The request queue on top of `dev` for all requests of the mount.
     pub(crate) fn queue_for(&self, dev: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
         let depth = self.queue_depth.clamp(1, QUEUE_DEPTH_MAX);
         Arc::new(Queue::new(dev, TagConfig { depth, policy: self.tag_policy, ..TagConfig::default() }))
     }
 
-    /// Chooses the policy called `name` for the mechanism that `option` stands for. `None`: no mechanism is called so.
+    /// Chooses the policy `name` for the mechanism of `option`. `None`: no mechanism has this name.
     pub fn set_policy(&mut self, option: &str, name: &str) -> Option<Result<(), Unknown>> {
         POLICIES.iter().find(|p| p.table.option == option).map(|p| (p.set)(self, name))
     }

@@ -1,10 +1,10 @@
-//! The words of ext4(5) that are the engine's, and those that stand in the superblock.
+//! The mount options of ext4(5) that the engine knows, and those in the superblock.
 //!
-//! Main types: none; [`MountOptions::set_word`] reads one word, and [`MountOptions::with_defaults_of`] fills in what
-//! the superblock says (Linux: `ext4_set_def_opts` and `parse_apply_sb_mount_options`, fs/ext4/super.c).
+//! Main types: none; [`MountOptions::set_word`] parses one option, and [`MountOptions::with_defaults_of`] adds the
+//! superblock's options (Linux: `ext4_set_def_opts` and `parse_apply_sb_mount_options`, fs/ext4/super.c).
 //!
-//! What it does not do: know the words that mean nothing to the engine. A superblock may have those, too; a program
-//! that wants to report them asks [`SuperBlock::default_mount_opts`] and [`SuperBlock::mount_options`].
+//! What it does not do: know the options that mean nothing to the engine. A superblock may contain those as well; to
+//! report them, a program reads [`SuperBlock::default_mount_opts`] and [`SuperBlock::mount_options`].
 //!
 //! # Locking
 //! None.
@@ -15,12 +15,12 @@ use extant_ondisk::superblock::SuperBlock;
 
 use super::{MountOptions, OnError};
 
-/// The value of a word that is none, and what it may be.
+/// An invalid value of an option, and the valid ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadValue {
-    /// As it was given; `None`: the word had no value and needs one, or had one and takes none.
+    /// The value as given; `None`: the option has no value and needs one, or has one and takes none.
     pub value: Option<String>,
-    /// What the word takes.
+    /// The values that the option takes.
     pub expected: &'static str,
 }
 
@@ -35,16 +35,16 @@ impl fmt::Display for BadValue {
 
 impl std::error::Error for BadValue {}
 
-/// The kernel's limit would overflow its clock; a day is more than anybody loses on purpose.
+/// The kernel's limit would overflow its clock. A day is more than any user needs.
 const COMMIT_MAX_S: u32 = 86400;
 
 impl MountOptions {
-    /// Sets what `word` of ext4(5) stands for. `None`: the engine has no such word.
+    /// Sets the mount option `word` of ext4(5). `None`: the engine has no such option.
     pub fn set_word(&mut self, word: &str, value: Option<&str>) -> Option<Result<(), BadValue>> {
         self.try_set(word, value).transpose()
     }
 
-    /// `Ok(None)`: not a word of the engine's.
+    /// `Ok(None)`: not an option of the engine.
     fn try_set(&mut self, word: &str, value: Option<&str>) -> Result<Option<()>, BadValue> {
         let bare = || match value {
             None => Ok(()),
@@ -70,13 +70,13 @@ impl MountOptions {
         .map(Some)
     }
 
-    /// These options, and where they leave something to the superblock, what that says. A superblock's text that has a
-    /// bad value is left out as a whole, as the kernel does.
+    /// These options; the superblock's replace those that are `None`. If one option in the superblock's text has a
+    /// bad value, the whole text is ignored, as in the kernel.
     pub(crate) fn with_defaults_of(self, sb: &SuperBlock, image: &str) -> MountOptions {
         let mut defaults = MountOptions::default();
         for word in sb.default_mount_opts().words() {
             let (word, value) = split(word);
-            // The engine's are good, and the others are not its business.
+            // The engine's own options are valid, and it ignores the others.
             let _ = defaults.set_word(word, value);
         }
         let text = sb.mount_options();
@@ -120,7 +120,7 @@ fn owner(value: Option<&str>) -> Result<u32, BadValue> {
     number(value, u32::MAX - 1, "a number from 0 to 4294967294")
 }
 
-/// 0 stands for the default, as in the kernel.
+/// 0 means the default, as in the kernel.
 fn seconds(value: Option<&str>) -> Result<Option<u32>, BadValue> {
     let seconds = number(value, COMMIT_MAX_S, "a number of seconds from 0 to 86400")?;
     Ok(Some(if seconds == 0 { super::COMMIT_INTERVAL_S } else { seconds }))
@@ -129,7 +129,7 @@ fn seconds(value: Option<&str>) -> Result<Option<u32>, BadValue> {
 fn on_error(value: Option<&str>) -> Result<OnError, BadValue> {
     match value {
         Some("continue") => Ok(OnError::Continue),
-        // No machine is stopped by a process in user space; no more changes are made in either case.
+        // A process in user space cannot stop the machine; both words refuse further changes.
         Some("remount-ro" | "panic") => Ok(OnError::RemountReadOnly),
         _ => Err(BadValue { value: value.map(str::to_owned), expected: "one of continue, remount-ro, panic" }),
     }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_sets_its_field_and_a_bad_value_is_refused() {
+    fn an_option_sets_its_field_and_a_bad_value_is_refused() {
         let mut o = MountOptions::default();
         for word in ["grpid", "minixdf", "noacl", "nouser_xattr", "discard"] {
             assert_eq!(o.set_word(word, None), Some(Ok(())), "{word}");

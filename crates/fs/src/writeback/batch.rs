@@ -1,8 +1,8 @@
-//! Data on its way from an inode's dirty folios to the device.
+//! Data between an inode's dirty folios and the device.
 //!
-//! Main types: [`Batch`] (what was taken at once; it owns its blocks through a [`WritebackToken`] until they can be read
-//! from the device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on
-//! disk never passes over data that is not there), [`Completed`] (inodes whose batches wait for a handle).
+//! Main types: [`Batch`] (blocks taken at once; it owns them through a [`WritebackToken`] until they can be read from the
+//! device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on disk
+//! never passes over data that is not there), [`Completed`] (inodes whose batches wait for a handle).
 //!
 //! What it does not do: send requests ([`super::plug`]), or map blocks ([`super`]).
 //!
@@ -24,7 +24,7 @@ static BATCHES_CLASS: LockClass = LockClass::new("batches", 202);
 static COMPLETED_CLASS: LockClass = LockClass::new("completed batches", 203);
 pub(super) static FAILED_CLASS: LockClass = LockClass::new("failed pieces", 204);
 
-/// Why dirty folios are written (Linux: `enum wb_reason`): what a policy of the allocator may want to know.
+/// Why dirty folios are written (Linux: `enum wb_reason`). A policy of the allocator may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WritebackReason {
     /// An fsync waits for this inode.
@@ -33,60 +33,60 @@ pub(crate) enum WritebackReason {
     Background,
 }
 
-/// Why a thread that does not wait has not written everything.
+/// Why an impatient thread has not written everything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Later {
-    /// Somebody has the inode's writeback lock.
+    /// Another thread holds the inode's writeback lock.
     Locked,
-    /// An earlier write of a block is among what is on its way.
+    /// An earlier write of a block is in flight, at this epoch.
     OnItsWay(Epoch),
-    /// There is space after the next commit, perhaps.
+    /// There may be space after the next commit.
     NoSpace,
 }
 
-/// What makes the blocks of a piece readable once its data is on the device.
+/// How the blocks of a piece become readable once its data is on the device.
 pub(super) enum Then {
     /// They are mapped and written already.
     Nothing,
     /// They are mapped as unwritten.
     Convert,
-    /// They are chosen, and nobody else's.
+    /// They are chosen, and belong to this batch alone.
     Map(Chosen),
 }
 
-/// Blocks of a batch that share one state and lie side by side.
+/// Adjacent blocks of a batch in one state.
 pub(super) struct Piece {
     pub(super) lblk: LogicalBlock,
     pub(super) len: u32,
     pub(super) then: Then,
 }
 
-/// What was taken from an inode's dirty folios at once.
+/// The blocks taken from an inode's dirty folios at once.
 pub(crate) struct Batch {
     pub(super) inode: Arc<Inode>,
-    /// The size of the file when it was taken: what belongs to it of its last block.
+    /// The size of the file when they were taken. It bounds the valid bytes of the last block.
     pub(super) size: u64,
-    /// Requests that have not completed, and the sender.
+    /// Requests that have not completed, plus one for the sender.
     pub(super) pending: AtomicU32,
-    /// Its requests pass the mount's [`extant_cache::BulkWindow`]: known when they are sent.
+    /// Its requests pass the mount's [`extant_cache::BulkWindow`]; set when they are sent.
     pub(super) bulk: AtomicBool,
     /// No handle is needed: neither the map nor the size on disk changes.
     pub(super) plain: bool,
     pub(super) failed: Mutex<Vec<(usize, extant_block::Error)>>,
-    /// Taken by who retires it.
+    /// The thread that retires the batch takes it.
     pub(super) work: Mutex<Option<(Vec<Piece>, WritebackToken)>>,
-    /// The sender waits until he is the last of `pending`.
+    /// The sender waits until it is the last of `pending`.
     pub(super) waited: AtomicBool,
     pub(super) complete: Waiter<()>,
 }
 
-/// The batches of an inode that are on their way, oldest first.
+/// The batches of an inode in flight, oldest first.
 pub(crate) struct Batches(pub(super) Mutex<Queue>);
 
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) batches: VecDeque<Arc<Batch>>,
-    /// A thread retires the oldest; it looks again before it stops.
+    /// A thread retires the oldest batch; it checks again before it stops.
     pub(super) busy: bool,
 }
 
@@ -95,7 +95,7 @@ impl Batches {
         Batches(Mutex::new(&BATCHES_CLASS, Queue::default()))
     }
 
-    /// The oldest batch, if it has completed and nobody retires one. `may`: what else must hold.
+    /// The oldest batch, if it has completed and no thread retires one. `may`: a further condition.
     pub(super) fn begin(&self, may: impl FnOnce(&Batch) -> bool) -> Option<Arc<Batch>> {
         let mut q = self.0.lock();
         if q.busy {
@@ -112,15 +112,15 @@ impl Batches {
         q.batches.pop_front();
     }
 
-    /// The oldest, if it has completed and nobody is at it.
+    /// The oldest batch, if it has completed and no thread retires one.
     pub(super) fn oldest_ready(&self) -> Option<Arc<Batch>> {
         let q = self.0.lock();
         q.batches.front().filter(|b| !q.busy && b.pending.load(Ordering::Acquire) == 0).cloned()
     }
 }
 
-/// Inodes with batches that have completed and wait for a thread that may take a handle. With a token come those whose
-/// times are to be written before it closes.
+/// Inodes with completed batches that wait for a thread that may take a handle. An entry with a token is for an inode
+/// whose times must be written before the token closes.
 pub(crate) struct Completed {
     pub(super) queue: Mutex<CompletedQueue>,
     pub(super) more: Condvar,
@@ -130,7 +130,7 @@ pub(crate) struct Completed {
 pub(super) struct CompletedQueue {
     pub(super) waiting: VecDeque<(Arc<Inode>, Option<WritebackToken>)>,
     pub(super) stop: bool,
-    /// Nobody comes for what is put here.
+    /// The thread has ended; no entry will be taken.
     pub(super) ended: bool,
 }
 
@@ -147,7 +147,7 @@ impl Completed {
 }
 
 impl Batch {
-    /// By its sender: until all requests have completed.
+    /// Called by the sender: waits until all requests have completed.
     pub(super) fn wait_for_requests(&self) {
         self.waited.store(true, Ordering::SeqCst);
         if self.pending.load(Ordering::SeqCst) > 1 {
@@ -155,7 +155,7 @@ impl Batch {
         }
     }
 
-    /// One request has completed, on any thread, which must not wait.
+    /// One request has completed, on any thread; this must not wait.
     pub(super) fn request_done(&self) {
         match self.pending.fetch_sub(1, Ordering::SeqCst) {
             1 => {}

@@ -1,25 +1,25 @@
 //! Dirty folios to the device (Linux: `ext4_writepages`, fs/ext4/page-io.c).
 //!
-//! The data goes first, the map after it. For each run of dirty blocks: choose blocks where they are delayed (in memory
-//! only: [`extant_mballoc::Allocator::choose`]), write, one request for each physically contiguous piece; once that is
-//! on the device, one handle marks the blocks used, maps or converts them, and moves the size on disk. So whatever is
-//! cut off or fails leaves nothing that points to blocks without their data, and a commit waits for no data.
+//! The data goes first, the map after it. For each run of dirty blocks: choose blocks for the delayed ones (in memory
+//! only: [`extant_mballoc::Allocator::choose`]) and write, with one request for each physically contiguous piece.
+//! Once that is on the device, one handle marks the blocks used, maps or converts them, and moves the size on disk.
+//! So a crash or a failure leaves nothing that points to blocks without their data, and a commit waits for no data.
 //!
 //! Main types: [`plug::WritebackPlug`] (inodes written together: their requests wait until neighbours have met),
-//! [`batch::Batch`] (data on its way), [`together`] (blocks of small files side by side), [`asks`] (fsyncs that hold no
+//! [`batch::Batch`] (data between the folios and the device), [`together`] (blocks of small files side by side), [`asks`] (fsyncs that hold no
 //! thread).
 //!
-//! Who retires: the thread that wrote, if all its requests have completed by then (an image file that the kernel
-//! caches), or if it waits for them; else a thread of its own, which completions wake ([`Filesystem::retire_step`]),
-//! because it takes a handle. Who waits for nothing ([`plug::WritebackPlug::impatient`]) leaves to that thread what he
-//! has no handle for. A batch that needs none (overwrites) is retired where it completes. Without threads whoever wrote
-//! waits.
+//! A batch is retired by the thread that wrote it, if that waits for its requests or if all of them have completed by
+//! then (an image file that the kernel caches). Otherwise a separate thread retires it, since that takes a handle;
+//! completions wake that thread ([`Filesystem::retire_step`]). An impatient writer
+//! ([`plug::WritebackPlug::impatient`]) leaves to that thread whatever needs a handle that it cannot get at once. A
+//! batch without need of a handle (overwrites) is retired where it completes. Without threads the writer waits.
 //!
 //! # Locking
-//! `inode writeback` (25) while blocks are chosen and requests are sent; not until they complete: who must know that
-//! waits for the tokens ([`extant_cache::Writebacks::wait`]), with that lock held and no handle open. Nobody waits for
-//! that lock, or for tokens, with requests in a plug: it may be those that the other waits for. `batches` (202) and
-//! `completed batches` (203) are leaves.
+//! `inode writeback` (25) while blocks are chosen and requests are sent, but not until they complete. To wait for
+//! completion, a thread waits for the tokens ([`extant_cache::Writebacks::wait`]), with that lock held and no handle
+//! open. No thread waits for that lock, or for tokens, with requests in its plug: the holder may wait for those.
+//! `batches` (202) and `completed batches` (203) are leaves.
 
 mod ask_step;
 pub(crate) mod asks;
@@ -66,7 +66,7 @@ impl AddressSpaceOps for Inode {
     }
 }
 
-/// One request to send: where, what, and for which piece.
+/// One request to send: its place, its data, and its piece.
 struct Request {
     piece: usize,
     offset: u64,
@@ -74,8 +74,8 @@ struct Request {
 }
 
 impl Filesystem {
-    /// Whether times are still to be written. Those of an inode without a name, which no crash leaves to anybody, are
-    /// not: while the mount is frozen they would wait for the thaw.
+    /// Whether times remain to be written. Times of an inode without a name are skipped: it does not survive a crash,
+    /// and while the mount is frozen they would wait for the thaw.
     fn times_wait(&self, inode: &Inode) -> bool {
         if !inode.meta.read().lazy_times {
             return false;
@@ -85,7 +85,7 @@ impl Filesystem {
         m.lazy_times
     }
 
-    /// Writes the times, with that handle or one of its own.
+    /// Writes the times, with the given handle or a new one.
     fn write_times(&self, inode: &Arc<Inode>, handle: Option<Handle>) {
         let written = handle.map_or_else(|| self.start(credits::INODE), Ok).and_then(|mut handle| {
             let r = self.write_inode(&mut handle, inode);
@@ -97,7 +97,7 @@ impl Filesystem {
         }
     }
 
-    /// Starts writing everything dirty of the inode, and waits until it can be read back from the device. The caller
+    /// Starts writing all dirty data of the inode, and waits until it can be read back from the device. The caller
     /// holds no handle.
     pub(crate) fn write_and_wait(&self, inode: &Arc<Inode>) {
         if !inode.pages.is_empty() {
@@ -106,13 +106,13 @@ impl Filesystem {
         inode.writes.wait();
     }
 
-    /// Data was lost: whoever asks for durability is told.
+    /// Records lost data, for the error of the next fsync.
     fn write_failed(&self, inode: &Inode, e: Error) {
         self.note_error(&e);
         inode.note_lost_write(e);
     }
 
-    /// The requests for a piece at `block`, whose bytes are those of `run` from its block `skip` on.
+    /// The requests for a piece at `block`, with the bytes of `run` from its block `skip` on.
     fn add_requests(
         &self,
         requests: &mut Vec<Request>,
@@ -135,17 +135,18 @@ impl Filesystem {
         }
     }
 
-    /// The end of the piece, as far as it lies in a file of `size` bytes.
+    /// The end of the piece, within a file of `size` bytes.
     fn end_of(&self, piece: &Piece, size: u64) -> u64 {
         ((u64::from(piece.lblk.0) + u64::from(piece.len)) << self.geo.block_bits).min(size)
     }
 
-    /// Retires the inode's batches that have completed, oldest first, unless somebody does already.
+    /// Retires the inode's completed batches, oldest first, unless another thread is doing so.
     fn retire_ready(&self, inode: &Arc<Inode>) {
         self.retire_while(inode, |_| true, &mut None);
     }
 
-    /// Those of them that take no waiting for a handle; the others are left to the thread that does.
+    /// Retires the completed batches that need no waiting for a handle, and leaves the others to the thread that
+    /// waits.
     fn retire_without_waiting(&self, inode: &Arc<Inode>) {
         while let Some(oldest) = inode.batches.oldest_ready() {
             let mut handle = match self.credits_alone(&oldest) {
@@ -161,7 +162,7 @@ impl Filesystem {
         }
     }
 
-    /// What a batch's handle must have, if one is enough; 0 if it needs none.
+    /// The credits of the batch's handle, if one handle suffices; 0 if it needs none.
     fn credits_alone(&self, batch: &Batch) -> Option<u32> {
         let (mapped, converts) = match &*batch.work.lock() {
             Some((pieces, _)) if !batch.plain => match &pieces[..] {
@@ -185,7 +186,8 @@ impl Filesystem {
             if let Some((pieces, token)) = work {
                 let failed = std::mem::take(&mut *batch.failed.lock());
                 self.retire(inode, pieces, failed, batch.size, handle);
-                // Off the queue before the token closes: whoever waited for the one finds the other.
+                // Off the queue before the token closes: a thread that waited for the token must find the queue
+                // advanced.
                 inode.batches.end();
                 drop(token);
             } else {
@@ -235,9 +237,9 @@ impl Filesystem {
         self.finish_open(open);
     }
 
-    /// One piece whose data is on the device. `open`: a handle from the piece before, or for the next one.
+    /// Retires one piece whose data is on the device. `open`: a handle from the previous piece, or for the next one.
     fn settle_piece(&self, open: &mut Option<Handle>, inode: &Arc<Inode>, piece: &mut Piece, size: u64) -> Result<()> {
-        // Not beyond what a truncation has left meanwhile.
+        // Not beyond a truncation that came meanwhile.
         let end = self.end_of(piece, size.min(inode.size()));
         match std::mem::replace(&mut piece.then, Then::Nothing) {
             Then::Nothing if inode.meta.read().desc.size >= end => Ok(()),
@@ -255,7 +257,8 @@ impl Filesystem {
                             from = at;
                             self.finish_open(open);
                         }
-                        // What it split takes a node more. What it has converted it finds so.
+                        // Splitting the extent needs one more node. The next try finds the part that is converted
+                        // already.
                         Err(e) => self.bring_space(e, &mut tries, open)?,
                     }
                 }
@@ -269,8 +272,8 @@ impl Filesystem {
         }
     }
 
-    /// Maps chosen blocks whose data is on the device, and moves the size on disk up to `end`, in as many handles as it
-    /// takes. What is left in `chosen` after an error is the caller's to give back.
+    /// Maps chosen blocks whose data is on the device, and moves the size on disk up to `end`, in as many handles as
+    /// needed. After an error, the caller cancels the blocks left in `chosen`.
     pub(crate) fn settle_chosen(
         &self,
         open: &mut Option<Handle>,
@@ -290,14 +293,14 @@ impl Filesystem {
                         self.finish_open(open);
                     }
                 }
-                // A node of the map found no place: perhaps after a commit.
+                // No space for a node of the map: there may be some after a commit.
                 Err(e) => self.bring_space(e, &mut tries, open)?,
             }
         }
         Ok(())
     }
 
-    /// The open handle if it has the credits, else a fresh one.
+    /// The open handle if it has the credits, otherwise a new one.
     fn handle_for<'a>(&self, open: &'a mut Option<Handle>, credits: u32) -> Result<&'a mut Handle> {
         let enough = open.as_mut().is_some_and(|h| h.has_credits(credits));
         if !enough {
@@ -316,14 +319,14 @@ impl Filesystem {
         }
     }
 
-    /// Blocks that were taken and have not been sent are dirty again.
+    /// Makes blocks dirty again that were taken but not sent.
     fn put_back(&self, inode: &Arc<Inode>, start: u64, blocks: u32) {
         let again = inode.pages.finish(start, blocks, RunCompletion::Redirty);
         self.flusher.put_back(u64::from(inode.ino.0), u64::from(blocks) << self.geo.block_bits, again, inode);
     }
 
-    /// The data of a piece is gone: it is dropped, what was promised for it is free again, and whoever asks for
-    /// durability is told. Blocks that were written to again meanwhile keep their newer data and its promise.
+    /// Drops the data of a lost piece, releases its reservation, and records the loss for the error of the next
+    /// fsync. Blocks that were written again meanwhile retain their newer data and its reservation.
     fn lose(&self, inode: &Arc<Inode>, piece: &Piece, e: Error) {
         self.write_failed(inode, e);
         inode.pages.lose(u64::from(piece.lblk.0), piece.len, |start, blocks| {
@@ -336,8 +339,8 @@ impl Filesystem {
         self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
     }
 
-    /// Leaves the inode to the thread that may wait. Where that has ended nobody waits for a handle any more: who is
-    /// asked for one says at once that there is none, and what waits for the inode is told.
+    /// Leaves the inode to the thread that may wait. If that thread has ended, retires at once: waiting for a handle
+    /// is impossible then, `start` fails immediately, and the loss is recorded for the inode.
     fn retire_later(&self, inode: Arc<Inode>, times: Option<WritebackToken>) {
         {
             let mut q = self.completed.queue.lock();
@@ -349,7 +352,7 @@ impl Filesystem {
         self.retire_now(&inode, times);
     }
 
-    /// One round of the thread that retires batches; false when it should end.
+    /// One round of the thread that retires batches; false if it should end.
     pub(crate) fn retire_step(&self, wait: Duration) -> bool {
         let (inode, times) = {
             let mut q = self.completed.queue.lock();

@@ -1,10 +1,10 @@
-//! What is written together: dirty blocks are taken, placed and held back, and sent so that neighbours on the device
-//! meet in one request.
+//! Plugs: a plug takes dirty blocks, places them, holds their requests back, and sends them such that neighbours on
+//! the device share one request.
 //!
-//! Main types: [`WritebackPlug`], and [`Turn`], what the background has still to write of one inode.
+//! Main types: [`WritebackPlug`], and [`Turn`], the rest of one inode that the background must still write.
 //!
-//! What an fsync waits for and is small is sent at once. All else is bulk data, and passes the mount's
-//! [`extant_cache::BulkWindow`]: only the background waits there, with no lock held.
+//! Small data that an fsync waits for is sent at once. All other data is bulk and passes the mount's
+//! [`extant_cache::BulkWindow`]. Only the background waits there, with no lock held.
 //!
 //! # Locking
 //! See [`super`].
@@ -32,38 +32,38 @@ use crate::reserve::Caller;
 use crate::writeback::asks::WritebackGuard;
 use crate::writeback::together::Together;
 
-/// Bytes taken from the address space at once, at most: where a device is slow, less.
+/// The most bytes taken from the address space at once; fewer if the device is slow.
 const BATCH_BYTES_MAX: u64 = 16 << 20;
-/// A large file's turn among those that are written in the background.
+/// The size of a large file's turn in background writeback.
 const TURN_BYTES: u64 = 4 << 20;
-/// What an fsync has to write in all, not to be bulk data that others wait for.
+/// If an fsync writes more than this in total, it is bulk data, which others wait for.
 const SMALL_SYNC_BYTES: u64 = 256 << 10;
-/// An inode that is not on its way, and what is in the way.
+/// An inode that has not been sent, and the reason.
 pub(crate) type Left<'f> = (&'f Arc<Inode>, Later);
 
-/// What a plug holds at most before it is sent: requests that wait are data that no fsync sees, and memory.
+/// The limits of a plug before it is sent: waiting requests are data that no fsync sees, and memory.
 const PLUG_INODES_MAX: usize = 1024;
 const PLUG_BIOS_MAX: usize = 1024;
 
-/// What is left to write of an inode, in turns.
+/// The rest of an inode to write, in turns.
 struct Turn<'i> {
     inode: &'i Arc<Inode>,
-    /// The block to go on with.
+    /// The block to continue with.
     from: u64,
-    /// Bytes: what was dirty when the first turn began. What is dirtied since is left for another round.
+    /// Bytes that were dirty when the first turn began. Data dirtied since then waits for another round.
     left: u64,
     after: After,
-    /// The next block's earlier write is on its way.
+    /// An earlier write of the next block is in flight.
     blocked: bool,
 }
 
-/// The logical block that would follow what was placed last, and the last block of that.
+/// The logical block after the last placed one, and the device's block of that one.
 type After = Option<(u32, BlockNr)>;
 
-/// What came of an attempt to take dirty blocks.
+/// The result of an attempt to take dirty blocks.
 enum Got {
     Nothing,
-    /// The first dirty block's earlier write is on its way.
+    /// An earlier write of the first dirty block is in flight.
     Blocked,
     /// Up to block `next`; `more`: there may be more.
     Blocks {
@@ -73,43 +73,44 @@ enum Got {
     },
 }
 
-/// Inodes that are written together. Their requests are held back, so that neighbours on the device meet in one, also
-/// those of different inodes. Dropping it sends what it holds.
+/// Inodes written together. The plug holds their requests back, so that neighbours on the device share one, even
+/// those of different inodes. Dropping it sends them.
 pub(crate) struct WritebackPlug<'f> {
     fs: &'f Filesystem,
     why: WritebackReason,
-    /// Some of what it holds is not for an fsync.
+    /// Some of its requests are not for an fsync.
     background: bool,
     bios: Vec<Bio>,
-    /// Batches whose requests it may hold; this is their sender.
+    /// Batches whose requests it may hold; the plug is their sender.
     batches: Vec<Arc<Batch>>,
     bytes: u64,
-    /// Who wrote waits for the last requests himself, and retires them, so that no other thread has to be woken.
+    /// The writer itself waits for the last requests and retires them, so that no other thread has to be woken.
     waits: bool,
-    /// Who writes goes on instead of waiting: not for an inode, nor for space, nor for a handle.
+    /// The writer never waits: not for an inode, for space, or for a handle.
     impatient: bool,
     /// It has sent something.
     has_sent: bool,
-    /// Inodes whose dirty data has been taken, and whose times are still to be looked at.
+    /// Inodes whose dirty data has been taken, but whose times must still be checked.
     inodes: Vec<Arc<Inode>>,
     together: Together<'f>,
 }
 
 impl<'f> WritebackPlug<'f> {
-    /// The caller waits for what he wrote in any case.
+    /// The caller waits for its data in any case.
     pub(crate) fn waiting(mut self) -> Self {
         self.waits = true;
         self
     }
 
-    /// The caller waits for nothing ([`WritebackPlug::try_write_pages`]), unless there is nobody to do it for him.
+    /// The caller waits for nothing ([`WritebackPlug::try_write_pages`]), unless there is no thread to wait in its
+    /// place.
     pub(crate) fn impatient(mut self) -> Self {
         self.impatient = self.fs.options.threads;
         self
     }
 
-    /// [`WritebackPlug::try_write_pages`] of all of these. Returns those that are on their way now, and those that are
-    /// not, with what is in the way.
+    /// [`WritebackPlug::try_write_pages`] for all of these. Returns those in flight now, and those that are not, with
+    /// the reason.
     pub(crate) fn try_write_all(&mut self, inodes: &'f [Arc<Inode>]) -> (Vec<&'f Arc<Inode>>, Vec<Left<'f>>) {
         let (mut begun, mut left) = (Vec::new(), Vec::new());
         for (at, inode) in inodes.iter().enumerate() {
@@ -123,12 +124,12 @@ impl<'f> WritebackPlug<'f> {
         (begun, left)
     }
 
-    /// Why the next ones are written.
+    /// Sets the reason for writing the next ones.
     pub(crate) fn because(&mut self, why: WritebackReason) {
         self.why = why;
     }
 
-    /// Starts writing everything dirty of the inode. Errors are recorded with it, for its fsync.
+    /// Starts writing all dirty data of the inode. Errors are recorded with it, for its fsync.
     pub(crate) fn write_pages(&mut self, inode: &Arc<Inode>) {
         debug_assert!(!self.impatient);
         if self.try_write_pages(inode).is_err() {
@@ -138,7 +139,7 @@ impl<'f> WritebackPlug<'f> {
         }
     }
 
-    /// The same, unless somebody else is at it; if the plug is impatient, what can be done without waiting.
+    /// As before, but fails if another thread writes the inode. An impatient plug does only what needs no waiting.
     pub(crate) fn try_write_pages(&mut self, inode: &Arc<Inode>) -> std::result::Result<(), Later> {
         let written = {
             let _wb = inode.wb.try_lock().ok_or(Later::Locked)?;
@@ -156,8 +157,8 @@ impl<'f> WritebackPlug<'f> {
         written
     }
 
-    /// Starts writing the blocks of `[from, to)` that are dirty now; what is dirtied behind the write is left for
-    /// another call. Waits for a block whose earlier write is on its way. The caller holds the inode's writeback lock.
+    /// Starts writing the blocks of `[from, to)` that are dirty now. Blocks dirtied behind the write are left for
+    /// another call. Waits for a block whose earlier write is in flight. The caller holds the inode's writeback lock.
     pub(crate) fn write_dirty(&mut self, inode: &Arc<Inode>, from: u64, to: u64) {
         debug_assert!(!self.impatient);
         let _ = self.take_and_write(inode, from, to); // all: it waits
@@ -178,7 +179,7 @@ impl<'f> WritebackPlug<'f> {
                         self.send();
                     }
                     if !more {
-                        break; // that was all; what is dirty now is newer
+                        break; // done; blocks dirty now were dirtied later
                     }
                     from = next;
                 }
@@ -187,8 +188,8 @@ impl<'f> WritebackPlug<'f> {
         Ok(())
     }
 
-    /// Takes dirty blocks of `[from, to)`, at most a batch and at most `most` bytes, and holds their requests back. The
-    /// caller holds the inode's writeback lock.
+    /// Takes dirty blocks of `[from, to)`, at most a batch and at most `most` bytes, and adds their requests to the
+    /// plug. The caller holds the inode's writeback lock.
     fn take_batch(
         &mut self,
         inode: &Arc<Inode>,
@@ -202,7 +203,7 @@ impl<'f> WritebackPlug<'f> {
         }
         let bits = self.fs.geo.block_bits;
         let max = (most.min(self.fs.batch_bytes()) >> bits).max(1);
-        // Opened before anything is taken: at no moment is a block neither dirty nor owned.
+        // Opened before any block is taken: a block is always dirty or owned.
         let token = inode.writes.open();
         let taken = inode.pages.take_dirty(from, to, max, inode.size_cell());
         let blocks: u64 = taken.runs.iter().map(|r| u64::from(r.blocks)).sum();
@@ -216,8 +217,8 @@ impl<'f> WritebackPlug<'f> {
         Ok(Got::Blocks { next, bytes: blocks << bits, more: blocks >= max || taken.blocked })
     }
 
-    /// Writes a turn of an inode, of which the caller may hold the writeback lock; waits between its batches until the
-    /// device takes more. Returns what is left for the next turn.
+    /// Writes one turn of an inode; the caller may hold its writeback lock. Waits between its batches until the
+    /// device accepts more. Returns the rest for the next turn.
     fn write_turn<'i>(&mut self, mut turn: Turn<'i>, mut held: Option<WritebackGuard<'i>>) -> Option<Turn<'i>> {
         let inode = turn.inode;
         let mut most = turn.left.min(TURN_BYTES);
@@ -259,13 +260,13 @@ impl<'f> WritebackPlug<'f> {
         Some(turn).filter(|turn| turn.blocked)
     }
 
-    /// Holding more back would not make requests larger, or the device would wait for it.
+    /// Whether to send now: more requests would not make them larger, or the device would be idle.
     fn is_full(&self) -> bool {
         let full = self.batches.len() >= PLUG_INODES_MAX || self.bios.len() >= PLUG_BIOS_MAX;
         full || self.bytes >= self.fs.bulk.unit_bytes()
     }
 
-    /// Chooses blocks, and holds the requests back.
+    /// Chooses blocks, and adds the requests to the plug.
     fn write_batch(
         &mut self,
         inode: &Arc<Inode>,
@@ -298,7 +299,7 @@ impl<'f> WritebackPlug<'f> {
                         break;
                     }
                     Err(e) => {
-                        // What is left of the run has no place.
+                        // The rest of the run has no place.
                         fs.lose(inode, &Piece { lblk, len: run.blocks - done, then: Then::Nothing }, e);
                         break;
                     }
@@ -344,7 +345,7 @@ impl<'f> WritebackPlug<'f> {
         later
     }
 
-    /// Where the blocks from `lblk` on go: a piece of at most `max` that share one state, and its first block.
+    /// The place of the blocks from `lblk` on: a piece of at most `max` blocks in one state, and its first block.
     fn place_piece(
         &mut self,
         inode: &Arc<Inode>,
@@ -375,7 +376,7 @@ impl<'f> WritebackPlug<'f> {
         };
         let mut tries = 0;
         loop {
-            // Whether the writer may have the space was asked when it was promised.
+            // The writer's right to the space was checked when it was reserved.
             match Caller::ROOT.run(|| fs.choose_blocks(inode, lblk, len, want, after, self.why)) {
                 Ok((chosen, rest)) => {
                     let block = chosen.start;
@@ -386,7 +387,7 @@ impl<'f> WritebackPlug<'f> {
                 }
                 Err(e) if self.impatient => return Err(e),
                 Err(e) => {
-                    // What is held back may be what keeps the space.
+                    // The requests in the plug may be those that occupy the space.
                     self.send();
                     fs.bring_space(e, &mut tries, &mut None)?;
                 }
@@ -394,20 +395,21 @@ impl<'f> WritebackPlug<'f> {
         }
     }
 
-    /// Sends what is held back, retires what has completed by then, and writes the times that are still to be written.
+    /// Sends the plug, retires the batches that have completed by then, and writes the pending times.
     pub(crate) fn send(&mut self) {
         let _ = self.send_and(!self.fs.options.threads);
     }
 
-    /// As [`WritebackPlug::send`], and waits until all of it is under way: who writes in the background takes no more
-    /// than the device does. With no lock held.
+    /// As [`WritebackPlug::send`], and waits until all of it is in flight, so that the background does not outrun the
+    /// device. No lock may be held.
     fn send_and_wait_for_room(&mut self) {
         if let Some(sent) = self.send_and(!self.fs.options.threads) {
             self.fs.bulk.wait_for(sent);
         }
     }
 
-    /// Sends the requests: past the window if somebody waits for a few, or if this thread waits for each of them.
+    /// Sends the requests. They bypass the window if an fsync waits for a few, or if this thread waits for each of
+    /// them.
     fn send_bios(&mut self, wait: bool) -> Option<Sent> {
         let bios = std::mem::take(&mut self.bios);
         let small = std::mem::take(&mut self.bytes) <= SMALL_SYNC_BYTES && !std::mem::take(&mut self.background);
@@ -444,8 +446,8 @@ impl<'f> WritebackPlug<'f> {
         }
         for inode in std::mem::take(&mut self.inodes) {
             if fs.times_wait(&inode) {
-                // Who frees the inode waits for this, or has taken its last name before the second look: else its
-                // number could be somebody else's by the time it is written.
+                // Eviction of the inode waits for this token, or has removed the last name before the second check.
+                // Otherwise the number could belong to another inode by the time it is written.
                 let token = inode.writes.open();
                 if fs.times_wait(&inode) {
                     let handle = if self.impatient { fs.try_start(credits::INODE) } else { None };
@@ -466,7 +468,7 @@ impl<'f> WritebackPlug<'f> {
 
 impl Drop for WritebackPlug<'_> {
     fn drop(&mut self) {
-        // After a panic below, what was to complete may never do so.
+        // After a panic below, the requests may never complete.
         if !std::thread::panicking() {
             let _ = self.send_and(self.waits || !self.fs.options.threads);
         } else if self.fs.options.threads {
@@ -476,8 +478,8 @@ impl Drop for WritebackPlug<'_> {
 }
 
 impl Filesystem {
-    /// How much is taken of an inode at once: little enough that its completion comes soon, so much that a fast device
-    /// is not asked often.
+    /// The bytes taken of an inode at once: few enough that they complete soon, enough that a fast device needs few
+    /// rounds.
     fn batch_bytes(&self) -> u64 {
         if !self.options.threads {
             return BATCH_BYTES_MAX;
@@ -485,7 +487,7 @@ impl Filesystem {
         self.bulk.batch_bytes().min(BATCH_BYTES_MAX)
     }
 
-    /// Starts to write inodes together.
+    /// Begins to write inodes together.
     pub(crate) fn writeback_plug(&self, why: WritebackReason) -> WritebackPlug<'_> {
         WritebackPlug {
             fs: self,
@@ -502,16 +504,16 @@ impl Filesystem {
         }
     }
 
-    /// Writes what is dirty now of the inodes, in this order and a large one in turns. Returns when it is on its way,
-    /// which takes as long as the device does for all but the last. Errors are recorded with the inodes, for their
-    /// fsyncs.
+    /// Writes the data of the inodes that is dirty now, in this order, a large inode in turns. Returns when it is in
+    /// flight, which takes as long as the device needs for all but the last. Errors are recorded with the inodes, for
+    /// their fsyncs.
     pub(crate) fn write_inodes(&self, inodes: &[Arc<Inode>], why: WritebackReason) {
         let mut plug = self.writeback_plug(why);
         let mut turns: VecDeque<Turn<'_>> = VecDeque::new();
         for (at, inode) in inodes.iter().enumerate() {
             plug.together.expect(&inodes[at + 1..]);
             let turn = Turn { inode, from: 0, left: inode.pages.dirty_bytes().max(1), after: None, blocked: false };
-            // Two who write the same at once share the work instead of walking behind each other.
+            // Two threads that write the same inodes at once share the work instead of following each other.
             turns.extend(match inode.wb.try_lock() {
                 Some(held) => plug.write_turn(turn, Some(held)),
                 None => Some(turn),
@@ -526,7 +528,7 @@ impl Filesystem {
             }
         }
         plug.send();
-        // The rest of it comes in a later round, which would find the same at once.
+        // The rest comes in a later round, which would otherwise find the same block at once.
         if let Some(inode) = blocked.filter(|_| !plug.has_sent) {
             inode.writes.wait();
         }

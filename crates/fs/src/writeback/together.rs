@@ -1,12 +1,12 @@
-//! One run of blocks for small files that are written one after the other, so that they lie side by side whoever else
-//! writes meanwhile, and fill whole requests.
+//! One run of blocks for small files that are written one after the other. They are then adjacent on the device in
+//! spite of other writers, and fill whole requests.
 //!
-//! Main type: [`Together`], part of a plug (`writeback/plug.rs`). With the first of them the blocks of
-//! those that follow are chosen ([`extant_mballoc::Allocator::choose_with`]; the policy may say no). What is left when
-//! the plug is sent is free again: nobody waits for space that a plug holds.
+//! Main type: [`Together`], part of a plug (`writeback/plug.rs`). With the first file it also chooses the blocks
+//! of the following ones ([`extant_mballoc::Allocator::choose_with`]; the policy may refuse). When the plug is sent,
+//! the rest of the run is free again: no thread waits for space that a plug holds.
 //!
-//! What it does not do: it maps nothing. A run is held by the allocator as all chosen blocks are, and a crash leaves
-//! nothing of it.
+//! What it does not do: it maps nothing. The allocator holds a run in memory as it holds all chosen blocks, and a
+//! crash leaves no trace of it.
 //!
 //! # Locking
 //! None; looks at inodes' `meta` and `map` as readers.
@@ -22,33 +22,33 @@ use crate::writeback::batch::WritebackReason;
 
 /// A longer file has a run of its own.
 const FILE_BLOCKS_MAX: u64 = 16;
-/// What a plug holds at most (4 MiB) with blocks of 4 KiB.
+/// The longest run of a plug (4 MiB with blocks of 4 KiB).
 const RUN_BLOCKS_MAX: u32 = 1024;
 
-/// The rest of a run, and for whom it is.
+/// The rest of a run, and the inodes that may use it.
 struct Run {
     rest: Chosen,
     inodes: Range<u64>,
     why: WritebackReason,
 }
 
-/// The run that is handed out, and who comes next.
+/// The current run, and the inodes that follow.
 #[derive(Default)]
 pub(crate) struct Together<'f> {
     coming: &'f [Arc<Inode>],
     run: Option<Run>,
-    /// There was no run for more than one: nobody looks again.
+    /// No run was long enough for more than one file: do not try again.
     gave_up: bool,
 }
 
 impl<'f> Together<'f> {
-    /// These are written after the one that is now; those that are not are no harm.
+    /// These inodes follow the current one. Inodes that are not written after all do no harm.
     pub(crate) fn expect(&mut self, coming: &'f [Arc<Inode>]) {
         self.coming = coming;
     }
 
-    /// How many blocks those who come will want beside the `own` ones of this small new file; with these at most
-    /// `most`.
+    /// How many blocks the following inodes will want besides the `own` ones of this small new file; at most `most`
+    /// in total.
     pub(crate) fn wanted_beside(&self, fs: &Filesystem, inode: &Inode, own: u32, most: u64) -> u32 {
         if self.coming.is_empty() || self.gave_up || !fs.alloc.puts_together() || !may_share(fs, inode) {
             return 0;
@@ -68,7 +68,7 @@ impl<'f> Together<'f> {
         blocks.min(most) as u32
     }
 
-    /// Blocks for this file out of the run, if it is for such.
+    /// Takes blocks for this file out of the run, if the run suits it.
     pub(crate) fn take(&mut self, fs: &Filesystem, inode: &Inode, len: u32, why: WritebackReason) -> Option<Chosen> {
         let Run { mut rest, inodes, why: for_why } = self.run.take()?;
         let fits = rest.len >= len && for_why == why && inodes.contains(&u64::from(inode.ino.0));
@@ -81,7 +81,7 @@ impl<'f> Together<'f> {
         Some(rest)
     }
 
-    /// What lies behind the blocks of this file is for those who come; `wanted` would have been.
+    /// Saves the chosen blocks behind this file's for the following inodes; `wanted` was the requested number.
     pub(crate) fn keep(
         &mut self,
         fs: &Filesystem,
@@ -101,7 +101,7 @@ impl<'f> Together<'f> {
     }
 }
 
-/// A small file of which nothing is on the disk. (One that is mapped by indirect blocks can not go everywhere.)
+/// A small file without data on disk. (One with indirect blocks cannot be placed everywhere.)
 fn may_share(fs: &Filesystem, inode: &Inode) -> bool {
     inode.size() <= FILE_BLOCKS_MAX << fs.geo.block_bits && inode.meta.read().desc.size == 0 && inode.map.read().extents
 }

@@ -1,4 +1,4 @@
-//! ACLs as attributes: converted at the border, and kept in step with the mode.
+//! ACLs as attributes: converts them, and keeps ACL and mode consistent.
 
 use extant_ondisk::InodeNr;
 use extant_ondisk::acl::{self, Acl};
@@ -13,17 +13,17 @@ const S_IFMT: u16 = 0o170000;
 const S_IFDIR: u16 = 0o040000;
 const S_IFLNK: u16 = 0o120000;
 
-/// Which of an inode's two ACLs.
+/// One of an inode's two ACLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclKind {
-    /// Who may access the inode.
+    /// Governs access to the inode.
     Access,
-    /// What new inodes in a directory start with.
+    /// Initial ACL of new inodes in a directory.
     Default,
 }
 
 impl AclKind {
-    /// The kind that an attribute name stands for.
+    /// The kind of ACL with this attribute name.
     pub(super) fn of(name: Name<'_>) -> Option<AclKind> {
         match name.index {
             index::POSIX_ACL_ACCESS => Some(AclKind::Access),
@@ -41,7 +41,7 @@ impl AclKind {
     }
 }
 
-/// Reads a value that setxattr passed; None removes the ACL.
+/// Parses a value from setxattr; None removes the ACL.
 pub(super) fn acl_from_value<E>(ino: InodeNr, value: &[u8]) -> std::result::Result<Option<Acl>, XattrError<E>> {
     acl::from_xattr(value).map_err(|source| XattrError::InvalidAcl { ino, source })
 }
@@ -54,8 +54,8 @@ pub fn get_acl<S: XattrSource>(store: &S, kind: AclKind) -> Result<Option<Acl>, 
     Ok(Some(acl))
 }
 
-/// Sets or (None) removes an ACL, and sets the mode that an access ACL means. The caller clears S_ISGID where the
-/// credentials ask for it.
+/// Sets or (None) removes an ACL, and sets the mode that corresponds to an access ACL. The caller clears S_ISGID if
+/// the credentials require it.
 pub fn set_acl<S: XattrStore>(store: &mut S, kind: AclKind, acl: Option<&Acl>) -> Result<(), S> {
     let (ino, mode) = (store.ino(), store.mode());
     if mode & S_IFMT == S_IFLNK {
@@ -79,7 +79,7 @@ pub fn set_acl<S: XattrStore>(store: &mut S, kind: AclKind, acl: Option<&Acl>) -
     }
 }
 
-/// Makes the access ACL follow a chmod to the permission bits of `mode`; the caller sets the mode itself (Linux:
+/// Updates the access ACL after a chmod to the permission bits of `mode`; the caller sets the mode itself (Linux:
 /// `posix_acl_chmod`).
 pub fn chmod_acl<S: XattrStore>(store: &mut S, mode: u16) -> Result<(), S> {
     if store.mode() & S_IFMT == S_IFLNK {
@@ -90,7 +90,7 @@ pub fn chmod_acl<S: XattrStore>(store: &mut S, mode: u16) -> Result<(), S> {
     set_raw(store, AclKind::Access.name(), &acl::to_disk(&acl), SetMode::Any)
 }
 
-/// Gives the new inode `child`, whose mode is `inherited.mode` already, its ACLs: all or none.
+/// Sets the ACLs of the new inode `child`, whose mode is already `inherited.mode`: all or none.
 pub fn set_inherited<S: XattrStore>(child: &mut S, inherited: &acl::Inherited) -> Result<(), S> {
     let both = [(AclKind::Default, &inherited.default), (AclKind::Access, &inherited.access)];
     let of = |(kind, acl): (AclKind, &Option<Acl>)| acl.as_ref().map(|acl| (kind.name(), acl::to_disk(acl)));

@@ -37,7 +37,7 @@ fn an_access_acl_sets_the_mode_and_follows_chmod() {
     chmod_acl(&mut f, 0o100741).unwrap();
     let after = get_acl(&f, AclKind::Access).unwrap().unwrap();
     assert_eq!(after.equiv_mode(), (0o741, false));
-    // An ACL that the mode can say is not stored; removing what is not there is fine.
+    // An ACL that the mode expresses is not stored. Removing a missing ACL succeeds.
     set(&mut f, ACCESS, &acl::to_xattr(&Acl::from_mode(0o640)), SetMode::Any).unwrap();
     assert_eq!((f.mode, list(&f).unwrap().len()), (0o100640, 0));
     remove(&mut f, ACCESS).unwrap();
@@ -46,7 +46,7 @@ fn an_access_acl_sets_the_mode_and_follows_chmod() {
 }
 
 #[test]
-fn refusals() {
+fn misplaced_and_malformed_acls_are_refused() {
     let vfs = acl::to_xattr(&named(1000));
     assert!(matches!(set(&mut inode(0o100600), DEFAULT, &vfs, SetMode::Any), Err(XattrError::NoDirectory { .. })));
     assert!(matches!(set(&mut inode(0o120777), ACCESS, &vfs, SetMode::Any), Err(XattrError::NameNotSupported { .. })));
@@ -57,7 +57,7 @@ fn refusals() {
 fn new_inodes_inherit() {
     let mut dir = inode(0o040755);
     set(&mut dir, DEFAULT, &acl::to_xattr(&named(7)), SetMode::Any).unwrap();
-    assert_eq!(dir.mode, 0o040755, "a default ACL leaves the mode alone");
+    assert_eq!(dir.mode, 0o040755, "a default ACL does not change the mode");
     let default = get_acl(&dir, AclKind::Default).unwrap();
     let inherit = |mode: u16| {
         let inherited = acl::inherit(default.as_ref(), mode, 0o777);

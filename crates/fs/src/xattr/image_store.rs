@@ -10,7 +10,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 
 use super::{Joinable, SharedBlocks, XattrSource, XattrStore};
 
-/// The fields of the superblock that matter here.
+/// The fields of the superblock that the tests need.
 pub(super) struct Geometry {
     file: File,
     pub block_size: usize,
@@ -30,7 +30,7 @@ fn le16(b: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(b[at..at + 2].try_into().unwrap())
 }
 
-/// CRC32C bit by bit, as the format uses it: start value given, no final inversion.
+/// CRC32C bit by bit, as in the format: with a start value, without final inversion.
 fn crc(mut c: u32, bytes: &[u8]) -> u32 {
     for &b in bytes {
         c ^= u32::from(b);
@@ -77,9 +77,9 @@ impl Geometry {
         u64::from(table) * self.block_size as u64 + u64::from(slot) * self.inode_size as u64
     }
 
-    /// Takes a block of group 0 or gives it back, counters included. Only for images without checksums.
+    /// Allocates or frees a block of group 0, counters included. Only for images without checksums.
     fn claim(&self, nr: Option<u64>) -> u64 {
-        assert_eq!(self.seed, None, "this test store does not keep bitmap checksums");
+        assert_eq!(self.seed, None, "this test store does not update bitmap checksums");
         let desc_at = self.desc_at(0);
         let desc = self.read(desc_at, 32);
         let bitmap_at = u64::from(le32(&desc, 0)) * self.block_size as u64;

@@ -1,15 +1,16 @@
-//! Extended attributes and POSIX ACLs of an inode: where they go, how inodes share blocks, how ACL and mode agree.
+//! Extended attributes and POSIX ACLs of an inode: where they are stored, how inodes share blocks, how ACL and mode
+//! agree.
 //!
-//! Main types: [`XattrSource`] (what reading needs of an inode), [`XattrStore`] (what changing needs, within a handle),
-//! [`SharedBlocks`] (which blocks other inodes may join), [`XattrError`], [`SetMode`]. Functions: [`get`], [`list`],
-//! [`set`], [`remove`], [`release_all`] with names and values as the system calls pass them; [`get_acl`],
-//! [`chmod_acl`], [`set_inherited`] for the rest of `fs`.
+//! Main types: [`XattrSource`] (the part of an inode for reading), [`XattrStore`] (the part for changing, within a
+//! handle), [`SharedBlocks`] (the blocks that other inodes may join), [`XattrError`], [`SetMode`]. Functions:
+//! [`get`], [`list`], [`set`], [`remove`], [`release_all`], with names and values as in the system calls;
+//! [`get_acl`], [`chmod_acl`], [`set_inherited`] for the rest of `fs`.
 //!
-//! An attribute goes into the inode when it fits there, else into the inode's one xattr block. Inodes with equal lists
-//! share a block, up to 1024 of them (`h_refcount`; Linux: `ext4_xattr_block_set`). An inode whose list changes joins
-//! a block that has the new list, if the index knows one; else it changes its block in place, if no other inode refers
-//! to it; else it gets a new block. The last reference that goes frees the block. Count and `i_file_acl` change in one
-//! transaction, so they agree after a crash.
+//! An attribute is stored in the inode if it fits there, otherwise in the inode's one xattr block. Inodes with equal
+//! lists share a block, up to 1024 of them (`h_refcount`; Linux: `ext4_xattr_block_set`). If an inode's list changes,
+//! it joins a block with the new list that the index names. Without one, it changes its block in place if no other
+//! inode refers to it, or else gets a new block. Dropping the last reference frees the block. Count and `i_file_acl`
+//! change in one transaction, so they agree after a crash.
 //!
 //! What it does not do: decide who may read or set what (`trusted.` needs CAP_SYS_ADMIN, `user.` only on files and
 //! directories, S_ISGID after an ACL change): the caller knows the credentials. Write values into inodes of their own
@@ -42,12 +43,13 @@ use extant_ondisk::acl::AclError;
 use extant_ondisk::xattr::NoSpace;
 use extant_ondisk::{BlockNr, InodeNr};
 
-/// Metadata blocks that one change dirties at most: the inode; old and new xattr block; bitmap and group descriptor of
-/// the new block; bitmap and group descriptor of the old one (which is also one revoke); the superblock, for the
-/// `ext_attr` feature. An inode that joins a block instead dirties that one, and no bitmap for it.
+/// The most metadata blocks that one change dirties: the inode; the old and the new xattr block; bitmap and group
+/// descriptor of the new block; bitmap and group descriptor of the old one (which also needs one revoke); the
+/// superblock, for the `ext_attr` feature. An inode that joins a block dirties that one instead, and no bitmap for
+/// it.
 pub const CREDITS: u32 = 8;
 
-/// What reading attributes needs of an inode.
+/// The interface to an inode for reading attributes.
 pub trait XattrSource {
     /// A failure of the storage underneath.
     type Error: std::fmt::Display;
@@ -61,8 +63,8 @@ pub trait XattrSource {
     fn inode_area(&self) -> Result<Vec<u8>, Self::Error>;
     /// `i_file_acl`; None when it is 0.
     fn block_nr(&self) -> Option<BlockNr>;
-    /// The content of a block. The implementer checks that `nr` may hold data at all; what the bytes say is checked
-    /// here.
+    /// The content of a block. The implementer checks that `nr` may contain data at all; this module checks the
+    /// bytes.
     fn read_block(&self, nr: BlockNr) -> Result<Vec<u8>, Self::Error>;
     /// Bytes per block.
     fn block_size(&self) -> usize;
@@ -70,34 +72,33 @@ pub trait XattrSource {
     fn checksum_seed(&self) -> Option<u32>;
     /// The blocks of this file system that other inodes may join.
     fn shared(&self) -> &Arc<SharedBlocks>;
-    /// The value of `len` bytes that an inode of its own holds (`ea_inode`).
+    /// The value of `len` bytes in an inode of its own (`ea_inode`).
     fn value_inode(&self, ino: InodeNr, len: usize) -> Result<Vec<u8>, Self::Error>;
 }
 
-/// What changing attributes needs: every method acts within the caller's handle.
+/// The interface for changing attributes: every method acts within the caller's handle.
 pub trait XattrStore: XattrSource {
-    /// Replaces what [`XattrSource::inode_area`] returned, same length.
+    /// Replaces the area that [`XattrSource::inode_area`] returned, with the same length.
     fn write_inode_area(&mut self, area: &[u8]) -> Result<(), Self::Error>;
     /// Sets the permission bits.
     fn set_mode(&mut self, mode: u16) -> Result<(), Self::Error>;
-    /// Sets `i_file_acl`, and adds or subtracts one block (cluster) of `i_blocks` when it changes from or to None.
+    /// Sets `i_file_acl`, and adds or subtracts one block (cluster) of `i_blocks` if it changes from or to None.
     fn set_block_nr(&mut self, nr: Option<BlockNr>) -> Result<(), Self::Error>;
-    /// Allocates a block near the inode, below 2^48, and sets the `ext_attr` feature if it is missing: a block that is
-    /// joined was allocated so.
+    /// Allocates a block near the inode, below 2^48, and sets the `ext_attr` feature if it is missing. An inode that
+    /// joins a block need not: the block's allocation has set it.
     fn allocate_block(&mut self) -> Result<BlockNr, Self::Error>;
-    /// Writes a block that was just allocated; its old content is not read.
+    /// Writes a newly allocated block without reading its old content.
     fn init_block(&mut self, nr: BlockNr, bytes: &[u8]) -> Result<(), Self::Error>;
-    /// Calls `change` on the block's content. The caller holds the index of shared blocks, so that no other inode
-    /// changes the block, and has made sure that an inode refers to it. The block joins the transaction only if
-    /// `change` returns true: a block that is freed next must not be journalled first. After an error `change` was not
-    /// called.
+    /// Calls `change` on the block's content. The caller holds the index of shared blocks, so no other inode changes
+    /// the block, and has made sure that an inode refers to it. The block joins the transaction only if `change`
+    /// returns true: a block that is freed next must not be journalled first. If this fails, `change` was not called.
     fn update_block(
         &mut self,
         nr: BlockNr,
         held: &Joinable,
         change: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<(), Self::Error>;
-    /// Frees a block that nobody refers to any more, and revokes it.
+    /// Frees and revokes a block without references.
     fn free_block(&mut self, nr: BlockNr) -> Result<(), Self::Error>;
 }
 
@@ -106,19 +107,19 @@ pub trait XattrStore: XattrSource {
 pub enum SetMode {
     /// Create or replace.
     Any,
-    /// Fail where there is one (XATTR_CREATE).
+    /// Fail if the attribute exists (XATTR_CREATE).
     Create,
-    /// Fail where there is none (XATTR_REPLACE).
+    /// Fail if the attribute does not exist (XATTR_REPLACE).
     Replace,
 }
 
-/// Why an attribute could not be read or changed. The errno named is what `fuse` maps it to.
+/// Why an attribute could not be read or changed. `fuse` maps each to the errno named here.
 #[derive(Debug, thiserror::Error)]
 pub enum XattrError<E> {
     /// ENODATA.
     #[error("{ino}: no such attribute")]
     NotFound {
-        /// Where it was looked for.
+        /// The inode without it.
         ino: InodeNr,
     },
     /// EEXIST.
@@ -127,48 +128,48 @@ pub enum XattrError<E> {
         /// The inode that has it.
         ino: InodeNr,
     },
-    /// EOPNOTSUPP: the prefix is unknown or not for callers, or an ACL on a symlink.
+    /// EOPNOTSUPP: the prefix is unknown or not accessible to callers, or an ACL on a symlink.
     #[error("{ino}: no attributes of this name")]
     NameNotSupported {
-        /// The inode that was to have it.
+        /// The target inode.
         ino: InodeNr,
     },
     /// ERANGE.
     #[error("{ino}: attribute name of {len} bytes is too long")]
     NameTooLong {
-        /// The inode that was to have it.
+        /// The target inode.
         ino: InodeNr,
-        /// Of the name, in bytes.
+        /// The name's length, in bytes.
         len: usize,
     },
     /// E2BIG.
     #[error("{ino}: attribute value of {len} bytes is too long")]
     ValueTooLong {
-        /// The inode that was to have it.
+        /// The target inode.
         ino: InodeNr,
-        /// Of the value, in bytes.
+        /// The value's length, in bytes.
         len: usize,
     },
     /// ENOSPC: neither the inode nor one block has room.
     #[error("{ino}: {source}")]
     NoSpace {
-        /// The inode that was to have it.
+        /// The target inode.
         ino: InodeNr,
-        /// Bytes needed, and bytes there are.
+        /// The bytes needed and the bytes available.
         source: NoSpace,
     },
     /// EINVAL.
     #[error("{ino}: {source}")]
     InvalidAcl {
-        /// The inode that was to have it.
+        /// The target inode.
         ino: InodeNr,
-        /// The rule that is broken.
+        /// The broken rule.
         source: AclError,
     },
-    /// EACCES: a default ACL on something that is no directory.
+    /// EACCES: a default ACL on an inode that is not a directory.
     #[error("{ino}: only directories have a default ACL")]
     NoDirectory {
-        /// The inode that was to have it.
+        /// The target inode.
         ino: InodeNr,
     },
     /// EUCLEAN or EOPNOTSUPP.

@@ -23,7 +23,7 @@ pub fn get<S: XattrSource>(store: &S, full_name: &[u8]) -> Result<Vec<u8>, S> {
     }
 }
 
-/// The full names of all attributes that the system calls may see; `trusted.` ones are for the caller to filter.
+/// The full names of all attributes that system calls may see. The caller filters `trusted.` ones.
 pub fn list<S: XattrSource>(store: &S) -> Result<Vec<Vec<u8>>, S> {
     let area = store.inode_area().map_err(XattrError::Store)?;
     let mut names = Vec::new();
@@ -40,7 +40,8 @@ pub fn list<S: XattrSource>(store: &S) -> Result<Vec<Vec<u8>>, S> {
     Ok(names)
 }
 
-/// Sets attribute `full_name`. An access ACL also changes the mode, and is not stored when the mode says it all.
+/// Sets attribute `full_name`. An access ACL also changes the mode, and is not stored if the mode expresses all of
+/// it.
 pub fn set<S: XattrStore>(store: &mut S, full_name: &[u8], value: &[u8], mode: SetMode) -> Result<(), S> {
     let name = parse_name(store, full_name)?;
     let ino = store.ino();
@@ -53,21 +54,21 @@ pub fn set<S: XattrStore>(store: &mut S, full_name: &[u8], value: &[u8], mode: S
     }
 }
 
-/// Removes attribute `full_name`. Removing an ACL that is not there succeeds, as in Linux.
+/// Removes attribute `full_name`. Removing a missing ACL succeeds, as in Linux.
 pub fn remove<S: XattrStore>(store: &mut S, full_name: &[u8]) -> Result<(), S> {
     let name = parse_name(store, full_name)?;
     let found = remove_raw(store, name)?;
     if found || AclKind::of(name).is_some() { Ok(()) } else { Err(XattrError::NotFound { ino: store.ino() }) }
 }
 
-/// Whether all attributes can be understood, and so be let go of: a value may be in an inode of its own, which a
-/// feature that is not supported would have to free. And the block that goes with the inode, as no other one shares it.
+/// Checks that all attributes can be removed. This fails if a value is in an inode of its own, which an unsupported
+/// feature would have to free. Returns the block that is freed with the inode, because no other inode shares it.
 pub fn check<S: XattrSource>(store: &S) -> Result<Option<BlockNr>, S> {
     let old = load(store)?.old;
     Ok(old.and_then(|(nr, references)| (references.count <= 1).then_some(nr)))
 }
 
-/// Leaves the xattr block, at the end of an inode's life. Attributes in the inode die with it.
+/// Drops the reference to the xattr block, at the end of an inode's life. Attributes in the inode vanish with it.
 pub fn release_all<S: XattrStore>(store: &mut S) -> Result<(), S> {
     let Some(nr) = store.block_nr() else { return Ok(()) };
     release_block(store, nr)?;
@@ -82,7 +83,7 @@ fn parse_name<'a, S: XattrSource>(store: &S, full: &'a [u8]) -> Result<Name<'a>,
     Ok(name)
 }
 
-/// The stored bytes of an attribute that lies in the inode itself. Needs no lock.
+/// The stored bytes of an attribute in the inode itself. Needs no lock.
 pub fn get_in_inode<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u8>>, S> {
     let area = store.inode_area().map_err(XattrError::Store)?;
     let entries = inode_area::parse_area(&area, store.ino())?;
@@ -98,8 +99,8 @@ pub(super) fn get_raw<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Optio
     block.entries.iter().find(|e| e.name == name).map(|e| value_of(store, e)).transpose()
 }
 
-/// The inode's block, which other inodes may join once it has been read: the inode is locked, so the block is not freed
-/// meanwhile.
+/// Parses the inode's block and enters it into the index, so that other inodes may join it. The inode is locked, so
+/// the block is not freed meanwhile.
 fn noted<'a, S: XattrSource>(store: &S, nr: BlockNr, bytes: &'a [u8]) -> Result<XattrBlock<'a>, S> {
     let block = XattrBlock::parse(bytes, nr, store.checksum_seed())?;
     store.shared().note(nr, block.references());
@@ -114,12 +115,12 @@ fn value_of<S: XattrSource>(store: &S, entry: &EntryRef<'_>) -> Result<Vec<u8>, 
     store.value_inode(ino, len as usize).map_err(XattrError::Store)
 }
 
-/// Both lists of an inode, decoded, and what is needed to write them back.
+/// Both lists of an inode, decoded, and the data for writing them back.
 struct Loaded {
     area: Vec<u8>,
     inode: EntryList,
     block: EntryList,
-    /// Number and header of the present block.
+    /// Number and header of the current block.
     old: Option<(BlockNr, References)>,
 }
 
@@ -136,7 +137,7 @@ fn load<S: XattrSource>(store: &S) -> Result<Loaded, S> {
     Ok(loaded)
 }
 
-/// Sets an attribute's stored bytes. Whatever may fail for lack of space comes first, so that a refusal changes
+/// Sets an attribute's stored bytes. The steps that may run out of space come first, so that a failure changes
 /// nothing.
 pub(super) fn set_raw<S: XattrStore>(store: &mut S, name: Name<'_>, value: &[u8], mode: SetMode) -> Result<(), S> {
     let ino = store.ino();
@@ -174,7 +175,7 @@ pub(super) fn set_raw<S: XattrStore>(store: &mut S, name: Name<'_>, value: &[u8]
     Ok(())
 }
 
-/// Gives an inode that has none of them several attributes, or none: a refusal changes nothing.
+/// Sets several attributes on an inode that has none of them: all, or none if it fails.
 pub(super) fn set_all_raw<S: XattrStore>(store: &mut S, attributes: &[(Name<'_>, Vec<u8>)]) -> Result<(), S> {
     let ino = store.ino();
     let mut l = load(store)?;
@@ -194,7 +195,7 @@ pub(super) fn set_all_raw<S: XattrStore>(store: &mut S, attributes: &[(Name<'_>,
             return Err(too_long());
         }
     }
-    // First what may find no space.
+    // First the step that may run out of space.
     if in_block {
         write_block_list(store, &l.block)?;
     }
@@ -204,7 +205,7 @@ pub(super) fn set_all_raw<S: XattrStore>(store: &mut S, attributes: &[(Name<'_>,
     Ok(())
 }
 
-/// Removes an attribute from wherever it is; whether it was there.
+/// Removes an attribute from wherever it is stored; returns whether it existed.
 pub(super) fn remove_raw<S: XattrStore>(store: &mut S, name: Name<'_>) -> Result<bool, S> {
     let mut l = load(store)?;
     let in_block = l.block.remove(name);
@@ -224,8 +225,8 @@ fn write_inode_list<S: XattrStore>(store: &mut S, list: &EntryList, mut area: Ve
     store.write_inode_area(&area).map_err(XattrError::Store)
 }
 
-/// Makes `list` the content of the inode's block: in a block that has it already, else in place when the inode is alone
-/// in its block, else in a new block; in no block when the list is empty.
+/// Makes `list` the content of the inode's block: by joining a block with that list, in place if no other inode
+/// shares the block, or in a new block. For an empty list the inode has no block.
 fn write_block_list<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<(), S> {
     let ino = store.ino();
     if list.is_empty() {
@@ -253,7 +254,7 @@ fn write_block_list<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<()
     Ok(())
 }
 
-/// Makes the inode refer to `new`, which counts it already, instead of `old`.
+/// Replaces the inode's reference to `old` by one to `new`, whose count includes it already.
 fn move_to<S: XattrStore>(store: &mut S, old: Option<BlockNr>, new: BlockNr) -> Result<(), S> {
     if let Some(old) = old {
         release_block(store, old)?;
@@ -261,8 +262,8 @@ fn move_to<S: XattrStore>(store: &mut S, old: Option<BlockNr>, new: BlockNr) -> 
     store.set_block_nr(Some(new)).map_err(XattrError::Store)
 }
 
-/// Takes a reference to a block that has `list`; the inode's own block needs none. A block that cannot be read, or is
-/// damaged, is not joined: the inodes that refer to it report that.
+/// Takes a reference to a block that contains `list`; the inode's own block needs none. It does not join unreadable
+/// or damaged blocks: operations on their own inodes report those.
 fn join<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<Option<BlockNr>, S> {
     let (seed, hash) = (store.checksum_seed(), XattrBlock::hash_of(list));
     let shared = store.shared().clone();
@@ -271,7 +272,7 @@ fn join<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<Option<BlockNr
         block.is_ok_and(|block| block.hash == hash && block.holds(list))
     };
     for nr in shared.candidates(hash) {
-        // Before the index is held: reading and comparing lets other threads go on.
+        // Before the index is held, so that other threads can proceed during the read and the comparison.
         if !store.read_block(nr).is_ok_and(|bytes| has_list(&bytes, nr)) {
             continue;
         }
@@ -279,7 +280,7 @@ fn join<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<Option<BlockNr
             return Ok(Some(nr));
         }
         let mut held = shared.hold();
-        // The last reference may have gone meanwhile, and the block may be another's.
+        // The last reference may have been dropped meanwhile, and the block may have another owner.
         if !held.contains(nr, hash) {
             continue;
         }
@@ -301,19 +302,19 @@ fn join<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<Option<BlockNr
     Ok(None)
 }
 
-/// Makes `list` the content of the inode's block if no other inode refers to it; whether that is so.
+/// Makes `list` the content of the inode's block if no other inode refers to it; returns whether it did.
 fn rewrite<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<bool, S> {
     let Some(nr) = store.block_nr() else { return Ok(false) };
     let (ino, seed, shared) = (store.ino(), store.checksum_seed(), store.shared().clone());
     let mut new = vec![0; store.block_size()];
     XattrBlock::encode(list, 1, &mut new, nr, seed).map_err(|source| XattrError::NoSpace { ino, source })?;
-    // Others join while the index is not held.
+    // Other inodes can join until the index is held.
     let mut held = shared.hold();
     let mut before: std::result::Result<References, OnDiskError> = Ok(References { count: 0, hash: 0 });
     store
         .update_block(nr, &held, &mut |bytes| {
             before = References::read(bytes, nr, seed);
-            // A length that differs would be the implementer's mistake; the checksum would then be wrong.
+            // A different length would be the implementer's bug, and the checksum would be wrong.
             let alone = before.as_ref().is_ok_and(|b| b.count == 1) && bytes.len() == new.len();
             if alone {
                 bytes.copy_from_slice(&new);
@@ -329,7 +330,7 @@ fn rewrite<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<bool, S> {
     Ok(before.count == 1)
 }
 
-/// Gives one reference back, and the block itself with the last one, which nobody can join any more then.
+/// Drops one reference. Dropping the last one frees the block, which no inode can join any more.
 fn release_block<S: XattrStore>(store: &mut S, nr: BlockNr) -> Result<(), S> {
     let (seed, shared) = (store.checksum_seed(), store.shared().clone());
     let mut left: std::result::Result<References, OnDiskError> = Ok(References { count: 0, hash: 0 });

@@ -1,7 +1,6 @@
-//! Against the kernel, e2fsck and debugfs: what they wrote is read here, what is written here passes and is read by
-//! them.
+//! Against the kernel, e2fsck and debugfs: Extant reads what they wrote, and they read and accept what Extant wrote.
 //!
-//! The kernel tests need the right to loop-mount; without it they say so and pass.
+//! The kernel tests need the right to loop-mount; without it they print so and pass.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -39,7 +38,7 @@ impl Fixture {
         f
     }
 
-    /// Runs `work` on the loop-mounted image; false when mounting is not allowed here.
+    /// Runs `work` on the loop-mounted image; false if mounting is not permitted here.
     fn with_kernel(&self, work: impl FnOnce(&Path)) -> bool {
         let mnt = self.dir.path().join("mnt");
         let o = run("mount", &["-o", "loop", self.image().to_str().unwrap(), mnt.to_str().unwrap()]);
@@ -115,7 +114,7 @@ const KINDS: [&[&str]; 5] = [
 ];
 
 #[test]
-fn what_the_kernel_wrote_is_read() {
+fn attributes_of_the_kernel_are_read() {
     for mkfs in KINDS {
         let f = Fixture::new(mkfs);
         let mut expected = Vec::new();
@@ -142,7 +141,7 @@ fn what_the_kernel_wrote_is_read() {
                 }
                 expected.push((ino_of(&path), getfattr(&path)));
             }
-            // As much as one block holds, and a name with bytes above 0x7f.
+            // As much as fits one block, and a name with bytes above 0x7f.
             let path = mnt.join("big");
             std::fs::write(&path, b"x").unwrap();
             setfattr(&path, "user.big", &[0x5A; 900]);
@@ -162,7 +161,7 @@ fn what_the_kernel_wrote_is_read() {
 }
 
 #[test]
-fn what_is_written_here_passes_e2fsck_and_is_read_by_debugfs_and_the_kernel() {
+fn e2fsck_debugfs_and_the_kernel_accept_our_attributes() {
     for mkfs in KINDS {
         let f = Fixture::new(mkfs);
         let mut files = Vec::new();
@@ -170,7 +169,7 @@ fn what_is_written_here_passes_e2fsck_and_is_read_by_debugfs_and_the_kernel() {
             for i in 0..6 {
                 let path = mnt.join(format!("f{i}"));
                 std::fs::write(&path, b"x").unwrap();
-                // A block each, different, so that checksummed images need no allocation later.
+                // One block each, all different, so that checksummed images need no allocation later.
                 setfattr(&path, "user.kernel", &[i as u8; 700]);
                 files.push(ino_of(&path));
             }
@@ -244,7 +243,7 @@ fn block_shared_by_the_kernel_is_left_and_joined() {
     set(&mut inodes[0], b"user.own", b"1", SetMode::Any).unwrap();
     assert_ne!(inodes[0].block_nr(), Some(shared));
     f.fsck();
-    // With equal attributes again it joins the block that the kernel made, once somebody has read that.
+    // With equal attributes again it joins the kernel's block, once some inode has read that.
     get(&inodes[2], b"user.same").unwrap();
     remove(&mut inodes[0], b"user.own").unwrap();
     assert_eq!(inodes[0].block_nr(), Some(shared));

@@ -1,23 +1,23 @@
-//! Which attribute blocks another inode may join (Linux: fs/mbcache.c, `ext4_xattr_block_cache_find`).
+//! Chooses attribute blocks that another inode may join (Linux: fs/mbcache.c, `ext4_xattr_block_cache_find`).
 //!
-//! Main types: [`SharedBlocks`], the index of one mount from `h_hash` to blocks; [`Joinable`], the index while it is
-//! held.
+//! Main types: [`SharedBlocks`], the index of one mount from `h_hash` to blocks; [`Joinable`], the same index under
+//! its lock.
 //!
-//! The index is a hint about content and the truth about life. A block that it names is referred to by an inode, so
-//! its content may be compared and its count may grow; which blocks are equal only their bytes say. For that, a block
-//! leaves the index before its last reference goes and before its content changes, and both happen with the index held
-//! exclusively. A block enters the index when an inode that refers to it, and is locked, was read or written. A block
-//! with as many references as it may have is not in the index.
+//! The index is a hint about content and the truth about life. An inode refers to each block that the index names, so
+//! another inode may compare its content and increase its count. Only the bytes show which blocks are equal. So a
+//! block leaves the index before its last reference is dropped and before its content changes, and both happen with
+//! the index held exclusively. A block enters the index when an inode that refers to it, and is locked, is read or
+//! written. A block with the maximum number of references is not in the index.
 //!
 //! The index has a fixed number of places ([`SETS`] × [`WAYS`], 256 KiB, allocated with the first entry). A new entry
-//! pushes out the one of its set that was joined or entered longest ago; a block that is forgotten is only not shared.
-//! So one search looks at [`WAYS`] blocks at most, whatever hashes an image was made with.
+//! replaces the least recently joined or entered one of its set. Forgetting a block only means that it is not shared.
+//! So one search reads at most [`WAYS`] blocks, whichever hashes a crafted image contains.
 //!
 //! What it does not do: read or change blocks.
 //!
 //! # Locking
 //! `shared attributes` (77) guards the index, and every change of a reference count or of the content of a block that
-//! the index may name. Reading an attribute takes it shared, and exclusively when the block was not in the index.
+//! the index may name. Reading an attribute takes it shared, and exclusively if the block is not in the index.
 
 use extant_base::counter::Counter;
 use extant_base::hash::shard_of;
@@ -28,12 +28,12 @@ use extant_ondisk::xattr::References;
 static CLASS: LockClass = LockClass::new("shared attributes", 77);
 
 const SET_BITS: u32 = 11;
-/// Hashes fall into so many sets.
+/// The number of sets of hashes.
 const SETS: usize = 1 << SET_BITS;
 /// Blocks of one set.
 const WAYS: usize = 8;
 
-/// `h_hash` and block; a hash of 0, which no block in the index has, is a free place.
+/// `h_hash` and block. A hash of 0 marks a free place: no block in the index has it.
 type Set = [(u32, BlockNr); WAYS];
 
 const FREE: (u32, BlockNr) = (0, BlockNr(0));
@@ -41,7 +41,7 @@ const FREE: (u32, BlockNr) = (0, BlockNr(0));
 /// The index of one mount.
 pub struct SharedBlocks {
     joinable: RwLock<Joinable>,
-    /// How often an inode has joined a block.
+    /// How often inodes joined a block.
     pub joined: Counter,
 }
 
@@ -52,21 +52,21 @@ impl Default for SharedBlocks {
 }
 
 impl SharedBlocks {
-    /// An inode that is locked refers to `nr`, whose header says `references`: from here on others may join.
+    /// A locked inode refers to `nr`, whose header is `references`: from now on other inodes may join it.
     pub fn note(&self, nr: BlockNr, references: References) {
         if references.may_grow() && !self.joinable.read().contains(nr, references.hash) {
             self.joinable.write().note(nr, references);
         }
     }
 
-    /// Blocks of this hash, the newest first. Each may have left the index again.
+    /// Blocks of this hash, newest first. Each may already have left the index.
     pub fn candidates(&self, hash: u32) -> Vec<BlockNr> {
         let joinable = self.joinable.read();
         let set = joinable.sets.get(set_of(hash)).into_iter().flatten();
         set.filter(|(h, _)| *h == hash && hash != 0).map(|(_, nr)| *nr).collect()
     }
 
-    /// Holds the index: no count changes, and no block in the index changes or is freed, but by the caller.
+    /// Holds the index: only the caller can then change a count, or change or free a block in the index.
     pub fn hold(&self) -> RwLockWriteGuard<'_, Joinable> {
         self.joinable.write()
     }
@@ -76,7 +76,7 @@ fn set_of(hash: u32) -> usize {
     shard_of(u64::from(hash), SET_BITS)
 }
 
-/// The index, held.
+/// The index, under its lock.
 pub struct Joinable {
     sets: Vec<Set>,
 }
@@ -87,7 +87,7 @@ impl Joinable {
         self.sets.get(set_of(hash)).is_some_and(|set| hash != 0 && set.contains(&(hash, nr)))
     }
 
-    /// Makes the index say of `nr` what its header says: joinable or not.
+    /// Updates the entry of `nr` from its header: joinable or not.
     pub fn note(&mut self, nr: BlockNr, references: References) {
         if !references.may_grow() {
             return self.forget(nr, references.hash);
@@ -103,7 +103,7 @@ impl Joinable {
         set[..=at].rotate_right(1);
     }
 
-    /// No inode joins `nr` from here on.
+    /// From now on no inode joins `nr`.
     pub fn forget(&mut self, nr: BlockNr, hash: u32) {
         let Some(set) = self.sets.get_mut(set_of(hash)) else { return };
         for entry in set.iter_mut().filter(|e| **e == (hash, nr)) {

@@ -14,13 +14,13 @@ use super::*;
 const SEED: Option<u32> = Some(77);
 const BLOCK: usize = 1024;
 
-/// Blocks in memory; every one that exists is in use.
+/// Blocks in memory; every block in the map is allocated.
 #[derive(Default)]
 pub(super) struct Disk {
     pub blocks: BTreeMap<u64, Vec<u8>>,
     pub next: u64,
     pub full: bool,
-    /// Blocks that joined the transaction and that were freed, in order.
+    /// Blocks that joined the transaction, and blocks that were freed, in order.
     pub journalled: Vec<u64>,
     pub freed: Vec<u64>,
     shared: Arc<SharedBlocks>,
@@ -148,7 +148,7 @@ fn check_refcounts(inodes: &[MemInode]) {
     assert_eq!(found, expected);
 }
 
-/// Lets `to` refer to the block of `from`, as the kernel does when both have the same attributes.
+/// Makes `to` share the block of `from`, as the kernel does if both have the same attributes.
 fn share(from: &MemInode, to: &mut MemInode) {
     let nr = from.block.unwrap();
     let mut disk = from.disk.borrow_mut();
@@ -243,9 +243,9 @@ fn inode_first_then_block_and_back() {
     set(&mut inode, b"user.a", b"small", SetMode::Any).unwrap();
     assert_eq!(inode.block, None);
     set(&mut inode, b"user.a", &[1; 200], SetMode::Replace).unwrap();
-    assert!(inode.block.is_some() && inode.area == [0; 96], "grown out of the inode");
+    assert!(inode.block.is_some() && inode.area == [0; 96], "too large for the inode");
     set(&mut inode, b"user.a", b"small", SetMode::Replace).unwrap();
-    assert_eq!((inode.block, disk.borrow().blocks.len()), (None, 0), "back again, and the block freed");
+    assert_eq!((inode.block, disk.borrow().blocks.len()), (None, 0), "in the inode again, and the block freed");
     assert!(disk.borrow().journalled.is_empty(), "a block that is freed does not join the transaction first");
     assert!(matches!(set(&mut inode, b"user.a", &[1; 1000], SetMode::Any), Err(XattrError::NoSpace { .. })));
     assert_eq!(get(&inode, b"user.a").unwrap(), b"small");
@@ -299,7 +299,7 @@ fn inline_data_stays_in_the_inode_and_is_not_listed() {
     assert_eq!(inode_area::decode(&inode.area, InodeNr(12)).unwrap().get(data), Some(&[9; 30][..]));
 }
 
-/// Inodes without room of their own for attributes.
+/// Inodes without space for attributes in the inode.
 fn inodes(count: u32, disk: &Rc<RefCell<Disk>>) -> Vec<MemInode> {
     (0..count).map(|i| MemInode::new(12 + i, 0o100644, 0, disk)).collect()
 }
@@ -319,18 +319,18 @@ fn inodes_with_equal_attributes_share_a_block() {
             set_any(inode, name, name);
         }
     }
-    assert!(all.iter().all(|i| i.block == all[0].block), "whatever came first");
+    assert!(all.iter().all(|i| i.block == all[0].block), "in any order of setting");
     check_refcounts(&all);
     let shared = all[0].block;
     set_any(&mut all[0], b"user.x", b"other");
     assert_ne!(all[0].block, shared);
-    assert_eq!(get(&all[1], b"user.x").unwrap(), b"user.x", "a change leaves the others alone");
+    assert_eq!(get(&all[1], b"user.x").unwrap(), b"user.x", "a change does not affect the others");
     check_refcounts(&all);
-    // Back again: it joins the others, and its own block goes.
+    // Equal again: it joins the others, and its own block is freed.
     set_any(&mut all[0], b"user.x", b"user.x");
     assert_eq!((all[0].block, disk.borrow().blocks.len()), (shared, 1));
     check_refcounts(&all);
-    // Without room for another block it can still join.
+    // On a full disk it can still join.
     remove(&mut all[0], b"user.x").unwrap();
     disk.borrow_mut().full = true;
     set_any(&mut all[0], b"user.x", b"user.x");
@@ -348,7 +348,7 @@ fn block_is_shared_by_1024_inodes_at_most() {
     assert_eq!(disk.borrow().blocks.len(), 2);
     check_refcounts(&all);
     assert_ne!(all[1024].block, all[0].block, "the first is full");
-    // The full block has a place again, and another inode takes it.
+    // The full block has room again, and another inode joins it.
     remove(&mut all[7], b"user.x").unwrap();
     let first = all[0].block;
     release_all(&mut all[1024]).unwrap();
@@ -392,7 +392,7 @@ fn attributes_that_were_read_are_shared() {
     let disk = Rc::new(RefCell::new(Disk::default()));
     let mut all = inodes(3, &disk);
     set_any(&mut all[0], b"user.x", b"1");
-    // As after a mount: nothing is known of the blocks.
+    // As after a mount: the index is empty.
     disk.borrow_mut().shared = Arc::default();
     all[0].shared = disk.borrow().shared.clone();
     let mut late: Vec<_> = (0..2).map(|i| MemInode::new(50 + i, 0o100644, 0, &disk)).collect();
@@ -441,5 +441,5 @@ fn damaged_block_is_not_joined() {
     set_any(&mut all[1], b"user.x", b"1");
     assert_ne!(all[1].block, Some(first));
     assert_eq!(disk.borrow().blocks[&first.0], damaged);
-    assert!(get(&all[0], b"user.x").is_err(), "who has it is told");
+    assert!(get(&all[0], b"user.x").is_err(), "reading the damaged block is an error");
 }

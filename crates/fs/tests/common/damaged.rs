@@ -82,7 +82,7 @@ pub fn first_block(dev: &MemDevice, ino: InodeNr) -> BlockNr {
     mapped(dev, ino, 0)
 }
 
-/// The physical block of a logical one that the inode's own pointers or extents lead to.
+/// The physical block of a logical one in the inode's own pointers or extents.
 pub fn mapped(dev: &MemDevice, ino: InodeNr, lblk: u32) -> BlockNr {
     let mut found = None;
     edit_inode(dev, ino, |slot| {

@@ -1,5 +1,5 @@
-//! What the tests of threads that meet, of faults and of power cuts share: a disk whose requests can be held, failed
-//! and lost, and threads that are waited for, but not for ever.
+//! Shared by the tests of racing threads, of faults and of power cuts: a disk whose requests can be held, failed and
+//! lost, and threads that are joined with a time limit.
 #![allow(dead_code)] // each test binary uses its part
 
 pub mod tools;
@@ -16,27 +16,28 @@ use extant_fs::{
     Cred, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, Result, SetAttr, WriteFlags,
 };
 
-/// Beyond this, something hangs.
+/// After this time, something hangs.
 pub const LONG: Duration = Duration::from_secs(60);
-/// So long is watched for what must not happen. A slow machine hides a fault then, but never makes one up.
+/// How long a test watches for an event that must not happen. On a slow machine this may miss a fault, but never
+/// reports a false one.
 pub const GRACE: Duration = Duration::from_millis(400);
 pub const EIO: i32 = 5;
 pub const BLOCK: u64 = 4096;
-/// What mke2fs is told: an ordinary file system, and one of four block groups, each with bitmaps of its own that have
-/// to be read.
+/// Arguments of mke2fs: an ordinary file system, and one of four block groups, each with its own bitmaps, which must
+/// be read.
 pub const EXT4: &[&str] = &["-t", "ext4", "-b", "4096"];
 pub const GROUPS: &[&str] = &["-t", "ext4", "-b", "4096", "-g", "4096", "-O", "^flex_bg,^metadata_csum,^uninit_bg"];
-/// What free blocks hold, as if files had been deleted there.
+/// The content of free blocks, as if files had been deleted there.
 pub const SECRET: &[u8; 8] = b"SECRETS!";
 
-/// Runs a test, which fails if it has not ended after a few minutes.
+/// Runs a test, and fails it if it has not ended after a few minutes.
 pub fn bounded(body: impl FnOnce() + Send + 'static) {
     let mut body = start("test", body);
     assert!(body.ends_within(4 * LONG), "the test hangs");
     body.join();
 }
 
-/// A thread that is waited for, but not for ever.
+/// A thread that is joined with a time limit.
 pub struct Running<T> {
     what: String,
     from: Receiver<T>,
@@ -71,7 +72,7 @@ impl<T> Running<T> {
     }
 }
 
-/// A disk that knows what a power cut would leave, under one whose requests can be held.
+/// A disk that knows the possible states after a power cut, under one whose requests can be held.
 #[derive(Clone)]
 pub struct Disk {
     pub crash: Arc<CrashDevice>,
@@ -84,7 +85,7 @@ pub fn image(mib: usize, args: &[&str], content: &[u8]) -> MemDevice {
     let path = dir.path().join("disk.img");
     std::fs::write(&path, content).expect("written");
     std::fs::File::options().write(true).open(&path).expect("open").set_len((mib << 20) as u64).expect("resized");
-    // The content stays where nothing of the file system is written.
+    // The content remains wherever the file system writes nothing.
     let extended = format!("nodiscard,lazy_itable_init=0,lazy_journal_init=0,hash_seed={}", tools::SEED);
     tools::mke2fs(&path, &[&["-E", &extended], args].concat(), &format!("{mib}M"));
     MemDevice::load(&path).expect("loaded")
@@ -96,7 +97,7 @@ impl Disk {
         Disk::over(mib, args, &[])
     }
 
-    /// The same, whose free blocks hold [`SECRET`] over and over.
+    /// As before, with free blocks full of [`SECRET`].
     pub fn of_secrets(mib: usize, args: &[&str]) -> Disk {
         Disk::over(mib, args, &SECRET.repeat((mib << 20) / SECRET.len()))
     }
@@ -116,17 +117,17 @@ impl Disk {
         Scene { fs: Some(fs), disk: self.clone() }
     }
 
-    /// What a power cut now leaves, mounted.
+    /// The state after a power cut now, mounted.
     pub fn after_cut(&self) -> Mounted {
         self.after_cut_at(self.crash.write_log())
     }
 
-    /// What a power cut left when the device had seen so many requests.
+    /// The state after a power cut at the time when the device had seen this many requests.
     pub fn after_cut_at(&self, events: usize) -> Mounted {
         remounted(self.crash.state_keeping(events, |_| false).expect("state"))
     }
 
-    /// The blocks in which these bytes are now, as offsets on the device.
+    /// The blocks that contain these bytes now, as offsets on the device.
     pub fn blocks_with(&self, needle: &[u8]) -> Vec<u64> {
         let mut found = Vec::new();
         let mut buf = vec![0; BLOCK as usize];
@@ -140,7 +141,7 @@ impl Disk {
     }
 }
 
-/// A mount on a disk. What is held goes on before the mount goes, or a test that fails would hang.
+/// A mount on a disk. Held requests are released before the mount is dropped; otherwise a failing test would hang.
 pub struct Scene {
     fs: Option<Mounted>,
     pub disk: Disk,
@@ -164,18 +165,18 @@ impl Drop for Scene {
         self.disk.held.let_go();
         let fs = self.fs.take();
         if std::thread::panicking() {
-            // Its threads may be what hangs.
+            // One of its threads may be the one that hangs.
             std::mem::forget(fs);
         }
     }
 }
 
-/// As the FUSE mount of a block device runs it.
+/// Options of the FUSE mount of a block device.
 pub fn production() -> MountOptions {
     MountOptions { keep_clean: false, seed: Some(1), ..MountOptions::default() }
 }
 
-/// As the FUSE mount of an image file runs it.
+/// Options of the FUSE mount of an image file.
 pub fn production_through() -> MountOptions {
     MountOptions { write_through_bytes: Some(65536), ..production() }
 }
@@ -212,7 +213,7 @@ pub fn content(fs: &Filesystem, f: &InodeRef) -> Vec<u8> {
     get(fs, f, 0, fs.getattr(f).size as usize)
 }
 
-/// The content of a file by its name; `None` if it is not there.
+/// The content of a file by its name; `None` if it does not exist.
 pub fn content_of(fs: &Filesystem, name: &str) -> Option<Vec<u8>> {
     let f = fs.lookup(&fs.root().expect("root"), name.as_bytes()).ok()?;
     Some(content(fs, &f))
@@ -226,7 +227,7 @@ pub fn syncfs(fs: &Filesystem) -> Result<()> {
     waiter.wait()
 }
 
-/// How a caller can be told that what it wrote is durable.
+/// The ways in which a caller can learn that its writes are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ack {
     Fsync,
@@ -249,7 +250,7 @@ impl Ack {
         }
     }
 
-    /// Asks on a thread; also how many requests the device had seen when the answer came.
+    /// Requests it on a thread; returns also how many requests the device had seen at the answer.
     pub fn start(self, scene: &Scene, f: &InodeRef) -> Running<(Result<()>, usize)> {
         let (fs, f, crash) = (scene.shared(), f.clone(), scene.disk.crash.clone());
         start(&format!("{self:?}"), move || {
@@ -259,7 +260,7 @@ impl Ack {
     }
 }
 
-/// What e2fsck says of an image whose journal has been replayed and orphans freed by a mount; `None` when it is clean.
+/// The complaints of e2fsck after a mount has replayed the journal and freed the orphans; `None` if there are none.
 pub fn complaints(image: MemDevice) -> Option<String> {
     let image = Arc::new(image);
     let fs =
@@ -270,7 +271,7 @@ pub fn complaints(image: MemDevice) -> Option<String> {
     (code != 0).then_some(said)
 }
 
-/// How many bytes of [`SECRET`] are in there.
+/// How many bytes of [`SECRET`] the data contains.
 pub fn secret_bytes(data: &[u8]) -> usize {
     data.windows(SECRET.len()).filter(|w| w == SECRET).count() * SECRET.len()
 }

@@ -1,4 +1,4 @@
-//! The e2fsprogs as the tests of this crate use them: images are made, checked and looked into. Crates above have
+//! The e2fsprogs for the tests of this crate: making, checking and inspecting images. Crates above have
 //! `extant_testkit::oracle`, which depends on this one.
 #![allow(dead_code)] // each test binary uses its part
 
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use extant_block::device::MemDevice;
 
-/// UUID and hash seed of every image: where directories go and how they split depends on them.
+/// UUID and hash seed of every image. The places of directories and their splits depend on them.
 pub const SEED: &str = "5eed5eed-5eed-45ee-8eed-5eed5eed5eed";
 
-/// Exit status, and what it said.
+/// Exit status and output.
 pub fn run(program: &str, args: &[&str]) -> (i32, String) {
     let out = Command::new(program).args(args).env("LC_ALL", "C").output().unwrap_or_else(|e| panic!("{program}: {e}"));
     let said = [out.stdout, out.stderr].concat();
@@ -21,7 +21,7 @@ fn utf8(path: &Path) -> &str {
     path.to_str().expect("a test's own path is UTF-8")
 }
 
-/// Makes an image at `path`; `args` win over the seed.
+/// Makes an image at `path`; `args` override the seed.
 pub fn mke2fs(path: &Path, args: &[&str], size: &str) {
     let seed = format!("hash_seed={SEED}");
     let all = [&["-q", "-F", "-U", SEED, "-E", &seed], args, &[utf8(path), size]].concat();
@@ -45,22 +45,22 @@ fn on_copy(program: &str, args: &[&str], dev: &MemDevice) -> (i32, String) {
     run(program, &[args, &[utf8(&path)]].concat())
 }
 
-/// What e2fsck answers, given `args`.
+/// The result of e2fsck with `args`.
 pub fn e2fsck(dev: &MemDevice, args: &[&str]) -> (i32, String) {
     on_copy("e2fsck", args, dev)
 }
 
-/// `e2fsck -fn` finds nothing to say.
+/// Checks that `e2fsck -fn` reports nothing.
 pub fn assert_clean(dev: &MemDevice) {
     let (code, said) = e2fsck(dev, &["-fn"]);
     assert_eq!(code, 0, "e2fsck -fn: {said}");
 }
 
-/// What debugfs answers to a request.
+/// The answer of debugfs to a request.
 pub fn debugfs(dev: &MemDevice, request: &str) -> String {
     let (code, said) = on_copy("debugfs", &["-R", request], dev);
     assert_eq!(code, 0, "debugfs -R '{request}': {said}");
-    // Its first line names itself.
+    // The first line is the program's name.
     said.lines().filter(|l| !l.starts_with("debugfs ")).collect::<Vec<_>>().join("\n").trim().to_owned()
 }
 
@@ -70,7 +70,7 @@ pub fn edited(dev: &MemDevice, requests: &[&str]) -> MemDevice {
     let path = dir.path().join("disk.img");
     dev.save(&path).expect("saved");
     for request in requests {
-        // What fails shows only in what is said besides the program's name, and the number of a file that it made.
+        // debugfs reports failures only as additional output, besides its name and the number of a file that it made.
         let (code, said) = run("debugfs", &["-w", "-R", request, utf8(&path)]);
         let known = |line: &str| line.starts_with("debugfs 1.") || line.starts_with("Allocated inode: ");
         assert!(code == 0 && said.lines().all(known), "debugfs -R '{request}': {said}");

@@ -1,4 +1,4 @@
-//! What a test sees of the tree in an image.
+//! A comparable form of the tree in an image.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Filesystem, MountOptions};
 use extant_ondisk::csum::crc32c;
 
-/// By path, everything but the times of directories, which fast commits do not have, and what e2fsck has found.
+/// By path, everything except the times of directories, which fast commits lack, and the files in lost+found.
 pub type Tree = BTreeMap<String, String>;
 
-/// Mounted read-only, that is, with its log replayed in memory.
+/// Mounted read-only, with the log replayed in memory.
 pub fn tree(dev: Arc<dyn BlockDevice>) -> Tree {
     let options = MountOptions { read_only: true, threads: false, seed: Some(1), ..MountOptions::default() };
     let fs = Filesystem::mount(dev, options).expect("mounted");
@@ -37,7 +37,7 @@ pub fn tree(dev: Arc<dyn BlockDevice>) -> Tree {
             what += &format!(" {}={:x}", name.escape_ascii(), crc32c(0, &value));
         }
         let path = String::from_utf8_lossy(walk.path()).into_owned();
-        // e2fsck puts there what was unlinked: it knows no last name of it.
+        // e2fsck puts unlinked files there, since it knows no name of them.
         if !path.starts_with("/lost+found") {
             all.insert(path, what);
         }
@@ -45,7 +45,7 @@ pub fn tree(dev: Arc<dyn BlockDevice>) -> Tree {
     all
 }
 
-/// Fails with what is other in them.
+/// Fails with the paths that differ.
 pub fn assert_same(found: &Tree, wanted: &Tree, who: &str) {
     let differ: Vec<String> = wanted
         .keys()

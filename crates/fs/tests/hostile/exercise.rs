@@ -1,7 +1,7 @@
-//! Everything that a user might do with a mounted image of unknown origin: look at all of it, then change it.
+//! All operations of a user on a mounted image of unknown origin: reads everything, then changes it.
 //!
-//! Results do not matter here; that the calls return does. All loops are bounded by what a sane image of this size
-//! could hold, so that a loop among directories shows itself as a bug only if one *call* does not come back.
+//! The results do not matter here, only that the calls return. All loops are bounded by the possible content of an
+//! intact image of this size, so a loop among directories is a bug only if one *call* does not return.
 
 use std::collections::HashSet;
 
@@ -10,10 +10,10 @@ use extant_ondisk::inode::FileType;
 
 /// Names listed at most, over all directories.
 const NAMES_MAX: usize = 5_000;
-/// Files looked into.
+/// Files to read.
 const FILES_MAX: usize = 400;
 
-/// Reads what can be read of one inode.
+/// Reads everything readable of one inode.
 fn look(fs: &Filesystem, inode: &InodeRef) {
     let attr = fs.getattr(inode);
     for name in fs.list_xattrs(inode).unwrap_or_default().into_iter().take(50) {
@@ -39,7 +39,7 @@ fn look(fs: &Filesystem, inode: &InodeRef) {
     }
 }
 
-/// Lists the whole tree, looks into files. Returns what it found: parent, name, inode.
+/// Lists the whole tree and reads files. Returns what it found: parent, name, inode.
 pub fn look_around(fs: &Filesystem) -> Vec<(InodeRef, Vec<u8>, InodeRef)> {
     let mut found = Vec::new();
     let Ok(root) = fs.root() else { return found };
@@ -79,7 +79,7 @@ pub fn look_around(fs: &Filesystem) -> Vec<(InodeRef, Vec<u8>, InodeRef)> {
     found
 }
 
-/// Changes of every kind, spread over what is there.
+/// Changes of every kind, spread over the tree.
 pub fn change(fs: &Filesystem, found: &[(InodeRef, Vec<u8>, InodeRef)]) {
     let Ok(root) = fs.root() else { return };
     let cred = Cred::default();

@@ -1,5 +1,5 @@
-//! Damaged and hostile directories: errors or reading around, never a panic, an endless loop, or a name given up
-//! quietly.
+//! Damaged and hostile directories: every operation fails or works around the damage. None panics, loops forever, or
+//! silently loses a name.
 
 use extant_base::rng::Rng;
 use extant_ondisk::htree::HashVersion;
@@ -25,7 +25,7 @@ fn is_corrupt<T: std::fmt::Debug>(result: &Result<T, StoreError>) -> bool {
 }
 
 #[test]
-fn without_checksums_a_damaged_index_is_read_around_and_dropped() {
+fn without_checksums_lookups_bypass_a_damaged_index_and_an_addition_drops_it() {
     for broken in 0..4 {
         let dir = filled(1024, params(false, true, HashVersion::HalfMd4), 3000);
         let deepest = dir.blocks() - 1;
@@ -68,7 +68,8 @@ fn without_checksums_a_damaged_index_is_read_around_and_dropped() {
 fn with_checksums_a_damaged_index_is_an_error() {
     let dir = filled(1024, params(true, true, HashVersion::HalfMd4), 500);
     dir.blocks.borrow_mut()[0][40] ^= 1;
-    // The names are in the leaves, which are whole; what is not found may have been hidden.
+    // The names are in the leaves, which are intact. For a missing name, damage is the answer, since the index may
+    // hide it.
     for n in 0..500 {
         assert_eq!(dir.find(format!("name{n}").as_bytes()), Some(n + 11));
     }
@@ -85,9 +86,9 @@ fn with_checksums_a_damaged_index_is_an_error() {
     assert!(dir.params().is_indexed);
 }
 
-/// The checksum is right and the content is not: made by somebody with intent, or by broken memory.
+/// The checksum matches but the content is invalid: crafted, or from faulty memory.
 #[test]
-fn sealed_nonsense_is_an_error() {
+fn invalid_index_content_with_a_valid_checksum_is_an_error() {
     let dir = filled(1024, params(true, true, HashVersion::HalfMd4), 500);
     for (at, value) in [(28usize, 7u8), (30, 2), (36, 0), (36, 200), (44, 255)] {
         let mut block = dir.blocks.borrow()[0].clone();
@@ -122,7 +123,7 @@ fn a_name_in_the_wrong_leaf_hides_no_other() {
     let dir = filled(1024, params(false, true, HashVersion::HalfMd4), 500);
     let format = dir.params().leaf_format();
     let mut moved = 0;
-    // Every leaf gets a name of another: its hash is outside of the leaf's range.
+    // Every leaf gets a stray name: its hash is outside of the leaf's range.
     for lblk in 1..dir.blocks() as usize {
         for n in 0..40 {
             let name = format!("stray{lblk}-{n}");
@@ -143,7 +144,7 @@ fn a_name_in_the_wrong_leaf_hides_no_other() {
     }
 }
 
-/// Index nodes that point to each other's children make a small directory look endless.
+/// Index nodes with the same children make a small directory look endless.
 #[test]
 fn shared_index_nodes_do_not_make_listings_endless() {
     let base = DirParams { has_large_dir: true, ..params(false, true, HashVersion::HalfMd4) };
@@ -180,7 +181,7 @@ fn shared_index_nodes_do_not_make_listings_endless() {
     assert!(dir.reads.get() - before < 100, "{}", dir.reads.get() - before);
 }
 
-/// An entry, or a block, that is damaged hides itself and no other name.
+/// A damaged entry or block hides itself and no other name.
 #[test]
 fn damage_hides_nothing_else() {
     for has_csum in [false, true] {
@@ -193,7 +194,7 @@ fn damage_hides_nothing_else() {
                     lookup(&whole, &whole.params(), name(*n).as_bytes()).unwrap().unwrap().lblk == victim.lblk
                 });
                 let in_block: Vec<u32> = in_block.collect();
-                // A slash in the name, a number out of range, a broken chain, and a block that is not what it was.
+                // A slash in the name, an inode number out of range, a broken chain, and a block with other content.
                 for how in 0..4 {
                     let dir = filled(1024, whole.base, count);
                     {
@@ -248,7 +249,7 @@ proptest! {
         {
             let mut blocks = dir.blocks.borrow_mut();
             for _ in 0..flips {
-                // Half of the flips hit index blocks, where they do most.
+                // Half of the flips hit index blocks, where they do the most harm.
                 let lblk = if rng.one_in(2) { 0 } else { rng.below(blocks.len() as u64) as usize };
                 let at = rng.below(if heads_only { 64 } else { 1024 }) as usize;
                 blocks[lblk][at] = if rng.one_in(2) { rng.next_u32() as u8 } else { rng.below(8) as u8 };

@@ -1,5 +1,5 @@
-//! Against real images: directories that the kernel made are read, and ours are put in their place, for e2fsck and the
-//! kernel to judge.
+//! Against real images: Extant reads the kernel's directories; then Extant's directories replace them on the image,
+//! and e2fsck and the kernel check those.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ fn command(program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
     if output.status.success() { Ok(output.stdout) } else { Err(format!("{program} {arguments:?}: {}", text())) }
 }
 
-/// A loop mount that is undone when the test ends, however it ends.
+/// A loop mount; it is unmounted when the test ends, even by a panic.
 struct Mount<'a>(&'a Path);
 
 impl<'a> Mount<'a> {
@@ -49,7 +49,7 @@ fn names(count: u32) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What the superblock and the inode say about a directory of an unmounted image.
+/// The directory's parameters, from the superblock and the inode of an unmounted image.
 fn directory(image: &Path, ino: u32, has_dir_index: bool, has_csum: bool) -> DirParams {
     let mut sb = [0; 1024];
     fs::File::open(image).unwrap().read_exact_at(&mut sb, 1024).unwrap();
@@ -88,7 +88,7 @@ fn load(image: &Path, ino: u32, block_size: usize, base: DirParams) -> MemDir {
     dir
 }
 
-/// The names in the order in which the kernel lists them.
+/// The names in the kernel's order of listing.
 fn listed_by_kernel(path: &Path) -> Vec<(Vec<u8>, u32)> {
     use std::os::unix::fs::DirEntryExt;
     let entries = fs::read_dir(path).unwrap().map(Result::unwrap);
@@ -124,8 +124,8 @@ const CASES: [Case; 6] = [
     },
 ];
 
-/// The kernel's directories are read here, in its own order; then the same names, added here, take their place on the
-/// image, and e2fsck and the kernel must find nothing wrong with them.
+/// Extant reads the kernel's directories, in the kernel's order. Then the same names, added by Extant, replace them
+/// on the image, and e2fsck and the kernel must find nothing wrong.
 #[test]
 fn kernel_and_e2fsck_agree() {
     for case in &CASES {
@@ -146,7 +146,7 @@ fn run(case: &Case) -> Result<(), String> {
     if let Err(error) = Command::new("mke2fs").arg("-V").output() {
         return Err(format!("mke2fs: {error}"));
     }
-    // The seed decides where blocks split, and so how many there are: always the same.
+    // A fixed seed: it decides where blocks split, and therefore how many there are.
     let seed = "hash_seed=5e5f6a3c-93c1-4d5b-8d0c-2a7d9be07f41";
     command("mke2fs", &["-q", "-F", "-t", "ext4", "-b", &size, "-O", case.options, "-E", seed, path, "64M"]).unwrap();
     command("tune2fs", &["-E", &hash, path]).unwrap();
@@ -162,7 +162,7 @@ fn run(case: &Case) -> Result<(), String> {
         fs::hard_link(&target, folder.join(std::ffi::OsStr::from_bytes(name))).unwrap();
     };
     all.iter().for_each(|name| link(&many, name));
-    // These make the directory larger than it has to be, and go again.
+    // These make the directory larger than necessary, and are removed again.
     spare.iter().for_each(|name| link(&many, name.as_bytes()));
     spare.iter().for_each(|name| fs::remove_file(many.join(name)).unwrap());
     all[..12].iter().filter(|name| name.len() < 100).for_each(|name| link(&few, name));
@@ -171,7 +171,7 @@ fn run(case: &Case) -> Result<(), String> {
     let listed = [listed_by_kernel(&many), listed_by_kernel(&few)];
     drop(mounted);
 
-    // Reading what the kernel wrote.
+    // Extant reads the kernel's directories.
     for ((ino, expected), indexed) in [many_ino, few_ino].into_iter().zip(&listed).zip([case.dir_index, false]) {
         let params = directory(&image, ino, case.dir_index, case.csum);
         assert_eq!(params.is_indexed, indexed);
@@ -191,7 +191,7 @@ fn run(case: &Case) -> Result<(), String> {
         dir.check(&expected.iter().cloned().collect());
     }
 
-    // The same directory, made here. Spare names fill it up to the size of the kernel's.
+    // Extant makes the same directory. Spare names fill it up to the size of the kernel's.
     let kernel = load(&image, many_ino, case.block_size, directory(&image, many_ino, case.dir_index, case.csum));
     let base = DirParams { is_indexed: false, ..kernel.base };
     let ours = MemDir::empty(case.block_size, base);
@@ -231,7 +231,7 @@ fn run(case: &Case) -> Result<(), String> {
     let kernel_sees: BTreeMap<_, _> = listed_by_kernel(&many).into_iter().collect();
     assert_eq!(kernel_sees, ours.list(100).into_iter().collect());
     assert!(fs::symlink_metadata(many.join("spare5")).is_err());
-    // The kernel goes on where we stopped.
+    // The kernel continues with Extant's directory.
     (0..300).for_each(|n| link(&many, format!("more{n}").as_bytes()));
     all.iter().step_by(3).for_each(|name| {
         fs::remove_file(many.join(std::ffi::OsStr::from_bytes(name))).unwrap();

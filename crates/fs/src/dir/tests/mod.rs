@@ -1,4 +1,5 @@
-//! The directory layer over a store in memory: against a model, under damage, and against the kernel's own directories.
+//! The directory layer over a store in memory: against a model, with damage, and against the kernel's own
+//! directories.
 
 mod damage;
 mod image;
@@ -10,11 +11,11 @@ use std::cell::Cell;
 use extant_ondisk::htree::NameHash;
 
 thread_local! {
-    /// The bits of the hash and of the minor hash that names keep in this test.
+    /// The bits of the hash and of the minor hash that remain in this test.
     static KEPT_BITS: Cell<(u32, u32)> = const { Cell::new((u32::MAX, u32::MAX)) };
 }
 
-/// What the code under test applies to every name's hash.
+/// The reduction of every name's hash in tests.
 pub(super) fn squash(hash: NameHash) -> NameHash {
     let (major, minor) = KEPT_BITS.get();
     NameHash { hash: hash.hash & major, minor: hash.minor & minor }

@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn listing_stands_changes(
+    fn listing_survives_changes(
         block_size in prop_oneof![Just(1024usize), Just(4096)],
         dir_index: bool,
         collide in prop_oneof![Just((u32::MAX, u32::MAX)), Just((0xF000_0000, u32::MAX)), Just((0xF000_0000, 0xC000_0000))],
@@ -154,7 +154,7 @@ proptest! {
                     dir.remove(&name).unwrap();
                     model.remove(&name);
                     untouched.remove(&name);
-                    // Added again it may be listed again: by then it is another entry.
+                    // A name that is added again may be listed again: it is then another entry.
                     seen.remove(&name);
                 }
             }
@@ -186,7 +186,7 @@ proptest! {
     }
 }
 
-/// Removing what one listing gives, page by page, must empty the directory: what `rm -r` does.
+/// Removing the names of each page of a listing must empty the directory, as `rm -r` does.
 #[test]
 fn listing_and_removing_empties_the_directory() {
     for (size, dir_index, version) in
@@ -212,9 +212,9 @@ fn listing_and_removing_empties_the_directory() {
     }
 }
 
-/// Names past the one-batch limit that all share one hash: memory stays bounded and the listing stays exact.
+/// More names than a batch, all with one hash: memory is bounded and the listing is exact.
 #[test]
-fn one_hash_for_everybody() {
+fn a_listing_is_exact_when_all_names_share_one_hash() {
     let _collisions = Collisions::keep(0, u32::MAX);
     let dir = MemDir::new(4096, params(false, true, HashVersion::HalfMd4));
     let mut model = Model::new();
@@ -232,7 +232,7 @@ fn one_hash_for_everybody() {
 }
 
 #[test]
-fn index_grows_to_its_last_level_and_then_says_full() {
+fn index_grows_to_its_last_level_and_then_fails_with_full() {
     let name = |n: u32| format!("{n:0>255}").into_bytes();
     for (large_dir, has_csum) in [(false, true), (true, false)] {
         let base = DirParams { has_large_dir: large_dir, ..params(has_csum, true, HashVersion::HalfMd4) };

@@ -28,7 +28,7 @@ pub(super) struct MemDir {
     pub(super) blocks: RefCell<Vec<Vec<u8>>>,
     pub(super) block_size: usize,
     pub(super) indexed: Cell<bool>,
-    /// How many more blocks may be appended.
+    /// How many blocks can still be appended.
     pub(super) room: Cell<u32>,
     pub(super) base: DirParams,
     pub(super) reads: Cell<u64>,
@@ -63,7 +63,7 @@ impl MemDir {
         lookup(self, &self.params(), name).unwrap().map(|found| found.ino.0)
     }
 
-    /// All names in listing order, by one call per at most `batch` entries, without the dots. A batch does not end
+    /// All names in listing order, without the dots, in calls of at most `batch` entries. A batch does not end
     /// between names that share a hash.
     pub(super) fn list(&self, batch: usize) -> Vec<(Vec<u8>, u32)> {
         let mut names = Vec::new();
@@ -101,7 +101,7 @@ impl MemDir {
         (page, next)
     }
 
-    /// Everything that must hold besides the names: the tree's shape, and each name in the leaf of its hash.
+    /// Checks the invariants besides the names: the tree's shape, and each name in the leaf of its hash.
     pub(super) fn check(&self, model: &BTreeMap<Vec<u8>, u32>) {
         let mut seen = BTreeMap::new();
         let params = self.params();

@@ -1,10 +1,10 @@
-//! What all policies share: the lock around an inode's entries, counters, the charge to the memory budget.
+//! The parts common to all policies: the lock around an inode's entries, counters, the charge to the memory budget.
 //!
 //! Main types: [`Core`] (one for a mount), [`Node`] (one for an inode), both generic over the policy so that a lookup
 //! costs one branch more than a direct call.
 //!
 //! # Locking
-//! `i_es_lock` (rank 64) is taken and released inside of every call. A policy's hook runs after that, without it.
+//! `i_es_lock` (rank 64) is taken and released within every call. A policy's hook runs afterwards, without the lock.
 
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::{EsCounts, EsEntry, EsState};
 
 static ES_CLASS: LockClass = LockClass::new("i_es_lock", 64);
 
-/// Entries inserted under one hold of the lock.
+/// Entries inserted per acquisition of the lock.
 const LOADED_AT_ONCE: usize = 128;
 
 /// Totals since the mount.
@@ -34,20 +34,20 @@ pub struct EsStats {
     pub misses: u64,
     /// Calls of the shrinker.
     pub shrinks: u64,
-    /// What shrinks looked at: entries, delayed ones included, or leaves of them where a policy goes by leaves.
+    /// Entries that shrinks visited, delayed ones included; leaves instead of entries if the policy counts leaves.
     pub scanned: u64,
-    /// Entries that shrinks gave up.
+    /// Entries that shrinks freed.
     pub freed: u64,
 }
 
-/// What a shrink did, or a part of it.
+/// The result of a shrink, or of a part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shrunk {
-    /// Entries given up.
+    /// Entries freed.
     pub freed: u64,
-    /// Entries or leaves looked at.
+    /// Entries or leaves visited.
     pub visited: u64,
-    /// Memory that came back, as the budget was told.
+    /// Memory freed, as charged to the budget.
     pub bytes: u64,
 }
 
@@ -90,7 +90,7 @@ pub(in crate::map::es) struct Node<P: EsPolicy> {
     core: Arc<Core<P>>,
     ino: InodeNr,
     pub tree: RwLock<P::Tree>,
-    /// What the policy remembers about the inode.
+    /// The policy's own state on the inode.
     pub per_inode: P::PerInode,
 }
 
@@ -115,7 +115,7 @@ impl<P: EsPolicy> Core<P> {
     }
 
     pub fn entries(&self) -> u64 {
-        // Gone first: an entry that comes and goes between the two reads must not make the difference negative.
+        // Read this first: an entry that comes and goes between the two reads must not make the difference negative.
         let gone = self.entries_gone.get();
         self.entries_added.get().saturating_sub(gone)
     }
@@ -197,8 +197,8 @@ impl<P: EsPolicy> Node<P> {
         result
     }
 
-    /// For policies, while they shrink: changes the entries if nobody holds the lock, telling the counters. `f` says
-    /// how many entries it gave up and how many it visited.
+    /// For policies, while they shrink: changes the entries if the lock is free, and updates the counters. `f`
+    /// returns how many entries it freed and how many it visited.
     pub fn try_change<R>(&self, f: impl FnOnce(&mut P::Tree) -> (u64, u64, R)) -> Option<(Shrunk, R)> {
         let ((freed, visited, result), before, after) = {
             let mut tree = self.tree.try_write()?;

@@ -1,18 +1,18 @@
-//! The extent-status cache: what is known about a file's blocks without reading its map, and what no map knows yet -
-//! the blocks whose allocation is delayed.
+//! The extent-status cache: the known state of a file's blocks without a read of its map, and the blocks whose
+//! allocation is delayed, which no map contains yet.
 //!
 //! Main types: [`EsCache`] (one for a mount; counts, shrinks), [`EsInode`] (one for a live inode; looks up, inserts,
-//! removes), [`EsEntry`] (a run of blocks in one [`EsState`]). Entries are a cache, except delayed ones: those are the
-//! only record of a reservation, so nothing but [`EsInode::insert`] and [`EsInode::remove`] makes them go away.
-//! Which entries a full memory costs is decided by a policy, see [`policy`].
-//! Linux: `struct extent_status`, `struct ext4_es_tree`, fs/ext4/extents_status.c.
+//! removes), [`EsEntry`] (a run of blocks in one [`EsState`]). Entries are a cache, except delayed ones. Those are
+//! the only record of a reservation, so only [`EsInode::insert`] and [`EsInode::remove`] remove them. A policy
+//! chooses which entries to evict when memory is short, see [`policy`]. Linux: `struct extent_status`, `struct
+//! ext4_es_tree`, fs/ext4/extents_status.c.
 //!
 //! What it does not do: it reads no maps, reserves no space, and does not know sizes.
 //!
 //! # Locking
-//! Each inode's entries have one read-write lock (`i_es_lock`, rank 64), taken inside of every call here; policies that
-//! keep a list of inodes lock it before (rank 62). Callers hold the inode's map lock where a lookup in the map and the
-//! insertion of its result must be one step. Shrinking never waits for an inode's lock.
+//! One read-write lock for each inode's entries (`i_es_lock`, rank 64), taken within every call here. Policies with a
+//! list of inodes lock that list before it (rank 62). If a lookup in the map and the insertion of its result must be
+//! one step, the caller holds the inode's map lock. Shrinking never waits for an inode's lock.
 
 mod core;
 mod packed;
@@ -31,7 +31,7 @@ use policy::{DelayedOnly, EvictableList, LeafRing, RoundRobin, Vanilla};
 pub use self::core::EsStats;
 pub use policy::EsPolicyKind;
 
-/// What is known about a run of blocks. Blocks are the physical place of the run's first block.
+/// The known state of a run of blocks. A block is the physical place of the run's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EsState {
     /// Allocated, with data.
@@ -40,12 +40,12 @@ pub enum EsState {
     Unwritten(BlockNr),
     /// Dirty in memory, space reserved, not allocated.
     Delayed,
-    /// The map was read: nothing there.
+    /// The map was read and maps nothing here.
     Hole,
 }
 
 impl EsState {
-    /// The state of the block `skip` blocks behind.
+    /// The state `skip` blocks further on.
     pub fn advanced(self, skip: u64) -> EsState {
         match self {
             EsState::Written(b) => EsState::Written(BlockNr(b.0.wrapping_add(skip))),
@@ -54,7 +54,7 @@ impl EsState {
         }
     }
 
-    /// May the cache forget it?
+    /// Whether the cache may forget it.
     pub fn evictable(self) -> bool {
         self != EsState::Delayed
     }
@@ -77,7 +77,7 @@ impl EsEntry {
         u64::from(self.lblk.0) + u64::from(self.len)
     }
 
-    /// The part from `lblk` on, at most `max_len` blocks of it; `None` when `lblk` lies outside.
+    /// The part from `lblk` on, at most `max_len` blocks; `None` if `lblk` lies outside.
     pub fn from(&self, lblk: LogicalBlock, max_len: u32) -> Option<EsEntry> {
         let skip = lblk.0.checked_sub(self.lblk.0).filter(|skip| *skip < self.len && max_len > 0)?;
         let len = (self.len - skip).min(max_len);
@@ -85,21 +85,22 @@ impl EsEntry {
     }
 }
 
-/// How much an inode has in the cache.
+/// The size of an inode's part of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EsCounts {
     /// All of them, delayed ones included.
     pub entries: u64,
-    /// Those that a shrink may give up, because the map can be read again.
+    /// The entries that a shrink may free, because the map can be read again.
     pub evictable: u64,
     /// Blocks whose allocation is delayed.
     pub delayed_blocks: u64,
 }
 
-/// Entries given up at once (Linux: `SHRINK_BATCH`).
+/// Entries freed at once (Linux: `SHRINK_BATCH`).
 const BATCH: u64 = 128;
 
-/// Calls in a row that free nothing, because everybody is looked up in or in use, until a shrink gives up.
+/// A shrink gives up after this many consecutive calls that free nothing, because every inode is busy or recently
+/// used.
 const IN_VAIN: u32 = 64;
 
 /// The cache of one mount.
@@ -151,7 +152,7 @@ macro_rules! on_node {
 }
 
 impl EsCache {
-    /// A cache under the policy `kind`. Entries are charged to `budget`; `clock` tells a policy how old an access is.
+    /// A cache under the policy `kind`. Entries are charged to `budget`; `clock` gives the age of an access.
     pub fn new(kind: EsPolicyKind, clock: Clock, budget: Option<Arc<Budget>>) -> EsCache {
         EsCache(match kind {
             EsPolicyKind::Vanilla => CacheOf::Vanilla(Core::new(clock, budget)),
@@ -162,7 +163,7 @@ impl EsCache {
         })
     }
 
-    /// The (empty) part of an inode that becomes live.
+    /// The (empty) part of a new live inode.
     pub fn attach(&self, ino: InodeNr) -> EsInode {
         EsInode(match &self.0 {
             CacheOf::Vanilla(core) => NodeOf::Vanilla(Node::new(core, ino)),
@@ -173,8 +174,8 @@ impl EsCache {
         })
     }
 
-    /// Gives up to `nr_to_scan` entries back; returns how many (Linux: `ext4_es_scan`). What `nr_to_scan` counts, freed
-    /// or visited entries, is the policy's.
+    /// Frees up to `nr_to_scan` entries and returns how many it freed (Linux: `ext4_es_scan`). The policy decides
+    /// whether `nr_to_scan` counts freed or visited entries.
     pub fn shrink(&self, nr_to_scan: u64) -> u64 {
         on_cache!(self, core => core.shrink(nr_to_scan).freed)
     }
@@ -194,7 +195,7 @@ impl EsCache {
         on_cache!(self, core => core.stats())
     }
 
-    /// Memory of all entries, in bytes, as the budget was told; what lies in the inodes themselves is theirs.
+    /// Memory of all entries, in bytes, as charged to the budget. Entries inside the inodes themselves do not count.
     pub fn bytes(&self) -> u64 {
         on_cache!(self, core => core.bytes())
     }
@@ -209,7 +210,7 @@ impl Shrinker for EsCache {
     fn shrink(&self, bytes: u64) -> u64 {
         let (mut freed, mut in_vain) = (0, 0);
         while freed < bytes && in_vain < IN_VAIN && self.evictable() > 0 {
-            // A batch as the kernel's: nobody waits for an inode's lock for longer than one takes.
+            // Small batches, as in the kernel: no thread waits for an inode's lock longer than one batch takes.
             let now = on_cache!(self, core => core.shrink(BATCH));
             freed += now.bytes;
             in_vain = if now.freed > 0 { 0 } else { in_vain + 1 };
@@ -219,34 +220,35 @@ impl Shrinker for EsCache {
 }
 
 impl EsInode {
-    /// The entry that `lblk` lies in.
+    /// The entry that contains `lblk`.
     pub fn lookup(&self, lblk: LogicalBlock) -> Option<EsEntry> {
         on_node!(self, node => node.lookup(lblk.0))
     }
 
-    /// Makes `len` blocks from `lblk` have `state`, whatever was known before. Returns how many delayed blocks this
-    /// replaced, whose reservation the caller settles.
+    /// Sets the state of `len` blocks from `lblk`, whatever it was. Returns how many delayed blocks this replaced;
+    /// the caller releases or uses their reservation.
     pub fn insert(&self, lblk: LogicalBlock, len: u32, state: EsState) -> u64 {
         on_node!(self, node => node.insert(lblk.0, len, state))
     }
 
-    /// Remembers what was read from the map, unless any of the range is known already (Linux: `ext4_es_cache_extent`).
+    /// Inserts a result of reading the map, unless any of the range is known already (Linux: `ext4_es_cache_extent`).
     pub fn cache(&self, lblk: LogicalBlock, len: u32, state: EsState) -> bool {
         on_node!(self, node => node.cache(lblk.0, len, state))
     }
 
-    /// Whether [`EsInode::load`] is wanted, with all that the map's leaf says, where [`EsInode::cache`] would be told
-    /// one entry: the policy does that, and the budget has room.
+    /// Whether the caller should pass a whole leaf of the map to [`EsInode::load`], instead of one entry to
+    /// [`EsInode::cache`]: true if the policy loads leaves and the budget has room.
     pub fn loads(&self) -> bool {
         on_node!(self, node => node.loads())
     }
 
-    /// Remembers a leaf of the map (Linux: `ext4_cache_extents`), but for what is known already. Each entry has blocks.
+    /// Inserts a leaf of the map (Linux: `ext4_cache_extents`), except the ranges that are known already. No entry is
+    /// empty.
     pub fn load(&self, leaf: &[EsEntry]) {
         on_node!(self, node => node.load(leaf))
     }
 
-    /// Forgets `len` blocks from `lblk`, delayed ones too; returns how many those were.
+    /// Removes `len` blocks from `lblk`, delayed ones too; returns how many were delayed.
     pub fn remove(&self, lblk: LogicalBlock, len: u32) -> u64 {
         on_node!(self, node => node.remove(lblk.0, len))
     }
@@ -256,7 +258,7 @@ impl EsInode {
         on_node!(self, node => node.find_delayed(from.0, to.0))
     }
 
-    /// How much this inode has in the cache.
+    /// The size of this inode's part of the cache.
     pub fn counts(&self) -> EsCounts {
         on_node!(self, node => node.counts())
     }

@@ -1,7 +1,7 @@
 //! One inode's entries: runs of blocks that never overlap, merged with their neighbours.
 //!
-//! Main types: [`Entries`] (what can be done with them, whatever they are kept in), [`StatusTree`] (a `BTreeMap`, as
-//! Linux has a red-black tree), [`Index`] (what a policy keeps in step with its evictable entries).
+//! Main types: [`Entries`] (the operations on them, in any representation), [`StatusTree`] (a `BTreeMap`, as Linux
+//! has a red-black tree), [`Index`] (a policy's own record of the evictable entries).
 //!
 //! # Locking
 //! None; the owner locks.
@@ -14,16 +14,16 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 
 use super::{EsEntry, EsState};
 
-/// One inode's entries. An implementer keeps runs; what they mean for each other is here.
+/// One inode's entries. An implementer stores runs; the rules between runs are here.
 pub(super) trait Entries: Default + Send + Sync {
     /// Entries.
     fn len(&self) -> u64;
-    /// Those that a shrink can free.
+    /// The entries that a shrink can free.
     fn evictable(&self) -> u64;
     fn all_delayed_blocks(&self) -> u64;
     /// Memory beside the inode's own, in bytes, for the budget.
     fn bytes(&self) -> u64;
-    /// How long an entry of this state can be; 0: it cannot be kept.
+    /// The longest entry of this state; 0 if the state cannot be stored.
     fn longest(_state: EsState) -> u32 {
         u32::MAX
     }
@@ -31,15 +31,15 @@ pub(super) trait Entries: Default + Send + Sync {
     fn lookup(&self, lblk: u32) -> Option<EsEntry>;
     /// The last entry that starts at or before `lblk`.
     fn at_or_before(&self, lblk: u32) -> Option<EsEntry>;
-    /// That one, and the next behind it.
+    /// The same entry, and the next behind it.
     fn around(&self, lblk: u32) -> (Option<EsEntry>, Option<EsEntry>);
-    /// Shows `f` the entries from the one that `from` lies in (or the next) on, until it says no.
+    /// Calls `f` with each entry, from the one that contains `from` (or the next) on, until `f` returns false.
     fn visit(&self, from: u32, f: impl FnMut(EsEntry) -> bool);
-    /// A new entry where none is.
+    /// Adds an entry to a free range.
     fn put(&mut self, new: EsEntry);
     /// Takes the entry that starts at `lblk` out.
     fn take(&mut self, lblk: u32) -> Option<EsEntry>;
-    /// The entry that starts at `lblk` ends elsewhere.
+    /// Changes the length of the entry that starts at `lblk`.
     fn resize(&mut self, lblk: u32, len: u32);
 
     /// The first entry that ends behind `lblk`.
@@ -76,8 +76,7 @@ pub(super) trait Entries: Default + Send + Sync {
         }
     }
 
-    /// Replaces whatever is in the range and merges with both neighbours; returns the delayed blocks that were
-    /// replaced.
+    /// Replaces the range and merges with both neighbours; returns how many delayed blocks this replaced.
     fn insert(&mut self, lblk: u32, len: u32, state: EsState) -> u64 {
         let around = self.around(lblk);
         if self.insert_between(around, EsEntry { lblk: LogicalBlock(lblk), len, state }) {
@@ -97,8 +96,8 @@ pub(super) trait Entries: Default + Send + Sync {
         replaced
     }
 
-    /// What most insertions are: nothing is there yet, and the run before goes on or stays apart. False, and nothing is
-    /// done, if it is anything else.
+    /// The common insertion: the range is free, and the run before continues or does not touch it. Otherwise does
+    /// nothing and returns false.
     fn insert_between(&mut self, (left, right): (Option<EsEntry>, Option<EsEntry>), new: EsEntry) -> bool {
         let apart = new.len <= Self::longest(new.state)
             && left.is_none_or(|left| left.end() <= u64::from(new.lblk.0))
@@ -125,7 +124,7 @@ pub(super) trait Entries: Default + Send + Sync {
         }
     }
 
-    /// May two entries become one?
+    /// Whether two entries can become one.
     fn merge(left: &EsEntry, right: &EsEntry) -> bool {
         follows(left, right) && left.len.checked_add(right.len).is_some_and(|len| len <= Self::longest(left.state))
     }
@@ -155,7 +154,7 @@ pub(super) trait Entries: Default + Send + Sync {
     }
 }
 
-/// What a policy keeps beside the tree, told of every evictable entry that comes and goes.
+/// A policy's data beside the tree, updated when an evictable entry comes or goes.
 pub(super) trait Index: Default + Send + Sync {
     /// Estimated memory of an entry, index included, in bytes.
     const ENTRY_BYTES: u64;
@@ -184,7 +183,7 @@ pub(super) struct Slot {
     len: u32,
     state: EsState,
     tag: u64,
-    /// Looked up since it was inserted or last spared (Linux: EXTENT_STATUS_REFERENCED).
+    /// Set by a lookup; cleared when a shrink spares the entry (Linux: EXTENT_STATUS_REFERENCED).
     pub referenced: AtomicBool,
 }
 
@@ -205,7 +204,7 @@ fn end_of(lblk: u32, len: u32) -> u64 {
     u64::from(lblk) + u64::from(len)
 }
 
-/// Is the right run the left one's continuation?
+/// Whether the right run continues the left one.
 fn follows(left: &EsEntry, right: &EsEntry) -> bool {
     let behind = |b: BlockNr| b.0.checked_add(u64::from(left.len));
     let same = match (left.state, right.state) {
@@ -309,7 +308,7 @@ mod tests {
     use super::*;
     use crate::map::es::packed::{ALL, PackedTree, Spare};
 
-    /// Bookkeeping of the index, checked against the tree.
+    /// Records the entries, and is compared with the tree.
     #[derive(Debug, Default)]
     struct Set(BTreeMap<u32, u64>, u64);
 
@@ -328,7 +327,7 @@ mod tests {
     }
 
     fn state(rng: &mut Rng, lblk: u32) -> EsState {
-        // Physical places that often follow on: the block is a function of the logical one.
+        // Physical places often continue the neighbour's: the block is a function of the logical one.
         match rng.below(4) {
             0 => EsState::Written(BlockNr(1000 + u64::from(lblk))),
             1 => EsState::Unwritten(BlockNr(1000 + u64::from(lblk))),
@@ -337,7 +336,7 @@ mod tests {
         }
     }
 
-    /// What a tree is checked for beside its answers.
+    /// Checks of a tree's inner state.
     trait Checked: Entries {
         fn check(&self, _entries: &[EsEntry]) {}
     }
@@ -425,13 +424,13 @@ mod tests {
         all
     }
 
-    /// Many leaves, which share, split, join and give up what was not looked up.
+    /// Many leaves, which share, split, join, and lose the entries without a lookup.
     #[test]
     fn packed_leaves_hold_what_a_btree_holds() {
         for seed in 0..6 {
             let mut rng = Rng::new(seed);
             let (mut packed, mut plain) = (PackedTree::default(), StatusTree::<()>::default());
-            // Grows, is turned over, shrinks to nothing.
+            // The tree grows, changes over, and shrinks to nothing.
             for round in 0..40_000u32 {
                 let lblk = if seed % 2 == 0 { rng.below(1 << 17) as u32 } else { (round * 3) % (1 << 17) };
                 let len = 1 + rng.below(3) as u32;
@@ -474,16 +473,16 @@ mod tests {
         }
     }
 
-    /// A sweep leaves places behind in big leaves. Whatever is put there, grows over them or goes beside them, they
-    /// hold nothing. Against a model of single blocks, with sweeps of a few entries between all else.
+    /// A sweep leaves empty places behind in big leaves. They remain empty when an entry takes one, grows over one,
+    /// or goes beside one. Against a model of single blocks, with sweeps of a few entries in between.
     #[test]
-    fn places_that_entries_left_hold_nothing() {
+    fn places_of_evicted_entries_are_empty() {
         const BLOCKS: u32 = 6_000;
         let (mut swept, mut places) = (0, 0);
         for seed in 0..8u64 {
             let mut rng = Rng::new(seed);
             let (mut tree, mut model) = (PackedTree::default(), BTreeMap::<u32, EsState>::new());
-            // Full leaves to begin with, of which more or less can go, now and then next to each other.
+            // Full leaves at first; a varying share of their entries is evictable, now and then several in a row.
             for lblk in (0..BLOCKS).step_by(2) {
                 let s = if rng.below(10) < seed {
                     EsState::Delayed
@@ -533,7 +532,7 @@ mod tests {
                         assert_eq!(
                             (done.freed, kept.next()),
                             (gone, None),
-                            "nothing is new, and what went was counted"
+                            "no new entries, and every freed entry was counted"
                         );
                         swept += gone;
                     }
@@ -557,11 +556,11 @@ mod tests {
                 }
             }
         }
-        assert!(swept > 0 && places > 0, "{swept} went and left {places} places: this tests nothing");
+        assert!(swept > 0 && places > 0, "{swept} entries freed, {places} empty places: this tests nothing");
     }
 
     #[test]
-    fn a_run_longer_than_an_entry_is_several() {
+    fn a_run_longer_than_an_entry_becomes_several_entries() {
         let mut tree = PackedTree::default();
         tree.insert(10, 40_000, EsState::Written(BlockNr(1 << 40)));
         assert_eq!(tree.len(), 3);
@@ -570,7 +569,7 @@ mod tests {
         tree.insert(40_010, 5, EsState::Written(BlockNr((1 << 40) + 40_000)));
         assert_eq!(tree.len(), 3, "the last one grew");
         tree.insert(50_000, 4, EsState::Written(BlockNr((1 << 48) - 2)));
-        assert_eq!(tree.lookup(50_002), None, "no file system has such a block");
+        assert_eq!(tree.lookup(50_002), None, "this block number is beyond any file system");
         tree.insert(60_000, u32::MAX - 60_000, EsState::Delayed);
         assert_eq!(tree.remove(70_000, 1), 1);
     }
@@ -581,7 +580,7 @@ mod tests {
             let mut tree = T::default();
             tree.insert(0, u32::MAX, EsState::Hole);
             assert_eq!(tree.insert(u32::MAX, 1, EsState::Hole), 0);
-            assert_eq!(tree.len(), 2, "one entry cannot be longer than 32 bits say");
+            assert_eq!(tree.len(), 2, "the length of one entry has 32 bits");
             tree.insert(5, 1, EsState::Delayed);
             assert_eq!(tree.lookup(u32::MAX).map(|e| e.len), Some(1));
             assert_eq!(tree.lookup(4).map(|e| e.end()), Some(5));

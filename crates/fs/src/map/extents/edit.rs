@@ -1,12 +1,12 @@
-//! Replaces entries of one leaf and makes the tree above agree: keys, splits, a higher or a lower root.
+//! Replaces entries of one leaf and updates the tree above: keys, splits, a higher or a lower root.
 //!
-//! Main types: [`Pieces`] (the new entries, merged where the rules allow), [`Edit`]. There is one primitive,
-//! [`Edit::replace`], for every level: entries `range` of a node become `new`. It writes the node in place if the
-//! result fits; splits it (or moves the root's entries down) if it does not; frees it if nothing is left; and in each
-//! case replaces the entry in the parent by the same primitive.
+//! Main types: [`Pieces`] (the new entries, merged where the rules allow), [`Edit`]. One primitive,
+//! [`Edit::replace`], serves every level: entries `range` of a node become `new`. It writes the node in place if the
+//! result fits, splits it (or moves the root's entries down) if it does not, and frees it if it becomes empty. In
+//! each case it replaces the entry in the parent by the same primitive.
 //!
-//! Atomicity: the blocks that splits need are allocated before the first change, so [`MapError::NoSpace`] leaves the
-//! tree as it was. After that nothing is read but what the path was found by, which the store keeps at hand.
+//! Atomicity: the blocks for splits are allocated before the first change, so [`MapError::NoSpace`] leaves the tree
+//! unchanged. After that an edit reads only the nodes of its path, which the store holds in memory.
 //!
 //! # Locking
 //! The caller's map lock.
@@ -19,7 +19,7 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 use super::path::{Path, root_node, verify_node, with_node};
 use crate::map::{MapError, MapRoot, MapStore, NewNode};
 
-/// At most: the entry before, what is left of the old one, the new part in two, what is right of it.
+/// The entry before, the left rest of the old one, the new part in two pieces, the right rest.
 const PIECES_MAX: usize = 5;
 
 /// Adjacent extents that are about to replace others, merged with each other and with their neighbours.
@@ -28,14 +28,14 @@ pub(super) struct Pieces {
     buf: [RawEntry; PIECES_MAX],
     len: usize,
     last: Option<Extent>,
-    /// The neighbour before, as it was, while it may still merge.
+    /// The original entry before the range, while it may still merge.
     before: Option<Extent>,
     took_before: bool,
     took_next: bool,
 }
 
 impl Pieces {
-    /// `before` is the leaf's entry in front of the range that will be replaced.
+    /// `before` is the leaf's entry before the range.
     pub fn new(before: Option<Extent>) -> Pieces {
         Pieces { buf: [[0; 12]; PIECES_MAX], len: 0, last: None, before, took_before: false, took_next: false }
     }
@@ -52,7 +52,7 @@ impl Pieces {
         }
     }
 
-    /// Appends an extent that may be too long for its (new) state, in two then.
+    /// Appends an extent that may be too long for its new state; it then becomes two.
     pub fn push_long(&mut self, extent: Extent) {
         let cut = u64::from(extent.lblk.0) + u64::from(len_max(extent.unwritten));
         for part in [extent.clip(0, cut), extent.clip(cut, u64::MAX)].into_iter().flatten() {
@@ -92,9 +92,9 @@ pub(super) struct Edit<'a, S: MapStore> {
     store: &'a S,
     txn: &'a mut S::Txn,
     path: Path,
-    /// Blocks allocated for splits and not used yet.
+    /// Allocated blocks that no split has used yet.
     spare: Vec<BlockNr>,
-    /// Something became smaller, so that the root may be able to take its only child in.
+    /// A node shrank, so the root may be able to absorb its only child.
     shrunk: bool,
 }
 
@@ -110,7 +110,8 @@ impl<'a, S: MapStore> Edit<'a, S> {
         self.replace_leaf(start..end, pieces.entries(), data)
     }
 
-    /// Replaces the leaf's entries `range` by `new`, which maps `data`, for whoever places new nodes.
+    /// Replaces the leaf's entries `range` by `new`. `data` is a block that `new` maps: a hint for the placement of
+    /// new nodes.
     pub fn replace_leaf(
         mut self,
         range: Range<usize>,
@@ -124,14 +125,14 @@ impl<'a, S: MapStore> Edit<'a, S> {
         if self.shrunk { self.collapse() } else { Ok(()) }
     }
 
-    /// Drops the entry that the path takes at level `l`, and what lies below it.
+    /// Removes the entry that the path takes at level `l`, with the subtree below it.
     pub fn drop_below(mut self, l: usize) -> Result<(), S::Error> {
         let pos = self.path.level(l).pos;
         self.replace(l, pos..pos + 1, &[])?;
         if self.shrunk { self.collapse() } else { Ok(()) }
     }
 
-    /// New nodes that replacing `removed` entries of level `l` by `added` will need.
+    /// Nodes to allocate if `added` entries replace `removed` entries of level `l`.
     fn nodes_needed(path: &Path, l: usize, removed: usize, added: usize) -> usize {
         let (mut removed, mut added) = (removed, added);
         let mut needed = 0;
@@ -145,7 +146,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
         needed
     }
 
-    /// Allocates all nodes that the change will need, or none.
+    /// Allocates all nodes of the change, or none.
     fn reserve(&mut self, l: usize, removed: usize, added: usize, data: Option<BlockNr>) -> Result<(), S::Error> {
         let needed = Self::nodes_needed(&self.path, l, removed, added);
         if needed > l && self.path.depth == usize::from(DEPTH_MAX) {
@@ -171,7 +172,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
         self.root.corrupt(self.path.level(l).block, "the node changed under its own path")
     }
 
-    /// Runs `f` on the node at level `l`; false from `f` means that it found something it did not expect.
+    /// Runs `f` on the node at level `l`; `f` returns false if the node is not as the path found it.
     fn modify(&mut self, l: usize, f: impl FnOnce(&mut NodeMut<'_>) -> bool) -> Result<(), S::Error> {
         let Some(block) = self.path.level(l).block else {
             self.root.dirty = true;
@@ -193,7 +194,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
         if fine { Ok(()) } else { Err(self.broken(l)) }
     }
 
-    /// Entry of the parent of level `l` that leads to it, with a new key.
+    /// The parent's entry for the node at level `l`, with a new key.
     fn index_to(&self, l: usize, key: u32) -> Result<RawEntry, S::Error> {
         match self.path.level(l).block {
             Some(child) => Ok(Index { lblk: LogicalBlock(key), child }.encode()),
@@ -244,7 +245,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
         let level = *self.path.level(l);
         let mut all = self.path.raw_entries(self.root, self.store, l)?;
         let depth = (self.path.depth - l) as u16;
-        // In an index node the entry that was split is replaced by two, so there the range is never empty.
+        // In an index node two entries replace the one that was split, so there the range is never empty.
         let inner = l < self.path.depth;
         let appends = range.end == level.count && (inner || range.is_empty());
         let prepends = range.start == 0 && (inner || range.is_empty());
@@ -263,7 +264,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
                 Err(self.broken(0))
             };
         }
-        // A file written from front to back keeps its nodes full, and so does one written from back to front.
+        // This fills the nodes of a file that is written from front to back, or from back to front.
         let cut = if appends {
             level.room
         } else if prepends {
@@ -293,9 +294,9 @@ impl<'a, S: MapStore> Edit<'a, S> {
         if fits { Ok(()) } else { Err(self.root.corrupt(Some(block), "a node has more entries than a block holds")) }
     }
 
-    /// Lowers the root while it has one child whose entries it has room for, or none at all (e2fsck calls such a tree
-    /// "could be shorter"). Without credits left, or where the child cannot be read, the tree stays higher than it need
-    /// be, which is harmless.
+    /// Lowers the root while it has no child, or one child whose entries fit the root (e2fsck calls such a tree
+    /// "could be shorter"). If no credits are left, or the child is unreadable, the tree remains higher than
+    /// necessary, which is harmless.
     fn collapse(mut self) -> Result<(), S::Error> {
         loop {
             let node = root_node_or_empty(self.root, self.store)?;
@@ -309,7 +310,8 @@ impl<'a, S: MapStore> Edit<'a, S> {
             }
             let (depth, room) = (node.depth() - 1, node.room());
             let Some(index) = node.index(0) else { return Ok(()) };
-            // It need not be on the path. The change is made: a child that cannot be read is told to who asks for it.
+            // This child need not be on the path. The change is complete, so an unreadable child is no error here:
+            // the next read of it reports it.
             let entries =
                 with_node(self.root, self.store, index.child, depth, index.lblk.0, u64::from(LOGICAL_END), |child| {
                     (child.len() <= room).then(|| child.raw_entries().collect::<Vec<RawEntry>>())
@@ -326,16 +328,16 @@ impl<'a, S: MapStore> Edit<'a, S> {
     }
 }
 
-/// Bitmap and descriptor of the freed child, with one to spare for the revoke record.
+/// Bitmap and descriptor of the freed child, and one more for the revoke record.
 const COLLAPSE_CREDITS: u32 = 3;
 
-/// The root, or `None` when its last index was removed and it stands empty above depth 0.
+/// The root, or `None` if its last index was removed and it is empty above depth 0.
 fn root_node_or_empty<'a, S: MapStore>(root: &'a MapRoot, store: &S) -> Result<Option<NodeRef<'a>>, S::Error> {
     let bare = NodeRef::parse(&root.i_block, 0).map_err(|e| root.corrupt::<MapError>(None, e.to_string()))?;
     if bare.is_empty() && bare.depth() > 0 { Ok(None) } else { root_node(root, store).map(Some) }
 }
 
-/// Nodes that a change which adds `added` entries to the leaf of `path` may have to allocate.
+/// Nodes to allocate if `added` entries replace `removed` entries in the leaf of `path`.
 pub(super) fn nodes_needed<S: MapStore>(path: &Path, removed: usize, added: usize) -> u32 {
     Edit::<S>::nodes_needed(path, path.depth, removed, added) as u32
 }

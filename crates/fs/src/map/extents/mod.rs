@@ -1,8 +1,8 @@
 //! Extent trees over a store: look up, map, change state, unmap, walk.
 //!
-//! Main types: `path::Path` (the way from the root to one leaf), `edit::Edit` (replaces entries of a leaf and makes the
-//! tree above agree). Linux: fs/ext4/extents.c, whose shape (find a path, change the leaf, correct the indexes) is
-//! kept.
+//! Main types: `path::Path` (the path from the root to one leaf), `edit::Edit` (replaces entries of a leaf and
+//! updates the tree above). Linux: fs/ext4/extents.c, with the same shape: find a path, change the leaf, correct the
+//! indexes.
 //!
 //! # Locking
 //! The caller's map lock.
@@ -21,7 +21,7 @@ use edit::{Edit, Pieces};
 use path::{Path, root_node, with_node};
 pub(super) use remove::{credits_for_remove, remove};
 
-/// The whole of a run that one extent maps.
+/// The whole run that one extent maps.
 fn mapping_of(extent: &Extent) -> Mapping {
     let state = if extent.unwritten { MapState::Unwritten(extent.pblk) } else { MapState::Written(extent.pblk) };
     Mapping { lblk: extent.lblk, len: extent.len, state }
@@ -108,7 +108,7 @@ pub(super) fn set_state<S: MapStore>(
         };
         let stop = found.end().min(end);
         if found.unwritten != unwritten {
-            // The first extent was paid for by the caller; later ones need the handle's consent.
+            // The caller paid for the first extent. For each further one the handle must have credits.
             if started && !store.has_credits(txn, credits_for_insert(root)) {
                 return Ok(Progress::Stopped { at: LogicalBlock(lblk) });
             }
@@ -147,7 +147,7 @@ pub(super) fn walk<S: MapStore>(
                 at = part.end();
             }
         }
-        // The leaf's own end, not the end of its last extent: the next search then lands in the next leaf.
+        // The leaf's own end, not the end of its last extent, so that the next search lands in the next leaf.
         if path.leaf().end <= start {
             return Err(root.corrupt(path.leaf().block, "keys of the tree are not in order"));
         }
@@ -200,7 +200,7 @@ fn depth_of(root: &MapRoot) -> u32 {
 }
 
 /// Every level changed and split, the root grown, and the one collapse that a merge can cause. One level more than
-/// there is, since the tree may grow between the estimate and the handle's use.
+/// the tree has now, since it may grow between the estimate and the handle's use.
 pub(super) fn credits_for_insert(root: &MapRoot) -> u32 {
     let levels = (depth_of(root) + 1).min(u32::from(DEPTH_MAX));
     levels + 3 * (levels + 1) + 2

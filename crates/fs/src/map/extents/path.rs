@@ -1,7 +1,7 @@
-//! The way from the root of an extent tree to the leaf that covers a logical block.
+//! The path from the root of an extent tree to the leaf that covers a logical block.
 //!
-//! Every descent checks what a hostile image could get wrong: the depth falls by one at each step (so it ends), each
-//! node keeps to the range its parent gave it, and every block number is one that a file may own.
+//! Every descent checks what a hostile image could get wrong: the depth falls by one at each step (so the descent
+//! ends), each node stays within the range of its parent's entry, and a file may own every block number.
 //!
 //! # Locking
 //! The caller's map lock.
@@ -20,17 +20,17 @@ pub(super) struct Level {
     pub block: Option<BlockNr>,
     /// The key under which the parent knows this node, 0 for the root.
     pub first: u32,
-    /// One past the last logical block that may lie below: the key of the next node, or the end of all.
+    /// One past the last logical block below the node: the key of the next node, or the end of the map.
     pub end: u64,
     /// Entries in use.
     pub count: usize,
-    /// Entries there is room for.
+    /// The capacity, in entries.
     pub room: usize,
     /// The entry that the path follows (index levels only).
     pub pos: usize,
 }
 
-/// A path to a leaf, and the leaf's entries around the block that was asked for.
+/// A path to a leaf, and the leaf's entries around the requested block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     levels: [Level; DEPTH_MAX as usize + 1],
@@ -44,7 +44,7 @@ pub(super) struct Path {
     pub next: Option<Extent>,
 }
 
-/// Whether a node may say that it maps these blocks.
+/// Whether a node may map these blocks.
 fn may_stand<S: MapStore>(store: &S, start: BlockNr, len: u32) -> bool {
     store.gives_up() || store.block_range_valid(start, len)
 }
@@ -59,7 +59,7 @@ pub(super) fn root_node<'a, S: MapStore>(root: &'a MapRoot, store: &S) -> Result
         .map_err(|e| root.corrupt(None, e.to_string()))
 }
 
-/// What a node block must satisfy when it enters the cache: checksum, then every entry.
+/// Verifies a node block that enters the cache: its checksum, then every entry.
 pub(super) fn verify_node<S: MapStore>(
     store: &S,
     bytes: &[u8],
@@ -81,7 +81,7 @@ pub(super) fn verify_node<S: MapStore>(
     node.validate(depth, block.0, |start, len| may_stand(store, start, len)).map_err(|e| e.to_string())
 }
 
-/// Runs `f` on the node in `block`, which must have `depth` and keep to `first..end`.
+/// Runs `f` on the node in `block`, which must have `depth` and lie within `first..end`.
 pub(super) fn with_node<S: MapStore, R>(
     root: &MapRoot,
     store: &S,
@@ -108,7 +108,7 @@ pub(super) fn with_node<S: MapStore, R>(
         .map_err(|e: extant_ondisk::Error| root.corrupt(Some(block), e.to_string()))
 }
 
-/// What one step of a descent learns from a node.
+/// The result of one step of a descent.
 enum Step {
     Down { child: BlockNr, first: u32, end: u64 },
     Leaf { pos: Option<usize>, at: Option<Extent>, before: Option<Extent>, next: Option<Extent> },
@@ -135,21 +135,21 @@ fn step(node: &NodeRef<'_>, lblk: u32, level: &mut Level) -> Step {
     }
 }
 
-/// A way down, for a removal.
+/// The path of a removal.
 pub(super) enum Found {
     Leaf(Path),
-    /// What lies below the entry that the path takes at this level cannot be read, and is given up.
+    /// The subtree below the path's entry at this level is unreadable, and the removal abandons it.
     Lost(Path, usize),
 }
 
 impl Path {
-    /// Descends to the leaf for `lblk`: the last one that starts at or before it, or the first of all.
+    /// Descends to the leaf for `lblk`: the last leaf that starts at or before it, or the first of all.
     pub fn find<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<Path, S::Error> {
         Path::descend(root, store, lblk, |_, _| Ok(())).map_err(|(_, _, e)| e)
     }
 
-    /// The same for a removal: nodes that are not in use are not followed, and where the store passes the damage, the
-    /// way to its parent is found.
+    /// As `find`, for a removal: it follows no node that is not allocated. If the store passes the damage, the path
+    /// ends at the parent of the damaged node.
     pub fn find_to_remove<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<Found, S::Error> {
         match Path::descend(root, store, lblk, |store, child| store.check_in_use(child)) {
             Ok(path) => Ok(Found::Leaf(path)),
@@ -158,7 +158,8 @@ impl Path {
         }
     }
 
-    /// The path, or the part of it down to a level, and what is wrong below that; no part if it is the root.
+    /// The path; or the error, with the level above it and the path down to that level. No path if the root is
+    /// damaged.
     #[allow(clippy::type_complexity, clippy::result_large_err)] // between the two functions above
     fn descend<S: MapStore>(
         root: &MapRoot,
@@ -200,7 +201,7 @@ impl Path {
             return Err((None, 0, root.corrupt(block, "an index node without entries")));
         };
         (path.pos, path.at, path.before, path.next) = (pos, at, before, next);
-        // The block was verified when it entered the cache, but perhaps as another kind of block.
+        // The cache verified the block when it entered, but perhaps as another kind of block.
         if at.is_some_and(|e| e.len == 0 || !may_stand(store, e.pblk, e.len)) {
             let e = root.corrupt(block, "an extent maps blocks that no file can own");
             return Err((block.map(|_| path), above, e));
@@ -208,7 +209,7 @@ impl Path {
         Ok(path)
     }
 
-    /// The nodes that the index node at level `l` names; none of them is read.
+    /// The nodes that the index node at level `l` names; it reads none of them.
     fn children<S: MapStore>(&self, root: &MapRoot, store: &S, l: usize) -> Vec<BlockNr> {
         let entries = self.raw_entries(root, store, l).unwrap_or_default();
         entries.iter().map(|raw| Index::decode(raw).child).collect()

@@ -1,8 +1,8 @@
 //! Unmaps a range of an extent tree, leaf by leaf from right to left.
 //!
-//! Each round takes the last extents of the range that lie in one leaf, as many as the handle can pay for; changes the
-//! leaf (and frees the nodes that this empties); then frees the data. The map is consistent between rounds.
-//! Linux: `ext4_ext_remove_space`, `ext4_ext_rm_leaf`.
+//! Each round takes the last extents of the range that lie in one leaf, as many as the handle can pay for. It changes
+//! the leaf, frees the nodes that become empty, and then frees the data. The map is consistent between rounds. Linux:
+//! `ext4_ext_remove_space`, `ext4_ext_rm_leaf`.
 //!
 //! # Locking
 //! The caller's map lock.
@@ -32,9 +32,9 @@ pub(in crate::map) fn credits_for_remove(root: &MapRoot, groups: u32) -> u32 {
 struct Groups(Vec<GroupNr>);
 
 impl Groups {
-    /// Notes the groups of an extent. Groups are contiguous, so only first and last have to be asked for.
+    /// Adds the groups of an extent. Groups are contiguous, so only the first and the last are looked up.
     fn add<S: MapStore>(&mut self, store: &S, extent: &Extent) {
-        // What no file can own is not freed.
+        // Blocks that no file can own are not freed.
         if !store.block_range_valid(extent.pblk, extent.len) {
             return;
         }
@@ -53,7 +53,8 @@ impl Groups {
     }
 }
 
-/// The part of an extent in as many of its last groups as `affordable` accepts, fewer than all; `None` if not even one.
+/// The part of an extent in as many of its last groups as `affordable` accepts, fewer than all; `None` if not even
+/// one group is affordable.
 fn last_groups<S: MapStore>(store: &S, extent: &Extent, mut affordable: impl FnMut(u32) -> bool) -> Option<Extent> {
     let group_at = |offset: u32| store.group_of(BlockNr(extent.pblk.0 + u64::from(offset))).0;
     let last = group_at(extent.len - 1);
@@ -94,7 +95,7 @@ pub(in crate::map) fn remove<S: MapStore>(
         };
         let leaf = *path.leaf();
         if leaf.count == 0 && leaf.block.is_some() {
-            // Old kernels left empty leaves behind; they have to go before the tree can.
+            // Old kernels left empty leaves behind, and the tree cannot be freed before them.
             if !store.has_credits(txn, round_credits(path.depth as u32, 0)) {
                 return Ok(Progress::Stopped { at: LogicalBlock(to) });
             }
@@ -102,7 +103,7 @@ pub(in crate::map) fn remove<S: MapStore>(
             continue;
         }
         let Some(pos) = path.pos else {
-            // The leaf's extents all lie behind `to`. What is before the leaf's key lies in leaves before it.
+            // The leaf's extents all lie behind `to`. Blocks before the leaf's key belong to the leaves before it.
             if leaf.first > to || leaf.first <= from {
                 break;
             }
@@ -128,7 +129,8 @@ pub(in crate::map) fn remove<S: MapStore>(
                 continue;
             }
             if first {
-                // Too many groups for this handle in one extent: at least the last of them.
+                // This one extent lies in too many groups for this handle: free at least its part in the last of
+                // them.
                 let part = last_groups(store, &part, |groups| {
                     let added = 1 + usize::from(behind.is_some());
                     store.has_credits(txn, round_credits(path.depth as u32, nodes(added)) + 2 * groups)

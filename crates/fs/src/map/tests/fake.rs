@@ -1,4 +1,4 @@
-//! A store in memory that counts what a journal would: credits by distinct block, double frees, leaks, verifications.
+//! A store in memory that counts as a journal would: credits by distinct block, double frees, leaks, verifications.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use extant_ondisk::{BlockNr, GroupNr};
 
 use crate::map::{MapError, MapStore, NewNode};
 
-/// A handle: blocks it may touch, and those it has touched.
+/// A handle: its credits, and the blocks it has touched.
 #[derive(Debug)]
 pub struct Txn {
     pub credits: u32,
@@ -60,7 +60,7 @@ impl Fake {
         }
     }
 
-    /// Allocates data blocks: behind the last ones, or somewhere else.
+    /// Allocates data blocks: right after the previous ones, or elsewhere.
     pub fn allocate_data(&self, len: u32, jump: bool) -> BlockNr {
         let mut blocks = self.blocks.borrow_mut();
         if jump {
@@ -75,7 +75,7 @@ impl Fake {
         BlockNr(start)
     }
 
-    /// Takes data blocks back that were not used.
+    /// Returns data blocks that the map did not use.
     pub fn return_data(&self, start: BlockNr, len: u32) {
         let mut blocks = self.blocks.borrow_mut();
         for b in start.0..start.0 + u64::from(len) {
@@ -83,7 +83,7 @@ impl Fake {
         }
     }
 
-    /// Everything has to be verified anew, as after a remount.
+    /// Forgets every verification, as a remount does.
     pub fn drop_cache(&self) {
         self.blocks.borrow_mut().verified.clear();
     }

@@ -1,4 +1,4 @@
-//! Hostile bytes: whatever is flipped, every operation ends with a result.
+//! Hostile bytes: whichever bytes are flipped, every operation ends with a result.
 
 use std::ops::ControlFlow;
 
@@ -63,7 +63,7 @@ fn attack(extents: bool, verified: bool, rounds: u64) {
         flip(&fake, &mut root, &mut rng);
         fake.drop_cache();
         if !verified {
-            // The cache knows the blocks already, as another kind, so that nothing is verified.
+            // The cache already knows the blocks, as another kind, so that it verifies nothing.
             let keys: Vec<u64> = fake.blocks.borrow().meta.keys().copied().collect();
             for key in keys {
                 fake.read(BlockNr(key), |_| Ok(()), |_| ()).unwrap();

@@ -28,7 +28,8 @@ impl World {
         World { fake: Fake::new(block_size, seed), root, model: BTreeMap::new(), rng: Rng::new(seed), end }
     }
 
-    /// Checks the whole tree: structure, that meta and data blocks are exactly those allocated, i_blocks, and lookups.
+    /// Checks the whole tree: structure, i_blocks, lookups, and that its metadata and data blocks are exactly the
+    /// allocated ones.
     fn check(&mut self) {
         if self.rng.one_in(3) {
             self.fake.drop_cache();
@@ -95,7 +96,7 @@ impl World {
         Mapping { lblk: LogicalBlock(lblk), len, state }
     }
 
-    /// A lookup may end early at the border of an extent that could not merge; where it ends, the next one goes on.
+    /// A lookup may end early at the border of an extent that could not merge; the next lookup continues there.
     fn check_lookup(&mut self, lblk: u32, max_len: u32) {
         let want = self.expect(lblk, max_len);
         let mut at = lblk;
@@ -199,7 +200,7 @@ impl World {
                 Ok(Progress::Done) => break,
                 Ok(Progress::Stopped { at }) => {
                     assert!(at.0 < to_go && at.0 >= from, "{from}..={to_go} stopped at {}", at.0);
-                    // All behind it is gone already.
+                    // Everything behind it is already unmapped.
                     let behind = self.root.lookup(&self.fake, LogicalBlock(at.0 + 1), to_go - at.0).unwrap();
                     assert_eq!(behind.state, MapState::Hole);
                     to_go = at.0;
@@ -262,7 +263,7 @@ proptest! {
                                     no_space in prop_oneof![Just(0u64), Just(6)]) {
         let mut w = World::new(if big { 4096 } else { 1024 }, true, seed);
         *w.fake.no_space_one_in.borrow_mut() = no_space;
-        // Also groups so small that one extent spreads over many.
+        // Also with groups so small that one extent spans many of them.
         w.fake.per_group = if tiny_groups { 64 } else { w.fake.per_group };
         w.run(500, if dense { 3_000 } else { 40_000 }, 7);
     }
@@ -289,7 +290,7 @@ fn a_deep_tree_grows_and_shrinks() {
         w.check();
         let depth = NodeRef::parse(&w.root.i_block, 0).unwrap().depth();
         assert_eq!(depth, 3);
-        // Sequential writing leaves full nodes in either direction.
+        // Sequential writing leaves full nodes in both directions.
         assert!(w.fake.blocks.borrow().meta.len() <= (count as usize).div_ceil(84) + 8);
         w.remove(1000, 50_000);
         w.check();
@@ -394,9 +395,9 @@ fn indirect_borders() {
     w.check();
 }
 
-/// What is mapped before the damage counts; who goes on meets it, and changes nothing.
+/// The blocks mapped before the damage count. The next call fails at the damage and changes nothing.
 #[test]
-fn damage_behind_the_first_array_is_met_by_the_next_call() {
+fn damage_behind_the_first_array_fails_the_next_call() {
     let mut w = World::new(1024, false, 9);
     w.insert(200, 1, false, false);
     assert!(indirect::set_pointer(&mut w.root.i_block, 13, 77));
@@ -410,15 +411,16 @@ fn damage_behind_the_first_array_is_met_by_the_next_call() {
     assert_eq!(w.fake.blocks.borrow().meta.len(), 1);
 }
 
-/// Kernels leave arrays without a pointer behind when they punch holes. Whoever removes all around them frees them.
+/// Kernels leave pointer arrays without a pointer behind when they punch holes. A removal of the range around them
+/// frees them.
 #[test]
-fn arrays_that_were_empty_all_along_go() {
+fn a_removal_frees_arrays_that_were_already_empty() {
     let (double, triple) = (12 + 256, 12 + 256 + 65536);
     for (lblk, slot, levels) in [(double, 13, 1), (triple, 14, 1), (triple, 14, 2)] {
         let mut w = World::new(1024, false, 7);
         w.insert(3, 1, false, false);
         w.insert(lblk + 5, 1, false, false);
-        // The last of the arrays that are kept loses its only pointer, and all below it goes.
+        // The last array on the path loses its only pointer, and everything below it is freed.
         let mut chain = vec![u64::from(indirect::pointer(&w.root.i_block, slot).unwrap())];
         let blocks = w.fake.blocks.get_mut();
         while let Some(below) = blocks.meta.get(chain.last().unwrap()) {

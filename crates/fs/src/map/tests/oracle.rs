@@ -1,5 +1,5 @@
-//! Against e2fsprogs and the kernel: maps that the kernel made are read as debugfs reads them, and maps that we made
-//! pass e2fsck and are read back by the kernel.
+//! Against e2fsprogs and the kernel: Extant reads the kernel's maps as debugfs does, and Extant's maps pass e2fsck
+//! and the kernel reads them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ fn command(program: &str, args: &[&str]) -> (Option<i32>, String, String) {
     (out.status.code(), text(&out.stdout), text(&out.stderr))
 }
 
-/// Exit status and all that was printed.
+/// Exit status and all output.
 fn run(program: &str, args: &[&str]) -> (Option<i32>, String) {
     let (code, out, err) = command(program, args);
     (code, out + &err)
@@ -38,11 +38,11 @@ fn run_ok(program: &str, args: &[&str]) -> String {
     out
 }
 
-/// A loop mount, taken down when dropped.
+/// A loop mount; dropping it unmounts.
 struct Mount(PathBuf);
 
 impl Mount {
-    /// `None` where loop mounts are not allowed.
+    /// `None` where loop mounts are not permitted.
     fn new(image: &Path, dir: &Path, options: &str) -> Option<Mount> {
         fs::create_dir_all(dir).unwrap();
         let (code, text) =
@@ -96,7 +96,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 fn crc(seed: u32, data: &[u8]) -> u32 {
-    // Bit by bit, so that this test shares no code with what it checks.
+    // Bit by bit, so that this test shares no code with the code under test.
     data.iter().fold(seed, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |c, _| if c & 1 == 1 { c >> 1 ^ 0x82F6_3B78 } else { c >> 1 })
     })
@@ -139,7 +139,7 @@ impl ImageStore {
         block as usize * bs..(block as usize + 1) * bs
     }
 
-    /// Takes up to `want` free blocks that follow each other.
+    /// Allocates up to `want` adjacent free blocks.
     fn allocate_run(&self, want: u32) -> (BlockNr, u32) {
         let mut free = self.free.borrow_mut();
         let start = free.pop().expect("image is full");
@@ -230,7 +230,7 @@ impl MapStore for ImageStore {
     }
 }
 
-/// What `debugfs stat` says: the mapped blocks, and the metadata blocks of the map.
+/// Parses `debugfs stat`: the mapped blocks, and the metadata blocks of the map.
 fn map_by_debugfs(text: &str) -> (Map, BTreeSet<u64>) {
     let (mut map, mut meta) = (Map::new(), BTreeSet::new());
     let list = text.split_once("EXTENTS:\n").or_else(|| text.split_once("BLOCKS:\n")).map_or("", |(_, l)| l);
@@ -263,7 +263,7 @@ fn add_run(map: &mut Map, m: &Mapping) {
     }
 }
 
-/// The same through `walk`, through `lookup` from hole to hole, and through `walk_meta`.
+/// The same by `walk`, by `lookup` from hole to hole, and by `walk_meta`.
 fn map_by_us(root: &MapRoot, store: &ImageStore) -> (Map, BTreeSet<u64>) {
     let mut walked = Map::new();
     root.walk(store, LogicalBlock(0), |m| {
@@ -342,7 +342,7 @@ fn reads_what_the_kernel_wrote(fs_type: &str, block_size: u32) {
         let (got, got_meta) = map_by_us(&root, &store);
         assert!(got == want, "{fs_type} {block_size} {name}: the maps differ");
         assert_eq!(got_meta, want_meta, "{name}");
-        assert_eq!(want.is_empty(), name == "empty", "{name}: debugfs was understood");
+        assert_eq!(want.is_empty(), name == "empty", "{name}: the parser missed debugfs's output");
         if root.extents {
             deepest = deepest.max(root.i_block[6]);
         }
@@ -436,10 +436,11 @@ fn e2fsck_and_the_kernel_agree(fs_type: &str, block_size: u32, seed: u64) {
     fs::write(&script_path, script).unwrap();
     run_ok("debugfs", &["-w", "-f", script_path.to_str().unwrap(), path]);
     assert_eq!(store_root(&image, ino).i_block, root.i_block, "debugfs stored i_block");
-    // Bitmaps and counts are not ours here, so e2fsck fixes those (pass 5); the inode itself must be beyond reproach.
+    // The test does not update bitmaps and counts, so e2fsck corrects those (pass 5). It must find nothing wrong with
+    // the inode itself.
     let (code, text, _) = command("e2fsck", &["-fy", path]);
     assert_eq!(code, Some(1), "{text}");
-    // "Could be narrower" is a wish that e2fsck has for the kernel's trees as well after so much churn.
+    // e2fsck also says "could be narrower" of the kernel's own trees after so many random changes.
     let fine = ["Pass ", "Block bitmap differences", "Inode bitmap differences", "Free blocks count", "Fix? yes"];
     for line in text.lines().filter(|l| !l.is_empty() && !l.contains("could be narrower") && !l.starts_with("/")) {
         assert!(fine.iter().any(|f| line.starts_with(f)) || line.contains("***"), "{line}\n{text}");
@@ -467,13 +468,13 @@ fn store_root(image: &Image, ino: u32) -> MapRoot {
 }
 
 #[test]
-fn our_extents_stand_before_e2fsck_and_the_kernel() {
+fn e2fsck_and_the_kernel_accept_our_extents() {
     e2fsck_and_the_kernel_agree("ext4", 1024, 1);
     e2fsck_and_the_kernel_agree("ext4", 4096, 2);
 }
 
 #[test]
-fn our_indirect_blocks_stand_before_e2fsck_and_the_kernel() {
+fn e2fsck_and_the_kernel_accept_our_indirect_blocks() {
     e2fsck_and_the_kernel_agree("ext3", 1024, 3);
     e2fsck_and_the_kernel_agree("ext3", 4096, 4);
 }

@@ -1,10 +1,10 @@
 //! [`Packed`]: an entry in 12 bytes.
 //!
-//! A mapped run is its first logical block (32 bits), its place (48, all that ext4 has), its kind (2) and its length
-//! (14). What is not mapped has no place: those bits hold a length of 32. So a mapped run of more than [`LONGEST`]
-//! blocks is several entries (the longest extent on disk two), and a hole or a promise is one.
+//! A mapped run is its first logical block (32 bits), its place (48 bits, as in ext4), its kind (2) and its length
+//! (14). Unmapped runs have no place: those bits contain a length of 32 bits. So a mapped run of more than
+//! [`LONGEST`] blocks is several entries (the longest extent on disk is two), and a hole or a delayed run is one.
 //!
-//! What it does not do: judge. Whoever packs asks [`longest`] before.
+//! What it does not do: check lengths. Callers consult [`longest`] before they pack.
 //!
 //! # Locking
 //! None.
@@ -13,7 +13,7 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 
 use crate::map::es::{EsEntry, EsState};
 
-/// Blocks of a mapped run that one entry holds.
+/// The longest mapped run of one entry, in blocks.
 pub const LONGEST: u32 = 1 << 14;
 const PLACES: u64 = 1 << 48;
 
@@ -27,7 +27,7 @@ const HOLE: u32 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed([u32; 3]);
 
-/// How many blocks of a run in `state` one entry can hold; 0 where the place is none that a file system has.
+/// How many blocks of a run in `state` one entry can contain; 0 if the place is beyond any file system.
 pub fn longest(state: EsState) -> u32 {
     match state {
         EsState::Written(place) | EsState::Unwritten(place) => {
@@ -38,10 +38,10 @@ pub fn longest(state: EsState) -> u32 {
 }
 
 impl Packed {
-    /// What fills places that hold nothing.
+    /// Fills unused slots.
     pub const NOTHING: Packed = Packed([0; 3]);
 
-    /// `e` is no longer than [`longest`] says.
+    /// `e` must not exceed [`longest`].
     pub fn new(e: EsEntry) -> Packed {
         debug_assert!((1..=longest(e.state)).contains(&e.len));
         let mapped = |place: BlockNr, kind: u32| {

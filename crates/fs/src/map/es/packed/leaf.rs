@@ -1,15 +1,15 @@
-//! [`Leaf`]: up to [`FULL`] entries side by side, with a bit each for "can go", "was looked up" and "was looked up the
+//! [`Leaf`]: up to [`FULL`] entries side by side, with three bits each: "evictable", "looked up", and "looked up the
 //! time before".
 //!
-//! What goes from a big leaf leaves its place behind: to move six kilobytes together for five entries costs more than
-//! all else. A new entry beside it takes the place; the others are closed when there is no room but them, when the
-//! hand goes on and half of the leaf has gone, when few are left, or when the first entry goes, so that the first place
-//! always holds one.
+//! An entry evicted from a big leaf leaves its place behind: compacting six kilobytes for five entries costs more
+//! than all the rest. A new entry next to the place takes it. The leaf is compacted when no other room is left, or
+//! when few entries are left. It is also compacted when the hand moves on and half of the entries are gone, and when
+//! the first entry goes. So the first place always contains an entry.
 //!
-//! What it does not do: know its neighbours, except those in the ring, whose numbers it keeps for [`super::tree`].
+//! What it does not do: know its neighbours, except those in the ring; it stores their numbers for [`super::tree`].
 //!
 //! # Locking
-//! The owner's, see [`super`]. Marks of lookups are set under the shared side.
+//! The owner's, see [`super`]. Lookups set marks under the shared lock.
 
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,23 +19,24 @@ use super::entry::Packed;
 /// Entries of a leaf.
 pub const FULL: usize = 512;
 const WORDS: usize = FULL / 64;
-/// Room that a small leaf begins with.
+/// Initial capacity of a small leaf.
 const FEW: usize = 8;
-/// So few are halved at once: they are in six lines of the processor's cache.
+/// Up to this many entries, use binary search at once: they fit six lines of the processor's cache.
 const NEAR: usize = 32;
-/// A leaf with less looks for a neighbour to join, and is moved together at once.
+/// A leaf with fewer entries joins a neighbour if it can, and is compacted at once.
 pub const SMALL: usize = FULL / 4;
 
-/// What [`Leaf::warmth`] has for a leaf of which everything was looked up since the hand was there.
+/// [`Leaf::warmth`] of a leaf whose entries were all looked up since the hand passed.
 pub const ALL: u32 = 1 << 12;
 
 type Bits = [u64; WORDS];
 
-/// An entry, whether it is marked, and whether it was when the hand went on.
+/// An entry, whether it is marked, and whether it was marked when the hand passed.
 pub type Marked = (Packed, bool, bool);
 
-/// Of entries that were all kept when the hand went on: how many have been looked up until it came back, of those that
-/// had been marked then and of the others, and how many of the former it would have been if marks meant nothing.
+/// The result for a leaf that the hand left whole: how many of its entries were looked up until the hand came back,
+/// of those that were marked then and of the others. `marked_expected` is the number for the former if marks
+/// predicted nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
     pub marked: f64,
@@ -43,24 +44,24 @@ pub struct Outcome {
     pub marked_expected: f64,
 }
 
-/// See the page.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Leaf {
-    /// By their first blocks, those that have gone too.
+    /// Sorted by first block, places of evicted entries included.
     entries: Vec<Packed>,
     /// Neither delayed nor gone.
     evictable: Bits,
-    /// Of what can go: it was looked up. Of what cannot: it has gone; a delayed entry is never marked.
+    /// For an evictable entry: it was looked up. For any other: its place is empty. A delayed entry is never marked.
     marks: [AtomicU64; WORDS],
-    /// Of what can go: it was marked when the hand went on.
+    /// For an evictable entry: it was marked when the hand passed.
     past: Bits,
     evictable_count: u16,
     gone_count: u16,
-    /// [`Leaf::warmth`] when the hand was there. A new leaf has its neighbour's.
+    /// [`Leaf::warmth`] when the hand passed. A new leaf takes its neighbour's.
     pub was_warm: u16,
     /// How many times in a row the hand has left it whole.
     pub kept: u8,
-    /// Is it in the ring? Then between these.
+    /// Whether it is in the ring, between these two.
     pub listed: bool,
     pub before: u32,
     pub behind: u32,
@@ -70,7 +71,7 @@ fn bit(at: usize) -> (usize, u64) {
     (at / 64, 1 << (at % 64))
 }
 
-/// Makes room for a bit at `at`: those from there on move up by one.
+/// Inserts a bit at `at`: the bits from there on move up by one.
 fn insert_bit(bits: &mut Bits, at: usize, set: bool) {
     let (word, mask) = bit(at);
     let below = bits[word] & (mask - 1);
@@ -81,7 +82,7 @@ fn insert_bit(bits: &mut Bits, at: usize, set: bool) {
     }
 }
 
-/// Takes the bit at `at` out: those behind move down by one.
+/// Removes the bit at `at`: the bits behind it move down by one.
 fn remove_bit(bits: &mut Bits, at: usize) {
     let (word, mask) = bit(at);
     let mut carry = 0;
@@ -92,7 +93,7 @@ fn remove_bit(bits: &mut Bits, at: usize) {
 }
 
 impl Leaf {
-    /// Entries; places that they left do not count.
+    /// Entries, without the empty places.
     pub fn len(&self) -> usize {
         self.entries.len() - usize::from(self.gone_count)
     }
@@ -101,7 +102,7 @@ impl Leaf {
         usize::from(self.evictable_count)
     }
 
-    /// The entry at `at`, which has not gone.
+    /// The entry at `at`, which must not be an empty place.
     pub fn entry(&self, at: usize) -> Packed {
         self.entries[at]
     }
@@ -110,7 +111,7 @@ impl Leaf {
         self.entries.first().copied()
     }
 
-    /// Those at `at` and behind.
+    /// The entries at `at` and behind.
     pub fn entries_from(&self, at: usize) -> impl Iterator<Item = Packed> {
         let there = move |at: &usize| self.gone_count == 0 || !self.has_gone(*at);
         (at..self.entries.len()).filter(there).map(|at| self.entries[at])
@@ -121,12 +122,12 @@ impl Leaf {
         allocated(size_of::<Leaf>()) + allocated(self.entries.capacity() * size_of::<Packed>())
     }
 
-    /// How many places are for entries that start at or before `lblk`. `end` is where the next leaf starts, if there
+    /// How many places are for entries that start at or before `lblk`. `end` is the start of the next leaf, if there
     /// is one.
     ///
-    /// Halving six kilobytes misses the processor's cache six times. Entries are mostly spread evenly, so this looks
-    /// where `lblk` would be then, and from there in steps that double; where they are not, it costs twice as much as
-    /// halving.
+    /// A binary search in six kilobytes misses the processor's cache six times. Entries are mostly spread evenly, so
+    /// this starts at the place where `lblk` would be then, and searches from there in doubling steps. If entries are
+    /// uneven, it costs twice a binary search.
     pub fn up_to(&self, lblk: u32, end: Option<u32>) -> usize {
         let Some(first) = self.entries.first().map(|e| e.lblk()).filter(|first| *first <= lblk) else { return 0 };
         let len = self.entries.len();
@@ -208,7 +209,7 @@ impl Leaf {
         }
     }
 
-    /// It is not full; `at` is what [`Leaf::up_to`] said.
+    /// The leaf must not be full; `at` is the result of [`Leaf::up_to`].
     pub fn insert(&mut self, mut at: usize, e: Packed) {
         let gone = |at: &usize| *at < self.entries.len() && self.has_gone(*at);
         if let Some(place) = at.checked_sub(1).filter(gone).or(Some(at).filter(gone)) {
@@ -235,7 +236,7 @@ impl Leaf {
         self.evictable_count += u16::from(!e.is_delayed());
     }
 
-    /// Takes the entry at `at` out, which has not gone.
+    /// Removes the entry at `at`, which must not be an empty place.
     pub fn remove(&mut self, at: usize) -> Packed {
         let e = self.entries.remove(at);
         remove_bit(&mut self.evictable, at);
@@ -248,12 +249,13 @@ impl Leaf {
         e
     }
 
-    /// The entry at `at` changes its length, no more.
+    /// Changes the length of the entry at `at`, nothing else.
     pub fn replace(&mut self, at: usize, e: Packed) {
         self.entries[at] = e;
     }
 
-    /// Everything, with its marks. Until [`Leaf::fill`] says what is in it, it counts what could go as before.
+    /// Moves out all entries with their marks. Until [`Leaf::fill`], the leaf's count of evictable entries remains
+    /// the old one.
     pub fn drain_into(&mut self, all: &mut Vec<Marked>) {
         let there = (0..self.entries.len()).filter(|at| !self.has_gone(*at));
         all.extend(there.map(|at| (self.entries[at], self.is_marked(at), self.was_marked(at))));
@@ -261,7 +263,7 @@ impl Leaf {
         self.gone_count = 0;
     }
 
-    /// Holds `all`, at most [`FULL`], from now on.
+    /// Replaces the content by `all`, at most [`FULL`] entries.
     pub fn fill(&mut self, all: &[Marked]) {
         self.entries.clear();
         let room = if all.len() > FULL / 2 { FULL } else { all.len() };
@@ -281,19 +283,19 @@ impl Leaf {
         self.change_marks(|now| *now = marks);
     }
 
-    /// The share of those that could go that was looked up since [`Leaf::pass`], of [`ALL`], and three quarters of what
-    /// this was the time before.
+    /// The share of evictable entries that were looked up since [`Leaf::pass`], in units of 1/[`ALL`], plus three
+    /// quarters of the previous warmth.
     pub fn warmth(&self) -> u32 {
         self.used(|_| !0) * ALL / u32::from(self.evictable_count).max(1) + u32::from(self.was_warm) * 3 / 4
     }
 
-    /// How many of those that can go were looked up since [`Leaf::pass`], where `among` has a bit.
+    /// How many evictable entries with a bit in `among` were looked up since [`Leaf::pass`].
     fn used(&self, among: impl Fn(usize) -> u64) -> u32 {
         let used = |word: usize| self.evictable[word] & self.marks[word].load(Ordering::Relaxed) & among(word);
         (0..WORDS).map(|word| used(word).count_ones()).sum()
     }
 
-    /// What became of its entries since [`Leaf::pass`]. What has come since then counts as unmarked.
+    /// The lookups since [`Leaf::pass`], see [`Outcome`]. Entries added since then count as unmarked.
     pub fn outcome(&self) -> Outcome {
         let were_marked: u32 = self.past.iter().map(|w| w.count_ones()).sum();
         let (marked, unmarked) = (self.used(|word| self.past[word]), self.used(|word| !self.past[word]));
@@ -302,7 +304,7 @@ impl Leaf {
         Outcome { marked: marked.into(), unmarked: unmarked.into(), marked_expected }
     }
 
-    /// The hand goes on, which found it so warm and has left it whole or not: marks begin anew.
+    /// The hand moves on; it found the leaf at `warmth` and left it `whole` or not. All marks are cleared.
     pub fn pass(&mut self, warmth: u32, whole: bool) {
         self.was_warm = warmth as u16;
         self.kept = if whole { self.kept.saturating_add(1) } else { 0 };
@@ -313,8 +315,8 @@ impl Leaf {
         }
     }
 
-    /// Gives up to `wanted` entries up, in their order: with `spare` only those that were not looked up since
-    /// [`Leaf::pass`]. Returns how many went, and where the leaf began if entries have moved.
+    /// Evicts up to `wanted` entries, in order; with `spare`, only those without a lookup since [`Leaf::pass`].
+    /// Returns how many it evicted, and the leaf's former first block if entries have moved.
     pub fn evict(&mut self, wanted: usize, spare: bool) -> (usize, Option<u32>) {
         let mut left = wanted;
         for ((evictable, marks), past) in self.evictable.iter_mut().zip(&mut self.marks).zip(&mut self.past) {
@@ -333,7 +335,7 @@ impl Leaf {
         self.evictable_count -= went as u16;
         self.gone_count += went as u16;
         let len = self.len();
-        // Who gave all that was wanted is asked again: less memory for what is left is got once, when that is over.
+        // A leaf that gave all of `wanted` is visited again, so its memory shrinks only once, after the last visit.
         let shrinks = went < wanted && self.gone_count > 0 && len <= self.entries.capacity() / 2;
         let closes = shrinks || went > 0 && (self.has_gone(0) || len <= SMALL);
         let began = closes.then(|| self.entries[0].lblk());
@@ -346,7 +348,7 @@ impl Leaf {
         (went, began)
     }
 
-    /// Moves what is left together, run by run.
+    /// Compacts the remaining entries, run by run.
     fn close(&mut self) {
         let mut marks = Bits::default();
         let (mut evictable, mut past) = (Bits::default(), Bits::default());
@@ -377,9 +379,9 @@ impl Leaf {
 
 #[cfg(test)]
 impl Leaf {
-    /// What must hold between entries, bits and counts. Returns how many places hold nothing.
+    /// Checks the invariants of entries, bits and counts. Returns the number of empty places.
     pub fn check(&self) -> u64 {
-        assert!(self.entries.windows(2).all(|pair| pair[0].lblk() < pair[1].lblk()), "in order, those that went too");
+        assert!(self.entries.windows(2).all(|pair| pair[0].lblk() < pair[1].lblk()), "sorted, empty places included");
         let count = |is: &dyn Fn(usize) -> bool| (0..self.entries.len()).filter(|at| is(*at)).count();
         assert_eq!(usize::from(self.gone_count), count(&|at| self.has_gone(at)));
         assert_eq!(self.evictable(), count(&|at| self.is_evictable(at)));
@@ -410,8 +412,8 @@ mod tests {
         Packed::new(EsEntry { lblk: LogicalBlock(lblk), len: 1, state })
     }
 
-    /// Against a map of entries with their marks. Few go at a time, many, or all; a few blocks, so that places are
-    /// taken again, or many.
+    /// Against a map of entries with their marks. Evictions take few entries, many, or all. Blocks are few, so that
+    /// new entries take the empty places, or many.
     #[test]
     fn bits_stay_with_their_entries() {
         let mut places_left = 0;
@@ -474,7 +476,7 @@ mod tests {
                         assert!(began.is_none_or(|began| Some(began) == first));
                         assert!(
                             began.is_some() || model.keys().next().copied() == first,
-                            "or nobody knows where it is"
+                            "the first block changed without a report of the old one"
                         );
                         if went < wanted {
                             warmth = leaf.warmth();
@@ -495,6 +497,6 @@ mod tests {
                 }
             }
         }
-        assert!(places_left > 0, "no place was left behind: this tests nothing");
+        assert!(places_left > 0, "no empty place: this tests nothing");
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! Main types: [`PackedTree`] (the first few entries in place, then leaves), `Packed` (an entry), `Leaf`.
 //!
-//! Entries of a file come in order or at random, and stay until memory is short: so leaves are big (512 entries, 6
-//! KiB), a full one shares with a neighbour before the two become three, and one to which is only added at the end
-//! stays full. The root is two vectors, searched by halving; ten million entries have a root of 200 KB. Leaves with
-//! something that can go are in a ring, so that nobody looks for them.
+//! A file's entries arrive in order or at random, and remain until memory is short. So leaves are big (512 entries, 6
+//! KiB); a full leaf moves entries to a neighbour before two leaves become three; and a leaf that only grows at its
+//! end remains full. The root is two vectors with binary search; ten million entries have a root of 200 KB. Leaves
+//! with evictable entries form a ring, so that a sweep need not search for them.
 //!
-//! What it does not do: choose. A policy says when the hand moves and who is spared.
+//! What it does not do: choose. A policy moves the hand and decides which entries to spare.
 //!
 //! # Locking
 //! `i_es_lock`, held by `core`.
@@ -19,8 +19,8 @@ mod tree;
 pub(super) use leaf::{ALL, Outcome};
 pub(super) use tree::{PackedTree, Spare, Swept};
 
-/// What an allocator takes for `bytes`: its sizes are a quarter of a power of two apart (mimalloc, jemalloc), at
-/// least 16 bytes.
+/// The memory that an allocator uses for `bytes`: its size classes are a quarter of a power of two apart (mimalloc,
+/// jemalloc), at least 16 bytes.
 fn allocated(bytes: usize) -> u64 {
     let step = (bytes.next_power_of_two() / 8).max(16);
     bytes.next_multiple_of(step) as u64

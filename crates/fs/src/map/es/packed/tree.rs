@@ -9,24 +9,24 @@ use super::leaf::{ALL, FULL, Leaf, Outcome, SMALL};
 use crate::map::es::tree::Entries;
 use crate::map::es::{EsEntry, EsState};
 
-/// Entries that need no memory but the inode's own. They never go: nothing would be gained.
+/// Entries inside the inode's own memory. A sweep never evicts them, since that would free no memory.
 const FEW: usize = 3;
-/// Two leaves join if both together leave room.
+/// Two leaves join if both have at most this many entries in total.
 const JOINED: usize = FULL * 3 / 4;
-/// A full leaf gives to a neighbour that has at least so much room.
+/// A full leaf moves entries to a neighbour with at least this much room.
 const ROOM: usize = FULL / 16;
 const NONE: u32 = u32::MAX;
-/// A prime: so that it is not the same leaf each time around.
+/// A prime, so that each round picks other leaves.
 const KEPT_ONE_IN: u64 = 61;
 const KEPT_FOR: u8 = 3;
 
-/// See the page.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct PackedTree(Form);
 
 #[derive(Debug)]
 enum Form {
-    /// How many; what the leaf was that they have gone from, see [`Leaf::was_warm`].
+    /// The number of entries; the warmth of the leaf that they came from, see [`Leaf::was_warm`].
     Few(u8, u16, [Packed; FEW]),
     Many(Box<Many>),
 }
@@ -37,59 +37,59 @@ impl Default for PackedTree {
     }
 }
 
-/// Who is spared by a sweep.
+/// The rule by which a sweep spares entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spare {
-    /// What was looked up since the hand was there last; and one leaf in [`KEPT_ONE_IN`] altogether, [`KEPT_FOR`] times
-    /// in a row, to see what becomes of the others. `seen` leaves have been counted before.
+    /// Entries that were looked up since the hand's last visit. Also one leaf in [`KEPT_ONE_IN`] as a whole,
+    /// [`KEPT_FOR`] times in a row, to observe its entries. `seen`: leaves counted by earlier sweeps.
     Entries { seen: u64 },
-    /// Leaves above so much warmth, and nothing in the others.
+    /// Leaves warmer than `warm`, and nothing in the others.
     Leaves { warm: u32 },
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Swept {
-    /// Entries that went.
+    /// Entries evicted.
     pub freed: u64,
-    /// Leaves looked at.
+    /// Leaves visited.
     pub visited: u64,
-    /// What could go and was gone by: in leaves that the hand has left behind, and what went from the last one.
+    /// Evictable entries that the hand passed: all of the leaves behind it, and the evicted ones of the last leaf.
     pub passed: u64,
-    /// What became of leaves that had been kept whole, and how many they were.
+    /// The sum over the leaves that an earlier sweep left whole, and their number.
     pub outcome: Outcome,
     pub outcomes: u64,
-    /// The hand has been at every leaf since the last time that this was said.
+    /// The hand has visited every leaf since the last sweep with `around`.
     pub around: bool,
 }
 
-/// What the warmth of a leaf of `entries` may be more by chance: a few entries say little about their leaf.
+/// The excess warmth that chance explains in a leaf of `entries`: few entries say little about their leaf.
 fn chance(entries: usize) -> u32 {
     ALL / (entries as u32).isqrt().max(1)
 }
 
-/// Leaves have numbers; `order` has them by their first blocks. The last one takes the number of one that goes.
+/// Leaves have numbers; `order` lists them by first block. When a leaf goes, the last leaf takes its number.
 #[derive(Debug, Default)]
 struct Many {
     firsts: Vec<u32>,
     order: Vec<u32>,
     #[allow(clippy::vec_box)] // so that growing copies eight bytes a leaf
     leaves: Vec<Box<Leaf>>,
-    /// The leaf that is looked at next, of the ring of those with something evictable.
+    /// The leaf that the hand visits next, in the ring of the leaves with evictable entries.
     hand: u32,
     ring: u32,
-    /// Leaves that the hand has yet to see this time around.
+    /// Leaves that the hand has not visited in this round.
     ahead: u32,
     len: u64,
     evictable: u64,
     delayed_blocks: u64,
     /// Memory of the leaves.
     leaf_bytes: u64,
-    /// [`Leaf::was_warm`] of the one that went last: a file that is popular and has lost everything is popular still.
+    /// [`Leaf::was_warm`] of the leaf removed last: a popular file that lost all its leaves is still popular.
     was_warm: u16,
 }
 
-/// Where an entry is: place in the order, place in the leaf.
+/// The position of an entry: place in the order, place in the leaf.
 type At = (usize, usize);
 
 impl Many {
@@ -117,7 +117,7 @@ impl Many {
         &mut self.leaves[number as usize]
     }
 
-    /// Changes a leaf, and what is known of it: its memory, whether it is in the ring.
+    /// Changes a leaf and updates the totals: memory, counts, and membership in the ring.
     fn change<R>(&mut self, number: u32, f: impl FnOnce(&mut Leaf) -> R) -> R {
         let leaf = self.leaf_mut(number);
         let before = (leaf.bytes(), leaf.evictable() as u64, leaf.len() as u64);
@@ -135,7 +135,7 @@ impl Many {
         result
     }
 
-    /// Into the ring, where the hand comes last.
+    /// Adds a leaf to the ring at the place that the hand reaches last.
     fn list(&mut self, number: u32) {
         let (before, behind) = match self.hand {
             NONE => {
@@ -163,7 +163,7 @@ impl Many {
         }
     }
 
-    /// A leaf without entries, at `place`.
+    /// Adds an empty leaf at `place`.
     fn add_leaf(&mut self, place: usize) {
         let neighbour = place.checked_sub(1).map_or(self.was_warm, |left| self.leaf(self.order[left]).was_warm);
         let mut leaf = Box::<Leaf>::default();
@@ -174,12 +174,12 @@ impl Many {
         self.leaves.push(leaf);
     }
 
-    /// Of the leaf that is left, or went last.
+    /// The warmth of the first leaf, or of the one removed last.
     fn was_warm(&self) -> u16 {
         self.order.first().map_or(self.was_warm, |number| self.leaf(*number).was_warm)
     }
 
-    /// Its entries are gone, and all other leaves have some.
+    /// Removes a leaf without entries; every other leaf has some.
     fn remove_leaf(&mut self, place: usize) {
         let number = self.order.remove(place);
         self.firsts.remove(place);
@@ -194,7 +194,7 @@ impl Many {
             debug_assert_eq!(self.order[place], old);
             self.order[place] = number;
             if listed {
-                // Alone in the ring it is its own neighbour.
+                // A leaf alone in the ring is its own neighbour.
                 let new = |n: u32| if n == old { number } else { n };
                 let (before, behind) = (new(before), new(behind));
                 self.leaf_mut(before).behind = number;
@@ -210,7 +210,7 @@ impl Many {
         }
     }
 
-    /// The leaf that `lblk` belongs to, and where the next one starts.
+    /// The leaf that covers `lblk`, and the start of the next one.
     fn place(&self, lblk: u32) -> Option<(usize, Option<u32>)> {
         let place = self.firsts.partition_point(|first| *first <= lblk).checked_sub(1)?;
         Some((place, self.firsts.get(place + 1).copied()))
@@ -222,7 +222,7 @@ impl Many {
         Some((place, self.leaf(self.order[place]).at_or_before(lblk, end)?))
     }
 
-    /// That one, and the next behind it.
+    /// The same entry, and the next behind it.
     fn around(&self, lblk: u32) -> (Option<Packed>, Option<Packed>) {
         let first_of = |place: usize| self.order.get(place).and_then(|number| self.leaf(*number).first());
         match self.at_or_before(lblk) {
@@ -235,7 +235,7 @@ impl Many {
         }
     }
 
-    /// Where an entry goes that starts at `lblk`.
+    /// The position for an entry that starts at `lblk`.
     fn at(&self, lblk: u32) -> At {
         self.place(lblk).map_or((0, 0), |(place, end)| (place, self.leaf(self.order[place]).up_to(lblk, end)))
     }
@@ -250,7 +250,7 @@ impl Many {
             self.add_leaf(0);
         } else if self.leaf(self.order[place]).len() == FULL {
             if within == FULL && place + 1 == self.order.len() {
-                // Who adds at the end goes on there: this one stays full.
+                // Appending continues in a new leaf; this one remains full.
                 self.add_leaf(place + 1);
                 (place, within) = (place + 1, 0);
             } else {
@@ -267,7 +267,7 @@ impl Many {
         }
     }
 
-    /// The leaf at `place` is full: a neighbour takes some, or a third leaf is made of two.
+    /// Makes room in the full leaf at `place`: a neighbour takes entries, or two leaves become three.
     fn make_room(&mut self, place: usize) {
         let len = |place: usize| self.order.get(place).map_or(FULL, |number| self.leaf(*number).len());
         let left = place.checked_sub(1).filter(|left| len(*left) + ROOM <= FULL);
@@ -283,7 +283,8 @@ impl Many {
         }
     }
 
-    /// The entries of `old` leaves from `place` on lie in `new` ones then, one more or less or as many, in even parts.
+    /// Spreads the entries of `old` leaves from `place` on evenly over `new` leaves; the numbers differ by at most
+    /// one.
     fn redistribute(&mut self, place: usize, old: usize, new: usize) {
         let mut all = Vec::with_capacity(old * FULL);
         for p in place..place + old {
@@ -318,7 +319,7 @@ impl Many {
         Some(e)
     }
 
-    /// Entries have left the leaf at `place`.
+    /// Updates the tree after entries left the leaf at `place`.
     fn settle(&mut self, place: usize) {
         let leaf = self.leaf(self.order[place]);
         let len = leaf.len();
@@ -416,8 +417,8 @@ impl Many {
 }
 
 impl PackedTree {
-    /// Moves the hand over leaves until `wanted` entries have gone, it has been at `visits` leaves or around. Nothing
-    /// is spared without `spare`.
+    /// Moves the hand until `wanted` entries are evicted, or it has visited `visits` leaves, or the round ends.
+    /// Without `spare` it spares nothing.
     pub fn sweep(&mut self, wanted: u64, visits: u64, spare: Option<Spare>) -> Swept {
         let Form::Many(many) = &mut self.0 else { return Swept { around: true, ..Swept::default() } };
         let done = many.sweep(wanted, visits, spare);
@@ -432,8 +433,8 @@ impl PackedTree {
         }
     }
 
-    /// Leaves go when one entry less than would fit in place is left: who adds and removes one in turn does not
-    /// allocate each time.
+    /// Leaves are dissolved only when one entry less than fits in place is left. So a caller that adds and removes
+    /// one entry in turn does not allocate each time.
     fn maybe_few(&mut self) {
         if let Form::Many(many) = &self.0
             && many.len < FEW as u64
@@ -579,7 +580,7 @@ impl Entries for PackedTree {
 
 #[cfg(test)]
 impl PackedTree {
-    /// What must hold between leaves, root and ring. Returns how many places hold nothing.
+    /// Checks the invariants of leaves, root and ring. Returns the number of empty places.
     pub fn check(&self) -> u64 {
         let Form::Many(many) = &self.0 else { return 0 };
         assert_eq!(many.firsts.len(), many.order.len());

@@ -1,4 +1,4 @@
-//! What every policy must satisfy, run over [`EsPolicyKind::ALL`]; and the experiment that tells them apart.
+//! The contract of every policy, run over [`EsPolicyKind::ALL`]; and the experiment that tells them apart.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ fn delayed_entries_survive_and_the_rest_goes() {
                 assert_eq!(node.lookup(LogicalBlock(2 * n)).map(|e| e.state), want);
             }
         }
-        // An inode that left the policy's list comes back with its next entry.
+        // An inode that left the policy's list returns with its next entry.
         all[2].insert(LogicalBlock(1001), 1, lone(1001));
         clock.advance(Duration::from_millis(10));
         let freed: u64 = (0..10).map(|_| cache.shrink(200)).sum();
@@ -106,7 +106,7 @@ fn same_seed_same_answer() {
     });
 }
 
-/// Whatever was evicted in between, what a lookup finds is true.
+/// Any eviction may come in between; a lookup that finds something finds the truth.
 #[test]
 fn a_lookup_never_lies() {
     over_all(|kind| {
@@ -159,7 +159,7 @@ fn threads_and_shrinks_agree_in_the_end() {
                     let mut rng = Rng::new(t);
                     let mut delayed = 0i64;
                     for _ in 0..20_000 {
-                        // Everybody looks everywhere; each thread changes its own blocks.
+                        // Each thread looks up all blocks and changes only its own.
                         let node = &all[rng.below(4) as usize];
                         let lblk = LogicalBlock((rng.below(500) * 4 + t) as u32);
                         match rng.below(8) {
@@ -190,8 +190,8 @@ fn threads_and_shrinks_agree_in_the_end() {
     });
 }
 
-/// Somebody looks up, somebody changes and somebody shrinks, under every schedule with few preemptions: nobody is told
-/// anything untrue, no promise goes, and afterwards all that can go is still found by a shrink.
+/// One thread looks up, one changes and one shrinks, under every schedule with few preemptions. No lookup returns a
+/// wrong state, no delayed entry vanishes, and afterwards a shrink still finds everything evictable.
 #[test]
 fn lookups_changes_and_shrinks_under_every_schedule() {
     fn state(node: &EsInode, lblk: u32) -> Option<EsState> {
@@ -200,7 +200,7 @@ fn lookups_changes_and_shrinks_under_every_schedule() {
     let three_threads = move |kind: EsPolicyKind| {
         let cache = EsCache::new(kind, Clock::real(), None);
         let all = Arc::new(inodes(&cache, 2));
-        // Promises enough that no policy has the rest in the inode itself, where it costs nothing.
+        // Enough delayed entries that no policy stores the rest inside the inode, where it costs nothing.
         all.iter()
             .for_each(|n| (0..3).for_each(|i| assert_eq!(n.insert(LogicalBlock(20 + 2 * i), 1, EsState::Delayed), 0)));
         all[0].insert(LogicalBlock(0), 1, EsState::Delayed);
@@ -216,7 +216,7 @@ fn lookups_changes_and_shrinks_under_every_schedule() {
             start(|_, all| {
                 all[0].remove(LogicalBlock(2), 1);
                 all[1].insert(LogicalBlock(4), 1, lone(4));
-                assert_eq!(all[0].insert(LogicalBlock(0), 1, lone(0)), 1, "a promise has gone");
+                assert_eq!(all[0].insert(LogicalBlock(0), 1, lone(0)), 1, "a delayed entry has vanished");
                 all[0].insert(LogicalBlock(6), 1, EsState::Delayed);
             }),
             start(|_, all| {
@@ -229,10 +229,10 @@ fn lookups_changes_and_shrinks_under_every_schedule() {
         assert_eq!(cache.entries(), all.iter().map(|n| n.counts().entries).sum::<u64>());
         assert_eq!(cache.evictable(), all.iter().map(|n| n.counts().evictable).sum::<u64>());
         let gone = cache.stats().freed;
-        // One call may only take marks off.
+        // The first call may only clear marks.
         (0..4).for_each(|_| assert!(cache.shrink(8) <= 8));
         assert_eq!((cache.entries(), cache.evictable()), (7, 0), "not found by a shrink");
-        // Only now: a lookup has an inode listed again.
+        // Not earlier: a lookup puts an inode back on the list.
         assert_eq!((state(&all[0], 2), state(&all[0], 6)), (None, Some(EsState::Delayed)));
         gone
     };
@@ -254,8 +254,8 @@ fn lookups_changes_and_shrinks_under_every_schedule() {
     });
 }
 
-/// The reproducer that the old bug report lacked: delayed entries at low blocks, evictable ones behind them. Entries
-/// visited by one shrink(128), for two numbers of delayed entries.
+/// The reproducer that the old bug report lacked: delayed entries at low blocks, evictable ones behind them. Counts
+/// the entries that one shrink(128) visits, for two numbers of delayed entries.
 #[test]
 fn cost_of_delayed_entries() {
     let visited = |kind: EsPolicyKind, delayed: u32| {
@@ -276,21 +276,21 @@ fn cost_of_delayed_entries() {
     assert_eq!(visited(EsPolicyKind::Vanilla, 20_000), 20_128, "vanilla steps over every delayed entry");
     assert_eq!(visited(EsPolicyKind::EvictableList, 20_000), 128);
     assert_eq!(visited(EsPolicyKind::RoundRobin, 20_000), 128);
-    // Leaves, not entries.
+    // This policy counts leaves, not entries.
     assert_eq!(visited(EsPolicyKind::LeafRing, 0), 1);
     assert_eq!(visited(EsPolicyKind::LeafRing, 20_000), 1);
 }
 
-/// A caller that needs memory gets what it asked for in one call, if it is there: one inode or some, marks or none, and
-/// wherever the call before has ended.
+/// One call frees as much as requested, if so much is evictable: with one inode or several, with marks or none, and
+/// wherever the call before ended.
 #[test]
-fn a_call_of_leaf_ring_frees_what_it_was_asked_for_or_all_there_is() {
+fn leaf_ring_frees_the_requested_number_or_everything() {
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let clock = Clock::virtual_at(0);
         let cache = EsCache::new(EsPolicyKind::LeafRing, clock.clone(), None);
         let all = inodes(&cache, 1 + (seed % 4) as u32);
-        // In every second run leaves are full of delayed entries, and a round meets few that can go.
+        // In every second run leaves are full of delayed entries, and a round meets few evictable ones.
         let delayed = if seed % 2 == 0 { 99 } else { 20 };
         for _ in 0..30 {
             for _ in 0..rng.below(4_000) {
@@ -309,7 +309,7 @@ fn a_call_of_leaf_ring_frees_what_it_was_asked_for_or_all_there_is() {
     }
 }
 
-/// Linux's bound: a call visits no entry twice, also when all of them have been looked up and none goes.
+/// Linux's bound: a call visits no entry twice, even if all were looked up and none goes.
 #[test]
 fn a_call_of_round_robin_visits_each_entry_once() {
     let cache = EsCache::new(EsPolicyKind::RoundRobin, Clock::virtual_at(0), None);

@@ -1,7 +1,7 @@
-//! Nothing is kept that the map says, too: what every cache of clean entries must beat.
+//! Stores nothing that the map contains as well: the baseline that every cache of clean entries must beat.
 //!
-//! A lookup in the map with its leaf in the buffer cache costs little more than one here, and the buffer cache keeps 12
-//! bytes an extent as well.
+//! A lookup in the map costs little more than one here if its leaf is in the buffer cache, and the buffer cache also
+//! uses 12 bytes for an extent.
 //!
 //! # Locking
 //! None of its own.

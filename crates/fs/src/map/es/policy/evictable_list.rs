@@ -1,9 +1,9 @@
-//! The patch that was posted against vanilla in December 2013 and never merged (Zheng Liu, "ext4: improve extents
-//! status tree shrinker to avoid scanning delayed entries"): each inode keeps a list of its evictable entries, and
-//! reclaim walks only that.
+//! The patch posted against vanilla in December 2013 and never merged (Zheng Liu, "ext4: improve extents status tree
+//! shrinker to avoid scanning delayed entries"): each inode has a list of its evictable entries, and reclaim walks
+//! only that.
 //!
-//! The list is filled at its head and emptied from there, as an hlist is, so the newest entries go first. The inodes
-//! are chosen as in vanilla.
+//! Entries join and leave the list at its head, as in an hlist, so the newest entries go first. The choice of inodes
+//! is vanilla's.
 //!
 //! # Locking
 //! See `lru`.
@@ -18,9 +18,9 @@ use crate::map::es::tree::{Entries, Index, StatusTree};
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-/// A list of evictable entries, newest first. Its nodes are slots of one vector, and the tag of an entry is the number
-/// of its slot, so coming and going take the same few steps however long the list is. (Linux has the node inside the
-/// entry. The vector keeps its room until the list is empty.)
+/// A list of evictable entries, newest first. Its nodes are slots of one vector, and the tag of an entry is the
+/// number of its slot, so adding and removing take constant time. (Linux has the node inside the entry. The vector
+/// shrinks only when the list is empty.)
 #[derive(Debug)]
 pub(in crate::map::es) struct Arrivals {
     slots: Vec<Slot>,
@@ -128,9 +128,9 @@ mod tests {
 
     use super::*;
 
-    /// Against a vector that is searched: the newest is always the same, whichever entries have gone in between.
+    /// Against a linear search: the newest entry is the same, whichever entries went in between.
     #[test]
-    fn the_newest_entry_that_is_left_comes_first() {
+    fn the_newest_remaining_entry_comes_first() {
         for seed in 0..20 {
             let mut rng = Rng::new(seed);
             let mut list = Arrivals::default();

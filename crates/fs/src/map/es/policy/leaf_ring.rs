@@ -1,24 +1,24 @@
-//! Leaves of packed entries in a ring: a hand goes around those that have something evictable, and spares either what
-//! was looked up since it was there last or leaves that are warm, whichever has told more of what is looked up next.
+//! Leaves of packed entries in a ring. A hand visits the leaves with evictable entries. It spares either the entries
+//! looked up since its last visit or the warm leaves, whichever has predicted lookups better.
 //!
-//! Delayed entries cost nothing: a leaf of nothing else is not in the ring, and in a mixed one a bit says what can go.
-//! An inode keeps its turn until the hand has been around its leaves, so that large and small files are seen equally
-//! often. A leaf's warmth is the share of its entries that was looked up, with what is left of former times; how warm
-//! is warm follows from how much has to go.
+//! Delayed entries cost nothing: a leaf with nothing else is not in the ring, and in a mixed leaf a bit marks the
+//! evictable ones. An inode has its turn until the hand has been around its leaves, so the hand visits large and
+//! small files equally often. A leaf's warmth is the share of its entries that were looked up, plus a remainder of
+//! earlier rounds. The threshold for warm follows from how much must go.
 //!
-//! Where entries are popular, an entry that was looked up is worth more than its neighbours; where files are, all of a
-//! popular file are worth the same, also those that nobody has asked for yet, and a mark is chance. [`Alike`] learns
-//! which it is from leaves that were kept whole: are those looked up again that were before, or any? Warm leaves are
-//! kept whole anyway; while entries are judged one by one, a few leaves are to learn from.
+//! If single entries are popular, an entry that was looked up is worth more than its neighbours. If files are
+//! popular, all entries of a popular file are worth the same, even those without a lookup, and a mark is chance.
+//! [`Alike`] learns which holds from leaves that stayed whole: do the next lookups hit marked entries, or any? Warm
+//! leaves stay whole anyway; while the hand judges single entries, it leaves a few whole in order to learn.
 //!
-//! Where there is room, what is read from the map brings its neighbours: an entry that is inserted alone costs as much
-//! as reading the map for it once more, so one that is used once is never paid for. Side by side they cost much less.
+//! While there is room, a read of the map inserts the whole leaf. An entry inserted alone costs as much as another
+//! read of the map, so an entry with a single use never pays. Inserted side by side they cost much less.
 //!
-//! A call that met nothing but warmth and marks for [`SPARING_VISITS`] leaves takes what it finds: it frees what it was
-//! asked for, or all there is, from as few leaves more as have that.
+//! A call that met only warm leaves and marks for [`SPARING_VISITS`] leaves then spares nothing: it frees the
+//! requested number, or everything, from the next leaves that have evictable entries.
 //!
 //! # Locking
-//! `s_es_lock`, rank 62, held to pick an inode, and for what was learned, and not while entries go; an inode's lock for
+//! `s_es_lock`, rank 62, held to pick an inode and to learn, but not during evictions; an inode's lock for
 //! [`LEAVES_AT_ONCE`] leaves.
 
 use std::collections::VecDeque;
@@ -34,11 +34,11 @@ use crate::map::es::tree::Entries;
 
 static LIST_CLASS: LockClass = LockClass::new("s_es_lock", 62);
 
-/// After so many leaves nobody is spared.
+/// After this many leaves a call spares nothing.
 const SPARING_VISITS: u64 = 64;
-/// One in so many goes: which number hardly matters.
+/// The target is to evict one in this many; the number hardly matters.
 const GOES_ONE_IN: u64 = 4;
-/// Leaves looked at under one hold of an inode's lock.
+/// Leaves visited per acquisition of an inode's lock.
 const LEAVES_AT_ONCE: u64 = 16;
 
 pub(in crate::map::es) struct LeafRing {
@@ -46,12 +46,12 @@ pub(in crate::map::es) struct LeafRing {
 }
 
 struct Ring {
-    /// The first one has its turn.
+    /// The first inode has its turn.
     inodes: VecDeque<Weak<Node<LeafRing>>>,
-    /// Leaves above this are spared, if leaves are.
+    /// Leaves warmer than this are spared, if leaves are.
     warm: u32,
     alike: Alike,
-    /// Leaves seen.
+    /// Leaves visited.
     seen: u64,
 }
 
@@ -60,7 +60,8 @@ impl Ring {
         if self.alike.holds() { Spare::Leaves { warm: self.warm } } else { Spare::Entries { seen: self.seen } }
     }
 
-    /// The hand shall leave three quarters of what it sees: if it takes more, leaves count as warm earlier, else later.
+    /// The hand should leave three quarters of what it visits. If it takes more, leaves count as warm earlier,
+    /// otherwise later.
     fn learn(&mut self, swept: &Swept) {
         self.seen += swept.visited;
         if swept.passed > 0 {
@@ -72,20 +73,21 @@ impl Ring {
     }
 }
 
-/// Are the entries of a leaf as likely as each other? The last hundred leaves or so that were kept whole tell.
+/// Whether the entries of a leaf are equally likely to be looked up, learned from about the last hundred leaves left
+/// whole.
 #[derive(Default)]
 struct Alike(Outcome);
 
 impl Alike {
-    /// What was learned counts so much less with each leaf that has told something, and with each that was seen: where
-    /// no leaf is warm none tells anything.
+    /// Older observations fade with each leaf that adds one, and slowly with each visited leaf: if no leaf is warm,
+    /// none adds an observation.
     const FADES: f64 = 1.0 - 1.0 / 64.0;
     const FADES_UNTOLD: f64 = 1.0 - 1.0 / 1024.0;
-    /// Lookups that weigh against few others. Entries are judged one by one until something else is known.
+    /// Virtual lookups that outweigh a few real ones. Until more is known, the hand judges single entries.
     const PRIOR: f64 = 16.0;
     const PRIOR_EXPECTED: f64 = 24.0;
-    /// The odds of an entry without a mark, beside those of one with it. In the traces of `es-traces` popular files
-    /// have 0.86 to 1.11, popular entries 0.22 to 0.72 (the middle nine tenths).
+    /// The odds of an entry without a mark, relative to one with it. In the traces of `es-traces`, popular files have
+    /// 0.86 to 1.11, popular entries 0.22 to 0.72 (the middle nine tenths).
     const LEAST: f64 = 0.7;
 
     fn add(&mut self, swept: &Swept) {
@@ -117,7 +119,7 @@ impl Default for LeafRing {
 
 impl EsPolicy for LeafRing {
     type Tree = PackedTree;
-    /// Is the inode on the list?
+    /// Whether the inode is on the list.
     type PerInode = AtomicBool;
     const LOADS_LEAVES: bool = true;
 
@@ -133,8 +135,8 @@ impl EsPolicy for LeafRing {
 
     fn shrink(core: &Core<Self>, nr: u64) -> Shrunk {
         let mut done = Shrunk::default();
-        // Two turns for each inode, of which the first may be what is left of a round and may only take marks off; then
-        // two in which nothing is spared.
+        // Two turns for each inode: the first may be the rest of a round and may only clear marks. Then two more in
+        // which nothing is spared.
         let inodes = core.policy.ring.lock().inodes.len();
         let mut turns = 4 * inodes;
         while done.freed < nr && turns > 0 {
@@ -160,8 +162,8 @@ impl EsPolicy for LeafRing {
                     ring.learn(&swept);
                 }
             }
-            // An inode without evictable entries leaves the list; its next access puts it back. It is marked before it
-            // is looked at, so that an insertion in between is either seen here or lists it again itself.
+            // An inode without evictable entries leaves the list; its next access puts it back. It is marked before
+            // the check, so a concurrent insertion is either seen here or puts the inode back itself.
             node.per_inode.store(false, Ordering::Relaxed);
             let stays = node.tree.try_read().is_none_or(|tree| tree.evictable() > 0);
             if stays && !node.per_inode.swap(true, Ordering::Relaxed) {
@@ -180,14 +182,14 @@ impl EsPolicy for LeafRing {
 mod tests {
     use super::*;
 
-    /// `marked` and `unmarked` lookups where as many, `share` of them marked, would be chance.
+    /// `marked` and `unmarked` lookups; by chance, `share` of them would be marked.
     fn told(marked: f64, unmarked: f64, share: f64) -> Swept {
         let outcome = Outcome { marked, unmarked, marked_expected: share * (marked + unmarked) };
         Swept { outcome, outcomes: 1, visited: 1, ..Swept::default() }
     }
 
     #[test]
-    fn entries_are_alike_when_marks_tell_nothing_and_until_that_is_known_they_are_not() {
+    fn entries_count_as_alike_only_once_marks_prove_useless() {
         let mut alike = Alike::default();
         assert!(!alike.holds(), "nothing is known");
         let (popular_files, popular_entries) = (told(5.0, 45.0, 0.1), told(20.0, 30.0, 0.1));
@@ -199,9 +201,9 @@ mod tests {
         };
         assert!(until(&mut alike, &popular_files, true).is_some_and(|n| n < 10));
         assert_eq!(until(&mut alike, &popular_files, false), None);
-        assert!(until(&mut alike, &popular_entries, false).is_some_and(|n| n < 40), "what was is soon forgotten");
+        assert!(until(&mut alike, &popular_entries, false).is_some_and(|n| n < 40), "old observations fade");
         assert!(until(&mut alike, &popular_files, true).is_some_and(|n| n < 200));
-        // No leaf is warm, so none is kept whole, and none tells.
+        // No leaf is warm, so none is left whole, and none adds an observation.
         assert!(until(&mut alike, &Swept { visited: 16, ..Swept::default() }, false).is_some());
     }
 }

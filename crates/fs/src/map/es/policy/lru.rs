@@ -1,10 +1,10 @@
-//! The list of inodes that vanilla and evictable-list walk: every inode with evictable entries, put into order of last
-//! access only when a walk finds nothing it may take.
+//! The list of inodes for vanilla and evictable-list: every inode with evictable entries, sorted by last access only
+//! when a walk finds nothing to evict.
 //!
-//! Linux 3.12: `s_es_lru`, `s_es_lru_lock`, `s_es_last_sorted`, `i_touch_when`, `ext4_es_lru_add`. Kept warts: the one
-//! lock is held for the whole walk, and touching an inode that is not on the list takes it too. Left out: precached
-//! inodes and the caller's locked inode, which Extant does not have; and where the kernel waited for `i_es_lock`, this
-//! only tries.
+//! Linux 3.12: `s_es_lru`, `s_es_lru_lock`, `s_es_last_sorted`, `i_touch_when`, `ext4_es_lru_add`. Its warts remain:
+//! a walk holds the one lock throughout, and an access to an inode that is not on the list takes it too. Left out:
+//! precached inodes and the caller's locked inode, which Extant does not have. Where the kernel waited for
+//! `i_es_lock`, this only tries.
 //!
 //! # Locking
 //! `s_es_lru_lock`, rank 62.
@@ -21,7 +21,7 @@ use crate::map::es::tree::Entries;
 
 static LRU_CLASS: LockClass = LockClass::new("s_es_lru_lock", 62);
 
-/// A jiffy at 250 Hz: the kernel's stamps are this coarse.
+/// A jiffy at 250 Hz, the resolution of the kernel's stamps.
 const STAMP_NS: u64 = 4_000_000;
 
 struct List<P: EsPolicy> {
@@ -53,7 +53,8 @@ impl<P: EsPolicy<PerInode = Stamp>> InodeLru<P> {
     pub fn touched(&self, core: &Core<P>, node: &Arc<Node<P>>, evictable: u64) {
         let stamp = &node.per_inode;
         let now = now(core);
-        // Skip the store when nothing changes: readers of one inode on many cores must not fight for its line.
+        // Skip the store if nothing changes, so that readers of one inode on many cores do not contend for its cache
+        // line.
         if stamp.touched_when.load(Ordering::Relaxed) != now {
             stamp.touched_when.store(now, Ordering::Relaxed);
         }
@@ -84,9 +85,9 @@ impl<P: EsPolicy<PerInode = Stamp>> InodeLru<P> {
                     continue;
                 }
                 done += reclaim(&node, nr - done.freed);
-                // It leaves the list when nothing is left; its next access puts it back. It is marked before it is
-                // looked at, so that an insertion in between is either seen here or lists it itself. Busy counts as not
-                // empty.
+                // An inode without evictable entries leaves the list; its next access puts it back. It is marked
+                // before the check, so a concurrent insertion is either seen here or puts the inode back itself. A
+                // busy inode counts as not empty.
                 node.per_inode.listed.store(false, Ordering::Relaxed);
                 if node.tree.try_read().is_some_and(|tree| tree.evictable() == 0) {
                     continue;

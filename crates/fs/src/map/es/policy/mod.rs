@@ -5,12 +5,12 @@
 //! | `vanilla` | inodes least recently touched first; each scanned from its first block, delayed entries stepped over for free | `ext4_es_shrink`, 3.12 | experiments/004 to 007 |
 //! | `evictable-list` | the same inodes, but each keeps a list of its evictable entries, newest first | Zheng Liu, "ext4: improve extents status tree shrinker", RFC 2013, never merged | same |
 //! | `round-robin` | inodes in turn, a cursor in each, every visited entry charged, looked-up entries spared once | `es_do_reclaim_extents`, 3.19 and later | same |
-//! | `delayed-only` | nothing is kept that the map says, too: there is nothing to shrink | none | what every cache of clean entries must beat |
-//! | `leaf-ring` | a hand goes around leaves of packed entries that have something evictable, sparing what was looked up | CLOCK (Corbato 1968), by leaves | same |
+//! | `delayed-only` | stores nothing that the map contains as well, so there is nothing to shrink | none | the baseline for every cache of clean entries |
+//! | `leaf-ring` | a hand goes around leaves of packed entries with evictable ones, and spares those that were looked up | CLOCK (Corbato 1968), by leaves | same |
 //!
-//! The policy is the data structure here: what it must know to choose quickly has to be kept in step under the inode's
-//! lock, so each policy owns the entries (`EsPolicy::Tree`) and marks on the inode (`EsPolicy::PerInode`). Scope: under
-//! FUSE the kernel's page cache answers most reads, so these differ mainly in process.
+//! Here the policy is the data structure: the data for a quick choice must be updated under the inode's lock, so each
+//! policy owns the entries (`EsPolicy::Tree`) and marks on the inode (`EsPolicy::PerInode`). Scope: under FUSE the
+//! kernel's page cache answers most reads, so these differ mainly for embedding programs.
 //!
 //! # Locking
 //! A policy's own list of inodes has rank 62 (before `i_es_lock`); hooks are called without `i_es_lock`, and shrinking
@@ -48,20 +48,20 @@ extant_base::policies! {
     }
 }
 
-/// A way to choose what goes.
+/// A way to choose which entries to evict.
 pub(super) trait EsPolicy: Default + Send + Sync + Sized + 'static {
     /// An inode's entries, under its lock.
     type Tree: Entries;
-    /// Kept on an inode, without a lock.
+    /// State on the inode, without a lock.
     type PerInode: Default + Send + Sync;
-    /// Is anything kept that the map says, too?
+    /// Whether entries that the map contains as well are stored.
     const KEEPS_CLEAN: bool = true;
-    /// While there is room for all: is all that a leaf of the map says kept, when one entry of it is read?
+    /// Whether a read of one entry inserts its whole leaf of the map, while there is room.
     const LOADS_LEAVES: bool = false;
 
-    /// The inode was looked up in or changed, and now has `evictable` entries that could go. Must be cheap.
+    /// A lookup or a change happened in the inode, which now has `evictable` evictable entries. Must be cheap.
     fn touched(core: &Core<Self>, node: &Arc<Node<Self>>, evictable: u64);
 
-    /// Frees entries, `nr` of them or after visiting `nr`. Never a delayed one; always ends.
+    /// Frees `nr` entries, or visits `nr`. Never frees a delayed one; always ends.
     fn shrink(core: &Core<Self>, nr: u64) -> Shrunk;
 }

@@ -1,12 +1,12 @@
 //! Linux 3.19 and later (`__es_shrink`, `es_reclaim_extents`, `es_do_reclaim_extents`, fs/ext4/extents_status.c):
-//! inodes in turn, a cursor in each, every visited entry charged to the budget, and a second chance for looked-up
-//! entries.
+//! inodes in turn, a cursor in each, every visited entry charged to the budget, and a second chance for entries that
+//! were looked up.
 //!
-//! Because visits are charged, a call does a bounded amount of work even among delayed entries, and because of the
-//! cursor the next call does not visit the same ones again. The price: a call may free nothing.
+//! Since visits are charged, a call does a bounded amount of work even among delayed entries. Since the next call
+//! continues at the cursor, it does not visit the same entries again. The price: a call may free nothing.
 //!
 //! # Locking
-//! `s_es_lock`, rank 62, held to pick the next inode and not while entries go.
+//! `s_es_lock`, rank 62, held to pick the next inode, but not during evictions.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -38,8 +38,8 @@ pub(in crate::map::es) struct Turn {
     cursor: AtomicU32,
 }
 
-/// Visits at most `budget` entries from the cursor on, wrapping once; frees those evictable and not looked up since the
-/// last visit. `None`: the inode is busy.
+/// Visits at most `budget` entries from the cursor on, wrapping once. Frees the evictable ones without a lookup since
+/// the last visit. `None`: the inode is busy.
 fn reclaim(node: &Node<RoundRobin>, budget: u64) -> Option<Shrunk> {
     node.try_change(|tree| {
         if tree.evictable() == 0 {
@@ -97,15 +97,15 @@ impl EsPolicy for RoundRobin {
                     None => busy = true,
                 }
                 let mut inodes = core.policy.inodes.lock();
-                // An inode without evictable entries leaves the list; its next access puts it back. It is marked before
-                // it is looked at, so that an insertion in between is either seen here or lists it again itself.
+                // An inode without evictable entries leaves the list; its next access puts it back. It is marked
+                // before the check, so a concurrent insertion is either seen here or puts the inode back itself.
                 node.per_inode.listed.store(false, Ordering::Relaxed);
                 let stays = node.tree.try_read().is_none_or(|tree| tree.evictable() > 0);
                 if stays && !node.per_inode.listed.swap(true, Ordering::Relaxed) {
                     inodes.push_back(weak);
                 }
             }
-            // As in Linux: another walk only if nothing has gone and inodes were passed over.
+            // As in Linux: another walk only if nothing was freed and inodes were busy.
             if done.freed > 0 || !busy {
                 break;
             }

@@ -1,8 +1,8 @@
 //! Linux 3.12 and 3.13 (`ext4_es_shrink` and `__es_try_to_reclaim_extents`, fs/ext4/extents_status.c): the least
 //! recently touched inodes first, and in each a scan from its first block.
 //!
-//! The wart that started it all: delayed entries are stepped over without being charged to the budget, and every scan
-//! begins at block 0 again, so one call may visit all delayed entries of the mount under the list's lock.
+//! The wart behind all of this: delayed entries are skipped without a charge to the budget, and every scan begins at
+//! block 0 again. So one call may visit all delayed entries of the mount under the list's lock.
 //!
 //! # Locking
 //! See `lru`.
