@@ -3,7 +3,7 @@
 //!
 //! Main types: [`NodeInfo`], [`Fingerprint`]; functions [`fingerprint`] and [`diff`].
 //!
-//! What it leaves out: inode numbers (hard links are shown as groups), ctime, the size of directories, and everything
+//! What it does not do: compare inode numbers (hard links are shown as groups), ctime, the size of directories, and everything
 //! above the given directory. `blocks` is recorded but not compared: two allocators may differ.
 //!
 //! # Locking

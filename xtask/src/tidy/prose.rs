@@ -110,7 +110,7 @@ fn function(line: &str) -> Option<&str> {
     declares.then(|| after.split(['(', '<']).next().unwrap_or_default())
 }
 
-/// What breaks the rule in `file`.
+/// The sentences and names in `file` that break the rule.
 pub fn check(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let numbered = file.text.lines().enumerate().map(|(i, line)| (i + 1, line));
