@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything that must hold before a change lands: lint, the tests of every crate, the demonstration.
-# The last line adds up what cargo test counted.
+# The last lines add up what cargo test counted, and say which tests passed without having tried anything, and why.
 set -u
 cd "$(dirname "$0")/.."
 
@@ -11,14 +11,23 @@ log=target/test.log
 : >"$log"
 status=0
 run() {
-    { "$@" 2>&1; echo "exit $?" >target/test.status; } | tee -a "$log"
+    { "$@" 2>&1; echo "exit $?" >target/test.status; } | tee -a "$log" | without_successes
     [ "$(cat target/test.status)" = "exit 0" ] || status=1
 }
-# --no-fail-fast: one failure must not hide the others.
-run cargo test --locked --workspace --no-fail-fast
+# The log has the output of tests that passed; on the terminal it would hide everything else.
+without_successes() {
+    awk '/^successes:$/ { quiet = 1 } /^failures:$|^test result:/ { quiet = 0 } !quiet { print; fflush() }'
+}
+# --no-fail-fast: one failure must not hide the others. --show-output: a test says that it was skipped on its standard error.
+run cargo test --locked --workspace --no-fail-fast -- --show-output
 # What a newcomer runs first, up to the speeds.
 run env EXTANT="${CARGO_TARGET_DIR:-target}/debug/extant" scripts/demo.sh --no-speeds
 
 awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
-     END { printf "%d passed, %d failed, %d ignored\n", passed, failed, ignored }' "$log"
+     /^---- .* stdout ----$/ { name = $2 }
+     /^skipped/ { if (!(name in seen)) { seen[name]; skipped++; why[$0] = why[$0] " " name } }
+     END {
+         for (reason in why) printf "%s:%s\n", reason, why[reason]
+         printf "%d passed, %d failed, %d ignored, %d of the passed skipped\n", passed, failed, ignored, skipped
+     }' "$log"
 exit $status
