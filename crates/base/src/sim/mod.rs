@@ -16,9 +16,8 @@
 //! [`Failure`], [`Trace`].
 //!
 //! Time is virtual. While exploring it moves when nobody can run: to the next sleep or time-out that ends. With
-//! [`Options::leap_permille`] it also moves while others could run, as it does for threads on a busy machine. Its place
-//! for another use, a modelled machine whose processors are occupied for a time, is [`Options::processors`] and the
-//! heap of (time, sequence, thread) in `core`.
+//! [`Options::leap_permille`] it also moves while others could run, as it does for threads on a busy machine. With
+//! [`Options::costs`] the run is a modelled machine: threads share its processors, and what they [`compute`] takes time.
 //!
 //! How a run ends: the closure returns; a thread panics; nobody can run and nothing is due ([`Failure::Deadlock`]); too
 //! many steps ([`Failure::Livelock`]); a thread does not come back to the scheduler ([`Failure::Stuck`]). Threads that
@@ -33,6 +32,7 @@
 //! them, and when that fails it is blocked on the lock's address until somebody releases it.
 
 mod core;
+mod machine;
 mod trace;
 mod watchdog;
 
@@ -63,6 +63,15 @@ pub enum Strategy {
     Path { preemptions: u32 },
 }
 
+/// What a modelled machine takes for what the scheduler sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// From the moment at which a thread that has waited takes a processor to its first instruction.
+    pub switch_ns: u64,
+    /// Of the thread that notifies, for each thread that wakes.
+    pub wake_ns: u64,
+}
+
 /// How to run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -72,6 +81,8 @@ pub struct Options {
     pub leap_permille: u32,
     /// What [`crate::task::processors`] says.
     pub processors: usize,
+    /// If given, threads need one of the `processors` to go on, and computing takes time.
+    pub costs: Option<Costs>,
     /// For [`Strategy::Path`]: which of the possible ways to go at each fork; behind its end the first.
     pub path: Vec<u32>,
     /// More steps than that are a [`Failure::Livelock`].
@@ -92,6 +103,7 @@ impl Options {
             strategy: Strategy::Random { preempt_permille: 100 },
             leap_permille: 0,
             processors: 4,
+            costs: None,
             path: Vec::new(),
             steps_max: 10_000_000,
             watchdog: Duration::from_secs(20),
@@ -212,6 +224,31 @@ pub fn point(name: &'static str) {
 #[inline]
 pub fn choose(bound: u64) -> u64 {
     if MODE.load(Ordering::Relaxed) & SIMULATED != 0 { core::choose(bound) } else { 0 }
+}
+
+/// Occupies the calling thread's processor for so long, if the run has [`Options::costs`].
+#[inline]
+pub fn compute(ns: u64) {
+    if MODE.load(Ordering::Relaxed) & SIMULATED != 0 {
+        core::compute(ns);
+    }
+}
+
+/// Makes the calling thread a device: it needs no processor, and notifying it costs nothing.
+pub fn device() {
+    if active() {
+        core::device();
+    }
+}
+
+/// Runs `f` as an interrupt of the calling device: on the next processor that is free, before all threads.
+pub fn interrupt<T>(f: impl FnOnce() -> T) -> T {
+    if active() { core::interrupt(f) } else { f() }
+}
+
+/// How often the calling thread has waited for something else than a lock or a processor: its voluntary switches.
+pub fn sleeps() -> u64 {
+    if active() { core::sleeps() } else { 0 }
 }
 
 /// Steps of this run so far: a time stamp that orders what its threads saw.
