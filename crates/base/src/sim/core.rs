@@ -267,7 +267,7 @@ impl State {
         self.timers.push(Reverse(timer));
     }
 
-    /// What it takes to wake these.
+    /// Nanoseconds of a processor to wake these.
     fn wake_ns(&self, woken: &[usize]) -> u64 {
         let threads = woken.iter().filter(|id| self.threads[**id].seat.needs != Needs::Nothing).count() as u64;
         self.machine.as_ref().map_or(0, |m| m.costs.wake_ns * threads)

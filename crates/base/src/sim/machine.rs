@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 
 use super::Costs;
 
-/// What a thread needs to go on.
+/// The needs of a thread before it goes on.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Needs {
     #[default]

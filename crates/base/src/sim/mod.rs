@@ -17,7 +17,7 @@
 //!
 //! Time is virtual. While exploring it moves when nobody can run: to the next sleep or time-out that ends. With
 //! [`Options::leap_permille`] it also moves while others could run, as it does for threads on a busy machine. With
-//! [`Options::costs`] the run is a modelled machine: threads share its processors, and what they [`compute`] takes time.
+//! [`Options::costs`] the run is a modelled machine: threads share its processors, and computing takes time.
 //!
 //! How a run ends: the closure returns; a thread panics; nobody can run and nothing is due ([`Failure::Deadlock`]); too
 //! many steps ([`Failure::Livelock`]); a thread does not come back to the scheduler ([`Failure::Stuck`]). Threads that
@@ -63,7 +63,7 @@ pub enum Strategy {
     Path { preemptions: u32 },
 }
 
-/// What a modelled machine takes for what the scheduler sees.
+/// Time of a modelled machine for the events that the scheduler sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
     /// From the moment at which a thread that has waited takes a processor to its first instruction.

@@ -139,7 +139,7 @@ impl Model for Tags {
     }
 }
 
-/// What is to be done: the same on real threads and on a modelled machine.
+/// The work of a trial: the same on real threads and on a modelled machine.
 struct Work {
     config: TagConfig,
     threads: u64,
@@ -152,7 +152,7 @@ struct Work {
     gave_up: AtomicBool,
 }
 
-/// What it came to.
+/// The figures of a trial.
 struct Done {
     latency: Histogram<u64>,
     switches: u64,
