@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::machine::{Machine, Needs, Seat};
 use super::trace::{Kind, Trace};
 use super::watchdog::{Kept, Watched};
 use super::{Failure, Options, Outcome, Strategy, Waiting};
@@ -31,9 +32,14 @@ use crate::sync::mode;
 #[derive(Clone, Copy)]
 enum On {
     Lock(usize, &'static LockClass),
-    Condvar { timed: bool, class: Option<&'static LockClass> },
+    Condvar {
+        timed: bool,
+        class: Option<&'static LockClass>,
+    },
     Join(usize),
     Sleep,
+    /// It computes, or is in line for a processor.
+    Processor,
 }
 
 #[derive(Clone, Copy)]
@@ -67,6 +73,7 @@ struct Thread {
     priority: u64,
     held: Vec<(usize, &'static LockClass)>,
     shard: Option<usize>,
+    seat: Seat,
     panic: Option<String>,
 }
 
@@ -111,6 +118,8 @@ struct State {
     steps: u64,
     switches: u64,
     shards: usize,
+    /// The processors, if the run models them.
+    machine: Option<Machine>,
     /// Steps at which priorities change, descending.
     changes: Vec<u64>,
     lowest: u64,
@@ -199,6 +208,7 @@ impl State {
             priority,
             held: Vec::new(),
             shard: None,
+            seat: Seat::default(),
             panic: None,
         });
         self.trace.thread(name);
@@ -207,7 +217,6 @@ impl State {
 
     fn make_ready(&mut self, id: usize, timed_out: bool) {
         let t = &mut self.threads[id];
-        t.status = Status::Ready;
         t.wakes += 1;
         t.timed_out = timed_out;
         if let Some(key) = t.key.take()
@@ -218,7 +227,51 @@ impl State {
                 self.waiting.remove(&key);
             }
         }
-        self.ready.push(id);
+        self.admit(id);
+    }
+
+    /// The thread goes on: now, or when it has a processor.
+    fn admit(&mut self, id: usize) {
+        let t = &mut self.threads[id];
+        match &mut self.machine {
+            Some(machine) if t.seat.is_wanted() => {
+                t.status = Status::Blocked(On::Processor);
+                if machine.enter(id, t.seat.needs) {
+                    self.take_processor(id);
+                }
+            }
+            _ => {
+                t.status = Status::Ready;
+                self.ready.push(id);
+            }
+        }
+    }
+
+    /// The thread has a processor, and goes on when that has switched to it.
+    fn take_processor(&mut self, id: usize) {
+        self.threads[id].seat.taken = true;
+        let switch_ns = self.machine.as_ref().map_or(0, |m| m.costs.switch_ns);
+        self.set_timer(id, switch_ns);
+    }
+
+    fn leave_processor(&mut self, id: usize) {
+        if std::mem::take(&mut self.threads[id].seat.taken)
+            && let Some(next) = self.machine.as_mut().and_then(Machine::leave)
+        {
+            self.take_processor(next);
+        }
+    }
+
+    fn set_timer(&mut self, id: usize, ns: u64) {
+        self.sequence += 1;
+        let timer = (self.now_ns.saturating_add(ns), self.sequence, id, self.threads[id].wakes);
+        self.timers.push(Reverse(timer));
+    }
+
+    /// Nanoseconds of a processor to wake these.
+    fn wake_ns(&self, woken: &[usize]) -> u64 {
+        let threads = woken.iter().filter(|id| self.threads[**id].seat.needs != Needs::Nothing).count() as u64;
+        self.machine.as_ref().map_or(0, |m| m.costs.wake_ns * threads)
     }
 
     fn wake_all(&mut self, key: Key) -> usize {
@@ -243,7 +296,10 @@ impl State {
                 self.now_ns = self.now_ns.max(at);
                 woke = true;
                 self.trace.push(id, Kind::TimedOut, "", self.now_ns);
-                self.make_ready(id, true);
+                match self.threads[id].status {
+                    Status::Blocked(On::Processor) => self.admit(id),
+                    _ => self.make_ready(id, true),
+                }
             }
         }
         woke
@@ -251,8 +307,11 @@ impl State {
 
     /// Chooses the ready thread that runs next, and removes it from the list.
     fn choose_ready(&mut self) -> Option<usize> {
-        if self.ready.is_empty() && !self.advance() {
-            return None;
+        // A thread whose time has come may need a processor first.
+        while self.ready.is_empty() {
+            if !self.advance() {
+                return None;
+            }
         }
         let n = self.ready.len();
         let at = match self.options.strategy {
@@ -344,6 +403,8 @@ impl State {
                 ),
                 Status::Blocked(On::Join(other)) => format!("waits for the end of '{}'", self.threads[other].name),
                 Status::Blocked(On::Sleep) => "sleeps".to_owned(),
+                Status::Blocked(On::Processor) if t.seat.is_wanted() => "waits for a processor".to_owned(),
+                Status::Blocked(On::Processor) => "computes".to_owned(),
             };
             let holds = t.held.iter().map(|(_, c)| c.name).collect();
             Some(Waiting { thread: format!("{id}.{}", t.name), on, holds })
@@ -383,6 +444,7 @@ impl Core {
                 steps: 0,
                 switches: 0,
                 shards: 0,
+                machine: options.costs.map(|costs| Machine::new(costs, options.processors)),
                 changes,
                 lowest: 1 << 32,
                 forks: Vec::new(),
@@ -463,9 +525,11 @@ impl Core {
             st.waiting.entry(key).or_default().push(me);
         }
         if let Some(ns) = for_ns {
-            st.sequence += 1;
-            let timer = (st.now_ns.saturating_add(ns), st.sequence, me, st.threads[me].wakes);
-            st.timers.push(Reverse(timer));
+            st.set_timer(me, ns);
+        }
+        if !matches!(on, On::Lock(..) | On::Processor) {
+            st.threads[me].seat.sleeps += 1;
+            st.leave_processor(me);
         }
         let st = self.pass_on(st);
         if let Some(st) = st {
@@ -492,6 +556,14 @@ impl Core {
         None
     }
 
+    /// The running thread's processor is occupied for so long.
+    fn charge(&self, me: usize, mut st: MutexGuard<'_, State>, ns: u64) {
+        if ns > 0 && st.machine.is_some() && !std::thread::panicking() {
+            st.event(Kind::Compute, "", ns);
+            self.block(me, st, On::Processor, None, Some(ns));
+        }
+    }
+
     /// The last act of a thread.
     fn finish(&self, me: usize, panic: Option<String>) {
         let mut st = self.state();
@@ -505,6 +577,7 @@ impl Core {
         if me == 0 {
             return self.end(st, Ok(()));
         }
+        st.leave_processor(me);
         st.wake_all((Event::Ended, me));
         match st.choose_ready() {
             Some(next) => self.hand_over(st, next),
@@ -547,6 +620,10 @@ impl Task {
             let mut st = me.core.state();
             st.threads[joined.id].status = Status::Done;
             st.ready.retain(|r| *r != joined.id);
+            if let Some(machine) = &mut st.machine {
+                machine.forget(joined.id);
+            }
+            st.leave_processor(joined.id);
         }
     }
 }
@@ -562,7 +639,7 @@ pub(crate) fn child(name: &str) -> Option<Task> {
     let me = me()?;
     let mut st = me.core.state();
     let (id, gate) = st.add_thread(name);
-    st.ready.push(id);
+    st.admit(id);
     st.event(Kind::Spawn, "", id as u64);
     drop(st);
     Some(Task { me: Me { core: me.core, id }, gate })
@@ -621,6 +698,40 @@ pub(super) fn choose(bound: u64) -> u64 {
     let value = st.choices.below(bound);
     st.event(Kind::Choose, "", value);
     value
+}
+
+#[cold]
+pub(super) fn compute(ns: u64) {
+    if let Some(me) = me() {
+        me.core.charge(me.id, me.core.state(), ns);
+    }
+}
+
+pub(super) fn device() {
+    let Some(me) = me() else { return };
+    let mut st = me.core.state();
+    st.threads[me.id].seat.needs = Needs::Nothing;
+    st.leave_processor(me.id);
+}
+
+pub(super) fn interrupt<T>(f: impl FnOnce() -> T) -> T {
+    let Some(me) = me() else { return f() };
+    let mut st = me.core.state();
+    if st.machine.is_none() || st.threads[me.id].seat.needs != Needs::Nothing {
+        drop(st);
+        return f();
+    }
+    st.event(Kind::Interrupt, "", 0);
+    st.threads[me.id].seat.needs = Needs::ProcessorFirst;
+    st.admit(me.id);
+    drop(me.core.pass_on(st));
+    let result = f();
+    device();
+    result
+}
+
+pub(super) fn sleeps() -> u64 {
+    me().map_or(0, |me| me.core.state().threads[me.id].seat.sleeps)
 }
 
 pub(super) fn steps() -> u64 {
@@ -753,21 +864,29 @@ pub(crate) fn notify(condvar: usize, all: bool) {
     let Some(me) = me() else { return };
     let mut st = me.core.state();
     let key = (Event::Notified, condvar);
+    let mut ns = 0;
     let woken = match st.waiting.get(&key).map_or(0, Vec::len) {
         0 => 0,
-        n if all || n == 1 => st.wake_all(key),
+        n if all || n == 1 => {
+            ns = st.wake_ns(&st.waiting[&key]);
+            st.wake_all(key)
+        }
         n => {
             let which = match st.options.strategy {
                 Strategy::Path { .. } => st.fork(n),
                 _ => st.schedule.below(n as u64) as usize,
             };
             let id = st.waiting[&key][which];
+            ns = st.wake_ns(&[id]);
             st.make_ready(id, false);
             1
         }
     };
     st.event(Kind::Notify, "", woken as u64);
-    me.core.maybe_switch(me.id, st, false);
+    match ns {
+        0 => me.core.maybe_switch(me.id, st, false),
+        ns => me.core.charge(me.id, st, ns),
+    }
 }
 
 pub(super) fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
@@ -777,7 +896,11 @@ pub(super) fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + 
     let core = Arc::new(Core::new(options));
     let (id, gate) = core.state.lock().add_thread("root");
     let task = Task { me: Me { core: core.clone(), id }, gate: gate.clone() };
-    core.state.lock().threads[id].status = Status::Running;
+    {
+        let mut st = core.state.lock();
+        st.threads[id].status = Status::Running;
+        st.threads[id].seat.taken = options.costs.is_some();
+    }
     let root = std::thread::Builder::new().name("root".into()).spawn(move || task.run(f));
     let root = root.expect("a thread for the run");
     gate.open();

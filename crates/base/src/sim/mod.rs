@@ -16,9 +16,8 @@
 //! [`Failure`], [`Trace`].
 //!
 //! Time is virtual. While exploring, it moves when no thread can run: to the end of the next sleep or time-out. With
-//! [`Options::leap_permille`] it also moves while threads could run, as on a busy machine. [`Options::processors`]
-//! and the heap of (time, sequence, thread) in `core` also leave room for a modelled machine whose processors are
-//! occupied for a time.
+//! [`Options::leap_permille`] it also moves while threads could run, as on a busy machine. With [`Options::costs`] the
+//! run is a modelled machine: threads share its processors, and computing takes time.
 //!
 //! A run ends when the closure returns, or when a thread panics. It also ends when no thread can run and no timer is
 //! due ([`Failure::Deadlock`]), after too many steps ([`Failure::Livelock`]), or when a thread does not return to the
@@ -34,6 +33,7 @@
 //! them. If that fails, it is blocked on the lock's address until another thread releases it.
 
 mod core;
+mod machine;
 mod trace;
 mod watchdog;
 
@@ -65,6 +65,15 @@ pub enum Strategy {
     Path { preemptions: u32 },
 }
 
+/// Time of a modelled machine for the events that the scheduler sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// From the moment at which a thread that has waited takes a processor to its first instruction.
+    pub switch_ns: u64,
+    /// Of the thread that notifies, for each thread that wakes.
+    pub wake_ns: u64,
+}
+
 /// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -74,6 +83,8 @@ pub struct Options {
     pub leap_permille: u32,
     /// The result of [`crate::task::processors`].
     pub processors: usize,
+    /// If given, threads need one of the `processors` to continue, and computing takes time.
+    pub costs: Option<Costs>,
     /// For [`Strategy::Path`]: which way to take at each fork; beyond its end, the first.
     pub path: Vec<u32>,
     /// More steps are a [`Failure::Livelock`].
@@ -94,6 +105,7 @@ impl Options {
             strategy: Strategy::Random { preempt_permille: 100 },
             leap_permille: 0,
             processors: 4,
+            costs: None,
             path: Vec::new(),
             steps_max: 10_000_000,
             watchdog: Duration::from_secs(20),
@@ -214,6 +226,31 @@ pub fn point(name: &'static str) {
 #[inline]
 pub fn choose(bound: u64) -> u64 {
     if MODE.load(Ordering::Relaxed) & SIMULATED != 0 { core::choose(bound) } else { 0 }
+}
+
+/// Occupies the calling thread's processor for this time, if the run has [`Options::costs`].
+#[inline]
+pub fn compute(ns: u64) {
+    if MODE.load(Ordering::Relaxed) & SIMULATED != 0 {
+        core::compute(ns);
+    }
+}
+
+/// Makes the calling thread a device: it needs no processor, and notifying it costs nothing.
+pub fn device() {
+    if active() {
+        core::device();
+    }
+}
+
+/// Runs `f` as an interrupt of the calling device: on the next processor that is free, before all threads.
+pub fn interrupt<T>(f: impl FnOnce() -> T) -> T {
+    if active() { core::interrupt(f) } else { f() }
+}
+
+/// How often the calling thread has waited for anything but a lock or a processor: its voluntary switches.
+pub fn sleeps() -> u64 {
+    if active() { core::sleeps() } else { 0 }
 }
 
 /// Steps of this run so far: a time stamp that orders the events of its threads.

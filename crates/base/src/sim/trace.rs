@@ -30,6 +30,8 @@ pub(super) enum Kind {
     Choose,
     Leap,
     Key,
+    Compute,
+    Interrupt,
 }
 
 impl Kind {
@@ -51,6 +53,8 @@ impl Kind {
             Kind::Choose => "choose",
             Kind::Leap => "time leaps",
             Kind::Key => "key",
+            Kind::Compute => "computes",
+            Kind::Interrupt => "interrupts",
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Model`] (one file a mechanism, named in [`all`]), [`Bench`] (the tools of a running model),
 //! [`Config`]; [`run`] does a run. State is built from a seed, so a trial's counts are exact: the same in every round,
-//! or the trial is flawed. Only counts that depend on real threads (`tags`) are measured. Times stand beside those of
-//! the same loop around nothing (phase [`EMPTY`]).
+//! or the trial is flawed. Only counts that depend on the order of threads (`tags`) are measured: each round is another
+//! schedule. Times stand beside those of the same loop around nothing (phase [`EMPTY`]).
 //!
 //! Trials have the form of those of workloads, so `compare` and `report` take both.
 //!
@@ -85,6 +85,7 @@ pub fn find(name: &str) -> Result<&'static dyn Model> {
 /// The tools of a running model: random numbers, a clock, and the counts.
 pub struct Bench<'a> {
     seed: u64,
+    round: u32,
     stop: &'a AtomicBool,
     phases: Vec<Phase>,
     latency: BTreeMap<String, Histogram<u64>>,
@@ -93,9 +94,10 @@ pub struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(seed: u64, stop: &'a AtomicBool) -> Bench<'a> {
+    fn new(seed: u64, round: u32, stop: &'a AtomicBool) -> Bench<'a> {
         Bench {
             seed,
+            round,
             stop,
             phases: Vec::new(),
             latency: BTreeMap::new(),
@@ -107,6 +109,11 @@ impl<'a> Bench<'a> {
     /// The run's seed.
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// Another number for each round, from the run's seed: for figures that are [`measured`](Bench::measured).
+    fn seed_of_round(&self) -> u64 {
+        self.seed ^ u64::from(self.round) << 32
     }
 
     /// Random numbers that depend only on the seed.
@@ -293,7 +300,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
                 continue;
             }
             let started = Clock::real().wall();
-            let mut bench = Bench::new(config.seed, stop);
+            let mut bench = Bench::new(config.seed, round, stop);
             let done = plan.model.run(policy, &plan.parameters, &mut bench);
             let outcome = match done {
                 Ok(()) => Outcome::Unchecked,

@@ -190,6 +190,70 @@ fn a_tag_that_is_handed_off_wakes_only_its_new_owner() {
     }
 }
 
+/// A figure of a policy, of each round.
+fn rounds(trials: &[Trial], policy: &str, name: &str) -> Vec<f64> {
+    let of = |t: &&Trial| t.contestant.policies.values().any(|p| p == policy);
+    trials.iter().filter(of).map(|t| t.measures[name]).collect()
+}
+
+#[test]
+fn a_seed_gives_the_same_figures_on_modelled_processors_and_a_round_others() {
+    let figures = || -> Vec<_> {
+        let all = trials("tags", &["processors=4", "threads=32", "depth=8", "requests=640"]);
+        all.into_iter().map(|t| (t.contestant.label, t.round, t.phases[0].seconds, t.measures)).collect()
+    };
+    let first = figures();
+    assert_eq!(first, figures());
+    let of = |round| first.iter().find(|t| t.0.ends_with("wake-exclusive") && t.1 == round).map(|t| &t.3);
+    assert_ne!(of(0), of(1));
+}
+
+/// The order of experiments/012 on two real processors.
+#[test]
+fn policies_have_the_same_order_by_wakes_on_two_modelled_processors_as_on_real_ones() {
+    let all = trials("tags", &["processors=2", "threads=64", "depth=8", "requests=2000"]);
+    for name in ["wakes_per_request", "wakes_in_vain_per_request"] {
+        let of = |policy: &str| rounds(&all, policy, name).iter().sum::<f64>() / 2.0;
+        let (exclusive, sbitmap) = (of("wake-exclusive"), of("sbitmap"));
+        assert!(of("percpu-ida") > of("wake-all"), "{name}: {} {}", of("percpu-ida"), of("wake-all"));
+        assert!(of("wake-all") > 2.0 * exclusive.max(sbitmap), "{name}: {} {exclusive} {sbitmap}", of("wake-all"));
+        assert!((exclusive - sbitmap).abs() < 0.2 && exclusive.min(sbitmap) > 0.1, "{name}: {exclusive} {sbitmap}");
+        assert_eq!(of("hand-off"), 0.0, "{name}");
+    }
+}
+
+#[test]
+fn hand_off_wakes_no_thread_and_keeps_order_on_modelled_processors() {
+    for settings in [["processors=16", "threads=200", "depth=64"], ["processors=2", "threads=40", "depth=16"]] {
+        let all = trials("tags", &[&settings[..], &["requests=1000"]].concat());
+        for never in ["wakes_per_request", "wakes_in_vain_per_request", "overtakings_per_request"] {
+            assert_eq!(rounds(&all, "hand-off", never), [0.0; 2], "{never}");
+        }
+        assert!(rounds(&all, "hand-off", "waits_per_request").iter().all(|waits| *waits > 0.5));
+        assert_eq!(rounds(&all, "hand-off", "switches_per_request"), [1.0; 2], "each waits for its completion alone");
+    }
+}
+
+/// A request occupies a processor for its submission, its completion, the wake and the switch to its thread.
+#[test]
+fn no_rate_is_above_that_of_the_device_or_of_the_modelled_processors() {
+    let request_s = (2_000 + 1_000 + 1_000 + 2_000) as f64 / 1e9;
+    for (processors, depth, latency_us) in [(16, 8, 100), (2, 64, 100), (4, 32, 10)] {
+        let numbers = [("processors", processors), ("depth", depth), ("latency_us", latency_us), ("threads", 80)];
+        let settings = numbers.map(|(name, n)| format!("{name}={n}"));
+        let all = trials("tags", &[&settings.each_ref().map(String::as_str)[..], &["requests=1600"]].concat());
+        let most = (f64::from(depth) / f64::from(latency_us) * 1e6).min(f64::from(processors) / request_s);
+        for trial in &all {
+            let rate = trial.phases[0].operations as f64 / trial.phases[0].seconds;
+            assert!(rate <= most, "{} {settings:?}: {rate} of {most}", trial.contestant.label);
+            assert!(
+                rate > most / 2.0 || !trial.contestant.label.ends_with("hand-off"),
+                "{settings:?}: {rate} of {most}"
+            );
+        }
+    }
+}
+
 #[test]
 fn an_interruption_ends_the_run_and_leaves_no_trial() {
     let dir = tempfile::tempdir().expect("directory");
@@ -206,6 +270,7 @@ fn senseless_parameters_are_refused_before_anything_is_written() {
         config(dir.path(), "es-shrink", &["placement=here"]),
         config(dir.path(), "tags", &["depth=0"]),
         config(dir.path(), "tags", &["color=1"]),
+        config(dir.path(), "tags", &["processors=65"]),
         config(dir.path(), "reclaim", &["backing=tape"]),
         config(dir.path(), "reclaim", &["touched_mib=7000"]),
         Config { rounds: 0, ..config(dir.path(), "tags", &[]) },

@@ -1,0 +1,211 @@
+//! The processors of a modelled machine: with [`Options::costs`](super::Options::costs), computing takes virtual time,
+//! and the threads of a run share [`Options::processors`](super::Options::processors).
+//!
+//! Main types: [`Machine`] (idle processors, and the lines of threads that want one), [`Seat`] (what a thread has of
+//! it). A thread takes a processor when its wait ends, and frees it when it waits again. First come, first served, but
+//! interrupts come before threads. A thread that waits for a lock keeps its processor, as one that spins does: a thread
+//! that sleeps while it holds a lock may leave the spinning ones without end, which the run reports as a deadlock.
+//!
+//! What it does not do: time slices, pre-emption, affinity, caches. Code takes the time that it asks for with
+//! [`compute`](super::compute), and no other.
+//!
+//! # Locking
+//! None of its own: it is part of the state of the run.
+
+use std::collections::VecDeque;
+
+use super::Costs;
+
+/// The needs of a thread before it goes on.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Needs {
+    #[default]
+    Processor,
+    /// A processor, before the threads.
+    ProcessorFirst,
+    /// A device computes by itself.
+    Nothing,
+}
+
+/// A thread's part in the machine.
+#[derive(Default)]
+pub(super) struct Seat {
+    pub needs: Needs,
+    /// The thread has a processor.
+    pub taken: bool,
+    /// How often the thread has waited for something else than a lock or a processor.
+    pub sleeps: u64,
+}
+
+impl Seat {
+    /// Whether the thread has to take a processor before it goes on.
+    pub fn is_wanted(&self) -> bool {
+        !self.taken && self.needs != Needs::Nothing
+    }
+}
+
+/// See the module.
+pub(super) struct Machine {
+    pub costs: Costs,
+    idle: usize,
+    interrupts: VecDeque<usize>,
+    line: VecDeque<usize>,
+}
+
+impl Machine {
+    /// The run's first thread has one of the processors.
+    pub fn new(costs: Costs, processors: usize) -> Machine {
+        Machine { costs, idle: processors.saturating_sub(1), interrupts: VecDeque::new(), line: VecDeque::new() }
+    }
+
+    /// True if there is a processor for the thread; otherwise the thread is in line.
+    pub fn enter(&mut self, id: usize, needs: Needs) -> bool {
+        if self.idle > 0 {
+            self.idle -= 1;
+            return true;
+        }
+        match needs {
+            Needs::ProcessorFirst => self.interrupts.push_back(id),
+            _ => self.line.push_back(id),
+        }
+        false
+    }
+
+    /// Frees a processor: the thread that has it now.
+    pub fn leave(&mut self) -> Option<usize> {
+        let next = self.interrupts.pop_front().or_else(|| self.line.pop_front());
+        self.idle += usize::from(next.is_none());
+        next
+    }
+
+    /// The thread never started.
+    pub fn forget(&mut self, id: usize) {
+        self.line.retain(|other| *other != id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use crate::clock::Clock;
+    use crate::sim::{self, Costs, Options, Outcome};
+    use crate::sync::Waiter;
+    use crate::task;
+
+    const COSTS: Costs = Costs { switch_ns: 10, wake_ns: 3 };
+
+    fn machine<T: Send + 'static>(processors: usize, f: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
+        sim::run(&Options { processors, costs: Some(COSTS), ..Options::new(5) }, f)
+    }
+
+    fn thread(f: impl FnOnce() -> u64 + Send + 'static) -> task::JoinHandle<u64> {
+        task::spawn("computes", f).expect("thread")
+    }
+
+    /// When four threads that compute for 100 ns each have done so.
+    fn four(processors: usize) -> Vec<u64> {
+        let body = || {
+            let computes = || {
+                sim::compute(100);
+                Clock::real().now_ns()
+            };
+            let threads: Vec<_> = (0..4).map(|_| thread(computes)).collect();
+            let mut ends: Vec<u64> = threads.into_iter().map(|t| t.join().expect("joined")).collect();
+            ends.sort_unstable();
+            ends
+        };
+        machine(processors, body).result.expect("it ends")
+    }
+
+    #[test]
+    fn threads_share_processors_and_pay_for_each_switch() {
+        // The first thread frees its processor when it joins the others.
+        assert_eq!(four(1), [110, 220, 330, 440]);
+        assert_eq!(four(2), [110, 110, 220, 220]);
+        assert_eq!(four(8), [110, 110, 110, 110]);
+    }
+
+    #[test]
+    fn computing_takes_no_time_without_a_machine() {
+        let outcome = sim::run(&Options::new(1), || sim::compute(1_000));
+        assert_eq!((outcome.result, outcome.virtual_ns), (Ok(()), 0));
+    }
+
+    #[test]
+    fn a_wake_takes_time_from_its_caller_and_a_switch_from_the_woken() {
+        let body = || {
+            let waiter = Waiter::new();
+            let woken = {
+                let waiter = waiter.clone();
+                thread(move || {
+                    waiter.wait();
+                    assert_eq!(sim::sleeps(), 1);
+                    Clock::real().now_ns()
+                })
+            };
+            Clock::real().sleep(Duration::from_nanos(1_000));
+            let before = Clock::real().now_ns();
+            waiter.set(());
+            let after = Clock::real().now_ns();
+            (after - before, woken.join().expect("joined") - before)
+        };
+        assert_eq!(machine(2, body).result, Ok((3, 10)));
+    }
+
+    #[test]
+    fn an_interrupt_waits_for_a_processor_but_not_behind_threads() {
+        let body = || {
+            let done = Arc::new(Waiter::new());
+            let completes = {
+                let done = done.clone();
+                thread(move || {
+                    sim::device();
+                    // A device needs no processor: this ends while the others compute.
+                    Clock::real().sleep(Duration::from_nanos(50));
+                    assert_eq!(Clock::real().now_ns(), 60);
+                    sim::interrupt(|| {
+                        sim::compute(5);
+                        done.set(Clock::real().now_ns());
+                    });
+                    0
+                })
+            };
+            let computes = || {
+                sim::compute(100);
+                Clock::real().now_ns()
+            };
+            // The device's first turn has ended when these begin.
+            Clock::real().sleep(Duration::from_nanos(10));
+            let threads: Vec<_> = (0..3).map(|_| thread(computes)).collect();
+            let interrupted = done.wait();
+            completes.join().expect("joined");
+            (interrupted, threads.into_iter().map(|t| t.join().expect("joined")).max())
+        };
+        let (interrupted, last) = machine(1, body).result.expect("it ends");
+        // The first of the three runs from 30 to 130; the interrupt is next.
+        assert!((130..160).contains(&interrupted), "{interrupted}");
+        assert!(last.is_some_and(|last| last > interrupted + 200), "{last:?}");
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_run_on_a_machine() {
+        let run = || {
+            let outcome = machine(2, || {
+                let threads: Vec<_> = (0..6)
+                    .map(|n| {
+                        thread(move || {
+                            sim::compute(10 + sim::choose(20));
+                            Clock::real().sleep(Duration::from_nanos(n));
+                            Clock::real().now_ns()
+                        })
+                    })
+                    .collect();
+                threads.into_iter().map(|t| t.join().expect("joined")).collect::<Vec<_>>()
+            });
+            (outcome.trace.fingerprint(), outcome.virtual_ns, outcome.result)
+        };
+        assert_eq!(run(), run());
+    }
+}
