@@ -23,7 +23,7 @@ use extant_base::task;
 use extant_block::queue::{TagConfig, TagGuard, TagPolicyKind, TagSet};
 use hdrhistogram::Histogram;
 
-use super::{Bench, Model, empty_histogram};
+use super::{Bench, Model, empty_histogram, thread};
 use crate::error::{Error, Result};
 use crate::measure::process::Switches;
 use crate::workload::Parameters;
@@ -127,10 +127,6 @@ impl Model for Tags {
         bench.measured("longest_wait_ns", stats.longest_wait_ns as f64);
         Ok(())
     }
-}
-
-fn thread(e: std::io::Error) -> Error {
-    Error::Failed(format!("a thread: {e}"))
 }
 
 /// One thread's: how long each took, and how often it slept.
