@@ -31,7 +31,7 @@ use crate::workload::Parameters;
 const ENTRIES_MAX: u64 = 20_000_000;
 
 /// More calls than this for one run mean that the lookups never let go of the lock.
-const CALLS_MAX: u64 = 1_000_000;
+const CALLS_MAX: u64 = 100_000_000;
 
 /// See the page.
 pub struct EsStall;
