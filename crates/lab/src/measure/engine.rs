@@ -142,6 +142,9 @@ impl Probe {
         let es = fs.es_stats();
         put("es_hits", es.hits);
         put("es_misses", es.misses);
+        put("es_shrinks", es.shrinks);
+        put("es_scanned", es.scanned);
+        put("es_reclaimed", es.freed);
         let reclaim = fs.budget().reclaim().counts();
         put("reclaim_scanned", reclaim.scanned + reclaim.scanned_direct);
         put("reclaim_freed", reclaim.freed + reclaim.freed_direct);

@@ -94,6 +94,7 @@ impl std::fmt::Display for Recorded {
 
 /// Every measure. Names that end in `_` begin a family.
 pub const ALL: &[Measure] = &[
+    measure("mount_s", "s", "time from the beginning of the mount until the target can work"),
     measure("cpu_s", "s", "processor time of the workload and of the target's server, to the microsecond"),
     measure("cpu_user_s", "s", "user time of the same, as the kernel divides it"),
     measure("cpu_system_s", "s", "system time of the same"),
@@ -149,6 +150,9 @@ pub const ALL: &[Measure] = &[
     measure("locality_groups_of_32", "", "block groups that the first 32 of them lie in"),
     measure("es_hits", "", "lookups that the extent-status cache answered"),
     measure("es_misses", "", "lookups for which the map had to be read"),
+    measure("es_shrinks", "", "calls of the extent-status cache's shrinker"),
+    measure("es_scanned", "", "entries, or leaves of them, that those calls looked at"),
+    measure("es_reclaimed", "", "entries that they gave up"),
     measure("reclaim_scanned", "", "frames that reclaim looked at"),
     measure("reclaim_freed", "", "frames that it freed"),
     measure("reclaim_freed_direct", "", "of these, by a thread that needed memory at once"),

@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Model`] (one file a mechanism, named in [`all`]), [`Bench`] (the tools of a running model),
 //! [`Config`]; [`run`] does a run. State is built from a seed, so a trial's counts are exact: the same in every round,
-//! or the trial is flawed. Only counts that depend on the order of threads (`tags`) are measured: each round is another
-//! schedule. Times stand beside those of the same loop around nothing (phase [`EMPTY`]).
+//! or the trial is flawed. Only counts that depend on the order of threads (`tags`, `es-stall`, `alloc-threads`) are
+//! measured. Times stand beside those of the same loop around nothing (phase [`EMPTY`]).
 //!
 //! Trials have the form of those of workloads, so `compare` and `report` take both.
 //!
@@ -12,11 +12,13 @@
 //! # Locking
 //! None of its own.
 
+mod alloc_threads;
 mod append;
 mod belady;
 mod disk;
 mod es_memory;
 mod es_shrink;
+mod es_stall;
 mod es_traces;
 mod group_search;
 mod reclaim;
@@ -67,8 +69,10 @@ pub fn all() -> &'static [&'static dyn Model] {
     &[
         &group_search::GroupSearch,
         &append::Append,
+        &alloc_threads::AllocThreads,
         &es_shrink::EsShrink,
         &es_memory::EsMemory,
+        &es_stall::EsStall,
         &es_traces::EsTraces,
         &reclaim_traces::ReclaimTraces,
         &reclaim::Reclaim,
@@ -203,6 +207,11 @@ impl<'a> Bench<'a> {
         self.latency.insert(phase.to_owned(), all);
         self.phases.push(Phase { name: phase.to_owned(), seconds: ns as f64 / 1e9, operations, ..Phase::default() });
     }
+}
+
+/// A thread that does not start.
+fn thread(e: std::io::Error) -> Error {
+    Error::Failed(format!("a thread: {e}"))
 }
 
 /// To a minute, with three digits.

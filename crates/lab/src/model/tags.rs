@@ -29,7 +29,7 @@ use extant_base::task;
 use extant_block::queue::{TagConfig, TagGuard, TagPolicyKind, TagSet, TagStats};
 use hdrhistogram::Histogram;
 
-use super::{Bench, Model, empty_histogram};
+use super::{Bench, Model, empty_histogram, thread};
 use crate::error::{Error, Result};
 use crate::measure::process::Switches;
 use crate::workload::Parameters;
@@ -225,10 +225,6 @@ impl Work {
 /// Of the calling thread.
 fn voluntary_switches() -> u64 {
     if sim::active() { sim::sleeps() } else { Switches::of_this_thread().voluntary }
-}
-
-fn thread(e: std::io::Error) -> Error {
-    Error::Failed(format!("a thread: {e}"))
 }
 
 /// Requests under way: when each is due, its tag, and the thread that waits for it.

@@ -255,6 +255,28 @@ fn no_rate_is_above_that_of_the_device_or_of_the_modelled_processors() {
 }
 
 #[test]
+fn the_shrinker_frees_what_it_is_called_for_beside_lookups_of_the_same_inode() {
+    let all = trials("es-stall", &["entries=10000", "reclaim=2000", "scan=64"]);
+    for trial in &all {
+        let (label, freed) = (&trial.contestant.label, trial.measures["entries_reclaimed"]);
+        let wanted = if label.ends_with("delayed-only") { 0.0..=0.0 } else { 2_000.0..=2_063.0 };
+        assert!(wanted.contains(&freed), "{label}: {freed}");
+        assert!(trial.phase("lookup").is_some_and(|p| p.operations > 0), "{label}");
+    }
+}
+
+#[test]
+fn each_thread_of_alloc_threads_does_all_its_operations() {
+    for work in ["work=small-files", "work=append"] {
+        let all = trials("alloc-threads", &[work, "threads=3", "operations=300"]);
+        for trial in &all {
+            assert_eq!(trial.measures["operations"], 900.0, "{work} {}", trial.contestant.label);
+            assert!(trial.measures["operation_ns"] > 0.0, "{work} {}", trial.contestant.label);
+        }
+    }
+}
+
+#[test]
 fn an_interruption_ends_the_run_and_leaves_no_trial() {
     let dir = tempfile::tempdir().expect("directory");
     let config = config(dir.path(), "tags", &[]);
@@ -270,6 +292,8 @@ fn senseless_parameters_are_refused_before_anything_is_written() {
         config(dir.path(), "es-shrink", &["placement=here"]),
         config(dir.path(), "tags", &["depth=0"]),
         config(dir.path(), "tags", &["color=1"]),
+        config(dir.path(), "es-stall", &["entries=10", "reclaim=11"]),
+        config(dir.path(), "alloc-threads", &["work=rest"]),
         config(dir.path(), "tags", &["processors=65"]),
         config(dir.path(), "reclaim", &["backing=tape"]),
         config(dir.path(), "reclaim", &["touched_mib=7000"]),

@@ -252,7 +252,12 @@ impl Job<'_> {
         let before = System::now();
         let (cpu_before, threads_before) = (Cpu::of_self(), Threads::of(None));
         say("mounting");
+        let clock = Clock::real();
+        let start = clock.now_ns();
         site.up()?;
+        if self.rig.target.kind != Kind::Dir {
+            work.figures.insert("mount_s".into(), (clock.now_ns() - start) as f64 / 1e9);
+        }
         let operations = config.operations.as_deref();
         let mut context =
             Context::new(&mut site, self.parameters, config.seed, config.recorded.latency, &halt.stop, operations, say);

@@ -277,7 +277,7 @@ impl Site {
                 let said = std::fs::read_to_string(&log).unwrap_or_default();
                 return Err(self.failed(format!("it did not mount: {}", one_line(&said))));
             }
-            clock.sleep(Duration::from_millis(5));
+            clock.sleep(Duration::from_millis(1));
         }
         self.mounted = true;
         self.open_vfs(&dir)

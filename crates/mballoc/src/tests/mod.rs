@@ -7,6 +7,5 @@ mod interleavings;
 mod locality;
 pub mod model;
 mod prealloc;
-mod scaling;
 mod stress;
 mod zones;
