@@ -26,8 +26,10 @@ use std::sync::Arc;
 use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
 use extant_block::{AlignedBuf, BioVec};
+use extant_ondisk::InodeNr;
 
 use crate::budget::Budget;
+use crate::loss_ledger::{LossLedger, Position};
 use crate::reclaim::{FrameId, Key, OwnerId, State, Tried};
 
 /// Bytes in a page; every folio is a multiple of it.
@@ -149,8 +151,6 @@ pub struct AddressSpace {
     bytes: AtomicU64,
     /// `dirty_blocks`, readable without the lock.
     dirty: AtomicU64,
-    /// How often [`AddressSpace::lose`] was called.
-    losses: AtomicU64,
 }
 
 impl AddressSpace {
@@ -165,7 +165,6 @@ impl AddressSpace {
             inner: RwLock::new(&FOLIO_CLASS, Inner::default()),
             bytes: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
-            losses: AtomicU64::new(0),
         }
     }
 
@@ -269,8 +268,8 @@ impl AddressSpace {
         }
     }
 
-    /// The folio is dirty, on its way or clean, unlike before: reclaim is told.
-    fn tell(&self, folio: &Folio) {
+    /// Passes a new state of the folio (dirty, writeback, clean) on to reclaim.
+    fn note_state(&self, folio: &Folio) {
         let reclaim = self.budget.reclaim();
         reclaim.with(|core| core.set_state(folio.frame, folio.state()));
     }
@@ -376,8 +375,8 @@ impl AddressSpace {
 
     /// Puts `data` at byte `pos` and marks its blocks dirty. `fills` holds the current content of blocks that `data`
     /// covers only in part and that were not uptodate (see [`AddressSpace::block_uptodate`]). The file is at least
-    /// `pos + data.len()` long from then on, for `size` as for writeback. `losses`: [`AddressSpace::losses`] before the
-    /// caller asked the map for these blocks. Returns how many bytes became dirty that were not.
+    /// `pos + data.len()` long from then on, for `size` as for writeback. `before`: the end of the file's ledger before
+    /// the caller read these blocks of the map. Returns how many bytes became dirty that were not.
     ///
     /// # Errors
     /// [`WriteRefused`]; nothing has changed. A block that needs a fill may have been uptodate a moment ago.
@@ -387,10 +386,10 @@ impl AddressSpace {
         data: &[u8],
         fills: &[(u64, AlignedBuf)],
         size: &AtomicU64,
-        losses: u64,
+        before: Position<'_>,
     ) -> Result<u64, WriteRefused> {
         let mut inner = self.inner.write();
-        if self.losses() != losses {
+        if !before.is_end() {
             return Err(WriteRefused::Lost);
         }
         let bs = self.block_size();
@@ -438,7 +437,7 @@ impl AddressSpace {
             let was_clean = folio.dirty == 0;
             folio.dirty |= mask;
             if was_clean && !fresh {
-                self.tell(folio);
+                self.note_state(folio);
             }
             if folio.used(mask, within, within + n, self.block_bits) {
                 self.budget.reclaim().touches().touch(folio.frame);
@@ -518,7 +517,7 @@ impl AddressSpace {
                 blocked = taken < max_blocks && free & (1 << rel) == 0;
                 if taken == max_blocks || blocked {
                     if taken > before {
-                        self.tell(folio);
+                        self.note_state(folio);
                     }
                     break 'folios;
                 }
@@ -543,7 +542,7 @@ impl AddressSpace {
                 rel += n;
             }
             if taken > before {
-                self.tell(folio);
+                self.note_state(folio);
             }
         }
         inner.dirty_blocks -= taken;
@@ -564,10 +563,17 @@ impl AddressSpace {
         })
     }
 
-    /// Blocks taken by [`AddressSpace::take_dirty`] could not be written; the caller has recorded the error. They are
-    /// dropped, but for those that were written to again meanwhile. `gone` is told of the others, as runs of a first
-    /// block and a length: under the lock, so that who writes there next finds what it has done.
-    pub fn lose(&self, start: u64, blocks: u32, mut gone: impl FnMut(u64, u32)) {
+    /// Blocks taken by [`AddressSpace::take_dirty`] could not be written because of `cause`, which goes to the file's
+    /// ledger. Blocks that were written to again meanwhile stay. The others are dropped, and `gone` gets them as runs
+    /// of a first block and a length. It runs under the lock: the next writer of these blocks finds what it has done.
+    pub fn lose<E: Clone>(
+        &self,
+        start: u64,
+        blocks: u32,
+        losses: &LossLedger<E>,
+        cause: E,
+        mut gone: impl FnMut(u64, u32),
+    ) {
         let bpp = self.blocks_per_page();
         let mut inner = self.inner.write();
         let (mut from, end) = (start, start + u64::from(blocks));
@@ -585,17 +591,12 @@ impl AddressSpace {
         if from < end {
             gone(from, (end - from) as u32);
         }
-        // After that: who reads this count finds what was done.
-        self.losses.fetch_add(1, Ordering::Release);
+        // After `gone`: a writer that reads the map once the ledger has moved does not find the old promise there.
+        losses.record(InodeNr(self.home.object as u32), Some(start..end), cause);
         self.end_writeback(&mut inner, start, blocks, |folio, mask| {
             folio.uptodate &= !(mask & !folio.dirty);
             0
         });
-    }
-
-    /// How often data was lost.
-    pub fn losses(&self) -> u64 {
-        self.losses.load(Ordering::Acquire)
     }
 
     /// Blocks that were under writeback are no longer; `settle` is called with the mask of those of each folio, and
@@ -635,7 +636,7 @@ impl AddressSpace {
             if clean && (!self.keep_clean || folio.uptodate == 0) {
                 drop_list.push(*s);
             } else {
-                self.tell(folio);
+                self.note_state(folio);
             }
         }
         for s in drop_list {
@@ -684,7 +685,7 @@ impl AddressSpace {
             folio.writeback &= !mask;
             let gone = folio.uptodate == 0 && folio.dirty == 0;
             if !gone {
-                self.tell(folio);
+                self.note_state(folio);
             }
             inner.dirty_blocks -= u64::from(dirty);
             if gone {

@@ -7,8 +7,8 @@
 //! Main types: [`Writebacks`] (one an inode), [`WritebackToken`], [`Epoch`] (a moment, to wait for what was opened
 //! before). Linux has PG_writeback, `i_unwritten` and ordered lists of the journal for parts of this.
 //!
-//! What it does not do: errors. A token's error concerns whoever wrote the data; it is recorded with the inode
-//! ([`crate::ErrorSequence`]) before the token closes, and nobody takes it from somebody else.
+//! What it does not do: errors. A lost write is recorded in the ledgers of its inode and of the mount
+//! ([`crate::LossLedger`]) before its token closes, so a thread that has waited for the token finds it there.
 //!
 //! # Locking
 //! One leaf lock (`writebacks`, 200). What waits is called without it.
@@ -102,8 +102,8 @@ impl Writebacks {
             return;
         }
         let waiter = Waiter::new();
-        let tell = waiter.clone();
-        self.when_closed(epoch, move || tell.set(()));
+        let done = waiter.clone();
+        self.when_closed(epoch, move || done.set(()));
         waiter.wait();
     }
 }
@@ -133,29 +133,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_waits_for_what_came_before_it_and_for_nothing_else() {
+    fn an_epoch_waits_for_the_tokens_opened_before_it_and_no_others() {
         let w = Writebacks::new();
-        let told = Arc::new(AtomicU64::new(0));
+        let called = Arc::new(AtomicU64::new(0));
         let wait = |epoch| {
-            let told = told.clone();
+            let called = called.clone();
             w.when_closed(epoch, move || {
-                told.fetch_add(1, Ordering::Relaxed);
+                called.fetch_add(1, Ordering::Relaxed);
             });
         };
         wait(w.epoch());
-        assert_eq!(told.load(Ordering::Relaxed), 1, "nothing was open");
+        assert_eq!(called.load(Ordering::Relaxed), 1, "nothing was open");
         let (a, b) = (w.open(), w.open());
         let before = w.epoch();
         let c = w.open();
         wait(before);
         drop(b);
-        assert_eq!(told.load(Ordering::Relaxed), 1, "a is open");
+        assert_eq!(called.load(Ordering::Relaxed), 1, "a is open");
         drop(a);
-        assert_eq!(told.load(Ordering::Relaxed), 2, "c came later");
+        assert_eq!(called.load(Ordering::Relaxed), 2, "c came later");
         wait(w.epoch());
         assert!(!w.is_idle());
         drop(c);
-        assert_eq!(told.load(Ordering::Relaxed), 3);
+        assert_eq!(called.load(Ordering::Relaxed), 3);
         assert!(w.is_idle());
         w.wait();
     }

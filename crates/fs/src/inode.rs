@@ -17,13 +17,13 @@ use std::sync::{Arc, OnceLock, Weak};
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
 use extant_cache::reclaim::FrameCell;
-use extant_cache::{AddressSpace, ErrorSequence, Home, Listed, Writebacks};
+use extant_cache::{AddressSpace, Home, Listed, LossLedger, Writebacks};
 use extant_mballoc::InodePreallocation;
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc};
 use extant_ondisk::time::Timestamp;
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::filesystem::Filesystem;
 use crate::inode_table::InodeTable;
 use crate::map::MapRoot;
@@ -70,8 +70,8 @@ pub struct Inode {
     pub(crate) hurt: AtomicBool,
     /// Made without a name (O_TMPFILE): may get its first one.
     pub(crate) linkable: AtomicBool,
-    /// Data that was lost on its way to the device.
-    pub(crate) errors: ErrorSequence<Error>,
+    /// Its lost writes.
+    pub(crate) losses: LossLedger<Error>,
     /// [`InodeRef`]s.
     users: AtomicU32,
     /// Somebody who wrote it closed it, and nobody has written since.
@@ -186,7 +186,7 @@ impl Inode {
             datasync_tid: AtomicU32::new(tid),
             hurt: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
-            errors: ErrorSequence::default(),
+            losses: LossLedger::default(),
             users: AtomicU32::new(0),
             closed: AtomicBool::new(false),
             last_alloc_group: AtomicU32::new(u32::MAX),
@@ -252,29 +252,14 @@ impl Inode {
         }
     }
 
-    /// Data of the inode was lost on its way to the device: told once to each who asks, by fsync and by sync.
-    pub(crate) fn note_lost_write(&self, cause: Error) {
-        let e = Error::lost(Some(self.ino), cause);
-        if let Some(fs) = self.fs.upgrade() {
-            fs.errors.record(e.clone());
-        }
-        self.errors.record(e);
-    }
-
-    /// The error of data that was lost since there were `losses` ([`extant_cache::AddressSpace::losses`]). Nobody
-    /// counts as told by this.
-    pub(crate) fn lost_since(&self, losses: u64) -> Result<()> {
-        if self.pages.losses() == losses { Ok(()) } else { self.errors.newest().map_or(Ok(()), Err) }
-    }
-
-    /// Whether a caller that will come back for the inode needs a reference meanwhile. Without one, an unlinked inode
-    /// is freed, delayed data is allocated as that of a closed file, and a lost write is forgotten once one asker has
-    /// been told. Everything else but [`Inode::has_preallocations`] can be read from the image again.
+    /// Whether a caller that will use the inode again needs a reference meanwhile. Without one, an unlinked inode is
+    /// freed, delayed data is allocated as that of a closed file, and the ledger of lost writes goes once one party has
+    /// seen the newest. Everything else but [`Inode::has_preallocations`] can be read from the image again.
     pub fn needs_user(&self) -> bool {
-        self.pages.dirty_bytes() > 0 || !self.writes.is_idle() || self.errors.has_recorded() || self.links() == 0
+        self.pages.dirty_bytes() > 0 || !self.writes.is_idle() || self.losses.has_losses() || self.links() == 0
     }
 
-    /// Whether blocks are set aside for the file's growth. The last reference gives them back.
+    /// Whether blocks are reserved for the file's growth. The drop of the last reference frees them.
     pub fn has_preallocations(&self) -> bool {
         !self.prealloc.is_empty()
     }

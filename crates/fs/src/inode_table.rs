@@ -77,7 +77,7 @@ fn is_idle(inode: &Arc<Inode>) -> bool {
         && Arc::strong_count(inode) == 1
         && inode.pages.dirty_bytes() == 0
         && inode.pages.bytes() <= DATA_MAX
-        && !inode.errors.is_unseen()
+        && !inode.losses.is_unseen()
         && inode.meta.try_read().is_some_and(|m| !m.lazy_times && m.desc.links > 0)
 }
 

@@ -9,7 +9,7 @@ use common::*;
 use extant_base::sync::{LockClass, Mutex, Waiter};
 use extant_block::BlockDevice;
 use extant_block::device::{Catch, IoStats};
-use extant_fs::{Asker, Error, Filesystem, InodeRef, MountOptions, Mounted, Result, SyncPolicyKind};
+use extant_fs::{Error, Filesystem, InodeRef, LossCursor, MountOptions, Mounted, Result, SyncPolicyKind};
 
 static CLASS: LockClass = LockClass::new("answers", 0);
 
@@ -26,7 +26,7 @@ fn fsync_many(fs: &Filesystem, files: &[InodeRef]) -> Vec<Result<()>> {
             tell.set(());
         }
     };
-    fs.fsync_many(files, Asker::Process(1), false, Arc::new(done));
+    fs.fsync_many(files, LossCursor::process(1), false, Arc::new(done));
     if !files.is_empty() {
         all.wait();
     }
@@ -102,12 +102,12 @@ fn files_that_are_written_together_lie_together() {
         let scene = Disk::new(64, EXT4).mount(production());
         let files: Vec<_> = (0..4).map(|t| new_files(&scene, t * FILES..(t + 1) * FILES)).collect();
         let ((), io) = counted(&scene, || {
-            let asked = files.iter().map(|files| {
+            let calls = files.iter().map(|files| {
                 let (fs, files) = (scene.shared(), files.clone());
                 start("fsync_many", move || fsync_many(&fs, &files))
             });
-            let asked: Vec<_> = asked.collect();
-            asked.into_iter().for_each(|asked| assert!(asked.join().iter().all(Result::is_ok)));
+            let calls: Vec<_> = calls.collect();
+            calls.into_iter().for_each(|call| assert!(call.join().iter().all(Result::is_ok)));
         });
         // A thread's data is in runs of 256 blocks, three, and perhaps the rest of a chunk. Four threads, and for
         // each at most a commit: a superblock, the log in a few, the commit block.
@@ -118,14 +118,14 @@ fn files_that_are_written_together_lie_together() {
 
 /// No answer before the data is on the medium, and none that waits for what was not asked for.
 #[test]
-fn answers_come_with_the_medium() {
+fn an_fsync_of_many_files_answers_after_the_log_is_written() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let files = new_files(&scene, 0..3);
         let held = &scene.disk.held;
         held.catch(Catch::hold().op(extant_block::BioOp::Write).meta());
-        let (fs, asked) = (scene.shared(), files.clone());
-        let mut answers = start("fsync_many", move || fsync_many(&fs, &asked));
+        let (fs, synced) = (scene.shared(), files.clone());
+        let mut answers = start("fsync_many", move || fsync_many(&fs, &synced));
         assert!(held.wait_held(1, LONG), "the log is written");
         assert!(!answers.ends_within(GRACE), "answered before the log was");
         held.let_go();
@@ -136,7 +136,7 @@ fn answers_come_with_the_medium() {
 
 /// Twice the same, another mount's, one whose data is lost: each has its own answer, once.
 #[test]
-fn each_has_its_own_answer() {
+fn every_file_of_a_common_fsync_has_its_own_answer() {
     bounded(|| {
         let (scene, other) = (Disk::new(64, EXT4).mount(production()), Disk::new(64, EXT4).mount(production()));
         let mut files = new_files(&scene, 0..4);
@@ -145,8 +145,8 @@ fn each_has_its_own_answer() {
         // The request in which all four travel fails, and so does the third when it is sent by itself.
         let held = &scene.disk.held;
         held.catch(Catch::hold().writes().data());
-        let (fs, asked) = (scene.shared(), files.clone());
-        let answers = start("fsync_many", move || fsync_many(&fs, &asked));
+        let (fs, synced) = (scene.shared(), files.clone());
+        let answers = start("fsync_many", move || fsync_many(&fs, &synced));
         assert!(held.wait_held(1, LONG));
         let together = held.held()[0];
         assert_eq!(together.len, 4 * BLOCK, "{:?}", held.held());
@@ -162,14 +162,14 @@ fn each_has_its_own_answer() {
         let after = scene.disk.after_cut();
         assert_there(&after, 0..2);
         assert_there(&after, 3..4);
-        assert!(fsync_many(&scene, &files[..4]).iter().all(Result::is_ok), "told once");
+        assert!(fsync_many(&scene, &files[..4]).iter().all(Result::is_ok), "the loss is reported once");
         assert!(fsync_many(&scene, &[]).is_empty());
         drop(files);
     });
 }
 
 #[test]
-fn a_mount_that_cannot_keep_anything_says_so() {
+fn an_fsync_of_many_files_fails_once_the_journal_has_stopped() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let files = new_files(&scene, 0..3);
@@ -196,7 +196,7 @@ fn a_mount_that_cannot_keep_anything_says_so() {
 
 /// Fsyncs of new files, one after the other, in the order of their names and in another.
 #[test]
-fn who_fsyncs_file_after_file_has_the_next_carried_along() {
+fn an_fsync_of_one_file_after_another_carries_the_next_ones_along() {
     bounded(|| {
         for (policy, backwards) in SyncPolicyKind::ALL.into_iter().flat_map(|p| [(p, false), (p, true)]) {
             let scene = Disk::new(64, EXT4).mount(MountOptions { sync_policy: policy, ..production() });
@@ -222,7 +222,7 @@ fn who_fsyncs_file_after_file_has_the_next_carried_along() {
 
 /// What is carried along is small, new, and closed: not a file that others write, nor a large one.
 #[test]
-fn what_is_carried_along() {
+fn an_fsync_carries_small_new_closed_files_along() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let old = create(&scene, "old");
@@ -251,7 +251,7 @@ fn what_is_carried_along() {
 
 /// One thread that fsyncs commits without the journal's; with another one's commit under way it joins the line.
 #[test]
-fn who_is_alone_commits_by_himself() {
+fn a_lone_fsync_commits_without_the_journals_thread() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let alone = || scene.journal_stats().commits_alone.get();
@@ -312,22 +312,22 @@ fn a_lone_commit_that_fails_stops_the_journal() {
 /// Who has abandoned a mount may mount the image again: nobody logs any more, neither the journal's thread nor who
 /// commits by himself.
 #[test]
-fn an_abandoned_mount_waits_for_who_commits_alone() {
+fn an_abandoned_mount_waits_for_a_lone_commit() {
     bounded(|| {
         let disk = Disk::new(64, EXT4);
         let fs = Filesystem::mount(disk.held.clone(), production()).expect("mounted");
         let f = new_files(&fs, 0..1).remove(0);
         disk.held.catch(Catch::hold().writes().meta().once());
         let (shared, g) = (Arc::clone(&fs), f.clone());
-        let asked = start("fsync", move || shared.fsync(&g, false));
+        let fsync = start("fsync", move || shared.fsync(&g, false));
         assert!(disk.held.wait_held(1, LONG), "the log is written");
         let shared = Arc::clone(&fs);
         let mut left = start("abandon", move || fs.abandon());
-        assert!(!left.ends_within(GRACE), "somebody writes to the log");
+        assert!(!left.ends_within(GRACE), "a commit writes to the log");
         disk.held.let_go();
         left.join();
         let written = disk.crash.write_log();
-        let _ = asked.join();
+        let _ = fsync.join();
         assert_eq!(disk.crash.write_log(), written);
         drop((f, shared));
     });

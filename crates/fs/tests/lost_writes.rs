@@ -11,7 +11,7 @@ use extant_base::sync::Waiter;
 use extant_block::BioFlags;
 use extant_block::BlockDevice;
 use extant_block::device::Catch;
-use extant_fs::{Asker, FallocateMode, InodeRef, MountOptions, OnError, RenameFlags, Result, SetAttr, WriteFlags};
+use extant_fs::{FallocateMode, InodeRef, LossCursor, MountOptions, OnError, RenameFlags, Result, SetAttr, WriteFlags};
 
 #[test]
 fn a_failed_write_shows_nothing_of_a_deleted_file() {
@@ -32,7 +32,7 @@ fn a_failed_write_shows_nothing_of_a_deleted_file() {
                 scene.disk.held.clear();
                 failed += u32::from(hit);
                 if hit && written.is_ok_and(|n| n == 3 << 20) && synced.is_ok() {
-                    wrong.push(format!("{how}, write {nth} failed: nobody said so"));
+                    wrong.push(format!("{how}, write {nth} failed: no call reported it"));
                 }
                 let mut seen = vec![("in the mount", content(&scene, &f))];
                 let _ = scene.sync();
@@ -53,7 +53,7 @@ fn a_failed_write_shows_nothing_of_a_deleted_file() {
 }
 
 #[test]
-fn a_power_cut_while_data_is_on_its_way_shows_nothing_of_a_deleted_file() {
+fn a_power_cut_during_a_write_shows_nothing_of_a_deleted_file() {
     bounded(|| {
         let mut wrong = Vec::new();
         for (how, options) in [("delayed", production()), ("through", production_through())] {
@@ -173,7 +173,7 @@ fn a_lost_write_does_not_take_the_promise_of_a_newer_one() {
             put(&scene, &f, 0, &[2; BLOCK as usize]);
             let lost = scene.disk.held.held()[0].id;
             scene.disk.held.fail(lost, EIO);
-            assert!(first.join().0.is_err(), "{again}: nobody was told");
+            assert!(first.join().0.is_err(), "{again}: the fsync reports no loss");
             let second = Ack::Fsync.start(&scene, &f);
             assert!(scene.disk.held.wait_held(1, LONG), "{again}: the newer data is not written");
             match again {
@@ -182,7 +182,7 @@ fn a_lost_write_does_not_take_the_promise_of_a_newer_one() {
                 _ => {}
             }
             scene.disk.held.let_go();
-            let _ = second.join(); // another thread, which is told of the first write, too
+            let _ = second.join(); // another thread, which reports the loss of the first write, too
             let _ = scene.sync();
             scene.sync().expect("sync");
             assert_eq!(scene.stats.errors.get(), 0, "{again}: damage");
@@ -195,43 +195,44 @@ fn a_lost_write_does_not_take_the_promise_of_a_newer_one() {
 
 /// Those whom the server cannot tell apart (process 0) are all told, until one of them may have written again.
 #[test]
-fn nobody_who_cannot_be_told_apart_is_left_out() {
+fn every_fsync_with_the_shared_cursor_reports_a_loss_until_data_is_written() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let f = create(&scene, "mine");
         scene.fsync(&f, false).expect("fsync");
         scene.disk.held.catch(Catch::fail(EIO).writes().data());
         put(&scene, &f, 0, &[1; 100_000]);
-        let fsync = |process| {
+        let fsync = |cursor| {
             let waiter = Waiter::new();
-            let tell = waiter.clone();
-            let done = Box::new(move |r: extant_fs::Result<()>| tell.set(r));
-            scene.fsync_async_for(&f, Asker::Process(process), false, done);
+            let answer = waiter.clone();
+            let done = Box::new(move |r: extant_fs::Result<()>| answer.set(r));
+            scene.fsync_async_for(&f, cursor, false, done);
             waiter.wait()
         };
         let sync = || {
             let waiter = Waiter::new();
-            let tell = waiter.clone();
-            scene.sync_async_for(Asker::Process(0), Box::new(move |r| tell.set(r)));
+            let answer = waiter.clone();
+            scene.sync_async_hinting(LossCursor::Shared, Box::new(move |r| answer.set(r)));
             waiter.wait()
         };
-        let lost = [fsync(0), fsync(0), sync(), sync(), fsync(7)];
+        let (shared, of) = (LossCursor::Shared, LossCursor::process);
+        let lost = [fsync(shared.clone()), fsync(shared.clone()), sync(), sync(), fsync(of(7))];
         scene.disk.held.clear();
-        let once = fsync(7);
+        let once = fsync(of(7));
         assert!(lost.iter().all(|r| r.is_err()) && once.is_ok(), "{lost:?}, {once:?}");
         put(&scene, &f, 0, &[2; 100_000]);
-        let again = [fsync(0), fsync(0), sync(), fsync(8)];
+        let again = [fsync(shared.clone()), fsync(shared.clone()), sync(), fsync(of(8))];
         assert_eq!(again.each_ref().map(|r| r.is_ok()), [true, true, true, false], "{again:?}");
         scene.disk.held.catch(Catch::fail(EIO).writes().data());
         put(&scene, &f, 0, &[3; 100_000]);
-        assert!(fsync(0).is_err() && fsync(0).is_err() && sync().is_err());
+        assert!(fsync(shared.clone()).is_err() && fsync(shared).is_err() && sync().is_err());
         scene.disk.held.clear();
     });
 }
 
 /// Memory is short, and the file is closed: who fsyncs it later is told nevertheless.
 #[test]
-fn a_file_does_not_leave_memory_before_anybody_was_told() {
+fn a_file_with_an_unseen_loss_stays_in_memory_until_an_fsync_reports_it() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let f = create(&scene, "f");
@@ -245,14 +246,14 @@ fn a_file_does_not_leave_memory_before_anybody_was_told() {
             scene.budget().shrink_all();
         }
         let f = scene.walk(b"f", true).expect("there");
-        let told = scene.fsync(&f, false);
-        assert!(told.is_err(), "fsync {told:?}, {:?}", content_of(&scene.disk.after_cut(), "f").map(|c| c.len()));
-        // Then it may go like any other, once no thread has it in hand.
+        let synced = scene.fsync(&f, false);
+        assert!(synced.is_err(), "fsync {synced:?}, {:?}", content_of(&scene.disk.after_cut(), "f").map(|c| c.len()));
+        // Then it may leave like any other, once no thread uses it.
         drop(f);
         let clock = Clock::real();
         while scene.inode_counts().0 > 0 {
             scene.budget().shrink_all();
-            assert!(clock.now_ns() < LONG.as_nanos() as u64, "it stays for ever");
+            assert!(clock.now_ns() < LONG.as_nanos() as u64, "the file stays in memory");
             clock.sleep(Duration::from_millis(1));
         }
     });
@@ -261,7 +262,7 @@ fn a_file_does_not_leave_memory_before_anybody_was_told() {
 /// Without an fsync: the old file, or the new one whole. A rename that cannot have the one keeps the other.
 /// Of a sync for a process the kernel may pass on nothing: umount(8) asks for one, and sync(2).
 #[test]
-fn who_ends_a_mount_is_told_also_of_what_a_sync_was_told() {
+fn the_end_of_a_mount_reports_a_loss_that_a_sync_has_hinted() {
     bounded(|| {
         type End = fn(&Scene) -> Result<()>;
         let ends: [(&str, End); 3] = [
@@ -270,13 +271,13 @@ fn who_ends_a_mount_is_told_also_of_what_a_sync_was_told() {
             ("unmount", |fs| fs.unmount()),
         ];
         for (what, end) in ends {
-            for process in [0, 77] {
+            for cursor in [LossCursor::Shared, LossCursor::process(77)] {
                 let scene = Disk::new(64, EXT4).mount(production());
                 put(&scene, &create(&scene, "f"), 0, &[1; 8000]);
                 scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
                 let waiter = Waiter::new();
-                let tell = waiter.clone();
-                scene.sync_async_for(Asker::Process(process), Box::new(move |r| tell.set(r)));
+                let answer = waiter.clone();
+                scene.sync_async_hinting(cursor, Box::new(move |r| answer.set(r)));
                 waiter.wait().expect_err("lost");
                 end(&scene).expect_err(what);
             }
@@ -285,7 +286,7 @@ fn who_ends_a_mount_is_told_also_of_what_a_sync_was_told() {
 }
 
 #[test]
-fn a_rename_over_a_file_fails_with_the_data_that_it_writes() {
+fn a_rename_over_a_file_fails_if_the_data_of_its_source_is_lost() {
     bounded(|| {
         // By the rename itself, or before it: then nobody has been told of it who knows the file.
         for before in [false, true] {
@@ -314,7 +315,7 @@ fn a_rename_over_a_file_fails_with_the_data_that_it_writes() {
 
 /// What sets the size again, and is fsynced, is durable, and the file does not become shorter once it has left memory.
 #[test]
-fn a_size_that_is_asked_for_after_data_was_lost_is_on_disk() {
+fn a_size_that_is_set_after_a_loss_and_fsynced_is_durable() {
     bounded(|| {
         type Ask = fn(&Scene, &InodeRef, u64) -> Result<()>;
         let asks: [(&str, Ask); 3] = [

@@ -32,7 +32,7 @@ fn fsync(f: &File) -> Result<(), i32> {
 }
 
 #[test]
-fn every_open_file_hears_once_of_a_lost_write() {
+fn every_open_file_reports_a_lost_write_once() {
     if !can_mount() {
         return;
     }
@@ -46,10 +46,10 @@ fn every_open_file_hears_once_of_a_lost_write() {
     a.write_all_at(&[2; 50_000], 50_000).expect("write");
     let first = fsync(&a);
     disk.clear();
-    let told = [first, fsync(&b), fsync(&a), fsync(&b)];
+    let answers = [first, fsync(&b), fsync(&a), fsync(&b)];
     drop((a, b));
     // The lost write is told once more.
     let _ = m.end();
     let eio = Err(Errno::IO.raw_os_error());
-    assert_eq!(told, [eio, eio, Ok(()), Ok(())], "fsync of a, of b, of a again, of b again");
+    assert_eq!(answers, [eio, eio, Ok(()), Ok(())], "fsync of a, of b, of a again, of b again");
 }

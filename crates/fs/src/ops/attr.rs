@@ -83,11 +83,10 @@ impl Filesystem {
     /// Changes attributes; returns the new ones.
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
         let _change = self.begin_change()?;
-        let losses = inode.pages.losses();
-        self.retry_no_space(|| self.setattr_once(inode, set))?;
+        let change = || self.retry_no_space(|| self.setattr_once(inode, set));
         match set.size {
-            Some(_) => self.honour_sync_of_data(inode, losses)?,
-            None => self.honour_sync(&[inode])?,
+            Some(_) => self.change_data(inode, change)?,
+            None => change().and_then(|()| self.honour_sync(&[inode]))?,
         }
         Ok(self.getattr(inode))
     }

@@ -247,19 +247,19 @@ impl Filesystem {
             return Ok((0, 0));
         }
         inode.set_closed(false);
-        let losses = inode.pages.losses();
-        let (mut done, mut dirtied) = (0, 0);
-        while done < data.len() {
-            match self.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
-                Ok((n, newly)) => (done, dirtied) = (done + n, dirtied + newly),
-                // What is written stays. Whoever comes again with the rest is told then.
-                Err(e) if done > 0 && e.is_no_space() => break,
-                Err(e) => return Err(e),
+        self.change_data(inode, || {
+            let (mut done, mut dirtied) = (0, 0);
+            while done < data.len() {
+                match self.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
+                    Ok((n, newly)) => (done, dirtied) = (done + n, dirtied + newly),
+                    // The write of the rest reports it.
+                    Err(e) if done > 0 && e.is_no_space() => break,
+                    Err(e) => return Err(e),
+                }
             }
-        }
-        self.budget.relieve();
-        self.honour_sync_of_data(inode, losses)?;
-        Ok((done, dirtied))
+            self.budget.relieve();
+            Ok((done, dirtied))
+        })
     }
 
     /// Waits until there is memory for what a writer is about to dirty: what can go goes, and the flushers of all
@@ -373,14 +373,14 @@ impl Filesystem {
             fills.push((block, self.read_fill(inode, block, old)?));
         }
         loop {
-            // Read first: what is lost from then on takes along what was promised to its blocks.
-            let losses = inode.pages.losses();
+            // Before the map is read: a loss from here on takes the promises of its blocks back.
+            let before = inode.losses.position();
             let (placed, promised) = self.promise_holes(inode, first as u32, last as u32)?;
             let n = match u64::from(placed) {
                 placed if placed <= first => return Err(Error::NoSpace),
                 placed => ((placed << bits).min(end) - pos) as usize,
             };
-            match inode.pages.write(pos, &data[..n], &fills, inode.size_cell(), losses) {
+            match inode.pages.write(pos, &data[..n], &fills, inode.size_cell(), before) {
                 Ok(newly) => {
                     self.note_dirty(inode, newly);
                     return Ok((n, newly));

@@ -12,6 +12,7 @@
 
 use std::sync::Arc;
 
+use extant_cache::Position;
 use extant_journal::Handle;
 use extant_ondisk::LogicalBlock;
 
@@ -68,7 +69,7 @@ impl Filesystem {
             let end = (block + 1) << self.geo.block_bits;
             self.zero_range_cached(inode, size, end.min(inode.size()))?;
         }
-        self.settle_tail(inode, size)
+        self.settle_tail(inode, size, inode.losses.position())
     }
 
     /// Called before the file grows over its end: what the last block holds behind it becomes part of the file then. It
@@ -84,7 +85,7 @@ impl Filesystem {
         if size.is_multiple_of(u64::from(self.geo.block_size)) {
             return Ok(());
         }
-        let losses = inode.pages.losses();
+        let before = inode.losses.position();
         let block = size >> self.geo.block_bits;
         if !inode.pages.block_dirty(block) && self.has_content(inode, block)? {
             // With its last byte the whole block is written, and the file stays as it is.
@@ -92,27 +93,25 @@ impl Filesystem {
             self.read_locked(inode, size - 1, &mut last)?;
             self.write_delayed(inode, size - 1, &last)?;
         }
-        self.settle_tail(inode, size)?;
-        inode.lost_since(losses)
+        self.settle_tail(inode, size, before)
     }
 
-    /// Sends what is in memory of the block at `pos`, an end of the file, to the device, and waits for it: a size that
-    /// grows must not be durable before, or a crash would uncover what an earlier truncation cut off.
-    fn settle_tail(&self, inode: &Arc<Inode>, pos: u64) -> Result<()> {
-        let losses = inode.pages.losses();
+    /// Writes the block at `pos`, an end of the file, if it is dirty, and waits for it. A larger size must not be
+    /// durable before that: a crash would uncover bytes that an earlier truncation cut off. Reports data lost since
+    /// `before`.
+    fn settle_tail(&self, inode: &Arc<Inode>, pos: u64, before: Position<'_>) -> Result<()> {
         let block = pos >> self.geo.block_bits;
-        if !inode.pages.block_dirty(block) {
-            return Ok(());
-        }
         // Delayed and unwritten blocks read as zeros until their content is there.
-        if let (_, EsState::Written(_)) = self.status(inode, LogicalBlock(block as u32), 1)? {
+        if inode.pages.block_dirty(block)
+            && let (_, EsState::Written(_)) = self.status(inode, LogicalBlock(block as u32), 1)?
+        {
             {
                 let _wb = inode.wb.lock();
                 self.writeback_plug(WritebackReason::Background).write_dirty(inode, block, block + 1);
             }
             inode.writes.wait();
         }
-        inode.lost_since(losses)
+        Ok(inode.losses.lost_since(before)?)
     }
 
     /// The superblock says that files of 2 GiB and more exist, from the transaction on that makes the first.

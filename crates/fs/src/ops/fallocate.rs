@@ -51,8 +51,7 @@ impl Filesystem {
         if mode != FallocateMode::PunchHole && end > self.max_size(inode) {
             return Err(Error::FileTooBig);
         }
-        let losses = inode.pages.losses();
-        self.retry_no_space(|| {
+        let carve = || {
             let _exclusive = inode.rw.write();
             let preallocates = matches!(mode, FallocateMode::Allocate { .. });
             self.may_change(inode, if preallocates { Change::Preallocate } else { Change::Carve })?;
@@ -71,8 +70,8 @@ impl Filesystem {
                 }
                 self.write_inode(handle, inode)
             })
-        })?;
-        self.honour_sync_of_data(inode, losses)
+        };
+        self.change_data(inode, || self.retry_no_space(carve))
     }
 
     pub(super) fn preallocate(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {

@@ -193,13 +193,16 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The same for one that changed data: of what was lost since there were `losses` of the inode's, it tells.
-    pub(crate) fn honour_sync_of_data(&self, inode: &InodeRef, losses: u64) -> Result<()> {
-        if !is_synchronous(inode) {
-            return Ok(());
+    /// Runs an operation that changes data, and ends it as [`Filesystem::honour_sync`] does. Where the data has to be
+    /// durable, this also reports what was lost of the file since the operation began.
+    pub(crate) fn change_data<T>(&self, inode: &InodeRef, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        let before = inode.losses.position();
+        let done = change()?;
+        if is_synchronous(inode) {
+            self.honour_sync(&[inode])?;
+            inode.losses.lost_since(before)?;
         }
-        self.honour_sync(&[inode])?;
-        inode.lost_since(losses)
+        Ok(done)
     }
 }
 

@@ -63,11 +63,9 @@ impl Filesystem {
         while let Some(source) =
             self.retry_no_space(|| self.rename_once(old_dir, old_name, new_dir, new_name, flags, written))?
         {
-            let losses = source.pages.losses();
+            let cursor = source.losses.open();
             self.write_and_wait(&source);
-            let lost = source.lost_since(losses);
-            // Whoever renames has been told.
-            lost.and(source.errors.unseen().map_or(Ok(()), Err))?;
+            source.losses.check(&cursor)?;
             written = Some(source.ino);
         }
         self.reap();
@@ -125,7 +123,7 @@ impl Filesystem {
             None => self.may_change(new_dir, Change::AddEntry)?,
         }
         let replaces = target.is_some() && !flags.exchange;
-        if replaces && written != Some(source.ino) && (!source.pages.is_empty() || source.errors.is_unseen()) {
+        if replaces && written != Some(source.ino) && (!source.pages.is_empty() || source.losses.is_unseen()) {
             return Ok(Some(source));
         }
         self.check_project(new_dir, &source)?;

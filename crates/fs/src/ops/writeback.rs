@@ -25,6 +25,7 @@
 mod plug;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -218,7 +219,8 @@ impl Filesystem {
         });
         if let Err(e) = written {
             inode.meta.write().lazy_times = false;
-            self.write_failed(inode, e);
+            self.note_loss(inode, None, &e);
+            inode.losses.record(inode.ino, None, e);
         }
     }
 
@@ -231,10 +233,10 @@ impl Filesystem {
         inode.writes.wait();
     }
 
-    /// Data was lost: whoever asks for durability is told.
-    fn write_failed(&self, inode: &Inode, e: Error) {
-        self.note_error(&e);
-        inode.note_lost_write(e);
+    /// A write of the inode was lost: for the superblock and the mount's ledger. The inode's own is the caller's.
+    fn note_loss(&self, inode: &Inode, blocks: Option<Range<u64>>, e: &Error) {
+        self.note_error(e);
+        self.losses.record(inode.ino, blocks, e.clone());
     }
 
     /// The requests for a piece at `block`, whose bytes are those of `run` from its block `skip` on.
@@ -350,8 +352,8 @@ impl Filesystem {
             match settled {
                 Ok(()) => {
                     inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Written);
-                    inode.errors.written();
-                    self.errors.written();
+                    inode.losses.written();
+                    self.losses.written();
                     self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
                 }
                 Err(e) => self.lose(inode, &piece, e),
@@ -450,8 +452,9 @@ impl Filesystem {
     /// The data of a piece is gone: it is dropped, what was promised for it is free again, and whoever asks for
     /// durability is told. Blocks that were written to again meanwhile keep their newer data and its promise.
     fn lose(&self, inode: &Arc<Inode>, piece: &Piece, e: Error) {
-        self.write_failed(inode, e);
-        inode.pages.lose(u64::from(piece.lblk.0), piece.len, |start, blocks| {
+        let start = u64::from(piece.lblk.0);
+        self.note_loss(inode, Some(start..start + u64::from(piece.len)), &e);
+        inode.pages.lose(start, piece.len, &inode.losses, e, |start, blocks| {
             let promised = {
                 let _map = inode.map.write();
                 inode.es.remove(LogicalBlock(start as u32), blocks)

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 
 use extant_block::AlignedBuf;
 use extant_fs::{
-    Asker, Caller, Error, Filesystem, InodeRef, NewNode, OpenFor, RenameFlags, Seek, SetAttr as FsSetAttr, SetFlags,
-    SetMode, WriteFlags,
+    Caller, Error, Filesystem, InodeRef, NewNode, OpenFor, RenameFlags, Seek, SetAttr as FsSetAttr, SetFlags, SetMode,
+    WriteFlags,
 };
 use extant_ondisk::inode::{FileType, InodeFlags};
 use zerocopy::{FromBytes, IntoBytes};
@@ -20,6 +20,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::FsServer;
 use super::convert::{self, permissions};
 use super::errno::errno;
+use super::openers::cursor_of_process;
 use crate::Errno;
 use crate::abi::ROOT_ID;
 use crate::server::{Config, InitOffer, Server};
@@ -88,8 +89,8 @@ const ATTRIBUTES_ONLY: i64 = -1;
 thread_local! {
     /// What READ reads into, kept and grown per worker: a fresh buffer would have to be zeroed each time.
     static READ_BUFFER: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(0));
-    /// The nodeids that a READDIRPLUS reply told of.
-    static TOLD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// The nodeids in a READDIRPLUS reply.
+    static NODEIDS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
 fn empty(reply: ReplyEmpty, result: Result<(), Error>) {
@@ -131,7 +132,7 @@ impl FsServer {
 
     /// A handle for a client that opens the inode.
     fn opened(&self, inode: &InodeRef) -> u64 {
-        self.openers.add(self.fs.opener(inode), Some(inode.clone()))
+        self.openers.add(self.fs.open_cursor(inode), Some(inode.clone()))
     }
 
     fn answer_fsync(&self, req: &Request, ino: u64, handle: u64, datasync: bool, reply: ReplyEmpty) {
@@ -141,8 +142,8 @@ impl FsServer {
             empty(reply, result);
             drop(ticket);
         };
-        let who = self.openers.asker(handle, req.pid);
-        self.fs.fsync_async_for(&inode, who, datasync, Box::new(done));
+        let cursor = self.openers.cursor(handle, req.pid);
+        self.fs.fsync_async_for(&inode, cursor, datasync, Box::new(done));
     }
 
     /// What SETATTR may change while the owner shown is not the owner stored.
@@ -257,8 +258,8 @@ impl FsServer {
     }
 
     fn list_plus(&self, dir: &InodeRef, offset: u64, mut reply: ReplyDirPlus) {
-        let mut told = TOLD.take();
-        told.clear();
+        let mut nodeids = NODEIDS.take();
+        nodeids.clear();
         let (mut any, most) = (false, self.most_held());
         let listed = self.fs.read_dir(dir, offset, |e| {
             let (ino, next) = (u64::from(e.ino.0), e.next_cookie);
@@ -270,7 +271,7 @@ impl FsServer {
                         let added = reply.add(&self.entry(nodeid, &inode), next, e.name);
                         if added == DirAdd::Added {
                             self.nodes.add(nodeid, &inode, most);
-                            told.push(nodeid);
+                            nodeids.push(nodeid);
                         }
                         added
                     }
@@ -289,9 +290,9 @@ impl FsServer {
             _ => reply.ok().is_ok(),
         };
         if !delivered {
-            told.iter().for_each(|nodeid| self.nodes.forget(*nodeid, 1));
+            nodeids.iter().for_each(|nodeid| self.nodes.forget(*nodeid, 1));
         }
-        TOLD.set(told);
+        NODEIDS.set(nodeids);
     }
 }
 
@@ -589,7 +590,9 @@ impl Server for FsServer {
             empty(reply, result);
             drop(ticket);
         };
-        self.fs.sync_async_for(Asker::Process(req.pid), Box::new(done));
+        // The kernel asks for sync(2) and umount(8), too, and passes the answer on to neither (Linux:
+        // `sync_filesystem`).
+        self.fs.sync_async_hinting(cursor_of_process(req.pid), Box::new(done));
     }
 
     fn setxattr(&self, req: &Request, ino: u64, name: &[u8], value: &[u8], args: &SetxattrArgs, reply: ReplyEmpty) {

@@ -5,7 +5,7 @@
 
 use extant_base::sync::Waiter;
 use extant_block::BlockDevice;
-use extant_fs::Asker;
+use extant_fs::LossCursor;
 
 use super::*;
 
@@ -98,9 +98,9 @@ impl Client {
             }
             tell.set(r);
         };
-        // Each is told of whatever was lost, and none takes that from the client's thread.
-        let who = Asker::Process((self.nr as u32 + 1) << 16 | self.asked.len() as u32);
-        self.fs.fsync_async_for(inode, who, data, Box::new(done));
+        // A cursor of its own: it reports every loss, and takes none from the client's thread.
+        let cursor = LossCursor::process((self.nr as u32 + 1) << 16 | self.asked.len() as u32);
+        self.fs.fsync_async_for(inode, cursor, data, Box::new(done));
         self.asked.push((answer, client, node));
     }
 
@@ -136,7 +136,7 @@ impl Client {
                 tell.set(());
             }
         };
-        self.fs.fsync_many(&inodes, Asker::Thread, data, Arc::new(done));
+        self.fs.fsync_many(&inodes, LossCursor::thread(), data, Arc::new(done));
         all.wait();
         let answers = std::mem::take(&mut answers.lock().0);
         for ((client, node, _), mut answer) in asked.into_iter().zip(answers) {
