@@ -4,10 +4,10 @@
 //! pages, 4 to 64 KiB), [`DirtyRun`] (consecutive dirty blocks handed to writeback).
 //!
 //! Bytes are an `Arc`: writeback takes a reference, and a writer that comes meanwhile gets its own copy
-//! (`Arc::make_mut`), so written-back pages are stable and nobody waits.
+//! (`Arc::make_mut`), so written-back pages are stable and no writer waits.
 //!
-//! State is kept per file-system block: uptodate (the bytes are the file's), dirty (newer than the device), writeback
-//! (on their way: until a read of the device would find them, not only until the write has completed). With
+//! Each file-system block has a state: uptodate (the bytes are the file's), dirty (newer than the device), writeback
+//! (being written: until a read of the device would find them, not only until the write has completed). With
 //! `keep_clean` off, folios leave when their last block is there: under FUSE the kernel's page cache already has the
 //! data, and a second copy would only cost memory.
 //!
@@ -95,11 +95,11 @@ pub struct Home {
     pub object: u64,
 }
 
-/// What [`AddressSpace::take_dirty`] took.
+/// The blocks that [`AddressSpace::take_dirty`] took.
 #[derive(Debug, Default)]
 pub struct Taken {
     pub runs: Vec<DirtyRun>,
-    /// The size of the file when they were taken: what belongs to it of the last block.
+    /// The size of the file when they were taken: bytes of the last block behind it are not the file's.
     pub size: u64,
     /// The next dirty block is under writeback: it can be taken once that has ended.
     pub blocked: bool,
@@ -110,7 +110,7 @@ pub struct Taken {
 pub enum WriteRefused {
     /// The write covers this block in part, and its other part is not in memory.
     NeedsFill { block: u64 },
-    /// Data was lost since the caller looked at the map: what was promised to its blocks may be gone.
+    /// Data was lost since the caller read the map: the promises of its blocks may be gone.
     Lost,
 }
 
@@ -124,7 +124,7 @@ pub struct DirtyRun {
     pub vecs: Vec<BioVec>,
 }
 
-/// What to do with blocks whose write has finished.
+/// The next state of blocks whose write has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunCompletion {
     /// They are on the device; drop them from memory when `keep_clean` is off.
@@ -147,7 +147,7 @@ pub struct AddressSpace {
     budget: Arc<Budget>,
     home: Home,
     inner: RwLock<Inner>,
-    /// What the folios in the map are charged, readable without the lock: most inodes of a FUSE mount have none.
+    /// The charge of the folios in the map, readable without the lock: most inodes of a FUSE mount have none.
     bytes: AtomicU64,
     /// `dirty_blocks`, readable without the lock.
     dirty: AtomicU64,
@@ -182,7 +182,7 @@ impl AddressSpace {
         self.bytes() == 0
     }
 
-    /// What all that is cached is charged, in bytes.
+    /// The charge of all cached folios, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
@@ -191,7 +191,7 @@ impl AddressSpace {
         self.dirty.load(Ordering::Acquire) << self.block_bits
     }
 
-    /// What the lock protects, changed: the count that is readable without it follows.
+    /// Updates the count that is readable without the lock, after a change under it.
     fn publish(&self, inner: &Inner) {
         self.dirty.store(inner.dirty_blocks, Ordering::Release);
     }
@@ -210,7 +210,7 @@ impl AddressSpace {
         if blocks >= 64 { u64::MAX << first } else { ((1u64 << blocks) - 1) << first }
     }
 
-    /// Copies what is cached of `[pos, pos + buf.len())` into `buf`; returns the byte ranges (relative to `buf`) that
+    /// Copies the cached bytes of `[pos, pos + buf.len())` into `buf`; returns the byte ranges (relative to `buf`) that
     /// are not, in order.
     pub fn read_cached(&self, pos: u64, buf: &mut [u8]) -> Vec<(usize, usize)> {
         let len = buf.len();
@@ -446,13 +446,13 @@ impl AddressSpace {
         }
         inner.dirty_blocks += newly;
         self.publish(&inner);
-        // Under the lock: whoever takes the blocks knows how much of them is the file's.
+        // Under the lock: writeback takes the blocks together with the size that covers them.
         size.fetch_max(end, Ordering::AcqRel);
         Ok(newly << self.block_bits)
     }
 
     /// Caches bytes that were read from the device (whole blocks from `pos` on), of which none was uptodate when the
-    /// read began: one that was may have been written and left since, and what was read of it is old. Blocks that are
+    /// read began: such a block may have been written and left since, and the read has its old bytes. Blocks that are
     /// uptodate now keep their bytes.
     pub fn insert_clean(&self, pos: u64, data: &[u8]) {
         debug_assert_eq!(pos % self.block_size(), 0);
@@ -482,8 +482,8 @@ impl AddressSpace {
     }
 
     /// Takes up to `max_blocks` dirty blocks from block `from` on, as runs in file order, and marks them under
-    /// writeback. Each run must be given back through [`AddressSpace::finish`]. Stops before a block that is under
-    /// writeback already: of two writes in flight the older might win. (Linux waits there, too:
+    /// writeback. The caller passes each run to [`AddressSpace::finish`] or [`AddressSpace::lose`]. Stops before a
+    /// block that is under writeback already: of two writes in flight the older might win. (Linux waits there, too:
     /// `mpage_prepare_extent_to_map`.)
     pub fn take_dirty(&self, from: u64, to: u64, max_blocks: u64, size: &AtomicU64) -> Taken {
         if self.is_empty() {
@@ -714,7 +714,7 @@ impl AddressSpace {
         }
     }
 
-    /// True when block `block` is newer in memory than on the device, or on its way.
+    /// True when block `block` is newer in memory than on the device, or being written.
     pub fn block_dirty(&self, block: u64) -> bool {
         if self.is_empty() || self.blocks_per_page() == 0 {
             return false;

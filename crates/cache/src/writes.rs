@@ -1,17 +1,18 @@
-//! Who owns dirty data on its way to the device: [`WritebackToken`], and the open tokens of one inode, [`Writebacks`].
+//! The owner of dirty data during its write to the device: [`WritebackToken`], and the open tokens of one inode,
+//! [`Writebacks`].
 //!
 //! A token is opened when blocks are taken from the address space, and closed when their data can be read back from the
-//! device: written, mapped (or converted), the size on disk moved; or when it is known that they never will be. Until
-//! then the folios keep the data. So "is it there?" has one answer: no token that was opened before is open.
+//! device: written, mapped (or converted), the size on disk moved; or once they are lost. Until then the folios hold
+//! the data. So "is it there?" has one answer: no token that was opened before is open.
 //!
-//! Main types: [`Writebacks`] (one an inode), [`WritebackToken`], [`Epoch`] (a moment, to wait for what was opened
-//! before). Linux has PG_writeback, `i_unwritten` and ordered lists of the journal for parts of this.
+//! Main types: [`Writebacks`] (one an inode), [`WritebackToken`], [`Epoch`] (a moment, to wait for the tokens
+//! opened before). Linux has PG_writeback, `i_unwritten` and ordered lists of the journal for parts of this.
 //!
 //! What it does not do: errors. A lost write is recorded in the ledgers of its inode and of the mount
 //! ([`crate::LossLedger`]) before its token closes, so a thread that has waited for the token finds it there.
 //!
 //! # Locking
-//! One leaf lock (`writebacks`, 200). What waits is called without it.
+//! One leaf lock (`writebacks`, 200). Callbacks run without it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use extant_base::sync::{LockClass, Mutex, Waiter};
 
 static CLASS: LockClass = LockClass::new("writebacks", 200);
 
-/// A moment: everything that was opened before it.
+/// A moment, which stands for all tokens opened before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(u64);
 
@@ -41,7 +42,7 @@ pub struct Writebacks {
     count: AtomicU64,
 }
 
-/// Dirty data on its way. Dropping it closes it.
+/// Dirty data that is being written. Dropping it closes it.
 pub struct WritebackToken {
     of: Arc<Writebacks>,
     number: u64,
@@ -68,18 +69,17 @@ impl Writebacks {
         WritebackToken { of: self.clone(), number }
     }
 
-    /// Nothing is on its way.
+    /// Whether no token is open.
     pub fn is_idle(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Now.
+    /// The present moment.
     pub fn epoch(&self) -> Epoch {
         Epoch(self.state.lock().opened)
     }
 
-    /// Calls `then` once everything that was opened before `epoch` is closed: at once, or from the thread that closes
-    /// the last.
+    /// Calls `then` once every token opened before `epoch` is closed: at once, or from the thread that closes the last.
     pub fn when_closed(&self, epoch: Epoch, then: impl FnOnce() + Send + 'static) {
         {
             let mut s = self.state.lock();
@@ -91,12 +91,12 @@ impl Writebacks {
         then();
     }
 
-    /// Waits until everything that was opened before now is closed.
+    /// Waits until every token opened before now is closed.
     pub fn wait(&self) {
         self.wait_for(self.epoch());
     }
 
-    /// Waits until everything that was opened before `epoch` is closed.
+    /// Waits until every token opened before `epoch` is closed.
     pub fn wait_for(&self, epoch: Epoch) {
         if self.is_idle() {
             return;

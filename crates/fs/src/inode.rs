@@ -1,10 +1,11 @@
 //! The live inode.
 //!
-//! Main types: [`Inode`] (Linux: `struct inode` and `struct ext4_inode_info`), [`InodeRef`] (somebody uses it: an open
-//! file, a name the FUSE kernel remembers), [`Attr`] (what stat(2) shows), [`Meta`] (the decoded on-disk inode).
+//! Main types: [`Inode`] (Linux: `struct inode` and `struct ext4_inode_info`), [`InodeRef`] (a user's reference: an
+//! open file, a name the FUSE kernel remembers), [`Attr`] (the values that stat(2) shows), [`Meta`] (the decoded
+//! on-disk inode).
 //!
-//! Two sizes: [`Inode::size`] is what users see; `meta.desc.size` is what a crash would leave (Linux: `i_disksize`),
-//! and only moves over data that is mapped and ordered before its commit.
+//! Two sizes: users see [`Inode::size`]; a crash would leave `meta.desc.size` (Linux: `i_disksize`), which only moves
+//! over data that is mapped and ordered before its commit.
 //!
 //! What it does not do: I/O, and changing anything on disk; see `store.rs` and the operations.
 //!
@@ -57,16 +58,16 @@ pub struct Inode {
     pub(crate) es: EsInode,
     pub(crate) pages: AddressSpace,
     pub(crate) prealloc: InodePreallocation,
-    /// Data on its way: taken from the pages, not yet to be read from the device.
+    /// Pending writes: data that was taken from the pages and cannot be read from the device yet.
     pub(crate) writes: Arc<Writebacks>,
     pub(crate) batches: Batches,
     pub(crate) listed: Listed,
-    /// What users see.
+    /// The size that users see.
     size: AtomicU64,
     /// The newest transactions that changed the inode at all, and in a way that its data needs.
     pub(crate) sync_tid: AtomicU32,
     pub(crate) datasync_tid: AtomicU32,
-    /// That its content cannot be read has been said.
+    /// The messages name this inode as one whose content cannot be read.
     pub(crate) hurt: AtomicBool,
     /// Made without a name (O_TMPFILE): may get its first one.
     pub(crate) linkable: AtomicBool,
@@ -74,33 +75,33 @@ pub struct Inode {
     pub(crate) losses: LossLedger<Error>,
     /// [`InodeRef`]s.
     users: AtomicU32,
-    /// Somebody who wrote it closed it, and nobody has written since.
+    /// A writer has closed it, and no write came since.
     closed: AtomicBool,
     /// A file's place in the directory search order: group of the last allocated child (Orlov).
     pub(crate) last_alloc_group: AtomicU32,
     /// Where the last buffered read ended: readahead goes on from there.
     pub(crate) read_end: AtomicU64,
-    /// What listings of this directory have met.
+    /// Damage that listings of this directory have met.
     pub(crate) listings: Listings,
-    /// What reclaim knows it by while it is in the table, and when it was last used, as reclaim counts time.
+    /// Its frame in reclaim while it is in the table, and the time of its last use on reclaim's clock.
     pub(crate) frame: FrameCell,
     pub(crate) used: AtomicU32,
 }
 
-/// What a directory's listings have met since its inode was loaded.
+/// The damage that a directory's listings have met since its inode was loaded.
 ///
-/// A listing takes several calls, and a call that meets damage still has names to give. The error is due at the end of
-/// the listing, in another call, whose cookie need not tell.
+/// A listing takes several calls, and a call that meets damage still has names to return. The error is due at the end
+/// of the listing, in another call, whose cookie may not show the damage.
 #[derive(Default)]
 pub(crate) struct Listings {
     /// The first damage that hid names.
     damage: OnceLock<Box<Error>>,
-    /// One has begun at the first name.
+    /// A listing has begun at the first name.
     begun: AtomicBool,
 }
 
 impl Listings {
-    /// Whether it is the first: then it is news to the superblock and the log, too.
+    /// Whether it is the first: then the superblock and the log do not know it yet.
     pub fn note_damage(&self, e: &Error) -> bool {
         self.damage.set(Box::new(e.clone())).is_ok()
     }
@@ -113,13 +114,13 @@ impl Listings {
         self.begun.store(true, Ordering::Relaxed);
     }
 
-    /// Whether damage in front of any cookie would have been met.
+    /// Whether some listing would have met damage in front of any cookie.
     pub fn have_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
     }
 }
 
-/// What stat(2) shows.
+/// The values that stat(2) shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// The inode number.
@@ -202,7 +203,7 @@ impl Inode {
         self.size.load(Ordering::Acquire)
     }
 
-    /// For the pages, which move the size together with what makes it larger.
+    /// For the pages, which move the size together with the data that makes it larger.
     pub(crate) fn size_cell(&self) -> &AtomicU64 {
         &self.size
     }
@@ -227,7 +228,7 @@ impl Inode {
         self.meta.read().desc.links
     }
 
-    /// What stat(2) shows.
+    /// The values that stat(2) shows.
     pub fn attr(&self, block_size: u32) -> Attr {
         let delayed = self.es.counts().delayed_blocks * u64::from(block_size / 512);
         let m = self.meta.read();
@@ -268,7 +269,7 @@ impl Inode {
         self.users.load(Ordering::SeqCst)
     }
 
-    /// As far as is known nobody goes on writing it (Linux: `i_writecount`). Opening is not seen, writing is.
+    /// Whether no writer has it open, as far as is known (Linux: `i_writecount`): writes are seen, opens are not.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || self.users() == 0
     }
@@ -299,7 +300,7 @@ impl Inode {
     }
 }
 
-/// Somebody uses the inode: while one of these exists, an unlinked inode keeps its content.
+/// A user's reference: while one of these exists, an unlinked inode keeps its content.
 pub struct InodeRef(Arc<Inode>);
 
 impl std::ops::Deref for InodeRef {
@@ -323,7 +324,7 @@ impl std::fmt::Debug for InodeRef {
 
 impl Drop for InodeRef {
     fn drop(&mut self) {
-        // Sequentially consistent against reclaim, which parks what it finds in use.
+        // Sequentially consistent against reclaim, which parks an inode that it finds in use.
         if self.0.users.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }

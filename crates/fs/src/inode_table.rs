@@ -1,8 +1,8 @@
 //! The inodes in memory (Linux: the inode hash, fs/inode.c).
 //!
 //! Main type: [`InodeTable`]. An inode stays in the table while it is used, dirty, or merely cached; the memory budget
-//! takes merely cached ones, but none whose data was lost before somebody has been told. One that reclaim finds in use
-//! leaves reclaim's lists until its last user lets go ([`InodeTable::let_go`]).
+//! takes merely cached ones, but none with a lost write that no party has seen. One that reclaim finds in use leaves
+//! reclaim's lists until its last user drops it ([`InodeTable::let_go`]).
 //!
 //! # Locking
 //! One lock per shard (`inode table`, 30: taken while a directory's `inode` lock is held), never held across I/O.
@@ -69,8 +69,8 @@ impl Shard {
     }
 }
 
-/// Nobody uses the inode, and nothing of it is newer than the device, much, or an error that nobody has been told of.
-/// The caller has its shard.
+/// Whether the inode has no user, is not newer than the device, has little data, and has no loss that no party has
+/// seen. The caller holds its shard.
 fn is_idle(inode: &Arc<Inode>) -> bool {
     // Dirty inodes are held by the flusher, used ones by their users: the count tells both.
     inode.users() == 0

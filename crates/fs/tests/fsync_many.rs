@@ -1,5 +1,5 @@
-//! fsyncs of many files: together, and one after the other. What they cost in requests, who is told what, and that
-//! nobody is told too early.
+//! fsyncs of many files: together, and one after the other. Their cost in requests, the answer of each file, and that
+//! no answer comes too early.
 
 mod common;
 
@@ -13,7 +13,7 @@ use extant_fs::{Error, Filesystem, InodeRef, LossCursor, MountOptions, Mounted, 
 
 static CLASS: LockClass = LockClass::new("answers", 0);
 
-/// Asks for all; the answers in the order of the files, each of which comes once.
+/// One fsync of all files; the answers in the order of the files, each of which comes once.
 fn fsync_many(fs: &Filesystem, files: &[InodeRef]) -> Vec<Result<()>> {
     let answers = Arc::new(Mutex::new(&CLASS, (files.iter().map(|_| Vec::new()).collect::<Vec<_>>(), files.len())));
     let all = Waiter::new();
@@ -38,7 +38,7 @@ fn fsync_many(fs: &Filesystem, files: &[InodeRef]) -> Vec<Result<()>> {
     answers.into_iter().map(once).collect()
 }
 
-/// What the file of this number is full of.
+/// The byte that fills the file of this number.
 fn byte_of(i: usize) -> u8 {
     (i % 255) as u8 + 1
 }
@@ -54,7 +54,7 @@ fn new_files(fs: &Filesystem, range: std::ops::Range<usize>) -> Vec<InodeRef> {
     range.map(make).collect()
 }
 
-/// What the device did meanwhile.
+/// The requests of the device meanwhile.
 fn counted<T>(scene: &Scene, f: impl FnOnce() -> T) -> (T, IoStats) {
     let before = scene.disk.crash.stats();
     let value = f();
@@ -94,7 +94,7 @@ fn many_files_share_requests() {
     });
 }
 
-/// Four threads at once, each with files of its own: each thread's lie side by side, whoever comes in between.
+/// Four threads at once, each with files of its own: the files of a thread lie side by side.
 #[test]
 fn files_that_are_written_together_lie_together() {
     bounded(|| {
@@ -116,7 +116,7 @@ fn files_that_are_written_together_lie_together() {
     });
 }
 
-/// No answer before the data is on the medium, and none that waits for what was not asked for.
+/// No answer comes before the data is on the medium.
 #[test]
 fn an_fsync_of_many_files_answers_after_the_log_is_written() {
     bounded(|| {
@@ -134,7 +134,7 @@ fn an_fsync_of_many_files_answers_after_the_log_is_written() {
     });
 }
 
-/// Twice the same, another mount's, one whose data is lost: each has its own answer, once.
+/// One file twice, one of another mount, one whose data is lost: each has its own answer, once.
 #[test]
 fn every_file_of_a_common_fsync_has_its_own_answer() {
     bounded(|| {
@@ -205,7 +205,7 @@ fn an_fsync_of_one_file_after_another_carries_the_next_ones_along() {
                 for i in 0..files.len() {
                     let at = if backwards { files.len() - 1 - i } else { i };
                     scene.fsync(&files[at], false).expect("fsync");
-                    // Nobody is told too early.
+                    // No answer comes too early.
                     if i % 40 == 3 {
                         assert_there(&scene.disk.after_cut(), at..at + 1);
                     }
@@ -220,7 +220,7 @@ fn an_fsync_of_one_file_after_another_carries_the_next_ones_along() {
     });
 }
 
-/// What is carried along is small, new, and closed: not a file that others write, nor a large one.
+/// Neither a file that others write, nor a large one.
 #[test]
 fn an_fsync_carries_small_new_closed_files_along() {
     bounded(|| {
@@ -309,8 +309,8 @@ fn a_lone_commit_that_fails_stops_the_journal() {
     });
 }
 
-/// Who has abandoned a mount may mount the image again: nobody logs any more, neither the journal's thread nor who
-/// commits by himself.
+/// After an abandoned mount the image may be mounted again: neither the journal's thread nor a lone commit logs any
+/// more.
 #[test]
 fn an_abandoned_mount_waits_for_a_lone_commit() {
     bounded(|| {

@@ -1,5 +1,5 @@
-//! Data that cannot be written: nobody is shown what the blocks held before, whoever asks is told, and it is not given
-//! up where there was another way.
+//! Data that cannot be written: no reader sees what the blocks held before, fsync and its like report the loss, and the
+//! data goes to other blocks where there are any.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn a_failed_write_shows_nothing_of_a_deleted_file() {
     bounded(|| {
         let mut wrong = Vec::new();
         for (how, options) in [("delayed", production()), ("through", production_through())] {
-            // Where the file lies in one piece one request may carry all of it: then there is no second to fail.
+            // If the file lies in one piece, one request may carry all of it. Then there is no second one to fail.
             let mut failed = 0;
             for nth in [0, 1] {
                 let scene = Disk::of_secrets(64, EXT4).mount(options.clone());
@@ -67,7 +67,7 @@ fn a_power_cut_during_a_write_shows_nothing_of_a_deleted_file() {
                 fs.fsync(&g, false)
             });
             assert!(scene.disk.held.wait_held(1, LONG), "{how}: nothing is written");
-            // Somebody else's fsync commits what there is; it may well have to wait.
+            // The fsync of another file commits what there is. It may have to wait.
             let other = create(&scene, "other");
             let mut commit = Ack::Fsync.start(&scene, &other);
             commit.ends_within(GRACE);
@@ -83,7 +83,7 @@ fn a_power_cut_during_a_write_shows_nothing_of_a_deleted_file() {
     });
 }
 
-/// Where dumpe2fs says that it is.
+/// The place of a group's block bitmap, as dumpe2fs prints it.
 fn block_bitmap_of(disk: &Disk, group: u32) -> u64 {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
@@ -99,7 +99,7 @@ fn block_bitmap_of(disk: &Disk, group: u32) -> u64 {
 fn data_goes_elsewhere_when_a_bitmap_is_bad() {
     bounded(|| {
         let disk = Disk::new(64, GROUPS);
-        // That of the root directory's group, where its files go first.
+        // The bitmap of the root directory's group, where its files go first.
         let bitmap = block_bitmap_of(&disk, 0) * BLOCK;
         let scene = disk.mount(production());
         drop(create(&scene, "before"));
@@ -128,13 +128,13 @@ fn data_goes_elsewhere_when_a_bitmap_cannot_be_read_again() {
             put(&scene, &create(&scene, "large"), 0, &vec![1; 16 << 20]);
             scene.unmount().expect("unmount");
         }
-        // Little memory: what is not in use leaves it.
+        // Little memory: an unused bitmap leaves it.
         let options = MountOptions { cache_bytes: 8 << 20, keep_clean: true, ..production() };
         let scene = disk.mount(MountOptions { errors: Some(OnError::Continue), ..options });
         let f = create(&scene, "mine");
         put(&scene, &f, 0, &[7; 8000]);
         scene.fsync(&f, false).expect("fsync");
-        // Until the log needs the bitmap no longer.
+        // Until the log needs the bitmap no more.
         let before = scene.journal_stats().checkpoints.get();
         while scene.journal_stats().checkpoints.get() == before {
             chmod(&scene, &f, 0o600).expect("chmod");
@@ -156,8 +156,8 @@ fn data_goes_elsewhere_when_a_bitmap_cannot_be_read_again() {
     });
 }
 
-/// A block whose write fails after it was written to again: the newer data is written next, in a place that was
-/// promised to it, whatever else happens to the block meanwhile, and no promise is left over.
+/// The write of a block fails after the block was written to again. The newer data is written next, in a place that was
+/// promised to it, also if the block is written or preallocated meanwhile. No promise is left over.
 #[test]
 fn a_lost_write_does_not_take_the_promise_of_a_newer_one() {
     bounded(|| {
@@ -193,7 +193,7 @@ fn a_lost_write_does_not_take_the_promise_of_a_newer_one() {
     });
 }
 
-/// Those whom the server cannot tell apart (process 0) are all told, until one of them may have written again.
+/// Processes that cannot be told apart share a cursor, which moves when one of them may have written again.
 #[test]
 fn every_fsync_with_the_shared_cursor_reports_a_loss_until_data_is_written() {
     bounded(|| {
@@ -230,7 +230,7 @@ fn every_fsync_with_the_shared_cursor_reports_a_loss_until_data_is_written() {
     });
 }
 
-/// Memory is short, and the file is closed: who fsyncs it later is told nevertheless.
+/// Memory is short and the file is closed; a later fsync reports the loss nevertheless.
 #[test]
 fn a_file_with_an_unseen_loss_stays_in_memory_until_an_fsync_reports_it() {
     bounded(|| {
@@ -240,7 +240,7 @@ fn a_file_with_an_unseen_loss_stays_in_memory_until_an_fsync_reports_it() {
         put(&scene, &f, 0, &[1; 8000]);
         drop(f);
         scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
-        // This tells who syncs everything, not who asks for the file.
+        // The sync moves a cursor of the mount's ledger, and none of the file's.
         scene.sync().expect_err("lost");
         for _ in 0..3 {
             scene.budget().shrink_all();
@@ -259,8 +259,7 @@ fn a_file_with_an_unseen_loss_stays_in_memory_until_an_fsync_reports_it() {
     });
 }
 
-/// Without an fsync: the old file, or the new one whole. A rename that cannot have the one keeps the other.
-/// Of a sync for a process the kernel may pass on nothing: umount(8) asks for one, and sync(2).
+/// The kernel passes the answer of a syncfs on to no program if it asks for umount(8) or sync(2).
 #[test]
 fn the_end_of_a_mount_reports_a_loss_that_a_sync_has_hinted() {
     bounded(|| {
@@ -285,10 +284,11 @@ fn the_end_of_a_mount_reports_a_loss_that_a_sync_has_hinted() {
     });
 }
 
+/// Without an fsync, a crash leaves the old file or the whole new one. If a rename loses the new one, it keeps the old.
 #[test]
 fn a_rename_over_a_file_fails_if_the_data_of_its_source_is_lost() {
     bounded(|| {
-        // By the rename itself, or before it: then nobody has been told of it who knows the file.
+        // The rename itself loses the data, or it was lost before and no party of the file has seen that.
         for before in [false, true] {
             let scene = Disk::new(64, EXT4).mount(production());
             put(&scene, &create(&scene, "f"), 0, &[1; 8000]);
@@ -304,7 +304,7 @@ fn a_rename_over_a_file_fails_if_the_data_of_its_source_is_lost() {
             let found = content_of(&scene.disk.after_cut(), "f").expect("there");
             assert!(found == [1; 8000], "lost {before}: rename {renamed:?}, {} bytes", found.len());
             assert!(renamed.is_err());
-            // Written again it is as good as any other.
+            // Once the source is written again, the rename succeeds.
             put(&scene, &scene.walk(b"g", true).expect("there"), 0, &[2; 8000]);
             scene.rename(&root, b"g", &root, b"f", RenameFlags::default()).expect("renamed");
             scene.sync_names().expect("logged");
@@ -313,7 +313,8 @@ fn a_rename_over_a_file_fails_if_the_data_of_its_source_is_lost() {
     });
 }
 
-/// What sets the size again, and is fsynced, is durable, and the file does not become shorter once it has left memory.
+/// An operation sets the size again after a loss, and an fsync follows. The file does not become shorter when it leaves
+/// memory.
 #[test]
 fn a_size_that_is_set_after_a_loss_and_fsynced_is_durable() {
     bounded(|| {
@@ -323,14 +324,14 @@ fn a_size_that_is_set_after_a_loss_and_fsynced_is_durable() {
             ("zero", |fs, f, size| fs.fallocate(f, FallocateMode::ZeroRange { keep_size: false }, size - 1000, 1000)),
             ("truncate", |fs, f, size| fs.setattr(f, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)),
         ];
-        // With `more`, what was there before waits to be written again: it moves the size no further than its own end.
+        // With `more`, older data is dirty again. Its writeback moves the size no further than its own end.
         let cases = [(0, false), (100, false), (100, true), (BLOCK, false), (BLOCK, true)];
         for ((old, more), (what, ask)) in cases.into_iter().flat_map(|case| asks.map(|ask| (case, ask))) {
             let scene = Disk::new(64, EXT4).mount(production());
             let f = create(&scene, "f");
             put(&scene, &f, 0, &vec![1; old as usize]);
             scene.sync().expect("sync");
-            // From the next block on, or the old end would be written again.
+            // From the next block on, or writeback would write the old end again.
             put(&scene, &f, old.next_multiple_of(BLOCK), &[1; 8000]);
             let size = scene.getattr(&f).size;
             scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
@@ -349,7 +350,7 @@ fn a_size_that_is_set_after_a_loss_and_fsynced_is_durable() {
             }
             assert_eq!(scene.getattr(&scene.walk(b"f", true).expect("there")).size, size, "{what}, from {old}");
             let disk = scene.disk.clone();
-            // Who ends the mount is told of the loss, too.
+            // The unmount reports the loss, too.
             scene.unmount().expect_err("lost");
             assert_eq!(complaints(disk.crash.state_keeping(disk.crash.write_log(), |_| true).expect("state")), None);
         }

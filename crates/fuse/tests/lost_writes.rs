@@ -1,5 +1,4 @@
-//! Who hears of data that was lost on its way to the device: each open file once, whatever the others have heard
-//! (Linux: `errseq_t`).
+//! A lost write on a real mount: every open file reports it once, also after another one has (Linux: `errseq_t`).
 
 mod common;
 
@@ -22,7 +21,7 @@ fn serve(dir: &tempfile::TempDir) -> (Served, Arc<HeldDevice>) {
     let disk = Arc::new(HeldDevice::new(Arc::new(MemDevice::load(&image).expect("loaded"))).expect("thread"));
     let mnt = dir.path().join("mnt");
     fs::create_dir(&mnt).expect("mount point");
-    // Only a file that the server has seen opened can be told apart from others.
+    // Without OPEN requests the server cannot tell open files apart.
     let server = ServerOptions { no_open: false, ..ServerOptions::default() };
     (Setup { server, ..Setup::default() }.serve_device(disk.clone(), &mnt), disk)
 }
@@ -48,7 +47,7 @@ fn every_open_file_reports_a_lost_write_once() {
     disk.clear();
     let answers = [first, fsync(&b), fsync(&a), fsync(&b)];
     drop((a, b));
-    // The lost write is told once more.
+    // The unmount reports the lost write, too.
     let _ = m.end();
     let eio = Err(Errno::IO.raw_os_error());
     assert_eq!(answers, [eio, eio, Ok(()), Ok(())], "fsync of a, of b, of a again, of b again");

@@ -1,15 +1,14 @@
-//! Inode flags: what they forbid, what they ask for, and who may set them (chattr(1), FS_IOC_SETFLAGS,
-//! FS_IOC_FSSETXATTR).
+//! Inode flags: the changes that they forbid, the durability that they demand, and the rules for setting them
+//! (chattr(1), FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR).
 //!
-//! [`Filesystem::may_change`] is the one place that knows what immutable and append-only allow; every operation names
-//! itself to it as a [`Change`]. It follows Linux, where the checks are spread over the VFS (`may_delete`,
+//! [`Filesystem::may_change`] alone knows which changes immutable and append-only allow. Every operation names itself
+//! to it as a [`Change`]. It follows Linux, where the checks are spread over the VFS (`may_delete`,
 //! `may_create`, `may_setattr`, `vfs_fallocate`, `xattr_permission`, `may_open`) and ext4.
 //!
 //! What it does not do: permissions by mode and owner, which are the caller's (the kernel's, under FUSE).
 //!
 //! # Locking
-//! Flags change under `inode` exclusively; whoever asks holds it in either way, or asks about an inode that it merely
-//! names.
+//! Flags change under `inode` exclusively. A caller that reads them holds it in either way, or merely names the inode.
 
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{FileType, InodeFlags};
@@ -21,7 +20,7 @@ use crate::inode::{Inode, InodeRef};
 use crate::ops::credits;
 use crate::ops::sync::Scope;
 
-/// What an operation does to one inode.
+/// A change that an operation makes to one inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Bytes change, or are added behind the end.
@@ -51,14 +50,14 @@ pub enum Change {
 }
 
 impl Change {
-    /// Append-only allows what adds and nothing that takes away.
+    /// Append-only allows changes that add, and none that take away.
     fn appends(self) -> bool {
         use Change::*;
         matches!(self, Append | Preallocate | Touch | AddEntry)
     }
 }
 
-/// For what a file is opened.
+/// The purpose of an open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenFor {
     /// Content may change (O_WRONLY, O_RDWR).
@@ -69,7 +68,7 @@ pub struct OpenFor {
     pub truncate: bool,
 }
 
-/// What chattr(1) wants of an inode.
+/// The flags and the project that chattr(1) sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetFlags {
     /// All flags, as `FS_IOC_SETFLAGS` gives them; `None` leaves them.
@@ -80,8 +79,8 @@ pub struct SetFlags {
     pub privileged: bool,
 }
 
-/// Flags that can be stored and that nothing here acts on: Linux's ext4 does not either, or only for a device that
-/// cannot be had here (DAX).
+/// Flags that are stored and have no effect: Linux's ext4 gives them none either, or only on a kind of device that
+/// Extant has not (DAX).
 const STORED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
     .union(InodeFlags::COMPR)
@@ -107,8 +106,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// What a file with such flags can be opened for: [`Error::NotPermitted`] if not for this.
-    /// [`Error::Unsupported`] if its content is encrypted.
+    /// Whether the inode's flags allow the open: [`Error::NotPermitted`] if not. [`Error::Unsupported`] if its content
+    /// is encrypted.
     pub fn may_open(&self, inode: &InodeRef, how: OpenFor) -> Result<()> {
         encrypted::check_readable(inode)?;
         if how.truncate {
@@ -126,7 +125,7 @@ impl Filesystem {
     }
 
     /// Sets the flags that chattr(1) may change, and the project. Bits that are shown and cannot be changed are
-    /// ignored, as chattr(1) hands back what it read; what would have no effect here although it has one in Linux (data
+    /// ignored, as chattr(1) sends all bits that it has read. A flag that has an effect in Linux and none here (data
     /// journaling, another kind of map, casefold) is [`Error::NotSupported`].
     pub fn set_flags(&self, inode: &InodeRef, set: SetFlags) -> Result<()> {
         let _change = self.begin_change()?;
@@ -156,7 +155,7 @@ impl Filesystem {
             if stays && (flags != old || project != old_project) {
                 return Err(Error::NotPermitted);
             }
-            // What can fail of writing the inode comes before the change. Held, the block stays in memory.
+            // Reading the inode's block, which can fail, comes before the change. The slot keeps it in memory.
             let _table = self.inode_slot(inode.ino)?;
             self.transact_whole(credits::INODE, |handle| {
                 {
@@ -206,7 +205,7 @@ impl Filesystem {
     }
 }
 
-/// Whether the flags ask for each change to be durable before it is answered.
+/// Whether the flags demand that each change is durable before its call returns.
 fn is_synchronous(inode: &Inode) -> bool {
     let asks = if inode.is_dir() { InodeFlags::SYNC | InodeFlags::DIRSYNC } else { InodeFlags::SYNC };
     inode.meta.read().desc.flags.intersects(asks)

@@ -2,25 +2,25 @@
 //!
 //! The data goes first, the map after it. For each run of dirty blocks: choose blocks where they are delayed (in memory
 //! only: [`extant_mballoc::Allocator::choose`]), write, one request for each physically contiguous piece; once that is
-//! on the device, one handle marks the blocks used, maps or converts them, and moves the size on disk. So whatever is
-//! cut off or fails leaves nothing that points to blocks without their data, and a commit waits for no data.
+//! on the device, one handle marks the blocks used, maps or converts them, and moves the size on disk. So after a crash
+//! or an error nothing points to blocks without their data, and a commit waits for no data.
 //!
 //! Main types: [`plug::WritebackPlug`] (inodes written together: their requests are held back until neighbours have
-//! met), [`Batch`] (what was taken at once; it owns its blocks through a [`WritebackToken`] until they can be read from
+//! met), [`Batch`] (blocks taken at once; it owns them through a [`WritebackToken`] until they can be read from
 //! the device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on
 //! disk never passes over data that is not there).
 //!
-//! Who retires: the thread that wrote, if all its requests have completed by then (an image file that the kernel
-//! caches), or if it waits for them; else a thread of its own, which completions wake ([`Filesystem::retire_step`]),
-//! because it takes a handle. Who waits for nothing ([`plug::WritebackPlug::impatient`]) leaves to that thread what he
-//! has no handle for. A batch that needs none (overwrites) is retired where it completes. Without threads whoever wrote
-//! waits.
+//! The thread that wrote retires a batch if all its requests have completed by then (an image file that the kernel
+//! caches), or if it waits for them. Otherwise completions wake a thread for it ([`Filesystem::retire_step`]), because
+//! it takes a handle. A writer that waits for nothing ([`plug::WritebackPlug::impatient`]) leaves batches to that
+//! thread if it gets no handle. A batch that needs none (overwrites) is retired where it completes. Without threads the
+//! writer waits.
 //!
 //! # Locking
-//! `inode writeback` (25) while blocks are chosen and requests are sent; not until they complete: who must know that
-//! waits for the tokens ([`extant_cache::Writebacks::wait`]), with that lock held and no handle open. Nobody waits for
-//! that lock, or for tokens, with requests in a plug: it may be those that the other waits for. `batches` (202) and
-//! `completed batches` (203) are leaves.
+//! `inode writeback` (25) while blocks are chosen and requests are sent; not until they complete. A thread that needs
+//! their completion waits for the tokens ([`extant_cache::Writebacks::wait`]), with that lock held and no handle open.
+//! No thread waits for that lock, or for tokens, with requests in a plug: the other thread may wait for those.
+//! `batches` (202) and `completed batches` (203) are leaves.
 
 mod plug;
 
@@ -47,7 +47,7 @@ static BATCHES_CLASS: LockClass = LockClass::new("batches", 202);
 static COMPLETED_CLASS: LockClass = LockClass::new("completed batches", 203);
 static FAILED_CLASS: LockClass = LockClass::new("failed pieces", 204);
 
-/// Why dirty folios are written (Linux: `enum wb_reason`): what a policy of the allocator may want to know.
+/// Why dirty folios are written (Linux: `enum wb_reason`), for the policies of the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WritebackReason {
     /// An fsync waits for this inode.
@@ -59,21 +59,21 @@ pub(crate) enum WritebackReason {
 /// Why a thread that does not wait has not written everything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Later {
-    /// Somebody has the inode's writeback lock.
+    /// Another thread holds the inode's writeback lock.
     Locked,
-    /// An earlier write of a block is among what is on its way.
+    /// An earlier write of a block is pending.
     OnItsWay(Epoch),
     /// There is space after the next commit, perhaps.
     NoSpace,
 }
 
-/// What makes the blocks of a piece readable once its data is on the device.
+/// The step that makes the blocks of a piece readable once its data is on the device.
 enum Then {
     /// They are mapped and written already.
     Nothing,
     /// They are mapped as unwritten.
     Convert,
-    /// They are chosen, and nobody else's.
+    /// They are chosen, and no other file has them.
     Map(Chosen),
 }
 
@@ -84,10 +84,10 @@ struct Piece {
     then: Then,
 }
 
-/// What was taken from an inode's dirty folios at once.
+/// Blocks that were taken from an inode's dirty folios at once.
 pub(crate) struct Batch {
     inode: Arc<Inode>,
-    /// The size of the file when it was taken: what belongs to it of its last block.
+    /// The size of the file when it was taken: bytes of the last block behind it are not the file's.
     size: u64,
     /// Requests that have not completed, and the sender.
     pending: AtomicU32,
@@ -96,14 +96,14 @@ pub(crate) struct Batch {
     /// No handle is needed: neither the map nor the size on disk changes.
     plain: bool,
     failed: Mutex<Vec<(usize, extant_block::Error)>>,
-    /// Taken by who retires it.
+    /// Taken by the thread that retires it.
     work: Mutex<Option<(Vec<Piece>, WritebackToken)>>,
-    /// The sender waits until he is the last of `pending`.
+    /// The sender waits until it is the last of `pending`.
     waited: AtomicBool,
     complete: Waiter<()>,
 }
 
-/// The batches of an inode that are on their way, oldest first.
+/// The pending batches of an inode, oldest first.
 pub(crate) struct Batches(Mutex<Queue>);
 
 #[derive(Default)]
@@ -118,7 +118,7 @@ impl Batches {
         Batches(Mutex::new(&BATCHES_CLASS, Queue::default()))
     }
 
-    /// The oldest batch, if it has completed and nobody retires one. `may`: what else must hold.
+    /// The oldest batch, if it has completed, no thread retires one, and `may` holds for it.
     fn begin(&self, may: impl FnOnce(&Batch) -> bool) -> Option<Arc<Batch>> {
         let mut q = self.0.lock();
         if q.busy {
@@ -135,7 +135,7 @@ impl Batches {
         q.batches.pop_front();
     }
 
-    /// The oldest, if it has completed and nobody is at it.
+    /// The oldest batch, if it has completed and no thread retires it.
     fn oldest_ready(&self) -> Option<Arc<Batch>> {
         let q = self.0.lock();
         q.batches.front().filter(|b| !q.busy && b.pending.load(Ordering::Acquire) == 0).cloned()
@@ -153,7 +153,7 @@ pub(crate) struct Completed {
 struct CompletedQueue {
     waiting: VecDeque<(Arc<Inode>, Option<WritebackToken>)>,
     stop: bool,
-    /// Nobody comes for what is put here.
+    /// No thread takes from the queue any more.
     ended: bool,
 }
 
@@ -192,7 +192,7 @@ impl AddressSpaceOps for Inode {
     }
 }
 
-/// One request to send: where, what, and for which piece.
+/// One request to send: its place, its bytes and its piece.
 struct Request {
     piece: usize,
     offset: u64,
@@ -200,8 +200,8 @@ struct Request {
 }
 
 impl Filesystem {
-    /// Whether times are still to be written. Those of an inode without a name, which no crash leaves to anybody, are
-    /// not: while the mount is frozen they would wait for the thaw.
+    /// Whether times are still to be written. The times of an inode without a name are not: no crash leaves it behind,
+    /// and while the mount is frozen they would wait for the thaw.
     fn times_wait(&self, inode: &Inode) -> bool {
         if !inode.meta.read().lazy_times {
             return false;
@@ -267,7 +267,7 @@ impl Filesystem {
         ((u64::from(piece.lblk.0) + u64::from(piece.len)) << self.geo.block_bits).min(size)
     }
 
-    /// Retires the inode's batches that have completed, oldest first, unless somebody does already.
+    /// Retires the inode's batches that have completed, oldest first, unless another thread does.
     fn retire_ready(&self, inode: &Arc<Inode>) {
         self.retire_while(inode, |_| true, &mut None);
     }
@@ -288,7 +288,7 @@ impl Filesystem {
         }
     }
 
-    /// What a batch's handle must have, if one is enough; 0 if it needs none.
+    /// The credits of a batch's handle, if one handle is enough; 0 if it needs none.
     fn credits_alone(&self, batch: &Batch) -> Option<u32> {
         let (mapped, converts) = match &*batch.work.lock() {
             Some((pieces, _)) if !batch.plain => match &pieces[..] {
@@ -312,7 +312,7 @@ impl Filesystem {
             if let Some((pieces, token)) = work {
                 let failed = std::mem::take(&mut *batch.failed.lock());
                 self.retire(inode, pieces, failed, batch.size, handle);
-                // Off the queue before the token closes: whoever waited for the one finds the other.
+                // Off the queue before the token closes: a thread that waited for the token finds the queue without it.
                 inode.batches.end();
                 drop(token);
             } else {
@@ -364,7 +364,7 @@ impl Filesystem {
 
     /// One piece whose data is on the device. `open`: a handle from the piece before, or for the next one.
     fn settle_piece(&self, open: &mut Option<Handle>, inode: &Arc<Inode>, piece: &mut Piece, size: u64) -> Result<()> {
-        // Not beyond what a truncation has left meanwhile.
+        // Not beyond the size that a truncation has set meanwhile.
         let end = self.end_of(piece, size.min(inode.size()));
         match std::mem::replace(&mut piece.then, Then::Nothing) {
             Then::Nothing if inode.meta.read().desc.size >= end => Ok(()),
@@ -382,7 +382,7 @@ impl Filesystem {
                             from = at;
                             self.finish_open(open);
                         }
-                        // What it split takes a node more. What it has converted it finds so.
+                        // A split takes one node more. The next try finds converted blocks as they are.
                         Err(e) => self.bring_space(e, &mut tries, open)?,
                     }
                 }
@@ -397,7 +397,7 @@ impl Filesystem {
     }
 
     /// Maps chosen blocks whose data is on the device, and moves the size on disk up to `end`, in as many handles as it
-    /// takes. What is left in `chosen` after an error is the caller's to give back.
+    /// takes. After an error the caller frees the blocks that are left in `chosen`.
     pub(crate) fn settle_chosen(
         &self,
         open: &mut Option<Handle>,
@@ -449,8 +449,8 @@ impl Filesystem {
         self.flusher.put_back(u64::from(inode.ino.0), u64::from(blocks) << self.geo.block_bits, again, inode);
     }
 
-    /// The data of a piece is gone: it is dropped, what was promised for it is free again, and whoever asks for
-    /// durability is told. Blocks that were written to again meanwhile keep their newer data and its promise.
+    /// The data of a piece is lost: the ledgers record it, the pages drop it, and its promised space is free again.
+    /// Blocks that were written to again meanwhile keep their newer data and its promise.
     fn lose(&self, inode: &Arc<Inode>, piece: &Piece, e: Error) {
         let start = u64::from(piece.lblk.0);
         self.note_loss(inode, Some(start..start + u64::from(piece.len)), &e);
@@ -464,8 +464,8 @@ impl Filesystem {
         self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
     }
 
-    /// Leaves the inode to the thread that may wait. Where that has ended nobody waits for a handle any more: who is
-    /// asked for one says at once that there is none, and what waits for the inode is told.
+    /// Leaves the inode to the thread that may wait. Once that has ended no thread waits for a handle: the journal
+    /// refuses one at once, and the tokens of the inode close.
     fn retire_later(&self, inode: Arc<Inode>, times: Option<WritebackToken>) {
         {
             let mut q = self.completed.queue.lock();

@@ -9,7 +9,7 @@
 //! cache of names and attributes, which never expires (but for attributes of directories), because nobody else changes
 //! the device; locks; copying ranges.
 //! While a file is open the kernel keeps its inode. With `no_open` nothing else is kept of it: its handles are all 0.
-//! Otherwise the open file holds the inode, and which of its errors its opener was told of (`openers.rs`).
+//! Otherwise the open file holds the inode, and its cursor in the inode's ledger of lost writes (`openers.rs`).
 //!
 //! # Locking
 //! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2), `fuse helper` and

@@ -9,7 +9,7 @@
 //! long as its end would lose something:
 //! - The inode has no name. It keeps its content, and its number is not given to another inode, until the kernel has
 //!   forgotten it. The operation that takes the last name asks for the reference ([`Nodes::keep_nameless`]).
-//! - It has dirty data, or lost some, which every opener must be told of.
+//! - It has dirty data, or lost some, which every open file and process has to report.
 //! - It has preallocated blocks, which the next of many small writes will ask for.
 //!
 //! A request takes the reference when it ends. References are let go of when there are many: each operation that adds

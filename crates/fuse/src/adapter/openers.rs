@@ -1,6 +1,9 @@
-//! Open files that the server hears of: each is told of lost data by itself, and holds its inode.
+//! Open files, and the cursor with which a request reports lost writes.
 //!
-//! Main type: [`Openers`]. A handle is its number; 0 stands for none, where the kernel was spared OPEN (`no_open`).
+//! Main type: [`Openers`], the table of open files by handle. An open file has a cursor of its own and holds its inode.
+//! Handle 0 stands for none: with `no_open` the kernel sends no OPEN. Then the cursor is that of the request's process.
+//!
+//! What it does not do: report. The ledgers of `fs` do.
 //!
 //! # Locking
 //! `fuse openers` (151), a leaf.
@@ -15,7 +18,7 @@ static CLASS: LockClass = LockClass::new("fuse openers", 151);
 
 /// The first PID namespace. Linux: include/linux/proc_ns.h.
 const PROC_PID_INIT_INO: u64 = 0xefff_fffc;
-/// A thread of the kernel's. Linux: include/linux/sched.h.
+/// The flag of a kernel thread. Linux: include/linux/sched.h.
 const PF_KTHREAD: u32 = 0x0020_0000;
 
 struct Open {
@@ -27,7 +30,7 @@ struct Open {
 pub(super) struct Openers {
     next: AtomicU64,
     open: Mutex<HashMap<u64, Open>>,
-    /// The kernel's own threads have numbers here: in the first PID namespace alone.
+    /// Whether kernel threads have process ids here: in the first PID namespace alone.
     sees_kernel: bool,
 }
 
@@ -37,7 +40,7 @@ impl Openers {
         Openers {
             next: AtomicU64::new(1),
             open: Mutex::new(&CLASS, HashMap::default()),
-            // Without /proc it may be: then too much is told rather than too little.
+            // Without /proc it may be the first. Reporting an error twice is harmless.
             sees_kernel: namespace.map_or(true, |namespace| namespace.st_ino == PROC_PID_INIT_INO),
         }
     }
@@ -50,7 +53,7 @@ impl Openers {
 
     pub(super) fn remove(&self, handle: u64) {
         if handle != 0 {
-            // Dropped outside of the lock, which is held for the statement alone.
+            // A statement of its own ends the lock before the inode is dropped.
             let gone = self.open.lock().remove(&handle);
             drop(gone);
         }
@@ -93,11 +96,11 @@ fn is_of_kernel(thread: u32) -> bool {
         && flags(thread).is_none_or(|flags| flags & PF_KTHREAD != 0)
 }
 
-/// What the kernel says of a thread (proc_pid_stat(5)).
+/// The flags of a thread (proc_pid_stat(5)).
 fn flags(thread: u32) -> Option<u32> {
     let stat = std::fs::read(format!("/proc/{thread}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
-    // The name may hold anything.
+    // The name may hold spaces and parentheses.
     let (_name, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(6)?.parse().ok()
 }
@@ -121,7 +124,7 @@ mod tests {
         }
     }
 
-    /// In a namespace of its own this test is run once more, by a process whose group is outside.
+    /// A cursor of its own would report a loss to the first process for which the thread asks, and to no other.
     #[test]
     fn a_kernel_thread_moves_the_shared_cursor() {
         let openers = Openers::new();

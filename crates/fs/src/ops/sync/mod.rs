@@ -1,4 +1,4 @@
-//! Durability: fsync, fdatasync, syncfs, fsyncs of many files at once, and what an unmount waits for.
+//! Durability: fsync, fdatasync, syncfs, fsyncs of many files at once, and the wait of an unmount.
 //!
 //! All are one [`barrier`](Filesystem::barrier):
 //! 1. Start writing the dirty data in its scope.
@@ -36,8 +36,8 @@ use crate::inode::{Inode, InodeRef};
 use crate::ops::sync::asks::Countdown;
 use crate::ops::writeback::WritebackReason;
 
-/// Called once with what a barrier came to, possibly on another thread and possibly before the call returns. Who calls
-/// may be in the middle of something: it hands the answer on, and does not call the file system.
+/// Called once with the result of a barrier, possibly on another thread and possibly before the call returns. Its
+/// caller may hold locks: it passes the answer on, and does not call the file system.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// Called once for each of many, with its place; as [`Done`].
@@ -69,7 +69,7 @@ fn is_new(inode: &Inode) -> bool {
 
 impl Filesystem {
     /// Makes everything durable that was written in the scope before the call, then calls `done`: with an error if the
-    /// journal or the mount stopped first. Lost data is the caller's to ask for.
+    /// journal or the mount stopped first. The caller checks the ledger of lost writes.
     pub(crate) fn barrier(&self, scope: Scope<'_>, done: Done) {
         match self.state.writes() {
             Ok(true) => {}
@@ -96,8 +96,8 @@ impl Filesystem {
         }
     }
 
-    /// Starts writing everything dirty of the inodes, and of others whatever can be written at once, waiting for
-    /// nothing. `written` waits for it, and for whatever else of theirs is on its way.
+    /// Starts writing all dirty data of the inodes, and data of `others` that can be written at once. It waits for
+    /// nothing. `written` waits for these writes, and for others of the same inodes that are pending.
     fn write_or_ask(
         &self,
         inodes: &[Arc<Inode>],
@@ -122,7 +122,7 @@ impl Filesystem {
         }
     }
 
-    /// The barrier of one inode by a thread that waits, holds nothing, and does what is left to do for it itself.
+    /// The barrier of one inode by a thread that waits and holds nothing: it does the rest of the work itself.
     fn barrier_here(&self, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
         if !self.state.writes()? {
             return Ok(());
@@ -134,7 +134,8 @@ impl Filesystem {
             plug.write_pages(inode);
             written.extend(plug.try_write_all(&carried).0.into_iter().cloned());
         }
-        // Before the plug, which may wait, is dropped: what others begin meanwhile is not waited for.
+        // Before the drop of the plug, which may wait: this thread does not wait for writes that others begin
+        // meanwhile.
         let epochs: Vec<_> = written.iter().map(|inode| inode.writes.epoch()).collect();
         drop(plug);
         written.iter().zip(epochs).for_each(|(inode, epoch)| inode.writes.wait_for(epoch));
@@ -143,13 +144,13 @@ impl Filesystem {
         self.state.acknowledge()
     }
 
-    /// Waits until the file's data is in its blocks. Nobody is told of what was lost by this.
+    /// Waits until the file's data is in its blocks. No cursor moves: a later check reports what was lost.
     pub(crate) fn settle(&self, inode: &Arc<Inode>) -> Result<()> {
         if needs_writing(inode, true) { self.barrier_here(inode, true) } else { Ok(()) }
     }
 
-    /// New files that are written with an fsync of this one: those that are closed. Who has one open still writes it,
-    /// and asks for it himself when he is done.
+    /// New files that are written with an fsync of this one: closed ones. A program that has one open may still write
+    /// it, and call fsync at the end.
     fn carried(&self, inode: &Arc<Inode>) -> Vec<Arc<Inode>> {
         let mut left = if is_new(inode) { self.sync_policy.carry(inode.ino) } else { 0 };
         if left == 0 {
@@ -191,7 +192,7 @@ impl Filesystem {
         inode.losses.open()
     }
 
-    /// As [`Filesystem::fsync_async_for`] the calling thread.
+    /// As [`Filesystem::fsync_async_for`], with the calling thread's cursor.
     pub fn fsync_async(&self, inode: &InodeRef, datasync: bool, done: Done) {
         self.fsync_async_for(inode, LossCursor::thread(), datasync, done);
     }
@@ -257,7 +258,8 @@ impl Filesystem {
         self.wait_for(|done| self.sync_async(done))
     }
 
-    /// As [`Filesystem::sync`], without waiting.
+    /// As [`Filesystem::sync`], without waiting. The answer reports lost writes of any file, with the calling thread's
+    /// cursor (Linux: the error sequence of the super block, which syncfs(2) reads).
     pub fn sync_async(&self, done: Done) {
         let (fs, cursor) = (self.arc(), LossCursor::thread());
         let report = move |r| done(fs.losses.check(&cursor).map_err(Error::from).and(r));
@@ -282,7 +284,7 @@ impl Filesystem {
         waiter.wait()
     }
 
-    /// Lost data that nobody has been told of.
+    /// Reports the newest loss if no party has seen it.
     pub(crate) fn report_lost(&self) -> Result<()> {
         Ok(self.losses.check(&self.losses.open())?)
     }

@@ -1,4 +1,4 @@
-//! What a client asks to be durable, and what is acknowledged to it.
+//! The fsyncs, syncs and freezes of a client, and their acknowledgements.
 //!
 //! # Locking
 //! That of the client: `schedule shared`.
@@ -9,7 +9,7 @@ use extant_fs::LossCursor;
 
 use super::*;
 
-/// An fsync whose answer nobody has waited for, and of whose file.
+/// An fsync whose answer is outstanding, and the client and node of its file.
 pub(super) type Asked = (Waiter<Result<(), Error>>, usize, NodeId);
 
 impl Client {
@@ -53,7 +53,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::sync_failed`] of what covers all files, asked when `given` answers had been given.
+    /// As [`Client::sync_failed`], for a sync of all files that began after `given` answers.
     fn sync_of_all_failed(&mut self, e: &Error, given: usize) {
         self.sync_failed(e, None);
         self.shared.tell_of_any(given);
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// As a server does: asks, and goes on. The answer counts from when it comes.
+    /// As a server does: starts the fsync, and goes on. The answer counts from when it comes.
     pub(super) fn fsync_async(&mut self, client: usize, node: NodeId, inode: &InodeRef, data: bool) {
         let (upto, answer) = (self.shared.ended(), Waiter::new());
         let (shared, tell) = (self.shared.clone(), answer.clone());
@@ -168,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Until it thaws nothing is written, whatever others do and whoever wakes.
+    /// Until it thaws nothing is written, also by other clients and threads.
     pub(super) fn freeze(&mut self, rng: &mut Rng) {
         let (upto, given) = (self.shared.ended(), self.shared.given());
         match self.fs.freeze() {
@@ -180,7 +180,7 @@ impl Client {
                 assert_eq!(now, written, "client {}: written to while frozen", self.nr);
                 assert!(self.fs.thaw(), "client {}: frozen until it thaws", self.nr);
             }
-            // Somebody else's.
+            // Another client has frozen it.
             Ok(false) => {}
             Err(e) => self.sync_of_all_failed(&e, given),
         }
