@@ -4,11 +4,11 @@
 //! pages, 4 to 64 KiB), [`DirtyRun`] (consecutive dirty blocks handed to writeback).
 //!
 //! Bytes are an `Arc`: writeback takes a reference, and a writer that comes meanwhile gets its own copy
-//! (`Arc::make_mut`), so pages under writeback are stable and no writer waits.
+//! (`Arc::make_mut`), so written-back pages are stable and no writer waits.
 //!
-//! State is kept per file-system block: uptodate (the bytes are the file's), dirty (newer than the device), writeback
-//! (until a read of the device finds the new bytes, not only until the write has completed). With `keep_clean` off,
-//! folios leave when their last block can be read from the device: under FUSE the kernel's page cache already has the
+//! Each file-system block has a state: uptodate (the bytes are the file's), dirty (newer than the device), writeback
+//! (being written: until a read of the device would find them, not only until the write has completed). With
+//! `keep_clean` off, folios leave when their last block is there: under FUSE the kernel's page cache already has the
 //! data, and a second copy would only cost memory.
 //!
 //! Each folio is a frame of the budget's [`crate::Reclaim`]. A use counts when it meets a block that has been used
@@ -26,8 +26,10 @@ use std::sync::Arc;
 use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
 use extant_block::{AlignedBuf, BioVec};
+use extant_ondisk::InodeNr;
 
 use crate::budget::Budget;
+use crate::loss_ledger::{LossLedger, Position};
 use crate::reclaim::{FrameId, Key, OwnerId, State, Tried};
 
 /// Bytes in a page; every folio is a multiple of it.
@@ -97,7 +99,7 @@ pub struct Home {
 #[derive(Debug, Default)]
 pub struct Taken {
     pub runs: Vec<DirtyRun>,
-    /// The size of the file when the blocks were taken: it bounds the bytes of the last block.
+    /// The size of the file when they were taken: bytes of the last block behind it are not the file's.
     pub size: u64,
     /// The next dirty block is under writeback: it can be taken once that has ended.
     pub blocked: bool,
@@ -108,7 +110,7 @@ pub struct Taken {
 pub enum WriteRefused {
     /// The write covers this block in part, and its other part is not in memory.
     NeedsFill { block: u64 },
-    /// Data was lost since the caller looked at the map: the space reserved for its blocks may be gone.
+    /// Data was lost since the caller read the map: the promises of its blocks may be gone.
     Lost,
 }
 
@@ -122,7 +124,7 @@ pub struct DirtyRun {
     pub vecs: Vec<BioVec>,
 }
 
-/// How the write of a run of blocks ended.
+/// The next state of blocks whose write has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunCompletion {
     /// They are on the device; drop them from memory when `keep_clean` is off.
@@ -145,12 +147,10 @@ pub struct AddressSpace {
     budget: Arc<Budget>,
     home: Home,
     inner: RwLock<Inner>,
-    /// The charge of all folios in the map, readable without the lock: most inodes of a FUSE mount have none.
+    /// The charge of the folios in the map, readable without the lock: most inodes of a FUSE mount have none.
     bytes: AtomicU64,
     /// `dirty_blocks`, readable without the lock.
     dirty: AtomicU64,
-    /// How often [`AddressSpace::lose`] was called.
-    losses: AtomicU64,
 }
 
 impl AddressSpace {
@@ -165,7 +165,6 @@ impl AddressSpace {
             inner: RwLock::new(&FOLIO_CLASS, Inner::default()),
             bytes: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
-            losses: AtomicU64::new(0),
         }
     }
 
@@ -183,7 +182,7 @@ impl AddressSpace {
         self.bytes() == 0
     }
 
-    /// The charge of all that is cached, in bytes.
+    /// The charge of all cached folios, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
@@ -192,7 +191,7 @@ impl AddressSpace {
         self.dirty.load(Ordering::Acquire) << self.block_bits
     }
 
-    /// Publishes the count that is readable without the lock, after a change under it.
+    /// Updates the count that is readable without the lock, after a change under it.
     fn publish(&self, inner: &Inner) {
         self.dirty.store(inner.dirty_blocks, Ordering::Release);
     }
@@ -211,8 +210,8 @@ impl AddressSpace {
         if blocks >= 64 { u64::MAX << first } else { ((1u64 << blocks) - 1) << first }
     }
 
-    /// Copies the cached part of `[pos, pos + buf.len())` into `buf`; returns the byte ranges (relative to `buf`)
-    /// that are not cached, in order.
+    /// Copies the cached bytes of `[pos, pos + buf.len())` into `buf`; returns the byte ranges (relative to `buf`) that
+    /// are not, in order.
     pub fn read_cached(&self, pos: u64, buf: &mut [u8]) -> Vec<(usize, usize)> {
         let len = buf.len();
         if self.is_empty() {
@@ -269,8 +268,8 @@ impl AddressSpace {
         }
     }
 
-    /// Reports a change of the folio between dirty, under writeback and clean to reclaim.
-    fn tell(&self, folio: &Folio) {
+    /// Passes a new state of the folio (dirty, writeback, clean) on to reclaim.
+    fn note_state(&self, folio: &Folio) {
         let reclaim = self.budget.reclaim();
         reclaim.with(|core| core.set_state(folio.frame, folio.state()));
     }
@@ -375,9 +374,9 @@ impl AddressSpace {
     }
 
     /// Puts `data` at byte `pos` and marks its blocks dirty. `fills` holds the current content of blocks that `data`
-    /// covers only in part and that were not uptodate (see [`AddressSpace::block_uptodate`]). From then on the file
-    /// is at least `pos + data.len()` long, for `size` as for writeback. `losses`: [`AddressSpace::losses`] before
-    /// the caller looked these blocks up in the map. Returns how many clean bytes became dirty.
+    /// covers only in part and that were not uptodate (see [`AddressSpace::block_uptodate`]). The file is at least
+    /// `pos + data.len()` long from then on, for `size` as for writeback. `before`: the end of the file's ledger before
+    /// the caller read these blocks of the map. Returns how many bytes became dirty that were not.
     ///
     /// # Errors
     /// [`WriteRefused`]; nothing has changed. A block that needs a fill may have been uptodate a moment ago.
@@ -387,10 +386,10 @@ impl AddressSpace {
         data: &[u8],
         fills: &[(u64, AlignedBuf)],
         size: &AtomicU64,
-        losses: u64,
+        before: Position<'_>,
     ) -> Result<u64, WriteRefused> {
         let mut inner = self.inner.write();
-        if self.losses() != losses {
+        if !before.is_end() {
             return Err(WriteRefused::Lost);
         }
         let bs = self.block_size();
@@ -438,7 +437,7 @@ impl AddressSpace {
             let was_clean = folio.dirty == 0;
             folio.dirty |= mask;
             if was_clean && !fresh {
-                self.tell(folio);
+                self.note_state(folio);
             }
             if folio.used(mask, within, within + n, self.block_bits) {
                 self.budget.reclaim().touches().touch(folio.frame);
@@ -447,14 +446,14 @@ impl AddressSpace {
         }
         inner.dirty_blocks += newly;
         self.publish(&inner);
-        // Under the lock: writeback that takes the blocks then sees how many of their bytes belong to the file.
+        // Under the lock: writeback takes the blocks together with the size that covers them.
         size.fetch_max(end, Ordering::AcqRel);
         Ok(newly << self.block_bits)
     }
 
-    /// Caches bytes that were read from the device (whole blocks from `pos` on). None of the blocks was uptodate when
-    /// the read began: such a block may have been written and dropped since, and the bytes read would be stale.
-    /// Blocks that are uptodate now keep their bytes.
+    /// Caches bytes that were read from the device (whole blocks from `pos` on), of which none was uptodate when the
+    /// read began: such a block may have been written and left since, and the read has its old bytes. Blocks that are
+    /// uptodate now keep their bytes.
     pub fn insert_clean(&self, pos: u64, data: &[u8]) {
         debug_assert_eq!(pos % self.block_size(), 0);
         let mut inner = self.inner.write();
@@ -483,7 +482,7 @@ impl AddressSpace {
     }
 
     /// Takes up to `max_blocks` dirty blocks from block `from` on, as runs in file order, and marks them under
-    /// writeback. The caller must pass each run to [`AddressSpace::finish`] or [`AddressSpace::lose`]. Stops before a
+    /// writeback. The caller passes each run to [`AddressSpace::finish`] or [`AddressSpace::lose`]. Stops before a
     /// block that is under writeback already: of two writes in flight the older might win. (Linux waits there, too:
     /// `mpage_prepare_extent_to_map`.)
     pub fn take_dirty(&self, from: u64, to: u64, max_blocks: u64, size: &AtomicU64) -> Taken {
@@ -518,7 +517,7 @@ impl AddressSpace {
                 blocked = taken < max_blocks && free & (1 << rel) == 0;
                 if taken == max_blocks || blocked {
                     if taken > before {
-                        self.tell(folio);
+                        self.note_state(folio);
                     }
                     break 'folios;
                 }
@@ -543,7 +542,7 @@ impl AddressSpace {
                 rel += n;
             }
             if taken > before {
-                self.tell(folio);
+                self.note_state(folio);
             }
         }
         inner.dirty_blocks -= taken;
@@ -564,10 +563,17 @@ impl AddressSpace {
         })
     }
 
-    /// Drops blocks that [`AddressSpace::take_dirty`] took and that could not be written; the caller has recorded the
-    /// error. Blocks that were written to again meanwhile stay. `gone` gets the others, as runs of a first block and
-    /// a length. It runs under the lock, so that the next writer of these blocks sees its effects.
-    pub fn lose(&self, start: u64, blocks: u32, mut gone: impl FnMut(u64, u32)) {
+    /// Blocks taken by [`AddressSpace::take_dirty`] could not be written because of `cause`, which goes to the file's
+    /// ledger. Blocks that were written to again meanwhile stay. The others are dropped, and `gone` gets them as runs
+    /// of a first block and a length. It runs under the lock: the next writer of these blocks finds what it has done.
+    pub fn lose<E: Clone>(
+        &self,
+        start: u64,
+        blocks: u32,
+        losses: &LossLedger<E>,
+        cause: E,
+        mut gone: impl FnMut(u64, u32),
+    ) {
         let bpp = self.blocks_per_page();
         let mut inner = self.inner.write();
         let (mut from, end) = (start, start + u64::from(blocks));
@@ -585,21 +591,16 @@ impl AddressSpace {
         if from < end {
             gone(from, (end - from) as u32);
         }
-        // After `gone`: a thread that reads the new count also sees the effects of `gone`.
-        self.losses.fetch_add(1, Ordering::Release);
+        // After `gone`: a writer that reads the map once the ledger has moved does not find the old promise there.
+        losses.record(InodeNr(self.home.object as u32), Some(start..end), cause);
         self.end_writeback(&mut inner, start, blocks, |folio, mask| {
             folio.uptodate &= !(mask & !folio.dirty);
             0
         });
     }
 
-    /// How often data was lost.
-    pub fn losses(&self) -> u64 {
-        self.losses.load(Ordering::Acquire)
-    }
-
-    /// Ends the writeback of blocks. `settle` gets the mask of these blocks of each folio, and returns how many
-    /// became dirty. Returns how many bytes did.
+    /// Blocks that were under writeback are no longer; `settle` is called with the mask of those of each folio, and
+    /// returns how many became dirty. Returns how many bytes did.
     fn end_writeback(
         &self,
         inner: &mut Inner,
@@ -635,7 +636,7 @@ impl AddressSpace {
             if clean && (!self.keep_clean || folio.uptodate == 0) {
                 drop_list.push(*s);
             } else {
-                self.tell(folio);
+                self.note_state(folio);
             }
         }
         for s in drop_list {
@@ -684,7 +685,7 @@ impl AddressSpace {
             folio.writeback &= !mask;
             let gone = folio.uptodate == 0 && folio.dirty == 0;
             if !gone {
-                self.tell(folio);
+                self.note_state(folio);
             }
             inner.dirty_blocks -= u64::from(dirty);
             if gone {
@@ -713,7 +714,7 @@ impl AddressSpace {
         }
     }
 
-    /// True when block `block` is newer in memory than on the device, also while it is under writeback.
+    /// True when block `block` is newer in memory than on the device, or being written.
     pub fn block_dirty(&self, block: u64) -> bool {
         if self.is_empty() || self.blocks_per_page() == 0 {
             return false;

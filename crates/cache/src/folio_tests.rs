@@ -3,25 +3,31 @@
 use std::sync::Weak;
 
 use super::*;
+use crate::LossLedger;
 use crate::reclaim::{Class, FrameOwner};
 use extant_base::rng::Rng;
 
-/// A size that these tests ignore.
+/// The size of the files, which these tests do not check.
 static SIZE: AtomicU64 = AtomicU64::new(0);
+
+/// The ledger of a file of which nothing is lost.
+fn lossless() -> LossLedger<()> {
+    LossLedger::default()
+}
 
 fn space(bits: u32, keep: bool) -> AddressSpace {
     in_budget(bits, keep, &Budget::new(1 << 30))
 }
 
 fn in_budget(bits: u32, keep: bool, budget: &Arc<Budget>) -> AddressSpace {
-    let owner = budget.reclaim().register(Class::Data, Weak::<Nobody>::new());
+    let owner = budget.reclaim().register(Class::Data, Weak::<NoOwner>::new());
     AddressSpace::new(bits, keep, budget.clone(), Home { owner, object: 12 })
 }
 
-/// Owns nothing: these tests free folios themselves.
-struct Nobody;
+/// An owner that frees nothing: these tests free folios themselves.
+struct NoOwner;
 
-impl FrameOwner for Nobody {
+impl FrameOwner for NoOwner {
     fn try_free(&self, _: Key, _: FrameId) -> Tried {
         Tried::InUse
     }
@@ -29,9 +35,9 @@ impl FrameOwner for Nobody {
 
 /// Random writes, reads, discards, writebacks against a flat model, for each block size.
 #[test]
-fn behaves_like_a_flat_file_with_a_dirty_map() {
+fn an_address_space_behaves_like_a_flat_file_with_a_dirty_map() {
     for (bits, keep, seed) in [(10, false, 1), (12, false, 2), (10, true, 3), (12, true, 4), (11, true, 5)] {
-        let sp = space(bits, keep);
+        let (sp, lost) = (space(bits, keep), lossless());
         let bs = 1u64 << bits;
         let size = 512 * 1024u64;
         let mut device = vec![0u8; size as usize];
@@ -52,7 +58,7 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
                             fills.push((block, AlignedBuf::from_slice(&device[at..at + bs as usize])));
                         }
                     }
-                    sp.write(pos, &data, &fills, &SIZE, sp.losses()).expect("filled");
+                    sp.write(pos, &data, &fills, &SIZE, lost.position()).expect("filled");
                     model[pos as usize..pos as usize + len].fill(byte);
                 }
                 5 | 6 => {
@@ -114,11 +120,11 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
 }
 
 #[test]
-fn a_write_during_writeback_does_not_change_the_bytes_under_writeback() {
-    let sp = space(12, false);
-    sp.write(0, &[1; 4096], &[], &SIZE, sp.losses()).expect("filled");
+fn a_writer_during_writeback_does_not_change_what_is_written() {
+    let (sp, lost) = (space(12, false), lossless());
+    sp.write(0, &[1; 4096], &[], &SIZE, lost.position()).expect("filled");
     let runs = sp.take_dirty(0, u64::MAX, u64::MAX, &SIZE).runs;
-    sp.write(0, &[2; 4096], &[], &SIZE, sp.losses()).expect("filled");
+    sp.write(0, &[2; 4096], &[], &SIZE, lost.position()).expect("filled");
     assert!(runs[0].vecs[0].bytes().iter().all(|b| *b == 1));
     let again = sp.take_dirty(0, u64::MAX, u64::MAX, &SIZE);
     assert!(again.runs.is_empty() && again.blocked, "its first write is still in flight");
@@ -130,20 +136,20 @@ fn a_write_during_writeback_does_not_change_the_bytes_under_writeback() {
 }
 
 #[test]
-fn dropping_an_address_space_releases_its_charge() {
+fn a_dropped_address_space_gives_all_its_memory_back_to_the_budget() {
     let budget = Budget::new(1 << 20);
-    let sp = in_budget(12, true, &budget);
-    sp.write(0, &[1; 303_104], &[], &SIZE, sp.losses()).expect("filled");
+    let (sp, lost) = (in_budget(12, true, &budget), lossless());
+    sp.write(0, &[1; 303_104], &[], &SIZE, lost.position()).expect("filled");
     assert!(budget.used() >= 300_000);
     drop(sp);
     assert_eq!(budget.used(), 0);
 }
 
-/// A block written to again during its first write keeps the newer data; the callback gets the other blocks.
+/// A block that was written to again during its first write keeps the newer data. The caller gets the other blocks.
 #[test]
-fn lost_blocks_are_reported_unless_newer_data_replaced_them() {
-    let sp = space(12, false);
-    let before = sp.losses();
+fn a_lost_write_drops_blocks_without_newer_data_and_refuses_writers_that_read_the_map_before() {
+    let (sp, lost) = (space(12, false), LossLedger::default());
+    let before = lost.position();
     sp.write(0, &[1; 5 * 4096], &[], &SIZE, before).expect("filled");
     let runs = sp.take_dirty(0, u64::MAX, u64::MAX, &SIZE).runs;
     assert_eq!((runs[0].start, runs[0].blocks), (0, 5));
@@ -151,24 +157,26 @@ fn lost_blocks_are_reported_unless_newer_data_replaced_them() {
     sp.write(3 * 4096, &[2; 4096], &[], &SIZE, before).expect("filled");
     let mut gone = Vec::new();
     let mut meanwhile = before;
-    sp.lose(0, 5, |start, blocks| {
+    sp.lose(0, 5, &lost, "cause", |start, blocks| {
         gone.push((start, blocks));
-        meanwhile = sp.losses();
+        meanwhile = lost.position();
     });
     assert_eq!(gone, [(0, 1), (2, 1), (4, 1)]);
     assert_eq!(sp.dirty_bytes(), 2 * 4096);
     let uptodate: Vec<bool> = (0..5).map(|block| sp.block_uptodate(block)).collect();
     assert_eq!(uptodate, [false, true, false, true, false]);
-    // A writer that looked at the map before the loss has to look again.
+    let loss = lost.lost_since(before).expect_err("recorded");
+    assert_eq!((loss.inode, loss.blocks, loss.cause), (InodeNr(12), Some(0..5), "cause"));
+    // A writer that read the map before the loss reads it again.
     assert_eq!(sp.write(0, &[3; 4096], &[], &SIZE, before), Err(WriteRefused::Lost));
     assert_eq!(sp.write(0, &[3; 4096], &[], &SIZE, meanwhile), Err(WriteRefused::Lost));
-    assert_eq!(sp.write(0, &[3; 4096], &[], &SIZE, sp.losses()), Ok(4096));
+    assert_eq!(sp.write(0, &[3; 4096], &[], &SIZE, lost.position()), Ok(4096));
 }
 
 #[test]
-fn next_uptodate_finds_the_next_cached_block() {
-    let sp = space(10, true);
-    sp.write(5 * 1024, &[1; 1024], &[], &SIZE, 0).expect("filled");
+fn next_uptodate_finds_the_next_block_in_memory() {
+    let (sp, lost) = (space(10, true), lossless());
+    sp.write(5 * 1024, &[1; 1024], &[], &SIZE, lost.position()).expect("filled");
     sp.insert_clean(70 * 1024, &[2; 2048]);
     let found: Vec<u64> = [(0, 200), (0, 5), (5, 200), (6, 200), (71, 200), (72, 200), (72, 72)]
         .into_iter()

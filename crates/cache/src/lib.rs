@@ -1,10 +1,10 @@
 //! Metadata buffers, file data folios and the memory budget they share.
 //!
 //! Main types: [`Budget`] (one `cache=SIZE` for everything that can be dropped), [`BufferCache`] and [`Buffer`]
-//! (metadata blocks, whose state only the journal changes once they are held), [`AddressSpace`] and [`Folio`] (dirty
-//! and cached file data), [`Flusher`] (background writeback), [`BulkWindow`] (how much of it a device has at once),
-//! [`Writebacks`] (data under writeback), [`ErrorSequence`] (data whose write failed), [`IoWait`] (waits for a few
-//! requests).
+//! (metadata blocks, whose state only the journal moves once they are held), [`AddressSpace`] and [`Folio`] (dirty and
+//! cached file data), [`Flusher`] (background writeback), [`BulkWindow`] (how much of it a device has at once),
+//! [`Writebacks`] (data that is being written), [`LossLedger`] (lost writes, and their report to every party),
+//! [`IoWait`] (waits for a few requests).
 //!
 //! What it does not do: it does not know what a block means, allocate blocks, or start transactions. Mapping folios to
 //! blocks is [`AddressSpaceOps`], implemented by `fs`.
@@ -16,9 +16,9 @@
 
 mod budget;
 mod buffer;
-mod error_sequence;
 mod folio;
 mod io_wait;
+mod loss_ledger;
 mod pace;
 pub mod reclaim;
 mod writeback;
@@ -26,9 +26,9 @@ mod writes;
 
 pub use budget::{BackgroundReclaim, Budget, Shrinker};
 pub use buffer::{BufKind, Buffer, BufferCache, BufferState, CacheStats};
-pub use error_sequence::{ErrorSequence, Opener};
 pub use folio::{AddressSpace, DirtyRun, Folio, Home, PAGE_SIZE, RunCompletion, Taken, WriteRefused};
 pub use io_wait::{IoToken, IoWait};
+pub use loss_ledger::{Loss, LossCursor, LossLedger, OpenCursor, Party, Position};
 pub use pace::{BulkWindow, Lightness, Meter, Sent, WINDOW_NS, longest_pause_ns, pause_ns};
 pub use reclaim::ReclaimPolicy;
 pub use writeback::{AddressSpaceOps, Flusher, FlusherOptions, Listed};

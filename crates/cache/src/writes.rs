@@ -1,15 +1,15 @@
-//! Ownership of dirty data during writeback: [`WritebackToken`], and the open tokens of one inode, [`Writebacks`].
+//! The owner of dirty data during its write to the device: [`WritebackToken`], and the open tokens of one inode,
+//! [`Writebacks`].
 //!
-//! Writeback opens a token when it takes blocks from the address space. It closes the token when a read of the device
-//! finds their data (written, mapped or converted, the size on disk moved), or when they are lost for good. Until
-//! then the folios keep the data. So "is the data on the device?" has one answer: yes, once every token opened before
-//! is closed.
+//! A token is opened when blocks are taken from the address space, and closed when their data can be read back from the
+//! device: written, mapped (or converted), the size on disk moved; or once they are lost. Until then the folios hold
+//! the data. So "is it there?" has one answer: no token that was opened before is open.
 //!
-//! Main types: [`Writebacks`] (one an inode), [`WritebackToken`], [`Epoch`] (a moment, to wait for all tokens opened
-//! before it). Linux has PG_writeback, `i_unwritten` and ordered lists of the journal for parts of this.
+//! Main types: [`Writebacks`] (one an inode), [`WritebackToken`], [`Epoch`] (a moment, to wait for the tokens
+//! opened before). Linux has PG_writeback, `i_unwritten` and ordered lists of the journal for parts of this.
 //!
-//! What it does not do: errors. A token's error concerns the writer of the data. It is recorded with the inode
-//! ([`crate::ErrorSequence`]) before the token closes, and each opener reads it independently.
+//! What it does not do: errors. A lost write is recorded in the ledgers of its inode and of the mount
+//! ([`crate::LossLedger`]) before its token closes, so a thread that has waited for the token finds it there.
 //!
 //! # Locking
 //! One leaf lock (`writebacks`, 200). Callbacks run without it.
@@ -22,7 +22,7 @@ use extant_base::sync::{LockClass, Mutex, Waiter};
 
 static CLASS: LockClass = LockClass::new("writebacks", 200);
 
-/// A moment: it stands for all tokens opened before it.
+/// A moment, which stands for all tokens opened before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(u64);
 
@@ -42,7 +42,7 @@ pub struct Writebacks {
     count: AtomicU64,
 }
 
-/// Dirty data under writeback. Dropping the token closes it.
+/// Dirty data that is being written. Dropping it closes it.
 pub struct WritebackToken {
     of: Arc<Writebacks>,
     number: u64,
@@ -69,18 +69,17 @@ impl Writebacks {
         WritebackToken { of: self.clone(), number }
     }
 
-    /// No token is open.
+    /// Whether no token is open.
     pub fn is_idle(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// The current moment.
+    /// The present moment.
     pub fn epoch(&self) -> Epoch {
         Epoch(self.state.lock().opened)
     }
 
-    /// Calls `then` once all tokens opened before `epoch` are closed: at once, or from the thread that closes the
-    /// last.
+    /// Calls `then` once every token opened before `epoch` is closed: at once, or from the thread that closes the last.
     pub fn when_closed(&self, epoch: Epoch, then: impl FnOnce() + Send + 'static) {
         {
             let mut s = self.state.lock();
@@ -92,19 +91,19 @@ impl Writebacks {
         then();
     }
 
-    /// Waits until all tokens opened before now are closed.
+    /// Waits until every token opened before now is closed.
     pub fn wait(&self) {
         self.wait_for(self.epoch());
     }
 
-    /// Waits until all tokens opened before `epoch` are closed.
+    /// Waits until every token opened before `epoch` is closed.
     pub fn wait_for(&self, epoch: Epoch) {
         if self.is_idle() {
             return;
         }
         let waiter = Waiter::new();
-        let tell = waiter.clone();
-        self.when_closed(epoch, move || tell.set(()));
+        let done = waiter.clone();
+        self.when_closed(epoch, move || done.set(()));
         waiter.wait();
     }
 }
@@ -134,29 +133,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_waits_only_for_tokens_opened_before_it() {
+    fn an_epoch_waits_for_the_tokens_opened_before_it_and_no_others() {
         let w = Writebacks::new();
-        let told = Arc::new(AtomicU64::new(0));
+        let called = Arc::new(AtomicU64::new(0));
         let wait = |epoch| {
-            let told = told.clone();
+            let called = called.clone();
             w.when_closed(epoch, move || {
-                told.fetch_add(1, Ordering::Relaxed);
+                called.fetch_add(1, Ordering::Relaxed);
             });
         };
         wait(w.epoch());
-        assert_eq!(told.load(Ordering::Relaxed), 1, "nothing was open");
+        assert_eq!(called.load(Ordering::Relaxed), 1, "nothing was open");
         let (a, b) = (w.open(), w.open());
         let before = w.epoch();
         let c = w.open();
         wait(before);
         drop(b);
-        assert_eq!(told.load(Ordering::Relaxed), 1, "a is open");
+        assert_eq!(called.load(Ordering::Relaxed), 1, "a is open");
         drop(a);
-        assert_eq!(told.load(Ordering::Relaxed), 2, "c came later");
+        assert_eq!(called.load(Ordering::Relaxed), 2, "c came later");
         wait(w.epoch());
         assert!(!w.is_idle());
         drop(c);
-        assert_eq!(told.load(Ordering::Relaxed), 3);
+        assert_eq!(called.load(Ordering::Relaxed), 3);
         assert!(w.is_idle());
         w.wait();
     }

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use extant_cache::Loss;
 use extant_mballoc::Error as AllocError;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, Structure};
 
@@ -419,6 +420,12 @@ impl From<extant_ondisk::Error> for Error {
                 Error::corrupt(Damage::Journal, format!("{structure} {number}: {detail}"))
             }
         }
+    }
+}
+
+impl From<Loss<Error>> for Error {
+    fn from(loss: Loss<Error>) -> Error {
+        Error::lost(Some(loss.inode), loss.cause)
     }
 }
 

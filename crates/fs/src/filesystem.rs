@@ -15,7 +15,7 @@ use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ato
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::reclaim::{FrameId, FrameOwner, Key, Tried};
-use extant_cache::{Budget, BufKind, BufferCache, BulkWindow, ErrorSequence, Flusher, Shrinker};
+use extant_cache::{Budget, BufKind, BufferCache, BulkWindow, Flusher, LossLedger, Shrinker};
 use extant_journal::{Handle, Hooks, Journal};
 use extant_mballoc::Allocator;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
@@ -139,8 +139,8 @@ pub struct Filesystem {
     /// When an inode last lost its last name; 0: none has.
     pub(crate) unlinked_ns: AtomicU64,
     pub(crate) stopping: AtomicBool,
-    /// Data of any file that was lost on its way to the device.
-    pub(crate) errors: ErrorSequence<Error>,
+    /// The lost writes of all files.
+    pub(crate) losses: LossLedger<Error>,
     /// Batches whose data is on the device and that wait for a handle.
     pub(crate) completed: Completed,
     pub(crate) asks: Asks,

@@ -1,11 +1,11 @@
 //! The live inode.
 //!
 //! Main types: [`Inode`] (Linux: `struct inode` and `struct ext4_inode_info`), [`InodeRef`] (a user's reference: an
-//! open file, a name that the FUSE kernel remembers), [`Attr`] (the result of stat(2)), [`Meta`] (the decoded on-disk
-//! inode).
+//! open file, a name the FUSE kernel remembers), [`Attr`] (the values that stat(2) shows), [`Meta`] (the decoded
+//! on-disk inode).
 //!
-//! Two sizes: users see [`Inode::size`]. A crash leaves `meta.desc.size` (Linux: `i_disksize`), which only moves over
-//! data that is mapped and ordered before its commit.
+//! Two sizes: users see [`Inode::size`]; a crash would leave `meta.desc.size` (Linux: `i_disksize`), which only moves
+//! over data that is mapped and ordered before its commit.
 //!
 //! What it does not do: I/O, and changing anything on disk; see `store.rs` and the operations.
 //!
@@ -18,13 +18,13 @@ use std::sync::{Arc, OnceLock, Weak};
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
 use extant_cache::reclaim::FrameCell;
-use extant_cache::{AddressSpace, ErrorSequence, Home, Listed, Writebacks};
+use extant_cache::{AddressSpace, Home, Listed, LossLedger, Writebacks};
 use extant_mballoc::InodePreallocation;
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc};
 use extant_ondisk::time::Timestamp;
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::filesystem::Filesystem;
 use crate::inode_table::InodeTable;
 use crate::map::MapRoot;
@@ -58,7 +58,7 @@ pub struct Inode {
     pub(crate) es: EsInode,
     pub(crate) pages: AddressSpace,
     pub(crate) prealloc: InodePreallocation,
-    /// Data under writeback: taken from the pages, but not yet readable from the device.
+    /// Pending writes: data that was taken from the pages and cannot be read from the device yet.
     pub(crate) writes: Arc<Writebacks>,
     pub(crate) batches: Batches,
     pub(crate) listed: Listed,
@@ -67,31 +67,31 @@ pub struct Inode {
     /// The newest transactions that changed the inode: at all, and in a way that its data needs.
     pub(crate) sync_tid: AtomicU32,
     pub(crate) datasync_tid: AtomicU32,
-    /// Its damaged content has been reported.
+    /// The messages name this inode as one whose content cannot be read.
     pub(crate) hurt: AtomicBool,
     /// Created without a name (O_TMPFILE): it may get its first one.
     pub(crate) linkable: AtomicBool,
-    /// Data that was lost before it reached the device.
-    pub(crate) errors: ErrorSequence<Error>,
+    /// Its lost writes.
+    pub(crate) losses: LossLedger<Error>,
     /// [`InodeRef`]s.
     users: AtomicU32,
-    /// A writer closed it, and there was no write since.
+    /// A writer has closed it, and no write came since.
     closed: AtomicBool,
     /// The group of the most recently allocated child (Orlov).
     pub(crate) last_alloc_group: AtomicU32,
     /// The end of the last buffered read, where readahead continues.
     pub(crate) read_end: AtomicU64,
-    /// The state of this directory's listings.
+    /// Damage that listings of this directory have met.
     pub(crate) listings: Listings,
-    /// Its frame in reclaim while it is in the table, and its last use in reclaim's time.
+    /// Its frame in reclaim while it is in the table, and the time of its last use on reclaim's clock.
     pub(crate) frame: FrameCell,
     pub(crate) used: AtomicU32,
 }
 
-/// The damage found by a directory's listings since its inode was loaded.
+/// The damage that a directory's listings have met since its inode was loaded.
 ///
-/// A listing takes several calls, and a call that finds damage still returns names. The error belongs at the end of
-/// the listing, in another call, whose cookie need not reveal the damage.
+/// A listing takes several calls, and a call that meets damage still has names to return. The error is due at the end
+/// of the listing, in another call, whose cookie may not show the damage.
 #[derive(Default)]
 pub(crate) struct Listings {
     /// The first damage that hid names.
@@ -101,7 +101,7 @@ pub(crate) struct Listings {
 }
 
 impl Listings {
-    /// Records damage. Returns whether it is the first, which the superblock and the log should record, too.
+    /// Whether it is the first: then the superblock and the log do not know it yet.
     pub fn note_damage(&self, e: &Error) -> bool {
         self.damage.set(Box::new(e.clone())).is_ok()
     }
@@ -114,13 +114,13 @@ impl Listings {
         self.begun.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a listing would have found damage before any cookie.
+    /// Whether some listing would have met damage in front of any cookie.
     pub fn have_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
     }
 }
 
-/// The result of stat(2).
+/// The values that stat(2) shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// The inode number.
@@ -187,7 +187,7 @@ impl Inode {
             datasync_tid: AtomicU32::new(tid),
             hurt: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
-            errors: ErrorSequence::default(),
+            losses: LossLedger::default(),
             users: AtomicU32::new(0),
             closed: AtomicBool::new(false),
             last_alloc_group: AtomicU32::new(u32::MAX),
@@ -203,7 +203,7 @@ impl Inode {
         self.size.load(Ordering::Acquire)
     }
 
-    /// For the pages, which move the size together with the write that extends the file.
+    /// For the pages, which move the size together with the data that makes it larger.
     pub(crate) fn size_cell(&self) -> &AtomicU64 {
         &self.size
     }
@@ -228,7 +228,7 @@ impl Inode {
         self.meta.read().desc.links
     }
 
-    /// The result of stat(2).
+    /// The values that stat(2) shows.
     pub fn attr(&self, block_size: u32) -> Attr {
         let delayed = self.es.counts().delayed_blocks * u64::from(block_size / 512);
         let m = self.meta.read();
@@ -253,29 +253,14 @@ impl Inode {
         }
     }
 
-    /// Records that data of the inode was lost. fsync and sync report it once to each caller.
-    pub(crate) fn note_lost_write(&self, cause: Error) {
-        let e = Error::lost(Some(self.ino), cause);
-        if let Some(fs) = self.fs.upgrade() {
-            fs.errors.record(e.clone());
-        }
-        self.errors.record(e);
-    }
-
-    /// The error of data lost since the count of losses was `losses` ([`extant_cache::AddressSpace::losses`]). This
-    /// does not count as a report to any caller.
-    pub(crate) fn lost_since(&self, losses: u64) -> Result<()> {
-        if self.pages.losses() == losses { Ok(()) } else { self.errors.newest().map_or(Ok(()), Err) }
-    }
-
-    /// Whether a caller that will return to the inode needs a reference meanwhile. Without one, an unlinked inode is
-    /// freed, delayed data is allocated as that of a closed file, and a lost write is forgotten after one report.
-    /// Everything else but [`Inode::has_preallocations`] can be read from the image again.
+    /// Whether a caller that will use the inode again needs a reference meanwhile. Without one, an unlinked inode is
+    /// freed, delayed data is allocated as that of a closed file, and the ledger of lost writes goes once one party has
+    /// seen the newest. Everything else but [`Inode::has_preallocations`] can be read from the image again.
     pub fn needs_user(&self) -> bool {
-        self.pages.dirty_bytes() > 0 || !self.writes.is_idle() || self.errors.has_recorded() || self.links() == 0
+        self.pages.dirty_bytes() > 0 || !self.writes.is_idle() || self.losses.has_losses() || self.links() == 0
     }
 
-    /// Whether blocks are preallocated for the file's growth. Dropping the last reference releases them.
+    /// Whether blocks are reserved for the file's growth. The drop of the last reference frees them.
     pub fn has_preallocations(&self) -> bool {
         !self.prealloc.is_empty()
     }
@@ -284,7 +269,7 @@ impl Inode {
         self.users.load(Ordering::SeqCst)
     }
 
-    /// Whether no process is known to write it (Linux: `i_writecount`). Writes are visible here, opens are not.
+    /// Whether no writer has it open, as far as is known (Linux: `i_writecount`): writes are seen, opens are not.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || self.users() == 0
     }
@@ -315,7 +300,7 @@ impl Inode {
     }
 }
 
-/// A user's reference to an inode: while one exists, an unlinked inode retains its content.
+/// A user's reference: while one of these exists, an unlinked inode keeps its content.
 pub struct InodeRef(Arc<Inode>);
 
 impl std::ops::Deref for InodeRef {
@@ -339,7 +324,7 @@ impl std::fmt::Debug for InodeRef {
 
 impl Drop for InodeRef {
     fn drop(&mut self) {
-        // Sequentially consistent with reclaim, which parks inodes in use.
+        // Sequentially consistent against reclaim, which parks an inode that it finds in use.
         if self.0.users.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }

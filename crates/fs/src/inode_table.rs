@@ -1,8 +1,8 @@
 //! The inodes in memory (Linux: the inode hash, fs/inode.c).
 //!
-//! Main type: [`InodeTable`]. An inode is in the table while it is used, dirty, or merely cached. The memory budget
-//! evicts merely cached ones, but none with an unreported loss of data. If reclaim finds an inode in use, it leaves
-//! reclaim's lists until its last user releases it ([`InodeTable::let_go`]).
+//! Main type: [`InodeTable`]. An inode stays in the table while it is used, dirty, or merely cached; the memory budget
+//! takes merely cached ones, but none with a lost write that no party has seen. One that reclaim finds in use leaves
+//! reclaim's lists until its last user drops it ([`InodeTable::let_go`]).
 //!
 //! # Locking
 //! One lock per shard (`inode table`, 30: taken while a directory's `inode` lock is held), never held across I/O.
@@ -68,15 +68,15 @@ impl Shard {
     }
 }
 
-/// Whether the inode has no user, no data newer than the device, little clean data, and no unreported error. The
-/// caller holds its shard.
+/// Whether the inode has no user, is not newer than the device, has little data, and has no loss that no party has
+/// seen. The caller holds its shard.
 fn is_idle(inode: &Arc<Inode>) -> bool {
     // The flusher holds dirty inodes, and users hold used ones: the count covers both.
     inode.users() == 0
         && Arc::strong_count(inode) == 1
         && inode.pages.dirty_bytes() == 0
         && inode.pages.bytes() <= DATA_MAX
-        && !inode.errors.is_unseen()
+        && !inode.losses.is_unseen()
         && inode.meta.try_read().is_some_and(|m| !m.lazy_times && m.desc.links > 0)
 }
 

@@ -76,7 +76,7 @@ mod xattr_store;
 pub use copies::{probe_superblock, probe_superblock_at};
 pub use draft::Draft;
 pub use error::{Damage, Error, Result, Unsupported};
-pub use extant_cache::{Budget, Opener, ReclaimPolicy};
+pub use extant_cache::{Budget, LossCursor, Party, ReclaimPolicy};
 pub use extant_journal::Error as JournalError;
 pub use extant_mballoc::MetaPolicy;
 pub use extant_mballoc::Policy as AllocPolicy;
@@ -85,7 +85,7 @@ pub use inode::{Attr, InodeRef};
 pub use inode_table::INODE_BYTES;
 pub use map::es::EsPolicyKind;
 pub use ops::sync::policy::SyncPolicyKind;
-pub use ops::sync::{Asker, Done, DoneEach};
+pub use ops::sync::{Done, DoneEach};
 pub use ops::volume::LABEL_MAX;
 pub use ops::{
     Cred, DirItem, FallocateMode, FileExtent, NewNode, OpenFor, RenameFlags, Seek, SetAttr, SetFlags, SetTime,

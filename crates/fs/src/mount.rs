@@ -18,7 +18,7 @@ use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, Mutex};
 use extant_block::BlockDevice;
-use extant_cache::{Budget, BufferCache, BulkWindow, ErrorSequence, Flusher, FlusherOptions, Shrinker};
+use extant_cache::{Budget, BufferCache, BulkWindow, Flusher, FlusherOptions, LossLedger, Shrinker};
 use extant_journal::Journal;
 use extant_mballoc::Allocator;
 use extant_ondisk::InodeNr;
@@ -401,7 +401,7 @@ impl Parts {
             nameless: OnceLock::new(),
             unlinked_ns: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
-            errors: ErrorSequence::default(),
+            losses: LossLedger::default(),
             completed: Completed::new(),
             asks: Asks::new(),
             threads: Threads::new(),

@@ -1,5 +1,5 @@
-//! fsyncs of many files, in one call and one after the other: their requests, the answer for each file, and that no
-//! answer comes too early.
+//! fsyncs of many files: together, and one after the other. Their cost in requests, the answer of each file, and that
+//! no answer comes too early.
 
 mod common;
 
@@ -9,11 +9,11 @@ use common::*;
 use extant_base::sync::{LockClass, Mutex, Waiter};
 use extant_block::BlockDevice;
 use extant_block::device::{Catch, IoStats};
-use extant_fs::{Asker, Error, Filesystem, InodeRef, MountOptions, Mounted, Result, SyncPolicyKind};
+use extant_fs::{Error, Filesystem, InodeRef, LossCursor, MountOptions, Mounted, Result, SyncPolicyKind};
 
 static CLASS: LockClass = LockClass::new("answers", 0);
 
-/// Calls fsync for all; returns the answers in the order of the files. Each must come once.
+/// One fsync of all files; the answers in the order of the files, each of which comes once.
 fn fsync_many(fs: &Filesystem, files: &[InodeRef]) -> Vec<Result<()>> {
     let answers = Arc::new(Mutex::new(&CLASS, (files.iter().map(|_| Vec::new()).collect::<Vec<_>>(), files.len())));
     let all = Waiter::new();
@@ -26,7 +26,7 @@ fn fsync_many(fs: &Filesystem, files: &[InodeRef]) -> Vec<Result<()>> {
             tell.set(());
         }
     };
-    fs.fsync_many(files, Asker::Process(1), false, Arc::new(done));
+    fs.fsync_many(files, LossCursor::process(1), false, Arc::new(done));
     if !files.is_empty() {
         all.wait();
     }
@@ -54,7 +54,7 @@ fn new_files(fs: &Filesystem, range: std::ops::Range<usize>) -> Vec<InodeRef> {
     range.map(make).collect()
 }
 
-/// The device's statistics during `f`.
+/// The requests of the device meanwhile.
 fn counted<T>(scene: &Scene, f: impl FnOnce() -> T) -> (T, IoStats) {
     let before = scene.disk.crash.stats();
     let value = f();
@@ -95,7 +95,7 @@ fn many_files_share_requests() {
     });
 }
 
-/// Four threads at once, each with its own files: the files of each thread are adjacent, whatever the others write.
+/// Four threads at once, each with files of its own: the files of a thread lie side by side.
 #[test]
 fn files_written_together_are_adjacent() {
     bounded(|| {
@@ -103,12 +103,12 @@ fn files_written_together_are_adjacent() {
         let scene = Disk::new(64, EXT4).mount(production());
         let files: Vec<_> = (0..4).map(|t| new_files(&scene, t * FILES..(t + 1) * FILES)).collect();
         let ((), io) = counted(&scene, || {
-            let asked = files.iter().map(|files| {
+            let calls = files.iter().map(|files| {
                 let (fs, files) = (scene.shared(), files.clone());
                 start("fsync_many", move || fsync_many(&fs, &files))
             });
-            let asked: Vec<_> = asked.collect();
-            asked.into_iter().for_each(|asked| assert!(asked.join().iter().all(Result::is_ok)));
+            let calls: Vec<_> = calls.collect();
+            calls.into_iter().for_each(|call| assert!(call.join().iter().all(Result::is_ok)));
         });
         // A thread's data is in three runs of 256 blocks, and perhaps the rest of a chunk. Four threads, and for each
         // at most one commit: a superblock, a few requests for the log, the commit block.
@@ -117,16 +117,16 @@ fn files_written_together_are_adjacent() {
     });
 }
 
-/// No answer comes before the data is on the medium, and none waits for files outside the call.
+/// No answer comes before the data is on the medium.
 #[test]
-fn answers_come_once_the_data_is_on_the_medium() {
+fn an_fsync_of_many_files_answers_after_the_log_is_written() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let files = new_files(&scene, 0..3);
         let held = &scene.disk.held;
         held.catch(Catch::hold().op(extant_block::BioOp::Write).meta());
-        let (fs, asked) = (scene.shared(), files.clone());
-        let mut answers = start("fsync_many", move || fsync_many(&fs, &asked));
+        let (fs, synced) = (scene.shared(), files.clone());
+        let mut answers = start("fsync_many", move || fsync_many(&fs, &synced));
         assert!(held.wait_held(1, LONG), "the log is written");
         assert!(!answers.ends_within(GRACE), "answered before the log was");
         held.let_go();
@@ -135,9 +135,9 @@ fn answers_come_once_the_data_is_on_the_medium() {
     });
 }
 
-/// The same file twice, a file of another mount, one whose data is lost: each gets its own answer, once.
+/// One file twice, one of another mount, one whose data is lost: each has its own answer, once.
 #[test]
-fn each_file_gets_its_own_answer() {
+fn every_file_of_a_common_fsync_has_its_own_answer() {
     bounded(|| {
         let (scene, other) = (Disk::new(64, EXT4).mount(production()), Disk::new(64, EXT4).mount(production()));
         let mut files = new_files(&scene, 0..4);
@@ -146,8 +146,8 @@ fn each_file_gets_its_own_answer() {
         // The request with the data of all four fails, and so does the third's when it is sent alone.
         let held = &scene.disk.held;
         held.catch(Catch::hold().writes().data());
-        let (fs, asked) = (scene.shared(), files.clone());
-        let answers = start("fsync_many", move || fsync_many(&fs, &asked));
+        let (fs, synced) = (scene.shared(), files.clone());
+        let answers = start("fsync_many", move || fsync_many(&fs, &synced));
         assert!(held.wait_held(1, LONG));
         let together = held.held()[0];
         assert_eq!(together.len, 4 * BLOCK, "{:?}", held.held());
@@ -163,14 +163,14 @@ fn each_file_gets_its_own_answer() {
         let after = scene.disk.after_cut();
         assert_there(&after, 0..2);
         assert_there(&after, 3..4);
-        assert!(fsync_many(&scene, &files[..4]).iter().all(Result::is_ok), "each error is reported once");
+        assert!(fsync_many(&scene, &files[..4]).iter().all(Result::is_ok), "the loss is reported once");
         assert!(fsync_many(&scene, &[]).is_empty());
         drop(files);
     });
 }
 
 #[test]
-fn fsyncs_fail_after_the_journal_has_stopped() {
+fn an_fsync_of_many_files_fails_once_the_journal_has_stopped() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let files = new_files(&scene, 0..3);
@@ -197,7 +197,7 @@ fn fsyncs_fail_after_the_journal_has_stopped() {
 
 /// Fsyncs of new files, one after the other, in the order of their names and in another order.
 #[test]
-fn an_fsync_also_writes_the_files_that_are_fsynced_next() {
+fn an_fsync_of_one_file_after_another_carries_the_next_ones_along() {
     bounded(|| {
         for (policy, backwards) in SyncPolicyKind::ALL.into_iter().flat_map(|p| [(p, false), (p, true)]) {
             let scene = Disk::new(64, EXT4).mount(MountOptions { sync_policy: policy, ..production() });
@@ -221,10 +221,9 @@ fn an_fsync_also_writes_the_files_that_are_fsynced_next() {
     });
 }
 
-/// An fsync also writes other files if they are small, new, and closed: not a file with another writer, nor a large
-/// one.
+/// Neither a file that others write, nor a large one.
 #[test]
-fn an_fsync_also_writes_small_new_closed_files() {
+fn an_fsync_carries_small_new_closed_files_along() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let old = create(&scene, "old");
@@ -253,7 +252,7 @@ fn an_fsync_also_writes_small_new_closed_files() {
 
 /// A thread that fsyncs alone commits without the journal's thread. While another thread commits, it joins the queue.
 #[test]
-fn a_lone_fsync_commits_on_its_own_thread() {
+fn a_lone_fsync_commits_without_the_journals_thread() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let alone = || scene.journal_stats().commits_alone.get();
@@ -311,25 +310,25 @@ fn a_lone_commit_that_fails_stops_the_journal() {
     });
 }
 
-/// After a mount has been abandoned, the image may be mounted again: neither the journal's thread nor a thread that
-/// commits alone writes to the log any more.
+/// After an abandoned mount the image may be mounted again: neither the journal's thread nor a lone commit logs any
+/// more.
 #[test]
-fn abandoning_a_mount_waits_for_a_thread_that_commits_alone() {
+fn an_abandoned_mount_waits_for_a_lone_commit() {
     bounded(|| {
         let disk = Disk::new(64, EXT4);
         let fs = Filesystem::mount(disk.held.clone(), production()).expect("mounted");
         let f = new_files(&fs, 0..1).remove(0);
         disk.held.catch(Catch::hold().writes().meta().once());
         let (shared, g) = (Arc::clone(&fs), f.clone());
-        let asked = start("fsync", move || shared.fsync(&g, false));
+        let fsync = start("fsync", move || shared.fsync(&g, false));
         assert!(disk.held.wait_held(1, LONG), "the log is written");
         let shared = Arc::clone(&fs);
         let mut left = start("abandon", move || fs.abandon());
-        assert!(!left.ends_within(GRACE), "a thread still writes to the log");
+        assert!(!left.ends_within(GRACE), "a commit writes to the log");
         disk.held.let_go();
         left.join();
         let written = disk.crash.write_log();
-        let _ = asked.join();
+        let _ = fsync.join();
         assert_eq!(disk.crash.write_log(), written);
         drop((f, shared));
     });

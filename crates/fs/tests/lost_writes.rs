@@ -1,5 +1,5 @@
-//! Data that cannot be written: nobody is shown what the blocks held before, whoever asks is told, and it is not given
-//! up where there was another way.
+//! Data that cannot be written: no reader sees what the blocks held before, fsync and its like report the loss, and the
+//! data goes to other blocks where there are any.
 
 mod common;
 
@@ -11,14 +11,14 @@ use extant_base::sync::Waiter;
 use extant_block::BioFlags;
 use extant_block::BlockDevice;
 use extant_block::device::Catch;
-use extant_fs::{Asker, FallocateMode, InodeRef, MountOptions, OnError, RenameFlags, Result, SetAttr, WriteFlags};
+use extant_fs::{FallocateMode, InodeRef, LossCursor, MountOptions, OnError, RenameFlags, Result, SetAttr, WriteFlags};
 
 #[test]
 fn a_failed_write_shows_nothing_of_a_deleted_file() {
     bounded(|| {
         let mut wrong = Vec::new();
         for (how, options) in [("delayed", production()), ("through", production_through())] {
-            // Where the file lies in one piece one request may carry all of it: then there is no second to fail.
+            // If the file lies in one piece, one request may carry all of it. Then there is no second one to fail.
             let mut failed = 0;
             for nth in [0, 1] {
                 let scene = Disk::of_secrets(64, EXT4).mount(options.clone());
@@ -32,7 +32,7 @@ fn a_failed_write_shows_nothing_of_a_deleted_file() {
                 scene.disk.held.clear();
                 failed += u32::from(hit);
                 if hit && written.is_ok_and(|n| n == 3 << 20) && synced.is_ok() {
-                    wrong.push(format!("{how}, write {nth} failed: nobody said so"));
+                    wrong.push(format!("{how}, write {nth} failed: no call reported it"));
                 }
                 let mut seen = vec![("in the mount", content(&scene, &f))];
                 let _ = scene.sync();
@@ -53,7 +53,7 @@ fn a_failed_write_shows_nothing_of_a_deleted_file() {
 }
 
 #[test]
-fn a_power_cut_while_data_is_on_its_way_shows_nothing_of_a_deleted_file() {
+fn a_power_cut_during_a_write_shows_nothing_of_a_deleted_file() {
     bounded(|| {
         let mut wrong = Vec::new();
         for (how, options) in [("delayed", production()), ("through", production_through())] {
@@ -67,7 +67,7 @@ fn a_power_cut_while_data_is_on_its_way_shows_nothing_of_a_deleted_file() {
                 fs.fsync(&g, false)
             });
             assert!(scene.disk.held.wait_held(1, LONG), "{how}: nothing is written");
-            // Somebody else's fsync commits what there is; it may well have to wait.
+            // The fsync of another file commits what there is. It may have to wait.
             let other = create(&scene, "other");
             let mut commit = Ack::Fsync.start(&scene, &other);
             commit.ends_within(GRACE);
@@ -83,7 +83,7 @@ fn a_power_cut_while_data_is_on_its_way_shows_nothing_of_a_deleted_file() {
     });
 }
 
-/// Where dumpe2fs says that it is.
+/// The place of a group's block bitmap, as dumpe2fs prints it.
 fn block_bitmap_of(disk: &Disk, group: u32) -> u64 {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
@@ -99,7 +99,7 @@ fn block_bitmap_of(disk: &Disk, group: u32) -> u64 {
 fn data_goes_elsewhere_when_a_bitmap_is_bad() {
     bounded(|| {
         let disk = Disk::new(64, GROUPS);
-        // That of the root directory's group, where its files go first.
+        // The bitmap of the root directory's group, where its files go first.
         let bitmap = block_bitmap_of(&disk, 0) * BLOCK;
         let scene = disk.mount(production());
         drop(create(&scene, "before"));
@@ -128,13 +128,13 @@ fn data_goes_elsewhere_when_a_bitmap_cannot_be_read_again() {
             put(&scene, &create(&scene, "large"), 0, &vec![1; 16 << 20]);
             scene.unmount().expect("unmount");
         }
-        // Little memory: what is not in use leaves it.
+        // Little memory: an unused bitmap leaves it.
         let options = MountOptions { cache_bytes: 8 << 20, keep_clean: true, ..production() };
         let scene = disk.mount(MountOptions { errors: Some(OnError::Continue), ..options });
         let f = create(&scene, "mine");
         put(&scene, &f, 0, &[7; 8000]);
         scene.fsync(&f, false).expect("fsync");
-        // Until the log needs the bitmap no longer.
+        // Until the log needs the bitmap no more.
         let before = scene.journal_stats().checkpoints.get();
         while scene.journal_stats().checkpoints.get() == before {
             chmod(&scene, &f, 0o600).expect("chmod");
@@ -156,8 +156,8 @@ fn data_goes_elsewhere_when_a_bitmap_cannot_be_read_again() {
     });
 }
 
-/// A block whose write fails after it was written to again: the newer data is written next, in a place that was
-/// promised to it, whatever else happens to the block meanwhile, and no promise is left over.
+/// The write of a block fails after the block was written to again. The newer data is written next, in a place that was
+/// promised to it, also if the block is written or preallocated meanwhile. No promise is left over.
 #[test]
 fn a_lost_write_does_not_take_the_promise_of_a_newer_one() {
     bounded(|| {
@@ -173,7 +173,7 @@ fn a_lost_write_does_not_take_the_promise_of_a_newer_one() {
             put(&scene, &f, 0, &[2; BLOCK as usize]);
             let lost = scene.disk.held.held()[0].id;
             scene.disk.held.fail(lost, EIO);
-            assert!(first.join().0.is_err(), "{again}: nobody was told");
+            assert!(first.join().0.is_err(), "{again}: the fsync reports no loss");
             let second = Ack::Fsync.start(&scene, &f);
             assert!(scene.disk.held.wait_held(1, LONG), "{again}: the newer data is not written");
             match again {
@@ -182,7 +182,7 @@ fn a_lost_write_does_not_take_the_promise_of_a_newer_one() {
                 _ => {}
             }
             scene.disk.held.let_go();
-            let _ = second.join(); // another thread, which is told of the first write, too
+            let _ = second.join(); // another thread, which reports the loss of the first write, too
             let _ = scene.sync();
             scene.sync().expect("sync");
             assert_eq!(scene.stats.errors.get(), 0, "{again}: damage");
@@ -193,45 +193,46 @@ fn a_lost_write_does_not_take_the_promise_of_a_newer_one() {
     });
 }
 
-/// Those whom the server cannot tell apart (process 0) are all told, until one of them may have written again.
+/// Processes that cannot be told apart share a cursor, which moves when one of them may have written again.
 #[test]
-fn nobody_who_cannot_be_told_apart_is_left_out() {
+fn every_fsync_with_the_shared_cursor_reports_a_loss_until_data_is_written() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let f = create(&scene, "mine");
         scene.fsync(&f, false).expect("fsync");
         scene.disk.held.catch(Catch::fail(EIO).writes().data());
         put(&scene, &f, 0, &[1; 100_000]);
-        let fsync = |process| {
+        let fsync = |cursor| {
             let waiter = Waiter::new();
-            let tell = waiter.clone();
-            let done = Box::new(move |r: extant_fs::Result<()>| tell.set(r));
-            scene.fsync_async_for(&f, Asker::Process(process), false, done);
+            let answer = waiter.clone();
+            let done = Box::new(move |r: extant_fs::Result<()>| answer.set(r));
+            scene.fsync_async_for(&f, cursor, false, done);
             waiter.wait()
         };
         let sync = || {
             let waiter = Waiter::new();
-            let tell = waiter.clone();
-            scene.sync_async_for(Asker::Process(0), Box::new(move |r| tell.set(r)));
+            let answer = waiter.clone();
+            scene.sync_async_hinting(LossCursor::Shared, Box::new(move |r| answer.set(r)));
             waiter.wait()
         };
-        let lost = [fsync(0), fsync(0), sync(), sync(), fsync(7)];
+        let (shared, of) = (LossCursor::Shared, LossCursor::process);
+        let lost = [fsync(shared.clone()), fsync(shared.clone()), sync(), sync(), fsync(of(7))];
         scene.disk.held.clear();
-        let once = fsync(7);
+        let once = fsync(of(7));
         assert!(lost.iter().all(|r| r.is_err()) && once.is_ok(), "{lost:?}, {once:?}");
         put(&scene, &f, 0, &[2; 100_000]);
-        let again = [fsync(0), fsync(0), sync(), fsync(8)];
+        let again = [fsync(shared.clone()), fsync(shared.clone()), sync(), fsync(of(8))];
         assert_eq!(again.each_ref().map(|r| r.is_ok()), [true, true, true, false], "{again:?}");
         scene.disk.held.catch(Catch::fail(EIO).writes().data());
         put(&scene, &f, 0, &[3; 100_000]);
-        assert!(fsync(0).is_err() && fsync(0).is_err() && sync().is_err());
+        assert!(fsync(shared.clone()).is_err() && fsync(shared).is_err() && sync().is_err());
         scene.disk.held.clear();
     });
 }
 
-/// Memory is short, and the file is closed: who fsyncs it later is told nevertheless.
+/// Memory is short and the file is closed; a later fsync reports the loss nevertheless.
 #[test]
-fn a_file_does_not_leave_memory_before_anybody_was_told() {
+fn a_file_with_an_unseen_loss_stays_in_memory_until_an_fsync_reports_it() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let f = create(&scene, "f");
@@ -239,29 +240,28 @@ fn a_file_does_not_leave_memory_before_anybody_was_told() {
         put(&scene, &f, 0, &[1; 8000]);
         drop(f);
         scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
-        // This tells who syncs everything, not who asks for the file.
+        // The sync moves a cursor of the mount's ledger, and none of the file's.
         scene.sync().expect_err("lost");
         for _ in 0..3 {
             scene.budget().shrink_all();
         }
         let f = scene.walk(b"f", true).expect("there");
-        let told = scene.fsync(&f, false);
-        assert!(told.is_err(), "fsync {told:?}, {:?}", content_of(&scene.disk.after_cut(), "f").map(|c| c.len()));
-        // Then it may go like any other, once no thread has it in hand.
+        let synced = scene.fsync(&f, false);
+        assert!(synced.is_err(), "fsync {synced:?}, {:?}", content_of(&scene.disk.after_cut(), "f").map(|c| c.len()));
+        // Then it may leave like any other, once no thread uses it.
         drop(f);
         let clock = Clock::real();
         while scene.inode_counts().0 > 0 {
             scene.budget().shrink_all();
-            assert!(clock.now_ns() < LONG.as_nanos() as u64, "it stays for ever");
+            assert!(clock.now_ns() < LONG.as_nanos() as u64, "the file stays in memory");
             clock.sleep(Duration::from_millis(1));
         }
     });
 }
 
-/// Without an fsync: the old file, or the new one whole. A rename that cannot have the one keeps the other.
-/// Of a sync for a process the kernel may pass on nothing: umount(8) asks for one, and sync(2).
+/// The kernel passes the answer of a syncfs on to no program if it asks for umount(8) or sync(2).
 #[test]
-fn who_ends_a_mount_is_told_also_of_what_a_sync_was_told() {
+fn the_end_of_a_mount_reports_a_loss_that_a_sync_has_hinted() {
     bounded(|| {
         type End = fn(&Scene) -> Result<()>;
         let ends: [(&str, End); 3] = [
@@ -270,13 +270,13 @@ fn who_ends_a_mount_is_told_also_of_what_a_sync_was_told() {
             ("unmount", |fs| fs.unmount()),
         ];
         for (what, end) in ends {
-            for process in [0, 77] {
+            for cursor in [LossCursor::Shared, LossCursor::process(77)] {
                 let scene = Disk::new(64, EXT4).mount(production());
                 put(&scene, &create(&scene, "f"), 0, &[1; 8000]);
                 scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
                 let waiter = Waiter::new();
-                let tell = waiter.clone();
-                scene.sync_async_for(Asker::Process(process), Box::new(move |r| tell.set(r)));
+                let answer = waiter.clone();
+                scene.sync_async_hinting(cursor, Box::new(move |r| answer.set(r)));
                 waiter.wait().expect_err("lost");
                 end(&scene).expect_err(what);
             }
@@ -284,10 +284,11 @@ fn who_ends_a_mount_is_told_also_of_what_a_sync_was_told() {
     });
 }
 
+/// Without an fsync, a crash leaves the old file or the whole new one. If a rename loses the new one, it keeps the old.
 #[test]
-fn a_rename_over_a_file_fails_with_the_data_that_it_writes() {
+fn a_rename_over_a_file_fails_if_the_data_of_its_source_is_lost() {
     bounded(|| {
-        // By the rename itself, or before it: then nobody has been told of it who knows the file.
+        // The rename itself loses the data, or it was lost before and no party of the file has seen that.
         for before in [false, true] {
             let scene = Disk::new(64, EXT4).mount(production());
             put(&scene, &create(&scene, "f"), 0, &[1; 8000]);
@@ -303,7 +304,7 @@ fn a_rename_over_a_file_fails_with_the_data_that_it_writes() {
             let found = content_of(&scene.disk.after_cut(), "f").expect("there");
             assert!(found == [1; 8000], "lost {before}: rename {renamed:?}, {} bytes", found.len());
             assert!(renamed.is_err());
-            // Written again it is as good as any other.
+            // Once the source is written again, the rename succeeds.
             put(&scene, &scene.walk(b"g", true).expect("there"), 0, &[2; 8000]);
             scene.rename(&root, b"g", &root, b"f", RenameFlags::default()).expect("renamed");
             scene.sync_names().expect("logged");
@@ -312,9 +313,10 @@ fn a_rename_over_a_file_fails_with_the_data_that_it_writes() {
     });
 }
 
-/// What sets the size again, and is fsynced, is durable, and the file does not become shorter once it has left memory.
+/// An operation sets the size again after a loss, and an fsync follows. The file does not become shorter when it leaves
+/// memory.
 #[test]
-fn a_size_that_is_asked_for_after_data_was_lost_is_on_disk() {
+fn a_size_that_is_set_after_a_loss_and_fsynced_is_durable() {
     bounded(|| {
         type Ask = fn(&Scene, &InodeRef, u64) -> Result<()>;
         let asks: [(&str, Ask); 3] = [
@@ -322,14 +324,14 @@ fn a_size_that_is_asked_for_after_data_was_lost_is_on_disk() {
             ("zero", |fs, f, size| fs.fallocate(f, FallocateMode::ZeroRange { keep_size: false }, size - 1000, 1000)),
             ("truncate", |fs, f, size| fs.setattr(f, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)),
         ];
-        // With `more`, what was there before waits to be written again: it moves the size no further than its own end.
+        // With `more`, older data is dirty again. Its writeback moves the size no further than its own end.
         let cases = [(0, false), (100, false), (100, true), (BLOCK, false), (BLOCK, true)];
         for ((old, more), (what, ask)) in cases.into_iter().flat_map(|case| asks.map(|ask| (case, ask))) {
             let scene = Disk::new(64, EXT4).mount(production());
             let f = create(&scene, "f");
             put(&scene, &f, 0, &vec![1; old as usize]);
             scene.sync().expect("sync");
-            // From the next block on, or the old end would be written again.
+            // From the next block on, or writeback would write the old end again.
             put(&scene, &f, old.next_multiple_of(BLOCK), &[1; 8000]);
             let size = scene.getattr(&f).size;
             scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
@@ -348,7 +350,7 @@ fn a_size_that_is_asked_for_after_data_was_lost_is_on_disk() {
             }
             assert_eq!(scene.getattr(&scene.walk(b"f", true).expect("there")).size, size, "{what}, from {old}");
             let disk = scene.disk.clone();
-            // Who ends the mount is told of the loss, too.
+            // The unmount reports the loss, too.
             scene.unmount().expect_err("lost");
             assert_eq!(complaints(disk.crash.state_keeping(disk.crash.write_log(), |_| true).expect("state")), None);
         }

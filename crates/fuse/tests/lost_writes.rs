@@ -1,4 +1,4 @@
-//! Reports of data whose write failed: each open file gets one, independent of the others (Linux: `errseq_t`).
+//! A lost write on a real mount: every open file reports it once, also after another one has (Linux: `errseq_t`).
 
 mod common;
 
@@ -21,7 +21,7 @@ fn serve(dir: &tempfile::TempDir) -> (Served, Arc<HeldDevice>) {
     let disk = Arc::new(HeldDevice::new(Arc::new(MemDevice::load(&image).expect("loaded"))).expect("thread"));
     let mnt = dir.path().join("mnt");
     fs::create_dir(&mnt).expect("mount point");
-    // The server can distinguish openers only if it sees each open.
+    // Without OPEN requests the server cannot tell open files apart.
     let server = ServerOptions { no_open: false, ..ServerOptions::default() };
     (Setup { server, ..Setup::default() }.serve_device(disk.clone(), &mnt), disk)
 }
@@ -45,10 +45,10 @@ fn every_open_file_reports_a_lost_write_once() {
     a.write_all_at(&[2; 50_000], 50_000).expect("write");
     let first = fsync(&a);
     disk.clear();
-    let told = [first, fsync(&b), fsync(&a), fsync(&b)];
+    let answers = [first, fsync(&b), fsync(&a), fsync(&b)];
     drop((a, b));
-    // The unmount reports the lost write once more.
+    // The unmount reports the lost write, too.
     let _ = m.end();
     let eio = Err(Errno::IO.raw_os_error());
-    assert_eq!(told, [eio, eio, Ok(()), Ok(())], "fsync of a, of b, of a again, of b again");
+    assert_eq!(answers, [eio, eio, Ok(()), Ok(())], "fsync of a, of b, of a again, of b again");
 }

@@ -20,11 +20,11 @@ use crate::xattr_store::XattrView;
 pub enum SetTime {
     /// The clock's time.
     Now,
-    /// This one, clamped to what the inode can hold.
+    /// This one, clamped to the range of the inode's fields.
     At(Timestamp),
 }
 
-/// What to change; `None` leaves a thing as it is.
+/// The attributes to change; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits.
@@ -46,9 +46,9 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
-    /// What it does, as far as inode flags may forbid it.
+    /// The changes that it makes, as far as inode flags may forbid them.
     fn changes(&self) -> impl Iterator<Item = Change> {
-        // Who keeps the times himself tells them of what was allowed when it happened.
+        // A caller that keeps the times itself sends those of changes that were allowed when they happened.
         let kept = self.ctime.is_some();
         let times = [self.atime, self.mtime].map(|t| t.filter(|_| !kept));
         let set = self.mode.is_some()
@@ -75,7 +75,7 @@ impl SetAttr {
 }
 
 impl Filesystem {
-    /// What stat(2) shows.
+    /// The values that stat(2) shows.
     pub fn getattr(&self, inode: &InodeRef) -> Attr {
         inode.attr(self.geo.block_size)
     }
@@ -83,11 +83,10 @@ impl Filesystem {
     /// Changes attributes; returns the new ones.
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
         let _change = self.begin_change()?;
-        let losses = inode.pages.losses();
-        self.retry_no_space(|| self.setattr_once(inode, set))?;
+        let change = || self.retry_no_space(|| self.setattr_once(inode, set));
         match set.size {
-            Some(_) => self.honour_sync_of_data(inode, losses)?,
-            None => self.honour_sync(&[inode])?,
+            Some(_) => self.change_data(inode, change)?,
+            None => change().and_then(|()| self.honour_sync(&[inode]))?,
         }
         Ok(self.getattr(inode))
     }
@@ -112,7 +111,7 @@ impl Filesystem {
             }
             return Ok(());
         }
-        // What can fail of writing the inode comes before the first change, to its size or anything else.
+        // Reading the inode's block, which can fail, comes before the first change, to its size or anything else.
         let _table = self.hold_slots([inode])?;
         let resized = match set.size {
             Some(size) => {
@@ -142,7 +141,7 @@ impl Filesystem {
             xattr::get_acl(&XattrView { fs: self, inode }, AclKind::Access)?;
         }
         self.transact_whole(if chmod { credits::CHMOD } else { credits::SETATTR }, |handle| {
-            // First what may find no space: the list, which others may share the block of.
+            // First the step that may find no space: the list, whose block other inodes may share.
             if let Some(mode) = set.mode.filter(|_| chmod) {
                 self.edit_xattrs(handle, inode, |edit| xattr::chmod_acl(edit, mode))?;
             }
@@ -173,8 +172,8 @@ impl Filesystem {
     }
 }
 
-/// The time as it will be read back: what the inode cannot hold is clamped, and the bounds have no fractions (Linux:
-/// `timestamp_truncate`, fs/inode.c).
+/// The time as a later read returns it: clamped to the range of the inode's fields, whose bounds have no fractions
+/// (Linux: `timestamp_truncate`, fs/inode.c).
 fn truncated(t: Timestamp, extra: bool) -> Timestamp {
     let max = if extra { Timestamp::MAX } else { Timestamp::MAX_WITHOUT_EXTRA };
     let stored = t.as_stored(extra);

@@ -1,7 +1,7 @@
 //! Reading and writing file content; which blocks are mapped, delayed or holes.
 //!
 //! Two ways to write. *Delayed*: the data waits in folios, its blocks are promised but not chosen; files that are
-//! deleted soon never reach the device, and what stays is allocated in one piece. *Through*: blocks are chosen at once
+//! deleted soon never reach the device, and the others are allocated in one piece. *Through*: blocks are chosen at once
 //! and the data goes to the device from the caller's memory, without a copy in between; right for large writes and for
 //! overwrites when the device itself caches (an image file without O_DIRECT).
 //!
@@ -32,7 +32,7 @@ use crate::writeback::batch::WritebackReason;
 /// Writers of less at a time do not wait for memory.
 const LIGHT_BYTES: u64 = 64 << 10;
 
-/// What a writer says about itself.
+/// The properties of a writer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteFlags {
     /// Drop set-user-id and set-group-id bits and file capabilities.
@@ -107,7 +107,7 @@ impl Filesystem {
             let wanted = (pos + to as u64).div_ceil(bs) * bs;
             let mut stop = wanted;
             if sequential && i == last {
-                // Up to what is in memory: it may be newer than the device, and on its way there.
+                // Up to the first block in memory: it may be newer than the device.
                 let ahead = (stop + READAHEAD_BYTES).min(size.div_ceil(bs) * bs);
                 stop = inode.pages.next_uptodate(stop / bs, ahead / bs) * bs;
             }
@@ -116,7 +116,7 @@ impl Filesystem {
                 if stop == wanted {
                     return Err(e);
                 }
-                // A failed readahead must not fail the read that was asked for.
+                // A failed readahead must not fail the caller's read.
                 stop = wanted;
                 fresh = AlignedBuf::zeroed((stop - start) as usize);
                 self.read_device(inode, start, &mut fresh)?;
@@ -132,7 +132,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Reads from the device what the map says; holes and unwritten blocks are zeros.
+    /// Reads the blocks of the map from the device; holes and unwritten blocks are zeros.
     pub(crate) fn read_device(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
         let bits = self.geo.block_bits;
         let mut at = 0usize;
@@ -156,8 +156,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Whether a read would move the access time now, by the mount's rule and the inode's flag. Who answers reads from
-    /// a cache of his own asks this when the file is opened.
+    /// Whether a read would move the access time now, by the mount's rule and the inode's flag. A server whose client
+    /// caches reads calls this at open.
     pub fn atime_is_due(&self, inode: &InodeRef) -> bool {
         if self.options.atime == Atime::Never || self.is_read_only() {
             return false;
@@ -205,8 +205,8 @@ impl Filesystem {
         Ok(done)
     }
 
-    /// As [`Filesystem::write`], for whoever serves many with few threads: it does not wait, and also returns how long
-    /// the writer is to wait before it is told. See [`Filesystem::is_full_of_dirty`].
+    /// As [`Filesystem::write`], for a server with few threads: it does not wait, and also returns how long to delay
+    /// the answer to the writer. See [`Filesystem::is_full_of_dirty`].
     pub fn write_unpaced(
         &self,
         inode: &InodeRef,
@@ -227,7 +227,7 @@ impl Filesystem {
         Ok((done, Duration::from_nanos(pause)))
     }
 
-    /// Whether so much is dirty that a writer is not to go on, however long it has waited.
+    /// Whether so much is dirty that a writer has to wait, however long it has waited already.
     pub fn is_full_of_dirty(&self) -> bool {
         self.flusher.is_full()
     }
@@ -247,23 +247,23 @@ impl Filesystem {
             return Ok((0, 0));
         }
         inode.set_closed(false);
-        let losses = inode.pages.losses();
-        let (mut done, mut dirtied) = (0, 0);
-        while done < data.len() {
-            match self.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
-                Ok((n, newly)) => (done, dirtied) = (done + n, dirtied + newly),
-                // What is written stays. Whoever comes again with the rest is told then.
-                Err(e) if done > 0 && e.is_no_space() => break,
-                Err(e) => return Err(e),
+        self.change_data(inode, || {
+            let (mut done, mut dirtied) = (0, 0);
+            while done < data.len() {
+                match self.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
+                    Ok((n, newly)) => (done, dirtied) = (done + n, dirtied + newly),
+                    // The write of the rest reports it.
+                    Err(e) if done > 0 && e.is_no_space() => break,
+                    Err(e) => return Err(e),
+                }
             }
-        }
-        self.budget.relieve();
-        self.honour_sync_of_data(inode, losses)?;
-        Ok((done, dirtied))
+            self.budget.relieve();
+            Ok((done, dirtied))
+        })
     }
 
-    /// Waits until there is memory for what a writer is about to dirty: what can go goes, and the flushers of all
-    /// mounts that share it make more of it clean. The wait is bounded by the time that the device takes for as much.
+    /// Waits until there is memory for the data of a writer: clean frames leave, and the flushers of all mounts that
+    /// share the budget clean more. The wait is bounded by the time that the device takes for as much.
     /// Light writers do not wait: they do not fill memory. No lock or handle is held.
     fn await_memory(&self, bytes: u64) {
         const AT_MOST: u64 = 1 << 20;
@@ -373,14 +373,14 @@ impl Filesystem {
             fills.push((block, self.read_fill(inode, block, old)?));
         }
         loop {
-            // Read first: what is lost from then on takes along what was promised to its blocks.
-            let losses = inode.pages.losses();
+            // Before the map is read: a loss from here on takes the promises of its blocks back.
+            let before = inode.losses.position();
             let (placed, promised) = self.promise_holes(inode, first as u32, last as u32)?;
             let n = match u64::from(placed) {
                 placed if placed <= first => return Err(Error::NoSpace),
                 placed => ((placed << bits).min(end) - pos) as usize,
             };
-            match inode.pages.write(pos, &data[..n], &fills, inode.size_cell(), losses) {
+            match inode.pages.write(pos, &data[..n], &fills, inode.size_cell(), before) {
                 Ok(newly) => {
                     self.note_dirty(inode, newly);
                     return Ok((n, newly));
@@ -407,8 +407,8 @@ impl Filesystem {
         Ok(content)
     }
 
-    /// Promises blocks for what is a hole in `first..=last`, from the start on, as far as there are any; returns the
-    /// first block that has no place, `last` + 1 if all have one, and what was promised.
+    /// Promises blocks for the holes in `first..=last`, from the start on, as far as there is space. Returns the first
+    /// block that has no place (`last` + 1 if all have one), and the promised runs.
     fn promise_holes(&self, inode: &Arc<Inode>, first: u32, last: u32) -> Result<(u32, Vec<(u32, u32)>)> {
         let mut promised: Vec<(u32, u32)> = Vec::new();
         let mut lblk = first;
@@ -439,7 +439,7 @@ impl Filesystem {
         }
     }
 
-    /// No data will come for what was promised.
+    /// Takes promises back: no data comes for these blocks.
     fn break_promises(&self, inode: &Inode, promised: Vec<(u32, u32)>) {
         let _map = inode.map.read();
         for (lblk, n) in promised {
@@ -479,7 +479,7 @@ impl Filesystem {
                         Err(e) if at > 0 && e.is_no_space() => break,
                         r => r?.0,
                     };
-                    // The data first: what fails here, or is cut off, leaves nothing that points to these blocks.
+                    // The data first: after an error or a crash here, nothing points to these blocks.
                     let n = match self.write_piece(chosen.start, chosen.len, &data[at..]) {
                         Ok(n) => n,
                         Err(e) => {

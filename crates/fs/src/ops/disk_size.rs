@@ -1,17 +1,18 @@
 //! The size of a file on disk, which follows the one in memory: it never passes over bytes that are not on the device
 //! yet, or that were there before (Linux: `i_disksize`).
 //!
-//! Who moves it: writeback, when data is on the device ([`Filesystem::write_disk_size`]); a truncation, both sizes at
-//! once ([`Filesystem::write_both_sizes`]). It stays behind where data was lost, until somebody asks for that size
-//! again. Who uncovers bytes behind the size on disk, or maps blocks there, first has
-//! the rest of the last block zeroed on the device: behind the size on disk ([`Filesystem::settle_disk_size`]), and
-//! behind the end of the file where that moves ([`Filesystem::settle_end`]).
+//! Writeback moves it when data is on the device ([`Filesystem::write_disk_size`]); a truncation moves both sizes at
+//! once ([`Filesystem::write_both_sizes`]). Where data was lost it stays behind, until an operation sets that size
+//! again. An operation that uncovers bytes behind the size on disk, or maps blocks there, first has the rest of the
+//! last block zeroed on the device: behind the size on disk ([`Filesystem::settle_disk_size`]), and behind the end of
+//! the file where that moves ([`Filesystem::settle_end`]).
 //!
 //! # Locking
 //! The inode's `inode` lock, exclusively, or the owner of a batch in writeback; the size is under `inode meta` (60).
 
 use std::sync::Arc;
 
+use extant_cache::Position;
 use extant_journal::Handle;
 use extant_ondisk::LogicalBlock;
 
@@ -37,7 +38,7 @@ impl Filesystem {
         self.write_inode_data(handle, inode)
     }
 
-    /// What users see and what a crash leaves. [`credits::DISK_SIZE`].
+    /// The size that users see and the one that a crash leaves. [`credits::DISK_SIZE`].
     pub(super) fn write_both_sizes(&self, handle: &mut Handle, inode: &Arc<Inode>, new: u64) -> Result<()> {
         self.set_large_file(handle, new)?;
         inode.set_size(new);
@@ -45,35 +46,35 @@ impl Filesystem {
         self.write_inode_data(handle, inode)
     }
 
-    /// Whether the size on disk is behind for good: data over it was lost, and none is on its way that would move it.
-    /// Only the last block's moves it to the end of the file; what else is dirty does not get it there.
+    /// Whether the size on disk stays behind: data over it was lost, and no pending write will move it to the end of
+    /// the file. Only the write of the last block does.
     pub(super) fn is_left_behind(&self, inode: &Inode) -> bool {
         let size = inode.size();
         let is_behind = || inode.meta.read().desc.size < size;
-        // Again behind the block, which leaves memory after the size has moved.
+        // Checked again after the block, which leaves memory after the size has moved.
         is_behind() && !inode.pages.block_dirty((size - 1) >> self.geo.block_bits) && is_behind()
     }
 
-    /// Called before the size on disk moves to `to` for another reason than that the data before it is written: nothing
-    /// behind the old one may be uncovered that an earlier truncation cut off. Writeback needs no such care, for it
-    /// writes the blocks of a file in order; only past a block whose data is lost it may go, as past a hole.
+    /// Called before an operation other than writeback moves the size on disk to `to`: it must not uncover bytes behind
+    /// the old one that an earlier truncation cut off. Writeback cannot, as it writes the blocks of a file in order. It
+    /// passes only a block whose data is lost, like a hole.
     pub(crate) fn settle_disk_size(&self, inode: &Arc<Inode>, to: u64) -> Result<()> {
         let size = inode.meta.read().desc.size;
         if size >= to || size.is_multiple_of(u64::from(self.geo.block_size)) {
             return Ok(());
         }
         let block = size >> self.geo.block_bits;
-        // Its data leaves memory after the size on disk has passed it, or when it is lost.
+        // The block's data leaves memory after the size on disk has passed it, or when it is lost.
         if !inode.pages.block_dirty(block) && inode.meta.read().desc.size == size {
             let end = (block + 1) << self.geo.block_bits;
             self.zero_range_cached(inode, size, end.min(inode.size()))?;
         }
-        self.settle_tail(inode, size)
+        self.settle_tail(inode, size, inode.losses.position())
     }
 
-    /// Called before the file grows over its end: what the last block holds behind it becomes part of the file then. It
-    /// is zero in memory; on the device it may be anything, also where the block is clean, for it may have been read.
-    /// And whole blocks there, which a truncation could not remove, go first.
+    /// Called before the file grows over its end: the bytes of the last block behind it become part of the file. They
+    /// are zero in memory. On the device they may be anything, also if the block is clean, as a read may have cached
+    /// it. Whole blocks there, which a truncation could not remove, go first.
     pub(crate) fn settle_end(&self, inode: &Arc<Inode>) -> Result<()> {
         if self.orphans.is_cut_short(inode.ino) {
             let _wb = inode.wb.lock();
@@ -84,35 +85,33 @@ impl Filesystem {
         if size.is_multiple_of(u64::from(self.geo.block_size)) {
             return Ok(());
         }
-        let losses = inode.pages.losses();
+        let before = inode.losses.position();
         let block = size >> self.geo.block_bits;
         if !inode.pages.block_dirty(block) && self.has_content(inode, block)? {
-            // With its last byte the whole block is written, and the file stays as it is.
+            // Writing the last byte again makes the whole block dirty and changes nothing.
             let mut last = [0];
             self.read_locked(inode, size - 1, &mut last)?;
             self.write_delayed(inode, size - 1, &last)?;
         }
-        self.settle_tail(inode, size)?;
-        inode.lost_since(losses)
+        self.settle_tail(inode, size, before)
     }
 
-    /// Sends what is in memory of the block at `pos`, an end of the file, to the device, and waits for it: a size that
-    /// grows must not be durable before, or a crash would uncover what an earlier truncation cut off.
-    fn settle_tail(&self, inode: &Arc<Inode>, pos: u64) -> Result<()> {
-        let losses = inode.pages.losses();
+    /// Writes the block at `pos`, an end of the file, if it is dirty, and waits for it. A larger size must not be
+    /// durable before that: a crash would uncover bytes that an earlier truncation cut off. Reports data lost since
+    /// `before`.
+    fn settle_tail(&self, inode: &Arc<Inode>, pos: u64, before: Position<'_>) -> Result<()> {
         let block = pos >> self.geo.block_bits;
-        if !inode.pages.block_dirty(block) {
-            return Ok(());
-        }
         // Delayed and unwritten blocks read as zeros until their content is there.
-        if let (_, EsState::Written(_)) = self.status(inode, LogicalBlock(block as u32), 1)? {
+        if inode.pages.block_dirty(block)
+            && let (_, EsState::Written(_)) = self.status(inode, LogicalBlock(block as u32), 1)?
+        {
             {
                 let _wb = inode.wb.lock();
                 self.writeback_plug(WritebackReason::Background).write_dirty(inode, block, block + 1);
             }
             inode.writes.wait();
         }
-        inode.lost_since(losses)
+        Ok(inode.losses.lost_since(before)?)
     }
 
     /// The superblock says that files of 2 GiB and more exist, from the transaction on that makes the first.

@@ -16,10 +16,10 @@ use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::mapping::LAST_BLOCK;
 
-/// What fallocate(2) should do.
+/// The operation of fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallocateMode {
-    /// Blocks for the range; the size grows unless it is to be kept.
+    /// Blocks for the range; the size grows unless `keep_size` is set.
     Allocate {
         /// A larger size is not set.
         keep_size: bool,
@@ -51,8 +51,7 @@ impl Filesystem {
         if mode != FallocateMode::PunchHole && end > self.max_size(inode) {
             return Err(Error::FileTooBig);
         }
-        let losses = inode.pages.losses();
-        self.retry_no_space(|| {
+        let carve = || {
             let _exclusive = inode.rw.write();
             let preallocates = matches!(mode, FallocateMode::Allocate { .. });
             self.may_change(inode, if preallocates { Change::Preallocate } else { Change::Carve })?;
@@ -71,15 +70,15 @@ impl Filesystem {
                 }
                 self.write_inode(handle, inode)
             })
-        })?;
-        self.honour_sync_of_data(inode, losses)
+        };
+        self.change_data(inode, || self.retry_no_space(carve))
     }
 
     pub(super) fn preallocate(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {
         let bits = self.geo.block_bits;
         let old = inode.size();
         let grows = !keep_size && end > old;
-        // Linux: `ext4_fallocate` asks for `i_disksize`.
+        // Linux: `ext4_fallocate` compares with `i_disksize`.
         let catches_up = !keep_size && !grows && self.is_left_behind(inode);
         if grows || catches_up {
             self.settle_disk_size(inode, end)?;
@@ -185,9 +184,8 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// As [`Filesystem::drop_pages`] for blocks that were to lose their content, after that happened or (not `all`)
-    /// failed on the way: what is still written keeps the content that it has in memory, for the device may have an
-    /// older one.
+    /// As [`Filesystem::drop_pages`], for blocks that an operation takes the content from. If that failed half-way (not
+    /// `all`), blocks that are still written keep their content in memory: the device may have an older one.
     pub(super) fn drop_unwritten_pages(&self, inode: &Arc<Inode>, from: u64, to: u64, all: bool) {
         let mut at = from;
         while at < to {

@@ -1,15 +1,14 @@
-//! Inode flags: the changes that they forbid, the behaviour that they require, and who may set them (chattr(1),
-//! FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR).
+//! Inode flags: the changes that they forbid, the durability that they demand, and the rules for setting them
+//! (chattr(1), FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR).
 //!
-//! [`Filesystem::may_change`] alone knows which changes immutable and append-only permit; every operation passes it a
-//! [`Change`]. It follows Linux, where the checks are spread over the VFS (`may_delete`, `may_create`, `may_setattr`,
-//! `vfs_fallocate`, `xattr_permission`, `may_open`) and ext4.
+//! [`Filesystem::may_change`] alone knows which changes immutable and append-only allow. Every operation names itself
+//! to it as a [`Change`]. It follows Linux, where the checks are spread over the VFS (`may_delete`,
+//! `may_create`, `may_setattr`, `vfs_fallocate`, `xattr_permission`, `may_open`) and ext4.
 //!
 //! What it does not do: permissions by mode and owner. The caller checks them (under FUSE, the kernel).
 //!
 //! # Locking
-//! Flags change under `inode`, exclusively. A caller of the checks holds that lock in either mode, or checks an inode
-//! that it only names.
+//! Flags change under `inode` exclusively. A caller that reads them holds it in either way, or merely names the inode.
 
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{FileType, InodeFlags};
@@ -21,7 +20,7 @@ use crate::inode::{Inode, InodeRef};
 use crate::ops::credits;
 use crate::ops::sync::Scope;
 
-/// The effect of an operation on one inode.
+/// A change that an operation makes to one inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Bytes change, or are added behind the end.
@@ -51,14 +50,14 @@ pub enum Change {
 }
 
 impl Change {
-    /// Append-only permits additions, and nothing that removes.
+    /// Append-only allows changes that add, and none that take away.
     fn appends(self) -> bool {
         use Change::*;
         matches!(self, Append | Preallocate | Touch | AddEntry)
     }
 }
 
-/// The access that an open(2) requests.
+/// The purpose of an open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenFor {
     /// Content may change (O_WRONLY, O_RDWR).
@@ -69,7 +68,7 @@ pub struct OpenFor {
     pub truncate: bool,
 }
 
-/// The request of chattr(1).
+/// The flags and the project that chattr(1) sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetFlags {
     /// All flags, as in `FS_IOC_SETFLAGS`; `None`: unchanged.
@@ -80,8 +79,8 @@ pub struct SetFlags {
     pub privileged: bool,
 }
 
-/// Flags that are stored without effect: in Linux's ext4 they have none either, or only on a device that is
-/// impossible here (DAX).
+/// Flags that are stored and have no effect: Linux's ext4 gives them none either, or only on a kind of device that
+/// Extant has not (DAX).
 const STORED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
     .union(InodeFlags::COMPR)
@@ -107,8 +106,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Checks that a file with its flags can be opened like this: [`Error::NotPermitted`] if not.
-    /// [`Error::Unsupported`] if its content is encrypted.
+    /// Whether the inode's flags allow the open: [`Error::NotPermitted`] if not. [`Error::Unsupported`] if its content
+    /// is encrypted.
     pub fn may_open(&self, inode: &InodeRef, how: OpenFor) -> Result<()> {
         encrypted::check_readable(inode)?;
         if how.truncate {
@@ -125,9 +124,9 @@ impl Filesystem {
         inode.meta.read().desc.projid
     }
 
-    /// Sets the flags that chattr(1) may change, and the project. Bits that are visible but fixed are ignored, since
-    /// chattr(1) passes back the flags that it read. Flags that have an effect in Linux but would have none here
-    /// (data journaling, another kind of map, casefold) are [`Error::NotSupported`].
+    /// Sets the flags that chattr(1) may change, and the project. Bits that are shown and cannot be changed are
+    /// ignored, as chattr(1) sends all bits that it has read. A flag that has an effect in Linux and none here (data
+    /// journaling, another kind of map, casefold) is [`Error::NotSupported`].
     pub fn set_flags(&self, inode: &InodeRef, set: SetFlags) -> Result<()> {
         let _change = self.begin_change()?;
         {
@@ -156,8 +155,7 @@ impl Filesystem {
             if stays && (flags != old || project != old_project) {
                 return Err(Error::NotPermitted);
             }
-            // The steps of writing the inode that can fail come before the change. While referenced, the block
-            // remains in memory.
+            // Reading the inode's block, which can fail, comes before the change. The slot keeps it in memory.
             let _table = self.inode_slot(inode.ino)?;
             self.transact_whole(credits::INODE, |handle| {
                 {
@@ -194,17 +192,20 @@ impl Filesystem {
         Ok(())
     }
 
-    /// As before, for a change of data. Also fails if the inode has lost data since its count of losses was `losses`.
-    pub(crate) fn honour_sync_of_data(&self, inode: &InodeRef, losses: u64) -> Result<()> {
-        if !is_synchronous(inode) {
-            return Ok(());
+    /// Runs an operation that changes data, and ends it as [`Filesystem::honour_sync`] does. Where the data has to be
+    /// durable, this also reports what was lost of the file since the operation began.
+    pub(crate) fn change_data<T>(&self, inode: &InodeRef, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        let before = inode.losses.position();
+        let done = change()?;
+        if is_synchronous(inode) {
+            self.honour_sync(&[inode])?;
+            inode.losses.lost_since(before)?;
         }
-        self.honour_sync(&[inode])?;
-        inode.lost_since(losses)
+        Ok(done)
     }
 }
 
-/// Whether the flags require that each change is durable before the reply.
+/// Whether the flags demand that each change is durable before its call returns.
 fn is_synchronous(inode: &Inode) -> bool {
     let asks = if inode.is_dir() { InodeFlags::SYNC | InodeFlags::DIRSYNC } else { InodeFlags::SYNC };
     inode.meta.read().desc.flags.intersects(asks)

@@ -26,14 +26,14 @@ use crate::ops::names::{add_dir_link, check_name, drop_dir_link};
 pub struct RenameFlags {
     /// [`Error::Exists`] where the new name is taken (RENAME_NOREPLACE).
     pub no_replace: bool,
-    /// Both names stay and change what they lead to (RENAME_EXCHANGE).
+    /// Both names stay and exchange their inodes (RENAME_EXCHANGE).
     pub exchange: bool,
-    /// The old name does not go: it becomes a whiteout, which this owner gets (overlay file systems ask for it).
+    /// The old name stays and becomes a whiteout of this owner (overlay file systems use it).
     pub whiteout: Option<Cred>,
 }
 
 impl Filesystem {
-    /// Gives `old_name` in `old_dir` the name `new_name` in `new_dir`, replacing what is there.
+    /// Gives `old_name` in `old_dir` the name `new_name` in `new_dir`, replacing the inode there.
     pub fn rename(
         &self,
         old_dir: &InodeRef,
@@ -55,19 +55,17 @@ impl Filesystem {
                 return Err(Error::DotName);
             }
         }
-        // Replacing a file by one whose data waits to be written: the data goes first, so that a crash leaves the old
-        // or the new content, not an empty file (Linux: auto_da_alloc). If it cannot be written, or was lost before and
-        // nobody has been told, the old one stays (Linux goes on). No lock is held meanwhile: nobody waits for it who
-        // renames something else. What is written behind it is newer than the rename.
+        // A rename replaces a file by one with dirty data. The data goes first, so that a crash leaves the old or the
+        // new content, not an empty file (Linux: auto_da_alloc). If it cannot be written, or was lost before and no
+        // party has seen that, the old file stays (Linux goes on). No lock is held meanwhile: other renames do not
+        // wait. Data that comes after it is newer than the rename.
         let mut written = None;
         while let Some(source) =
             self.retry_no_space(|| self.rename_once(old_dir, old_name, new_dir, new_name, flags, written))?
         {
-            let losses = source.pages.losses();
+            let cursor = source.losses.open();
             self.write_and_wait(&source);
-            let lost = source.lost_since(losses);
-            // Whoever renames has been told.
-            lost.and(source.errors.unseen().map_or(Ok(()), Err))?;
+            source.losses.check(&cursor)?;
             written = Some(source.ino);
         }
         self.reap();
@@ -125,7 +123,7 @@ impl Filesystem {
             None => self.may_change(new_dir, Change::AddEntry)?,
         }
         let replaces = target.is_some() && !flags.exchange;
-        if replaces && written != Some(source.ino) && (!source.pages.is_empty() || source.errors.is_unseen()) {
+        if replaces && written != Some(source.ino) && (!source.pages.is_empty() || source.losses.is_unseen()) {
             return Ok(Some(source));
         }
         self.check_project(new_dir, &source)?;
@@ -135,7 +133,8 @@ impl Filesystem {
         if source.is_dir() && !same_dir && self.is_below(new_dir, source.ino)? {
             return Err(Error::Invalid("a directory cannot move into itself"));
         }
-        // What contains the source is not empty. Nobody may wait for it, either, with a directory below it locked.
+        // A directory that contains the source is not empty. No thread may wait for it with a directory below it
+        // locked.
         if let Some(t) = &target
             && t.is_dir()
             && !same_dir
@@ -154,7 +153,7 @@ impl Filesystem {
             .collect();
         dirs.sort_by_key(|i| i.ino);
         let _moving: Vec<_> = dirs.iter().map(|d| d.rw.write_nested()).collect();
-        // What is changed behind the first change, and was read for it.
+        // The blocks of later changes: read before the first change, and held until the last.
         let _tables = self.hold_slots([old_dir, new_dir, &source].into_iter().chain(&target))?;
         let _entries = (old_view.hold_found(&from)?, to.map(|to| new_view.hold_found(&to)).transpose()?);
         let result = match (&target, to) {
@@ -190,7 +189,7 @@ impl Filesystem {
             }
             let up = self.iget_named(&at, up);
             if at.links() == 0 {
-                // Removed; then its parent may have been, and the number be somebody else's.
+                // It was removed. Then its parent may be gone, too, and another inode have that number.
                 return Err(Error::NotFound);
             }
             let up = up?;
@@ -237,7 +236,7 @@ impl Filesystem {
         }
         let _dots = self.check_moves(source, same_dir)?;
         self.transact_whole(credits::rename(new_view, whiteout.is_some()), |handle| {
-            // First what can fail for want of space: the whiteout, then the new name.
+            // First the steps that may find no space: the whiteout, then the new name.
             let whiteout = match whiteout {
                 Some(cred) => Some(self.new_inode(handle, old_dir, old_name, NewNode::whiteout(), cred)?),
                 None => None,
@@ -299,7 +298,7 @@ impl Filesystem {
         })
     }
 
-    /// What a move needs of the directory that moves, read before anything changes, and to be held until it has.
+    /// The first block of a directory that moves, read before the first change. The caller holds it until the last.
     fn check_moves(&self, inode: &InodeRef, same_dir: bool) -> Result<Option<Arc<Buffer>>> {
         if !inode.is_dir() || same_dir {
             return Ok(None);

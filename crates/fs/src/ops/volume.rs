@@ -72,13 +72,11 @@ impl Filesystem {
 
     /// Everything is in its place on return, and the log empty.
     fn settle_device(&self) -> Result<()> {
-        let told = self.errors.opener();
+        let cursor = self.losses.open();
         self.drain_evictions();
         self.wait_for(|done| self.barrier(Scope::All, done))?;
-        // Data that was lost on the way, and what was lost before and nobody has been told of.
-        if let Some(lost) = self.errors.check(&told) {
-            return Err(lost);
-        }
+        // Data that was lost meanwhile, and losses from before that no party has seen.
+        self.losses.check(&cursor)?;
         self.hold_evictions();
         Ok(self.journal.freeze()?)
     }

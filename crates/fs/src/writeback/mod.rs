@@ -27,6 +27,7 @@ pub(crate) mod batch;
 mod plug;
 mod together;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ impl AddressSpaceOps for Inode {
     }
 }
 
-/// One request to send: its place, its data, and its piece.
+/// One request to send: its place, its bytes and its piece.
 struct Request {
     piece: usize,
     offset: u64,
@@ -74,7 +75,7 @@ struct Request {
 }
 
 impl Filesystem {
-    /// Whether times remain to be written. Times of an inode without a name are skipped: it does not survive a crash,
+    /// Whether times are still to be written. The times of an inode without a name are not: no crash leaves it behind,
     /// and while the mount is frozen they would wait for the thaw.
     fn times_wait(&self, inode: &Inode) -> bool {
         if !inode.meta.read().lazy_times {
@@ -93,7 +94,8 @@ impl Filesystem {
         });
         if let Err(e) = written {
             inode.meta.write().lazy_times = false;
-            self.write_failed(inode, e);
+            self.note_loss(inode, None, &e);
+            inode.losses.record(inode.ino, None, e);
         }
     }
 
@@ -106,10 +108,10 @@ impl Filesystem {
         inode.writes.wait();
     }
 
-    /// Records lost data, for the error of the next fsync.
-    fn write_failed(&self, inode: &Inode, e: Error) {
-        self.note_error(&e);
-        inode.note_lost_write(e);
+    /// A write of the inode was lost: for the superblock and the mount's ledger. The inode's own is the caller's.
+    fn note_loss(&self, inode: &Inode, blocks: Option<Range<u64>>, e: &Error) {
+        self.note_error(e);
+        self.losses.record(inode.ino, blocks, e.clone());
     }
 
     /// The requests for a piece at `block`, with the bytes of `run` from its block `skip` on.
@@ -140,7 +142,7 @@ impl Filesystem {
         ((u64::from(piece.lblk.0) + u64::from(piece.len)) << self.geo.block_bits).min(size)
     }
 
-    /// Retires the inode's completed batches, oldest first, unless another thread is doing so.
+    /// Retires the inode's batches that have completed, oldest first, unless another thread does.
     fn retire_ready(&self, inode: &Arc<Inode>) {
         self.retire_while(inode, |_| true, &mut None);
     }
@@ -162,7 +164,7 @@ impl Filesystem {
         }
     }
 
-    /// The credits of the batch's handle, if one handle suffices; 0 if it needs none.
+    /// The credits of a batch's handle, if one handle is enough; 0 if it needs none.
     fn credits_alone(&self, batch: &Batch) -> Option<u32> {
         let (mapped, converts) = match &*batch.work.lock() {
             Some((pieces, _)) if !batch.plain => match &pieces[..] {
@@ -186,8 +188,7 @@ impl Filesystem {
             if let Some((pieces, token)) = work {
                 let failed = std::mem::take(&mut *batch.failed.lock());
                 self.retire(inode, pieces, failed, batch.size, handle);
-                // Off the queue before the token closes: a thread that waited for the token must find the queue
-                // advanced.
+                // Off the queue before the token closes: a thread that waited for the token finds the queue without it.
                 inode.batches.end();
                 drop(token);
             } else {
@@ -227,8 +228,8 @@ impl Filesystem {
             match settled {
                 Ok(()) => {
                     inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Written);
-                    inode.errors.written();
-                    self.errors.written();
+                    inode.losses.written();
+                    self.losses.written();
                     self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
                 }
                 Err(e) => self.lose(inode, &piece, e),
@@ -239,7 +240,7 @@ impl Filesystem {
 
     /// Retires one piece whose data is on the device. `open`: a handle from the previous piece, or for the next one.
     fn settle_piece(&self, open: &mut Option<Handle>, inode: &Arc<Inode>, piece: &mut Piece, size: u64) -> Result<()> {
-        // Not beyond a truncation that came meanwhile.
+        // Not beyond the size that a truncation has set meanwhile.
         let end = self.end_of(piece, size.min(inode.size()));
         match std::mem::replace(&mut piece.then, Then::Nothing) {
             Then::Nothing if inode.meta.read().desc.size >= end => Ok(()),
@@ -257,8 +258,7 @@ impl Filesystem {
                             from = at;
                             self.finish_open(open);
                         }
-                        // Splitting the extent needs one more node. The next try finds the part that is converted
-                        // already.
+                        // A split takes one node more. The next try finds converted blocks as they are.
                         Err(e) => self.bring_space(e, &mut tries, open)?,
                     }
                 }
@@ -272,8 +272,8 @@ impl Filesystem {
         }
     }
 
-    /// Maps chosen blocks whose data is on the device, and moves the size on disk up to `end`, in as many handles as
-    /// needed. After an error, the caller cancels the blocks left in `chosen`.
+    /// Maps chosen blocks whose data is on the device, and moves the size on disk up to `end`, in as many handles as it
+    /// takes. After an error the caller frees the blocks that are left in `chosen`.
     pub(crate) fn settle_chosen(
         &self,
         open: &mut Option<Handle>,
@@ -325,11 +325,12 @@ impl Filesystem {
         self.flusher.put_back(u64::from(inode.ino.0), u64::from(blocks) << self.geo.block_bits, again, inode);
     }
 
-    /// Drops the data of a lost piece, releases its reservation, and records the loss for the error of the next
-    /// fsync. Blocks that were written again meanwhile retain their newer data and its reservation.
+    /// The data of a piece is lost: the ledgers record it, the pages drop it, and its promised space is free again.
+    /// Blocks that were written to again meanwhile keep their newer data and its promise.
     fn lose(&self, inode: &Arc<Inode>, piece: &Piece, e: Error) {
-        self.write_failed(inode, e);
-        inode.pages.lose(u64::from(piece.lblk.0), piece.len, |start, blocks| {
+        let start = u64::from(piece.lblk.0);
+        self.note_loss(inode, Some(start..start + u64::from(piece.len)), &e);
+        inode.pages.lose(start, piece.len, &inode.losses, e, |start, blocks| {
             let promised = {
                 let _map = inode.map.write();
                 inode.es.remove(LogicalBlock(start as u32), blocks)
@@ -339,8 +340,8 @@ impl Filesystem {
         self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
     }
 
-    /// Leaves the inode to the thread that may wait. If that thread has ended, retires at once: waiting for a handle
-    /// is impossible then, `start` fails immediately, and the loss is recorded for the inode.
+    /// Leaves the inode to the thread that may wait. Once that has ended no thread waits for a handle: the journal
+    /// refuses one at once, and the tokens of the inode close.
     fn retire_later(&self, inode: Arc<Inode>, times: Option<WritebackToken>) {
         {
             let mut q = self.completed.queue.lock();

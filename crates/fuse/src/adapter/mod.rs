@@ -5,12 +5,11 @@
 //! whole), `detached.rs` (replies sent later), `helper.rs` (threads that may wait), `openers.rs` (open files),
 //! `pauses.rs` (writers that wait).
 //!
-//! The kernel, and not this crate, checks permissions (by mode, owner and ACL), caches pages and writes them back,
-//! caches names and attributes, and implements locks and the copying of ranges. Names and attributes (except those of
-//! directories) never expire there, because nothing else changes the device.
-//! While a file is open the kernel keeps its inode. With `no_open` the server keeps nothing more: all handles are 0.
-//! Otherwise the open file has a reference to the inode, and records which of its errors its opener has received
-//! (`openers.rs`).
+//! What the kernel does and this does not: permissions (by mode, owner and ACL), the page cache and its writeback, the
+//! cache of names and attributes, which never expires (but for attributes of directories), because nobody else changes
+//! the device; locks; copying ranges.
+//! While a file is open the kernel keeps its inode. With `no_open` nothing else is kept of it: its handles are all 0.
+//! Otherwise the open file holds the inode, and its cursor in the inode's ledger of lost writes (`openers.rs`).
 //!
 //! # Locking
 //! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2), `fuse helper` and

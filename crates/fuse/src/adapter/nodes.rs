@@ -4,13 +4,13 @@
 //! exception: the directory shown as the root (inode 2, unless the mount shows a subdirectory) is nodeid 1, as the
 //! protocol requires. Inode 1 (bad blocks) has no name and so no nodeid.
 //!
-//! A known inode costs number, generation and count, 48 bytes at most, and may leave memory. The next request reads
-//! it again, and the generation distinguishes it from other inodes that have had its number. An entry holds an
-//! [`InodeRef`] as long as dropping it would lose something:
-//! - The inode has no name. It keeps its content, and its number is not reused, until the kernel has forgotten it.
-//!   The operation that removes the last name takes the reference ([`Nodes::keep_nameless`]).
-//! - It has dirty data, or lost some, which every opener must learn of.
-//! - It has preallocated blocks, which the next of many small writes will use.
+//! A known inode costs number, generation and count, 48 bytes at most, and may leave memory: the next request
+//! reads it again, and the generation tells it from others that have had its number. An entry holds an [`InodeRef`] as
+//! long as its end would lose something:
+//! - The inode has no name. It keeps its content, and its number is not given to another inode, until the kernel has
+//!   forgotten it. The operation that takes the last name asks for the reference ([`Nodes::keep_nameless`]).
+//! - It has dirty data, or lost some, which every open file and process has to report.
+//! - It has preallocated blocks, which the next of many small writes will ask for.
 //!
 //! A request takes the reference when it ends. When there are many references, each operation that adds one looks at
 //! the next few, in the order of their numbers. It drops those that are no longer needed, except for inodes used

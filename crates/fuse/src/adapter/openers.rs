@@ -1,35 +1,36 @@
-//! Open files that the server hears of: each is told of lost data by itself, and holds its inode.
+//! Open files, and the cursor with which a request reports lost writes.
 //!
-//! Main type: [`Openers`]. A handle is its number; 0 stands for none, where the kernel was spared OPEN (`no_open`).
+//! Main type: [`Openers`], the table of open files by handle. An open file has a cursor of its own and holds its inode.
+//! Handle 0 stands for none: with `no_open` the kernel sends no OPEN. Then the cursor is that of the request's process.
+//!
+//! What it does not do: report. The ledgers of `fs` do.
 //!
 //! # Locking
 //! `fuse openers` (151), a leaf.
 
-use std::sync::Arc;
-
 use extant_base::hash::HashMap;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
-use extant_fs::{Asker, InodeRef, Opener};
+use extant_fs::{InodeRef, LossCursor};
 use nix::unistd::{Pid, getpgid};
 
 static CLASS: LockClass = LockClass::new("fuse openers", 151);
 
 /// The first PID namespace. Linux: include/linux/proc_ns.h.
 const PROC_PID_INIT_INO: u64 = 0xefff_fffc;
-/// A thread of the kernel's. Linux: include/linux/sched.h.
+/// The flag of a kernel thread. Linux: include/linux/sched.h.
 const PF_KTHREAD: u32 = 0x0020_0000;
 
 struct Open {
-    opener: Arc<Opener>,
-    /// What the opener was told counts for this inode in memory, not for one that is read again. None in tests.
+    cursor: LossCursor,
+    /// The cursor counts for this inode in memory, not for one that is read again. None in tests.
     _inode: Option<InodeRef>,
 }
 
 pub(super) struct Openers {
     next: AtomicU64,
     open: Mutex<HashMap<u64, Open>>,
-    /// The kernel's own threads have numbers here: in the first PID namespace alone.
+    /// Whether kernel threads have process ids here: in the first PID namespace alone.
     sees_kernel: bool,
 }
 
@@ -39,20 +40,20 @@ impl Openers {
         Openers {
             next: AtomicU64::new(1),
             open: Mutex::new(&CLASS, HashMap::default()),
-            // Without /proc it may be: then too much is told rather than too little.
+            // Without /proc it may be the first. Reporting an error twice is harmless.
             sees_kernel: namespace.map_or(true, |namespace| namespace.st_ino == PROC_PID_INIT_INO),
         }
     }
 
-    pub(super) fn add(&self, opener: Arc<Opener>, inode: Option<InodeRef>) -> u64 {
+    pub(super) fn add(&self, cursor: LossCursor, inode: Option<InodeRef>) -> u64 {
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
-        self.open.lock().insert(handle, Open { opener, _inode: inode });
+        self.open.lock().insert(handle, Open { cursor, _inode: inode });
         handle
     }
 
     pub(super) fn remove(&self, handle: u64) {
         if handle != 0 {
-            // Dropped outside of the lock, which is held for the statement alone.
+            // A statement of its own ends the lock before the inode is dropped.
             let gone = self.open.lock().remove(&handle);
             drop(gone);
         }
@@ -68,30 +69,38 @@ impl Openers {
         self.open.lock().len()
     }
 
-    /// Who asks: the open file, or without one the process. A thread of the kernel's asks for many of them (Linux:
-    /// `aio_fsync_work`), as one that cannot be seen.
-    pub(super) fn asker(&self, handle: u64, process: u32) -> Asker {
-        let opener = self.open.lock().get(&handle).map(|open| open.opener.clone());
-        match opener {
-            Some(opener) => Asker::Opener(opener),
-            None if self.sees_kernel && is_of_kernel(process) => Asker::Process(0),
-            None => Asker::Process(process),
+    /// The cursor of a request: that of its open file, or without one that of its process. A kernel thread sends
+    /// requests for many processes (Linux: `aio_fsync_work`), which cannot be told apart.
+    pub(super) fn cursor(&self, handle: u64, process: u32) -> LossCursor {
+        let cursor = self.open.lock().get(&handle).map(|open| open.cursor.clone());
+        match cursor {
+            Some(cursor) => cursor,
+            None if self.sees_kernel && is_of_kernel(process) => LossCursor::Shared,
+            None => cursor_of_process(process),
         }
     }
 }
 
-/// Threads of the kernel's are in no process group; nor is an init that made itself none, and what it starts. One that
-/// cannot be looked at (hidepid) is taken for the kernel's.
+/// The cursor of a process. The kernel sends 0 for every process outside of the server's PID namespace.
+pub(super) fn cursor_of_process(process: u32) -> LossCursor {
+    match process {
+        0 => LossCursor::Shared,
+        process => LossCursor::process(process),
+    }
+}
+
+/// Kernel threads are in no process group; neither is an init process that has not made one, nor its children. A
+/// process whose flags cannot be read (hidepid) counts as a kernel thread.
 fn is_of_kernel(thread: u32) -> bool {
     getpgid(Some(Pid::from_raw(thread as i32))).is_ok_and(|group| group.as_raw() == 0)
         && flags(thread).is_none_or(|flags| flags & PF_KTHREAD != 0)
 }
 
-/// What the kernel says of a thread (proc_pid_stat(5)).
+/// The flags of a thread (proc_pid_stat(5)).
 fn flags(thread: u32) -> Option<u32> {
     let stat = std::fs::read(format!("/proc/{thread}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
-    // The name may hold anything.
+    // The name may hold spaces and parentheses.
     let (_name, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(6)?.parse().ok()
 }
@@ -100,40 +109,56 @@ fn flags(thread: u32) -> Option<u32> {
 mod tests {
     use std::ffi::OsStr;
     use std::process::Command;
+    use std::sync::Arc;
+
+    use extant_fs::Party;
 
     use super::*;
 
-    /// Who was told is not told again: but another one for whom the same thread asks would not be told at all.
-    #[test]
-    fn a_thread_of_the_kernels_is_nobody() {
-        let openers = Openers::new();
-        let asks = |process| match openers.asker(0, process) {
-            Asker::Process(id) => id,
+    /// The process whose cursor a request without an open file moves; `None`: it moves the shared one.
+    fn process_of(openers: &Openers, process: u32) -> Option<u32> {
+        match openers.cursor(0, process) {
+            LossCursor::Of(Party::Process(id)) => Some(id),
+            LossCursor::Shared => None,
             other => panic!("{other:?}"),
-        };
-        let me = std::process::id();
-        assert_eq!((asks(me), asks(0)), (me, 0));
-        if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
-            assert_eq!(asks(2), 0);
-            // The init process of some systems is in no group, and with it all that it starts.
-            assert_eq!(asks(1), 1);
         }
-        let handle = openers.add(Arc::default(), None);
-        assert!(matches!(openers.asker(handle, me), Asker::Opener(_)));
     }
 
-    /// In a namespace of its own this test is run once more, by a process whose group is outside.
+    /// A cursor of its own would report a loss to the first process for which the thread asks, and to no other.
     #[test]
-    fn a_process_whose_group_is_outside_of_the_namespace_is_somebody() {
+    fn a_kernel_thread_moves_the_shared_cursor() {
+        let openers = Openers::new();
+        let me = std::process::id();
+        assert_eq!((process_of(&openers, me), process_of(&openers, 0)), (Some(me), None));
+        if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
+            assert_eq!(process_of(&openers, 2), None);
+            // The init process of some systems is in no group, and neither are its children.
+            assert_eq!(process_of(&openers, 1), Some(1));
+        }
+    }
+
+    #[test]
+    fn a_request_with_a_handle_moves_the_cursor_of_its_open_file() {
+        let openers = Openers::new();
+        let handle = openers.add(LossCursor::Open(Arc::default()), None);
+        assert!(matches!(openers.cursor(handle, std::process::id()), LossCursor::Open(_)));
+    }
+
+    #[test]
+    fn syncfs_moves_the_cursor_of_its_process_or_the_shared_one() {
+        assert!(matches!(cursor_of_process(0), LossCursor::Shared));
+        assert!(matches!(cursor_of_process(7), LossCursor::Of(Party::Process(7))));
+    }
+
+    /// In a namespace of its own this test runs once more, by a process whose group is outside.
+    #[test]
+    fn a_process_whose_group_is_outside_of_the_namespace_has_a_cursor() {
         const INSIDE: &str = "EXTANT_TEST_INSIDE";
         if std::env::var_os(INSIDE).is_some() {
             assert_eq!(getpgid(None).expect("a group").as_raw(), 0);
             let me = std::process::id();
-            match Openers::new().asker(0, me) {
-                Asker::Process(id) => assert_eq!(id, me),
-                other => panic!("{other:?}"),
-            }
-            return println!("it is somebody");
+            assert_eq!(process_of(&Openers::new(), me), Some(me));
+            return println!("it has one");
         }
         let unshare = |command: &[&OsStr]| Command::new("unshare").arg("-Urpf").args(command).env(INSIDE, "1").output();
         if !unshare(&["true".as_ref()]).is_ok_and(|done| done.status.success()) {
@@ -141,12 +166,12 @@ mod tests {
             return;
         }
         let exe = std::env::current_exe().expect("this test");
-        let name = "adapter::openers::tests::a_process_whose_group_is_outside_of_the_namespace_is_somebody";
+        let name = "adapter::openers::tests::a_process_whose_group_is_outside_of_the_namespace_has_a_cursor";
         let mut command = vec![exe.as_os_str()];
         command.extend(["--exact", name, "--nocapture", "--test-threads=1"].map(OsStr::new));
         let done = unshare(&command).expect("started");
         let said = String::from_utf8_lossy(&done.stdout);
         assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
-        assert!(said.contains("it is somebody"), "{said}");
+        assert!(said.contains("it has one"), "{said}");
     }
 }

@@ -1,7 +1,7 @@
 //! The operations.
 //!
-//! Each is: the inode behind the nodeid, the file system's operation, the answer. What waits for the disk's promise
-//! (FSYNC, FSYNCDIR, SYNCFS) is answered by the thread that learns of it, so that no worker waits.
+//! Each is: the inode behind the nodeid, the file system's operation, the answer. A request that waits for durability
+//! (FSYNC, FSYNCDIR, SYNCFS) is answered by the thread that completes the commit, so that no worker waits.
 //!
 //! # Locking
 //! None of its own beyond the module's.
@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 
 use extant_block::AlignedBuf;
 use extant_fs::{
-    Asker, Caller, Error, Filesystem, InodeRef, NewNode, OpenFor, RenameFlags, Seek, SetAttr as FsSetAttr, SetFlags,
-    SetMode, WriteFlags,
+    Caller, Error, Filesystem, InodeRef, NewNode, OpenFor, RenameFlags, Seek, SetAttr as FsSetAttr, SetFlags, SetMode,
+    WriteFlags,
 };
 use extant_ondisk::inode::{FileType, InodeFlags};
 use zerocopy::{FromBytes, IntoBytes};
@@ -20,6 +20,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::FsServer;
 use super::convert::{self, permissions};
 use super::errno::errno;
+use super::openers::cursor_of_process;
 use crate::Errno;
 use crate::abi::ROOT_ID;
 use crate::server::{Config, InitOffer, Server};
@@ -58,7 +59,7 @@ impl From<AsErrno> for Errno {
     }
 }
 
-/// Largest READ that is answered whole; the kernel asks for a MiB at most unless its limit was raised.
+/// Largest READ that is answered whole; the kernel sends a MiB at most unless its limit was raised.
 const READ_MAX: usize = 16 << 20;
 
 const O_ACCMODE: u32 = 0o3;
@@ -82,14 +83,14 @@ const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 /// How the names of ACLs begin.
 const ACLS: &[u8] = b"system.posix_acl_";
 
-/// To the notification that drops what the kernel caches of an inode: no content.
+/// The offset in the notification that drops the kernel's cache of an inode: no content.
 const ATTRIBUTES_ONLY: i64 = -1;
 
 thread_local! {
-    /// What READ reads into, kept and grown per worker: a fresh buffer would have to be zeroed each time.
+    /// The buffer of READ, one a worker, which grows: a fresh buffer would have to be zeroed each time.
     static READ_BUFFER: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(0));
-    /// The nodeids that a READDIRPLUS reply told of.
-    static TOLD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// The nodeids in a READDIRPLUS reply.
+    static NODEIDS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
 fn empty(reply: ReplyEmpty, result: Result<(), Error>) {
@@ -100,7 +101,7 @@ fn empty(reply: ReplyEmpty, result: Result<(), Error>) {
 }
 
 impl FsServer {
-    /// What the kernel has of it stays, unless a read has to be seen here: to move the access time.
+    /// The kernel's cache of it stays, unless reads have to reach the server: to move the access time.
     fn open_flags(&self, inode: &InodeRef, reads: bool) -> OpenFlags {
         match reads && self.fs.atime_is_due(inode) {
             true => OpenFlags::empty(),
@@ -119,7 +120,7 @@ impl FsServer {
     fn answer_create(&self, inode: InodeRef, reply: ReplyCreate) {
         let Some(nodeid) = self.nodes.nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
         let entry = self.entry(nodeid, &inode);
-        // With `no_open` the kernel, once it knows, does not tell that it was closed.
+        // With `no_open` the kernel sends no RELEASE, once it knows.
         let closes = !self.no_open.load(Ordering::Relaxed);
         let handle = if closes { self.opened(&inode) } else { 0 };
         self.nodes.add(nodeid, &inode, self.most_held());
@@ -131,7 +132,7 @@ impl FsServer {
 
     /// A handle for a client that opens the inode.
     fn opened(&self, inode: &InodeRef) -> u64 {
-        self.openers.add(self.fs.opener(inode), Some(inode.clone()))
+        self.openers.add(self.fs.open_cursor(inode), Some(inode.clone()))
     }
 
     fn answer_fsync(&self, req: &Request, ino: u64, handle: u64, datasync: bool, reply: ReplyEmpty) {
@@ -141,11 +142,11 @@ impl FsServer {
             empty(reply, result);
             drop(ticket);
         };
-        let who = self.openers.asker(handle, req.pid);
-        self.fs.fsync_async_for(&inode, who, datasync, Box::new(done));
+        let cursor = self.openers.cursor(handle, req.pid);
+        self.fs.fsync_async_for(&inode, cursor, datasync, Box::new(done));
     }
 
-    /// What SETATTR may change while the owner shown is not the owner stored.
+    /// Restricts a SETATTR while the owner shown is not the owner stored.
     fn override_owner(&self, set: &mut FsSetAttr) -> Result<(), Errno> {
         for (shown, wanted) in [(self.options.uid, &mut set.uid), (self.options.gid, &mut set.gid)] {
             if let (Some(shown), Some(id)) = (shown, *wanted) {
@@ -158,7 +159,7 @@ impl FsServer {
         Ok(())
     }
 
-    /// chattr(1). Newer kernels have asked for owner and capabilities already; older ones pass on what anybody sends.
+    /// chattr(1). Newer kernels have checked owner and capabilities already; older ones pass on every request.
     fn set_flags(&self, req: &Request, ino: u64, inode: InodeRef, set: SetFlags, reply: ReplyIoctl) {
         let attr = self.fs.getattr(&inode);
         let owner = self.options.uid.unwrap_or(attr.uid);
@@ -180,7 +181,7 @@ impl FsServer {
         if set.flags.is_none_or(|f| f & !attr.flags & InodeFlags::IMMUTABLE.bits() == 0) {
             return answer(&self.fs, &inode, reply);
         }
-        // What the kernel still holds of it was written while that was allowed. Its writes need workers, so none may
+        // The kernel's dirty pages of it were written while that was allowed. Its writes need workers, so none may
         // wait.
         let Some(notifier) = self.notifier.lock().clone() else { return reply.nosys() };
         let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
@@ -192,30 +193,30 @@ impl FsServer {
         }));
     }
 
-    /// Whether the caller belongs to the file's group, as far as a request tells: not its further groups. Root counts
-    /// as one.
+    /// Whether the caller belongs to the file's group, as far as a request shows: it lacks supplementary groups. Root
+    /// counts as a member.
     fn is_member(&self, req: &Request, inode: &InodeRef) -> bool {
         req.uid == 0 || req.gid == self.options.gid.unwrap_or(self.fs.getattr(inode).gid)
     }
 
-    /// Whether set-id bits go for this caller although nothing has been written: a SETATTR without anything comes
-    /// before a write and from chown(2) to no owner, which anybody may call. So they go for those who could take them
-    /// anyway: root, the owner, and whoever may write the file, as far as its mode tells.
+    /// Whether set-id bits go for this caller although nothing has been written. An empty SETATTR comes before a write,
+    /// and from chown(2) to no owner, which every user may call. So the bits go for callers that could remove them
+    /// anyway: root, the owner, and users that may write the file by its mode.
     fn may_take_privileges(&self, req: &Request, inode: &InodeRef) -> bool {
         let attr = self.fs.getattr(inode);
         let owns = req.uid == 0 || req.uid == self.options.uid.unwrap_or(attr.uid);
         owns || attr.mode & if self.is_member(req, inode) { 0o020 } else { 0o002 } != 0
     }
 
-    /// The kernel does not know of changes that come with others: what it has of the inode's attributes goes.
+    /// The kernel does not know of changes that come with others: its cached attributes of the inode go.
     fn forget_attributes(&self, ino: u64) {
         if let Some(notifier) = self.notifier.lock().clone() {
             let _ = notifier.inval_inode(ino, ATTRIBUTES_ONLY, 0);
         }
     }
 
-    /// An ACL may have changed the mode. The kernel then knows that what it has is no longer true, but would believe an
-    /// answer from before, that is still on its way, forever.
+    /// An ACL may have changed the mode. The kernel then drops its cached mode, but would cache an older answer that
+    /// arrives later, forever.
     fn note_acl(&self, ino: u64, name: &[u8]) {
         if name.starts_with(ACLS) {
             self.forget_attributes(ino);
@@ -232,12 +233,12 @@ impl FsServer {
         r
     }
 
-    /// With `dirsync` the caller waits until what changed in a directory is durable.
+    /// With `dirsync` the caller waits until the change of a directory is durable.
     fn after_change(&self) -> Result<(), Error> {
         if self.options.dirsync { self.fs.sync_names() } else { Ok(()) }
     }
 
-    /// With `sync` the caller waits until what changed of an inode is durable.
+    /// With `sync` the caller waits until the change of an inode is durable.
     fn after_change_of(&self, inode: &InodeRef) -> Result<(), Error> {
         if self.options.sync { self.fs.fsync(inode, false) } else { Ok(()) }
     }
@@ -257,8 +258,8 @@ impl FsServer {
     }
 
     fn list_plus(&self, dir: &InodeRef, offset: u64, mut reply: ReplyDirPlus) {
-        let mut told = TOLD.take();
-        told.clear();
+        let mut nodeids = NODEIDS.take();
+        nodeids.clear();
         let (mut any, most) = (false, self.most_held());
         let listed = self.fs.read_dir(dir, offset, |e| {
             let (ino, next) = (u64::from(e.ino.0), e.next_cookie);
@@ -270,11 +271,11 @@ impl FsServer {
                         let added = reply.add(&self.entry(nodeid, &inode), next, e.name);
                         if added == DirAdd::Added {
                             self.nodes.add(nodeid, &inode, most);
-                            told.push(nodeid);
+                            nodeids.push(nodeid);
                         }
                         added
                     }
-                    // Whoever asks for this one by name is told why it cannot be had.
+                    // A LOOKUP of this name answers with the error.
                     Err(_) => plain(&mut reply),
                 },
             };
@@ -289,13 +290,14 @@ impl FsServer {
             _ => reply.ok().is_ok(),
         };
         if !delivered {
-            told.iter().for_each(|nodeid| self.nodes.forget(*nodeid, 1));
+            nodeids.iter().for_each(|nodeid| self.nodes.forget(*nodeid, 1));
         }
-        TOLD.set(told);
+        NODEIDS.set(nodeids);
     }
 }
 
-/// For whom a request asks for space: the process, also where its files are shown or stored as somebody else's.
+/// The user and group whose share of the space a request takes: those of its process, also if its files are shown or
+/// stored as another user's.
 fn caller(req: &Request) -> Caller {
     Caller { uid: req.uid, gid: req.gid }
 }
@@ -323,8 +325,8 @@ fn hole(fs: &Filesystem, inode: &InodeRef, offset: u64, what: Seek, found: &Resu
     (hole.0 < hole.1).then_some(hole)
 }
 
-/// lseek(2) once more, after the kernel has written what is dirty in the holes that the answer rests on: `first` and
-/// those behind it, if that turns out to be none.
+/// lseek(2) once more, after the kernel has written its dirty pages in the holes that the answer rests on: `first`, and
+/// the ones behind it if `first` turns out to be data.
 fn seek_below(
     fs: &Filesystem,
     inode: &InodeRef,
@@ -358,7 +360,7 @@ impl Server for FsServer {
             readdirplus: o.readdirplus,
             readdirplus_auto: true,
             posix_acl: o.posix_acl && o.xattrs && self.fs.has_acls(),
-            // By number what is outside of a subdirectory could be had.
+            // By number a client could reach inodes outside of a subdirectory.
             export_support: o.export_support && o.root.is_none(),
             cache_symlinks: true,
             handle_killpriv: true,
@@ -407,7 +409,7 @@ impl Server for FsServer {
         for f in batch {
             self.nodes.forget(f.nodeid, f.nlookup);
         }
-        // What nobody remembers any more is freed here: no caller waits for a FORGET.
+        // Inodes without a name or a user are freed here: no caller waits for a FORGET.
         self.fs.reap();
     }
 
@@ -536,14 +538,14 @@ impl Server for FsServer {
         // with that (it then sends them with SETATTR).
         let keep_times = args.cached && self.writeback.load(Ordering::Relaxed);
         let flags = WriteFlags { kill_privileges: args.kill_suidgid, keep_times, from_cache: args.cached };
-        // What the kernel took into its cache was acknowledged long ago, and whoever writes it back did not write it.
+        // Data in the kernel's cache was acknowledged long ago, and the process that writes it back did not write it.
         let caller = if args.cached { Caller::ROOT } else { caller(req) };
         let write = |at: usize| {
             let at_byte = args.offset + at as u64;
             self.with_space(caller, || self.fs.write_unpaced(&inode, at_byte, &data[at..], flags))
         };
         let (mut n, mut pause) = check!(reply, self.taking_privileges(ino, &inode, args.kill_suidgid, || write(0)));
-        // Nobody looks at how much of a page of the cache was taken: all of it, or an error for fsync(2) and close(2).
+        // No caller sees a short write of a cached page: it is written whole, or fsync(2) and close(2) get an error.
         while args.cached && n < data.len() {
             let (more, for_more) = check!(reply, write(n));
             (n, pause) = (n + more, pause + for_more);
@@ -589,7 +591,9 @@ impl Server for FsServer {
             empty(reply, result);
             drop(ticket);
         };
-        self.fs.sync_async_for(Asker::Process(req.pid), Box::new(done));
+        // The kernel asks for sync(2) and umount(8), too, and passes the answer on to neither (Linux:
+        // `sync_filesystem`).
+        self.fs.sync_async_hinting(cursor_of_process(req.pid), Box::new(done));
     }
 
     fn setxattr(&self, req: &Request, ino: u64, name: &[u8], value: &[u8], args: &SetxattrArgs, reply: ReplyEmpty) {
@@ -631,7 +635,7 @@ impl Server for FsServer {
         let inode = check!(reply, self.node(ino));
         let names = check!(reply, self.fs.list_xattrs(&inode));
         let mut list = Vec::new();
-        // As Linux does: trusted attributes are shown only to who may read them.
+        // As Linux does: trusted attributes are shown only to users that may read them.
         for name in names.iter().filter(|n| req.uid == 0 || !n.starts_with(b"trusted.")) {
             list.extend_from_slice(name);
             list.push(0);
@@ -719,8 +723,8 @@ impl Server for FsServer {
             SEEK_HOLE => Seek::Hole,
             _ => return reply.error(Errno::INVAL),
         };
-        // What is dirty in the kernel's cache (without `writeback_cache`, of a shared mapping) is a hole to us, and
-        // only dropping it from there makes the kernel write it. Its writes need workers, so none may wait for them.
+        // Dirty pages in the kernel's cache (without `writeback_cache`, of a shared mapping) are a hole to us, and only
+        // dropping them from there makes the kernel write them. Its writes need workers, so none may wait for them.
         let collects = self.writeback.load(Ordering::Relaxed);
         let mut first = None;
         if !collects {
@@ -729,7 +733,7 @@ impl Server for FsServer {
             if first.is_none() || self.fs.is_read_only() {
                 return answer_seek(reply, found);
             }
-            // What the kernel writes is kept back. Whatever may be data is taken for it, as if there were no holes.
+            // The kernel's writes wait for the thaw. All that may be data counts as data, as if there were no holes.
             if self.fs.is_frozen() {
                 let size = self.fs.getattr(&inode).size;
                 return reply.ok(if what == Seek::Data { offset } else { size });
@@ -782,7 +786,7 @@ impl Server for FsServer {
         } else if FS_IOC_GETVERSION.contains(&args.cmd) {
             reply.ok(0, inode.generation.as_bytes());
         } else if args.cmd == FS_IOC_FSGETXATTR {
-            // What the kernel asks for before it sets any flag.
+            // The kernel sends this before it sets any flag.
             reply.ok(0, &convert::fsxattr(self.fs.getattr(&inode).flags, self.fs.project(&inode)));
         } else {
             reply.error(Errno::NOTTY);

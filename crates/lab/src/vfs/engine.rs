@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use extant_base::sync::{LockClass, RwLock, Waiter};
-use extant_fs::{Asker, Cred, Error, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, WriteFlags};
+use extant_fs::{Cred, Error, Filesystem, InodeRef, LossCursor, NewNode, RenameFlags, SetAttr, WriteFlags};
 
 use super::{Node, Stat, Vfs, VfsError, VfsResult};
 
@@ -150,7 +150,7 @@ impl Vfs for EngineVfs {
                 tell.set(failed.get().map_or(Ok(()), |e: &Error| Err(e.clone())));
             }
         };
-        self.fs.fsync_many(&inodes, Asker::Thread, false, Arc::new(done));
+        self.fs.fsync_many(&inodes, LossCursor::thread(), false, Arc::new(done));
         Ok(all.wait()?)
     }
 

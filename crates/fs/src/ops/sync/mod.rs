@@ -1,13 +1,17 @@
-//! Durability: fsync, fdatasync, syncfs, fsyncs of many files at once, and what an unmount waits for.
+//! Durability: fsync, fdatasync, syncfs, fsyncs of many files at once, and the wait of an unmount.
 //!
-//! All are one [`barrier`](Filesystem::barrier): start writing what is dirty in its scope; wait until everything that
-//! was taken from the pages before, by whomever, can be read from the device (the tokens of
-//! [`extant_cache::Writebacks`]: in hand, in flight, being mapped); then "tell me when transaction T is durable"; then
-//! ask whether anything was lost, and whether the mount may still say so. For one inode T is the newest that changed it
-//! (for fdatasync: in a way that its data needs), else the running one. Who asks asynchronously holds no thread
-//! meanwhile, and any number of barriers share one commit and its flushes. Where nothing was written since the last
-//! flush began and T is durable, there is nothing to wait for. What is written for one fsync beyond its own file is a
-//! policy's choice ([`policy`]).
+//! All are one [`barrier`](Filesystem::barrier):
+//! 1. Start writing the dirty data in its scope.
+//! 2. Wait until all data that any thread took from the pages before can be read from the device (the tokens of
+//!    [`extant_cache::Writebacks`]).
+//! 3. Wait until transaction T is durable. For one inode, T is the newest that changed it (for fdatasync: in a way that
+//!    its data needs); else it is the running one.
+//! 4. Check the ledger of lost writes ([`extant_cache::LossLedger`]) with the caller's cursor, and whether the mount
+//!    may still acknowledge.
+//!
+//! An asynchronous caller holds no thread meanwhile, and any number of barriers share one commit and its flushes. If
+//! nothing was written since the last flush began and T is durable, a barrier waits for nothing. A policy chooses which
+//! other files are written for one fsync ([`policy`]).
 //!
 //! # Locking
 //! None held while waiting.
@@ -21,8 +25,7 @@ use std::sync::Arc;
 
 use extant_base::sync::Waiter;
 use extant_base::sync::atomic::Ordering;
-use extant_base::task::shard_index;
-use extant_cache::{ErrorSequence, Opener};
+use extant_cache::LossCursor;
 use extant_ondisk::InodeNr;
 use extant_ondisk::jbd2::Tid;
 
@@ -32,39 +35,14 @@ use crate::inode::{Inode, InodeRef};
 use crate::writeback::asks::Countdown;
 use crate::writeback::batch::WritebackReason;
 
-/// Called once with what a barrier came to, possibly on another thread and possibly before the call returns. Who calls
-/// may be in the middle of something: it hands the answer on, and does not call the file system.
+/// Called once with the result of a barrier, possibly on another thread and possibly before the call returns. Its
+/// caller may hold locks: it passes the answer on, and does not call the file system.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// Called once for each of many, with its place; as [`Done`].
 pub type DoneEach = Arc<dyn Fn(usize, Result<()>) + Send + Sync>;
 
-/// On whose behalf an fsync or a sync is, so that nobody takes an error from somebody else.
-#[derive(Clone, Debug)]
-pub enum Asker {
-    /// The calling thread.
-    Thread,
-    /// An open file ([`Filesystem::opener`]).
-    Opener(Arc<Opener>),
-    /// A process, where the server does not know of open files; 0: one of those that it cannot see, outside of its PID
-    /// namespace, which are told until data was written after one of them was.
-    Process(u32),
-}
-
-impl Asker {
-    /// The error that this asker has not been told.
-    fn check(&self, errors: &ErrorSequence<Error>, thread: u64) -> Result<()> {
-        let lost = match self {
-            Asker::Thread => errors.check_for(1 << 32 | thread),
-            Asker::Opener(opener) => errors.check(opener),
-            Asker::Process(0) => errors.check_unknown(),
-            Asker::Process(id) => errors.check_for(u64::from(*id)),
-        };
-        lost.map_or(Ok(()), Err)
-    }
-}
-
-/// What is to be durable.
+/// The inodes that a barrier makes durable.
 pub(crate) enum Scope<'a> {
     Inode { inode: &'a Arc<Inode>, datasync: bool },
     All,
@@ -90,7 +68,7 @@ fn is_new(inode: &Inode) -> bool {
 
 impl Filesystem {
     /// Makes everything durable that was written in the scope before the call, then calls `done`: with an error if the
-    /// journal or the mount stopped first. Lost data is the caller's to ask for.
+    /// journal or the mount stopped first. The caller checks the ledger of lost writes.
     pub(crate) fn barrier(&self, scope: Scope<'_>, done: Done) {
         match self.state.writes() {
             Ok(true) => {}
@@ -117,8 +95,8 @@ impl Filesystem {
         }
     }
 
-    /// Starts writing everything dirty of the inodes, and of others whatever can be written at once, waiting for
-    /// nothing. `written` waits for it, and for whatever else of theirs is on its way.
+    /// Starts writing all dirty data of the inodes, and data of `others` that can be written at once. It waits for
+    /// nothing. `written` waits for these writes, and for others of the same inodes that are pending.
     fn write_or_ask(
         &self,
         inodes: &[Arc<Inode>],
@@ -143,7 +121,7 @@ impl Filesystem {
         }
     }
 
-    /// The barrier of one inode by a thread that waits, holds nothing, and does what is left to do for it itself.
+    /// The barrier of one inode by a thread that waits and holds nothing: it does the rest of the work itself.
     fn barrier_here(&self, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
         if !self.state.writes()? {
             return Ok(());
@@ -155,7 +133,8 @@ impl Filesystem {
             plug.write_pages(inode);
             written.extend(plug.try_write_all(&carried).0.into_iter().cloned());
         }
-        // Before the plug, which may wait, is dropped: what others begin meanwhile is not waited for.
+        // Before the drop of the plug, which may wait: this thread does not wait for writes that others begin
+        // meanwhile.
         let epochs: Vec<_> = written.iter().map(|inode| inode.writes.epoch()).collect();
         drop(plug);
         written.iter().zip(epochs).for_each(|(inode, epoch)| inode.writes.wait_for(epoch));
@@ -164,13 +143,13 @@ impl Filesystem {
         self.state.acknowledge()
     }
 
-    /// Waits until the file's data is in its blocks. Nobody is told of what was lost by this.
+    /// Waits until the file's data is in its blocks. No cursor moves: a later check reports what was lost.
     pub(crate) fn settle(&self, inode: &Arc<Inode>) -> Result<()> {
         if needs_writing(inode, true) { self.barrier_here(inode, true) } else { Ok(()) }
     }
 
-    /// New files that are written with an fsync of this one: those that are closed. Who has one open still writes it,
-    /// and asks for it himself when he is done.
+    /// New files that are written with an fsync of this one: closed ones. A program that has one open may still write
+    /// it, and call fsync at the end.
     fn carried(&self, inode: &Arc<Inode>) -> Vec<Arc<Inode>> {
         let mut left = if is_new(inode) { self.sync_policy.carry(inode.ino) } else { 0 };
         if left == 0 {
@@ -199,29 +178,29 @@ impl Filesystem {
         );
     }
 
-    /// Starts an fsync on behalf of somebody, who is told once of data that was lost; see `Filesystem::barrier`.
-    pub fn fsync_async_for(&self, inode: &InodeRef, who: Asker, datasync: bool, done: Done) {
-        let asked: Arc<Inode> = Arc::clone(inode);
-        let thread = shard_index() as u64;
-        let told = move |r: Result<()>| done(who.check(&asked.errors, thread).and(r));
-        self.barrier(Scope::Inode { inode, datasync }, Box::new(told));
+    /// Starts an fsync. Its answer reports the file's lost writes that `cursor` has not reported; see
+    /// `Filesystem::barrier`.
+    pub fn fsync_async_for(&self, inode: &InodeRef, cursor: LossCursor, datasync: bool, done: Done) {
+        let synced: Arc<Inode> = Arc::clone(inode);
+        let report = move |r| done(synced.losses.check(&cursor).map_err(Error::from).and(r));
+        self.barrier(Scope::Inode { inode, datasync }, Box::new(report));
     }
 
-    /// Somebody opened the file: what its fsync is told is not taken from others (Linux: `f_wb_err`).
-    pub fn opener(&self, inode: &InodeRef) -> Arc<Opener> {
-        Arc::new(inode.errors.opener())
+    /// The cursor of a file that is opened now: its fsync takes no error from another open file (Linux: `f_wb_err`).
+    pub fn open_cursor(&self, inode: &InodeRef) -> LossCursor {
+        inode.losses.open()
     }
 
-    /// As [`Filesystem::fsync_async_for`] the calling thread.
+    /// As [`Filesystem::fsync_async_for`], with the calling thread's cursor.
     pub fn fsync_async(&self, inode: &InodeRef, datasync: bool, done: Done) {
-        self.fsync_async_for(inode, Asker::Thread, datasync, done);
+        self.fsync_async_for(inode, LossCursor::thread(), datasync, done);
     }
 
     /// fsync(2) or fdatasync(2) of many files: they are written together, in the order of their numbers, and share a
-    /// commit. Calls `done` once for each, with its place in `inodes` and what an fsync of it by itself would have come
-    /// to: an error concerns the file that it is about, or all of them. Possibly on other threads, and before this
-    /// returns. `who` asks for all of them: an [`Asker::Opener`] has opened one, and is refused where there are more.
-    pub fn fsync_many(&self, inodes: &[InodeRef], who: Asker, datasync: bool, done: DoneEach) {
+    /// commit. Calls `done` once for each, with its place in `inodes` and the result that an fsync of it alone would
+    /// have: an error concerns the file that it is about, or all of them. Possibly on other threads, and before this
+    /// returns. `cursor` serves all of them: that of an open file is refused if there are more.
+    pub fn fsync_many(&self, inodes: &[InodeRef], cursor: LossCursor, datasync: bool, done: DoneEach) {
         let writes = match self.state.writes() {
             Ok(writes) => writes,
             Err(e) => return (0..inodes.len()).for_each(|at| done(at, Err(e.clone()))),
@@ -237,16 +216,15 @@ impl Filesystem {
         }
         let (unique, places): (Vec<_>, Vec<_>) = asked.into_values().unzip();
         let Some(first) = unique.first() else { return };
-        if unique.len() > 1 && matches!(who, Asker::Opener(_)) {
+        if unique.len() > 1 && matches!(cursor, LossCursor::Open(_)) {
             let refused = Error::Invalid("an open file asks for others");
             return places.iter().flatten().for_each(|&at| done(at, Err(refused.clone())));
         }
-        let thread = shard_index() as u64;
         let tell = {
             let unique = unique.clone();
             move |r: Result<()>| {
                 for (inode, places) in unique.iter().zip(&places) {
-                    let r = who.check(&inode.errors, thread).and_then(|()| r.clone());
+                    let r = inode.losses.check(&cursor).map_err(Error::from).and_then(|()| r.clone());
                     places.iter().for_each(|&at| done(at, r.clone()));
                 }
             }
@@ -271,7 +249,7 @@ impl Filesystem {
     pub fn fsync(&self, inode: &InodeRef, datasync: bool) -> Result<()> {
         let asked: Arc<Inode> = Arc::clone(inode);
         let done = self.barrier_here(&asked, datasync);
-        Asker::Thread.check(&asked.errors, shard_index() as u64).and(done)
+        asked.losses.check(&LossCursor::thread()).map_err(Error::from).and(done)
     }
 
     /// Everything written so far is durable on return (syncfs(2)).
@@ -279,27 +257,20 @@ impl Filesystem {
         self.wait_for(|done| self.sync_async(done))
     }
 
-    /// As [`Filesystem::sync`], without waiting.
+    /// As [`Filesystem::sync`], without waiting. The answer reports lost writes of any file, with the calling thread's
+    /// cursor (Linux: the error sequence of the super block, which syncfs(2) reads).
     pub fn sync_async(&self, done: Done) {
-        self.sync_async_for(Asker::Thread, done);
+        let (fs, cursor) = (self.arc(), LossCursor::thread());
+        let report = move |r| done(fs.losses.check(&cursor).map_err(Error::from).and(r));
+        self.barrier(Scope::All, Box::new(report));
     }
 
-    /// Starts a sync on behalf of somebody, who is told once of data of any file that was lost (Linux: the error
-    /// sequence of the super block, which syncfs(2) reads). Of a process nobody knows whether it is told: the kernel
-    /// asks for sync(2) and umount(8), too, and passes nothing on (Linux: `sync_filesystem`). So who freezes or ends
-    /// the mount is told all the same.
-    pub fn sync_async_for(&self, who: Asker, done: Done) {
+    /// As [`Filesystem::sync_async`], for a caller whose answer may reach no program. A loss stays unseen: a freeze and
+    /// the end of the mount report it all the same.
+    pub fn sync_async_hinting(&self, cursor: LossCursor, done: Done) {
         let fs = self.arc();
-        let thread = shard_index() as u64;
-        let told = move |r: Result<()>| {
-            let lost = match who {
-                Asker::Process(0) => fs.errors.hint_to(None),
-                Asker::Process(id) => fs.errors.hint_to(Some(u64::from(id))),
-                who => who.check(&fs.errors, thread).err(),
-            };
-            done(lost.map_or(r, Err));
-        };
-        self.barrier(Scope::All, Box::new(told));
+        let report = move |r| done(fs.losses.hint(&cursor).map_err(Error::from).and(r));
+        self.barrier(Scope::All, Box::new(report));
     }
 
     pub(crate) fn wait_for(&self, ask: impl FnOnce(Done)) -> Result<()> {
@@ -312,9 +283,9 @@ impl Filesystem {
         waiter.wait()
     }
 
-    /// Lost data that nobody has been told of.
+    /// Reports the newest loss if no party has seen it.
     pub(crate) fn report_lost(&self) -> Result<()> {
-        self.errors.unseen().map_or(Ok(()), Err)
+        Ok(self.losses.check(&self.losses.open())?)
     }
 
     /// Without background threads: one round of the work that they would do (tests, tools, simulated time).

@@ -1,15 +1,15 @@
-//! The syncs of a client, and their acknowledgements.
+//! The fsyncs, syncs and freezes of a client, and their acknowledgements.
 //!
 //! # Locking
 //! That of the client: `schedule shared`.
 
 use extant_base::sync::Waiter;
 use extant_block::BlockDevice;
-use extant_fs::Asker;
+use extant_fs::LossCursor;
 
 use super::*;
 
-/// An fsync whose reply the client has not waited for, with its file.
+/// An fsync whose answer is outstanding, and the client and node of its file.
 pub(super) type Asked = (Waiter<Result<(), Error>>, usize, NodeId);
 
 impl Client {
@@ -53,7 +53,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::sync_failed`], for a sync of all files that began after `given` acknowledgements.
+    /// As [`Client::sync_failed`], for a sync of all files that began after `given` answers.
     fn sync_of_all_failed(&mut self, e: &Error, given: usize) {
         self.sync_failed(e, None);
         self.shared.tell_of_any(given);
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// As a server does: calls, and goes on. The acknowledgement counts from its arrival.
+    /// As a server does: starts the fsync, and goes on. The answer counts from when it comes.
     pub(super) fn fsync_async(&mut self, client: usize, node: NodeId, inode: &InodeRef, data: bool) {
         let (upto, answer) = (self.shared.ended(), Waiter::new());
         let (shared, tell) = (self.shared.clone(), answer.clone());
@@ -98,10 +98,9 @@ impl Client {
             }
             tell.set(r);
         };
-        // Each call is another caller, which gets the error of every lost write; the client's thread still gets it,
-        // too.
-        let who = Asker::Process((self.nr as u32 + 1) << 16 | self.asked.len() as u32);
-        self.fs.fsync_async_for(inode, who, data, Box::new(done));
+        // A cursor of its own: it reports every loss, and takes none from the client's thread.
+        let cursor = LossCursor::process((self.nr as u32 + 1) << 16 | self.asked.len() as u32);
+        self.fs.fsync_async_for(inode, cursor, data, Box::new(done));
         self.asked.push((answer, client, node));
     }
 
@@ -137,7 +136,7 @@ impl Client {
                 tell.set(());
             }
         };
-        self.fs.fsync_many(&inodes, Asker::Thread, data, Arc::new(done));
+        self.fs.fsync_many(&inodes, LossCursor::thread(), data, Arc::new(done));
         all.wait();
         let answers = std::mem::take(&mut answers.lock().0);
         for ((client, node, _), mut answer) in asked.into_iter().zip(answers) {
@@ -169,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Until it thaws nothing is written, by any client or thread.
+    /// Until it thaws nothing is written, also by other clients and threads.
     pub(super) fn freeze(&mut self, rng: &mut Rng) {
         let (upto, given) = (self.shared.ended(), self.shared.given());
         match self.fs.freeze() {
