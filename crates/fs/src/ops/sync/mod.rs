@@ -93,7 +93,7 @@ impl Filesystem {
     /// Makes everything durable that was written in the scope before the call, then calls `done`: with an error if the
     /// journal or the mount stopped first. Lost data is the caller's to ask for.
     pub(crate) fn barrier(&self, scope: Scope<'_>, done: Done) {
-        match self.state.writes() {
+        match self.lifecycle.writes() {
             Ok(true) => {}
             nothing => return done(nothing.map(drop)),
         }
@@ -146,7 +146,7 @@ impl Filesystem {
 
     /// The barrier of one inode by a thread that waits, holds nothing, and does what is left to do for it itself.
     fn barrier_here(&self, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
-        if !self.state.writes()? {
+        if !self.lifecycle.writes()? {
             return Ok(());
         }
         let mut written = vec![inode.clone()];
@@ -162,7 +162,7 @@ impl Filesystem {
         written.iter().zip(epochs).for_each(|(inode, epoch)| inode.writes.wait_for(epoch));
         let committed = self.journal.commit_here(Some(inode.synced_by(datasync)));
         committed.map_err(|e| Error::lost(Some(inode.ino), e.into()))?;
-        self.state.acknowledge()
+        self.lifecycle.acknowledge()
     }
 
     /// Waits until the file's data is in its blocks. Nobody is told of what was lost by this.
@@ -195,7 +195,7 @@ impl Filesystem {
             Some(tid),
             Box::new(move |r| {
                 let r = r.map_err(|e| Error::lost(ino, e.into()));
-                done(r.and_then(|()| fs.state.acknowledge()));
+                done(r.and_then(|()| fs.lifecycle.acknowledge()));
             }),
         );
     }
@@ -223,7 +223,7 @@ impl Filesystem {
     /// to: an error concerns the file that it is about, or all of them. Possibly on other threads, and before this
     /// returns. `who` asks for all of them: an [`Asker::Opener`] has opened one, and is refused where there are more.
     pub fn fsync_many(&self, inodes: &[InodeRef], who: Asker, datasync: bool, done: DoneEach) {
-        let writes = match self.state.writes() {
+        let writes = match self.lifecycle.writes() {
             Ok(writes) => writes,
             Err(e) => return (0..inodes.len()).for_each(|at| done(at, Err(e.clone()))),
         };
