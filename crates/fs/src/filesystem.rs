@@ -4,14 +4,13 @@
 //! (`mount.rs`); the operations are in `ops/`, one file each.
 //!
 //! # Locking
-//! `superblock` (75) guards the decoded superblock; `renames` (10) makes cross-directory renames exclude each other;
-//! `s_umount` (4) freezing, thawing, remounting and unmounting.
+//! `superblock` (75) guards the decoded superblock; `renames` (10) makes cross-directory renames exclude each other.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::counter::Counter;
-use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use extant_base::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::reclaim::{FrameId, FrameOwner, Key, Tried};
@@ -23,29 +22,26 @@ use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Error, Result};
-use crate::freeze::Gate;
 use crate::groups::Groups;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
+use crate::lifecycle::{Lifecycle, Right, Transition};
 use crate::map::es::{EsCache, EsStats};
 use crate::ops::sync::policy::SyncPolicy;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
-use crate::recover::CleanUp;
 use crate::reports::ErrorReports;
 use crate::reserve::Reserve;
-use crate::state::MountState;
 use crate::threads::Threads;
 use crate::writeback::asks::Asks;
 use crate::writeback::batch::Completed;
 use crate::xattr::SharedBlocks;
 
-pub(crate) static UMOUNT_CLASS: LockClass = LockClass::new("s_umount", 4);
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
 pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
 
-/// What a file system says about itself (statvfs).
+/// Sizes and limits of a file system (statvfs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatFs {
     /// Bytes; what the counts of blocks below count.
@@ -77,7 +73,7 @@ pub struct FsStats {
     pub evictions: Counter,
     /// Group descriptors that the choice of a group for a directory looked at.
     pub placement_looks: Counter,
-    /// Errors that were told to the superblock, or would have been: damage, failures of the device.
+    /// Errors that the superblock counts, or would on a writable mount: damage, failures of the device.
     pub errors: Counter,
 }
 
@@ -100,9 +96,9 @@ pub struct Filesystem {
     pub(crate) reserve: Reserve,
     pub(crate) journal: Arc<Journal>,
     pub(crate) has_log: bool,
-    /// The journal is lent for this mount, and given back at the unmount.
+    /// The image has the journal for this mount only; the unmount removes it.
     pub(crate) borrowed: bool,
-    /// What the superblock said at the mount: without a journal, an unmount promises no more.
+    /// The superblock's mark at the mount: without a journal, an unmount promises no more.
     pub(crate) was_clean: bool,
     pub(crate) inodes: Arc<InodeTable>,
     pub(crate) own_inodes: OwnInodes,
@@ -112,20 +108,12 @@ pub struct Filesystem {
     pub(crate) bulk: BulkWindow,
     pub(crate) sync_policy: Box<dyn SyncPolicy>,
     pub(crate) orphans: Orphans,
-    pub(crate) clean_up: CleanUp,
     pub(crate) renames: Mutex<()>,
     /// For each group, where in it a free inode is looked for; see [`crate::ialloc`].
     pub(crate) inode_hints: Vec<AtomicU32>,
     pub(crate) free_inodes: AtomicI64,
-    pub(crate) state: MountState,
-    pub(crate) gate: Gate,
-    /// Serialises what changes the mount as a whole; how it ended, once it has.
-    pub(crate) umount: Mutex<Option<Result<()>>>,
-    /// The device is as after an unmount, and stays so. Set with the lock of `evictions` held, too.
-    pub(crate) frozen: AtomicBool,
-    /// The unmount writes the superblock, and nobody after it.
-    pub(crate) closing: AtomicBool,
-    /// Errors of which the superblock on the device, the log and the messages have still to tell.
+    pub(crate) lifecycle: Lifecycle,
+    /// Errors that the superblock on the device, the log and the messages still lack.
     pub(crate) reports: ErrorReports,
     pub(crate) on_error: OnError,
     pub(crate) evictions: Mutex<VecDeque<Arc<Inode>>>,
@@ -138,7 +126,6 @@ pub struct Filesystem {
     pub(crate) nameless: OnceLock<Nameless>,
     /// When an inode last lost its last name; 0: none has.
     pub(crate) unlinked_ns: AtomicU64,
-    pub(crate) stopping: AtomicBool,
     /// The lost writes of all files.
     pub(crate) losses: LossLedger<Error>,
     /// Batches whose data is on the device and that wait for a handle.
@@ -151,7 +138,7 @@ pub struct Filesystem {
     pub(crate) new_extents: bool,
     /// Inodes may hold their content themselves.
     pub(crate) inline_data: bool,
-    /// What the budget knows of the allocator's memory.
+    /// The allocator's memory, as the budget counts it.
     pub(crate) buddy_bytes: AtomicUsize,
     /// Charged for as long as this is mounted.
     pub(crate) charged: AtomicU64,
@@ -185,7 +172,7 @@ impl Filesystem {
         &self.geo
     }
 
-    /// What it was mounted on.
+    /// The device that it was mounted on.
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.dev
     }
@@ -197,7 +184,7 @@ impl Filesystem {
 
     /// Whether it was mounted so, or became so after an error.
     pub fn is_read_only(&self) -> bool {
-        self.state.is_read_only()
+        !self.lifecycle.allows(Right::Change)
     }
 
     /// Whether it is mounted to read what there is of a damaged image ([`MountOptions::rescue`]).
@@ -245,7 +232,7 @@ impl Filesystem {
         self.shared_xattr.joined.get()
     }
 
-    /// What waits to be written: bytes of data that are not on the device, and blocks that are promised to such as has
+    /// Pending writes: bytes of data that are not on the device, and blocks that are promised to such as has
     /// no place yet.
     pub fn delayed(&self) -> (u64, u64) {
         (self.flusher.dirty_bytes(), self.alloc.reserved_blocks())
@@ -269,7 +256,7 @@ impl Filesystem {
     }
 
     pub(crate) fn check_writable(&self) -> Result<()> {
-        self.state.check_writable()
+        if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
     pub(crate) fn random_u32(&self) -> u32 {
@@ -360,7 +347,7 @@ impl Filesystem {
     /// From here on the mount is read-only, and acknowledges nothing any more that is not durable. The first reason
     /// counts.
     pub(crate) fn fail(&self, e: &Error) -> bool {
-        let first = self.state.fail(e);
+        let first = self.lifecycle.go_because(Transition::Fail, e);
         if first {
             self.options.messages.say(format_args!("{}: {e}; the mount is read-only from here on", self.image()));
         }
@@ -371,13 +358,13 @@ impl Filesystem {
     /// read-only from here on, and the image stays marked as needing recovery. One that is read-only stays so, and
     /// writes nothing; one that is frozen writes when it is thawed.
     pub fn abort(&self, cause: &str) {
-        if self.state.stay_read_only() {
+        if self.lifecycle.go(Transition::StayReadOnly) {
             return;
         }
         let e = extant_journal::Error::Aborted { cause: cause.to_owned() };
-        // First, so that a thaw finds it that ends before the next look.
+        // First, so that a thaw that ends before the next look finds it.
         self.note_aborted(e.clone());
-        if !self.keeps_errors() {
+        if self.lifecycle.allows(Right::Report) {
             self.journal.abort(&e);
         }
     }
@@ -439,7 +426,7 @@ impl FrameOwner for Filesystem {
     }
 }
 
-/// What the journal calls: held weakly, the journal belongs to the file system.
+/// The journal's calls to the file system, held weakly: the journal belongs to the file system.
 pub(crate) struct JournalHooks {
     pub fs: std::sync::OnceLock<Weak<Filesystem>>,
 }

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::rng::Rng;
-use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use extant_base::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::{Budget, BufferCache, BulkWindow, Flusher, FlusherOptions, LossLedger, Shrinker};
@@ -31,17 +31,16 @@ use crate::borrow;
 use crate::copies::Copies;
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::{self, Filesystem, JournalHooks};
-use crate::freeze::Gate;
 use crate::groups::{Groups, journal_zones};
 use crate::hash_settings::HashSettings;
 use crate::inode_table::{InodeTable, OwnInodes};
+use crate::lifecycle::Lifecycle;
 use crate::map::es::EsCache;
 use crate::options::{COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
 use crate::orphan::Orphans;
-use crate::recover::{CleanUp, Use, clean_orphans, lend_journal, log_of, recover};
+use crate::recover::{Use, clean_orphans, lend_journal, log_of, recover};
 use crate::reports::ErrorReports;
 use crate::reserve::Reserve;
-use crate::state::MountState;
 use crate::super_block::{check_after_replay, read_super_at};
 use crate::threads::Threads;
 use crate::unmount::Mounted;
@@ -384,13 +383,8 @@ impl Parts {
             borrowed: self.lent,
             flusher: Flusher::new(options.clock.clone(), flusher_options),
             orphans: Orphans::new(),
-            clean_up: CleanUp::default(),
             renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
-            state: MountState::new(self.read_only),
-            gate: Gate::new(),
-            umount: Mutex::new(&filesystem::UMOUNT_CLASS, None),
-            frozen: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
+            lifecycle: Lifecycle::new(self.read_only),
             reports: ErrorReports::new(),
             on_error,
             evictions: Mutex::new(&filesystem::EVICT_CLASS, VecDeque::new()),
@@ -400,7 +394,6 @@ impl Parts {
             evicted: AtomicU64::new(0),
             nameless: OnceLock::new(),
             unlinked_ns: AtomicU64::new(0),
-            stopping: AtomicBool::new(false),
             losses: LossLedger::default(),
             completed: Completed::new(),
             asks: Asks::new(),

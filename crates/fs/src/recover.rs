@@ -1,21 +1,20 @@
-//! What a crash left behind, and which journal a mount works with (Linux: `ext4_load_and_init_journal`,
+//! Recovery from a crash, and which journal a mount works with (Linux: `ext4_load_and_init_journal`,
 //! `ext4_orphan_cleanup`).
 //!
 //! In the order of a mount: [`lend_journal`] (an image without a journal), [`recover`] (the log is found, here or on
 //! another device, and replayed), [`log_of`] (what the journal goes on with), [`clean_orphans`] (needs the mounted file
 //! system).
 //!
-//! What it does not do: read logs (`extant_recovery`), nor decide what makes a log readable: what that crate refuses
+//! It does not read logs (`extant_recovery`), nor decide which ones are readable: an error of that crate
 //! becomes a mount's error in the `From` below.
 //!
 //! # Locking
-//! Nobody else has the file system yet.
+//! No other thread has the file system yet, but those of the mount.
 
 use std::collections::HashSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use extant_base::rng::Rng;
-use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_block::BlockDevice;
 use extant_block::device::MemDevice;
 use extant_journal::LogLocation;
@@ -31,6 +30,7 @@ use crate::error::{Damage, Error, Result, Unsupported};
 use crate::fast_commit;
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
+use crate::lifecycle::{Access, Transition};
 use crate::ops::credits;
 use crate::options::{BorrowJournal, JournalDevice, MountOptions};
 use crate::super_block::{read_super_at, write_super};
@@ -78,7 +78,7 @@ pub(crate) fn lend_journal(
     Ok(refused.is_none())
 }
 
-/// What a mount means to do with the image.
+/// The use that a mount makes of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Replay onto the device.
@@ -89,7 +89,7 @@ pub(crate) enum Use {
     ReadOfBackup,
 }
 
-/// What the journal of the image asks for, done. Returns the device to go on with (an overlay when nothing may be
+/// Recovers the image as its journal asks for. Returns the device to go on with (an overlay when nothing may be
 /// written) and the journal, empty.
 pub(crate) fn recover(
     dev: Arc<dyn BlockDevice>,
@@ -102,7 +102,7 @@ pub(crate) fn recover(
         (Some(uuid), Some(JournalDevice(device))) => {
             Some(JournalFile::open_external(device.clone(), sb.geometry().block_size, uuid)?)
         }
-        // What needs no replay is read without it.
+        // An image that needs no replay is read without it.
         (Some(_), None) if !sb.needs_recovery() && !of_backup => return Ok((dev, None)),
         (Some(_), None) => {
             let detail =
@@ -219,46 +219,26 @@ pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> 
     Ok(LogLocation { superblock, map: Arc::new(file.map().clone()) })
 }
 
-/// What a device that does not read does to a mount that cleans up: see [`clean_orphans`].
-#[derive(Default)]
-pub(crate) struct CleanUp {
-    under_way: AtomicBool,
-    failed: OnceLock<Error>,
-}
-
-impl CleanUp {
-    /// Whether this ends a mount that cleans up. It is not told to the image then: the orphans of one with errors are
-    /// not to be trusted, and would be forgotten by the next mount.
-    pub(crate) fn fails(&self, e: &Error) -> bool {
-        let fails = matches!(e, Error::Device(_)) && self.under_way.load(Ordering::Acquire);
-        if fails {
-            let _ = self.failed.set(e.clone()); // the first it is
-        }
-        fails
-    }
-}
-
-/// What an inode takes while it is in use.
+/// Memory of an inode while it is in use.
 const ORPHAN_BYTES: usize = 2048;
 
 /// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash.
 ///
 /// # Errors
-/// What is no damage, a device that does not read, say: the mount has been cut off then, and the next one finds the
-/// same orphans. Damage is noted, and costs the orphan that it is in, or hides those behind it on the list.
+/// An error that is no damage, a device that does not read, say: the mount has been cut off then, and the next one
+/// finds the same orphans. Damage is noted, and costs the orphan that it is in, or hides those behind it on the list.
 pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
     let mut found = Vec::new();
-    fs.clean_up.under_way.store(true, Ordering::Release);
+    fs.lifecycle.go(Transition::BeginCleanUp);
     let cleaned = find_orphans(fs, &mut found).and_then(|()| end_orphans(fs, &mut found));
-    // Who frees an inode has nobody to tell; and what comes after it comes of it.
-    let cleaned = fs.clean_up.failed.get().map_or(cleaned, |e| Err(e.clone()));
-    match cleaned {
-        Ok(()) => fs.clean_up.under_way.store(false, Ordering::Release),
-        // While they are used: each would be deleted otherwise, also if what the list has behind it is not known. And
-        // while it is under way, for a thread may have another one in hand.
-        Err(_) => fs.cut_off(),
+    if cleaned.is_ok() && fs.lifecycle.go(Transition::Reopen) {
+        return Ok(());
     }
-    cleaned
+    // An eviction has no caller to return its error to. Later errors are consequences of the one that gave up.
+    let gave_up = (fs.lifecycle.now().access == Access::CutOff).then(|| fs.lifecycle.first_error()).flatten();
+    // Before `found` drops its references: each would be deleted otherwise, although the list behind it is not known.
+    fs.cut_off();
+    gave_up.map_or(cleaned, Err)
 }
 
 /// Everything that is recorded is known on return, before the first of it goes: what is not would be forgotten with the

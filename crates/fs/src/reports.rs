@@ -1,11 +1,11 @@
-//! Telling of errors: the superblock's error fields, in memory and on the device, and messages (Linux:
+//! Reports of errors: the superblock's error fields, in memory and on the device, and messages (Linux:
 //! `ext4_handle_error`, `ext4_error_ratelimit`, `s_sb_upd_work`, fs/ext4/super.c).
 //!
-//! Main type: [`ErrorReports`], which knows what of it has still to be told, and how much may be told now. Every error
-//! is counted in the superblock in memory. The first of each kind is durable at once, for the next mount and e2fsck
-//! must know. Further ones reach the device with the next write of the superblock, or [`WRITE_INTERVAL_NS`] after the
-//! last write for their sake: a program that calls stat(2) on a damaged inode in a loop causes neither a flush nor a
-//! line of the log each time.
+//! Main type: [`ErrorReports`], which knows the pending reports, and how many may be made now. The superblock in memory
+//! counts every error. The first of each kind is durable at once, for the next mount and e2fsck must know. Further ones
+//! reach the device with the next write of the superblock, or [`WRITE_INTERVAL_NS`] after the last write for their
+//! sake: a program that calls stat(2) on a damaged inode in a loop causes neither a flush nor a line of the log each
+//! time.
 //!
 //! # Locking
 //! `error reports` (211), a leaf. [`Filesystem::record_error`] takes `superblock` (75), and releases it before the
@@ -18,6 +18,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
+use crate::lifecycle::{Phase, Right, Transition};
 use crate::ops::credits;
 use crate::options::OnError;
 use crate::super_block::{read_super_at, write_super};
@@ -31,7 +32,7 @@ const WRITE_INTERVAL_NS: u64 = 5_000_000_000;
 const LINES_INTERVAL_NS: u64 = 5_000_000_000;
 const LINES_MAX: u32 = 10;
 
-/// What has still to be told of errors, and when.
+/// The pending reports of errors, and when they are due.
 pub(crate) struct ErrorReports {
     /// The superblock on the device lacks some.
     unwritten: AtomicBool,
@@ -55,7 +56,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Whether a message may be given now, and how many were kept back before it.
+    /// Whether a message may be given now, and how many were suppressed before it.
     fn line(&mut self, now_ns: u64, first_of_kind: bool) -> Option<u64> {
         if now_ns.saturating_sub(self.since_ns) >= LINES_INTERVAL_NS {
             (self.since_ns, self.given) = (now_ns, 0);
@@ -122,8 +123,8 @@ impl Filesystem {
         r
     }
 
-    /// A change was cut short by a device that did not read, and left blocks that nobody owns: harmless, but for e2fsck
-    /// to find, which looks only where it is told to (Linux: `ext4_std_error`).
+    /// A read error cut a change short and left blocks without an owner. They are harmless, but e2fsck looks for them
+    /// only in an image that is marked as one with errors (Linux: `ext4_std_error`).
     pub(crate) fn note_cut_short(&self, e: &Error) {
         if matches!(e, Error::Device(_)) {
             self.record_error(e);
@@ -156,40 +157,33 @@ impl Filesystem {
             self.options.messages.say(format_args!("{}: {}", self.image(), e));
         }
         // A mount that is read-only anyway has nothing that could be lost, and writes nothing.
-        let failed = self.on_error == OnError::RemountReadOnly && (self.fail(e) || self.state.has_failed());
-        if failed && !self.keeps_errors() {
+        let failed = self.on_error == OnError::RemountReadOnly && (self.fail(e) || self.lifecycle.has_failed());
+        if failed && self.lifecycle.allows(Right::Report) {
             // As the kernel: what was not durable when the damage was found never is.
             self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
         }
     }
 
-    /// Whether a mount that cleans up ends by this error ([`crate::recover::CleanUp`]). Then nothing that is not
-    /// durable ever is, and the next one finds the same orphans: called before the handle ends that met it.
+    /// Whether this error ends a mount that cleans up. Nothing that is not durable ever is then, and the next mount
+    /// finds the same orphans: the caller's handle, which met the error, is still open. The image does not learn of it,
+    /// because the next mount would forget the orphans of an image with errors.
     pub(crate) fn gives_up(&self, e: &Error) -> bool {
-        let fails = self.clean_up.fails(e);
-        if fails {
+        let gives_up = matches!(e, Error::Device(_)) && self.lifecycle.now().phase == Phase::CleanUp;
+        if gives_up {
+            self.lifecycle.go_because(Transition::GiveUp, e);
             self.journal.give_up(&extant_journal::Error::Aborted { cause: e.to_string() });
         }
-        fails
+        gives_up
     }
 
-    /// Errors are for later: while the mount is frozen nothing is written, and nobody writes the superblock besides an
-    /// unmount, or behind it.
-    pub(crate) fn keeps_errors(&self) -> bool {
-        self.is_frozen() || self.closing.load(Ordering::SeqCst)
-    }
-
-    /// The mount is not frozen any more, or goes on after all: what was met meanwhile is told.
-    pub(crate) fn tell_kept_errors(&self) {
-        self.write_errors();
-        if self.state.has_failed()
-            && let Err(e) = self.state.acknowledge()
-        {
+    /// A mount that failed while it was frozen or being closed aborts its journal once it is not any more.
+    pub(crate) fn abort_if_failed(&self) {
+        if let (true, Err(e)) = (self.lifecycle.has_failed(), self.lifecycle.acknowledge()) {
             self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
         }
     }
 
-    /// The superblock's error fields, in memory, and on the device if that is due. If the error is to be told in a
+    /// The superblock's error fields, in memory, and on the device if that is due. If the error is to be reported in a
     /// message, too: how many were not before it.
     pub(crate) fn tell_superblock(&self, e: &Error, ino: Option<InodeNr>, block: Option<BlockNr>) -> Option<u64> {
         let event = ErrorEvent {
@@ -210,7 +204,7 @@ impl Filesystem {
             }
             pace.line(self.options.clock.now_ns(), is_new)
         };
-        if self.state.may_write_superblock() {
+        if self.lifecycle.allows(Right::Superblock) {
             self.reports.note_unwritten();
             self.write_errors();
         }
@@ -238,17 +232,18 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// Tells the superblock on the device of errors that are due, at once, or when the commit or checkpoint ends that
+    /// Writes errors that are due to the superblock on the device, at once, or when the commit or checkpoint ends that
     /// writes now: whatever happens next, the next mount and e2fsck know. Only of that; what else has changed of it in
     /// memory belongs to transactions. Best effort: a device that fails here has been reported already, and may be why.
     ///
-    /// Nothing while [`Filesystem::keeps_errors`], or what is read here would come over what a thaw or an unmount
-    /// writes. That is looked at with the log in hand: a freeze and an unmount say so first and take the log then, so
-    /// none of this is under way when they write. What turns a mount writable again writes all of the superblock.
+    /// Nothing without [`Right::Report`], or the superblock that is read here would overwrite that of a thaw or an
+    /// unmount. The second look is under the log's lock: a freeze and an unmount make their transition first and take
+    /// that lock then, so no report is under way when they write. A mount that becomes writable writes all of the
+    /// superblock.
     pub(crate) fn write_errors(&self) {
         let unwritten = || self.reports.due(self.options.clock.now_ns());
-        let due = || unwritten() && !self.keeps_errors() && self.state.may_write_superblock();
-        // Whoever lets go of the log comes here again, so this must not be left to the second look alone.
+        let due = || unwritten() && self.lifecycle.allows(Right::Report);
+        // A thread that releases the log comes here again, so this must not be left to the second look alone.
         if !due() {
             return;
         }
@@ -259,13 +254,13 @@ impl Filesystem {
         });
     }
 
-    /// The same by who freezes or closes the mount, due or not, once he has written the superblock: he holds `s_umount`
-    /// and nothing else, and waits for whoever has the log, because nobody writes them later.
+    /// The same for a thread that freezes or closes the mount, due or not, once it has written the superblock. It holds
+    /// `s_umount` and nothing else, and waits for the log, because no thread writes these errors later.
     pub(crate) fn write_kept_errors(&self) {
         self.journal.alone_at_last(|| self.write_unwritten_errors());
     }
 
-    /// The mount ends: messages that were suppressed, and not told of yet, are counted.
+    /// The mount ends: a last message counts those that were suppressed since the one before.
     pub(crate) fn say_last_suppressed(&self) {
         let suppressed = std::mem::take(&mut self.reports.pace.lock().suppressed);
         self.say_suppressed(suppressed);

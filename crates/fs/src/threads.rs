@@ -9,12 +9,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use extant_base::sync::atomic::Ordering;
 use extant_base::sync::{LockClass, Mutex};
 use extant_base::task::{self, JoinHandle};
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
+use crate::lifecycle::Right;
 
 static CLASS: LockClass = LockClass::new("threads", 6);
 
@@ -34,7 +34,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Waits for the thread, which has been told to stop; nothing if there is none.
+    /// Waits for the thread, which has been signalled to stop; does nothing if there is none.
     pub(crate) fn end(&self, name: &str) {
         let thread = {
             let mut all = self.0.lock();
@@ -57,7 +57,7 @@ impl Filesystem {
         }
         let start = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
             let weak = Arc::downgrade(self);
-            // One that dies half-way takes the mount's promises with it: nobody may wait for what it had in hand.
+            // A thread that panics half-way cannot keep the mount's promises: no caller may wait for them.
             let watched = move || {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {
                     if let Some(fs) = weak.upgrade() {
@@ -82,7 +82,7 @@ impl Filesystem {
         let weak = Arc::downgrade(self);
         let reclaimer = self.budget.begin_thread();
         let reclaim = move || {
-            while weak.upgrade().is_some_and(|fs| !fs.stopping.load(Ordering::Acquire)) {
+            while weak.upgrade().is_some_and(|fs| fs.lifecycle.allows(Right::Work)) {
                 reclaimer.step(STEP);
             }
         };

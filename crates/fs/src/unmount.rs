@@ -1,13 +1,13 @@
 //! The end of a mount (Linux: `ext4_put_super`, fs/ext4/super.c).
 //!
 //! Main type: [`Mounted`], which ends its mount when it is dropped. The order: data → commit → checkpoint → log marked
-//! empty → only then `needs_recovery` cleared, and a borrowed journal given back. A crash between any two of these
+//! empty → only then `needs_recovery` cleared, and a borrowed journal removed. A crash between any two of these
 //! leaves an image that replays.
 //!
 //! # Locking
-//! `s_umount` (4) throughout, so that nobody freezes, thaws or remounts meanwhile, and who unmounts again is told how
-//! it went. The gate ([`crate::freeze`]) is shut from the first step to the last: whoever comes later waits, and is
-//! then told by [`crate::state`] that nothing changes any more.
+//! `s_umount` (4) throughout, so that no freeze, thaw or remount comes between, and a second unmount returns the result
+//! of the first. The gate ([`crate::lifecycle`]) is shut from the first step to the last: later changes wait there, and
+//! are refused when the mount has ended.
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use extant_base::sync::atomic::Ordering;
 use crate::borrow;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
+use crate::lifecycle::{Access, Phase, Right, Transition};
 use crate::ops::sync::Scope;
 use crate::super_block::write_super;
 
@@ -48,13 +49,12 @@ impl Mounted {
 }
 
 impl Drop for Mounted {
-    /// What [`Filesystem::unmount`] would have answered goes to [`crate::MountOptions::messages`]; whoever wants to
-    /// know unmounts.
+    /// An error of [`Filesystem::unmount`] goes to [`crate::MountOptions::messages`]; a caller that needs it unmounts.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return self.fs.cut_off();
         }
-        // Whoever unmounted has been told.
+        // The caller of the unmount has its result.
         if self.fs.has_ended() {
             return;
         }
@@ -77,73 +77,66 @@ impl Filesystem {
     /// Writes everything, marks the image clean, and ends the background threads. The file system answers every later
     /// change with [`Error::ReadOnly`].
     ///
-    /// The threads end in the order in which they need each other: whoever writes data or frees inodes needs handles,
-    /// which need the journal's thread to make room.
+    /// The threads end in the order in which they need each other: writes of data and evictions need handles, which
+    /// need the journal's thread to make room.
     ///
     /// # Errors
     /// The first thing that could not be made durable; the image is then left marked as needing recovery, unless only
-    /// data of files was lost that nobody has been told of. Who unmounts again is told the same.
+    /// data of files was lost that no caller has learned of. A second unmount returns the same.
     pub fn unmount(&self) -> Result<()> {
-        let mut ended = self.umount.lock();
-        if let Some(how) = &*ended {
+        let mut how = self.lifecycle.exclusive();
+        let frozen = self.is_frozen();
+        if !self.lifecycle.go(Transition::BeginEnd) {
             return how.clone();
         }
-        self.stopping.store(true, Ordering::Release);
-        if self.is_frozen() {
+        if frozen {
             self.thaw_device();
-        } else {
-            self.gate.shut();
         }
         let result = self.write_and_close();
-        self.state.close();
-        self.gate.open();
-        // Data that was lost is told whatever else went wrong.
-        let result = self.report_lost().and(result);
-        *ended = Some(result.clone());
-        result
+        self.lifecycle.go(Transition::End);
+        // Lost data is reported whatever else went wrong.
+        *how = self.report_lost().and(result);
+        how.clone()
     }
 
-    /// Nobody is inside the gate, which is shut.
+    /// No change is inside the gate, which is shut.
     fn write_and_close(&self) -> Result<()> {
         let mut result = Ok(());
-        if self.borrowed && self.state.is_remounted() {
-            // The journal is to be given back.
+        if self.borrowed && self.lifecycle.now().access == Access::Remounted {
+            // The image must not keep the journal.
             result = self.make_writable();
         }
         let writable = !self.is_read_only();
         if !writable {
-            // After a remount to read-only the device is as it should be: who waits for a handle gets none.
+            // After a remount to read-only the device is as it should be: threads that wait for a handle get none.
             self.journal.stop();
             self.journal.thaw();
         }
-        self.flusher.stop();
-        self.threads.end("extant-flush");
-        result = result.and(self.state.acknowledge());
+        self.end_flusher();
+        result = result.and(self.lifecycle.acknowledge());
         if writable {
             result = result.and(self.write_everything());
         }
         self.end_threads();
+        self.lifecycle.go(Transition::Close);
         if writable {
-            self.closing.store(true, Ordering::SeqCst);
             result = result.and_then(|()| self.close_clean());
-            if result.is_err() {
-                self.closing.store(false, Ordering::SeqCst);
-                self.tell_kept_errors();
-            }
         }
-        // What was met meanwhile has still to be told, and nothing after it, also if the mount has failed: the device
-        // may be somebody else's then.
-        self.closing.store(true, Ordering::SeqCst);
-        if self.state.may_write_superblock() {
+        // The device learns of the last errors also if the mount has failed. Afterwards another mount may have it.
+        if self.lifecycle.allows(Right::Superblock) {
             self.write_kept_errors();
         }
+        if writable && result.is_err() {
+            self.abort_if_failed();
+        }
         self.say_last_suppressed();
-        result.and_then(|()| self.state.acknowledge())
+        result.and_then(|()| self.lifecycle.acknowledge())
     }
 
-    /// Whether it has been unmounted, or cut off; waits for who is at it.
+    /// Whether it has been unmounted, or cut off; waits for an unmount that is under way.
     fn has_ended(&self) -> bool {
-        self.umount.lock().is_some()
+        let _exclusive = self.lifecycle.exclusive();
+        self.lifecycle.now().phase == Phase::Ended
     }
 
     fn write_everything(&self) -> Result<()> {
@@ -156,11 +149,15 @@ impl Filesystem {
         written
     }
 
+    fn end_flusher(&self) {
+        self.flusher.stop();
+        self.threads.end("extant-flush");
+    }
+
+    /// The flusher's has ended.
     fn end_threads(&self) {
         self.budget.wake_thread();
         self.threads.end("extant-reclaim");
-        self.flusher.stop();
-        self.threads.end("extant-flush");
         self.evict_work.notify_all();
         self.threads.end("extant-evict");
         self.asks.stop();
@@ -178,44 +175,41 @@ impl Filesystem {
     /// log. For tests of recovery (Linux: `ext4_force_shutdown` with `EXT4_GOING_FLAGS_LOGFLUSH`).
     ///
     /// # Errors
-    /// The log could not be written, the mount had failed before, or data had been lost that nobody was told of: the
-    /// unmount says so, too. The mount has been cut off nevertheless.
+    /// The log could not be written, the mount had failed before, or data had been lost that no caller had learned of:
+    /// the unmount says so, too. The mount has been cut off nevertheless.
     pub fn shut_down(&self) -> Result<()> {
         // Frozen, everything is where it belongs, and the journal takes nothing.
         let idle = self.is_read_only() || self.is_frozen();
-        let logged = if idle { self.state.acknowledge() } else { self.sync_names() };
+        let logged = if idle { self.lifecycle.acknowledge() } else { self.sync_names() };
         let how = self.report_lost().and(logged);
         self.cut_off_and_end(how.clone());
         how
     }
 
-    /// As [`Mounted::abandon`], for all who share the file system: nothing more is written, and nothing more can be
-    /// changed. Who unmounts is told so.
+    /// As [`Mounted::abandon`], for all users of the file system: nothing more is written, and nothing more can be
+    /// changed. An unmount returns an error.
     pub fn cut_off(&self) {
         self.cut_off_and_end(Err(cut()));
     }
 
-    /// `how` is what an unmount will be told.
+    /// `how` is the result of a later unmount.
     fn cut_off_and_end(&self, how: Result<()>) {
-        if self.stopping.load(Ordering::Acquire) {
+        // An unmount that is under way holds the lock, and waits for threads that may come here.
+        if !self.lifecycle.allows(Right::Work) {
             return;
         }
-        let mut ended = self.umount.lock();
-        if ended.is_some() {
-            return;
-        }
-        self.stopping.store(true, Ordering::Release);
-        // Before anybody who waits goes on, at the gate or for a handle. Nothing is marked on the device: where it was
+        let mut ended = self.lifecycle.exclusive();
+        // Before changes that wait go on, at the gate or for a handle. Nothing is marked on the device: where it was
         // frozen, the next mount finds it clean; nor what is found out later, of a mount that has failed.
-        self.closing.store(true, Ordering::SeqCst);
-        self.state.cut_off(&cut());
+        if !self.lifecycle.cut_off(&cut()) {
+            return;
+        }
         self.journal.stop();
         self.journal.thaw();
-        self.frozen.store(false, Ordering::Release);
-        self.gate.open();
+        self.end_flusher();
         self.end_threads();
-        // It may have failed a moment ago: then it was not this that ended it.
-        *ended = Some(how.and_then(|()| if self.state.has_failed() { self.state.acknowledge() } else { Ok(()) }));
+        // A mount that failed a moment ago was not ended by this.
+        *ended = how.and_then(|()| if self.lifecycle.has_failed() { self.lifecycle.acknowledge() } else { Ok(()) });
     }
 
     fn close_clean(&self) -> Result<()> {
@@ -225,7 +219,7 @@ impl Filesystem {
         let kbytes = self.dev.stats().write_bytes / 1024;
         let before = sb.kbytes_written();
         sb.set_kbytes_written(before + kbytes);
-        // Orphans that nobody could free need a journal at the next mount.
+        // Orphans that could not be freed need a journal at the next mount.
         if self.borrowed && orphans == 0 {
             let kept = borrow::give_back(&self.dev, &mut sb)?;
             let Some(why) = kept else { return Ok(()) };

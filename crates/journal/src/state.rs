@@ -109,7 +109,8 @@ pub(crate) struct State {
     pub reserved: u32,
     /// A commit wants the open handles to end; new ones wait.
     pub locked: bool,
-    /// No handle may start until [`Journal::thaw`].
+    /// No handle may start until [`Journal::thaw`]. The mount knows, too, that it is frozen; handles wait under this
+    /// lock, and a read-only mount keeps its journal frozen.
     pub frozen: bool,
     /// When the running transaction got its first handle.
     pub started_ns: Option<u64>,
@@ -133,10 +134,12 @@ pub(crate) struct State {
     pub commit_ns: u64,
     /// How long it takes until who was answered asks again.
     pub back: Back,
-    /// The first error, which stopped the journal for good.
+    /// The first error, which stopped the journal for good. The mount learns of it a moment later
+    /// ([`Hooks::aborted`]): a commit that looks here in between must not go on.
     pub aborted: Option<Error>,
-    /// The device is told nothing of it ([`Journal::give_up`]).
+    /// Neither device nor mount learns of the abort ([`Journal::give_up`]).
     pub given_up: bool,
+    /// The journal's thread ends. That is late in the end of a mount: its other threads need handles until theirs.
     pub stop: bool,
 }
 

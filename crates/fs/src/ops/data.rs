@@ -179,10 +179,7 @@ impl Filesystem {
         }
         let now = self.now();
         // While the mount is frozen or about to be, nothing may become dirty.
-        let Some(_change) = self.gate.try_enter() else { return };
-        if self.is_read_only() {
-            return;
-        }
+        let Some(_change) = self.lifecycle.try_enter() else { return };
         let mut m = inode.meta.write();
         m.desc.atime = now;
         m.lazy_times = true;

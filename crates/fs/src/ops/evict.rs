@@ -1,7 +1,7 @@
 //! The end of an inode's life: unlinked, and the last user gone (Linux: `ext4_evict_inode`).
 //!
-//! Whoever drops the last reference only queues the inode; a thread of its own (or, without threads, the next operation
-//! that waits) frees it, or whoever comes to [`Filesystem::reap`] first: blocks, attributes, orphan record, number.
+//! The drop of the last reference only queues the inode. A thread of its own (or, without threads, the next operation
+//! that waits), or an earlier call of [`Filesystem::reap`], frees blocks, attributes, orphan record and number.
 //! Until the last of its handles is durable, the orphan record lets a crash be cleaned up.
 //!
 //! # Locking
@@ -20,6 +20,7 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::groups::Prepared;
 use crate::inode::Inode;
+use crate::lifecycle::{Right, Transition};
 use crate::ops::credits;
 use crate::orphan::Over;
 use crate::xattr;
@@ -35,8 +36,8 @@ thread_local! {
     static ABANDONED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The thread's operation takes back an inode that it has just made: it is queued like any other, but no news for
-/// whoever made it.
+/// The thread's operation takes back an inode that it has just made: it is queued like any other, but the operation
+/// must not wait for the space of its own inode.
 pub(crate) fn note_abandoned() {
     ABANDONED.set(ABANDONED.get() + 1);
 }
@@ -71,19 +72,19 @@ impl Filesystem {
         }
     }
 
-    /// The mount is frozen from here on, as far as evictions are concerned: none is under way on return, and none
-    /// begins until the thaw, whoever comes to the queue. (It would wait for a handle.)
+    /// The mount is frozen from here on: no eviction is under way on return, and none begins until the thaw. (It would
+    /// wait for a handle.)
     pub(crate) fn hold_evictions(&self) {
         self.drain_evictions();
         {
             let _q = self.evictions.lock();
-            self.frozen.store(true, Ordering::SeqCst);
+            self.lifecycle.go(Transition::Freeze);
         }
         self.drain_evictions();
     }
 
     /// Frees a few queued inodes on the caller's thread, which holds no lock and no handle: small files go without a
-    /// switch to the eviction thread, and whoever unlinks pays. Large ones are left to the thread.
+    /// switch to the eviction thread, and the thread that unlinks pays. Large ones are left to the thread.
     pub fn reap(&self) {
         self.evict_queued(REAP_MAX, true);
     }
@@ -95,14 +96,14 @@ impl Filesystem {
             let next = {
                 let mut q = self.evictions.lock();
                 if round > 0 {
-                    // Under the lock, as it stops to count as being in progress: whoever sees neither has seen the
-                    // space.
+                    // Under the lock, as it stops to count as being in progress: a thread that sees neither has seen
+                    // the space.
                     self.evicted.fetch_add(1, Ordering::AcqRel);
                     if self.evicting.fetch_sub(1, Ordering::AcqRel) == 1 && q.is_empty() {
                         self.evict_idle.notify_all();
                     }
                 }
-                match q.front().filter(|_| !self.is_frozen()) {
+                match q.front().filter(|_| self.lifecycle.allows(Right::Evict)) {
                     Some(inode) if round < max && small && is_large(inode) => {
                         self.evict_work.notify_one();
                         None
@@ -131,31 +132,32 @@ impl Filesystem {
     pub(crate) fn eviction_step(&self, wait: Duration) -> bool {
         {
             let mut q = self.evictions.lock();
-            if self.stopping.load(Ordering::Acquire) {
+            let state = self.lifecycle.now();
+            if !state.allows(Right::Work) {
                 return false;
             }
-            if q.is_empty() || self.is_frozen() {
+            if q.is_empty() || !state.allows(Right::Evict) {
                 self.evict_work.wait_for(&mut q, wait);
             }
         }
         self.evict_queued(u32::MAX, false);
         // Those that were not due when they were met.
         self.write_errors();
-        !self.stopping.load(Ordering::Acquire)
+        self.lifecycle.allows(Right::Work)
     }
 
     /// Frees everything that is queued, helping the thread, and waits for what it has in hand.
     pub(crate) fn drain_evictions(&self) {
         self.evict_queued(u32::MAX, false);
         let mut q = self.evictions.lock();
-        // Whoever had one in hand may have been what failed.
-        while self.evicting.load(Ordering::Acquire) > 0 && !self.state.has_failed() {
+        // The thread that had one in hand may be the one that failed.
+        while self.evicting.load(Ordering::Acquire) > 0 && !self.lifecycle.has_failed() {
             self.evict_idle.wait_for(&mut q, Duration::from_millis(50));
         }
     }
 
     fn evict(&self, inode: &Arc<Inode>) {
-        // Somebody may have found it again, or it may have been queued twice, or because its links could not be seen.
+        // A thread may have found it again, or it was queued twice, or queued because its links could not be seen.
         if inode.links() > 0 {
             self.release_preallocations(inode);
             return;
@@ -169,15 +171,15 @@ impl Filesystem {
             // The orphan record stays: the next mount tries again.
             self.note_failed_eviction(inode.ino, &e);
             self.inodes.put_back(inode.clone());
-            // Whoever made the mount writable meanwhile has looked for such inodes, and may have come before.
+            // A remount that made the mount writable meanwhile looks for such inodes, and may have looked before.
             if matches!(e, Error::ReadOnly) {
                 self.queue_eviction(inode.clone());
             }
         }
     }
 
-    /// What can fail of an eviction besides its map, before the first change: a bitmap that cannot be read, or a
-    /// damaged one of inodes, costs the inode, not the mount (Linux: `ext4_free_inode` leaks it likewise). Damaged
+    /// The parts of an eviction that can fail, besides its map, before the first change. A bitmap that cannot be read,
+    /// or a damaged one of inodes, costs the inode, not the mount (Linux: `ext4_free_inode` leaks it likewise). Damaged
     /// attributes go with the inode, and their block is left to e2fsck if it cannot be freed. Held, the blocks stay in
     /// memory.
     fn check_eviction(&self, inode: &Arc<Inode>) -> Result<(Prepared, Option<Prepared>, Arc<Buffer>)> {
@@ -226,7 +228,7 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// What an inode has besides blocks, and its number.
+    /// Frees an inode's attributes, orphan record and number, once its blocks are free.
     fn free_rest(&self, handle: &mut Handle, inode: &Arc<Inode>, is_dir: bool, has_xattr: bool) -> Result<()> {
         let credits = credits::EVICT + if has_xattr { credits::XATTR } else { 0 };
         if !handle.has_credits(credits) {

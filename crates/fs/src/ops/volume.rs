@@ -1,16 +1,15 @@
-//! What is asked of the file system as a whole: freeze and thaw, read-only and back, trim, the label.
+//! Operations on the file system as a whole: freeze and thaw, read-only and back, trim, the label.
 //!
 //! # Locking
-//! `s_umount` (4) around freeze, thaw, remount, unmount and what writes a new label home, so that each finds the mount
-//! as the one before left it; it is held while they wait for those inside the gate ([`crate::freeze`]) and for the
-//! device. Nobody inside, and no thread of the mount, takes it.
+//! `s_umount` (4) around freeze, thaw, remount, unmount and the write of a new label home, so that each finds the mount
+//! as the one before left it; it is held while they wait for changes inside the gate ([`crate::lifecycle`]) and for the
+//! device. No change that is inside, and no thread of the mount, takes it.
 
-use extant_base::sync::atomic::Ordering;
 use extant_ondisk::BlockNr;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
-use crate::freeze::Change;
+use crate::lifecycle::{Access, Change, Phase, Transition};
 use crate::ops::credits;
 use crate::ops::sync::Scope;
 use crate::super_block::write_super;
@@ -21,29 +20,24 @@ pub const LABEL_MAX: usize = 16;
 impl Filesystem {
     /// Begins an operation that changes something: waits while the mount is frozen.
     pub(crate) fn begin_change(&self) -> Result<Change<'_>> {
-        let change = self.gate.enter();
-        self.check_writable()?;
-        Ok(change)
+        self.lifecycle.enter()
     }
 
     /// Whether the mount is frozen: nothing is written, and changes wait at the gate.
     pub fn is_frozen(&self) -> bool {
-        self.frozen.load(Ordering::SeqCst)
+        self.lifecycle.now().phase == Phase::Frozen
     }
 
     /// Writes everything, empties the journal and marks the image clean: until [`Filesystem::thaw`] nothing is written,
     /// so that a copy of the device is a copy of a file system that was unmounted (but for files that were open and
-    /// deleted, which the next mount of the copy deletes). Whoever wants to change something waits; reading goes on.
-    /// False if it was frozen already. Linux: `ext4_freeze`.
+    /// deleted, which the next mount of the copy deletes). Changes wait; reading goes on. False if it was frozen
+    /// already. Linux: `ext4_freeze`.
     ///
     /// # Errors
-    /// What could not be written; the mount is then not frozen. Data that was lost is told once: who tries again
-    /// freezes what there is. [`Error::ReadOnly`] after the unmount.
+    /// A failed write; the mount is then not frozen. Lost data is reported once: the next freeze succeeds without it.
+    /// [`Error::ReadOnly`] after the unmount.
     pub fn freeze(&self) -> Result<bool> {
-        let ended = self.umount.lock();
-        if ended.is_some() {
-            return Err(Error::ReadOnly);
-        }
+        let _exclusive = self.lifecycle.exclusive();
         if self.is_frozen() {
             return Ok(false);
         }
@@ -52,26 +46,24 @@ impl Filesystem {
 
     /// The caller holds `s_umount`.
     fn freeze_all(&self) -> Result<()> {
-        self.gate.shut();
-        let frozen = match self.is_read_only() {
-            true => self.state.acknowledge().map(|()| self.frozen.store(true, Ordering::SeqCst)),
-            false => match self.settle_device() {
-                Ok(()) => self.mark_unused().inspect_err(|_| self.thaw_device()),
-                // The device is marked as it was. What the superblock in memory says may belong to a transaction.
-                Err(e) => {
-                    self.resume();
-                    Err(e)
-                }
-            },
+        if !self.lifecycle.go(Transition::Shut) {
+            return Err(Error::ReadOnly);
+        }
+        let frozen = if self.is_read_only() {
+            self.lifecycle.acknowledge().inspect(|()| _ = self.lifecycle.go(Transition::Freeze))
+        } else {
+            // After an error the device is marked as it was: the superblock in memory may belong to a transaction.
+            let written = self.write_all_home().inspect_err(|_| self.resume());
+            written.and_then(|()| self.mark_unused().inspect_err(|_| self.thaw_device()))
         };
         if frozen.is_err() {
-            self.gate.open();
+            self.lifecycle.go(Transition::Reopen);
         }
         frozen
     }
 
     /// Everything is in its place on return, and the log empty.
-    fn settle_device(&self) -> Result<()> {
+    fn write_all_home(&self) -> Result<()> {
         let cursor = self.losses.open();
         self.drain_evictions();
         self.wait_for(|done| self.barrier(Scope::All, done))?;
@@ -90,16 +82,15 @@ impl Filesystem {
 
     /// Ends [`Filesystem::freeze`]; false if it was not frozen.
     pub fn thaw(&self) -> bool {
-        let _umount = self.umount.lock();
+        let _exclusive = self.lifecycle.exclusive();
         if !self.is_frozen() {
             return false;
         }
         self.thaw_device();
-        self.gate.open();
-        true
+        self.lifecycle.go(Transition::Reopen)
     }
 
-    /// The device is one of a running mount again, if that is what the mount is; the gate stays as it is. The caller
+    /// The device is that of a running mount again, unless the mount is read-only; the gate stays shut. The caller
     /// holds `s_umount`.
     pub(crate) fn thaw_device(&self) {
         if !self.is_read_only() {
@@ -108,22 +99,22 @@ impl Filesystem {
                 self.mark_in_use(&mut sb)
             };
             if let Err(e) = marked {
-                // Without the mark, what is logged from here on would be thrown away.
+                // Without the mark, the next mount would throw away what is logged from here on.
                 self.abort(&format!("cannot be marked as in use: {e}"));
             }
-            return self.resume();
         }
-        // The journal stays shut where the mount was read-only before.
-        self.frozen.store(false, Ordering::SeqCst);
-        self.tell_kept_errors();
-        self.evict_work.notify_one();
+        self.resume();
     }
 
-    /// Those go on who wait for a handle or for evictions, and errors that were kept are told.
+    /// Handles and evictions go on, and the device learns of errors that occurred meanwhile.
     fn resume(&self) {
-        self.journal.thaw();
-        self.frozen.store(false, Ordering::SeqCst);
-        self.tell_kept_errors();
+        // While the mount is read-only, the journal stays frozen.
+        if !self.is_read_only() {
+            self.journal.thaw();
+        }
+        self.lifecycle.go(Transition::Resume);
+        self.write_errors();
+        self.abort_if_failed();
         self.evict_work.notify_one();
     }
 
@@ -131,18 +122,17 @@ impl Filesystem {
     /// stays so. One that is frozen may become read-only, which ends the freezing. Linux: `ext4_remount`.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] when it cannot become writable; [`Error::Busy`] when it is frozen and is to be writable;
-    /// what could not be written.
+    /// [`Error::ReadOnly`] when it cannot become writable; [`Error::Busy`] when it is frozen and is to be writable; a
+    /// failed write.
     pub fn remount(&self, read_only: bool) -> Result<()> {
-        let ended = self.umount.lock();
-        if ended.is_some() {
-            return Err(Error::ReadOnly);
-        }
-        if !read_only && self.is_frozen() {
-            return Err(Error::Busy("the mount is frozen: thaw it first"));
+        let _exclusive = self.lifecycle.exclusive();
+        match self.lifecycle.now().phase {
+            Phase::Ended => return Err(Error::ReadOnly),
+            Phase::Frozen if !read_only => return Err(Error::Busy("the mount is frozen: thaw it first")),
+            _ => {}
         }
         if read_only == self.is_read_only() {
-            return self.state.acknowledge();
+            return self.lifecycle.acknowledge();
         }
         if !read_only {
             return self.make_writable();
@@ -151,26 +141,24 @@ impl Filesystem {
             self.freeze_all()?;
         }
         self.write_kept_errors();
-        let turned = self.state.remount(true);
-        // The journal stays shut. Whoever waited at the gate is told.
-        self.frozen.store(false, Ordering::SeqCst);
-        if !turned {
-            self.tell_kept_errors();
+        // The journal stays frozen. A mount that has failed meanwhile is not turned.
+        if !self.lifecycle.go(Transition::RemountReadOnly) {
+            self.resume();
         }
-        self.gate.open();
-        self.state.acknowledge()
+        self.lifecycle.go(Transition::Reopen);
+        self.lifecycle.acknowledge()
     }
 
     /// Ends a remount to read-only. The caller holds `s_umount`.
     pub(crate) fn make_writable(&self) -> Result<()> {
-        if !self.state.is_remounted() || self.journal.is_aborted() {
+        if self.lifecycle.now().access != Access::Remounted || self.journal.is_aborted() {
             return Err(Error::ReadOnly);
         }
         {
             let mut sb = self.sb.lock();
             self.mark_in_use(&mut sb)?;
         }
-        self.state.remount(false);
+        self.lifecycle.go(Transition::RemountWritable);
         self.journal.thaw();
         self.queue_unused();
         Ok(())
@@ -178,9 +166,9 @@ impl Filesystem {
 
     /// Every change of names and attributes so far is durable on return.
     pub fn sync_names(&self) -> Result<()> {
-        self.state.acknowledge()?;
+        self.lifecycle.acknowledge()?;
         self.journal.commit_wait(Some(self.journal.running_tid()))?;
-        self.state.acknowledge()
+        self.lifecycle.acknowledge()
     }
 
     /// Tells the device which blocks hold nothing, among the `len` bytes from `start` on, in runs of at least `min_len`
@@ -196,7 +184,7 @@ impl Filesystem {
             return Err(Error::Invalid("a range to trim"));
         }
         let _change = self.begin_change()?;
-        // What was deleted a moment ago is free, too.
+        // Blocks that were deleted a moment ago are free, too.
         self.drain_evictions();
         self.journal.commit_running()?;
         let block = u64::from(self.geo.block_size);
@@ -210,7 +198,7 @@ impl Filesystem {
                 trimmed += bytes;
                 self.dev.discard(at.0 * block, bytes)
             });
-            // There need not be another handle that would tell.
+            // There need not be another handle that would note them.
             self.note_damaged_groups();
             visited?;
         }
@@ -231,24 +219,24 @@ impl Filesystem {
             let _change = self.begin_change()?;
             self.transact(credits::SUPER, |handle| self.modify_superblock(handle, |sb| sb.set_volume_name(label)))?;
         }
-        let ended = self.umount.lock();
-        if ended.is_some() || self.is_frozen() || self.is_read_only() {
+        let _exclusive = self.lifecycle.exclusive();
+        if self.is_frozen() || self.is_read_only() {
             // Everything was written then, or nothing will be.
-            return self.state.acknowledge();
+            return self.lifecycle.acknowledge();
         }
         self.empty_log()
     }
 
-    /// Everything that changed is in its place on return, and the log empty: a freeze for a moment, which tells nobody
-    /// of lost data and does not mark the image. The caller holds `s_umount`.
+    /// Everything that changed is in its place on return, and the log empty: a freeze for a moment, which reports no
+    /// lost data and does not mark the image. The caller holds `s_umount`.
     fn empty_log(&self) -> Result<()> {
-        self.gate.shut();
+        self.lifecycle.go(Transition::Shut);
         let emptied = self.wait_for(|done| self.barrier(Scope::All, done)).and_then(|()| {
             self.hold_evictions();
             Ok(self.journal.freeze()?)
         });
         self.resume();
-        self.gate.open();
+        self.lifecycle.go(Transition::Reopen);
         emptied
     }
 }
@@ -268,10 +256,10 @@ mod tests {
     use crate::super_block::read_super_at;
     use crate::{MountOptions, OnError};
 
-    /// Somebody has the log when a frozen mount that has met damage becomes read-only: the last that it writes waits
-    /// for him, because nobody would write it later.
+    /// A thread has the log when a frozen mount that has met damage becomes read-only. The mount's last write waits for
+    /// that thread, because no later write would report the damage.
     #[test]
-    fn what_a_frozen_mount_met_is_told_whoever_has_the_log() {
+    fn a_remount_of_a_frozen_mount_reports_damage_while_another_thread_has_the_log() {
         let dev = Arc::new(crate::tools::made(&["-t", "ext4"], "16M"));
         let options = MountOptions { errors: Some(OnError::Continue), ..MountOptions::default() };
         let fs = Filesystem::mount(dev.clone(), options).expect("mounted");

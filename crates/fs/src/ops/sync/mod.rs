@@ -70,7 +70,7 @@ impl Filesystem {
     /// Makes everything durable that was written in the scope before the call, then calls `done`: with an error if the
     /// journal or the mount stopped first. The caller checks the ledger of lost writes.
     pub(crate) fn barrier(&self, scope: Scope<'_>, done: Done) {
-        match self.state.writes() {
+        match self.lifecycle.writes() {
             Ok(true) => {}
             nothing => return done(nothing.map(drop)),
         }
@@ -123,7 +123,7 @@ impl Filesystem {
 
     /// The barrier of one inode by a thread that waits and holds nothing: it does the rest of the work itself.
     fn barrier_here(&self, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
-        if !self.state.writes()? {
+        if !self.lifecycle.writes()? {
             return Ok(());
         }
         let mut written = vec![inode.clone()];
@@ -140,7 +140,7 @@ impl Filesystem {
         written.iter().zip(epochs).for_each(|(inode, epoch)| inode.writes.wait_for(epoch));
         let committed = self.journal.commit_here(Some(inode.synced_by(datasync)));
         committed.map_err(|e| Error::lost(Some(inode.ino), e.into()))?;
-        self.state.acknowledge()
+        self.lifecycle.acknowledge()
     }
 
     /// Waits until the file's data is in its blocks. No cursor moves: a later check reports what was lost.
@@ -173,7 +173,7 @@ impl Filesystem {
             Some(tid),
             Box::new(move |r| {
                 let r = r.map_err(|e| Error::lost(ino, e.into()));
-                done(r.and_then(|()| fs.state.acknowledge()));
+                done(r.and_then(|()| fs.lifecycle.acknowledge()));
             }),
         );
     }
@@ -201,7 +201,7 @@ impl Filesystem {
     /// have: an error concerns the file that it is about, or all of them. Possibly on other threads, and before this
     /// returns. `cursor` serves all of them: that of an open file is refused if there are more.
     pub fn fsync_many(&self, inodes: &[InodeRef], cursor: LossCursor, datasync: bool, done: DoneEach) {
-        let writes = match self.state.writes() {
+        let writes = match self.lifecycle.writes() {
             Ok(writes) => writes,
             Err(e) => return (0..inodes.len()).for_each(|at| done(at, Err(e.clone()))),
         };

@@ -113,3 +113,44 @@ impl EsPolicy for RoundRobin {
         done
     }
 }
+#[cfg(test)]
+mod tests {
+    use extant_base::clock::Clock;
+    use extant_base::sync::Waiter;
+    use extant_base::task;
+    use extant_ondisk::{BlockNr, InodeNr};
+
+    use super::*;
+    use crate::map::es::EsState;
+
+    fn written(node: &Arc<Node<RoundRobin>>, entries: u32) {
+        for n in 0..entries {
+            node.insert(2 * n, 1, EsState::Written(BlockNr(1_000 + 3 * u64::from(n))));
+            node.lookup(2 * n);
+        }
+    }
+
+    /// As in Linux (`__es_shrink`). The first walk takes the marks of lookups off.
+    #[test]
+    fn a_call_that_frees_nothing_and_meets_a_busy_inode_walks_again() {
+        let core = Core::<RoundRobin>::new(Clock::virtual_at(0), None);
+        let (idle, busy) = (Node::new(&core, InodeNr(12)), Node::new(&core, InodeNr(13)));
+        written(&idle, 5);
+        written(&busy, 7);
+        let (held, release) = (Waiter::new(), Waiter::new());
+        let holder = {
+            let (held, release) = (held.clone(), release.clone());
+            task::spawn("holder", move || {
+                let _reads = busy.tree.read();
+                held.set(());
+                release.wait();
+            })
+            .expect("thread")
+        };
+        held.wait();
+        let done = core.shrink(100);
+        release.set(());
+        holder.join().expect("joined");
+        assert_eq!((done.freed, done.visited), (5, 10));
+    }
+}
