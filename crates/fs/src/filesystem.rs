@@ -22,6 +22,7 @@ use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Error, Result};
+use crate::error_log::ErrorLog;
 use crate::groups::Groups;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
@@ -30,7 +31,6 @@ use crate::map::es::{EsCache, EsStats};
 use crate::ops::sync::policy::SyncPolicy;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
-use crate::reports::ErrorReports;
 use crate::reserve::Reserve;
 use crate::threads::Threads;
 use crate::writeback::asks::Asks;
@@ -114,7 +114,7 @@ pub struct Filesystem {
     pub(crate) free_inodes: AtomicI64,
     pub(crate) lifecycle: Lifecycle,
     /// Errors that the superblock on the device, the log and the messages still lack.
-    pub(crate) reports: ErrorReports,
+    pub(crate) error_log: ErrorLog,
     pub(crate) on_error: OnError,
     pub(crate) evictions: Mutex<VecDeque<Arc<Inode>>>,
     pub(crate) evict_work: Condvar,
@@ -277,7 +277,7 @@ impl Filesystem {
     /// A handle, if it can be had without waiting.
     pub(crate) fn try_start(&self, credits: u32) -> Option<Handle> {
         self.before_handle().ok()?;
-        if self.reports.is_unlogged() {
+        if self.error_log.is_unlogged() {
             return None;
         }
         self.journal.try_start(credits.min(self.journal.max_credits()))

@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod background;
 mod borrow;
 mod copies;
 mod dir;
@@ -37,6 +38,7 @@ mod dir_store;
 mod draft;
 mod encrypted;
 mod error;
+mod error_log;
 mod failure;
 mod fast_commit;
 mod filesystem;

@@ -30,6 +30,7 @@ use extant_recovery::JournalFile;
 use crate::borrow;
 use crate::copies::Copies;
 use crate::error::{Damage, Error, Result, Unsupported};
+use crate::error_log::ErrorLog;
 use crate::filesystem::{self, Filesystem, JournalHooks};
 use crate::groups::{Groups, journal_zones};
 use crate::hash_settings::HashSettings;
@@ -39,7 +40,6 @@ use crate::map::es::EsCache;
 use crate::options::{COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::recover::{Use, clean_orphans, lend_journal, log_of, recover};
-use crate::reports::ErrorReports;
 use crate::reserve::Reserve;
 use crate::super_block::{check_after_replay, read_super_at};
 use crate::threads::Threads;
@@ -385,7 +385,7 @@ impl Parts {
             orphans: Orphans::new(),
             renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
             lifecycle: Lifecycle::new(self.read_only),
-            reports: ErrorReports::new(),
+            error_log: ErrorLog::new(),
             on_error,
             evictions: Mutex::new(&filesystem::EVICT_CLASS, VecDeque::new()),
             evict_work: Condvar::new(),

@@ -1,18 +1,15 @@
 //! Reports of errors: the superblock's error fields, in memory and on the device, and messages (Linux:
 //! `ext4_handle_error`, `ext4_error_ratelimit`, `s_sb_upd_work`, fs/ext4/super.c).
 //!
-//! Main type: [`ErrorReports`], which knows the pending reports, and how many may be made now. The superblock in memory
-//! counts every error. The first of each kind is durable at once, for the next mount and e2fsck must know. Further ones
-//! reach the device with the next write of the superblock, or [`WRITE_INTERVAL_NS`] after the last write for their
-//! sake: a program that calls stat(2) on a damaged inode in a loop causes neither a flush nor a line of the log each
-//! time.
+//! Main types: none; [`crate::error_log::ErrorLog`] says which reports are due. The superblock in memory counts every
+//! error. The first of each kind is durable at once, because the next mount and e2fsck must know. Further ones reach
+//! the device later: a program that calls stat(2) on a damaged inode in a loop causes neither a flush nor a message
+//! each time.
 //!
 //! # Locking
 //! `error reports` (211), a leaf. [`Filesystem::record_error`] takes `superblock` (75), and releases it before the
 //! device is written.
 
-use extant_base::sync::atomic::{AtomicBool, Ordering};
-use extant_base::sync::{LockClass, Mutex};
 use extant_ondisk::superblock::ErrorEvent;
 use extant_ondisk::{BlockNr, InodeNr};
 
@@ -22,90 +19,6 @@ use crate::lifecycle::{Phase, Right, Transition};
 use crate::ops::credits;
 use crate::options::OnError;
 use crate::super_block::{read_super_at, write_super};
-
-static CLASS: LockClass = LockClass::new("error reports", 211);
-
-/// At least so long between two writes of the superblock that only count errors of known kinds.
-const WRITE_INTERVAL_NS: u64 = 5_000_000_000;
-/// In this time at most [`LINES_MAX`] messages are given, besides the first of each kind (Linux:
-/// `DEFAULT_RATELIMIT_INTERVAL`, `DEFAULT_RATELIMIT_BURST`).
-const LINES_INTERVAL_NS: u64 = 5_000_000_000;
-const LINES_MAX: u32 = 10;
-
-/// The pending reports of errors, and when they are due.
-pub(crate) struct ErrorReports {
-    /// The superblock on the device lacks some.
-    unwritten: AtomicBool,
-    /// The log's superblock lacks some.
-    unlogged: AtomicBool,
-    pace: Mutex<Pace>,
-}
-
-#[derive(Default)]
-struct Pace {
-    /// The checks that have found something since the mount: as many as [`Error::check`] has names.
-    kinds: Vec<&'static str>,
-    /// One of them is not on the device yet.
-    urgent: bool,
-    /// When errors were last written.
-    written_ns: u64,
-    /// The present interval of messages, how many were given in it, and how many were not.
-    since_ns: u64,
-    given: u32,
-    suppressed: u64,
-}
-
-impl Pace {
-    /// Whether a message may be given now, and how many were suppressed before it.
-    fn line(&mut self, now_ns: u64, first_of_kind: bool) -> Option<u64> {
-        if now_ns.saturating_sub(self.since_ns) >= LINES_INTERVAL_NS {
-            (self.since_ns, self.given) = (now_ns, 0);
-        }
-        if self.given >= LINES_MAX && !first_of_kind {
-            self.suppressed += 1;
-            return None;
-        }
-        self.given += 1;
-        Some(std::mem::take(&mut self.suppressed))
-    }
-}
-
-impl ErrorReports {
-    pub(crate) fn new() -> ErrorReports {
-        ErrorReports {
-            unwritten: AtomicBool::new(false),
-            unlogged: AtomicBool::new(false),
-            pace: Mutex::new(&CLASS, Pace::default()),
-        }
-    }
-
-    pub(crate) fn is_unlogged(&self) -> bool {
-        self.unlogged.load(Ordering::Acquire)
-    }
-
-    fn note_unwritten(&self) {
-        self.unlogged.store(true, Ordering::Release);
-        self.unwritten.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether errors are to be written now: of a new kind, or so long after the last ones.
-    fn due(&self, now_ns: u64) -> bool {
-        self.unwritten.load(Ordering::SeqCst) && {
-            let pace = self.pace.lock();
-            pace.urgent || now_ns.saturating_sub(pace.written_ns) >= WRITE_INTERVAL_NS
-        }
-    }
-
-    /// The caller writes what there is; false if there is nothing.
-    fn take_unwritten(&self, now_ns: u64) -> bool {
-        let taken = self.unwritten.swap(false, Ordering::SeqCst);
-        if taken {
-            let mut pace = self.pace.lock();
-            (pace.urgent, pace.written_ns) = (false, now_ns);
-        }
-        taken
-    }
-}
 
 impl Filesystem {
     /// Called with every error that comes up to an operation: if the image is at fault, `errors=` decides.
@@ -195,17 +108,9 @@ impl Filesystem {
             code: e.cause_code(),
         };
         self.sb.lock().record_error(&event);
-        let line = {
-            let mut pace = self.reports.pace.lock();
-            let is_new = !pace.kinds.contains(&event.function);
-            if is_new {
-                pace.kinds.push(event.function);
-                pace.urgent = true;
-            }
-            pace.line(self.options.clock.now_ns(), is_new)
-        };
+        let line = self.error_log.note(event.function, self.options.clock.now_ns());
         if self.lifecycle.allows(Right::Superblock) {
-            self.reports.note_unwritten();
+            self.error_log.note_unwritten();
             self.write_errors();
         }
         line
@@ -223,8 +128,7 @@ impl Filesystem {
     /// The mount goes on after an error (`errors=continue`): a transaction has its fields, too, or a checkpoint of an
     /// older superblock would take them off the device.
     pub(crate) fn log_errors(&self) -> Result<()> {
-        let unlogged = &self.reports.unlogged;
-        if !unlogged.load(Ordering::Acquire) || !unlogged.swap(false, Ordering::AcqRel) {
+        if !self.error_log.take_unlogged() {
             return Ok(());
         }
         let mut handle = self.journal.start(credits::SUPER)?;
@@ -241,7 +145,7 @@ impl Filesystem {
     /// that lock then, so no report is under way when they write. A mount that becomes writable writes all of the
     /// superblock.
     pub(crate) fn write_errors(&self) {
-        let unwritten = || self.reports.due(self.options.clock.now_ns());
+        let unwritten = || self.error_log.due(self.options.clock.now_ns());
         let due = || unwritten() && self.lifecycle.allows(Right::Report);
         // A thread that releases the log comes here again, so this must not be left to the second look alone.
         if !due() {
@@ -262,13 +166,12 @@ impl Filesystem {
 
     /// The mount ends: a last message counts those that were suppressed since the one before.
     pub(crate) fn say_last_suppressed(&self) {
-        let suppressed = std::mem::take(&mut self.reports.pace.lock().suppressed);
-        self.say_suppressed(suppressed);
+        self.say_suppressed(self.error_log.take_suppressed());
     }
 
     /// The caller holds the log.
     fn write_unwritten_errors(&self) {
-        if self.reports.take_unwritten(self.options.clock.now_ns()) {
+        if self.error_log.take_unwritten(self.options.clock.now_ns()) {
             let at = self.sb_place.0.0 * u64::from(self.geo.block_size) + self.sb_place.1 as u64;
             if let Ok(mut on_disk) = read_super_at(&*self.dev, at) {
                 on_disk.copy_errors_from(&self.sb.lock());

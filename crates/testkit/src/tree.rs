@@ -3,8 +3,8 @@
 //!
 //! Main types: [`NodeInfo`], [`Fingerprint`]; functions [`fingerprint`] and [`diff`].
 //!
-//! What it does not do: compare inode numbers (hard links are shown as groups), ctime, the size of directories, and everything
-//! above the given directory. `blocks` is recorded but not compared: two allocators may differ.
+//! What it does not do: compare inode numbers (hard links are shown as groups), ctime, the size of directories, and
+//! everything above the given directory. `blocks` is recorded but not compared: two allocators may differ.
 //!
 //! # Locking
 //! None.

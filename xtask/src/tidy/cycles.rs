@@ -225,15 +225,6 @@ fn arrows_of(files: &[SourceFile]) -> Result<BTreeMap<String, BTreeMap<String, B
         for (file, names) in all {
             let to = names.used.iter().filter_map(|path| krate.file_of(path, 0));
             of_crate.insert(file.clone(), to.filter(|to| is_arrow(file, to)).cloned().collect());
-            if std::env::var_os("TIDY_ARROWS").is_some() {
-                for path in &names.used {
-                    if let Some(to) = krate.file_of(path, 0) {
-                        if to != file {
-                            eprintln!("ARROW {file} {to} {}", path.join("::"));
-                        }
-                    }
-                }
-            }
         }
     }
     Ok(arrows)
@@ -248,9 +239,6 @@ pub fn check(files: &[SourceFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for of_crate in arrows.values() {
         for knot in knots(of_crate) {
-            if std::env::var_os("TIDY_CYCLES").is_some() {
-                eprintln!("{} files: {}", knot.len(), knot.join(" "));
-            }
             if knot.len() > MOST {
                 let message =
                     format!("an import cycle of {} files, at most {MOST} are allowed: {}", knot.len(), knot.join(", "));

@@ -1,10 +1,11 @@
 //! The rules of the house, checked.
 //!
 //! Main types: [`Finding`] (one broken rule, with its place), [`SourceFile`]. One module per kind of rule: [`floors`]
-//! (which crate may depend on which), [`layers`] (which module may name what), [`cycles`] (files that import each other),
-//! [`dependencies`] (none is unused), [`source`] (single files), [`prose`] (subjects of sentences), [`policies`] (folders
-//! of policies, and how they are chosen), [`locking`] (the lock classes against docs/locking.md), [`docs`] (every document
-//! can be found). Every rule is a function from text to findings, so that its test can show it a violation.
+//! (which crate may depend on which), [`layers`] (which module may name what), [`cycles`] (files that import each
+//! other), [`dependencies`] (none is unused), [`source`] (single files), [`prose`] (subjects of sentences),
+//! [`policies`] (folders of policies, and how they are chosen), [`locking`] (the lock classes against docs/locking.md),
+//! [`docs`] (every document can be found). Every rule is a function from text to findings, so that its test can show it
+//! a violation.
 //!
 //! What it does not do: the checks of rustfmt and clippy.
 //!

@@ -3,8 +3,8 @@
 //! Who asks writes it himself, as far as that can be done at once. What stands in the way of the rest (somebody holds
 //! the inode's writeback lock; an earlier write of the same block is on its way; space comes with the next commit) has
 //! the [`Ask`] put aside until it is gone. Then one thread of the mount goes on with all asks that can
-//! ([`Filesystem::ask_step`](crate::Filesystem)), together, so that their requests merge. What is in the way a second time is waited for
-//! there, so that nobody's fsync is put off for ever by those of others.
+//! ([`Filesystem::ask_step`](crate::Filesystem)), together, so that their requests merge. What is in the way a second
+//! time is waited for there, so that nobody's fsync is put off for ever by those of others.
 //!
 //! Linux has a worker wait for each (io_uring's io-wq; the workqueue of the aio_fsync patches).
 //!

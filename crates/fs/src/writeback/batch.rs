@@ -1,8 +1,8 @@
 //! Data between an inode's dirty folios and the device.
 //!
-//! Main types: [`Batch`] (blocks taken at once; it owns them through a [`WritebackToken`] until they can be read from the
-//! device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on disk
-//! never passes over data that is not there), [`Completed`] (inodes whose batches wait for a handle).
+//! Main types: [`Batch`] (blocks taken at once; it owns them through a [`WritebackToken`] until they can be read from
+//! the device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on
+//! disk never passes over data that is not there), [`Completed`] (inodes whose batches wait for a handle).
 //!
 //! What it does not do: send requests ([`super::plug`]), or map blocks ([`super`]).
 //!

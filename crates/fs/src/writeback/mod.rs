@@ -6,8 +6,8 @@
 //! So a crash or a failure leaves nothing that points to blocks without their data, and a commit waits for no data.
 //!
 //! Main types: [`plug::WritebackPlug`] (inodes written together: their requests wait until neighbours have met),
-//! [`batch::Batch`] (data between the folios and the device), [`together`] (blocks of small files side by side), [`asks`] (fsyncs that hold no
-//! thread).
+//! [`batch::Batch`] (data between the folios and the device), [`together`] (blocks of small files side by side),
+//! [`asks`] (fsyncs that hold no thread).
 //!
 //! A batch is retired by the thread that wrote it, if that waits for its requests or if all of them have completed by
 //! then (an image file that the kernel caches). Otherwise a separate thread retires it, since that takes a handle;

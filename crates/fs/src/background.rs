@@ -1,0 +1,62 @@
+//! The background work of a mount: which threads it has, and the step that each repeats.
+//!
+//! Main types: none; [`Filesystem::start_threads`].
+//!
+//! What it does not do: end threads (`unmount.rs`), or know their handles ([`crate::threads::Threads`]).
+//!
+//! # Locking
+//! None of its own.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::lifecycle::Right;
+
+/// How long a thread waits for work before it looks whether the file system is still there.
+const STEP: Duration = Duration::from_millis(100);
+
+impl Filesystem {
+    /// Starts the threads that a mount for writing has, unless it is to have none.
+    pub(crate) fn start_threads(self: &Arc<Self>) -> Result<()> {
+        if !self.options.threads {
+            return Ok(());
+        }
+        let start = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
+            let weak = Arc::downgrade(self);
+            // A thread that panics half-way cannot keep the mount's promises: no caller may wait for them.
+            let watched = move || {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {
+                    if let Some(fs) = weak.upgrade() {
+                        fs.abort("a thread of the mount panicked");
+                    }
+                    resume_unwind(panic);
+                }
+            };
+            self.threads.start(name, watched)
+        };
+        let journal = self.journal.clone();
+        start("extant-journal", Box::new(move || journal.run()))?;
+        let weak = Arc::downgrade(self);
+        let retire = move || while weak.upgrade().is_some_and(|fs| fs.retire_step(STEP)) {};
+        start("extant-retire", Box::new(retire))?;
+        let weak = Arc::downgrade(self);
+        let ask = move || while weak.upgrade().is_some_and(|fs| fs.ask_step(STEP)) {};
+        start("extant-fsync", Box::new(ask))?;
+        let weak = Arc::downgrade(self);
+        let evict = move || while weak.upgrade().is_some_and(|fs| fs.eviction_step(STEP)) {};
+        start("extant-evict", Box::new(evict))?;
+        let weak = Arc::downgrade(self);
+        let reclaimer = self.budget.begin_thread();
+        let reclaim = move || {
+            while weak.upgrade().is_some_and(|fs| fs.lifecycle.allows(Right::Work)) {
+                reclaimer.step(STEP);
+            }
+        };
+        start("extant-reclaim", Box::new(reclaim))?;
+        let flusher = self.flusher.clone();
+        start("extant-flush", Box::new(move || flusher.run()))
+    }
+}
