@@ -94,7 +94,7 @@ impl Budget {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// From now on there is so much. What is in use beyond that goes before this returns, as far as it can go.
+    /// Sets the limit. Memory beyond it is freed before this returns, as far as it can go.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
         // A bound, because others may take as much as this frees.

@@ -308,9 +308,9 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// Ends a handle. What fails for a reason of its own (no space, say) has undone what it did. What met damage, an
-    /// inode that cannot be stored, or a failing device may have stopped anywhere: if it has changed something, nothing
-    /// more becomes durable.
+    /// Ends a handle. An operation that fails for a reason of its own (no space, say) has undone its changes. One that
+    /// met damage, an inode that cannot be stored, or a failing device may have stopped anywhere: if it has changed
+    /// something, nothing more becomes durable.
     pub(crate) fn end<T>(&self, handle: Handle, r: Result<T>) -> Result<T> {
         use Error::{Aborted, Corrupt, Device, Journal, Unsupported};
         match &r {

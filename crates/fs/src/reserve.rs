@@ -1,14 +1,13 @@
 //! The blocks that ordinary callers may not have (Linux: `ext4_has_free_clusters`, fs/ext4/balloc.c).
 //!
-//! Main types: [`Caller`] (on whose behalf a thread works), [`Reserve`] (how much is kept back, and for whom).
+//! Main types: [`Caller`] (the user for whom a thread works), [`Reserve`] (how much is reserved, and for which users).
 //!
 //! The caller belongs to the thread, as Linux's `current_cred()` does: blocks are allocated many calls below an
-//! operation (directories, attributes, map nodes), and none of what lies between has a use for it. A thread that says
-//! nothing works for root: the library's own calls, writeback, evictions. So what was promised to a delayed write is
-//! kept whatever the reserve says; only the promise can be refused.
+//! operation (directories, attributes, map nodes), and nothing in between has a use for it. A thread without a caller
+//! works for root: the library's own calls, writeback, evictions. So the space promised to a delayed write stays
+//! promised whatever the reserve says; only the promise can be refused.
 //!
-//! What it does not do: count blocks. The allocator does, and is told with each request whether the reserve may be
-//! used.
+//! What it does not do: count blocks. The allocator does; each request says whether it may use the reserve.
 //!
 //! # Locking
 //! None: the caller is the thread's own, and the rest does not change during a mount.
@@ -23,16 +22,16 @@ thread_local! {
     static CALLER: Cell<Caller> = const { Cell::new(Caller::ROOT) };
 }
 
-/// Who asks for blocks (Linux: `current_fsuid`, `current_fsgid`).
+/// The user who needs blocks (Linux: `current_fsuid`, `current_fsgid`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The user, who may be the one of the reserved blocks.
     pub uid: u32,
-    /// His one group: FUSE does not tell the others.
+    /// The one group that FUSE passes on.
     pub gid: u32,
 }
 
-/// Puts the thread's former caller back, also when what ran panicked.
+/// Restores the thread's former caller, also after a panic.
 struct Restore(Caller);
 
 impl Drop for Restore {
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may() {
+    fn the_reserve_is_open_to_root_and_its_own_user_and_group() {
         let r = Reserve { root_blocks: 1, pool_blocks: 0, uid: 7, gid: 8 };
         for (uid, gid, may) in [(0, 5, true), (7, 5, true), (5, 8, true), (5, 5, false), (5, 0, false), (8, 7, false)] {
             assert_eq!(r.open_to(Caller { uid, gid }), may, "{uid}:{gid}");

@@ -169,10 +169,10 @@ impl Filesystem {
         self.journal.wait_until_left();
     }
 
-    /// Ends the mount as a power cut would, after what the log takes now: names and attributes, not data that waits for
-    /// its blocks. What was promised keeps; every later change and fsync is
-    /// refused, and the unmount writes nothing and succeeds. Nothing is marked as damaged: the next mount replays the
-    /// log. For tests of recovery (Linux: `ext4_force_shutdown` with `EXT4_GOING_FLAGS_LOGFLUSH`).
+    /// Ends the mount as a power cut would, after a last commit: of names and attributes, not of data that waits for
+    /// its blocks. Acknowledged data stays durable. Every later change and fsync is refused, and the unmount writes
+    /// nothing and succeeds. Nothing is marked as damaged: the next mount replays the log. For tests of recovery
+    /// (Linux: `ext4_force_shutdown` with `EXT4_GOING_FLAGS_LOGFLUSH`).
     ///
     /// # Errors
     /// The log could not be written, the mount had failed before, or data had been lost that no caller had learned of:

@@ -144,7 +144,7 @@ fn an_unmount_waits_for_who_freezes() {
 
 /// A change that waits at the gate when the mount is cut off never happens, and is not called durable.
 #[test]
-fn what_waits_at_a_frozen_mount_that_is_abandoned_is_refused() {
+fn a_change_that_waits_at_a_frozen_mount_is_refused_once_the_mount_is_abandoned() {
     bounded(|| {
         for panics in [false, true] {
             let dev = device(EXT4);
@@ -181,16 +181,16 @@ fn what_waits_at_a_frozen_mount_that_is_abandoned_is_refused() {
     });
 }
 
-/// The last steps of an unmount, with the superblock held on its way, when somebody else comes.
+/// Another operation comes while the last steps of an unmount wait for the write of the superblock.
 #[test]
-fn who_comes_during_an_unmount_is_refused_and_does_not_hang() {
+fn an_operation_during_an_unmount_is_refused_and_does_not_hang() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
         let f = create(&scene, "f");
         put(&scene, &f, 0, b"content");
         scene.sync().expect("sync");
         chmod(&scene, &f, 0o600).expect("chmod");
-        // What the last transaction needs of the log is there; then the superblock of the file system.
+        // The last transaction is in the log; the superblock of the file system follows.
         let held = &scene.disk.held;
         held.catch(Catch::hold().writes().range(1024..2048).once());
         let unmounts = start("unmount", {
@@ -299,7 +299,7 @@ fn damage_met_while_remounted_read_only_writes_nothing() {
     assert!(content_of(&after, "f").is_some());
 }
 
-/// What a frozen mount learns of its image it tells the superblock when it is thawed, becomes read-only, or ends.
+/// Damage that a frozen mount finds goes to the superblock when the mount is thawed, becomes read-only, or ends.
 #[test]
 fn damage_met_while_frozen_is_written_when_it_is_not() {
     for errors in [OnError::Continue, OnError::RemountReadOnly] {
@@ -333,8 +333,8 @@ fn damage_met_while_frozen_is_written_when_it_is_not() {
     }
 }
 
-/// Whoever still holds the file system of a mount that failed and was unmounted may read it. The device may be somebody
-/// else's by then.
+/// A holder of the file system of a mount that failed and was unmounted may still read it. Another process may have the
+/// device by then.
 #[test]
 fn damage_met_after_an_unmount_writes_nothing() {
     for errors in [OnError::RemountReadOnly, OnError::Continue] {
@@ -359,7 +359,7 @@ fn damage_met_after_an_unmount_writes_nothing() {
     }
 }
 
-/// Who cuts a mount off does so because the device may be somebody else's: also one that has failed, running or frozen.
+/// A mount is cut off because another process may have the device: also one that has failed, running or frozen.
 #[test]
 fn damage_met_after_a_mount_was_cut_off_writes_nothing() {
     for errors in [OnError::RemountReadOnly, OnError::Continue] {
@@ -410,7 +410,7 @@ fn damaged_scene(options: MountOptions) -> Scene {
     Disk { crash, held }.mount(options)
 }
 
-/// Somebody tells the superblock of damage: an older one must not come over the mark that the mount is in use.
+/// A report of damage during a thaw must not replace the mark that the mount is in use by an older superblock.
 #[test]
 fn damage_met_during_a_thaw_keeps_the_mark() {
     bounded(|| {
@@ -467,7 +467,7 @@ fn damage_met_during_an_unmount_does_not_bring_the_journal_back() {
     }
 }
 
-/// A freeze that fails has not unmarked the device. What the superblock in memory says belongs to a transaction.
+/// A freeze that fails has not unmarked the device. The superblock in memory belongs to a transaction.
 #[test]
 fn a_freeze_that_fails_leaves_the_superblock_alone() {
     let dev = Arc::new(image(16, &["-t", "ext4", "-b", "4096", "-O", "^orphan_file"], &[]));
@@ -524,7 +524,7 @@ fn a_mount_aborted_while_frozen_writes_when_it_is_thawed() {
 }
 
 #[test]
-fn what_loses_its_last_user_while_read_only_is_freed_when_it_is_not() {
+fn an_inode_that_loses_its_last_user_while_read_only_is_freed_once_writable() {
     for (args, threads) in [(EXT4, true), (EXT2, true), (EXT4, false), (EXT2, false)] {
         for again in [true, false] {
             let dev = device(args);
@@ -576,7 +576,7 @@ fn without_a_journal_an_image_with_unlinked_files_is_not_clean() {
     }
 }
 
-/// What only an unlinked file has to be written waits for nobody, and nobody for it.
+/// Dirty data of an unlinked file waits for no thread at a frozen mount, and no thread waits for it.
 #[test]
 fn an_unlinked_file_keeps_nobody_at_a_frozen_mount() {
     bounded(|| {
@@ -689,8 +689,7 @@ fn a_label_is_bytes() {
     }
 }
 
-/// Whoever freezes a mount to copy it is told that data was lost, by the freezing itself or before, but once: then it
-/// is as it is.
+/// A freeze, say for a copy of the image, reports data that was lost by it or before, but only once.
 #[test]
 fn freezing_tells_of_lost_data_once() {
     bounded(|| {

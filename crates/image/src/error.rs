@@ -96,7 +96,7 @@ pub enum Error {
         image: String,
     },
     /// Another process uses the image.
-    #[error("{image}: in use: {}", holder.who_or(by))]
+    #[error("{image}: in use: {}", holder.description_or(by))]
     InUse {
         /// As [`crate::ImageSpec::shown`] gives it.
         image: String,

@@ -125,7 +125,7 @@ impl Holder {
     }
 
     /// As [`Holder::who`]; if no user is found, `by`, the device's message.
-    pub fn who_or(&self, by: &str) -> String {
+    pub fn description_or(&self, by: &str) -> String {
         let nobody = self.mounts.is_empty() && self.processes.is_empty() && self.kernel.is_none();
         if nobody { by.to_owned() } else { self.who() }
     }

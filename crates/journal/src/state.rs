@@ -29,13 +29,13 @@ const GATHER_NS_MAX: u64 = 2_000_000;
 /// on one that commits by itself ([`Journal::commit_here`]).
 pub type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// What the journal tells the file system.
+/// The file system, as the journal calls it.
 pub trait Hooks: Send + Sync {
     /// These extents were freed by a transaction that is durable now: they may be allocated again.
     fn released(&self, freed: Vec<(BlockNr, u32)>);
     /// The journal stopped for good; the mount must turn read-only.
     fn aborted(&self, error: &Error);
-    /// Nobody has the log for now: what [`Journal::alone`] refused meanwhile can be done now.
+    /// No thread has the log now: a call that [`Journal::alone`] refused meanwhile can be repeated.
     fn log_free(&self) {}
 }
 
@@ -115,24 +115,24 @@ pub(crate) struct State {
     /// When the running transaction got its first handle.
     pub started_ns: Option<u64>,
     pub commit_wanted: bool,
-    /// Who commits by himself now ([`Journal::commit_here`]).
+    /// The thread that commits by itself now ([`Journal::commit_here`]).
     pub alone: Option<ThreadId>,
-    /// Somebody has committed by himself and left the checkpoint to the journal's thread.
+    /// A thread has committed by itself and left the checkpoint to the journal's thread.
     pub room_wanted: bool,
     /// The newest durable transaction.
     pub committed: Tid,
-    /// The newest transaction whose commit has sent its flush, `committed` or the next. Who asks for it now may have
-    /// written data that this flush has passed already (Linux: `jbd2_trans_will_send_data_barrier`).
+    /// The newest transaction whose commit has sent its flush, `committed` or the next. A caller that asks for it now
+    /// may have written data that this flush did not cover (Linux: `jbd2_trans_will_send_data_barrier`).
     pub sealed: Tid,
     pub waiters: Vec<(Tid, Callback)>,
     pub flush_waiters: Vec<Callback>,
-    /// Who waits for the next commit is worth waiting for: as many as the last one served and left behind.
+    /// How many callers a commit waits for: as many as the last one served and left behind.
     pub batch: usize,
     /// While the journal's thread waits for that many, arrivals wake it only when they are complete.
     pub gathering: bool,
     /// How long commits take, as a moving average.
     pub commit_ns: u64,
-    /// How long it takes until who was answered asks again.
+    /// How long callers take from an answer to their next request.
     pub back: Back,
     /// The first error, which stopped the journal for good. The mount learns of it a moment later
     /// ([`Hooks::aborted`]): a commit that looks here in between must not go on.
@@ -143,11 +143,11 @@ pub(crate) struct State {
     pub stop: bool,
 }
 
-/// How long callers need from an answer to their next question, all of them, as a moving average. Nobody knows which
-/// caller is which: as many questions as there were answers count as theirs.
+/// How long all callers need from an answer to their next request, as a moving average. The journal cannot tell callers
+/// apart: as many requests as there were answers count as theirs.
 #[derive(Default)]
 pub(crate) struct Back {
-    /// When how many were answered last, of how many; and who has asked since.
+    /// When how many were answered last, of how many; and how many requests came since.
     answered_ns: u64,
     answers: u64,
     of: u64,
@@ -156,7 +156,7 @@ pub(crate) struct Back {
 }
 
 impl Back {
-    /// Somebody asks.
+    /// A request comes.
     pub fn ask(&mut self, now_ns: impl FnOnce() -> u64) {
         self.asked += 1;
         if self.asked == self.answers {
@@ -164,9 +164,9 @@ impl Back {
         }
     }
 
-    /// `answers` of `of` who ask are answered.
+    /// `answers` of `of` requests are answered.
     pub fn answer(&mut self, answers: usize, of: usize, now_ns: u64) {
-        // Not all are back yet: it takes at least so long.
+        // Not all have come again: it takes at least this long.
         if self.asked < self.answers {
             self.sample(now_ns);
         }
@@ -176,7 +176,7 @@ impl Back {
     }
 
     fn sample(&mut self, now_ns: u64) {
-        // The others share the processors with these. What is longer than any wait is soon forgotten.
+        // The others share the processors with these. A time longer than any wait is soon forgotten.
         let took = now_ns.saturating_sub(self.answered_ns).min(GATHER_NS_MAX) * self.of / self.answers;
         self.all_ns = if self.all_ns == 0 { took } else { (3 * self.all_ns + took) / 4 };
     }
@@ -367,7 +367,7 @@ impl Journal {
     }
 
     /// Calls `done` once transaction `tid` is durable; with `None`, or when it already is, once everything written to
-    /// the device before this call is. Nobody holds a thread meanwhile.
+    /// the device before this call is. No thread waits meanwhile.
     pub fn commit_async(&self, tid: Option<Tid>, done: Callback) {
         self.stats.waits.inc();
         let mut s = self.state.lock();
@@ -446,7 +446,7 @@ impl Journal {
 
     fn flush_for_waiters(&self) -> bool {
         let (waiting, result) = {
-            // Who came after the flush of a commit waits for that commit too.
+            // A caller that came after the flush of a commit waits for that commit, too.
             let log = self.log.lock();
             let waiting = {
                 let mut s = self.state.lock();
@@ -530,19 +530,20 @@ impl Journal {
         s.gathering = false;
     }
 
-    /// Ends [`Journal::run`] once it has served who waits for a commit. Whoever comes later, or waits for a handle, is
-    /// refused: nobody would serve him.
+    /// Ends [`Journal::run`] once it has served the waiters of a commit. Later callers, and those that wait for a
+    /// handle, are refused, because no thread would serve them.
     pub fn stop(&self) {
         self.state.lock().stop = true;
         self.work.notify_all();
         self.room.notify_all();
     }
 
-    /// Waits until nobody writes to the log who began before [`Journal::stop`] and is not the thread that the caller
-    /// has joined, and no block is on its way home. Only then may somebody else replay the log.
+    /// Waits until every thread that began to write to the log before [`Journal::stop`] has ended its write, and no
+    /// block is being written home. Only then may another process replay the log. The journal's own thread does not
+    /// count: the caller has joined it.
     pub fn wait_until_left(&self) {
         let mut s = self.state.lock();
-        // Who lets go of the last reference to a file system may be the one.
+        // The thread that drops the last reference to a file system may be the one that writes.
         while s.alone.is_some_and(|who| who != std::thread::current().id()) {
             self.drained.wait(&mut s);
         }
@@ -588,7 +589,7 @@ impl Journal {
         self.drained.notify_all();
     }
 
-    /// What follows once [`Journal::set_aborted`] was called.
+    /// Passes an abort on, after [`Journal::set_aborted`].
     pub(crate) fn tell_aborted(&self, error: &Error) {
         // The holder of the log notes it when it lets go.
         if let Some(log) = self.log.try_lock() {
@@ -696,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_back_has_needed_so_long_at_least_and_no_wait_is_longer() {
+    fn a_caller_that_is_late_counts_with_the_time_so_far_up_to_the_longest_wait() {
         let mut back = Back::default();
         back.answer(2, 2, 1_000);
         asked(&mut back, 1_100, 1);

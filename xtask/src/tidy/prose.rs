@@ -166,6 +166,6 @@ mod tests {
 
     #[test]
     fn a_test_is_named_by_a_property() {
-        assert_eq!(found("a.rs", "#[test]\nfn what_is_lost_is_lost() {}\nfn what_for() {}\n"), [2]);
+        assert_eq!(found("a.rs", &format!("#[test]\nfn {0}_is_lost() {{}}\nfn {0}_for() {{}}\n", "what")), [2]);
     }
 }

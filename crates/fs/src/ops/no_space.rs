@@ -147,7 +147,7 @@ impl Filesystem {
         self.reserve.open_to(Caller::current())
     }
 
-    /// What a request for blocks says about its caller.
+    /// The flags by which a request for blocks describes its caller.
     pub(crate) fn caller_flags(&self) -> RequestFlags {
         if self.may_use_reserve() { RequestFlags::USE_ROOT_RESERVE } else { RequestFlags::NONE }
     }

@@ -1,10 +1,10 @@
-//! Who wants dirty data written and waits for nobody: asynchronous fsyncs and syncs.
+//! Writes for callers that do not wait: asynchronous fsyncs and syncs.
 //!
-//! Who asks writes it himself, as far as that can be done at once. What stands in the way of the rest (somebody holds
-//! the inode's writeback lock; an earlier write of the same block is on its way; space comes with the next commit) has
-//! the [`Ask`] put aside until it is gone. Then one thread of the mount goes on with all asks that can
-//! ([`Filesystem::ask_step`](crate::Filesystem)), together, so that their requests merge. What is in the way a second
-//! time is waited for there, so that nobody's fsync is put off for ever by those of others.
+//! The caller's thread writes as much as it can at once. Three things may stop it: another thread holds the inode's
+//! writeback lock; an earlier write of the same block is pending; space comes only with the next commit. Then the
+//! [`Ask`] is put aside until that is over. One thread of the mount goes on with all asks that can continue
+//! ([`Filesystem::ask_step`](crate::Filesystem)), together, so that their requests merge. It waits for whatever stops
+//! an ask a second time, so that other callers' fsyncs cannot delay one for ever.
 //!
 //! Linux has a worker wait for each (io_uring's io-wq; the workqueue of the aio_fsync patches).
 //!
@@ -27,20 +27,20 @@ static WB_CLASS: LockClass = LockClass::new("inode writeback", 25);
 static ASKS_CLASS: LockClass = LockClass::new("asks", 207);
 static INODE_CLASS: LockClass = LockClass::new("asks of an inode", 208);
 
-/// Calls something once all that it was told of is over: at once, or from the thread that ends the last.
+/// Calls a function once everything that was added to it has ended: at once, or from the thread that ends the last.
 pub(crate) struct Countdown {
-    /// And one for who counts.
+    /// Plus one for the thread that adds.
     left: AtomicUsize,
     then: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Countdown {
-    /// It begins to end with [`Countdown::one_less`] by who made it.
+    /// The thread that made it ends with [`Countdown::one_less`].
     pub(crate) fn new(then: impl FnOnce() + Send + 'static) -> Arc<Countdown> {
         Arc::new(Countdown { left: AtomicUsize::new(1), then: Mutex::new(&INODE_CLASS, Some(Box::new(then))) })
     }
 
-    /// Something more to wait for, by somebody it still waits for.
+    /// One more to wait for. The caller is one that it still waits for.
     pub(super) fn one_more(&self) {
         self.left.fetch_add(1, Ordering::Relaxed);
     }
@@ -54,14 +54,14 @@ impl Countdown {
         }
     }
 
-    /// What was on its way before `epoch`.
+    /// Adds the writes that were pending before `epoch`.
     pub(crate) fn add(self: &Arc<Self>, writes: &Writebacks, epoch: Epoch) {
         self.one_more();
         let this = self.clone();
         writes.when_closed(epoch, move || this.one_less());
     }
 
-    /// What the inode has on its way now.
+    /// Adds the inode's pending writes.
     pub(crate) fn add_inode(self: &Arc<Self>, inode: &Inode) {
         if !inode.writes.is_idle() {
             self.add(&inode.writes, inode.writes.epoch());
@@ -69,18 +69,18 @@ impl Countdown {
     }
 }
 
-/// An inode to be written for somebody who does not wait. Dropped when it is on its way, or never will be.
+/// An inode to be written for a caller that does not wait. Dropped once its write is pending, or never will be.
 pub(crate) struct Ask {
     pub(super) inode: Arc<Inode>,
     pub(super) why: WritebackReason,
-    /// Something was in the way before: now it is waited for.
+    /// Something stopped it before: the thread waits now.
     pub(super) again: bool,
     pub(super) closed: Arc<Countdown>,
 }
 
 impl Drop for Ask {
     fn drop(&mut self) {
-        // Who waits for it is told something, but not that it is durable.
+        // Its caller gets an answer, but not that the data is durable.
         if std::thread::panicking()
             && let Some(fs) = self.inode.fs.upgrade()
         {
@@ -100,7 +100,7 @@ pub(crate) struct Asks {
 pub(super) struct Queue {
     /// Those with which the mount's thread may go on.
     pub(super) ready: Vec<Ask>,
-    /// Those, the ones that are put aside, and the ones that the thread has in hand.
+    /// Those, the ones that are put aside, and the ones that the thread is writing.
     pub(super) open: usize,
     pub(super) stop: bool,
     /// The thread has ended: the mount has, and with it everything was written.
@@ -142,8 +142,8 @@ impl Asks {
     }
 }
 
-/// Writeback of an inode excludes truncation and other writeback, but not writers. Who finds it taken and does not wait
-/// leaves an ask, which whoever has it hands on.
+/// Writeback of an inode excludes truncation and other writeback, but not writers. A thread that finds the lock taken
+/// and does not wait leaves an ask, and the holder of the lock queues it.
 pub(crate) struct WritebackLock {
     lock: Mutex<()>,
     asks: Mutex<Vec<Ask>>,
@@ -164,12 +164,12 @@ impl WritebackLock {
         self.lock.try_lock().map(|held| WritebackGuard { of: self, held: Some(held) })
     }
 
-    /// Queues the ask once nobody has the lock.
+    /// Queues the ask once the lock is free.
     pub(super) fn ask(&self, ask: Ask) {
         self.asks.lock().push(ask);
         self.asked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        // Whoever has it now sees the ask when he lets go of it; if nobody has, this is who does.
+        // The holder sees the ask when it releases the lock. If the lock is free, this thread is the holder.
         drop(self.try_lock());
     }
 }

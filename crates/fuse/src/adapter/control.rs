@@ -24,7 +24,7 @@ use crate::transport::reply::ReplyIoctl;
 use crate::types::{IoctlArgs, Request};
 
 const FITRIM: u32 = 0xc018_5879;
-/// What `xfs_io -x -c shutdown` asks for.
+/// The request of `xfs_io -x -c shutdown`.
 const FS_IOC_SHUTDOWN: u32 = 0x8004_587d;
 const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
 const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
@@ -98,7 +98,7 @@ impl FsServer {
         }));
     }
 
-    /// What was kept back for a frozen mount is told that it is too late.
+    /// Requests that wait for a frozen mount are refused.
     fn shut_down(&self, reply: ReplyIoctl) {
         let (fs, down, hold, ticket) =
             (self.fs.clone(), self.down.clone(), self.hold.lock().clone(), self.outstanding.begin());

@@ -5,11 +5,11 @@
 //! whole), `detached.rs` (replies sent later), `helper.rs` (threads that may wait), `openers.rs` (open files),
 //! `pauses.rs` (writers that wait).
 //!
-//! What the kernel does and this does not: permissions (by mode, owner and ACL), the page cache and its writeback, the
-//! cache of names and attributes, which never expires (but for attributes of directories), because nobody else changes
-//! the device; locks; copying ranges.
-//! While a file is open the kernel keeps its inode. With `no_open` nothing else is kept of it: its handles are all 0.
-//! Otherwise the open file holds the inode, and its cursor in the inode's ledger of lost writes (`openers.rs`).
+//! What it does not do, because the kernel does: permissions (by mode, owner and ACL); the page cache and its
+//! writeback; the cache of names and attributes, which never expires (but for attributes of directories), because no
+//! other process changes the device; locks; copying ranges. While a file is open the kernel keeps its inode. With
+//! `no_open` nothing else is kept of it: its handles are all 0. Otherwise the open file holds the inode, and its cursor
+//! in the inode's ledger of lost writes (`openers.rs`).
 //!
 //! # Locking
 //! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2), `fuse helper` and

@@ -3,11 +3,11 @@
 //!
 //! `inodes` inodes have `entries` entries each, `delayed` % of them delayed: the first ones of each inode (`placement`
 //! `front`, what makes a scan from the front long) or evenly between the others (`spread`). `times` times `reclaim`
-//! entries must go: the shrinker is called, for `scan` entries each time, until they have. What `scan` counts is the
-//! policy's. Before each time, `lookups` entries that are not delayed are looked up, more in low-numbered inodes; what
-//! is missed comes back, as if it had been read from the map. `shrink` is the time until all have gone, `call` that of
-//! one call of the shrinker. The clock is the model's own, a millisecond each time.
-//! With `cold` as many words of memory are read afterwards as entries went at a time, for a measure.
+//! entries must go: the shrinker is called, for `scan` entries each time, until they have. The policy decides what
+//! `scan` counts. Before each time, `lookups` entries that are not delayed are looked up, more in low-numbered inodes;
+//! what is missed comes back, as if it had been read from the map. `shrink` is the time until all have gone, `call`
+//! that of one call of the shrinker. The clock is the model's own, a millisecond each time. With `cold` as many words
+//! of memory are read afterwards as entries went at a time, for a measure.
 //!
 //! # Locking
 //! None.
@@ -196,7 +196,7 @@ struct Work {
 }
 
 impl Work {
-    /// What happens between two times.
+    /// The lookups between two times.
     fn live(&mut self, _: u64) -> Result<()> {
         self.clock.advance(Duration::from_millis(1));
         let inodes = u64::from(self.layout.inodes);
@@ -215,7 +215,7 @@ impl Work {
     fn shrink(&mut self, (): ()) -> Result<()> {
         let clock = Clock::real();
         let before = self.cache.stats().scanned;
-        // Whoever has been everywhere several times and still has not enough, will not get it.
+        // After several passes over all entries, more will not go.
         let enough = before + PASSES_MAX * self.cache.entries();
         let mut freed = 0;
         while freed < self.reclaim && self.cache.evictable() > 0 && self.cache.stats().scanned < enough {

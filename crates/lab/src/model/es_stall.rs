@@ -109,7 +109,7 @@ fn written(entry: u32) -> EsState {
     EsState::Written(BlockNr(10_000 + 3 * u64::from(entry)))
 }
 
-/// What the calls of the shrinker did.
+/// The results of the shrinker's calls.
 struct Shrunk {
     calls: Histogram<u64>,
     ns: u64,

@@ -4,9 +4,9 @@
 //! `files` files have `entries` entries each. `lookups` go by `trace`: `zipf-entry` and `zipf-file` (popularity of an
 //! entry, or of a file whose entries are as likely as each other, falls with a power of `skew` hundredths), `loop` (all
 //! in order, again and again), `scan` (all in order, each four times in a row), `mixed` (a fifth of `zipf-entry`'s time
-//! goes to scans over a thousand entries), `shift` (`zipf-entry`, other entries being popular in each quarter). What
-//! misses comes in; beyond `room` % of the entries the shrinker is called, 128 at a time. `belady` counts the misses of
-//! who drops what is needed latest (Belady 1966).
+//! goes to scans over a thousand entries), `shift` (`zipf-entry`, other entries being popular in each quarter). An
+//! entry that misses comes in; beyond `room` % of the entries the shrinker is called, 128 at a time. `belady` counts
+//! the misses of a cache that drops the entry needed latest (Belady 1966).
 //!
 //! # Locking
 //! None.

@@ -1,4 +1,4 @@
-//! What an asynchronous fsync does not wait for: it returns, and answers when it may.
+//! An asynchronous fsync returns without waiting, and answers when its data is durable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,7 @@ fn not_for_who_has_the_inode() {
     put(&fs, &g, 1);
     let guard = f.wb.lock();
     let answers = [fsync_async(&fs, &f), fsync_async(&fs, &f)];
-    // Nobody stands behind an inode that is not his.
+    // An fsync of another inode does not queue behind them.
     fsync_async(&fs, &g).wait().expect("g");
     assert_open(&answers, "somebody else has the inode");
     drop(guard);
@@ -81,7 +81,7 @@ fn not_for_who_has_the_inode() {
     assert_written(&fs, &g);
 }
 
-/// What is to be mapped, to be converted, and times alone: each needs a handle.
+/// Blocks to be mapped, blocks to be converted, and times alone: each needs a handle.
 #[test]
 fn not_for_a_transaction_that_closes() {
     let (_, fs) = mounted();
@@ -167,7 +167,7 @@ fn not_for_space() {
     assert_eq!(fs.flusher.dirty_bytes(), 0);
 }
 
-/// Who asks after the mount has ended, and beside its end, has an answer.
+/// An fsync beside the end of the mount, or after it, gets an answer.
 #[test]
 fn not_beside_the_end_of_the_mount() {
     for _ in 0..20 {

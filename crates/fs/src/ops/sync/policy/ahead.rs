@@ -1,8 +1,9 @@
-//! `ahead`: who fsyncs one new file after the other has the next ones carried along.
+//! `ahead`: an fsync in a row of fsyncs of new files writes the next ones as well.
 //!
-//! Files of a directory have their inodes in one group. So a note is kept by group: which new file was fsynced there
-//! last. An fsync of another new file makes it a row, and from then on up to 1 MiB of the group's new files goes with
-//! each. Who asks is not looked at: programs that fsync through a server, or with a thread a file, look the same.
+//! Files of a directory have their inodes in one group. So the policy notes for each group which new file was
+//! fsynced there last. An fsync of another new file makes it a row. From then on each fsync carries up to 1 MiB of the
+//! group's new files. The caller does not matter: programs that fsync through a server, or with a thread a file, look
+//! the same.
 //!
 //! # Locking
 //! None: a note is one word, and a lost race costs a guess.

@@ -1,4 +1,4 @@
-//! What every policy keeps.
+//! The contract of every policy.
 
 use std::sync::Arc;
 

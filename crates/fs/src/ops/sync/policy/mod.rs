@@ -1,16 +1,16 @@
-//! Whose data an fsync carries along.
+//! The choice of files that an fsync writes as well.
 //!
 //! An fsync of one file pays for a commit and its flushes. New files that are in the running transaction already, and
 //! whose data only waits for its own fsync, cost next to nothing in the same commit. Programs that put many files in
-//! place ask for them one after the other (initdb, rpm, dpkg, git): for them a policy guesses who is next.
+//! place fsync them one after the other (initdb, rpm, dpkg, git): for these a policy guesses the next files.
 //!
 //! | name | idea in one sentence | after | judged by |
 //! |---|---|---|---|
 //! | `vanilla` | an fsync writes its own file | Linux, `ext4_sync_file` | experiments/014 |
-//! | `ahead` | who fsyncs one new file after the other has the next ones carried along | none | experiments/014 |
+//! | `ahead` | an fsync in a row of fsyncs of new files writes the next ones as well | none | experiments/014 |
 //!
-//! A policy decides how much; which files, and that they are new and small, is the caller's. What was carried has its
-//! errors recorded with itself, for its own fsync.
+//! A policy decides how much; the caller picks the files and checks that they are new and small. The error of a carried
+//! file is recorded with that file, for its own fsync.
 //!
 //! # Locking
 //! None.
@@ -32,7 +32,7 @@ pub(crate) const FILES_MAX: usize = 256;
 /// The largest of them.
 pub(crate) const FILE_BYTES_MAX: u64 = 128 << 10;
 
-/// What every policy does.
+/// A policy.
 pub(crate) trait SyncPolicy: Send + Sync {
     /// An fsync of a file begins of which nothing has reached the disk yet. How many bytes of other such files are
     /// written with it, at most [`BYTES_MAX`]; none for the first of a mount. Any number of threads may call at once.
@@ -41,9 +41,9 @@ pub(crate) trait SyncPolicy: Send + Sync {
 
 extant_base::policies! {
     /// The policies by name.
-    pub enum SyncPolicyKind: "sync_policy", "whose data an fsync carries along", default Ahead {
-        Vanilla = "vanilla", "nobody's, it writes its own file (Linux)";
-        Ahead = "ahead", "who fsyncs one new file after the other has the next ones carried along, up to 1 MiB";
+    pub enum SyncPolicyKind: "sync_policy", "which other files an fsync writes as well", default Ahead {
+        Vanilla = "vanilla", "none, an fsync writes its own file (Linux)";
+        Ahead = "ahead", "an fsync in a row of fsyncs of new files writes the next ones as well, up to 1 MiB";
     }
 }
 
