@@ -1,5 +1,12 @@
 //! Every state of a mount against the tables in the head of `lifecycle.rs`, and the gate.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_base::sync::Waiter;
+use extant_base::task;
+
 use super::*;
 
 const RIGHTS: [Right; 7] = {
@@ -127,4 +134,39 @@ fn a_nested_change_passes_a_gate_that_is_shut() {
     assert!(mount.go_because(Transition::Fail, &Error::NoSpace));
     assert!(mount.try_enter().is_none() && matches!(mount.enter(), Err(Error::ReadOnly)));
     assert_eq!((mount.inside.load(Ordering::SeqCst), INSIDE.get()), (0, 0));
+}
+
+/// Whether `done` is set before long.
+fn soon(done: &Waiter<()>) -> bool {
+    (0..500).any(|_| {
+        Clock::real().sleep(Duration::from_millis(10));
+        done.is_set()
+    })
+}
+
+#[test]
+fn a_gate_waits_for_changes_inside_before_it_is_shut_and_wakes_those_outside_when_it_opens() {
+    let mount = Arc::new(Lifecycle::new(false));
+    let start = |act: fn(&Lifecycle)| {
+        let (mount, done) = (mount.clone(), Waiter::new());
+        let tell = done.clone();
+        let run = move || {
+            act(&mount);
+            tell.set(());
+        };
+        drop(task::spawn("other", run).expect("thread"));
+        done
+    };
+    let inside = mount.enter().expect("open");
+    let shuts = start(|mount| assert!(mount.go(Transition::Shut)));
+    while mount.now().phase != Phase::Shut {
+        Clock::real().sleep(Duration::from_millis(1));
+    }
+    let enters = start(|mount| drop(mount.enter().expect("open again")));
+    Clock::real().sleep(Duration::from_millis(50));
+    assert!(!shuts.is_set(), "a change is inside");
+    drop(inside);
+    assert!(soon(&shuts) && !enters.is_set(), "a change passed a gate that is shut");
+    assert!(mount.go(Transition::Reopen));
+    assert!(soon(&enters), "a change sleeps at an open gate");
 }
