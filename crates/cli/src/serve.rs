@@ -202,6 +202,23 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     Ok((fs, claim))
 }
 
+/// The options that the kernel gets.
+fn kernel_options(job: &Job, root: bool, fs: &Mounted, kind: MountKind) -> extant_fuse::MountOptions {
+    let config = &job.config;
+    let mut fuse = config.fuse.clone();
+    fuse.kind = kind;
+    fuse.fsname = match kind {
+        // The kernel opens it.
+        MountKind::FuseBlk { .. } => job.spec.path.clone().into(),
+        MountKind::Fuse => job.spec.source().into(),
+    };
+    fuse.read_only |= fs.is_read_only();
+    // If permissions are not checked, every user who may enter may do everything.
+    fuse.allow_other = config.allow_other.unwrap_or(root && config.checks_permissions());
+    fuse.default_permissions = config.checks_permissions();
+    fuse
+}
+
 /// The mount on the directory, from beginning to end, and the result of the file system's unmount.
 #[allow(clippy::type_complexity)]
 fn run(
@@ -215,18 +232,8 @@ fn run(
     let image = job.spec.shown();
     // If the server is dropped on the way, the mount ends, and its marks are removed.
     let give_up = |message: String| Failure::new(MOUNT, message);
-    let mut fuse = config.fuse.clone();
     let kind = if claim.is_some() { MountKind::FuseBlk { blksize: fs.block_size() } } else { MountKind::Fuse };
-    fuse.kind = kind;
-    fuse.fsname = match kind {
-        // The kernel opens it.
-        MountKind::FuseBlk { .. } => job.spec.path.clone().into(),
-        MountKind::Fuse => job.spec.source().into(),
-    };
-    fuse.read_only |= fs.is_read_only();
-    // If permissions are not checked, every user who may enter may do everything.
-    fuse.allow_other = config.allow_other.unwrap_or(root && config.checks_permissions());
-    fuse.default_permissions = config.checks_permissions();
+    let fuse = kernel_options(job, root, &fs, kind);
     let mut options = server_options(config, root);
     options.bmap = job.spec.part == Part::Any && matches!(kind, MountKind::FuseBlk { .. });
     let options_root = options.root.clone();

@@ -98,20 +98,7 @@ pub(crate) fn recover(
     usage: Use,
 ) -> Result<(Arc<dyn BlockDevice>, Option<JournalFile>)> {
     let (writable, of_backup) = (usage == Use::Write, usage == Use::ReadOfBackup);
-    let journal = match (sb.external_journal(), options.journal_device.as_ref()) {
-        (Some(uuid), Some(JournalDevice(device))) => {
-            Some(JournalFile::open_external(device.clone(), sb.geometry().block_size, uuid)?)
-        }
-        // An image that needs no replay is read without it.
-        (Some(_), None) if !sb.needs_recovery() && !of_backup => return Ok((dev, None)),
-        (Some(_), None) => {
-            let detail =
-                "the journal, which has to be replayed, is on another device: name it (-o journal_path=)".into();
-            return Err(Error::Unsupported(Unsupported::Journal { detail }));
-        }
-        (None, _) => open_journal(dev.clone(), sb)?,
-    };
-    let Some(mut journal) = journal else {
+    let Some(mut journal) = find_journal(&dev, sb, options, of_backup)? else {
         if sb.needs_recovery() {
             return Err(Error::corrupt(Damage::Journal, "the superblock asks for recovery, but there is none"));
         }
@@ -119,48 +106,9 @@ pub(crate) fn recover(
     };
     match journal_state(journal.super_block(), sb.needs_recovery() || of_backup) {
         JournalState::Live => {
-            let mut replay = Replay::load(&journal, &*dev, &mut |_| {})?;
-            match replay.check() {
-                Err(e) if options.rescue => {
-                    let (name, e, n) = (dev.name(), Error::from(e), replay.transactions);
-                    options.messages.say(format_args!("{name}: {e}; {n} transactions of the log are whole, and used"));
-                }
-                checked => checked?,
-            }
-            if of_backup {
-                let (name, n) = (dev.name(), replay.transactions);
-                options
-                    .messages
-                    .say(format_args!("{name}: the log has {n} transactions, which are replayed in memory"));
-            }
-            let draft = match replay.fast_commits.is_empty() {
-                true => None,
-                false => match apply_fast_commits(&dev, &journal, &replay, options) {
-                    Err(e) if options.rescue => {
-                        options.messages.say(format_args!("{}: {e}; without the log's fast commits", dev.name()));
-                        None
-                    }
-                    draft => Some(draft?),
-                },
-            };
+            let (mut replay, draft) = load(&dev, &journal, options, of_backup)?;
             if !writable {
-                let view: Arc<dyn BlockDevice> = match draft {
-                    Some(draft) => draft,
-                    None => Arc::new(OverlayDevice::new(dev, journal, replay)),
-                };
-                let mut fresh = match read_super_at(&*view, 1024) {
-                    Err(_) if options.rescue => sb.clone(),
-                    fresh => fresh?,
-                };
-                fresh.copy_errors_from(sb);
-                fresh.set_needs_recovery(false);
-                if fresh.blocks_count >= sb.blocks_count && fresh.raw().s_blocks_count_lo == sb.raw().s_blocks_count_lo
-                {
-                    // Of the other groups no descriptor is left.
-                    fresh.cut_to(sb.group_count);
-                }
-                *sb = fresh;
-                return Ok((view, None));
+                return Ok((replayed_in_memory(dev, sb, journal, replay, draft, options)?, None));
             }
             if let Some(draft) = draft {
                 // All of the log is free then for what the fast commits change.
@@ -169,7 +117,7 @@ pub(crate) fn recover(
                 replay = Replay::load(&journal, &*dev, &mut |_| {})?;
             }
             replay.apply(&mut journal, &*dev, Accept::WholeOnly, &mut |_| {})?;
-            // Replay may have rewritten the superblock, features included; what it said of errors it still says.
+            // Replay may have rewritten the superblock, features included; its record of errors stays.
             *sb = read_super_at(&*dev, 1024)?;
         }
         JournalState::LiveButUnflagged if writable => {
@@ -182,11 +130,92 @@ pub(crate) fn recover(
         sb.set_state(state);
         let mut jsb = journal.super_block().clone();
         jsb.errno = 0;
-        // First the file system knows, then the journal forgets.
+        // The file system records the error before the journal forgets it.
         write_super(&*dev, sb, sb.primary_location())?;
         journal.write_super(jsb)?;
     }
     Ok((dev, Some(journal)))
+}
+
+/// The image's journal, inside or on a device of its own. `None`: it has none, or is read without it.
+fn find_journal(
+    dev: &Arc<dyn BlockDevice>,
+    sb: &SuperBlock,
+    options: &MountOptions,
+    of_backup: bool,
+) -> Result<Option<JournalFile>> {
+    match (sb.external_journal(), options.journal_device.as_ref()) {
+        (Some(uuid), Some(JournalDevice(device))) => {
+            Ok(Some(JournalFile::open_external(device.clone(), sb.geometry().block_size, uuid)?))
+        }
+        // An image that needs no replay is read without it.
+        (Some(_), None) if !sb.needs_recovery() && !of_backup => Ok(None),
+        (Some(_), None) => {
+            let detail =
+                "the journal, which has to be replayed, is on another device: name it (-o journal_path=)".into();
+            Err(Error::Unsupported(Unsupported::Journal { detail }))
+        }
+        (None, _) => open_journal(dev.clone(), sb),
+    }
+}
+
+/// Loads the log, and applies its fast commits in memory. With `rescue`, damage of the log is reported and passed over.
+fn load(
+    dev: &Arc<dyn BlockDevice>,
+    journal: &JournalFile,
+    options: &MountOptions,
+    of_backup: bool,
+) -> Result<(Replay, Option<Arc<Draft>>)> {
+    let replay = Replay::load(journal, &**dev, &mut |_| {})?;
+    match replay.check() {
+        Err(e) if options.rescue => {
+            let (name, e, n) = (dev.name(), Error::from(e), replay.transactions);
+            options.messages.say(format_args!("{name}: {e}; {n} transactions of the log are whole, and used"));
+        }
+        checked => checked?,
+    }
+    if of_backup {
+        let (name, n) = (dev.name(), replay.transactions);
+        options.messages.say(format_args!("{name}: the log has {n} transactions, which are replayed in memory"));
+    }
+    if replay.fast_commits.is_empty() {
+        return Ok((replay, None));
+    }
+    let draft = match apply_fast_commits(dev, journal, &replay, options) {
+        Err(e) if options.rescue => {
+            options.messages.say(format_args!("{}: {e}; without the log's fast commits", dev.name()));
+            None
+        }
+        draft => Some(draft?),
+    };
+    Ok((replay, draft))
+}
+
+/// The image after the replay, in memory; `sb` becomes its superblock.
+fn replayed_in_memory(
+    dev: Arc<dyn BlockDevice>,
+    sb: &mut SuperBlock,
+    journal: JournalFile,
+    replay: Replay,
+    draft: Option<Arc<Draft>>,
+    options: &MountOptions,
+) -> Result<Arc<dyn BlockDevice>> {
+    let view: Arc<dyn BlockDevice> = match draft {
+        Some(draft) => draft,
+        None => Arc::new(OverlayDevice::new(dev, journal, replay)),
+    };
+    let mut fresh = match read_super_at(&*view, 1024) {
+        Err(_) if options.rescue => sb.clone(),
+        fresh => fresh?,
+    };
+    fresh.copy_errors_from(sb);
+    fresh.set_needs_recovery(false);
+    if fresh.blocks_count >= sb.blocks_count && fresh.raw().s_blocks_count_lo == sb.raw().s_blocks_count_lo {
+        // The other groups have no descriptor any more.
+        fresh.cut_to(sb.group_count);
+    }
+    *sb = fresh;
+    Ok(view)
 }
 
 /// The image as its log and then its fast commits leave it, in memory.
