@@ -175,7 +175,7 @@ impl SuperBlock {
     /// ```
     /// use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
     ///
-    /// The least that the format requires: inodes, blocks, the first block, blocks and inodes of a group.
+    /// // The least that the format requires: inodes, blocks, the first block, blocks and inodes of a group.
     /// let mut bytes = [0; SUPERBLOCK_SIZE];
     /// for (at, value) in [(0x00, 16), (0x04, 64), (0x14, 1), (0x20, 8192), (0x28, 16_u32)] {
     ///     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());

@@ -116,7 +116,7 @@ impl FileDevice {
     /// let mut bytes = [0; 100];
     /// device.read_at(4096, &mut bytes, BioFlags::empty())?;
     /// assert_eq!(bytes, [7; 100]);
-    /// A reader excludes writers, and a writer excludes readers.
+    /// // A reader excludes writers, and a writer excludes readers.
     /// assert!(matches!(FileDevice::open(&image, OpenOptions::default()), Err(Error::Busy { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
