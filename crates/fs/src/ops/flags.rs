@@ -107,8 +107,10 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Checks that a file with its flags can be opened like this: [`Error::NotPermitted`] if not.
-    /// [`Error::Unsupported`] if its content is encrypted.
+    /// Checks that a file with its flags can be opened like this.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] if the flags forbid it; [`Error::Unsupported`] if the content is encrypted.
     pub fn may_open(&self, inode: &InodeRef, how: OpenFor) -> Result<()> {
         encrypted::check_readable(inode)?;
         if how.truncate {
@@ -128,6 +130,11 @@ impl Filesystem {
     /// Sets the flags that chattr(1) may change, and the project. Bits that are visible but fixed are ignored, since
     /// chattr(1) passes back the flags that it read. Flags that have an effect in Linux but would have none here
     /// (data journaling, another kind of map, casefold) are [`Error::NotSupported`].
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] for those, and for a project without the feature; [`Error::NotPermitted`] without
+    /// privilege or on an immutable inode; [`Error::TooLarge`] if the inode has no room for a project;
+    /// [`Error::ReadOnly`].
     pub fn set_flags(&self, inode: &InodeRef, set: SetFlags) -> Result<()> {
         let _change = self.begin_change()?;
         {
