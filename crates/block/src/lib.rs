@@ -11,6 +11,7 @@
 //!
 //! `unsafe` is confined to `device::file::uring` (the kernel is given addresses) and `device::file::ioctl`.
 #![deny(unsafe_code)]
+#![deny(clippy::missing_errors_doc)]
 #![warn(missing_docs)]
 
 pub mod bio;

@@ -33,6 +33,16 @@ impl FrameOwner for NoOwner {
     }
 }
 
+/// Copies the bytes of `run` to their place on the device, whose blocks have `bs` bytes.
+fn write_run(device: &mut [u8], run: &DirtyRun, bs: u64) {
+    let mut at = (run.start * bs) as usize;
+    for v in &run.vecs {
+        device[at..at + v.len].copy_from_slice(v.bytes());
+        at += v.len;
+    }
+    assert_eq!(at as u64, (run.start + u64::from(run.blocks)) * bs);
+}
+
 /// Random writes, reads, discards, writebacks against a flat model, for each block size.
 #[test]
 fn an_address_space_behaves_like_a_flat_file_with_a_dirty_map() {
@@ -66,12 +76,7 @@ fn an_address_space_behaves_like_a_flat_file_with_a_dirty_map() {
                     for run in sp.take_dirty(from, u64::MAX, 1 + rng.below(40), &SIZE).runs {
                         let how = if rng.one_in(4) { RunCompletion::Redirty } else { RunCompletion::Written };
                         if how == RunCompletion::Written {
-                            let mut at = (run.start * bs) as usize;
-                            for v in &run.vecs {
-                                device[at..at + v.len].copy_from_slice(v.bytes());
-                                at += v.len;
-                            }
-                            assert_eq!(at as u64, (run.start + u64::from(run.blocks)) * bs);
+                            write_run(&mut device, &run, bs);
                         }
                         sp.finish(run.start, run.blocks, how);
                     }
@@ -104,11 +109,7 @@ fn an_address_space_behaves_like_a_flat_file_with_a_dirty_map() {
             }
         }
         for run in sp.take_dirty(0, u64::MAX, u64::MAX, &SIZE).runs {
-            let mut at = (run.start * bs) as usize;
-            for v in &run.vecs {
-                device[at..at + v.len].copy_from_slice(v.bytes());
-                at += v.len;
-            }
+            write_run(&mut device, &run, bs);
             sp.finish(run.start, run.blocks, RunCompletion::Written);
         }
         assert!(device == model);

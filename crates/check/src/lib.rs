@@ -16,6 +16,7 @@
 //! `check wave` (765): the requests of a wave, which its threads share. `check findings` (766) and `check parents`
 //! (767): the results of a wave's threads. None is held while a device is called.
 #![forbid(unsafe_code)]
+#![deny(clippy::missing_errors_doc)]
 #![warn(missing_docs)]
 
 mod claims;

@@ -88,8 +88,10 @@ impl Draft {
     /// own file system must be unmounted. An error leaves the image as it was, but perhaps marked as needing
     /// recovery.
     ///
-    /// Errors: `Unsupported` for an image without a journal of its own, and for more changes than its log can take;
-    /// `Invalid` for a draft that has been committed: writing again would lose the content of its log.
+    /// # Errors
+    /// [`Error::Unsupported`] for an image without a journal of its own, and for more changes than its log can take.
+    /// [`Error::Invalid`] for a draft that has been committed: writing again would lose the content of its log.
+    /// [`Error::Device`] if a request fails.
     pub fn commit(self: &Arc<Draft>) -> Result<()> {
         if self.committed.load(Ordering::Acquire) {
             return Err(Error::Invalid("the draft has been committed"));

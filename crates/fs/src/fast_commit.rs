@@ -417,38 +417,7 @@ impl<'a> Applier<'a> {
         let in_place = !matches!(kind, FileType::Regular | FileType::Directory | FileType::Symlink)
             || desc.flags.contains(InodeFlags::INLINE_DATA)
             || kind == FileType::Symlink && !desc.has_extents() && desc.size < 60;
-        let mut i_block = MapRoot::empty(ino, desc.has_extents(), None).i_block;
-        match &same {
-            Some(old) => {
-                let old_has_map = self.has_map(old);
-                let before = &old.meta.read().desc;
-                (desc.blocks, desc.file_acl) = (before.blocks, before.file_acl);
-                if kind == FileType::Directory {
-                    (desc.size, desc.links) = (before.size, before.links);
-                    desc.flags.set(InodeFlags::INDEX, before.flags.contains(InodeFlags::INDEX));
-                }
-                if old_has_map {
-                    if in_place || before.has_extents() != desc.has_extents() {
-                        return corrupt("it changes the kind of its map".to_owned());
-                    }
-                    i_block = before.i_block;
-                }
-            }
-            None => {
-                if desc.file_acl.0 != 0 {
-                    return corrupt("a new one with a block of attributes".to_owned());
-                }
-                desc.blocks = 0;
-                if kind == FileType::Directory {
-                    // Its names, and those of its subdirectories, follow.
-                    (desc.size, desc.links) = (0, 2);
-                    desc.flags.remove(InodeFlags::INDEX);
-                }
-            }
-        }
-        if !in_place {
-            desc.i_block = i_block;
-        }
+        self.complete(&mut desc, ino, kind, same.as_ref(), in_place)?;
         desc.dtime = self.orphans.get(&ino).copied().unwrap_or(0);
         let is_new = same.is_none();
         if let Some(old) = same {
@@ -473,6 +442,52 @@ impl<'a> Applier<'a> {
         self.changed.insert(ino);
         if inode.links() == 0 {
             self.unlinked.insert(ino, inode);
+        }
+        Ok(())
+    }
+
+    /// Completes the fields of a record by those that it lacks: blocks, attributes, a directory's size, the map. They
+    /// remain as in `same`, or a new inode begins without them. `in_place`: `i_block` holds no map.
+    fn complete(
+        &self,
+        desc: &mut InodeDesc,
+        ino: InodeNr,
+        kind: FileType,
+        same: Option<&InodeRef>,
+        in_place: bool,
+    ) -> Result<()> {
+        let corrupt = |detail: &str| Err(Error::corrupt(Damage::Inode, detail).of(ino));
+        let mut i_block = MapRoot::empty(ino, desc.has_extents(), None).i_block;
+        match same {
+            Some(old) => {
+                let old_has_map = self.has_map(old);
+                let before = &old.meta.read().desc;
+                (desc.blocks, desc.file_acl) = (before.blocks, before.file_acl);
+                if kind == FileType::Directory {
+                    (desc.size, desc.links) = (before.size, before.links);
+                    desc.flags.set(InodeFlags::INDEX, before.flags.contains(InodeFlags::INDEX));
+                }
+                if old_has_map {
+                    if in_place || before.has_extents() != desc.has_extents() {
+                        return corrupt("it changes the kind of its map");
+                    }
+                    i_block = before.i_block;
+                }
+            }
+            None => {
+                if desc.file_acl.0 != 0 {
+                    return corrupt("a new one with a block of attributes");
+                }
+                desc.blocks = 0;
+                if kind == FileType::Directory {
+                    // Its names, and those of its subdirectories, follow.
+                    (desc.size, desc.links) = (0, 2);
+                    desc.flags.remove(InodeFlags::INDEX);
+                }
+            }
+        }
+        if !in_place {
+            desc.i_block = i_block;
         }
         Ok(())
     }

@@ -152,6 +152,9 @@ pub struct Filesystem {
 
 impl Filesystem {
     /// The root directory.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the inode is damaged; [`Error::Device`] if its block cannot be read.
     pub fn root(&self) -> Result<InodeRef> {
         self.iget(InodeNr::ROOT)
     }

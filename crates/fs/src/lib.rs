@@ -28,6 +28,7 @@
 //! # Locking
 //! See docs/locking.md; the ranks are at each lock's class.
 #![forbid(unsafe_code)]
+#![deny(clippy::missing_errors_doc)]
 #![warn(missing_docs)]
 
 mod background;

@@ -37,12 +37,18 @@ impl Filesystem {
     }
 
     /// As [`Filesystem::walk`], but a path without a leading slash starts at `dir`.
+    ///
+    /// # Errors
+    /// As [`Filesystem::walk`].
     pub fn walk_at(&self, dir: &InodeRef, path: &[u8], follow: bool) -> Result<InodeRef> {
         let mut left = SYMLINKS_MAX;
         self.walk_from(dir.clone(), path, follow, &mut left)
     }
 
     /// Whether `dir` is the directory `ancestor`, or lies below it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a loop of directories; otherwise as [`Filesystem::parent`].
     pub fn is_within(&self, dir: &InodeRef, ancestor: InodeNr) -> Result<bool> {
         let mut at = dir.clone();
         // No tree is deeper than its number of directories.
@@ -81,6 +87,10 @@ impl Filesystem {
     }
 
     /// The directory at `path`; creates missing directories on the way.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`] if a part is something else; otherwise as [`Filesystem::walk`] and
+    /// [`Filesystem::create`].
     pub fn make_dirs(&self, path: &[u8], permissions: u16, cred: Cred) -> Result<InodeRef> {
         let mut at = self.root()?;
         for part in path.split(|b| *b == b'/').filter(|p| !p.is_empty()) {
@@ -95,6 +105,9 @@ impl Filesystem {
     }
 
     /// The directory of the last part of `path`, and that part.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] for a path without a last part, as `/`; otherwise as [`Filesystem::walk`].
     pub fn walk_parent<'p>(&self, path: &'p [u8]) -> Result<(InodeRef, &'p [u8])> {
         let end = path.iter().rposition(|b| *b != b'/').ok_or(Error::Exists)? + 1;
         let path = &path[..end];

@@ -27,6 +27,7 @@
 //! # Locking
 //! None.
 #![forbid(unsafe_code)]
+#![deny(clippy::missing_errors_doc)]
 #![warn(missing_docs)]
 
 mod claim;

@@ -8,7 +8,8 @@ use extant_block::{AlignedBuf, BioFlags};
 use extant_cache::{BufKind, Buffer};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{
-    CommitBlock, DescriptorBuilder, LogCsum, RevokeBuilder, Tid, escape, needs_escape, tag_checksum, v1_checksum,
+    CommitBlock, DescriptorBuilder, LogCsum, LogFormat, RevokeBuilder, Tid, escape, needs_escape, tag_checksum,
+    v1_checksum,
 };
 
 use crate::error::{Error, Result};
@@ -36,6 +37,48 @@ enum Running {
     Closed(Closed, Vec<Callback>),
     /// It has no changes. The callbacks wait for it, or for a flush.
     Empty(Vec<Callback>),
+}
+
+/// The blocks of a transaction in the log before its commit block, in order: revoke blocks, and descriptors with their
+/// blocks. Also returns their sum for a commit block of [`LogCsum::V1`]. `blocks`: at least their number.
+fn log_images(format: &LogFormat, closed: &Closed, blocks: usize) -> (Vec<Arc<AlignedBuf>>, u32) {
+    let mut images: Vec<Arc<AlignedBuf>> = Vec::with_capacity(blocks);
+    let mut v1 = !0u32;
+    let mut revokes = RevokeBuilder::new(format, closed.tid);
+    for chunk in closed.revoked.chunks(RevokeBuilder::capacity_of(format)) {
+        for b in chunk {
+            revokes.push(*b);
+        }
+        let mut buf = AlignedBuf::zeroed(format.block_size);
+        revokes.finish(&mut buf);
+        images.push(Arc::new(buf));
+    }
+    let mut descriptor = DescriptorBuilder::new(format, closed.tid);
+    for chunk in closed.frozen.chunks(DescriptorBuilder::capacity_of(format)) {
+        let place = images.len();
+        for f in chunk {
+            let escaped = needs_escape(&f.data);
+            let image = if escaped {
+                let mut copy = (*f.data).clone();
+                escape(&mut copy);
+                Arc::new(copy)
+            } else {
+                f.data.clone()
+            };
+            let csum = if format.has_block_csums() { tag_checksum(format.seed, closed.tid, &image) } else { 0 };
+            descriptor.push(f.block, escaped, csum);
+            images.push(image);
+        }
+        let mut buf = AlignedBuf::zeroed(format.block_size);
+        descriptor.finish(&mut buf);
+        images.insert(place, Arc::new(buf));
+        if format.csum == LogCsum::V1 {
+            for image in &images[place..] {
+                v1 = v1_checksum(v1, image);
+            }
+        }
+    }
+    (images, v1)
 }
 
 /// Aborts the journal if a commit panics: its transaction leaves a gap that no later one can bridge. Dropped before
@@ -367,42 +410,7 @@ impl Journal {
             return Err(Error::TooLarge { credits: needed, max: disk.free() });
         }
 
-        let mut images: Vec<Arc<AlignedBuf>> = Vec::with_capacity(needed as usize);
-        let mut v1 = !0u32;
-        let mut revokes = RevokeBuilder::new(&format, closed.tid);
-        for chunk in closed.revoked.chunks(RevokeBuilder::capacity_of(&format)) {
-            for b in chunk {
-                revokes.push(*b);
-            }
-            let mut buf = AlignedBuf::zeroed(format.block_size);
-            revokes.finish(&mut buf);
-            images.push(Arc::new(buf));
-        }
-        let mut descriptor = DescriptorBuilder::new(&format, closed.tid);
-        for chunk in closed.frozen.chunks(DescriptorBuilder::capacity_of(&format)) {
-            let place = images.len();
-            for f in chunk {
-                let escaped = needs_escape(&f.data);
-                let image = if escaped {
-                    let mut copy = (*f.data).clone();
-                    escape(&mut copy);
-                    Arc::new(copy)
-                } else {
-                    f.data.clone()
-                };
-                let csum = if format.has_block_csums() { tag_checksum(format.seed, closed.tid, &image) } else { 0 };
-                descriptor.push(f.block, escaped, csum);
-                images.push(image);
-            }
-            let mut buf = AlignedBuf::zeroed(format.block_size);
-            descriptor.finish(&mut buf);
-            images.insert(place, Arc::new(buf));
-            if format.csum == LogCsum::V1 {
-                for image in &images[place..] {
-                    v1 = v1_checksum(v1, image);
-                }
-            }
-        }
+        let (mut images, v1) = log_images(&format, closed, needed as usize);
         // The commit block's place is zeroed with the rest, so that only the first sector of the commit block changes
         // anything: a disk cannot tear one sector. A commit block torn over the contents of an earlier round would
         // have a good header and a bad checksum. e2fsck and older kernels treat that as a damaged journal.

@@ -10,6 +10,7 @@
 //! # Locking
 //! None.
 #![forbid(unsafe_code)]
+#![deny(clippy::missing_errors_doc)]
 #![warn(missing_docs)]
 
 pub mod acl;

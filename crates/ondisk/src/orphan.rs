@@ -67,6 +67,9 @@ pub fn init(block: &mut [u8], number: BlockNr, seed: Option<ChecksumSeed>) {
 
 /// Checks the magic and, with `metadata_csum`, the checksum of a block. `seed` is the one of the orphan file's inode
 /// ([`ChecksumSeed::for_inode`]), `None` without `metadata_csum`; `number` is the block's place on the device.
+///
+/// # Errors
+/// `Corrupt` if the block is too short, or the magic or the checksum is wrong.
 pub fn verify(block: &[u8], number: BlockNr, seed: Option<ChecksumSeed>) -> Result<()> {
     // Whether inodes are orphans is decided when they are read.
     let context = OrphanContext { number, seed, inodes: (0, u32::MAX) };

@@ -376,16 +376,10 @@ impl Beside {
     }
 }
 
-fn run(device: MemDevice, setting: Setting) -> Figures {
-    let hollow = Arc::new(Hollow { below: device, written: AtomicU64::new(0), read: AtomicU64::new(0) });
-    let rated = Arc::new(RateDevice::new(hollow.clone()).expect("a thread"));
-    let budget = Some(Budget::new(setting.cache_bytes));
-    let options = MountOptions { budget, seed: Some(setting.seed), ..MountOptions::default() };
-    let beside = setting.beside.map(|rate| Beside::mount(rate, &options));
-    let mounted = Filesystem::mount(rated.clone(), options).expect("mounted");
-    let fs: Arc<Filesystem> = (*mounted).clone();
-    let (stop, streamed, used_max) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let scene = Arc::new(Scene { fs, setting, clock: Clock::real(), hollow, stop, streamed, used_max });
+/// Creates the files of all operations, and fills those that are read: one remains in the cache, as often as the setting
+/// wants it read, the other on the device alone.
+fn prepare(scene: &Scene) -> Vec<InodeRef> {
+    let setting = scene.setting;
     let files: Vec<_> = Operation::ALL.iter().map(|o| scene.create(&format!("{o:?}"))).collect();
     let hot = setting.cache_bytes / 2;
     for (operation, file) in Operation::ALL.iter().zip(&files) {
@@ -404,6 +398,20 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
             scene.fs.read(file, at, &mut piece).expect("read");
         }
     }
+    files
+}
+
+fn run(device: MemDevice, setting: Setting) -> Figures {
+    let hollow = Arc::new(Hollow { below: device, written: AtomicU64::new(0), read: AtomicU64::new(0) });
+    let rated = Arc::new(RateDevice::new(hollow.clone()).expect("a thread"));
+    let budget = Some(Budget::new(setting.cache_bytes));
+    let options = MountOptions { budget, seed: Some(setting.seed), ..MountOptions::default() };
+    let beside = setting.beside.map(|rate| Beside::mount(rate, &options));
+    let mounted = Filesystem::mount(rated.clone(), options).expect("mounted");
+    let fs: Arc<Filesystem> = (*mounted).clone();
+    let (stop, streamed, used_max) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let scene = Arc::new(Scene { fs, setting, clock: Clock::real(), hollow, stop, streamed, used_max });
+    let files = prepare(&scene);
     let beside = beside.map(Beside::start);
     rated.set_rate(setting.rate);
     let _ = rated.take_waiting_max();

@@ -145,6 +145,9 @@ impl CrashDevice {
     }
 
     /// Completes bios on a thread from now on: a bio that was submitted is not yet a bio that has completed.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the system cannot start the thread.
     pub fn deferring(mut self) -> Result<CrashDevice> {
         let inner = self.inner.clone();
         let thread = task::spawn("crash-complete", move || inner.complete_deferred());
@@ -181,6 +184,9 @@ impl CrashDevice {
     }
 
     /// The least that a power cut now leaves: everything durable, nothing else.
+    ///
+    /// # Errors
+    /// As [`CrashDevice::state_keeping`].
     pub fn durable(&self) -> Result<MemDevice> {
         let n = self.write_log();
         self.state_keeping(n, |_| false)
@@ -188,18 +194,27 @@ impl CrashDevice {
 
     /// An image as a power cut right after the first `n` events may leave it. The same `rng` state, log and mode give
     /// the same image. `n` beyond the log means all of it.
+    ///
+    /// # Errors
+    /// As [`CrashDevice::state_keeping`].
     pub fn state_after(&self, n: usize, rng: &mut Rng, mode: CrashMode) -> Result<MemDevice> {
         self.build(n, None, Fate::random(rng, mode))
     }
 
     /// An image as a power cut during event `n` may leave it: as [`CrashDevice::state_after`], but event `n` may be
     /// complete, torn or lost, even if it carried FUA.
+    ///
+    /// # Errors
+    /// As [`CrashDevice::state_keeping`].
     pub fn state_during(&self, n: usize, rng: &mut Rng, mode: CrashMode) -> Result<MemDevice> {
         self.build(n, Some(n), Fate::random(rng, mode))
     }
 
     /// The image with everything durable after `n` events, and those of [`CrashDevice::volatile_at`] for which `keep`
     /// returns true. With it a test can go through every subset.
+    ///
+    /// # Errors
+    /// The error of the device below the image, if reading its blocks fails.
     pub fn state_keeping(&self, n: usize, mut keep: impl FnMut(usize) -> bool) -> Result<MemDevice> {
         self.build(n, None, Fate::Chosen(&mut keep))
     }

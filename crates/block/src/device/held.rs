@@ -179,7 +179,10 @@ pub struct HeldDevice {
 }
 
 impl HeldDevice {
-    /// Passes everything on to `below` until a rule is added. Fails if no thread can be started.
+    /// Passes everything on to `below` until a rule is added.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the system cannot start the thread.
     pub fn new(below: Arc<dyn BlockDevice>) -> Result<HeldDevice> {
         let inner = Arc::new(Inner { below, state: Mutex::new(&HELD, State::default()), change: Condvar::new() });
         let (mine, name) = (inner.clone(), inner.below.name().to_owned());

@@ -63,6 +63,9 @@ pub struct LateDevice {
 
 impl LateDevice {
     /// `crowded`, if any, is called before such a request is listed, and may make it fail below.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the system cannot start a thread.
     pub fn new(below: Arc<dyn BlockDevice>, lateness: Lateness, crowded: Option<Crowded>) -> Result<LateDevice> {
         let inner = Arc::new(Inner {
             below,

@@ -96,6 +96,9 @@ impl MemDevice {
     }
 
     /// Reads the image file at `path`; its holes cost nothing.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the file cannot be opened or read.
     pub fn load(path: &Path) -> Result<MemDevice> {
         let name = path.display().to_string();
         let open = |e: std::io::Error| Error::open(&name, e);
@@ -123,6 +126,9 @@ impl MemDevice {
 
     /// As [`MemDevice::load`] from a file that held `known` before another program changed it: unchanged pages are
     /// shared with `known`.
+    ///
+    /// # Errors
+    /// As [`MemDevice::load`]; the error of the device below `known`, if reading it fails.
     pub fn load_over(path: &Path, known: &MemDevice) -> Result<MemDevice> {
         let name = path.display().to_string();
         let open = |e: std::io::Error| Error::open(&name, e);
@@ -148,12 +154,19 @@ impl MemDevice {
     /// Makes the file at `path` hold the image. A new file gets holes where the image is zero. In an existing file of
     /// the same size, only the differences are written, so saving a state over a similar one costs little more than
     /// reading it.
+    ///
+    /// # Errors
+    /// As [`MemDevice::save_over`].
     pub fn save(&self, path: &Path) -> Result<()> {
         self.save_over(path, None)
     }
 
     /// As [`MemDevice::save`] over a file that still holds `known`: chunks shared with `known` are skipped unread.
     /// States of one history share most of them.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the file cannot be created, read or written; the error of the device below this one, if
+    /// reading it fails.
     pub fn save_over(&self, path: &Path, known: Option<&MemDevice>) -> Result<()> {
         let name = path.display().to_string();
         let open = |e: std::io::Error| Error::open(&name, e);
@@ -244,6 +257,9 @@ impl MemDevice {
     }
 
     /// Byte offset of the first byte in which the two images differ. Devices underneath are compared too.
+    ///
+    /// # Errors
+    /// The error of the device below either image, if reading it fails.
     pub fn first_difference(&self, other: &MemDevice) -> Result<Option<u64>> {
         if self.size != other.size {
             return Ok(Some(self.size.min(other.size)));

@@ -110,25 +110,45 @@ pub trait BlockDevice: Send + Sync {
     }
 
     /// Reads and waits. `buf` needs no alignment (an unaligned one may cost a copy).
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] past the end; [`Error::Io`] if the device fails the request; [`Error::Lost`] if the device
+    /// drops it.
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()>;
 
     /// The first byte at or after `offset` that may not be zero; `None` if there is none. A device that does not know
     /// its holes returns `offset`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the host cannot search the file; the default never fails.
     fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         Ok((offset < self.size_bytes()).then_some(offset))
     }
 
     /// Writes the pieces one after the other and waits. Durable on return only with `FUA`. Without data, a `PREFLUSH`
     /// or `FUA` is a flush.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::read_at`]; also [`Error::ReadOnly`], and [`Error::BadRequest`] if the range is not a multiple
+    /// of the logical block.
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()>;
 
     /// Makes durable everything that completed before the call.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the device fails the request: the writes since the last flush may be lost.
     fn flush(&self) -> Result<()>;
 
     /// Marks the range as unused; a device without discard ignores it.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::write_at`].
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
     /// The range reads as zeroes afterwards. Durable on return only with `FUA`. The default writes zeroes.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::write_at`]. A part of the range may be zero then.
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
         check_range(self, BioOp::WriteZeroes, offset, len)?;
         let mut flags = flags;

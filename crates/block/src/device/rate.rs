@@ -52,6 +52,9 @@ pub struct RateDevice {
 
 impl RateDevice {
     /// In front of `below`, without a limit until [`RateDevice::set_rate`].
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the system cannot start the thread.
     pub fn new(below: Arc<dyn BlockDevice>) -> Result<RateDevice> {
         let line = Mutex::new(&RATE, Line::default());
         let inner =

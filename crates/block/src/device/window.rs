@@ -21,7 +21,11 @@ pub struct OffsetDevice {
 }
 
 impl OffsetDevice {
-    /// Fails if the window does not lie inside `inner` or does not start and end on a logical block.
+    /// The window of `len` bytes from byte `start` of `inner`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] if the window does not lie inside `inner`; [`Error::BadRequest`] if it does not start and
+    /// end on a logical block.
     pub fn new(inner: Arc<dyn BlockDevice>, start: u64, len: u64) -> Result<OffsetDevice> {
         check_range(&*inner, BioOp::Read, start, len)?;
         let block = u64::from(inner.limits().logical_block);

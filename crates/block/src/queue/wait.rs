@@ -86,8 +86,10 @@ impl Drop for OnDone {
     }
 }
 
-/// Submits the bios at once and waits for all of them; each one's own `end_io` runs first. Returns the first error in
-/// their order, if any.
+/// Submits the bios at once and waits for all of them; each one's own `end_io` runs first.
+///
+/// # Errors
+/// The first error in the order of `bios`; [`Error::Lost`] if the device dropped one of them.
 pub fn submit_and_wait(dev: &dyn BlockDevice, mut bios: Vec<Bio>) -> Result<()> {
     struct Chained {
         first: Box<dyn EndIo>,

@@ -123,6 +123,11 @@ fn refuse<T>(text: impl Into<String>) -> Result<T> {
     Err(Error::Options(text.into()))
 }
 
+/// A positive number of blocks, or their bytes with a suffix.
+fn block_count(text: &str, block_size: u64) -> Option<u64> {
+    parse_number(text).or_else(|| parse_bytes(text, 0).map(|bytes| bytes / block_size)).filter(|n| *n > 0)
+}
+
 /// A number with a suffix as mke2fs takes it, in bytes; without one, of `unit` bytes.
 pub fn parse_bytes(text: &str, unit: u64) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -292,6 +297,63 @@ impl Extended {
         self.journal_asked |= self.journal_megabytes.is_some();
         Ok(())
     }
+
+    /// The journal's size and place (`-J`); `None` without the feature.
+    fn journal(&self, features: &Features, block_size: u64) -> Result<Option<JournalOptions>> {
+        let journal = features.compat.contains(Compat::HAS_JOURNAL).then(|| {
+            let blocks = |bytes: u64| u32::try_from(bytes / block_size).unwrap_or(u32::MAX);
+            JournalOptions {
+                blocks: self.journal_megabytes.map(|n| blocks(n << 20)),
+                fast_commit_blocks: self.fast_commit_kilobytes.map(|n| blocks(n << 10)),
+                location: self.journal.location,
+            }
+        });
+        match (journal, &self.journal_location) {
+            (Some(journal), Some(text)) => {
+                let Some(location) = parse_number(text).or_else(|| block_count(text, block_size)) else {
+                    return refuse(format!("-J location={text}: it takes a block, or a size such as 1G"));
+                };
+                Ok(Some(JournalOptions { location: journal.location.or(Some(location)), ..journal }))
+            }
+            (journal, _) => Ok(journal),
+        }
+    }
+
+    /// Blocks of the orphan file (`-E orphan_file_size`); 0: by the size of the file system.
+    fn orphan_blocks(&self, block_size: u64) -> Result<u32> {
+        match &self.orphan_file {
+            None => Ok(0),
+            Some(text) => match block_count(text, block_size).and_then(|n| u32::try_from(n).ok()) {
+                Some(blocks) => Ok(blocks),
+                None => refuse(format!("-E orphan_file_size={text}: it takes a size, such as 2M")),
+            },
+        }
+    }
+}
+
+/// Features, sizes and counts of a request: the values that the others follow from.
+struct Basis {
+    extended: Extended,
+    features: Features,
+    revision: u64,
+    /// Bytes.
+    block_size: u64,
+    blocks: u64,
+    /// Of the blocks, reserved.
+    percent: f64,
+    /// Bytes.
+    cluster_size: u64,
+    /// Blocks; 0: by the size of a block.
+    per_group: u64,
+    /// The binary logarithm of the groups in each flexible one.
+    flex: u8,
+    /// Bytes.
+    inode_size: u32,
+    inodes: u32,
+    reserved_gdt_blocks: Option<u16>,
+    /// Of users, groups and projects.
+    quota: [bool; 3],
+    warnings: Vec<String>,
 }
 
 fn split(word: &str) -> (&str, Option<&str>) {
@@ -368,6 +430,32 @@ impl Request {
     /// # Errors
     /// A value is out of its range, or contradicts another.
     pub fn resolve(&self, fact: &Fact) -> Result<Options> {
+        let basis = self.basis(fact)?;
+        let wanted = self.wanted(fact, &basis)?;
+        let Basis { blocks, block_size, features, extended, quota, mut warnings, .. } = basis;
+        let journal = extended.journal(&features, block_size)?;
+        if journal.is_some() && default_blocks(blocks).is_none() {
+            warnings.push(format!("{blocks} blocks are too few for a journal; it gets none"));
+        }
+        let orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
+        if orphan_file && journal.is_none() {
+            return refuse("-O orphan_file: it needs a journal; add -O has_journal");
+        }
+        let orphan_blocks = extended.orphan_blocks(block_size)?;
+        Ok(Options {
+            wanted,
+            journal,
+            orphan_file: orphan_file.then_some(orphan_blocks),
+            quota: if features.ro_compat.contains(RoCompat::QUOTA) { quota } else { [false; 3] },
+            packed_meta_blocks: extended.packed,
+            root_owner: self.root_owner(fact)?.unwrap_or((0, 0)),
+            tables_zeroed: fact.zeroed || extended.zeroed || extended.eager_tables,
+            warnings,
+        })
+    }
+
+    /// Decides features, sizes and counts, which depend on each other.
+    fn basis(&self, fact: &Fact) -> Result<Basis> {
         let mut warnings = Vec::new();
         let asked_block_size = self.asked_block_size(fact, &mut warnings)?;
         let extended = Extended::parse(self)?;
@@ -401,47 +489,13 @@ impl Request {
             }
             features.compat |= Compat::HAS_JOURNAL;
         }
-        let percent = self.reserved_percent.unwrap_or(RESERVED_PERCENT);
-        if !(0.0..=50.0).contains(&percent) {
-            return refuse(format!("-m {percent}: it takes a percentage from 0 to 50"));
-        }
+        let percent = self.percent()?;
         let cluster_size = self.cluster_size(&features, block_size)?;
-        let ratio = match self.inode_ratio {
-            None => profile.inode_ratio.max(block_size).max(cluster_size),
-            Some(ratio) if INODE_RATIOS.contains(&ratio) => ratio,
-            Some(ratio) => {
-                let (least, most) = INODE_RATIOS.into_inner();
-                return refuse(format!("-i {ratio}: it takes bytes for each inode, from {least} to {most}"));
-            }
-        };
-        if extended.encoding {
-            features.incompat |= Incompat::CASEFOLD;
-        }
-        if extended.encoding_strict.is_some() && !features.incompat.contains(Incompat::CASEFOLD) {
-            return refuse("-E encoding_flags: it needs an encoding; add -E encoding=utf8");
-        }
-        let mut quota = extended.quota_types.unwrap_or([true, true, false]);
-        if quota[2] {
-            features.ro_compat |= RoCompat::PROJECT;
-        }
-        let project = features.ro_compat.contains(RoCompat::PROJECT);
-        quota[2] |= project;
-        if project && self.inode_size == Some(INODE_SIZE_SMALL.into()) {
-            return refuse("-I 128: inodes of 128 bytes have no room for a project; use -I 256");
-        }
-        if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
-            features.ro_compat -= RoCompat::GDT_CSUM;
-        }
+        let ratio = self.ratio(&profile, block_size, cluster_size)?;
+        let quota = self.add_features(&extended, &mut features)?;
         let reserved_gdt_blocks = self.resize(&extended, &mut features, blocks, block_size, revision)?;
         check_features(&features)?;
-
-        let per_group = self.blocks_per_group.unwrap_or(0);
-        if self.blocks_per_group.is_some()
-            && (!per_group.is_multiple_of(8) || !(256..=8 * block_size).contains(&per_group))
-        {
-            let most = 8 * block_size;
-            return refuse(format!("-g {per_group}: it takes a multiple of 8 from 256 to {most}"));
-        }
+        let per_group = self.per_group(block_size)?;
         let flex = self.flex_bg(&features)?;
         let inode_size = self.inode_size(&profile, block_size, revision)?;
         if inode_size == INODE_SIZE_SMALL {
@@ -453,8 +507,6 @@ impl Request {
             }
         }
         let inodes = self.inodes(&features, blocks, block_size, ratio, inode_size)?;
-        let casefold = features.incompat.contains(Incompat::CASEFOLD);
-        let strict = if extended.encoding_strict == Some(true) { ENCODING_STRICT } else { 0 };
         if extended.stride != 0 && !extended.stripe_width.is_multiple_of(extended.stride.into()) {
             let (width, stride) = (extended.stripe_width, extended.stride);
             warnings.push(format!("-E stripe_width={width} is not a multiple of stride={stride}"));
@@ -462,6 +514,29 @@ impl Request {
         if self.label.as_ref().is_some_and(|label| label.len() > 16) {
             warnings.push("-L: a label has 16 bytes; the rest is cut off".into());
         }
+        Ok(Basis {
+            extended,
+            features,
+            revision,
+            block_size,
+            blocks,
+            percent,
+            cluster_size,
+            per_group,
+            flex,
+            inode_size,
+            inodes,
+            reserved_gdt_blocks,
+            quota,
+            warnings,
+        })
+    }
+
+    /// The superblock's values.
+    fn wanted(&self, fact: &Fact, basis: &Basis) -> Result<Wanted> {
+        let Basis { extended, features, .. } = basis;
+        let casefold = features.incompat.contains(Incompat::CASEFOLD);
+        let strict = if extended.encoding_strict == Some(true) { ENCODING_STRICT } else { 0 };
         let sparse2 = features.compat.contains(Compat::SPARSE_SUPER2);
         let backup = |n: u32, group: u32| if sparse2 && extended.backups >= n { group } else { 0 };
         let half = |at: usize| {
@@ -469,24 +544,24 @@ impl Request {
             bytes.copy_from_slice(&fact.random[at..at + 16]);
             bytes
         };
-        let (default_mount_opts, revision) = match revision {
+        let (default_mount_opts, revision) = match basis.revision {
             0 => (0, 0),
             _ => (profile::DEFAULT_MOUNT_OPTS, 1),
         };
-        let wanted = Wanted {
+        Ok(Wanted {
             compat: features.compat,
             incompat: features.incompat,
             ro_compat: features.ro_compat,
             revision,
-            block_size: block_size as u32,
-            cluster_size: cluster_size as u32,
-            blocks_count: blocks,
-            reserved_blocks: (percent * blocks as f64 / 100.0) as u64,
-            per_group: per_group as u32,
-            inodes_count: inodes,
-            inode_size: inode_size as u16,
-            log_groups_per_flex: flex,
-            reserved_gdt_blocks,
+            block_size: basis.block_size as u32,
+            cluster_size: basis.cluster_size as u32,
+            blocks_count: basis.blocks,
+            reserved_blocks: (basis.percent * basis.blocks as f64 / 100.0) as u64,
+            per_group: basis.per_group as u32,
+            inodes_count: basis.inodes,
+            inode_size: basis.inode_size as u16,
+            log_groups_per_flex: basis.flex,
+            reserved_gdt_blocks: basis.reserved_gdt_blocks,
             first_meta_bg: 0,
             backup_groups: [backup(1, 1), backup(2, u32::MAX)],
             stride: extended.stride,
@@ -507,51 +582,63 @@ impl Request {
             test_filesystem: extended.test_fs,
             encoding: if casefold { (ENCODING.0, ENCODING.1 | strict) } else { (0, 0) },
             mmp_interval: extended.mmp_interval,
-        };
-        let block_count = |text: &str| {
-            parse_number(text).or_else(|| parse_bytes(text, 0).map(|bytes| bytes / block_size)).filter(|n| *n > 0)
-        };
-        let journal = features.compat.contains(Compat::HAS_JOURNAL).then(|| {
-            let blocks = |bytes: u64| u32::try_from(bytes / block_size).unwrap_or(u32::MAX);
-            JournalOptions {
-                blocks: extended.journal_megabytes.map(|n| blocks(n << 20)),
-                fast_commit_blocks: extended.fast_commit_kilobytes.map(|n| blocks(n << 10)),
-                location: extended.journal.location,
-            }
-        });
-        let journal = match (journal, &extended.journal_location) {
-            (Some(journal), Some(text)) => {
-                let Some(location) = parse_number(text).or_else(|| block_count(text)) else {
-                    return refuse(format!("-J location={text}: it takes a block, or a size such as 1G"));
-                };
-                Some(JournalOptions { location: journal.location.or(Some(location)), ..journal })
-            }
-            (journal, _) => journal,
-        };
-        if journal.is_some() && default_blocks(blocks).is_none() {
-            warnings.push(format!("{blocks} blocks are too few for a journal; it gets none"));
-        }
-        let orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
-        if orphan_file && journal.is_none() {
-            return refuse("-O orphan_file: it needs a journal; add -O has_journal");
-        }
-        let orphan_blocks = match &extended.orphan_file {
-            None => 0,
-            Some(text) => match block_count(text).and_then(|n| u32::try_from(n).ok()) {
-                Some(blocks) => blocks,
-                None => return refuse(format!("-E orphan_file_size={text}: it takes a size, such as 2M")),
-            },
-        };
-        Ok(Options {
-            wanted,
-            journal,
-            orphan_file: orphan_file.then_some(orphan_blocks),
-            quota: if features.ro_compat.contains(RoCompat::QUOTA) { quota } else { [false; 3] },
-            packed_meta_blocks: extended.packed,
-            root_owner: self.root_owner(fact)?.unwrap_or((0, 0)),
-            tables_zeroed: fact.zeroed || extended.zeroed || extended.eager_tables,
-            warnings,
         })
+    }
+
+    /// The share of blocks that are reserved (`-m`).
+    fn percent(&self) -> Result<f64> {
+        let percent = self.reserved_percent.unwrap_or(RESERVED_PERCENT);
+        if !(0.0..=50.0).contains(&percent) {
+            return refuse(format!("-m {percent}: it takes a percentage from 0 to 50"));
+        }
+        Ok(percent)
+    }
+
+    /// Bytes for each inode (`-i`).
+    fn ratio(&self, profile: &Profile, block_size: u64, cluster_size: u64) -> Result<u64> {
+        match self.inode_ratio {
+            None => Ok(profile.inode_ratio.max(block_size).max(cluster_size)),
+            Some(ratio) if INODE_RATIOS.contains(&ratio) => Ok(ratio),
+            Some(ratio) => {
+                let (least, most) = INODE_RATIOS.into_inner();
+                refuse(format!("-i {ratio}: it takes bytes for each inode, from {least} to {most}"))
+            }
+        }
+    }
+
+    /// Adds the features that options of `-E` imply, and removes one that another replaces. Returns the kinds of quota.
+    fn add_features(&self, extended: &Extended, features: &mut Features) -> Result<[bool; 3]> {
+        if extended.encoding {
+            features.incompat |= Incompat::CASEFOLD;
+        }
+        if extended.encoding_strict.is_some() && !features.incompat.contains(Incompat::CASEFOLD) {
+            return refuse("-E encoding_flags: it needs an encoding; add -E encoding=utf8");
+        }
+        let mut quota = extended.quota_types.unwrap_or([true, true, false]);
+        if quota[2] {
+            features.ro_compat |= RoCompat::PROJECT;
+        }
+        let project = features.ro_compat.contains(RoCompat::PROJECT);
+        quota[2] |= project;
+        if project && self.inode_size == Some(INODE_SIZE_SMALL.into()) {
+            return refuse("-I 128: inodes of 128 bytes have no room for a project; use -I 256");
+        }
+        if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+            features.ro_compat -= RoCompat::GDT_CSUM;
+        }
+        Ok(quota)
+    }
+
+    /// Blocks in each group (`-g`); 0: by the size of a block.
+    fn per_group(&self, block_size: u64) -> Result<u64> {
+        let per_group = self.blocks_per_group.unwrap_or(0);
+        if self.blocks_per_group.is_some()
+            && (!per_group.is_multiple_of(8) || !(256..=8 * block_size).contains(&per_group))
+        {
+            let most = 8 * block_size;
+            return refuse(format!("-g {per_group}: it takes a multiple of 8 from 256 to {most}"));
+        }
+        Ok(per_group)
     }
 
     fn asked_block_size(&self, fact: &Fact, warnings: &mut Vec<String>) -> Result<Option<u64>> {

@@ -364,15 +364,7 @@ fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bo
             }
         }
         D::InlineDataFeature => bad(Problem::InlineDataSet, 0, 0),
-        D::InlineDataAndExtents { header } => {
-            let problem = match () {
-                () if header => Problem::ClearInlineDataForExtent,
-                () if xattrs::has_inline_data(inode, check) => Problem::ClearExtentForInlineData,
-                () if could_be_pointers(check, inode) => Problem::ClearExtentInlineDataFlags,
-                () => Problem::ClearExtentInlineDataInode,
-            };
-            bad(problem, 0, 0);
-        }
+        D::InlineDataAndExtents { header } => bad(both_contents(check, inode, header), 0, 0),
         D::BlockMapOnClusters => bad(Problem::NoBigallocBlockmapFiles, 0, 0),
         D::IndexFeature => bad(Problem::HtreeSet, 0, 0),
         D::IndexOnFile => {
@@ -397,6 +389,17 @@ fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bo
         D::EaInodeMode { mode } => bad(Problem::EaInodeNonreg, mode.into(), 0),
     }
     false
+}
+
+/// The problem of an inode with the flags of inline data and of extents: `i_block` and the attributes decide which of
+/// the flags is right. `header`: `i_block` begins as an extent tree.
+fn both_contents(check: &Check, inode: &Inode<'_>, header: bool) -> Problem {
+    match () {
+        () if header => Problem::ClearInlineDataForExtent,
+        () if xattrs::has_inline_data(inode, check) => Problem::ClearExtentForInlineData,
+        () if could_be_pointers(check, inode) => Problem::ClearExtentInlineDataFlags,
+        () => Problem::ClearExtentInlineDataInode,
+    }
 }
 
 fn is_special(inode: &Inode<'_>) -> bool {

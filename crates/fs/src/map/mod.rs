@@ -123,6 +123,9 @@ impl MapRoot {
     /// The state of `lblk` and of the blocks after it that share it and, where mapped, follow on physically; at most
     /// `max_len` (at least 1) blocks. Blocks that the map cannot address are holes. Neighbouring extents are not
     /// joined.
+    ///
+    /// # Errors
+    /// [`MapError::Corrupt`] if the map breaks a rule of the format; the store's error if a read fails.
     pub fn lookup<S: MapStore>(&self, store: &S, lblk: LogicalBlock, max_len: u32) -> Result<Mapping, S::Error> {
         self.lookup_at_least(store, lblk, max_len, max_len)
     }
@@ -222,6 +225,10 @@ impl MapRoot {
     }
 
     /// Turns the written blocks among `len` from `lblk` into unwritten ones (zeroing a range without writing).
+    ///
+    /// # Errors
+    /// [`MapError::Invalid`] for an indirect map; [`MapError::NoSpace`] if no block is free for a node that splits;
+    /// otherwise as [`MapRoot::lookup`].
     pub fn mark_unwritten<S: MapStore>(
         &mut self,
         store: &S,
@@ -259,6 +266,9 @@ impl MapRoot {
 
     /// Calls `f` with every mapped run from `from` on, in order, until `f` breaks. `f` runs without a lock and
     /// without a reference to a block.
+    ///
+    /// # Errors
+    /// As [`MapRoot::lookup`], after `f` ran for everything before the damage.
     pub fn walk<S: MapStore>(
         &self,
         store: &S,
@@ -269,6 +279,9 @@ impl MapRoot {
     }
 
     /// Calls `f` with every metadata block of the map (nodes below the root, pointer blocks), parents first.
+    ///
+    /// # Errors
+    /// As [`MapRoot::walk`].
     pub fn walk_meta<S: MapStore>(&self, store: &S, mut f: impl FnMut(BlockNr)) -> Result<(), S::Error> {
         if self.extents { extents::walk_meta(self, store, &mut f) } else { indirect::walk_meta(self, store, &mut f) }
     }

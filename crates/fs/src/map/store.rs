@@ -93,6 +93,9 @@ pub trait MapStore {
     /// Runs `f` on the content of a metadata block. `verify` runs once, when the block enters the cache; if it fails,
     /// `read` returns an error that names the block. The blocks read last can be read and modified again without
     /// failure: a change reads all blocks that it needs before it begins.
+    ///
+    /// # Errors
+    /// The store's error if the device fails, or with the text of `verify`.
     fn read<R>(
         &self,
         block: BlockNr,
@@ -114,6 +117,9 @@ pub trait MapStore {
     }
 
     /// Changes an existing metadata block under the handle. 1 credit.
+    ///
+    /// # Errors
+    /// As [`MapStore::read`].
     fn modify<R>(
         &self,
         txn: &mut Self::Txn,
@@ -129,17 +135,29 @@ pub trait MapStore {
     fn allocate_meta(&self, txn: &mut Self::Txn, node: NewNode) -> Result<BlockNr, Self::Error>;
 
     /// Writes the first content of a newly allocated block: `f` sees it zeroed. 1 credit.
+    ///
+    /// # Errors
+    /// The store's error if the block cannot enter the transaction.
     fn init<R>(&self, txn: &mut Self::Txn, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, Self::Error>;
 
     /// Frees a metadata block and revokes it. 2 credits and one revoke record.
+    ///
+    /// # Errors
+    /// The store's error if the bitmap or descriptor cannot be read.
     fn free_meta(&self, txn: &mut Self::Txn, block: BlockNr) -> Result<(), Self::Error>;
 
     /// Frees data blocks. 2 credits for each group. The store revokes them if the data was journalled (directories,
     /// symlinks).
+    ///
+    /// # Errors
+    /// As [`MapStore::free_meta`].
     fn free_data(&self, txn: &mut Self::Txn, start: BlockNr, len: u32) -> Result<(), Self::Error>;
 
     /// Checks that `block`, a node that a removal is about to change, is allocated. A free block may belong to
     /// another file by the time it is written. Removals call this before their first change.
+    ///
+    /// # Errors
+    /// The store's error if `block` is free, or if its bitmap cannot be read; the default never fails.
     fn check_in_use(&self, block: BlockNr) -> Result<(), Self::Error> {
         let _ = block;
         Ok(())

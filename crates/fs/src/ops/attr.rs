@@ -81,6 +81,10 @@ impl Filesystem {
     }
 
     /// Changes attributes; returns the new ones.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; [`Error::NotPermitted`] by the inode's flags; [`Error::IsDirectory`], [`Error::Invalid`],
+    /// [`Error::FileTooBig`] or [`Error::NoSpace`] for a size.
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
         let _change = self.begin_change()?;
         let change = || self.retry_no_space(|| self.setattr_once(inode, set));

@@ -132,6 +132,11 @@ fn inherit(parent: &Parent<'_>, mode: u16, cred: Cred) -> Inherited {
 
 impl Filesystem {
     /// Creates `node` as `name` in `dir`.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::NotFound`] if `dir` was removed; [`Error::NotDirectory`]; [`Error::NameTooLong`] or
+    /// [`Error::Invalid`] for the name; [`Error::TooManyLinks`] for a subdirectory too many; [`Error::NoSpace`] or
+    /// [`Error::NoInodes`]; [`Error::NotPermitted`] by the flags of `dir`; [`Error::ReadOnly`].
     pub fn create(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
         let _change = self.begin_change()?;
         self.check_dir(dir)?;
@@ -319,6 +324,9 @@ impl Filesystem {
     }
 
     /// Creates a file without a name (O_TMPFILE); [`Filesystem::link`] may add one.
+    ///
+    /// # Errors
+    /// As [`Filesystem::create`], except for those that concern the name.
     pub fn tmpfile(&self, dir: &InodeRef, mode: u16, cred: Cred) -> Result<InodeRef> {
         let _change = self.begin_change()?;
         self.check_dir(dir)?;

@@ -48,6 +48,10 @@ const READAHEAD_BYTES: u64 = 512 << 10;
 
 impl Filesystem {
     /// Reads up to `buf.len()` bytes at `pos`; returns how many there were before the end of the file.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`]; [`Error::Invalid`] for other special files; [`Error::Unsupported`] for an encrypted
+    /// file; [`Error::Corrupt`] for a damaged map; [`Error::Device`] if the device fails.
     pub fn read(&self, inode: &InodeRef, pos: u64, buf: &mut [u8]) -> Result<usize> {
         let kind = inode.file_type();
         if kind == Some(FileType::Directory) {
@@ -195,6 +199,11 @@ impl Filesystem {
     /// Writes `data` at `pos`; returns how much of it, from the start, was written. As write(2) does, a write is cut at
     /// the format's limit, and where space ends: [`Error::NoSpace`] means that nothing fits. While much is dirty, the
     /// writer waits.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; [`Error::FileTooBig`] at the format's limit; [`Error::IsDirectory`]; [`Error::Invalid`] for
+    /// other special files; [`Error::NotPermitted`] by the inode's flags; [`Error::ReadOnly`]. [`Error::Lost`] if the
+    /// inode is synchronous and the data did not become durable.
     pub fn write(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
         self.await_memory(data.len() as u64);
         let (done, dirtied) = self.write_data(inode, pos, data, flags)?;
@@ -202,8 +211,11 @@ impl Filesystem {
         Ok(done)
     }
 
-    /// As [`Filesystem::write`], for a server with few threads: it does not wait, and also returns how long to delay
-    /// the answer to the writer. See [`Filesystem::is_full_of_dirty`].
+    /// As [`Filesystem::write`], for a server with few threads: it does not wait, and also returns how long to delay the
+    /// answer to the writer. See [`Filesystem::is_full_of_dirty`].
+    ///
+    /// # Errors
+    /// As [`Filesystem::write`].
     pub fn write_unpaced(
         &self,
         inode: &InodeRef,

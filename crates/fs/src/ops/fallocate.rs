@@ -35,6 +35,11 @@ pub enum FallocateMode {
 
 impl Filesystem {
     /// fallocate(2). Privileges are the caller's to drop ([`Filesystem::drop_privileges`]).
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; [`Error::FileTooBig`] past the format's limit; [`Error::Invalid`] for an empty range;
+    /// [`Error::IsDirectory`]; [`Error::NotSupported`] for a special file, and without extents for all but holes;
+    /// [`Error::NotPermitted`] by the inode's flags; [`Error::ReadOnly`].
     pub fn fallocate(&self, inode: &InodeRef, mode: FallocateMode, pos: u64, len: u64) -> Result<()> {
         let _change = self.begin_change()?;
         if inode.file_type() != Some(FileType::Regular) {

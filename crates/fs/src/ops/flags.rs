@@ -106,8 +106,10 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Whether the inode's flags allow the open: [`Error::NotPermitted`] if not. [`Error::Unsupported`] if its content
-    /// is encrypted.
+    /// Checks that a file with its flags can be opened like this.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] if the flags forbid it; [`Error::Unsupported`] if the content is encrypted.
     pub fn may_open(&self, inode: &InodeRef, how: OpenFor) -> Result<()> {
         encrypted::check_readable(inode)?;
         if how.truncate {
@@ -124,9 +126,14 @@ impl Filesystem {
         inode.meta.read().desc.projid
     }
 
-    /// Sets the flags that chattr(1) may change, and the project. Bits that are shown and cannot be changed are
-    /// ignored, as chattr(1) sends all bits that it has read. A flag that has an effect in Linux and none here (data
-    /// journaling, another kind of map, casefold) is [`Error::NotSupported`].
+    /// Sets the flags that chattr(1) may change, and the project. Bits that are visible but fixed are ignored, since
+    /// chattr(1) passes back the flags that it read. Flags that have an effect in Linux but would have none here
+    /// (data journaling, another kind of map, casefold) are [`Error::NotSupported`].
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] for those, and for a project without the feature; [`Error::NotPermitted`] without
+    /// privilege or on an immutable inode; [`Error::TooLarge`] if the inode has no room for a project;
+    /// [`Error::ReadOnly`].
     pub fn set_flags(&self, inode: &InodeRef, set: SetFlags) -> Result<()> {
         let _change = self.begin_change()?;
         {

@@ -44,6 +44,10 @@ impl Filesystem {
     }
 
     /// The inode called `name` in `dir`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::NotDirectory`]; [`Error::NameTooLong`]; [`Error::Corrupt`] if the directory or the
+    /// inode is damaged.
     pub fn lookup(&self, dir: &InodeRef, name: &[u8]) -> Result<InodeRef> {
         self.check_dir(dir)?;
         if name.len() > 255 {
@@ -86,6 +90,12 @@ impl Filesystem {
     }
 
     /// Adds a name to a file.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::NotFound`] if `dir` or the file was removed; [`Error::NotDirectory`];
+    /// [`Error::NotPermitted`] for a directory, and by the flags of either; [`Error::TooManyLinks`];
+    /// [`Error::OtherProject`]; [`Error::NameTooLong`] or [`Error::Invalid`] for the name; [`Error::NoSpace`];
+    /// [`Error::ReadOnly`].
     pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: &[u8]) -> Result<()> {
         let _change = self.begin_change()?;
         self.check_dir(dir)?;
@@ -153,6 +163,10 @@ impl Filesystem {
     }
 
     /// Removes a name of a file.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::IsDirectory`]; [`Error::NotDirectory`]; [`Error::NameTooLong`] or
+    /// [`Error::Invalid`] for the name; [`Error::NotPermitted`] by the flags of either; [`Error::ReadOnly`].
     pub fn unlink(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
         let _change = self.begin_change()?;
         self.check_dir(dir)?;
@@ -191,6 +205,10 @@ impl Filesystem {
     }
 
     /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`], also for `..`; [`Error::Invalid`] for `.`; [`Error::NotDirectory`] also if the name is a
+    /// file's; otherwise as [`Filesystem::unlink`].
     pub fn rmdir(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
         let _change = self.begin_change()?;
         self.check_dir(dir)?;
@@ -302,6 +320,9 @@ impl Filesystem {
     /// Removes set-id bits and file capabilities, as after a change of content by a process without CAP_FSETID.
     /// `member`: the process is a member of the file's group. For any other process the set-group-id bit goes even if
     /// the group may not execute the file (Linux: `setattr_should_drop_sgid`).
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] by the inode's flags; [`Error::ReadOnly`]; [`Error::Device`] if the device fails.
     pub fn drop_privileges(&self, inode: &InodeRef, member: bool) -> Result<()> {
         let _change = self.begin_change()?;
         {

@@ -34,6 +34,13 @@ pub struct RenameFlags {
 
 impl Filesystem {
     /// Gives `old_name` in `old_dir` the name `new_name` in `new_dir`, replacing the inode there.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Exists`] by `flags`; [`Error::NotDirectory`], [`Error::IsDirectory`] or
+    /// [`Error::NotEmpty`] if the target cannot be replaced; [`Error::Invalid`] for a directory below itself, `flags`
+    /// or a name; [`Error::DotName`]; [`Error::TooManyLinks`]; [`Error::OtherProject`]; [`Error::NameTooLong`];
+    /// [`Error::NotPermitted`] by an inode's flags; [`Error::NoSpace`]; [`Error::ReadOnly`]. [`Error::Lost`] if data
+    /// that has to be durable first is lost.
     pub fn rename(
         &self,
         old_dir: &InodeRef,

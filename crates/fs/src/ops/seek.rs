@@ -36,6 +36,10 @@ pub enum Seek {
 
 impl Filesystem {
     /// lseek(2) with SEEK_DATA or SEEK_HOLE: the next offset at or after `pos` of that kind.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchOffset`] at or behind the end, and if only a hole follows a search for data; [`Error::Corrupt`]
+    /// for a damaged map.
     pub fn seek(&self, inode: &InodeRef, pos: u64, what: Seek) -> Result<u64> {
         let _shared = inode.rw.read();
         let size = inode.size();
@@ -138,6 +142,9 @@ impl Filesystem {
     /// The device's block of block `lblk` of the file, after pending data has been written; `None` if it has no block
     /// of its own. A caller that then writes to that block itself, as the kernel does to a swap file, is the only
     /// writer. Linux: FIBMAP, `ext4_bmap`.
+    ///
+    /// # Errors
+    /// The error of the writeback, if pending data cannot be written; [`Error::Corrupt`] for a damaged map.
     pub fn bmap(&self, inode: &InodeRef, lblk: u64) -> Result<Option<BlockNr>> {
         if inode.file_type() != Some(FileType::Regular) || lblk > u64::from(LAST_BLOCK.0) {
             return Ok(None);

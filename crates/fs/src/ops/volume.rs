@@ -165,6 +165,9 @@ impl Filesystem {
     }
 
     /// Every change of names and attributes so far is durable on return.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the mount has failed; [`Error::Journal`] or [`Error::Aborted`] if the commit fails.
     pub fn sync_names(&self) -> Result<()> {
         self.lifecycle.acknowledge()?;
         self.journal.commit_wait(Some(self.journal.running_tid()))?;
@@ -214,6 +217,9 @@ impl Filesystem {
 
     /// Names the file system, with at most [`LABEL_MAX`] bytes. The name is in the superblock's own place on return,
     /// where blkid(8) looks, not in the log alone.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; [`Error::Lost`] if the label did not become durable.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         {
             let _change = self.begin_change()?;

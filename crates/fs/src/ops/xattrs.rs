@@ -34,6 +34,10 @@ impl Filesystem {
     }
 
     /// The value of attribute `name` (with prefix: `user.mime_type`).
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`]; [`Error::NotSupported`] for a prefix that the format or this mount does not support;
+    /// [`Error::Corrupt`] if the attributes are damaged.
     pub fn get_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<Vec<u8>> {
         self.check_namespace(name)?;
         let _shared = inode.rw.read();
@@ -41,6 +45,9 @@ impl Filesystem {
     }
 
     /// All names, in storage order.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the attributes are damaged; [`Error::Device`] if their block cannot be read.
     pub fn list_xattrs(&self, inode: &InodeRef) -> Result<Vec<Vec<u8>>> {
         let _shared = inode.rw.read();
         let mut names = self.watch(xattr::list(&XattrView { fs: self, inode }).map_err(Error::from))?;
@@ -71,6 +78,9 @@ impl Filesystem {
     }
 
     /// Removes attribute `name`; [`Error::NoAttribute`] if it is not there.
+    ///
+    /// # Errors
+    /// As [`Filesystem::get_xattr`]; also [`Error::NotPermitted`] by the inode's flags, and [`Error::ReadOnly`].
     pub fn remove_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<()> {
         self.check_namespace(name)?;
         let _change = self.begin_change()?;

@@ -202,6 +202,7 @@ fn without_reply<S: Server>(server: &S, header: &InHeader, mut args: Args<'_>, o
     Ok(())
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm an opcode")]
 fn with_reply<S: Server>(
     server: &S,
     agreed: &Negotiated,
@@ -310,6 +311,7 @@ fn with_reply<S: Server>(
 const READLINK_MAX: usize = 4095;
 
 /// Operations on open files and directories.
+#[expect(clippy::too_many_lines, reason = "one arm an opcode")]
 fn with_handle<S: Server>(
     server: &S,
     agreed: &Negotiated,

@@ -56,6 +56,9 @@ fn entry(number: usize, head: [u8; 4], id_of: impl FnOnce() -> Result<u32, AclEr
 
 /// Reads the value that setxattr passes for `system.posix_acl_*`. None: the form without entries, which removes the
 /// ACL.
+///
+/// # Errors
+/// [`AclError::Version`] or [`AclError::Length`] if the bytes do not have this form; otherwise as [`Acl::validate`].
 pub fn from_xattr(bytes: &[u8]) -> Result<Option<Acl>, AclError> {
     let rest = version(bytes, XATTR_VERSION)?;
     let (entries, []) = rest.as_chunks::<FULL_LEN>() else {
@@ -85,6 +88,9 @@ pub fn to_xattr(acl: &Acl) -> Vec<u8> {
 }
 
 /// Reads the value of a `posix_acl_access` or `posix_acl_default` attribute from an inode or xattr block.
+///
+/// # Errors
+/// As [`from_xattr`].
 pub fn from_disk(bytes: &[u8]) -> Result<Acl, AclError> {
     let mut rest = version(bytes, DISK_VERSION)?;
     let cut = || AclError::Length { len: bytes.len() };

@@ -107,6 +107,10 @@ impl Acl {
 
     /// Checks order and completeness: owner, named users, owning group, named groups, mask (needed once there is a
     /// named entry), other (Linux: `posix_acl_valid`).
+    ///
+    /// # Errors
+    /// [`AclError::Rule`] with the first entry that breaks a rule; with the number of entries if the last entry is
+    /// missing.
     pub fn validate(&self) -> Result<(), AclError> {
         let rule = |number, detail| Err(AclError::Rule { number, detail });
         // The rank of the entry that came last; `named` is whether a mask is needed.

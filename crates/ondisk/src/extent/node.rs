@@ -82,6 +82,9 @@ pub struct NodeRef<'a> {
 
 impl<'a> NodeRef<'a> {
     /// Checks the header of a root (60 bytes) or a block. `number` is the block (0 for a root), for messages.
+    ///
+    /// # Errors
+    /// `Corrupt` if the magic or the counts of the header are wrong, or `bytes` is too short for them.
     pub fn parse(bytes: &'a [u8], number: u64) -> Result<NodeRef<'a>> {
         Ok(NodeRef { bytes, header: parse_header(bytes, number)? })
     }
@@ -164,6 +167,9 @@ impl<'a> NodeRef<'a> {
 
     /// Checks every entry: keys ascending, extents not overlapping, lengths and logical ends legal, and each physical
     /// range accepted by `valid` (start, blocks). `depth` is the parent's promise.
+    ///
+    /// # Errors
+    /// `Corrupt` with the first rule that an entry or the depth breaks.
     pub fn validate(&self, depth: u16, number: u64, valid: impl Fn(BlockNr, u32) -> bool) -> Result<()> {
         let context = NodeContext { seed: None, is_dir: false, cluster_bits: 0, valid };
         refuse(Structure::ExtentNode, number, |mut sink| {
@@ -176,6 +182,9 @@ impl<'a> NodeRef<'a> {
 
     /// Checks a parent's promise about this node: its depth, and that everything it maps lies in `first..end`. Looks
     /// at the first and the last entry only, so it is cheap enough for every descent.
+    ///
+    /// # Errors
+    /// `Corrupt` if the depth or the range differs, or if a node above the leaves is empty.
     pub fn check_place(&self, depth: u16, first: u32, end: u64, number: u64) -> Result<()> {
         refuse(Structure::ExtentNode, number, |mut sink| {
             self.place_damage(&Promise { depth, first, end }, &mut sink);
@@ -207,6 +216,9 @@ pub struct NodeMut<'a> {
 
 impl<'a> NodeMut<'a> {
     /// Checks the header, as [`NodeRef::parse`] does.
+    ///
+    /// # Errors
+    /// As [`NodeRef::parse`].
     pub fn parse(bytes: &'a mut [u8], number: u64) -> Result<NodeMut<'a>> {
         let header = parse_header(bytes, number)?;
         Ok(NodeMut { bytes, header })

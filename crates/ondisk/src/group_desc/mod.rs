@@ -128,6 +128,9 @@ pub struct GroupDesc {
 impl GroupDesc {
     /// Decodes a descriptor and checks its checksum, locations and counts. `bytes` starts with it and is at least
     /// `desc_size` long.
+    ///
+    /// # Errors
+    /// `Corrupt` if `bytes` is too short, or the checksum, a location or a count is wrong.
     pub fn decode(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> Result<GroupDesc> {
         let desc = GroupDesc::parse(bytes, group, geometry)?;
         refuse(Structure::GroupDescriptor, group.0, |mut sink| desc.damage(bytes, group, geometry, &mut sink))?;
@@ -135,6 +138,9 @@ impl GroupDesc {
     }
 
     /// Decodes without checking anything but the length; [`GroupDesc::damage`] checks.
+    ///
+    /// # Errors
+    /// `Corrupt` if `bytes` is shorter than `desc_size`.
     pub fn parse(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> Result<GroupDesc> {
         let Some(bytes) = bytes.get(..geometry.desc_size) else {
             return Err(corrupt(group, format!("{} bytes, {} needed", bytes.len(), geometry.desc_size)));
@@ -162,11 +168,17 @@ impl GroupDesc {
 
     /// Fails unless bitmaps and inode table lie in the file system (in the group itself without `flex_bg`), apart from
     /// each other and from the superblock and descriptor copies.
+    ///
+    /// # Errors
+    /// `Corrupt` with the first location that breaks this.
     pub fn check_locations(&self, group: GroupNr, geometry: &Geometry) -> Result<()> {
         refuse(Structure::GroupDescriptor, group.0, |mut sink| self.location_damage(group, geometry, &mut sink))
     }
 
     /// Fails if a count exceeds the size of the group.
+    ///
+    /// # Errors
+    /// `Corrupt` with the first such count.
     pub fn check_counts(&self, group: GroupNr, geometry: &Geometry) -> Result<()> {
         refuse(Structure::GroupDescriptor, group.0, |mut sink| self.count_damage(group, geometry, &mut sink))
     }
@@ -215,6 +227,9 @@ impl GroupDesc {
     }
 
     /// Checks the block bitmap against its checksum; a group whose bitmap was never written has none.
+    ///
+    /// # Errors
+    /// `Corrupt` if the checksum differs.
     pub fn verify_block_bitmap(&self, bitmap: &[u8], group: GroupNr, geometry: &Geometry) -> Result<()> {
         refuse(Structure::BlockBitmap, group.0, |mut sink| {
             self.block_bitmap_damage(bitmap, group, geometry, &mut sink);
@@ -222,6 +237,9 @@ impl GroupDesc {
     }
 
     /// Checks the inode bitmap against its checksum; a group whose bitmap was never written has none.
+    ///
+    /// # Errors
+    /// `Corrupt` if the checksum differs.
     pub fn verify_inode_bitmap(&self, bitmap: &[u8], group: GroupNr, geometry: &Geometry) -> Result<()> {
         refuse(Structure::InodeBitmap, group.0, |mut sink| self.inode_bitmap_damage(bitmap, geometry, &mut sink))
     }

@@ -196,6 +196,9 @@ pub fn damage(bytes: &[u8], valid: impl Fn(BlockNr) -> bool, sink: &mut impl FnM
 }
 
 /// Checks a pointer block: every pointer that is set must be accepted by `valid`. `number` is the block, for messages.
+///
+/// # Errors
+/// `Corrupt` with the first pointer that `valid` refuses.
 pub fn validate(bytes: &[u8], number: u64, valid: impl Fn(BlockNr) -> bool) -> Result<()> {
     refuse(Structure::IndirectBlock, number, |mut sink| damage(bytes, valid, &mut sink))
 }

@@ -83,6 +83,9 @@ pub struct InodeDesc {
 impl InodeDesc {
     /// Decodes an inode: checks the checksum and that mode, size and extra fields are possible. `bytes` starts with the
     /// inode and is at least `inode_size` long. An inode of zeros, which was never used, is accepted.
+    ///
+    /// # Errors
+    /// `Corrupt` if `bytes` is too short, the checksum is wrong, or as [`InodeDesc::check`].
     pub fn decode(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Result<InodeDesc> {
         let desc = InodeDesc::parse(bytes, ino, geometry)?;
         refuse(Structure::Inode, ino.0, |mut sink| desc.damage(bytes, ino, geometry, &mut sink))?;
@@ -174,6 +177,9 @@ impl InodeDesc {
     }
 
     /// Fails when the fields contradict the format or each other.
+    ///
+    /// # Errors
+    /// `Corrupt` with the first field that is wrong.
     pub fn check(&self, ino: InodeNr, geometry: &Geometry) -> Result<()> {
         refuse(Structure::Inode, ino.0, |mut sink| {
             self.extra_size_damage(geometry, &mut sink);
@@ -385,6 +391,9 @@ fn whole<'a>(bytes: &'a [u8], ino: InodeNr, geometry: &Geometry) -> Result<&'a [
 }
 
 /// Checks the checksum of an inode's `inode_size` bytes. All zeros pass: such an inode was never used.
+///
+/// # Errors
+/// `Corrupt` if `bytes` is too short or the checksum differs.
 pub fn verify_checksum(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Result<()> {
     let bytes = whole(bytes, ino, geometry)?;
     match checksums(bytes, ino, geometry) {

@@ -76,7 +76,8 @@ pub struct RevokeRecords<'a> {
 /// Reads the records of a block whose header has the kind `Revoke`. The caller checks its tail checksum
 /// ([`LogFormat::tail_valid`]).
 ///
-/// Errors: `Corrupt` if the byte count does not fit the block.
+/// # Errors
+/// `Corrupt` if the byte count does not fit the block.
 pub fn revoke_records<'a>(format: &LogFormat, block: &'a [u8]) -> Result<RevokeRecords<'a>> {
     let corrupt = |detail: String| Error::corrupt(Structure::RevokeBlock, tid_of(block), detail);
     let Some(count) = block.get(HEADER_BYTES..REVOKE_HEADER_BYTES) else {

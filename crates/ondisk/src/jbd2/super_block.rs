@@ -198,7 +198,8 @@ pub struct JournalSuperBlock {
 impl JournalSuperBlock {
     /// Validates the first 1024 bytes of journal block 0. `block_size` is the file system's, in bytes.
     ///
-    /// Errors: `Corrupt` for a broken rule or checksum, `Unsupported` for a feature that is not known here.
+    /// # Errors
+    /// `Corrupt` for a broken rule or checksum; `Unsupported` for a feature that is not known here.
     pub fn decode(bytes: &[u8], block_size: u32) -> Result<JournalSuperBlock> {
         let context = JournalContext { block_size, blocks: None };
         let mut superblock = None;

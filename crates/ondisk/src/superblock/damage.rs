@@ -656,6 +656,7 @@ fn time_damage(raw: &RawSuperBlock, context: &SuperContext, sink: &mut impl FnMu
 
 /// Checks every field on which arithmetic elsewhere relies, and derives the layout; `None` if a field is wrong and no
 /// other field can replace it.
+#[expect(clippy::too_many_lines, reason = "one check a field, in the order in which they depend on each other")]
 fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDamage)) -> Option<Geometry> {
     let Features { compat, incompat, ro_compat } = features;
     let revision = raw.s_rev_level.get();

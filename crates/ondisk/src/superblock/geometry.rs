@@ -430,7 +430,10 @@ impl Geometry {
         fits << self.block_bits
     }
 
-    /// Fails when the device ends before the file system does.
+    /// Checks that the file system fits the device.
+    ///
+    /// # Errors
+    /// `Corrupt`, with both sizes, if the device ends before the file system does.
     pub fn check_device_size(&self, device_bytes: u64) -> Result<()> {
         let needed = self.blocks_count << self.block_bits;
         if device_bytes < needed {

@@ -204,6 +204,7 @@ fn descriptors_larger_than_a_group_leave_no_layout() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one row a contradiction")]
 fn each_contradiction_that_a_mount_accepts_is_found_alone() {
     use SuperDamage as D;
     type Change = fn(&mut RawSuperBlock);

@@ -98,6 +98,9 @@ pub fn scan_block<'a>(
 
 impl<'a> XattrBlock<'a> {
     /// Validates a block. `seed` is the checksum seed of a file system with metadata checksums, else None.
+    ///
+    /// # Errors
+    /// `Corrupt` if the header, the checksum or an entry is wrong.
     pub fn parse(block: &'a [u8], nr: BlockNr, seed: Option<u32>) -> Result<XattrBlock<'a>> {
         let h = header(block, nr, seed)?;
         let entries = parse(block, &place(nr))?;
@@ -134,8 +137,10 @@ impl<'a> XattrBlock<'a> {
         block_hash(sorted.iter().map(|e| entry_hash(&e.suffix, &e.value)))
     }
 
-    /// Writes `list`, sorted, as the whole content of the block, with hashes and (given a seed) checksum. On
-    /// [`NoSpace`] nothing is written.
+    /// Writes `list`, sorted, as the whole content of the block, with hashes and (given a seed) checksum.
+    ///
+    /// # Errors
+    /// [`NoSpace`] if the list does not fit the block: nothing is written then.
     pub fn encode(
         list: &EntryList,
         refcount: u32,

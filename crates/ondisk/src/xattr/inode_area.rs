@@ -31,6 +31,9 @@ pub fn usable(len: usize) -> bool {
 }
 
 /// The attributes in `area`; none when the magic number is missing, as in a fresh inode.
+///
+/// # Errors
+/// `Corrupt` if an entry breaks a rule of the format or lies outside `area`.
 pub fn parse_area(area: &[u8], ino: InodeNr) -> Result<Vec<EntryRef<'_>>> {
     if !usable(area.len()) || area[..HEADER_LEN] != MAGIC.to_le_bytes() {
         return Ok(Vec::new());
@@ -51,12 +54,17 @@ pub fn scan_area<'a>(
 }
 
 /// As [`parse_area`], as an editable list.
+///
+/// # Errors
+/// As [`parse_area`].
 pub fn decode(area: &[u8], ino: InodeNr) -> Result<EntryList> {
     EntryList::from_refs(&parse_area(area, ino)?)
 }
 
-/// Replaces the whole of `area`; an empty list leaves it zeroed, without the magic number, as the kernel does. On
-/// [`NoSpace`] nothing is written.
+/// Replaces the whole of `area`; an empty list leaves it zeroed, without the magic number, as the kernel does.
+///
+/// # Errors
+/// [`NoSpace`] if the list does not fit `area`: nothing is written then.
 pub fn encode(list: &EntryList, area: &mut [u8]) -> std::result::Result<(), NoSpace> {
     if list.is_empty() {
         area.fill(0);

@@ -163,21 +163,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         let homeward = journal.checkpoints.get() - journal.checkpoints_waited.get();
         // Not in every run, because an unmount has to find dirty data, too.
         if settles {
-            let given = shared.given();
-            let settled = fs.sync().or_else(|_| {
-                // A caller that got the error of a lost write does not get it again.
-                shared.tell_of_any(given);
-                fs.sync()
-            });
-            if settled.is_ok() {
-                // A sync does not wait for the data of deleted files.
-                for _ in 0..100 {
-                    if fs.delayed() != (0, 0) {
-                        Clock::real().sleep(Duration::from_millis(50));
-                    }
-                }
-                assert_eq!(fs.delayed(), (0, 0), "left over: bytes that are dirty, blocks that are promised");
-            }
+            settle(&fs, &shared);
         }
         let result = fs.unmount();
         drop(fs);
@@ -195,6 +181,30 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         let told = shared.told();
         Left { acks: shared.acks(), told, struck: shared.struck(), device, records, mounted, unmounted, homeward }
     });
+    judge(plan, outcome, details.cuts)
+}
+
+/// Syncs everything, after which no dirty data may be left.
+fn settle(fs: &Filesystem, shared: &Shared) {
+    let given = shared.given();
+    let settled = fs.sync().or_else(|_| {
+        // A caller that got the error of a lost write does not get it again.
+        shared.tell_of_any(given);
+        fs.sync()
+    });
+    if settled.is_ok() {
+        // A sync does not wait for the data of deleted files.
+        for _ in 0..100 {
+            if fs.delayed() != (0, 0) {
+                Clock::real().sleep(Duration::from_millis(50));
+            }
+        }
+        assert_eq!(fs.delayed(), (0, 0), "left over: bytes that are dirty, blocks that are promised");
+    }
+}
+
+/// Checks the state after a run, and makes the result of it.
+fn judge(plan: &Plan, outcome: sim::Outcome<Left>, mut cuts: Rng) -> Ran {
     let mut ran = Ran {
         result: Ok(()),
         steps: outcome.steps,
@@ -210,9 +220,8 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         Ok(left) => {
             ran.events = left.device.write_log();
             ran.homeward = left.homeward;
-            let mut rng: Rng = details.cuts;
-            match check::check(plan, left, &mut rng) {
-                Ok(cuts) => ran.cuts = cuts,
+            match check::check(plan, left, &mut cuts) {
+                Ok(n) => ran.cuts = n,
                 Err(e) => ran.result = Err(Bad::new(e)),
             }
         }

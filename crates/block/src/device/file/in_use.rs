@@ -177,6 +177,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Unmounts the kernel's file system on `dir`, and waits until its image is complete. EBUSY is retried for at most a
 /// minute, because it may pass: a child that was just forked has all open files of its parent until it executes a
 /// program.
+///
+/// # Errors
+/// The error of umount(2), EBUSY only after that minute; `TimedOut` if the image remains mounted in another mount
+/// namespace.
 pub fn unmount(dir: &Path) -> io::Result<()> {
     let (device, clock) = (LoopDevice::of_mount(dir), Clock::real());
     while let Err(e) = rustix::mount::unmount(dir, UnmountFlags::empty()) {

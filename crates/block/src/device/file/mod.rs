@@ -126,6 +126,9 @@ impl FileDevice {
 
     /// Like [`FileDevice::open`], but creates the file if it is missing, and makes it at least `size` bytes long.
     /// Existing contents stay.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`]; also [`Error::Open`] if the file cannot be created or extended.
     pub fn create(path: impl AsRef<Path>, size: u64, options: OpenOptions) -> Result<FileDevice> {
         FileDevice::open_or_create(path.as_ref(), &options, Some(size))
     }
@@ -162,6 +165,9 @@ impl FileDevice {
     }
 
     /// The file of the host, even if it has been renamed or unlinked: the numbers of its device and of its inode.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if fstat(2) fails.
     pub fn host_file(&self) -> Result<(u64, u64)> {
         let meta = self.core.data.metadata().map_err(|e| Error::open(&self.core.name, e))?;
         Ok((meta.dev(), meta.ino()))

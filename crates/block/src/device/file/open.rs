@@ -107,24 +107,13 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     {
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device")));
     }
-    // A known mount lasts longer than this loop waits.
-    let pause_unless = |mounted: Option<String>| {
-        if mounted.is_none() {
-            Clock::real().sleep(CLAIM_PAUSE);
-        }
-        mounted.is_none()
-    };
-    let held = |e: io::Error, mounted: Option<String>, otherwise: &str| match e.raw_os_error() == Some(libc::EBUSY) {
-        true => busy(name, mounted.unwrap_or_else(|| otherwise.to_owned())),
-        false => failed(e),
-    };
     // Only for the message.
     let mounted = || same_image_in_use(path).ok().flatten().map(|by| by.to_string());
     let tries = if block_device { CLAIM_TRIES } else { 0 };
     let opened =
         until_free(tries, || pause_unless(mounted()), || open_data(path, options, block_device, create.is_some()));
     let (mut data, io) = match opened {
-        Err(e) if block_device => return Err(held(e, mounted(), "opened exclusively by another process")),
+        Err(e) if block_device => return Err(held(name, e, mounted(), "opened exclusively by another process")),
         opened => opened.map_err(failed)?,
     };
     let meta = data.metadata().map_err(failed)?;
@@ -136,39 +125,12 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
         within_limit(options.len.map_or(len, |len| options.offset.saturating_add(len))).map_err(failed)?;
     }
     let mut unguarded = Vec::new();
-    let range = Range { start: options.offset, len: options.len };
     if !block_device && options.lock != Locking::None {
-        let mounted = || range_in_use(path, options.offset, options.len).ok().flatten().map(|by| by.to_string());
-        let locked = until_free(
-            CLAIM_TRIES,
-            || pause_unless(mounted()),
-            || match lock(&data, range, !options.read_only)? {
-                true => Ok(()),
-                false => Err(io::Error::from_raw_os_error(libc::EBUSY)),
-            },
-        );
-        match locked {
-            Ok(()) => {}
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && !options.read_only => {
-                let taken = || busy(name, mounted().unwrap_or_else(|| LOCKED.to_owned()));
-                data = pass_readers(data, path, options, range).ok().flatten().ok_or_else(taken)?;
-            }
-            Err(e) if !is_missing(&e) => return Err(held(e, mounted(), LOCKED)),
-            Err(e) if options.read_only || options.lock == Locking::IfPossible => {
-                unguarded.push(format!("files cannot be locked here ({e})"));
-            }
-            Err(e) => return Err(Error::NoLocks { device: name.to_owned(), source: e.into() }),
-        }
+        data = lock_range(data, path, name, options, &mut unguarded)?;
     }
     // Checked after the lock, so that two opens of this program cannot both pass.
     if !(options.read_only && options.allow_mounted) {
-        match range_in_use(path, options.offset, options.len) {
-            Ok(Some(by)) if by.at.is_some() || !options.read_only => return Err(busy(name, by.to_string())),
-            Ok(_) => {}
-            // A reader harms nobody else.
-            Err(_) if options.read_only => {}
-            Err(e) => unguarded.push(format!("it is unknown whether the kernel has it mounted ({e})")),
-        }
+        refuse_mounted(path, name, options, &mut unguarded)?;
     }
     if let Some(size) = create
         && !block_device
@@ -191,6 +153,63 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
 }
 
 const LOCKED: &str = "locked by another process or another opener";
+
+/// Pauses before the next try to claim a file, unless a mount holds it: a known mount lasts longer than the tries.
+fn pause_unless(mounted: Option<String>) -> bool {
+    if mounted.is_none() {
+        Clock::real().sleep(CLAIM_PAUSE);
+    }
+    mounted.is_none()
+}
+
+/// The error of a claim that failed with `e`: EBUSY names the mount that holds the file, or `otherwise`.
+fn held(name: &str, e: io::Error, mounted: Option<String>, otherwise: &str) -> Error {
+    match e.raw_os_error() == Some(libc::EBUSY) {
+        true => busy(name, mounted.unwrap_or_else(|| otherwise.to_owned())),
+        false => Error::open(name, e),
+    }
+}
+
+/// Locks the bytes of an image file; returns the locked file, which may be another open of it. Adds the reason to
+/// `unguarded` if the host cannot lock files and `options` permits that.
+fn lock_range(data: File, path: &Path, name: &str, options: &OpenOptions, unguarded: &mut Vec<String>) -> Result<File> {
+    let range = Range { start: options.offset, len: options.len };
+    let mounted = || range_in_use(path, options.offset, options.len).ok().flatten().map(|by| by.to_string());
+    let locked = until_free(
+        CLAIM_TRIES,
+        || pause_unless(mounted()),
+        || match lock(&data, range, !options.read_only)? {
+            true => Ok(()),
+            false => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+        },
+    );
+    match locked {
+        Ok(()) => Ok(data),
+        Err(e) if e.raw_os_error() == Some(libc::EBUSY) && !options.read_only => {
+            let taken = || busy(name, mounted().unwrap_or_else(|| LOCKED.to_owned()));
+            pass_readers(data, path, options, range).ok().flatten().ok_or_else(taken)
+        }
+        Err(e) if !is_missing(&e) => Err(held(name, e, mounted(), LOCKED)),
+        Err(e) if options.read_only || options.lock == Locking::IfPossible => {
+            unguarded.push(format!("files cannot be locked here ({e})"));
+            Ok(data)
+        }
+        Err(e) => Err(Error::NoLocks { device: name.to_owned(), source: e.into() }),
+    }
+}
+
+/// Fails if the kernel has these bytes mounted or, for a writer, behind a loop device. Adds the reason to `unguarded`
+/// if that is unknown.
+fn refuse_mounted(path: &Path, name: &str, options: &OpenOptions, unguarded: &mut Vec<String>) -> Result<()> {
+    match range_in_use(path, options.offset, options.len) {
+        Ok(Some(by)) if by.at.is_some() || !options.read_only => return Err(busy(name, by.to_string())),
+        Ok(_) => {}
+        // A reader changes nothing for the others.
+        Err(_) if options.read_only => {}
+        Err(e) => unguarded.push(format!("it is unknown whether the kernel has it mounted ({e})")),
+    }
+    Ok(())
+}
 
 /// The file, reopened for writing and locked beside holders that may only read it; `None` if there are other holders.
 fn pass_readers(data: File, path: &Path, options: &OpenOptions, range: Range) -> io::Result<Option<File>> {

@@ -251,6 +251,63 @@ fn id_of(list: usize) -> u8 {
     list as u8 + 1
 }
 
+/// Counts a page of a file in its batch, unless it is clean (Linux: `page_check_dirty_writeback`).
+fn count_unclean(field: &mut Field, rules: &Rules, id: FrameId, batch: &mut Batch, host: &dyn Host) {
+    let state = field.frames.state(id);
+    let in_writeback = state.has(State::WRITEBACK);
+    let unstable = state.told() == State::UNSTABLE;
+    if !(in_writeback || state.has(State::DIRTY) || unstable && rules.sees_unstable) {
+        return;
+    }
+    batch.dirty += 1;
+    field.counts.dirty += 1;
+    if !in_writeback {
+        batch.unqueued += 1;
+        field.counts.unqueued += 1;
+    }
+    let again = in_writeback && state.has(State::IMMEDIATE);
+    if rules.congestion == Congestion::Met && (again || host.congested(field.frames.owner(id))) {
+        batch.congested += 1;
+    }
+}
+
+/// Starts to write a dirty page, if the rules permit that to this reclaimer (Linux: `pageout`).
+fn pageout(core: &mut Core, id: FrameId, priority: u32, background: bool, batch: &mut Batch, host: &mut dyn Host) {
+    let (field, policy) = core.parts();
+    let super::Policy::Lists(lists) = policy else { return };
+    let anon = field.class(id) == Class::Anonymous;
+    let rules = lists.rules;
+    let may = anon
+        || background
+            && match rules.writes {
+                Writes::Harder => priority < PRIORITY - 2,
+                Writes::DirtyTail => lists.dirty_tail,
+            };
+    if !may {
+        field.counts.immediate += 1;
+        field.frames.mark(id, State::IMMEDIATE);
+        return;
+    }
+    if anon && rules.congestion == Congestion::Refused {
+        batch.dirty += 1;
+    }
+    let victim = field.victim(id);
+    if !background && host.congested(victim.owner) {
+        batch.congested += u64::from(rules.congestion == Congestion::Refused);
+        return;
+    }
+    if anon {
+        field.counts.wanted_anonymous += 1;
+    } else {
+        field.counts.wanted_data += 1;
+    }
+    if host.write(victim) == Wrote::Started {
+        let now = field.frames.state(id).without(State::DIRTY).or(State::WRITEBACK).or(State::IMMEDIATE);
+        core.set_state(id, now);
+        core.parts().0.frames.mark(id, State::IMMEDIATE);
+    }
+}
+
 /// Looks at up to `n` pages at the end of an inactive list. Returns how many it chose to be freed, and whether the
 /// reclaimer has to wait (Linux: `shrink_inactive_list`, `shrink_page_list`).
 fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &mut dyn Host) -> (u64, bool) {
@@ -273,25 +330,12 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
         let (field, policy) = core.parts();
         let super::Policy::Lists(lists) = policy else { return (chosen, false) };
         let state = field.frames.state(id);
-        let anon = field.class(id) == Class::Anonymous;
-        let rules = lists.rules;
-        let on_its_way = state.has(State::WRITEBACK);
-        let unstable = state.told() == State::UNSTABLE;
-        let again = on_its_way && state.has(State::IMMEDIATE);
-        if !anon && (on_its_way || state.has(State::DIRTY) || unstable && rules.sees_unstable) {
-            batch.dirty += 1;
-            field.counts.dirty += 1;
-            if !on_its_way {
-                batch.unqueued += 1;
-                field.counts.unqueued += 1;
-            }
-            if rules.congestion == Congestion::Met && (again || host.congested(field.frames.owner(id))) {
-                batch.congested += 1;
-            }
+        if field.class(id) != Class::Anonymous {
+            count_unclean(field, lists.rules, id, &mut batch, host);
         }
-        if on_its_way {
+        if state.has(State::WRITEBACK) {
             field.counts.writeback += 1;
-            if background && lists.writeback_tail && again {
+            if background && lists.writeback_tail && state.has(State::IMMEDIATE) {
                 batch.again += 1;
             } else {
                 batch.writeback += 1;
@@ -300,7 +344,7 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
             back.push((id, list));
             continue;
         }
-        if unstable {
+        if state.told() == State::UNSTABLE {
             // Linux: `try_to_release_page` fails, and the page is activated.
             field.counts.in_use += 1;
             field.frames.mark(id, State::PROMOTED);
@@ -314,37 +358,7 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
             continue;
         }
         if state.has(State::DIRTY) {
-            let may = anon
-                || background
-                    && match lists.rules.writes {
-                        Writes::Harder => priority < PRIORITY - 2,
-                        Writes::DirtyTail => lists.dirty_tail,
-                    };
-            if !may {
-                field.counts.immediate += 1;
-                field.frames.mark(id, State::IMMEDIATE);
-                back.push((id, list));
-                continue;
-            }
-            if anon && rules.congestion == Congestion::Refused {
-                batch.dirty += 1;
-            }
-            let victim = field.victim(id);
-            if !background && host.congested(victim.owner) {
-                batch.congested += u64::from(rules.congestion == Congestion::Refused);
-                back.push((id, list));
-                continue;
-            }
-            if anon {
-                field.counts.wanted_anonymous += 1;
-            } else {
-                field.counts.wanted_data += 1;
-            }
-            if host.write(victim) == Wrote::Started {
-                let now = field.frames.state(id).without(State::DIRTY).or(State::WRITEBACK).or(State::IMMEDIATE);
-                core.set_state(id, now);
-                core.parts().0.frames.mark(id, State::IMMEDIATE);
-            }
+            pageout(core, id, priority, background, &mut batch, host);
             back.push((id, list));
             continue;
         }

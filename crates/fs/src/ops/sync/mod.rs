@@ -246,6 +246,9 @@ impl Filesystem {
     }
 
     /// fsync(2) or fdatasync(2), waiting.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if data or changes of the inode, now or since the last report, did not become durable.
     pub fn fsync(&self, inode: &InodeRef, datasync: bool) -> Result<()> {
         let asked: Arc<Inode> = Arc::clone(inode);
         let done = self.barrier_here(&asked, datasync);
@@ -253,6 +256,9 @@ impl Filesystem {
     }
 
     /// Everything written so far is durable on return (syncfs(2)).
+    ///
+    /// # Errors
+    /// [`Error::Lost`] with the first write that did not become durable.
     pub fn sync(&self) -> Result<()> {
         self.wait_for(|done| self.sync_async(done))
     }

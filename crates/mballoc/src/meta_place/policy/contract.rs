@@ -53,6 +53,7 @@ struct Done {
 }
 
 /// Fills and empties a disk, and remounts it from time to time, also with other policies.
+#[expect(clippy::too_many_lines, reason = "one arm a random operation of the model")]
 fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, requests: u64, done: &mut Done) {
     let (geometry, own) = shape;
     let store = Arc::new(ModelStore::new(geometry.clone()));
