@@ -376,8 +376,8 @@ impl Beside {
     }
 }
 
-/// Creates the files of all operations, and fills those that are read: one remains in the cache, as often as the setting
-/// wants it read, the other on the device alone.
+/// Creates the files of all operations, and fills those that are read. Then reads the hot file as often as the setting
+/// requests; the cold file stays out of the cache.
 fn prepare(scene: &Scene) -> Vec<InodeRef> {
     let setting = scene.setting;
     let files: Vec<_> = Operation::ALL.iter().map(|o| scene.create(&format!("{o:?}"))).collect();
