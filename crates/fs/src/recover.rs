@@ -155,7 +155,7 @@ fn find_journal(
                 "the journal, which has to be replayed, is on another device: name it (-o journal_path=)".into();
             Err(Error::Unsupported(Unsupported::Journal { detail }))
         }
-        (None, _) => open_journal(dev.clone(), sb),
+        (None, _) => Ok(open_journal(dev.clone(), sb)?),
     }
 }
 
