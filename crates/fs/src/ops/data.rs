@@ -211,8 +211,8 @@ impl Filesystem {
         Ok(done)
     }
 
-    /// As [`Filesystem::write`], for a server with few threads: it does not wait, and also returns how long to delay the
-    /// answer to the writer. See [`Filesystem::is_full_of_dirty`].
+    /// As [`Filesystem::write`], for a server with few threads: it does not wait, and also returns how long to delay
+    /// the answer to the writer. See [`Filesystem::is_full_of_dirty`].
     ///
     /// # Errors
     /// As [`Filesystem::write`].
