@@ -223,8 +223,9 @@ fn a_path_is_exported_as_the_top() {
 fn refused_by_tar(archive: &str) {
     let ran = run("tar", &["-tf", archive]);
     assert_eq!(ran.code, Some(2), "{}", ran.err);
-    if run("bsdtar", &["--version"]).code == Some(0) {
-        assert_eq!(run("bsdtar", &["-tf", archive]).code, Some(1));
+    // Not part of what `make test` installs.
+    if let Ok(ran) = std::process::Command::new("bsdtar").args(["-tf", archive]).output() {
+        assert_eq!(ran.status.code(), Some(1));
     }
 }
 

@@ -99,7 +99,7 @@ fn checks_are_timed_at_each_point() {
     let ratio = checked["e2fsck"] / checked["extant"];
     assert!(RATIO.contains(&ratio), "{ratio}: {checked:?}");
     c.options = vec!["io=memory".into()];
-    assert!(points(&c).expect_err("nothing to check").to_string().contains("leave it out"));
+    assert!(points(&c).expect_err("nothing to check").to_string().contains("leave the option out"));
 }
 
 /// The blocks of maps that debugfs names, in its order, which is that of a checker.
