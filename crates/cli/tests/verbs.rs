@@ -271,8 +271,7 @@ fn mistakes_of_verbs_get_a_clear_error() {
     extant(&["rm", "-rf", &at("/")]).fails(8, &["/: the root cannot be moved or removed"]);
     extant(&["chmod", "u+q", &at("/etc")]).fails(1, &["'u+q' is not a mode"]);
     extant(&["chown", "no-such-user-here", &at("/etc")]).fails(1, &["this host knows no such user"]);
-    extant(&["mv", &at("/big"), &format!("{other}:/big")])
-        .fails(8, &["/big: cannot move to another image", "cp -a"]);
+    extant(&["mv", &at("/big"), &format!("{other}:/big")]).fails(8, &["/big: cannot move to another image", "cp -a"]);
     extant(&["ln", &at("/big"), &format!("{other}:/big")]).fails(8, &["cannot lead to another image"]);
     extant(&["mknod", &at("/x"), "c", "1"]).fails(1, &["a device takes MAJOR and MINOR"]);
     // Numbers beyond the format's range would become others.
