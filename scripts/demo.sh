@@ -19,7 +19,7 @@ if [ -n "${EXTANT:-}" ]; then
 else
     say "Building"
     cargo build --locked --release -p extant-cli -p extant-testkit --bins
-    extant=$PWD/target/release/extant
+    extant=$(realpath "${CARGO_TARGET_DIR:-target}")/release/extant
 fi
 start=$SECONDS
 
