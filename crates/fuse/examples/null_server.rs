@@ -2,7 +2,7 @@
 //! requests.
 //!
 //! `null_server [SECONDS]` mounts in a temporary directory, runs every test with 1 and 2 clients, and prints a table.
-//! `null_server mount DIR` only serves. As in any measurement of one machine with itself, client and server share its
+//! `null_server mount DIR dev|ring` only serves. As in any measurement of one machine with itself, client and server share its
 //! processors.
 
 use std::fs::{self, File, OpenOptions};
@@ -24,12 +24,11 @@ const O_DIRECT: i32 = 0o40_000;
 struct Null {
     config: Config,
     valid: Duration,
-    zeros: Vec<u8>,
 }
 
 impl Null {
     fn new(config: Config, valid: Duration) -> Arc<Null> {
-        Arc::new(Null { config, valid, zeros: vec![0; 1 << 20] })
+        Arc::new(Null { config, valid })
     }
 
     fn attr(&self, ino: u64) -> Attr {
@@ -69,7 +68,7 @@ impl Server for Null {
     }
 
     fn read(&self, _: &Request, _: u64, args: &ReadArgs, reply: ReplyData) {
-        reply.ok(&self.zeros[..(args.size as usize).min(self.zeros.len())]);
+        reply.fill(|buffer| Ok(buffer.len().min(args.size as usize)));
     }
 
     fn write(&self, _: &Request, _: u64, _: &WriteArgs, data: &[u8], reply: ReplyWrite) {
@@ -189,16 +188,20 @@ fn main() {
             let n: u64 = threads.into_iter().map(|t| t.join().expect("no panic")).sum();
             println!("{}", n as f64 / time.as_secs_f64());
         }
-        ["mount", dir] => {
-            let session =
-                Session::mount(Null::new(Config::default(), FOREVER), Path::new(dir), &MountOptions::default());
+        ["mount", dir, transport] => {
+            let transport = if transport == "ring" { Transport::Ring } else { Transport::Device };
+            let options = MountOptions { transport, ..MountOptions::default() };
+            let session = Session::mount(Null::new(Config::default(), FOREVER), Path::new(dir), &options);
             session.expect("mounted").run().expect("served");
         }
         _ => {
             let seconds = words.first().map_or(2.0, |s| s.parse().expect("seconds"));
             let all = ["stat", "open", "read4k", "write4k", "read1m", "write1m", "buffered-read1m"];
             println!("{:<28} {:<16} {:>11}   {:>11}", "mount", "test", "1 client", "2 clients");
-            let (config, options) = (Config::default(), MountOptions::default());
+            let (config, options) =
+                (Config::default(), MountOptions { transport: Transport::Device, ..MountOptions::default() });
+            let ring = MountOptions { transport: Transport::Ring, ..options.clone() };
+            bench("io_uring, valid 0", config, Duration::ZERO, &ring, &all, seconds);
             bench("cloned fds, valid 0", config, Duration::ZERO, &options, &all, seconds);
             let shared = MountOptions { clone_fd: false, ..options.clone() };
             bench("shared fd, valid 0", config, Duration::ZERO, &shared, &all, seconds);

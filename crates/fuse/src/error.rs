@@ -24,6 +24,8 @@ pub enum FuseError {
     Version { major: u32, minor: u32 },
     #[error("the INIT handshake failed: {what}")]
     Handshake { what: &'static str },
+    #[error("requests cannot come through io_uring: {reason}")]
+    Ring { reason: String },
     #[error("reading requests failed: {errno}")]
     Read { errno: Errno },
     #[error("cannot start a worker thread: {source}")]

@@ -30,7 +30,8 @@ pub mod types;
 pub use adapter::{FsServer, ServerOptions};
 pub use error::{FuseError, Undelivered};
 pub use mount::{
-    Agent, Callers, MountKind, MountMethod, MountOptions, MountPoint, Top, Unmounter, Unmounting, serve_agent,
+    Agent, Callers, MountKind, MountMethod, MountOptions, MountPoint, Top, Transport, Unmounter, Unmounting,
+    serve_agent,
 };
 pub use rustix::io::Errno;
 pub use server::{Config, InitOffer, Server};

@@ -10,6 +10,7 @@
 
 use extant_block::device::{Engine, IoMode};
 use extant_fs::{Atime, BorrowJournal, OnError};
+use extant_fuse::Transport;
 
 use super::word::Audience::{Administrator, Researcher};
 use super::word::Fate::{Engines, Ignored, Kernel, Policy, Refused, Sets};
@@ -472,7 +473,19 @@ pub static WORDS: &[Word] = &[
             c.fuse.workers = Some(number(value, 1, 256)? as usize);
             Ok(())
         }),
-        "threads that serve; for a block device two at least",
+        "threads that serve; for a block device two at least; with io_uring the number of processors decides",
+    ),
+    admin(
+        &["transport"],
+        "=auto|dev|uring",
+        Extant,
+        Sets(|c, value| {
+            let words = [("auto", Transport::Auto), ("dev", Transport::Device), ("uring", Transport::Ring)];
+            c.fuse.transport = pick(value, &words)?;
+            Ok(())
+        }),
+        "how requests come from the kernel: by io_uring where it can be used (the default), through /dev/fuse, or by \
+         io_uring only. Linux 6.14 has it, switched off; as root: echo Y > /sys/module/fuse/parameters/enable_uring",
     ),
     lab(
         &["no_open"],

@@ -25,10 +25,12 @@ macro_rules! wire {
 pub mod flags;
 pub mod reply;
 pub mod request;
+pub mod uring;
 
 pub use flags::*;
 pub use reply::*;
 pub use request::*;
+pub use uring::*;
 
 /// Protocol version that this crate speaks. The kernel may offer a lower minor.
 pub const KERNEL_VERSION: u32 = 7;

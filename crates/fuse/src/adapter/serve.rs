@@ -9,7 +9,6 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
-use extant_block::AlignedBuf;
 use extant_fs::{
     Caller, Error, Filesystem, InodeRef, NewNode, OpenFor, RenameFlags, Seek, SetAttr as FsSetAttr, SetFlags, SetMode,
     WriteFlags,
@@ -59,9 +58,6 @@ impl From<AsErrno> for Errno {
     }
 }
 
-/// Largest READ that is answered whole; the kernel sends a MiB at most unless its limit was raised.
-const READ_MAX: usize = 16 << 20;
-
 const O_ACCMODE: u32 = 0o3;
 const O_WRONLY: u32 = 0o1;
 const O_EXCL: u32 = 0o200;
@@ -87,8 +83,6 @@ const ACLS: &[u8] = b"system.posix_acl_";
 const ATTRIBUTES_ONLY: i64 = -1;
 
 thread_local! {
-    /// The buffer of READ, one a worker, which grows: a fresh buffer would have to be zeroed each time.
-    static READ_BUFFER: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(0));
     /// The nodeids in a READDIRPLUS reply.
     static NODEIDS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
@@ -521,14 +515,9 @@ impl Server for FsServer {
 
     fn read(&self, _req: &Request, ino: u64, args: &ReadArgs, reply: ReplyData) {
         let inode = check!(reply, self.node(ino));
-        let size = (args.size as usize).min(READ_MAX);
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < size {
-                *buffer = AlignedBuf::zeroed(size.next_power_of_two().max(128 << 10));
-            }
-            let read = self.fs.read(&inode, args.offset, &mut buffer[..size]);
-            let n = check!(reply, read.inspect_err(|e| self.fs.report_hurt(&inode, e)));
-            reply.ok(&buffer[..n]);
+        reply.fill(|buffer| {
+            let read = self.fs.read(&inode, args.offset, buffer);
+            read.inspect_err(|e| self.fs.report_hurt(&inode, e)).map_err(|e| errno(&e))
         });
     }
 

@@ -93,11 +93,24 @@ pub struct MountOptions {
     pub workers: Option<usize>,
     /// Each worker reads through its own descriptor.
     pub clone_fd: bool,
+    pub transport: Transport,
     /// Readahead of the kernel, KiB; needs root after mounting, ignored otherwise.
     pub read_ahead_kb: Option<u32>,
     /// Lift the limits that FUSE mounts get on dirty pages (max_ratio=100, strict_limit=0); needs root, ignored
     /// otherwise.
     pub lift_dirty_limits: bool,
+}
+
+/// The way of requests from the kernel, and of replies to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// io_uring if it can be used, else the device.
+    #[default]
+    Auto,
+    /// read(2) and write(2) on /dev/fuse.
+    Device,
+    /// io_uring, or the mount fails.
+    Ring,
 }
 
 impl Default for MountOptions {
@@ -122,6 +135,7 @@ impl Default for MountOptions {
             max_read: None,
             workers: None,
             clone_fd: true,
+            transport: Transport::Auto,
             read_ahead_kb: Some(1024),
             lift_dirty_limits: true,
         }

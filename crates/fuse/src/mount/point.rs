@@ -19,7 +19,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use extant_base::clock::Clock;
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, mkdirat, openat, readlinkat, statx,
 };
@@ -62,6 +64,10 @@ pub struct Unmounting {
     /// End the connection to a server that does not answer. Requests still in the kernel are lost. Root only.
     pub force: bool,
 }
+
+/// How often, and how many times, to look whether the connection of a killed server has ended.
+const ENDING_LOOK: Duration = Duration::from_millis(1);
+const ENDING_LOOKS: u32 = 5000;
 
 impl MountPoint {
     /// Resolves `path`. Sends no request to a server there, unless the path ends in `.` or `..`.
@@ -163,8 +169,16 @@ impl MountPoint {
 
     /// True when a FUSE mount is here whose server is gone.
     pub(super) fn is_dead(&self) -> bool {
-        let asked = self.open_directory().and_then(fstatfs);
-        matches!(asked, Err(Errno::NOTCONN | Errno::CONNABORTED))
+        let clock = Clock::real();
+        for _ in 0..ENDING_LOOKS {
+            match self.open_directory().and_then(fstatfs) {
+                // The server served rings and was killed. The kernel ends the connection a little later.
+                Err(Errno::CANCELED) => clock.sleep(ENDING_LOOK),
+                Err(Errno::NOTCONN | Errno::CONNABORTED) => return true,
+                _ => return false,
+            }
+        }
+        true
     }
 
     /// Unmounts `top`: umount2(2) for root, else fusermount3.

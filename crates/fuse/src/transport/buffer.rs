@@ -31,6 +31,16 @@ impl Buffer {
     pub fn bytes(&mut self) -> &mut [u8] {
         &mut self.0.as_mut_bytes()[LEAD..]
     }
+
+    /// The page-aligned part, where the data of a WRITE lies.
+    pub fn payload(&mut self) -> &mut [u8] {
+        self.bytes_before_payload(0)
+    }
+
+    /// The last `lead` bytes before [`payload`](Buffer::payload), a page at most, and all after them.
+    pub fn bytes_before_payload(&mut self, lead: usize) -> &mut [u8] {
+        &mut self.0.as_mut_bytes()[PAGE - lead..]
+    }
 }
 
 #[cfg(test)]

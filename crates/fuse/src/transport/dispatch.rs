@@ -6,16 +6,14 @@
 //! # Locking
 //! None.
 
-use std::sync::Arc;
-
 use extant_base::clock::Timespec;
 use extant_base::trace_point;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use super::channel::Channel;
 use super::dirbuf::DirBuf;
 use super::init::Negotiated;
+use super::origin::Origin;
 use super::reply::*;
 use crate::abi::*;
 use crate::server::Server;
@@ -136,8 +134,8 @@ fn outlives_shutdown(opcode: Opcode) -> bool {
     )
 }
 
-/// Handles one message as read from the device.
-pub(crate) fn dispatch<S: Server>(server: &S, agreed: &Negotiated, channel: &Arc<Channel>, message: &[u8]) -> Flow {
+/// Handles one message, in the form in which the device delivers it. Replies go to `origin`.
+pub(crate) fn dispatch<S: Server>(server: &S, agreed: &Negotiated, origin: Origin, message: &[u8]) -> Flow {
     let Ok((header, body)) = InHeader::read_from_prefix(message) else { return Flow::Continue };
     let opcode = Opcode::from_raw(header.opcode);
     trace_point!(
@@ -152,7 +150,7 @@ pub(crate) fn dispatch<S: Server>(server: &S, agreed: &Negotiated, channel: &Arc
         Some(n) if header.len as usize == message.len() => &body[..n],
         _ => {
             if opcode.is_none_or(Opcode::has_reply) {
-                channel.answer_error(header.unique, Errno::IO);
+                origin.answer_error(header.unique, Errno::IO);
             }
             return Flow::Continue;
         }
@@ -164,17 +162,17 @@ pub(crate) fn dispatch<S: Server>(server: &S, agreed: &Negotiated, channel: &Arc
             let _ = without_reply(server, &header, args, opcode);
             Flow::Continue
         }
-        Some(Opcode::Destroy) => Flow::Destroy(ReplyEmpty::new(Pending::new(channel, header.unique))),
+        Some(Opcode::Destroy) => Flow::Destroy(ReplyEmpty::new(Pending::new(origin, header.unique))),
         Some(opcode) if server.is_down() && !outlives_shutdown(opcode) => {
-            channel.answer_error(header.unique, Errno::IO);
+            origin.answer_error(header.unique, Errno::IO);
             Flow::Continue
         }
         Some(opcode) => {
-            let _ = with_reply(server, agreed, &header, args, opcode, Pending::new(channel, header.unique));
+            let _ = with_reply(server, agreed, &header, args, opcode, Pending::new(origin, header.unique));
             Flow::Continue
         }
         None => {
-            channel.answer_error(header.unique, Errno::NOSYS);
+            origin.answer_error(header.unique, Errno::NOSYS);
             Flow::Continue
         }
     }

@@ -8,8 +8,7 @@ use zerocopy::FromBytes;
 use crate::abi::{InitFlags, InitIn, InitInExt, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, OLDEST_MINOR_VERSION};
 use crate::server::{Config, InitOffer};
 
-/// Requested regardless of the server. Never `OVER_IO_URING`: without a ring the mount would hang. Never `ASYNC_DIO`:
-/// with it the kernel keeps pages that a buffered reader filled with the old content during a direct write.
+/// Requested regardless of the server. Never `ASYNC_DIO`: with it the kernel keeps pages that a buffered reader filled with the old content during a direct write.
 const ALWAYS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::BIG_WRITES)
     .union(InitFlags::HAS_IOCTL_DIR)
@@ -71,7 +70,8 @@ pub(crate) fn newer_major_reply() -> InitOut {
     InitOut { major: KERNEL_VERSION, minor: KERNEL_MINOR_VERSION, ..InitOut::default() }
 }
 
-pub(crate) fn negotiate(offer: &InitOffer, wish: &Config) -> (InitOut, Negotiated) {
+/// `rings`: there are rings; without them a mount that was granted io_uring would hang.
+pub(crate) fn negotiate(offer: &InitOffer, wish: &Config, rings: bool) -> (InitOut, Negotiated) {
     let mut config = *wish;
     let mut want = ALWAYS;
     let offered = |f: InitFlags| offer.flags.contains(f);
@@ -96,6 +96,7 @@ pub(crate) fn negotiate(offer: &InitOffer, wish: &Config) -> (InitOut, Negotiate
     want.set(InitFlags::EXPORT_SUPPORT, config.export_support);
     want.set(InitFlags::CACHE_SYMLINKS, config.cache_symlinks);
     want.set(InitFlags::HANDLE_KILLPRIV_V2, config.handle_killpriv);
+    want.set(InitFlags::OVER_IO_URING, rings);
     let flags = want & offer.flags;
 
     config.max_write = config.max_write.clamp(MAX_WRITE_BOUNDS.0, MAX_WRITE_BOUNDS.1) / PAGE * PAGE;
@@ -130,20 +131,21 @@ mod tests {
     #[test]
     fn no_open_disables_atomic_truncation() {
         let wish = Config { no_open: true, ..Config::default() };
-        let (out, n) = negotiate(&offer(InitFlags::all()), &wish);
+        let (out, n) = negotiate(&offer(InitFlags::all()), &wish, false);
         assert!(n.config.no_open);
         assert!(!n.flags.contains(InitFlags::ATOMIC_O_TRUNC));
         assert!(!n.flags.contains(InitFlags::OVER_IO_URING));
+        assert!(negotiate(&offer(InitFlags::all()), &wish, true).1.flags.contains(InitFlags::OVER_IO_URING));
         assert_eq!(out.max_pages, 256);
         assert_eq!(out.max_readahead, 131_072);
-        let (_, n) = negotiate(&offer(InitFlags::all() - InitFlags::NO_OPEN_SUPPORT), &wish);
+        let (_, n) = negotiate(&offer(InitFlags::all() - InitFlags::NO_OPEN_SUPPORT), &wish, false);
         assert!(!n.config.no_open && n.flags.contains(InitFlags::ATOMIC_O_TRUNC));
     }
 
     #[test]
     fn only_offered_flags_are_granted() {
         let wish = Config { writeback_cache: true, posix_acl: true, ..Config::default() };
-        let (out, n) = negotiate(&offer(InitFlags::ASYNC_READ), &wish);
+        let (out, n) = negotiate(&offer(InitFlags::ASYNC_READ), &wish, true);
         assert_eq!((out.flags, out.flags2), (InitFlags::ASYNC_READ.bits() as u32, 0));
         assert!(!n.config.writeback_cache && !n.config.posix_acl && !n.config.readdirplus);
     }

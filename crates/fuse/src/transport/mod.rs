@@ -21,8 +21,10 @@ pub(crate) mod dispatch;
 pub(crate) mod follow;
 pub(crate) mod init;
 pub mod notify;
+pub(crate) mod origin;
 pub(crate) mod pool;
 pub mod reply;
+pub(crate) mod ring;
 pub mod session;
 
 #[cfg(test)]

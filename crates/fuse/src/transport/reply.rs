@@ -6,44 +6,62 @@
 //! # Locking
 //! None.
 
+use std::cell::RefCell;
 use std::io::IoSlice;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::channel::Channel;
+use super::buffer::Buffer;
 use super::dirbuf::{DirAdd, DirBuf};
+use super::origin::Origin;
 use crate::abi;
 use crate::error::Undelivered;
 use crate::types::{Attr, Entry, OpenFlags, Statfs};
 
+/// Largest READ that is answered whole; the kernel sends a MiB at most unless its limit was raised.
+pub const FILL_MAX: usize = 16 << 20;
+/// Smallest buffer for data that goes through the device, bytes.
+const FILL_BUFFER_MIN: usize = 128 << 10;
+
+thread_local! {
+    static FILL_BUFFER: RefCell<Option<Buffer>> = const { RefCell::new(None) };
+}
+
 /// The duty to answer one request.
 pub(crate) struct Pending {
-    channel: Arc<Channel>,
+    /// None once answered.
+    origin: Option<Origin>,
     unique: u64,
-    answered: bool,
 }
 
 impl Pending {
-    pub fn new(channel: &Arc<Channel>, unique: u64) -> Pending {
-        Pending { channel: channel.clone(), unique, answered: false }
+    pub fn new(origin: Origin, unique: u64) -> Pending {
+        Pending { origin: Some(origin), unique }
     }
 
     pub fn error(mut self, errno: Errno) {
-        self.answered = true;
-        self.channel.answer_error(self.unique, errno);
+        if let Some(origin) = self.origin.take() {
+            origin.answer_error(self.unique, errno);
+        }
     }
 
-    fn empty(mut self) {
-        self.answered = true;
-        let _ = self.channel.answer(self.unique, &[]);
+    fn empty(self) {
+        let _ = self.pieces(&[]);
     }
 
     fn pieces(mut self, body: &[IoSlice<'_>]) -> Result<(), Undelivered> {
-        self.answered = true;
-        self.channel.answer(self.unique, body)
+        match self.origin.take() {
+            Some(origin) => origin.answer(self.unique, body),
+            None => Err(Undelivered { errno: Errno::NOENT }),
+        }
+    }
+
+    fn filled(mut self, len: usize) {
+        if let Some(origin) = self.origin.take() {
+            origin.answer_filled(self.unique, len);
+        }
     }
 
     fn value<T: IntoBytes + Immutable>(self, value: &T) -> Result<(), Undelivered> {
@@ -53,8 +71,8 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if !self.answered {
-            self.channel.answer_error(self.unique, Errno::IO);
+        if let Some(origin) = self.origin.take() {
+            origin.answer_error(self.unique, Errno::IO);
         }
     }
 }
@@ -231,6 +249,29 @@ impl ReplyData {
 
     pub fn ok(self, data: &[u8]) {
         self.vectored(&[IoSlice::new(data)]);
+    }
+
+    /// Answers with the data that `fill` writes into a page-aligned buffer, the shorter one of [`size`](ReplyData::size)
+    /// and [`FILL_MAX`] bytes. `fill` returns how many bytes there are. A ring sends the buffer without a copy.
+    pub fn fill(mut self, fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
+        let size = self.size.min(FILL_MAX);
+        let place = self.pending.origin.as_mut().and_then(Origin::payload).and_then(|p| p.get_mut(..size));
+        if let Some(place) = place {
+            return match fill(place) {
+                Ok(n) => self.pending.filled(n.min(size)),
+                Err(errno) => self.error(errno),
+            };
+        }
+        FILL_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.as_mut().is_none_or(|b| b.payload().len() < size) {
+                *buffer = Buffer::new(size.next_power_of_two().max(FILL_BUFFER_MIN));
+            }
+            let Some(buffer) = buffer else { return self.error(Errno::NOMEM) };
+            match fill(&mut buffer.payload()[..size]) {
+                Ok(n) => self.ok(&buffer.payload()[..n.min(size)]),
+                Err(errno) => self.error(errno),
+            }
+        });
     }
 
     /// Answers with the pieces one after the other, without copying them together.

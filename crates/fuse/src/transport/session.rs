@@ -34,11 +34,13 @@ use super::dispatch::{Flow, changes_something, dispatch};
 use super::follow::Follower;
 use super::init::{InitRequest, Negotiated, decode, negotiate, newer_major_reply};
 use super::notify::Notifier;
+use super::origin::Origin;
 use super::pool::WorkerPool;
-use crate::abi::{InHeader, Opcode};
+use super::ring::{Rings, attend};
+use crate::abi::{InHeader, InitFlags, Opcode};
 use crate::error::FuseError;
-use crate::mount::{self, Callers, MountKind, MountOptions, MountPoint, Unmounter};
-use crate::server::{Config, Server};
+use crate::mount::{self, Callers, MountKind, MountOptions, MountPoint, Transport, Unmounter};
+use crate::server::{Config, InitOffer, Server};
 use crate::sys;
 
 static GATE_CLASS: LockClass = LockClass::new("fuse gate", 1);
@@ -48,6 +50,8 @@ static LOST_CLASS: LockClass = LockClass::new("fuse lost", 2);
 /// More than there are processors, because sleeping ones are replaced; a parked one costs a stack and no time.
 const WORKERS_MIN: usize = 8;
 const WORKERS_MAX: usize = 16;
+/// With rings, the thread that calls [`Session::run`] attends to the device.
+const RING_WORKERS: usize = 1;
 
 /// On its own cache lines: each worker takes its own gate for every request.
 #[repr(align(128))]
@@ -55,7 +59,7 @@ struct Gate(Mutex<()>);
 
 pub(super) struct Shared<S> {
     server: Arc<S>,
-    agreed: Negotiated,
+    pub(super) agreed: Negotiated,
     pool: Arc<WorkerPool>,
     gates: Vec<Gate>,
     /// Set once, before the gates are passed for DESTROY: from then on no worker calls the server.
@@ -65,14 +69,14 @@ pub(super) struct Shared<S> {
     over: AtomicBool,
     /// Requests that would change something are held back.
     holding: AtomicBool,
-    kept: Mutex<Vec<(Arc<Channel>, Vec<u8>)>>,
+    kept: Mutex<Vec<(Origin, Vec<u8>)>>,
     pub(super) when_lost: Mutex<Option<WhenLost>>,
 }
 
 /// See [`Session::when_lost`].
 type WhenLost = Box<dyn FnOnce() -> Held + Send>;
 /// Kept until the server's `destroy` has returned.
-type Held = Box<dyn Any + Send>;
+pub(super) type Held = Box<dyn Any + Send>;
 
 /// Holds back requests that would change something, for as long as a mount is frozen. No worker waits meanwhile.
 #[derive(Clone)]
@@ -111,20 +115,21 @@ impl<S: Server> Holding for Shared<S> {
     fn let_go(&self) {
         self.holding.store(false, Ordering::Release);
         let kept = std::mem::take(&mut *self.kept.lock());
-        for (channel, message) in kept {
+        for (origin, message) in kept {
             // The last gate belongs to no worker.
-            handle(self, self.gates.len() - 1, &channel, &message);
+            handle(self, self.gates.len() - 1, origin, &message);
         }
     }
 }
 
 impl<S: Server> Shared<S> {
-    pub(super) fn new(server: Arc<S>, agreed: Negotiated, workers: usize) -> Shared<S> {
+    /// `rings`: threads that serve rings, numbered after the workers.
+    pub(super) fn new(server: Arc<S>, agreed: Negotiated, workers: usize, rings: usize) -> Shared<S> {
         Shared {
             server,
             agreed,
             pool: Arc::new(WorkerPool::new(workers)),
-            gates: (0..=workers).map(|_| Gate(Mutex::new(&GATE_CLASS, ()))).collect(),
+            gates: (0..=workers + rings).map(|_| Gate(Mutex::new(&GATE_CLASS, ()))).collect(),
             stopping: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
             over: AtomicBool::new(false),
@@ -152,7 +157,7 @@ impl<S: Server> Shared<S> {
     }
 
     /// The connection has ended: in order, after the answer to DESTROY, or before that, perhaps during it.
-    fn lost(&self) -> Option<Held> {
+    pub(super) fn lost(&self) -> Option<Held> {
         let when_lost = self.when_lost.lock().take();
         when_lost.filter(|_| !self.over.load(Ordering::Acquire)).map(|f| f())
     }
@@ -190,6 +195,7 @@ pub struct Session<S: Server> {
     unmounter: Unmounter,
     workers: usize,
     clone_fd: bool,
+    rings: Option<Rings<S>>,
 }
 
 impl<S: Server> Session<S> {
@@ -202,32 +208,42 @@ impl<S: Server> Session<S> {
     pub fn mount_at(server: Arc<S>, point: &MountPoint, options: &MountOptions) -> Result<Session<S>, FuseError> {
         let mounted = mount::mount(point, options)?;
         let unmounter = mounted.unmounter;
-        let channel = Channel::new(mounted.fd);
-        let agreed = match handshake(&channel, &*server, options) {
-            Ok(agreed) => agreed,
-            Err(e) => {
-                // Closing the last descriptor aborts the connection, so that unmounting sends no request.
-                drop(channel);
-                let _ = unmounter.unmount(true);
-                return Err(e);
-            }
+        let channel = Arc::new(Channel::new(mounted.fd));
+        // Closing the last descriptor aborts the connection, so that unmounting sends no request.
+        let give_up = |e, channel: Arc<Channel>| {
+            drop(channel);
+            let _ = unmounter.unmount(true);
+            Err(e)
         };
-        unmounter.tune(options);
+        let (agreed, rings) = match handshake(&channel, &*server, options) {
+            Ok(agreed) => agreed,
+            Err(e) => return give_up(e, channel),
+        };
         // While one worker serves DESTROY, another one has to notice the end of the connection.
         let least = if matches!(options.kind, MountKind::FuseBlk { .. }) { 2 } else { 1 };
-        let workers = options.workers.unwrap_or_else(|| task::processors().clamp(WORKERS_MIN, WORKERS_MAX)).max(least);
-        Ok(Session {
-            shared: Arc::new(Shared::new(server, agreed, workers)),
-            channel: Some(Arc::new(channel)),
-            unmounter,
-            workers,
-            clone_fd: options.clone_fd,
-        })
+        let workers = match rings {
+            None => options.workers.unwrap_or_else(|| task::processors().clamp(WORKERS_MIN, WORKERS_MAX)).max(least),
+            Some(_) => RING_WORKERS,
+        };
+        let threads = rings.as_ref().map_or(0, Rings::threads);
+        let shared = Arc::new(Shared::new(server, agreed, workers, threads));
+        if let Some(Err(errno)) = rings.as_ref().map(|rings| rings.register(&shared)) {
+            drop(rings);
+            return give_up(FuseError::Ring { reason: errno.to_string() }, channel);
+        }
+        unmounter.tune(options);
+        let (channel, clone_fd) = (Some(channel), options.clone_fd);
+        Ok(Session { shared, channel, unmounter, workers, clone_fd, rings })
     }
 
     /// The settings negotiated with the kernel.
     pub fn config(&self) -> &Config {
         &self.shared.agreed.config
+    }
+
+    /// Whether requests come through io_uring.
+    pub fn uses_rings(&self) -> bool {
+        self.rings.is_some()
     }
 
     /// Unmounts the mount, from any thread but a worker.
@@ -266,30 +282,17 @@ impl<S: Server> Session<S> {
     /// `destroy` has run in any case.
     pub fn run(mut self) -> Result<(), FuseError> {
         let Some(main) = self.channel.take() else { return Ok(()) };
-        let mut threads = Vec::with_capacity(self.workers);
-        let is_told = self.shared.when_lost.lock().is_some();
-        for i in 1..self.workers {
-            let shared = self.shared.clone();
-            let channel = self.channel_for_worker(&main);
-            match task::spawn(&format!("fuse-{i}"), move || work(&shared, i, &channel)) {
-                Ok(t) => threads.push(t),
-                // No worker would notice the end of the connection: drop the session, which unmounts.
-                Err(source) if is_told && threads.is_empty() => {
-                    self.channel = Some(main);
-                    return Err(FuseError::Thread { source });
-                }
-                // Fewer workers serve as well, and the mount exists already.
-                Err(_) => break,
+        let (ends, mut held) = match self.rings.take() {
+            Some(mut rings) => {
+                rings.serve();
+                let end = attend(&self.shared, &main, &rings.failed());
+                let held = if matches!(end, End::Failed(_)) { None } else { self.shared.lost() };
+                let ended = rings.stop();
+                let ends = std::iter::once(end).chain(ended.iter().map(|(end, _)| *end)).collect();
+                (ends, ended.into_iter().fold(held, |held, (_, also_held)| held.or(also_held)))
             }
-        }
-        let (end, mut held) = work(&self.shared, 0, &main);
-        let mut ends = vec![end];
-        for t in threads {
-            // A worker catches the panics of the server; a panic of its own counts as a failure to read.
-            let (end, also_held) = t.join().unwrap_or((End::Failed(Errno::IO), None));
-            ends.push(end);
-            held = held.or(also_held);
-        }
+            None => self.run_workers(&main)?,
+        };
         drop(main);
         let failed = ends.iter().find_map(|e| if let End::Failed(errno) = e { Some(*errno) } else { None });
         let destroyed = self.shared.destroyed.load(Ordering::Acquire);
@@ -309,6 +312,35 @@ impl<S: Server> Session<S> {
         }
     }
 
+    /// Serves the device with all workers.
+    fn run_workers(&mut self, main: &Arc<Channel>) -> Result<(Vec<End>, Option<Held>), FuseError> {
+        let mut threads = Vec::with_capacity(self.workers);
+        let is_told = self.shared.when_lost.lock().is_some();
+        for i in 1..self.workers {
+            let shared = self.shared.clone();
+            let channel = self.channel_for_worker(main);
+            match task::spawn(&format!("fuse-{i}"), move || work(&shared, i, &channel)) {
+                Ok(t) => threads.push(t),
+                // No worker would notice the end of the connection: drop the session, which unmounts.
+                Err(source) if is_told && threads.is_empty() => {
+                    self.channel = Some(main.clone());
+                    return Err(FuseError::Thread { source });
+                }
+                // Fewer workers serve as well, and the mount exists already.
+                Err(_) => break,
+            }
+        }
+        let (end, mut held) = work(&self.shared, 0, main);
+        let mut ends = vec![end];
+        for t in threads {
+            // A worker catches the panics of the server; a panic of its own counts as a failure to read.
+            let (end, also_held) = t.join().unwrap_or((End::Failed(Errno::IO), None));
+            ends.push(end);
+            held = held.or(also_held);
+        }
+        Ok((ends, held))
+    }
+
     fn channel_for_worker(&self, main: &Arc<Channel>) -> Arc<Channel> {
         if self.clone_fd
             && let Ok(fd) = sys::clone_device(main.fd())
@@ -324,13 +356,19 @@ impl<S: Server> Drop for Session<S> {
         let Some(channel) = self.channel.take() else { return };
         // The channel stays open until here: any user may unmount a dead mount, and then open the device.
         self.shared.destroy_once();
+        // Rings keep the channel open, too.
+        drop(self.rings.take());
         drop(channel);
         self.unmounter.detach_if_dead();
     }
 }
 
 /// Reads INIT, calls the server, answers.
-fn handshake<S: Server>(channel: &Channel, server: &S, options: &MountOptions) -> Result<Negotiated, FuseError> {
+fn handshake<S: Server>(
+    channel: &Arc<Channel>,
+    server: &S,
+    options: &MountOptions,
+) -> Result<(Negotiated, Option<Rings<S>>), FuseError> {
     let no_memory = FuseError::Handshake { what: "no memory" };
     let mut buffer = Buffer::new(0).ok_or(no_memory)?;
     loop {
@@ -361,12 +399,45 @@ fn handshake<S: Server>(channel: &Channel, server: &S, options: &MountOptions) -
                 return Err(FuseError::Handshake { what: "INIT is shorter than its version says" });
             }
             InitRequest::Offer(offer) => {
-                let (out, agreed) = negotiate(&offer, &server.init(&offer));
+                let wish = server.init(&offer);
+                let rings = match rings(channel, options.transport, &offer, &wish) {
+                    Ok(rings) => rings,
+                    Err(e) => {
+                        channel.answer_error(header.unique, Errno::PROTO);
+                        return Err(e);
+                    }
+                };
+                let (out, agreed) = negotiate(&offer, &wish, rings.is_some());
                 server.negotiated(&agreed.config);
                 send(out.as_bytes())?;
-                return Ok(agreed);
+                return Ok((agreed, rings));
             }
         }
+    }
+}
+
+/// The rings for a mount whose `transport` allows them. None: the device is used.
+fn rings<S: Server>(
+    channel: &Arc<Channel>,
+    transport: Transport,
+    offer: &InitOffer,
+    wish: &Config,
+) -> Result<Option<Rings<S>>, FuseError> {
+    if transport == Transport::Device {
+        return Ok(None);
+    }
+    let prepared = if offer.flags.contains(InitFlags::OVER_IO_URING) {
+        let max_write = negotiate(offer, wish, false).1.config.max_write;
+        Rings::prepare(channel, max_write as usize, RING_WORKERS).map_err(|e| e.to_string())
+    } else {
+        Err("the kernel does not offer it; Linux 6.14 does, after (as root): \
+             echo Y > /sys/module/fuse/parameters/enable_uring"
+            .into())
+    };
+    match prepared {
+        Ok(rings) => Ok(Some(rings)),
+        Err(reason) if transport == Transport::Ring => Err(FuseError::Ring { reason }),
+        Err(_) => Ok(None),
     }
 }
 
@@ -401,7 +472,7 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> En
             Err(errno) => return End::Failed(errno),
         };
         task::watch_sleep(true);
-        handle(shared, me, channel, &buffer.bytes()[..n]);
+        handle(shared, me, Origin::Device(channel.clone()), &buffer.bytes()[..n]);
         let slept = !task::watch_sleep(false);
         shared.pool.after_request(&mut worker, slept);
     }
@@ -410,46 +481,58 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> En
 /// A thread's settings while it is a worker. The caller of [`Session::run`] is one, and has its former ones
 /// afterwards.
 struct WorkerThread {
-    became_flusher: bool,
+    _flusher: IoFlusher,
 }
 
 impl WorkerThread {
     fn prepare(pool: &Arc<WorkerPool>) -> WorkerThread {
-        // Memory that the server allocates must not wait for pages whose writing waits for the server. Needs a
-        // privilege; without it only the kernel's own heuristics help.
-        let became_flusher = !is_io_flusher().unwrap_or(true) && configure_io_flusher_behavior(true).is_ok();
         let pool = pool.clone();
         task::watched(Some(Rc::new(move || pool.before_sleep())));
-        WorkerThread { became_flusher }
+        WorkerThread { _flusher: IoFlusher::begin() }
     }
 }
 
 impl Drop for WorkerThread {
     fn drop(&mut self) {
         task::watched(None);
-        if self.became_flusher {
+    }
+}
+
+/// While this exists, memory that the thread allocates does not wait for pages whose writing waits for the server.
+/// Needs a privilege; without it only the kernel's own heuristics help.
+pub(super) struct IoFlusher(bool);
+
+impl IoFlusher {
+    pub fn begin() -> IoFlusher {
+        IoFlusher(!is_io_flusher().unwrap_or(true) && configure_io_flusher_behavior(true).is_ok())
+    }
+}
+
+impl Drop for IoFlusher {
+    fn drop(&mut self) {
+        if self.0 {
             let _ = configure_io_flusher_behavior(false);
         }
     }
 }
 
 /// Serves one message.
-fn handle<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>, message: &[u8]) {
+pub(super) fn handle<S: Server>(shared: &Shared<S>, me: usize, origin: Origin, message: &[u8]) {
     let inside = shared.gates[me].0.lock();
     if shared.stopping.load(Ordering::Acquire) {
         drop(inside);
-        refuse(channel, message);
+        refuse(origin, message);
         return;
     }
     if shared.holding.load(Ordering::Acquire) && changes_something(message) {
         // Checked again under the lock: a message added after the end of the hold would stay there.
         let mut kept = shared.kept.lock();
         if shared.holding.load(Ordering::Acquire) {
-            kept.push((channel.clone(), message.to_vec()));
+            kept.push((origin, message.to_vec()));
             return;
         }
     }
-    let flow = catch_unwind(AssertUnwindSafe(|| dispatch(&*shared.server, &shared.agreed, channel, message)));
+    let flow = catch_unwind(AssertUnwindSafe(|| dispatch(&*shared.server, &shared.agreed, origin, message)));
     drop(inside);
     match flow {
         Ok(Flow::Continue) => {}
@@ -464,9 +547,9 @@ fn handle<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>, mess
 }
 
 /// After DESTROY all requests fail; messages without a reply are dropped.
-fn refuse(channel: &Channel, message: &[u8]) {
+fn refuse(origin: Origin, message: &[u8]) {
     let Ok((header, _)) = InHeader::read_from_prefix(message) else { return };
     if Opcode::from_raw(header.opcode).is_none_or(Opcode::has_reply) {
-        channel.answer_error(header.unique, Errno::NOTCONN);
+        origin.answer_error(header.unique, Errno::NOTCONN);
     }
 }

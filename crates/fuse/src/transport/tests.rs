@@ -16,6 +16,7 @@ use super::buffer::Buffer;
 use super::channel::Channel;
 use super::dispatch::{Flow, dispatch};
 use super::init::{Negotiated, negotiate};
+use super::origin::Origin;
 use super::session::{End, Shared, work};
 use crate::abi::*;
 use crate::server::{Config, InitOffer, Server};
@@ -39,7 +40,7 @@ impl Wire {
     fn dispatch<S: Server>(&mut self, server: &S, agreed: &Negotiated, message: &[u8]) -> Flow {
         let place = &mut self.buffer.bytes()[..message.len()];
         place.copy_from_slice(message);
-        dispatch(server, agreed, &self.channel, place)
+        dispatch(server, agreed, Origin::Device(self.channel.clone()), place)
     }
 
     /// The error and the body of the next reply, if there is one.
@@ -57,7 +58,7 @@ impl Wire {
 
 fn agreed(config: Config) -> Negotiated {
     let offer = InitOffer { minor: 45, flags: InitFlags::all(), max_readahead: 1 << 17, block_device: false };
-    negotiate(&offer, &config).1
+    negotiate(&offer, &config, false).1
 }
 
 fn message(opcode: u32, nodeid: u64, body: &[u8]) -> Vec<u8> {
@@ -248,7 +249,7 @@ fn a_connection_lost_during_destroy_is_reported_at_once() {
     let told = Arc::new(AtomicBool::new(false));
     let server = Leaving { told: told.clone(), begun: AtomicBool::new(false), told_in_time: AtomicBool::new(false) };
     let server = Arc::new(server);
-    let shared = Arc::new(Shared::new(server.clone(), agreed(Config::default()), 2));
+    let shared = Arc::new(Shared::new(server.clone(), agreed(Config::default()), 2, 0));
     *shared.when_lost.lock() = Some(Box::new(move || {
         told.store(true, Ordering::Release);
         Box::new(())

@@ -90,7 +90,7 @@ impl Site {
         set_socket_timeout(&peer, Timeout::Recv, Some(LIMIT)).expect("set");
         let offer = InitOffer { minor: 45, flags: InitFlags::all(), max_readahead: 1 << 17, block_device: false };
         let server = Arc::new(Traffic::default());
-        let shared = Arc::new(Shared::new(server.clone(), negotiate(&offer, &Config::default()).1, workers));
+        let shared = Arc::new(Shared::new(server.clone(), negotiate(&offer, &Config::default(), false).1, workers, 0));
         let channel = Arc::new(Channel::new(ours));
         let workers = (0..workers)
             .map(|i| {

@@ -1,0 +1,310 @@
+//! Requests in and replies out through io_uring instead of read(2) and write(2) (Linux 6.14,
+//! Documentation/filesystems/fuse-io-uring.rst).
+//!
+//! Purpose: one system call a request instead of two, and the request stays on the processor of its client. Several
+//! threads stand at each processor's queue with one entry each, so a thread that sleeps in the server holds up no
+//! other request: the kernel gives the next one to the entry that became free last, of a thread with warm caches.
+//!
+//! Main types: [`Rings`], all rings of a mount and their threads; [`Ring`], one; [`Slot`](slot::Slot), [`Ticket`] and
+//! [`Mailbox`], a request's memory, its reply, and the way back; [`Seat`](seat::Seat), the processor of a thread.
+//!
+//! The device remains: FORGET, INTERRUPT and the end of the connection come from there ([`attend`]).
+//!
+//! The start has three steps, so that a failure in the first costs nothing. [`Rings::prepare`] makes rings and threads
+//! before the reply to INIT: if it fails, the device is used. [`Rings::register`] gives the kernel their entries; from
+//! the reply to INIT until then, the kernel holds requests back. [`Rings::serve`] lets the threads serve.
+//!
+//! What it does not do: it switches nothing on in the kernel (`/sys/module/fuse/parameters/enable_uring`).
+//!
+//! # Locking
+//! `fuse ring start` (2), the step of the start; `fuse ring mailbox` (1002), see [`slot`].
+
+mod queue;
+mod seat;
+mod slot;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_base::sync::atomic::{AtomicUsize, Ordering};
+use extant_base::sync::{Condvar, LockClass, Mutex};
+use extant_base::task::{self, JoinHandle};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::{Errno, write};
+use zerocopy::FromBytes;
+
+use self::queue::{Event, Ring};
+use self::seat::Seat;
+pub(crate) use self::slot::{Mailbox, Ticket};
+use super::buffer::Buffer;
+use super::channel::Channel;
+use super::origin::Origin;
+use super::session::{End, Held, IoFlusher, Shared, handle};
+use crate::abi::{InHeader, Opcode};
+use crate::server::Server;
+
+static CLASS: LockClass = LockClass::new("fuse ring start", 2);
+
+/// Threads at each queue: as many as there are workers at the device, if the machine is small.
+const THREADS_MIN: usize = 2;
+const THREADS_MAX: usize = 8;
+const THREADS_WANTED: usize = 16;
+/// Failed entries of one ring before its thread gives up.
+const FAILURES_MAX: u32 = 16;
+/// How long the reader of the device waits after a FORGET: the kernel collects the next ones meanwhile.
+const COLLECT: Duration = Duration::from_millis(1);
+
+/// How far the start has come.
+enum Step<S> {
+    Prepared,
+    Register(Arc<Shared<S>>),
+    Serve,
+    Cancelled,
+}
+
+struct State<S> {
+    step: Step<S>,
+    /// Threads that have finished the step.
+    done: usize,
+    failed: Option<Errno>,
+}
+
+struct Start<S> {
+    state: Mutex<State<S>>,
+    changed: Condvar,
+}
+
+impl<S> Start<S> {
+    /// A thread's result of the present step.
+    fn report(&self, result: Result<(), Errno>) {
+        let mut state = self.state.lock();
+        state.done += 1;
+        state.failed = state.failed.or(result.err());
+        self.changed.notify_all();
+    }
+
+    /// Begins a step, and waits for all `threads`.
+    fn begin(&self, step: Step<S>, threads: usize) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        (state.step, state.done) = (step, 0);
+        self.changed.notify_all();
+        while state.done < threads {
+            self.changed.wait(&mut state);
+        }
+        state.failed.map_or(Ok(()), Err)
+    }
+}
+
+/// The entries of one queue that can take a request: in the kernel, or in the hands of a running thread.
+type Free = Arc<AtomicUsize>;
+
+/// The result of a thread.
+type Ended = (End, Option<Held>);
+
+/// The rings of one mount, and their threads.
+pub(crate) struct Rings<S: Server> {
+    start: Arc<Start<S>>,
+    mailboxes: Vec<Arc<Mailbox>>,
+    threads: Vec<JoinHandle<Ended>>,
+    /// An eventfd(2) for [`attend`]: a thread has failed.
+    failed: Arc<OwnedFd>,
+}
+
+/// Processors that may ever exist: the kernel has a queue for each, and each needs an entry.
+fn queues() -> io::Result<u16> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<u16>().ok());
+    last.and_then(|n| n.checked_add(1)).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+impl<S: Server> Rings<S> {
+    /// Rings and threads for a connection whose requests carry up to `max_payload` bytes. `first`: the number of the
+    /// first thread.
+    ///
+    /// # Errors
+    /// io_uring is missing or forbidden, or there is not enough memory, or too few threads or descriptors.
+    pub fn prepare(channel: &Arc<Channel>, max_payload: usize, first: usize) -> io::Result<Rings<S>> {
+        let queues = queues()?;
+        let each = (THREADS_WANTED / usize::from(queues)).clamp(THREADS_MIN, THREADS_MAX);
+        let state = State { step: Step::Prepared, done: 0, failed: None };
+        let start = Arc::new(Start { state: Mutex::new(&CLASS, state), changed: Condvar::new() });
+        let failed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let mut rings = Rings { start, mailboxes: Vec::new(), threads: Vec::new(), failed };
+        for queue in 0..queues {
+            let free = Free::default();
+            for _ in 0..each {
+                let ring = Ring::new(channel, queue, max_payload)?;
+                rings.mailboxes.push(ring.mailbox().clone());
+                let me = first + rings.threads.len();
+                let (start, free, failed) = (rings.start.clone(), free.clone(), rings.failed.clone());
+                let thread = move || run(ring, me, &start, &free, &failed);
+                rings.threads.push(task::spawn(&format!("fuse-ring-{queue}"), thread)?);
+            }
+        }
+        let mut state = rings.start.state.lock();
+        while state.done < rings.threads.len() {
+            rings.start.changed.wait(&mut state);
+        }
+        let failed = state.failed;
+        drop(state);
+        failed.map_or(Ok(rings), |errno| Err(errno.into()))
+    }
+
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Gives the kernel the entries. Requests come from now on, and wait.
+    ///
+    /// # Errors
+    /// The kernel's: the mount cannot be used then.
+    pub(in crate::transport) fn register(&self, shared: &Arc<Shared<S>>) -> Result<(), Errno> {
+        self.start.begin(Step::Register(shared.clone()), self.threads.len())
+    }
+
+    pub fn serve(&self) {
+        let _ = self.start.begin(Step::Serve, 0);
+    }
+
+    /// The descriptor that becomes readable when a thread has failed.
+    pub fn failed(&self) -> Arc<OwnedFd> {
+        self.failed.clone()
+    }
+
+    /// Ends the threads, if the end of the connection has not.
+    pub(in crate::transport) fn stop(&mut self) -> Vec<Ended> {
+        let _ = self.start.begin(Step::Cancelled, 0);
+        self.mailboxes.iter().for_each(|m| m.stop());
+        let ended = |t: JoinHandle<Ended>| t.join().unwrap_or((End::Failed(Errno::IO), None));
+        self.threads.drain(..).map(ended).collect()
+    }
+}
+
+impl<S: Server> Drop for Rings<S> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A ring's thread, from the preparation to the end.
+fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, failed: &OwnedFd) -> Ended {
+    let cancelled = (End::Aborted, None);
+    let enabled = ring.enable().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
+    start.report(enabled);
+    let shared = {
+        let mut state = start.state.lock();
+        loop {
+            match &state.step {
+                Step::Prepared => start.changed.wait(&mut state),
+                Step::Register(shared) => break shared.clone(),
+                Step::Serve | Step::Cancelled => return cancelled,
+            }
+        }
+    };
+    start.report(if ring.add_slot() { ring.refusal().map_or(Ok(()), Err) } else { Err(Errno::NOMEM) });
+    {
+        let mut state = start.state.lock();
+        loop {
+            match &state.step {
+                Step::Prepared | Step::Register(_) => start.changed.wait(&mut state),
+                Step::Serve => break,
+                Step::Cancelled => return cancelled,
+            }
+        }
+    }
+    let _flusher = IoFlusher::begin();
+    let end = serve(&shared, me, &mut ring, free);
+    if matches!(end, End::Failed(_)) {
+        let _ = write(failed, &1u64.to_ne_bytes());
+        return (end, None);
+    }
+    (end, shared.lost())
+}
+
+fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free) -> End {
+    let mut seat = Seat::new(ring.queue());
+    let (mut failures, mut counted) = (0, 0usize);
+    loop {
+        ring.commit(true);
+        // Entries that wait for their replies are missing at the queue. The last one is replaced.
+        let at_hand = ring.at_hand();
+        let missing = counted.saturating_sub(at_hand);
+        free.fetch_add(at_hand.saturating_sub(counted), Ordering::SeqCst);
+        counted = at_hand;
+        if missing > 0 && free.fetch_sub(missing, Ordering::SeqCst) == missing && ring.add_slot() {
+            free.fetch_add(1, Ordering::SeqCst);
+            counted += 1;
+        }
+        if let Err(errno) = ring.wait() {
+            return End::Failed(errno);
+        }
+        if ring.mailbox().is_stopped() {
+            return End::Aborted;
+        }
+        while let Some(event) = ring.event() {
+            match event {
+                Event::Request(slot) => ring.serve(slot, |ticket, message| {
+                    seat.request(message);
+                    handle(shared, me, Origin::Ring(ticket), message);
+                }),
+                Event::Ended(Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV | Errno::CANCELED) => {
+                    return End::Aborted;
+                }
+                Event::Ended(errno) => {
+                    failures += 1;
+                    if failures > FAILURES_MAX || !ring.add_slot() {
+                        return End::Failed(errno);
+                    }
+                }
+            }
+            // A reply does not wait for the next request's end.
+            if ring.has_event() {
+                ring.commit(false);
+                if let Err(errno) = ring.submit() {
+                    return End::Failed(errno);
+                }
+            }
+        }
+    }
+}
+
+/// Serves the messages that still come from the device, until the connection ends or `failed` is readable.
+pub(super) fn attend<S: Server>(shared: &Shared<S>, channel: &Arc<Channel>, failed: &OwnedFd) -> End {
+    // The kernel refuses to read into less than a WRITE needs.
+    let Some(mut buffer) = Buffer::new(shared.agreed.config.max_write as usize) else {
+        return End::Failed(Errno::NOMEM);
+    };
+    let clock = Clock::real();
+    loop {
+        let mut fds = [PollFd::new(channel.fd(), PollFlags::IN), PollFd::new(failed, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) if fds[1].revents().contains(PollFlags::IN) => return End::Failed(Errno::IO),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return End::Failed(errno),
+        }
+        if fds[0].revents().is_empty() {
+            continue;
+        }
+        let n = match channel.receive(buffer.bytes()) {
+            Ok(0) => return End::Aborted, // the device never returns this
+            Ok(n) => n,
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
+            Err(Errno::NODEV) => return End::Unmounted,
+            Err(Errno::CONNABORTED) => return End::Aborted,
+            Err(errno) => return End::Failed(errno),
+        };
+        let message = &buffer.bytes()[..n];
+        handle(shared, 0, Origin::Device(channel.clone()), message);
+        if forgets(&buffer.bytes()[..n]) {
+            clock.sleep(COLLECT);
+        }
+    }
+}
+
+fn forgets(message: &[u8]) -> bool {
+    let opcode = InHeader::read_from_prefix(message).ok().and_then(|(header, _)| Opcode::from_raw(header.opcode));
+    matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget))
+}

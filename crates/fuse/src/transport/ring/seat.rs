@@ -1,0 +1,119 @@
+//! On which processor a ring's thread runs.
+//!
+//! The kernel puts a request into the queue of the processor on which its client runs. A thread that is bound to this
+//! processor takes over from the client by a plain context switch; elsewhere each request wakes an idle processor (see
+//! [`follow`](crate::transport::follow)). Large transfers gain nothing from that and delay their client, which reads
+//! ahead meanwhile: after one, the thread runs anywhere until [`SMALL`] small requests have come in a row.
+//!
+//! Main type: [`Seat`].
+//!
+//! What it does not do: it moves no client.
+//!
+//! # Locking
+//! None: a seat belongs to its thread.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use zerocopy::FromBytes;
+
+use crate::abi::{InHeader, Opcode, ReadIn, WriteIn};
+
+/// Small requests in a row before a thread is bound.
+const SMALL: u32 = 16;
+/// A transfer of at least this many bytes is large.
+const LARGE: u32 = 64 << 10;
+
+/// The place of one thread.
+pub(crate) struct Seat {
+    processor: usize,
+    /// The former set of processors, while the thread is bound.
+    before: Option<CpuSet>,
+    /// Small requests in a row.
+    small: u32,
+}
+
+impl Seat {
+    pub fn new(processor: u16) -> Seat {
+        Seat { processor: processor.into(), before: None, small: 0 }
+    }
+
+    /// Notes a request, before it is served.
+    pub fn request(&mut self, message: &[u8]) {
+        let Ok((header, body)) = InHeader::read_from_prefix(message) else { return };
+        let size = match Opcode::from_raw(header.opcode) {
+            Some(Opcode::Read) => ReadIn::read_from_prefix(body).map_or(0, |(read, _)| read.size),
+            Some(Opcode::Write) => WriteIn::read_from_prefix(body).map_or(0, |(write, _)| write.size),
+            _ => 0,
+        };
+        if size >= LARGE {
+            self.leave();
+            return;
+        }
+        self.small = self.small.saturating_add(1);
+        if self.small == SMALL {
+            self.take();
+        }
+    }
+
+    fn take(&mut self) {
+        let Ok(before) = sched_getaffinity(None) else { return };
+        if self.processor >= CpuSet::MAX_CPU || !before.is_set(self.processor) {
+            return;
+        }
+        let mut only = CpuSet::new();
+        only.set(self.processor);
+        if sched_setaffinity(None, &only).is_ok() {
+            self.before = Some(before);
+        }
+    }
+
+    fn leave(&mut self) {
+        self.small = 0;
+        if let Some(before) = self.before.take() {
+            let _ = sched_setaffinity(None, &before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_base::task;
+    use zerocopy::IntoBytes;
+
+    fn message(opcode: Opcode, size: u32) -> Vec<u8> {
+        let read = ReadIn { size, ..ReadIn::default() };
+        let header = InHeader { opcode: opcode as u32, ..InHeader::default() };
+        [header.as_bytes(), read.as_bytes()].concat()
+    }
+
+    #[test]
+    fn small_requests_bind_a_thread_and_a_large_one_frees_it() {
+        let look = || {
+            let processors = || sched_getaffinity(None).expect("affinity");
+            let all = processors();
+            let mine = (0..CpuSet::MAX_CPU).find(|&p| all.is_set(p)).expect("a processor");
+            let mut seat = Seat::new(mine as u16);
+            let small = |seat: &mut Seat, times| (0..times).for_each(|_| seat.request(&message(Opcode::Read, 4096)));
+            small(&mut seat, SMALL - 1);
+            assert_eq!(processors(), all);
+            small(&mut seat, 1);
+            assert_eq!((processors().count(), processors().is_set(mine)), (1, true));
+            seat.request(&message(Opcode::Read, LARGE));
+            assert_eq!(processors(), all);
+            small(&mut seat, SMALL - 1);
+            assert_eq!(processors(), all);
+        };
+        task::spawn("seat", look).expect("thread").join().expect("joined");
+    }
+
+    #[test]
+    fn a_processor_that_is_forbidden_is_not_taken() {
+        let look = || {
+            let all = sched_getaffinity(None).expect("affinity");
+            let mut seat = Seat::new(u16::MAX);
+            (0..2 * SMALL).for_each(|_| seat.request(&message(Opcode::Getattr, 0)));
+            assert_eq!(sched_getaffinity(None).expect("affinity"), all);
+        };
+        task::spawn("seat", look).expect("thread").join().expect("joined");
+    }
+}
