@@ -15,7 +15,7 @@ use extant_base::sync::{Condvar, Mutex};
 
 use super::{BlockDevice, IoStats, Limits};
 use crate::bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion};
-use crate::error::{Error, Result};
+use crate::error::{BusyBy, Error, Result};
 use crate::ranks::GATE;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -150,7 +150,7 @@ impl GateDevice {
     }
 
     fn refusal(&self) -> Error {
-        Error::Busy { device: self.name().to_owned(), by: "another process may have opened it".to_owned() }
+        Error::Busy { device: self.name().to_owned(), by: BusyBy::Unclaimed }
     }
 
     /// The bio that goes to the device below now; `None` if it waits.
