@@ -5,7 +5,7 @@
 //! the server's `destroy`) → close the image → report the result ([`crate::status`]).
 //!
 //! Root mounts a block device as `fuseblk`: then umount(2) waits for the server, and syncfs(2) works. The kernel
-//! opens the device exclusively for such a mount, so our own exclusive open ends right before it ([`Claim`]).
+//! opens the device exclusively for such a mount, so our own exclusive open ends right before it ([`DeviceClaim`]).
 //!
 //! SIGTERM, SIGINT and, except under nohup(1), SIGHUP unmount. A busy mount is detached instead, and served until its
 //! last user has gone. Another signal then makes everything durable that the server has received, and ends at once,
@@ -21,18 +21,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use extant_block::device::{Engine, FileDevice, GateDevice, IoMode, OpenOptions};
+use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
 use extant_fs::{Filesystem, JournalDevice, Mounted, probe_superblock};
 use extant_fuse::{
     Errno, FsServer, FuseError, MountKind, MountPoint, ServerOptions, Session, Unmounter, kernel_gid, kernel_uid,
 };
+use extant_image::DeviceClaim;
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::iterator::Signals;
 
 use crate::cgroup::{self, Group};
-use crate::claim::Claim;
+use crate::claim;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
 use crate::headroom::Watch;
 use crate::image::{self, Access, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device, open_whole};
@@ -144,7 +145,7 @@ fn write_stats(probe: Probe, fs: &Filesystem, mut file: File, path: &Path) {
 }
 
 /// Opens the image and mounts the file system in this process. The claim is for a future `fuseblk` mount.
-pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
+pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Arc<DeviceClaim>>)> {
     let as_mount = |e: Failure| if e.status == USAGE { e } else { e.with_status(MOUNT) };
     let config = &job.config;
     let block = job.spec.is_block_device();
@@ -163,11 +164,10 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     let claimed = if fuseblk { Some(open_whole(&job.spec, &how).map_err(as_mount)?) } else { None };
     access.exclusive = !fuseblk;
     let mut dev = open_device(&job.spec, &access).map_err(as_mount)?;
-    let claim = claimed.map(|claimed| {
-        let gate = Arc::new(GateDevice::new(dev.clone()));
-        dev = gate.clone();
-        Claim::new(job.spec.clone(), how, claimed, gate)
-    });
+    let claim = claimed.map(|claimed| Arc::new(DeviceClaim::new(job.spec.clone(), how, claimed, dev.clone())));
+    if let Some(claim) = &claim {
+        dev = claim.clone();
+    }
     let mut options = config.fs.clone();
     let image = job.spec.shown();
     if let Ok((sb, _)) = probe_superblock(&*dev) {
@@ -226,7 +226,7 @@ fn run(
     point: MountPoint,
     root: bool,
     fs: Mounted,
-    claim: Option<Claim>,
+    claim: Option<Arc<DeviceClaim>>,
 ) -> Result<(Option<ServerStatus>, std::result::Result<(), String>)> {
     let config = &job.config;
     let image = job.spec.shown();
@@ -251,10 +251,10 @@ fn run(
         mounted.map_err(|e| give_up(format!("{image}: {}", explain(&e))))
     };
     let session = match claim {
-        Some(mut claim) => {
-            let mut session = claim.lend(server.filesystem(), mount)?;
+        Some(claim) => {
+            let mut session = claim::lend(&claim, server.filesystem(), mount)?;
             let server = server.clone();
-            session.when_lost(move || Box::new(claim.regain(server.filesystem())));
+            session.when_lost(move || Box::new(claim::connection_ended(&claim, server.filesystem())));
             session
         }
         None => mount()?,
