@@ -254,7 +254,7 @@ fn run(
         Some(claim) => {
             let mut session = claim::lend(&claim, server.filesystem(), mount)?;
             let server = server.clone();
-            session.when_lost(move || Box::new(claim::connection_ended(&claim, server.filesystem())));
+            session.when_lost(move || claim::connection_ended(&claim, server.filesystem()));
             session
         }
         None => mount()?,

@@ -14,7 +14,6 @@
 //! # Locking
 //! `fuse gate`, see [`super`]; `fuse kept` (2), the requests held back; `fuse lost` (2), the action after a loss.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
@@ -61,18 +60,15 @@ pub(super) struct Shared<S> {
     /// Set once, before the gates are passed for DESTROY: from then on no worker calls the server.
     stopping: AtomicBool,
     destroyed: AtomicBool,
-    /// The server's `destroy` has returned.
-    over: AtomicBool,
     /// Requests that would change something are held back.
     holding: AtomicBool,
     kept: Mutex<Vec<(Arc<Channel>, Vec<u8>)>>,
+    /// None once the server's `destroy` has returned.
     pub(super) when_lost: Mutex<Option<WhenLost>>,
 }
 
 /// See [`Session::when_lost`].
-type WhenLost = Box<dyn FnOnce() -> Held + Send>;
-/// Kept until the server's `destroy` has returned.
-type Held = Box<dyn Any + Send>;
+type WhenLost = Box<dyn FnOnce() + Send>;
 
 /// Holds back requests that would change something, for as long as a mount is frozen. No worker waits meanwhile.
 #[derive(Clone)]
@@ -127,7 +123,6 @@ impl<S: Server> Shared<S> {
             gates: (0..=workers).map(|_| Gate(Mutex::new(&GATE_CLASS, ()))).collect(),
             stopping: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
-            over: AtomicBool::new(false),
             holding: AtomicBool::new(false),
             kept: Mutex::new(&KEPT_CLASS, Vec::new()),
             when_lost: Mutex::new(&LOST_CLASS, None),
@@ -148,13 +143,16 @@ impl<S: Server> Shared<S> {
         if catch_unwind(AssertUnwindSafe(|| self.server.destroy())).is_err() {
             self.poison();
         }
-        self.over.store(true, Ordering::Release);
+        let unused = self.when_lost.lock().take();
+        drop(unused);
     }
 
     /// The connection has ended: in order, after the answer to DESTROY, or before that, perhaps during it.
-    fn lost(&self) -> Option<Held> {
+    fn lost(&self) {
         let when_lost = self.when_lost.lock().take();
-        when_lost.filter(|_| !self.over.load(Ordering::Acquire)).map(|f| f())
+        if let Some(f) = when_lost {
+            f();
+        }
     }
 
     fn poison(&self) {
@@ -255,10 +253,9 @@ impl<S: Server> Session<S> {
     }
 
     /// Sets an action for the moment when the connection ends without an answer to the kernel's DESTROY. It runs
-    /// once, before the server's `destroy` has returned, perhaps while `destroy` or operations still run. Its result
-    /// is dropped after all of these. From that moment, a `fuseblk` mount that was ended by force no longer has its
-    /// device exclusively open.
-    pub fn when_lost(&mut self, f: impl FnOnce() -> Box<dyn Any + Send> + Send + 'static) {
+    /// once, before the server's `destroy` has returned, perhaps while `destroy` or operations still run. From that
+    /// moment, a `fuseblk` mount that was ended by force no longer has its device exclusively open.
+    pub fn when_lost(&mut self, f: impl FnOnce() + Send + 'static) {
         *self.shared.when_lost.lock() = Some(Box::new(f));
     }
 
@@ -282,23 +279,19 @@ impl<S: Server> Session<S> {
                 Err(_) => break,
             }
         }
-        let (end, mut held) = work(&self.shared, 0, &main);
-        let mut ends = vec![end];
+        let mut ends = vec![work(&self.shared, 0, &main)];
         for t in threads {
             // A worker catches the panics of the server; a panic of its own counts as a failure to read.
-            let (end, also_held) = t.join().unwrap_or((End::Failed(Errno::IO), None));
-            ends.push(end);
-            held = held.or(also_held);
+            ends.push(t.join().unwrap_or(End::Failed(Errno::IO)));
         }
         drop(main);
         let failed = ends.iter().find_map(|e| if let End::Failed(errno) = e { Some(*errno) } else { None });
         let destroyed = self.shared.destroyed.load(Ordering::Acquire);
         let gone = destroyed || ends.contains(&End::Unmounted);
-        held = held.or_else(|| self.shared.lost());
+        self.shared.lost();
         // Before the unmount, which ends the kernel's exclusive open of the device: another process may write to it
         // then.
         self.shared.destroy_once();
-        drop(held);
         // This includes workers that ended with ENODEV: after MNT_FORCE a busy mount stays, dead.
         if !destroyed {
             self.unmounter.detach_if_dead();
@@ -370,14 +363,15 @@ fn handshake<S: Server>(channel: &Channel, server: &S, options: &MountOptions) -
     }
 }
 
-/// A worker: reads and handles requests until the connection ends. Also returns the result of `when_lost`, if this
-/// worker is the one that sees the loss.
-pub(super) fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> (End, Option<Held>) {
+/// A worker: reads and handles requests until the connection ends.
+pub(super) fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {
     let end = serve(shared, me, channel);
     // Parked workers notice the end themselves.
     shared.pool.dismiss();
-    let held = if matches!(end, End::Failed(_)) { None } else { shared.lost() };
-    (end, held)
+    if !matches!(end, End::Failed(_)) {
+        shared.lost();
+    }
+    end
 }
 
 fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {
