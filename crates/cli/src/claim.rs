@@ -1,46 +1,27 @@
 //! The claim of the block device of a `fuseblk` mount, with the file system on it.
 //!
-//! Main functions: [`lend`] and [`connection_ended`], those of [`DeviceClaim`] with a [`Filesystem`] as its tenant, and
-//! with the errors of both as messages.
+//! Main functions: [`lend`] and [`connection_ended`], those of [`DeviceClaim`], which cut a [`Filesystem`] off and
+//! report why.
 //!
 //! # Locking
 //! None.
 
 use extant_fs::Filesystem;
-use extant_image::{DeviceClaim, NotLent, Tenant};
+use extant_image::DeviceClaim;
 
 use crate::failure::{Failure, MOUNT, Result};
 
-struct OnDevice<'a>(&'a Filesystem);
-
-impl Tenant for OnDevice<'_> {
-    type Error = Failure;
-
-    fn cut_off(&self) {
-        self.0.cut_off();
-    }
-
-    fn unmount(&self) -> Result<()> {
-        self.0.unmount().map_err(|e| Failure::new(MOUNT, format!("{}: unmount: {e}", self.0.image())))
-    }
-}
-
-/// As [`DeviceClaim::lend`]. If mount and unmount both fail, prints the first error; the status is its.
+/// As [`DeviceClaim::lend`]. If the mount failed, too, prints its error; the status is that of the mount.
 pub fn lend<T>(claim: &DeviceClaim, fs: &Filesystem, mount: impl FnOnce() -> Result<T>) -> Result<T> {
-    let (first, then) = match claim.lend(&OnDevice(fs), mount) {
-        Ok(mounted) => return Ok(mounted),
-        Err(NotLent::Failed { mount, unmount: None }) => return Err(mount),
-        Err(NotLent::Foreign { mount: None, why }) => return Err(cut_off(why).with_status(MOUNT)),
-        Err(NotLent::Failed { mount, unmount: Some(e) }) => (mount, e),
-        Err(NotLent::Foreign { mount: Some(mount), why }) => (mount, cut_off(why)),
-    };
-    first.print();
-    Err(then.with_status(first.status))
+    let (mounted, claimed) = claim.lend(|| fs.cut_off(), mount);
+    let Err(why) = claimed else { return mounted };
+    let status = mounted.err().inspect(Failure::print).map_or(MOUNT, |e| e.status);
+    Err(cut_off(why).with_status(status))
 }
 
 /// As [`DeviceClaim::connection_ended`]; prints an error.
 pub fn connection_ended(claim: &DeviceClaim, fs: &Filesystem) {
-    if let Err(why) = claim.connection_ended(&OnDevice(fs)) {
+    if let Err(why) = claim.connection_ended(|| fs.cut_off()) {
         cut_off(why).print();
     }
 }

@@ -39,7 +39,7 @@ mod partitions;
 mod scan;
 mod spec;
 
-pub use claim::{ClaimState, DeviceClaim, NotLent, Tenant};
+pub use claim::{ClaimState, DeviceClaim};
 pub use error::{Backup, BadOffset, Error, Result};
 pub use formats::{Format, Nothing, identify, identify_unpartitioned, nothing_found};
 pub use holder::Holder;

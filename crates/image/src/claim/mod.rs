@@ -1,7 +1,6 @@
 //! The block device of a mount, and the one owner of the fact whose that device is.
 //!
-//! Main types: [`DeviceClaim`], which is the device that the file system uses; its [`ClaimState`]; [`Tenant`], the file
-//! system. We open the device exclusively while a replay may write, and the kernel does so for as long as it is
+//! Main types: [`DeviceClaim`], which is the device that the file system uses; its [`ClaimState`]. We open the device exclusively while a replay may write, and the kernel does so for as long as it is
 //! mounted (`fuseblk`). If the mount fails, or ends by force, there is more to write, and no process has the device
 //! open exclusively. The claim then opens it exclusively again before it lets a write pass. If another process has
 //! changed it meanwhile, the claim lets none pass.
@@ -34,7 +33,7 @@
 //! device after the last write.
 //!
 //! # Locking
-//! One lock (`device claim`, 815), released before the device below, a completion or the tenant is called.
+//! One lock (`device claim`, 815), released before the device below, a completion or the file system is called.
 
 mod gate;
 
@@ -55,40 +54,6 @@ use crate::error::{Error, Result};
 use crate::mounts;
 use crate::open::{Access, open_whole};
 use crate::spec::ImageSpec;
-
-/// A file system on a device that we have open exclusively.
-pub trait Tenant {
-    /// Why the unmount failed.
-    type Error;
-
-    /// Ends the file system without another write.
-    fn cut_off(&self);
-
-    /// Unmounts in order.
-    ///
-    /// # Errors
-    /// Not everything could be written.
-    fn unmount(&self) -> std::result::Result<(), Self::Error>;
-}
-
-/// Why the device could not be handed to the kernel.
-#[derive(Debug)]
-pub enum NotLent<M, U> {
-    /// The mount failed, and the file system was unmounted; one mounted read-only is left to the caller.
-    Failed {
-        /// The error of the mount.
-        mount: M,
-        /// The error of the unmount, if that failed, too.
-        unmount: Option<U>,
-    },
-    /// Another process has the device, or has had it: the file system was cut off.
-    Foreign {
-        /// The error of the mount, if it failed.
-        mount: Option<M>,
-        /// The evidence of the other process.
-        why: Error,
-    },
-}
 
 /// How long the kernel may take to close the device of a mount whose connection has ended by force.
 const KERNEL_CLOSE_NS: u64 = 500_000_000;
@@ -158,7 +123,7 @@ pub struct DeviceClaim {
     gate: Arc<Gate>,
 }
 
-/// Gives the device up, unless the state has been decided: a mount that panics must not leave requests that wait.
+/// Gives the device up at its end if `Lent` is still the state: a mount that panics must not leave requests that wait.
 struct Undecided<'a>(&'a DeviceClaim);
 
 impl Drop for Undecided<'_> {
@@ -174,55 +139,46 @@ impl DeviceClaim {
         DeviceClaim { spec, access, inner, gate: Arc::new(Gate::new(Box::new(exclusive))) }
     }
 
-    /// Closes our exclusive open, so that `mount` can make the kernel's. If that fails, unmounts the file system,
-    /// unless it is read-only. Another process may open the device in between. Then nothing more is written to it,
-    /// and the new mount is dropped again.
+    /// Closes our exclusive open, so that `mount` can make the kernel's; returns its result. If it fails, the device is
+    /// open exclusively again until the claim is dropped.
     ///
-    /// # Errors
-    /// See [`NotLent`].
-    pub fn lend<T, M, F: Tenant>(
+    /// The second result is an error if another process has the device, or has had it in between. Then `cut_off` has
+    /// ended the file system, nothing more is written, and the caller must drop the new mount.
+    pub fn lend<T, M>(
         &self,
-        fs: &F,
+        cut_off: impl FnOnce(),
         mount: impl FnOnce() -> std::result::Result<T, M>,
-    ) -> std::result::Result<T, NotLent<M, F::Error>> {
-        let Some(undecided) = self.begin(Transition::Lend) else {
-            return Err(NotLent::Foreign { mount: None, why: self.taken() });
-        };
+    ) -> (std::result::Result<T, M>, Result<()>) {
+        self.go(Transition::Lend);
+        let _undecided = Undecided(self);
         let before = super_block(&*self.inner);
         self.gate.close(before.as_ref().ok().cloned());
         let mounted = mount();
-        if self.access.read_only {
-            self.go(if mounted.is_ok() { Transition::Mounted } else { Transition::Regain });
-            return mounted.map_err(|mount| NotLent::Failed { mount, unmount: None });
-        }
-        let is_same = || Ok(super_block(&*self.inner)? == before?);
+        let is_same = || Ok(self.access.read_only || super_block(&*self.inner)? == before?);
         let (transition, held) = match &mounted {
             Ok(_) => (Transition::Mounted, Ok(None)),
+            Err(_) if self.access.read_only => (Transition::Regain, Ok(None)),
             Err(_) => {
                 (Transition::Regain, open_whole(&self.spec, &self.access).map(|again| Some(Box::new(again) as Held)))
             }
         };
-        // The new mount is dropped after the decision: its end waits while changes wait.
-        match (self.decide(fs, undecided, transition, held, is_same), mounted) {
-            (Ok(()), Ok(mounted)) => Ok(mounted),
-            (Ok(()), Err(mount)) => Err(NotLent::Failed { mount, unmount: fs.unmount().err() }),
-            (Err(why), mounted) => Err(NotLent::Foreign { mount: mounted.err(), why }),
-        }
+        // The new mount outlives the decision: its end waits while changes wait.
+        let decided = self.decide(cut_off, transition, held, is_same);
+        (mounted, decided)
     }
 
     /// The kernel has ended the connection by force, and perhaps closed the device, while there is more to write.
     /// Opens the device exclusively again until the claim is dropped.
     ///
     /// # Errors
-    /// Another process has the device, or has had it: the file system is cut off.
-    pub fn connection_ended(&self, fs: &impl Tenant) -> Result<()> {
-        // A mount that has failed is read-only, too, but still writes its error. So only `access` counts.
-        if self.access.read_only {
+    /// Another process has the device, or has had it: `cut_off` has ended the file system.
+    pub fn connection_ended(&self, cut_off: impl FnOnce()) -> Result<()> {
+        // A mount that has failed is read-only, too, but still writes its error. So only `access` counts. The transition
+        // comes before any call to the file system, whose locks an unmount in progress may hold.
+        if self.access.read_only || !self.go(Transition::ConnectionEnded) {
             return Ok(());
         }
-        // Before any call to the file system, whose locks an unmount in progress may hold.
-        let Some(undecided) = self.begin(Transition::ConnectionEnded) else { return Ok(()) };
-        self.decide(fs, undecided, Transition::Regain, self.open_again().map(Some), || self.is_still())
+        self.decide(cut_off, Transition::Regain, self.open_again().map(Some), || self.is_still())
     }
 
     /// How the claim stands.
@@ -230,37 +186,28 @@ impl DeviceClaim {
         self.gate.state()
     }
 
-    fn begin(&self, transition: Transition) -> Option<Undecided<'_>> {
-        self.go(transition).then_some(Undecided(self))
-    }
-
     /// Makes the transition if we or the kernel have the device open exclusively (`held`) and no other process has
-    /// changed it (`is_same`). Otherwise cuts the file system off.
+    /// changed it (`is_same`). Otherwise gives the device up.
     fn decide(
         &self,
-        fs: &impl Tenant,
-        undecided: Undecided<'_>,
+        cut_off: impl FnOnce(),
         transition: Transition,
         held: Result<Option<Held>>,
         is_same: impl FnOnce() -> Result<bool>,
     ) -> Result<()> {
-        let checked = held.and_then(|held| match is_same()? {
-            true => Ok(held),
-            false => Err(Error::Changed { image: self.spec.shown() }),
+        let decided = held.and_then(|held| {
+            if !is_same()? {
+                return Err(Error::Changed { image: self.spec.shown() });
+            }
+            self.gate.hold(held);
+            self.go(transition).then_some(()).ok_or_else(|| self.taken())
         });
-        match checked {
-            Ok(held) => {
-                self.gate.hold(held);
-                self.go(transition);
-                Ok(())
-            }
-            Err(e) => {
-                // First release the threads whose requests wait: they hold locks that the cut waits for.
-                drop(undecided);
-                fs.cut_off();
-                Err(e)
-            }
+        if decided.is_err() {
+            // First release the threads whose requests wait: they hold locks that the cut waits for.
+            self.go(Transition::GiveUp);
+            cut_off();
         }
+        decided
     }
 
     fn taken(&self) -> Error {
