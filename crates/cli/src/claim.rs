@@ -204,7 +204,7 @@ mod tests {
         let other = device.claim().expect("claimed");
         let (before, synced) = std::thread::scope(|threads| {
             let ending = threads.spawn(|| connection_ended(&claim, &fs));
-            while claim.state() == ClaimState::Kernels {
+            while claim.state() == ClaimState::Kernels && !ending.is_finished() {
                 std::thread::yield_now();
             }
             let before = device.bytes();
