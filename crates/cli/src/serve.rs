@@ -36,7 +36,7 @@ use crate::cgroup::{self, Group};
 use crate::claim;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
 use crate::headroom::Watch;
-use crate::image::{self, Access, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device, open_whole};
+use crate::image::{self, Access, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device};
 use crate::log;
 use crate::mount_options::{self, MountConfig};
 use crate::mount_table;
@@ -149,25 +149,24 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Arc<DeviceC
     let as_mount = |e: Failure| if e.status == USAGE { e } else { e.with_status(MOUNT) };
     let config = &job.config;
     let block = job.spec.is_block_device();
-    // For a part of a device, too: the kernel then opens the whole device exclusively.
-    let fuseblk = block && root;
     let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
-    let mut access = Access {
+    let access = Access {
         io,
         engine: config.engine,
         by_superblock: config.fs.superblock.is_some(),
         claim: if config.no_lock { image::Claim::IfPossible } else { image::Claim::Required },
+        tell: image::tell,
         ..Access::tool(config.fs.read_only)
     };
-    // Open exclusively while a replay may write, and closed right before the kernel's exclusive open.
-    let how = Access { engine: Engine::Psync, tell: image::tell, ..access.clone() };
-    let claimed = if fuseblk { Some(open_whole(&job.spec, &how).map_err(as_mount)?) } else { None };
-    access.exclusive = !fuseblk;
-    let mut dev = open_device(&job.spec, &access).map_err(as_mount)?;
-    let claim = claimed.map(|claimed| Arc::new(DeviceClaim::new(job.spec.clone(), how, claimed, dev.clone())));
-    if let Some(claim) = &claim {
-        dev = claim.clone();
-    }
+    // Its mount will be a `fuseblk` mount.
+    let claim = match block && root {
+        true => Some(Arc::new(DeviceClaim::open(&job.spec, &access).map_err(|e| as_mount(e.into()))?)),
+        false => None,
+    };
+    let dev = match &claim {
+        Some(claim) => claim.clone(),
+        None => open_device(&job.spec, &access).map_err(as_mount)?,
+    };
     let mut options = config.fs.clone();
     let image = job.spec.shown();
     if let Ok((sb, _)) = probe_superblock(&*dev) {

@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_block::BioFlags;
-use extant_block::device::BlockDevice;
+use extant_block::device::{BlockDevice, Engine};
 use extant_ondisk::features::Incompat;
 use extant_ondisk::superblock::{FsState, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 use rustix::fs::{Mode, OFlags};
@@ -52,7 +52,7 @@ use rustix::io::Errno;
 use self::gate::{Gate, SuperBlockBytes};
 use crate::error::{Error, Result};
 use crate::mounts;
-use crate::open::{Access, open_whole};
+use crate::open::{self, Access, open_whole};
 use crate::spec::ImageSpec;
 
 /// How long the kernel may take to close the device of a mount whose connection has ended by force.
@@ -133,6 +133,18 @@ impl Drop for Undecided<'_> {
 }
 
 impl DeviceClaim {
+    /// Opens the device at `spec` twice: exclusively until the kernel does, and for the requests of the file system.
+    ///
+    /// # Errors
+    /// As [`crate::open()`].
+    pub fn open(spec: &ImageSpec, access: &Access) -> Result<DeviceClaim> {
+        let whole = Access { engine: Engine::Psync, ..access.clone() };
+        // For a part of a device, too: the kernel opens the whole device exclusively.
+        let exclusive = open_whole(spec, &whole)?.device;
+        let inner = open::open(spec, &Access { exclusive: false, ..access.clone() })?.device;
+        Ok(DeviceClaim::new(spec.clone(), whole, exclusive, inner))
+    }
+
     /// `exclusive` is the device at `spec`, opened with this `access`, and `inner` the same device, not opened
     /// exclusively, for the file system's requests.
     pub fn new(spec: ImageSpec, access: Access, exclusive: Arc<dyn BlockDevice>, inner: Arc<dyn BlockDevice>) -> Self {
