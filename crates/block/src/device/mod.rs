@@ -31,7 +31,7 @@ pub(crate) mod tests;
 pub use crash::{CrashDevice, CrashEvent, CrashMode};
 pub use faulty::{Fault, FaultAction, FaultyDevice};
 pub use file::{Engine, FileDevice, IoMode, KernelMount, Locking, LoopDevice, OpenOptions};
-pub use file::{has_writer, is_locked, range_in_use, same_image_in_use, unmount, writing_loop_device};
+pub use file::{has_writer, is_locked, range_in_use, same_image_in_use, unescape, unmount, writing_loop_device};
 pub use held::{Catch, HeldDevice, Request};
 pub use late::{Crowded, LateDevice, Lateness};
 pub use mem::MemDevice;
