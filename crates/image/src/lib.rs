@@ -3,7 +3,8 @@
 //! Main functions: [`open()`] gives the device of the file system itself, [`look`] the whole image regardless of its
 //! users, [`probe`] a superblock or a backup of it, [`scan()`] all that are on a damaged disk. Main types:
 //! [`ImageSpec`] (`IMAGE`, `IMAGE@N` or `IMAGE?offset=N`), [`Access`], [`Holder`] (the users of an image),
-//! [`DeviceClaim`] (the block device of a mount, and whose it is), [`Mount`] (a line of the kernel's table), [`Format`] (other formats than ext), [`Error`].
+//! [`DeviceClaim`] (the block device of a mount, and whose it is), [`Mount`] (a line of the kernel's table),
+//! [`Format`] (other formats than ext), [`Error`].
 //!
 //! If the last server of an image is about to end, opening waits for it. A mounted image is refused, with its users.
 //!

@@ -1,9 +1,10 @@
 //! The block device of a mount, and the one owner of the fact whose that device is.
 //!
-//! Main types: [`DeviceClaim`], which is the device that the file system uses; its [`ClaimState`]. We open the device exclusively while a replay may write, and the kernel does so for as long as it is
-//! mounted (`fuseblk`). If the mount fails, or ends by force, there is more to write, and no process has the device
-//! open exclusively. The claim then opens it exclusively again before it lets a write pass. If another process has
-//! changed it meanwhile, the claim lets none pass.
+//! Main types: [`DeviceClaim`], which is the device that the file system uses; its [`ClaimState`]. We open the device
+//! exclusively while a replay may write, and the kernel does so for as long as it is mounted (`fuseblk`). If the mount
+//! fails, or ends by force, there is more to write, and no process has the device open exclusively. The claim then
+//! opens it exclusively again before it lets a write pass. If another process has it, or has changed it meanwhile, the
+//! claim lets none pass.
 //!
 //! The state decides what a request does. Change: a write, a flush, a discard.
 //!
@@ -85,7 +86,7 @@ enum Transition {
     GiveUp,
 }
 
-/// What a change of the device does.
+/// The answer of a state to a change of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Passes,
@@ -185,8 +186,8 @@ impl DeviceClaim {
     /// # Errors
     /// Another process has the device, or has had it: `cut_off` has ended the file system.
     pub fn connection_ended(&self, cut_off: impl FnOnce()) -> Result<()> {
-        // A mount that has failed is read-only, too, but still writes its error. So only `access` counts. The transition
-        // comes before any call to the file system, whose locks an unmount in progress may hold.
+        // A mount that has failed is read-only, too, but still writes its error. So only `access` counts. The
+        // transition comes before any call to the file system, whose locks an unmount in progress may hold.
         if self.access.read_only || !self.go(Transition::ConnectionEnded) {
             return Ok(());
         }
