@@ -273,3 +273,23 @@ fn a_connection_lost_during_destroy_is_reported_at_once() {
     assert_eq!(leaving.join().expect("no panic"), End::Aborted);
     assert!(server.told_in_time.load(Ordering::Acquire), "the server did not see the loss in time");
 }
+
+/// The kernel ends the connection after the answer to DESTROY, too.
+#[test]
+fn a_connection_that_ends_after_destroy_is_not_reported_as_lost() {
+    let (no_wait, lost) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+    let server = Leaving { told: no_wait, begun: AtomicBool::new(false), told_in_time: AtomicBool::new(false) };
+    let server = Arc::new(server);
+    let shared = Arc::new(Shared::new(server.clone(), agreed(Config::default()), 1));
+    let report = lost.clone();
+    *shared.when_lost.lock() = Some(Box::new(move || report.store(true, Ordering::Release)));
+    let (ours, kernel) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("sockets");
+    write(&kernel, &message(38, 0, &[])).expect("sent");
+    let worker = task::spawn("worker", move || work(&shared, 0, &Arc::new(Channel::new(ours)))).expect("thread");
+    // Without this, the end would be a reset.
+    assert!(read(&kernel, &mut [0; 64][..]).expect("an answer") > 0);
+    drop(kernel);
+    assert_eq!(worker.join().expect("no panic"), End::Aborted);
+    assert!(server.begun.load(Ordering::Acquire) && !lost.load(Ordering::Acquire));
+}
