@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::bio::BioOp;
+use crate::device::KernelMount;
 
 /// Why a request, or opening a device, failed. All messages begin with the device's name.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -81,12 +82,29 @@ pub enum Error {
         /// The path, or [`OpenOptions::shown_as`](crate::device::OpenOptions::shown_as).
         device: String,
         /// The user of the device, as far as the system reveals it.
-        by: String,
+        by: BusyBy,
     },
     /// The request was dropped before its completion, because its owner panicked. It may or may not have been carried
     /// out.
     #[error("a request was dropped before the device completed it")]
     Lost,
+}
+
+/// The user of a device that is in use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BusyBy {
+    /// The kernel has it mounted, or attached to a loop device.
+    #[error("{0}")]
+    Kernel(KernelMount),
+    /// Another open of the image file has a lock on the bytes.
+    #[error("locked by another process or another opener")]
+    Lock,
+    /// Another process has the block device open exclusively.
+    #[error("opened exclusively by another process")]
+    ExclusiveOpen,
+    /// Our exclusive open has ended, and another process may have the block device since.
+    #[error("another process may have opened it")]
+    Unclaimed,
 }
 
 impl Error {

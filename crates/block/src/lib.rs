@@ -24,4 +24,4 @@ mod ranks;
 pub use bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion, EndIo};
 pub use buf::AlignedBuf;
 pub use device::{BlockDevice, IoCounters, IoStats, Limits, submit_inline};
-pub use error::{Error, Result};
+pub use error::{BusyBy, Error, Result};

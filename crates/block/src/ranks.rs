@@ -19,8 +19,6 @@ pub(crate) static TAG_SWAP: LockClass = LockClass::new("block tag swap", 805);
 pub(crate) static TAG_LEDGER: LockClass = LockClass::new("block tag ledger", 806);
 /// One thread that waits for a tag.
 pub(crate) static TAG_SLEEPER: LockClass = LockClass::new("block tag sleeper", 807);
-/// The requests that wait at a [`crate::device::GateDevice`], and the number that have passed it.
-pub(crate) static GATE: LockClass = LockClass::new("block gate", 815);
 /// Bios that a [`crate::device::LateDevice`] has not passed on yet.
 pub(crate) static LATE: LockClass = LockClass::new("block late", 835);
 /// The queue in front of a [`crate::device::RateDevice`].

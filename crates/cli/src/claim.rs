@@ -1,58 +1,28 @@
-//! The exclusive open of the block device of a `fuseblk` mount, with the file system on it.
+//! The claim of the block device of a `fuseblk` mount, with the file system on it.
 //!
-//! Main type: [`Claim`], which is [`BlockClaim`] with a [`Filesystem`] as its tenant, and prints the errors of both.
+//! Main functions: [`lend`] and [`connection_ended`], those of [`DeviceClaim`], which cut a [`Filesystem`] off and
+//! report why.
 //!
 //! # Locking
 //! None.
 
-use std::sync::Arc;
-
-use extant_block::device::{BlockDevice, GateDevice};
 use extant_fs::Filesystem;
-use extant_image::{BlockClaim, Held, NotLent, Tenant};
+use extant_image::DeviceClaim;
 
 use crate::failure::{Failure, MOUNT, Result};
-use crate::image::{Access, ImageSpec};
 
-/// See the module.
-pub struct Claim(BlockClaim);
-
-struct OnDevice<'a>(&'a Filesystem);
-
-impl Tenant for OnDevice<'_> {
-    type Error = Failure;
-
-    fn cut_off(&self) {
-        self.0.cut_off();
-    }
-
-    fn unmount(&self) -> Result<()> {
-        self.0.unmount().map_err(|e| Failure::new(MOUNT, format!("{}: unmount: {e}", self.0.image())))
-    }
+/// As [`DeviceClaim::lend`]. If the mount failed, too, prints its error; the status is that of the mount.
+pub fn lend<T>(claim: &DeviceClaim, fs: &Filesystem, mount: impl FnOnce() -> Result<T>) -> Result<T> {
+    let (mounted, claimed) = claim.lend(|| fs.cut_off(), mount);
+    let Err(why) = claimed else { return mounted };
+    let status = mounted.err().inspect(Failure::print).map_or(MOUNT, |e| e.status);
+    Err(cut_off(why).with_status(status))
 }
 
-impl Claim {
-    /// As [`BlockClaim::new`].
-    pub fn new(spec: ImageSpec, access: Access, claimed: Arc<dyn BlockDevice>, dev: Arc<GateDevice>) -> Claim {
-        Claim(BlockClaim::new(spec, access, claimed, dev))
-    }
-
-    /// As [`BlockClaim::lend`]. If mount and unmount both fail, prints the first error; the status is its.
-    pub fn lend<T>(&mut self, fs: &Filesystem, mount: impl FnOnce() -> Result<T>) -> Result<T> {
-        let (first, then) = match self.0.lend(&OnDevice(fs), mount) {
-            Ok(mounted) => return Ok(mounted),
-            Err(NotLent::Failed { mount, unmount: None }) => return Err(mount),
-            Err(NotLent::Foreign { mount: None, why }) => return Err(cut_off(why).with_status(MOUNT)),
-            Err(NotLent::Failed { mount, unmount: Some(e) }) => (mount, e),
-            Err(NotLent::Foreign { mount: Some(mount), why }) => (mount, cut_off(why)),
-        };
-        first.print();
-        Err(then.with_status(first.status))
-    }
-
-    /// As [`BlockClaim::regain`]; prints an error.
-    pub fn regain(&self, fs: &Filesystem) -> Option<Held> {
-        self.0.regain(&OnDevice(fs)).map_err(cut_off).inspect_err(Failure::print).ok().flatten()
+/// As [`DeviceClaim::connection_ended`]; prints an error.
+pub fn connection_ended(claim: &DeviceClaim, fs: &Filesystem) {
+    if let Err(why) = claim.connection_ended(|| fs.cut_off()) {
+        cut_off(why).print();
     }
 }
 
@@ -66,17 +36,19 @@ fn cut_off(why: extant_image::Error) -> Failure {
 mod tests {
     use std::cell::Cell;
     use std::process::Command;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use extant_base::clock::Clock;
     use extant_block::BioFlags;
     use extant_block::device::{BlockDevice, Catch, Engine, HeldDevice, IoMode};
     use extant_fs::{Cred, NewNode};
+    use extant_image::ClaimState;
     use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
     use extant_testkit::oracle::{MkfsOptions, make_image};
 
     use super::*;
-    use crate::image::{self, open_device, open_whole};
+    use crate::image::{self, Access, ImageSpec, open_device, open_whole};
     use crate::mount_options::MountConfig;
     use crate::serve::{Job, open};
 
@@ -148,7 +120,7 @@ mod tests {
     fn failed(device: &Loop, mount: impl FnOnce()) -> (Failure, bool, Vec<u8>) {
         let (fs, claim) = open(&device.job(), true).expect("mounted");
         let left = Cell::new(Vec::new());
-        let lent = claim.expect("a claim").lend(&fs, || {
+        let lent = lend(&claim.expect("a claim"), &fs, || {
             mount();
             left.set(device.bytes());
             Err::<(), _>(Failure::new(MOUNT, "refused"))
@@ -171,14 +143,14 @@ mod tests {
         let root = fs.root().expect("root");
         drop(fs.create(&root, b"new", NewNode::file(0o644), Cred::default()).expect("create"));
         drop(root);
-        let mut claim = claim.expect("a claim");
+        let claim = claim.expect("a claim");
         // Without the kernel's exclusive open, which has ended.
-        claim.lend(&fs, || Ok(())).expect("lent");
+        lend(&claim, &fs, || Ok(())).expect("mounted");
         between();
         let before = device.bytes();
-        let held = claim.regain(&fs);
+        connection_ended(&claim, &fs);
         let _ = fs.unmount();
-        drop((held, fs));
+        drop((claim, fs));
         let after = device.bytes();
         (before == after, after)
     }
@@ -227,19 +199,21 @@ mod tests {
         let root = fs.root().expect("root");
         drop(fs.create(&root, b"new", NewNode::file(0o644), Cred::default()).expect("create"));
         drop(root);
-        let mut claim = claim.expect("a claim");
-        claim.lend(&fs, || Ok(())).expect("lent");
+        let claim = claim.expect("a claim");
+        lend(&claim, &fs, || Ok(())).expect("mounted");
         let other = device.claim().expect("claimed");
-        let (before, held, synced) = std::thread::scope(|threads| {
-            let regain = threads.spawn(|| claim.regain(&fs));
-            while !claim.0.device().is_shut() && !regain.is_finished() {
+        let (before, synced) = std::thread::scope(|threads| {
+            let ending = threads.spawn(|| connection_ended(&claim, &fs));
+            while claim.state() == ClaimState::Kernels && !ending.is_finished() {
                 std::thread::yield_now();
             }
             let before = device.bytes();
             let synced = ask(&fs);
-            (before, regain.join().expect("no panic"), synced)
+            ending.join().expect("no panic");
+            (before, synced)
         });
-        assert!(held.is_none() && synced.is_err(), "{synced:?}");
+        assert_eq!(claim.state(), ClaimState::Foreign);
+        assert!(synced.is_err(), "{synced:?}");
         assert!(fs.unmount().is_err());
         drop(fs);
         assert!(before == device.bytes(), "written to");
@@ -274,11 +248,10 @@ mod tests {
         let claimed = open_whole(&job.spec, &how).expect("claimed");
         let below = open_device(&job.spec, &Access { exclusive: false, ..how.clone() }).expect("opened");
         let held = Arc::new(HeldDevice::new(below).expect("thread"));
-        let gate = Arc::new(GateDevice::new(held.clone()));
-        let fs = image::mount(gate.clone(), job.config.fs.clone()).expect("mounted");
+        let claim = Arc::new(DeviceClaim::new(job.spec.clone(), how, claimed, held.clone()));
+        let fs = image::mount(claim.clone(), job.config.fs.clone()).expect("mounted");
         assert!(fs.has_borrowed_journal());
-        let mut claim = Claim::new(job.spec.clone(), how, claimed, gate.clone());
-        claim.lend(&fs, || Ok(())).expect("lent");
+        lend(&claim, &fs, || Ok(())).expect("mounted");
         let superblock = SUPERBLOCK_OFFSET..SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64;
         held.catch(Catch::hold().writes().range(superblock));
         let found = std::thread::scope(|threads| {
@@ -294,18 +267,18 @@ mod tests {
             }
             let other = theirs.then(|| device.claim().expect("claimed"));
             let before = device.bytes();
-            let regain = threads.spawn(|| claim.regain(&fs));
+            let ending = threads.spawn(|| connection_ended(&claim, &fs));
             let clock = Clock::real();
-            while !gate.is_shut() && clock.now_ns() < LONG.as_nanos() as u64 {
+            while claim.state() == ClaimState::Kernels && clock.now_ns() < LONG.as_nanos() as u64 {
                 std::thread::yield_now();
             }
-            let is_shut = gate.is_shut();
+            let meanwhile = claim.state();
             held.let_go();
-            let again = regain.join().expect("no panic");
+            ending.join().expect("no panic");
             let unmounted = unmount.join().expect("no panic").is_ok();
             let after = device.bytes();
-            assert!(is_shut, "the gate was open");
-            assert_eq!(again.is_none(), theirs);
+            assert_eq!(meanwhile, ClaimState::Unknown, "the write in flight has not ended");
+            assert_eq!(claim.state() == ClaimState::Foreign, theirs);
             drop(other);
             (before, after, unmounted)
         });
@@ -338,7 +311,7 @@ mod tests {
         let Some(device) = Loop::new() else { return };
         let (fs, claim) = open(&device.job(), true).expect("mounted");
         let mut left = Vec::new();
-        let lent = claim.expect("a claim").lend(&fs, || {
+        let lent = lend(&claim.expect("a claim"), &fs, || {
             device.make_theirs();
             left = device.bytes();
             Ok(Session(&fs))

@@ -5,7 +5,7 @@
 //! the server's `destroy`) → close the image → report the result ([`crate::status`]).
 //!
 //! Root mounts a block device as `fuseblk`: then umount(2) waits for the server, and syncfs(2) works. The kernel
-//! opens the device exclusively for such a mount, so our own exclusive open ends right before it ([`Claim`]).
+//! opens the device exclusively for such a mount, so our own exclusive open ends right before it ([`DeviceClaim`]).
 //!
 //! SIGTERM, SIGINT and, except under nohup(1), SIGHUP unmount. A busy mount is detached instead, and served until its
 //! last user has gone. Another signal then makes everything durable that the server has received, and ends at once,
@@ -21,21 +21,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use extant_block::device::{Engine, FileDevice, GateDevice, IoMode, OpenOptions};
+use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
 use extant_fs::{Filesystem, JournalDevice, Mounted, probe_superblock};
 use extant_fuse::{
     Errno, FsServer, FuseError, MountKind, MountPoint, ServerOptions, Session, Unmounter, kernel_gid, kernel_uid,
 };
+use extant_image::DeviceClaim;
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::iterator::Signals;
 
 use crate::cgroup::{self, Group};
-use crate::claim::Claim;
+use crate::claim;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
 use crate::headroom::Watch;
-use crate::image::{self, Access, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device, open_whole};
+use crate::image::{self, Access, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device};
 use crate::log;
 use crate::mount_options::{self, MountConfig};
 use crate::mount_table;
@@ -144,30 +145,28 @@ fn write_stats(probe: Probe, fs: &Filesystem, mut file: File, path: &Path) {
 }
 
 /// Opens the image and mounts the file system in this process. The claim is for a future `fuseblk` mount.
-pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
+pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Arc<DeviceClaim>>)> {
     let as_mount = |e: Failure| if e.status == USAGE { e } else { e.with_status(MOUNT) };
     let config = &job.config;
     let block = job.spec.is_block_device();
-    // For a part of a device, too: the kernel then opens the whole device exclusively.
-    let fuseblk = block && root;
     let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
-    let mut access = Access {
+    let access = Access {
         io,
         engine: config.engine,
         by_superblock: config.fs.superblock.is_some(),
         claim: if config.no_lock { image::Claim::IfPossible } else { image::Claim::Required },
+        tell: image::tell,
         ..Access::tool(config.fs.read_only)
     };
-    // Open exclusively while a replay may write, and closed right before the kernel's exclusive open.
-    let how = Access { engine: Engine::Psync, tell: image::tell, ..access.clone() };
-    let claimed = if fuseblk { Some(open_whole(&job.spec, &how).map_err(as_mount)?) } else { None };
-    access.exclusive = !fuseblk;
-    let mut dev = open_device(&job.spec, &access).map_err(as_mount)?;
-    let claim = claimed.map(|claimed| {
-        let gate = Arc::new(GateDevice::new(dev.clone()));
-        dev = gate.clone();
-        Claim::new(job.spec.clone(), how, claimed, gate)
-    });
+    // Its mount will be a `fuseblk` mount.
+    let claim = match block && root {
+        true => Some(Arc::new(DeviceClaim::open(&job.spec, &access).map_err(|e| as_mount(e.into()))?)),
+        false => None,
+    };
+    let dev = match &claim {
+        Some(claim) => claim.clone(),
+        None => open_device(&job.spec, &access).map_err(as_mount)?,
+    };
     let mut options = config.fs.clone();
     let image = job.spec.shown();
     if let Ok((sb, _)) = probe_superblock(&*dev) {
@@ -226,7 +225,7 @@ fn run(
     point: MountPoint,
     root: bool,
     fs: Mounted,
-    claim: Option<Claim>,
+    claim: Option<Arc<DeviceClaim>>,
 ) -> Result<(Option<ServerStatus>, std::result::Result<(), String>)> {
     let config = &job.config;
     let image = job.spec.shown();
@@ -251,10 +250,10 @@ fn run(
         mounted.map_err(|e| give_up(format!("{image}: {}", explain(&e))))
     };
     let session = match claim {
-        Some(mut claim) => {
-            let mut session = claim.lend(server.filesystem(), mount)?;
+        Some(claim) => {
+            let mut session = claim::lend(&claim, server.filesystem(), mount)?;
             let server = server.clone();
-            session.when_lost(move || Box::new(claim.regain(server.filesystem())));
+            session.when_lost(move || claim::connection_ended(&claim, server.filesystem()));
             session
         }
         None => mount()?,

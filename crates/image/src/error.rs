@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use extant_block::BusyBy;
 use extant_block::device::KernelMount;
 use extant_ondisk::partition::Partition;
 
@@ -102,8 +103,8 @@ pub enum Error {
         image: String,
         /// The users of the image, as far as they are known.
         holder: Box<Holder>,
-        /// The device's message.
-        by: String,
+        /// The user that the device's open found.
+        by: BusyBy,
     },
     /// The image is to be written, and a loop device of the kernel may write it, too.
     #[error("{image}: in use by {device}")]

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use extant_block::BusyBy;
 use extant_block::device::{KernelMount, has_writer, is_locked, range_in_use};
 
 use crate::mounts::{self, Mount};
@@ -124,9 +125,9 @@ impl Holder {
         }
     }
 
-    /// As [`Holder::who`]; if no user is found, `by`, the device's message.
-    pub fn description_or(&self, by: &str) -> String {
-        let nobody = self.mounts.is_empty() && self.processes.is_empty() && self.kernel.is_none();
-        if nobody { by.to_owned() } else { self.who() }
+    /// As [`Holder::who`]; if no user is found, the user `by` that the device's open found.
+    pub fn description_or(&self, by: &BusyBy) -> String {
+        let is_unknown = self.mounts.is_empty() && self.processes.is_empty() && self.kernel.is_none();
+        if is_unknown { by.to_string() } else { self.who() }
     }
 }

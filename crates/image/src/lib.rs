@@ -3,8 +3,8 @@
 //! Main functions: [`open()`] gives the device of the file system itself, [`look`] the whole image regardless of its
 //! users, [`probe`] a superblock or a backup of it, [`scan()`] all that are on a damaged disk. Main types:
 //! [`ImageSpec`] (`IMAGE`, `IMAGE@N` or `IMAGE?offset=N`), [`Access`], [`Holder`] (the users of an image),
-//! [`BlockClaim`] (our exclusive open of a block device around the kernel's), [`Mount`] (a line of the kernel's
-//! table), [`Format`] (other formats than ext), [`Error`].
+//! [`DeviceClaim`] (the block device of a mount, and whose it is), [`Mount`] (a line of the kernel's table),
+//! [`Format`] (other formats than ext), [`Error`].
 //!
 //! If the last server of an image is about to end, opening waits for it. A mounted image is refused, with its users.
 //!
@@ -25,7 +25,7 @@
 //! ```
 //!
 //! # Locking
-//! None.
+//! One lock, of [`DeviceClaim`].
 #![forbid(unsafe_code)]
 #![deny(clippy::missing_errors_doc)]
 #![warn(missing_docs)]
@@ -40,7 +40,7 @@ mod partitions;
 mod scan;
 mod spec;
 
-pub use claim::{BlockClaim, Held, NotLent, Tenant};
+pub use claim::{ClaimState, DeviceClaim};
 pub use error::{Backup, BadOffset, Error, Result};
 pub use formats::{Format, Nothing, identify, identify_unpartitioned, nothing_found};
 pub use holder::Holder;

@@ -6,10 +6,12 @@
 //! None.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use extant_block::device::unescape;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -112,27 +114,17 @@ fn parse(line: &[u8]) -> Option<Mount> {
     Some(Mount {
         id,
         device: text(2)?,
-        dir: unescape(fields.get(4)?),
+        dir: path(fields.get(4)?),
         options: text(5)?,
         fs_type: text(dash + 1)?,
-        source: unescape(fields.get(dash + 2)?),
+        source: path(fields.get(dash + 2)?),
         super_options,
         user_id,
     })
 }
 
-/// Undoes the kernel's `\040` for blanks and the like.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        let code = tail.get(..3).and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 8).ok());
-        (rest, _) = match code {
-            Some(byte) if *first == b'\\' => (&tail[3..], out.push(byte)),
-            _ => (tail, out.push(*first)),
-        };
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(out))
+fn path(field: &[u8]) -> PathBuf {
+    OsString::from_vec(unescape(field)).into()
 }
 
 /// The options in fstab for mounting `source` on `dir`. mount(8) does not pass on its defaults, `suid` and `dev`
@@ -141,9 +133,10 @@ pub fn fstab_options(source: &Path, dir: &Path) -> Option<String> {
     let table = std::fs::read("/etc/fstab").ok()?;
     table.split(|b| *b == b'\n').find_map(|line| {
         let mut fields = line.split(|b| b.is_ascii_whitespace()).filter(|f| !f.is_empty());
-        let (from, at) = (unescape(fields.next()?), unescape(fields.next()?));
+        let (from, at) = (path(fields.next()?), path(fields.next()?));
         let options = fields.nth(1)?;
-        (absolute(&from) == source && absolute(&at) == dir).then(|| unescape(options).to_string_lossy().into_owned())
+        (absolute(&from) == source && absolute(&at) == dir)
+            .then(|| String::from_utf8_lossy(&unescape(options)).into_owned())
     })
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_block::device::{Engine, FileDevice, IoMode, Locking, OpenOptions, same_image_in_use, writing_loop_device};
-use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
+use extant_block::{BioFlags, BlockDevice, BusyBy, Error as DeviceError};
 use extant_ondisk::BlockNr;
 use extant_ondisk::partition::Source;
 use extant_ondisk::superblock::{self, MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
@@ -255,7 +255,7 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
     let image = spec.shown();
     let in_use = |holder, by| Error::InUse { image: image.clone(), holder: Box::new(holder), by };
     if access.read_only && access.claim == Claim::Required && is_written(spec, offset, len) {
-        return Err(in_use(Holder::of(spec), "a mount that writes it".to_owned()));
+        return Err(in_use(Holder::of(spec), BusyBy::Lock));
     }
     let clock = Clock::real();
     let mut told = false;

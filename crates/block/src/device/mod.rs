@@ -4,9 +4,8 @@
 //! devices); the wrappers [`CrashDevice`] (images that a power cut could leave), [`FaultyDevice`] (requests that fail),
 //! [`HeldDevice`] (holds requests until a test releases them), [`LateDevice`] (bios that complete late and
 //! in any order), [`RateDevice`] (so many bytes per second), [`TracedDevice`] (records of requests),
-//! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`GateDevice`] (holds
-//! back changes while the owner of the device is unknown), [`TimedDevice`] (adds up the time that a disk would need),
-//! [`MetaOnlyDevice`] (keeps metadata and drops data).
+//! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`TimedDevice`] (adds up
+//! the time that a disk would need), [`MetaOnlyDevice`] (keeps metadata and drops data).
 //!
 //! What it does not do: queueing and merging ([`crate::queue`]).
 //!
@@ -17,7 +16,6 @@
 mod crash;
 mod faulty;
 mod file;
-mod gate;
 mod held;
 mod late;
 mod mem;
@@ -33,8 +31,7 @@ pub(crate) mod tests;
 pub use crash::{CrashDevice, CrashEvent, CrashMode};
 pub use faulty::{Fault, FaultAction, FaultyDevice};
 pub use file::{Engine, FileDevice, IoMode, KernelMount, Locking, LoopDevice, OpenOptions};
-pub use file::{has_writer, is_locked, range_in_use, same_image_in_use, unmount, writing_loop_device};
-pub use gate::{GateDevice, Shut};
+pub use file::{has_writer, is_locked, range_in_use, same_image_in_use, unescape, unmount, writing_loop_device};
 pub use held::{Catch, HeldDevice, Request};
 pub use late::{Crowded, LateDevice, Lateness};
 pub use mem::MemDevice;

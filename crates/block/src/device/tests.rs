@@ -3,7 +3,6 @@
 mod calibration;
 mod crash;
 mod file;
-mod gate;
 mod held;
 pub(crate) mod model;
 mod sim;

@@ -159,11 +159,7 @@ fn take_down(found: &Found, lazy: bool, deaf: bool) -> std::result::Result<(), F
 }
 
 fn is_busy(e: &FuseError) -> bool {
-    match e {
-        FuseError::Unmount { errno, .. } => *errno == Errno::BUSY,
-        FuseError::Fusermount { what, .. } => what.contains("busy"),
-        _ => false,
-    }
+    matches!(e, FuseError::Unmount { errno: Errno::BUSY, .. })
 }
 
 fn explain(mount: &Mount, e: &FuseError) -> String {

@@ -134,6 +134,10 @@ pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
         return Ok(());
     }
     let stderr = String::from_utf8_lossy(&out.stderr);
+    // fusermount3 reports EBUSY by its text alone, which it does not translate.
+    if stderr.contains("resource busy") {
+        return Err(FuseError::Unmount { path: path.into(), errno: Errno::BUSY });
+    }
     let what = if stderr.trim().is_empty() { out.status.to_string() } else { stderr.trim().to_owned() };
     Err(failed(path, what))
 }

@@ -14,7 +14,6 @@
 //! # Locking
 //! `fuse gate`, see [`super`]; `fuse kept` (2), the requests held back; `fuse lost` (2), the action after a loss.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
@@ -65,18 +64,15 @@ pub(super) struct Shared<S> {
     /// Set once, before the gates are passed for DESTROY: from then on no worker calls the server.
     stopping: AtomicBool,
     destroyed: AtomicBool,
-    /// The server's `destroy` has returned.
-    over: AtomicBool,
     /// Requests that would change something are held back.
     holding: AtomicBool,
     kept: Mutex<Vec<(Origin, Vec<u8>)>>,
+    /// None once the server's `destroy` has returned.
     pub(super) when_lost: Mutex<Option<WhenLost>>,
 }
 
 /// See [`Session::when_lost`].
-type WhenLost = Box<dyn FnOnce() -> Held + Send>;
-/// Kept until the server's `destroy` has returned.
-pub(super) type Held = Box<dyn Any + Send>;
+type WhenLost = Box<dyn FnOnce() + Send>;
 
 /// Holds back requests that would change something, for as long as a mount is frozen. No worker waits meanwhile.
 #[derive(Clone)]
@@ -132,7 +128,6 @@ impl<S: Server> Shared<S> {
             gates: (0..=workers + rings).map(|_| Gate(Mutex::new(&GATE_CLASS, ()))).collect(),
             stopping: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
-            over: AtomicBool::new(false),
             holding: AtomicBool::new(false),
             kept: Mutex::new(&KEPT_CLASS, Vec::new()),
             when_lost: Mutex::new(&LOST_CLASS, None),
@@ -153,13 +148,16 @@ impl<S: Server> Shared<S> {
         if catch_unwind(AssertUnwindSafe(|| self.server.destroy())).is_err() {
             self.poison();
         }
-        self.over.store(true, Ordering::Release);
+        let unused = self.when_lost.lock().take();
+        drop(unused);
     }
 
     /// The connection has ended: in order, after the answer to DESTROY, or before that, perhaps during it.
-    pub(super) fn lost(&self) -> Option<Held> {
+    pub(super) fn lost(&self) {
         let when_lost = self.when_lost.lock().take();
-        when_lost.filter(|_| !self.over.load(Ordering::Acquire)).map(|f| f())
+        if let Some(f) = when_lost {
+            f();
+        }
     }
 
     fn poison(&self) {
@@ -271,10 +269,9 @@ impl<S: Server> Session<S> {
     }
 
     /// Sets an action for the moment when the connection ends without an answer to the kernel's DESTROY. It runs
-    /// once, before the server's `destroy` has returned, perhaps while `destroy` or operations still run. Its result
-    /// is dropped after all of these. From that moment, a `fuseblk` mount that was ended by force no longer has its
-    /// device exclusively open.
-    pub fn when_lost(&mut self, f: impl FnOnce() -> Box<dyn Any + Send> + Send + 'static) {
+    /// once, before the server's `destroy` has returned, perhaps while `destroy` or operations still run. From that
+    /// moment, a `fuseblk` mount that was ended by force no longer has its device exclusively open.
+    pub fn when_lost(&mut self, f: impl FnOnce() + Send + 'static) {
         *self.shared.when_lost.lock() = Some(Box::new(f));
     }
 
@@ -282,14 +279,14 @@ impl<S: Server> Session<S> {
     /// `destroy` has run in any case.
     pub fn run(mut self) -> Result<(), FuseError> {
         let Some(main) = self.channel.take() else { return Ok(()) };
-        let (ends, mut held) = match self.rings.take() {
+        let ends = match self.rings.take() {
             Some(mut rings) => {
                 rings.serve();
                 let end = attend(&self.shared, &main, &rings.failed());
-                let held = if matches!(end, End::Failed(_)) { None } else { self.shared.lost() };
-                let ended = rings.stop();
-                let ends = std::iter::once(end).chain(ended.iter().map(|(end, _)| *end)).collect();
-                (ends, ended.into_iter().fold(held, |held, (_, also_held)| held.or(also_held)))
+                if !matches!(end, End::Failed(_)) {
+                    self.shared.lost();
+                }
+                std::iter::once(end).chain(rings.stop()).collect()
             }
             None => self.run_workers(&main)?,
         };
@@ -297,11 +294,10 @@ impl<S: Server> Session<S> {
         let failed = ends.iter().find_map(|e| if let End::Failed(errno) = e { Some(*errno) } else { None });
         let destroyed = self.shared.destroyed.load(Ordering::Acquire);
         let gone = destroyed || ends.contains(&End::Unmounted);
-        held = held.or_else(|| self.shared.lost());
+        self.shared.lost();
         // Before the unmount, which ends the kernel's exclusive open of the device: another process may write to it
         // then.
         self.shared.destroy_once();
-        drop(held);
         // This includes workers that ended with ENODEV: after MNT_FORCE a busy mount stays, dead.
         if !destroyed {
             self.unmounter.detach_if_dead();
@@ -313,7 +309,7 @@ impl<S: Server> Session<S> {
     }
 
     /// Serves the device with all workers.
-    fn run_workers(&mut self, main: &Arc<Channel>) -> Result<(Vec<End>, Option<Held>), FuseError> {
+    fn run_workers(&mut self, main: &Arc<Channel>) -> Result<Vec<End>, FuseError> {
         let mut threads = Vec::with_capacity(self.workers);
         let is_told = self.shared.when_lost.lock().is_some();
         for i in 1..self.workers {
@@ -330,15 +326,12 @@ impl<S: Server> Session<S> {
                 Err(_) => break,
             }
         }
-        let (end, mut held) = work(&self.shared, 0, main);
-        let mut ends = vec![end];
+        let mut ends = vec![work(&self.shared, 0, main)];
         for t in threads {
             // A worker catches the panics of the server; a panic of its own counts as a failure to read.
-            let (end, also_held) = t.join().unwrap_or((End::Failed(Errno::IO), None));
-            ends.push(end);
-            held = held.or(also_held);
+            ends.push(t.join().unwrap_or(End::Failed(Errno::IO)));
         }
-        Ok((ends, held))
+        Ok(ends)
     }
 
     fn channel_for_worker(&self, main: &Arc<Channel>) -> Arc<Channel> {
@@ -441,14 +434,15 @@ fn rings<S: Server>(
     }
 }
 
-/// A worker: reads and handles requests until the connection ends. Also returns the result of `when_lost`, if this
-/// worker is the one that sees the loss.
-pub(super) fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> (End, Option<Held>) {
+/// A worker: reads and handles requests until the connection ends.
+pub(super) fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {
     let end = serve(shared, me, channel);
     // Parked workers notice the end themselves.
     shared.pool.dismiss();
-    let held = if matches!(end, End::Failed(_)) { None } else { shared.lost() };
-    (end, held)
+    if !matches!(end, End::Failed(_)) {
+        shared.lost();
+    }
+    end
 }
 
 fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {

@@ -250,10 +250,7 @@ fn a_connection_lost_during_destroy_is_reported_at_once() {
     let server = Leaving { told: told.clone(), begun: AtomicBool::new(false), told_in_time: AtomicBool::new(false) };
     let server = Arc::new(server);
     let shared = Arc::new(Shared::new(server.clone(), agreed(Config::default()), 2, 0));
-    *shared.when_lost.lock() = Some(Box::new(move || {
-        told.store(true, Ordering::Release);
-        Box::new(())
-    }));
+    *shared.when_lost.lock() = Some(Box::new(move || told.store(true, Ordering::Release)));
     let channel = || {
         let (a, b) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("sockets");
@@ -270,11 +267,30 @@ fn a_connection_lost_during_destroy_is_reported_at_once() {
         std::thread::yield_now();
     }
     drop(gone);
-    let (end, held) = worker(1, second).join().expect("no panic");
-    assert_eq!((end, held.is_some()), (End::Aborted, true));
+    assert_eq!(worker(1, second).join().expect("no panic"), End::Aborted);
     // Reads the answer; without that, the end would be a reset.
     assert!(read(&kernel, &mut [0; 64][..]).expect("an answer") > 0);
     drop(kernel);
-    assert_eq!(leaving.join().expect("no panic").0, End::Aborted);
+    assert_eq!(leaving.join().expect("no panic"), End::Aborted);
     assert!(server.told_in_time.load(Ordering::Acquire), "the server did not see the loss in time");
+}
+
+/// The kernel ends the connection after the answer to DESTROY, too.
+#[test]
+fn a_connection_that_ends_after_destroy_is_not_reported_as_lost() {
+    let (no_wait, lost) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+    let server = Leaving { told: no_wait, begun: AtomicBool::new(false), told_in_time: AtomicBool::new(false) };
+    let server = Arc::new(server);
+    let shared = Arc::new(Shared::new(server.clone(), agreed(Config::default()), 1, 0));
+    let report = lost.clone();
+    *shared.when_lost.lock() = Some(Box::new(move || report.store(true, Ordering::Release)));
+    let (ours, kernel) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("sockets");
+    write(&kernel, &message(38, 0, &[])).expect("sent");
+    let worker = task::spawn("worker", move || work(&shared, 0, &Arc::new(Channel::new(ours)))).expect("thread");
+    // Without this, the end would be a reset.
+    assert!(read(&kernel, &mut [0; 64][..]).expect("an answer") > 0);
+    drop(kernel);
+    assert_eq!(worker.join().expect("no panic"), End::Aborted);
+    assert!(server.begun.load(Ordering::Acquire) && !lost.load(Ordering::Acquire));
 }

@@ -147,28 +147,22 @@ fn mount_point(mountinfo: &[u8], number: &[u8]) -> Option<String> {
         let mut fields = line.split(|b| *b == b' ');
         let device = fields.nth(2)?;
         let at = fields.nth(1)?;
-        (device == number).then(|| unescape(at))
+        (device == number).then(|| String::from_utf8_lossy(&unescape(at)).into_owned())
     })
 }
 
-/// Undoes the kernel's `\040` for blanks and the like.
-fn unescape(bytes: &[u8]) -> String {
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let code = bytes.get(i + 1..i + 4).and_then(|d| std::str::from_utf8(d).ok());
-        match code.and_then(|d| u8::from_str_radix(d, 8).ok()) {
-            Some(byte) if bytes[i] == b'\\' => {
-                out.push(byte);
-                i += 4;
-            }
-            _ => {
-                out.push(bytes[i]);
-                i += 1;
-            }
-        }
+/// A field of the kernel's table of mounts without its `\040` for blanks and the like.
+pub fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let code = tail.get(..3).and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 8).ok());
+        (rest, _) = match code {
+            Some(byte) if *first == b'\\' => (&tail[3..], out.push(byte)),
+            _ => (tail, out.push(*first)),
+        };
     }
-    String::from_utf8_lossy(&out).into_owned()
+    out
 }
 
 /// How long a mount may be busy, and how long its loop device may take to disappear after the unmount.

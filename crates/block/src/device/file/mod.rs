@@ -37,7 +37,9 @@ use extant_base::task;
 use rustix::fs::FallocateFlags;
 
 use self::flush::{FlushStream, SharedPoison};
-pub use self::in_use::{KernelMount, LoopDevice, range_in_use, same_image_in_use, unmount, writing_loop_device};
+pub use self::in_use::{
+    KernelMount, LoopDevice, range_in_use, same_image_in_use, unescape, unmount, writing_loop_device,
+};
 pub use self::lock::{has_writer, is_locked};
 pub use self::open::{Locking, OpenOptions};
 use self::uring::Ring;

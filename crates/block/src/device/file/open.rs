@@ -13,9 +13,9 @@ use rustix::process::{Resource, getrlimit};
 
 use super::in_use::{range_in_use, same_image_in_use};
 use super::lock::{Range, is_missing, lock};
-use super::{Engine, IoMode, readers};
+use super::{Engine, IoMode, KernelMount, readers};
 use crate::device::Limits;
-use crate::error::{Error, Result};
+use crate::error::{BusyBy, Error, Result};
 
 /// How to open an image file or block device. The default reads and writes the whole of it, with O_DIRECT and io_uring
 /// where the system offers them.
@@ -108,12 +108,12 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device")));
     }
     // Only for the message.
-    let mounted = || same_image_in_use(path).ok().flatten().map(|by| by.to_string());
+    let mounted = || same_image_in_use(path).ok().flatten();
     let tries = if block_device { CLAIM_TRIES } else { 0 };
     let opened =
         until_free(tries, || pause_unless(mounted()), || open_data(path, options, block_device, create.is_some()));
     let (mut data, io) = match opened {
-        Err(e) if block_device => return Err(held(name, e, mounted(), "opened exclusively by another process")),
+        Err(e) if block_device => return Err(held(name, e, mounted(), BusyBy::ExclusiveOpen)),
         opened => opened.map_err(failed)?,
     };
     let meta = data.metadata().map_err(failed)?;
@@ -152,10 +152,8 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     Ok(Opened { data, io, block_device, start, size, limits, unguarded })
 }
 
-const LOCKED: &str = "locked by another process or another opener";
-
 /// Pauses before the next try to claim a file, unless a mount holds it: a known mount lasts longer than the tries.
-fn pause_unless(mounted: Option<String>) -> bool {
+fn pause_unless(mounted: Option<KernelMount>) -> bool {
     if mounted.is_none() {
         Clock::real().sleep(CLAIM_PAUSE);
     }
@@ -163,9 +161,9 @@ fn pause_unless(mounted: Option<String>) -> bool {
 }
 
 /// The error of a claim that failed with `e`: EBUSY names the mount that holds the file, or `otherwise`.
-fn held(name: &str, e: io::Error, mounted: Option<String>, otherwise: &str) -> Error {
+fn held(name: &str, e: io::Error, mounted: Option<KernelMount>, otherwise: BusyBy) -> Error {
     match e.raw_os_error() == Some(libc::EBUSY) {
-        true => busy(name, mounted.unwrap_or_else(|| otherwise.to_owned())),
+        true => busy(name, mounted.map_or(otherwise, BusyBy::Kernel)),
         false => Error::open(name, e),
     }
 }
@@ -174,7 +172,7 @@ fn held(name: &str, e: io::Error, mounted: Option<String>, otherwise: &str) -> E
 /// `unguarded` if the host cannot lock files and `options` permits that.
 fn lock_range(data: File, path: &Path, name: &str, options: &OpenOptions, unguarded: &mut Vec<String>) -> Result<File> {
     let range = Range { start: options.offset, len: options.len };
-    let mounted = || range_in_use(path, options.offset, options.len).ok().flatten().map(|by| by.to_string());
+    let mounted = || range_in_use(path, options.offset, options.len).ok().flatten();
     let locked = until_free(
         CLAIM_TRIES,
         || pause_unless(mounted()),
@@ -186,10 +184,10 @@ fn lock_range(data: File, path: &Path, name: &str, options: &OpenOptions, unguar
     match locked {
         Ok(()) => Ok(data),
         Err(e) if e.raw_os_error() == Some(libc::EBUSY) && !options.read_only => {
-            let taken = || busy(name, mounted().unwrap_or_else(|| LOCKED.to_owned()));
+            let taken = || busy(name, mounted().map_or(BusyBy::Lock, BusyBy::Kernel));
             pass_readers(data, path, options, range).ok().flatten().ok_or_else(taken)
         }
-        Err(e) if !is_missing(&e) => Err(held(name, e, mounted(), LOCKED)),
+        Err(e) if !is_missing(&e) => Err(held(name, e, mounted(), BusyBy::Lock)),
         Err(e) if options.read_only || options.lock == Locking::IfPossible => {
             unguarded.push(format!("files cannot be locked here ({e})"));
             Ok(data)
@@ -202,7 +200,7 @@ fn lock_range(data: File, path: &Path, name: &str, options: &OpenOptions, unguar
 /// if that is unknown.
 fn refuse_mounted(path: &Path, name: &str, options: &OpenOptions, unguarded: &mut Vec<String>) -> Result<()> {
     match range_in_use(path, options.offset, options.len) {
-        Ok(Some(by)) if by.at.is_some() || !options.read_only => return Err(busy(name, by.to_string())),
+        Ok(Some(by)) if by.at.is_some() || !options.read_only => return Err(busy(name, BusyBy::Kernel(by))),
         Ok(_) => {}
         // A reader changes nothing for the others.
         Err(_) if options.read_only => {}
@@ -250,7 +248,7 @@ fn until_free<T>(tries: u32, mut wait: impl FnMut() -> bool, mut open: impl FnMu
     open()
 }
 
-fn busy(name: &str, by: String) -> Error {
+fn busy(name: &str, by: BusyBy) -> Error {
     Error::Busy { device: name.to_owned(), by }
 }
 

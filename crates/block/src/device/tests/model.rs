@@ -192,7 +192,6 @@ proptest! {
         run(&FaultyDevice::new(Arc::new(MemDevice::new(SIZE))), &requests, true);
         run(&HeldDevice::new(Arc::new(MemDevice::new(SIZE))).expect("thread"), &requests, true);
         run(&TracedDevice::new(Arc::new(MemDevice::new(SIZE))), &requests, true);
-        run(&GateDevice::new(Arc::new(MemDevice::new(SIZE))), &requests, true);
         run(&OffsetDevice::new(Arc::new(MemDevice::new(2 * SIZE)), 12800, SIZE).expect("inside"), &requests, true);
     }
 }

@@ -42,7 +42,7 @@ pub(crate) use self::slot::{Mailbox, Ticket};
 use super::buffer::Buffer;
 use super::channel::Channel;
 use super::origin::Origin;
-use super::session::{End, Held, IoFlusher, Shared, handle};
+use super::session::{End, IoFlusher, Shared, handle};
 use crate::abi::{InHeader, Opcode};
 use crate::server::Server;
 
@@ -101,14 +101,11 @@ impl<S> Start<S> {
 /// The entries of one queue that can take a request: in the kernel, or in the hands of a running thread.
 type Free = Arc<AtomicUsize>;
 
-/// The result of a thread.
-type Ended = (End, Option<Held>);
-
 /// The rings of one mount, and their threads.
 pub(crate) struct Rings<S: Server> {
     start: Arc<Start<S>>,
     mailboxes: Vec<Arc<Mailbox>>,
-    threads: Vec<JoinHandle<Ended>>,
+    threads: Vec<JoinHandle<End>>,
     /// An eventfd(2) for [`attend`]: a thread has failed.
     failed: Arc<OwnedFd>,
 }
@@ -175,10 +172,10 @@ impl<S: Server> Rings<S> {
     }
 
     /// Ends the threads, if the end of the connection has not.
-    pub(in crate::transport) fn stop(&mut self) -> Vec<Ended> {
+    pub(in crate::transport) fn stop(&mut self) -> Vec<End> {
         let _ = self.start.begin(Step::Cancelled, 0);
         self.mailboxes.iter().for_each(|m| m.stop());
-        let ended = |t: JoinHandle<Ended>| t.join().unwrap_or((End::Failed(Errno::IO), None));
+        let ended = |t: JoinHandle<End>| t.join().unwrap_or(End::Failed(Errno::IO));
         self.threads.drain(..).map(ended).collect()
     }
 }
@@ -190,8 +187,7 @@ impl<S: Server> Drop for Rings<S> {
 }
 
 /// A ring's thread, from the preparation to the end.
-fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, failed: &OwnedFd) -> Ended {
-    let cancelled = (End::Aborted, None);
+fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, failed: &OwnedFd) -> End {
     let enabled = ring.enable().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
     start.report(enabled);
     let shared = {
@@ -200,7 +196,7 @@ fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, fail
             match &state.step {
                 Step::Prepared => start.changed.wait(&mut state),
                 Step::Register(shared) => break shared.clone(),
-                Step::Serve | Step::Cancelled => return cancelled,
+                Step::Serve | Step::Cancelled => return End::Aborted,
             }
         }
     };
@@ -211,7 +207,7 @@ fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, fail
             match &state.step {
                 Step::Prepared | Step::Register(_) => start.changed.wait(&mut state),
                 Step::Serve => break,
-                Step::Cancelled => return cancelled,
+                Step::Cancelled => return End::Aborted,
             }
         }
     }
@@ -219,9 +215,10 @@ fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, fail
     let end = serve(&shared, me, &mut ring, free);
     if matches!(end, End::Failed(_)) {
         let _ = write(failed, &1u64.to_ne_bytes());
-        return (end, None);
+    } else {
+        shared.lost();
     }
-    (end, shared.lost())
+    end
 }
 
 fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free) -> End {
