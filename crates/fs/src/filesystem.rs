@@ -118,6 +118,7 @@ pub struct Filesystem {
     pub(crate) on_error: OnError,
     pub(crate) evictions: Mutex<VecDeque<Arc<Inode>>>,
     pub(crate) evict_work: Condvar,
+    /// An inode has been queued, or none is left in the queue or in hand.
     pub(crate) evict_idle: Condvar,
     pub(crate) evicting: AtomicU32,
     /// Evictions that have ended.

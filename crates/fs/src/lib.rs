@@ -55,6 +55,7 @@ mod lifecycle;
 pub mod map;
 mod mount;
 pub mod number_set;
+mod operation;
 mod ops;
 mod options;
 mod orphan;

@@ -1,7 +1,7 @@
 //! How a mount stands: the one owner of that fact, from the mount to its end.
 //!
 //! Main types: [`Lifecycle`]; its [`State`], a [`Phase`] and an [`Access`] in one byte; [`Right`], a question to it;
-//! [`Transition`]; [`Change`], an operation that is inside the gate. Linux: `SB_RDONLY`, `s_writers.frozen`,
+//! [`Transition`]; [`Passage`], an operation's way through the gate. Linux: `SB_RDONLY`, `s_writers.frozen`,
 //! `EXT4_FLAGS_SHUTDOWN`, `EXT4_MF_FS_ABORTED`, `sb_start_write`.
 //!
 //! A state has a right if its phase and its access have it, as far as a table has a column for it. `Enter`: a change
@@ -55,8 +55,6 @@
 //! and so around every transition of the phase. `freeze` (5) is taken only while changes wait at the gate; a thread
 //! that waits there holds nothing. `mount state` (205), a leaf, guards the first error.
 
-use std::cell::Cell;
-
 use extant_base::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, MutexGuard};
 
@@ -65,11 +63,6 @@ use crate::error::{Error, Result};
 static UMOUNT_CLASS: LockClass = LockClass::new("s_umount", 4);
 static GATE_CLASS: LockClass = LockClass::new("freeze", 5);
 static FIRST_CLASS: LockClass = LockClass::new("mount state", 205);
-
-thread_local! {
-    /// How many operations this thread is inside, of any mount: one that is part of another must not wait for its end.
-    static INSIDE: Cell<u32> = const { Cell::new(0) };
-}
 
 /// How far the mount has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,9 +203,9 @@ pub(crate) struct Lifecycle {
     how: Mutex<Result<()>>,
 }
 
-/// An operation that changes something is under way.
+/// A change is inside the gate.
 #[must_use]
-pub(crate) struct Change<'a>(&'a Lifecycle);
+pub(crate) struct Passage<'a>(&'a Lifecycle);
 
 impl Lifecycle {
     pub(crate) fn new(read_only: bool) -> Lifecycle {
@@ -260,17 +253,15 @@ impl Lifecycle {
         self.how.lock()
     }
 
-    /// Waits until the gate is open.
+    /// Waits until the gate is open. A `nested` change does not: the gate may wait for the one that it is part of.
     ///
     /// # Errors
     /// [`Error::ReadOnly`]: nothing may be changed.
-    pub(crate) fn enter(&self) -> Result<Change<'_>> {
+    pub(crate) fn enter(&self, nested: bool) -> Result<Passage<'_>> {
         loop {
-            let (change, state) = self.count();
-            if INSIDE.get() > 1 || state.allows(Right::Enter) {
-                return Some(change).filter(|_| state.allows(Right::Change)).ok_or(Error::ReadOnly);
+            if let Some(entered) = self.try_enter(nested) {
+                return entered;
             }
-            drop(change);
             let mut gate = self.gate.lock();
             while !self.allows(Right::Enter) {
                 self.changed.wait(&mut gate);
@@ -278,18 +269,13 @@ impl Lifecycle {
         }
     }
 
-    /// As [`Lifecycle::enter`] without waiting: `None` if the gate is shut or nothing may be changed.
-    pub(crate) fn try_enter(&self) -> Option<Change<'_>> {
-        let (change, state) = self.count();
-        let passes = INSIDE.get() > 1 || state.allows(Right::Enter);
-        Some(change).filter(|_| passes && state.allows(Right::Change))
-    }
-
-    /// Counted, then looked; a thread that shuts the gate shuts it, then counts. One of the two sees the other.
-    fn count(&self) -> (Change<'_>, State) {
-        INSIDE.set(INSIDE.get() + 1);
+    /// As [`Lifecycle::enter`] without waiting: `None` if the gate is shut.
+    pub(crate) fn try_enter(&self, nested: bool) -> Option<Result<Passage<'_>>> {
+        // Counted, then looked; a thread that shuts the gate shuts it, then counts. One of the two sees the other.
         self.inside.fetch_add(1, Ordering::SeqCst);
-        (Change(self), self.now())
+        let (passage, state) = (Passage(self), self.now());
+        let passes = nested || state.allows(Right::Enter);
+        passes.then(|| Some(passage).filter(|_| state.allows(Right::Change)).ok_or(Error::ReadOnly))
     }
 
     /// Whether what the mount has written may be called durable.
@@ -339,9 +325,8 @@ impl Lifecycle {
     }
 }
 
-impl Drop for Change<'_> {
+impl Drop for Passage<'_> {
     fn drop(&mut self) {
-        INSIDE.set(INSIDE.get() - 1);
         if self.0.inside.fetch_sub(1, Ordering::SeqCst) == 1 && !self.0.allows(Right::Enter) {
             let _gate = self.0.gate.lock();
             self.0.changed.notify_all();

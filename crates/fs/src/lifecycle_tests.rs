@@ -123,17 +123,24 @@ fn a_barrier_of_a_failed_mount_returns_the_first_error() {
 #[test]
 fn a_nested_change_passes_a_gate_that_is_shut() {
     let mount = Lifecycle::new(false);
-    let outer = mount.enter().expect("open");
+    let outer = mount.enter(false).expect("open");
     let shut = State { phase: Phase::Shut, access: Access::Writable };
     mount.code.store(shut.code(), Ordering::SeqCst); // `go` would wait for `outer`
-    drop((mount.enter().expect("nested"), mount.try_enter().expect("nested")));
+    drop((mount.enter(true).expect("nested"), mount.try_enter(true).expect("nested").expect("writable")));
     drop(outer);
-    assert!(mount.try_enter().is_none(), "shut");
+    assert!(mount.try_enter(false).is_none(), "shut");
     assert!(mount.go(Transition::Reopen));
-    assert!(mount.try_enter().is_some());
+    assert!(matches!(mount.try_enter(false), Some(Ok(_))));
     assert!(mount.go_because(Transition::Fail, &Error::NoSpace));
-    assert!(mount.try_enter().is_none() && matches!(mount.enter(), Err(Error::ReadOnly)));
-    assert_eq!((mount.inside.load(Ordering::SeqCst), INSIDE.get()), (0, 0));
+    assert!(matches!(mount.try_enter(false), Some(Err(Error::ReadOnly))));
+    assert!(matches!(mount.enter(false), Err(Error::ReadOnly)));
+    assert_eq!(mount.inside(), 0);
+}
+
+impl Lifecycle {
+    pub(crate) fn inside(&self) -> usize {
+        self.inside.load(Ordering::SeqCst)
+    }
 }
 
 /// Whether `done` is set before long.
@@ -157,12 +164,12 @@ fn a_gate_waits_for_changes_inside_before_it_is_shut_and_wakes_those_outside_whe
         drop(task::spawn("other", run).expect("thread"));
         done
     };
-    let inside = mount.enter().expect("open");
+    let inside = mount.enter(false).expect("open");
     let shuts = start(|mount| assert!(mount.go(Transition::Shut)));
     while mount.now().phase != Phase::Shut {
         Clock::real().sleep(Duration::from_millis(1));
     }
-    let enters = start(|mount| drop(mount.enter().expect("open again")));
+    let enters = start(|mount| drop(mount.enter(false).expect("open again")));
     Clock::real().sleep(Duration::from_millis(50));
     assert!(!shuts.is_set(), "a change is inside");
     drop(inside);

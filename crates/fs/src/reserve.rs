@@ -1,26 +1,18 @@
 //! The blocks that ordinary callers may not have (Linux: `ext4_has_free_clusters`, fs/ext4/balloc.c).
 //!
-//! Main types: [`Caller`] (the user for whom a thread works), [`Reserve`] (how much is reserved, and for which users).
+//! Main types: [`Reserve`] (how much is reserved, and for which users), [`Caller`] (the user for whom a thread works).
 //!
-//! The caller belongs to the thread, as Linux's `current_cred()` does: blocks are allocated many calls below an
-//! operation (directories, attributes, map nodes), and nothing in between has a use for it. A thread without a caller
-//! works for root: the library's own calls, writeback, evictions. So the space promised to a delayed write stays
-//! promised whatever the reserve says; only the promise can be refused.
+//! Blocks are requested for the thread's [`Caller`]. Writeback allocates for root, so the space promised to a delayed
+//! write stays promised whatever the reserve says; only the promise can be refused.
 //!
 //! What it does not do: count blocks. The allocator does; each request says whether it may use the reserve.
 //!
 //! # Locking
-//! None: the caller is the thread's own, and the rest does not change during a mount.
-
-use std::cell::Cell;
+//! None: it does not change during a mount.
 
 use extant_ondisk::superblock::SuperBlock;
 
 use crate::options::MountOptions;
-
-thread_local! {
-    static CALLER: Cell<Caller> = const { Cell::new(Caller::ROOT) };
-}
 
 /// The user who needs blocks (Linux: `current_fsuid`, `current_fsgid`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,28 +23,10 @@ pub struct Caller {
     pub gid: u32,
 }
 
-/// Restores the thread's former caller, also after a panic.
-struct Restore(Caller);
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        CALLER.set(self.0);
-    }
-}
-
 impl Caller {
-    /// May take reserved blocks; whom a thread works for outside of [`Caller::run`].
+    /// May take reserved blocks. A thread works for root outside of [`Caller::run`]: the library's own calls, writeback
+    /// and evictions.
     pub const ROOT: Caller = Caller { uid: 0, gid: 0 };
-
-    /// Runs `f` on behalf of this caller.
-    pub fn run<T>(self, f: impl FnOnce() -> T) -> T {
-        let _restore = Restore(CALLER.replace(self));
-        f()
-    }
-
-    pub(crate) fn current() -> Caller {
-        CALLER.get()
-    }
 }
 
 /// Blocks that are kept back, and who may use them nevertheless.
@@ -96,18 +70,5 @@ mod tests {
         }
         let plain = Reserve { uid: 0, gid: 0, ..r };
         assert!(!plain.open_to(Caller { uid: 5, gid: 0 }), "group 0 stands for no group");
-    }
-
-    #[test]
-    fn the_caller_is_the_threads_and_comes_back() {
-        let user = Caller { uid: 5, gid: 6 };
-        user.run(|| {
-            assert_eq!(Caller::current(), user);
-            Caller::ROOT.run(|| assert_eq!(Caller::current(), Caller::ROOT));
-            assert_eq!(Caller::current(), user);
-        });
-        let panicked = std::panic::catch_unwind(|| user.run(|| panic!("as an operation may")));
-        assert!(panicked.is_err());
-        assert_eq!(Caller::current(), Caller::ROOT);
     }
 }

@@ -288,6 +288,39 @@ fn a_file_about_to_be_released_counts_as_space() {
     }
 }
 
+/// As above, some time after the unlink: the release itself ends the wait. In virtual time.
+#[test]
+fn an_operation_without_space_goes_on_as_soon_as_the_file_is_released() {
+    let dev = Arc::new(tools::made(&["-t", "ext4", "-b", "1024"], "8M"));
+    let outcome = sim::run(&sim::Options::new(1), move || {
+        let b = Bench { dev: dev.clone(), fs: Filesystem::mount(dev.clone(), options()).expect("mounted") };
+        let clock = Clock::real();
+        let root = b.fs.root().expect("root");
+        let (keep, f) = (b.file(b"keep"), b.file(b"f"));
+        fill(&b.fs, &f);
+        b.fs.sync().expect("sync");
+        b.fs.unlink(&root, b"f").expect("unlink");
+        clock.sleep(Duration::from_millis(200));
+        let writer = {
+            let (fs, keep, clock) = (b.fs.clone(), keep.clone(), clock.clone());
+            let writes = move || {
+                fs.write(&keep, 0, &[1; 50_000], WriteFlags::default()).expect("room");
+                clock.now_ns()
+            };
+            task::spawn("writes", writes).expect("thread")
+        };
+        clock.sleep(Duration::from_micros(30_500));
+        let released = clock.now_ns();
+        drop(f);
+        let late = writer.join().expect("joined") - released;
+        drop((keep, root));
+        b.fs.unmount().expect("unmount");
+        late
+    });
+    let late = outcome.result.expect("ran");
+    assert!(late < 1_000_000, "{late} ns after the release");
+}
+
 #[test]
 fn an_inode_being_freed_can_be_allocated() {
     let b = mounted(&["-t", "ext4", "-N", "32"], "8M", options());

@@ -95,6 +95,27 @@ fn an_unlinked_open_file_lives_until_it_is_closed() {
     }
 }
 
+/// Two such files do not fit, and the server learns of the release only after its reply to the unlink.
+#[test]
+fn a_file_that_was_just_unlinked_counts_as_space() {
+    if !can_mount() {
+        return;
+    }
+    for no_open in [true, false] {
+        let b = bench();
+        let server = ServerOptions { no_open, ..ServerOptions::default() };
+        let mut m = b.serve(&Setup { server, ..Setup::default() });
+        let free = m.server().filesystem().statfs();
+        let data = vec![7; (free.blocks_available * u64::from(m.server().filesystem().block_size()) * 2 / 3) as usize];
+        for round in 0..10 {
+            fs::write(m.at("f"), &data).unwrap_or_else(|e| panic!("no_open {no_open}, round {round}: {e}"));
+            fs::remove_file(m.at("f")).expect("unlink");
+        }
+        m.end().expect("unmounted");
+        expect_clean(&b.image).expect("clean");
+    }
+}
+
 #[test]
 fn o_tmpfile_can_get_a_name() {
     if !can_mount() {

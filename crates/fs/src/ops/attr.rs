@@ -86,8 +86,8 @@ impl Filesystem {
     /// [`Error::ReadOnly`]; [`Error::NotPermitted`] by the inode's flags; [`Error::IsDirectory`], [`Error::Invalid`],
     /// [`Error::FileTooBig`] or [`Error::NoSpace`] for a size.
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
-        let _change = self.begin_change()?;
-        let change = || self.retry_no_space(|| self.setattr_once(inode, set));
+        let op = self.begin_change()?;
+        let change = || op.retry_no_space(|| self.setattr_once(inode, set));
         match set.size {
             Some(_) => self.change_data(inode, change)?,
             None => change().and_then(|()| self.honour_sync(&[inode]))?,

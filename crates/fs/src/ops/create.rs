@@ -5,7 +5,7 @@
 //! inode inherits from its directory, and is a pure function.
 //!
 //! The order: inode number → inode in memory → its first block → its attributes → its name. Before it has a name,
-//! [`Filesystem::abandon`] can undo everything.
+//! [`Operation::take_back`] can undo everything.
 //!
 //! What it does not do: choose the number (`ialloc.rs`), check permissions.
 //!
@@ -27,8 +27,8 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Attr, Inode, InodeRef};
 use crate::map::{MapRoot, MapStore};
+use crate::operation::Operation;
 use crate::ops::credits;
-use crate::ops::evict::note_abandoned;
 use crate::ops::flags::Change;
 use crate::ops::names::{S_ISGID, add_dir_link, check_name};
 use crate::xattr::{self, AclKind};
@@ -138,16 +138,35 @@ impl Filesystem {
     /// [`Error::Invalid`] for the name; [`Error::TooManyLinks`] for a subdirectory too many; [`Error::NoSpace`] or
     /// [`Error::NoInodes`]; [`Error::NotPermitted`] by the flags of `dir`; [`Error::ReadOnly`].
     pub fn create(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
-        let _change = self.begin_change()?;
+        let op = self.begin_change()?;
         self.check_dir(dir)?;
         check_name(name)?;
         self.check_target(node.target)?;
-        let made = self.retry_no_space(|| self.create_once(dir, name, node, cred));
+        let made = op.retry_no_space(|| op.create_once(dir, name, node, cred));
         self.budget.relieve();
         if made.is_ok() {
             self.honour_sync(&[dir])?;
         }
         made
+    }
+
+    /// Creates a file without a name (O_TMPFILE); [`Filesystem::link`] may add one.
+    ///
+    /// # Errors
+    /// As [`Filesystem::create`], except for those that concern the name.
+    pub fn tmpfile(&self, dir: &InodeRef, mode: u16, cred: Cred) -> Result<InodeRef> {
+        let op = self.begin_change()?;
+        self.check_dir(dir)?;
+        op.retry_no_space(|| {
+            let _shared = dir.rw.read();
+            self.may_change(dir, Change::AddEntry)?;
+            self.transact_whole(credits::NEW_INODE, |handle| {
+                let inode = op.new_inode(handle, dir, b"", NewNode::file(mode), cred)?;
+                inode.linkable.store(true, Ordering::Release);
+                op.unname(handle, &inode)?;
+                Ok(inode)
+            })
+        })
     }
 
     fn check_target(&self, target: Option<&[u8]>) -> Result<()> {
@@ -157,7 +176,9 @@ impl Filesystem {
             _ => Ok(()),
         }
     }
+}
 
+impl Operation<'_> {
     fn create_once(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
         let _exclusive = dir.rw.write();
         let is_dir = FileType::from_mode(node.mode) == Some(FileType::Directory);
@@ -181,7 +202,7 @@ impl Filesystem {
             // The directory's flags may have changed since, so take a new snapshot.
             let view = DirView::new(self, dir);
             if let Err(e) = view.add(handle, name, inode.ino, inode.file_type()) {
-                self.abandon(handle, &inode)?;
+                self.take_back(handle, &inode)?;
                 return Err(e);
             }
             let now = self.now();
@@ -269,10 +290,16 @@ impl Filesystem {
             Ok(())
         });
         if let Err(e) = filled {
-            self.abandon(handle, &inode)?;
+            self.take_back(handle, &inode)?;
             return Err(e);
         }
         Ok(inode)
+    }
+
+    /// Takes back a new inode that could not be completed: its eviction frees it.
+    pub(crate) fn take_back(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
+        self.taken_back.set(self.taken_back.get() + 1);
+        self.unname(handle, inode)
     }
 
     /// The first content of a new directory or symbolic link.
@@ -310,36 +337,11 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Gives up a new inode that could not be completed: its eviction frees it.
-    pub(crate) fn abandon(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
-        note_abandoned();
-        self.unname(handle, inode)
-    }
-
     /// Removes the link of a new inode without a name, and records it as an orphan, so that a crash does not leak it.
     fn unname(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
         inode.meta.write().desc.links = 0;
         let recorded = self.orphan_add(handle, inode).and_then(|()| self.write_inode(handle, inode));
         self.whole(handle, recorded)
-    }
-
-    /// Creates a file without a name (O_TMPFILE); [`Filesystem::link`] may add one.
-    ///
-    /// # Errors
-    /// As [`Filesystem::create`], except for those that concern the name.
-    pub fn tmpfile(&self, dir: &InodeRef, mode: u16, cred: Cred) -> Result<InodeRef> {
-        let _change = self.begin_change()?;
-        self.check_dir(dir)?;
-        self.retry_no_space(|| {
-            let _shared = dir.rw.read();
-            self.may_change(dir, Change::AddEntry)?;
-            self.transact_whole(credits::NEW_INODE, |handle| {
-                let inode = self.new_inode(handle, dir, b"", NewNode::file(mode), cred)?;
-                inode.linkable.store(true, Ordering::Release);
-                self.unname(handle, &inode)?;
-                Ok(inode)
-            })
-        })
     }
 }
 

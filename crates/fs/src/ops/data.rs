@@ -183,7 +183,7 @@ impl Filesystem {
         }
         let now = self.now();
         // While the mount is frozen or about to be, nothing may become dirty.
-        let Some(_change) = self.lifecycle.try_enter() else { return };
+        let Some(_change) = self.try_begin_change() else { return };
         let mut m = inode.meta.write();
         m.desc.atime = now;
         m.lazy_times = true;
@@ -243,7 +243,7 @@ impl Filesystem {
 
     /// Returns how much was written, and the bytes that it dirtied.
     fn write_data(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
-        let _change = self.begin_change()?;
+        let op = self.begin_change()?;
         if inode.file_type() != Some(FileType::Regular) {
             return Err(if inode.is_dir() { Error::IsDirectory } else { Error::Invalid("not a regular file") });
         }
@@ -259,7 +259,7 @@ impl Filesystem {
         self.change_data(inode, || {
             let (mut done, mut dirtied) = (0, 0);
             while done < data.len() {
-                match self.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
+                match op.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
                     Ok((n, newly)) => (done, dirtied) = (done + n, dirtied + newly),
                     // The write of the rest reports it.
                     Err(e) if done > 0 && e.is_no_space() => break,

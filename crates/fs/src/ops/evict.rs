@@ -7,7 +7,7 @@
 //! # Locking
 //! `evictions` (98) guards the queue, and is not held while an inode is freed.
 
-use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,21 +32,6 @@ const REAP_MAX: u32 = 8;
 /// Inodes with more 512-byte units than this (64 MiB) are freed by the eviction thread only.
 const LARGE_UNITS: u64 = 128 << 10;
 
-thread_local! {
-    static ABANDONED: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The thread's operation takes back an inode that it has just made: it is queued like any other, but the operation
-/// must not wait for the space of its own inode.
-pub(crate) fn note_abandoned() {
-    ABANDONED.set(ABANDONED.get() + 1);
-}
-
-/// How many inodes this thread has taken back so far.
-pub(crate) fn abandoned_here() -> u64 {
-    ABANDONED.get()
-}
-
 fn is_large(inode: &Inode) -> bool {
     inode.meta.try_read().is_none_or(|m| m.desc.blocks > LARGE_UNITS)
 }
@@ -59,6 +44,7 @@ impl Filesystem {
         }
         let large = is_large(&inode);
         self.evictions.lock().push_back(inode);
+        self.evict_idle.notify_all();
         if large {
             self.evict_work.notify_one();
         }
@@ -120,12 +106,25 @@ impl Filesystem {
         }
     }
 
-    /// How many evictions have ended since their count was `evicted`, are under way, or wait.
-    pub(crate) fn evictions_since(&self, evicted: u64) -> u64 {
-        // All under the lock, under which an inode goes from the one state to the other.
-        let q = self.evictions.lock();
+    /// How many evictions have ended since their count was `evicted`, are under way, or wait. All under the lock of the
+    /// queue, under which an inode goes from the one state to the other.
+    pub(crate) fn evictions_since(&self, q: &VecDeque<Arc<Inode>>, evicted: u64) -> u64 {
         let under_way = u64::from(self.evicting.load(Ordering::Acquire));
         self.evicted.load(Ordering::Acquire) - evicted + under_way + q.len() as u64
+    }
+
+    /// Waits until [`Filesystem::evictions_since`] exceeds `own`: another inode has lost its last user. False if that
+    /// does not happen for so long.
+    pub(crate) fn await_eviction(&self, evicted: u64, own: u64, longest: Duration) -> bool {
+        let mut q = self.evictions.lock();
+        while self.evictions_since(&q, evicted) <= own {
+            if self.evict_idle.wait_for(&mut q, longest) {
+                // A virtual clock stands still meanwhile, and the inode would be about to leave forever.
+                self.options.clock.advance(longest);
+                return false;
+            }
+        }
+        true
     }
 
     /// One round of the eviction thread; false when it should end.

@@ -41,7 +41,7 @@ impl Filesystem {
     /// [`Error::IsDirectory`]; [`Error::NotSupported`] for a special file, and without extents for all but holes;
     /// [`Error::NotPermitted`] by the inode's flags; [`Error::ReadOnly`].
     pub fn fallocate(&self, inode: &InodeRef, mode: FallocateMode, pos: u64, len: u64) -> Result<()> {
-        let _change = self.begin_change()?;
+        let op = self.begin_change()?;
         if inode.file_type() != Some(FileType::Regular) {
             return Err(if inode.is_dir() { Error::IsDirectory } else { Error::NotSupported("fallocate") });
         }
@@ -76,7 +76,7 @@ impl Filesystem {
                 self.write_inode(handle, inode)
             })
         };
-        self.change_data(inode, || self.retry_no_space(carve))
+        self.change_data(inode, || op.retry_no_space(carve))
     }
 
     pub(super) fn preallocate(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {

@@ -97,13 +97,13 @@ impl Filesystem {
     /// [`Error::OtherProject`]; [`Error::NameTooLong`] or [`Error::Invalid`] for the name; [`Error::NoSpace`];
     /// [`Error::ReadOnly`].
     pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: &[u8]) -> Result<()> {
-        let _change = self.begin_change()?;
+        let op = self.begin_change()?;
         self.check_dir(dir)?;
         check_name(name)?;
         if inode.is_dir() {
             return Err(Error::NotPermitted);
         }
-        self.retry_no_space(|| {
+        op.retry_no_space(|| {
             let _exclusive = dir.rw.write();
             let view = DirView::new(self, dir);
             if dir.links() == 0 {
@@ -168,10 +168,10 @@ impl Filesystem {
     /// [`Error::NotFound`]; [`Error::IsDirectory`]; [`Error::NotDirectory`]; [`Error::NameTooLong`] or
     /// [`Error::Invalid`] for the name; [`Error::NotPermitted`] by the flags of either; [`Error::ReadOnly`].
     pub fn unlink(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
-        let _change = self.begin_change()?;
+        let op = self.begin_change()?;
         self.check_dir(dir)?;
         check_name(name)?;
-        self.retry_no_space(|| {
+        op.retry_no_space(|| {
             let _exclusive = dir.rw.write();
             let view = DirView::new(self, dir);
             let found = view.lookup(name)?.ok_or(Error::NotFound)?;
@@ -210,7 +210,7 @@ impl Filesystem {
     /// [`Error::NotEmpty`], also for `..`; [`Error::Invalid`] for `.`; [`Error::NotDirectory`] also if the name is a
     /// file's; otherwise as [`Filesystem::unlink`].
     pub fn rmdir(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
-        let _change = self.begin_change()?;
+        let op = self.begin_change()?;
         self.check_dir(dir)?;
         check_name(name)?;
         if name == b"." {
@@ -219,7 +219,7 @@ impl Filesystem {
         if name == b".." {
             return Err(Error::NotEmpty);
         }
-        self.retry_no_space(|| {
+        op.retry_no_space(|| {
             let _exclusive = dir.rw.write();
             let view = DirView::new(self, dir);
             let found = view.lookup(name)?.ok_or(Error::NotFound)?;

@@ -4,10 +4,11 @@
 //! Freed blocks can be allocated once the transaction that freed them is durable. Unlinked inodes free their blocks
 //! at their eviction, and the server may not know yet that the last user closes one (the kernel replies to unlink(2)
 //! before it notifies a FUSE server). So an operation that finds no space forces a commit or the evictions, or waits
-//! a moment, and tries again, a bounded number of times. [`remedy`] alone decides this for all callers: operations
-//! use [`Filesystem::retry_no_space`], and writeback of data with reserved space uses [`Filesystem::bring_space`].
+//! for that user, and tries again, a bounded number of times. [`remedy`] alone decides this for all callers: operations
+//! use [`Operation::retry_no_space`], and writeback of data with reserved space uses [`Filesystem::bring_space`].
 //!
-//! What it does not do: find space. An operation that can be cut short instead (write(2)) does that itself.
+//! What it does not do: find space. An operation that can be cut short instead (write(2)) does that itself. No caller
+//! of the library waits for space on its own.
 //!
 //! # Locking
 //! The caller holds no handle, or passes it in, and no lock that a commit or an eviction takes: an operation none,
@@ -21,7 +22,7 @@ use extant_mballoc::RequestFlags;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
-use crate::ops::evict;
+use crate::operation::Operation;
 use crate::reserve::Caller;
 
 /// How often an operation without space is tried while some may become free. A try can fail because another thread
@@ -34,10 +35,10 @@ const WRITEBACK_TRIES: u32 = 3;
 const WRITEBACK_TRIES_PENDING: u32 = 1000;
 
 /// For this long after an inode lost its last name, its last user may be about to release it in a thread that waits
-/// for a processor. Since other processes may unlink all the time, an operation checks at most this often.
-const LEAVING_NS: u64 = 100_000_000;
-const LEAVING_LOOK: Duration = Duration::from_millis(2);
-const LEAVING_LOOKS: u32 = 50;
+/// for a processor: a FUSE server's, which has the kernel's FORGET.
+const LEAVING_NS: u64 = 500_000_000;
+/// The longest wait of an operation for that user, which may also be a program that has the file open.
+const RELEASE_WAIT: Duration = Duration::from_millis(100);
 
 /// The caller that found no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,7 @@ enum Who {
 enum Remedy {
     Commit,
     Evictions,
-    Moment,
+    Release,
 }
 
 /// The step before the next try, after `tries` of them; `None` if another try is useless.
@@ -64,7 +65,7 @@ fn remedy(e: &Error, who: Who, tries: u32) -> Option<Remedy> {
         (Who::Operation { evicting: true, .. }, Error::NoSpace | Error::NoInodes) => {
             (Remedy::Evictions, OPERATION_TRIES)
         }
-        (Who::Operation { leaving: true, .. }, Error::NoSpace | Error::NoInodes) => (Remedy::Moment, OPERATION_TRIES),
+        (Who::Operation { leaving: true, .. }, Error::NoSpace | Error::NoInodes) => (Remedy::Release, OPERATION_TRIES),
         (Who::Writeback, Error::NoSpaceUntilCommit) => (Remedy::Commit, WRITEBACK_TRIES_PENDING),
         (Who::Writeback, Error::NoSpace) => (Remedy::Commit, WRITEBACK_TRIES),
         _ => return None,
@@ -77,23 +78,23 @@ pub(crate) fn may_come(e: &Error) -> bool {
     remedy(e, Who::Writeback, 0).is_some()
 }
 
-impl Filesystem {
+impl Operation<'_> {
     /// Runs `op`, and tries again, a bounded number of times, while space may become free: with the next commit, or
-    /// by freeing an inode whose last user is gone (but not one that `op` itself created and abandoned). It forces
-    /// that event first. The caller holds no lock and no handle.
+    /// by freeing an inode whose last user is gone (but not one that `op` itself took back). It forces that event, or
+    /// waits for it. The caller holds no lock and no handle.
     pub(crate) fn retry_no_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
-        let (mut tries, mut moments) = (0, 0);
+        let (mut tries, mut hope) = (0, true);
         loop {
             // Read before the try, so that inodes freed between its failure and the check are not missed.
-            let (evicted, abandoned) = (self.evicted.load(Ordering::Acquire), evict::abandoned_here());
+            let (evicted, before) = (self.evicted.load(Ordering::Acquire), self.taken_back.get());
             let e = match op() {
                 Err(e) if e.is_no_space() || matches!(e, Error::NoInodes) => e,
                 other => return self.watch(other),
             };
-            // An inode that this try created and abandoned frees only what the try itself had allocated.
-            let own = evict::abandoned_here() - abandoned;
-            let evicting = self.evictions_since(evicted) > own;
-            let leaving = moments < LEAVING_LOOKS && self.is_leaving();
+            // An inode that this try took back frees only what the try itself had allocated.
+            let own = self.taken_back.get() - before;
+            let evicting = self.evictions_since(&self.evictions.lock(), evicted) > own;
+            let leaving = hope && self.is_leaving();
             match remedy(&e, Who::Operation { evicting, leaving }, tries) {
                 Some(Remedy::Commit) => {
                     if own > 0 {
@@ -104,11 +105,7 @@ impl Filesystem {
                     self.journal.commit_running()?;
                 }
                 Some(Remedy::Evictions) => self.drain_evictions(),
-                Some(Remedy::Moment) => {
-                    self.options.clock.sleep(LEAVING_LOOK);
-                    moments += 1;
-                    continue;
-                }
+                Some(Remedy::Release) => hope = self.await_eviction(evicted, own, RELEASE_WAIT),
                 None if matches!(e, Error::NoSpaceUntilCommit) => break,
                 None => return Err(e),
             }
@@ -123,7 +120,9 @@ impl Filesystem {
         let since = self.options.clock.now_ns().saturating_sub(unlinked_ns);
         unlinked_ns > 0 && since < LEAVING_NS && self.orphans.len() > 0
     }
+}
 
+impl Filesystem {
     /// Writeback found no space for its reserved blocks, after `tries` earlier failures. Frees blocks as far as
     /// possible (preallocations, then a commit), so that the caller can try again. `open`: the caller's handle, which
     /// is finished first.
@@ -139,9 +138,7 @@ impl Filesystem {
         self.alloc.discard_all_under_pressure();
         Ok(self.journal.commit_running()?)
     }
-}
 
-impl Filesystem {
     /// Whether the thread's caller may use the blocks that are kept for root.
     pub(crate) fn may_use_reserve(&self) -> bool {
         self.reserve.open_to(Caller::current())
@@ -195,7 +192,7 @@ pub(crate) mod tests {
 
     #[test]
     fn each_error_has_its_remedy_and_its_number_of_tries() {
-        use Remedy::{Commit, Evictions, Moment};
+        use Remedy::{Commit, Evictions, Release};
         for (e, who, expected) in [
             (Error::NoSpaceUntilCommit, IDLE, (OPERATION_TRIES, Some(Commit))),
             (Error::NoSpaceUntilCommit, BUSY, (OPERATION_TRIES, Some(Commit))),
@@ -204,8 +201,8 @@ pub(crate) mod tests {
             (Error::NoSpace, BUSY, (OPERATION_TRIES, Some(Evictions))),
             (Error::NoInodes, BUSY, (OPERATION_TRIES, Some(Evictions))),
             (Error::NoSpaceUntilCommit, LEAVING, (OPERATION_TRIES, Some(Commit))),
-            (Error::NoSpace, LEAVING, (OPERATION_TRIES, Some(Moment))),
-            (Error::NoInodes, LEAVING, (OPERATION_TRIES, Some(Moment))),
+            (Error::NoSpace, LEAVING, (OPERATION_TRIES, Some(Release))),
+            (Error::NoInodes, LEAVING, (OPERATION_TRIES, Some(Release))),
             (Error::NoSpace, Who::Writeback, (WRITEBACK_TRIES, Some(Commit))),
             (Error::NoSpaceUntilCommit, Who::Writeback, (WRITEBACK_TRIES_PENDING, Some(Commit))),
             (Error::NoInodes, Who::Writeback, (0, None)),

@@ -16,6 +16,7 @@ use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::operation::Operation;
 use crate::ops::create::{Cred, NewNode};
 use crate::ops::credits;
 use crate::ops::flags::Change;
@@ -49,7 +50,7 @@ impl Filesystem {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        let _change = self.begin_change()?;
+        let op = self.begin_change()?;
         self.check_dir(old_dir)?;
         self.check_dir(new_dir)?;
         check_name(old_name)?;
@@ -68,7 +69,7 @@ impl Filesystem {
         // wait. Data that comes after it is newer than the rename.
         let mut written = None;
         while let Some(source) =
-            self.retry_no_space(|| self.rename_once(old_dir, old_name, new_dir, new_name, flags, written))?
+            op.retry_no_space(|| op.rename_once(old_dir, old_name, new_dir, new_name, flags, written))?
         {
             let cursor = source.losses.open();
             self.write_and_wait(&source);
@@ -78,7 +79,9 @@ impl Filesystem {
         self.reap();
         self.honour_sync(&[old_dir, new_dir])
     }
+}
 
+impl Operation<'_> {
     /// Returns the file whose data has to be written first, unless it is `written`.
     fn rename_once(
         &self,
@@ -256,7 +259,7 @@ impl Filesystem {
             };
             if let Err(e) = named {
                 if let Some(whiteout) = &whiteout {
-                    self.abandon(handle, whiteout)?;
+                    self.take_back(handle, whiteout)?;
                 }
                 return Err(e);
             }

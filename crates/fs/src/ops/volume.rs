@@ -9,7 +9,7 @@ use extant_ondisk::BlockNr;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
-use crate::lifecycle::{Access, Change, Phase, Transition};
+use crate::lifecycle::{Access, Phase, Transition};
 use crate::ops::credits;
 use crate::ops::sync::Scope;
 use crate::super_block::write_super;
@@ -18,11 +18,6 @@ use crate::super_block::write_super;
 pub const LABEL_MAX: usize = 16;
 
 impl Filesystem {
-    /// Begins an operation that changes something: waits while the mount is frozen.
-    pub(crate) fn begin_change(&self) -> Result<Change<'_>> {
-        self.lifecycle.enter()
-    }
-
     /// Whether the mount is frozen: nothing is written, and changes wait at the gate.
     pub fn is_frozen(&self) -> bool {
         self.lifecycle.now().phase == Phase::Frozen

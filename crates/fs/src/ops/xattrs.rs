@@ -62,8 +62,8 @@ impl Filesystem {
     /// [`Error::NotSupported`] for a prefix that the format or this mount does not support.
     pub fn set_xattr(&self, inode: &InodeRef, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         self.check_namespace(name)?;
-        let _change = self.begin_change()?;
-        self.retry_no_space(|| {
+        let op = self.begin_change()?;
+        op.retry_no_space(|| {
             let _exclusive = inode.rw.write();
             self.may_change(inode, Change::Xattr)?;
             let _table = self.hold_slots([inode])?;
@@ -83,8 +83,8 @@ impl Filesystem {
     /// As [`Filesystem::get_xattr`]; also [`Error::NotPermitted`] by the inode's flags, and [`Error::ReadOnly`].
     pub fn remove_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<()> {
         self.check_namespace(name)?;
-        let _change = self.begin_change()?;
-        self.retry_no_space(|| {
+        let op = self.begin_change()?;
+        op.retry_no_space(|| {
             let _exclusive = inode.rw.write();
             self.may_change(inode, Change::Xattr)?;
             let _table = self.hold_slots([inode])?;

@@ -103,13 +103,12 @@ impl FsServer {
         let (fs, down, hold, ticket) =
             (self.fs.clone(), self.down.clone(), self.hold.lock().clone(), self.outstanding.begin());
         self.controller.submit(Box::new(move || {
-            let frozen = fs.is_frozen();
             down.store(true, Ordering::Release);
             match fs.shut_down() {
                 Ok(()) => reply.ok(0, &[]),
                 Err(e) => reply.error(errno(&e)),
             }
-            if let Some(hold) = hold.filter(|_| frozen) {
+            if let Some(hold) = hold {
                 hold.end();
             }
             drop(fs);

@@ -29,10 +29,9 @@ mod serve;
 use std::sync::Arc;
 use std::time::Duration;
 
-use extant_base::clock::Clock;
-use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::sync::{LockClass, Mutex};
-use extant_fs::{Caller, Cred, Filesystem, INODE_BYTES, InodeRef, Mounted};
+use extant_fs::{Cred, Filesystem, INODE_BYTES, InodeRef, Mounted};
 
 use self::detached::Outstanding;
 pub use self::errno::errno;
@@ -56,11 +55,6 @@ static NOTIFIER_CLASS: LockClass = LockClass::new("fuse notifier", 2);
 /// A change of names changes a directory's attributes, and the kernel then drops those that it has. But it would
 /// still believe an earlier reply that is in flight, for as long as this.
 const DIRECTORY_VALID: Duration = Duration::from_secs(1);
-
-/// After an unlink, ENOSPC may be temporary for this long: how often to retry, and after which pause.
-const SPACE_HOPE_NS: u64 = 500_000_000;
-const SPACE_RETRIES: u32 = 3;
-const SPACE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The share of the cache for inodes that the server holds for the kernel but could drop.
 const HELD_SHARE: u64 = 8;
@@ -91,9 +85,6 @@ pub struct FsServer {
     no_open: AtomicBool,
     dont_mask: AtomicBool,
     writeback: AtomicBool,
-    /// The time of the last removal of a name, by `clock`.
-    unlinked_ns: AtomicU64,
-    clock: Clock,
     notifier: Mutex<Option<Notifier>>,
     unmount_result: Mutex<Option<extant_fs::Result<()>>>,
 }
@@ -132,8 +123,6 @@ impl FsServer {
             no_open: AtomicBool::new(false),
             dont_mask: AtomicBool::new(false),
             writeback: AtomicBool::new(false),
-            unlinked_ns: AtomicU64::new(0),
-            clock: Clock::real(),
             notifier: Mutex::new(&NOTIFIER_CLASS, None),
             unmount_result: Mutex::new(&RESULT_CLASS, None),
         })
@@ -222,29 +211,6 @@ impl FsServer {
             other => other,
         })?;
         Ok(self.in_use(nodeid, inode))
-    }
-
-    fn note_unlink(&self) {
-        self.unlinked_ns.store(self.clock.now_ns(), Ordering::Relaxed);
-    }
-
-    /// Runs `op` for `caller`, and again if there was no space although a file was just unlinked: its blocks become
-    /// free when the server handles the kernel's FORGET, which another worker may be about to do.
-    fn with_space<T>(&self, caller: Caller, op: impl Fn() -> extant_fs::Result<T>) -> extant_fs::Result<T> {
-        let op = || caller.run(&op);
-        for _ in 0..SPACE_RETRIES {
-            match op() {
-                Err(e) if e.is_no_space() => {
-                    let since = self.clock.now_ns().saturating_sub(self.unlinked_ns.load(Ordering::Relaxed));
-                    if since > SPACE_HOPE_NS {
-                        return Err(e);
-                    }
-                    self.clock.sleep(SPACE_PAUSE);
-                }
-                other => return other,
-            }
-        }
-        op()
     }
 
     fn attr(&self, inode: &InodeRef) -> Attr {

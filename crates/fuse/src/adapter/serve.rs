@@ -106,7 +106,7 @@ impl FsServer {
     fn make(&self, req: &Request, parent: u64, name: &[u8], umask: u32, node: NewNode<'_>, reply: ReplyEntry) {
         let dir = check!(reply, self.node(parent));
         let cred = self.cred(req, &dir, umask);
-        let inode = check!(reply, self.with_space(caller(req), || self.fs.create(&dir, name, node, cred)));
+        let inode = check!(reply, caller(req).run(|| self.fs.create(&dir, name, node, cred)));
         check!(reply, self.after_change());
         self.answer_entry(&inode, reply);
     }
@@ -435,7 +435,7 @@ impl Server for FsServer {
             // chown(2) to no owner and no group: all that comes of it is that set-id bits go.
             check!(reply, self.fs.drop_privileges(&inode, self.is_member(req, &inode)));
         }
-        let attr = check!(reply, self.with_space(caller(req), || self.fs.setattr(&inode, &wanted)));
+        let attr = check!(reply, caller(req).run(|| self.fs.setattr(&inode, &wanted)));
         check!(reply, self.after_change_of(&inode));
         reply.ok(&convert::attr(&attr, self.options.uid, self.options.gid), self.attr_valid(&inode));
     }
@@ -463,14 +463,12 @@ impl Server for FsServer {
     fn unlink(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEmpty) {
         let dir = check!(reply, self.node(parent));
         let done = self.fs.unlink(&dir, name);
-        self.note_unlink();
         empty(reply, done.and_then(|()| self.after_change()));
     }
 
     fn rmdir(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEmpty) {
         let dir = check!(reply, self.node(parent));
         let done = self.fs.rmdir(&dir, name);
-        self.note_unlink();
         empty(reply, done.and_then(|()| self.after_change()));
     }
 
@@ -485,15 +483,14 @@ impl Server for FsServer {
             exchange: args.flags & RENAME_EXCHANGE != 0,
             whiteout: (args.flags & RENAME_WHITEOUT != 0).then(|| self.cred(req, &old, 0)),
         };
-        let done = self.with_space(caller(req), || self.fs.rename(&old, args.name, &new, args.new_name, flags));
-        self.note_unlink();
+        let done = caller(req).run(|| self.fs.rename(&old, args.name, &new, args.new_name, flags));
         empty(reply, done.and_then(|()| self.after_change()));
     }
 
     fn link(&self, req: &Request, ino: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
         let inode = check!(reply, self.node(ino));
         let dir = check!(reply, self.node(parent));
-        check!(reply, self.with_space(caller(req), || self.fs.link(&inode, &dir, name)));
+        check!(reply, caller(req).run(|| self.fs.link(&inode, &dir, name)));
         check!(reply, self.after_change());
         self.answer_entry(&inode, reply);
     }
@@ -531,7 +528,7 @@ impl Server for FsServer {
         let caller = if args.cached { Caller::ROOT } else { caller(req) };
         let write = |at: usize| {
             let at_byte = args.offset + at as u64;
-            self.with_space(caller, || self.fs.write_unpaced(&inode, at_byte, &data[at..], flags))
+            caller.run(|| self.fs.write_unpaced(&inode, at_byte, &data[at..], flags))
         };
         let (mut n, mut pause) = check!(reply, self.taking_privileges(ino, &inode, args.kill_suidgid, || write(0)));
         // No caller sees a short write of a cached page: it is written whole, or fsync(2) and close(2) get an error.
@@ -596,7 +593,7 @@ impl Server for FsServer {
             XATTR_REPLACE => SetMode::Replace,
             _ => return reply.error(Errno::INVAL),
         };
-        let mut done = self.with_space(caller(req), || self.fs.set_xattr(&inode, name, value, mode));
+        let mut done = caller(req).run(|| self.fs.set_xattr(&inode, name, value, mode));
         if done.is_ok()
             && args.kill_sgid
             && let Some(mode) = convert::without_sgid(self.fs.getattr(&inode).mode)
@@ -664,9 +661,7 @@ impl Server for FsServer {
         }
         let dir = check!(reply, self.node(parent));
         let cred = self.cred(req, &dir, args.umask);
-        let inode = match self
-            .with_space(caller(req), || self.fs.create(&dir, name, NewNode::file(permissions(args.mode)), cred))
-        {
+        let inode = match caller(req).run(|| self.fs.create(&dir, name, NewNode::file(permissions(args.mode)), cred)) {
             Err(Error::Exists) if args.flags & O_EXCL == 0 => {
                 let inode = check!(reply, self.fs.lookup(&dir, name));
                 check!(reply, self.fs.may_open(&inode, open_for(args.flags)));
@@ -686,7 +681,7 @@ impl Server for FsServer {
     fn tmpfile(&self, req: &Request, parent: u64, args: &CreateArgs, reply: ReplyCreate) {
         let dir = check!(reply, self.node(parent));
         let cred = self.cred(req, &dir, args.umask);
-        let inode = check!(reply, self.with_space(caller(req), || self.fs.tmpfile(&dir, permissions(args.mode), cred)));
+        let inode = check!(reply, caller(req).run(|| self.fs.tmpfile(&dir, permissions(args.mode), cred)));
         self.answer_create(inode, reply);
     }
 
@@ -756,7 +751,7 @@ impl Server for FsServer {
             let drop = || self.fs.drop_privileges(&inode, self.is_member(req, &inode));
             check!(reply, self.taking_privileges(ino, &inode, true, drop));
         }
-        let done = self.with_space(caller(req), || self.fs.fallocate(&inode, mode, args.offset, args.length));
+        let done = caller(req).run(|| self.fs.fallocate(&inode, mode, args.offset, args.length));
         empty(reply, done.and_then(|()| self.after_change_of(&inode)));
     }
 
