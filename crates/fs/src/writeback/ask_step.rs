@@ -11,7 +11,8 @@ use std::time::Duration;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::writeback::asks::{Ask, Asks, Countdown};
-use crate::writeback::batch::{Later, WritebackReason};
+use crate::writeback::batch::WritebackReason;
+use crate::writeback::patience::{Obstacle, Patience};
 
 /// The mount's thread dies: nobody goes on with what is left, or with what will come.
 struct EndOnPanic<'a>(&'a Asks);
@@ -32,7 +33,7 @@ impl Drop for EndOnPanic<'_> {
 impl Filesystem {
     /// Starts writing everything dirty of the inode once what is in the way is gone; `closed` counts that down once it
     /// can be read from the device.
-    pub(crate) fn ask(&self, inode: &Arc<Inode>, why: WritebackReason, later: Later, closed: &Arc<Countdown>) {
+    pub(crate) fn ask(&self, inode: &Arc<Inode>, why: WritebackReason, obstacle: Obstacle, closed: &Arc<Countdown>) {
         {
             let mut queue = self.asks.queue.lock();
             if queue.ended {
@@ -41,19 +42,19 @@ impl Filesystem {
             queue.open += 1;
         }
         closed.one_more();
-        self.put_aside(Ask { inode: inode.clone(), why, again: false, closed: closed.clone() }, later);
+        self.put_aside(Ask { inode: inode.clone(), why, again: false, closed: closed.clone() }, obstacle);
     }
 
     /// Until what is in its way is gone.
-    fn put_aside(&self, mut ask: Ask, later: Later) {
+    fn put_aside(&self, mut ask: Ask, obstacle: Obstacle) {
         let inode = ask.inode.clone();
-        match later {
-            Later::Locked => inode.wb.ask(ask),
-            Later::OnItsWay(epoch) => {
+        match obstacle {
+            Obstacle::Locked => inode.wb.ask(ask),
+            Obstacle::InFlight(epoch) => {
                 let fs = self.arc();
                 inode.writes.when_closed(epoch, move || fs.asks.push(vec![ask]));
             }
-            Later::NoSpace => {
+            Obstacle::NoSpace => {
                 ask.again = true;
                 self.asks.push(vec![ask]);
             }
@@ -68,21 +69,21 @@ impl Filesystem {
         let (patient, quick): (Vec<_>, Vec<_>) = asks.into_iter().partition(|ask| ask.again);
         let (mut begun, mut left) = (Vec::new(), Vec::new());
         {
-            let mut plug = self.writeback_plug(WritebackReason::Fsync).impatient();
+            let mut plug = self.writeback_plug(WritebackReason::Fsync, Patience::Leaves);
             for ask in quick {
                 plug.because(ask.why);
                 match plug.try_write_pages(&ask.inode) {
                     Ok(()) => begun.push(ask),
-                    Err(later) => left.push((ask, later)),
+                    Err(obstacle) => left.push((ask, obstacle)),
                 }
             }
         }
-        for (mut ask, later) in left {
+        for (mut ask, obstacle) in left {
             ask.again = true;
-            self.put_aside(ask, later);
+            self.put_aside(ask, obstacle);
         }
         for ask in &patient {
-            self.writeback_plug(ask.why).write_pages(&ask.inode);
+            self.writeback_plug(ask.why, Patience::Sends).write_pages(&ask.inode);
         }
         begun.extend(patient);
         self.asks.queue.lock().open -= begun.len();

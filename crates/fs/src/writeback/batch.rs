@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, Waiter};
-use extant_cache::{Epoch, WritebackToken};
+use extant_cache::WritebackToken;
 use extant_mballoc::Chosen;
 use extant_ondisk::LogicalBlock;
 
@@ -31,17 +31,6 @@ pub(crate) enum WritebackReason {
     Fsync,
     /// Time, memory, a sync of everything.
     Background,
-}
-
-/// Why an impatient thread has not written everything.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Later {
-    /// Another thread holds the inode's writeback lock.
-    Locked,
-    /// An earlier write of a block is in flight, at this epoch.
-    OnItsWay(Epoch),
-    /// There may be space after the next commit.
-    NoSpace,
 }
 
 /// How the blocks of a piece become readable once its data is on the device.

@@ -11,9 +11,9 @@
 //!
 //! A batch is retired by the thread that wrote it, if that waits for its requests or if all of them have completed by
 //! then (an image file that the kernel caches). Otherwise a separate thread retires it, since that takes a handle;
-//! completions wake that thread ([`Filesystem::retire_step`]). An impatient writer
-//! ([`plug::WritebackPlug::impatient`]) leaves to that thread whatever needs a handle that it cannot get at once. A
-//! batch without need of a handle (overwrites) is retired where it completes. Without threads the writer waits.
+//! completions wake that thread ([`Filesystem::retire_step`]). A writer that does not wait leaves to that thread
+//! whatever needs a handle that it cannot get at once ([`patience`]). A batch without need of a handle (overwrites) is
+//! retired where it completes. Without threads the writer waits.
 //!
 //! # Locking
 //! `inode writeback` (25) while blocks are chosen and requests are sent, but not until they complete. To wait for
@@ -24,6 +24,7 @@
 mod ask_step;
 pub(crate) mod asks;
 pub(crate) mod batch;
+pub(crate) mod patience;
 mod plug;
 mod together;
 
@@ -43,6 +44,7 @@ use crate::inode::Inode;
 use crate::map::Progress;
 use crate::ops::credits;
 use crate::writeback::batch::{Batch, Piece, Then, WritebackReason};
+use crate::writeback::patience::Patience;
 
 impl AddressSpaceOps for Inode {
     fn write_pages(inodes: &[Arc<Inode>]) {
@@ -103,7 +105,7 @@ impl Filesystem {
     /// holds no handle.
     pub(crate) fn write_and_wait(&self, inode: &Arc<Inode>) {
         if !inode.pages.is_empty() {
-            self.writeback_plug(WritebackReason::Background).waiting().write_pages(inode);
+            self.writeback_plug(WritebackReason::Background, Patience::Finishes).write_pages(inode);
         }
         inode.writes.wait();
     }

@@ -34,6 +34,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::writeback::asks::Countdown;
 use crate::writeback::batch::WritebackReason;
+use crate::writeback::patience::Patience;
 
 /// Called once with the result of a barrier, possibly on another thread and possibly before the call returns. Its
 /// caller may hold locks: it passes the answer on, and does not call the file system.
@@ -64,6 +65,11 @@ fn needs_writing(inode: &Inode, datasync: bool) -> bool {
 /// A file of which nothing has reached the disk.
 fn is_new(inode: &Inode) -> bool {
     inode.pages.dirty_bytes() > 0 && inode.meta.read().desc.size == 0
+}
+
+/// Those of them that were written.
+fn in_flight<E>(tried: Vec<(&Arc<Inode>, std::result::Result<(), E>)>) -> impl Iterator<Item = &Arc<Inode>> {
+    tried.into_iter().filter(|(_, written)| written.is_ok()).map(|(inode, _)| inode)
 }
 
 impl Filesystem {
@@ -106,18 +112,19 @@ impl Filesystem {
     ) {
         let (mut begun, mut busy) = (Vec::new(), Vec::new());
         {
-            let mut plug = self.writeback_plug(why).impatient();
-            for (inode, later) in plug.try_write_all(inodes).1 {
-                match self.options.threads {
-                    true => busy.push((inode, later)),
-                    false => plug.write_pages(inode),
+            let mut plug = self.writeback_plug(why, Patience::Leaves);
+            for (inode, written) in plug.try_write_all(inodes) {
+                match written {
+                    Err(obstacle) if plug.leaves() => busy.push((inode, obstacle)),
+                    Err(_) => plug.write_pages(inode),
+                    Ok(()) => {}
                 }
             }
-            begun.extend(plug.try_write_all(others).0);
+            begun.extend(in_flight(plug.try_write_all(others)));
         }
         inodes.iter().chain(begun).for_each(|inode| written.add_inode(inode));
-        for (inode, later) in busy {
-            self.ask(inode, why, later, written);
+        for (inode, obstacle) in busy {
+            self.ask(inode, why, obstacle, written);
         }
     }
 
@@ -128,10 +135,10 @@ impl Filesystem {
         }
         let mut written = vec![inode.clone()];
         let carried = if needs_writing(inode, datasync) { self.carried(inode) } else { Vec::new() };
-        let mut plug = self.writeback_plug(WritebackReason::Fsync).waiting();
+        let mut plug = self.writeback_plug(WritebackReason::Fsync, Patience::Finishes);
         if needs_writing(inode, datasync) {
             plug.write_pages(inode);
-            written.extend(plug.try_write_all(&carried).0.into_iter().cloned());
+            written.extend(in_flight(plug.try_write_all(&carried)).cloned());
         }
         // Before the drop of the plug, which may wait: this thread does not wait for writes that others begin
         // meanwhile.
