@@ -41,7 +41,7 @@ pub(crate) enum Moment {
     End,
 }
 
-/// What a writer waits for, or leaves the inode for.
+/// A reason to wait, or to leave the inode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Obstacle {
     /// Another thread holds the inode's writeback lock.

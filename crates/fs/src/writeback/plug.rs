@@ -20,7 +20,7 @@ use extant_cache::{DirtyRun, Sent, WritebackToken};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
 use super::Request;
-use super::batch::{Batch, FAILED_CLASS, Piece, Then, WritebackReason};
+use super::batch::{Batch, FAILED_CLASS, Piece, Retirer, Then, WritebackReason};
 use super::patience::{Moment, Obstacle, Patience};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -423,10 +423,7 @@ impl<'f> WritebackPlug<'f> {
                 batch.wait_for_requests();
             }
             if batch.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-                match leaves {
-                    true => fs.retire_without_waiting(&batch.inode),
-                    false => fs.retire_ready(&batch.inode),
-                }
+                fs.retire(&batch.inode, if leaves { Retirer::Tries } else { Retirer::Waits });
             }
         }
         for inode in std::mem::take(&mut self.inodes) {
@@ -437,7 +434,7 @@ impl<'f> WritebackPlug<'f> {
                 if fs.times_wait(&inode) {
                     let handle = if leaves { fs.try_start(credits::INODE) } else { None };
                     if leaves && handle.is_none() {
-                        fs.retire_later(inode, Some(token));
+                        fs.retire_later((inode, Some(token)));
                         continue;
                     }
                     fs.write_times(&inode, handle);
