@@ -33,8 +33,9 @@ use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::reserve::Reserve;
 use crate::threads::Threads;
-use crate::writeback::asks::Asks;
+use crate::writeback::asks::Ask;
 use crate::writeback::batch::Completed;
+use crate::writeback::work::WorkQueue;
 use crate::xattr::SharedBlocks;
 
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
@@ -130,8 +131,8 @@ pub struct Filesystem {
     /// The lost writes of all files.
     pub(crate) losses: LossLedger<Error>,
     /// Batches whose data is on the device and that wait for a handle.
-    pub(crate) completed: Completed,
-    pub(crate) asks: Asks,
+    pub(crate) completed: WorkQueue<Completed>,
+    pub(crate) asks: WorkQueue<Ask>,
     pub(crate) threads: Threads,
     /// Where the generator of random numbers stands.
     pub(crate) random: AtomicU64,

@@ -44,8 +44,9 @@ use crate::reserve::Reserve;
 use crate::super_block::{check_after_replay, read_super_at};
 use crate::threads::Threads;
 use crate::unmount::Mounted;
-use crate::writeback::asks::Asks;
-use crate::writeback::batch::Completed;
+use crate::writeback::asks::ASKS_CLASS;
+use crate::writeback::batch::COMPLETED_CLASS;
+use crate::writeback::work::WorkQueue;
 
 /// The minimum for the caches.
 const CACHE_BYTES_MIN: u64 = 8 << 20;
@@ -395,8 +396,8 @@ impl Parts {
             nameless: OnceLock::new(),
             unlinked_ns: AtomicU64::new(0),
             losses: LossLedger::default(),
-            completed: Completed::new(),
-            asks: Asks::new(),
+            completed: WorkQueue::new(&COMPLETED_CLASS),
+            asks: WorkQueue::new(&ASKS_CLASS),
             threads: Threads::new(),
             random: AtomicU64::new(options.seed.unwrap_or_default()),
             overhead: self.overhead,

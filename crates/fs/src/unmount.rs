@@ -17,7 +17,7 @@ use crate::borrow;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::lifecycle::{Access, Phase, Right, Transition};
-use crate::ops::sync::Scope;
+use crate::ops::sync::Barrier;
 use crate::super_block::write_super;
 
 /// A mount, and the duty to end it: dropped, it unmounts. Parts of a program may share the file system by the `Arc`
@@ -141,7 +141,7 @@ impl Filesystem {
 
     fn write_everything(&self) -> Result<()> {
         self.drain_evictions();
-        let written = self.wait_for(|done| self.barrier(Scope::All, done));
+        let written = self.wait_for(|done| self.barrier(Barrier::ALL, done));
         for inode in self.inodes.all() {
             self.alloc.discard_preallocations(&inode.prealloc);
         }

@@ -22,6 +22,7 @@ use crate::inode::Inode;
 use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::writeback::batch::WritebackReason;
+use crate::writeback::patience::Patience;
 
 impl Filesystem {
     fn grow_disk_size(&self, inode: &Inode, to: u64) {
@@ -107,7 +108,7 @@ impl Filesystem {
         {
             {
                 let _wb = inode.wb.lock();
-                self.writeback_plug(WritebackReason::Background).write_dirty(inode, block, block + 1);
+                self.writeback_plug(WritebackReason::Background, Patience::Sends).write_dirty(inode, block, block + 1);
             }
             inode.writes.wait();
         }

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::ops::credits;
-use crate::ops::sync::Scope;
+use crate::ops::sync::Barrier;
 
 /// A change that an operation makes to one inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +194,7 @@ impl Filesystem {
     /// of them require that (Linux: `IS_SYNC`, `IS_DIRSYNC`). The caller holds no lock.
     pub(crate) fn honour_sync(&self, changed: &[&InodeRef]) -> Result<()> {
         for inode in changed.iter().filter(|inode| is_synchronous(inode)) {
-            self.wait_for(|done| self.barrier(Scope::Inode { inode, datasync: false }, done))?;
+            self.wait_for(|done| self.barrier(Barrier::of(inode, false), done))?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::lifecycle::{Access, Phase, Transition};
 use crate::ops::credits;
-use crate::ops::sync::Scope;
+use crate::ops::sync::Barrier;
 use crate::super_block::write_super;
 
 /// Longest label. Linux: `EXT4_LABEL_MAX`.
@@ -61,7 +61,7 @@ impl Filesystem {
     fn write_all_home(&self) -> Result<()> {
         let cursor = self.losses.open();
         self.drain_evictions();
-        self.wait_for(|done| self.barrier(Scope::All, done))?;
+        self.wait_for(|done| self.barrier(Barrier::ALL, done))?;
         // Data that was lost meanwhile, and losses from before that no party has seen.
         self.losses.check(&cursor)?;
         self.hold_evictions();
@@ -232,7 +232,7 @@ impl Filesystem {
     /// lost data and does not mark the image. The caller holds `s_umount`.
     fn empty_log(&self) -> Result<()> {
         self.lifecycle.go(Transition::Shut);
-        let emptied = self.wait_for(|done| self.barrier(Scope::All, done)).and_then(|()| {
+        let emptied = self.wait_for(|done| self.barrier(Barrier::ALL, done)).and_then(|()| {
             self.hold_evictions();
             Ok(self.journal.freeze()?)
         });

@@ -10,82 +10,64 @@ use std::time::Duration;
 
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::writeback::asks::{Ask, Asks, Countdown};
-use crate::writeback::batch::{Later, WritebackReason};
-
-/// The mount's thread dies: nobody goes on with what is left, or with what will come.
-struct EndOnPanic<'a>(&'a Asks);
-
-impl Drop for EndOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let left = {
-                let mut queue = self.0.queue.lock();
-                queue.ended = true;
-                std::mem::take(&mut queue.ready)
-            };
-            drop(left);
-        }
-    }
-}
+use crate::writeback::asks::{Ask, Countdown};
+use crate::writeback::batch::WritebackReason;
+use crate::writeback::patience::{Obstacle, Patience};
+use crate::writeback::work::EndOnPanic;
 
 impl Filesystem {
     /// Starts writing everything dirty of the inode once what is in the way is gone; `closed` counts that down once it
     /// can be read from the device.
-    pub(crate) fn ask(&self, inode: &Arc<Inode>, why: WritebackReason, later: Later, closed: &Arc<Countdown>) {
-        {
-            let mut queue = self.asks.queue.lock();
-            if queue.ended {
-                return;
-            }
-            queue.open += 1;
+    pub(crate) fn ask(&self, inode: &Arc<Inode>, why: WritebackReason, obstacle: Obstacle, closed: &Arc<Countdown>) {
+        if !self.asks.announce() {
+            return;
         }
         closed.one_more();
-        self.put_aside(Ask { inode: inode.clone(), why, again: false, closed: closed.clone() }, later);
+        self.put_aside(Ask { inode: inode.clone(), why, again: false, closed: closed.clone() }, obstacle);
     }
 
     /// Until what is in its way is gone.
-    fn put_aside(&self, mut ask: Ask, later: Later) {
+    fn put_aside(&self, mut ask: Ask, obstacle: Obstacle) {
         let inode = ask.inode.clone();
-        match later {
-            Later::Locked => inode.wb.ask(ask),
-            Later::OnItsWay(epoch) => {
+        match obstacle {
+            Obstacle::Locked => inode.wb.ask(ask),
+            Obstacle::InFlight(epoch) => {
                 let fs = self.arc();
-                inode.writes.when_closed(epoch, move || fs.asks.push(vec![ask]));
+                inode.writes.when_closed(epoch, move || drop(fs.asks.push(vec![ask])));
             }
-            Later::NoSpace => {
+            Obstacle::NoSpace => {
                 ask.again = true;
-                self.asks.push(vec![ask]);
+                drop(self.asks.push(vec![ask]));
             }
         }
     }
 
     /// One round of the thread that goes on with asks; false when it should end.
     pub(crate) fn ask_step(&self, wait: Duration) -> bool {
-        let Some(mut asks) = self.asks.take(wait) else { return false };
+        let Some(mut asks) = self.asks.take(usize::MAX, wait) else { return false };
         let _end = EndOnPanic(&self.asks);
         asks.sort_by_key(|ask| ask.inode.ino);
         let (patient, quick): (Vec<_>, Vec<_>) = asks.into_iter().partition(|ask| ask.again);
         let (mut begun, mut left) = (Vec::new(), Vec::new());
         {
-            let mut plug = self.writeback_plug(WritebackReason::Fsync).impatient();
+            let mut plug = self.writeback_plug(WritebackReason::Fsync, Patience::Leaves);
             for ask in quick {
                 plug.because(ask.why);
                 match plug.try_write_pages(&ask.inode) {
                     Ok(()) => begun.push(ask),
-                    Err(later) => left.push((ask, later)),
+                    Err(obstacle) => left.push((ask, obstacle)),
                 }
             }
         }
-        for (mut ask, later) in left {
+        for (mut ask, obstacle) in left {
             ask.again = true;
-            self.put_aside(ask, later);
+            self.put_aside(ask, obstacle);
         }
         for ask in &patient {
-            self.writeback_plug(ask.why).write_pages(&ask.inode);
+            self.writeback_plug(ask.why, Patience::Sends).write_pages(&ask.inode);
         }
         begun.extend(patient);
-        self.asks.queue.lock().open -= begun.len();
+        self.asks.finish(begun.len());
         begun.iter().for_each(|ask| ask.closed.add_inode(&ask.inode));
         true
     }

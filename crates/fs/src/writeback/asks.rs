@@ -8,23 +8,22 @@
 //!
 //! Linux has a worker wait for each (io_uring's io-wq; the workqueue of the aio_fsync patches).
 //!
-//! Main types: [`Ask`], [`Asks`], [`WritebackLock`].
+//! Main types: [`Ask`], [`Countdown`], [`WritebackLock`]; the queue is a [`super::work::WorkQueue`].
 //!
 //! # Locking
 //! `asks` (207) and `asks of an inode` (208) are leaves.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-use extant_base::sync::{Condvar, LockClass, Mutex, MutexGuard};
+use extant_base::sync::{LockClass, Mutex, MutexGuard};
 use extant_cache::{Epoch, Writebacks};
 
 use crate::inode::Inode;
 use crate::writeback::batch::WritebackReason;
 
 static WB_CLASS: LockClass = LockClass::new("inode writeback", 25);
-static ASKS_CLASS: LockClass = LockClass::new("asks", 207);
+pub(crate) static ASKS_CLASS: LockClass = LockClass::new("asks", 207);
 static INODE_CLASS: LockClass = LockClass::new("asks of an inode", 208);
 
 /// Calls a function once everything that was added to it has ended: at once, or from the thread that ends the last.
@@ -90,58 +89,6 @@ impl Drop for Ask {
     }
 }
 
-/// The asks of a mount.
-pub(crate) struct Asks {
-    pub(super) queue: Mutex<Queue>,
-    pub(super) more: Condvar,
-}
-
-#[derive(Default)]
-pub(super) struct Queue {
-    /// Those with which the mount's thread may go on.
-    pub(super) ready: Vec<Ask>,
-    /// Those, the ones that are put aside, and the ones that the thread is writing.
-    pub(super) open: usize,
-    pub(super) stop: bool,
-    /// The thread has ended: the mount has, and with it everything was written.
-    pub(super) ended: bool,
-}
-
-impl Asks {
-    pub(crate) fn new() -> Asks {
-        Asks { queue: Mutex::new(&ASKS_CLASS, Queue::default()), more: Condvar::new() }
-    }
-
-    pub(super) fn push(&self, asks: Vec<Ask>) {
-        let mut queue = self.queue.lock();
-        if queue.ended {
-            drop(queue);
-            return drop(asks);
-        }
-        queue.ready.extend(asks);
-        self.more.notify_one();
-    }
-
-    /// Ends [`Filesystem::ask_step`](crate::Filesystem) once none is open.
-    pub(crate) fn stop(&self) {
-        self.queue.lock().stop = true;
-        self.more.notify_all();
-    }
-
-    /// Those with which to go on; `None` when there will be no more.
-    pub(super) fn take(&self, wait: Duration) -> Option<Vec<Ask>> {
-        let mut queue = self.queue.lock();
-        if queue.ready.is_empty() {
-            if queue.stop && queue.open == 0 {
-                queue.ended = true;
-                return None;
-            }
-            self.more.wait_for(&mut queue, wait);
-        }
-        Some(std::mem::take(&mut queue.ready))
-    }
-}
-
 /// Writeback of an inode excludes truncation and other writeback, but not writers. A thread that finds the lock taken
 /// and does not wait leaves an ask, and the holder of the lock queues it.
 pub(crate) struct WritebackLock {
@@ -187,7 +134,7 @@ impl Drop for WritebackGuard<'_> {
         if self.of.asked.swap(false, Ordering::Relaxed) {
             let asks = std::mem::take(&mut *self.of.asks.lock());
             if let Some(fs) = asks.first().and_then(|ask| ask.inode.fs.upgrade()) {
-                fs.asks.push(asks);
+                drop(fs.asks.push(asks));
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Main types: [`Batch`] (blocks taken at once; it owns them through a [`WritebackToken`] until they can be read from
 //! the device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on
-//! disk never passes over data that is not there), [`Completed`] (inodes whose batches wait for a handle).
+//! disk never passes over data that is not there), [`Retirer`] (the handles that a thread may take for that).
 //!
 //! What it does not do: send requests ([`super::plug`]), or map blocks ([`super`]).
 //!
@@ -13,15 +13,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use extant_base::sync::{Condvar, LockClass, Mutex, Waiter};
-use extant_cache::{Epoch, WritebackToken};
+use extant_base::sync::{LockClass, Mutex, Waiter};
+use extant_cache::WritebackToken;
 use extant_mballoc::Chosen;
 use extant_ondisk::LogicalBlock;
 
 use crate::inode::Inode;
 
 static BATCHES_CLASS: LockClass = LockClass::new("batches", 202);
-static COMPLETED_CLASS: LockClass = LockClass::new("completed batches", 203);
+pub(crate) static COMPLETED_CLASS: LockClass = LockClass::new("completed batches", 203);
 pub(super) static FAILED_CLASS: LockClass = LockClass::new("failed pieces", 204);
 
 /// Why dirty folios are written (Linux: `enum wb_reason`). A policy of the allocator may use it.
@@ -31,17 +31,6 @@ pub(crate) enum WritebackReason {
     Fsync,
     /// Time, memory, a sync of everything.
     Background,
-}
-
-/// Why an impatient thread has not written everything.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Later {
-    /// Another thread holds the inode's writeback lock.
-    Locked,
-    /// An earlier write of a block is in flight, at this epoch.
-    OnItsWay(Epoch),
-    /// There may be space after the next commit.
-    NoSpace,
 }
 
 /// How the blocks of a piece become readable once its data is on the device.
@@ -95,55 +84,40 @@ impl Batches {
         Batches(Mutex::new(&BATCHES_CLASS, Queue::default()))
     }
 
-    /// The oldest batch, if it has completed and no thread retires one. `may`: a further condition.
-    pub(super) fn begin(&self, may: impl FnOnce(&Batch) -> bool) -> Option<Arc<Batch>> {
+    /// The oldest batch, if it has completed and no thread retires one.
+    pub(super) fn begin(&self) -> Option<Arc<Batch>> {
         let mut q = self.0.lock();
         if q.busy {
             return None;
         }
-        let oldest = q.batches.front().filter(|b| b.pending.load(Ordering::Acquire) == 0 && may(b))?.clone();
+        let oldest = q.batches.front().filter(|b| b.pending.load(Ordering::Acquire) == 0)?.clone();
         q.busy = true;
         Some(oldest)
     }
 
-    pub(super) fn end(&self) {
+    /// The oldest batch is retired, or left (not `retired`) to a thread that the caller wakes next.
+    pub(super) fn end(&self, retired: bool) {
         let mut q = self.0.lock();
         q.busy = false;
-        q.batches.pop_front();
-    }
-
-    /// The oldest batch, if it has completed and no thread retires one.
-    pub(super) fn oldest_ready(&self) -> Option<Arc<Batch>> {
-        let q = self.0.lock();
-        q.batches.front().filter(|b| !q.busy && b.pending.load(Ordering::Acquire) == 0).cloned()
+        if retired {
+            q.batches.pop_front();
+        }
     }
 }
 
-/// Inodes with completed batches that wait for a thread that may take a handle. An entry with a token is for an inode
-/// whose times must be written before the token closes.
-pub(crate) struct Completed {
-    pub(super) queue: Mutex<CompletedQueue>,
-    pub(super) more: Condvar,
-}
+/// An inode with completed batches that wait for a thread that may take a handle. With a token: its times must be
+/// written before the token closes.
+pub(crate) type Completed = (Arc<Inode>, Option<WritebackToken>);
 
-#[derive(Default)]
-pub(super) struct CompletedQueue {
-    pub(super) waiting: VecDeque<(Arc<Inode>, Option<WritebackToken>)>,
-    pub(super) stop: bool,
-    /// The thread has ended; no entry will be taken.
-    pub(super) ended: bool,
-}
-
-impl Completed {
-    pub(crate) fn new() -> Completed {
-        Completed { queue: Mutex::new(&COMPLETED_CLASS, CompletedQueue::default()), more: Condvar::new() }
-    }
-
-    /// Ends [`Filesystem::retire_step`] once nothing waits.
-    pub(crate) fn stop(&self) {
-        self.queue.lock().stop = true;
-        self.more.notify_all();
-    }
+/// The thread that retires batches: the handles that it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retirer {
+    /// None: a request completes.
+    Completion,
+    /// One that it gets at once: a writer that does not wait.
+    Tries,
+    /// All that it needs.
+    Waits,
 }
 
 impl Batch {
@@ -163,9 +137,6 @@ impl Batch {
             _ => return,
         }
         let Some(fs) = self.inode.fs.upgrade() else { return };
-        fs.retire_while(&self.inode, |b| b.plain && b.failed.lock().is_empty(), &mut None);
-        if self.inode.batches.oldest_ready().is_some() {
-            fs.retire_later(self.inode.clone(), None);
-        }
+        fs.retire(&self.inode, Retirer::Completion);
     }
 }

@@ -7,13 +7,13 @@
 //!
 //! Main types: [`plug::WritebackPlug`] (inodes written together: their requests wait until neighbours have met),
 //! [`batch::Batch`] (data between the folios and the device), [`together`] (blocks of small files side by side),
-//! [`asks`] (fsyncs that hold no thread).
+//! [`asks`] (fsyncs that hold no thread), [`work`] (the queues of the two threads that do what others leave).
 //!
 //! A batch is retired by the thread that wrote it, if that waits for its requests or if all of them have completed by
 //! then (an image file that the kernel caches). Otherwise a separate thread retires it, since that takes a handle;
-//! completions wake that thread ([`Filesystem::retire_step`]). An impatient writer
-//! ([`plug::WritebackPlug::impatient`]) leaves to that thread whatever needs a handle that it cannot get at once. A
-//! batch without need of a handle (overwrites) is retired where it completes. Without threads the writer waits.
+//! completions wake that thread ([`Filesystem::retire_step`]). A writer that does not wait leaves to that thread
+//! whatever needs a handle that it cannot get at once ([`patience`]). A batch without need of a handle (overwrites) is
+//! retired where it completes. Without threads the writer waits.
 //!
 //! # Locking
 //! `inode writeback` (25) while blocks are chosen and requests are sent, but not until they complete. To wait for
@@ -24,15 +24,17 @@
 mod ask_step;
 pub(crate) mod asks;
 pub(crate) mod batch;
+pub(crate) mod patience;
 mod plug;
 mod together;
+pub(crate) mod work;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use extant_block::BioVec;
-use extant_cache::{AddressSpaceOps, DirtyRun, Listed, RunCompletion, WritebackToken};
+use extant_cache::{AddressSpaceOps, DirtyRun, Listed, RunCompletion};
 use extant_journal::Handle;
 use extant_mballoc::Chosen;
 use extant_ondisk::{BlockNr, LogicalBlock};
@@ -42,7 +44,8 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::Progress;
 use crate::ops::credits;
-use crate::writeback::batch::{Batch, Piece, Then, WritebackReason};
+use crate::writeback::batch::{Batch, Completed, Piece, Retirer, Then, WritebackReason};
+use crate::writeback::patience::Patience;
 
 impl AddressSpaceOps for Inode {
     fn write_pages(inodes: &[Arc<Inode>]) {
@@ -103,7 +106,7 @@ impl Filesystem {
     /// holds no handle.
     pub(crate) fn write_and_wait(&self, inode: &Arc<Inode>) {
         if !inode.pages.is_empty() {
-            self.writeback_plug(WritebackReason::Background).waiting().write_pages(inode);
+            self.writeback_plug(WritebackReason::Background, Patience::Finishes).write_pages(inode);
         }
         inode.writes.wait();
     }
@@ -142,25 +145,38 @@ impl Filesystem {
         ((u64::from(piece.lblk.0) + u64::from(piece.len)) << self.geo.block_bits).min(size)
     }
 
-    /// Retires the inode's batches that have completed, oldest first, unless another thread does.
-    fn retire_ready(&self, inode: &Arc<Inode>) {
-        self.retire_while(inode, |_| true, &mut None);
+    /// Retires the inode's batches that have completed, oldest first, unless another thread does. From the first batch
+    /// on for which this thread may not take a handle, it leaves them to the thread that waits.
+    fn retire(&self, inode: &Arc<Inode>, by: Retirer) {
+        let mut any = false;
+        while let Some(batch) = inode.batches.begin() {
+            let Some(mut handle) = self.handle_of(&batch, by) else {
+                inode.batches.end(false);
+                self.retire_later((inode.clone(), None));
+                break;
+            };
+            let (pieces, token) = batch.work.lock().take().unzip();
+            let failed = std::mem::take(&mut *batch.failed.lock());
+            self.retire_pieces(inode, pieces.unwrap_or_default(), failed, batch.size, &mut handle);
+            // Off the queue before the token closes: a thread that waited for the token finds the queue without it.
+            inode.batches.end(true);
+            drop(token);
+            any = true;
+        }
+        if any {
+            self.flusher.settled(u64::from(inode.ino.0), &**inode);
+        }
     }
 
-    /// Retires the completed batches that need no waiting for a handle, and leaves the others to the thread that
-    /// waits.
-    fn retire_without_waiting(&self, inode: &Arc<Inode>) {
-        while let Some(oldest) = inode.batches.oldest_ready() {
-            let mut handle = match self.credits_alone(&oldest) {
-                Some(0) => None,
-                credits => match credits.and_then(|credits| self.try_start(credits)) {
-                    Some(handle) => Some(handle),
-                    None => return self.retire_later(inode.clone(), None),
-                },
-            };
-            let mut one = true;
-            self.retire_while(inode, |b| std::mem::take(&mut one) && std::ptr::eq(b, &*oldest), &mut handle);
-            self.finish_open(&mut handle);
+    /// The handle to begin with, if the retirer may take those that the batch needs.
+    fn handle_of(&self, batch: &Batch, by: Retirer) -> Option<Option<Handle>> {
+        match by {
+            Retirer::Waits => Some(None),
+            Retirer::Completion => (batch.plain && batch.failed.lock().is_empty()).then_some(None),
+            Retirer::Tries => match self.credits_alone(batch)? {
+                0 => Some(None),
+                credits => self.try_start(credits).map(Some),
+            },
         }
     }
 
@@ -181,29 +197,9 @@ impl Filesystem {
         })
     }
 
-    fn retire_while(&self, inode: &Arc<Inode>, mut may: impl FnMut(&Batch) -> bool, handle: &mut Option<Handle>) {
-        let mut any = false;
-        while let Some(batch) = inode.batches.begin(&mut may) {
-            let work = batch.work.lock().take();
-            if let Some((pieces, token)) = work {
-                let failed = std::mem::take(&mut *batch.failed.lock());
-                self.retire(inode, pieces, failed, batch.size, handle);
-                // Off the queue before the token closes: a thread that waited for the token finds the queue without it.
-                inode.batches.end();
-                drop(token);
-            } else {
-                inode.batches.end();
-            }
-            any = true;
-        }
-        if any {
-            self.flusher.settled(u64::from(inode.ino.0), &**inode);
-        }
-    }
-
     /// The requests of these pieces have completed, except `failed`: makes the others readable from the device.
     /// `open`: a handle to begin with.
-    fn retire(
+    fn retire_pieces(
         &self,
         inode: &Arc<Inode>,
         pieces: Vec<Piece>,
@@ -342,44 +338,26 @@ impl Filesystem {
 
     /// Leaves the inode to the thread that may wait. Once that has ended no thread waits for a handle: the journal
     /// refuses one at once, and the tokens of the inode close.
-    fn retire_later(&self, inode: Arc<Inode>, times: Option<WritebackToken>) {
-        {
-            let mut q = self.completed.queue.lock();
-            if !q.ended {
-                q.waiting.push_back((inode, times));
-                return self.completed.more.notify_one();
-            }
-        }
-        self.retire_now(&inode, times);
+    fn retire_later(&self, work: Completed) {
+        self.completed.push(vec![work]).into_iter().for_each(|work| self.retire_now(work));
     }
 
     /// One round of the thread that retires batches; false if it should end.
     pub(crate) fn retire_step(&self, wait: Duration) -> bool {
-        let (inode, times) = {
-            let mut q = self.completed.queue.lock();
-            if q.waiting.is_empty() && !q.stop {
-                self.completed.more.wait_for(&mut q, wait);
-            }
-            match q.waiting.pop_front() {
-                Some(work) => work,
-                None => {
-                    q.ended = q.stop;
-                    return !q.stop;
-                }
-            }
-        };
-        self.retire_now(&inode, times);
-        true
+        let work = self.completed.take(1, wait);
+        let goes_on = work.is_some();
+        work.into_iter().flatten().for_each(|work| self.retire_now(work));
+        goes_on
     }
 
-    fn retire_now(&self, inode: &Arc<Inode>, times: Option<WritebackToken>) {
-        self.retire_ready(inode);
+    fn retire_now(&self, (inode, times): Completed) {
+        self.retire(&inode, Retirer::Waits);
         if let Some(token) = times {
-            if self.times_wait(inode) {
-                self.write_times(inode, None);
+            if self.times_wait(&inode) {
+                self.write_times(&inode, None);
             }
             drop(token);
-            self.flusher.settled(u64::from(inode.ino.0), &**inode);
+            self.flusher.settled(u64::from(inode.ino.0), &*inode);
         }
     }
 }

@@ -20,8 +20,8 @@ use extant_cache::{DirtyRun, Sent, WritebackToken};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
 use super::Request;
-use super::batch::{Batch, FAILED_CLASS, Later, Piece, Then, WritebackReason};
-use crate::error::Result;
+use super::batch::{Batch, FAILED_CLASS, Piece, Retirer, Then, WritebackReason};
+use super::patience::{Moment, Obstacle, Patience};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::es::EsState;
@@ -38,8 +38,6 @@ const BATCH_BYTES_MAX: u64 = 16 << 20;
 const TURN_BYTES: u64 = 4 << 20;
 /// If an fsync writes more than this in total, it is bulk data, which others wait for.
 const SMALL_SYNC_BYTES: u64 = 256 << 10;
-/// An inode that has not been sent, and the reason.
-pub(crate) type Left<'f> = (&'f Arc<Inode>, Later);
 
 /// The limits of a plug before it is sent: waiting requests are data that no fsync sees, and memory.
 const PLUG_INODES_MAX: usize = 1024;
@@ -60,34 +58,29 @@ struct Turn<'i> {
 /// The logical block after the last placed one, and the device's block of that one.
 type After = Option<(u32, BlockNr)>;
 
-/// The result of an attempt to take dirty blocks.
-enum Got {
-    Nothing,
-    /// An earlier write of the first dirty block is in flight.
-    Blocked,
-    /// Up to block `next`; `more`: there may be more.
-    Blocks {
-        next: u64,
-        bytes: u64,
-        more: bool,
-    },
+/// Dirty blocks of an inode that the plug took, up to `next`. `more`: there may be more.
+#[derive(Default)]
+struct Taken {
+    next: u64,
+    bytes: u64,
+    more: bool,
 }
+
+/// An obstacle is not a failure: data that is left stays dirty.
+type Result<T> = std::result::Result<T, Obstacle>;
 
 /// Inodes written together. The plug holds their requests back, so that neighbours on the device share one, even
 /// those of different inodes. Dropping it sends them.
 pub(crate) struct WritebackPlug<'f> {
     fs: &'f Filesystem,
     why: WritebackReason,
+    patience: Patience,
     /// Some of its requests are not for an fsync.
     background: bool,
     bios: Vec<Bio>,
     /// Batches whose requests it may hold; the plug is their sender.
     batches: Vec<Arc<Batch>>,
     bytes: u64,
-    /// The writer itself waits for the last requests and retires them, so that no other thread has to be woken.
-    waits: bool,
-    /// The writer never waits: not for an inode, for space, or for a handle.
-    impatient: bool,
     /// It has sent something.
     has_sent: bool,
     /// Inodes whose dirty data has been taken, but whose times must still be checked.
@@ -96,32 +89,20 @@ pub(crate) struct WritebackPlug<'f> {
 }
 
 impl<'f> WritebackPlug<'f> {
-    /// The caller waits for its data in any case.
-    pub(crate) fn waiting(mut self) -> Self {
-        self.waits = true;
-        self
-    }
-
-    /// The caller waits for nothing ([`WritebackPlug::try_write_pages`]), unless there is no thread to wait in its
-    /// place.
-    pub(crate) fn impatient(mut self) -> Self {
-        self.impatient = self.fs.options.threads;
-        self
-    }
-
-    /// [`WritebackPlug::try_write_pages`] for all of these. Returns those in flight now, and those that are not, with
-    /// the reason.
-    pub(crate) fn try_write_all(&mut self, inodes: &'f [Arc<Inode>]) -> (Vec<&'f Arc<Inode>>, Vec<Left<'f>>) {
-        let (mut begun, mut left) = (Vec::new(), Vec::new());
+    /// [`WritebackPlug::try_write_pages`] for all of these.
+    pub(crate) fn try_write_all(&mut self, inodes: &'f [Arc<Inode>]) -> Vec<(&'f Arc<Inode>, Result<()>)> {
+        let mut tried = Vec::with_capacity(inodes.len());
         for (at, inode) in inodes.iter().enumerate() {
             self.together.expect(&inodes[at + 1..]);
-            match self.try_write_pages(inode) {
-                Ok(()) => begun.push(inode),
-                Err(later) => left.push((inode, later)),
-            }
+            tried.push((inode, self.try_write_pages(inode)));
         }
         self.together.expect(&[]);
-        (begun, left)
+        tried
+    }
+
+    /// Whether the caller may leave what it cannot write at once to a thread.
+    pub(crate) fn leaves(&self) -> bool {
+        !self.patience.waits(Moment::Obstacle)
     }
 
     /// Sets the reason for writing the next ones.
@@ -131,7 +112,7 @@ impl<'f> WritebackPlug<'f> {
 
     /// Starts writing all dirty data of the inode. Errors are recorded with it, for its fsync.
     pub(crate) fn write_pages(&mut self, inode: &Arc<Inode>) {
-        debug_assert!(!self.impatient);
+        debug_assert!(!self.leaves());
         if self.try_write_pages(inode).is_err() {
             self.send();
             let _wb = inode.wb.lock();
@@ -139,10 +120,10 @@ impl<'f> WritebackPlug<'f> {
         }
     }
 
-    /// As before, but fails if another thread writes the inode. An impatient plug does only what needs no waiting.
-    pub(crate) fn try_write_pages(&mut self, inode: &Arc<Inode>) -> std::result::Result<(), Later> {
+    /// As before, but fails if another thread writes the inode. [`Patience::Leaves`]: does only what needs no waiting.
+    pub(crate) fn try_write_pages(&mut self, inode: &Arc<Inode>) -> Result<()> {
         let written = {
-            let _wb = inode.wb.try_lock().ok_or(Later::Locked)?;
+            let _wb = inode.wb.try_lock().ok_or(Obstacle::Locked)?;
             self.write_pages_locked(inode)
         };
         if self.inodes.len() >= PLUG_INODES_MAX {
@@ -151,7 +132,7 @@ impl<'f> WritebackPlug<'f> {
         written
     }
 
-    fn write_pages_locked(&mut self, inode: &Arc<Inode>) -> std::result::Result<(), Later> {
+    fn write_pages_locked(&mut self, inode: &Arc<Inode>) -> Result<()> {
         let written = self.take_and_write(inode, 0, u64::MAX);
         self.inodes.push(inode.clone());
         written
@@ -160,49 +141,40 @@ impl<'f> WritebackPlug<'f> {
     /// Starts writing the blocks of `[from, to)` that are dirty now. Blocks dirtied behind the write are left for
     /// another call. Waits for a block whose earlier write is in flight. The caller holds the inode's writeback lock.
     pub(crate) fn write_dirty(&mut self, inode: &Arc<Inode>, from: u64, to: u64) {
-        debug_assert!(!self.impatient);
+        debug_assert!(!self.leaves());
         let _ = self.take_and_write(inode, from, to); // all: it waits
     }
 
-    fn take_and_write(&mut self, inode: &Arc<Inode>, mut from: u64, to: u64) -> std::result::Result<(), Later> {
+    fn take_and_write(&mut self, inode: &Arc<Inode>, mut from: u64, to: u64) -> Result<()> {
         let mut after = None;
         loop {
-            match self.take_batch(inode, from, to, u64::MAX, &mut after)? {
-                Got::Nothing => break,
-                Got::Blocked if self.impatient => return Err(Later::OnItsWay(inode.writes.epoch())),
-                Got::Blocked => {
+            match self.take_batch(inode, from, to, u64::MAX, &mut after) {
+                Err(Obstacle::InFlight(epoch)) if !self.leaves() => {
                     self.send();
-                    inode.writes.wait();
+                    inode.writes.wait_for(epoch);
                 }
-                Got::Blocks { next, more, .. } => {
+                Err(obstacle) => return Err(obstacle),
+                Ok(taken) => {
                     if self.is_full() {
                         self.send();
                     }
-                    if !more {
-                        break; // done; blocks dirty now were dirtied later
+                    if !taken.more {
+                        return Ok(()); // blocks dirty now were dirtied later
                     }
-                    from = next;
+                    from = taken.next;
                 }
             }
         }
-        Ok(())
     }
 
     /// Takes dirty blocks of `[from, to)`, at most a batch and at most `most` bytes, and adds their requests to the
     /// plug. The caller holds the inode's writeback lock.
-    fn take_batch(
-        &mut self,
-        inode: &Arc<Inode>,
-        from: u64,
-        to: u64,
-        most: u64,
-        after: &mut After,
-    ) -> std::result::Result<Got, Later> {
+    fn take_batch(&mut self, inode: &Arc<Inode>, from: u64, to: u64, most: u64, after: &mut After) -> Result<Taken> {
         if inode.pages.dirty_bytes() == 0 {
-            return Ok(Got::Nothing);
+            return Ok(Taken::default());
         }
         let bits = self.fs.geo.block_bits;
-        let max = (most.min(self.fs.batch_bytes()) >> bits).max(1);
+        let max = (most.min(self.batch_bytes()) >> bits).max(1);
         // Opened before any block is taken: a block is always dirty or owned.
         let token = inode.writes.open();
         let taken = inode.pages.take_dirty(from, to, max, inode.size_cell());
@@ -210,11 +182,14 @@ impl<'f> WritebackPlug<'f> {
         self.fs.flusher.taken(blocks << bits);
         let next = match taken.runs.last() {
             Some(last) => last.start + u64::from(last.blocks),
-            None if taken.blocked => return Ok(Got::Blocked),
-            None => return Ok(Got::Nothing),
+            None if taken.blocked => {
+                drop(token);
+                return Err(Obstacle::InFlight(inode.writes.epoch()));
+            }
+            None => return Ok(Taken::default()),
         };
         self.write_batch(inode, taken.runs, taken.size, token, after)?;
-        Ok(Got::Blocks { next, bytes: blocks << bits, more: blocks >= max || taken.blocked })
+        Ok(Taken { next, bytes: blocks << bits, more: blocks >= max || taken.blocked })
     }
 
     /// Writes one turn of an inode; the caller may hold its writeback lock. Waits between its batches until the
@@ -233,7 +208,7 @@ impl<'f> WritebackPlug<'f> {
                 self.send_and_wait_for_room();
             }
             match got {
-                Ok(Got::Blocks { next, bytes, more }) => {
+                Ok(Taken { next, bytes, more }) => {
                     turn.from = next;
                     turn.left = turn.left.saturating_sub(bytes);
                     most = most.saturating_sub(bytes);
@@ -243,11 +218,11 @@ impl<'f> WritebackPlug<'f> {
                         (true, _) => {}
                     }
                 }
-                Ok(Got::Blocked) => {
+                Err(Obstacle::InFlight(_)) => {
                     turn.blocked = true;
                     break false;
                 }
-                Ok(Got::Nothing) | Err(_) => break true,
+                Err(_) => break true,
             }
         };
         if !done && !turn.blocked {
@@ -258,6 +233,15 @@ impl<'f> WritebackPlug<'f> {
             self.send_and_wait_for_room();
         }
         Some(turn).filter(|turn| turn.blocked)
+    }
+
+    /// The bytes taken of an inode at once: few enough that they complete soon, enough that a fast device needs few
+    /// rounds.
+    fn batch_bytes(&self) -> u64 {
+        match self.patience {
+            Patience::Inline => BATCH_BYTES_MAX,
+            _ => self.fs.bulk.batch_bytes().min(BATCH_BYTES_MAX),
+        }
     }
 
     /// Whether to send now: more requests would not make them larger, or the device would be idle.
@@ -274,12 +258,12 @@ impl<'f> WritebackPlug<'f> {
         size: u64,
         token: WritebackToken,
         before: &mut After,
-    ) -> std::result::Result<(), Later> {
+    ) -> Result<()> {
         let (fs, mut pieces, mut requests) = (self.fs, Vec::new(), Vec::new());
-        let mut later = Ok(());
+        let mut written = Ok(());
         for run in runs {
             let mut done = 0;
-            if later.is_err() {
+            if written.is_err() {
                 fs.put_back(inode, run.start, run.blocks);
                 continue;
             }
@@ -293,9 +277,9 @@ impl<'f> WritebackPlug<'f> {
                         *before = Some((lblk.0 + piece.len, BlockNr(block.0 + u64::from(piece.len) - 1)));
                         pieces.push(piece);
                     }
-                    Err(e) if self.impatient && no_space::may_come(&e) => {
+                    Err(e) if self.leaves() && no_space::may_come(&e) => {
                         fs.put_back(inode, u64::from(lblk.0), run.blocks - done);
-                        later = Err(Later::NoSpace);
+                        written = Err(Obstacle::NoSpace);
                         break;
                     }
                     Err(e) => {
@@ -307,7 +291,7 @@ impl<'f> WritebackPlug<'f> {
             }
         }
         if pieces.is_empty() {
-            return later;
+            return written;
         }
         let end = pieces.last().map_or(0, |p| fs.end_of(p, size));
         let plain = pieces.iter().all(|p| matches!(p.then, Then::Nothing)) && inode.meta.read().desc.size >= end;
@@ -342,7 +326,7 @@ impl<'f> WritebackPlug<'f> {
             self.bytes += bytes;
             self.bios.push(Bio::write(offset, vecs, BioFlags::empty(), Box::new(done)));
         }
-        later
+        written
     }
 
     /// The place of the blocks from `lblk` on: a piece of at most `max` blocks in one state, and its first block.
@@ -352,7 +336,7 @@ impl<'f> WritebackPlug<'f> {
         lblk: LogicalBlock,
         max: u32,
         after: Option<BlockNr>,
-    ) -> Result<(Piece, BlockNr)> {
+    ) -> crate::error::Result<(Piece, BlockNr)> {
         let fs = self.fs;
         let (len, state) = fs.status(inode, lblk, max)?;
         let want = match state {
@@ -385,7 +369,7 @@ impl<'f> WritebackPlug<'f> {
                     }
                     return Ok((Piece { lblk, len: chosen.len, then: Then::Map(chosen) }, block));
                 }
-                Err(e) if self.impatient => return Err(e),
+                Err(e) if self.leaves() => return Err(e),
                 Err(e) => {
                     // The requests in the plug may be those that occupy the space.
                     self.send();
@@ -397,13 +381,13 @@ impl<'f> WritebackPlug<'f> {
 
     /// Sends the plug, retires the batches that have completed by then, and writes the pending times.
     pub(crate) fn send(&mut self) {
-        let _ = self.send_and(!self.fs.options.threads);
+        let _ = self.send_at(Moment::Full);
     }
 
     /// As [`WritebackPlug::send`], and waits until all of it is in flight, so that the background does not outrun the
     /// device. No lock may be held.
     fn send_and_wait_for_room(&mut self) {
-        if let Some(sent) = self.send_and(!self.fs.options.threads) {
+        if let Some(sent) = self.send_at(Moment::Full) {
             self.fs.bulk.wait_for(sent);
         }
     }
@@ -418,7 +402,7 @@ impl<'f> WritebackPlug<'f> {
         }
         self.has_sent = true;
         let fs = self.fs;
-        match (wait, fs.options.threads && !small) {
+        match (wait, self.patience != Patience::Inline && !small) {
             (true, false) => fs.dev.submit_all_and_wait(bios),
             (false, false) => fs.dev.submit_all(bios),
             (_, true) => {
@@ -429,8 +413,9 @@ impl<'f> WritebackPlug<'f> {
         None
     }
 
-    fn send_and(&mut self, wait: bool) -> Option<Sent> {
-        let fs = self.fs;
+    fn send_at(&mut self, moment: Moment) -> Option<Sent> {
+        let (fs, wait) = (self.fs, self.patience.waits(moment));
+        let leaves = self.leaves();
         self.together.give_back(fs);
         let sent = self.send_bios(wait);
         for batch in std::mem::take(&mut self.batches) {
@@ -438,10 +423,7 @@ impl<'f> WritebackPlug<'f> {
                 batch.wait_for_requests();
             }
             if batch.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-                match self.impatient {
-                    true => fs.retire_without_waiting(&batch.inode),
-                    false => fs.retire_ready(&batch.inode),
-                }
+                fs.retire(&batch.inode, if leaves { Retirer::Tries } else { Retirer::Waits });
             }
         }
         for inode in std::mem::take(&mut self.inodes) {
@@ -450,14 +432,12 @@ impl<'f> WritebackPlug<'f> {
                 // Otherwise the number could belong to another inode by the time it is written.
                 let token = inode.writes.open();
                 if fs.times_wait(&inode) {
-                    let handle = if self.impatient { fs.try_start(credits::INODE) } else { None };
-                    match handle {
-                        None if self.impatient => {
-                            fs.retire_later(inode, Some(token));
-                            continue;
-                        }
-                        handle => fs.write_times(&inode, handle),
+                    let handle = if leaves { fs.try_start(credits::INODE) } else { None };
+                    if leaves && handle.is_none() {
+                        fs.retire_later((inode, Some(token)));
+                        continue;
                     }
+                    fs.write_times(&inode, handle);
                 }
             }
             fs.flusher.settled(u64::from(inode.ino.0), &*inode);
@@ -470,34 +450,24 @@ impl Drop for WritebackPlug<'_> {
     fn drop(&mut self) {
         // After a panic below, the requests may never complete.
         if !std::thread::panicking() {
-            let _ = self.send_and(self.waits || !self.fs.options.threads);
-        } else if self.fs.options.threads {
-            let _ = self.send_and(false);
+            let _ = self.send_at(Moment::End);
+        } else if !self.patience.waits(Moment::Full) {
+            let _ = self.send_at(Moment::Full);
         }
     }
 }
 
 impl Filesystem {
-    /// The bytes taken of an inode at once: few enough that they complete soon, enough that a fast device needs few
-    /// rounds.
-    fn batch_bytes(&self) -> u64 {
-        if !self.options.threads {
-            return BATCH_BYTES_MAX;
-        }
-        self.bulk.batch_bytes().min(BATCH_BYTES_MAX)
-    }
-
-    /// Begins to write inodes together.
-    pub(crate) fn writeback_plug(&self, why: WritebackReason) -> WritebackPlug<'_> {
+    /// Begins to write inodes together. A mount without threads leaves nothing to them.
+    pub(crate) fn writeback_plug(&self, why: WritebackReason, patience: Patience) -> WritebackPlug<'_> {
         WritebackPlug {
             fs: self,
             why,
+            patience: if self.options.threads { patience } else { Patience::Inline },
             background: false,
             bios: Vec::new(),
             batches: Vec::new(),
             bytes: 0,
-            waits: false,
-            impatient: false,
             has_sent: false,
             inodes: Vec::new(),
             together: Together::default(),
@@ -508,7 +478,7 @@ impl Filesystem {
     /// flight, which takes as long as the device needs for all but the last. Errors are recorded with the inodes, for
     /// their fsyncs.
     pub(crate) fn write_inodes(&self, inodes: &[Arc<Inode>], why: WritebackReason) {
-        let mut plug = self.writeback_plug(why);
+        let mut plug = self.writeback_plug(why, Patience::Sends);
         let mut turns: VecDeque<Turn<'_>> = VecDeque::new();
         for (at, inode) in inodes.iter().enumerate() {
             plug.together.expect(&inodes[at + 1..]);

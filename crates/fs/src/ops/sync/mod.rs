@@ -1,6 +1,6 @@
 //! Durability: fsync, fdatasync, syncfs, fsyncs of many files at once, and the wait of an unmount.
 //!
-//! All are one [`barrier`](Filesystem::barrier):
+//! All are one [`Barrier`]:
 //! 1. Start writing the dirty data in its scope.
 //! 2. Wait until all data that any thread took from the pages before can be read from the device (the tokens of
 //!    [`extant_cache::Writebacks`]).
@@ -34,6 +34,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::writeback::asks::Countdown;
 use crate::writeback::batch::WritebackReason;
+use crate::writeback::patience::Patience;
 
 /// Called once with the result of a barrier, possibly on another thread and possibly before the call returns. Its
 /// caller may hold locks: it passes the answer on, and does not call the file system.
@@ -42,10 +43,21 @@ pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 /// Called once for each of many, with its place; as [`Done`].
 pub type DoneEach = Arc<dyn Fn(usize, Result<()>) + Send + Sync>;
 
-/// The inodes that a barrier makes durable.
-pub(crate) enum Scope<'a> {
-    Inode { inode: &'a Arc<Inode>, datasync: bool },
-    All,
+/// The scope of a barrier, and the thread that does its work.
+pub(crate) struct Barrier<'a> {
+    /// `None`: everything in the mount.
+    inodes: Option<&'a [Arc<Inode>]>,
+    datasync: bool,
+    /// The calling thread holds nothing and waits, so it does the work itself. Otherwise no thread waits.
+    waits: bool,
+}
+
+impl<'a> Barrier<'a> {
+    pub(crate) const ALL: Barrier<'static> = Barrier { inodes: None, datasync: false, waits: false };
+
+    pub(crate) fn of(inode: &'a Arc<Inode>, datasync: bool) -> Barrier<'a> {
+        Barrier { inodes: Some(std::slice::from_ref(inode)), datasync, waits: false }
+    }
 }
 
 impl Inode {
@@ -69,83 +81,79 @@ fn is_new(inode: &Inode) -> bool {
 impl Filesystem {
     /// Makes everything durable that was written in the scope before the call, then calls `done`: with an error if the
     /// journal or the mount stopped first. The caller checks the ledger of lost writes.
-    pub(crate) fn barrier(&self, scope: Scope<'_>, done: Done) {
+    pub(crate) fn barrier(&self, barrier: Barrier<'_>, done: Done) {
         match self.lifecycle.writes() {
             Ok(true) => {}
             nothing => return done(nothing.map(drop)),
         }
+        let Barrier { inodes, datasync, waits } = barrier;
+        let (fs, synced) = (self.arc(), inodes.unwrap_or_default().to_vec());
+        let ino = if let [inode] = &synced[..] { Some(inode.ino) } else { None };
+        let durable = move |committed: extant_journal::Result<()>| {
+            let committed = committed.map_err(|e| Error::lost(ino, e.into()));
+            done(committed.and_then(|()| fs.lifecycle.acknowledge()));
+        };
         let fs = self.arc();
-        match scope {
-            Scope::Inode { inode, datasync } => {
-                let asked = inode.clone();
-                let written = Countdown::new(move || fs.commit(asked.synced_by(datasync), Some(asked.ino), done));
-                if needs_writing(inode, datasync) {
-                    let carried = self.carried(inode);
-                    self.write_or_ask(std::slice::from_ref(inode), &carried, WritebackReason::Fsync, &written);
-                }
-                written.add_inode(inode);
-                written.one_less();
-            }
-            Scope::All => {
-                let listed = self.flusher.listed();
-                let written = Countdown::new(move || fs.commit(fs.journal.running_tid(), None, done));
-                self.write_or_ask(&listed, &[], WritebackReason::Background, &written);
-                written.one_less();
-            }
+        let newest = move || {
+            let later = |a: Tid, b: Tid| if b.is_after(a) { b } else { a };
+            let tids = synced.iter().map(|inode| inode.synced_by(datasync));
+            Some(tids.reduce(later).unwrap_or_else(|| fs.journal.running_tid()))
+        };
+        if waits {
+            let written = Waiter::new();
+            let tell = written.clone();
+            self.write_scope(&barrier, &Countdown::new(move || tell.set(())));
+            written.wait();
+            return durable(self.journal.commit_here(newest()));
         }
+        let fs = self.arc();
+        let written = Countdown::new(move || fs.journal.commit_async(newest(), Box::new(durable)));
+        self.write_scope(&barrier, &written);
     }
 
-    /// Starts writing all dirty data of the inodes, and data of `others` that can be written at once. It waits for
-    /// nothing. `written` waits for these writes, and for others of the same inodes that are pending.
-    fn write_or_ask(
-        &self,
-        inodes: &[Arc<Inode>],
-        others: &[Arc<Inode>],
-        why: WritebackReason,
-        written: &Arc<Countdown>,
-    ) {
-        let (mut begun, mut busy) = (Vec::new(), Vec::new());
-        {
-            let mut plug = self.writeback_plug(why).impatient();
-            for (inode, later) in plug.try_write_all(inodes).1 {
-                match self.options.threads {
-                    true => busy.push((inode, later)),
-                    false => plug.write_pages(inode),
-                }
+    /// Starts writing all dirty data in the scope, and data of other files that the policy adds and that can be written
+    /// at once. `written` waits for these writes, and for others of the same inodes that are pending. A barrier that
+    /// does not wait leaves the rest to asks.
+    fn write_scope(&self, barrier: &Barrier<'_>, written: &Arc<Countdown>) {
+        let &Barrier { inodes, datasync, waits } = barrier;
+        let needs_writing = |inode: &&Arc<Inode>| needs_writing(inode, datasync);
+        let (dirty, why): (Vec<_>, _) = match inodes {
+            Some(inodes) => (inodes.iter().filter(needs_writing).cloned().collect(), WritebackReason::Fsync),
+            None => (self.flusher.listed(), WritebackReason::Background),
+        };
+        let others = match (inodes, &dirty[..]) {
+            (Some([_]), [inode]) => self.carried(inode),
+            _ => Vec::new(),
+        };
+        let mut busy = Vec::new();
+        let mut plug = self.writeback_plug(why, if waits { Patience::Finishes } else { Patience::Leaves });
+        for (inode, tried) in plug.try_write_all(&dirty) {
+            match tried {
+                Err(obstacle) if plug.leaves() => busy.push((inode, obstacle)),
+                Err(_) => plug.write_pages(inode),
+                Ok(()) => {}
             }
-            begun.extend(plug.try_write_all(others).0);
         }
-        inodes.iter().chain(begun).for_each(|inode| written.add_inode(inode));
-        for (inode, later) in busy {
-            self.ask(inode, why, later, written);
-        }
-    }
-
-    /// The barrier of one inode by a thread that waits and holds nothing: it does the rest of the work itself.
-    fn barrier_here(&self, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
-        if !self.lifecycle.writes()? {
-            return Ok(());
-        }
-        let mut written = vec![inode.clone()];
-        let carried = if needs_writing(inode, datasync) { self.carried(inode) } else { Vec::new() };
-        let mut plug = self.writeback_plug(WritebackReason::Fsync).waiting();
-        if needs_writing(inode, datasync) {
-            plug.write_pages(inode);
-            written.extend(plug.try_write_all(&carried).0.into_iter().cloned());
-        }
-        // Before the drop of the plug, which may wait: this thread does not wait for writes that others begin
-        // meanwhile.
-        let epochs: Vec<_> = written.iter().map(|inode| inode.writes.epoch()).collect();
+        let begun = plug.try_write_all(&others).into_iter().filter(|(_, tried)| tried.is_ok()).map(|(inode, _)| inode);
+        let all: Vec<_> = inodes.unwrap_or(&dirty).iter().chain(begun).collect();
+        // A plug that leaves opens tokens when it is dropped, for times. One that finishes waits there; this thread
+        // does not wait for writes that others begin meanwhile.
+        let plug = Some(plug).filter(|_| waits);
+        all.into_iter().for_each(|inode| written.add_inode(inode));
         drop(plug);
-        written.iter().zip(epochs).for_each(|(inode, epoch)| inode.writes.wait_for(epoch));
-        let committed = self.journal.commit_here(Some(inode.synced_by(datasync)));
-        committed.map_err(|e| Error::lost(Some(inode.ino), e.into()))?;
-        self.lifecycle.acknowledge()
+        for (inode, obstacle) in busy {
+            self.ask(inode, why, obstacle, written);
+        }
+        written.one_less();
     }
 
     /// Waits until the file's data is in its blocks. No cursor moves: a later check reports what was lost.
     pub(crate) fn settle(&self, inode: &Arc<Inode>) -> Result<()> {
         if needs_writing(inode, true) { self.barrier_here(inode, true) } else { Ok(()) }
+    }
+
+    fn barrier_here(&self, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
+        self.wait_for(|done| self.barrier(Barrier { waits: true, ..Barrier::of(inode, datasync) }, done))
     }
 
     /// New files that are written with an fsync of this one: closed ones. A program that has one open may still write
@@ -167,23 +175,12 @@ impl Filesystem {
         others
     }
 
-    fn commit(&self, tid: Tid, ino: Option<InodeNr>, done: Done) {
-        let fs = self.arc();
-        self.journal.commit_async(
-            Some(tid),
-            Box::new(move |r| {
-                let r = r.map_err(|e| Error::lost(ino, e.into()));
-                done(r.and_then(|()| fs.lifecycle.acknowledge()));
-            }),
-        );
-    }
-
     /// Starts an fsync. Its answer reports the file's lost writes that `cursor` has not reported; see
     /// `Filesystem::barrier`.
     pub fn fsync_async_for(&self, inode: &InodeRef, cursor: LossCursor, datasync: bool, done: Done) {
         let synced: Arc<Inode> = Arc::clone(inode);
         let report = move |r| done(synced.losses.check(&cursor).map_err(Error::from).and(r));
-        self.barrier(Scope::Inode { inode, datasync }, Box::new(report));
+        self.barrier(Barrier::of(inode, datasync), Box::new(report));
     }
 
     /// The cursor of a file that is opened now: its fsync takes no error from another open file (Linux: `f_wb_err`).
@@ -201,10 +198,6 @@ impl Filesystem {
     /// have: an error concerns the file that it is about, or all of them. Possibly on other threads, and before this
     /// returns. `cursor` serves all of them: that of an open file is refused if there are more.
     pub fn fsync_many(&self, inodes: &[InodeRef], cursor: LossCursor, datasync: bool, done: DoneEach) {
-        let writes = match self.lifecycle.writes() {
-            Ok(writes) => writes,
-            Err(e) => return (0..inodes.len()).for_each(|at| done(at, Err(e.clone()))),
-        };
         let mut asked: BTreeMap<InodeNr, (Arc<Inode>, Vec<usize>)> = BTreeMap::new();
         for (at, inode) in inodes.iter().enumerate() {
             if !std::ptr::eq(inode.fs.as_ptr(), self) {
@@ -215,34 +208,21 @@ impl Filesystem {
             entry.1.push(at);
         }
         let (unique, places): (Vec<_>, Vec<_>) = asked.into_values().unzip();
-        let Some(first) = unique.first() else { return };
+        if unique.is_empty() {
+            return;
+        }
         if unique.len() > 1 && matches!(cursor, LossCursor::Open(_)) {
             let refused = Error::Invalid("an open file asks for others");
             return places.iter().flatten().for_each(|&at| done(at, Err(refused.clone())));
         }
-        let tell = {
-            let unique = unique.clone();
-            move |r: Result<()>| {
-                for (inode, places) in unique.iter().zip(&places) {
-                    let r = inode.losses.check(&cursor).map_err(Error::from).and_then(|()| r.clone());
-                    places.iter().for_each(|&at| done(at, r.clone()));
-                }
+        let all = unique.clone();
+        let report = move |r: Result<()>| {
+            for (inode, places) in all.iter().zip(&places) {
+                let r = inode.losses.check(&cursor).map_err(Error::from).and_then(|()| r.clone());
+                places.iter().for_each(|&at| done(at, r.clone()));
             }
         };
-        if !writes {
-            return tell(Ok(()));
-        }
-        let (fs, all) = (self.arc(), unique.clone());
-        let oldest = first.synced_by(datasync);
-        let written = Countdown::new(move || {
-            let later = |a: Tid, b: Tid| if b.is_after(a) { b } else { a };
-            let tid = all.iter().map(|inode| inode.synced_by(datasync)).fold(oldest, later);
-            fs.commit(tid, None, Box::new(tell));
-        });
-        let dirty: Vec<_> = unique.iter().filter(|inode| needs_writing(inode, datasync)).cloned().collect();
-        self.write_or_ask(&dirty, &[], WritebackReason::Fsync, &written);
-        unique.iter().for_each(|inode| written.add_inode(inode));
-        written.one_less();
+        self.barrier(Barrier { inodes: Some(&unique), datasync, waits: false }, Box::new(report));
     }
 
     /// fsync(2) or fdatasync(2), waiting.
@@ -268,7 +248,7 @@ impl Filesystem {
     pub fn sync_async(&self, done: Done) {
         let (fs, cursor) = (self.arc(), LossCursor::thread());
         let report = move |r| done(fs.losses.check(&cursor).map_err(Error::from).and(r));
-        self.barrier(Scope::All, Box::new(report));
+        self.barrier(Barrier::ALL, Box::new(report));
     }
 
     /// As [`Filesystem::sync_async`], for a caller whose answer may reach no program. A loss stays unseen: a freeze and
@@ -276,7 +256,7 @@ impl Filesystem {
     pub fn sync_async_hinting(&self, cursor: LossCursor, done: Done) {
         let fs = self.arc();
         let report = move |r| done(fs.losses.hint(&cursor).map_err(Error::from).and(r));
-        self.barrier(Scope::All, Box::new(report));
+        self.barrier(Barrier::ALL, Box::new(report));
     }
 
     pub(crate) fn wait_for(&self, ask: impl FnOnce(Done)) -> Result<()> {

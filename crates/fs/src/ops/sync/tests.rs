@@ -6,6 +6,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::sync::Waiter;
 use extant_base::task;
+use extant_block::BlockDevice;
 use extant_block::device::{Catch, HeldDevice};
 
 use crate::ops::credits;
@@ -20,9 +21,12 @@ const GRACE: Duration = Duration::from_millis(50);
 fn mounted() -> (Arc<HeldDevice>, crate::Mounted) {
     let dev = crate::tools::made(&["-t", "ext4", "-b", "1024"], "16M");
     let held = Arc::new(HeldDevice::new(Arc::new(dev)).expect("held"));
+    (held.clone(), mount(held))
+}
 
+fn mount(dev: Arc<dyn BlockDevice>) -> crate::Mounted {
     let options = MountOptions { commit_interval_s: Some(3600), seed: Some(1), ..MountOptions::default() };
-    (held.clone(), Filesystem::mount(held, options).expect("mounted"))
+    Filesystem::mount(dev, options).expect("mounted")
 }
 
 fn new_file(fs: &Filesystem, name: &str) -> InodeRef {
@@ -81,33 +85,49 @@ fn not_for_who_has_the_inode() {
     assert_written(&fs, &g);
 }
 
-/// Blocks to be mapped, blocks to be converted, and times alone: each needs a handle.
+/// Blocks to be mapped, blocks to be converted, and times alone: each needs a handle. The requests complete on another
+/// thread, or as they are sent.
 #[test]
 fn not_for_a_transaction_that_closes() {
-    let (_, fs) = mounted();
-    let files @ [_, converted, times] = &["mapped", "converted", "times"].map(|name| new_file(&fs, name));
-    fs.fallocate(converted, FallocateMode::Allocate { keep_size: false }, 0, BLOCK as u64).expect("preallocated");
-    put(&fs, times, 1);
+    let at_once = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024"], "16M"));
+    let all = ["mapped", "converted", "times"];
+    for (fs, names) in [(mounted().1, &all[..]), (mount(at_once), &all), (mounted().1, &["times"])] {
+        fsync_while_a_transaction_closes(&fs, names);
+    }
+}
+
+fn fsync_while_a_transaction_closes(fs: &crate::Mounted, names: &[&str]) {
+    let files: Vec<_> = names.iter().map(|name| new_file(fs, name)).collect();
+    for (name, f) in names.iter().zip(&files) {
+        match *name {
+            "converted" => {
+                let allocate = FallocateMode::Allocate { keep_size: false };
+                fs.fallocate(f, allocate, 0, BLOCK as u64).expect("preallocated");
+            }
+            "times" => put(fs, f, 1),
+            _ => {}
+        }
+    }
     fs.sync().expect("sync");
-    files.iter().for_each(|f| put(&fs, f, 2));
-    assert!(times.meta.read().lazy_times);
+    files.iter().for_each(|f| put(fs, f, 2));
+    assert!(files.iter().all(|f| f.meta.read().lazy_times));
     let open = fs.start(credits::INODE).expect("handle");
     let closing = Waiter::new();
     let tell = closing.clone();
     fs.journal.commit_async(Some(fs.journal.running_tid()), Box::new(move |r| tell.set(r)));
-    let other = Arc::clone(&fs);
+    let other = Arc::clone(fs);
     let closes = move || {
         while let Some(handle) = other.try_start(1) {
             handle.finish();
         }
     };
     task::spawn("looks", closes).expect("thread").join().expect("it closes");
-    let answers: Vec<_> = files.iter().map(|f| fsync_async(&fs, f)).collect();
+    let answers: Vec<_> = files.iter().map(|f| fsync_async(fs, f)).collect();
     assert_open(&answers, "the transaction closes");
     open.finish();
     closing.wait().expect("committed");
     answers.iter().for_each(|a| a.wait().expect("durable"));
-    files.iter().for_each(|f| assert_written(&fs, f));
+    files.iter().for_each(|f| assert_written(fs, f));
 }
 
 /// The block is on its way already, and dirty again: twice.
