@@ -27,7 +27,6 @@ use crate::groups::Groups;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::lifecycle::{Lifecycle, Right, Transition};
-use crate::map::es::{EsCache, EsStats};
 use crate::ops::sync::policy::SyncPolicy;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
@@ -36,6 +35,7 @@ use crate::threads::Threads;
 use crate::writeback::asks::Asks;
 use crate::writeback::batch::Completed;
 use crate::xattr::SharedBlocks;
+use extant_es::{EsCache, EsStats};
 
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);

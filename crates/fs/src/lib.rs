@@ -3,8 +3,7 @@
 //! Main types: [`Filesystem`] (mounted; all operations are its methods), [`InodeRef`] (a file in use),
 //! [`MountOptions`], [`Error`]. Around them: `mount.rs` (the order of a mount; the counterpart is `unmount.rs`),
 //! `ops/` (the operations), `groups.rs` and `ialloc.rs` (placement), `store.rs`, `dir_store.rs`, `xattr_store.rs`
-//! (the stores for the layers below the operations), [`map`] (extents, indirect blocks, extent status), `dir`
-//! (directories), `xattr`.
+//! (the stores for the layers below the operations), `map` (extents, indirect blocks), `dir` (directories), `xattr`.
 //!
 //! What it does not do: permissions (the caller's kernel or program checks them), errno, partitions, repair.
 //!
@@ -52,7 +51,7 @@ mod inline;
 mod inode;
 mod inode_table;
 mod lifecycle;
-pub mod map;
+mod map;
 mod mount;
 pub mod number_set;
 mod ops;
@@ -79,13 +78,13 @@ pub use copies::{probe_superblock, probe_superblock_at};
 pub use draft::Draft;
 pub use error::{Damage, Error, Result, Unsupported};
 pub use extant_cache::{Budget, LossCursor, Party, ReclaimPolicy};
+pub use extant_es::EsPolicyKind;
 pub use extant_journal::Error as JournalError;
 pub use extant_mballoc::MetaPolicy;
 pub use extant_mballoc::Policy as AllocPolicy;
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};
 pub use inode_table::INODE_BYTES;
-pub use map::es::EsPolicyKind;
 pub use ops::sync::policy::SyncPolicyKind;
 pub use ops::sync::{Done, DoneEach};
 pub use ops::volume::LABEL_MAX;

@@ -36,7 +36,6 @@ use crate::groups::{Groups, journal_zones};
 use crate::hash_settings::HashSettings;
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::lifecycle::Lifecycle;
-use crate::map::es::EsCache;
 use crate::options::{COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::recover::{Use, clean_orphans, lend_journal, log_of, recover};
@@ -46,6 +45,7 @@ use crate::threads::Threads;
 use crate::unmount::Mounted;
 use crate::writeback::asks::Asks;
 use crate::writeback::batch::Completed;
+use extant_es::EsCache;
 
 /// The minimum for the caches.
 const CACHE_BYTES_MIN: u64 = 8 << 20;

@@ -45,6 +45,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("extant-mballoc", 2),
     ("extant-cache", 2),
     ("extant-recovery", 2),
+    ("extant-es", 3),
     ("extant-image", 3),
     ("extant-journal", 3),
     ("extant-fs", 4),

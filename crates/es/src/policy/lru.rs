@@ -15,9 +15,9 @@ use std::sync::{Arc, Weak};
 use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 
-use crate::map::es::core::{Core, Node, Shrunk};
-use crate::map::es::policy::EsPolicy;
-use crate::map::es::tree::Entries;
+use crate::core::{Core, Node, Shrunk};
+use crate::policy::EsPolicy;
+use crate::tree::Entries;
 
 static LRU_CLASS: LockClass = LockClass::new("s_es_lru_lock", 62);
 
@@ -34,7 +34,7 @@ pub(super) struct InodeLru<P: EsPolicy>(Mutex<List<P>>);
 
 /// On each inode.
 #[derive(Default)]
-pub(in crate::map::es) struct Stamp {
+pub(crate) struct Stamp {
     touched_when: AtomicU64,
     listed: AtomicBool,
 }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use super::EsPolicy;
 use super::lru::{InodeLru, Stamp};
-use crate::map::es::core::{Core, Node, Shrunk};
-use crate::map::es::tree::{Entries, StatusTree};
+use crate::core::{Core, Node, Shrunk};
+use crate::tree::{Entries, StatusTree};
 
 #[derive(Default)]
-pub(in crate::map::es) struct Vanilla {
+pub(crate) struct Vanilla {
     lru: InodeLru<Vanilla>,
 }
 

@@ -7,12 +7,13 @@
 //! chooses which entries to evict when memory is short, see [`policy`]. Linux: `struct extent_status`, `struct
 //! ext4_es_tree`, fs/ext4/extents_status.c.
 //!
-//! What it does not do: it reads no maps, reserves no space, and does not know sizes.
+//! What it does not do: I/O (the caller reads the map), reserving space. It does not know sizes.
 //!
 //! # Locking
 //! One read-write lock for each inode's entries (`i_es_lock`, rank 64), taken within every call here. Policies with a
 //! list of inodes lock that list before it (rank 62). If a lookup in the map and the insertion of its result must be
 //! one step, the caller holds the inode's map lock. Shrinking never waits for an inode's lock.
+#![forbid(unsafe_code)]
 
 mod core;
 mod packed;

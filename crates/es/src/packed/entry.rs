@@ -11,7 +11,7 @@
 
 use extant_ondisk::{BlockNr, LogicalBlock};
 
-use crate::map::es::{EsEntry, EsState};
+use crate::{EsEntry, EsState};
 
 /// The longest mapped run of one entry, in blocks.
 pub const LONGEST: u32 = 1 << 14;

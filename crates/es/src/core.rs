@@ -60,7 +60,7 @@ impl AddAssign for Shrunk {
 }
 
 /// The cache of one mount under policy `P`.
-pub(in crate::map::es) struct Core<P: EsPolicy> {
+pub(crate) struct Core<P: EsPolicy> {
     pub policy: P,
     pub clock: Clock,
     budget: Option<Arc<Budget>>,
@@ -86,7 +86,7 @@ struct Sizes {
 }
 
 /// The entries of one inode under policy `P`.
-pub(in crate::map::es) struct Node<P: EsPolicy> {
+pub(crate) struct Node<P: EsPolicy> {
     core: Arc<Core<P>>,
     ino: InodeNr,
     pub tree: RwLock<P::Tree>,

@@ -11,7 +11,7 @@ use extant_base::task;
 use extant_cache::Budget;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-use crate::map::es::{EsCache, EsInode, EsPolicyKind, EsState};
+use crate::{EsCache, EsInode, EsPolicyKind, EsState};
 
 fn over_all(test: impl Fn(EsPolicyKind)) {
     EsPolicyKind::ALL.into_iter().for_each(test);

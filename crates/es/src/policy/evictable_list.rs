@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use super::EsPolicy;
 use super::lru::{InodeLru, Stamp};
-use crate::map::es::core::{Core, Node, Shrunk};
-use crate::map::es::tree::{Entries, Index, StatusTree};
+use crate::core::{Core, Node, Shrunk};
+use crate::tree::{Entries, Index, StatusTree};
 
 /// No slot.
 const NONE: u32 = u32::MAX;
@@ -22,7 +22,7 @@ const NONE: u32 = u32::MAX;
 /// number of its slot, so adding and removing take constant time. (Linux has the node inside the entry. The vector
 /// shrinks only when the list is empty.)
 #[derive(Debug)]
-pub(in crate::map::es) struct Arrivals {
+pub(crate) struct Arrivals {
     slots: Vec<Slot>,
     newest: u32,
     /// Slots that hold no entry, linked by `older`.
@@ -93,7 +93,7 @@ impl Index for Arrivals {
 }
 
 #[derive(Default)]
-pub(in crate::map::es) struct EvictableList {
+pub(crate) struct EvictableList {
     lru: InodeLru<EvictableList>,
 }
 

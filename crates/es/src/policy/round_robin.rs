@@ -15,12 +15,12 @@ use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 
 use super::EsPolicy;
-use crate::map::es::core::{Core, Node, Shrunk};
-use crate::map::es::tree::{Entries, StatusTree};
+use crate::core::{Core, Node, Shrunk};
+use crate::tree::{Entries, StatusTree};
 
 static LIST_CLASS: LockClass = LockClass::new("s_es_lock", 62);
 
-pub(in crate::map::es) struct RoundRobin {
+pub(crate) struct RoundRobin {
     inodes: Mutex<VecDeque<Weak<Node<RoundRobin>>>>,
 }
 
@@ -32,7 +32,7 @@ impl Default for RoundRobin {
 
 /// On each inode.
 #[derive(Default)]
-pub(in crate::map::es) struct Turn {
+pub(crate) struct Turn {
     listed: AtomicBool,
     /// Where the last scan stopped (Linux: `i_es_shrink_lblk`).
     cursor: AtomicU32,
@@ -121,7 +121,7 @@ mod tests {
     use extant_ondisk::{BlockNr, InodeNr};
 
     use super::*;
-    use crate::map::es::EsState;
+    use crate::EsState;
 
     fn written(node: &Arc<Node<RoundRobin>>, entries: u32) {
         for n in 0..entries {

@@ -405,7 +405,7 @@ mod tests {
     use extant_ondisk::{BlockNr, LogicalBlock};
 
     use super::*;
-    use crate::map::es::{EsEntry, EsState};
+    use crate::{EsEntry, EsState};
 
     fn packed(lblk: u32, delayed: bool) -> Packed {
         let state = if delayed { EsState::Delayed } else { EsState::Written(BlockNr(7)) };

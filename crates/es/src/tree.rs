@@ -306,7 +306,7 @@ mod tests {
     use extant_base::rng::Rng;
 
     use super::*;
-    use crate::map::es::packed::{ALL, PackedTree, Spare};
+    use crate::packed::{ALL, PackedTree, Spare};
 
     /// Records the entries, and is compared with the tree.
     #[derive(Debug, Default)]

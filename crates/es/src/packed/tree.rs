@@ -6,8 +6,8 @@
 use super::allocated;
 use super::entry::{self, Packed};
 use super::leaf::{ALL, FULL, Leaf, Outcome, SMALL};
-use crate::map::es::tree::Entries;
-use crate::map::es::{EsEntry, EsState};
+use crate::tree::Entries;
+use crate::{EsEntry, EsState};
 
 /// Entries inside the inode's own memory. A sweep never evicts them, since that would free no memory.
 const FEW: usize = 3;

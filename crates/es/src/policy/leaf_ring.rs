@@ -28,9 +28,9 @@ use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 
 use super::EsPolicy;
-use crate::map::es::core::{Core, Node, Shrunk};
-use crate::map::es::packed::{ALL, Outcome, PackedTree, Spare, Swept};
-use crate::map::es::tree::Entries;
+use crate::core::{Core, Node, Shrunk};
+use crate::packed::{ALL, Outcome, PackedTree, Spare, Swept};
+use crate::tree::Entries;
 
 static LIST_CLASS: LockClass = LockClass::new("s_es_lock", 62);
 
@@ -41,7 +41,7 @@ const GOES_ONE_IN: u64 = 4;
 /// Leaves visited per acquisition of an inode's lock.
 const LEAVES_AT_ONCE: u64 = 16;
 
-pub(in crate::map::es) struct LeafRing {
+pub(crate) struct LeafRing {
     ring: Mutex<Ring>,
 }
 

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_cache::Budget;
-use extant_fs::EsPolicyKind;
-use extant_fs::map::es::{EsCache, EsInode, EsState};
+use extant_es::{EsCache, EsInode, EsPolicyKind, EsState};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 

@@ -9,11 +9,11 @@
 use std::sync::Arc;
 
 use super::EsPolicy;
-use crate::map::es::core::{Core, Node, Shrunk};
-use crate::map::es::packed::PackedTree;
+use crate::core::{Core, Node, Shrunk};
+use crate::packed::PackedTree;
 
 #[derive(Default)]
-pub(in crate::map::es) struct DelayedOnly;
+pub(crate) struct DelayedOnly;
 
 impl EsPolicy for DelayedOnly {
     type Tree = PackedTree;
