@@ -21,7 +21,7 @@ use std::sync::Arc;
 use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::sync::{LockClass, Mutex};
-use extant_block::{Bio, BioFlags, BlockDevice, IoStats, Limits, submit_inline};
+use extant_block::{BioFlags, BlockDevice, Limits};
 use extant_ondisk::jbd2::{
     CommitBlock, DescriptorBuilder, IncompatFeatures, JournalSuperBlock, LogCsum, LogFormat, escape, needs_escape,
     tag_checksum, v1_checksum,
@@ -262,13 +262,9 @@ fn room_for(journal: &JournalFile, format: &LogFormat, blocks: usize) -> Result<
     Ok(())
 }
 
-impl BlockDevice for Draft {
-    fn name(&self) -> &str {
-        self.base.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.base.size_bytes()
+impl extant_block::Wrapper for Draft {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.base
     }
 
     fn limits(&self) -> &Limits {
@@ -277,10 +273,6 @@ impl BlockDevice for Draft {
 
     fn read_only(&self) -> bool {
         false
-    }
-
-    fn submit(&self, bio: Bio) {
-        submit_inline(self, bio);
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> extant_block::Result<()> {
@@ -304,7 +296,7 @@ impl BlockDevice for Draft {
         for (at, len) in Draft::parts(offset, data.len() as u64) {
             let piece = at / PIECE_BYTES;
             let start = piece * PIECE_BYTES;
-            let whole = PIECE_BYTES.min(self.size_bytes().saturating_sub(start));
+            let whole = PIECE_BYTES.min(self.base.size_bytes().saturating_sub(start));
             if len < whole && !changed.contains(&piece) {
                 let mut before = vec![0; whole as usize];
                 self.base.read_at(start, &mut before, BioFlags::META)?;
@@ -324,9 +316,5 @@ impl BlockDevice for Draft {
 
     fn discard(&self, _offset: u64, _len: u64) -> extant_block::Result<()> {
         Ok(())
-    }
-
-    fn stats(&self) -> IoStats {
-        self.base.stats()
     }
 }

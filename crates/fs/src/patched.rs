@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use extant_block::{Bio, BioData, BioFlags, BioOp, BlockDevice, Error, IoStats, Limits, Result};
+use extant_block::{BioFlags, BioOp, BlockDevice, Error, Result};
 
 /// Bytes by their offset; no two overlap.
 pub(crate) type Patches = BTreeMap<u64, Vec<u8>>;
@@ -43,37 +43,17 @@ impl PatchedDevice {
     }
 
     fn refuse(&self, op: BioOp) -> Error {
-        Error::ReadOnly { device: self.name().to_owned(), op }
+        Error::ReadOnly { device: self.home.name().to_owned(), op }
     }
 }
 
-impl BlockDevice for PatchedDevice {
-    fn name(&self) -> &str {
-        self.home.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.home.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.home.limits()
+impl extant_block::Wrapper for PatchedDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.home
     }
 
     fn read_only(&self) -> bool {
         true
-    }
-
-    fn submit(&self, mut bio: Bio) {
-        let result = match bio.op {
-            BioOp::Flush => Ok(()),
-            BioOp::Read => match &mut bio.data {
-                BioData::Read(buf) => self.read_at(bio.offset, buf, bio.flags),
-                BioData::None | BioData::Write(_) => Ok(()),
-            },
-            BioOp::Write | BioOp::Discard | BioOp::WriteZeroes => Err(self.refuse(bio.op)),
-        };
-        bio.complete(result);
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
@@ -99,10 +79,6 @@ impl BlockDevice for PatchedDevice {
 
     fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
         Err(self.refuse(BioOp::Discard))
-    }
-
-    fn stats(&self) -> IoStats {
-        self.home.stats()
     }
 }
 

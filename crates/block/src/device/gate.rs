@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use extant_base::sync::{Condvar, Mutex};
 
-use super::{BlockDevice, IoStats, Limits};
+use super::BlockDevice;
+use super::wrapper::Wrapper;
 use crate::bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion};
 use crate::error::{Error, Result};
 use crate::ranks::GATE;
@@ -146,11 +147,11 @@ impl GateDevice {
             std::mem::take(&mut state.waiting)
         };
         self.gate.change.notify_all();
-        self.submit_all(waiting);
+        Wrapper::submit_all(self, waiting);
     }
 
     fn refusal(&self) -> Error {
-        Error::Busy { device: self.name().to_owned(), by: "another process may have opened it".to_owned() }
+        Error::Busy { device: self.inner.name().to_owned(), by: "another process may have opened it".to_owned() }
     }
 
     /// The bio that goes to the device below now; `None` if it waits.
@@ -221,21 +222,9 @@ impl Drop for Shut<'_> {
     }
 }
 
-impl BlockDevice for GateDevice {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
+impl Wrapper for GateDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
     }
 
     fn completes_later(&self) -> bool {
@@ -260,10 +249,6 @@ impl BlockDevice for GateDevice {
         self.inner.submit_all_and_wait(bios.into_iter().filter_map(|bio| self.admit(bio)).collect());
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
-        self.inner.read_at(offset, buf, flags)
-    }
-
     fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         self.inner.next_data(offset)
     }
@@ -282,9 +267,5 @@ impl BlockDevice for GateDevice {
 
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
         self.pass(offset, &[], || self.inner.write_zeroes(offset, len, flags))
-    }
-
-    fn stats(&self) -> IoStats {
-        self.inner.stats()
     }
 }

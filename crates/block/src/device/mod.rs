@@ -6,7 +6,7 @@
 //! in any order), [`RateDevice`] (so many bytes per second), [`TracedDevice`] (records of requests),
 //! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`GateDevice`] (holds
 //! back changes while the owner of the device is unknown), [`TimedDevice`] (adds up the time that a disk would need),
-//! [`MetaOnlyDevice`] (keeps metadata and drops data).
+//! [`MetaOnlyDevice`] (keeps metadata and drops data). A wrapper implements [`Wrapper`](wrapper::Wrapper).
 //!
 //! What it does not do: queueing and merging ([`crate::queue`]).
 //!
@@ -26,6 +26,7 @@ mod sim;
 mod stats;
 mod traced;
 mod window;
+pub(crate) mod wrapper;
 
 #[cfg(test)]
 pub(crate) mod tests;
