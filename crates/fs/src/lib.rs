@@ -65,9 +65,6 @@ mod reserve;
 mod store;
 mod super_block;
 mod threads;
-#[cfg(test)]
-#[path = "../tests/common/tools.rs"]
-mod tools;
 mod unmount;
 pub mod walk;
 mod writeback;
@@ -99,3 +96,6 @@ pub use options::{
 pub use reserve::Caller;
 pub use unmount::Mounted;
 pub use xattr::SetMode;
+
+#[cfg(test)]
+use extant_oracle::memory as tools;

@@ -1,8 +1,7 @@
 //! Two writes of one block are never in flight at once, since the device could let the older one win; and a read
 //! meanwhile never returns older data.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

@@ -1,30 +1,27 @@
-//! The e2fsprogs for the tests of this crate: making, checking and inspecting images. Crates above have
-//! `extant_testkit::oracle`, which depends on this one.
-#![allow(dead_code)] // each test binary uses its part
+//! The e2fsprogs on images in memory: making, checking, inspecting and editing them. A tool that fails ends the test.
+//!
+//! # Locking
+//! None.
 
 use std::path::Path;
-use std::process::Command;
 
 use extant_block::device::MemDevice;
+
+use crate::{arg, run_command};
 
 /// UUID and hash seed of every image. The places of directories and their splits depend on them.
 pub const SEED: &str = "5eed5eed-5eed-45ee-8eed-5eed5eed5eed";
 
 /// Exit status and output.
 pub fn run(program: &str, args: &[&str]) -> (i32, String) {
-    let out = Command::new(program).args(args).env("LC_ALL", "C").output().unwrap_or_else(|e| panic!("{program}: {e}"));
-    let said = [out.stdout, out.stderr].concat();
-    (out.status.code().unwrap_or(-1), String::from_utf8_lossy(&said).into_owned())
-}
-
-fn utf8(path: &Path) -> &str {
-    path.to_str().expect("a test's own path is UTF-8")
+    let (code, said) = run_command(Path::new(program), args).unwrap_or_else(|e| panic!("{e}"));
+    (code.unwrap_or(-1), said)
 }
 
 /// Makes an image at `path`; `args` override the seed.
 pub fn mke2fs(path: &Path, args: &[&str], size: &str) {
     let seed = format!("hash_seed={SEED}");
-    let all = [&["-q", "-F", "-U", SEED, "-E", &seed], args, &[utf8(path), size]].concat();
+    let all = [&["-q", "-F", "-U", SEED, "-E", &seed], args, &[arg(path), size]].concat();
     let (code, said) = run("mke2fs", &all);
     assert_eq!(code, 0, "mke2fs {args:?}: {said}");
 }
@@ -42,7 +39,7 @@ fn on_copy(program: &str, args: &[&str], dev: &MemDevice) -> (i32, String) {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
     dev.save(&path).expect("saved");
-    run(program, &[args, &[utf8(&path)]].concat())
+    run(program, &[args, &[arg(&path)]].concat())
 }
 
 /// The result of e2fsck with `args`.
@@ -71,7 +68,7 @@ pub fn edited(dev: &MemDevice, requests: &[&str]) -> MemDevice {
     dev.save(&path).expect("saved");
     for request in requests {
         // debugfs reports failures only as additional output, besides its name and the number of a file that it made.
-        let (code, said) = run("debugfs", &["-w", "-R", request, utf8(&path)]);
+        let (code, said) = run("debugfs", &["-w", "-R", request, arg(&path)]);
         let known = |line: &str| line.starts_with("debugfs 1.") || line.starts_with("Allocated inode: ");
         assert!(code == 0 && said.lines().all(known), "debugfs -R '{request}': {said}");
     }

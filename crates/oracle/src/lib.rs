@@ -1,9 +1,22 @@
-//! The e2fsprogs as oracles: make an image, check it, look into it.
+//! Real tools as oracles of tests: the e2fsprogs make an image, check it and look into it; the kernel mounts it.
+//!
+//! Main types: [`MkfsOptions`], [`Fsck`], [`mount::Mounted`]. [`memory`] is the same for images in memory.
+//!
+//! What it does not do: know `fs`, so that every crate below it can use this one in its tests. Unit tests of `block`
+//! itself use only what takes a path: their `MemDevice` is another type than the one here.
+//!
+//! # Locking
+//! None.
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod memory;
+pub mod mount;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::{Error, Result};
+pub use error::{Error, Result};
 
 /// How to make an image.
 #[derive(Clone, Debug)]
@@ -57,7 +70,7 @@ pub fn run_ok(program: &str, args: &[&str]) -> Result<String> {
 }
 
 /// The path as an argument; test directories have UTF-8 names.
-pub(crate) fn arg(path: &Path) -> &str {
+pub fn arg(path: &Path) -> &str {
     path.to_str().expect("a test's own path is UTF-8")
 }
 

@@ -15,8 +15,7 @@ use extant_block::device::unmount;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change};
 use rustix::thread::UnshareFlags;
 
-use crate::oracle::{arg, run_command, run_ok};
-use crate::{Error, Result};
+use crate::{Error, Result, arg, run_command, run_ok};
 
 /// How long a mount may take to come up or to end, in seconds.
 const PATIENCE_S: u64 = 60;
