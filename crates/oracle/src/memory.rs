@@ -35,7 +35,7 @@ pub fn made(args: &[&str], size: &str) -> MemDevice {
 }
 
 /// Runs `program` with `args` on a copy of the image.
-fn on_copy(program: &str, args: &[&str], dev: &MemDevice) -> (i32, String) {
+pub fn on_copy(program: &str, args: &[&str], dev: &MemDevice) -> (i32, String) {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
     dev.save(&path).expect("saved");
