@@ -2,6 +2,7 @@
 //! the whole process's operations.
 
 mod common;
+
 use common::{config, go, trials};
 use extant_lab::measure::Recorded;
 use extant_lab::result::{Outcome, Trial};

@@ -25,7 +25,7 @@ use crate::commands;
 use crate::failure::{Failure, Result, USAGE, both, warn};
 use crate::image::{self, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_image};
 use crate::owner::Owner;
-use crate::signals::{Input, Stop};
+use crate::server::signals::{Input, Stop};
 use crate::text::shown;
 use crate::words;
 

@@ -2,7 +2,7 @@
 //! it take the process over, an attacker should gain little.
 //!
 //! The process keeps the image (its open descriptors), the mount (/dev/fuse), the log's socket (connected before),
-//! and of the system the files in [`READABLE`] and the run folder ([`crate::status`]). In detail:
+//! and of the system the files in [`READABLE`] and the run folder ([`crate::server::status`]). In detail:
 //!
 //! - **Few system calls.** no_new_privs, and a seccomp filter that allows the calls of a server ([`ALLOWED`], and
 //!   [`checked`] with some arguments only). It answers EPERM to everything else, including numbers of later kernels.
@@ -51,8 +51,8 @@ use seccompiler::{
 
 use crate::failure::Failure;
 use crate::program;
-use crate::signals::Stop;
-use crate::status;
+use crate::server::signals::Stop;
+use crate::server::status;
 
 /// The name under which this binary is the agent.
 pub const AGENT: &str = "extant-unmount";
@@ -200,7 +200,7 @@ pub fn run_agent(args: &[OsString]) -> Result<(), Failure> {
     // A signal to the server's group or session requests an unmount, for which this process is needed.
     let _stop = Stop::watch();
     let _ = std::fs::write("/proc/self/comm", AGENT);
-    crate::serve::let_go_of_files();
+    crate::server::serve::let_go_of_files();
     extant_fuse::serve_agent(dir, device).map_err(|e| Failure::io(dir, e))
 }
 
@@ -395,7 +395,7 @@ mod tests {
     /// Runs an ignored test in a process of its own.
     fn run_inside(test: &str, outside: &str) {
         let exe = std::env::current_exe().expect("this test");
-        let name = format!("sandbox::tests::{test}");
+        let name = format!("server::sandbox::tests::{test}");
         let args = ["--exact", &name, "--ignored", "--nocapture", "--test-threads=1"];
         let done = Command::new(exe).args(args).env(OUTSIDE, outside).stdin(Stdio::null()).output().expect("started");
         let said = String::from_utf8_lossy(&done.stdout);

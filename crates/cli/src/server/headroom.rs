@@ -17,8 +17,8 @@ use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task::{self, JoinHandle};
 use extant_fs::Filesystem;
 
-use crate::allocator;
-use crate::cgroup::{Group, LEAST, Room};
+use crate::server::allocator;
+use crate::server::cgroup::{Group, LEAST, Room};
 
 static CLASS: LockClass = LockClass::new("headroom", 963);
 

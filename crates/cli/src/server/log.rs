@@ -2,8 +2,8 @@
 //!
 //! Messages of the lower layers on standard error (a damaged image, an aborted journal) must reach the user. The
 //! standard error becomes a pipe, and a thread copies its lines to `/dev/log` (syslog(3), journald). Without such a
-//! socket they go to `extant.log` in the user's run folder ([`crate::status`]), each with its time, the process and
-//! the image. All servers of the user share that file. When it is long, it becomes `extant.log.1`, and replaces the
+//! socket they go to `extant.log` in the user's run folder ([`crate::server::status`]), each with its time, the process
+//! and the image. All servers of the user share that file. When it is long, it becomes `extant.log.1`, and replaces the
 //! older one.
 //!
 //! Main functions: [`Log::find`], [`take_standard_error`], [`end`]; [`where_messages_go`], for messages to the user.
@@ -22,7 +22,8 @@ use extant_base::sync::{LockClass, Mutex};
 use extant_base::task::{self, JoinHandle};
 use rustix::fs::{Mode, OFlags, openat, renameat};
 
-use crate::{status, text};
+use crate::server::status;
+use crate::text;
 
 /// Longer lines are cut: datagrams have a limit.
 const LINE_MAX: u64 = 2000;

@@ -17,7 +17,7 @@
 //! there is no file. An unmount then waits for the lock on the image, and checks whether the superblock marks it as
 //! complete ([`crate::commands::unmount`]).
 //!
-//! The same directory has the server's messages if there is no system log ([`crate::log`]).
+//! The same directory has the server's messages if there is no system log ([`crate::server::log`]).
 //!
 //! The kernel reuses a mount's number before its server has ended, so two servers may use one name. Therefore a
 //! process that creates or removes a name locks the directory meanwhile.

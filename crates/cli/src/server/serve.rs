@@ -1,8 +1,8 @@
 //! The process behind a mount.
 //!
 //! Order: resolve the mount point, once → open the image (exclusively) → mount the file system (replay included) →
-//! mount on the directory → report it → drop privileges ([`crate::sandbox`]) → serve → unmount the file system (in
-//! the server's `destroy`) → close the image → report the result ([`crate::status`]).
+//! mount on the directory → report it → drop privileges ([`crate::server::sandbox`]) → serve → unmount the file system
+//! (in the server's `destroy`) → close the image → report the result ([`crate::server::status`]).
 //!
 //! Root mounts a block device as `fuseblk`: then umount(2) waits for the server, and syncfs(2) works. The kernel
 //! opens the device exclusively for such a mount, so our own exclusive open ends right before it ([`Claim`]).
@@ -31,17 +31,17 @@ use extant_lab::measure::engine::Probe;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::iterator::Signals;
 
-use crate::cgroup::{self, Group};
 use crate::claim::Claim;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
-use crate::headroom::Watch;
 use crate::image::{self, Access, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device, open_whole};
-use crate::log;
 use crate::mount_options::{self, MountConfig};
 use crate::mount_table;
-use crate::sandbox;
-use crate::signals;
-use crate::status::ServerStatus;
+use crate::server::cgroup::{self, Group};
+use crate::server::headroom::Watch;
+use crate::server::log;
+use crate::server::sandbox;
+use crate::server::signals;
+use crate::server::status::ServerStatus;
 use crate::text::shown;
 
 /// The report of a background server that the mount exists.
