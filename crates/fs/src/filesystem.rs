@@ -1,7 +1,7 @@
 //! The mounted file system: what its parts share.
 //!
 //! Main type: [`Filesystem`] (Linux: `struct super_block` and `struct ext4_sb_info`). Made by [`Filesystem::mount`]
-//! (`mount.rs`); the operations are in `ops/`, one file each.
+//! (`mount/`); the operations are in `ops/`, one file each.
 //!
 //! # Locking
 //! `superblock` (75) guards the decoded superblock; `renames` (10) makes cross-directory renames exclude each other.

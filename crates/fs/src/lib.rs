@@ -1,7 +1,7 @@
 //! The ext2/3/4 file system, for embedding.
 //!
 //! Main types: [`Filesystem`] (mounted; all operations are its methods), [`InodeRef`] (a file in use),
-//! [`MountOptions`], [`Error`]. Around them: `mount.rs` (the order of a mount; the counterpart is `unmount.rs`),
+//! [`MountOptions`], [`Error`]. Around them: `mount/` (the order of a mount, and its end),
 //! `ops/` (the operations), `groups.rs` and `ialloc.rs` (placement), `store.rs`, `dir_store.rs`, `xattr_store.rs`
 //! (the stores for the layers below the operations), `map` (extents, indirect blocks), `dir` (directories), `xattr`.
 //!
@@ -31,16 +31,12 @@
 #![warn(missing_docs)]
 
 mod background;
-mod borrow;
-mod copies;
 mod dir;
 mod dir_store;
-mod draft;
 mod encrypted;
 mod error;
 mod error_log;
 mod failure;
-mod fast_commit;
 mod filesystem;
 #[cfg(test)]
 mod forgetful;
@@ -57,22 +53,16 @@ pub mod number_set;
 mod ops;
 mod options;
 mod orphan;
-mod patched;
 pub mod path;
-mod recover;
 mod reports;
 mod reserve;
 mod store;
-mod super_block;
 mod threads;
-mod unmount;
 pub mod walk;
 mod writeback;
 mod xattr;
 mod xattr_store;
 
-pub use copies::{probe_superblock, probe_superblock_at};
-pub use draft::Draft;
 pub use error::{Damage, Error, Result, Unsupported};
 pub use extant_cache::{Budget, LossCursor, Party, ReclaimPolicy};
 pub use extant_es::EsPolicyKind;
@@ -82,6 +72,9 @@ pub use extant_mballoc::Policy as AllocPolicy;
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};
 pub use inode_table::INODE_BYTES;
+pub use mount::copies::{probe_superblock, probe_superblock_at};
+pub use mount::draft::Draft;
+pub use mount::unmount::Mounted;
 pub use ops::sync::policy::SyncPolicyKind;
 pub use ops::sync::{Done, DoneEach};
 pub use ops::volume::LABEL_MAX;
@@ -94,7 +87,6 @@ pub use options::{
     POLICIES, PolicyOption, QUEUE_DEPTH_MAX,
 };
 pub use reserve::Caller;
-pub use unmount::Mounted;
 pub use xattr::SetMode;
 
 #[cfg(test)]

@@ -52,9 +52,9 @@ use extant_recovery::{Accept, Replay, locate};
 
 use crate::error::{Damage, Error, Result};
 use crate::groups::Groups;
+use crate::mount::super_block::{read_super_at, write_super};
 use crate::ops::credits;
 use crate::options::BorrowJournal;
-use crate::super_block::{read_super_at, write_super};
 
 use layout::Layout;
 use release::{Release, Trust};

@@ -36,11 +36,11 @@ use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock, bitmap, extent};
 
 use crate::dir;
 use crate::dir_store::DirView;
-use crate::draft::Draft;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapState, MapStore, NewNode, Progress};
+use crate::mount::draft::Draft;
 use crate::mount::mount_unlogged;
 use crate::ops::credits;
 use crate::ops::names::{add_dir_link, check_name, drop_dir_link};

@@ -24,16 +24,16 @@ use extant_ondisk::{InodeNr, orphan};
 use extant_recovery::locate::open_journal;
 use extant_recovery::{Accept, JournalFile, JournalState, OverlayDevice, Replay, journal_state, wipe};
 
-use crate::borrow;
-use crate::draft::Draft;
 use crate::error::{Damage, Error, Result, Unsupported};
-use crate::fast_commit;
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::lifecycle::{Access, Transition};
+use crate::mount::borrow;
+use crate::mount::draft::Draft;
+use crate::mount::fast_commit;
+use crate::mount::super_block::{read_super_at, write_super};
 use crate::ops::credits;
 use crate::options::{BorrowJournal, JournalDevice, MountOptions};
-use crate::super_block::{read_super_at, write_super};
 
 impl From<extant_recovery::Error> for Error {
     fn from(e: extant_recovery::Error) -> Error {

@@ -24,11 +24,11 @@ use extant_ondisk::superblock::{self, Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SI
 use extant_ondisk::{BlockNr, GroupNr};
 
 use crate::error::{Damage, Error, Result, Unsupported};
+use crate::mount::patched::{PatchedDevice, Patches};
+use crate::mount::super_block::read_super_at;
 use crate::options::Messages;
 #[allow(unused_imports)] // for links in the documentation
 use crate::options::MountOptions;
-use crate::patched::{PatchedDevice, Patches};
-use crate::super_block::read_super_at;
 
 /// Copies of a descriptor block to try; without `sparse_super` every group has one.
 const COPIES_MAX: usize = 12;

@@ -11,6 +11,15 @@
 //! # Locking
 //! None: no other thread uses the file system yet.
 
+pub mod borrow;
+pub mod copies;
+pub mod draft;
+mod fast_commit;
+mod patched;
+mod recover;
+pub mod super_block;
+pub mod unmount;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -27,8 +36,6 @@ use extant_ondisk::superblock::{ErrorBehaviour, FsState, SuperBlock};
 
 use extant_recovery::JournalFile;
 
-use crate::borrow;
-use crate::copies::Copies;
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::error_log::ErrorLog;
 use crate::filesystem::{self, Filesystem, JournalHooks};
@@ -36,13 +43,14 @@ use crate::groups::{Groups, journal_zones};
 use crate::hash_settings::HashSettings;
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::lifecycle::Lifecycle;
+use crate::mount::copies::Copies;
+use crate::mount::recover::{Use, clean_orphans, lend_journal, log_of, recover};
+use crate::mount::super_block::{check_after_replay, read_super_at};
+use crate::mount::unmount::Mounted;
 use crate::options::{COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
 use crate::orphan::Orphans;
-use crate::recover::{Use, clean_orphans, lend_journal, log_of, recover};
 use crate::reserve::Reserve;
-use crate::super_block::{check_after_replay, read_super_at};
 use crate::threads::Threads;
-use crate::unmount::Mounted;
 use crate::writeback::asks::Asks;
 use crate::writeback::batch::Completed;
 use extant_es::EsCache;

@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
 
-use crate::borrow;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::lifecycle::{Access, Phase, Right, Transition};
+use crate::mount::borrow;
+use crate::mount::super_block::write_super;
 use crate::ops::sync::Scope;
-use crate::super_block::write_super;
 
 /// A mount, and the duty to end it: dropped, it unmounts. Parts of a program may share the file system by the `Arc`
 /// that it is; once the mount has ended they can change nothing any more ([`Error::ReadOnly`]).

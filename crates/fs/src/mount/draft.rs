@@ -33,8 +33,8 @@ use extant_recovery::locate::{open_journal, read_super};
 
 use crate::error::{Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
+use crate::mount::super_block::write_super;
 use crate::options::MountOptions;
-use crate::super_block::write_super;
 
 static DRAFT_CLASS: LockClass = LockClass::new("draft", 790);
 

@@ -3,7 +3,7 @@
 //!
 //! [`extant_ondisk::features`] decides which features permit what; this module decides what follows for this mount.
 //!
-//! What it does not do: choose among copies ([`crate::copies`]); changes under a handle
+//! What it does not do: choose among copies ([`crate::mount::copies`]); changes under a handle
 //! ([`Filesystem::modify_superblock`]).
 //!
 //! # Locking
