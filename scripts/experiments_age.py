@@ -15,10 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 # The code that an experiment is about. What is not here is about all of what a mount runs.
-EVERYTHING = ["crates/fs", "crates/cache", "crates/journal", "crates/mballoc", "crates/block"]
+EVERYTHING = ["crates/fs", "crates/es", "crates/cache", "crates/journal", "crates/mballoc", "crates/block"]
 ABOUT = {
-    "004": ["crates/fs/src/map/es"], "005": ["crates/fs/src/map/es"], "006": ["crates/fs/src/map/es"],
-    "007": ["crates/fs/src/map", "crates/cache"], "008": ["crates/mballoc"], "009": ["crates/mballoc"], "010": ["crates/mballoc"],
+    "004": ["crates/es", "crates/fs/src/map/es"], "005": ["crates/es", "crates/fs/src/map/es"], "006": ["crates/es", "crates/fs/src/map/es"],
+    "007": ["crates/es", "crates/fs/src/map", "crates/cache"], "008": ["crates/mballoc"], "009": ["crates/mballoc"], "010": ["crates/mballoc"],
     "012": ["crates/block/src/queue"], "018": ["crates/mballoc", "crates/fs"], "019": ["crates/mballoc"], "020": ["crates/cache"],
     "021": ["crates/lab/src/model/reclaim"], "022": ["crates/cache", "crates/fs"], "023": ["crates/check", "crates/ondisk"],
     "024": ["crates/mballoc", "crates/check", "crates/block/src/device"], "025": ["crates/mballoc", "crates/check"],

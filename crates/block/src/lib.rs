@@ -23,5 +23,6 @@ mod ranks;
 
 pub use bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion, EndIo};
 pub use buf::AlignedBuf;
+pub use device::wrapper::Wrapper;
 pub use device::{BlockDevice, IoCounters, IoStats, Limits, submit_inline};
 pub use error::{BusyBy, Error, Result};

@@ -1,14 +1,13 @@
 //! Any options: an error or a plan, never a panic. The pieces of each plan do not overlap and lie on the device, and
 //! e2fsck finds the image clean.
 
-use std::process::Command;
-
 use extant_base::rng::Rng;
 use extant_block::device::{FileDevice, IoMode, OpenOptions};
 use extant_build::options::{Fact, Request, SizeAsked};
 use extant_build::plan::Plan;
 use extant_build::skeleton::{Empty, Owned, Skeleton};
 use extant_build::write::write_with_progress;
+use extant_testkit::oracle::expect_clean;
 
 /// One plan in so many goes through e2fsck, if it is smaller than so many bytes.
 const EACH: u32 = 7;
@@ -108,9 +107,7 @@ fn every_plan_keeps_its_pieces_apart_and_on_the_device() {
             let device = FileDevice::create(&image, bytes & !511, buffered).expect("the image can be made");
             write_with_progress(&device, &empty, 1, &|_| ()).expect("the image can be written");
             drop(device);
-            let said = Command::new("e2fsck").arg("-fn").arg(&image).env("LC_ALL", "C").output().expect("e2fsck");
-            let text = String::from_utf8_lossy(&said.stdout);
-            assert!(said.status.success(), "seed {seed}: {request:?}: {text}");
+            expect_clean(&image).unwrap_or_else(|e| panic!("seed {seed}: {request:?}: {e}"));
             std::fs::remove_file(&image).expect("the image goes");
         }
         if let Ok(skeleton) = Skeleton::plan(&options, &Owned::default()) {

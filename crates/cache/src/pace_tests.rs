@@ -4,8 +4,8 @@ use super::*;
 
 use extant_base::sync::Mutex;
 use extant_base::sync::atomic::AtomicU64;
-use extant_block::device::{IoStats, Limits, MemDevice};
-use extant_block::{AlignedBuf, BioFlags, BioVec};
+use extant_block::device::MemDevice;
+use extant_block::{AlignedBuf, BioFlags, BioVec, Wrapper};
 
 static HELD: LockClass = LockClass::new("test held", 0);
 
@@ -158,40 +158,17 @@ struct Keeper {
     bytes: AtomicU64,
 }
 
-impl BlockDevice for Keeper {
-    fn name(&self) -> &str {
-        "keeper"
+impl Wrapper for Keeper {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.below
     }
-    fn size_bytes(&self) -> u64 {
-        self.below.size_bytes()
-    }
-    fn limits(&self) -> &Limits {
-        self.below.limits()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
+
     fn completes_later(&self) -> bool {
         true
     }
     fn submit(&self, bio: Bio) {
         self.bytes.fetch_add(bio.len, Ordering::Relaxed);
         self.kept.lock().push(bio);
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> extant_block::Result<()> {
-        self.below.read_at(offset, buf, flags)
-    }
-    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> extant_block::Result<()> {
-        self.below.write_at(offset, pieces, flags)
-    }
-    fn flush(&self) -> extant_block::Result<()> {
-        self.below.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> extant_block::Result<()> {
-        self.below.discard(offset, len)
-    }
-    fn stats(&self) -> IoStats {
-        self.below.stats()
     }
 }
 

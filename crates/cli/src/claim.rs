@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::image::{self, Access, ImageSpec, open_device, open_whole};
     use crate::mount_options::MountConfig;
-    use crate::serve::{Job, open};
+    use crate::server::serve::{Job, open};
 
     const LONG: Duration = Duration::from_secs(20);
 

@@ -2,12 +2,11 @@
 //!
 //! This crate parses arguments and prints; the crates below do everything else. One file per sub-command in
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (images, opened), [`mount_options`] (`-o`),
-//! [`serve`] (the process behind a mount), [`sandbox`] (its restrictions), [`status`] (how an unmount learns of the
-//! server's end), [`mount_table`] (the mount of a path), [`namespace`] (`-N`), [`beside`] (reads images in use),
-//! [`opened`] (the images that this process has open), [`owner`] (the owners of new files), [`cgroup`] (the memory
-//! limit), [`log`] (messages of a background server), [`place`] (`IMAGE:PATH`), [`program`] (this binary, started
-//! again), [`source_date`] (reproducible images), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`words`] (of a
-//! script's line), [`size`], [`text`] and [`failure`].
+//! [`server`] (the process behind a mount, and the signals of all commands), [`mount_table`] (the mount of a path),
+//! [`namespace`] (`-N`), [`beside`] (reads images in use), [`opened`] (the images that this process has open),
+//! [`owner`] (the owners of new files), [`place`] (`IMAGE:PATH`), [`program`] (this binary, started again),
+//! [`source_date`] (reproducible images), [`record`] (JSON), [`mode`], [`when`], [`words`] (of a script's line),
+//! [`size`], [`text`] and [`failure`].
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server
@@ -24,17 +23,13 @@
 // Messages go through `failure`, output through `text::Output`.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
-mod allocator;
 mod args;
 mod beside;
-mod cgroup;
 mod claim;
 mod commands;
 mod content;
 mod failure;
-mod headroom;
 mod image;
-mod log;
 mod mode;
 mod mount_options;
 mod mount_table;
@@ -44,11 +39,8 @@ mod owner;
 mod place;
 mod program;
 mod record;
-mod sandbox;
-mod serve;
-mod signals;
+mod server;
 mod source_date;
-mod status;
 mod text;
 mod when;
 mod words;
@@ -69,6 +61,7 @@ const VERSION: &str =
 use crate::args::{Cli, Command, MkfsProgram, MountHelper, UnmountHelper};
 use crate::commands::verb::Images;
 use crate::failure::{Failure, Result};
+use crate::server::{log, sandbox, signals};
 
 fn main() -> ExitCode {
     signals::survive_file_size_limit();

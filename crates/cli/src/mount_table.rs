@@ -13,7 +13,7 @@ use extant_fuse::{MountPoint, Top, kernel_uid};
 use extant_image::{ImageSpec, Mount, absolute, mounts};
 
 use crate::failure::{Failure, MOUNT, Result};
-use crate::status::Watch;
+use crate::server::status::Watch;
 use crate::text;
 
 /// A mount, and the mount point on which it is the topmost one.

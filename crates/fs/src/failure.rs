@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
     use crate::error::Damage;
-    use crate::super_block::read_super_at;
+    use crate::mount::super_block::read_super_at;
     use crate::{Cred, MountOptions, NewNode, OnError};
 
     /// Half an operation is never durable, whatever `errors=` says, and the image records the reason.

@@ -1,7 +1,7 @@
 //! The mounted file system: what its parts share.
 //!
 //! Main type: [`Filesystem`] (Linux: `struct super_block` and `struct ext4_sb_info`). Made by [`Filesystem::mount`]
-//! (`mount.rs`); the operations are in `ops/`, one file each.
+//! (`mount/`); the operations are in `ops/`, one file each.
 //!
 //! # Locking
 //! `superblock` (75) guards the decoded superblock; `renames` (10) makes cross-directory renames exclude each other.
@@ -27,7 +27,6 @@ use crate::groups::Groups;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::lifecycle::{Lifecycle, Right, Transition};
-use crate::map::es::{EsCache, EsStats};
 use crate::ops::sync::policy::SyncPolicy;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
@@ -37,6 +36,7 @@ use crate::writeback::asks::Ask;
 use crate::writeback::batch::Completed;
 use crate::writeback::work::WorkQueue;
 use crate::xattr::SharedBlocks;
+use extant_es::{EsCache, EsStats};
 
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use extant_block::device::{IoStats, Limits, MemDevice, submit_inline};
-use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Error, Result};
+use extant_block::device::MemDevice;
+use extant_block::{BioFlags, BioOp, BlockDevice, Error, Result, Wrapper};
 use extant_ondisk::GroupNr;
 
 use crate::{Filesystem, MountOptions, Mounted};
@@ -58,29 +58,9 @@ impl Forgetful {
     }
 }
 
-impl BlockDevice for Forgetful {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        false
-    }
-
-    fn stats(&self) -> IoStats {
-        self.inner.stats()
-    }
-
-    fn submit(&self, bio: Bio) {
-        submit_inline(self, bio);
+impl Wrapper for Forgetful {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
@@ -88,7 +68,7 @@ impl BlockDevice for Forgetful {
         let Some((bitmaps, inodes)) = self.places.get() else { return self.inner.read_at(offset, buf, flags) };
         let of_bitmaps = bitmaps.iter().any(|bitmap| offset < bitmap.end && bitmap.start < offset + len);
         if self.unreadable.load(Ordering::SeqCst) && (of_bitmaps || offset >= *inodes) {
-            return Err(Error::io(self.name(), BioOp::Read, offset, len, std::io::Error::other("forgotten")));
+            return Err(Error::io(self.inner.name(), BioOp::Read, offset, len, std::io::Error::other("forgotten")));
         }
         self.inner.read_at(offset, buf, flags)?;
         let left = self.reads_left.load(Ordering::SeqCst);
@@ -98,17 +78,5 @@ impl BlockDevice for Forgetful {
             self.unreadable.store(left == 1, Ordering::SeqCst);
         }
         Ok(())
-    }
-
-    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
-        self.inner.write_at(offset, pieces, flags)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.discard(offset, len)
     }
 }

@@ -28,9 +28,9 @@ use crate::error::Error;
 use crate::filesystem::Filesystem;
 use crate::inode_table::InodeTable;
 use crate::map::MapRoot;
-use crate::map::es::EsInode;
 use crate::writeback::asks::WritebackLock;
 use crate::writeback::batch::Batches;
+use extant_es::EsInode;
 
 static RW_CLASS: LockClass = LockClass::new("inode", 20);
 static MAP_CLASS: LockClass = LockClass::new("map", 50);

@@ -1,10 +1,9 @@
 //! The ext2/3/4 file system, for embedding.
 //!
 //! Main types: [`Filesystem`] (mounted; all operations are its methods), [`InodeRef`] (a file in use),
-//! [`MountOptions`], [`Error`]. Around them: `mount.rs` (the order of a mount; the counterpart is `unmount.rs`),
+//! [`MountOptions`], [`Error`]. Around them: `mount/` (the order of a mount, and its end),
 //! `ops/` (the operations), `groups.rs` and `ialloc.rs` (placement), `store.rs`, `dir_store.rs`, `xattr_store.rs`
-//! (the stores for the layers below the operations), [`map`] (extents, indirect blocks, extent status), `dir`
-//! (directories), `xattr`.
+//! (the stores for the layers below the operations), `map` (extents, indirect blocks), `dir` (directories), `xattr`.
 //!
 //! What it does not do: permissions (the caller's kernel or program checks them), errno, partitions, repair.
 //!
@@ -32,16 +31,12 @@
 #![warn(missing_docs)]
 
 mod background;
-mod borrow;
-mod copies;
 mod dir;
 mod dir_store;
-mod draft;
 mod encrypted;
 mod error;
 mod error_log;
 mod failure;
-mod fast_commit;
 mod filesystem;
 #[cfg(test)]
 mod forgetful;
@@ -52,41 +47,35 @@ mod inline;
 mod inode;
 mod inode_table;
 mod lifecycle;
-pub mod map;
+mod map;
 mod mount;
 pub mod number_set;
 mod operation;
 mod ops;
 mod options;
 mod orphan;
-mod patched;
 pub mod path;
-mod recover;
 mod reports;
 mod reserve;
 mod store;
-mod super_block;
 mod threads;
-#[cfg(test)]
-#[path = "../tests/common/tools.rs"]
-mod tools;
-mod unmount;
 pub mod walk;
 mod writeback;
 mod xattr;
 mod xattr_store;
 
-pub use copies::{probe_superblock, probe_superblock_at};
-pub use draft::Draft;
 pub use error::{Damage, Error, Result, Unsupported};
 pub use extant_cache::{Budget, LossCursor, Party, ReclaimPolicy};
+pub use extant_es::EsPolicyKind;
 pub use extant_journal::Error as JournalError;
 pub use extant_mballoc::MetaPolicy;
 pub use extant_mballoc::Policy as AllocPolicy;
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};
 pub use inode_table::INODE_BYTES;
-pub use map::es::EsPolicyKind;
+pub use mount::copies::{probe_superblock, probe_superblock_at};
+pub use mount::draft::Draft;
+pub use mount::unmount::Mounted;
 pub use ops::sync::policy::SyncPolicyKind;
 pub use ops::sync::{Done, DoneEach};
 pub use ops::volume::LABEL_MAX;
@@ -99,5 +88,7 @@ pub use options::{
     POLICIES, PolicyOption, QUEUE_DEPTH_MAX,
 };
 pub use reserve::Caller;
-pub use unmount::Mounted;
 pub use xattr::SetMode;
+
+#[cfg(test)]
+use extant_oracle::memory as tools;

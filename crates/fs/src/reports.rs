@@ -16,9 +16,9 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::lifecycle::{Phase, Right, Transition};
+use crate::mount::super_block::{read_super_at, write_super};
 use crate::ops::credits;
 use crate::options::OnError;
-use crate::super_block::{read_super_at, write_super};
 
 impl Filesystem {
     /// Called with every error that comes up to an operation: if the image is at fault, `errors=` decides.

@@ -1,8 +1,7 @@
 //! A journal while an image is mounted: the state of the image meanwhile, and that no trace remains afterwards. The
 //! power cuts are in `crates/testkit/tests/crash.rs`.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,8 +1,7 @@
 //! Copies of the superblock and of the group descriptors: without the primaries, a read-only mount shows every file
 //! through any remaining copy. A writing mount fails, and its error gives the advice.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

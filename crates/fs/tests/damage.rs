@@ -3,8 +3,7 @@
 
 #[path = "common/damaged.rs"]
 mod damaged;
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

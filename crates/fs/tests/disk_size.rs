@@ -1,8 +1,7 @@
 //! The size on disk never uncovers bytes that a truncation cut off. They remain on the device behind the end of the
 //! file until the last block is written again, and no operation may move the size over them before.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! A draft: after a power cut at any moment of its commit, all of it is there or nothing.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

@@ -2,8 +2,7 @@
 
 #[path = "common/damaged.rs"]
 mod damaged;
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::cell::RefCell;
 use std::sync::{Arc, mpsc};

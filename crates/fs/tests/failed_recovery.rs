@@ -6,8 +6,7 @@
 //! the image's own, with its orphans in the file or on the list, or a borrowed one. Each request fails alone, and
 //! with the two after it: a failed readahead, or a failed write of merged neighbours, is repeated in single requests.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 #[path = "common/tree.rs"]
 mod tree;
 

@@ -17,6 +17,8 @@ use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::jbd2::{FastCommitRecord, IncompatFeatures};
 use extant_ondisk::superblock::SUPERBLOCK_SIZE;
 use extant_ondisk::{BlockNr, InodeNr};
+use extant_oracle::arg;
+use extant_oracle::memory::run;
 use extant_recovery::Replay;
 use extant_recovery::locate::{journal_inode, open_journal, read_super};
 
@@ -55,8 +57,7 @@ fn kernel_mounts_work() -> bool {
 }
 
 fn e2fsck(image: &Path, args: &str) -> (i32, String) {
-    let out = Command::new("e2fsck").arg(args).arg(image).output().expect("e2fsck");
-    (out.status.code().expect("status"), String::from_utf8_lossy(&out.stdout).into_owned())
+    run("e2fsck", &[args, arg(image)])
 }
 
 fn assert_sound(dev: &MemDevice, who: &str) {

@@ -1,11 +1,11 @@
 //! How often a mount with one change waits for the device.
 
-use std::process::Command;
 use std::sync::Arc;
 
 use extant_block::BlockDevice;
 use extant_block::device::{FileDevice, OpenOptions};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode};
+use extant_oracle::memory::mke2fs;
 
 /// Flushes and durable writes from the mount to the end of the unmount.
 fn waits(dev: &Arc<FileDevice>, change: impl FnOnce(&Filesystem)) -> u64 {
@@ -23,8 +23,7 @@ fn waits(dev: &Arc<FileDevice>, change: impl FnOnce(&Filesystem)) -> u64 {
 fn one_change_waits_six_times() {
     let dir = tempfile::tempdir().expect("directory");
     let image = dir.path().join("image");
-    let made = Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(&image).arg("16M").status();
-    assert!(made.expect("mke2fs").success());
+    mke2fs(&image, &["-t", "ext4"], "16M");
     let dev = Arc::new(FileDevice::open(&image, OpenOptions::default()).expect("opened"));
     let made = waits(&dev, |fs| {
         let root = fs.root().expect("root");
@@ -34,6 +33,5 @@ fn one_change_waits_six_times() {
     assert_eq!((made, removed), (6, 6));
     assert!(waits(&dev, |_| {}) <= 3, "only the two marks: the log is already empty");
     drop(dev);
-    let checked = Command::new("e2fsck").arg("-fn").arg(&image).output().expect("e2fsck");
-    assert!(checked.status.success(), "{checked:?}");
+    extant_oracle::expect_clean(&image).expect("clean");
 }

@@ -1,7 +1,6 @@
 //! The format's limits: link counts of directories, sparse files to the last block, names of 255 bytes, a full disk.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! The lock table during a parallel untar with syncs: no lock may delay all operations.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

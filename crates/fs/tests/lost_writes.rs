@@ -85,11 +85,7 @@ fn a_power_cut_during_a_write_shows_nothing_of_a_deleted_file() {
 
 /// The place of a group's block bitmap, as dumpe2fs prints it.
 fn block_bitmap_of(disk: &Disk, group: u32) -> u64 {
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    disk.crash.live().save(&path).expect("saved");
-    let out = std::process::Command::new("dumpe2fs").arg(&path).output().expect("dumpe2fs");
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let (_, text) = tools::on_copy("dumpe2fs", &[], &disk.crash.live());
     let group = text.split(&format!("\nGroup {group}: ")).nth(1).expect("the group");
     let at = group.split("Block bitmap at ").nth(1).expect("its bitmap");
     at.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).expect("a number")

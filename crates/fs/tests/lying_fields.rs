@@ -1,7 +1,6 @@
 //! Single fields of inodes that contradict others: operations on them end at once, and lose nothing.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

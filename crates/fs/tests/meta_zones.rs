@@ -1,7 +1,6 @@
 //! Zones for metadata (`meta_policy=`): they cost no block, and are not recorded on disk.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

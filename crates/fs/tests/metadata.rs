@@ -6,8 +6,7 @@
 //! Afterwards it compares the metadata: only the hostile file could have changed it, so it must be unchanged and its
 //! blocks still in use.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

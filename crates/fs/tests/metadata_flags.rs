@@ -1,7 +1,6 @@
 //! All metadata requests carry META: on a device that drops data, images remain intact.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

@@ -1,8 +1,7 @@
 //! Half-deleted or half-truncated files after a crash, on a device that cannot read all of them, or in an image where
 //! some are damaged.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 use std::time::Duration;

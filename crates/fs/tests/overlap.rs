@@ -1,8 +1,7 @@
 //! Two writes of one block are never in flight at once, since the device could let the older one win; and a read
 //! meanwhile never returns older data.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 
@@ -11,8 +10,8 @@ use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_base::task;
-use extant_block::device::{IoStats, Limits, MemDevice};
-use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Result};
+use extant_block::device::MemDevice;
+use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Result, Wrapper};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode, WriteFlags};
 
 static CLASS: LockClass = LockClass::new("test late", 0);
@@ -59,19 +58,11 @@ impl Late {
 
 struct Shared(Arc<Late>);
 
-impl BlockDevice for Shared {
-    fn name(&self) -> &str {
-        self.0.inner.name()
+impl Wrapper for Shared {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.0.inner
     }
-    fn size_bytes(&self) -> u64 {
-        self.0.inner.size_bytes()
-    }
-    fn limits(&self) -> &Limits {
-        self.0.inner.limits()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
+
     fn submit(&self, mut bio: Bio) {
         if bio.op == BioOp::Write && bio.len > 0 {
             let (late, offset, len) = (self.0.clone(), bio.offset, bio.len);
@@ -84,24 +75,12 @@ impl BlockDevice for Shared {
         }
         self.0.waiting.lock().push(bio);
     }
-    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
-        self.0.inner.read_at(offset, buf, flags)
-    }
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
         let len = pieces.iter().map(|p| p.len() as u64).sum();
         self.0.begin(offset, len);
         let result = self.0.inner.write_at(offset, pieces, flags);
         self.0.end(offset, len);
         result
-    }
-    fn flush(&self) -> Result<()> {
-        self.0.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.0.inner.discard(offset, len)
-    }
-    fn stats(&self) -> IoStats {
-        self.0.inner.stats()
     }
 }
 

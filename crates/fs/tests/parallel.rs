@@ -1,8 +1,7 @@
 //! Several threads on one mount with all background threads. e2fsck checks the image afterwards, and the debug build
 //! checks the lock order meanwhile.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

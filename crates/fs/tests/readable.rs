@@ -2,8 +2,7 @@
 //! by mke2fs and debugfs from a tree, are mounted read-only and compared with the tree. Nothing is written, and a
 //! mount for writing fails and names the features.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::collections::BTreeMap;
 use std::path::Path;

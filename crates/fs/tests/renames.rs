@@ -1,7 +1,6 @@
 //! renameat2(2) with its flags, checked by e2fsck and debugfs.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

@@ -1,8 +1,7 @@
 //! Damaged images, mounted to read as much as possible. Intact files read as before, damaged ones fail on their own,
 //! and nothing is written.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! Files with equal attributes share a block: the number of blocks, and e2fsck's check of every count.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! The engine on images that mke2fs made, in memory, checked by e2fsck.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! A nearly full disk: who may use the last blocks, and the result of operations that do not fit.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! The superblock's options for every mount: `tune2fs -o` and `tune2fs -E mount_opts=`. A caller's options override
 //! them.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

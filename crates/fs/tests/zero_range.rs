@@ -1,8 +1,7 @@
 //! fallocate(2) with ZERO_RANGE: zeros without writing them, on the existing blocks. Against a model, e2fsck, and
 //! debugfs for the blocks.
 
-#[path = "common/tools.rs"]
-mod tools;
+use extant_oracle::memory as tools;
 
 use std::sync::Arc;
 

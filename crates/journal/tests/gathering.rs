@@ -6,7 +6,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::{sim, task};
 use extant_block::device::MemDevice;
-use extant_block::{Bio, BioFlags, BlockDevice, IoStats, Limits};
+use extant_block::{Bio, BioFlags, BlockDevice, Wrapper};
 use extant_cache::{Budget, BufKind, BufferCache};
 use extant_journal::{Error, Hooks, Journal, LogLocation, Options};
 use extant_ondisk::BlockNr;
@@ -34,24 +34,13 @@ impl Hooks for NoHooks {
 /// A disk with a slow flush.
 struct Slow(MemDevice);
 
-impl BlockDevice for Slow {
-    fn name(&self) -> &str {
-        "slow"
+impl Wrapper for Slow {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.0
     }
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-    fn limits(&self) -> &Limits {
-        self.0.limits()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
+
     fn submit(&self, bio: Bio) {
         self.0.submit(bio);
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> extant_block::Result<()> {
-        self.0.read_at(offset, buf, flags)
     }
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> extant_block::Result<()> {
         if flags.contains(BioFlags::FUA) {
@@ -59,17 +48,8 @@ impl BlockDevice for Slow {
         }
         self.0.write_at(offset, pieces, flags)
     }
-    fn flush(&self) -> extant_block::Result<()> {
-        self.0.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> extant_block::Result<()> {
-        self.0.discard(offset, len)
-    }
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> extant_block::Result<()> {
         self.0.write_zeroes(offset, len, flags)
-    }
-    fn stats(&self) -> IoStats {
-        self.0.stats()
     }
 }
 

@@ -3,8 +3,6 @@
 
 mod common;
 
-use std::path::Path;
-
 use common::{config, go, trials};
 use extant_lab::measure::Recorded;
 use extant_lab::result::{Outcome, Trial};
@@ -15,15 +13,8 @@ use extant_lab::run;
 fn a_run_can_begin_with_a_copy_of_an_image() {
     let dir = tempfile::tempdir().expect("directory");
     let original = dir.path().join("worn.img");
-    let file = std::fs::File::create(&original).expect("image");
-    file.set_len(64 << 20).expect("sparse");
-    let made = std::process::Command::new("mke2fs").args(["-q", "-F", "-t", "ext3"]).arg(&original).status();
-    assert!(made.expect("mke2fs").success());
-    let debugfs = |request: &str, image: &Path| {
-        let ran = std::process::Command::new("debugfs").args(["-w", "-R", request]).arg(image).output();
-        String::from_utf8_lossy(&ran.expect("debugfs").stdout).into_owned()
-    };
-    debugfs("mkdir worn", &original);
+    extant_oracle::memory::mke2fs(&original, &["-t", "ext3"], "64M");
+    extant_oracle::debugfs_write(&original, "mkdir worn").expect("changed");
     let before = std::fs::read(&original).expect("image");
     let image = dir.path().join("e.img");
     let mut c = config(dir.path(), "small-files", &[format!("engine:{}", image.display())]);
@@ -35,7 +26,7 @@ fn a_run_can_begin_with_a_copy_of_an_image() {
     assert!(trial.environment.mkfs.starts_with("cp --sparse=always worn.img IMAGE # SHA-256 "));
     assert!(trial.flaws.is_empty(), "{:?}", trial.flaws);
     // A change in the image makes it another run.
-    debugfs("mkdir more", &original);
+    extant_oracle::debugfs_write(&original, "mkdir more").expect("changed");
     c.rounds = 2;
     assert!(go(&c).expect_err("another image").to_string().contains("another run"));
     std::fs::write(&original, [1; 4096]).expect("no image");

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use extant_base::sync::{LockClass, Mutex};
-use extant_block::{AlignedBuf, Bio, BioData, BioFlags, BioOp, BlockDevice, Completion, IoStats, Limits};
+use extant_block::{AlignedBuf, Bio, BioData, BioFlags, BioOp, BlockDevice, Completion, Wrapper};
 use extant_block::{EndIo, submit_inline};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::SUPER_BLOCK_BYTES;
@@ -174,7 +174,7 @@ impl OverlayDevice {
         match e {
             Error::Device(e) => e,
             other => extant_block::Error::Io {
-                device: self.name().to_owned(),
+                device: self.home.name().to_owned(),
                 op: BioOp::Read,
                 offset,
                 len: len as u64,
@@ -184,7 +184,7 @@ impl OverlayDevice {
     }
 
     fn refuse(&self, op: BioOp) -> extant_block::Error {
-        extant_block::Error::ReadOnly { device: self.name().to_owned(), op }
+        extant_block::Error::ReadOnly { device: self.home.name().to_owned(), op }
     }
 }
 
@@ -199,17 +199,9 @@ fn overlay(buf: &mut [u8], buf_at: u64, data: &[u8], data_at: u64) {
     }
 }
 
-impl BlockDevice for OverlayDevice {
-    fn name(&self) -> &str {
-        self.home.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.home.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.home.limits()
+impl Wrapper for OverlayDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.home
     }
 
     fn read_only(&self) -> bool {
@@ -240,7 +232,7 @@ impl BlockDevice for OverlayDevice {
         let logged = self.replay.blocks.range(BlockNr(offset / size)..).next();
         let logged = logged.map(|(block, _)| offset.max(block.0.saturating_mul(size)));
         let home = self.home.next_data(offset)?;
-        Ok(home.into_iter().chain(logged).min().filter(|at| *at < self.size_bytes()))
+        Ok(home.into_iter().chain(logged).min().filter(|at| *at < self.home.size_bytes()))
     }
 
     fn write_at(&self, _offset: u64, _pieces: &[&[u8]], _flags: BioFlags) -> extant_block::Result<()> {
@@ -253,9 +245,5 @@ impl BlockDevice for OverlayDevice {
 
     fn discard(&self, _offset: u64, _len: u64) -> extant_block::Result<()> {
         Err(self.refuse(BioOp::Discard))
-    }
-
-    fn stats(&self) -> IoStats {
-        self.home.stats()
     }
 }

@@ -24,8 +24,8 @@ use extant_base::rng::Rng;
 use extant_base::sim;
 use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::task::{self, JoinHandle};
-use extant_block::device::{IoStats, Limits, MemDevice, RateDevice};
-use extant_block::{Bio, BioFlags, BioOp, BlockDevice, submit_inline};
+use extant_block::device::{MemDevice, RateDevice};
+use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Wrapper, submit_inline};
 use extant_fs::{Budget, Cred, Filesystem, InodeRef, MountOptions, Mounted, NewNode, WriteFlags};
 
 use crate::oracle::{MkfsOptions, make_image};
@@ -181,19 +181,11 @@ struct Hollow {
     read: AtomicU64,
 }
 
-impl BlockDevice for Hollow {
-    fn name(&self) -> &str {
-        self.below.name()
+impl Wrapper for Hollow {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.below
     }
-    fn size_bytes(&self) -> u64 {
-        self.below.size_bytes()
-    }
-    fn limits(&self) -> &Limits {
-        self.below.limits()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
+
     fn submit(&self, bio: Bio) {
         if bio.op == BioOp::Write && !bio.flags.contains(BioFlags::META) {
             self.written.fetch_add(bio.len, Ordering::Relaxed);
@@ -210,17 +202,8 @@ impl BlockDevice for Hollow {
         self.written.fetch_add(pieces.iter().map(|p| p.len() as u64).sum(), Ordering::Relaxed);
         self.below.write_at(offset, pieces, flags)
     }
-    fn flush(&self) -> extant_block::Result<()> {
-        self.below.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> extant_block::Result<()> {
-        self.below.discard(offset, len)
-    }
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> extant_block::Result<()> {
         self.below.write_zeroes(offset, len, flags)
-    }
-    fn stats(&self) -> IoStats {
-        self.below.stats()
     }
 }
 

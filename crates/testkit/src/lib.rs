@@ -3,10 +3,11 @@
 //! Everything works on paths of mounted directories, so the same test runs on the kernel's mount and on Extant's.
 //!
 //! Main modules: [`crash`] (power cuts at every write, with an oracle), [`sched`] (threads, power cuts and faults under
-//! one scheduler), [`damage`] (a table of damaged images), [`oracle`] (mke2fs, e2fsck, debugfs), [`mount`] (mounts
-//! that end with their value), [`tree`] (the fingerprint of a directory tree, and the difference of two), [`workload`]
-//! (operations from a seed), [`differential`] (the same workload through a mount under test and through the kernel,
-//! compared), [`kinds`] (the images to try), [`latency`] (clients beside a large write, in virtual time).
+//! one scheduler), [`damage`] (a table of damaged images), [`oracle`] (mke2fs, e2fsck, debugfs: a crate of its own),
+//! [`mount`] (its mounts that end with their value), [`tree`] (the fingerprint of a directory tree, and the difference
+//! of two), [`workload`] (operations from a seed), [`differential`] (the same workload through a mount under test and
+//! through the kernel, compared), [`kinds`] (the images to try), [`latency`] (clients beside a large write, in virtual
+//! time).
 //!
 //! What it does not do: run in production; nothing here is a dependency of a crate outside its tests.
 //!
@@ -17,13 +18,11 @@
 pub mod crash;
 pub mod damage;
 pub mod differential;
-pub mod error;
 pub mod kinds;
 pub mod latency;
-pub mod mount;
-pub mod oracle;
 pub mod sched;
 pub mod tree;
 pub mod workload;
 
-pub use error::{Error, Result};
+pub use extant_oracle as oracle;
+pub use extant_oracle::{Error, Result, mount};

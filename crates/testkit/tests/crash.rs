@@ -8,7 +8,7 @@ use std::sync::Arc;
 use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::device::CrashDevice;
-use extant_block::{Bio, BioFlags, BioOp, BlockDevice, IoStats, Limits};
+use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Wrapper};
 use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
@@ -211,19 +211,11 @@ impl Liar {
     }
 }
 
-impl BlockDevice for Liar {
-    fn name(&self) -> &str {
-        self.below.name()
+impl Wrapper for Liar {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.below
     }
-    fn size_bytes(&self) -> u64 {
-        self.below.size_bytes()
-    }
-    fn limits(&self) -> &Limits {
-        self.below.limits()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
+
     fn submit(&self, mut bio: Bio) {
         if self.lie == Lie::Flushes {
             bio.flags.remove(BioFlags::PREFLUSH | BioFlags::FUA);
@@ -238,9 +230,6 @@ impl BlockDevice for Liar {
         };
         if lost { bio.complete(Ok(())) } else { self.below.submit(bio) }
     }
-    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> extant_block::Result<()> {
-        self.below.read_at(offset, buf, flags)
-    }
     fn write_at(&self, offset: u64, pieces: &[&[u8]], mut flags: BioFlags) -> extant_block::Result<()> {
         if self.lie == Lie::Flushes {
             flags.remove(BioFlags::PREFLUSH | BioFlags::FUA);
@@ -250,14 +239,8 @@ impl BlockDevice for Liar {
     fn flush(&self) -> extant_block::Result<()> {
         if self.lie == Lie::Flushes { Ok(()) } else { self.below.flush() }
     }
-    fn discard(&self, offset: u64, len: u64) -> extant_block::Result<()> {
-        self.below.discard(offset, len)
-    }
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> extant_block::Result<()> {
         self.below.write_zeroes(offset, len, flags)
-    }
-    fn stats(&self) -> IoStats {
-        self.below.stats()
     }
 }
 

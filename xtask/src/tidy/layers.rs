@@ -23,9 +23,6 @@ const BYTES: &[&str] = &["ondisk", "base"];
 /// The first match counts.
 const LAYERS: &[Layer] = &[
     Layer { folder: "crates/fs/src/dir/", crates: BYTES, module: "dir" },
-    // The extent-status cache takes its memory from the budget that all caches share, and shrinks on request
-    // (`cache::Budget`, `cache::Shrinker`). The maps behind it may not use these.
-    Layer { folder: "crates/fs/src/map/es/", crates: &["ondisk", "base", "cache"], module: "map" },
     Layer { folder: "crates/fs/src/map/", crates: BYTES, module: "map" },
     Layer { folder: "crates/fs/src/xattr/", crates: BYTES, module: "xattr" },
 ];
@@ -76,7 +73,6 @@ mod tests {
         let own = "use extant_ondisk::BlockNr;\nuse extant_base::sync::Mutex;\nuse crate::dir::add;\n";
         assert!(found("crates/fs/src/dir/edit.rs", own).is_empty());
         assert!(found("crates/fs/src/ops/data.rs", "use extant_journal::Handle;\n").is_empty());
-        assert!(found("crates/fs/src/map/es/core.rs", "use extant_cache::Budget;\n").is_empty());
         let tests = "#[cfg(test)]\nmod tests {\n    use extant_block::device::MemDevice;\n";
         assert!(found("crates/fs/src/dir/edit.rs", tests).is_empty());
         assert!(found("crates/fs/src/dir/tests/image.rs", "use extant_block::device::MemDevice;\n").is_empty());

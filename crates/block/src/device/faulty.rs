@@ -16,7 +16,8 @@ use extant_base::clock::Clock;
 use extant_base::sync::Mutex;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 
-use super::{BlockDevice, IoStats, Limits, total_len};
+use super::wrapper::Wrapper;
+use super::{BlockDevice, total_len};
 use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::{Error, Result};
 use crate::ranks::FAULTS;
@@ -185,21 +186,9 @@ impl FaultyDevice {
     }
 }
 
-impl BlockDevice for FaultyDevice {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
+impl Wrapper for FaultyDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
     }
 
     fn submit(&self, mut bio: Bio) {
@@ -244,10 +233,5 @@ impl BlockDevice for FaultyDevice {
 
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
         self.pass(BioOp::WriteZeroes, offset, len, flags, || self.inner.write_zeroes(offset, len, flags))
-    }
-
-    /// Of the device below: a request that a rule failed did not reach it.
-    fn stats(&self) -> IoStats {
-        self.inner.stats()
     }
 }

@@ -24,7 +24,8 @@ use extant_base::clock::Clock;
 use extant_base::sync::{Condvar, Mutex, MutexGuard};
 use extant_base::task::{self, JoinHandle};
 
-use super::{BlockDevice, IoStats, Limits, total_len};
+use super::wrapper::Wrapper;
+use super::{BlockDevice, total_len};
 use crate::bio::{Bio, BioFlags, BioOp, Completion};
 use crate::error::{Error, Result};
 use crate::ranks::HELD;
@@ -394,21 +395,9 @@ impl Inner {
     }
 }
 
-impl BlockDevice for HeldDevice {
-    fn name(&self) -> &str {
-        self.inner.below.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.below.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.inner.below.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.below.read_only()
+impl Wrapper for HeldDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner.below
     }
 
     fn completes_later(&self) -> bool {
@@ -451,10 +440,5 @@ impl BlockDevice for HeldDevice {
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
         let below = &self.inner.below;
         self.inner.pass(BioOp::WriteZeroes, offset, len, flags, || below.write_zeroes(offset, len, flags))
-    }
-
-    /// Of the device below, without requests that are held or failed.
-    fn stats(&self) -> IoStats {
-        self.inner.below.stats()
     }
 }

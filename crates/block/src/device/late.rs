@@ -18,7 +18,8 @@ use extant_base::sim;
 use extant_base::sync::{Condvar, Mutex};
 use extant_base::task::{self, JoinHandle};
 
-use super::{BlockDevice, IoStats, Limits};
+use super::BlockDevice;
+use super::wrapper::Wrapper;
 use crate::bio::{Bio, BioFlags};
 use crate::error::{Error, Result};
 use crate::ranks::LATE;
@@ -136,21 +137,9 @@ impl Inner {
     }
 }
 
-impl BlockDevice for LateDevice {
-    fn name(&self) -> &str {
-        self.inner.below.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.below.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.inner.below.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.below.read_only()
+impl Wrapper for LateDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner.below
     }
 
     fn completes_later(&self) -> bool {
@@ -188,9 +177,5 @@ impl BlockDevice for LateDevice {
 
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
         self.pass().write_zeroes(offset, len, flags)
-    }
-
-    fn stats(&self) -> IoStats {
-        self.inner.below.stats()
     }
 }

@@ -5,7 +5,8 @@
 //! [`HeldDevice`] (holds requests until a test releases them), [`LateDevice`] (bios that complete late and
 //! in any order), [`RateDevice`] (so many bytes per second), [`TracedDevice`] (records of requests),
 //! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`TimedDevice`] (adds up
-//! the time that a disk would need), [`MetaOnlyDevice`] (keeps metadata and drops data).
+//! the time that a disk would need), [`MetaOnlyDevice`] (keeps metadata and drops data). A wrapper implements
+//! [`Wrapper`](wrapper::Wrapper).
 //!
 //! What it does not do: queueing and merging ([`crate::queue`]).
 //!
@@ -24,6 +25,7 @@ mod sim;
 mod stats;
 mod traced;
 mod window;
+pub(crate) mod wrapper;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -18,7 +18,8 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{Condvar, Mutex};
 use extant_base::task::{self, JoinHandle};
 
-use super::{BlockDevice, IoStats, Limits, total_len};
+use super::wrapper::Wrapper;
+use super::{BlockDevice, total_len};
 use crate::bio::{Bio, BioFlags};
 use crate::error::{Error, Result};
 use crate::ranks::RATE;
@@ -146,21 +147,9 @@ impl Inner {
     }
 }
 
-impl BlockDevice for RateDevice {
-    fn name(&self) -> &str {
-        self.inner.below.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.below.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.inner.below.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.below.read_only()
+impl Wrapper for RateDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner.below
     }
 
     fn completes_later(&self) -> bool {
@@ -194,9 +183,5 @@ impl BlockDevice for RateDevice {
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
         self.inner.wait_in_line(0);
         self.inner.below.write_zeroes(offset, len, flags)
-    }
-
-    fn stats(&self) -> IoStats {
-        self.inner.below.stats()
     }
 }

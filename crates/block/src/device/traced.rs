@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use extant_base::sync::Mutex;
 
-use super::{BlockDevice, IoCounters, IoStats, Limits, total_len};
+use super::wrapper::Wrapper;
+use super::{BlockDevice, IoCounters, IoStats, total_len};
 use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::Result;
 use crate::ranks::TRACED;
@@ -82,21 +83,9 @@ impl TracedDevice {
     }
 }
 
-impl BlockDevice for TracedDevice {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
+impl Wrapper for TracedDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
     }
 
     fn completes_later(&self) -> bool {

@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use super::{BlockDevice, IoCounters, IoStats, Limits, check_range, total_len};
+use super::wrapper::Wrapper;
+use super::{BlockDevice, IoCounters, IoStats, check_range, total_len};
 use crate::bio::{Bio, BioFlags, BioOp, Completion};
 use crate::error::{Error, Result};
 
@@ -43,21 +44,17 @@ impl OffsetDevice {
     }
 }
 
-impl BlockDevice for OffsetDevice {
+impl Wrapper for OffsetDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
+
     fn name(&self) -> &str {
         &self.name
     }
 
     fn size_bytes(&self) -> u64 {
         self.len
-    }
-
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
     }
 
     fn completes_later(&self) -> bool {
@@ -144,17 +141,9 @@ impl ReadOnlyDevice {
     }
 }
 
-impl BlockDevice for ReadOnlyDevice {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
+impl Wrapper for ReadOnlyDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
     }
 
     fn read_only(&self) -> bool {

@@ -28,7 +28,7 @@ pub use self::plug::Plug;
 pub use self::tags::{TagConfig, TagGuard, TagPolicyKind, TagSet, TagStats};
 pub use self::wait::{BioWait, submit_and_wait};
 use crate::bio::{Bio, BioFlags, BioOp, Completion, EndIo};
-use crate::device::{BlockDevice, IoCounters, IoStats, Limits, check_range, check_shape, submit_inline, total_len};
+use crate::device::{BlockDevice, IoCounters, IoStats, check_range, check_shape, submit_inline, total_len};
 use crate::error::Result;
 
 /// The largest depth of a queue.
@@ -211,21 +211,9 @@ impl EndIo for Tagged {
     }
 }
 
-impl BlockDevice for Queue {
-    fn name(&self) -> &str {
-        self.path.inner.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.path.inner.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.path.inner.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        self.path.inner.read_only()
+impl crate::device::wrapper::Wrapper for Queue {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.path.inner
     }
 
     fn completes_later(&self) -> bool {
@@ -241,7 +229,7 @@ impl BlockDevice for Queue {
             return bio.complete(Err(e));
         }
         bio.flags = self.path.needed(bio.flags);
-        if bio.op == BioOp::Flush && self.is_flushed() {
+        if bio.op == BioOp::Flush && self.path.flushed.is_so() {
             return bio.complete(Ok(()));
         }
         if let Some(bio) = self.path.admit(bio, || {}) {
@@ -281,7 +269,7 @@ impl BlockDevice for Queue {
     }
 
     fn flush(&self) -> Result<()> {
-        if self.is_flushed() {
+        if self.path.flushed.is_so() {
             return Ok(());
         }
         self.path.counters.flush();

@@ -2,7 +2,7 @@
 //!
 //! | command | what |
 //! |---|---|
-//! | `mount`, `unmount` | a mount of the kernel, served by [`crate::serve`] |
+//! | `mount`, `unmount` | a mount of the kernel, served by [`crate::server::serve`] |
 //! | `freeze`, `thaw` | keep a mount's device as it is, for a copy |
 //! | `info` | superblock, journal, space, partitions |
 //! | `info --scan` | [`mod@scan`]: what is left on a damaged disk |

@@ -24,13 +24,13 @@ use crate::commands::freeze::NOT_PRIVILEGED;
 use crate::commands::unmount;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, mention, plain, plain_text, warn};
 use crate::image::{ImageSpec, Part};
-use crate::log;
 use crate::mount_options::MountConfig;
 use crate::mount_table::{self, Found};
 use crate::namespace;
 use crate::program;
-use crate::serve::{self, Job, MOUNTED};
-use crate::status::Watch;
+use crate::server::log;
+use crate::server::serve::{self, Job, MOUNTED};
+use crate::server::status::Watch;
 use crate::text::shown;
 
 pub fn run(mut args: MountArgs) -> Result<()> {

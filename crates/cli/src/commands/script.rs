@@ -25,7 +25,7 @@ use crate::commands;
 use crate::failure::{Failure, Result, USAGE, both, warn};
 use crate::image::{self, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_image};
 use crate::owner::Owner;
-use crate::signals::{Input, Stop};
+use crate::server::signals::{Input, Stop};
 use crate::text::shown;
 use crate::words;
 
@@ -186,6 +186,8 @@ impl Script<'_> {
 mod tests {
     use std::io;
 
+    use extant_testkit::oracle::{MkfsOptions, make_image};
+
     use super::*;
     use crate::args::OwnerArg;
 
@@ -204,9 +206,7 @@ mod tests {
     #[test]
     fn a_script_cut_off_by_a_signal_fails() {
         let dir = tempfile::tempdir().expect("directory");
-        let image = dir.path().join("a.img");
-        let made = std::process::Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(&image).arg("8m").status();
-        assert!(made.expect("mke2fs").success());
+        let image = make_image(dir.path(), &MkfsOptions::new("ext4", 8 << 20)).expect("made");
         let args = ScriptArgs {
             image: image.clone().into(),
             file: None,

@@ -1,9 +1,9 @@
 //! `extant unmount`: unmounts, and waits for the server's end.
 //!
-//! [`crate::status`] describes how it learns of the end. If the server cannot report it, the image itself serves as
-//! evidence: its superblock marks it as mounted, and that mark is removed last, after all other writes. The server
-//! ends when the last mount namespace has released the mount: if another one keeps it, there is nothing to wait for.
-//! With `--force` a server gets a moment to answer.
+//! [`crate::server::status`] describes how it learns of the end. If the server cannot report it, the image itself
+//! serves as evidence: its superblock marks it as mounted, and that mark is removed last, after all other writes. The
+//! server ends when the last mount namespace has released the mount: if another one keeps it, there is nothing to wait
+//! for. With `--force` a server gets a moment to answer.
 //!
 //! The mount point is resolved once: a busy mount is tried again, and by then a link may have replaced a directory
 //! above it ([`MountPoint`](extant_fuse::MountPoint)).
@@ -30,7 +30,7 @@ use crate::failure::{Failure, MOUNT, Result, SYSTEM, mention, plain_text, warn};
 use crate::image::{Access, Claim, ImageSpec};
 use crate::mount_table::{self, Found};
 use crate::namespace;
-use crate::status::{Ended, Watch};
+use crate::server::status::{Ended, Watch};
 use crate::text;
 
 /// How long to retry a busy mount.

@@ -1,9 +1,8 @@
-//! Which physical block holds which logical block of a file: extent trees, indirect blocks, and the extent-status
-//! cache.
+//! Which physical block holds which logical block of a file: extent trees and indirect blocks.
 //!
 //! Main types: [`MapRoot`] (an inode's `i_block` with its identity; all operations are its methods), [`Mapping`] (a
 //! run of logical blocks in one state), [`MapStore`] (the storage below), [`Progress`] (how far an operation came
-//! before its handle ran out of credits). Folders: `extents/`, `indirect.rs`, and [`es`] (the cache in front). Linux:
+//! before its handle ran out of credits). The extent-status cache in front is the crate `es`. Linux:
 //! `ext4_map_blocks`, fs/ext4/inode.c; fs/ext4/extents.c; fs/ext4/indirect.c.
 //!
 //! Crash safety: every call leaves the map consistent in its handle. An operation that may not fit one handle
@@ -15,9 +14,8 @@
 //!
 //! # Locking
 //! None of its own: the caller holds the inode's map lock (Linux: `i_data_sem`), shared for `&self` methods, exclusive
-//! for `&mut self` ones. [`es`] has its own locks.
+//! for `&mut self` ones.
 
-pub mod es;
 mod extents;
 mod indirect;
 pub mod neighbours;

@@ -22,12 +22,12 @@ use crate::encrypted;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::mapping::Want;
 use crate::options::Atime;
 use crate::writeback::batch::WritebackReason;
+use extant_es::EsState;
 
 /// Writers of less at a time do not wait for memory.
 const LIGHT_BYTES: u64 = 64 << 10;

@@ -19,10 +19,10 @@ use extant_ondisk::LogicalBlock;
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::writeback::batch::WritebackReason;
 use crate::writeback::patience::Patience;
+use extant_es::EsState;
 
 impl Filesystem {
     fn grow_disk_size(&self, inode: &Inode, to: u64) {

@@ -11,10 +11,10 @@ use extant_ondisk::inode::FileType;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::mapping::LAST_BLOCK;
+use extant_es::EsState;
 
 /// The operation of fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,10 +20,10 @@ use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::map::es::{EsEntry, EsState};
 use crate::map::{MapState, Mapping, Progress};
 use crate::store::MapView;
 use crate::writeback::batch::WritebackReason;
+use extant_es::{EsEntry, EsState};
 
 /// The purpose of filling a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

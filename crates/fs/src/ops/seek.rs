@@ -9,8 +9,8 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
-use crate::map::es::EsState;
 use crate::ops::mapping::LAST_BLOCK;
+use extant_es::EsState;
 
 /// Adjacent blocks of a file that are adjacent on the device, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

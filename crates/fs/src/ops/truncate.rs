@@ -15,10 +15,10 @@ use extant_ondisk::LogicalBlock;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::ops::mapping::LAST_BLOCK;
 use crate::orphan::Over;
+use extant_es::EsState;
 
 impl Filesystem {
     /// Sets the size. The caller holds the inode's lock exclusively and sets the times.

@@ -10,9 +10,9 @@ use extant_ondisk::BlockNr;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::lifecycle::{Access, Phase, Transition};
+use crate::mount::super_block::write_super;
 use crate::ops::credits;
 use crate::ops::sync::Barrier;
-use crate::super_block::write_super;
 
 /// Longest label. Linux: `EXT4_LABEL_MAX`.
 pub const LABEL_MAX: usize = 16;
@@ -254,7 +254,7 @@ mod tests {
 
     use super::*;
     use crate::error::Damage;
-    use crate::super_block::read_super_at;
+    use crate::mount::super_block::read_super_at;
     use crate::{MountOptions, OnError};
 
     /// A thread has the log when a frozen mount that has met damage becomes read-only. The mount's last write waits for

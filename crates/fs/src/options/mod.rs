@@ -22,8 +22,8 @@ use extant_cache::{Budget, ReclaimPolicy};
 use extant_mballoc::{MetaPolicy, Policy as AllocPolicy};
 
 pub use self::words::BadValue;
-use crate::map::es::EsPolicyKind;
 use crate::ops::sync::policy::SyncPolicyKind;
+use extant_es::EsPolicyKind;
 
 /// When a read updates a file's access time. Under FUSE only reads that reach the server count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

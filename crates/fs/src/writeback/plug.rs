@@ -24,13 +24,13 @@ use super::batch::{Batch, FAILED_CLASS, Piece, Retirer, Then, WritebackReason};
 use super::patience::{Moment, Obstacle, Patience};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::ops::mapping::Want;
 use crate::ops::no_space;
 use crate::reserve::Caller;
 use crate::writeback::asks::WritebackGuard;
 use crate::writeback::together::Together;
+use extant_es::EsState;
 
 /// The most bytes taken from the address space at once; fewer if the device is slow.
 const BATCH_BYTES_MAX: u64 = 16 << 20;

@@ -4,20 +4,12 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use extant_block::device::unmount;
+use extant_oracle::memory::run;
 
 use super::image_store::{Geometry, ImageInode};
 use super::*;
-
-fn run(program: &str, args: &[&str]) -> Output {
-    Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"))
-}
-
-fn text(o: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr))
-}
 
 struct Fixture {
     dir: tempfile::TempDir,
@@ -33,17 +25,17 @@ impl Fixture {
         std::fs::create_dir(f.dir.path().join("mnt")).unwrap();
         let image = f.image();
         let args = [&["-q", "-F"], mkfs, &[image.to_str().unwrap(), "8M"]].concat();
-        let o = run("mke2fs", &args);
-        assert!(o.status.success(), "{}", text(&o));
+        let (code, text) = run("mke2fs", &args);
+        assert_eq!(code, 0, "{text}");
         f
     }
 
     /// Runs `work` on the loop-mounted image; false if mounting is not permitted here.
     fn with_kernel(&self, work: impl FnOnce(&Path)) -> bool {
         let mnt = self.dir.path().join("mnt");
-        let o = run("mount", &["-o", "loop", self.image().to_str().unwrap(), mnt.to_str().unwrap()]);
-        if !o.status.success() {
-            eprintln!("skipped, no loop mounts here: {}", text(&o));
+        let (code, text) = run("mount", &["-o", "loop", self.image().to_str().unwrap(), mnt.to_str().unwrap()]);
+        if code != 0 {
+            eprintln!("skipped, no loop mounts here: {text}");
             return false;
         }
         struct Unmount<'a>(&'a Path);
@@ -60,12 +52,12 @@ impl Fixture {
     }
 
     fn fsck(&self) {
-        let o = run("e2fsck", &["-fn", self.image().to_str().unwrap()]);
-        assert!(o.status.success(), "{}", text(&o));
+        let (code, text) = run("e2fsck", &["-fn", self.image().to_str().unwrap()]);
+        assert_eq!(code, 0, "{text}");
     }
 
     fn debugfs(&self, request: &str) -> String {
-        text(&run("debugfs", &["-R", request, self.image().to_str().unwrap()]))
+        run("debugfs", &["-R", request, self.image().to_str().unwrap()]).1
     }
 }
 
@@ -76,14 +68,14 @@ fn ino_of(path: &Path) -> u32 {
 
 fn setfattr(path: &Path, name: &str, value: &[u8]) {
     let hex: String = value.iter().map(|b| format!("{b:02x}")).collect();
-    let o = run("setfattr", &["-n", name, "-v", &format!("0x{hex}"), path.to_str().unwrap()]);
-    assert!(o.status.success(), "{}", text(&o));
+    let (code, text) = run("setfattr", &["-n", name, "-v", &format!("0x{hex}"), path.to_str().unwrap()]);
+    assert_eq!(code, 0, "{text}");
 }
 
 /// All attributes of a path as the kernel reports them: (name, value in hex).
 fn getfattr(path: &Path) -> Vec<(String, String)> {
-    let o = run("getfattr", &["-d", "-m", "-", "-e", "hex", "--absolute-names", path.to_str().unwrap()]);
-    let mut all: Vec<_> = text(&o)
+    let (_, text) = run("getfattr", &["-d", "-m", "-", "-e", "hex", "--absolute-names", path.to_str().unwrap()]);
+    let mut all: Vec<_> = text
         .lines()
         .filter_map(|l| l.split_once("=0x").or_else(|| l.split_once('=')))
         .map(|(n, v)| (n.to_owned(), v.to_owned()))
@@ -132,12 +124,12 @@ fn attributes_of_the_kernel_are_read() {
                     setfattr(&path, &format!("{prefix}.n{}", "y".repeat(k * 5)), &value);
                 }
                 if i % 3 == 0 {
-                    let o = run("setfacl", &["-m", "u:1000:rw,g:70000:r,m::rw", path.to_str().unwrap()]);
-                    assert!(o.status.success(), "{}", text(&o));
+                    let (code, text) = run("setfacl", &["-m", "u:1000:rw,g:70000:r,m::rw", path.to_str().unwrap()]);
+                    assert_eq!(code, 0, "{text}");
                 }
                 if i % 4 == 3 {
-                    let o = run("setfacl", &["-d", "-m", "u:5:rwx,o::-", path.to_str().unwrap()]);
-                    assert!(o.status.success(), "{}", text(&o));
+                    let (code, text) = run("setfacl", &["-d", "-m", "u:5:rwx,o::-", path.to_str().unwrap()]);
+                    assert_eq!(code, 0, "{text}");
                 }
                 expected.push((ino_of(&path), getfattr(&path)));
             }
@@ -197,7 +189,7 @@ fn e2fsck_debugfs_and_the_kernel_accept_our_attributes() {
             for i in 0..files.len() {
                 by_kernel.push(getfattr_raw(&mnt.join(format!("f{i}"))));
             }
-            let facl = text(&run("getfacl", &["-cnE", mnt.join("f0").to_str().unwrap()]));
+            let facl = run("getfacl", &["-cnE", mnt.join("f0").to_str().unwrap()]).1;
             assert!(facl.contains("user:1000:rw-") && facl.contains("mask::rw-"), "{facl}");
         });
         for (i, kernel) in by_kernel.iter().enumerate() {
@@ -209,8 +201,8 @@ fn e2fsck_debugfs_and_the_kernel_accept_our_attributes() {
 
 /// The number of attributes that the kernel lists.
 fn getfattr_raw(path: &Path) -> usize {
-    let o = run("getfattr", &["-m", "-", "--absolute-names", path.to_str().unwrap()]);
-    o.stdout.split(|&b| b == b'\n').filter(|l| !l.is_empty() && !l.starts_with(b"#")).count()
+    let (_, text) = run("getfattr", &["-m", "-", "--absolute-names", path.to_str().unwrap()]);
+    text.lines().filter(|l| !l.is_empty() && !l.starts_with('#')).count()
 }
 
 fn acl_blob() -> Vec<u8> {

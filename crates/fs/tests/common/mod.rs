@@ -2,7 +2,7 @@
 //! lost, and threads that are joined with a time limit.
 #![allow(dead_code)] // each test binary uses its part
 
-pub mod tools;
+pub use extant_oracle::memory as tools;
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -17,8 +17,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::policy::Table;
 use extant_base::rng::Rng;
-use extant_fs::EsPolicyKind;
-use extant_fs::map::es::{EsCache, EsInode, EsState};
+use extant_es::{EsCache, EsInode, EsPolicyKind, EsState};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use hdrhistogram::Histogram;
 

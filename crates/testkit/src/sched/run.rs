@@ -15,8 +15,8 @@ use extant_base::rng::Rng;
 use extant_base::sim;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
-use extant_block::device::{CrashDevice, Crowded, Fault, FaultyDevice, IoStats, LateDevice, Limits};
-use extant_block::{Bio, BioFlags, BioOp, BlockDevice, submit_inline};
+use extant_block::device::{CrashDevice, Crowded, Fault, FaultyDevice, LateDevice};
+use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Wrapper};
 use extant_fs::{Filesystem, MountOptions};
 
 use crate::sched::check;
@@ -245,24 +245,13 @@ impl Liar {
     }
 }
 
-impl BlockDevice for Liar {
+impl Wrapper for Liar {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.below
+    }
+
     fn name(&self) -> &str {
         "a device that lies"
-    }
-    fn size_bytes(&self) -> u64 {
-        self.below.size_bytes()
-    }
-    fn limits(&self) -> &Limits {
-        self.below.limits()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn submit(&self, bio: Bio) {
-        submit_inline(self, bio);
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> extant_block::Result<()> {
-        self.below.read_at(offset, buf, flags)
     }
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> extant_block::Result<()> {
         if self.trick == Trick::LoseWrites && !flags.intersects(BioFlags::META | BioFlags::FUA) {
@@ -273,13 +262,7 @@ impl BlockDevice for Liar {
     fn flush(&self) -> extant_block::Result<()> {
         if self.lies() { Ok(()) } else { self.below.flush() }
     }
-    fn discard(&self, offset: u64, len: u64) -> extant_block::Result<()> {
-        self.below.discard(offset, len)
-    }
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> extant_block::Result<()> {
         self.below.write_zeroes(offset, len, self.flags(flags))
-    }
-    fn stats(&self) -> IoStats {
-        self.below.stats()
     }
 }

@@ -17,8 +17,9 @@ use std::sync::Arc;
 
 use extant_base::sync::Mutex;
 
-use super::super::{BlockDevice, IoStats, Limits, check_range, submit_inline, total_len};
-use crate::bio::{Bio, BioFlags, BioOp};
+use super::super::wrapper::Wrapper;
+use super::super::{BlockDevice, check_range, total_len};
+use crate::bio::{BioFlags, BioOp};
 use crate::error::{Error, Result};
 use crate::ranks::DROPPED;
 
@@ -83,25 +84,9 @@ impl MetaOnlyDevice {
     }
 }
 
-impl BlockDevice for MetaOnlyDevice {
-    fn name(&self) -> &str {
-        self.below.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.below.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.below.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        self.below.read_only()
-    }
-
-    fn submit(&self, bio: Bio) {
-        submit_inline(self, bio);
+impl Wrapper for MetaOnlyDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.below
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
@@ -113,7 +98,7 @@ impl BlockDevice for MetaOnlyDevice {
                 "metadata, but bytes {} to {} were written as data, which this device drops",
                 first.start, first.end
             );
-            return Err(Error::io(self.name(), BioOp::Read, offset, len, std::io::Error::other(why)));
+            return Err(Error::io(self.below.name(), BioOp::Read, offset, len, std::io::Error::other(why)));
         }
         if !data.first().is_some_and(|first| first.start == offset && first.end == offset + len) {
             self.below.read_at(offset, buf, flags)?;
@@ -137,10 +122,6 @@ impl BlockDevice for MetaOnlyDevice {
         self.flush_as_asked(flags)
     }
 
-    fn flush(&self) -> Result<()> {
-        self.below.flush()
-    }
-
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         check_range(self, BioOp::Discard, offset, len)?;
         self.below.discard(offset, len)?;
@@ -154,10 +135,6 @@ impl BlockDevice for MetaOnlyDevice {
             return self.below.write_zeroes(offset, len, flags);
         }
         self.flush_as_asked(flags)
-    }
-
-    fn stats(&self) -> IoStats {
-        self.below.stats()
     }
 }
 

@@ -21,7 +21,8 @@ use std::sync::Arc;
 
 use extant_base::sync::Mutex;
 
-use super::super::{BlockDevice, IoStats, Limits, submit_inline, total_len};
+use super::super::wrapper::Wrapper;
+use super::super::{BlockDevice, submit_inline, total_len};
 use super::disk::{Arm, Cost};
 use super::parallel::Lanes;
 use super::params::{DeviceModel, Kind};
@@ -230,21 +231,9 @@ impl TimedDevice {
     }
 }
 
-impl BlockDevice for TimedDevice {
-    fn name(&self) -> &str {
-        self.below.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.below.size_bytes()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.below.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        self.below.read_only()
+impl Wrapper for TimedDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.below
     }
 
     fn submit(&self, bio: Bio) {
@@ -254,7 +243,7 @@ impl BlockDevice for TimedDevice {
 
     fn submit_all(&self, bios: Vec<Bio>) {
         if bios.iter().any(|bio| bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) || bio.op == BioOp::Flush) {
-            return bios.into_iter().for_each(|bio| self.submit(bio));
+            return bios.into_iter().for_each(|bio| Wrapper::submit(self, bio));
         }
         self.timer.lock().batch(bios.iter().map(|bio| (bio.op, bio.offset, bio.len)));
         bios.into_iter().for_each(|bio| submit_inline(&*self.below, bio));
@@ -275,16 +264,8 @@ impl BlockDevice for TimedDevice {
         self.below.flush()
     }
 
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.below.discard(offset, len)
-    }
-
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
         self.wait(BioOp::WriteZeroes, offset, len, flags);
         self.below.write_zeroes(offset, len, flags)
-    }
-
-    fn stats(&self) -> IoStats {
-        self.below.stats()
     }
 }

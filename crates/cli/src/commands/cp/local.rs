@@ -27,7 +27,7 @@ use rustix::process::{fchdir, geteuid};
 use super::CHUNK_BYTES;
 use super::side::{Content, Id, Node, Source, Step, Trouble, Xattrs};
 use crate::failure::{Result, plain, warn};
-use crate::signals::{Input, Stop};
+use crate::server::signals::{Input, Stop};
 use crate::text::shown;
 
 pub fn os(path: &[u8]) -> &Path {

@@ -36,7 +36,7 @@ use crate::failure::{Failure, Result, both};
 use crate::image::{self, ImageSpec, open_image};
 use crate::owner::Owner;
 use crate::place::Place;
-use crate::signals::Stop;
+use crate::server::signals::Stop;
 use crate::text::shown;
 
 /// Bytes moved at once.

@@ -20,7 +20,7 @@ use super::side::{Content, Node, Sink, Source, Trouble};
 use super::{CHUNK_BYTES, Images};
 use crate::failure::{Failure, Report, Result};
 use crate::place::Place;
-use crate::signals::{Input, Stop};
+use crate::server::signals::{Input, Stop};
 
 /// Prints files of images, one after the other, until a signal comes.
 pub fn out(from: &[Place], stop: &Stop, images: &mut Images) -> Result<()> {

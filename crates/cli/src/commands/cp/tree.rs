@@ -21,7 +21,7 @@ use super::stream;
 use crate::args::CpArgs;
 use crate::failure::{Failure, Report, Result};
 use crate::opened;
-use crate::signals::Stop;
+use crate::server::signals::Stop;
 use crate::text::{Output, shown};
 
 /// How many directories on the way down stay open; for those further up only the number is stored.

@@ -39,7 +39,7 @@ use crate::failure::{BROKEN_PIPE, Failure, OPERATIONAL, Report, Result, plain, w
 use crate::image;
 use crate::opened;
 use crate::place::{in_image, the_path};
-use crate::signals::Stop;
+use crate::server::signals::Stop;
 use crate::text::shown;
 
 const BUFFER_BYTES: usize = 1 << 20;

@@ -18,7 +18,8 @@ use signal_hook::consts::SIGINT;
 
 use crate::failure::{Failure, Result, mention, say};
 use crate::mount_options::MountConfig;
-use crate::{signals, size};
+use crate::server::signals;
+use crate::size;
 
 /// Run a workload on contestants, round by round
 ///

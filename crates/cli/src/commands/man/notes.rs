@@ -21,7 +21,7 @@ pub fn has_mount_options(name: &str) -> bool {
     matches!(name, "extant-mount" | "mount.fuse.extant")
 }
 
-/// The destinations of a mount's messages ([`crate::log`]).
+/// The destinations of a mount's messages ([`crate::server::log`]).
 pub fn diagnostics(name: &str) -> &'static [Row] {
     if !MOUNTS.contains(&name) {
         return &[];
@@ -41,7 +41,7 @@ pub fn diagnostics(name: &str) -> &'static [Row] {
     ]
 }
 
-/// Files that a command reads or writes besides images ([`crate::status`]).
+/// Files that a command reads or writes besides images ([`crate::server::status`]).
 pub fn files(name: &str) -> &'static [Row] {
     if !MOUNTS.contains(&name) {
         return &[];

@@ -16,7 +16,7 @@ use extant_base::sync::{LockClass, Mutex};
 use signal_hook::iterator::Signals;
 use tempfile::NamedTempFile;
 
-use crate::signals::{ended_by, ending};
+use crate::server::signals::{ended_by, ending};
 
 static CLASS: LockClass = LockClass::new("unfinished files", 964);
 static BEGUN: Mutex<Vec<Begun>> = Mutex::new(&CLASS, Vec::new());

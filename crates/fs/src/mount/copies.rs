@@ -1,0 +1,450 @@
+//! Chooses the copies of the superblock and of the group descriptors for a mount (Linux: `sb=` of ext4(5) and
+//! `descriptor_loc`, fs/ext4/super.c; unlike it, each descriptor comes from the first copy in which it is intact).
+//!
+//! Main types: [`Copies`] (the superblock that was found, and its place), [`Examined`] (a device on which good copies
+//! replace damaged primaries). A read-only mount uses any copy. A writing mount uses primaries alone, and its error
+//! names the copies that a read-only mount would use.
+//!
+//! With [`MountOptions::rescue`] a copy need not be intact: plausible values in it are used. A group without a usable
+//! descriptor is lost, not the mount.
+//!
+//! What it does not do: read bitmaps, which have no copies; repair anything.
+//!
+//! # Locking
+//! None: no other thread uses the file system yet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::features::{self, MountMode};
+use extant_ondisk::group_desc::GroupDesc;
+use extant_ondisk::inode::InodeDesc;
+use extant_ondisk::superblock::{self, Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, backup_at};
+use extant_ondisk::{BlockNr, GroupNr};
+
+use crate::error::{Damage, Error, Result, Unsupported};
+use crate::mount::patched::{PatchedDevice, Patches};
+use crate::mount::super_block::read_super_at;
+use crate::options::Messages;
+#[allow(unused_imports)] // for links in the documentation
+use crate::options::MountOptions;
+
+/// Copies of a descriptor block to try; without `sparse_super` every group has one.
+const COPIES_MAX: usize = 12;
+/// Groups that may be lost. If there are more, the groups behind them are not examined: only a field of the
+/// superblock says that they exist, and each costs memory.
+const LOST_MAX: usize = 1 << 16;
+/// Messages about descriptors; further ones are only counted.
+const SAID_MAX: usize = 8;
+
+/// The superblock in use, and its origin.
+pub(crate) struct Copies {
+    pub sb: SuperBlock,
+    /// The copy in use instead of the primary.
+    pub backup: Option<Backup>,
+    /// Damage in the copy that was ignored.
+    doubts: Vec<Error>,
+    rescue: bool,
+}
+
+/// A copy in use instead of the primary.
+pub(crate) struct Backup {
+    pub block: u64,
+    /// The damage of the primary; `None` if the user chose the copy.
+    pub primary: Option<Error>,
+}
+
+/// The device to read an image through.
+pub(crate) struct Examined {
+    pub dev: Arc<dyn BlockDevice>,
+    /// Whether it differs from the underlying device.
+    pub patched: bool,
+}
+
+impl Copies {
+    /// The primary superblock, or the first backup that belongs to this image; the copy at byte `superblock`, if one
+    /// is given.
+    pub(crate) fn find(dev: &dyn BlockDevice, superblock: Option<u64>, rescue: bool) -> Result<Copies> {
+        if let Some(at) = superblock.filter(|at| *at != SUPERBLOCK_OFFSET) {
+            return Copies::named(dev, at, rescue);
+        }
+        let fits = |sb: &SuperBlock| rescue || sb.check_device_size(dev.size_bytes()).is_ok();
+        let is_lost = |e: &Error| rescue || !matches!(e, Error::Device(_) | Error::Unsupported(_));
+        match superblock::find(dev.size_bytes(), |at| read_super_at(dev, at), fits, is_lost) {
+            Ok((sb, backup)) => {
+                let backup = backup.map(|(block, e)| Backup { block: block.0, primary: Some(e) });
+                Ok(Copies { sb, backup, doubts: Vec::new(), rescue })
+            }
+            Err(e) if !rescue => Err(e),
+            Err(e) => {
+                let (sb, doubts) = read_damaged_super(dev, SUPERBLOCK_OFFSET).map_err(|_| e)?;
+                Ok(Copies { sb, backup: None, doubts, rescue })
+            }
+        }
+    }
+
+    fn named(dev: &dyn BlockDevice, at: u64, rescue: bool) -> Result<Copies> {
+        let (sb, doubts) = match read_super_at(dev, at) {
+            Err(e) if rescue => read_damaged_super(dev, at).map_err(|_| e)?,
+            found => (found?, Vec::new()),
+        };
+        let geo = sb.geometry();
+        let Some(BlockNr(block)) = backup_at(geo, at) else {
+            let blocks: Vec<u64> = geo.backup_groups().take(8).map(|g| geo.super_location(g).0.0).collect();
+            let detail =
+                format!("no copy of this file system's superblock belongs there; there are some at {blocks:?}");
+            return Err(Error::corrupt(Damage::SuperBlock { byte: at }, detail));
+        };
+        Ok(Copies { sb, backup: Some(Backup { block, primary: None }), doubts, rescue })
+    }
+
+    /// Checks that the image can be mounted in this way, and reports what the mount ignores.
+    ///
+    /// # Errors
+    /// For writing: only a backup is left, a feature permits only reading, the device is too small. Without rescue: a
+    /// feature does not permit even reading.
+    pub(crate) fn check(&self, dev: &dyn BlockDevice, read_only: bool, messages: &Messages) -> Result<()> {
+        let name = dev.name();
+        if let Some(Backup { block, primary }) = &self.backup {
+            if !read_only {
+                return Err(match primary {
+                    Some(primary) => primary.clone().advised(&format!(
+                        "the backup superblock at block {block} is good: mount read-only (-o ro) to use it, or let \
+                         e2fsck repair the image"
+                    )),
+                    None => Error::Unsupported(Unsupported::Writing {
+                        reasons: vec![format!("the backup superblock at block {block}, which was requested")],
+                    }),
+                });
+            }
+            match primary {
+                Some(e) => {
+                    messages.say(format_args!("{name}: {e}; using the backup superblock at block {block}, read-only"));
+                }
+                None => {
+                    messages.say(format_args!("{name}: using the backup superblock at block {block}, as requested"))
+                }
+            }
+        }
+        for doubt in &self.doubts {
+            messages.say(format_args!("{name}: {doubt}; used nevertheless"));
+        }
+        self.check_features(read_only, &|e| messages.say(format_args!("{name}: {e}; read as far as possible")))?;
+        match self.sb.geometry().check_device_size(dev.size_bytes()) {
+            Err(e) if read_only => {
+                let e = Error::from(e);
+                messages.say(format_args!("{name}: {e}; read-only, and data behind the device's end is lost"));
+                Ok(())
+            }
+            checked => Ok(checked?),
+        }
+    }
+
+    /// Whether it is clear, before anything else is read, that the primaries are unreliable.
+    pub(crate) fn are_needed(&self, dev: &dyn BlockDevice) -> bool {
+        self.backup.is_some() || self.rescue || self.sb.geometry().check_device_size(dev.size_bytes()).is_err()
+    }
+
+    fn check_features(&self, read_only: bool, passed: &dyn Fn(Error)) -> Result<()> {
+        match features::check(&self.sb) {
+            Err(e) if self.rescue => passed(e.into()),
+            Err(e) => return Err(e.into()),
+            Ok(MountMode::ReadOnly { reasons }) if !read_only => {
+                return Err(Error::Unsupported(Unsupported::Writing { reasons }));
+            }
+            Ok(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The device with good copies in place of damaged primaries. Reports which, and cuts `sb` to the groups with a
+    /// descriptor. `sb` is the superblock found, perhaps newer.
+    ///
+    /// # Errors
+    /// Without rescue: a descriptor is damaged in every copy.
+    pub(crate) fn examine(
+        &self,
+        dev: Arc<dyn BlockDevice>,
+        sb: &mut SuperBlock,
+        messages: &Messages,
+    ) -> Result<Examined> {
+        let mut backups: Vec<GroupNr> = sb.geometry().backup_groups().take(COPIES_MAX).collect();
+        let chosen = self.backup.as_ref().filter(|backup| backup.primary.is_none());
+        let chosen = chosen.and_then(|b| sb.geometry().group_of_block(BlockNr(b.block))).map(|(group, _)| group);
+        if let Some(group) = chosen {
+            backups.retain(|g| *g != group);
+            backups.insert(0, group);
+        }
+        let look = Look { dev: &*dev, geo: sb.geometry(), backups, chosen: chosen.is_some(), rescue: self.rescue };
+        let Found { mut patches, groups, said, .. } = look.all()?;
+        for line in said {
+            messages.say(format_args!("{}: {line}", dev.name()));
+        }
+        sb.cut_to(groups);
+        if self.backup.is_some() || !self.doubts.is_empty() {
+            let mut bytes = vec![0; SUPERBLOCK_SIZE];
+            sb.encode_into(&mut bytes);
+            patches.insert(SUPERBLOCK_OFFSET, bytes);
+        }
+        let patched = !patches.is_empty();
+        let dev: Arc<dyn BlockDevice> = if patched { Arc::new(PatchedDevice::new(dev, patches)) } else { dev };
+        Ok(Examined { dev, patched })
+    }
+
+    /// Adds advice to the error of a writing mount: if group descriptors are the damage and their backups are good,
+    /// it says so.
+    pub(crate) fn advise(&self, dev: Arc<dyn BlockDevice>, refused: Error) -> Error {
+        let good = |examined: Result<Examined>| examined.is_ok_and(|e| e.patched);
+        if refused.is_corruption() && good(self.examine(dev, &mut self.sb.clone(), &Messages::default())) {
+            return refused.advised(
+                "the backup group descriptors are good: mount read-only (-o ro) to use them, or let e2fsck repair the \
+                 image",
+            );
+        }
+        refused
+    }
+}
+
+/// For tools that only read: the superblock, and the block of the backup that it came from, if it did. The other
+/// arguments are those of [`MountOptions`].
+///
+/// # Errors
+/// There is no superblock, neither an intact one nor one with an intact backup.
+pub fn probe_superblock_at(
+    dev: &dyn BlockDevice,
+    superblock: Option<u64>,
+    rescue: bool,
+) -> Result<(SuperBlock, Option<u64>)> {
+    let Copies { sb, backup, .. } = Copies::find(dev, superblock, rescue)?;
+    Ok((sb, backup.map(|b| b.block)))
+}
+
+/// [`probe_superblock_at`] for an unknown image.
+///
+/// # Errors
+/// As [`probe_superblock_at`].
+pub fn probe_superblock(dev: &dyn BlockDevice) -> Result<(SuperBlock, Option<u64>)> {
+    probe_superblock_at(dev, None, false)
+}
+
+fn read_damaged_super(dev: &dyn BlockDevice, offset: u64) -> Result<(SuperBlock, Vec<Error>)> {
+    let mut bytes = [0u8; SUPERBLOCK_SIZE];
+    dev.read_at(offset, &mut bytes, BioFlags::META)?;
+    let (sb, doubts) = SuperBlock::decode_damaged(&bytes, offset)?;
+    Ok((sb, doubts.into_iter().map(Error::from).collect()))
+}
+
+/// The result of examining all descriptors.
+struct Found {
+    patches: Patches,
+    /// The groups without a usable descriptor, and the reason.
+    lost: BTreeMap<u32, Error>,
+    /// The groups with descriptors on the device.
+    groups: u32,
+    said: Vec<String>,
+}
+
+struct Look<'a> {
+    dev: &'a dyn BlockDevice,
+    geo: &'a Geometry,
+    /// The groups whose copies of the whole table are tried, the best first.
+    backups: Vec<GroupNr>,
+    /// The first of them precedes the primary.
+    chosen: bool,
+    rescue: bool,
+}
+
+/// Descriptor blocks with the same replacement.
+struct Mended {
+    first: BlockNr,
+    last: BlockNr,
+    /// The copy for `first`; `None`: plausible values were used.
+    from: Option<BlockNr>,
+    /// The first damage.
+    why: Option<Error>,
+}
+
+impl Look<'_> {
+    fn all(&self) -> Result<Found> {
+        let (geo, per_block) = (self.geo, self.geo.descs_per_block());
+        let mut found =
+            Found { patches: Patches::new(), lost: BTreeMap::new(), groups: geo.group_count, said: Vec::new() };
+        let mut mended: Vec<Mended> = Vec::new();
+        for index in 0..geo.desc_blocks {
+            let Some(home) = geo.desc_table_block(index) else { break };
+            if !self.is_on_device(home) || found.lost.len() > LOST_MAX {
+                // There are no more behind the end of the device.
+                found.groups = index * per_block;
+                break;
+            }
+            if let Some(one) = self.block(index, home, &mut found)? {
+                let follows = mended.last_mut().filter(|last| {
+                    last.last.0 + 1 == home.0
+                        && last.from.map(|from| from.0 + (home.0 - last.first.0)) == one.from.map(|from| from.0)
+                });
+                match follows {
+                    Some(last) => last.last = home,
+                    None => mended.push(one),
+                }
+            }
+        }
+        if found.groups == 0 {
+            return Err(Error::corrupt(Damage::GroupDescriptor, "the device ends before the first"));
+        }
+        found.said = mended.iter().take(SAID_MAX).map(Mended::to_string).collect();
+        if let Some(more) = mended.len().checked_sub(SAID_MAX).filter(|n| *n > 0) {
+            found.said.push(format!("group descriptors: {more} more places with damage"));
+        }
+        if let Some((group, why)) = found.lost.first_key_value() {
+            let n = found.lost.len();
+            found.said.push(format!("{why}; {n} groups, the first of them group {group}, have no usable descriptor"));
+        }
+        Ok(found)
+    }
+
+    fn is_on_device(&self, block: BlockNr) -> bool {
+        block.0 < self.dev.size_bytes() >> self.geo.block_bits
+    }
+
+    fn read(&self, block: BlockNr) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.geo.block_size as usize];
+        self.dev.read_at(block.0 << self.geo.block_bits, &mut bytes, BioFlags::META)?;
+        Ok(bytes)
+    }
+
+    /// Examines one block of descriptors and adds its replacement to `found`. `None`: the primary is intact.
+    fn block(&self, index: u32, home: BlockNr, found: &mut Found) -> Result<Option<Mended>> {
+        let (geo, size) = (self.geo, self.geo.desc_size);
+        let first = index * geo.descs_per_block();
+        let mut wanted: Vec<GroupNr> =
+            (first..geo.group_count.min(first.saturating_add(geo.descs_per_block()))).map(GroupNr).collect();
+        let slot = |group: GroupNr| (group.0 - first) as usize * size..(group.0 - first + 1) as usize * size;
+        let mut why = None;
+        let mut copies = geo.desc_block_copies(index, &self.backups).collect::<Vec<_>>();
+        if self.chosen && copies.len() > 1 {
+            copies.swap(0, 1);
+        }
+        let mut whole = vec![0; geo.block_size as usize];
+        let mut read = Vec::new();
+        let mut from = None;
+        for at in copies {
+            let bytes = match self.read(at) {
+                Ok(bytes) => bytes,
+                Err(e) => {
+                    why.get_or_insert(e);
+                    continue;
+                }
+            };
+            if read.is_empty() && at == home {
+                whole.copy_from_slice(&bytes);
+            }
+            let before = wanted.len();
+            wanted.retain(|group| match GroupDesc::decode(&bytes[slot(*group)], *group, geo) {
+                Ok(_) => {
+                    whole[slot(*group)].copy_from_slice(&bytes[slot(*group)]);
+                    false
+                }
+                Err(e) => {
+                    why.get_or_insert(e.into());
+                    true
+                }
+            });
+            if at != home && wanted.len() < before {
+                from.get_or_insert(at);
+            }
+            read.push(bytes);
+            if wanted.is_empty() {
+                break;
+            }
+        }
+        if wanted.is_empty() && from.is_none() {
+            return Ok(None);
+        }
+        let wrong = |group: GroupNr| {
+            let why = why.clone().unwrap_or_else(|| Error::corrupt(Damage::GroupDescriptor, "no copy of it is left"));
+            if matches!(why, Error::Corrupt { .. }) && group.0 > first {
+                return Error::corrupt(Damage::GroupDescriptor, format!("{group}: no copy of it is intact"));
+            }
+            why
+        };
+        if !self.rescue
+            && let Some(group) = wanted.first()
+        {
+            return Err(wrong(*group));
+        }
+        for group in wanted {
+            let guess = read.iter().find_map(|bytes| self.plausible(group, &bytes[slot(group)]));
+            match guess.or_else(|| self.by_default(group)) {
+                Some(desc) => desc.encode_into(&mut whole[slot(group)], group, geo),
+                None => {
+                    found.lost.insert(group.0, wrong(group));
+                }
+            }
+        }
+        found.patches.insert(home.0 << geo.block_bits, whole);
+        Ok(Some(Mended { first: home, last: home, from, why }))
+    }
+
+    /// A descriptor with plausible places but a bad checksum; implausible counts become 0.
+    fn plausible(&self, group: GroupNr, bytes: &[u8]) -> Option<GroupDesc> {
+        let mut desc = GroupDesc::parse(bytes, group, self.geo).ok()?;
+        desc.check_locations(group, self.geo).ok()?;
+        if desc.check_counts(group, self.geo).is_err() {
+            (desc.free_clusters, desc.free_inodes, desc.used_dirs, desc.itable_unused) = (0, 0, 0, 0);
+        }
+        Some(desc)
+    }
+
+    /// A descriptor as mke2fs would make it, if there are inodes at its place.
+    fn by_default(&self, group: GroupNr) -> Option<GroupDesc> {
+        let zeroes = vec![0; self.geo.desc_size];
+        let mut desc = GroupDesc::parse(&zeroes, group, self.geo).ok()?;
+        self.geo.default_tables(group).into_iter().find_map(|tables| {
+            [desc.block_bitmap, desc.inode_bitmap, desc.inode_table] = tables;
+            desc.check_locations(group, self.geo).ok()?;
+            self.has_inodes(group, desc.inode_table).then(|| desc.clone())
+        })
+    }
+
+    /// Whether the first blocks of a possible inode table contain an inode, and no invalid one.
+    fn has_inodes(&self, group: GroupNr, table: BlockNr) -> bool {
+        const BLOCKS: u32 = 4;
+        let (geo, size) = (self.geo, self.geo.inode_size);
+        let mut inodes = 0;
+        for block in 0..geo.inode_table_blocks.min(BLOCKS) {
+            let Ok(bytes) = self.read(BlockNr(table.0 + u64::from(block))) else { return false };
+            for (slot, bytes) in (0..geo.inodes_per_block()).zip(bytes.chunks_exact(size)) {
+                let Some(ino) = geo.inode_at(group, block * geo.inodes_per_block() + slot) else { continue };
+                if bytes.iter().all(|b| *b == 0) {
+                    continue;
+                }
+                match InodeDesc::decode(bytes, ino, geo) {
+                    // Reserved inodes without content contain only a checksum.
+                    Ok(desc) if desc.file_type().is_some() || desc.links == 0 => inodes += 1,
+                    _ => return false,
+                }
+            }
+        }
+        inodes > 0
+    }
+}
+
+impl std::fmt::Display for Mended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let blocks = |first: BlockNr, n: u64| match n {
+            0 => format!("block {}", first.0),
+            n => format!("blocks {} to {}", first.0, first.0 + n),
+        };
+        let more = self.last.0 - self.first.0;
+        write!(f, "group descriptors in {}: ", blocks(self.first, more))?;
+        match &self.why {
+            Some(why) => write!(f, "{why}; ")?,
+            None => write!(f, "as requested, ")?,
+        }
+        match self.from {
+            Some(from) => write!(f, "using those of the copy in {} (free space is as it was then)", blocks(from, more)),
+            None => write!(f, "no copy is intact; plausible values are used"),
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! Mounting (Linux: `ext4_fill_super`, fs/ext4/super.c).
+//!
+//! The body of the function `mount` below is the order of a mount. Its steps are in `copies.rs` (whether and from
+//! which copies of its metadata the file system can be mounted), `recover.rs` (cleaning up after a crash, the choice
+//! of the journal) and `threads.rs`. The counterpart is `unmount.rs`. Each step leaves an image from which the next
+//! mount, the kernel or e2fsck can continue: a crash between two steps is a crash during the replay, or one of an
+//! image marked as needing recovery.
+//!
+//! Main type: `Parts`, the results of the steps, from which the mounted [`Filesystem`] is made.
+//!
+//! # Locking
+//! None: no other thread uses the file system yet.
+
+pub mod borrow;
+pub mod copies;
+pub mod draft;
+mod fast_commit;
+mod patched;
+mod recover;
+pub mod super_block;
+pub mod unmount;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock, Weak};
+
+use extant_base::rng::Rng;
+use extant_base::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use extant_base::sync::{Condvar, Mutex};
+use extant_block::BlockDevice;
+use extant_cache::{Budget, BufferCache, BulkWindow, Flusher, FlusherOptions, LossLedger, Shrinker};
+use extant_journal::Journal;
+use extant_mballoc::Allocator;
+use extant_ondisk::InodeNr;
+use extant_ondisk::features::{Compat, Incompat, MountMode};
+use extant_ondisk::superblock::{ErrorBehaviour, FsState, SuperBlock};
+
+use extant_recovery::JournalFile;
+
+use crate::error::{Damage, Error, Result, Unsupported};
+use crate::error_log::ErrorLog;
+use crate::filesystem::{self, Filesystem, JournalHooks};
+use crate::groups::{Groups, journal_zones};
+use crate::hash_settings::HashSettings;
+use crate::inode_table::{InodeTable, OwnInodes};
+use crate::lifecycle::Lifecycle;
+use crate::mount::copies::Copies;
+use crate::mount::recover::{Use, clean_orphans, lend_journal, log_of, recover};
+use crate::mount::super_block::{check_after_replay, read_super_at};
+use crate::mount::unmount::Mounted;
+use crate::options::{COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
+use crate::orphan::Orphans;
+use crate::reserve::Reserve;
+use crate::threads::Threads;
+use crate::writeback::asks::ASKS_CLASS;
+use crate::writeback::batch::COMPLETED_CLASS;
+use crate::writeback::work::WorkQueue;
+use extant_es::EsCache;
+
+/// The minimum for the caches.
+const CACHE_BYTES_MIN: u64 = 8 << 20;
+/// How long data may stay dirty (Linux: `dirty_expire_interval`, 30 seconds).
+const DIRTY_EXPIRE_NS: u64 = 5_000_000_000;
+/// Gives a borrowed journal other random numbers than the mount: "jbd2".
+const BORROW_SEED: u64 = 0x6a62_6432;
+
+impl Filesystem {
+    /// Mounts the file system on `dev`.
+    ///
+    /// # Errors
+    /// With the image's name in front: no ext file system, a feature that is not supported (named), damage, a device
+    /// too small for the file system. Nothing has been written then, except by a replay.
+    pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
+        let image = dev.name().to_owned();
+        let mut borrowed = false;
+        let dev = options.queue_for(dev);
+        let result = mount(dev.clone(), options, &mut borrowed);
+        if result.is_err() && borrowed {
+            let _ = borrow::undo(&dev);
+        }
+        result.map(Mounted::new).map_err(|e| Error::Mount { image, source: Box::new(e) })
+    }
+}
+
+/// `borrowed`: set once the image has borrowed a journal; if the mount then fails, the journal is removed.
+fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) -> Result<Arc<Filesystem>> {
+    // Messages during the mount of an image under rescue report damage, and programs may want their number.
+    let said = Arc::new(AtomicU64::new(0));
+    let options = match options.rescue {
+        true => MountOptions { messages: options.messages.clone().counted(said.clone()), ..options },
+        false => options,
+    };
+    // The superblock, or a backup for a read-only mount: checks that the image can be mounted as requested.
+    let read_only = options.read_only || options.no_recovery || options.rescue || dev.read_only();
+    let copies = Copies::find(&*dev, options.superblock, options.rescue)?;
+    copies.check(&*dev, read_only, &options.messages)?;
+    let seed = seed_of(&options);
+    let options = MountOptions { seed: Some(seed), ..options };
+    if read_only {
+        let fs = begun(open_for_reading(&copies, dev, options)?, true)?;
+        if fs.options.rescue {
+            fs.stats.errors.add(said.load(Ordering::Relaxed));
+        }
+        return Ok(fs);
+    }
+    open_for_writing(&copies, dev.clone(), options, borrowed).map_err(|e| copies.advise(dev, e))
+}
+
+fn open_for_writing(
+    copies: &Copies,
+    dev: Arc<dyn BlockDevice>,
+    options: MountOptions,
+    borrowed: &mut bool,
+) -> Result<Arc<Filesystem>> {
+    let mut sb = copies.sb.clone();
+
+    // A journal for an image without one. From here on the image is like any other.
+    let mut has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
+    if !has_journal {
+        *borrowed = lend_journal(&dev, &mut sb, &options, &mut Rng::new(seed_of(&options) ^ BORROW_SEED))?;
+        has_journal = *borrowed;
+    }
+
+    // Replays the last mount's log; `sb` is then as replayed.
+    let (dev, journal_file) = match has_journal {
+        true => recover(dev, &mut sb, &options, Use::Write)?,
+        false => (dev, None),
+    };
+    check_after_replay(&sb, &*dev, false, &copies.sb)?;
+    let options = options.with_defaults_of(&sb, dev.name());
+    begun(assemble(dev, sb, journal_file, *borrowed, options, false)?, false)
+}
+
+/// Mounts an image for reading only: intact copies replace damaged metadata.
+fn open_for_reading(copies: &Copies, dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
+    let (mut dev, mut sb) = (dev, copies.sb.clone());
+    // Do not read the copies of an intact image.
+    let mut examined = copies.are_needed(&*dev);
+    if examined {
+        dev = copies.examine(dev, &mut sb, &options.messages)?.dev;
+    }
+    loop {
+        let opened = open_replayed(copies, dev.clone(), sb.clone(), options.clone());
+        match opened {
+            Err(e) if !examined && (e.is_corruption() || matches!(e, Error::Device(_))) => {
+                let with_copies = copies.examine(dev, &mut sb, &options.messages)?;
+                if !with_copies.patched {
+                    return Err(e);
+                }
+                (dev, examined) = (with_copies.dev, true);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// One attempt of [`open_for_reading`], on a view of the device in which the log is replayed.
+fn open_replayed(
+    copies: &Copies,
+    dev: Arc<dyn BlockDevice>,
+    mut sb: SuperBlock,
+    options: MountOptions,
+) -> Result<Arc<Filesystem>> {
+    let before = sb.clone();
+    let (mut view, mut journal_file) = (dev.clone(), None);
+    if sb.compat().contains(Compat::HAS_JOURNAL) && !options.no_recovery {
+        let usage = if copies.backup.is_some() { Use::ReadOfBackup } else { Use::Read };
+        (view, journal_file) = match recover(dev.clone(), &mut sb, &options, usage) {
+            Ok(recovered) => recovered,
+            // The log is damaged, or the structures that say whether it needs replay.
+            Err(e) if options.rescue || copies.backup.is_some() => {
+                let (name, has_log) = (dev.name(), sb.needs_recovery() || usage == Use::ReadOfBackup);
+                let lost = if has_log { "and its changes are missing" } else { "and need not be" };
+                options.messages.say(format_args!("{name}: {e}; the log is not replayed, {lost}"));
+                (dev, None)
+            }
+            Err(e) => return Err(e),
+        };
+    }
+    if !options.rescue {
+        check_after_replay(&sb, &*view, true, &before)?;
+    }
+    let options = options.with_defaults_of(&sb, view.name());
+    assemble(view, sb, journal_file, false, options, true)
+}
+
+/// The mount, ready for use; cut off if a step fails.
+fn begun(fs: Arc<Filesystem>, read_only: bool) -> Result<Arc<Filesystem>> {
+    match begin(&fs, read_only) {
+        Ok(()) => Ok(fs),
+        Err(e) => {
+            // Ends the mount's threads: the next mount may come at once.
+            fs.cut_off();
+            Err(e)
+        }
+    }
+}
+
+/// For writing: marks the image as in use, durable before the first change; starts the threads; and only then deletes
+/// the orphans of a crash, which changes the image like any other operation.
+fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
+    if !read_only {
+        fs.mark_mounted()?;
+        fs.start_threads()?;
+        clean_orphans(fs)?;
+    }
+    let root = match fs.root() {
+        Ok(root) if !root.is_dir() => {
+            Err(Error::corrupt(Damage::Inode, "the root is not a directory").of(InodeNr::ROOT))
+        }
+        root => root.map(drop),
+    };
+    match root {
+        Err(e) if fs.options.rescue => {
+            let image = fs.image();
+            fs.options.messages.say(format_args!("{image}: {e}; files can be read by their numbers"));
+            Ok(())
+        }
+        root => root,
+    }
+}
+
+/// Mounts an image for changes without a log, marks, orphans, or threads.
+pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Arc<Filesystem>> {
+    let mut sb = read_super_at(&*dev, 1024)?;
+    sb.set_needs_recovery(false);
+    if let MountMode::ReadOnly { reasons } = extant_ondisk::features::check(&sb)? {
+        let detail = format!(
+            "the log continues in fast commits, which cannot be replayed because of: {}; let the kernel or e2fsck do it",
+            reasons.join(", ")
+        );
+        return Err(Error::Unsupported(Unsupported::Journal { detail }));
+    }
+    sb.geometry().check_device_size(dev.size_bytes())?;
+    let options = MountOptions { threads: false, discard: Some(false), ..options.clone() };
+    assemble(dev, sb, None, false, options, false)
+}
+
+/// Makes the parts of a mount and assembles them. `journal_file`, with an empty log, is for mounts that write;
+/// `borrowed`: this mount has just added it.
+fn assemble(
+    dev: Arc<dyn BlockDevice>,
+    sb: SuperBlock,
+    journal_file: Option<JournalFile>,
+    borrowed: bool,
+    options: MountOptions,
+    read_only: bool,
+) -> Result<Arc<Filesystem>> {
+    // Caches, group descriptors, the allocator.
+    let geo = sb.geometry().clone();
+    let own = || Budget::with_policy(options.cache_bytes.max(CACHE_BYTES_MIN), options.reclaim_policy);
+    let budget = options.budget.clone().unwrap_or_else(own);
+    let cache = BufferCache::new(dev.clone(), geo.block_size, geo.blocks_count, budget.clone());
+    let groups = Arc::new(Groups::load(cache.clone(), geo.clone(), options.rescue)?);
+    let reserve = Reserve::new(&sb, &options);
+    let alloc = allocator(&groups, &*dev, &sb, &reserve, &options)?;
+
+    // The journal, empty now.
+    let location = match &journal_file {
+        Some(file) if !read_only => Some(log_of(file, &geo)?),
+        _ => None,
+    };
+    let has_log = location.is_some();
+    let hooks = Arc::new(JournalHooks { fs: OnceLock::new() });
+    let journal = Journal::open(cache.clone(), location, hooks.clone(), journal_options(&options, &budget, read_only))?;
+    // A borrowed journal, of this mount or of one that crashed, is removed at the unmount.
+    let journal_super = journal_file.as_ref().map(|j| j.super_block());
+    let lent = has_log && journal_super.is_some_and(|j| j.is_borrowed());
+    // As the kernel does (Linux: `ext4_calculate_overhead`).
+    let journal_blocks = journal_super.filter(|_| !borrowed).map_or(0, |j| j.max_len);
+    let overhead = geo.overhead_blocks() + u64::from(journal_blocks);
+
+    let parts =
+        Parts { dev, sb, options, read_only, budget, cache, groups, reserve, alloc, journal, has_log, lent, overhead };
+    Ok(parts.assemble(&hooks))
+}
+
+/// The seed of the mount's random numbers.
+fn seed_of(options: &MountOptions) -> u64 {
+    options.seed.unwrap_or_else(|| {
+        let t = options.clock.wall();
+        (t.sec as u64) << 32 ^ u64::from(t.nsec) ^ u64::from(extant_base::task::process_id())
+    })
+}
+
+/// The allocator, which avoids the file system's own blocks.
+fn allocator(
+    groups: &Arc<Groups>,
+    dev: &dyn BlockDevice,
+    sb: &SuperBlock,
+    reserve: &Reserve,
+    options: &MountOptions,
+) -> Result<Allocator<Groups>> {
+    let zones = match journal_zones(dev, sb) {
+        // Nothing is written there, and such a mount rescues as much as it can read.
+        Err(Error::Device(_)) if options.no_recovery || options.rescue => Vec::new(),
+        zones => zones?,
+    };
+    let geo = sb.geometry();
+    let geometry = extant_mballoc::Geometry {
+        blocks_count: geo.blocks_count,
+        first_data_block: geo.first_data_block,
+        blocks_per_group: geo.blocks_per_group,
+        cluster_bits: geo.cluster_bits,
+        groups: geo.group_count(),
+        flex_bg_size: geo.groups_per_flex.max(1),
+        stripe: sb.raw().s_raid_stripe_width.get(),
+        block_size: geo.block_size,
+    };
+    let options = extant_mballoc::Options {
+        policy: options.alloc_policy,
+        meta_policy: options.meta_policy,
+        locality_groups: options.locality_groups,
+        root_reserve: reserve.root_blocks,
+        pool_reserve: reserve.pool_blocks,
+        ..Default::default()
+    };
+    let mut alloc = Allocator::new(
+        groups.clone(),
+        geometry,
+        &groups.summaries(sb.incompat().contains(Incompat::EXTENTS)),
+        options,
+    )?;
+    alloc.protect(groups.system_zones()?);
+    alloc.protect(zones);
+    Ok(alloc)
+}
+
+fn journal_options(options: &MountOptions, budget: &Budget, read_only: bool) -> extant_journal::Options {
+    extant_journal::Options {
+        clock: options.clock.clone(),
+        commit_interval_ns: u64::from(options.commit_interval_s.unwrap_or(COMMIT_INTERVAL_S).max(1)) * 1_000_000_000,
+        pinned_bytes_max: budget.limit() / 4,
+        checkpoint_blocks: options.checkpoint_blocks,
+        threaded: options.threads && !read_only,
+    }
+}
+
+/// The results of the steps of a mount.
+struct Parts {
+    dev: Arc<dyn BlockDevice>,
+    sb: SuperBlock,
+    options: MountOptions,
+    read_only: bool,
+    budget: Arc<Budget>,
+    cache: Arc<BufferCache>,
+    groups: Arc<Groups>,
+    reserve: Reserve,
+    alloc: Allocator<Groups>,
+    journal: Arc<Journal>,
+    has_log: bool,
+    lent: bool,
+    overhead: u64,
+}
+
+impl Parts {
+    /// The file system, idle and with empty caches; registers it with the journal and the budget.
+    fn assemble(self, hooks: &JournalHooks) -> Arc<Filesystem> {
+        let Parts { sb, options, budget, groups, .. } = self;
+        let geo = sb.geometry().clone();
+        let (_, free_inodes) = groups.totals();
+        let on_error = options.errors.unwrap_or(match sb.error_behaviour() {
+            ErrorBehaviour::Continue => OnError::Continue,
+            _ => OnError::RemountReadOnly,
+        });
+        let limit_bytes = options.dirty_bytes.unwrap_or(budget.limit() / 2).max(DIRTY_BYTES_MIN);
+        let flusher_options =
+            FlusherOptions { background_bytes: limit_bytes / 2, limit_bytes, expire_ns: DIRTY_EXPIRE_NS };
+        let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
+            me: me.clone(),
+            sb_place: sb.primary_location(),
+            hash: HashSettings::of(&sb),
+            own_inodes: OwnInodes::of(&sb),
+            was_clean: sb.state().contains(FsState::VALID),
+            new_extents: sb.incompat().contains(Incompat::EXTENTS),
+            inline_data: sb.incompat().contains(Incompat::INLINE_DATA),
+            sb: Mutex::new(&filesystem::SUPER_CLASS, sb),
+            inodes: InodeTable::new(budget.clone()),
+            es: Arc::new(EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()))),
+            sync_policy: options.sync_policy.state(geo.inodes_per_group),
+            inode_hints: (0..geo.group_count()).map(|_| AtomicU32::new(0)).collect(),
+            free_inodes: AtomicI64::new(free_inodes as i64),
+            bulk: BulkWindow::new(options.clock.clone(), self.dev.clone()),
+            dev: self.dev,
+            geo,
+            budget,
+            cache: self.cache,
+            groups,
+            alloc: self.alloc,
+            reserve: self.reserve,
+            journal: self.journal,
+            has_log: self.has_log,
+            borrowed: self.lent,
+            flusher: Flusher::new(options.clock.clone(), flusher_options),
+            orphans: Orphans::new(),
+            renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
+            lifecycle: Lifecycle::new(self.read_only),
+            error_log: ErrorLog::new(),
+            on_error,
+            evictions: Mutex::new(&filesystem::EVICT_CLASS, VecDeque::new()),
+            evict_work: Condvar::new(),
+            evict_idle: Condvar::new(),
+            evicting: AtomicU32::new(0),
+            evicted: AtomicU64::new(0),
+            nameless: OnceLock::new(),
+            unlinked_ns: AtomicU64::new(0),
+            losses: LossLedger::default(),
+            completed: WorkQueue::new(&COMPLETED_CLASS),
+            asks: WorkQueue::new(&ASKS_CLASS),
+            threads: Threads::new(),
+            random: AtomicU64::new(options.seed.unwrap_or_default()),
+            overhead: self.overhead,
+            buddy_bytes: AtomicUsize::new(0),
+            charged: AtomicU64::new(0),
+            shared_xattr: Arc::default(),
+            stats: Default::default(),
+            options,
+        });
+        let _ = hooks.fs.set(fs.me.clone());
+        // Structures that grow with the disk are always in memory. Caches get the rest, at least half of the budget.
+        let fixed = fs.fixed_bytes().min(fs.budget.limit() / 2);
+        fs.budget.charge(fixed);
+        fs.charged.fetch_add(fixed, Ordering::Relaxed);
+        let buddies: Weak<dyn Shrinker> = fs.me.clone();
+        fs.budget.register(buddies);
+        fs.inodes.set_data_owner(fs.me.clone());
+        let es = Arc::downgrade(&fs.es);
+        let es: Weak<dyn Shrinker> = es;
+        fs.budget.register(es);
+        fs
+    }
+}

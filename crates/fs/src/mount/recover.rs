@@ -1,0 +1,364 @@
+//! Recovery from a crash, and which journal a mount works with (Linux: `ext4_load_and_init_journal`,
+//! `ext4_orphan_cleanup`).
+//!
+//! In the order of a mount: [`lend_journal`] (an image without a journal), [`recover`] (the log is found, here or on
+//! another device, and replayed), [`log_of`] (what the journal goes on with), [`clean_orphans`] (needs the mounted file
+//! system).
+//!
+//! It does not read logs (`extant_recovery`), nor decide which ones are readable: an error of that crate
+//! becomes a mount's error in the `From` below.
+//!
+//! # Locking
+//! No other thread has the file system yet, but those of the mount.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use extant_base::rng::Rng;
+use extant_block::BlockDevice;
+use extant_block::device::MemDevice;
+use extant_journal::LogLocation;
+use extant_ondisk::jbd2::{IncompatFeatures, LogCsum, MIN_LOG_BLOCKS};
+use extant_ondisk::superblock::{FsState, Geometry, SuperBlock};
+use extant_ondisk::{InodeNr, orphan};
+use extant_recovery::locate::open_journal;
+use extant_recovery::{Accept, JournalFile, JournalState, OverlayDevice, Replay, journal_state, wipe};
+
+use crate::error::{Damage, Error, Result, Unsupported};
+use crate::filesystem::Filesystem;
+use crate::inode::InodeRef;
+use crate::lifecycle::{Access, Transition};
+use crate::mount::borrow;
+use crate::mount::draft::Draft;
+use crate::mount::fast_commit;
+use crate::mount::super_block::{read_super_at, write_super};
+use crate::ops::credits;
+use crate::options::{BorrowJournal, JournalDevice, MountOptions};
+
+impl From<extant_recovery::Error> for Error {
+    fn from(e: extant_recovery::Error) -> Error {
+        match e {
+            extant_recovery::Error::Device(d) => Error::Device(d),
+            extant_recovery::Error::Format(f) => f.into(),
+            extant_recovery::Error::FastCommits { .. }
+            | extant_recovery::Error::NoJournal { .. }
+            | extant_recovery::Error::TooMuch { .. } => {
+                Error::Unsupported(Unsupported::Journal { detail: e.to_string() })
+            }
+            extant_recovery::Error::Map { block, detail } => {
+                Error::corrupt(Damage::Journal, format!("block {block} of it: {detail}"))
+            }
+            extant_recovery::Error::Damaged { first, count } => {
+                Error::corrupt(Damage::Journal, format!("{first} ({count} findings)"))
+            }
+        }
+    }
+}
+
+/// An image without a journal, about to be written: ends what a crash left of a borrowed one, and lends it one. True if
+/// it has one now; why not is said.
+pub(crate) fn lend_journal(
+    dev: &Arc<dyn BlockDevice>,
+    sb: &mut SuperBlock,
+    options: &MountOptions,
+    rng: &mut Rng,
+) -> Result<bool> {
+    let refused = match borrow::settle(dev, sb) {
+        Err(e @ Error::Device(_)) => return Err(e),
+        Err(e) => Some(e.to_string()),
+        Ok(()) if options.borrow_journal == BorrowJournal::Never => return Ok(false),
+        Ok(()) => borrow::borrow(dev, sb, options.borrow_journal, &options.clock, rng)?,
+    };
+    if let Some(why) = &refused {
+        let name = dev.name();
+        options
+            .messages
+            .say(format_args!("{name}: no journal for this mount: {why}; after a crash e2fsck has to mend it"));
+    }
+    Ok(refused.is_none())
+}
+
+/// The use that a mount makes of the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Replay onto the device.
+    Write,
+    /// Replay into memory.
+    Read,
+    /// As `Read`, where the superblock that says whether the log has to be replayed is lost: the log itself says it.
+    ReadOfBackup,
+}
+
+/// Recovers the image as its journal asks for. Returns the device to go on with (an overlay when nothing may be
+/// written) and the journal, empty.
+pub(crate) fn recover(
+    dev: Arc<dyn BlockDevice>,
+    sb: &mut SuperBlock,
+    options: &MountOptions,
+    usage: Use,
+) -> Result<(Arc<dyn BlockDevice>, Option<JournalFile>)> {
+    let (writable, of_backup) = (usage == Use::Write, usage == Use::ReadOfBackup);
+    let Some(mut journal) = find_journal(&dev, sb, options, of_backup)? else {
+        if sb.needs_recovery() {
+            return Err(Error::corrupt(Damage::Journal, "the superblock asks for recovery, but there is none"));
+        }
+        return Ok((dev, None));
+    };
+    match journal_state(journal.super_block(), sb.needs_recovery() || of_backup) {
+        JournalState::Live => {
+            let (mut replay, draft) = load(&dev, &journal, options, of_backup)?;
+            if !writable {
+                return Ok((replayed_in_memory(dev, sb, journal, replay, draft, options)?, None));
+            }
+            if let Some(draft) = draft {
+                // All of the log is free then for what the fast commits change.
+                replay.move_tail(&mut journal, &*dev)?;
+                draft.replace_fast_commits(&mut journal)?;
+                replay = Replay::load(&journal, &*dev, &mut |_| {})?;
+            }
+            replay.apply(&mut journal, &*dev, Accept::WholeOnly, &mut |_| {})?;
+            // Replay may have rewritten the superblock, features included; its record of errors stays.
+            *sb = read_super_at(&*dev, 1024)?;
+        }
+        JournalState::LiveButUnflagged if writable => {
+            wipe(&mut journal, &*dev)?;
+        }
+        _ => {}
+    }
+    if writable && journal.super_block().errno != 0 {
+        let state = sb.state() | FsState::ERROR;
+        sb.set_state(state);
+        let mut jsb = journal.super_block().clone();
+        jsb.errno = 0;
+        // The file system records the error before the journal forgets it.
+        write_super(&*dev, sb, sb.primary_location())?;
+        journal.write_super(jsb)?;
+    }
+    Ok((dev, Some(journal)))
+}
+
+/// The image's journal, inside or on a device of its own. `None`: it has none, or is read without it.
+fn find_journal(
+    dev: &Arc<dyn BlockDevice>,
+    sb: &SuperBlock,
+    options: &MountOptions,
+    of_backup: bool,
+) -> Result<Option<JournalFile>> {
+    match (sb.external_journal(), options.journal_device.as_ref()) {
+        (Some(uuid), Some(JournalDevice(device))) => {
+            Ok(Some(JournalFile::open_external(device.clone(), sb.geometry().block_size, uuid)?))
+        }
+        // An image that needs no replay is read without it.
+        (Some(_), None) if !sb.needs_recovery() && !of_backup => Ok(None),
+        (Some(_), None) => {
+            let detail =
+                "the journal, which has to be replayed, is on another device: name it (-o journal_path=)".into();
+            Err(Error::Unsupported(Unsupported::Journal { detail }))
+        }
+        (None, _) => Ok(open_journal(dev.clone(), sb)?),
+    }
+}
+
+/// Loads the log, and applies its fast commits in memory. With `rescue`, damage of the log is reported and passed over.
+fn load(
+    dev: &Arc<dyn BlockDevice>,
+    journal: &JournalFile,
+    options: &MountOptions,
+    of_backup: bool,
+) -> Result<(Replay, Option<Arc<Draft>>)> {
+    let replay = Replay::load(journal, &**dev, &mut |_| {})?;
+    match replay.check() {
+        Err(e) if options.rescue => {
+            let (name, e, n) = (dev.name(), Error::from(e), replay.transactions);
+            options.messages.say(format_args!("{name}: {e}; {n} transactions of the log are whole, and used"));
+        }
+        checked => checked?,
+    }
+    if of_backup {
+        let (name, n) = (dev.name(), replay.transactions);
+        options.messages.say(format_args!("{name}: the log has {n} transactions, which are replayed in memory"));
+    }
+    if replay.fast_commits.is_empty() {
+        return Ok((replay, None));
+    }
+    let draft = match apply_fast_commits(dev, journal, &replay, options) {
+        Err(e) if options.rescue => {
+            options.messages.say(format_args!("{}: {e}; without the log's fast commits", dev.name()));
+            None
+        }
+        draft => Some(draft?),
+    };
+    Ok((replay, draft))
+}
+
+/// The image after the replay, in memory; `sb` becomes its superblock.
+fn replayed_in_memory(
+    dev: Arc<dyn BlockDevice>,
+    sb: &mut SuperBlock,
+    journal: JournalFile,
+    replay: Replay,
+    draft: Option<Arc<Draft>>,
+    options: &MountOptions,
+) -> Result<Arc<dyn BlockDevice>> {
+    let view: Arc<dyn BlockDevice> = match draft {
+        Some(draft) => draft,
+        None => Arc::new(OverlayDevice::new(dev, journal, replay)),
+    };
+    let mut fresh = match read_super_at(&*view, 1024) {
+        Err(_) if options.rescue => sb.clone(),
+        fresh => fresh?,
+    };
+    fresh.copy_errors_from(sb);
+    fresh.set_needs_recovery(false);
+    if fresh.blocks_count >= sb.blocks_count && fresh.raw().s_blocks_count_lo == sb.raw().s_blocks_count_lo {
+        // The other groups have no descriptor any more.
+        fresh.cut_to(sb.group_count);
+    }
+    *sb = fresh;
+    Ok(view)
+}
+
+/// The image as its log and then its fast commits leave it, in memory.
+fn apply_fast_commits(
+    dev: &Arc<dyn BlockDevice>,
+    journal: &JournalFile,
+    replay: &Replay,
+    options: &MountOptions,
+) -> Result<Arc<Draft>> {
+    let view = OverlayDevice::new(dev.clone(), journal.clone(), replay.clone());
+    let draft = Arc::new(Draft::new(Arc::new(view), Arc::new(MemDevice::new(dev.size_bytes())), options.clock.clone()));
+    fast_commit::replay(&draft, &replay.fast_commits, options)?;
+    Ok(draft)
+}
+
+/// Where the journal of a mount that writes goes on.
+pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> {
+    let mut superblock = file.super_block().clone();
+    if superblock.max_len < MIN_LOG_BLOCKS {
+        // As the kernel: a transaction must fit a quarter of the log.
+        let small = Unsupported::SmallJournal { blocks: superblock.max_len, least: MIN_LOG_BLOCKS };
+        return Err(Error::Unsupported(small));
+    }
+    if superblock.v2 {
+        if geo.bit64 {
+            superblock.incompat.insert(IncompatFeatures::BIT64);
+        }
+        superblock.set_csum(if geo.metadata_csum { LogCsum::V3 } else { superblock.csum() });
+    }
+    Ok(LogLocation { superblock, map: Arc::new(file.map().clone()) })
+}
+
+/// Memory of an inode while it is in use.
+const ORPHAN_BYTES: usize = 2048;
+
+/// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash.
+///
+/// # Errors
+/// An error that is no damage, a device that does not read, say: the mount has been cut off then, and the next one
+/// finds the same orphans. Damage is noted, and costs the orphan that it is in, or hides those behind it on the list.
+pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
+    let mut found = Vec::new();
+    fs.lifecycle.go(Transition::BeginCleanUp);
+    let cleaned = find_orphans(fs, &mut found).and_then(|()| end_orphans(fs, &mut found));
+    if cleaned.is_ok() && fs.lifecycle.go(Transition::Reopen) {
+        return Ok(());
+    }
+    // An eviction has no caller to return its error to. Later errors are consequences of the one that gave up.
+    let gave_up = (fs.lifecycle.now().access == Access::CutOff).then(|| fs.lifecycle.first_error()).flatten();
+    // Before `found` drops its references: each would be deleted otherwise, although the list behind it is not known.
+    fs.cut_off();
+    gave_up.map_or(cleaned, Err)
+}
+
+/// Everything that is recorded is known on return, before the first of it goes: what is not would be forgotten with the
+/// next change of the list, and its slot of the orphan file given to another.
+fn find_orphans(fs: &Arc<Filesystem>, found: &mut Vec<InodeRef>) -> Result<()> {
+    let (head, damaged) = {
+        let sb = fs.sb.lock();
+        (sb.last_orphan(), sb.state().contains(FsState::ERROR))
+    };
+    if damaged {
+        // As the kernel: the list of a damaged file system is not to be trusted.
+        if head.is_some() {
+            let said = format_args!("{}: it has errors: its list of orphans is cleared, not cleaned up", fs.image());
+            fs.options.messages.say(said);
+            fs.transact(credits::SUPER, |h| fs.modify_superblock(h, |sb| sb.set_last_orphan(None)))?;
+        }
+        return Ok(());
+    }
+    let most = (fs.budget.limit() / 2) as usize / ORPHAN_BYTES;
+    let too_many = |found: &[InodeRef]| match found.len() < most {
+        true => Ok(()),
+        false => {
+            let detail = format!("more than {most} orphans: more memory is needed (cache=), or let e2fsck delete them");
+            Err(Error::NoMemory { detail })
+        }
+    };
+    let mut seen = HashSet::new();
+    let mut next = head;
+    while let Some(ino) = next {
+        let read = if fs.geo.contains_inode(ino) && seen.insert(ino) {
+            fs.iget_orphan(ino)
+        } else {
+            Err(Error::corrupt(Damage::Orphans, format!("on the list after {} others", found.len())).of(ino))
+        };
+        let Some(inode) = unless_damaged(fs, read)? else { break };
+        too_many(found)?;
+        next = match inode.meta.read().desc.dtime {
+            0 => None,
+            n => Some(InodeNr(n)),
+        };
+        found.push(inode);
+    }
+    fs.orphans.adopt_list(found);
+    let Some(Some(file)) = unless_damaged(fs, fs.read_orphan_file())? else { return Ok(()) };
+    fs.orphans.use_file(&file, orphan::slots_per_block(fs.geo.block_size as usize) as u32);
+    for (_, e) in file.damaged {
+        fs.note_error(&e);
+    }
+    let mut in_slots = Vec::new();
+    for (block, slot, ino) in file.used {
+        if fs.geo.contains_inode(ino) && seen.insert(ino) {
+            fs.orphans.adopt_slot(ino, block, slot);
+            in_slots.push(ino);
+        } else {
+            fs.note_error(&Error::corrupt(Damage::Orphans, "in the orphan file, wrongly").of(ino));
+        }
+    }
+    for ino in in_slots {
+        too_many(found)?;
+        found.extend(unless_damaged(fs, fs.iget_orphan(ino))?);
+    }
+    Ok(())
+}
+
+/// Deletes or truncates them, until damage makes the mount read-only.
+fn end_orphans(fs: &Arc<Filesystem>, found: &mut Vec<InodeRef>) -> Result<()> {
+    while let Some(inode) = found.pop() {
+        if fs.is_read_only() {
+            return Ok(());
+        }
+        if inode.links() == 0 {
+            drop(inode); // the last reference: queued for eviction
+        } else {
+            unless_damaged(fs, fs.finish_truncate(&inode))?;
+        }
+    }
+    fs.drain_evictions();
+    Ok(())
+}
+
+/// `None` for damage, which is noted.
+fn unless_damaged<T>(fs: &Filesystem, r: Result<T>) -> Result<Option<T>> {
+    match r {
+        Err(e) if e.is_corruption() => {
+            fs.note_error(&e);
+            Ok(None)
+        }
+        r => r.map(Some),
+    }
+}
+
+#[cfg(test)]
+#[path = "recover_tests.rs"]
+mod tests;

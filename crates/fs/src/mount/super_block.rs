@@ -1,0 +1,135 @@
+//! The superblock at the start and the end of a mount: reading and checking it, and writing it (Linux:
+//! `ext4_load_super`, `ext4_commit_super`, fs/ext4/super.c).
+//!
+//! [`extant_ondisk::features`] decides which features permit what; this module decides what follows for this mount.
+//!
+//! What it does not do: choose among copies ([`crate::mount::copies`]); changes under a handle
+//! ([`Filesystem::modify_superblock`]).
+//!
+//! # Locking
+//! [`write_super`] takes none: its callers ensure that no transaction holds the block. `superblock` (75) in the
+//! methods of [`Filesystem`].
+
+use std::sync::Arc;
+
+use extant_base::sync::MutexGuard;
+use extant_block::{AlignedBuf, BioFlags, BlockDevice};
+use extant_ondisk::BlockNr;
+use extant_ondisk::features::{self, MountMode};
+use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
+
+use crate::error::{Damage, Error, Result, Unsupported};
+use crate::filesystem::Filesystem;
+
+/// Checks the superblock again after the replay, which may have brought other features and another size. A writing
+/// mount cannot become read-only here: the replay remains. `before`: the earlier superblock, whose size has been
+/// checked.
+pub(crate) fn check_after_replay(
+    sb: &SuperBlock,
+    dev: &dyn BlockDevice,
+    read_only: bool,
+    before: &SuperBlock,
+) -> Result<()> {
+    if sb.geometry().blocks_count != before.geometry().blocks_count {
+        sb.geometry().check_device_size(dev.size_bytes())?;
+    }
+    match features::check(sb)? {
+        MountMode::ReadOnly { reasons } if !read_only => {
+            Err(Error::Unsupported(Unsupported::WritingAfterReplay { reasons }))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn read_super_at(dev: &dyn BlockDevice, offset: u64) -> Result<SuperBlock> {
+    if offset + SUPERBLOCK_SIZE as u64 > dev.size_bytes() {
+        return Err(Error::corrupt(Damage::SuperBlock { byte: offset }, "the image is too small"));
+    }
+    let mut bytes = [0u8; SUPERBLOCK_SIZE];
+    dev.read_at(offset, &mut bytes, BioFlags::META)?;
+    Ok(SuperBlock::decode(&bytes, offset)?)
+}
+
+/// Writes the primary superblock, durably. Only while no transaction can hold its block.
+pub(crate) fn write_super(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usize)) -> Result<()> {
+    write_super_with(dev, sb, place, BioFlags::PREFLUSH | BioFlags::FUA)
+}
+
+fn write_super_with(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usize), flags: BioFlags) -> Result<()> {
+    let bs = u64::from(sb.geometry().block_size);
+    let flags = flags | BioFlags::META | BioFlags::SYNC;
+    let unit = u64::from(dev.limits().logical_block);
+    let at = place.0.0 * bs + place.1 as u64;
+    let mut bytes = [0u8; SUPERBLOCK_SIZE];
+    sb.encode_into(&mut bytes);
+    if unit <= SUPERBLOCK_SIZE as u64 {
+        dev.write_at(at, &[&bytes], flags)?;
+    } else {
+        let mut block = AlignedBuf::zeroed(bs.max(unit) as usize);
+        let start = at - at % block.len() as u64;
+        dev.read_at(start, &mut block, BioFlags::META)?;
+        let within = (at - start) as usize;
+        block[within..within + SUPERBLOCK_SIZE].copy_from_slice(&bytes);
+        dev.write_at(start, &[&block], flags)?;
+    }
+    Ok(())
+}
+
+impl Filesystem {
+    /// Updates the superblock's totals; nothing may be in progress.
+    pub(crate) fn note_totals(&self) -> MutexGuard<'_, SuperBlock> {
+        let (blocks, inodes) = self.groups.totals();
+        let orphans = self.orphans.len();
+        // Without a log the device does not record which unlinked files must be freed.
+        let whole = || !self.inodes.all().iter().any(|inode| inode.links() == 0);
+        let becomes_clean = !self.has_log && self.was_clean && whole();
+        let mut sb = self.sb.lock();
+        sb.set_free_blocks(blocks);
+        sb.set_free_inodes(u32::try_from(inodes).unwrap_or(u32::MAX));
+        sb.set_write_time(self.now().seconds);
+        if orphans == 0 {
+            sb.set_orphan_present(false);
+        }
+        if becomes_clean {
+            let state = sb.state() | FsState::VALID;
+            sb.set_state(state);
+        }
+        sb
+    }
+
+    /// Marks the image as in use, durably, before the first change.
+    pub(crate) fn mark_in_use(&self, sb: &mut SuperBlock) -> Result<()> {
+        if self.has_log {
+            sb.set_needs_recovery(true);
+        } else {
+            let state = sb.state().difference(FsState::VALID);
+            sb.set_state(state);
+        }
+        if sb.orphan_file().is_some() && self.has_log {
+            sb.set_orphan_present(true);
+        }
+        // Nothing must be durable before it: one flush for it and for all earlier writes.
+        write_super_with(&*self.dev, sb, self.sb_place, BioFlags::empty())?;
+        Ok(self.dev.flush()?)
+    }
+
+    /// Records the mount in the superblock: how often, when, where; and marks the image as in use.
+    pub(crate) fn mark_mounted(&self) -> Result<()> {
+        let mut sb = self.sb.lock();
+        if self.options.counted {
+            let count = sb.mount_count();
+            sb.set_mount_count(count.saturating_add(1));
+            sb.set_mount_time(self.now().seconds);
+        }
+        if let Some(dir) = &self.options.mounted_on {
+            sb.set_last_mounted(dir.as_bytes());
+        }
+        self.mark_in_use(&mut sb)?;
+        // The cache may have read the block meanwhile.
+        let buffer = self.cache.get(self.sb_place.0)?;
+        let at = self.sb_place.1;
+        let mut inner = buffer.lock();
+        sb.encode_into(&mut Arc::make_mut(&mut inner.data)[at..at + SUPERBLOCK_SIZE]);
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! The end of a mount (Linux: `ext4_put_super`, fs/ext4/super.c).
+//!
+//! Main type: [`Mounted`], which ends its mount when it is dropped. The order: data → commit → checkpoint → log marked
+//! empty → only then `needs_recovery` cleared, and a borrowed journal removed. A crash between any two of these
+//! leaves an image that replays.
+//!
+//! # Locking
+//! `s_umount` (4) throughout, so that no freeze, thaw or remount comes between, and a second unmount returns the result
+//! of the first. The gate ([`crate::lifecycle`]) is shut from the first step to the last: later changes wait there, and
+//! are refused when the mount has ended.
+
+use std::sync::Arc;
+
+use extant_base::sync::atomic::Ordering;
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::lifecycle::{Access, Phase, Right, Transition};
+use crate::mount::borrow;
+use crate::mount::super_block::write_super;
+use crate::ops::sync::Barrier;
+
+/// A mount, and the duty to end it: dropped, it unmounts. Parts of a program may share the file system by the `Arc`
+/// that it is; once the mount has ended they can change nothing any more ([`Error::ReadOnly`]).
+///
+/// Dropped by a thread that panics it leaves what a power cut leaves.
+#[must_use = "dropped, it unmounts"]
+pub struct Mounted {
+    fs: Arc<Filesystem>,
+}
+
+impl std::ops::Deref for Mounted {
+    type Target = Arc<Filesystem>;
+    fn deref(&self) -> &Arc<Filesystem> {
+        &self.fs
+    }
+}
+
+impl Mounted {
+    pub(crate) fn new(fs: Arc<Filesystem>) -> Mounted {
+        Mounted { fs }
+    }
+
+    /// Ends the mount as a power cut would: nothing more is logged once this returns. Data and flushes that were under
+    /// way may still reach the device.
+    pub fn abandon(self) {
+        self.fs.cut_off();
+    }
+}
+
+impl Drop for Mounted {
+    /// An error of [`Filesystem::unmount`] goes to [`crate::MountOptions::messages`]; a caller that needs it unmounts.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return self.fs.cut_off();
+        }
+        // The caller of the unmount has its result.
+        if self.fs.has_ended() {
+            return;
+        }
+        if let Err(e) = self.fs.unmount() {
+            self.fs.options.messages.say(format_args!("{}: unmount: {e}", self.fs.image()));
+        }
+    }
+}
+
+impl Drop for Filesystem {
+    fn drop(&mut self) {
+        self.cut_off();
+        // The budget may be others', too.
+        let buddies = self.buddy_bytes.load(Ordering::Relaxed) as u64;
+        self.budget.uncharge(self.charged.load(Ordering::Relaxed) + buddies);
+    }
+}
+
+impl Filesystem {
+    /// Writes everything, marks the image clean, and ends the background threads. The file system answers every later
+    /// change with [`Error::ReadOnly`].
+    ///
+    /// The threads end in the order in which they need each other: writes of data and evictions need handles, which
+    /// need the journal's thread to make room.
+    ///
+    /// # Errors
+    /// The first thing that could not be made durable; the image is then left marked as needing recovery, unless only
+    /// data of files was lost that no caller has learned of. A second unmount returns the same.
+    pub fn unmount(&self) -> Result<()> {
+        let mut how = self.lifecycle.exclusive();
+        let frozen = self.is_frozen();
+        if !self.lifecycle.go(Transition::BeginEnd) {
+            return how.clone();
+        }
+        if frozen {
+            self.thaw_device();
+        }
+        let result = self.write_and_close();
+        self.lifecycle.go(Transition::End);
+        // Lost data is reported whatever else went wrong.
+        *how = self.report_lost().and(result);
+        how.clone()
+    }
+
+    /// No change is inside the gate, which is shut.
+    fn write_and_close(&self) -> Result<()> {
+        let mut result = Ok(());
+        if self.borrowed && self.lifecycle.now().access == Access::Remounted {
+            // The image must not keep the journal.
+            result = self.make_writable();
+        }
+        let writable = !self.is_read_only();
+        if !writable {
+            // After a remount to read-only the device is as it should be: threads that wait for a handle get none.
+            self.journal.stop();
+            self.journal.thaw();
+        }
+        self.end_flusher();
+        result = result.and(self.lifecycle.acknowledge());
+        if writable {
+            result = result.and(self.write_everything());
+        }
+        self.end_threads();
+        self.lifecycle.go(Transition::Close);
+        if writable {
+            result = result.and_then(|()| self.close_clean());
+        }
+        // The device learns of the last errors also if the mount has failed. Afterwards another mount may have it.
+        if self.lifecycle.allows(Right::Superblock) {
+            self.write_kept_errors();
+        }
+        if writable && result.is_err() {
+            self.abort_if_failed();
+        }
+        self.say_last_suppressed();
+        result.and_then(|()| self.lifecycle.acknowledge())
+    }
+
+    /// Whether it has been unmounted, or cut off; waits for an unmount that is under way.
+    fn has_ended(&self) -> bool {
+        let _exclusive = self.lifecycle.exclusive();
+        self.lifecycle.now().phase == Phase::Ended
+    }
+
+    fn write_everything(&self) -> Result<()> {
+        self.drain_evictions();
+        let written = self.wait_for(|done| self.barrier(Barrier::ALL, done));
+        for inode in self.inodes.all() {
+            self.alloc.discard_preallocations(&inode.prealloc);
+        }
+        self.drain_evictions();
+        written
+    }
+
+    fn end_flusher(&self) {
+        self.flusher.stop();
+        self.threads.end("extant-flush");
+    }
+
+    /// The flusher's has ended.
+    fn end_threads(&self) {
+        self.budget.wake_thread();
+        self.threads.end("extant-reclaim");
+        self.evict_work.notify_all();
+        self.threads.end("extant-evict");
+        self.asks.stop();
+        self.threads.end("extant-fsync");
+        self.completed.stop();
+        self.threads.end("extant-retire");
+        self.journal.stop();
+        self.threads.end("extant-journal");
+        self.journal.wait_until_left();
+    }
+
+    /// Ends the mount as a power cut would, after a last commit: of names and attributes, not of data that waits for
+    /// its blocks. Acknowledged data stays durable. Every later change and fsync is refused, and the unmount writes
+    /// nothing and succeeds. Nothing is marked as damaged: the next mount replays the log. For tests of recovery
+    /// (Linux: `ext4_force_shutdown` with `EXT4_GOING_FLAGS_LOGFLUSH`).
+    ///
+    /// # Errors
+    /// The log could not be written, the mount had failed before, or data had been lost that no caller had learned of:
+    /// the unmount says so, too. The mount has been cut off nevertheless.
+    pub fn shut_down(&self) -> Result<()> {
+        // Frozen, everything is where it belongs, and the journal takes nothing.
+        let idle = self.is_read_only() || self.is_frozen();
+        let logged = if idle { self.lifecycle.acknowledge() } else { self.sync_names() };
+        let how = self.report_lost().and(logged);
+        self.cut_off_and_end(how.clone());
+        how
+    }
+
+    /// As [`Mounted::abandon`], for all users of the file system: nothing more is written, and nothing more can be
+    /// changed. An unmount returns an error.
+    pub fn cut_off(&self) {
+        self.cut_off_and_end(Err(cut()));
+    }
+
+    /// `how` is the result of a later unmount.
+    fn cut_off_and_end(&self, how: Result<()>) {
+        // An unmount that is under way holds the lock, and waits for threads that may come here.
+        if !self.lifecycle.allows(Right::Work) {
+            return;
+        }
+        let mut ended = self.lifecycle.exclusive();
+        // Before changes that wait go on, at the gate or for a handle. Nothing is marked on the device: where it was
+        // frozen, the next mount finds it clean; nor what is found out later, of a mount that has failed.
+        if !self.lifecycle.cut_off(&cut()) {
+            return;
+        }
+        self.journal.stop();
+        self.journal.thaw();
+        self.end_flusher();
+        self.end_threads();
+        // A mount that failed a moment ago was not ended by this.
+        *ended = how.and_then(|()| if self.lifecycle.has_failed() { self.lifecycle.acknowledge() } else { Ok(()) });
+    }
+
+    fn close_clean(&self) -> Result<()> {
+        self.journal.close()?;
+        let orphans = self.orphans.len();
+        let mut sb = self.note_totals();
+        let kbytes = self.dev.stats().write_bytes / 1024;
+        let before = sb.kbytes_written();
+        sb.set_kbytes_written(before + kbytes);
+        // Orphans that could not be freed need a journal at the next mount.
+        if self.borrowed && orphans == 0 {
+            let kept = borrow::give_back(&self.dev, &mut sb)?;
+            let Some(why) = kept else { return Ok(()) };
+            self.options.messages.say(format_args!("{}: {why}; the borrowed journal stays", self.image()));
+        }
+        sb.set_needs_recovery(false);
+        write_super(&*self.dev, &sb, self.sb_place)
+    }
+}
+
+fn cut() -> Error {
+    Error::Aborted { cause: extant_journal::Error::Aborted { cause: "the mount was cut off".to_owned() } }
+}
