@@ -134,6 +134,7 @@ impl Opcode {
 pub enum NotifyCode {
     InvalInode = 2,
     InvalEntry = 3,
+    Retrieve = 5,
     Delete = 6,
     IncEpoch = 8,
 }

@@ -59,3 +59,4 @@ wire! {
 wire! { NotifyInvalInodeOut = 24 { ino: u64, off: i64, len: i64 } }
 wire! { NotifyInvalEntryOut = 16 { parent: u64, namelen: u32, flags: u32 } }
 wire! { NotifyDeleteOut = 24 { parent: u64, child: u64, namelen: u32, padding: u32 } }
+wire! { NotifyRetrieveOut = 32 { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32 } }

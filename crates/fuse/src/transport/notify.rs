@@ -9,11 +9,14 @@
 use std::io::IoSlice;
 use std::sync::{Arc, Weak};
 
+use extant_base::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::channel::Channel;
-use crate::abi::{EXPIRE_ONLY, NotifyCode, NotifyDeleteOut, NotifyInvalEntryOut, NotifyInvalInodeOut};
+use crate::abi::{
+    EXPIRE_ONLY, NotifyCode, NotifyDeleteOut, NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyRetrieveOut,
+};
 
 /// Sends the messages. Cheap to clone; may outlive the mount (then every call fails with ENODEV).
 ///
@@ -54,6 +57,17 @@ impl Notifier {
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<(), Errno> {
         let namelen = u32::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
         self.send(NotifyCode::Delete, &NotifyDeleteOut { parent, child, namelen, padding: 0 }, Some(name))
+    }
+
+    /// Makes the kernel send NOTIFY_REPLY through the queue of this thread's processor, with no data (Linux:
+    /// `fuse_retrieve`, fs/fuse/dev.c). `file`: a regular file that the kernel knows.
+    pub(crate) fn wake_queue(&self, file: u64) {
+        /// The kernel's own numbers count up from 1 and do not come this far.
+        static NEXT: AtomicU64 = AtomicU64::new(1 << 62);
+        // Even: the lowest bit marks an INTERRUPT.
+        let notify_unique = NEXT.fetch_add(2, Ordering::Relaxed);
+        let out = NotifyRetrieveOut { notify_unique, nodeid: file, ..NotifyRetrieveOut::default() };
+        let _ = self.send(NotifyCode::Retrieve, &out, None);
     }
 
     /// Makes the kernel look every cached name up again. Linux 6.16.

@@ -8,6 +8,11 @@
 //! Main types: [`Rings`], all rings of a mount and their threads; [`Ring`], one; [`Slot`](slot::Slot), [`Ticket`] and
 //! [`Mailbox`], a request's memory, its reply, and the way back; [`Seat`](seat::Seat), the processor of a thread.
 //!
+//! A reply that another thread sends (of an fsync, of a write that is slowed down, of a change while the mount is
+//! frozen) keeps its entry until then. If a queue has no other one left, the thread registers one more. A new entry
+//! takes only requests that come later, and one may have come in between: the thread makes the kernel send it a message
+//! ([`Notifier::wake_queue`](super::notify::Notifier::wake_queue)). With the reply to that, the kernel looks at the queue.
+//!
 //! The device remains: FORGET, INTERRUPT and the end of the connection come from there ([`attend`]).
 //!
 //! The start has three steps, so that a failure in the first costs nothing. [`Rings::prepare`] makes rings and threads
@@ -223,6 +228,7 @@ fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, fail
 
 fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free) -> End {
     let mut seat = Seat::new(ring.queue());
+    let notifier = ring.notifier();
     let (mut failures, mut counted) = (0, 0usize);
     loop {
         ring.commit(true);
@@ -234,6 +240,8 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free)
         if missing > 0 && free.fetch_sub(missing, Ordering::SeqCst) == missing && ring.add_slot() {
             free.fetch_add(1, Ordering::SeqCst);
             counted += 1;
+            seat.take();
+            notifier.wake_queue(seat.file());
         }
         if let Err(errno) = ring.wait() {
             return End::Failed(errno);

@@ -26,6 +26,7 @@ use super::slot::{Mailbox, Slot, Ticket};
 use crate::abi::{InHeader, URING_COMMIT_AND_FETCH, URING_REGISTER, UringCmdReq, UringReqHeader};
 use crate::transport::buffer::Buffer;
 use crate::transport::channel::Channel;
+use crate::transport::notify::Notifier;
 
 /// Entries that are submitted in one call; when the queue is full, they are submitted at once.
 const SQ_ENTRIES: u32 = 64;
@@ -102,6 +103,10 @@ impl Ring {
 
     pub fn mailbox(&self) -> &Arc<Mailbox> {
         &self.mailbox
+    }
+
+    pub fn notifier(&self) -> Notifier {
+        Notifier::new(&self.channel)
     }
 
     pub fn queue(&self) -> u16 {

@@ -29,17 +29,22 @@ pub(crate) struct Seat {
     before: Option<CpuSet>,
     /// Small requests in a row.
     small: u32,
+    file: u64,
 }
 
 impl Seat {
     pub fn new(processor: u16) -> Seat {
-        Seat { processor: processor.into(), before: None, small: 0 }
+        Seat { processor: processor.into(), before: None, small: 0, file: 0 }
     }
 
     /// Notes a request, before it is served.
     pub fn request(&mut self, message: &[u8]) {
         let Ok((header, body)) = InHeader::read_from_prefix(message) else { return };
-        let size = match Opcode::from_raw(header.opcode) {
+        let opcode = Opcode::from_raw(header.opcode);
+        if matches!(opcode, Some(Opcode::Read | Opcode::Write | Opcode::Fsync)) {
+            self.file = header.nodeid;
+        }
+        let size = match opcode {
             Some(Opcode::Read) => ReadIn::read_from_prefix(body).map_or(0, |(read, _)| read.size),
             Some(Opcode::Write) => WriteIn::read_from_prefix(body).map_or(0, |(write, _)| write.size),
             _ => 0,
@@ -54,7 +59,16 @@ impl Seat {
         }
     }
 
-    fn take(&mut self) {
+    /// The nodeid of the regular file that the last READ, WRITE or FSYNC was for; 0 if there was none.
+    pub fn file(&self) -> u64 {
+        self.file
+    }
+
+    /// Binds the thread to its processor, if it may run there.
+    pub fn take(&mut self) {
+        if self.before.is_some() {
+            return;
+        }
         let Ok(before) = sched_getaffinity(None) else { return };
         if self.processor >= CpuSet::MAX_CPU || !before.is_set(self.processor) {
             return;
