@@ -20,6 +20,19 @@ without_successes() {
 }
 # --no-fail-fast: one failure must not hide the others. --show-output: a test says that it was skipped on its standard error.
 run cargo test --locked --workspace --no-fail-fast -- --show-output
+# The tests that mount, once more with requests through io_uring, where the kernel has it and this user may switch it on.
+uring=/sys/module/fuse/parameters/enable_uring
+if [ -w "$uring" ] && [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0 ]; then
+    before=$(cat "$uring")
+    trap 'echo "$before" >"$uring"' EXIT INT TERM
+    echo Y >"$uring"
+    run cargo test --locked -p extant-fuse --no-fail-fast --tests -- --show-output
+    run cargo test --locked -p extant-cli --no-fail-fast --test mount --test mounting --test sandbox --test flags \
+        --test trouble -- --show-output
+    echo "$before" >"$uring"
+else
+    echo "skipped: mounts over io_uring: $uring is missing or not writable, or io_uring is forbidden" | tee -a "$log"
+fi
 # What a newcomer runs first, up to the speeds.
 run env EXTANT="${CARGO_TARGET_DIR:-target}/debug/extant" scripts/demo.sh --no-speeds
 
