@@ -21,7 +21,7 @@ help:
 	@echo "make lint     rustfmt, clippy, cargo xtask tidy, cargo doc"
 	@echo "make deny     licenses and sources of the dependencies (cargo install cargo-deny)"
 	@echo "make soak     the long tests (hours on a small machine)"
-	@echo "make bench    the table of speeds: kernel ext4, fuse2fs, Extant (root)"
+	@echo "make bench    the table of speeds: kernel ext4, fuse2fs, Extant, FUSE alone (root)"
 	@echo "make threads  docs/threads.md and its pictures, from the trials in experiments/"
 	@echo "make experiments-age  how many commits have changed what each experiment is about since its trials"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS (60)"
@@ -56,6 +56,7 @@ soak: deps
 bench: deps
 	$(CARGO) build --locked --release -p extant-cli
 	$(CARGO) build --locked --release -p extant-testkit --bin smallfiles
+	$(CARGO) build --locked --release -p extant-fuse --example memory_server
 	mkdir -p $(OUT)
 	scripts/bench.py --json $(OUT)/bench.json --table $(OUT)/bench.md $(BENCH_ARGS)
 	scripts/bench_chart.py $(OUT)/bench.json $(OUT)/speed.svg

@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""The speed of Extant beside the kernel's ext4 and fuse2fs, on the same work.
+"""The speed of Extant beside the kernel's ext4, fuse2fs and FUSE alone, on the same work.
 
-    sudo scripts/bench.py [--targets kernel,fuse2fs,extant] [--work untar,find,...] [--rounds 3] [--quick]
+    sudo scripts/bench.py [--targets kernel,fuse2fs,extant,fuse] [--work untar,find,...] [--rounds 3] [--quick]
                           [--json FILE] [--table FILE] [--readme README.md]
 
 Each round runs every target once on a fresh image, one after the other and in turning order, so that a drift of the
 machine touches all alike. The ratio to the first target is taken round by round; medians are printed. After each run the
 image is unmounted and `e2fsck -fn` must find it clean, or the run counts as failed.
+
+"FUSE alone" (`fuse`) is a file system in memory behind Extant's own transport, mounted with Extant's options. It has no
+image. Its distance to the kernel is the price of FUSE; the distance from there to Extant (column "of FUSE") is Extant's.
+`--extant-old PATH` adds the target `old`, another binary of Extant, which takes its turns in the same rounds.
 
 untar and rmtree end when the image is unmounted, its server gone and the image file fsynced: anything earlier would
 flatter a server that still has data in memory. sync and nosync are rates of the calls themselves. readtree and find start
@@ -71,7 +75,15 @@ def in_use(path):
     return subprocess.run(["fuser", "-s", path], stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
-class Kernel:
+class Target:
+    """A way to mount the image."""
+    has_image = True
+
+    def end(self):
+        """Ends what is left of a run."""
+
+
+class Kernel(Target):
     """The kernel's driver through a loop device."""
     name, title = "kernel", "kernel ext4"
 
@@ -82,7 +94,7 @@ class Kernel:
         sh("umount", directory)
 
 
-class Fuse2fs:
+class Fuse2fs(Target):
     """The FUSE server of e2fsprogs."""
     name, title = "fuse2fs", "fuse2fs"
 
@@ -95,19 +107,62 @@ class Fuse2fs:
         wait_for(lambda: not in_use(image), "the end of fuse2fs")
 
 
-class Extant:
+class Extant(Target):
     """`extant mount` and `extant unmount`."""
-    name, title = "extant", "Extant"
 
-    def __init__(self, binary, options):
-        self.binary = binary
-        self.options = ",".join(filter(None, ["allow_other" if IS_ROOT else "", options]))
+    def __init__(self, name, title, binary, args):
+        self.name, self.title, self.binary = name, title, os.path.abspath(binary)
+        # Without the option, a binary that does not know it can run, too.
+        transport = "" if args.transport == "auto" else f"transport={args.transport}"
+        self.options = ",".join(filter(None, ["allow_other" if IS_ROOT else "", transport, args.options]))
 
     def mount(self, image, directory):
         sh(self.binary, "mount", *(["-o", self.options] if self.options else []), image, directory)
 
     def unmount(self, image, directory):
         sh(self.binary, "unmount", directory)
+
+
+class FuseAlone(Target):
+    """A server that answers each request from memory. One process serves all mounts of a run."""
+    name, title = "fuse", "FUSE alone"
+    has_image = False
+
+    def __init__(self, binary, transport):
+        self.command = [os.path.abspath(binary)]
+        self.transport = [] if transport == "auto" else [transport]
+        self.server = None
+
+    def expect(self, word):
+        said = self.server.stdout.readline().strip()
+        if said != word:
+            raise Failed(f"{self.command[0]}: {said!r} instead of {word!r}")
+
+    def mount(self, image, directory):
+        if self.server is None:
+            self.server = subprocess.Popen(self.command + [directory] + self.transport, stdin=subprocess.PIPE,
+                                           stdout=subprocess.PIPE, text=True)
+        else:
+            self.server.stdin.write("\n")
+            self.server.stdin.flush()
+        self.expect("mounted")
+
+    def unmount(self, image, directory):
+        sh(*(["umount"] if IS_ROOT else ["fusermount3", "-u"]), directory)
+        self.expect("unmounted")
+
+    def end(self):
+        if self.server is None:
+            return
+        with contextlib.suppress(OSError):
+            self.server.stdin.close()
+        try:
+            self.server.wait(30)
+        except subprocess.TimeoutExpired:
+            self.server.kill()
+            self.server.wait()
+        self.server.stdout.close()
+        self.server = None
 
 
 class Run:
@@ -197,6 +252,8 @@ class Run:
         return self.fio("randwrite", "4k", "--fsync=1")
 
 
+TARGETS = ("kernel", "fuse2fs", "extant", "old", "fuse")
+
 # name: unit, higher is better, what it is, the ratio to the kernel that Extant should reach
 WORK = {
     "untar": ("s", False, "unpack a tree, unmount, image durable", 0.4),
@@ -225,8 +282,11 @@ class Bench:
         os.mkdir(self.mnt)
         self.smallfiles = os.path.abspath(args.smallfiles)
         self.fio_seconds, self.fio_size = (2, "64M") if args.quick else (5, "256M")
-        everyone = {"kernel": Kernel(), "fuse2fs": Fuse2fs(), "extant": Extant(os.path.abspath(args.extant), args.options)}
-        self.targets = [everyone[name] for name in args.targets.split(",")]
+        makers = {"kernel": Kernel, "fuse2fs": Fuse2fs,
+                  "extant": lambda: Extant("extant", "Extant", args.extant, args),
+                  "old": lambda: Extant("old", "Extant before", args.extant_old, args),
+                  "fuse": lambda: FuseAlone(args.memory_server, args.transport)}
+        self.targets = [makers[name]() for name in args.targets.split(",")]
         self.work = args.work.split(",")
         self.figures = {w: {t.name: [] for t in self.targets} for w in self.work}
         self.failures = []
@@ -234,21 +294,25 @@ class Bench:
     def clean_up(self):
         if os.path.ismount(self.mnt):
             subprocess.run(["umount", "-l", self.mnt], check=False)
+        for target in self.targets:
+            target.end()
         with contextlib.suppress(OSError):
             shutil.rmtree(self.dir)
 
-    def fresh_image(self):
+    def fresh_image(self, target):
         with contextlib.suppress(FileNotFoundError):
             os.remove(self.image)
         with open(self.image, "wb") as f:
             f.truncate(self.args.size << 20)
+        if not target.has_image:
+            return
         owner = [] if IS_ROOT else [f"root_owner={os.getuid()}:{os.getgid()}"]
         options = ",".join(["lazy_itable_init=0", "lazy_journal_init=0"] + owner)
         sh("mke2fs", "-q", "-F", "-t", "ext4", "-E", options, self.image)
         sh("sync", self.image)
 
     def one(self, work, target):
-        self.fresh_image()
+        self.fresh_image(target)
         drop_caches()
         run = Run(self, target)
         try:
@@ -256,7 +320,8 @@ class Bench:
             figure = getattr(run, work)()
             if os.path.ismount(self.mnt):
                 run.unmount()
-            sh("e2fsck", "-fn", self.image)
+            if target.has_image:
+                sh("e2fsck", "-fn", self.image)
             return figure
         except (Failed, OSError, ValueError, KeyError, IndexError) as e:
             self.failures.append(f"{work} {target.name}: {e}")
@@ -264,6 +329,8 @@ class Bench:
             subprocess.run(["umount", "-l", self.mnt], stderr=subprocess.DEVNULL, check=False)
             time.sleep(1)
             return None
+        finally:
+            target.end()
 
     def run(self):
         tree = self.args.tree
@@ -281,17 +348,26 @@ class Bench:
 
     def row(self, work):
         """Per target: median figure and median ratio to the first target; None where a round failed."""
-        base = self.figures[work][self.targets[0].name]
         cells = {}
         for target in self.targets:
             got = self.figures[work][target.name]
             if not got or any(x is None for x in got):
                 cells[target.name] = None
                 continue
-            higher = WORK[work][1]
-            ratios = [(x / b if higher else b / x) for x, b in zip(got, base) if b]
-            cells[target.name] = (statistics.median(got), statistics.median(ratios) if ratios else None)
+            cells[target.name] = (statistics.median(got), self.ratio(work, target.name, self.targets[0].name))
         return cells
+
+    def ratio(self, work, name, base):
+        """The median of the speeds of one target relative to another's in the same round; None without such rounds."""
+        figures = self.figures[work]
+        pairs = [(x, b) for x, b in zip(figures.get(name, []), figures.get(base, [])) if x and b]
+        return statistics.median(x / b if WORK[work][1] else b / x for x, b in pairs) if pairs else None
+
+    def has_of_fuse(self, target):
+        return target.name == "extant" and "fuse" in (t.name for t in self.targets)
+
+    def of_fuse(self, work):
+        return self.ratio(work, "extant", "fuse")
 
     def machine(self):
         model, memory = platform.machine(), ""
@@ -312,7 +388,8 @@ class Bench:
     def text(self):
         lines = [f"medians of {self.args.rounds} rounds; in brackets the speed relative to {self.targets[0].name}"
                  " (above 1: faster); * below its goal"]
-        lines.append(f"{'work':10}{'unit':9}" + "".join(f"{t.name:>21}" for t in self.targets))
+        lines.append(f"{'work':10}{'unit':9}" + "".join(
+            f"{t.name:>21}" + (f"{'of FUSE':>10}" if self.has_of_fuse(t) else "") for t in self.targets))
         for work in self.work:
             unit, _, _, goal = WORK[work]
             line = f"{work:10}{unit:9}"
@@ -320,16 +397,19 @@ class Bench:
                 cell = self.row(work)[target.name]
                 if cell is None:
                     line += f"{'FAILED':>21}"
-                    continue
-                figure, ratio = cell
-                below = target.name == "extant" and self.targets[0].name == "kernel" and ratio and ratio < goal
-                line += f"{figure:12.2f}" + (f" ({ratio:5.2f}x){'*' if below else ' '}" if ratio else " " * 9)
+                else:
+                    figure, ratio = cell
+                    below = target.name == "extant" and self.targets[0].name == "kernel" and ratio and ratio < goal
+                    line += f"{figure:12.2f}" + (f" ({ratio:5.2f}x){'*' if below else ' '}" if ratio else " " * 9)
+                if self.has_of_fuse(target):
+                    of_fuse = self.of_fuse(work) if cell else None
+                    line += f"{of_fuse:9.2f}x" if of_fuse else " " * 10
             lines.append(line.rstrip())
         return "\n".join(lines)
 
     def markdown(self):
-        lines = ["| work | | " + " | ".join(t.title for t in self.targets) + " |",
-                 "|---|---|" + "---:|" * len(self.targets)]
+        titles = [title for t in self.targets for title in [t.title] + ["of FUSE"] * self.has_of_fuse(t)]
+        lines = ["| work | | " + " | ".join(titles) + " |", "|---|---|" + "---:|" * len(titles)]
         for work in self.work:
             unit, _, what, _ = WORK[work]
             cells = self.row(work)
@@ -341,11 +421,18 @@ class Bench:
                     figure, ratio = cells[target.name]
                     shown = f"{figure:.2f}" if figure < 100 else f"{figure:.0f}"
                     line += f" {shown} {unit}" + (f" ({ratio:.2f}x)" if i and ratio else "") + " |"
+                if self.has_of_fuse(target):
+                    of_fuse = self.of_fuse(work) if cells[target.name] else None
+                    line += f" {of_fuse:.2f}x |" if of_fuse else " |"
             lines.append(line)
         date = datetime.date.today().isoformat()
+        alone = ""
+        if any(t.name == "fuse" for t in self.targets):
+            alone = ("\"FUSE alone\": a file system in memory behind Extant's transport; \"of FUSE\": Extant's speed "
+                     "relative to it. ")
         lines += ["", f"Medians of {self.args.rounds} rounds, in brackets the speed relative to the kernel's (above 1: "
                   f"faster). \"failed\": `e2fsck -fn` rejected the image afterwards, or the work did not end. "
-                  f"Tree: {self.files} names, {self.tree_mib:.0f} MiB. Image: {self.args.size} MiB, `mke2fs -t ext4`. "
+                  f"{alone}Tree: {self.files} names, {self.tree_mib:.0f} MiB. Image: {self.args.size} MiB, `mke2fs -t ext4`. "
                   f"Machine: {self.machine()}. {date}, commit {self.commit()}, by `make bench`."]
         return "\n".join(lines) + "\n"
 
@@ -365,9 +452,14 @@ def put_into(path, table):
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--extant", default=os.path.join(ROOT, "target/release/extant"), help="the binary to measure")
+    p.add_argument("--extant-old", help="another binary, as the target `old` in the same rounds")
+    p.add_argument("--memory-server", default=os.path.join(ROOT, "target/release/examples/memory_server"),
+                   help="the server of the target `fuse`")
     p.add_argument("--smallfiles", default=os.path.join(ROOT, "target/release/smallfiles"))
     p.add_argument("--options", default="", help="more mount options for Extant")
-    p.add_argument("--targets", default="kernel,fuse2fs,extant" if IS_ROOT else "fuse2fs,extant")
+    p.add_argument("--transport", default="auto", choices=["auto", "dev", "uring"],
+                   help="how requests reach Extant and the memory server")
+    p.add_argument("--targets", default="kernel,fuse2fs,extant,fuse" if IS_ROOT else "fuse2fs,extant")
     p.add_argument("--work", default=",".join(WORK))
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--size", type=int, default=8192, help="size of the image in MiB; it is sparse")
@@ -380,12 +472,21 @@ def arguments():
     args = p.parse_args()
     if args.quick:
         args.rounds = 1
-    for name in (args.extant, args.smallfiles):
+    targets, work = args.targets.split(","), args.work.split(",")
+    if args.extant_old and "old" not in targets:
+        targets.append("old")
+        args.targets = ",".join(targets)
+    for what, words, known in (("work", work, WORK), ("target", targets, TARGETS)):
+        unknown = [w for w in words if w not in known]
+        if unknown:
+            p.error(f"no such {what}: {', '.join(unknown)}")
+    if "old" in targets and not args.extant_old:
+        p.error("the target `old` needs --extant-old")
+    needed = {"extant": args.extant, "old": args.extant_old, "fuse": args.memory_server, "sync": args.smallfiles,
+              "nosync": args.smallfiles}
+    for name in (path for word, path in needed.items() if word in targets + work):
         if not os.path.exists(name):
             p.error(f"{name} does not exist: run `make bench`, which builds it")
-    unknown = [w for w in args.work.split(",") if w not in WORK]
-    if unknown:
-        p.error(f"no such work: {', '.join(unknown)}")
     return args
 
 
@@ -397,8 +498,8 @@ def main():
         bench.run()
         print("\n" + bench.text())
         if args.json:
-            rows = {w: {"unit": WORK[w][0], "figures": bench.figures[w], "median_and_ratio": bench.row(w)}
-                    for w in bench.work}
+            rows = {w: {"unit": WORK[w][0], "figures": bench.figures[w], "median_and_ratio": bench.row(w),
+                        "of_fuse": bench.of_fuse(w)} for w in bench.work}
             with open(args.json, "w", encoding="utf-8") as f:
                 json.dump({"date": datetime.datetime.now().isoformat(timespec="seconds"), "machine": bench.machine(),
                            "commit": bench.commit(), "rounds": args.rounds, "work": rows,

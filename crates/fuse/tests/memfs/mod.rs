@@ -1,21 +1,29 @@
 //! A small file system in memory that exercises the transport with a real kernel.
 //!
-//! It maintains the state that the protocol requires (lookup counts, handles) and counts the requests.
+//! It maintains the state that the protocol requires (lookup counts, handles) and counts the requests. The example
+//! `memory_server` measures the transport with it, so its operations copy data once at most and search no lists.
+//!
+//! # Locking
+//! `memfs` (900), all inodes; `memfs data` (901), the content of one file.
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSlice;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use extant_base::clock::{Clock, Timespec};
 use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use extant_base::sync::{LockClass, Mutex};
+use extant_base::sync::{LockClass, Mutex, MutexGuard, RwLock};
 use extant_base::task;
 use extant_fuse::abi::ROOT_ID;
 use extant_fuse::*;
 
 static CLASS: LockClass = LockClass::new("memfs", 900);
+static DATA_CLASS: LockClass = LockClass::new("memfs data", 901);
+
+/// As [`FsServer`]: a reply in flight may be older than a change of names, which changes the directory.
+const DIRECTORY_VALID: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub struct Counts {
@@ -34,11 +42,53 @@ pub struct Counts {
     pub after_destroy: AtomicU64,
 }
 
-#[derive(Clone, Default)]
+/// The content of a file, or the target of a symbolic link. Readers of one file do not wait for each other.
+struct Data(RwLock<Vec<u8>>);
+
+impl Default for Data {
+    fn default() -> Data {
+        Data(RwLock::new(&DATA_CLASS, Vec::new()))
+    }
+}
+
+impl Data {
+    /// The part of a request that is inside the file.
+    fn part(data: &[u8], offset: u64, size: usize) -> &[u8] {
+        let from = (offset as usize).min(data.len());
+        &data[from..(from + size).min(data.len())]
+    }
+
+    fn resize(data: &mut Vec<u8>, size: usize) {
+        if data.is_empty() {
+            // The system's own zero pages: a large file that is made by truncation costs no time.
+            *data = vec![0; size];
+        } else {
+            data.resize(size, 0);
+        }
+    }
+
+    /// Returns the file's new size.
+    fn write(&self, offset: u64, bytes: &[u8]) -> u64 {
+        let mut data = self.0.write();
+        let (at, end) = (offset as usize, offset as usize + bytes.len());
+        if at == data.len() {
+            data.extend_from_slice(bytes);
+        } else {
+            if data.len() < end {
+                Data::resize(&mut data, end);
+            }
+            data[at..end].copy_from_slice(bytes);
+        }
+        data.len() as u64
+    }
+}
+
+#[derive(Default)]
 struct Node {
     attr: Attr,
-    data: Vec<u8>,
-    entries: BTreeMap<Vec<u8>, u64>,
+    data: Arc<Data>,
+    /// The inode, and its position.
+    entries: BTreeMap<Vec<u8>, (u64, u64)>,
     /// Positions in the directory: numbers that do not change when other entries go.
     order: BTreeMap<u64, Vec<u8>>,
     next_cookie: u64,
@@ -58,6 +108,8 @@ pub struct MemFs {
     pub config: Config,
     pub counts: Counts,
     pub entry_valid: Duration,
+    /// READ and FSYNC are answered by another thread, READ out of several pieces.
+    pub from_threads: bool,
     pub destroy_takes: Duration,
     pub destroy_waits: AtomicBool,
     pub destroying: AtomicBool,
@@ -79,26 +131,39 @@ fn bump(counter: &AtomicU64) {
 
 impl Node {
     fn insert(&mut self, name: &[u8], ino: u64) {
-        if self.entries.insert(name.to_vec(), ino).is_none() {
-            self.next_cookie += 1;
-            self.order.insert(self.next_cookie, name.to_vec());
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.0 = ino;
+            return;
         }
+        self.next_cookie += 1;
+        self.entries.insert(name.to_vec(), (ino, self.next_cookie));
+        self.order.insert(self.next_cookie, name.to_vec());
     }
 
     fn remove(&mut self, name: &[u8]) {
-        self.entries.remove(name);
-        self.order.retain(|_, n| n != name);
+        if let Some((_, cookie)) = self.entries.remove(name) {
+            self.order.remove(&cookie);
+        }
     }
 
     fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &[u8], u64)> {
-        self.order.range(cookie + 1..).map(|(c, n)| (*c, &n[..], self.entries[n]))
+        self.order.range(cookie + 1..).map(|(c, n)| (*c, &n[..], self.entries[n].0))
+    }
+
+    fn attr_valid(&self) -> Duration {
+        if self.attr.mode & S_IFMT == S_IFDIR { DIRECTORY_VALID } else { FOREVER }
+    }
+
+    fn set_size(&mut self, size: u64) {
+        self.attr.size = size;
+        self.attr.blocks = size.div_ceil(512);
     }
 }
 
 impl MemFs {
     pub fn new(config: Config) -> MemFs {
         let root = Node {
-            attr: Attr { ino: ROOT_ID, mode: S_IFDIR | 0o755, nlink: 2, blksize: 4096, ..Attr::default() },
+            attr: Attr { ino: ROOT_ID, mode: S_IFDIR | 0o755, nlink: 1, blksize: 4096, ..Attr::default() },
             ..Node::default()
         };
         MemFs {
@@ -107,6 +172,7 @@ impl MemFs {
             config,
             counts: Counts::default(),
             entry_valid: FOREVER,
+            from_threads: true,
             destroy_takes: Duration::ZERO,
             destroy_waits: AtomicBool::new(false),
             destroying: AtomicBool::new(false),
@@ -133,13 +199,30 @@ impl MemFs {
     }
 
     fn entry(&self, s: &State, ino: u64) -> Entry {
+        let node = &s.nodes[&ino];
         Entry {
             nodeid: ino,
             generation: 0,
-            attr: s.nodes[&ino].attr,
+            attr: node.attr,
             entry_valid: self.entry_valid,
-            attr_valid: FOREVER,
+            attr_valid: node.attr_valid(),
         }
+    }
+
+    fn attr_of(&self, ino: u64) -> Result<(Attr, Duration), Errno> {
+        let s = self.state.lock();
+        s.nodes.get(&ino).map(|node| (node.attr, node.attr_valid())).ok_or(Errno::STALE)
+    }
+
+    fn data_of(&self, ino: u64) -> Result<Arc<Data>, Errno> {
+        self.state.lock().nodes.get(&ino).map(|node| node.data.clone()).ok_or(Errno::STALE)
+    }
+
+    /// Puts bytes into a file. The kernel sends the changes of one file's size one after the other.
+    fn put(&self, ino: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let size = self.data_of(ino)?.write(offset, bytes);
+        self.state.lock().nodes.get_mut(&ino).ok_or(Errno::STALE)?.set_size(size);
+        Ok(())
     }
 
     fn now(&self) -> Timespec {
@@ -147,7 +230,7 @@ impl MemFs {
     }
 
     fn child(&self, s: &State, parent: u64, name: &[u8]) -> Result<u64, Errno> {
-        s.nodes.get(&parent).ok_or(Errno::STALE)?.entries.get(name).copied().ok_or(Errno::NOENT)
+        s.nodes.get(&parent).ok_or(Errno::STALE)?.entries.get(name).map(|e| e.0).ok_or(Errno::NOENT)
     }
 
     fn make(&self, s: &mut State, req: &Request, parent: u64, name: Option<&[u8]>, mode: u32) -> Result<u64, Errno> {
@@ -157,7 +240,8 @@ impl MemFs {
         }
         let (ino, now) = (s.next, self.now());
         s.next += 1;
-        let nlink = if mode & S_IFMT == S_IFDIR { 2 } else { u32::from(name.is_some()) };
+        // Directories, too, have one: programs then expect any number of directories inside.
+        let nlink = u32::from(name.is_some());
         let attr = Attr {
             ino,
             mode,
@@ -178,8 +262,13 @@ impl MemFs {
         Ok(ino)
     }
 
+    /// With ACLs the kernel leaves the umask to the server.
+    fn masked(&self, mode: u32, umask: u32) -> u32 {
+        if self.config.posix_acl { mode & !(umask & 0o777) } else { mode }
+    }
+
     /// Answers with `ino` and counts the kernel's reference.
-    fn give(&self, mut s: extant_base::sync::MutexGuard<'_, State>, ino: u64, reply: ReplyEntry) {
+    fn give(&self, mut s: MutexGuard<'_, State>, ino: u64, reply: ReplyEntry) {
         let entry = self.entry(&s, ino);
         s.nodes.get_mut(&ino).expect("node").lookups += 1;
         drop(s);
@@ -221,6 +310,11 @@ impl Server for MemFs {
     fn init(&self, offer: &InitOffer) -> Config {
         assert!(offer.minor >= 28);
         bump(&self.counts.init);
+        // At the end of an earlier mount the kernel dropped its references without FORGETs.
+        let mut s = self.state.lock();
+        s.nodes.retain(|_, node| node.attr.nlink > 0);
+        s.nodes.values_mut().for_each(|node| node.lookups = 0);
+        self.destroyed.store(false, Ordering::Release);
         self.config
     }
 
@@ -260,15 +354,13 @@ impl Server for MemFs {
     }
 
     fn getattr(&self, _: &Request, ino: u64, _: Option<u64>, reply: ReplyAttr) {
-        let s = self.state.lock();
-        let attr = attempt!(reply, s.nodes.get(&ino).ok_or(Errno::STALE)).attr;
-        reply.ok(&attr, FOREVER);
+        let (attr, valid) = attempt!(reply, self.attr_of(ino));
+        reply.ok(&attr, valid);
     }
 
     fn statx(&self, _: &Request, ino: u64, _: Option<u64>, reply: ReplyStatx) {
-        let s = self.state.lock();
-        let attr = attempt!(reply, s.nodes.get(&ino).ok_or(Errno::STALE)).attr;
-        reply.ok(&attr, FOREVER);
+        let (attr, valid) = attempt!(reply, self.attr_of(ino));
+        reply.ok(&attr, valid);
     }
 
     fn setattr(&self, _: &Request, ino: u64, set: &SetAttr, reply: ReplyAttr) {
@@ -281,31 +373,34 @@ impl Server for MemFs {
         node.attr.uid = set.uid.unwrap_or(node.attr.uid);
         node.attr.gid = set.gid.unwrap_or(node.attr.gid);
         if let Some(size) = set.size {
-            node.data.resize(size as usize, 0);
-            node.attr.size = size;
+            Data::resize(&mut node.data.0.write(), size as usize);
+            node.set_size(size);
         }
         let pick = |t: SetTime| if let SetTime::At(t) = t { t } else { now };
         node.attr.atime = set.atime.map_or(node.attr.atime, pick);
         node.attr.mtime = set.mtime.map_or(node.attr.mtime, pick);
         node.attr.ctime = set.ctime.unwrap_or(now);
-        reply.ok(&node.attr, FOREVER);
+        let (attr, valid) = (node.attr, node.attr_valid());
+        drop(s);
+        reply.ok(&attr, valid);
     }
 
     fn readlink(&self, _: &Request, ino: u64, reply: ReplyData) {
-        let s = self.state.lock();
-        reply.ok(&s.nodes[&ino].data);
+        let data = attempt!(reply, self.data_of(ino));
+        reply.ok(&data.0.read());
     }
 
     fn mknod(&self, req: &Request, parent: u64, name: &[u8], args: &MknodArgs, reply: ReplyEntry) {
         let mut s = self.state.lock();
-        let ino = attempt!(reply, self.make(&mut s, req, parent, Some(name), args.mode));
+        let ino = attempt!(reply, self.make(&mut s, req, parent, Some(name), self.masked(args.mode, args.umask)));
         s.nodes.get_mut(&ino).expect("node").attr.rdev = args.rdev;
         self.give(s, ino, reply);
     }
 
     fn mkdir(&self, req: &Request, parent: u64, name: &[u8], args: &MknodArgs, reply: ReplyEntry) {
         let mut s = self.state.lock();
-        let ino = attempt!(reply, self.make(&mut s, req, parent, Some(name), S_IFDIR | args.mode));
+        let ino =
+            attempt!(reply, self.make(&mut s, req, parent, Some(name), S_IFDIR | self.masked(args.mode, args.umask)));
         self.give(s, ino, reply);
     }
 
@@ -313,8 +408,7 @@ impl Server for MemFs {
         let mut s = self.state.lock();
         let ino = attempt!(reply, self.make(&mut s, req, parent, Some(name), S_IFLNK | 0o777));
         let node = s.nodes.get_mut(&ino).expect("node");
-        node.data = target.to_vec();
-        node.attr.size = target.len() as u64;
+        node.attr.size = node.data.write(0, target);
         self.give(s, ino, reply);
     }
 
@@ -323,6 +417,7 @@ impl Server for MemFs {
         let ino = attempt!(reply, self.child(&s, parent, name));
         s.nodes.get_mut(&parent).expect("parent").remove(name);
         self.unlink_node(&mut s, ino, false);
+        drop(s);
         reply.ok();
     }
 
@@ -334,6 +429,7 @@ impl Server for MemFs {
         }
         s.nodes.get_mut(&parent).expect("parent").remove(name);
         self.unlink_node(&mut s, ino, true);
+        drop(s);
         reply.ok();
     }
 
@@ -357,6 +453,7 @@ impl Server for MemFs {
             _ => return reply.error(Errno::INVAL),
         }
         s.nodes.get_mut(&a.new_parent).expect("parent").insert(a.new_name, ino);
+        drop(s);
         reply.ok();
     }
 
@@ -372,39 +469,28 @@ impl Server for MemFs {
         if flags & 0o1000 != 0 {
             let mut s = self.state.lock();
             let node = s.nodes.get_mut(&ino).expect("node");
-            node.data.clear();
-            node.attr.size = 0;
+            node.data.0.write().clear();
+            node.set_size(0);
         }
         let _ = reply.ok(ino, OpenFlags::KEEP_CACHE);
     }
 
-    /// Answers from another thread, out of several pieces.
     fn read(&self, _: &Request, ino: u64, args: &ReadArgs, reply: ReplyData) {
         bump(&self.counts.read);
-        let data = {
-            let s = self.state.lock();
-            let data = &s.nodes[&ino].data;
-            let from = (args.offset as usize).min(data.len());
-            let to = (from + args.size as usize).min(data.len());
-            data[from..to].to_vec()
-        };
+        let (data, offset, size) = (attempt!(reply, self.data_of(ino)), args.offset, args.size as usize);
+        if !self.from_threads {
+            return reply.ok(Data::part(&data.0.read(), offset, size));
+        }
         let pieces = move || {
-            let pieces: Vec<IoSlice<'_>> = data.chunks(4096).map(IoSlice::new).collect();
+            let data = data.0.read();
+            let pieces: Vec<IoSlice<'_>> = Data::part(&data, offset, size).chunks(4096).map(IoSlice::new).collect();
             reply.vectored(&pieces);
         };
         task::spawn("memfs reader", pieces).expect("thread");
     }
 
     fn write(&self, _: &Request, ino: u64, args: &WriteArgs, data: &[u8], reply: ReplyWrite) {
-        let mut s = self.state.lock();
-        let node = attempt!(reply, s.nodes.get_mut(&ino).ok_or(Errno::STALE));
-        let end = args.offset as usize + data.len();
-        if node.data.len() < end {
-            node.data.resize(end, 0);
-        }
-        node.data[args.offset as usize..end].copy_from_slice(data);
-        node.attr.size = node.data.len() as u64;
-        node.attr.blocks = node.attr.size.div_ceil(512);
+        attempt!(reply, self.put(ino, args.offset, data));
         reply.ok(data.len() as u32);
     }
 
@@ -427,6 +513,9 @@ impl Server for MemFs {
     }
 
     fn fsync(&self, _: &Request, _: u64, _: u64, _: bool, reply: ReplyEmpty) {
+        if !self.from_threads {
+            return reply.ok();
+        }
         task::spawn("memfs fsync", move || reply.ok()).expect("thread");
     }
 
@@ -505,31 +594,30 @@ impl Server for MemFs {
     }
 
     fn create(&self, req: &Request, parent: u64, name: &[u8], args: &CreateArgs, reply: ReplyCreate) {
+        // As `FsServer`: the kernel then creates with MKNOD, which is one request less.
+        if self.config.no_open {
+            return reply.nosys();
+        }
         let mut s = self.state.lock();
-        let ino = attempt!(reply, self.make(&mut s, req, parent, Some(name), args.mode));
+        let ino = attempt!(reply, self.make(&mut s, req, parent, Some(name), self.masked(args.mode, args.umask)));
         self.give_open(s, ino, reply);
     }
 
     fn tmpfile(&self, req: &Request, parent: u64, args: &CreateArgs, reply: ReplyCreate) {
         bump(&self.counts.tmpfile);
         let mut s = self.state.lock();
-        let ino = attempt!(reply, self.make(&mut s, req, parent, None, S_IFREG | args.mode & 0o7777));
+        let ino = attempt!(
+            reply,
+            self.make(&mut s, req, parent, None, S_IFREG | self.masked(args.mode & 0o7777, args.umask))
+        );
         self.give_open(s, ino, reply);
     }
 
     fn copy_file_range(&self, _: &Request, a: &CopyArgs, reply: ReplyCopy) {
-        let mut s = self.state.lock();
-        let data = s.nodes[&a.ino_in].data.clone();
-        let from = (a.offset_in as usize).min(data.len());
-        let to = (from + a.length as usize).min(data.len());
-        let node = s.nodes.get_mut(&a.ino_out).expect("node");
-        let end = a.offset_out as usize + (to - from);
-        if node.data.len() < end {
-            node.data.resize(end, 0);
-        }
-        node.data[a.offset_out as usize..end].copy_from_slice(&data[from..to]);
-        node.attr.size = node.data.len() as u64;
-        reply.ok((to - from) as u64);
+        let data = attempt!(reply, self.data_of(a.ino_in));
+        let part = Data::part(&data.0.read(), a.offset_in, a.length as usize).to_vec();
+        attempt!(reply, self.put(a.ino_out, a.offset_out, &part));
+        reply.ok(part.len() as u64);
     }
 
     fn ioctl(&self, _: &Request, _: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
@@ -539,7 +627,7 @@ impl Server for MemFs {
 }
 
 impl MemFs {
-    fn give_open(&self, mut s: extant_base::sync::MutexGuard<'_, State>, ino: u64, reply: ReplyCreate) {
+    fn give_open(&self, mut s: MutexGuard<'_, State>, ino: u64, reply: ReplyCreate) {
         let entry = self.entry(&s, ino);
         s.nodes.get_mut(&ino).expect("node").lookups += 1;
         drop(s);
