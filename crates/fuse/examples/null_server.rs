@@ -2,8 +2,8 @@
 //! requests.
 //!
 //! `null_server [SECONDS]` mounts in a temporary directory, runs every test with 1 and 2 clients, and prints a table.
-//! `null_server mount DIR dev|ring` only serves. As in any measurement of one machine with itself, client and server share its
-//! processors.
+//! `null_server mount DIR dev|ring` only serves. As in any measurement of one machine with itself, client and server
+//! share its processors.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

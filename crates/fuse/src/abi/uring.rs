@@ -35,7 +35,7 @@ pub struct UringReqHeader {
 const _: () = assert!(size_of::<UringReqHeader>() == 288);
 
 wire! {
-    /// What a command carries in its entry of the submission queue. Linux: `struct fuse_uring_cmd_req`.
+    /// The command, in its entry of the submission queue. Linux: `struct fuse_uring_cmd_req`.
     UringCmdReq = 24 {
         flags: u64,
         commit_id: u64,

@@ -8,7 +8,8 @@ use zerocopy::FromBytes;
 use crate::abi::{InitFlags, InitIn, InitInExt, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, OLDEST_MINOR_VERSION};
 use crate::server::{Config, InitOffer};
 
-/// Requested regardless of the server. Never `ASYNC_DIO`: with it the kernel keeps pages that a buffered reader filled with the old content during a direct write.
+/// Requested regardless of the server. Never `ASYNC_DIO`: with it the kernel keeps pages that a buffered reader filled
+/// with the old content during a direct write.
 const ALWAYS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::BIG_WRITES)
     .union(InitFlags::HAS_IOCTL_DIR)

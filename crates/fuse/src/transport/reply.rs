@@ -251,8 +251,8 @@ impl ReplyData {
         self.vectored(&[IoSlice::new(data)]);
     }
 
-    /// Answers with the data that `fill` writes into a page-aligned buffer, the shorter one of [`size`](ReplyData::size)
-    /// and [`FILL_MAX`] bytes. `fill` returns how many bytes there are. A ring sends the buffer without a copy.
+    /// Answers with the data that `fill` writes into a page-aligned buffer of [`size`](ReplyData::size) bytes, or of
+    /// [`FILL_MAX`] if that is less. `fill` returns how many bytes there are. A ring sends the buffer without a copy.
     pub fn fill(mut self, fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
         let size = self.size.min(FILL_MAX);
         let place = self.pending.origin.as_mut().and_then(Origin::payload).and_then(|p| p.get_mut(..size));

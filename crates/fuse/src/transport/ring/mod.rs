@@ -10,8 +10,9 @@
 //!
 //! A reply that another thread sends (of an fsync, of a write that is slowed down, of a change while the mount is
 //! frozen) keeps its entry until then. If a queue has no other one left, the thread registers one more. A new entry
-//! takes only requests that come later, and one may have come in between: the thread makes the kernel send it a message
-//! ([`Notifier::wake_queue`](super::notify::Notifier::wake_queue)). With the reply to that, the kernel looks at the queue.
+//! takes only requests that come later, and one may have come in between. So the thread makes the kernel send it
+//! a message ([`wake_queue`](super::notify::Notifier::wake_queue)). With the reply to that, the kernel looks at the
+//! queue.
 //!
 //! The device remains: FORGET, INTERRUPT and the end of the connection come from there ([`attend`]).
 //!
@@ -39,7 +40,7 @@ use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task::{self, JoinHandle};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::{Errno, write};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use self::queue::{Event, Ring};
 use self::seat::Seat;
@@ -219,7 +220,7 @@ fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, fail
     let _flusher = IoFlusher::begin();
     let end = serve(&shared, me, &mut ring, free);
     if matches!(end, End::Failed(_)) {
-        let _ = write(failed, &1u64.to_ne_bytes());
+        let _ = write(failed, 1u64.as_bytes());
     } else {
         shared.lost();
     }

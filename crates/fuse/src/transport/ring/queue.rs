@@ -54,6 +54,7 @@ pub(crate) struct Ring {
     aside: Vec<Option<Buffer>>,
     /// A spare slot from before the mount, when a failure has no consequence.
     spare: Option<Box<Slot>>,
+    #[expect(clippy::vec_box, reason = "the kernel has the address of the slot")]
     answered: Vec<Box<Slot>>,
     /// Copied requests; see [`COPIED_MAX`].
     scratch: Buffer,

@@ -81,6 +81,7 @@ impl Slot {
 
 /// Answered slots on the way to the thread of their ring.
 pub(crate) struct Mailbox {
+    #[expect(clippy::vec_box, reason = "the kernel has the address of the slot")]
     ready: Mutex<Vec<Box<Slot>>>,
     /// The thread waits in the kernel, or is about to.
     asleep: AtomicBool,
@@ -104,11 +105,12 @@ impl Mailbox {
     /// Wakes the thread, unless it is awake and looks here before it sleeps.
     fn notify(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
-            let _ = write(&self.wake, &1u64.to_ne_bytes());
+            let _ = write(&self.wake, 1u64.as_bytes());
         }
     }
 
     /// Moves the answered slots to `to`. With `sleep` the thread will wait next, so that later replies wake it.
+    #[expect(clippy::vec_box, reason = "the kernel has the address of the slot")]
     pub fn take(&self, to: &mut Vec<Box<Slot>>, sleep: bool) {
         let mut ready = self.ready.lock();
         to.append(&mut ready);
@@ -122,7 +124,7 @@ impl Mailbox {
     /// Ends the thread.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        let _ = write(&self.wake, &1u64.to_ne_bytes());
+        let _ = write(&self.wake, 1u64.as_bytes());
     }
 
     pub fn is_stopped(&self) -> bool {
