@@ -26,9 +26,9 @@ if [ -w "$uring" ] && [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null ||
     before=$(cat "$uring")
     trap 'echo "$before" >"$uring"' EXIT INT TERM
     echo Y >"$uring"
-    run cargo test --locked -p extant-fuse --no-fail-fast --tests -- --show-output
-    run cargo test --locked -p extant-cli --no-fail-fast --test mount --test mounting --test sandbox --test flags \
-        --test trouble -- --show-output
+    # The whole workspace is named, because fewer packages would be built again, with other features.
+    run cargo test --locked --workspace --no-fail-fast --test filesystem --test pauses --test stress --test mount \
+        --test mounting --test sandbox --test trouble -- --show-output
     echo "$before" >"$uring"
 else
     echo "skipped: mounts over io_uring: $uring is missing or not writable, or io_uring is forbidden" | tee -a "$log"
