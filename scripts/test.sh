@@ -20,7 +20,7 @@ without_successes() {
 }
 # --no-fail-fast: one failure must not hide the others. --show-output: a test says that it was skipped on its standard error.
 run cargo test --locked --workspace --no-fail-fast -- --show-output
-# The tests that mount, once more with requests through io_uring, where the kernel has it and this user may switch it on.
+# Tests that mount, once more with requests through io_uring, where the kernel has it and this user may switch it on.
 uring=/sys/module/fuse/parameters/enable_uring
 if [ -w "$uring" ] && [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0 ]; then
     before=$(cat "$uring")
@@ -28,7 +28,7 @@ if [ -w "$uring" ] && [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null ||
     echo Y >"$uring"
     # The whole workspace is named, because fewer packages would be built again, with other features.
     run cargo test --locked --workspace --no-fail-fast --test filesystem --test pauses --test stress --test mount \
-        --test mounting --test sandbox --test trouble -- --show-output
+        -- --show-output
     echo "$before" >"$uring"
 else
     echo "skipped: mounts over io_uring: $uring is missing or not writable, or io_uring is forbidden" | tee -a "$log"
