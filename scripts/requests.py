@@ -118,6 +118,7 @@ class FuseAlone:
 
     def unmount(self):
         sh("umount", self.dir)
+        self.server.stdout.readline()  # "unmounted"
         self.mounted = False
 
     def end(self):

@@ -239,11 +239,6 @@ impl<S: Server> Session<S> {
         &self.shared.agreed.config
     }
 
-    /// Whether requests come through io_uring.
-    pub fn uses_rings(&self) -> bool {
-        self.rings.is_some()
-    }
-
     /// Unmounts the mount, from any thread but a worker.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()

@@ -287,7 +287,8 @@ pub(super) fn attend<S: Server>(shared: &Shared<S>, channel: &Arc<Channel>, fail
     loop {
         let mut fds = [PollFd::new(channel.fd(), PollFlags::IN), PollFd::new(failed, PollFlags::IN)];
         match poll(&mut fds, None) {
-            Ok(_) if fds[1].revents().contains(PollFlags::IN) => return End::Failed(Errno::IO),
+            // The thread that has failed returns the error.
+            Ok(_) if fds[1].revents().contains(PollFlags::IN) => return End::Aborted,
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return End::Failed(errno),
         }

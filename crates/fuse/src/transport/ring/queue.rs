@@ -145,6 +145,7 @@ impl Ring {
         unsafe { self.push(&entry) };
         self.slots.push(Some(slot));
         self.aside.push(None);
+        // A ring that is lost is reported by `wait`.
         let _ = self.submit();
         true
     }

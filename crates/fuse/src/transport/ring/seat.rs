@@ -22,13 +22,6 @@ const SMALL: u32 = 16;
 /// A transfer of at least this many bytes is large.
 const LARGE: u32 = 64 << 10;
 
-/// How many requests a bound thread serves before it looks how long it has waited for its processor.
-const LOOK: u32 = 64;
-/// So much per look is too long, in nanoseconds: 16 microseconds a request, twice the time of a small one.
-const WAITED: u64 = 1_000_000;
-/// Requests without a binding after that.
-const SHUNNED: u32 = 4096;
-
 /// The place of one thread.
 pub(crate) struct Seat {
     processor: usize,
@@ -37,15 +30,11 @@ pub(crate) struct Seat {
     /// Small requests in a row.
     small: u32,
     file: u64,
-    /// How long the thread had waited for its processor at the last look, in nanoseconds.
-    waited: u64,
-    /// No binding for so many requests.
-    shunned: u32,
 }
 
 impl Seat {
     pub fn new(processor: u16) -> Seat {
-        Seat { processor: processor.into(), before: None, small: 0, file: 0, waited: 0, shunned: 0 }
+        Seat { processor: processor.into(), before: None, small: 0, file: 0 }
     }
 
     /// Notes a request, before it is served.
@@ -64,20 +53,9 @@ impl Seat {
             self.leave();
             return;
         }
-        self.small = self.small.wrapping_add(1);
-        self.shunned = self.shunned.saturating_sub(1);
-        if self.before.is_none() {
-            if self.small >= SMALL && self.shunned == 0 {
-                self.take();
-                self.waited = waited();
-            }
-        } else if self.small.is_multiple_of(LOOK) {
-            let waited = waited();
-            if waited.saturating_sub(self.waited) > WAITED {
-                self.leave();
-                self.shunned = SHUNNED;
-            }
-            self.waited = waited;
+        self.small = self.small.saturating_add(1);
+        if self.small == SMALL {
+            self.take();
         }
     }
 
@@ -108,13 +86,6 @@ impl Seat {
             let _ = sched_setaffinity(None, &before);
         }
     }
-}
-
-/// How long this thread has waited for a processor since its start, in nanoseconds: the second number of
-/// /proc/thread-self/schedstat. 0 where the kernel does not count that.
-fn waited() -> u64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    stat.split_ascii_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
