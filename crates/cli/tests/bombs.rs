@@ -28,6 +28,8 @@ fn limited(limit_kib: Option<u64>) -> Command {
     let mut command = Command::new("sh");
     let limit = limit_kib.map_or("unlimited".to_owned(), |limit| limit.to_string());
     command.args(["-c", &format!("ulimit -v {limit}; ulimit -c 0; exec \"$@\""), "sh"]).arg(extant_path());
+    // Rust's backtrace of a failed allocation may itself fail to allocate, and then waits for its own lock.
+    command.env("RUST_BACKTRACE", "0");
     command.env("MIMALLOC_ARENA_RESERVE", "0").env("LC_ALL", "C").stdin(Stdio::null());
     command
 }

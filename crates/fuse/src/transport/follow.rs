@@ -86,17 +86,12 @@ pub(crate) fn can_follow() -> bool {
 pub(crate) struct Bound {
     /// The bound thread of each worker; 0: the worker is not bound.
     threads: Vec<AtomicU32>,
-    began: Instant,
-    /// No client is followed until then, in nanoseconds since `began`.
-    nobody_until: AtomicU64,
-    /// The last penalty, in nanoseconds.
-    penalty: AtomicU64,
+    penalty: Penalty,
 }
 
 impl Bound {
     pub fn new(workers: usize) -> Bound {
-        let threads = (0..workers).map(|_| AtomicU32::new(0)).collect();
-        Bound { threads, began: Instant::now(), nobody_until: AtomicU64::new(0), penalty: AtomicU64::new(0) }
+        Bound { threads: (0..workers).map(|_| AtomicU32::new(0)).collect(), penalty: Penalty::new() }
     }
 
     /// Unbinds every worker at once, so that it may run where the calling thread may. This includes a worker that
@@ -107,26 +102,42 @@ impl Bound {
             if sys::has_policy(Some(thread), libc::SCHED_IDLE) {
                 // It has been at idle priority all that time.
                 let _ = sys::set_idle_policy(Some(thread), false);
-                self.shun(Instant::now());
+                self.penalty.give(Instant::now());
             }
             if let Ok(anywhere) = sched_getaffinity(None) {
                 let _ = sched_setaffinity(Some(thread), &anywhere);
             }
         }
     }
+}
 
-    fn shun(&self, now: Instant) {
-        let now = now.duration_since(self.began).as_nanos() as u64;
-        let (least, most) = (PENALTY_MIN.as_nanos() as u64, PENALTY_MAX.as_nanos() as u64);
-        let again = now < self.nobody_until.load(Ordering::Relaxed) + most;
-        let last = self.penalty.load(Ordering::Relaxed);
-        let penalty = if again { (2 * last).clamp(least, most) } else { least };
-        self.penalty.store(penalty, Ordering::Relaxed);
-        self.nobody_until.store(now + penalty, Ordering::Relaxed);
+/// For how long no client is followed after a thread has lost its processor.
+pub(crate) struct Penalty {
+    began: Instant,
+    /// Its end, in nanoseconds since `began`.
+    until: AtomicU64,
+    /// The last one, in nanoseconds.
+    last: AtomicU64,
+}
+
+impl Penalty {
+    pub fn new() -> Penalty {
+        Penalty { began: Instant::now(), until: AtomicU64::new(0), last: AtomicU64::new(0) }
     }
 
-    fn shuns(&self, now: Instant) -> bool {
-        (now.duration_since(self.began).as_nanos() as u64) < self.nobody_until.load(Ordering::Relaxed)
+    /// Begins one: [`PENALTY_MIN`], or twice as long as the last one.
+    pub fn give(&self, now: Instant) {
+        let now = now.duration_since(self.began).as_nanos() as u64;
+        let (least, most) = (PENALTY_MIN.as_nanos() as u64, PENALTY_MAX.as_nanos() as u64);
+        let again = now < self.until.load(Ordering::Relaxed) + most;
+        let last = self.last.load(Ordering::Relaxed);
+        let penalty = if again { (2 * last).clamp(least, most) } else { least };
+        self.last.store(penalty, Ordering::Relaxed);
+        self.until.store(now + penalty, Ordering::Relaxed);
+    }
+
+    pub fn is_due(&self, now: Instant) -> bool {
+        (now.duration_since(self.began).as_nanos() as u64) < self.until.load(Ordering::Relaxed)
     }
 }
 
@@ -176,7 +187,7 @@ impl Follower<'_> {
             self.let_go(); // it was released
         }
         if LOST.take() {
-            self.all.shun(now);
+            self.all.penalty.give(now);
         }
         let Ok((header, body)) = InHeader::read_from_prefix(message) else { return false };
         let opcode = Opcode::from_raw(header.opcode);
@@ -185,7 +196,7 @@ impl Follower<'_> {
         }
         let ahead = opcode == Some(Opcode::Read)
             && ReadIn::read_from_prefix(body).is_ok_and(|(read, _)| read.size >= READAHEAD);
-        if header.pid != self.client || header.pid == 0 || ahead || self.all.shuns(now) {
+        if header.pid != self.client || header.pid == 0 || ahead || self.all.penalty.is_due(now) {
             self.let_go();
             self.client = header.pid;
             return false;
@@ -222,7 +233,7 @@ impl Follower<'_> {
         if waiting {
             self.queued += 1;
             if self.queued >= QUEUED {
-                self.all.shun(now);
+                self.all.penalty.give(now);
                 self.let_go();
             }
             return;
@@ -299,7 +310,7 @@ mod tests {
 
     /// Whether all were one more of the same client, all at one moment, regardless of the machine's speed.
     fn served(f: &mut Follower<'_>, opcode: Opcode, pid: u32, size: u32, times: u32) -> bool {
-        let each = (0..times).map(|_| f.request(&message(opcode, pid, size), f.all.began, || false));
+        let each = (0..times).map(|_| f.request(&message(opcode, pid, size), f.all.penalty.began, || false));
         each.fold(true, |all, one| all & one)
     }
 
@@ -355,18 +366,18 @@ mod tests {
             served(&mut f, Opcode::Getattr, me(), 0, 4 * ALONE);
             served(&mut other, Opcode::Getattr, me(), 0, 4 * ALONE);
             assert!(f.bound.is_none() && other.bound.is_none());
-            bound.nobody_until.store(0, Ordering::Relaxed);
+            bound.penalty.until.store(0, Ordering::Relaxed);
             served(&mut other, Opcode::Getattr, me(), 0, 2 * ALONE);
             assert!(other.bound.is_some());
             // The penalty grows each time, up to a limit; after a while without one it starts anew.
-            let penalty = || Duration::from_nanos(bound.penalty.load(Ordering::Relaxed));
-            let mut at = bound.began + 10 * PENALTY_MAX;
+            let penalty = || Duration::from_nanos(bound.penalty.last.load(Ordering::Relaxed));
+            let mut at = bound.penalty.began + 10 * PENALTY_MAX;
             for times in 0..10 {
-                bound.shun(at);
+                bound.penalty.give(at);
                 assert_eq!(penalty(), (PENALTY_MIN * (1 << times)).min(PENALTY_MAX));
                 at += penalty();
             }
-            bound.shun(at + 2 * PENALTY_MAX);
+            bound.penalty.give(at + 2 * PENALTY_MAX);
             assert_eq!(penalty(), PENALTY_MIN);
         });
     }
@@ -377,17 +388,18 @@ mod tests {
             let bound = Bound::new(1);
             let mut f = Follower::new(&bound, 0);
             let overlapping = |f: &mut Follower<'_>, times| {
-                let each = (0..times).map(|_| f.request(&message(Opcode::Read, me(), 4096), f.all.began, || true));
+                let each =
+                    (0..times).map(|_| f.request(&message(Opcode::Read, me(), 4096), f.all.penalty.began, || true));
                 each.fold(true, |all, one| all & one)
             };
             served(&mut f, Opcode::Read, me(), 4096, 1);
             assert!(overlapping(&mut f, ALONE - 1 + QUEUED - 1), "the kernel sends a message of its own now and then");
-            assert!(f.bound.is_none() && !bound.shuns(bound.began));
+            assert!(f.bound.is_none() && !bound.penalty.is_due(bound.penalty.began));
             assert!(served(&mut f, Opcode::Read, me(), 4096, 1));
             assert!(f.bound.is_some());
             f.let_go();
             overlapping(&mut f, ALONE + QUEUED);
-            assert!(f.bound.is_none() && bound.shuns(bound.began));
+            assert!(f.bound.is_none() && bound.penalty.is_due(bound.penalty.began));
             assert!(!served(&mut f, Opcode::Read, me(), 4096, 4 * ALONE), "other workers may be called to help");
         });
     }
@@ -416,10 +428,10 @@ mod tests {
                 sys::has_policy(None, libc::SCHED_OTHER),
                 "it may have waited for a processor while it ran at idle priority"
             );
-            assert!(bound.shuns(bound.began));
+            assert!(bound.penalty.is_due(bound.penalty.began));
             drop(aside);
             LOST.set(false); // on a busy machine it may be set
-            bound.nobody_until.store(0, Ordering::Relaxed);
+            bound.penalty.until.store(0, Ordering::Relaxed);
             assert!(served(&mut f, Opcode::Getattr, me(), 0, 1) && f.bound.is_none());
             served(&mut f, Opcode::Getattr, me(), 0, ALONE);
             assert_eq!((f.bound.is_some(), processors()), (true, 1), "and follows again");

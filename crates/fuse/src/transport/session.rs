@@ -277,7 +277,7 @@ impl<S: Server> Session<S> {
         let ends = match self.rings.take() {
             Some(mut rings) => {
                 rings.serve();
-                let end = attend(&self.shared, &main, &rings.failed());
+                let end = attend(&self.shared, &main, &rings.asides());
                 if !matches!(end, End::Failed(_)) {
                     self.shared.lost();
                 }

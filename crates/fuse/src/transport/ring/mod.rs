@@ -6,7 +6,8 @@
 //! other request: the kernel gives the next one to the entry that became free last, of a thread with warm caches.
 //!
 //! Main types: [`Rings`], all rings of a mount and their threads; [`Ring`], one; [`Slot`](slot::Slot), [`Ticket`] and
-//! [`Mailbox`], a request's memory, its reply, and the way back; [`Seat`](seat::Seat), the processor of a thread.
+//! [`Mailbox`], a request's memory, its reply, and the way back; [`Seat`](seat::Seat), the processor of a thread;
+//! [`Asides`](aside::Asides), its priority.
 //!
 //! A reply that another thread sends (of an fsync, of a write that is slowed down, of a change while the mount is
 //! frozen) keeps its entry until then. If a queue has no other one left, the thread registers one more. A new entry
@@ -25,23 +26,25 @@
 //! # Locking
 //! `fuse ring start` (2), the step of the start; `fuse ring mailbox` (1002), see [`slot`].
 
+mod aside;
 mod queue;
 mod seat;
 mod slot;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task::{self, JoinHandle};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::{Errno, write};
-use zerocopy::{FromBytes, IntoBytes};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use zerocopy::FromBytes;
 
+pub(super) use self::aside::Asides;
+use self::aside::Watch;
 use self::queue::{Event, Ring};
 use self::seat::Seat;
 pub(crate) use self::slot::{Mailbox, Ticket};
@@ -112,8 +115,7 @@ pub(crate) struct Rings<S: Server> {
     start: Arc<Start<S>>,
     mailboxes: Vec<Arc<Mailbox>>,
     threads: Vec<JoinHandle<End>>,
-    /// An eventfd(2) for [`attend`]: a thread has failed.
-    failed: Arc<OwnedFd>,
+    asides: Arc<Asides>,
 }
 
 /// Processors that may ever exist: the kernel has a queue for each, and each needs an entry.
@@ -134,16 +136,16 @@ impl<S: Server> Rings<S> {
         let each = (THREADS_WANTED / usize::from(queues)).clamp(THREADS_MIN, THREADS_MAX);
         let state = State { step: Step::Prepared, done: 0, failed: None };
         let start = Arc::new(Start { state: Mutex::new(&CLASS, state), changed: Condvar::new() });
-        let failed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let mut rings = Rings { start, mailboxes: Vec::new(), threads: Vec::new(), failed };
+        let asides = Arc::new(Asides::new(first + usize::from(queues) * each)?);
+        let mut rings = Rings { start, mailboxes: Vec::new(), threads: Vec::new(), asides };
         for queue in 0..queues {
             let free = Free::default();
             for _ in 0..each {
                 let ring = Ring::new(channel, queue, max_payload)?;
                 rings.mailboxes.push(ring.mailbox().clone());
                 let me = first + rings.threads.len();
-                let (start, free, failed) = (rings.start.clone(), free.clone(), rings.failed.clone());
-                let thread = move || run(ring, me, &start, &free, &failed);
+                let (start, free, asides) = (rings.start.clone(), free.clone(), rings.asides.clone());
+                let thread = move || run(ring, me, &start, &free, &asides);
                 rings.threads.push(task::spawn(&format!("fuse-ring-{queue}"), thread)?);
             }
         }
@@ -172,9 +174,8 @@ impl<S: Server> Rings<S> {
         let _ = self.start.begin(Step::Serve, 0);
     }
 
-    /// The descriptor that becomes readable when a thread has failed.
-    pub fn failed(&self) -> Arc<OwnedFd> {
-        self.failed.clone()
+    pub(super) fn asides(&self) -> Arc<Asides> {
+        self.asides.clone()
     }
 
     /// Ends the threads, if the end of the connection has not.
@@ -193,7 +194,7 @@ impl<S: Server> Drop for Rings<S> {
 }
 
 /// A ring's thread, from the preparation to the end.
-fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, failed: &OwnedFd) -> End {
+fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, asides: &Asides) -> End {
     let enabled = ring.enable().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
     start.report(enabled);
     let shared = {
@@ -218,16 +219,16 @@ fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, fail
         }
     }
     let _flusher = IoFlusher::begin();
-    let end = serve(&shared, me, &mut ring, free);
+    let end = serve(&shared, me, &mut ring, free, asides);
     if matches!(end, End::Failed(_)) {
-        let _ = write(failed, 1u64.as_bytes());
+        asides.fail();
     } else {
         shared.lost();
     }
     end
 }
 
-fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free) -> End {
+fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free, asides: &Asides) -> End {
     let mut seat = Seat::new(ring.queue());
     let notifier = ring.notifier();
     let (mut failures, mut counted) = (0, 0usize);
@@ -244,7 +245,8 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free)
             seat.take();
             notifier.wake_queue(seat.file());
         }
-        if let Err(errno) = ring.wait() {
+        let sent = if seat.follows() && asides.allowed() { asides.step(me, || ring.submit()) } else { Ok(()) };
+        if let Err(errno) = sent.and_then(|()| ring.wait()) {
             return End::Failed(errno);
         }
         if ring.mailbox().is_stopped() {
@@ -277,18 +279,21 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free)
     }
 }
 
-/// Serves the messages that still come from the device, until the connection ends or `failed` is readable.
-pub(super) fn attend<S: Server>(shared: &Shared<S>, channel: &Arc<Channel>, failed: &OwnedFd) -> End {
+/// Serves the messages that still come from the device, and watches the threads of the rings, until the connection ends
+/// or one of them has failed.
+pub(super) fn attend<S: Server>(shared: &Shared<S>, channel: &Arc<Channel>, asides: &Asides) -> End {
     // The kernel refuses to read into less than a WRITE needs.
     let Some(mut buffer) = Buffer::new(shared.agreed.config.max_write as usize) else {
         return End::Failed(Errno::NOMEM);
     };
     let clock = Clock::real();
+    let mut watch = Watch::new(asides);
     loop {
-        let mut fds = [PollFd::new(channel.fd(), PollFlags::IN), PollFd::new(failed, PollFlags::IN)];
-        match poll(&mut fds, None) {
+        let limit = watch.look(Instant::now()).map(|limit| Timespec::try_from(limit).unwrap_or_default());
+        let mut fds = [PollFd::new(channel.fd(), PollFlags::IN), PollFd::new(asides.event(), PollFlags::IN)];
+        match poll(&mut fds, limit.as_ref()) {
             // The thread that has failed returns the error.
-            Ok(_) if fds[1].revents().contains(PollFlags::IN) => return End::Aborted,
+            _ if asides.has_failed() => return End::Aborted,
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return End::Failed(errno),
         }

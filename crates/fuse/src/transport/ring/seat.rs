@@ -5,6 +5,10 @@
 //! [`follow`](crate::transport::follow)). Large transfers gain nothing from that and delay their client, which reads
 //! ahead meanwhile: after one, the thread runs anywhere until [`SMALL`] small requests have come in a row.
 //!
+//! A bound thread that has served [`ALONE`] requests in a row of one client answers it at idle priority
+//! ([`Asides`](super::aside::Asides)). A run of nothing but reads or writes is answered at normal priority: such
+//! requests follow each other so closely that no processor falls asleep, and the two more system calls cost more.
+//!
 //! Main type: [`Seat`].
 //!
 //! What it does not do: it moves no client.
@@ -19,6 +23,10 @@ use crate::abi::{InHeader, Opcode, ReadIn, WriteIn};
 
 /// Small requests in a row before a thread is bound.
 const SMALL: u32 = 16;
+/// Requests in a row of one client before it is answered at idle priority.
+const ALONE: u32 = 16;
+/// Reads and writes in a row that count as a run.
+const DATA: u32 = 128;
 /// A transfer of at least this many bytes is large.
 const LARGE: u32 = 64 << 10;
 
@@ -30,11 +38,16 @@ pub(crate) struct Seat {
     /// Small requests in a row.
     small: u32,
     file: u64,
+    client: u32,
+    /// Requests in a row of this client.
+    streak: u32,
+    /// Reads and writes in a row.
+    data: u32,
 }
 
 impl Seat {
     pub fn new(processor: u16) -> Seat {
-        Seat { processor: processor.into(), before: None, small: 0, file: 0 }
+        Seat { processor: processor.into(), before: None, small: 0, file: 0, client: 0, streak: 0, data: 0 }
     }
 
     /// Notes a request, before it is served.
@@ -49,6 +62,11 @@ impl Seat {
             Some(Opcode::Write) => WriteIn::read_from_prefix(body).map_or(0, |(write, _)| write.size),
             _ => 0,
         };
+        self.data = if size > 0 { self.data.saturating_add(1) } else { 0 };
+        if header.pid != self.client {
+            (self.client, self.streak) = (header.pid, 0);
+        }
+        self.streak = self.streak.saturating_add(1);
         if size >= LARGE {
             self.leave();
             return;
@@ -62,6 +80,11 @@ impl Seat {
     /// The nodeid of the regular file that the last READ, WRITE or FSYNC was for; 0 if there was none.
     pub fn file(&self) -> u64 {
         self.file
+    }
+
+    /// Whether the last request's client waits for nothing but the reply, on this processor.
+    pub fn follows(&self) -> bool {
+        self.before.is_some() && self.data < DATA && self.client != 0 && self.streak >= ALONE
     }
 
     /// Binds the thread to its processor, if it may run there.
@@ -81,7 +104,7 @@ impl Seat {
     }
 
     fn leave(&mut self) {
-        self.small = 0;
+        (self.small, self.streak) = (0, 0);
         if let Some(before) = self.before.take() {
             let _ = sched_setaffinity(None, &before);
         }
@@ -116,6 +139,31 @@ mod tests {
             assert_eq!(processors(), all);
             small(&mut seat, SMALL - 1);
             assert_eq!(processors(), all);
+        };
+        task::spawn("seat", look).expect("thread").join().expect("joined");
+    }
+
+    #[test]
+    fn a_client_alone_is_followed_but_not_through_a_run_of_reads() {
+        let look = || {
+            let all = sched_getaffinity(None).expect("affinity");
+            let mine = (0..CpuSet::MAX_CPU).find(|&p| all.is_set(p)).expect("a processor");
+            let mut seat = Seat::new(mine as u16);
+            let mut send = |opcode, size, pid, times| {
+                for _ in 0..times {
+                    let mut message = message(opcode, size);
+                    let header = InHeader { opcode: opcode as u32, pid, ..InHeader::default() };
+                    message[..size_of::<InHeader>()].copy_from_slice(header.as_bytes());
+                    seat.request(&message);
+                }
+                seat.follows()
+            };
+            assert!(!send(Opcode::Lookup, 0, 7, ALONE - 1) && send(Opcode::Lookup, 0, 7, 1));
+            assert!(send(Opcode::Read, 4096, 7, DATA - 1) && !send(Opcode::Read, 4096, 7, 1));
+            assert!(send(Opcode::Getattr, 0, 7, 1), "the run has ended");
+            assert!(!send(Opcode::Lookup, 0, 8, ALONE - 1) && send(Opcode::Lookup, 0, 8, 1), "another client");
+            assert!(!send(Opcode::Lookup, 0, 0, 2 * ALONE), "the kernel itself");
+            assert!(!send(Opcode::Read, LARGE, 8, 1) && !send(Opcode::Lookup, 0, 8, ALONE - 1), "not bound");
         };
         task::spawn("seat", look).expect("thread").join().expect("joined");
     }
