@@ -5,13 +5,13 @@
 #![forbid(unsafe_code)]
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::{LazyLock, OnceLock};
 
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::superblock::{Geometry, SUPERBLOCK_OFFSET, SuperBlock};
 use extant_testkit::damage::{self, Mutation};
+use extant_testkit::oracle::{arg, e2fsck, mke2fs};
 
 /// One per way to protect descriptors and inodes, and per way to map files.
 const KINDS: &[&str] = &[
@@ -95,22 +95,21 @@ fn tree(at: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn image(kind: &str) -> Vec<u8> {
+/// An image of 8 MiB with a tree in it, after `change`.
+fn made(kind: &str, tree: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> Vec<u8> {
     let dir = std::env::temp_dir().join(format!("extant-fuzz-{}", std::process::id()));
-    tree(&dir.join("tree")).expect("a tree");
-    let path = dir.join("image");
-    let status = Command::new("mke2fs")
-        .args(["-q", "-F", "-U", "6b2f0f1a-59c5-4f9d-9d3c-2f1b3a4c5d6e", "-d"])
-        .arg(dir.join("tree"))
-        .args(kind.split_whitespace())
-        .arg(&path)
-        .arg("8M")
-        .status()
-        .expect("mke2fs");
-    assert!(status.success(), "mke2fs {kind}");
-    let bytes = std::fs::read(&path).expect("the image");
+    let (from, image) = (dir.join("tree"), dir.join("image"));
+    std::fs::create_dir_all(&from).expect("a directory");
+    tree(&from);
+    mke2fs(&image, &["-d", arg(&from)].into_iter().chain(kind.split_whitespace()).collect::<Vec<_>>(), "8M");
+    change(&image);
+    let bytes = std::fs::read(&image).expect("the image");
     std::fs::remove_dir_all(&dir).expect("removed");
     bytes
+}
+
+fn image(kind: &str) -> Vec<u8> {
+    made(kind, |at| tree(at).expect("a tree"), |_| ())
 }
 
 /// As [`KINDS`]: directories that are listed by place and by hash, with checksums and without, and in their inodes.
@@ -124,23 +123,16 @@ const DIRECTORY_KINDS: &[&str] = &[
 /// Images with a directory `large` of several blocks, indexed where the kind has an index, and a directory `small`.
 pub fn directories() -> Vec<Vec<u8>> {
     let make = |kind: &&str| {
-        let dir = std::env::temp_dir().join(format!("extant-fuzz-{}", std::process::id()));
-        for i in 0..300 {
-            std::fs::create_dir_all(dir.join(format!("tree/large/a name of some length {i}"))).expect("directories");
-        }
-        std::fs::create_dir_all(dir.join("tree/small")).expect("directories");
-        std::fs::write(dir.join("tree/small/inline"), b"").expect("a file");
-        let path = dir.join("image");
-        let mut mke2fs = Command::new("mke2fs");
-        mke2fs.args(["-q", "-F", "-d"]).arg(dir.join("tree")).args(kind.split_whitespace()).arg(&path).arg("8M");
-        let status = mke2fs.status().expect("mke2fs");
-        assert!(status.success(), "mke2fs {kind}");
+        let tree = |at: &Path| {
+            for i in 0..300 {
+                std::fs::create_dir_all(at.join(format!("large/a name of some length {i}"))).expect("directories");
+            }
+            std::fs::create_dir_all(at.join("small")).expect("directories");
+            std::fs::write(at.join("small/inline"), b"").expect("a file");
+        };
         // It builds the index; status 1: it has changed something.
-        let status = Command::new("e2fsck").arg("-fyD").arg(&path).output().expect("e2fsck").status;
-        assert!(status.code().is_some_and(|code| code <= 1), "e2fsck {kind}");
-        let bytes = std::fs::read(&path).expect("the image");
-        std::fs::remove_dir_all(&dir).expect("removed");
-        bytes
+        let index = |image: &Path| assert!(e2fsck(image, &["-fyD"]).expect("e2fsck").code <= 1, "e2fsck {kind}");
+        made(kind, tree, index)
     };
     DIRECTORY_KINDS.iter().map(make).collect()
 }

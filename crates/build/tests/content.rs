@@ -15,7 +15,7 @@ use extant_build::source::{self, Source};
 use extant_build::tree::{Attributes, Builder, Content, Id, ReadAt, Tree};
 use extant_build::write::write_with_progress;
 use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
-use extant_testkit::oracle::{debugfs, e2fsck};
+use extant_testkit::oracle::{arg, debugfs, e2fsck, tool};
 use extant_testkit::tree::{Fingerprint, diff, fingerprint};
 
 const NOW: i64 = 1_700_000_000;
@@ -202,7 +202,7 @@ fn expect_inline(image: &Path, args: &str) {
         _ => 128,
     };
     for size in [1, 60, 61, 127, 128, 129, 300, 895, 897] {
-        let said = debugfs(image, &format!("stat /dir/size{size}")).expect("debugfs runs");
+        let said = debugfs(image, format!("stat /dir/size{size}")).expect("debugfs runs");
         let flags = said.split("Flags: 0x").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("flags");
         let flags = u32::from_str_radix(flags, 16).expect("a number");
         assert_eq!(flags & 0x1000_0000 != 0, size <= last, "{args}: {said}");
@@ -248,10 +248,7 @@ fn inodes_and_data_ascend_in_the_order_in_which_the_kernel_lists_them() {
         assert!(numbers.is_sorted(), "{args}: {:?}", paths.iter().zip(&numbers).collect::<Vec<_>>());
         let files = numbers.iter().zip(is_file).filter(|(_, is_file)| *is_file).map(|(number, _)| number);
         let commands: String = files.map(|number| format!("blocks <{number}>\n")).collect();
-        let script = dir.path().join("script");
-        std::fs::write(&script, commands).unwrap();
-        let said = Command::new("debugfs").arg("-f").arg(&script).arg(&image).output().unwrap();
-        let said = String::from_utf8(said.stdout).unwrap();
+        let said = debugfs(&image, commands).unwrap();
         let blocks: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         assert!(blocks.len() >= 572 && blocks.is_sorted(), "{args}: {blocks:?}");
     }
@@ -339,7 +336,7 @@ fn blocks_of_64_kib_hold_a_tree() {
     build(&source, &image, 512 * MIB, "-t ext4 -b 65536", 2).unwrap();
     expect_clean(&image, "64 KiB");
     let out = dir.path().join("data");
-    debugfs(&image, &format!("dump /data {}", out.display())).unwrap();
+    debugfs(&image, format!("dump /data {}", out.display())).unwrap();
     assert!(std::fs::read(out).unwrap() == std::fs::read(source.join("data")).unwrap());
 }
 
@@ -466,7 +463,7 @@ fn quotas_of_many_owners_are_those_of_the_tree() {
         expect_clean(&image, args);
     }
     let used = |kind: &str, id: u32| -> Vec<u64> {
-        let said = debugfs(&image, &format!("get_quota {kind} {id}")).unwrap();
+        let said = debugfs(&image, format!("get_quota {kind} {id}")).unwrap();
         let line = said.lines().find(|line| line.split_whitespace().next() == Some(&id.to_string()));
         let line = line.unwrap_or_else(|| panic!("{said}"));
         line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect()
@@ -517,8 +514,7 @@ fn a_size_that_is_found_has_room_for_the_journal() {
             assert_eq!(options.warnings, [""; 0], "{args}");
             build_tree(&tree, &image, bytes, &options).unwrap();
             expect_clean(&image, args);
-            let shown = Command::new("dumpe2fs").arg("-h").arg(&image).output().unwrap().stdout;
-            let shown = String::from_utf8_lossy(&shown).into_owned();
+            let shown = tool("dumpe2fs", &["-h", arg(&image)]);
             let size = shown.lines().find_map(|line| line.strip_prefix("Total journal size:"));
             assert_eq!(size.map(str::trim), journal, "{args}: {bytes} bytes");
             assert!(bytes <= 20 * MIB && (journal.is_some() || bytes < MIB), "{args}: {bytes} bytes");

@@ -7,7 +7,6 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
 
 use extant_block::device::{FileDevice, IoMode, OpenOptions};
 use extant_build::options::{Fact, Request, SizeAsked, UuidAsked};
@@ -15,6 +14,7 @@ use extant_build::plan::Plan;
 use extant_build::skeleton::Empty;
 use extant_build::write::write_with_progress;
 use extant_ondisk::GroupNr;
+use extant_testkit::oracle::{arg, expect_clean, tool};
 use rustix::fs::SeekFrom;
 
 const UUID: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
@@ -184,7 +184,8 @@ fn uuid(text: &str) -> [u8; 16] {
 fn make_theirs(path: &Path, bytes: u64, args: &[&str]) {
     File::create(path).and_then(|file| file.set_len(bytes)).expect("a sparse file");
     let seed = format!("hash_seed={HASH_SEED}");
-    let mut all: Vec<&str> = vec!["-q", "-F", "-U", UUID];
+    let now = format!("E2FSPROGS_FAKE_TIME={NOW}");
+    let mut all: Vec<&str> = vec![&now, "mke2fs", "-q", "-F", "-U", UUID];
     // Of several -E, mke2fs takes the last one.
     let mut extended = seed;
     let mut rest = args.iter();
@@ -196,15 +197,8 @@ fn make_theirs(path: &Path, bytes: u64, args: &[&str]) {
         }
     }
     all.extend(["-E", &extended]);
-    let output = Command::new("mke2fs")
-        .args(&all)
-        .arg(path)
-        .env("E2FSPROGS_FAKE_TIME", NOW.to_string())
-        .env("LC_ALL", "C")
-        .stdin(std::process::Stdio::null())
-        .output()
-        .expect("mke2fs is there");
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    all.push(arg(path));
+    tool("env", &all);
 }
 
 /// The ranges of a file with data, rounded to blocks.
@@ -306,7 +300,7 @@ fn compare(bytes: u64, line: &str) -> Result<Known, String> {
         // e2fsck takes half a minute to read so many groups.
         return Ok(known);
     }
-    extant_testkit::oracle::expect_clean(&own).map(|()| known).map_err(|e| e.to_string())
+    expect_clean(&own).map(|()| known).map_err(|e| e.to_string())
 }
 
 /// A line of the table.

@@ -9,7 +9,7 @@ use extant_block::device::{MemDevice, TracedDevice};
 use extant_block::{BioFlags, BlockDevice};
 use extant_check::{Options, check};
 use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
-use extant_testkit::oracle::{MkfsOptions, expect_clean, make_image, run_command, run_ok};
+use extant_testkit::oracle::{MkfsOptions, debugfs, debugfs_write, e2fsck, expect_clean, make_image, run_ok};
 
 /// Kind, features, block size, further arguments.
 const KINDS: &[(&str, &str, u32, &[&str])] = &[
@@ -139,8 +139,7 @@ fn sound_images_of_every_kind_have_no_finding() {
             expect_clean(&image).expect("clean for e2fsck");
             expect_no_damage(&image, &what);
         } else {
-            let (code, _) = run_command(Path::new("e2fsck"), &["-fn", image.to_str().expect("UTF-8")]).expect("run");
-            assert_eq!(code, Some(0), "{what}");
+            expect_clean(&image).unwrap_or_else(|e| panic!("{what}: {e}"));
         }
     }
 }
@@ -166,7 +165,7 @@ fn encrypted_images_have_no_finding() {
         let filled = fill(&tree);
         Box::new(mount).unmount().expect("unmounted");
         filled.unwrap_or_else(|e| panic!("{policy}: {e}"));
-        let shown = run_ok("debugfs", &["-R", "stat /tree", image.to_str().expect("UTF-8")]).expect("debugfs");
+        let shown = debugfs(&image, "stat /tree").expect("debugfs");
         assert!(shown.contains("Flags: 0x81800") || shown.contains("Flags: 0x80800"), "{shown}");
         expect_clean(&image).expect("clean for e2fsck");
         expect_no_damage(&image, &format!("encrypted, {policy}, inodes of {inode_size} bytes"));
@@ -230,17 +229,11 @@ fn sound_images_that_debugfs_fills_have_no_finding() {
                 options.extra_args = vec!["-E".to_owned(), extended[1..].to_owned()];
             }
             let image = make_image(dir.path(), &options).expect("made");
-            let requests = dir.path().join("script");
-            std::fs::write(&requests, script(dir.path(), features)).expect("written");
-            let [requests, path] = [&requests, &image].map(|path| path.to_str().expect("UTF-8"));
-            let said = run_ok("debugfs", &["-w", "-f", requests, path]).expect("filled");
-            let known = |line: &str| ["debugfs", "Allocated inode"].iter().any(|known| line.starts_with(known));
-            let odd: Vec<_> = said.lines().filter(|line| !known(line) && !line.trim().is_empty()).collect();
-            assert!(odd.is_empty(), "{what}: {odd:#?}");
+            debugfs_write(&image, &script(dir.path(), features)).expect("filled");
             // It counts links and usage, then makes indexes, which changes the usage.
             for flags in ["-fyD", "-fy"] {
-                let (code, said) = run_command(Path::new("e2fsck"), &[flags, path]).expect("run");
-                assert!(code.is_some_and(|code| code < 2), "{what}: {said}");
+                let fsck = e2fsck(&image, &[flags]).expect("run");
+                assert!(fsck.code < 2, "{what}: {}", fsck.output);
             }
             expect_clean(&image).expect("clean for e2fsck");
             expect_no_damage(&image, &what);

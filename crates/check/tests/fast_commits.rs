@@ -7,7 +7,7 @@ use extant_block::BlockDevice;
 use extant_block::device::MemDevice;
 use extant_check::{Note, Options, Report, check};
 use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
-use extant_testkit::oracle::{MkfsOptions, make_image, run_command, run_ok};
+use extant_testkit::oracle::{MkfsOptions, e2fsck, make_image, run_ok};
 
 /// The kernel's operations between the last full commit and the power cut; every step is fsynced.
 const WORKLOADS: &[(&str, &str)] = &[
@@ -75,13 +75,12 @@ fn images_with_pending_fast_commits_have_no_finding_where_e2fsck_has_none() {
             let Some((_dir, image, report)) = found else { panic!("{what}: the kernel wrote no fast commit") };
             let texts: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
             assert!(report.complete && !report.is_damaged(), "{what}: {texts:#?}");
-            let path = image.to_str().expect("UTF-8");
-            run_command(Path::new("e2fsck"), &["-E", "journal_only", "-fy", path]).expect("run");
-            let (code, said) = run_command(Path::new("e2fsck"), &["-fn", path]).expect("run");
+            e2fsck(&image, &["-E", "journal_only", "-fy"]).expect("run");
+            let fsck = e2fsck(&image, &["-fn"]).expect("run");
             let after = checked(&image);
             let texts: Vec<_> = after.findings.iter().map(ToString::to_string).collect();
             assert!(after.notes.iter().all(|note| !matches!(note, Note::FastCommits { .. })), "{what}");
-            assert_eq!(after.is_damaged(), code != Some(0), "{what}: {texts:#?}\n{said}");
+            assert_eq!(after.is_damaged(), fsck.code != 0, "{what}: {texts:#?}\n{}", fsck.output);
         }
     }
 }

@@ -10,20 +10,13 @@ use extant_block::{BioFlags, BlockDevice};
 use extant_check::{Options, Place, Problem, Report, UsageOf, check};
 use extant_ondisk::InodeNr;
 use extant_testkit::damage::{Edit, fsck};
-use extant_testkit::oracle::{MkfsOptions, expect_clean, make_image, run_command, run_ok};
+use extant_testkit::oracle::{MkfsOptions, debugfs_write, e2fsck, expect_clean, make_image};
 
 const FILES: u32 = 300;
 
 fn checked(image: &Path, threads: usize) -> Report {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::load(image).expect("loaded"));
     check(&device, &Options { threads, now: 4_000_000_000, ..Options::default() }).expect("checked")
-}
-
-fn debugfs(image: &Path, script: &str) {
-    let path = image.with_extension("script");
-    std::fs::write(&path, script).expect("written");
-    let [path, image] = [&path, image].map(|path| path.to_str().expect("UTF-8"));
-    run_ok("debugfs", &["-w", "-f", path, image]).expect("changed");
 }
 
 /// An image with many owners, far enough apart that each needs tree blocks of its own; counted by e2fsck.
@@ -39,11 +32,11 @@ fn many_owners(dir: &Path, block_size: u32, features: &str) -> std::path::PathBu
         let _ = writeln!(script, "write {} {path}\nsif {path} uid {id}\nsif {path} gid {}", source.display(), i % 7);
         let _ = writeln!(script, "sif {path} projid {id}");
     }
-    debugfs(&image, &script);
+    debugfs_write(&image, &script).expect("changed");
     // The first run counts, and then gives the root an index, which takes one more block.
     for _ in 0..2 {
-        let (code, said) = run_command(Path::new("e2fsck"), &["-fy", image.to_str().expect("UTF-8")]).expect("run");
-        assert!(code.is_some_and(|code| code < 2), "{said}");
+        let fsck = e2fsck(&image, &["-fy"]).expect("run");
+        assert!(fsck.code < 2, "{}", fsck.output);
     }
     expect_clean(&image).expect("clean for e2fsck");
     image
@@ -58,7 +51,7 @@ fn usage_of_many_owners_is_counted_as_e2fsck_counts_it() {
         let texts: Vec<_> = one.findings.iter().map(ToString::to_string).collect();
         assert!(one.complete && texts.is_empty(), "{features}: {texts:#?}");
         // Owner and group of a file that no quota file counts.
-        debugfs(&image, "sif /f249 uid 5");
+        debugfs_write(&image, "sif /f249 uid 5").expect("changed");
         let [one, two] = [1, 2].map(|threads| checked(&image, threads));
         assert_eq!(one.findings, two.findings);
         let used = if features.contains("bigalloc") { 65536 } else { 12288 - u64::from(block_size == 1024) * 3072 };

@@ -7,7 +7,7 @@ use extant_block::{BioFlags, BlockDevice};
 use extant_check::{Note, Options, Problem, Report, check};
 use extant_ondisk::superblock::RawSuperBlock;
 use extant_testkit::damage::{Edit, Image};
-use extant_testkit::oracle::run_ok;
+use extant_testkit::oracle::debugfs_write;
 
 fn checked(device: MemDevice) -> Report {
     let device: Arc<dyn BlockDevice> = Arc::new(device);
@@ -65,9 +65,7 @@ fn a_superblock_in_the_log_that_cannot_be_used_is_damage() {
     let log = |name: &str, bytes: &[u8]| {
         sound.save(&dir.path().join("image")).expect("written");
         std::fs::write(path("block"), bytes).expect("written");
-        let lines = format!("jo -c -v 3\njw -b 1 {}\njc\n", path("block"));
-        std::fs::write(path("lines"), lines).expect("written");
-        run_ok("debugfs", &["-w", "-f", &path("lines"), &path("image")]).expect("logged");
+        debugfs_write(path("image"), &format!("jo -c -v 3\njw -b 1 {}\njc", path("block"))).expect("logged");
         let report = checked(MemDevice::load(&dir.path().join("image")).expect("loaded"));
         assert!(report.complete && report.notes.contains(&Note::Replayed { transactions: 1 }), "{:?}", report.notes);
         assert_eq!(report.count(Problem::SbCorrupt), u64::from(name != "right"), "{name}: {:?}", report.findings);

@@ -45,7 +45,7 @@ mod tests {
     use extant_fs::{Cred, NewNode};
     use extant_image::ClaimState;
     use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
-    use extant_testkit::oracle::{MkfsOptions, make_image};
+    use extant_testkit::oracle::{MkfsOptions, arg, debugfs_write, e2fsck, make_image, tool};
 
     use super::*;
     use crate::image::{self, Access, ImageSpec, open_device, open_whole};
@@ -72,8 +72,7 @@ mod tests {
             }
             let dir = tempfile::tempdir().expect("directory");
             let image = make_image(dir.path(), &MkfsOptions::new(format, 32 << 20)).expect("image");
-            let made = Command::new("losetup").args(["-f", "--show"]).arg(image).output().expect("losetup");
-            let path = String::from_utf8(made.stdout).expect("a path");
+            let path = tool("losetup", &["-f", "--show", arg(&image)]);
             Some(Loop { _dir: dir, spec: ImageSpec::whole(path.trim()) })
         }
 
@@ -158,9 +157,7 @@ mod tests {
     #[test]
     fn a_forced_unmount_does_not_write_to_a_foreign_device() {
         let Some(device) = Loop::new() else { return };
-        let debugfs = |args: &str| {
-            let _ = Command::new("debugfs").args(["-w", "-R", args]).arg(&device.spec.path).output();
-        };
+        let debugfs = |request: &str| debugfs_write(&device.spec.path, request).expect("changed");
         // No other process; and the case that only our superblock records an error.
         for error in [false, true] {
             let (same, now) = forced(&device, || {
@@ -179,8 +176,8 @@ mod tests {
         drop(other.take());
         // Another process had the device.
         let (same, _) = forced(&device, || {
-            let checked = Command::new("e2fsck").args(["-fy"]).arg(&device.spec.path).output().expect("e2fsck");
-            assert!(checked.status.code().is_some_and(|code| code < 4), "{checked:?}");
+            let checked = e2fsck(&device.spec.path, &["-fy"]).expect("e2fsck");
+            assert!(checked.code < 4, "{}", checked.output);
         });
         assert!(same, "written to");
     }
@@ -235,8 +232,8 @@ mod tests {
             assert_eq!(decoded(&after).journal_under_way().is_some(), theirs);
             let rest = |bytes: &[u8]| [&bytes[..superblock.start], &bytes[superblock.end..]].concat();
             assert_eq!(rest(&before) == rest(&after), theirs);
-            let checked = Command::new("e2fsck").arg("-p").arg(&device.spec.path).output().expect("e2fsck");
-            assert_eq!(checked.status.code(), Some(i32::from(theirs)), "{checked:?}");
+            let checked = e2fsck(&device.spec.path, &["-p"]).expect("e2fsck");
+            assert_eq!(checked.code, i32::from(theirs), "{}", checked.output);
         }
     }
 

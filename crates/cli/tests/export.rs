@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::{Dir, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, run, tool};
 use extant_testkit::mount::{LoopMount, Mounted};
+use extant_testkit::oracle::debugfs_write;
 use extant_testkit::tree::{Fingerprint, diff, fingerprint};
 use rustix::fs::{FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
 
@@ -176,7 +177,7 @@ fn equal_trees_give_equal_archives() {
         }
         for name in attributes {
             // Extant itself would sort them.
-            debugfs_write(&image, &format!("ea_set /big {name} value"));
+            debugfs_write(&image, &format!("ea_set /big {name} value")).unwrap();
         }
         for path in ["/", "/lost+found"] {
             extant(&["touch", "-d", "@1000000000", &format!("{image}:{path}")]).ok();
@@ -242,7 +243,7 @@ fn a_failed_export_leaves_no_archive_that_looks_complete() {
     ] {
         let damaged = dir.text("damaged.img");
         std::fs::copy(&image, &damaged).expect("copied");
-        debugfs_write(&damaged, damage);
+        debugfs_write(&damaged, damage).unwrap();
         let ran = extant(&["export", &damaged]);
         std::fs::write(&archive, &ran.out).expect("archive");
         ran.fails(8, &[&format!("damaged.img: {path}: "), "the export ends here"]);
@@ -261,21 +262,13 @@ fn a_failed_export_leaves_no_archive_that_looks_complete() {
     }
 }
 
-#[track_caller]
-fn debugfs_write(image: &str, request: &str) {
-    tool("debugfs", &["-w", "-R", request, image]);
-}
-
 #[test]
 fn encrypted_files_are_refused_by_name() {
     let dir = Dir::new();
     let image = dir.text("encrypted.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext4", "-O", "encrypt", &image, "16M"]);
-    for request in
-        ["mkdir a", "mkdir secret", "mkdir secret/name", "sif secret flags 0x80800", "sif secret/name flags 0x80800"]
-    {
-        debugfs_write(&image, request);
-    }
+    let requests = "mkdir a\nmkdir secret\nmkdir secret/name\nsif secret flags 0x80800\nsif secret/name flags 0x80800";
+    debugfs_write(&image, requests).unwrap();
     let archive = dir.text("a.tar");
     let ran = extant(&["export", &image]);
     std::fs::write(&archive, &ran.out).expect("archive");
@@ -358,7 +351,7 @@ fn a_layout_that_fails_is_removed() {
     {
         let damaged = dir.text("damaged.img");
         std::fs::copy(&image, &damaged).expect("copied");
-        debugfs_write(&damaged, damage);
+        debugfs_write(&damaged, damage).unwrap();
         for layout in [&new, &empty] {
             extant(&["export", "--format", "oci", "-o", layout, &damaged]).fails(8, &[word]);
         }

@@ -22,8 +22,7 @@ fn overwrite(image: &str, at: u64, bytes: &[u8]) {
 
 /// Clears the bitmap of the first group's blocks.
 fn damage(image: &str) {
-    let said = run("dumpe2fs", &[image]);
-    let said = String::from_utf8_lossy(&said.out).into_owned();
+    let said = tool("dumpe2fs", &[image]);
     let (_, place) = said.split_once("Block bitmap at ").expect("a bitmap");
     let block: u64 = place.split_once(' ').expect("a number").0.parse().expect("a number");
     overwrite(image, block * BLOCK, &[0; 64]);

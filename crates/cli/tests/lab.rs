@@ -620,8 +620,7 @@ fn alternating_runs_get_a_verdict() {
 fn checks_and_recorded_requests_are_timed_on_modelled_devices() {
     let dir = Dir::new();
     let image = dir.text("e.img");
-    let made = std::process::Command::new("mke2fs").args(["-q", "-F", "-t", "ext3", &image, "64M"]).status();
-    assert!(made.expect("mke2fs").success());
+    tool("mke2fs", &["-q", "-F", "-t", "ext3", &image, "64M"]);
     let json = |args: &[&str]| -> serde_json::Value {
         serde_json::from_slice(&extant(&[&["lab"], args, &["--json"]].concat()).ok().into_bytes()).expect("JSON")
     };

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Dir, big, debugfs, extant, loop_mounts_work, patch, run, tool, umount, whole_disk};
+use extant_testkit::oracle::run_command;
 
 #[test]
 fn ls_lists_what_debugfs_lists() {
@@ -195,12 +196,12 @@ fn reading_replays_in_memory_and_writes_nothing() {
     for _ in 0..5 {
         let dir = Dir::new();
         let Some(image) = crashed(&dir) else { return };
-        let without = run("debugfs", &["-c", "-R", "stat /new", &image]);
-        if without.err.contains("not found") {
+        let (_, without) = run_command("debugfs", &["-c", "-R", "stat /new", &image]).expect("debugfs");
+        if without.contains("not found") {
             made = Some((dir, image));
             break;
         }
-        eprintln!("home already: {without:?}");
+        eprintln!("home already: {without}");
     }
     let (dir, image) = made.expect("an image whose log has what home has not");
     let before = std::fs::read(&image).expect("image");

@@ -12,16 +12,11 @@ use extant_base::clock::Clock;
 use extant_block::device::{FileDevice, OpenOptions};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode};
 use extant_testkit::mount::{ExtantMount, Mounted, fuse_works};
-use extant_testkit::oracle::expect_clean;
+use extant_testkit::oracle::{arg, expect_clean, mke2fs, tool};
 
 const RESIDENT_MAX_KIB: u64 = 200 << 10;
 /// With `cache=16M` and 100,000 names, whose inodes would take 130 MiB.
 const WALK_MAX_KIB: u64 = 80 << 10;
-
-fn run(command: &mut Command) {
-    let status = command.status().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(status.success(), "{command:?}: {status}");
-}
 
 /// `VmHWM` of the process, in KiB.
 fn peak_kib(server: u32) -> u64 {
@@ -32,8 +27,7 @@ fn peak_kib(server: u32) -> u64 {
 
 /// An image with `directories` times 1,000 empty files.
 fn image_of_names(image: &Path, directories: usize) {
-    fs::File::create(image).and_then(|f| f.set_len(1 << 30)).expect("an image");
-    run(Command::new("mke2fs").args(["-q", "-t", "ext4", "-N", "200000"]).arg(image));
+    mke2fs(image, &["-t", "ext4", "-N", "200000"], "1G");
     let device = FileDevice::open(image, OpenOptions::default()).expect("opened");
     let fs = Filesystem::mount(Arc::new(device), MountOptions::default()).unwrap_or_else(|e| panic!("{e}"));
     let (root, cred) = (fs.root().expect("root"), Cred { uid: 0, gid: 0, umask: 0 });
@@ -49,9 +43,7 @@ fn image_of_names(image: &Path, directories: usize) {
 
 /// The number of names below `dir`, all of which the kernel knows afterwards.
 fn find(dir: &Path) -> usize {
-    let found = Command::new("find").arg(dir).args(["-printf", "%s\\n"]).output().expect("find");
-    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
-    found.stdout.iter().filter(|b| **b == b'\n').count()
+    tool("find", &[arg(dir), "-printf", "%s\\n"]).lines().count()
 }
 
 fn files_in(dir: &Path, directories: usize) {
@@ -75,20 +67,17 @@ fn bounded(directories: usize, large_mib: u64) {
     let (image, archive, tree, at) = (path("image"), path("archive.tar"), path("tree"), path("mnt"));
     fs::create_dir(&tree).and_then(|()| fs::create_dir(&at)).expect("mkdir");
     files_in(&tree, directories);
-    run(Command::new("tar").arg("cf").arg(&archive).arg("-C").arg(&tree).arg("."));
+    tool("tar", &["cf", arg(&archive), "-C", arg(&tree), "."]);
     fs::remove_dir_all(&tree).expect("removed");
-    let size = (large_mib << 20) + (2 << 30);
-    fs::File::create(&image).and_then(|f| f.set_len(size)).expect("an image");
-    run(Command::new("mke2fs").args(["-q", "-t", "ext4", "-N", "200000"]).arg(&image));
+    mke2fs(&image, &["-t", "ext4", "-N", "200000"], &format!("{}M", large_mib + 2048));
 
     let binary = Path::new(env!("CARGO_BIN_EXE_extant"));
     let mount = ExtantMount::new(binary, &["-f", "-o", "cache=64M"], &image, &at).expect("mounted");
     let server = mount.pid().expect("in the foreground");
-    run(Command::new("tar").arg("xf").arg(&archive).arg("-C").arg(&at));
+    tool("tar", &["xf", arg(&archive), "-C", arg(&at)]);
     let unpacked = peak_kib(server);
-    run(Command::new("dd")
-        .args(["if=/dev/zero", "bs=1M", "status=none", &format!("count={large_mib}")])
-        .arg(format!("of={}", at.join("large").display())));
+    let to = format!("of={}", at.join("large").display());
+    tool("dd", &["if=/dev/zero", "bs=1M", "status=none", &format!("count={large_mib}"), &to]);
     let written = peak_kib(server);
     for entry in fs::read_dir(&at).expect("read").flatten() {
         let entry = entry.path();

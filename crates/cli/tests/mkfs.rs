@@ -17,7 +17,7 @@ fn as_program(dir: &Dir, name: &str, args: &[&str]) -> Ran {
 }
 
 fn superblock(image: &str) -> String {
-    String::from_utf8_lossy(&run("dumpe2fs", &["-h", image]).out).into_owned()
+    tool("dumpe2fs", &["-h", image])
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use common::{Dir, Ran, copy_program, extant, extant_path, fsck_clean, run, tool, umount, wait_until, whole_disk};
 use extant_base::clock::Clock;
 use extant_testkit::mount::{fuse_works, is_mount_point};
+use extant_testkit::oracle::run_command;
 use rustix::mount::UnmountFlags;
 
 /// Mounts of the test, which end with it.
@@ -659,7 +660,8 @@ fn a_journal_on_another_device_is_read_when_it_is_named() {
     tool("mke2fs", &["-q", "-F", "-b", "4096", "-O", "journal_dev", &log, "16M"]);
     let device = tool("losetup", &["--find", "--show", &log]).trim().to_owned();
     let journal = format!("device={device}");
-    let made = run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-J", &journal, &image, "64M"]);
+    let made = run_command("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-J", &journal, &image, "64M"]);
+    let made = made.expect("mke2fs");
     let mounted = run("mount", &["-o", "loop", &image, &at]);
     let (crashed_log, crashed) = (dir.text("log2.img"), dir.text("fs2.img"));
     let worked = std::fs::create_dir(format!("{at}/d"))
@@ -671,7 +673,7 @@ fn a_journal_on_another_device_is_read_when_it_is_named() {
         umount(&[&at]);
     }
     tool("losetup", &["-d", &device]);
-    assert_eq!((made.code, mounted.code), (Some(0), Some(0)), "{} {}", made.err, mounted.err);
+    assert_eq!((made.0, mounted.code), (Some(0), Some(0)), "{} {}", made.1, mounted.err);
     worked.expect("written");
 
     extant(&["mount", "-o", "ro", &crashed, &at]).fails(32, &["on another device", "journal_path="]);

@@ -1,8 +1,6 @@
 //! A journal while an image is mounted: the state of the image meanwhile, and that no trace remains afterwards. The
 //! power cuts are in `crates/testkit/tests/crash.rs`.
 
-use extant_oracle::memory as tools;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,13 +9,12 @@ use extant_block::{BioFlags, BlockDevice};
 use extant_fs::{BorrowJournal, Cred, Filesystem, MountOptions, Mounted, NewNode, WriteFlags, probe_superblock};
 use extant_ondisk::features::Compat;
 use extant_ondisk::superblock::{FsState, SuperBlock};
-
-use tools::run;
+use extant_oracle::{arg, debugfs, e2fsck, expect_clean, mke2fs, tool};
 
 fn image(dir: &Path, args: &[&str], size: &str) -> PathBuf {
     let path = dir.join("disk.img");
     let _ = std::fs::remove_file(&path);
-    tools::mke2fs(&path, args, size);
+    mke2fs(&path, args, size);
     path
 }
 
@@ -49,20 +46,11 @@ fn has_journal(dev: &MemDevice) -> bool {
     super_of(dev).compat().contains(Compat::HAS_JOURNAL)
 }
 
-fn clean(path: &Path) {
-    let (code, text) = run("e2fsck", &["-fn", path.to_str().expect("utf-8")]);
-    assert_eq!(code, 0, "{text}");
-}
-
 /// `dumpe2fs -h` without the lines that every mount changes.
 fn summary(path: &Path) -> String {
-    let (_, text) = run("dumpe2fs", &["-h", path.to_str().expect("utf-8")]);
-    let changes = ["Last mount", "Last write", "Mount count", "Lifetime writes", "Checksum:", "dumpe2fs"];
+    let text = tool("dumpe2fs", &["-h", arg(path)]);
+    let changes = ["Last mount", "Last write", "Mount count", "Lifetime writes", "Checksum:"];
     text.lines().filter(|l| !changes.iter().any(|c| l.starts_with(c))).collect::<Vec<_>>().join("\n")
-}
-
-fn debugfs(path: &Path, request: &str) -> String {
-    run("debugfs", &["-R", request, path.to_str().expect("utf-8")]).1
 }
 
 const KINDS: [(&[&str], &str); 6] = [
@@ -79,7 +67,7 @@ fn a_clean_unmount_leaves_no_trace_of_the_journal() {
     let dir = tempfile::tempdir().expect("tempdir");
     for (args, size) in KINDS {
         let path = image(dir.path(), args, size);
-        let (before, inode) = (summary(&path), debugfs(&path, "inode_dump <8>"));
+        let (before, inode) = (summary(&path), debugfs(&path, "inode_dump <8>").expect("debugfs"));
         let dev = load(&path);
         for round in 0..2 {
             let fs = mount(&dev, BorrowJournal::IfClean);
@@ -91,9 +79,9 @@ fn a_clean_unmount_leaves_no_trace_of_the_journal() {
             fs.unmount().unwrap_or_else(|e| panic!("{args:?}, round {round}: {e}"));
         }
         dev.save(&path).expect("saved");
-        clean(&path);
+        expect_clean(&path).expect("clean");
         assert_eq!(summary(&path), before, "{args:?}");
-        assert_eq!(debugfs(&path, "inode_dump <8>"), inode, "{args:?}");
+        assert_eq!(debugfs(&path, "inode_dump <8>").expect("debugfs"), inode, "{args:?}");
     }
 }
 
@@ -113,9 +101,9 @@ fn an_image_has_a_journal_after_a_crash() {
         );
         let by_fsck = dir.path().join("fsck.img");
         std::fs::copy(&path, &by_fsck).expect("copied");
-        let (code, text) = run("e2fsck", &["-p", by_fsck.to_str().expect("utf-8")]);
-        assert!(code <= 1, "{args:?}: {text}");
-        clean(&by_fsck);
+        let fsck = e2fsck(&by_fsck, &["-p"]).expect("e2fsck");
+        assert!(fsck.code <= 1, "{args:?}: {}", fsck.output);
+        expect_clean(&by_fsck).expect("clean");
         // After e2fsck, too, it is a borrowed journal, and it is used even if the mount would borrow none.
         for (dev, mode) in [(load(&by_fsck), BorrowJournal::IfClean), (dev, BorrowJournal::Never)] {
             let fs = mount(&dev, mode);
@@ -124,7 +112,7 @@ fn an_image_has_a_journal_after_a_crash() {
             fs.unmount().expect("unmount");
             assert!(!has_journal(&dev), "{args:?}");
             dev.save(&path).expect("saved");
-            clean(&path);
+            expect_clean(&path).expect("clean");
         }
     }
 }
@@ -146,7 +134,7 @@ fn unsuitable_images_get_no_journal() {
         write_file(&fs, "file", 10_000);
         fs.unmount().expect("unmount");
         dev.save(&path).expect("saved");
-        clean(&path);
+        expect_clean(&path).expect("clean");
     }
     // A read-only mount borrows nothing.
     let dev = load(&image(dir.path(), &["-t", "ext2"], "64M"));
@@ -172,8 +160,8 @@ fn unclean_images_get_a_journal_only_on_request() {
         assert!(!super_of(&dev).state().contains(FsState::VALID) && !has_journal(&dev), "{mode:?}");
     }
     dev.save(&path).expect("saved");
-    let (code, text) = run("e2fsck", &["-p", path.to_str().expect("utf-8")]);
-    assert!(code <= 1, "{text}");
+    let fsck = e2fsck(&path, &["-p"]).expect("e2fsck");
+    assert!(fsck.code <= 1, "{}", fsck.output);
     let dev = load(&path);
     let fs = mount(&dev, BorrowJournal::IfClean);
     assert!(fs.has_borrowed_journal());
@@ -214,7 +202,7 @@ fn a_journal_fits_fragmented_free_space_or_is_refused() {
         fs.unmount().expect("unmount");
         assert!(!has_journal(&dev));
         dev.save(&path).expect("saved");
-        clean(&path);
+        expect_clean(&path).expect("clean");
     }
 }
 
@@ -225,7 +213,7 @@ fn a_failed_mount_leaves_no_journal() {
     let path = image(dir.path(), &["-t", "ext2", "-b", "4096"], "64M");
     let dev = load(&path);
     // The root is not a directory any more.
-    let table = debugfs(&path, "imap <2>");
+    let table = debugfs(&path, "imap <2>").expect("debugfs");
     let block = table.split("located at block ").nth(1).and_then(|t| t.split(',').next());
     let block: u64 = block.and_then(|b| b.parse().ok()).unwrap_or_else(|| panic!("{table}"));
     let mut sector = [0; 512];

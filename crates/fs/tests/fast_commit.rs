@@ -5,7 +5,6 @@
 mod tree;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
@@ -17,8 +16,8 @@ use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::jbd2::{FastCommitRecord, IncompatFeatures};
 use extant_ondisk::superblock::SUPERBLOCK_SIZE;
 use extant_ondisk::{BlockNr, InodeNr};
-use extant_oracle::arg;
-use extant_oracle::memory::run;
+use extant_oracle::mount::{LoopMount, Mounted, loop_mounts_work};
+use extant_oracle::{e2fsck, memory, mke2fs, tool};
 use extant_recovery::Replay;
 use extant_recovery::locate::{journal_inode, open_journal, read_super};
 
@@ -28,43 +27,17 @@ fn options() -> MountOptions {
     MountOptions { threads: false, seed: Some(1), ..MountOptions::default() }
 }
 
-fn sh(script: &str) -> String {
-    let out = Command::new("bash").arg("-c").arg(script).output().expect("bash");
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{script}\n{text}");
-    text
+fn sh(script: &str) {
+    tool("bash", &["-c", script]);
 }
 
-/// A mount of the kernel's, while this value lives.
-struct KernelMount(PathBuf);
-
-impl KernelMount {
-    fn new(image: &Path, dir: &Path, options: &str) -> KernelMount {
-        sh(&format!("mkdir -p {0} && mount -o loop,{options} {1} {0}", dir.display(), image.display()));
-        KernelMount(dir.to_owned())
-    }
-}
-
-impl Drop for KernelMount {
-    fn drop(&mut self) {
-        sh(&format!("umount {}", self.0.display()));
-    }
-}
-
-fn kernel_mounts_work() -> bool {
-    let uid = Command::new("id").arg("-u").output().expect("id").stdout;
-    uid == b"0\n" && Path::new("/dev/loop-control").exists()
-}
-
-fn e2fsck(image: &Path, args: &str) -> (i32, String) {
-    run("e2fsck", &[args, arg(image)])
+fn e2fsck_repairs(image: &Path, who: &str) {
+    let fsck = e2fsck(image, &["-fy"]).expect("e2fsck");
+    assert!(fsck.code < 2, "{who}: {}", fsck.output);
 }
 
 fn assert_sound(dev: &MemDevice, who: &str) {
-    let dir = tempfile::tempdir().expect("directory");
-    let path = dir.path().join("state.img");
-    dev.save(&path).expect("saved");
-    let (status, text) = e2fsck(&path, "-fn");
+    let (status, text) = memory::e2fsck(dev, &["-fn"]);
     assert_eq!(status, 0, "{who}: {text}");
 }
 
@@ -91,21 +64,28 @@ impl Cut {
     fn new(mkfs: &str, mount: &str, work: &str) -> Cut {
         let dir = tempfile::tempdir().expect("directory");
         let (live, crashed) = (dir.path().join("live.img"), dir.path().join("crashed.img"));
-        sh(&format!("truncate -s 64M {0} && mke2fs -q -F -O fast_commit {mkfs} {0}", live.display()));
-        let mounted = KernelMount::new(&live, &dir.path().join("mnt"), &format!("commit=300,noatime{mount}"));
+        mke2fs(&live, &["-O", "fast_commit"].into_iter().chain(mkfs.split(' ')).collect::<Vec<_>>(), "64M");
+        let mnt = dir.path().join("mnt");
+        let mounted = LoopMount::if_permitted(&live, &mnt, &format!("commit=300{mount}")).expect("permitted");
         // A fast commit needs an earlier full one.
         let before = "mkdir d d/rm d/full e; for i in 1 2 3 4 5 6 7 8; do echo old $i > f$i; done; ln f7 hard; \
             dd if=/dev/urandom of=big bs=4k count=60 2>/dev/null; cp big big2; cp big big3; touch -d @1000000 f*; sync -f .";
         // In the same shell, so that its open files stay open.
         let copy = format!("cp {} {}", live.display(), crashed.display());
-        sh(&format!("cd {} && {{ {before} ; }} && {{ {work} ; }} && {copy}", mounted.0.display()));
-        drop(mounted);
+        sh(&format!("cd {} && {{ {before} ; }} && {{ {work} ; }} && {copy}", mnt.display()));
+        mounted.unmount().expect("unmounted");
         let wanted = tree(Arc::new(MemDevice::load(&live).expect("loaded")));
         Cut { dir, crashed, wanted }
     }
 
     fn load(&self) -> Arc<MemDevice> {
         Arc::new(MemDevice::load(&self.crashed).expect("loaded"))
+    }
+
+    /// Lets the kernel replay the log of this image.
+    fn mount(&self, image: &Path) {
+        let mounted = LoopMount::if_permitted(image, &self.dir.path().join("mnt"), "").expect("permitted");
+        mounted.unmount().expect("unmounted");
     }
 
     fn copy(&self, name: &str) -> PathBuf {
@@ -168,7 +148,7 @@ fn restore_log(dev: &MemDevice, from: Arc<MemDevice>) {
 
 #[test]
 fn replay_restores_the_state_before_the_power_cut() {
-    if !kernel_mounts_work() {
+    if !loop_mounts_work() {
         return;
     }
     let cases = [
@@ -219,7 +199,7 @@ fn replay_restores_the_state_before_the_power_cut() {
         assert!(!after.live && after.fast_commits.is_empty());
         if others != Others::None {
             let path = cut.copy("kernel.img");
-            drop(KernelMount::new(&path, &cut.dir.path().join("mnt"), "rw"));
+            cut.mount(&path);
             let found = tree(Arc::new(MemDevice::load(&path).expect("loaded")));
             assert_same(&found, &cut.wanted, &format!("{name}: the kernel"));
             // Interrupted at its end: the kernel writes home the replayed blocks one by one, and the log is still
@@ -235,8 +215,7 @@ fn replay_restores_the_state_before_the_power_cut() {
         }
         if others == Others::Both {
             let path = cut.copy("e2fsck.img");
-            let (status, text) = e2fsck(&path, "-fy");
-            assert!(status < 2, "{name}: {text}");
+            e2fsck_repairs(&path, name);
             let found = tree(Arc::new(MemDevice::load(&path).expect("loaded")));
             assert_same(&found, &cut.wanted, &format!("{name}: e2fsck"));
         }
@@ -247,7 +226,7 @@ fn replay_restores_the_state_before_the_power_cut() {
 /// Images that Extant can only read cannot be replayed either.
 #[test]
 fn images_with_read_only_features_are_not_replayed() {
-    if !kernel_mounts_work() {
+    if !loop_mounts_work() {
         return;
     }
     let cut = Cut::new("-t ext4 -b 1024 -O inline_data -J size=8", "", "seq 100 > n; sync n");
@@ -263,7 +242,7 @@ fn images_with_read_only_features_are_not_replayed() {
 /// The power fails at any moment of Extant's replay: Extant, e2fsck and the kernel find the same state afterwards.
 #[test]
 fn a_replay_interrupted_anywhere_can_be_repeated() {
-    if !kernel_mounts_work() {
+    if !loop_mounts_work() {
         return;
     }
     let cut = Cut::new("-t ext4 -b 1024 -J size=8,fast_commit_size=1024", "", FILES);
@@ -287,12 +266,11 @@ fn a_replay_interrupted_anywhere_can_be_repeated() {
             assert_same(&tree(state.clone()), &cut.wanted, &format!("{who}: read-only"));
             if mode == CrashMode::RandomSubset && n % 3 == 0 {
                 state.save(&path).expect("saved");
-                let (status, text) = e2fsck(&path, "-fy");
-                assert!(status < 2, "{who}: {text}");
+                e2fsck_repairs(&path, &who);
                 let found = tree(Arc::new(MemDevice::load(&path).expect("loaded")));
                 assert_same(&found, &cut.wanted, &format!("{who}: e2fsck"));
                 state.save(&path).expect("saved");
-                drop(KernelMount::new(&path, &cut.dir.path().join("mnt"), "rw"));
+                cut.mount(&path);
                 let found = tree(Arc::new(MemDevice::load(&path).expect("loaded")));
                 assert_same(&found, &cut.wanted, &format!("{who}: the kernel"));
             }
@@ -325,10 +303,8 @@ const NEW: u32 = 20;
 
 /// An empty image with room for fast commits, and these features.
 fn made(features: &str) -> MemDevice {
-    let dir = tempfile::tempdir().expect("directory");
-    let path = dir.path().join("a.img");
-    sh(&format!("mke2fs -q -F -t ext4 -b 1024 -O fast_commit,{features} -J size=4 {} 16M", path.display()));
-    MemDevice::load(&path).expect("loaded")
+    let features = format!("fast_commit,{features}");
+    memory::made(&["-t", "ext4", "-b", "1024", "-O", &features, "-J", "size=4"], "16M")
 }
 
 fn pristine() -> MemDevice {
@@ -488,12 +464,9 @@ fn fast_commits_by_hand_are_replayed() {
     drop(file);
     drop(fs);
     // The blocks that the file lost are free, also those that it had only in between.
-    let (place, used) = (dev.clone(), tempfile::tempdir().expect("directory"));
-    let path = used.path().join("a.img");
-    place.save(&path).expect("saved");
     for (block, marked) in [(free, false), (free + 2, false), (free + 10, true), (free + 20, true), (free + 100, false)]
     {
-        let said = sh(&format!("debugfs -R 'testb {block}' {} 2>/dev/null", path.display()));
+        let said = memory::debugfs(&dev, &format!("testb {block}"));
         assert_eq!(said.contains("marked in use"), marked, "{said}");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use extant_block::BlockDevice;
 use extant_block::device::{FileDevice, OpenOptions};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode};
-use extant_oracle::memory::mke2fs;
+use extant_oracle::{expect_clean, mke2fs};
 
 /// Flushes and durable writes from the mount to the end of the unmount.
 fn waits(dev: &Arc<FileDevice>, change: impl FnOnce(&Filesystem)) -> u64 {
@@ -33,5 +33,5 @@ fn one_change_waits_six_times() {
     assert_eq!((made, removed), (6, 6));
     assert!(waits(&dev, |_| {}) <= 3, "only the two marks: the log is already empty");
     drop(dev);
-    extant_oracle::expect_clean(&image).expect("clean");
+    expect_clean(&image).expect("clean");
 }

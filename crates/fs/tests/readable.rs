@@ -2,19 +2,16 @@
 //! by mke2fs and debugfs from a tree, are mounted read-only and compared with the tree. Nothing is written, and a
 //! mount for writing fails and names the features.
 
-use extant_oracle::memory as tools;
-
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_block::BlockDevice;
-use extant_block::device::{MemDevice, unmount};
+use extant_block::device::MemDevice;
 use extant_fs::{Error, Filesystem, InodeRef, MountOptions, Mounted, Seek};
 use extant_ondisk::inode::FileType;
-
-use tools::run;
+use extant_oracle::mount::{LoopMount, Mounted as _};
+use extant_oracle::{arg, debugfs_write, expect_clean, mke2fs, tool};
 
 /// A tree with differently stored objects: sizes around the capacity of an inode, long links, directories of any
 /// size.
@@ -45,22 +42,16 @@ struct Image {
 }
 
 impl Image {
-    fn path(&self) -> String {
-        self.dir.path().join("disk.img").to_str().expect("UTF-8").to_owned()
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("disk.img")
     }
 
-    fn debugfs(&self, requests: &[&str]) {
-        for request in requests {
-            // Not by the helper: debugfs reports a failed request only by more output on standard error than its
-            // name.
-            let out = Command::new("debugfs").args(["-w", "-R", request]).arg(self.path()).output().expect("debugfs");
-            let said = String::from_utf8_lossy(&out.stderr);
-            assert!(out.status.success() && said.lines().count() <= 1, "{request}: {said}");
-        }
+    fn debugfs(&self, requests: &str) {
+        debugfs_write(self.path(), requests).expect("changed");
     }
 
     fn device(&self) -> Arc<MemDevice> {
-        Arc::new(MemDevice::load(Path::new(&self.path())).expect("loaded"))
+        Arc::new(MemDevice::load(&self.path()).expect("loaded"))
     }
 
     fn mount(&self) -> (Arc<MemDevice>, Mounted) {
@@ -77,11 +68,7 @@ fn image(args: &[&str]) -> Image {
     let source = image.dir.path().join("src");
     std::fs::create_dir(&source).expect("directory");
     tree(&source);
-    let source = source.to_str().expect("UTF-8");
-    let path = image.path();
-    let args = [&["-q", "-F", "-t", "ext4", "-d", source], args, &[&path, "300M"]].concat();
-    let (code, text) = run("mke2fs", &args);
-    assert_eq!(code, 0, "{text}");
+    mke2fs(image.path(), &[&["-t", "ext4", "-d", arg(&source)], args].concat(), "300M");
     image
 }
 
@@ -152,9 +139,8 @@ fn reads(image: &Image, why_not: &str) -> Mounted {
     in_image(&fs, &fs.root().expect("root"), "", &mut seen);
     let differ: Vec<_> = expected.iter().filter(|(path, what)| seen.get(*path) != Some(what)).map(|(p, _)| p).collect();
     assert!(differ.is_empty() && seen.len() == expected.len(), "{why_not}: {differ:?}");
-    let (code, text) = run("e2fsck", &["-fn", &image.path()]);
-    assert_eq!(code, 0, "{text}");
-    let (_, said) = run("dumpe2fs", &["-h", &image.path()]);
+    expect_clean(image.path()).expect("clean");
+    let said = tool("dumpe2fs", &["-h", arg(&image.path())]);
     let free = said.lines().find_map(|l| l.strip_prefix("Free blocks:")).expect("free").trim().to_owned();
     assert_eq!(fs.statfs().blocks_free.to_string(), free, "{why_not}");
     assert_eq!(dev.stats().write_bytes, 0);
@@ -181,7 +167,7 @@ fn images_with_large_blocks_are_readable() {
 fn data_in_inodes_is_readable() {
     for inode in ["256", "512", "1024"] {
         let image = image(&["-O", "inline_data", "-I", inode]);
-        let said = tools::debugfs(&image.device(), "stat few");
+        let said = extant_oracle::debugfs(image.path(), "stat few").expect("debugfs");
         assert!(said.contains("0x10000000"), "the image lacks inline data: {said}");
         drop(reads(&image, "inline_data"));
     }
@@ -192,16 +178,12 @@ fn data_in_inodes_is_readable() {
 fn attributes_in_inodes_are_readable() {
     let image = image(&["-O", "ea_inode"]);
     let at = image.dir.path().join("mnt");
-    std::fs::create_dir(&at).expect("directory");
-    let at = at.to_str().expect("UTF-8");
-    if run("mount", &["-o", "loop,nodev", &image.path(), at]).0 != 0 {
-        eprintln!("skipped: needs loop mounts");
-        return;
-    }
+    let Some(mount) = LoopMount::if_permitted(&image.path(), &at, "") else { return };
     let values = [("user.small", 20), ("user.block", 700), ("user.large", 9000), ("user.largest", 65_000)];
-    let set = values.map(|(name, len)| run("setfattr", &["-n", name, "-v", &"v".repeat(len), &format!("{at}/few")]));
-    unmount(Path::new(at)).expect("unmounted");
-    assert!(set.iter().all(|(code, _)| *code == 0), "{set:?}");
+    for (name, len) in values {
+        tool("setfattr", &["-n", name, "-v", &"v".repeat(len), arg(&at.join("few"))]);
+    }
+    mount.unmount().expect("unmounted");
     let fs = reads(&image, "ea_inode");
     let f = fs.walk(b"few", false).expect("there");
     let mut names = fs.list_xattrs(&f).expect("listed");
@@ -216,7 +198,7 @@ fn attributes_in_inodes_are_readable() {
 #[test]
 fn a_link_with_an_attribute_in_an_inode_is_readable() {
     let image = image(&["-O", "ea_inode"]);
-    image.debugfs(&["symlink /link target", "set_inode_field /link blocks 24"]);
+    image.debugfs("symlink /link target\nset_inode_field /link blocks 24");
     let (_, fs) = image.mount();
     let link = fs.walk(b"link", false).expect("there");
     assert_eq!(fs.read_link(&link).expect("target"), b"target");
@@ -229,11 +211,11 @@ fn casefolded_names_are_found_in_any_case() {
     for name in ["Grüße", "ΣΊΣΥΦΟΣ", "e\u{301}te\u{301}"] {
         std::fs::write(image.dir.path().join("src/few").join(name), name).expect("file");
         let from = image.dir.path().join("src/few").join(name);
-        image.debugfs(&[&format!("write {} /few/{name}", from.display())]);
+        image.debugfs(&format!("write {} /few/{name}", from.display()));
     }
     // As chattr +F on an empty directory would have left them.
     for dir in ["/few", many, "/none"] {
-        image.debugfs(&[&format!("set_inode_field {dir} flags 0x40080000")]);
+        image.debugfs(&format!("set_inode_field {dir} flags 0x40080000"));
     }
     let (_, fs) = image.mount();
     let same = |path: &str, other: &str| {

@@ -146,9 +146,8 @@ fn the_reserve_is_open_to_the_owner_named_by_the_image_or_the_mount() {
 fn the_reserves_owner_is_read_from_the_image() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
-    tools::mke2fs(&path, &["-t", "ext4", "-m", "10"], "32M");
-    let (code, said) = tools::run("tune2fs", &["-u", "1000", "-g", "77", path.to_str().expect("UTF-8")]);
-    assert_eq!(code, 0, "{said}");
+    extant_oracle::mke2fs(&path, &["-t", "ext4", "-m", "10"], "32M");
+    extant_oracle::tool("tune2fs", &["-u", "1000", "-g", "77", extant_oracle::arg(&path)]);
     for (who, options, may) in [
         (USER, options(), true),
         (Caller { uid: 5, gid: 77 }, options(), true),

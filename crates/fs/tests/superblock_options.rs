@@ -26,9 +26,8 @@ fn tuned_to(args: &[&str], text: &str) -> Arc<MemDevice> {
 fn tuned(args: &[&str]) -> Arc<MemDevice> {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
-    tools::mke2fs(&path, &["-t", "ext4"], "16M");
-    let (code, said) = tools::run("tune2fs", &[args, &[path.to_str().expect("UTF-8")]].concat());
-    assert_eq!(code, 0, "tune2fs {args:?}: {said}");
+    extant_oracle::mke2fs(&path, &["-t", "ext4"], "16M");
+    extant_oracle::tool("tune2fs", &[args, &[extant_oracle::arg(&path)]].concat());
     Arc::new(MemDevice::load(&path).expect("loaded"))
 }
 

@@ -2,24 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use extant_block::device::{FileDevice, Locking, OpenOptions};
 use extant_lab::layout::Layout;
 use extant_lab::run::age::{Config, Point, age};
-
-/// The output of a program that succeeded.
-fn tool(program: &str, args: &[&str]) -> String {
-    let ran = Command::new(program).args(args).env("LC_ALL", "C").output().expect(program);
-    assert!(ran.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ran.stdout));
-    String::from_utf8(ran.stdout).expect("text")
-}
+use extant_oracle::{arg, debugfs, expect_clean, mke2fs, tool};
 
 fn image(dir: &Path, name: &str, size: &str, mkfs: &[&str]) -> PathBuf {
     let path = dir.join(name);
-    let text = path.to_str().expect("path");
-    tool("mke2fs", &[&["-q", "-F", "-E", "lazy_itable_init=0"], mkfs, &[text, size]].concat());
+    mke2fs(&path, &[&["-E", "lazy_itable_init=0"], mkfs].concat(), size);
     path
 }
 
@@ -43,7 +35,7 @@ fn points(config: &Config) -> extant_lab::Result<Vec<Point>> {
     let mut all = Vec::new();
     let mut at = |point: &Point| {
         // Unmounted and written home, at each point.
-        tool("e2fsck", &["-fn", config.image.to_str().expect("path")]);
+        expect_clean(&config.image).expect("clean");
         all.push(point.clone());
         Ok(())
     };
@@ -104,7 +96,7 @@ fn checks_are_timed_at_each_point() {
 
 /// The blocks of maps that debugfs names, in its order, which is that of a checker.
 fn map_blocks_of(image: &Path, file: &str) -> Vec<(String, u64)> {
-    let text = tool("debugfs", &["-R", &format!("stat {file}"), image.to_str().expect("path")]);
+    let text = debugfs(image, format!("stat {file}")).expect("debugfs");
     let named = |entry: &str| {
         let (kind, block) = entry.trim().strip_prefix('(')?.split_once("):")?;
         kind.chars().all(|c| c.is_ascii_uppercase() || c == '0').then_some((kind.to_owned(), block.parse().ok()?))
@@ -124,7 +116,7 @@ fn the_layout_has_the_map_blocks_that_debugfs_names() {
         // By inode.
         let mut maps = BTreeMap::from([(8, map_blocks_of(&path, "<8>"))]);
         for directory in ["a0", "a1"] {
-            let list = tool("debugfs", &["-R", &format!("ls -p {directory}"), path.to_str().expect("path")]);
+            let list = debugfs(&path, format!("ls -p {directory}")).expect("debugfs");
             // The fields are /inode/mode/uid/gid/name/size/
             for line in list.lines() {
                 let fields: Vec<&str> = line.split('/').collect();
@@ -151,7 +143,7 @@ fn the_layout_has_the_map_blocks_that_debugfs_names() {
         assert_eq!((aged.map_blocks, aged.map_runs), (numbers.len() as u64, runs), "{mkfs:?}");
         assert!(fresh.map_blocks < 20 && numbers.len() > fresh.map_blocks as usize + 3, "{}", numbers.len());
         // dumpe2fs' free blocks, in runs that end with their group.
-        let dump = tool("dumpe2fs", &[path.to_str().expect("path")]);
+        let dump = tool("dumpe2fs", &[arg(&path)]);
         let free = dump.lines().filter_map(|line| line.strip_prefix("  Free blocks: "));
         let lengths: Vec<u64> = free
             .flat_map(|list| list.split(", ").filter(|range| !range.is_empty()))

@@ -13,7 +13,7 @@ use extant_lab::run;
 fn a_run_can_begin_with_a_copy_of_an_image() {
     let dir = tempfile::tempdir().expect("directory");
     let original = dir.path().join("worn.img");
-    extant_oracle::memory::mke2fs(&original, &["-t", "ext3"], "64M");
+    extant_oracle::mke2fs(&original, &["-t", "ext3"], "64M");
     extant_oracle::debugfs_write(&original, "mkdir worn").expect("changed");
     let before = std::fs::read(&original).expect("image");
     let image = dir.path().join("e.img");

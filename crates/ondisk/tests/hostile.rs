@@ -25,7 +25,7 @@ static IMAGES: LazyLock<Vec<Image>> = LazyLock::new(|| {
     .map(|arguments| {
         let image = make(arguments, "32M");
         // A static is never dropped, and its bytes are in memory.
-        std::fs::remove_dir_all(&image.scratch.0).unwrap();
+        std::fs::remove_dir_all(image.dir.path()).unwrap();
         image
     })
     .collect()

@@ -3,13 +3,15 @@
 
 mod common;
 
-use common::{Image, make, run};
+use common::{Image, make};
 use extant_ondisk::features::{self, MountMode};
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
 use extant_ondisk::inode::{self, DeviceNr, FileType, InodeDesc};
 use extant_ondisk::superblock::{Geometry, SUPERBLOCK_OFFSET, SuperBlock, backup_candidates};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{GroupNr, InodeNr, bitmap, orphan};
+use extant_oracle::mount::{LoopMount, Mounted};
+use extant_oracle::{arg, debugfs, debugfs_write, tool};
 use std::collections::HashMap;
 
 /// The header of dumpe2fs as key and value.
@@ -203,7 +205,7 @@ fn check_inodes(image: &Image, descs: &[GroupDesc], geometry: &Geometry) -> u32 
 
 /// Compares one file with the output of debugfs.
 fn compare_stat(image: &Image, name: &str, descs: &[GroupDesc], geometry: &Geometry) -> InodeDesc {
-    let text = run("debugfs", &["-R", &format!("stat {name}"), &image.path]);
+    let text = debugfs(&image.path, format!("stat {name}")).unwrap();
     let field = |key: &str| {
         let rest = &text[text.find(key).unwrap_or_else(|| panic!("{key} in {text}")) + key.len()..];
         rest.split_whitespace().next().unwrap().to_string()
@@ -248,7 +250,7 @@ fn check_image(arguments: &str, size: &str) -> Image {
         assert_eq!(u32::from(copy.raw().s_block_group_nr.get()), group.0);
     }
 
-    let dump = run("dumpe2fs", &[&image.path]);
+    let dump = tool("dumpe2fs", &[arg(&image.path)]);
     compare_header(&superblock, &dump);
     let descs = image.descs(geometry);
     compare_groups(&descs, geometry, &dump);
@@ -305,8 +307,8 @@ images! {
 #[test]
 fn the_seed_survives_a_new_uuid() {
     let image = make("-t ext4 -b 1024 -O metadata_csum_seed", "16M");
-    run("tune2fs", &["-U", "random", &image.path]);
-    let image = Image { bytes: std::fs::read(&image.path).unwrap(), ..image };
+    tool("tune2fs", &["-U", "random", arg(&image.path)]);
+    let image = image.again();
     let superblock = image.superblock();
     let descs = image.descs(superblock.geometry());
     assert!(check_inodes(&image, &descs, superblock.geometry()) > 200);
@@ -322,7 +324,7 @@ fn orphan_file_blocks_are_read() {
         let ino = superblock.orphan_file().unwrap();
         let inode = InodeDesc::decode(image.inode_bytes(ino, &descs, geometry), ino, geometry).unwrap();
         let seed = geometry.metadata_csum.then(|| geometry.seed.for_inode(ino, inode.generation));
-        let text = run("debugfs", &["-R", &format!("blocks <{ino}>", ino = ino.0), &image.path]);
+        let text = debugfs(&image.path, format!("blocks <{}>", ino.0)).unwrap();
         let blocks: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
         assert_eq!(blocks.len() as u64, inode.size / u64::from(geometry.block_size));
         for number in blocks {
@@ -339,10 +341,8 @@ fn orphan_file_blocks_are_read() {
 #[test]
 fn devices_and_special_files_are_read() {
     let image = make("-t ext4 -b 1024", "16M");
-    let script = image.scratch.0.join("script");
-    std::fs::write(&script, "mknod small c 8 1\nmknod large b 300 60000\nmknod pipe p\n").unwrap();
-    run("debugfs", &["-w", "-f", script.to_str().unwrap(), &image.path]);
-    let image = Image { bytes: std::fs::read(&image.path).unwrap(), ..image };
+    debugfs_write(&image.path, "mknod small c 8 1\nmknod large b 300 60000\nmknod pipe p").unwrap();
+    let image = image.again();
     let superblock = image.superblock();
     let descs = image.descs(superblock.geometry());
     let stat = |name| compare_stat(&image, name, &descs, superblock.geometry());
@@ -392,7 +392,6 @@ fn features_make_images_read_only_or_refused() {
 #[test]
 fn wide_fields_and_late_times_are_read() {
     let image = make("-t ext4 -b 4096 -O 64bit,metadata_csum,project,quota", "32M");
-    let script = image.scratch.0.join("script");
     let fields = [
         "uid 70000",
         "gid 300000",
@@ -409,9 +408,8 @@ fn wide_fields_and_late_times_are_read() {
         "version 0x123456789",
     ];
     let lines: String = fields.iter().map(|field| format!("set_inode_field /dir/file {field}\n")).collect();
-    std::fs::write(&script, lines).unwrap();
-    run("debugfs", &["-w", "-f", script.to_str().unwrap(), &image.path]);
-    let image = Image { bytes: std::fs::read(&image.path).unwrap(), ..image };
+    debugfs_write(&image.path, &lines).unwrap();
+    let image = image.again();
     let superblock = image.superblock();
     let geometry = superblock.geometry();
     let descs = image.descs(geometry);
@@ -423,22 +421,6 @@ fn wide_fields_and_late_times_are_read() {
     assert_eq!(inode.crtime, Some(Timestamp { seconds: 0x7fff_ffff + (3 << 32), nanos: 0 }));
     assert_eq!(inode.version, 0x1_2345_6789);
     assert!(check_inodes(&image, &descs, geometry) > 200);
-}
-
-/// Unmounts even if the test panics. The image is complete only once the loop device has released it: another
-/// process's new mount namespace may have a copy of the mount.
-struct Mounted {
-    image: String,
-    at: String,
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let script = r#"until umount "$0"; do sleep 0.02; done; while losetup --associated "$1" | grep -q .; do sleep 0.02; done"#;
-        let done =
-            std::process::Command::new("timeout").args(["60", "sh", "-c", script, &self.at, &self.image]).status();
-        assert!(done.is_ok_and(|status| status.success()) || std::thread::panicking(), "{} is still mounted", self.at);
-    }
 }
 
 /// The state that the kernel's driver leaves after a clean unmount. Needs the right to mount; says so and passes
@@ -453,32 +435,26 @@ fn images_written_by_the_kernel_decode() {
         "-t ext2 -b 2048 -I 256",
     ] {
         let image = make(arguments, "48M");
-        let at = image.scratch.0.join("mnt").to_str().unwrap().to_string();
-        std::fs::create_dir(&at).unwrap();
-        let done = std::process::Command::new("mount").args(["-o", "loop", &image.path, &at]).status();
-        if !done.is_ok_and(|status| status.success()) {
-            eprintln!("skipped: cannot mount {arguments}");
-            return;
-        }
-        let mounted = Mounted { image: image.path.clone(), at: at.clone() };
+        let at = image.dir.path().join("mnt");
+        let Some(mounted) = LoopMount::if_permitted(&image.path, &at, "") else { return };
         for i in 0..600 {
-            std::fs::write(format!("{at}/new {i}"), vec![i as u8; i * 20]).unwrap();
+            std::fs::write(at.join(format!("new {i}")), vec![i as u8; i * 20]).unwrap();
         }
         for i in 0..300 {
-            std::fs::remove_file(format!("{at}/new {}", i * 2)).unwrap();
+            std::fs::remove_file(at.join(format!("new {}", i * 2))).unwrap();
         }
-        let file = std::fs::File::create(format!("{at}/late")).unwrap();
+        let file = std::fs::File::create(at.join("late")).unwrap();
         file.set_len((1 << 31) + 5).unwrap();
         let late = std::time::UNIX_EPOCH + std::time::Duration::new(9_000_000_000, 987_654_321);
         let _ = file.set_modified(late);
-        std::os::unix::fs::chown(format!("{at}/late"), Some(123_456), Some(654_321)).unwrap();
+        std::os::unix::fs::chown(at.join("late"), Some(123_456), Some(654_321)).unwrap();
         drop(file);
-        drop(mounted);
+        mounted.unmount().unwrap();
 
-        let image = Image { bytes: std::fs::read(&image.path).unwrap(), ..image };
+        let image = image.again();
         let superblock = image.superblock();
         let geometry = superblock.geometry();
-        let dump = run("dumpe2fs", &[&image.path]);
+        let dump = tool("dumpe2fs", &[arg(&image.path)]);
         compare_header(&superblock, &dump);
         let descs = image.descs(geometry);
         compare_groups(&descs, geometry, &dump);

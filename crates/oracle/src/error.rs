@@ -1,7 +1,9 @@
 //! The errors of test steps, with texts for people.
 
+use std::fmt;
+
 /// Why a step of a test failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum Error {
     /// A program could not be run.
     #[error("{program}: {source}")]
@@ -18,6 +20,13 @@ pub enum Error {
     /// Two things that should be equal are not.
     #[error("{what}:\n{difference}")]
     Mismatch { what: String, difference: String },
+}
+
+/// As [`fmt::Display`], so that a test that unwraps a result shows the output with its lines.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -3,7 +3,8 @@
 //! Main types: [`MkfsOptions`], [`Fsck`], [`mount::Mounted`]. [`memory`] is the same for images in memory.
 //!
 //! What it does not do: know `fs`, so that every crate below it can use this one in its tests. Unit tests of `block`
-//! itself use only what takes a path: their `MemDevice` is another type than the one here.
+//! itself use only what takes a path: their `MemDevice` is another type than the one here. `cargo xtask tidy` checks
+//! that no test runs the e2fsprogs without this crate.
 //!
 //! # Locking
 //! None.
@@ -13,8 +14,9 @@ pub mod error;
 pub mod memory;
 pub mod mount;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 pub use error::{Error, Result};
 
@@ -48,25 +50,34 @@ impl MkfsOptions {
     }
 }
 
-/// Runs a program to its end. Returns standard output and error as one text.
-pub fn run_command(program: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
-    let o = Command::new(program)
-        .args(args)
-        .stdin(Stdio::null())
-        .env("LC_ALL", "C")
-        .output()
-        .map_err(|source| Error::Spawn { program: program.display().to_string(), source })?;
-    let output = [o.stdout, o.stderr].concat();
-    Ok((o.status.code(), String::from_utf8_lossy(&output).into_owned()))
+fn output(program: impl AsRef<OsStr>, args: &[&str]) -> Result<Output> {
+    let program = program.as_ref();
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).env("LC_ALL", "C").env("TZ", "UTC");
+    command.output().map_err(|source| Error::Spawn { program: program.display().to_string(), source })
 }
 
-/// Runs a program that must succeed; its output.
+/// Runs a program to its end. Returns its exit status (None: a signal) and standard output and error as one text.
+pub fn run_command(program: impl AsRef<OsStr>, args: &[&str]) -> Result<(Option<i32>, String)> {
+    let o = output(program, args)?;
+    Ok((o.status.code(), String::from_utf8_lossy(&[o.stdout, o.stderr].concat()).into_owned()))
+}
+
+/// Runs a program that must succeed; its standard output.
 pub fn run_ok(program: &str, args: &[&str]) -> Result<String> {
-    let (code, output) = run_command(Path::new(program), args)?;
-    if code == Some(0) {
-        return Ok(output);
+    let o = output(program, args)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if o.status.success() {
+        return Ok(text(&o.stdout));
     }
-    Err(Error::Command { command: format!("{program} {}", args.join(" ")), code, output })
+    let output = text(&[o.stdout, o.stderr].concat());
+    Err(Error::Command { command: format!("{program} {}", args.join(" ")), code: o.status.code(), output })
+}
+
+/// As [`run_ok`]; a failure ends the test.
+#[track_caller]
+pub fn tool(program: &str, args: &[&str]) -> String {
+    run_ok(program, args).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// The path as an argument; test directories have UTF-8 names.
@@ -96,6 +107,16 @@ pub fn make_image(dir: &Path, options: &MkfsOptions) -> Result<PathBuf> {
     Ok(image)
 }
 
+/// UUID and hash seed of the images of [`mke2fs`]. The places of directories and their splits depend on them.
+pub const SEED: &str = "5eed5eed-5eed-45ee-8eed-5eed5eed5eed";
+
+/// Makes an image at `path`; `args` override the seed. A failure ends the test.
+#[track_caller]
+pub fn mke2fs(path: impl AsRef<Path>, args: &[&str], size: &str) {
+    let seed = format!("hash_seed={SEED}");
+    tool("mke2fs", &[&["-q", "-F", "-U", SEED, "-E", &seed], args, &[arg(path.as_ref()), size]].concat());
+}
+
 /// e2fsck's answer.
 #[derive(Clone, Debug)]
 pub struct Fsck {
@@ -105,28 +126,51 @@ pub struct Fsck {
 }
 
 /// Runs e2fsck with `args` (`-fn`, `-fy`). A journal that needs replay is not replayed by `-n`.
-pub fn e2fsck(image: &Path, args: &[&str]) -> Result<Fsck> {
-    let (code, output) = run_command(Path::new("e2fsck"), &[args, &[arg(image)]].concat())?;
+pub fn e2fsck(image: impl AsRef<Path>, args: &[&str]) -> Result<Fsck> {
+    let (code, output) = run_command("e2fsck", &[args, &[arg(image.as_ref())]].concat())?;
     let code = code.ok_or_else(|| Error::Command { command: "e2fsck".into(), code: None, output: output.clone() })?;
     Ok(Fsck { code, output })
 }
 
 /// `e2fsck -fn` must find nothing.
-pub fn expect_clean(image: &Path) -> Result<()> {
-    let fsck = e2fsck(image, &["-fn"])?;
+pub fn expect_clean(image: impl AsRef<Path>) -> Result<()> {
+    let fsck = e2fsck(&image, &["-fn"])?;
     if fsck.code == 0 {
         return Ok(());
     }
-    let command = format!("e2fsck -fn {}", image.display());
+    let command = format!("e2fsck -fn {}", image.as_ref().display());
     Err(Error::Command { command, code: Some(fsck.code), output: fsck.output })
 }
 
-/// Runs one debugfs request without write access; its output.
-pub fn debugfs(image: &Path, request: &str) -> Result<String> {
-    run_ok("debugfs", &["-R", request, arg(image)])
+/// Runs requests of debugfs, one a line, without write access; its output.
+pub fn debugfs(image: impl AsRef<Path>, requests: impl AsRef<[u8]>) -> Result<String> {
+    requested(&[arg(image.as_ref())], requests.as_ref())
 }
 
-/// Runs one debugfs request that may write.
-pub fn debugfs_write(image: &Path, request: &str) -> Result<String> {
-    run_ok("debugfs", &["-w", "-R", request, arg(image)])
+/// Runs requests of debugfs, one a line, that may write.
+pub fn debugfs_write(image: impl AsRef<Path>, requests: &str) -> Result<()> {
+    let output = requested(&["-w", arg(image.as_ref())], requests.as_bytes())?;
+    // debugfs reports a failed request only as additional output.
+    let known = |line: &str| ["Allocated inode: ", "Setting csum v"].iter().any(|text| line.starts_with(text));
+    if output.lines().all(|line| line.trim().is_empty() || known(line)) {
+        return Ok(());
+    }
+    Err(Error::Command { command: format!("debugfs -w: {requests}"), code: Some(0), output })
+}
+
+/// The output of debugfs, without its name and its echo of the requests.
+fn requested(args: &[&str], requests: &[u8]) -> Result<String> {
+    let script = tempfile::NamedTempFile::new().map_err(Error::io("create a script"))?;
+    std::fs::write(&script, requests).map_err(Error::io("write a script"))?;
+    let said = output("debugfs", &[&["-f", arg(script.path())], args].concat())?;
+    let lines = |bytes: &[u8], own: &str| {
+        let text = String::from_utf8_lossy(bytes);
+        text.lines().filter(|line| !line.starts_with(own)).map(|line| format!("{line}\n")).collect::<String>()
+    };
+    let output = lines(&said.stdout, "debugfs: ") + &lines(&said.stderr, "debugfs 1.");
+    if said.status.success() {
+        return Ok(output.trim().to_owned());
+    }
+    let command = format!("debugfs {}: {}", args.join(" "), String::from_utf8_lossy(requests));
+    Err(Error::Command { command, code: said.status.code(), output })
 }

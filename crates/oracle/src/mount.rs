@@ -105,6 +105,17 @@ impl LoopMount {
         run_ok("mount", &["-o", &all, arg(image), arg(dir)])?;
         Ok(LoopMount { dir: dir.to_owned(), mounted: true })
     }
+
+    /// As [`LoopMount::new`]; makes `dir`, too. None, with a message, where loop mounts are not permitted. A failure
+    /// ends the test.
+    pub fn if_permitted(image: &Path, dir: &Path, options: &str) -> Option<Box<LoopMount>> {
+        if !loop_mounts_work() {
+            eprintln!("skipped: needs loop mounts");
+            return None;
+        }
+        std::fs::create_dir_all(dir).expect("a mount point");
+        Some(Box::new(LoopMount::new(image, dir, options).unwrap_or_else(|e| panic!("{e}"))))
+    }
 }
 
 impl Mounted for LoopMount {
@@ -117,7 +128,7 @@ impl Mounted for LoopMount {
 impl Drop for LoopMount {
     fn drop(&mut self) {
         if self.mounted && unmount(&self.dir).is_err() {
-            let _ = run_command(Path::new("umount"), &["-l", arg(&self.dir)]);
+            let _ = run_command("umount", &["-l", arg(&self.dir)]);
         }
     }
 }
@@ -221,7 +232,7 @@ impl ExtantMount {
             let _ = child.wait();
         }
         if std::mem::take(&mut self.mounted) && is_mount_point(&self.dir) {
-            let _ = run_command(Path::new("umount"), &["-l", arg(&self.dir)]);
+            let _ = run_command("umount", &["-l", arg(&self.dir)]);
         }
     }
 }

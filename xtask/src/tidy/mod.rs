@@ -4,8 +4,8 @@
 //! (which crate may depend on which), [`layers`] (which module may name what), [`cycles`] (files that import each
 //! other), [`dependencies`] (none is unused), [`source`] (single files), [`prose`] (subjects of sentences),
 //! [`policies`] (folders of policies, and how they are chosen), [`locking`] (the lock classes against docs/locking.md),
-//! [`docs`] (every document can be found). Every rule is a function from text to findings, so that its test can show it
-//! a violation.
+//! [`oracles`] (who runs the e2fsprogs), [`docs`] (every document can be found). Every rule is a function from text to
+//! findings, so that its test can show it a violation.
 //!
 //! What it does not do: the checks of rustfmt and clippy.
 //!
@@ -18,6 +18,7 @@ mod docs;
 mod floors;
 mod layers;
 mod locking;
+mod oracles;
 mod policies;
 mod prose;
 mod source;
@@ -127,6 +128,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     for file in &files {
         findings.extend(source::check(file));
         findings.extend(prose::check(file));
+        findings.extend(oracles::check(file));
     }
     findings.extend(policies::check(&files));
     findings.extend(locking::check(&files));

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_block::device::LoopDevice;
+pub use extant_testkit::oracle::tool;
 
 /// The result of a command.
 #[derive(Debug)]
@@ -91,14 +92,6 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Runs a program that must succeed.
-#[track_caller]
-pub fn tool(program: &str, args: &[&str]) -> String {
-    let ran = run(program, args);
-    assert_eq!(ran.code, Some(0), "{program} {args:?}: {}{}", ran.err, String::from_utf8_lossy(&ran.out));
-    String::from_utf8_lossy(&ran.out).into_owned()
-}
-
 /// umount(8). Another test's child has our files open from its fork until its exec, so "busy" may be temporary. It
 /// may also have the mount in a mount namespace of its own.
 #[track_caller]
@@ -116,13 +109,14 @@ pub fn umount(args: &[&str]) {
     assert!(device.wait(), "umount {args:?}: mounted elsewhere");
 }
 
+#[track_caller]
 pub fn debugfs(image: &str, request: &str) -> String {
-    tool("debugfs", &["-R", request, image])
+    extant_testkit::oracle::debugfs(image, request).unwrap()
 }
 
 #[track_caller]
 pub fn fsck_clean(image: &str) {
-    tool("e2fsck", &["-fn", image]);
+    extant_testkit::oracle::expect_clean(image).unwrap();
 }
 
 /// A directory that is removed after the test.

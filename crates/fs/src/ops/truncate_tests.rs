@@ -190,8 +190,8 @@ fn removing_a_file_frees_its_empty_pointer_array() {
         let edits = [&format!("sif f block[{slot}] {block}"), "sif f blocks 4"];
         crate::tools::edited(&dev, &edits).save(&path).expect("saved");
         // e2fsck corrects the counts of free blocks.
-        let (code, said) = crate::tools::run("e2fsck", &["-fy", path.to_str().expect("UTF-8")]);
-        assert_eq!(code, 1, "{said}");
+        let fsck = extant_oracle::e2fsck(&path, &["-fy"]).expect("e2fsck");
+        assert_eq!(fsck.code, 1, "{}", fsck.output);
         let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
         crate::tools::assert_clean(&dev);
         assert!(crate::tools::debugfs(&dev, "stat f").contains(&format!("({slot}):{block}")), "it is still there");

@@ -5,8 +5,8 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use extant_block::device::unmount;
-use extant_oracle::memory::run;
+use extant_oracle::mount::{LoopMount, Mounted};
+use extant_oracle::{arg, debugfs, expect_clean, mke2fs, tool};
 
 use super::image_store::{Geometry, ImageInode};
 use super::*;
@@ -22,42 +22,21 @@ impl Fixture {
 
     fn new(mkfs: &[&str]) -> Fixture {
         let f = Fixture { dir: tempfile::tempdir().unwrap() };
-        std::fs::create_dir(f.dir.path().join("mnt")).unwrap();
-        let image = f.image();
-        let args = [&["-q", "-F"], mkfs, &[image.to_str().unwrap(), "8M"]].concat();
-        let (code, text) = run("mke2fs", &args);
-        assert_eq!(code, 0, "{text}");
+        mke2fs(f.image(), mkfs, "8M");
         f
     }
 
     /// Runs `work` on the loop-mounted image; false if mounting is not permitted here.
     fn with_kernel(&self, work: impl FnOnce(&Path)) -> bool {
         let mnt = self.dir.path().join("mnt");
-        let (code, text) = run("mount", &["-o", "loop", self.image().to_str().unwrap(), mnt.to_str().unwrap()]);
-        if code != 0 {
-            eprintln!("skipped, no loop mounts here: {text}");
-            return false;
-        }
-        struct Unmount<'a>(&'a Path);
-        impl Drop for Unmount<'_> {
-            fn drop(&mut self) {
-                let unmounted = unmount(self.0);
-                assert!(unmounted.is_ok() || std::thread::panicking(), "{unmounted:?}");
-            }
-        }
-        let guard = Unmount(&mnt);
+        let Some(mount) = LoopMount::if_permitted(&self.image(), &mnt, "") else { return false };
         work(&mnt);
-        drop(guard);
+        mount.unmount().unwrap();
         true
     }
 
     fn fsck(&self) {
-        let (code, text) = run("e2fsck", &["-fn", self.image().to_str().unwrap()]);
-        assert_eq!(code, 0, "{text}");
-    }
-
-    fn debugfs(&self, request: &str) -> String {
-        run("debugfs", &["-R", request, self.image().to_str().unwrap()]).1
+        expect_clean(self.image()).unwrap();
     }
 }
 
@@ -68,13 +47,12 @@ fn ino_of(path: &Path) -> u32 {
 
 fn setfattr(path: &Path, name: &str, value: &[u8]) {
     let hex: String = value.iter().map(|b| format!("{b:02x}")).collect();
-    let (code, text) = run("setfattr", &["-n", name, "-v", &format!("0x{hex}"), path.to_str().unwrap()]);
-    assert_eq!(code, 0, "{text}");
+    tool("setfattr", &["-n", name, "-v", &format!("0x{hex}"), arg(path)]);
 }
 
 /// All attributes of a path as the kernel reports them: (name, value in hex).
 fn getfattr(path: &Path) -> Vec<(String, String)> {
-    let (_, text) = run("getfattr", &["-d", "-m", "-", "-e", "hex", "--absolute-names", path.to_str().unwrap()]);
+    let text = tool("getfattr", &["-d", "-m", "-", "-e", "hex", "--absolute-names", arg(path)]);
     let mut all: Vec<_> = text
         .lines()
         .filter_map(|l| l.split_once("=0x").or_else(|| l.split_once('=')))
@@ -124,12 +102,10 @@ fn attributes_of_the_kernel_are_read() {
                     setfattr(&path, &format!("{prefix}.n{}", "y".repeat(k * 5)), &value);
                 }
                 if i % 3 == 0 {
-                    let (code, text) = run("setfacl", &["-m", "u:1000:rw,g:70000:r,m::rw", path.to_str().unwrap()]);
-                    assert_eq!(code, 0, "{text}");
+                    tool("setfacl", &["-m", "u:1000:rw,g:70000:r,m::rw", arg(&path)]);
                 }
                 if i % 4 == 3 {
-                    let (code, text) = run("setfacl", &["-d", "-m", "u:5:rwx,o::-", path.to_str().unwrap()]);
-                    assert_eq!(code, 0, "{text}");
+                    tool("setfacl", &["-d", "-m", "u:5:rwx,o::-", arg(&path)]);
                 }
                 expected.push((ino_of(&path), getfattr(&path)));
             }
@@ -180,7 +156,7 @@ fn e2fsck_debugfs_and_the_kernel_accept_our_attributes() {
             set(&mut inode, b"system.posix_acl_access", &acl, SetMode::Any).unwrap();
         }
         f.fsck();
-        let shown = f.debugfs("ea_list f2");
+        let shown = debugfs(f.image(), "ea_list f2").unwrap();
         for want in ["user.in (4) = \"tiny\"", "trusted.empty (0)", "user.kernel (598)", "system.posix_acl_access"] {
             assert!(shown.contains(want), "{want} missing in {shown}");
         }
@@ -189,7 +165,7 @@ fn e2fsck_debugfs_and_the_kernel_accept_our_attributes() {
             for i in 0..files.len() {
                 by_kernel.push(getfattr_raw(&mnt.join(format!("f{i}"))));
             }
-            let facl = run("getfacl", &["-cnE", mnt.join("f0").to_str().unwrap()]).1;
+            let facl = tool("getfacl", &["-cnE", arg(&mnt.join("f0"))]);
             assert!(facl.contains("user:1000:rw-") && facl.contains("mask::rw-"), "{facl}");
         });
         for (i, kernel) in by_kernel.iter().enumerate() {
@@ -201,7 +177,7 @@ fn e2fsck_debugfs_and_the_kernel_accept_our_attributes() {
 
 /// The number of attributes that the kernel lists.
 fn getfattr_raw(path: &Path) -> usize {
-    let (_, text) = run("getfattr", &["-m", "-", "--absolute-names", path.to_str().unwrap()]);
+    let text = tool("getfattr", &["-m", "-", "--absolute-names", arg(path)]);
     text.lines().filter(|l| !l.is_empty() && !l.starts_with('#')).count()
 }
 

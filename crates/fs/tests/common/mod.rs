@@ -86,8 +86,8 @@ pub fn image(mib: usize, args: &[&str], content: &[u8]) -> MemDevice {
     std::fs::write(&path, content).expect("written");
     std::fs::File::options().write(true).open(&path).expect("open").set_len((mib << 20) as u64).expect("resized");
     // The content remains wherever the file system writes nothing.
-    let extended = format!("nodiscard,lazy_itable_init=0,lazy_journal_init=0,hash_seed={}", tools::SEED);
-    tools::mke2fs(&path, &[&["-E", &extended], args].concat(), &format!("{mib}M"));
+    let extended = format!("nodiscard,lazy_itable_init=0,lazy_journal_init=0,hash_seed={}", extant_oracle::SEED);
+    extant_oracle::mke2fs(&path, &[&["-E", &extended], args].concat(), &format!("{mib}M"));
     MemDevice::load(&path).expect("loaded")
 }
 

@@ -4,34 +4,8 @@
 use extant_ondisk::InodeNr;
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::{Geometry, SUPERBLOCK_OFFSET, SuperBlock};
+use extant_oracle::{arg, mke2fs};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A directory that goes away with its content.
-pub struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new() -> Scratch {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("extant-ondisk-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-pub fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
-    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
 
 /// A tree for `mke2fs -d`: directories, files, links short and long.
 pub fn tree(at: &Path) {
@@ -46,25 +20,28 @@ pub fn tree(at: &Path) {
 }
 
 pub struct Image {
-    pub scratch: Scratch,
-    pub path: String,
+    pub dir: tempfile::TempDir,
+    pub path: PathBuf,
     pub bytes: Vec<u8>,
 }
 
 pub fn make(arguments: &str, size: &str) -> Image {
-    let scratch = Scratch::new();
-    let path = scratch.0.join("image").to_str().unwrap().to_string();
-    let from = scratch.0.join("tree");
+    let dir = tempfile::tempdir().unwrap();
+    let (path, from) = (dir.path().join("image"), dir.path().join("tree"));
     tree(&from);
-    let mut all = vec!["-q", "-F", "-U", "6b2f0f1a-59c5-4f9d-9d3c-2f1b3a4c5d6e", "-d", from.to_str().unwrap()];
+    let mut all = vec!["-d", arg(&from)];
     all.extend(arguments.split_whitespace());
-    all.extend([path.as_str(), size]);
-    run("mke2fs", &all);
+    mke2fs(&path, &all, size);
     let bytes = std::fs::read(&path).unwrap();
-    Image { scratch, path, bytes }
+    Image { dir, path, bytes }
 }
 
 impl Image {
+    /// As the file is now.
+    pub fn again(self) -> Image {
+        Image { bytes: std::fs::read(&self.path).unwrap(), ..self }
+    }
+
     pub fn superblock(&self) -> SuperBlock {
         SuperBlock::decode(&self.bytes[SUPERBLOCK_OFFSET as usize..], SUPERBLOCK_OFFSET).unwrap()
     }

@@ -2,88 +2,42 @@
 //! also need root, and pass without it.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
-use extant_block::device::unmount;
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{
     DescriptorBuilder, FastCommitRecord, IncompatFeatures, JournalSuperBlock, LogCsum, RevokeBuilder, Tid,
 };
 use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
+use extant_oracle::mount::{LoopMount, Mounted, loop_mounts_work};
+use extant_oracle::{arg, debugfs, debugfs_write, e2fsck, expect_clean, mke2fs, tool};
+use tempfile::{TempDir, tempdir};
 
 use super::disk::MemDisk;
 use super::log_writer::{LogWriter, Work};
 use crate::locate::{journal_map, open_journal, read_super};
 use crate::*;
 
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
-struct TempDir(PathBuf);
-
-impl TempDir {
-    fn new() -> TempDir {
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("extant-recovery-{}-{n}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        TempDir(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A mounted image; unmounted when dropped.
-struct Mount(PathBuf);
-
-impl Mount {
-    fn new(image: &Path, at: PathBuf, options: &str) -> Mount {
-        std::fs::create_dir_all(&at).unwrap();
-        sh(&format!("mount -o loop,{options} {} {}", image.display(), at.display()));
-        Mount(at)
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let unmounted = unmount(&self.0);
-        assert!(unmounted.is_ok() || std::thread::panicking(), "{}: {unmounted:?}", self.0.display());
-    }
-}
-
-fn run(command: &str) -> (bool, String) {
-    let out = Command::new("bash").arg("-c").arg(command).output().unwrap();
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-    (out.status.success(), text)
-}
-
 fn sh(command: &str) -> String {
-    let (ok, text) = run(&format!("set -e -o pipefail; {command}"));
-    assert!(ok, "{command}\n{text}");
-    text
+    tool("bash", &["-c", &format!("set -e -o pipefail; {command}")])
 }
 
-fn is_root() -> bool {
-    let root = sh("id -u").trim() == "0";
-    if !root {
-        eprintln!("not root: no kernel mounts");
-    }
-    root
+/// Mounts `image` with the kernel; None where that is not permitted.
+fn mount(image: &Path, dir: &TempDir, options: &str) -> Option<(Box<LoopMount>, PathBuf)> {
+    let at = dir.path().join("mnt");
+    LoopMount::if_permitted(image, &at, options).map(|mount| (mount, at))
+}
+
+/// Sets or clears a feature of an image.
+fn feature(image: &Path, change: &str) {
+    tool("debugfs", &["-w", "-R", &format!("feature {change}"), arg(image)]);
 }
 
 /// mke2fs with a journal of at least 1024 blocks.
 fn mkfs(image: &Path, options: &str, size: &str) {
-    sh(&format!("mke2fs -q -F {options} {} {size}", image.display()));
+    mke2fs(image, &options.split(' ').collect::<Vec<_>>(), size);
 }
 
 fn load_image(image: &Path) -> (Arc<MemDisk>, SuperBlock) {
@@ -119,7 +73,7 @@ fn replay_ours(image: &Path) -> (Vec<u8>, Replay) {
 fn replay_e2fsck(image: &Path) -> Vec<u8> {
     let copy = image.with_extension("e2fsck");
     std::fs::copy(image, &copy).unwrap();
-    let (_, text) = run(&format!("e2fsck -fy -E journal_only {}", copy.display()));
+    let text = e2fsck(&copy, &["-fy", "-E", "journal_only"]).unwrap().output;
     assert!(text.contains("recovering journal") && !text.to_lowercase().contains("corrupt"), "{text}");
     std::fs::read(copy).unwrap()
 }
@@ -151,14 +105,14 @@ fn journal_super(bytes: &[u8], sb: &SuperBlock, map: &JournalMap) -> JournalSupe
 
 #[test]
 fn the_journal_is_found_as_debugfs_sees_it() {
-    let dir = TempDir::new();
-    let image = dir.path("img");
+    let dir = tempdir().unwrap();
+    let image = dir.path().join("img");
     for options in ["-t ext4 -b 4096", "-t ext4 -b 1024", "-t ext3 -b 1024 -J size=4", "-t ext3 -b 4096 -J size=8"] {
         mkfs(&image, options, "64M");
         let (disk, sb) = load_image(&image);
         let map = journal_map(disk.as_ref(), &sb, sb.journal_inode().unwrap()).unwrap();
         let commands: Vec<String> = [0, 11, 12, 267, 268, 1000].iter().map(|n| format!("bmap <8> {n}")).collect();
-        let asked = sh(&format!("printf '{}\\n' | debugfs -f - {} 2>/dev/null", commands.join("\\n"), image.display()));
+        let asked = debugfs(&image, commands.join("\n")).unwrap();
         let theirs: Vec<u64> = asked.lines().filter_map(|l| l.trim().parse().ok()).collect();
         let ours: Vec<u64> = [0, 11, 12, 267, 268, 1000].iter().map(|n| map.lookup(*n).unwrap().0.0).collect();
         assert_eq!(ours, theirs, "{options}");
@@ -173,8 +127,8 @@ fn the_journal_is_found_as_debugfs_sees_it() {
 
 #[test]
 fn a_hostile_journal_inode_is_refused() {
-    let dir = TempDir::new();
-    let image = dir.path("img");
+    let dir = tempdir().unwrap();
+    let image = dir.path().join("img");
     let bends = [
         "-t ext3 -b 1024|sif <8> block[5] 0",
         "-t ext3 -b 1024|sif <8> block[IND] 0",
@@ -191,7 +145,7 @@ fn a_hostile_journal_inode_is_refused() {
     for bend in bends {
         let (options, commands) = bend.split_once('|').unwrap();
         mkfs(&image, options, "16M");
-        sh(&format!("printf '{commands}\\n' | debugfs -w -f - {}", image.display()));
+        debugfs_write(&image, commands).unwrap();
         let (disk, sb) = load_image(&image);
         let result = open_journal(disk, &sb);
         assert!(matches!(result, Err(Error::Map { .. } | Error::Format(_))), "{bend}: {:?}", result.is_ok());
@@ -202,7 +156,7 @@ fn a_hostile_journal_inode_is_refused() {
         mkfs(&image, options, "8M");
         let (disk, sb) = load_image(&image);
         let clean = disk.bytes();
-        let found = sh(&format!("debugfs -R 'imap <8>' {} 2>/dev/null", image.display()));
+        let found = debugfs(&image, "imap <8>").unwrap();
         let word = |after: &str| found.split(after).nth(1).unwrap().split([',', '\n', ' ']).next().unwrap().to_owned();
         let table: u64 = word("located at block ").parse().unwrap();
         let offset = u64::from_str_radix(word("offset 0x").as_str(), 16).unwrap();
@@ -222,8 +176,8 @@ fn a_hostile_journal_inode_is_refused() {
 
 #[test]
 fn logs_of_debugfs_replay_as_with_e2fsck() {
-    let dir = TempDir::new();
-    let image = dir.path("img");
+    let dir = tempdir().unwrap();
+    let image = dir.path().join("img");
     let mut seen = Vec::new();
     for wide in ["64bit", "^64bit"] {
         for (checksum, csum) in [("", LogCsum::None), ("-c -v 2", LogCsum::V2), ("-c -v 3", LogCsum::V3)] {
@@ -231,9 +185,9 @@ fn logs_of_debugfs_replay_as_with_e2fsck() {
             // Payloads: block i is filled with i; the second begins with the journal's magic number.
             let mut payload: Vec<u8> = (0..300u32).flat_map(|i| [i as u8; 1024]).collect();
             payload[1024..1028].copy_from_slice(&[0xC0, 0x3B, 0x39, 0x98]);
-            std::fs::write(dir.path("data"), payload).unwrap();
+            std::fs::write(dir.path().join("data"), payload).unwrap();
             let range = |from: u32, n: u32| (from..from + n).map(|b| b.to_string()).collect::<Vec<_>>().join(",");
-            let data = dir.path("data");
+            let data = dir.path().join("data");
             // Version 1.47.0 can lose the commit block of a transaction with revokes that is not the last, or of one
             // with several descriptors. So the test uses only the forms that it writes correctly.
             let commands = [
@@ -243,7 +197,7 @@ fn logs_of_debugfs_replay_as_with_e2fsck() {
                 format!("jw -b 12100,12500 -r 12001,12500 {}", data.display()),
                 "jc".to_owned(),
             ];
-            sh(&format!("printf '{}\\n' | debugfs -w -f - {}", commands.join("\\n"), image.display()));
+            debugfs_write(&image, &commands.join("\n")).unwrap();
             let (disk, sb) = load_image(&image);
             let map = open(&disk, &sb).map().clone();
             let format = open(&disk, &sb).super_block().format();
@@ -301,7 +255,7 @@ fn our_log(image: &Path, csum: LogCsum, wide: bool) -> Vec<(u64, Vec<u8>)> {
     w.body(&Work { copies: vec![(12003, block(6))], ..Work::default() });
     assert!(w.at < 900);
     std::fs::write(image, disk.bytes()).unwrap();
-    sh(&format!("debugfs -w -R 'feature needs_recovery' {} 2>&1", image.display()));
+    feature(image, "needs_recovery");
     let old = |b: u64| (b, disk.bytes()[b as usize * 1024..][..1024].to_vec());
     let mut wanted = vec![(12700, magic), (12003, block(5)), old(12002), old(12701), old(12900)];
     wanted.extend((0..tags).filter(|i| *i != 2 && *i != 3).map(|i| (12000 + i, block(i))));
@@ -317,13 +271,13 @@ fn assert_holds(bytes: &[u8], wanted: &[(u64, Vec<u8>)], who: &str) {
 
 #[test]
 fn our_logs_replay_with_e2fsck_and_the_kernel() {
-    let dir = TempDir::new();
-    let image = dir.path("img");
+    let dir = tempdir().unwrap();
+    let image = dir.path().join("img");
     for csum in [LogCsum::None, LogCsum::V2, LogCsum::V3, LogCsum::V1] {
         for wide in [false, true] {
             let wanted = our_log(&image, csum, wide);
             let (_, sb) = load_image(&image);
-            let dump = sh(&format!("debugfs -R 'logdump -a' {} 2>&1", image.display()));
+            let dump = debugfs(&image, "logdump -a").unwrap();
             assert_eq!(dump.matches("type 2 (commit block)").count(), 4, "{dump}");
             assert_eq!(dump.matches("type 5 (revoke table)").count(), 3, "{dump}");
             assert!(dump.contains("FS block 12700 logged") && dump.contains("Revoke FS block 12701"), "{dump}");
@@ -334,10 +288,10 @@ fn our_logs_replay_with_e2fsck_and_the_kernel() {
             let theirs = replay_e2fsck(&image);
             assert_holds(&theirs, &wanted, "e2fsck");
             assert_same(&ours, &theirs, &sb, &map, true);
-            if is_root() {
-                let copy = dir.path("kernel");
-                std::fs::copy(&image, &copy).unwrap();
-                drop(Mount::new(&copy, dir.path("mnt"), "rw"));
+            let copy = dir.path().join("kernel");
+            std::fs::copy(&image, &copy).unwrap();
+            if let Some((mount, _)) = mount(&copy, &dir, "") {
+                mount.unmount().unwrap();
                 assert_holds(&std::fs::read(copy).unwrap(), &wanted, "kernel");
             }
         }
@@ -349,13 +303,13 @@ fn our_logs_replay_with_e2fsck_and_the_kernel() {
 fn kernel_crash_image(options: [&str; 2], work: &str, holds: impl Fn(&Replay) -> bool) -> (TempDir, PathBuf) {
     let [mkfs_options, mount_options] = options;
     for _ in 0..5 {
-        let dir = TempDir::new();
-        let (live, crashed) = (dir.path("live"), dir.path("crashed"));
+        let dir = tempdir().unwrap();
+        let (live, crashed) = (dir.path().join("live"), dir.path().join("crashed"));
         mkfs(&live, mkfs_options, "64M");
-        let mount = Mount::new(&live, dir.path("mnt"), mount_options);
-        sh(&format!("cd {} && {{ {work} ; }}", mount.0.display()));
+        let (mount, at) = mount(&live, &dir, mount_options).unwrap();
+        sh(&format!("cd {} && {{ {work} ; }}", at.display()));
         std::fs::copy(&live, &crashed).unwrap();
-        drop(mount);
+        mount.unmount().unwrap();
         let (disk, sb) = load_image(&crashed);
         if holds(&load(&open(&disk, &sb))) {
             return (dir, crashed);
@@ -371,7 +325,8 @@ const WORK: &str = "mkdir d; for i in $(seq 200); do mkdir d/$i; echo hello $i >
 
 #[test]
 fn logs_of_the_kernel_replay_as_with_e2fsck() {
-    if !is_root() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs loop mounts");
         return;
     }
     let cases = [
@@ -393,21 +348,21 @@ fn logs_of_the_kernel_replay_as_with_e2fsck() {
         let theirs = replay_e2fsck(&image);
         assert_same(&ours, &theirs, &sb, journal.map(), true);
         // The kernel also clears orphans, so e2fsck checks the whole image, and the files are compared.
-        let copy = dir.path("ours");
+        let copy = dir.path().join("ours");
         std::fs::write(&copy, &ours).unwrap();
-        sh(&format!("debugfs -w -R 'feature -needs_recovery' {} 2>&1", copy.display()));
-        let (sound, text) = run(&format!("e2fsck -fn {}", copy.display()));
-        assert!(sound, "{mkfs_options} {mount_options}\n{text}");
-        let mount = Mount::new(&copy, dir.path("mnt"), "ro");
-        let at = mount.0.display();
+        feature(&copy, "-needs_recovery");
+        expect_clean(&copy).unwrap_or_else(|e| panic!("{mkfs_options} {mount_options}: {e}"));
+        let (mount, at) = mount(&copy, &dir, "ro").unwrap();
+        let at = at.display();
         assert_eq!(sh(&format!("cat {at}/n100 {at}/e/200/f; stat -c %s {at}/big")), "new 100\nhello 200\n2048000\n");
-        drop(mount);
+        mount.unmount().unwrap();
     }
 }
 
 #[test]
 fn fast_commits_of_the_kernel_are_read() {
-    if !is_root() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs loop mounts");
         return;
     }
     let options = ["-t ext4 -b 4096 -O fast_commit", "commit=300"];

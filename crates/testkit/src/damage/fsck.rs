@@ -37,7 +37,7 @@ fn program() -> String {
 /// # Panics
 /// If it cannot be started.
 pub fn version() -> u32 {
-    let (_, said) = run_command(Path::new(&program()), &["-V"]).unwrap_or_else(|e| panic!("{e}"));
+    let (_, said) = run_command(program(), &["-V"]).unwrap_or_else(|e| panic!("{e}"));
     let digits = |s: &str| s.chars().take_while(char::is_ascii_digit).collect::<String>();
     said.split_once(" 1.47.").and_then(|(_, rest)| digits(rest).parse().ok()).unwrap_or(0)
 }
@@ -65,7 +65,7 @@ fn run(dir: &Path, flags: &[&str], log: bool) -> Answer {
         args.extend(["-E", &option]);
     }
     args.push(path.to_str().expect("UTF-8"));
-    let (code, output) = run_command(Path::new("timeout"), &args).unwrap_or_else(|e| panic!("{e}"));
+    let (code, output) = run_command("timeout", &args).unwrap_or_else(|e| panic!("{e}"));
     let text = String::from_utf8_lossy(&std::fs::read(&list).unwrap_or_default()).into_owned();
     let codes = text.split("<problem code=\"0x").skip(1).filter_map(|p| u32::from_str_radix(p.get(..6)?, 16).ok());
     let codes = codes.collect();

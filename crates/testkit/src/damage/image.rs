@@ -29,7 +29,7 @@ use extant_block::device::MemDevice;
 use extant_ondisk::inode::InodeFlags;
 
 use super::edit::{Edit, set_half, set_word};
-use crate::oracle::run_command;
+use crate::oracle::{debugfs_write, e2fsck, mke2fs};
 
 /// A kind of image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,41 +133,31 @@ impl Image {
     fn make(self) -> MemDevice {
         let dir = tempfile::tempdir().expect("tempdir");
         let image = dir.path().join("image");
-        File::create(&image).expect("created").set_len(32 << 20).expect("sized");
-        let image = image.to_str().expect("UTF-8");
-        let uuid = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
         // Hash seed and UUID decide where names go in an index: images of two runs are alike.
+        let uuid = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
         let mut extended = format!("hash_seed={uuid}");
         if self == Image::Casefold {
             extended.push_str(",encoding=utf8-12.1,encoding_flags=strict");
         }
-        let mut args = vec!["-q", "-F", "-N", "2048", "-U", uuid, "-E", &extended];
+        let mut args = vec!["-N", "2048", "-U", uuid, "-E", &extended];
         args.extend(self.arguments().split(' '));
-        args.push(image);
-        expect("mke2fs", &args, &[0]);
-        let script = self.script(dir.path());
-        std::fs::write(dir.path().join("script"), script).expect("written");
-        let path = dir.path().join("script");
-        let said = expect("debugfs", &["-w", "-f", path.to_str().expect("UTF-8"), image], &[0]);
-        let known = |l: &str| ["debugfs", "Allocated inode"].iter().any(|k| l.starts_with(k)) || l.trim().is_empty();
-        assert!(said.lines().all(known), "{self:?}: {said}");
-        let mut edit = Edit::new(&MemDevice::load(Path::new(image)).expect("loaded"));
+        mke2fs(&image, &args, "32M");
+        let debugfs = |requests: &str| debugfs_write(&image, requests).unwrap_or_else(|e| panic!("{self:?}: {e}"));
+        debugfs(&self.script(dir.path()));
+        let mut edit = Edit::new(&MemDevice::load(&image).expect("loaded"));
         self.complete(&mut edit);
-        edit.finish().save(Path::new(image)).expect("saved");
-        // Only now, because debugfs leaves counts of links and usage to it.
-        expect("e2fsck", &["-fyD", image], &[0, 1]);
-        // Indexing changes the usage that it has just counted.
-        expect("e2fsck", &["-fy", image], &[0, 1]);
-        if self == Image::Dirty {
-            let request = format!("{}/log", dir.path().display());
-            let lines = format!(
-                "jo -c -v 3\njw -b 5000 {0}/plain\njc\njo -c -v 3\njw -b 5001 {0}/plain\njc\n",
-                dir.path().display()
-            );
-            std::fs::write(&request, lines).expect("written");
-            expect("debugfs", &["-w", "-f", &request, image], &[0]);
+        edit.finish().save(&image).expect("saved");
+        // Only now, because debugfs leaves counts of links and usage to it. Indexing changes the usage that it has just
+        // counted.
+        for flags in ["-fyD", "-fy"] {
+            let fsck = e2fsck(&image, &[flags]).expect("e2fsck");
+            assert!(fsck.code < 2, "{self:?}: {}", fsck.output);
         }
-        let made = MemDevice::load(Path::new(image)).expect("loaded");
+        if self == Image::Dirty {
+            let plain = dir.path().join("plain").display().to_string();
+            debugfs(&format!("jo -c -v 3\njw -b 5000 {plain}\njc\njo -c -v 3\njw -b 5001 {plain}\njc"));
+        }
+        let made = MemDevice::load(&image).expect("loaded");
         if self == Image::Mmp {
             let mut edit = Edit::new(&made);
             protect(&mut edit);
@@ -331,11 +321,4 @@ pub(super) fn encryption_context_in_block(block: &mut [u8], name: &[u8; 1], len:
     block[at + 4..at + 12].fill(key);
     let hash = extant_ondisk::xattr::entry_hash(name, &block[at..at + len]);
     set_word(block, 44, hash);
-}
-
-/// Runs a program that must end with one of `codes`; its output.
-fn expect(program: &str, args: &[&str], codes: &[i32]) -> String {
-    let (code, output) = run_command(Path::new(program), args).unwrap_or_else(|e| panic!("{e}"));
-    assert!(code.is_some_and(|c| codes.contains(&c)), "{program} {args:?}: {code:?}\n{output}");
-    output
 }

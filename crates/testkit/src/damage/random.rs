@@ -6,7 +6,6 @@
 //! # Locking
 //! None.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
@@ -14,7 +13,7 @@ use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode, SetMode, WriteFlags};
 
-use crate::oracle::run_ok;
+use crate::oracle::memory::made;
 
 /// mke2fs arguments, and whether the image is left as a crash leaves it.
 pub const KINDS: [(&[&str], bool); 8] = [
@@ -33,7 +32,7 @@ pub const KINDS: [(&[&str], bool); 8] = [
 /// # Panics
 /// If mke2fs or Extant fails.
 pub fn filled(kind: &[&str], crashed: bool) -> MemDevice {
-    let dev = Arc::new(made(kind));
+    let dev = Arc::new(made(kind, "24M"));
     let options = MountOptions { threads: false, seed: Some(1), cache_bytes: 16 << 20, ..MountOptions::default() };
     let fs = Filesystem::mount(dev.clone(), options).unwrap_or_else(|e| panic!("{kind:?}: {e}"));
     let cred = Cred::default();
@@ -76,18 +75,6 @@ pub fn filled(kind: &[&str], crashed: bool) -> MemDevice {
     drop((sparse, at, d, root));
     fs.unmount().expect("unmount");
     dev.snapshot()
-}
-
-/// An empty image. UUID and hash seed decide where directories go and how they split.
-fn made(kind: &[&str]) -> MemDevice {
-    let seed = "5eed5eed-5eed-45ee-8eed-5eed5eed5eed";
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    let path = path.to_str().expect("UTF-8");
-    let hash = format!("hash_seed={seed}");
-    run_ok("mke2fs", &[&["-q", "-F", "-U", seed, "-E", &hash], kind, &[path, "24M"]].concat())
-        .unwrap_or_else(|e| panic!("{e}"));
-    MemDevice::load(Path::new(path)).expect("loaded")
 }
 
 /// The 1 KiB pieces of the image that are not empty. The files' content is constant, so it is left out.

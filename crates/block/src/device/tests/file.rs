@@ -1,7 +1,6 @@
 //! Files: exclusion, short files, the kernel's mounts, offsets.
 
 use std::os::unix::fs::MetadataExt;
-use std::process::Command;
 use std::sync::Arc;
 
 use super::model::{content, submit_one};
@@ -150,8 +149,7 @@ fn an_open_image_never_grows() {
 
 /// Runs a command; `None` if it cannot be run or fails. Without root or loop devices, the test says so and passes.
 fn run(command: &str, args: &[&str]) -> Option<String> {
-    let out = Command::new(command).args(args).output().ok()?;
-    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+    extant_oracle::run_ok(command, args).ok().map(|out| out.trim().to_owned())
 }
 
 struct Cleanup(Vec<(&'static str, Vec<String>)>);
@@ -207,9 +205,8 @@ fn an_image_that_the_kernel_has_mounted_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let (image, mount) = (dir.path().join("image"), dir.path().join("a mount"));
     std::fs::create_dir(&mount).expect("made");
-    std::fs::File::create(&image).expect("made").set_len(4 << 20).expect("sized");
     let (image_s, mount_s) = (image.to_str().expect("utf-8"), mount.to_str().expect("utf-8"));
-    run("mke2fs", &["-q", "-F", image_s]).expect("mke2fs");
+    extant_oracle::mke2fs(&image, &[], "4M");
     assert_eq!(same_image_in_use(&image).expect("a table"), None);
     let Some(lo) = run("losetup", &["-f", "--show", image_s]) else {
         eprintln!("skipped: no loop device to be had");

@@ -7,60 +7,17 @@ use std::fs::{self, File, OpenOptions};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use extant_base::rng::Rng;
-use extant_block::device::unmount;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock};
+use extant_oracle::mount::{LoopMount, Mounted};
+use extant_oracle::{arg, debugfs_write, e2fsck, expect_clean, mke2fs, tool};
 use tempfile::TempDir;
 
 use crate::map::{MapError, MapRoot, MapState, MapStore, Mapping, NewNode, Progress};
 
 /// Blocks by logical block: (physical, unwritten).
 type Map = BTreeMap<u32, (u64, bool)>;
-
-fn command(program: &str, args: &[&str]) -> (Option<i32>, String, String) {
-    let out = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (out.status.code(), text(&out.stdout), text(&out.stderr))
-}
-
-/// Exit status and all output.
-fn run(program: &str, args: &[&str]) -> (Option<i32>, String) {
-    let (code, out, err) = command(program, args);
-    (code, out + &err)
-}
-
-/// Standard output of a command that must succeed.
-fn run_ok(program: &str, args: &[&str]) -> String {
-    let (code, out, err) = command(program, args);
-    assert_eq!(code, Some(0), "{program} {args:?}: {out}{err}");
-    out
-}
-
-/// A loop mount; dropping it unmounts.
-struct Mount(PathBuf);
-
-impl Mount {
-    /// `None` where loop mounts are not permitted.
-    fn new(image: &Path, dir: &Path, options: &str) -> Option<Mount> {
-        fs::create_dir_all(dir).unwrap();
-        let (code, text) =
-            run("mount", &["-o", &format!("loop,{options}"), image.to_str().unwrap(), dir.to_str().unwrap()]);
-        if code != Some(0) {
-            eprintln!("no loop mount here, test skipped: {text}");
-            return None;
-        }
-        Some(Mount(dir.to_owned()))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let unmounted = unmount(&self.0);
-        assert!(unmounted.is_ok() || std::thread::panicking(), "{unmounted:?}");
-    }
-}
 
 struct Image {
     _dir: TempDir,
@@ -73,13 +30,16 @@ impl Image {
     fn new(fs_type: &str, block_size: u32, size: &str) -> Image {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
-        let args = ["-q", "-F", "-t", fs_type, "-b", &block_size.to_string(), path.to_str().unwrap(), size];
-        run_ok("mke2fs", &args);
+        mke2fs(&path, &["-t", fs_type, "-b", &block_size.to_string()], size);
         Image { mount_dir: dir.path().join("mnt"), _dir: dir, path, block_size }
     }
 
     fn debugfs(&self, request: &str) -> String {
-        run_ok("debugfs", &["-R", request, self.path.to_str().unwrap()])
+        extant_oracle::debugfs(&self.path, request).unwrap()
+    }
+
+    fn mount(&self) -> Option<Box<LoopMount>> {
+        LoopMount::if_permitted(&self.path, &self.mount_dir, "")
     }
 
     /// Where the inode lies in the image, in bytes.
@@ -122,7 +82,7 @@ impl ImageStore {
     }
 
     fn load_free_blocks(&self, image: &Image) {
-        let text = run_ok("dumpe2fs", &[image.path.to_str().unwrap()]);
+        let text = tool("dumpe2fs", &[arg(&image.path)]);
         let mut free = Vec::new();
         for line in text.lines().filter_map(|l| l.strip_prefix("  Free blocks: ")) {
             for range in line.split(", ").filter(|r| !r.is_empty()) {
@@ -310,20 +270,20 @@ fn kernel_files(dir: &Path, block_size: u64, extents: bool) {
     if extents {
         let name = dir.join("unwritten");
         let name = name.to_str().unwrap();
-        run_ok("fallocate", &["-l", &(4_000 * block_size).to_string(), name]);
+        tool("fallocate", &["-l", &(4_000 * block_size).to_string(), name]);
         let f = OpenOptions::new().write(true).open(name).unwrap();
         (0..400).for_each(|i| write(&f, 10 * i + 3, 1 + i % 3));
         f.sync_all().unwrap();
         for i in [5u64, 100, 333] {
             let (at, len) = ((10 * i * block_size).to_string(), (12 * block_size).to_string());
-            run_ok("fallocate", &["-p", "-o", &at, "-l", &len, name]);
+            tool("fallocate", &["-p", "-o", &at, "-l", &len, name]);
         }
     }
 }
 
 fn reads_what_the_kernel_wrote(fs_type: &str, block_size: u32) {
     let image = Image::new(fs_type, block_size, "96M");
-    let Some(mount) = Mount::new(&image.path, &image.mount_dir, "rw") else { return };
+    let Some(mount) = image.mount() else { return };
     kernel_files(&image.mount_dir, u64::from(block_size), fs_type == "ext4");
     let inos: Vec<(String, u32)> = fs::read_dir(&image.mount_dir)
         .unwrap()
@@ -331,7 +291,7 @@ fn reads_what_the_kernel_wrote(fs_type: &str, block_size: u32) {
         .filter(|e| e.file_type().unwrap().is_file())
         .map(|e| (e.file_name().into_string().unwrap(), std::os::unix::fs::DirEntryExt::ino(&e) as u32))
         .collect();
-    drop(mount);
+    mount.unmount().unwrap();
     assert!(inos.len() >= 7);
     let store = ImageStore::open(&image);
     let mut deepest = 0;
@@ -411,8 +371,7 @@ fn churn(store: &ImageStore, root: &mut MapRoot, seed: u64, spread: u64) -> Map 
 
 fn e2fsck_and_the_kernel_agree(fs_type: &str, block_size: u32, seed: u64) {
     let image = Image::new(fs_type, block_size, "64M");
-    let path = image.path.to_str().unwrap();
-    run_ok("debugfs", &["-w", "-R", "write /dev/null made", path]);
+    debugfs_write(&image.path, "write /dev/null made").unwrap();
     let ino: u32 =
         image.debugfs("stat made").split("Inode: ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     let store = ImageStore::open(&image);
@@ -432,23 +391,23 @@ fn e2fsck_and_the_kernel_agree(fs_type: &str, block_size: u32, seed: u64) {
         let name = ["IND", "DIND", "TIND"].get(i.wrapping_sub(12)).map_or(i.to_string(), |n| (*n).to_owned());
         script += &format!("sif <{ino}> block[{name}] {}\n", u32_at(&root.i_block, 4 * i));
     }
-    let script_path = image.path.with_extension("debugfs");
-    fs::write(&script_path, script).unwrap();
-    run_ok("debugfs", &["-w", "-f", script_path.to_str().unwrap(), path]);
+    debugfs_write(&image.path, &script).unwrap();
     assert_eq!(store_root(&image, ino).i_block, root.i_block, "debugfs stored i_block");
     // The test does not update bitmaps and counts, so e2fsck corrects those (pass 5). It must find nothing wrong with
     // the inode itself.
-    let (code, text, _) = command("e2fsck", &["-fy", path]);
-    assert_eq!(code, Some(1), "{text}");
+    let fsck = e2fsck(&image.path, &["-fy"]).unwrap();
+    assert_eq!(fsck.code, 1, "{}", fsck.output);
     // e2fsck also says "could be narrower" of the kernel's own trees after so many random changes.
-    let fine = ["Pass ", "Block bitmap differences", "Inode bitmap differences", "Free blocks count", "Fix? yes"];
+    let text = fsck.output;
+    let fine =
+        ["e2fsck ", "Pass ", "Block bitmap differences", "Inode bitmap differences", "Free blocks count", "Fix? yes"];
     for line in text.lines().filter(|l| !l.is_empty() && !l.contains("could be narrower") && !l.starts_with("/")) {
         assert!(fine.iter().any(|f| line.starts_with(f)) || line.contains("***"), "{line}\n{text}");
     }
-    run_ok("e2fsck", &["-fn", path]);
+    expect_clean(&image.path).unwrap();
     let (by_debugfs, _) = map_by_debugfs(&image.debugfs(&format!("stat <{ino}>")));
     assert!(by_debugfs == map, "e2fsck changed the map");
-    let Some(_mount) = Mount::new(&image.path, &image.mount_dir, "rw") else { return };
+    let Some(mount) = image.mount() else { return };
     let content = fs::read(image.mount_dir.join("made")).unwrap();
     assert_eq!(content.len() as u64, size);
     for (lblk, block) in content.chunks_exact(block_size as usize).enumerate() {
@@ -459,8 +418,8 @@ fn e2fsck_and_the_kernel_agree(fs_type: &str, block_size: u32, seed: u64) {
         assert!(block.chunks_exact(4).all(|c| c == want.to_le_bytes()), "block {lblk}");
     }
     fs::remove_file(image.mount_dir.join("made")).unwrap();
-    drop(_mount);
-    run_ok("e2fsck", &["-fn", path]);
+    mount.unmount().unwrap();
+    expect_clean(&image.path).unwrap();
 }
 
 fn store_root(image: &Image, ino: u32) -> MapRoot {
