@@ -150,3 +150,7 @@ impl Filesystem {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "disk_size_tests.rs"]
+mod tests;
