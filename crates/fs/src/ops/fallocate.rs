@@ -68,14 +68,7 @@ impl Filesystem {
                 FallocateMode::ZeroRange { keep_size } => self.zero_range(inode, pos, end, keep_size)?,
             }
             let now = self.now();
-            self.transact(credits::INODE, |handle| {
-                {
-                    let mut m = inode.meta.write();
-                    m.desc.mtime = now;
-                    m.desc.ctime = now;
-                }
-                self.write_inode(handle, inode)
-            })
+            self.transact(credits::INODE, |handle| self.stamp(handle, inode, now))
         };
         self.change_data(inode, || op.retry_no_space(carve))
     }
