@@ -18,19 +18,14 @@ use crate::filesystem::Filesystem;
 impl Filesystem {
     /// Passes on the result of the part of an operation after its first change. On an error nothing of the running
     /// transaction is committed: the handle, still open, prevents that until the journal has been aborted.
-    pub(crate) fn whole<T>(&self, handle: &Handle, r: Result<T>) -> Result<T> {
-        if let Err(e) = &r {
-            self.abandon_transaction(handle, e);
+    pub(crate) fn whole<T>(&self, _open: &Handle, r: Result<T>) -> Result<T> {
+        if let Err(e) = &r
+            && !self.journal.is_aborted()
+        {
+            self.record_error(e);
+            self.abort(&format!("half an operation: {e}"));
         }
         r
-    }
-
-    fn abandon_transaction(&self, _open: &Handle, e: &Error) {
-        if self.journal.is_aborted() {
-            return;
-        }
-        self.record_error(e);
-        self.abort(&format!("half an operation: {e}"));
     }
 
     /// The blocks or number of an unlinked inode could not be freed: it remains an orphan, and a checker has to run.

@@ -260,10 +260,6 @@ impl Filesystem {
         self.me.upgrade().expect("called through an Arc")
     }
 
-    pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
-    }
-
     pub(crate) fn random_u32(&self) -> u32 {
         // Weyl's sequence, mixed (Steele, Lea, Flood: SplitMix, 2014): without a lock, and the seed's all the same.
         let mut z = self.random.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
@@ -290,7 +286,9 @@ impl Filesystem {
 
     fn before_handle(&self) -> Result<()> {
         self.note_damaged_groups();
-        self.check_writable()?;
+        if self.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
         self.charge_buddies();
         self.budget.relieve();
         Ok(())

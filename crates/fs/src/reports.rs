@@ -116,7 +116,7 @@ impl Filesystem {
         line
     }
 
-    fn say_suppressed(&self, messages: u64) {
+    pub(crate) fn say_suppressed(&self, messages: u64) {
         if messages > 0 {
             self.options.messages.say(format_args!(
                 "{}: {messages} messages of errors suppressed; the superblock counts them all",
@@ -162,11 +162,6 @@ impl Filesystem {
     /// `s_umount` and nothing else, and waits for the log, because no thread writes these errors later.
     pub(crate) fn write_kept_errors(&self) {
         self.journal.alone_at_last(|| self.write_unwritten_errors());
-    }
-
-    /// The mount ends: a last message counts those that were suppressed since the one before.
-    pub(crate) fn say_last_suppressed(&self) {
-        self.say_suppressed(self.error_log.take_suppressed());
     }
 
     /// The caller holds the log.

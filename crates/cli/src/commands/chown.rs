@@ -5,25 +5,19 @@
 
 use extant_fs::SetAttr;
 
-use super::verb::{Images, Report, each};
+use super::verb::{Images, each};
 use crate::args::ChownArgs;
 use crate::failure::Result;
 use crate::image;
 
 pub fn run(args: &ChownArgs, images: &mut Images) -> Result<()> {
     let owner = args.owner;
-    let mut report = Report::default();
-    for path in &args.paths {
-        let file = images.file(path)?;
-        images.stop.check()?;
-        let mut failures = Report::default();
-        // As chown(1): a link is followed, except in a recursive change.
-        let follow = !args.no_dereference && !args.recursive;
-        let changed = each(&file, follow, args.recursive, &images.stop, &mut failures, |path, inode, _| {
+    // As chown(1): a link is followed, except in a recursive change.
+    let follow = !args.no_dereference && !args.recursive;
+    images.each(&args.paths, |images, file, report| {
+        each(file, follow, args.recursive, &images.stop, report, |path, inode, _| {
             let set = SetAttr { uid: owner.uid, gid: owner.gid, ..SetAttr::default() };
             file.fs.setattr(inode, &set).map(drop).map_err(|e| image::at(&file.fs, path, e))
-        });
-        report.note(changed.and(failures.end()))?;
-    }
-    report.end()
+        })
+    })
 }

@@ -12,6 +12,7 @@ use super::verb::Images;
 use crate::args::LnArgs;
 use crate::failure::{Failure, Result};
 use crate::owner::umask;
+use crate::text::split_last;
 
 pub fn run(args: &LnArgs, images: &mut Images) -> Result<()> {
     let mut link = images.file(&args.link)?;
@@ -24,9 +25,7 @@ pub fn run(args: &LnArgs, images: &mut Images) -> Result<()> {
     }
     if !args.no_dereference && link.as_dir().is_some() {
         let path = target.as_ref().map_or(args.target.as_bytes(), |t| &t.path);
-        let path = &path[..path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1)];
-        let name = &path[path.iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1)..];
-        link = link.below(name);
+        link = link.below(split_last(path).1);
     }
     let failed = |e| link.failed(e);
     let source = match &target {

@@ -5,25 +5,19 @@
 
 use extant_fs::{Error, NewNode, SetAttr};
 
-use super::verb::{File, Images, Report};
+use super::verb::{File, Images};
 use crate::args::MkdirArgs;
 use crate::failure::Result;
 use crate::mode;
 use crate::owner::{Owner, umask};
+use crate::text::split_last;
 
 pub fn run(args: &MkdirArgs, images: &mut Images) -> Result<()> {
     if let Some(mode) = &args.mode {
         // An invalid mode fails before anything has changed.
         mode::apply(mode, 0, 0)?;
     }
-    let mut report = Report::default();
-    for path in &args.paths {
-        let file = images.file(path)?;
-        images.stop.check()?;
-        let made = one(args, &file, images.owner(&args.owner));
-        report.note(made)?;
-    }
-    report.end()
+    images.each(&args.paths, |images, file, _| one(args, file, images.owner(&args.owner)))
 }
 
 fn one(args: &MkdirArgs, file: &File, owner: Owner) -> Result<()> {
@@ -32,8 +26,7 @@ fn one(args: &MkdirArgs, file: &File, owner: Owner) -> Result<()> {
         return Ok(());
     }
     if args.parents {
-        let above = &file.path[..file.path.len() - trailing(&file.path)];
-        owner.make_dirs(&file.fs, above, umask()).map_err(failed)?;
+        owner.make_dirs(&file.fs, split_last(&file.path).0, umask()).map_err(failed)?;
     }
     let (dir, name) = file.parent()?;
     let inode = match owner.create(&file.fs, &dir, name, NewNode::directory(0o777), umask()) {
@@ -50,11 +43,4 @@ fn one(args: &MkdirArgs, file: &File, owner: Owner) -> Result<()> {
         writeln!(std::io::stdout(), "created directory '{}'", file.shown())?;
     }
     Ok(())
-}
-
-/// The length of a path's last name and the slashes around it.
-fn trailing(path: &[u8]) -> usize {
-    let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
-    let name = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
-    path.len() - name
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use extant_fs::{Error, RenameFlags};
 
-use super::verb::{File, Images, Report};
+use super::verb::{File, Images};
 use crate::args::MvArgs;
 use crate::failure::{Failure, Result};
 
@@ -18,14 +18,7 @@ pub fn run(args: &MvArgs, images: &mut Images) -> Result<()> {
     if from.len() > 1 && !into_dir {
         return Err(Failure::op(format!("{}: not a directory", to.shown())));
     }
-    let mut report = Report::default();
-    for path in from {
-        let source = images.file(path)?;
-        images.stop.check()?;
-        let moved = one(args, &source, &to, into_dir);
-        report.note(moved)?;
-    }
-    report.end()
+    images.each(from, |_, source, _| one(args, source, &to, into_dir))
 }
 
 fn one(args: &MvArgs, source: &File, to: &File, into_dir: bool) -> Result<()> {

@@ -13,14 +13,7 @@ use crate::image;
 use crate::text::shown;
 
 pub fn run(args: &RmArgs, images: &mut Images) -> Result<()> {
-    let mut report = Report::default();
-    for path in &args.paths {
-        let file = images.file(path)?;
-        images.stop.check()?;
-        let removed = one(args, &file, images, &mut report);
-        report.note(removed)?;
-    }
-    report.end()
+    images.each(&args.paths, |images, file, report| one(args, file, images, report))
 }
 
 fn one(args: &RmArgs, file: &File, images: &Images, report: &mut Report) -> Result<()> {

@@ -6,7 +6,7 @@
 use extant_fs::{Error, NewNode, SetAttr, SetTime};
 use extant_ondisk::inode::FileType;
 
-use super::verb::{File, Images, Report};
+use super::verb::{File, Images};
 use crate::args::TouchArgs;
 use crate::failure::Result;
 use crate::owner::{Owner, umask};
@@ -18,14 +18,7 @@ pub fn run(args: &TouchArgs, images: &mut Images) -> Result<()> {
         (None, Some(stamp)) => SetTime::At(when::digits(stamp)?),
         (None, None) => SetTime::Now,
     };
-    let mut report = Report::default();
-    for path in &args.paths {
-        let file = images.file(path)?;
-        images.stop.check()?;
-        let touched = one(args, &file, images.owner(&args.owner), time);
-        report.note(touched)?;
-    }
-    report.end()
+    images.each(&args.paths, |images, file, _| one(args, file, images.owner(&args.owner), time))
 }
 
 fn one(args: &TouchArgs, file: &File, owner: Owner, time: SetTime) -> Result<()> {

@@ -8,7 +8,7 @@
 //! # Locking
 //! None.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::image::{self, ImageSpec, open_image};
 use crate::owner::Owner;
 use crate::place::Place;
 use crate::server::signals::Stop;
-use crate::text::shown;
+use crate::text::{join, shown, split_last};
 
 /// The images that a command works on.
 pub struct Images {
@@ -76,6 +76,22 @@ impl Images {
     /// The owner of files that the command creates.
     pub fn owner(&self, args: &OwnerArg) -> Owner {
         self.owner.within(args.owner)
+    }
+
+    /// Calls `f` for the file of each argument, and goes on after an error that concerns only one.
+    pub fn each(
+        &mut self,
+        args: &[OsString],
+        mut f: impl FnMut(&Images, &File, &mut Report) -> Result<()>,
+    ) -> Result<()> {
+        let mut report = Report::default();
+        for arg in args {
+            let file = self.file(arg)?;
+            self.stop.check()?;
+            let done = f(self, &file, &mut report);
+            report.note(done)?;
+        }
+        report.end()
     }
 
     pub fn file(&mut self, arg: &OsStr) -> Result<File> {
@@ -169,7 +185,7 @@ impl File {
 
     /// The file for an operation on a directory: an entry in it with the source's name.
     pub fn below(&self, name: &[u8]) -> File {
-        File { fs: self.fs.clone(), path: crate::text::join(&self.path, name) }
+        File { fs: self.fs.clone(), path: join(&self.path, name) }
     }
 
     /// The directory that the path leads to, if it is one.
@@ -179,10 +195,7 @@ impl File {
 
     /// The last name in its path.
     pub fn name(&self) -> Result<&[u8]> {
-        let path = &self.path;
-        let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
-        let start = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
-        match &path[start..end] {
+        match split_last(&self.path).1 {
             b"" => Err(Failure::op(format!("{}: the root cannot be moved or removed", self.shown()))),
             b"." | b".." => Err(Failure::op(format!("{}: has no name of its own", self.shown()))),
             name => Ok(name),

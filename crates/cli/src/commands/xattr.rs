@@ -23,10 +23,9 @@ pub fn images(args: &XattrArgs, how: &ImageArgs) -> Images {
 }
 
 pub fn run(args: &XattrArgs, images: &mut Images) -> Result<()> {
-    let mut report = Report::default();
     match &args.command {
         XattrCommand::List { paths, no_dereference, format } => {
-            let mut records = Records::new(*format)?;
+            let (mut records, mut report) = (Records::new(*format)?, Report::default());
             for path in paths {
                 // If one cannot be opened, the list goes on with the others.
                 let listed =
@@ -34,6 +33,7 @@ pub fn run(args: &XattrArgs, images: &mut Images) -> Result<()> {
                 report.note(listed)?;
             }
             records.end()?;
+            report.end()
         }
         XattrCommand::Get { name, path, no_dereference } => {
             let file = images.file(path)?;
@@ -41,32 +41,20 @@ pub fn run(args: &XattrArgs, images: &mut Images) -> Result<()> {
             let value = file.fs.get_xattr(&inode, name.as_bytes()).map_err(|e| file.failed(e))?;
             let mut out = Output::new();
             out.write_all(&value)?;
-            out.flush()?;
+            Ok(out.flush()?)
         }
         XattrCommand::Set { name, value, paths, no_dereference } => {
             let value = decoded(value.as_bytes())?;
-            for path in paths {
-                let file = images.file(path)?;
-                images.stop.check()?;
-                let set = file.walk(!no_dereference).and_then(|inode| {
-                    let set = file.fs.set_xattr(&inode, name.as_bytes(), &value, SetMode::Any);
-                    set.map_err(|e| file.failed(e))
-                });
-                report.note(set)?;
-            }
+            images.each(paths, |_, file, _| {
+                let inode = file.walk(!no_dereference)?;
+                file.fs.set_xattr(&inode, name.as_bytes(), &value, SetMode::Any).map_err(|e| file.failed(e))
+            })
         }
-        XattrCommand::Remove { name, paths, no_dereference } => {
-            for path in paths {
-                let file = images.file(path)?;
-                images.stop.check()?;
-                let removed = file
-                    .walk(!no_dereference)
-                    .and_then(|inode| file.fs.remove_xattr(&inode, name.as_bytes()).map_err(|e| file.failed(e)));
-                report.note(removed)?;
-            }
-        }
+        XattrCommand::Remove { name, paths, no_dereference } => images.each(paths, |_, file, _| {
+            let inode = file.walk(!no_dereference)?;
+            file.fs.remove_xattr(&inode, name.as_bytes()).map_err(|e| file.failed(e))
+        }),
     }
-    report.end()
 }
 
 fn list(file: &File, follow: bool, named: bool, records: &mut Records) -> Result<()> {

@@ -111,39 +111,31 @@ impl Chain {
         (self.reached..self.path.levels).filter_map(names).collect()
     }
 
-    fn find<S: MapStore>(root: &MapRoot, store: &S, path: IndirectPath) -> Result<Chain, S::Error> {
-        let mut chain = Chain { path, holders: [None; LEVELS_MAX + 1], reached: 0, lost: false };
-        while chain.reached < path.levels {
-            let (holder, offset) = (chain.holders[chain.reached], path.offsets[chain.reached] as usize);
-            let pointer = with_pointers(root, store, holder, |bytes| indirect::pointer(bytes, offset).unwrap_or(0))?;
-            let Some(next) = follow(root, store, holder, pointer)? else { break };
-            store.read_ahead(next, || pointer_blocks(root, store, holder));
-            chain.reached += 1;
-            chain.holders[chain.reached] = Some(next);
-        }
-        Ok(chain)
-    }
-
-    /// As `find`, for a removal: it follows no pointer block that is not allocated. If the store passes the damage,
-    /// the chain ends at the pointer to the damaged block.
-    fn find_to_remove<S: MapStore>(root: &MapRoot, store: &S, path: IndirectPath) -> Result<Chain, S::Error> {
+    /// A removal follows no pointer block that is not allocated or cannot be read. If the store passes the damage, its
+    /// chain ends at the pointer to the damaged block.
+    fn find<S: MapStore>(root: &MapRoot, store: &S, path: IndirectPath, removes: bool) -> Result<Chain, S::Error> {
         let mut chain = Chain { path, holders: [None; LEVELS_MAX + 1], reached: 0, lost: false };
         while chain.reached < path.levels {
             let (holder, offset) = (chain.holders[chain.reached], path.offsets[chain.reached] as usize);
             let pointer = with_pointers(root, store, holder, |bytes| indirect::pointer(bytes, offset).unwrap_or(0))?;
             let next = follow(root, store, holder, pointer).and_then(|next| {
                 let Some(block) = next else { return Ok(None) };
-                store.check_in_use(block)?;
+                if removes {
+                    store.check_in_use(block)?;
+                }
                 store.read_ahead(block, || pointer_blocks(root, store, holder));
-                with_pointers(root, store, next, |_| Some(block))
+                if removes {
+                    with_pointers(root, store, next, |_| ())?;
+                }
+                Ok(next)
             });
             match next {
-                Ok(Some(next)) => {
-                    chain.reached += 1;
-                    chain.holders[chain.reached] = Some(next);
-                }
                 Ok(None) => break,
-                Err(e) if store.passes(&e) => {
+                Ok(next) => {
+                    chain.reached += 1;
+                    chain.holders[chain.reached] = next;
+                }
+                Err(e) if removes && store.passes(&e) => {
                     chain.lost = true;
                     break;
                 }
@@ -164,7 +156,7 @@ fn array_rest(path: &IndirectPath, geometry: &Geometry) -> u32 {
 fn segment<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len: u32) -> Result<(u32, u32), S::Error> {
     let geometry = Geometry::new(store.block_size());
     let path = path_of::<S>(root, &geometry, lblk)?;
-    let chain = Chain::find(root, store, path)?;
+    let chain = Chain::find(root, store, path, false)?;
     if !chain.complete() {
         let hole = path.span(chain.reached, &geometry) - path.inside(chain.reached, &geometry);
         return Ok((0, hole.min(u64::from(max_len)) as u32));
@@ -232,7 +224,7 @@ pub(super) fn lookup<S: MapStore>(
 pub(super) fn missing<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<(Vec<PointerBlock>, u64), S::Error> {
     let geometry = Geometry::new(store.block_size());
     let path = path_of::<S>(root, &geometry, lblk)?;
-    let chain = Chain::find(root, store, path)?;
+    let chain = Chain::find(root, store, path, false)?;
     Ok((chain.missing(lblk, &geometry), u64::from(lblk) + u64::from(array_rest(&path, &geometry))))
 }
 
@@ -275,7 +267,7 @@ fn insert_in_array<S: MapStore>(
 ) -> Result<u32, S::Error> {
     let geometry = Geometry::new(store.block_size());
     let path = path_of::<S>(root, &geometry, lblk)?;
-    let chain = Chain::find(root, store, path)?;
+    let chain = Chain::find(root, store, path, false)?;
     let (first, len) = (path.offsets[path.levels] as usize, array_rest(&path, &geometry).min(len));
     let holder = chain.holders[chain.reached];
     let fill = |bytes: &mut [u8]| (0..len).all(|i| indirect::set_pointer(bytes, first + i as usize, pblk + i));
@@ -355,7 +347,7 @@ pub(super) fn remove<S: MapStore>(
     let mut to = to;
     while from <= to {
         let path = path_of::<S>(root, &geometry, to)?;
-        let chain = Chain::find_to_remove(root, store, path)?;
+        let chain = Chain::find(root, store, path, true)?;
         // The first logical block below the deepest pointer (or array of pointers) that was reached.
         let lowest = if chain.complete() {
             let array = if path.levels == 0 { 0 } else { to - path.offsets[path.levels] };

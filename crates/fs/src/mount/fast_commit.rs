@@ -526,7 +526,7 @@ impl<'a> Applier<'a> {
                     add_dir_link(&mut dir.meta.write().desc);
                     fs.note_many_links(handle, &dir)?;
                 }
-                fs.stamp_dir(handle, &dir, fs.now())?;
+                fs.stamp(handle, &dir, fs.now())?;
             }
             if !is_dir {
                 let links = &mut inode.meta.write().desc.links;
@@ -562,7 +562,7 @@ impl<'a> Applier<'a> {
                 if is_dir {
                     drop_dir_link(&mut dir.meta.write().desc);
                 }
-                fs.stamp_dir(handle, &dir, fs.now())?;
+                fs.stamp(handle, &dir, fs.now())?;
             }
             let links = &mut inode.meta.write().desc.links;
             *links = if is_dir { 0 } else { links.saturating_sub(1) };

@@ -129,7 +129,8 @@ impl Filesystem {
         if writable && result.is_err() {
             self.abort_if_failed();
         }
-        self.say_last_suppressed();
+        // The last message counts those that were suppressed since the one before.
+        self.say_suppressed(self.error_log.take_suppressed());
         result.and_then(|()| self.lifecycle.acknowledge())
     }
 

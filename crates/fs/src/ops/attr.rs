@@ -127,12 +127,9 @@ impl Filesystem {
                 if set.kill_privileges {
                     self.kill_privileges(inode)?;
                 }
-                if size != inode.size() || self.is_left_behind(inode) {
-                    self.truncate_locked(inode, size)?;
-                } else if size.div_ceil(u64::from(self.geo.block_size)) << (self.geo.block_bits - 9)
-                    < inode.meta.read().desc.blocks
-                {
-                    // The same size still drops blocks that were preallocated behind the end.
+                // The same size still drops blocks that were preallocated behind the end.
+                let units = size.div_ceil(u64::from(self.geo.block_size)) << (self.geo.block_bits - 9);
+                if size != inode.size() || self.is_left_behind(inode) || units < inode.meta.read().desc.blocks {
                     self.truncate_locked(inode, size)?;
                 }
                 true

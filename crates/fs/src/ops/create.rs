@@ -211,7 +211,7 @@ impl Operation<'_> {
                     add_dir_link(&mut dir.meta.write().desc);
                     self.note_many_links(handle, dir)?;
                 }
-                self.stamp_dir(handle, dir, now)
+                self.stamp(handle, dir, now)
             })();
             self.whole(handle, done)?;
             Ok(inode)
@@ -272,10 +272,7 @@ impl Operation<'_> {
             return Err(e);
         }
         let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), handle.tid().0);
-        {
-            let mut map = inode.map.write();
-            inode.absorb_map(&mut map, self.geo.block_size);
-        }
+        inode.absorb_map(&mut inode.map.write(), self.geo.block_size);
         let made = Arc::as_ptr(&inode);
         let inode = self.inodes.insert(inode);
         if !std::ptr::eq(Arc::as_ptr(&inode), made) {

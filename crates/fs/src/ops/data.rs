@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::ops::credits;
+use crate::ops::disk_size::Move;
 use crate::ops::flags::Change;
 use crate::ops::mapping::Want;
 use crate::options::Atime;
@@ -325,9 +326,7 @@ impl Filesystem {
         let bs = u64::from(self.geo.block_size);
         let old = inode.size();
         let end = pos + data.len() as u64;
-        if pos > old {
-            self.settle_end(inode)?;
-        }
+        self.prepare_end(inode, pos)?;
         let aligned = pos.is_multiple_of(bs) && (end.is_multiple_of(bs) || end >= old);
         let through = match self.options.write_through_bytes {
             Some(min) if aligned && !inode.pages.overlaps(pos, data.len() as u64) => {
@@ -341,7 +340,8 @@ impl Filesystem {
                 // The size on disk must not pass over data that waits to be written.
                 self.write_and_wait(inode);
             }
-            self.settle_disk_size(inode, pos)?;
+            // The end is prepared.
+            self.prepare_size(inode, pos.min(old))?;
             Ok((self.write_through(inode, pos, data)?, 0))
         } else {
             self.stats.writes_delayed.inc();
@@ -479,8 +479,6 @@ impl Filesystem {
                         r => r?,
                     }
                     at += n;
-                    // With the size on disk, should the next piece fail.
-                    inode.set_size(inode.size().max((pos + at as u64).min(end)));
                 }
                 EsState::Hole | EsState::Delayed => {
                     let want = if state == EsState::Delayed { Want::Promised { more: 0 } } else { Want::Written };
@@ -498,9 +496,6 @@ impl Filesystem {
                     };
                     let (mapped, r) = self.map_written(inode, lblk, chosen, (abs + n as u64).min(end));
                     at += n.min((mapped as usize) << bits);
-                    if mapped > 0 {
-                        inode.set_size(inode.size().max((pos + at as u64).min(end)));
-                    }
                     match r {
                         Err(e) if at > 0 && e.is_no_space() => break,
                         r => r?,
@@ -509,9 +504,8 @@ impl Filesystem {
             }
         }
         end = end.min(pos + at as u64);
-        inode.set_size(inode.size().max(end));
         if inode.meta.read().desc.size < end {
-            self.transact(credits::DISK_SIZE, |handle| self.write_disk_size(handle, inode, end))?;
+            self.transact(credits::DISK_SIZE, |handle| self.move_size(handle, inode, end, Move::AtLeast))?;
         }
         Ok(at)
     }

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::ops::credits;
+use crate::ops::disk_size::Move;
 use crate::ops::flags::Change;
 use crate::ops::mapping::LAST_BLOCK;
 use extant_es::EsState;
@@ -67,29 +68,17 @@ impl Filesystem {
                 FallocateMode::ZeroRange { keep_size } => self.zero_range(inode, pos, end, keep_size)?,
             }
             let now = self.now();
-            self.transact(credits::INODE, |handle| {
-                {
-                    let mut m = inode.meta.write();
-                    m.desc.mtime = now;
-                    m.desc.ctime = now;
-                }
-                self.write_inode(handle, inode)
-            })
+            self.transact(credits::INODE, |handle| self.stamp(handle, inode, now))
         };
         self.change_data(inode, || op.retry_no_space(carve))
     }
 
     pub(super) fn preallocate(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {
         let bits = self.geo.block_bits;
-        let old = inode.size();
-        let grows = !keep_size && end > old;
         // Linux: `ext4_fallocate` compares with `i_disksize`.
-        let catches_up = !keep_size && !grows && self.is_left_behind(inode);
-        if grows || catches_up {
-            self.settle_disk_size(inode, end)?;
-        }
+        let grows = !keep_size && (end > inode.size() || self.is_left_behind(inode));
         if grows {
-            self.settle_end(inode)?;
+            self.prepare_size(inode, end)?;
         }
         let mut lblk = (pos >> bits) as u32;
         let last = ((end - 1) >> bits).min(u64::from(LAST_BLOCK.0)) as u32;
@@ -108,9 +97,7 @@ impl Filesystem {
             lblk = lblk.saturating_add(n);
         }
         if grows {
-            self.transact(credits::DISK_SIZE, |handle| self.write_both_sizes(handle, inode, end))?;
-        } else if catches_up {
-            self.transact(credits::DISK_SIZE, |handle| self.write_disk_size(handle, inode, end))?;
+            self.transact(credits::DISK_SIZE, |handle| self.move_size(handle, inode, end, Move::AtLeast))?;
         }
         Ok(())
     }
@@ -122,7 +109,7 @@ impl Filesystem {
         let (first, stop) = self.whole_blocks(inode, pos, end);
         if first < stop {
             let size = inode.size().min(end);
-            self.settle_disk_size(inode, size)?;
+            self.prepare_size(inode, size)?;
             let _wb = inode.wb.lock();
             inode.writes.wait(); // as drop_pages
             let r = self.unwrite(inode, LogicalBlock(first as u32), (stop - first) as u32, size);
@@ -173,7 +160,7 @@ impl Filesystem {
         }
         // Appends still pending must not leave the size on disk short of blocks that stay mapped behind the hole.
         let raise = size.min(end);
-        self.settle_disk_size(inode, raise)?;
+        self.prepare_size(inode, raise)?;
         let _wb = inode.wb.lock();
         inode.writes.wait(); // as drop_pages
         let removed = self.remove_blocks(inode, LogicalBlock(first as u32), LogicalBlock((stop - 1) as u32));
@@ -182,7 +169,7 @@ impl Filesystem {
         let r = if inode.meta.read().desc.size < raise {
             let enough = handle.has_credits(credits::DISK_SIZE);
             let room = if enough { Ok(()) } else { handle.restart(credits::DISK_SIZE).map_err(Error::from) };
-            room.and_then(|()| self.write_disk_size(&mut handle, inode, raise))
+            room.and_then(|()| self.move_size(&mut handle, inode, raise, Move::AtLeast))
         } else {
             Ok(())
         };

@@ -21,6 +21,7 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapState, Mapping, Progress};
+use crate::ops::disk_size::Move;
 use crate::store::MapView;
 use crate::writeback::batch::WritebackReason;
 use extant_es::{EsEntry, EsState};
@@ -291,7 +292,7 @@ impl Filesystem {
             r
         };
         match progress {
-            Ok(Progress::Done) => self.write_disk_size(handle, inode, end)?,
+            Ok(Progress::Done) => self.move_size(handle, inode, end, Move::AtLeast)?,
             _ => self.write_inode_data(handle, inode)?,
         }
         progress
@@ -361,7 +362,7 @@ impl Filesystem {
                 r
             };
             match progress {
-                Ok(Progress::Done) => self.write_disk_size(&mut handle, inode, size)?,
+                Ok(Progress::Done) => self.move_size(&mut handle, inode, size, Move::AtLeast)?,
                 _ => self.write_inode_data(&mut handle, inode)?,
             }
             // Also after an error: the map is consistent, and e2fsck will find the blocks that it lost.

@@ -25,7 +25,7 @@ mod attr;
 mod create;
 pub(crate) mod credits;
 mod data;
-mod disk_size;
+pub(crate) mod disk_size;
 pub(crate) mod evict;
 mod fallocate;
 mod flags;

@@ -144,7 +144,7 @@ impl Filesystem {
                         self.orphan_remove(handle, inode, Over::Nameless)?;
                     }
                     self.write_inode(handle, inode)?;
-                    self.stamp_dir(handle, dir, now)
+                    self.stamp(handle, dir, now)
                 })();
                 self.whole(handle, done)
             })
@@ -152,14 +152,14 @@ impl Filesystem {
         self.honour_sync(&[dir])
     }
 
-    /// Updates the times of a directory whose content changed.
-    pub(crate) fn stamp_dir(&self, handle: &mut Handle, dir: &Arc<Inode>, now: Timestamp) -> Result<()> {
+    /// Updates the times of an inode whose content changed.
+    pub(crate) fn stamp(&self, handle: &mut Handle, inode: &Arc<Inode>, now: Timestamp) -> Result<()> {
         {
-            let mut m = dir.meta.write();
+            let mut m = inode.meta.write();
             m.desc.mtime = now;
             m.desc.ctime = now;
         }
-        self.write_inode(handle, dir)
+        self.write_inode(handle, inode)
     }
 
     /// Removes a name of a file.
@@ -185,7 +185,7 @@ impl Filesystem {
             self.transact_whole(credits::REMOVE_NAME, |handle| {
                 view.remove(handle, name, Some(&found))?;
                 let now = self.now();
-                let done = self.stamp_dir(handle, dir, now).and_then(|()| self.drop_link(handle, &inode, now));
+                let done = self.stamp(handle, dir, now).and_then(|()| self.drop_link(handle, &inode, now));
                 self.whole(handle, done)
             })
         })?;
@@ -243,7 +243,7 @@ impl Filesystem {
                 let now = self.now();
                 let done = self.kill_dir(handle, &inode, now).and_then(|()| {
                     drop_dir_link(&mut dir.meta.write().desc);
-                    self.stamp_dir(handle, dir, now)
+                    self.stamp(handle, dir, now)
                 });
                 self.whole(handle, done)
             })

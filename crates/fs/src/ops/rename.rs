@@ -367,9 +367,9 @@ impl Operation<'_> {
     }
 
     fn stamp_both(&self, handle: &mut Handle, a: &Arc<Inode>, b: &Arc<Inode>, now: Timestamp) -> Result<()> {
-        self.stamp_dir(handle, a, now)?;
+        self.stamp(handle, a, now)?;
         if a.ino != b.ino {
-            self.stamp_dir(handle, b, now)?;
+            self.stamp(handle, b, now)?;
         }
         Ok(())
     }

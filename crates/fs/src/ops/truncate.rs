@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::ops::credits;
+use crate::ops::disk_size::Move;
 use crate::ops::mapping::LAST_BLOCK;
 use crate::orphan::Over;
 use extant_es::EsState;
@@ -29,10 +30,9 @@ impl Filesystem {
         let bs = u64::from(self.geo.block_size);
         let old = inode.size();
         // Also when the file shrinks: the size on disk may be still smaller.
-        self.settle_disk_size(inode, new)?;
+        self.prepare_size(inode, new)?;
         if new > old {
-            self.settle_end(inode)?;
-            return self.transact(credits::DISK_SIZE, |handle| self.write_both_sizes(handle, inode, new));
+            return self.transact(credits::DISK_SIZE, |handle| self.move_size(handle, inode, new, Move::AtLeast));
         }
         let _wb = inode.wb.lock();
         // Pages under writeback may still move the size on disk.
@@ -46,7 +46,7 @@ impl Filesystem {
             // Also when this moves the size on disk up, because data before the new end waits for writeback: behind
             // that data there may be a hole, and nothing else would ever move the size on disk over it (Linux:
             // `ext4_setattr` does the same).
-            self.write_both_sizes(handle, inode, new)
+            self.move_size(handle, inode, new, Move::Exactly)
         })?;
         self.drop_pages(inode, new.div_ceil(bs));
         self.finish_truncate(inode)

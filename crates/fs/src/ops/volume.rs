@@ -89,10 +89,7 @@ impl Filesystem {
     /// holds `s_umount`.
     pub(crate) fn thaw_device(&self) {
         if !self.is_read_only() {
-            let marked = {
-                let mut sb = self.sb.lock();
-                self.mark_in_use(&mut sb)
-            };
+            let marked = self.mark_in_use(&mut self.sb.lock());
             if let Err(e) = marked {
                 // Without the mark, the next mount would throw away what is logged from here on.
                 self.abort(&format!("cannot be marked as in use: {e}"));
@@ -149,10 +146,7 @@ impl Filesystem {
         if self.lifecycle.now().access != Access::Remounted || self.journal.is_aborted() {
             return Err(Error::ReadOnly);
         }
-        {
-            let mut sb = self.sb.lock();
-            self.mark_in_use(&mut sb)?;
-        }
+        self.mark_in_use(&mut self.sb.lock())?;
         self.lifecycle.go(Transition::RemountWritable);
         self.journal.thaw();
         self.queue_unused();

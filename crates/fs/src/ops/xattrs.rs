@@ -8,8 +8,8 @@ use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::ops::credits;
 use crate::ops::flags::Change;
-use crate::xattr::{self, SetMode};
-use crate::xattr_store::XattrView;
+use crate::xattr::{self, SetMode, XattrError};
+use crate::xattr_store::{XattrEdit, XattrView};
 
 /// The prefix of the ACLs' names.
 const ACLS: &[u8] = b"system.posix_acl_";
@@ -61,20 +61,7 @@ impl Filesystem {
     /// [`Error::Exists`] and [`Error::NoAttribute`] by `mode`; [`Error::NoSpace`] if inode and block are full;
     /// [`Error::NotSupported`] for a prefix that the format or this mount does not support.
     pub fn set_xattr(&self, inode: &InodeRef, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
-        self.check_namespace(name)?;
-        let op = self.begin_change()?;
-        op.retry_no_space(|| {
-            let _exclusive = inode.rw.write();
-            self.may_change(inode, Change::Xattr)?;
-            let _table = self.hold_slots([inode])?;
-            self.transact_whole(credits::SET_XATTR, |handle| {
-                self.edit_xattrs(handle, inode, |edit| xattr::set(edit, name, value, mode))?;
-                inode.meta.write().desc.ctime = self.now();
-                let written = self.write_inode(handle, inode);
-                self.whole(handle, written)
-            })
-        })?;
-        self.honour_sync(&[inode])
+        self.change_xattr(inode, name, |edit| xattr::set(edit, name, value, mode))
     }
 
     /// Removes attribute `name`; [`Error::NoAttribute`] if it is not there.
@@ -82,6 +69,15 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::get_xattr`]; also [`Error::NotPermitted`] by the inode's flags, and [`Error::ReadOnly`].
     pub fn remove_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<()> {
+        self.change_xattr(inode, name, |edit| xattr::remove(edit, name))
+    }
+
+    fn change_xattr(
+        &self,
+        inode: &InodeRef,
+        name: &[u8],
+        change: impl Fn(&mut XattrEdit<'_>) -> std::result::Result<(), XattrError<Error>>,
+    ) -> Result<()> {
         self.check_namespace(name)?;
         let op = self.begin_change()?;
         op.retry_no_space(|| {
@@ -89,7 +85,7 @@ impl Filesystem {
             self.may_change(inode, Change::Xattr)?;
             let _table = self.hold_slots([inode])?;
             self.transact_whole(credits::SET_XATTR, |handle| {
-                self.edit_xattrs(handle, inode, |edit| xattr::remove(edit, name))?;
+                self.edit_xattrs(handle, inode, &change)?;
                 inode.meta.write().desc.ctime = self.now();
                 let written = self.write_inode(handle, inode);
                 self.whole(handle, written)

@@ -44,6 +44,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::Progress;
 use crate::ops::credits;
+use crate::ops::disk_size::Move;
 use crate::writeback::batch::{Batch, Completed, Piece, Retirer, Then, WritebackReason};
 use crate::writeback::patience::Patience;
 
@@ -242,7 +243,7 @@ impl Filesystem {
             Then::Nothing if inode.meta.read().desc.size >= end => Ok(()),
             Then::Nothing => {
                 let handle = self.handle_for(open, credits::DISK_SIZE)?;
-                self.write_disk_size(handle, inode, end)
+                self.move_size(handle, inode, end, Move::AtLeast)
             }
             Then::Convert => {
                 let (mut from, to, mut tries) = (piece.lblk, piece.lblk.0 + piece.len, 0);
@@ -284,7 +285,8 @@ impl Filesystem {
             match self.map_chosen(handle, inode, at, chosen, false) {
                 Ok(mapped) => {
                     at = LogicalBlock(at.0 + mapped);
-                    self.write_disk_size(handle, inode, end.min(u64::from(at.0) << self.geo.block_bits))?;
+                    let end = end.min(u64::from(at.0) << self.geo.block_bits);
+                    self.move_size(handle, inode, end, Move::AtLeast)?;
                     if chosen.is_some() {
                         self.finish_open(open);
                     }

@@ -22,7 +22,7 @@ use crate::args::CpArgs;
 use crate::failure::{Failure, Report, Result};
 use crate::opened;
 use crate::server::signals::Stop;
-use crate::text::{Output, shown};
+use crate::text::{Output, shown, split_last};
 
 /// How many directories on the way down stay open; for those further up only the number is stored.
 const OPEN_MAX: usize = 16;
@@ -193,7 +193,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         let here = |e: Trouble| e.at(|| source.show(path));
         let top = source.top(path, !self.recursive).map_err(here)?;
         let node = source.node(&top).map_err(here)?;
-        let name = last_name(path);
+        let (_, name) = split_last(path);
         let whole_tree = node.is_dir() && matches!(name, b"" | b"." | b"..");
         if node.is_dir() && !self.recursive {
             return Err(Failure::op(format!("{}: is a directory (copy it with -r)", source.show(path))));
@@ -534,25 +534,13 @@ fn readable(xattrs: Result<Xattrs>) -> (Xattrs, Result<()>) {
     }
 }
 
-fn trimmed(path: &[u8]) -> &[u8] {
-    let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
-    &path[..end]
-}
-
-/// The part after the last slash; empty for the root.
-fn last_name(path: &[u8]) -> &[u8] {
-    let path = trimmed(path);
-    &path[path.iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1)..]
-}
-
 /// The directory of a new path, and the name in it.
 fn split(path: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
-    let name = last_name(path);
+    let (dir, name) = split_last(path);
     if matches!(name, b"" | b"." | b"..") {
         return Err(Failure::op(format!("{}: cannot be made", shown(path))));
     }
-    let path = trimmed(path);
-    Ok((path[..path.len() - name.len()].to_vec(), name.to_vec()))
+    Ok((dir.to_vec(), name.to_vec()))
 }
 
 /// A path that ends in a slash names a directory; no other file can have it.
@@ -585,9 +573,6 @@ mod tests {
 
     #[test]
     fn paths_split_into_directory_and_name() {
-        assert_eq!(last_name(b"/etc/passwd"), b"passwd");
-        assert_eq!(last_name(b"a//"), b"a");
-        assert_eq!(last_name(b"/"), b"");
         assert_eq!(split(b"a").unwrap(), (b"".to_vec(), b"a".to_vec()));
         assert_eq!(split(b"/x/y/").unwrap(), (b"/x/".to_vec(), b"y".to_vec()));
         assert!(split(b"/").is_err());

@@ -19,6 +19,7 @@ use tar::{EntryType, Header};
 
 use super::acl;
 use crate::image::Xattrs;
+use crate::text::split_last;
 
 const BLOCK: u64 = 512;
 /// The largest numbers of a header: seven and eleven octal digits.
@@ -321,9 +322,7 @@ fn map(parts: &[Range<u64>], size: u64) -> Vec<u8> {
 
 /// A substitute name for a header, in a folder beside the real one.
 fn in_folder(folder: &[u8], name: &[u8]) -> Vec<u8> {
-    let name = name.strip_suffix(b"/").unwrap_or(name);
-    let last = name.iter().rposition(|b| *b == b'/').map_or(0, |slash| slash + 1);
-    [b"./", folder, b"/", &name[last..]].concat()
+    [b"./", folder, b"/", split_last(name).1].concat()
 }
 
 /// A header with as much of the name as fits.
