@@ -151,7 +151,8 @@ pub fn debugfs(image: impl AsRef<Path>, requests: impl AsRef<[u8]>) -> Result<St
 pub fn debugfs_write(image: impl AsRef<Path>, requests: &str) -> Result<()> {
     let output = requested(&["-w", arg(image.as_ref())], requests.as_bytes())?;
     // debugfs reports a failed request only as additional output.
-    let known = |line: &str| ["Allocated inode: ", "Setting csum v"].iter().any(|text| line.starts_with(text));
+    const KNOWN: [&str; 3] = ["Allocated inode: ", "Setting csum v", "Journal needs recovery, will not add csums"];
+    let known = |line: &str| KNOWN.iter().any(|text| line.starts_with(text));
     if output.lines().all(|line| line.trim().is_empty() || known(line)) {
         return Ok(());
     }
@@ -165,11 +166,11 @@ fn requested(args: &[&str], requests: &[u8]) -> Result<String> {
     let said = output("debugfs", &[&["-f", arg(script.path())], args].concat())?;
     let lines = |bytes: &[u8], own: &str| {
         let text = String::from_utf8_lossy(bytes);
-        text.lines().filter(|line| !line.starts_with(own)).map(|line| format!("{line}\n")).collect::<String>()
+        text.split_inclusive('\n').filter(|line| !line.starts_with(own)).collect::<String>()
     };
     let output = lines(&said.stdout, "debugfs: ") + &lines(&said.stderr, "debugfs 1.");
     if said.status.success() {
-        return Ok(output.trim().to_owned());
+        return Ok(output);
     }
     let command = format!("debugfs {}: {}", args.join(" "), String::from_utf8_lossy(requests));
     Err(Error::Command { command, code: said.status.code(), output })
