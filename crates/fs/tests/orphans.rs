@@ -219,7 +219,7 @@ fn an_orphan_without_a_map_is_not_truncated() {
     let kind = &["-t", "ext4", "-b", "4096", "-O", "^orphan_file,^extent,^64bit,^metadata_csum"][..];
     let dev = tools::made(kind, "16M");
     // The root's only block.
-    let victim: u32 = tools::debugfs(&dev, "bmap / 0").parse().expect("a block");
+    let victim: u32 = tools::debugfs(&dev, "bmap / 0").trim().parse().expect("a block");
     for links in [1, 0] {
         let dev = Arc::new(tools::edited(&dev, &["mknod dev b 1 1", "symlink link target", "ssv state 1"]));
         let inode_of = |name: &str| {
