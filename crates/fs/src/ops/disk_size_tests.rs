@@ -22,7 +22,7 @@ enum Behind {
     /// Data, or zeros, that are in memory only.
     Waiting,
     /// The size on disk is left behind the end of the file.
-    LeftBehind,
+    Lost,
     /// Old content on the device, in the block with the size on disk.
     Stale,
     /// Blocks whose removal has not ended.
@@ -91,7 +91,7 @@ impl World {
         };
         let all = [
             (Waiting, f.pages.dirty_bytes() > 0),
-            (LeftBehind, memory > 0 && fs.is_left_behind(f)),
+            (Lost, memory > 0 && fs.is_left_behind(f)),
             (Stale, is_stale()),
             (CutOff, fs.orphans.is_cut_short(f.ino)),
             (Blocks, blocks * 512 > memory.next_multiple_of(BLOCK)),
@@ -108,7 +108,7 @@ const TABLE: &[Row] = &[
     ("truncate down", |w| w.truncate(1500).expect("truncate"), 1500, 1500, &[Waiting, Stale]),
     ("crash", |w| w.crash(false), 1500, 1500, &[Stale]),
     ("write past the end again", |w| w.write(3000, 3500), 3500, 1500, &[Waiting]),
-    ("write back fails", fail_writeback, 3500, 1500, &[LeftBehind]),
+    ("write back fails", fail_writeback, 3500, 1500, &[Lost]),
     ("truncate to the same size", |w| w.truncate(3500).expect("truncate"), 3500, 3500, &[]),
     ("write far behind the end", |w| w.write(6000, 6100), 6100, 3500, &[Waiting]),
     ("punch", |w| w.fallocate(FallocateMode::PunchHole, 4096, 6100), 6100, 6100, &[]),
@@ -117,8 +117,8 @@ const TABLE: &[Row] = &[
     ("fallocate zeros", |w| w.fallocate(ZERO, 4096, 6100), 6100, 6100, &[]),
     ("truncate down", |w| w.truncate(3500).expect("truncate"), 3500, 3500, &[]),
     ("write at the end", |w| w.write(3500, 3600), 3600, 3500, &[Waiting]),
-    ("write back fails again", fail_writeback, 3600, 3500, &[LeftBehind]),
-    ("fallocate within the size", |w| w.allocate(3550, false), 3600, 3550, &[LeftBehind]),
+    ("write back fails again", fail_writeback, 3600, 3500, &[Lost]),
+    ("fallocate within the size", |w| w.allocate(3550, false), 3600, 3550, &[Lost]),
     ("truncate up", |w| w.truncate(5000).expect("truncate"), 5000, 5000, &[]),
     ("fallocate that keeps the size", |w| w.allocate(8000, true), 5000, 5000, &[Blocks]),
     ("fallocate", |w| w.allocate(9000, false), 9000, 9000, &[]),
