@@ -17,7 +17,7 @@
 //! A thread needs a privilege to leave SCHED_IDLE. Without it no client is followed ([`can_follow`]). Nor is a client
 //! outside of this PID namespace.
 //!
-//! Main types: [`Bound`], of all workers of a mount; [`Follower`], one for each; [`IdlePriority`].
+//! Main types: [`Bound`], of all workers of a mount; [`Follower`], one for each; [`IdlePriority`]; [`Penalty`].
 //!
 //! What it does not do: it follows no client whose requests overlap. Large reads are read ahead. Other requests that
 //! wait during a call are noticed only now and then, when the processor is looked up.
@@ -125,7 +125,7 @@ impl Penalty {
         Penalty { began: Instant::now(), until: AtomicU64::new(0), last: AtomicU64::new(0) }
     }
 
-    /// Begins one: [`PENALTY_MIN`], or twice as long as the last one.
+    /// Begins one: of [`PENALTY_MIN`], or twice as long as the last one, if that has ended not long ago.
     pub fn give(&self, now: Instant) {
         let now = now.duration_since(self.began).as_nanos() as u64;
         let (least, most) = (PENALTY_MIN.as_nanos() as u64, PENALTY_MAX.as_nanos() as u64);
@@ -136,7 +136,7 @@ impl Penalty {
         self.until.store(now + penalty, Ordering::Relaxed);
     }
 
-    pub fn is_due(&self, now: Instant) -> bool {
+    pub fn is_running(&self, now: Instant) -> bool {
         (now.duration_since(self.began).as_nanos() as u64) < self.until.load(Ordering::Relaxed)
     }
 }
@@ -196,7 +196,7 @@ impl Follower<'_> {
         }
         let ahead = opcode == Some(Opcode::Read)
             && ReadIn::read_from_prefix(body).is_ok_and(|(read, _)| read.size >= READAHEAD);
-        if header.pid != self.client || header.pid == 0 || ahead || self.all.penalty.is_due(now) {
+        if header.pid != self.client || header.pid == 0 || ahead || self.all.penalty.is_running(now) {
             self.let_go();
             self.client = header.pid;
             return false;
@@ -394,12 +394,12 @@ mod tests {
             };
             served(&mut f, Opcode::Read, me(), 4096, 1);
             assert!(overlapping(&mut f, ALONE - 1 + QUEUED - 1), "the kernel sends a message of its own now and then");
-            assert!(f.bound.is_none() && !bound.penalty.is_due(bound.penalty.began));
+            assert!(f.bound.is_none() && !bound.penalty.is_running(bound.penalty.began));
             assert!(served(&mut f, Opcode::Read, me(), 4096, 1));
             assert!(f.bound.is_some());
             f.let_go();
             overlapping(&mut f, ALONE + QUEUED);
-            assert!(f.bound.is_none() && bound.penalty.is_due(bound.penalty.began));
+            assert!(f.bound.is_none() && bound.penalty.is_running(bound.penalty.began));
             assert!(!served(&mut f, Opcode::Read, me(), 4096, 4 * ALONE), "other workers may be called to help");
         });
     }
@@ -428,7 +428,7 @@ mod tests {
                 sys::has_policy(None, libc::SCHED_OTHER),
                 "it may have waited for a processor while it ran at idle priority"
             );
-            assert!(bound.penalty.is_due(bound.penalty.began));
+            assert!(bound.penalty.is_running(bound.penalty.began));
             drop(aside);
             LOST.set(false); // on a busy machine it may be set
             bound.penalty.until.store(0, Ordering::Relaxed);

@@ -66,7 +66,7 @@ impl Asides {
 
     /// Whether a thread may step aside.
     pub fn allowed(&self) -> bool {
-        can_follow() && !self.penalty.is_due(Instant::now())
+        can_follow() && !self.penalty.is_running(Instant::now())
     }
 
     /// Sends replies by `submit` at idle priority. The calling thread is number `me`.
