@@ -159,7 +159,8 @@ pub fn probe(dev: &dyn BlockDevice) -> Result<(SuperBlock, Option<BlockNr>)> {
     };
     let fits = |sb: &SuperBlock| sb.check_device_size(dev.size_bytes()).is_ok();
     let is_lost = |e: &Error| matches!(e, Error::SuperBlock { source: extant_ondisk::Error::Corrupt { .. }, .. });
-    let (sb, backup) = superblock::find(dev.size_bytes(), read, fits, is_lost)?;
+    let mut bytes = |byte: u64, into: &mut [u8]| dev.read_at(byte, into, BioFlags::META).is_ok();
+    let (sb, backup) = superblock::find(dev.size_bytes(), read, &mut bytes, fits, is_lost)?;
     Ok((sb, backup.map(|(block, _)| block)))
 }
 

@@ -13,12 +13,11 @@
 //! # Locking
 //! None.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::group_desc::GroupDesc;
-use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_SIZE, Start, SuperBlock, SuperContext, SuperDamage, find_start};
+use extant_ondisk::superblock::{Ballot, MAGIC, SUPERBLOCK_SIZE, Start, SuperBlock, SuperContext, SuperDamage, vote};
 use extant_ondisk::{BlockNr, Damage, GroupNr};
 
 const SECTOR: usize = 512;
@@ -207,26 +206,20 @@ fn look(dev: &dyn BlockDevice, at: u64, len: usize, buf: &mut [u8], seen: &mut S
 
 /// Distributes superblocks of one UUID over file systems: the start with the most votes first.
 fn place(dev: &dyn BlockDevice, all: Vec<Sighting>, tries: &mut usize, found: &mut Scan) {
-    let mut votes: BTreeMap<u64, Vec<(usize, Start)>> = BTreeMap::new();
-    for (index, s) in all.iter().enumerate() {
-        for vote in find_start(&s.sb, s.byte) {
-            votes.entry(vote.start).or_default().push((index, vote));
-        }
-    }
-    let told = |votes: &[(usize, Start)]| votes.iter().filter(|(_, vote)| !vote.guessed).count();
-    let mut starts: Vec<_> = votes.into_iter().collect();
-    starts.sort_by_cached_key(|(start, votes)| (Reverse((votes.len(), told(votes))), *start));
+    let ballots = vote(all.iter().map(|s| (s.byte, &s.sb)));
     let mut left: Vec<Option<Sighting>> = all.into_iter().map(Some).collect();
-    for (start, mut votes) in starts {
-        votes.retain(|(index, _)| left[*index].is_some());
-        let agreed = votes.len() > 1 && told(&votes) > 0;
+    for mut ballot in ballots {
+        ballot.votes.retain(|(index, _)| left[*index].is_some());
+        let named = ballot.named() > 0;
+        let Ballot { start, votes } = ballot;
+        let agreed = votes.len() > 1 && named;
         // A single vote does not count, unless descriptors are in their place.
         let mut has_descriptors = |(index, vote): &(usize, Start)| {
             *tries = tries.saturating_sub(1);
             let sighting = left[*index].as_ref().filter(|_| *tries > 0);
             sighting.is_some_and(|s| descriptors_behind(dev, &s.sb, vote.group, s.byte).sound > 0)
         };
-        let stands = agreed || (votes.len() > 1 || told(&votes) > 0) && votes.iter().any(&mut has_descriptors);
+        let stands = agreed || (votes.len() > 1 || named) && votes.iter().any(&mut has_descriptors);
         if !stands {
             continue;
         }

@@ -17,7 +17,7 @@ use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::{
-    SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, SuperContext, SuperDamage, find_backup,
+    SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, SuperContext, SuperDamage, begins_at_zero, find_backup,
 };
 use extant_ondisk::{BlockNr, Damage};
 
@@ -181,11 +181,13 @@ fn choose(device: &Arc<dyn BlockDevice>, options: &Options, sink: &mut Sink) -> 
 /// The first sound backup: first in the places that the primary names, if it does, and then in the usual ones.
 fn backup(device: &dyn BlockDevice, primary: Option<&SuperBlock>, options: &Options) -> Option<Copy> {
     // An unreadable copy does not count.
-    let look = |offset| Copy::read(device, offset, options).ok().flatten().filter(Copy::is_sound);
+    let copy = |offset| Copy::read(device, offset, options).ok().flatten().filter(Copy::is_sound);
+    let look = |offset| copy(offset)?.sb;
+    let mut read = |offset: u64, into: &mut [u8]| device.read_at(offset, into, BioFlags::META).is_ok();
     let byte = |sb: &SuperBlock, group| sb.super_location(group).0.0 << sb.block_bits;
     let mut named = primary.into_iter().flat_map(|sb| sb.backup_groups().map(move |group| byte(sb, group)));
-    named.find_map(look).or_else(|| {
-        let (sb, block) = find_backup(device.size_bytes(), |offset| look(offset)?.sb)?;
-        look(block.0 << sb.block_bits)
-    })
+    let named = named.find(|at| look(*at).is_some_and(|sb| begins_at_zero(&sb, *at, look, &mut read)));
+    let mut found = || find_backup(device.size_bytes(), look, &mut read);
+    let at = named.or_else(|| found().map(|(sb, block)| block.0 << sb.block_bits))?;
+    copy(at)
 }

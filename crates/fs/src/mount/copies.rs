@@ -71,7 +71,8 @@ impl Copies {
         }
         let fits = |sb: &SuperBlock| rescue || sb.check_device_size(dev.size_bytes()).is_ok();
         let is_lost = |e: &Error| rescue || !matches!(e, Error::Device(_) | Error::Unsupported(_));
-        match superblock::find(dev.size_bytes(), |at| read_super_at(dev, at), fits, is_lost) {
+        let mut read = |at: u64, into: &mut [u8]| dev.read_at(at, into, BioFlags::META).is_ok();
+        match superblock::find(dev.size_bytes(), |at| read_super_at(dev, at), &mut read, fits, is_lost) {
             Ok((sb, backup)) => {
                 let backup = backup.map(|(block, e)| Backup { block: block.0, primary: Some(e) });
                 Ok(Copies { sb, backup, doubts: Vec::new(), rescue })

@@ -2,16 +2,28 @@
 //!
 //! Main functions: [`find`] returns the primary or a backup; [`find_backup`] walks the usual places
 //! ([`backup_candidates`]); [`backup_at`] decides whether a layout has a backup at a byte; [`find_start`] finds where
-//! a file system with a copy at a byte may begin.
+//! a file system with a copy at a byte may begin; [`vote`] finds on which start several copies agree.
 //!
-//! What it does not do: read. The caller passes a function that reads and judges a copy at a byte. So a mount, a
+//! A copy says to which group it belongs. One that names another group than the one at its place belongs to a file
+//! system that begins elsewhere. The number 0 means the primary, except that kernels before 5.18 wrote 0 into all
+//! copies when they resized. Such a copy counts as a backup if most copies of the file system agree on that start.
+//!
+//! What it does not do: read. The caller passes functions that read, and that judge a copy at a byte. So a mount, a
 //! checker and an opener may accept different copies, but they look in the same places.
 //!
 //! # Locking
 //! None.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use super::{Geometry, SUPERBLOCK_OFFSET, SuperBlock, backup_candidates};
-use crate::{BlockNr, GroupNr};
+use crate::group_desc::GroupDesc;
+use crate::inode::{FileType, InodeDesc};
+use crate::{BlockNr, GroupNr, InodeNr};
+
+/// Fills a buffer with the bytes from this one on. False: they cannot be read.
+pub type Read<'a> = dyn FnMut(u64, &mut [u8]) -> bool + 'a;
 
 /// The block of the backup superblock at this byte, if the layout has one there.
 pub fn backup_at(geo: &Geometry, byte: u64) -> Option<BlockNr> {
@@ -22,8 +34,8 @@ pub fn backup_at(geo: &Geometry, byte: u64) -> Option<BlockNr> {
 }
 
 /// The superblock of a device of `device_bytes`: the primary; or the first backup, with its block and the fault of
-/// the primary. `look` reads and judges the copy at a byte, `fits` a backup. `is_lost` decides whether a backup may
-/// replace the primary after its error.
+/// the primary. `look` reads and judges the copy at a byte, `fits` a backup; `read` only reads. `is_lost` decides
+/// whether a backup may replace the primary after its error.
 ///
 /// # Errors
 /// The fault of the primary, if no backup may replace it or there is none.
@@ -31,6 +43,7 @@ pub fn backup_at(geo: &Geometry, byte: u64) -> Option<BlockNr> {
 pub fn find<E>(
     device_bytes: u64,
     mut look: impl FnMut(u64) -> Result<SuperBlock, E>,
+    read: &mut Read<'_>,
     fits: impl Fn(&SuperBlock) -> bool,
     is_lost: impl FnOnce(&E) -> bool,
 ) -> Result<(SuperBlock, Option<(BlockNr, E)>), E> {
@@ -39,24 +52,107 @@ pub fn find<E>(
         Err(e) if !is_lost(&e) => return Err(e),
         Err(e) => e,
     };
-    match find_backup(device_bytes, |byte| look(byte).ok().filter(&fits)) {
+    match find_backup(device_bytes, |byte| look(byte).ok().filter(&fits), read) {
         Some((sb, block)) => Ok((sb, Some((block, primary)))),
         None => Err(primary),
     }
 }
 
 /// The first backup on a device of `device_bytes`, and its block. `look` reads the copy at a byte; `None`: it rejects
-/// the copy. A stale superblock inside a file is not accepted as a backup, unless its own group number matches its
-/// place.
+/// the copy. A copy that belongs to a file system with another start, or to a file, is not accepted.
 pub fn find_backup(
     device_bytes: u64,
     mut look: impl FnMut(u64) -> Option<SuperBlock>,
+    read: &mut Read<'_>,
 ) -> Option<(SuperBlock, BlockNr)> {
     backup_candidates(device_bytes).find_map(|(byte, block_size)| {
         let sb = look(byte).filter(|sb| sb.block_size == block_size)?;
-        let block = backup_at(&sb, byte)?;
+        let block = backup_at(&sb, byte).filter(|_| begins_at_zero(&sb, byte, &mut look, read))?;
         Some((sb, block))
     })
+}
+
+/// Copies that are examined for each possible start, the primary among them.
+const WITNESSES: usize = 6;
+
+/// Whether the file system of the copy `sb` at `byte` begins at byte 0.
+pub fn begins_at_zero(
+    sb: &SuperBlock,
+    byte: u64,
+    mut look: impl FnMut(u64) -> Option<SuperBlock>,
+    read: &mut Read<'_>,
+) -> bool {
+    match find_start(sb, byte).find(|start| start.start == 0) {
+        None => return false,
+        Some(start) if !start.guessed => return true,
+        Some(_) => {}
+    }
+    let places = |start: Start| {
+        let byte = |group| sb.super_location(group).0.0 * u64::from(sb.block_size) + sb.super_location(group).1 as u64;
+        let groups = [GroupNr(0)].into_iter().chain(sb.backup_groups());
+        groups.take(WITNESSES).filter_map(move |group| start.start.checked_add(byte(group)))
+    };
+    let mut copies: BTreeMap<u64, Option<SuperBlock>> = BTreeMap::new();
+    for place in find_start(sb, byte).flat_map(places) {
+        let same = |other: &SuperBlock| other.uuid() == sb.uuid() && other.block_size == sb.block_size;
+        copies.entry(place).or_insert_with(|| look(place).filter(same));
+    }
+    copies.insert(byte, Some(sb.clone()));
+    let copies: Vec<_> = copies.iter().filter_map(|(byte, copy)| Some((*byte, copy.as_ref()?))).collect();
+    let ballots = vote(copies.iter().copied());
+    let most = ballots.first().map_or(0, |ballot| ballot.votes.len());
+    let likely = || ballots.iter().take_while(|ballot| ballot.votes.len() == most);
+    let mut rooted = likely().filter(|ballot| {
+        ballot.votes.iter().any(|(index, vote)| has_root(copies[*index].1, copies[*index].0, *vote, read))
+    });
+    rooted.next().or(likely().next()).is_some_and(|ballot| ballot.start == 0)
+}
+
+/// Whether there is a root directory at its place, according to the descriptors behind the copy `sb` at `byte`.
+fn has_root(sb: &SuperBlock, byte: u64, start: Start, read: &mut Read<'_>) -> bool {
+    const ROOT: InodeNr = InodeNr(2);
+    let root = |read: &mut Read<'_>| {
+        let mut desc = vec![0; sb.desc_size];
+        let behind = byte - sb.super_location(start.group).1 as u64 + u64::from(sb.block_size);
+        let described = sb.desc_blocks_behind(start.group).next() == Some(0) && read(behind, &mut desc);
+        let desc = described.then(|| GroupDesc::parse(&desc, GroupNr(0), sb).ok())??;
+        let mut inode = vec![0; sb.inode_size];
+        let at = desc.inode_table.0.checked_mul(sb.block_size.into())?.checked_add(sb.inode_size as u64)?;
+        let at = at.checked_add(start.start)?;
+        let inode = read(at, &mut inode).then(|| InodeDesc::decode(&inode, ROOT, sb).ok())??;
+        inode.file_type()
+    };
+    root(read) == Some(FileType::Directory)
+}
+
+/// Copies that agree on a start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ballot {
+    /// Where the file system begins.
+    pub start: u64,
+    /// The copies by their numbers in the order in which they were given, and their groups.
+    pub votes: Vec<(usize, Start)>,
+}
+
+impl Ballot {
+    /// How many copies name their group themselves.
+    pub fn named(&self) -> usize {
+        self.votes.iter().filter(|(_, vote)| !vote.guessed).count()
+    }
+}
+
+/// The possible starts of the file system with these copies of its superblock (byte and copy): the one with the most
+/// votes first, then the one with the most copies that name their group.
+pub fn vote<'a>(copies: impl Iterator<Item = (u64, &'a SuperBlock)>) -> Vec<Ballot> {
+    let mut votes: BTreeMap<u64, Vec<(usize, Start)>> = BTreeMap::new();
+    for (index, (byte, sb)) in copies.enumerate() {
+        for vote in find_start(sb, byte) {
+            votes.entry(vote.start).or_default().push((index, vote));
+        }
+    }
+    let mut ballots: Vec<_> = votes.into_iter().map(|(start, votes)| Ballot { start, votes }).collect();
+    ballots.sort_by_cached_key(|ballot| (Reverse((ballot.votes.len(), ballot.named())), ballot.start));
+    ballots
 }
 
 /// Groups that are guessed for a copy that does not name its own.

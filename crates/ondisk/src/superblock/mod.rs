@@ -19,7 +19,7 @@ pub(crate) mod tests;
 
 pub use borrowed::JournalPlace;
 pub use damage::{SpecialInode, SuperContext, SuperDamage};
-pub use find::{Start, backup_at, find, find_backup, find_start};
+pub use find::{Ballot, Read, Start, backup_at, begins_at_zero, find, find_backup, find_start, vote};
 pub use geometry::{BackupRule, BaseMetadata, DescChecksum, Geometry, InodeLocation, backup_candidates};
 pub use layout::{Layout, LayoutError, Wanted};
 pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
