@@ -226,7 +226,7 @@ pub fn mount_quietly(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result
             if let Some(format) = identify_unpartitioned(&*looked_at) {
                 return extant_image::Error::Foreign { image: image.to_owned(), format, backup: None }.into();
             }
-            return Failure::op(format!("{image}: no ext2/3/4 file system: {}", search_report(&*looked_at)));
+            return Failure::op(format!("{image}: no ext2/3/4 file system: {}", search_report(&*looked_at, mounts)));
         }
         let mut failure = explain(e);
         if corrupt && !rescue && !failure.message.contains("mount read-only (-o ro)") {
@@ -237,25 +237,29 @@ pub fn mount_quietly(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result
 }
 
 /// A message for a device without a superblock: the places that were searched, and the next step. A command that
-/// overwrites is proposed only for an image file without any data.
-fn search_report(dev: &dyn BlockDevice) -> String {
+/// overwrites is proposed only for an image file without any data. `command` is the next step for a file system that
+/// begins at a byte of the image.
+pub fn search_report(dev: &dyn BlockDevice, command: fn(&str, u64) -> String) -> String {
     let image = dev.name();
     let looked = "no superblock at byte 1024, no backup superblock";
     match nothing_found(dev) {
         Nothing::Empty => {
             let size = if dev.size_bytes() == 0 { " SIZE" } else { "" };
-            format!("the file is empty; 'mke2fs -t ext4 {image}{size}' makes a file system in it")
+            format!("the file is empty; 'extant mkfs {image}{size}' makes a file system in it")
         }
-        Nothing::At(start) => format!(
-            "{looked}, no partition table; but a file system begins at byte {start}: \
-             'extant mount -o ro,offset={start} {image} DIR' mounts it"
-        ),
+        Nothing::At(start) => {
+            format!("{looked}, no partition table; but a file system begins at byte {start}: {}", command(image, start))
+        }
         Nothing::Unknown { whole } => format!(
             "{looked}{}; if it begins further in, '-o offset=BYTES' (mount) or '--offset BYTES' says where; \
              'extant info' lists the partitions of a disk; 'extant info --scan' and testdisk(8) search for lost ones",
             if whole { ", no partition table" } else { "" }
         ),
     }
+}
+
+fn mounts(image: &str, start: u64) -> String {
+    format!("'extant mount -o ro,offset={start} {image} DIR' mounts it")
 }
 
 /// The next step for damage that prevents a mount.

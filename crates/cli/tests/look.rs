@@ -75,6 +75,29 @@ fn info_reports_a_truncated_image() {
     assert!(!info.contains("read and write"), "{info}");
 }
 
+/// A reading mount takes the backup of a damaged descriptor, a writing mount refuses the image.
+#[test]
+fn info_reports_what_a_mount_refuses() {
+    let dir = Dir::new();
+    let image = dir.text("damaged.img");
+    extant_testkit::oracle::mke2fs(&image, &["-t", "ext4", "-b", "4096"], "256M");
+    let info = || String::from_utf8_lossy(&extant(&["info", &image]).out).into_owned();
+    assert!(info().contains("State:       clean\nExtant:      read and write\n"), "{}", info());
+    let descriptors = [0xa5; 4096];
+    patch(&image, 4096, &descriptors);
+    assert!(info().contains("State:       damaged, marked as clean\nExtant:      read-only (group desc"), "{}", info());
+    extant(&["mkdir", &format!("{image}:/d")]).fails(8, &["group descriptor"]);
+    // The check counts by the backup, too.
+    let checked = extant(&["fsck", "-fn", &image]);
+    let said = String::from_utf8_lossy(&checked.out).into_owned();
+    let (_, last) = said.trim_end().rsplit_once('\n').expect("lines");
+    assert!(checked.code == Some(4) && last.contains(", 11/65536 files, "), "{said}");
+    assert!(!said.contains("journal"), "{said}");
+    // The only backup as well.
+    patch(&image, 32769 * 4096, &descriptors);
+    assert!(info().contains("Extant:      none (group descriptor"), "{}", info());
+}
+
 #[test]
 fn cat_prints_files() {
     let dir = Dir::new();

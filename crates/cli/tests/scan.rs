@@ -260,3 +260,15 @@ fn copies_that_do_not_name_their_group_agree_on_a_start() {
     assert_eq!(numbers(list(one, "superblocks"), "group"), [1, 3, 5, 7]);
     commands_work(&dir, one);
 }
+
+/// Blocks of 1 KiB: the primary at 8 MiB lies where group 1 of a file system at byte 0 would have a backup.
+#[test]
+fn a_file_system_at_the_place_of_a_backup_is_not_checked_at_byte_0() {
+    let dir = Dir::new();
+    let part = made(&dir, "part.img", 30 * MIB, &["-t", "ext4", "-b", "1024"]);
+    let disk = disk_of(&dir, 200 * MIB, &[(&part, 8 * MIB)]);
+    extant(&["ls", &disk]).fails(8, &["begins at byte 8388608", "offset=8388608"]);
+    extant(&["fsck", "-fn", &disk]).fails(8, &["begins at byte 8388608", "extant fsck -fn --offset 8388608"]);
+    extant(&["fsck", "-fn", "--offset", "8388608", &disk]).ok();
+    assert_eq!(extant(&["ls", "--offset", "8388608", &disk]).ok(), "lost+found\n");
+}

@@ -2,8 +2,8 @@
 //!
 //! It runs before replay, so it may read half-written structures. Only the fields that never change while a file
 //! system is mounted are trusted (the inode table's place, the journal inode's mapping), and checksums if there are
-//! any. Every block is checked to lie inside the file system; holes, unwritten extents and repeated blocks are
-//! refused.
+//! any. If the descriptor has impossible places, a backup of it is used. Every block is checked to lie inside the file
+//! system; holes, unwritten extents and repeated blocks are refused.
 //!
 //! # Locking
 //! None.
@@ -17,7 +17,7 @@ use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::inode::InodeDesc;
 use extant_ondisk::map::{self, Form, Found, Run};
 use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
-use extant_ondisk::{BlockNr, InodeNr};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
 use crate::error::{Error, Result};
 use crate::file::JournalFile;
@@ -28,6 +28,8 @@ const MAX_JOURNAL_BLOCKS: u64 = 1 << 24;
 /// The most pieces of a journal, and the most blocks that map it. The default journals of mke2fs have at most 1 GiB,
 /// which is this many blocks of 4 KiB.
 const PIECES_MAX: usize = 1 << 18;
+/// Backups of a descriptor that are tried.
+const BACKUPS_MAX: usize = 4;
 
 /// Reads the primary superblock of the file system on `device`.
 pub fn read_super(device: &dyn BlockDevice) -> Result<SuperBlock> {
@@ -134,13 +136,23 @@ impl<'a> Walk<'a> {
     fn inode_place(&self) -> Result<(BlockNr, usize)> {
         let geometry = self.sb.geometry();
         let place = geometry.inode_location(self.ino)?;
-        let Some((block, offset)) = geometry.group_desc_block(place.group) else {
+        let Some((_, offset)) = geometry.group_desc_block(place.group) else {
             return Err(Error::map(0u64, format!("no descriptor of {}", place.group)));
         };
-        let bytes = self.read_block(block)?;
         // Its counts and checksum change with every allocation and may only be in the log; the table's place never
-        // changes.
-        let desc = GroupDesc::parse(bytes.get(offset..).unwrap_or(&[]), place.group, geometry)?;
+        // changes. So a backup has it, too.
+        let backups: Vec<GroupNr> = geometry.backup_groups().take(BACKUPS_MAX).collect();
+        let index = place.group.0 / geometry.descs_per_block();
+        let mut parsed = geometry.desc_block_copies(index, &backups).map(|block| {
+            let bytes = self.read_block(block)?;
+            Ok(GroupDesc::parse(bytes.get(offset..).unwrap_or(&[]), place.group, geometry)?)
+        });
+        let primary: Result<GroupDesc> = parsed.next().unwrap_or_else(|| Err(Error::map(0u64, "no descriptor")));
+        let fits = |desc: &GroupDesc| desc.check_locations(place.group, geometry).is_ok();
+        let desc = match primary {
+            Ok(desc) if fits(&desc) => desc,
+            primary => parsed.flatten().find(fits).map_or(primary, Ok)?,
+        };
         Ok((BlockNr(desc.inode_table.0.saturating_add(u64::from(place.table_block))), place.offset))
     }
 

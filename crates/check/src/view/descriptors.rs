@@ -6,7 +6,7 @@
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::group_desc::{Counted, DescDamage, GroupDesc, GroupFlags, Piece};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
-use extant_ondisk::{BlockNr, GroupNr};
+use extant_ondisk::{BlockNr, Damage, GroupNr};
 
 use crate::error::{Error, Result};
 use crate::finding::{Finding, Place};
@@ -62,7 +62,8 @@ pub fn read(device: &dyn BlockDevice, sb: &SuperBlock, sink: &mut Sink) -> Resul
     Ok(descs)
 }
 
-/// Checks one descriptor. A place that is impossible is taken from a backup, or is block 0.
+/// Checks one descriptor. If it is damaged and a backup of it is intact, the places are the backup's. Without a backup,
+/// a place that is impossible is block 0.
 fn one(
     device: &dyn BlockDevice,
     geometry: &Geometry,
@@ -83,18 +84,28 @@ fn one(
         // Then it is unknown whether its bitmap was ever written: it is read.
         desc.flags.remove(GroupFlags::BLOCK_UNINIT);
     }
-    desc.itable_unused = desc.itable_unused.min(geometry.inodes_per_group);
-    if !astray.is_empty() {
-        let spare = backup(device, geometry, group, table_index, place);
-        let from = |get: fn(&GroupDesc) -> BlockNr| spare.as_ref().map_or(BlockNr(0), get);
-        for piece in astray {
-            match piece {
-                Piece::BlockBitmap => desc.block_bitmap = from(|spare| spare.block_bitmap),
-                Piece::InodeBitmap => desc.inode_bitmap = from(|spare| spare.inode_bitmap),
-                Piece::InodeTable => desc.inode_table = from(|spare| spare.inode_table),
+    if is_doubtful || !astray.is_empty() {
+        let places = |desc: &GroupDesc| [desc.block_bitmap, desc.inode_bitmap, desc.inode_table];
+        match backup(device, geometry, group, table_index, place) {
+            Some(spare) if places(&spare) != places(&desc) => {
+                [desc.block_bitmap, desc.inode_bitmap, desc.inode_table] = places(&spare);
+                // Nor does the rest say anything. The backup's flags and counts are those of its day.
+                desc.flags.remove(GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT);
+                desc.itable_unused = 0;
+            }
+            Some(_) => {}
+            None => {
+                for piece in astray {
+                    match piece {
+                        Piece::BlockBitmap => desc.block_bitmap = BlockNr(0),
+                        Piece::InodeBitmap => desc.inode_bitmap = BlockNr(0),
+                        Piece::InodeTable => desc.inode_table = BlockNr(0),
+                    }
+                }
             }
         }
     }
+    desc.itable_unused = desc.itable_unused.min(geometry.inodes_per_group);
     Some(desc)
 }
 
@@ -105,7 +116,7 @@ fn piece_outside(damage: DescDamage) -> Option<Piece> {
     }
 }
 
-/// A backup's descriptor of a group, if its places can be used.
+/// An intact backup of a group's descriptor.
 fn backup(
     device: &dyn BlockDevice,
     geometry: &Geometry,
@@ -119,9 +130,9 @@ fn backup(
         let at = (block.0 << geometry.block_bits) + (place * geometry.desc_size) as u64;
         device.read_at(at, &mut bytes, BioFlags::META).ok()?;
         let desc = GroupDesc::parse(&bytes, group, geometry).ok()?;
-        let mut fits = true;
-        desc.damage(&bytes, group, geometry, &mut |one| fits &= piece_outside(one).is_none());
-        fits.then_some(desc)
+        let mut intact = true;
+        desc.damage(&bytes, group, geometry, &mut |one| intact &= !one.is_fatal());
+        intact.then_some(desc)
     })
 }
 

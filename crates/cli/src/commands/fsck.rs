@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use crate::args::{FsckArgs, ImageArgs};
 use crate::beside;
 use crate::failure::{Failure, Result, warn};
+use crate::image;
 use crate::record::escaped;
 use crate::text::{Output, argument};
 
@@ -67,9 +68,14 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     let whole = argument(spec.path.as_os_str().as_bytes(), "");
     let search = format!("\"extant info --scan {whole}\" looks for superblocks and backups everywhere");
     let failed = |e: extant_check::Error| match e {
-        extant_check::Error::NoSuperblock { .. } | extant_check::Error::BadSuperblock { .. } => {
-            Failure::new(OPERATIONAL, format!("{e}; {search}"))
+        extant_check::Error::NoSuperblock { .. } => {
+            let checks = |image: &str, start| format!("'extant fsck -fn --offset {start} {image}' checks it");
+            Failure::new(
+                OPERATIONAL,
+                format!("{name}: no ext2, ext3 or ext4 superblock: {}", image::search_report(&*device, checks)),
+            )
         }
+        extant_check::Error::BadSuperblock { .. } => Failure::new(OPERATIONAL, format!("{e}; {search}")),
         e => Failure::new(OPERATIONAL, e.to_string()),
     };
     let may_skip = !args.force && args.superblock.is_none() && beside.is_none();

@@ -11,7 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use extant_block::BlockDevice;
-use extant_fs::{StatFs, probe_superblock, probe_superblock_at};
+use extant_block::device::MemDevice;
+use extant_fs::{Error, Filesystem, Messages, MountOptions, StatFs, probe_superblock, probe_superblock_at};
 use extant_image::{Holder, has_magic, identify, look, overwritten, partition_table};
 use extant_ondisk::features::{self, Incompat, MountMode};
 use extant_ondisk::partition::{Source, Table};
@@ -23,7 +24,7 @@ use serde_json::{Value, json};
 use crate::args::{ImageArgs, InfoArgs};
 use crate::beside;
 use crate::commands::scan;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, plain_text, warn};
 use crate::image::{self, ImageSpec, Part};
 use crate::record::escaped;
 use crate::size::human;
@@ -56,14 +57,21 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
         }
     };
     // Apparent damage may be a change in progress.
-    let mounted =
-        if beside.is_some() { image::mount_quietly(dev.clone(), named) } else { image::mount(dev.clone(), named) };
+    let messages = if beside.is_some() { Messages::default() } else { Messages::new(warn) };
+    let mounted = Filesystem::mount(dev.clone(), MountOptions { messages, ..named }).map_err(Refusal::from);
+    let journal = Journal::look(&dev, &sb);
+    let written = match beside.is_none() && how.sb.is_none() && !how.rescue && journal.fits_in_memory(sb.block_size) {
+        true => may_be_written(&dev, how)?,
+        false => Ok(()),
+    };
     let facts = Facts {
         spec: &spec,
         size: if spec.part != Part::Any { dev.size_bytes() } else { whole_size },
         backup,
         asked: how.sb.is_some(),
-        journal: Journal::look(&dev, &sb),
+        journal,
+        refused: mounted.as_ref().err().filter(|_| beside.is_none()),
+        read_only: written.err(),
         space: mounted.as_ref().ok().map(|fs| fs.statfs()),
         holder: beside.as_ref().map(|beside| &beside.holder),
         sb,
@@ -76,6 +84,25 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     }
     out.flush()?;
     image::refuse_damage(mounted.iter().filter(|fs| fs.rescues()).map(|fs| &**fs))
+}
+
+/// The reason of a mount that failed.
+struct Refusal {
+    why: String,
+    is_damage: bool,
+}
+
+impl From<Error> for Refusal {
+    fn from(e: Error) -> Refusal {
+        let e = if let Error::Mount { source, .. } = e { *source } else { e };
+        Refusal { why: plain_text(&e.to_string()), is_damage: e.is_corruption() }
+    }
+}
+
+/// Whether a writing mount takes the image: tries it in memory.
+fn may_be_written(dev: &Arc<dyn BlockDevice>, how: &ImageArgs) -> Result<std::result::Result<(), Refusal>> {
+    let copy = Arc::new(MemDevice::over(dev.clone()));
+    Ok(Filesystem::mount(copy, how.mount_options(false)?).map(drop).map_err(Refusal::from))
 }
 
 fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevice>, table: &Table) -> Result<()> {
@@ -185,6 +212,15 @@ impl Journal {
         let (blocks, errno, borrowed) = (jsb.max_len, jsb.errno, jsb.is_borrowed());
         Journal::There { blocks, state, transactions, copies, fast_commits, checksum, errno, borrowed }
     }
+
+    /// Whether the blocks that a replay writes may be held in memory.
+    fn fits_in_memory(&self, block_size: u32) -> bool {
+        const REPLAY_BYTES_MAX: u64 = 64 << 20;
+        match self {
+            Journal::There { copies, .. } => copies.saturating_mul(block_size.into()) <= REPLAY_BYTES_MAX,
+            Journal::None | Journal::Unusable(_) => true,
+        }
+    }
 }
 
 struct Facts<'a> {
@@ -195,6 +231,10 @@ struct Facts<'a> {
     /// The user asked for the backup.
     asked: bool,
     journal: Journal,
+    /// The image cannot be mounted as this command would.
+    refused: Option<&'a Refusal>,
+    /// A writing mount refuses the image.
+    read_only: Option<Refusal>,
     space: Option<StatFs>,
     /// The processes and mounts that use it.
     holder: Option<&'a Holder>,
@@ -230,8 +270,18 @@ impl Facts<'_> {
         [self.sb.compat().names(), self.sb.incompat().names(), self.sb.ro_compat().names()].concat()
     }
 
+    /// The state according to the superblock, or damage if a mount finds some.
+    fn state(&self) -> String {
+        let refusals = [self.refused, self.read_only.as_ref()];
+        let damage = refusals.into_iter().flatten().any(|refusal| refusal.is_damage);
+        if damage { format!("damaged, marked as {}", state(&self.sb)) } else { state(&self.sb) }
+    }
+
     /// Whether Extant can write it; otherwise the reason.
     fn support(&self) -> String {
+        if let Some(refusal) = self.refused {
+            return format!("none ({})", refusal.why);
+        }
         if let Err(e) = self.sb.geometry().check_device_size(self.size) {
             return format!("read-only ({e})");
         }
@@ -239,7 +289,10 @@ impl Facts<'_> {
             Ok(MountMode::ReadWrite) if self.backup.is_some() && !self.asked => {
                 "read-only (the primary superblock is damaged)".into()
             }
-            Ok(MountMode::ReadWrite) => "read and write".into(),
+            Ok(MountMode::ReadWrite) => match &self.read_only {
+                Some(refusal) => format!("read-only ({})", refusal.why),
+                None => "read and write".into(),
+            },
             Ok(MountMode::ReadOnly { reasons }) => format!("read-only ({})", reasons.join(", ")),
             Err(e) => format!("none ({e})"),
         }
@@ -272,7 +325,7 @@ impl Facts<'_> {
         match self.holder {
             // The superblock of an image in use looks as after a crash: show its users instead.
             Some(holder) => writeln!(out, "State:       in use: {}", holder.who())?,
-            None => writeln!(out, "State:       {}", state(sb))?,
+            None => writeln!(out, "State:       {}", self.state())?,
         }
         if sb.error_count() > 0 {
             let raw = sb.raw();
@@ -355,7 +408,7 @@ impl Facts<'_> {
                 "type": generation(sb),
                 "label": sb.volume_name(),
                 "uuid": text::uuid(&sb.uuid()),
-                "state": state(sb),
+                "state": self.state(),
                 "needs_recovery": sb.needs_recovery(),
                 "error_count": sb.error_count(),
                 "features": self.features(),
