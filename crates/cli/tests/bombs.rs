@@ -639,11 +639,11 @@ fn orphans(dir: &Dir, count: u32) -> String {
 }
 
 #[test]
-fn more_orphans_than_fit_in_memory_are_refused() {
+fn a_list_of_many_orphans_stays_within_memory() {
     let dir = Dir::new();
     let image = orphans(&dir, 140_000);
     stays_within(&["ls", &image], 0, &[]);
-    stays_within(&["mkdir", &format!("{image}:/x")], 8, &["more than 65536 orphans"]);
+    stays_within(&["mkdir", &format!("{image}:/x")], 8, &["messages of errors suppressed"]);
     mount_stays_within(&dir, &image, None);
 }
 

@@ -7,6 +7,7 @@
 //! # Locking
 //! `orphans` (55), under the map lock and above inode metas.
 
+use std::collections::hash_map::Entry;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -38,6 +39,9 @@ struct State {
     place: HashMap<InodeNr, Place>,
     /// The list in reverse: the head, the newest, is last.
     list: Vec<Arc<Inode>>,
+    /// The inode that follows these on the device, or 0: the rest of a list that the clean-up after a crash reads in
+    /// portions.
+    behind: u32,
     /// Free slots of the orphan file, last first.
     free: Vec<(u32, u32)>,
     /// Files with an unfinished truncation, because it is in progress or has failed to remove the blocks. Also in
@@ -52,7 +56,7 @@ pub(crate) struct Orphans(Mutex<State>);
 impl Orphans {
     pub(crate) fn new() -> Orphans {
         let (place, cut) = (HashMap::default(), HashSet::default());
-        Orphans(Mutex::new(&CLASS, State { place, list: Vec::new(), free: Vec::new(), cut, file: None }))
+        Orphans(Mutex::new(&CLASS, State { place, list: Vec::new(), behind: 0, free: Vec::new(), cut, file: None }))
     }
 
     /// Sets up the orphan file. Slots in use for any reason, and those of damaged blocks, are not free.
@@ -66,18 +70,28 @@ impl Orphans {
         s.file = Some((file.seed, file.blocks.clone()));
     }
 
-    /// Adopts the list found at mount, head first.
-    pub(crate) fn adopt_list(&self, chain: &[InodeRef]) {
+    /// Adopts the next part of the list found at mount, head first, and the inode behind it.
+    pub(crate) fn adopt_list(&self, chain: &[InodeRef], behind: Option<InodeNr>) {
         let mut s = self.0.lock();
-        s.list = chain.iter().rev().map(|i| Arc::clone(i)).collect();
-        for i in chain {
-            s.place.insert(i.ino, Place::List);
+        s.list.splice(0..0, chain.iter().rev().map(|i| Arc::clone(i)));
+        s.place.extend(chain.iter().map(|i| (i.ino, Place::List)));
+        s.behind = behind.map_or(0, |ino| ino.0);
+    }
+
+    /// Adopts a used slot of the orphan file found at mount. False: the inode has another record.
+    pub(crate) fn adopt_slot(&self, ino: InodeNr, block: u32, slot: u32) -> bool {
+        match self.0.lock().place.entry(ino) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(entry) => {
+                entry.insert(Place::File { block, slot });
+                true
+            }
         }
     }
 
-    /// Adopts a used slot of the orphan file found at mount.
-    pub(crate) fn adopt_slot(&self, ino: InodeNr, block: u32, slot: u32) {
-        self.0.lock().place.insert(ino, Place::File { block, slot });
+    /// Whether the inode has a record.
+    pub(crate) fn contains(&self, ino: InodeNr) -> bool {
+        self.0.lock().place.contains_key(&ino)
     }
 
     /// Records the start of a truncation of this file. It ends with [`Over::Truncation`], or when the inode is freed.
@@ -195,7 +209,7 @@ impl Filesystem {
             return Ok(());
         }
         self.modify_superblock(handle, |sb| sb.set_last_orphan(Some(inode.ino)))?;
-        let next = s.list.last().map_or(0, |i| i.ino.0);
+        let next = s.list.last().map_or(s.behind, |i| i.ino.0);
         inode.meta.write().desc.dtime = next;
         s.list.push(inode.clone());
         s.place.insert(inode.ino, Place::List);
@@ -227,8 +241,9 @@ impl Filesystem {
                 s.free.push((block, slot));
             }
             Place::List => {
-                let at = s.list.iter().position(|i| Arc::ptr_eq(i, inode)).expect("listed");
-                let older = at.checked_sub(1).map_or(0, |i| s.list[i].ino.0);
+                // The newest mostly goes first.
+                let at = s.list.iter().rposition(|i| Arc::ptr_eq(i, inode)).expect("listed");
+                let older = at.checked_sub(1).map_or(s.behind, |i| s.list[i].ino.0);
                 match s.list.get(at + 1).cloned() {
                     None => self.modify_superblock(handle, |sb| {
                         sb.set_last_orphan((older != 0).then_some(InodeNr(older)));

@@ -213,6 +213,42 @@ fn a_damaged_orphan_does_not_prevent_freeing_the_others() {
     }
 }
 
+/// The orphans of a crash are read in portions: their number needs no memory.
+#[test]
+fn more_orphans_than_the_cache_holds_are_freed() {
+    const FILES: u64 = 9000;
+    for kind in KINDS {
+        let dev = Arc::new(tools::made(&[kind, &["-N", "16384"]].concat(), "64M"));
+        let free = u64::from(super_of(&*dev).raw().s_free_inodes_count.get());
+        let fs = Filesystem::mount(dev.clone(), options(false)).expect("mounted");
+        let root = fs.root().expect("root");
+        let mut open = Vec::new();
+        for _ in 0..FILES {
+            open.push(fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create"));
+            fs.unlink(&root, b"f").expect("unlink");
+        }
+        fs.sync().expect("sync");
+        assert!(fs.freeze().expect("frozen"));
+        let crashed = Arc::new(dev.snapshot());
+        let hidden = place_of(&*dev, open[500].ino) / BLOCK * BLOCK;
+        fs.abandon();
+        drop((open, root));
+        for threads in [false, true] {
+            let crashed = Arc::new(crashed.snapshot());
+            let options = MountOptions { cache_bytes: 8 << 20, ..options(threads) };
+            // A portion that cannot be read stays for the next mount, which finds all that is left.
+            let faulty = Arc::new(FaultyDevice::new(crashed.clone()));
+            faulty.inject(Fault::eio().op(BioOp::Read).range(hidden..hidden + BLOCK));
+            assert!(Filesystem::mount(faulty, options.clone()).is_err(), "{kind:?}, {threads}: unreadable");
+            let fs = Filesystem::mount(crashed.clone(), options).expect("mounted");
+            assert_eq!(fs.statfs().inodes_free, free, "{kind:?}, {threads}");
+            assert_eq!(fs.inode_counts().1, 0, "{kind:?}, {threads}");
+            fs.unmount().expect("unmount");
+            tools::assert_clean(&crashed);
+        }
+    }
+}
+
 /// Taken for pointers, a device's number and a short symlink's text would name blocks of other files.
 #[test]
 fn an_orphan_without_a_map_is_not_truncated() {

@@ -250,102 +250,121 @@ pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> 
 
 /// Memory of an inode while it is in use.
 const ORPHAN_BYTES: usize = 2048;
+/// Orphans that are in memory at the same time; more would save nothing.
+const PORTION_MAX: usize = 4096;
 
-/// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash.
+/// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash. They are read in
+/// portions, so their number does not matter.
 ///
 /// # Errors
 /// An error that is no damage, a device that does not read, say: the mount has been cut off then, and the next one
 /// finds the same orphans. Damage is noted, and costs the orphan that it is in, or hides those behind it on the list.
 pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
-    let mut found = Vec::new();
+    let mut portion = Vec::new();
     fs.lifecycle.go(Transition::BeginCleanUp);
-    let cleaned = find_orphans(fs, &mut found).and_then(|()| end_orphans(fs, &mut found));
+    let cleaned = end_orphans(fs, &mut portion);
     if cleaned.is_ok() && fs.lifecycle.go(Transition::Reopen) {
         return Ok(());
     }
     // An eviction has no caller to return its error to. Later errors are consequences of the one that gave up.
     let gave_up = (fs.lifecycle.now().access == Access::CutOff).then(|| fs.lifecycle.first_error()).flatten();
-    // Before `found` drops its references: each would be deleted otherwise, although the list behind it is not known.
+    // Before `portion` drops its references: each would be deleted otherwise, although the list behind it is not known.
     fs.cut_off();
     gave_up.map_or(cleaned, Err)
 }
 
-/// Everything that is recorded is known on return, before the first of it goes: what is not would be forgotten with the
-/// next change of the list, and its slot of the orphan file given to another.
-fn find_orphans(fs: &Arc<Filesystem>, found: &mut Vec<InodeRef>) -> Result<()> {
-    let (head, damaged) = {
-        let sb = fs.sb.lock();
-        (sb.last_orphan(), sb.state().contains(FsState::ERROR))
-    };
-    if damaged {
-        // As the kernel: the list of a damaged file system is not to be trusted.
-        if head.is_some() {
-            let said = format_args!("{}: it has errors: its list of orphans is cleared, not cleaned up", fs.image());
-            fs.options.messages.say(said);
-            fs.transact(credits::SUPER, |h| fs.modify_superblock(h, |sb| sb.set_last_orphan(None)))?;
-        }
-        return Ok(());
-    }
-    let most = (fs.budget.limit() / 2) as usize / ORPHAN_BYTES;
-    let too_many = |found: &[InodeRef]| match found.len() < most {
-        true => Ok(()),
-        false => {
-            let detail = format!("more than {most} orphans: more memory is needed (cache=), or let e2fsck delete them");
-            Err(Error::NoMemory { detail })
-        }
-    };
-    let mut seen = HashSet::new();
-    let mut next = head;
-    while let Some(ino) = next {
-        let read = if fs.geo.contains_inode(ino) && seen.insert(ino) {
-            fs.iget_orphan(ino)
-        } else {
-            Err(Error::corrupt(Damage::Orphans, format!("on the list after {} others", found.len())).of(ino))
-        };
-        let Some(inode) = unless_damaged(fs, read)? else { break };
-        too_many(found)?;
-        next = match inode.meta.read().desc.dtime {
-            0 => None,
-            n => Some(InodeNr(n)),
-        };
-        found.push(inode);
-    }
-    fs.orphans.adopt_list(found);
-    let Some(Some(file)) = unless_damaged(fs, fs.read_orphan_file())? else { return Ok(()) };
-    fs.orphans.use_file(&file, orphan::slots_per_block(fs.geo.block_size as usize) as u32);
-    for (_, e) in file.damaged {
-        fs.note_error(&e);
-    }
-    let mut in_slots = Vec::new();
-    for (block, slot, ino) in file.used {
-        if fs.geo.contains_inode(ino) && seen.insert(ino) {
-            fs.orphans.adopt_slot(ino, block, slot);
-            in_slots.push(ino);
-        } else {
-            fs.note_error(&Error::corrupt(Damage::Orphans, "in the orphan file, wrongly").of(ino));
-        }
-    }
-    for ino in in_slots {
-        too_many(found)?;
-        found.extend(unless_damaged(fs, fs.iget_orphan(ino))?);
-    }
-    Ok(())
-}
-
-/// Deletes or truncates them, until damage makes the mount read-only.
-fn end_orphans(fs: &Arc<Filesystem>, found: &mut Vec<InodeRef>) -> Result<()> {
-    while let Some(inode) = found.pop() {
-        if fs.is_read_only() {
+/// Deletes or truncates all orphans, until damage makes the mount read-only.
+fn end_orphans(fs: &Arc<Filesystem>, portion: &mut Vec<InodeRef>) -> Result<()> {
+    let mut recorded = Recorded::read(fs)?;
+    let most = ((fs.budget.limit() / 2) as usize / ORPHAN_BYTES).clamp(1, PORTION_MAX);
+    loop {
+        recorded.next_portion(fs, most, portion)?;
+        if portion.is_empty() || fs.is_read_only() {
             return Ok(());
         }
-        if inode.links() == 0 {
-            drop(inode); // the last reference: queued for eviction
-        } else {
-            unless_damaged(fs, fs.finish_truncate(&inode))?;
+        // The head of the list goes first: then only the superblock changes with each.
+        portion.reverse();
+        while let Some(inode) = portion.pop() {
+            if fs.is_read_only() {
+                return Ok(());
+            }
+            if inode.links() == 0 {
+                drop(inode); // the last reference: queued for eviction
+            } else {
+                unless_damaged(fs, fs.finish_truncate(&inode))?;
+            }
         }
+        fs.drain_evictions();
     }
-    fs.drain_evictions();
-    Ok(())
+}
+
+/// The orphans of the image that are not in memory yet.
+struct Recorded {
+    /// The next one on the list.
+    listed: Option<InodeNr>,
+    /// Those in the orphan file, the next one last.
+    in_slots: Vec<InodeNr>,
+}
+
+impl Recorded {
+    /// The head of the list, and all numbers in the orphan file: a slot that is not known to be in use would be given
+    /// to another orphan.
+    fn read(fs: &Filesystem) -> Result<Recorded> {
+        let (head, damaged) = {
+            let sb = fs.sb.lock();
+            (sb.last_orphan(), sb.state().contains(FsState::ERROR))
+        };
+        let mut recorded = Recorded { listed: head, in_slots: Vec::new() };
+        if damaged {
+            // As the kernel: the list of a damaged file system is not to be trusted.
+            if head.is_some() {
+                let said =
+                    format_args!("{}: it has errors: its list of orphans is cleared, not cleaned up", fs.image());
+                fs.options.messages.say(said);
+                fs.transact(credits::SUPER, |h| fs.modify_superblock(h, |sb| sb.set_last_orphan(None)))?;
+            }
+            recorded.listed = None;
+            return Ok(recorded);
+        }
+        let Some(Some(file)) = unless_damaged(fs, fs.read_orphan_file())? else { return Ok(recorded) };
+        fs.orphans.use_file(&file, orphan::slots_per_block(fs.geo.block_size as usize) as u32);
+        for (_, e) in file.damaged {
+            fs.note_error(&e);
+        }
+        for (block, slot, ino) in file.used {
+            if fs.geo.contains_inode(ino) && fs.orphans.adopt_slot(ino, block, slot) {
+                recorded.in_slots.push(ino);
+            } else {
+                fs.note_error(&Error::corrupt(Damage::Orphans, "in the orphan file, wrongly").of(ino));
+            }
+        }
+        recorded.in_slots.reverse();
+        Ok(recorded)
+    }
+
+    /// Reads up to `most` orphans, those on the list first. The inode that follows them on the list is known on return,
+    /// before the first of them goes: otherwise the next change of the list would lose the rest.
+    fn next_portion(&mut self, fs: &Arc<Filesystem>, most: usize, portion: &mut Vec<InodeRef>) -> Result<()> {
+        let mut seen = HashSet::new();
+        while let Some(ino) = self.listed.filter(|_| portion.len() < most) {
+            let read = if fs.geo.contains_inode(ino) && seen.insert(ino) && !fs.orphans.contains(ino) {
+                fs.iget_orphan(ino)
+            } else {
+                Err(Error::corrupt(Damage::Orphans, format!("on the list after {} others", portion.len())).of(ino))
+            };
+            let inode = unless_damaged(fs, read)?;
+            let dtime = inode.as_ref().map_or(0, |inode| inode.meta.read().desc.dtime);
+            self.listed = (dtime != 0).then_some(InodeNr(dtime));
+            portion.extend(inode);
+        }
+        fs.orphans.adopt_list(portion, self.listed);
+        while portion.len() < most
+            && let Some(ino) = self.in_slots.pop()
+        {
+            portion.extend(unless_damaged(fs, fs.iget_orphan(ino))?);
+        }
+        Ok(())
+    }
 }
 
 /// `None` for damage, which is noted.
