@@ -79,6 +79,9 @@ pub fn tell(note: &Note<'_>) {
             let while_what = if *read_only { "while it is read" } else { "while it is written" };
             warn(&format!("{image}: {}: make sure that no other program writes it {while_what}", plain_text(why)));
         }
+        Note::Member { image, member } => {
+            warn(&format!("{image}: {} (its mark is at byte {}): {}", member.name, member.byte, member.advice(image)));
+        }
         Note::Waiting { image, holder } if std::io::stderr().is_terminal() => {
             warn(&format!("{image}: waiting for {} to close it", holder.processes()));
         }
@@ -126,6 +129,13 @@ impl From<extant_image::Error> for Failure {
                      -o partition=N or {image}@N):"
                 )
             }
+            E::Member { image, member } => format!(
+                "{image}: not written: it is {} (its mark is at byte {}), and what belongs together would differ; {}; \
+                 --write-member (a mount: -o write_member) writes it all the same",
+                member.name,
+                member.byte,
+                member.advice(&image)
+            ),
             E::ReadOnly { image } => {
                 format!("{image}: may only be read; 'extant mount -o ro {image} DIR' mounts it read-only")
             }
@@ -171,7 +181,8 @@ impl ImageArgs {
     /// The way in which a command with these options opens an image.
     pub fn access(&self, read_only: bool) -> Access {
         let claim = if self.no_lock { Claim::IfPossible } else { Claim::Required };
-        Access { claim, by_superblock: self.sb.is_some(), ..Access::tool(read_only) }
+        let write_member = self.write_member;
+        Access { claim, by_superblock: self.sb.is_some(), write_member, ..Access::tool(read_only) }
     }
 
     /// The way in which a command with these options mounts an image in this process.

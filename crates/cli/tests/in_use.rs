@@ -112,3 +112,51 @@ fn an_image_mounted_by_the_kernel_is_listed_with_a_warning() {
     umount(&[&mnt.0]);
     assert!(debugfs(&image, "ls /").contains("new"));
 }
+
+/// Writes the superblock of an md 0.90 array into the last 64 KiB of a device.
+fn mark_as_raid(image: &str) {
+    let words = [0xa92b_4efc_u32, 0, 90, 0, 0, 0x1122_3344, 1_600_000_000, 1, 0, 2, 2, 0, 0, 0x5566_7788, 1, 2];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let size = std::fs::metadata(image).expect("image").len();
+    common::patch(image, (size & !65535) - 65536, &bytes);
+}
+
+#[test]
+fn half_of_a_mirror_is_read_with_a_warning_and_not_written() {
+    let dir = Dir::new();
+    let image = dir.text("disk.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext4", &image, "63M"]);
+    std::fs::File::options().write(true).open(&image).and_then(|file| file.set_len(64 << 20)).expect("longer");
+    mark_as_raid(&image);
+    assert!(tool("blkid", &["-p", &image]).contains("linux_raid_member"));
+    let whose = ["disk.img: ", "a member of a Linux software RAID", "mdadm"];
+    let listed = extant(&["ls", &image]);
+    assert_eq!((listed.code, &*listed.out), (Some(0), &b"lost+found\n"[..]));
+    listed.fails(0, &whose);
+    let before = std::fs::read(&image).expect("image");
+    extant(&["mkdir", &format!("{image}:/d")]).fails(8, &[&whose[..], &["not written", "--write-member"]].concat());
+    assert!(before == std::fs::read(&image).expect("image"), "written to");
+    if fuse_works() {
+        let mnt = Unmounted::at(&dir, "mnt");
+        extant(&["mount", &image, &mnt.0]).fails(32, &["a member of", "-o write_member"]);
+        for options in ["ro", "write_member"] {
+            extant(&["mount", "-o", options, &image, &mnt.0]).fails(0, &whose);
+            assert_eq!(std::fs::create_dir(format!("{}/d", mnt.0)).is_ok(), options != "ro");
+            extant(&["unmount", &mnt.0]).ok();
+        }
+    }
+    extant(&["mkdir", "--write-member", &format!("{image}:/e")]).fails(0, &whose);
+    fsck_clean(&image);
+}
+
+/// The mark of the array is behind the last partition.
+#[test]
+fn partitions_of_a_raid_disk_are_not_written() {
+    let dir = Dir::new();
+    let disk = dir.text("disk.img");
+    whole_disk(&disk, &dir.empty_image("part.img", &[]));
+    let part = format!("{disk}@2:/d");
+    extant(&["mkdir", &part]).ok();
+    mark_as_raid(&disk);
+    extant(&["chmod", "700", &part]).fails(8, &["disk.img@2: ", "a member of a Linux software RAID"]);
+}

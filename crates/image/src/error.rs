@@ -9,6 +9,7 @@ use extant_ondisk::partition::Partition;
 
 use crate::formats::Format;
 use crate::holder::Holder;
+use crate::member::Member;
 
 /// Why an image could not be opened. Messages begin with the name of the image, or of the file that could not be
 /// read.
@@ -95,6 +96,14 @@ pub enum Error {
     ReadOnly {
         /// As [`crate::ImageSpec::shown`] gives it.
         image: String,
+    },
+    /// The image is to be written, and is one device of several: a write would make them differ.
+    #[error("{image}: {} (byte {})", member.name, member.byte)]
+    Member {
+        /// As [`crate::ImageSpec::shown`] gives it.
+        image: String,
+        /// Its owner.
+        member: Member,
     },
     /// Another process uses the image.
     #[error("{image}: in use: {}", holder.description_or(by))]

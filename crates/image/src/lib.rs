@@ -34,6 +34,7 @@ mod claim;
 mod error;
 mod formats;
 mod holder;
+mod member;
 mod mounts;
 mod open;
 mod partitions;
@@ -44,6 +45,7 @@ pub use claim::{ClaimState, DeviceClaim};
 pub use error::{Backup, BadOffset, Error, Result};
 pub use formats::{Format, Nothing, identify, identify_unpartitioned, nothing_found};
 pub use holder::Holder;
+pub use member::{Member, member};
 pub use mounts::{Mount, absolute, fstab_options, mounts, seen_by};
 pub use open::{
     Access, Claim, Note, Opened, has_magic, look, open, open_whole, overwritten, place, probe, refuse_loop_device,

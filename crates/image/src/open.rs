@@ -21,6 +21,7 @@ use extant_ondisk::superblock::{self, MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE,
 use crate::error::{Backup, BadOffset, Error, Result};
 use crate::formats::{self, Format};
 use crate::holder::{Holder, is_served, is_written};
+use crate::member::{Member, member};
 use crate::partitions::{choose_partition, find_partition, partition_table};
 use crate::shown;
 use crate::spec::{ImageSpec, Part};
@@ -40,6 +41,8 @@ pub struct Access {
     pub by_superblock: bool,
     /// The rule for an image that another process uses.
     pub claim: Claim,
+    /// Write also an image that belongs to an array, a pool or a volume group ([`crate::member`]).
+    pub write_member: bool,
     /// Called with messages for the user.
     pub tell: fn(&Note<'_>),
 }
@@ -61,6 +64,13 @@ pub enum Note<'a> {
         why: &'a str,
         /// The image is only read.
         read_only: bool,
+    },
+    /// The image belongs to an array, a pool or a volume group.
+    Member {
+        /// As [`crate::ImageSpec::shown`] gives it.
+        image: &'a str,
+        /// Its owner.
+        member: &'a Member,
     },
     /// Opening waits for a process that may be about to end. Sent once.
     Waiting {
@@ -104,7 +114,17 @@ impl Access {
     /// For the tools: through the page cache, nothing in flight.
     pub fn tool(read_only: bool) -> Access {
         let (io, engine) = (IoMode::Buffered, Engine::Psync);
-        Access { read_only, io, engine, exclusive: true, by_superblock: false, claim: Claim::Required, tell: |_| {} }
+        let claim = Claim::Required;
+        Access {
+            read_only,
+            io,
+            engine,
+            exclusive: true,
+            by_superblock: false,
+            claim,
+            write_member: false,
+            tell: |_| {},
+        }
     }
 }
 
@@ -265,6 +285,7 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
             Ok(_) if !access.read_only && spec.is_read_only_device() => return Err(Error::ReadOnly { image }),
             Ok(dev) => {
                 let file = dev.host_file()?;
+                heed_member(spec, access, &dev, offset)?;
                 for why in dev.unguarded() {
                     let (image, read_only) = (dev.name(), access.read_only);
                     (access.tell)(&Note::Unguarded { image, why, read_only });
@@ -288,6 +309,26 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
             told = true;
         }
         clock.sleep(Duration::from_millis(20));
+    }
+}
+
+/// Refuses to write an image that belongs to another owner, or to a disk that does; a reader gets a note.
+fn heed_member(spec: &ImageSpec, access: &Access, dev: &FileDevice, offset: u64) -> Result<()> {
+    if !has_magic(dev) {
+        return Ok(());
+    }
+    let Ok((sb, _)) = probe(dev) else { return Ok(()) };
+    let end = sb.blocks_count.saturating_mul(sb.block_size.into());
+    let of_disk =
+        || look(&ImageSpec::whole(&spec.path)).ok().and_then(|disk| member(&*disk, offset.saturating_add(end)));
+    let owner = member(dev, end).or_else(|| if spec.part == Part::Any { None } else { of_disk() });
+    match owner {
+        Some(member) if !access.read_only && !access.write_member => Err(Error::Member { image: spec.shown(), member }),
+        Some(member) => {
+            (access.tell)(&Note::Member { image: &spec.shown(), member: &member });
+            Ok(())
+        }
+        None => Ok(()),
     }
 }
 

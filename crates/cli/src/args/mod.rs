@@ -98,7 +98,7 @@ pub enum Command {
 
 /// Hides the options of commands that write.
 fn reads_only(arg: clap::Arg) -> clap::Arg {
-    let writes = ["seed", "no_lock"].contains(&arg.get_id().as_str());
+    let writes = ["seed", "no_lock", "write_member"].contains(&arg.get_id().as_str());
     if writes { arg.hide(true) } else { arg }
 }
 
@@ -546,4 +546,7 @@ pub struct ImageArgs {
     /// Write it also where files cannot be locked; no other process may use it then
     #[arg(long, global = true)]
     pub no_lock: bool,
+    /// Write it also if it is a disk of a RAID, a pool or a volume group; the others do not learn of it
+    #[arg(long, global = true)]
+    pub write_member: bool,
 }

@@ -41,6 +41,8 @@ pub struct MountConfig {
     pub no_sandbox: bool,
     /// An image file is written even if the host cannot lock files.
     pub no_lock: bool,
+    /// A disk of a RAID, a pool or a volume group is written.
+    pub write_member: bool,
     pub writeback_cache: Option<bool>,
     pub no_open: Option<bool>,
     /// The device or image of a journal that is not in the image.
@@ -75,6 +77,7 @@ impl Default for MountConfig {
             no_xattr: false,
             no_sandbox: false,
             no_lock: false,
+            write_member: false,
             writeback_cache: None,
             no_open: None,
             journal_path: None,

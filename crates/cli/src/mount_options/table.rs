@@ -416,6 +416,16 @@ pub static WORDS: &[Word] = &[
         "write an image file even if the host cannot lock files: no other program may use it then",
     ),
     admin(
+        &["write_member"],
+        "",
+        Extant,
+        Sets(|c, _| {
+            c.write_member = true;
+            Ok(())
+        }),
+        "write a disk of a RAID, a pool or a volume group: the others do not learn of it",
+    ),
+    admin(
         &["no_xattr"],
         "",
         Extant,

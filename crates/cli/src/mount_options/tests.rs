@@ -238,6 +238,7 @@ fn no_word_that_reaches_out_of_the_image_may_be_in_a_superblock() {
         "allow_other",
         "no_sandbox",
         "no_lock",
+        "write_member",
         "journal_path",
         "journal_dev",
         "sb",

@@ -155,6 +155,7 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Arc<DeviceC
         engine: config.engine,
         by_superblock: config.fs.superblock.is_some(),
         claim: if config.no_lock { image::Claim::IfPossible } else { image::Claim::Required },
+        write_member: config.write_member,
         tell: image::tell,
         ..Access::tool(config.fs.read_only)
     };

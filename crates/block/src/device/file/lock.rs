@@ -4,6 +4,21 @@
 //! the same bytes cannot. The locks are advisory: other programs heed them only if they ask (QEMU does); the kernel's
 //! loop driver does not. [`super::readers`] decides which read locks a writer may ignore.
 //!
+//! QEMU gives single bytes of a file a meaning (block/file-posix.c): a read lock on byte 100 + N says that its owner
+//! does N, one on byte 200 + N that others must not. Each user sets its bytes and then looks for contradictions.
+//! [`claim`] follows this, so that a guest and Extant can read an image at the same time, and no program writes beside
+//! another:
+//!
+//! | user | its own range | sets | must be free |
+//! |---|---|---|---|
+//! | reads the image | read lock, without QEMU's bytes | 100; 201 203 | 101 103 |
+//! | reads a partition | read lock | 100; 203 | 103 |
+//! | writes the image | write lock, with QEMU's bytes | | |
+//! | writes a partition | write lock | 100 101 | 201 |
+//!
+//! A partition's reader does not deny writing (201): a writer of another partition must pass. QEMU also resizes what it
+//! writes (103), and a writer of a partition never does.
+//!
 //! # Locking
 //! The locks of the host, as above; held until the description is closed.
 
@@ -35,6 +50,79 @@ impl Range {
             l_pid: 0,
         })
     }
+}
+
+/// QEMU's bytes for what an owner does, and for what others must not do.
+const DOES: u64 = 100;
+const DENIES: u64 = 200;
+/// QEMU's numbers of the operations: reading, writing, changing the size.
+const READ: u64 = 0;
+const WRITE: u64 = 1;
+const RESIZE: u64 = 3;
+/// How many operations QEMU knows or has known.
+const OPERATIONS: u64 = 5;
+
+const fn byte(start: u64) -> Range {
+    Range { start, len: Some(1) }
+}
+
+/// QEMU's byte of those who write.
+pub(super) const WRITES: Range = byte(DOES + WRITE);
+
+impl Range {
+    /// Whether the range is the whole image for QEMU.
+    fn covers_protocol(self) -> bool {
+        self.start <= DOES && self.len.is_none_or(|len| self.start.saturating_add(len) >= DENIES + OPERATIONS)
+    }
+
+    /// The range without QEMU's bytes.
+    fn pieces(self) -> [Range; 3] {
+        let end = self.len.map(|len| self.start.saturating_add(len));
+        let between = |from: u64, to: Option<u64>| {
+            let (from, to) = (from.max(self.start), to.into_iter().chain(end).min());
+            Range { start: from, len: to.map(|to| to.saturating_sub(from)) }
+        };
+        [between(0, Some(DOES)), between(DOES + OPERATIONS, Some(DENIES)), between(DENIES + OPERATIONS, None)]
+    }
+}
+
+/// Locks the range for a reader, or for a writer with `exclusive`, and sets QEMU's bytes. False: another user has
+/// locked any of the bytes; then `file` has no lock.
+pub(super) fn claim(file: &File, range: Range, exclusive: bool) -> io::Result<bool> {
+    let claimed = try_claim(file, range, exclusive);
+    if !matches!(claimed, Ok(true)) {
+        unlock(file);
+    }
+    claimed
+}
+
+fn try_claim(file: &File, range: Range, exclusive: bool) -> io::Result<bool> {
+    let whole = range.covers_protocol();
+    if whole && exclusive {
+        return lock(file, range, true);
+    }
+    let own = if whole { range.pieces().to_vec() } else { vec![range] };
+    for piece in own {
+        if !lock(file, piece, exclusive)? {
+            return Ok(false);
+        }
+    }
+    let (sets, free): (&[u64], &[u64]) = match (whole, exclusive) {
+        (true, _) => (&[DOES + READ, DENIES + WRITE, DENIES + RESIZE], &[DOES + WRITE, DOES + RESIZE]),
+        (false, false) => (&[DOES + READ, DENIES + RESIZE], &[DOES + RESIZE]),
+        (false, true) => (&[DOES + READ, DOES + WRITE], &[DENIES + WRITE]),
+    };
+    for at in sets {
+        if !lock(file, byte(*at), false)? {
+            return Ok(false);
+        }
+    }
+    for at in free {
+        if is_refused_to(file, byte(*at), libc::F_WRLCK)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// False if another holder has locked any of the bytes. `exclusive` wants `file` open for writing.

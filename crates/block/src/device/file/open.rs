@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, OFlags, SeekFrom, StatxFlags, fcntl_getfl, fcntl_setfl
 use rustix::process::{Resource, getrlimit};
 
 use super::in_use::{range_in_use, same_image_in_use};
-use super::lock::{Range, is_missing, lock};
+use super::lock::{Range, claim, is_missing};
 use super::{Engine, IoMode, KernelMount, readers};
 use crate::device::Limits;
 use crate::error::{BusyBy, Error, Result};
@@ -176,7 +176,7 @@ fn lock_range(data: File, path: &Path, name: &str, options: &OpenOptions, unguar
     let locked = until_free(
         CLAIM_TRIES,
         || pause_unless(mounted()),
-        || match lock(&data, range, !options.read_only)? {
+        || match claim(&data, range, !options.read_only)? {
             true => Ok(()),
             false => Err(io::Error::from_raw_os_error(libc::EBUSY)),
         },

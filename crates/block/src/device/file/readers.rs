@@ -27,7 +27,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 
 use super::ioctl::is_open_for_writing;
-use super::lock::{Range, is_refused_to, lock};
+use super::lock::{Range, WRITES, is_refused_to, lock};
 
 /// Whether only read locks of other users may keep a writer from `range`. `file` is open for reading only, and the
 /// caller has it open for writing nowhere.
@@ -37,7 +37,7 @@ pub(super) fn are_all(file: &File, range: Range) -> io::Result<bool> {
 
 /// Locks `range` of `file`, which is open for writing, beside read locks of other users.
 pub(super) fn pass(file: &File, range: Range) -> io::Result<bool> {
-    Ok(lock(file, range, false)? && !has_peer(file)?)
+    Ok(lock(file, range, false)? && lock(file, WRITES, false)? && !has_peer(file)?)
 }
 
 /// Whether a descriptor other than `file` is open for writing, or holds a lock for a process that could write.

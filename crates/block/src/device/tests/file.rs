@@ -1,7 +1,10 @@
 //! Files: exclusion, short files, the kernel's mounts, offsets.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
+
+use nix::fcntl::{FcntlArg, fcntl};
 
 use super::model::{content, submit_one};
 use crate::device::*;
@@ -198,6 +201,58 @@ fn two_partitions_of_one_file_have_a_writer_each_and_no_byte_has_two() {
     let mut bytes = [0; 512];
     whole.read_at(2 << 20, &mut bytes, BioFlags::empty()).expect("read");
     assert_eq!(bytes, [7; 512]);
+}
+
+/// The locks that QEMU takes when it opens an image (block/file-posix.c): it sets its bytes, and then looks for
+/// contradictions.
+fn qemu(path: &Path, writes: bool) -> Option<std::fs::File> {
+    let file = std::fs::File::options().read(true).write(writes).open(path).expect("opened");
+    let (does, denies): (&[i64], _) = if writes { (&[0, 1, 3], [1, 3]) } else { (&[0], [1, 3]) };
+    let at = |kind: libc::c_int, start: i64| libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: 1,
+        l_pid: 0,
+    };
+    for start in does.iter().map(|n| 100 + n).chain(denies.iter().map(|n| 200 + n)) {
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&at(libc::F_RDLCK, start))).ok()?;
+    }
+    for start in does.iter().map(|n| 200 + n).chain(denies.iter().map(|n| 100 + n)) {
+        let mut lock = at(libc::F_WRLCK, start);
+        fcntl(&file, FcntlArg::F_OFD_GETLK(&mut lock)).expect("a file with locks");
+        if libc::c_int::from(lock.l_type) != libc::F_UNLCK {
+            return None;
+        }
+    }
+    Some(file)
+}
+
+/// The image, a partition and a guest of QEMU, each as reader and as writer, in both orders.
+#[test]
+fn readers_go_together_with_a_guest_and_writers_do_not() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("image");
+    std::fs::File::create(&path).expect("made").set_len(4 << 20).expect("sized");
+    for (offset, len) in [(0, None), (0, Some(4 << 20)), (1 << 20, Some(1 << 20)), (2 << 20, None)] {
+        let open = |writes: bool| {
+            FileDevice::open(&path, OpenOptions { read_only: !writes, offset, len, ..OpenOptions::default() }).ok()
+        };
+        for (writes, guest_writes) in [(false, false), (false, true), (true, false), (true, true)] {
+            let together = !writes && !guest_writes;
+            let ours = open(writes).expect("free");
+            assert_eq!(qemu(&path, guest_writes).is_some(), together, "{offset}: {writes}, then {guest_writes}");
+            drop(ours);
+            let theirs = qemu(&path, guest_writes).expect("free");
+            assert_eq!(open(writes).is_some(), together, "{offset}: guest {guest_writes}, then {writes}");
+            drop(theirs);
+        }
+    }
+    let part = |read_only, offset| OpenOptions { read_only, offset, len: Some(1 << 20), ..OpenOptions::default() };
+    for (one, other) in [(false, false), (false, true), (true, false), (true, true)] {
+        let _one = FileDevice::open(&path, part(one, 1 << 20)).expect("the first partition");
+        FileDevice::open(&path, part(other, 2 << 20)).expect("the second");
+    }
 }
 
 #[test]
