@@ -129,32 +129,54 @@ impl Sparse {
 pub struct Claims {
     /// Claimed at least once.
     pub used: Bits,
-    /// Claimed more than once.
+    /// Claimed more than once, although one of the owners shares with no other.
     pub double: Sparse,
+    /// With the feature shared_blocks: claimed by an owner that shares with no other.
+    owned: Option<Bits>,
     /// Blocks of maps that have been descended, by block.
     pub descended: Bits,
     any_double: AtomicU64,
 }
 
 impl Claims {
-    /// Room for this many clusters and blocks.
-    pub fn new(clusters: u64, blocks: u64) -> Result<Claims, u64> {
+    /// Room for this many clusters and blocks. With `shared`, the data of files may share clusters.
+    pub fn new(clusters: u64, blocks: u64, shared: bool) -> Result<Claims, u64> {
         Ok(Claims {
             used: Bits::new(clusters)?,
             double: Sparse::new(clusters)?,
+            owned: if shared { Some(Bits::new(clusters)?) } else { None },
             descended: Bits::new(blocks)?,
             any_double: AtomicU64::new(0),
         })
     }
 
-    /// Claims clusters.
-    pub fn claim(&self, clusters: Range<u64>) {
+    /// Claims clusters. `data`: they are a file's data.
+    pub fn claim(&self, clusters: Range<u64>, data: bool) {
         for (word, mask) in pieces(clusters.start..clusters.end.min(self.used.len)) {
-            let before = self.used.words[word].fetch_or(mask, Ordering::Relaxed) & mask;
+            let before = match &self.owned {
+                None => self.used.words[word].fetch_or(mask, Ordering::Relaxed) & mask,
+                // In these orders, one of two owners sees the other.
+                Some(owned) if data => {
+                    let before = self.used.words[word].fetch_or(mask, Ordering::SeqCst) & mask;
+                    before & owned.words[word].load(Ordering::SeqCst)
+                }
+                Some(owned) => {
+                    owned.words[word].fetch_or(mask, Ordering::SeqCst);
+                    self.used.words[word].fetch_or(mask, Ordering::SeqCst) & mask
+                }
+            };
             if before != 0 {
                 self.double.set(word, before);
                 self.any_double.store(1, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Records that clusters in use are the file system's own.
+    pub fn own(&self, clusters: Range<u64>) {
+        let Some(owned) = &self.owned else { return };
+        for (word, mask) in pieces(clusters.start..clusters.end.min(owned.len)) {
+            owned.words[word].fetch_or(mask, Ordering::Relaxed);
         }
     }
 
@@ -170,16 +192,35 @@ mod tests {
 
     #[test]
     fn a_second_claim_is_remembered_exactly() {
-        let claims = Claims::new(200, 200).expect("memory");
-        claims.claim(3..130);
+        let claims = Claims::new(200, 200, false).expect("memory");
+        claims.claim(3..130, true);
         assert!(!claims.has_doubles());
-        claims.claim(128..140);
+        claims.claim(128..140, true);
         assert!(claims.has_doubles());
         let double: Vec<u64> = (0..200).filter(|bit| claims.double.test(*bit)).collect();
         assert_eq!(double, [128, 129]);
         assert_eq!(claims.used.word_at(128), (1 << 12) - 1);
-        claims.claim(190..400);
+        claims.claim(190..400, true);
         assert_eq!(claims.used.word_at(180), ((1 << 10) - 1) << 10, "nothing beyond the end");
+    }
+
+    #[test]
+    fn data_is_shared_with_data_alone() {
+        let double = |first: bool, second: bool| {
+            let claims = Claims::new(100, 100, true).expect("memory");
+            claims.claim(10..20, first);
+            claims.claim(15..30, second);
+            (claims.has_doubles(), (0..100).filter(|bit| claims.double.test(*bit)).count())
+        };
+        assert_eq!(double(true, true), (false, 0));
+        for (first, second) in [(true, false), (false, true), (false, false)] {
+            assert_eq!(double(first, second), (true, 5), "{first}, {second}");
+        }
+        let claims = Claims::new(100, 100, true).expect("memory");
+        claims.used.set(50);
+        claims.own(50..51);
+        claims.claim(40..60, true);
+        assert!(claims.double.test(50) && !claims.double.test(49));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_block::BlockDevice;
+use extant_ondisk::features::RoCompat;
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
 use extant_ondisk::inode::FileType;
 use extant_ondisk::superblock::{Geometry, RawSuperBlock, SuperBlock};
@@ -60,8 +61,9 @@ impl Check {
         let low_dtime = [sb.write_time(), sb.mount_time(), made].into_iter().all(|when| when == 0 || when >= inodes);
         let clusters = ((geo.blocks_count - 1) >> geo.cluster_bits) + 1;
         let memory = |bytes| Error::Memory { device: device.name().to_owned(), bytes };
+        let shared = sb.ro_compat().contains(RoCompat::SHARED_BLOCKS);
         Ok(Check {
-            claims: Claims::new(clusters, geo.blocks_count).map_err(memory)?,
+            claims: Claims::new(clusters, geo.blocks_count, shared).map_err(memory)?,
             inodes: InodeStates::new(&geo, &descs).map_err(memory)?,
             metadata: Vec::new(),
             orphans: HashSet::new(),

@@ -151,7 +151,8 @@ pub fn debugfs(image: impl AsRef<Path>, requests: impl AsRef<[u8]>) -> Result<St
 pub fn debugfs_write(image: impl AsRef<Path>, requests: &str) -> Result<()> {
     let output = requested(&["-w", arg(image.as_ref())], requests.as_bytes())?;
     // debugfs reports a failed request only as additional output.
-    const KNOWN: [&str; 3] = ["Allocated inode: ", "Setting csum v", "Journal needs recovery, will not add csums"];
+    const KNOWN: [&str; 4] =
+        ["Allocated inode: ", "Setting csum v", "Journal needs recovery, will not add csums", "Filesystem features:"];
     let known = |line: &str| KNOWN.iter().any(|text| line.starts_with(text));
     if output.lines().all(|line| line.trim().is_empty() || known(line)) {
         return Ok(());

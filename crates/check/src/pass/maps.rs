@@ -292,7 +292,7 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
         part.pieces.push(Piece { tally: part.index, lblk, block, blocks });
     } else {
         tally.sums.clusters += blocks;
-        walker.claim(tally.ino, lblk, block, blocks);
+        walker.claim_data(tally, lblk, block, blocks);
     }
     if is_dir && walker.mode == Mode::Check {
         let dir_run = DirRun { block, ino: tally.ino, lblk: run.lblk.0, blocks: run.len };
@@ -319,7 +319,7 @@ pub fn count_pieces(walker: &mut Walker<'_>, tally: &mut Tally, pieces: &[Piece]
         let end = piece.block + piece.blocks;
         if first < end {
             tally.sums.clusters += ((end - 1) >> bits) - (first >> bits) + 1;
-            walker.claim(tally.ino, piece.lblk + (first - piece.block), first, end - first);
+            walker.claim_data(tally, piece.lblk + (first - piece.block), first, end - first);
         }
         before = Some((piece.lblk + piece.blocks - 1, end - 1));
     }

@@ -82,9 +82,11 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
             _ => merged.push((first, end)),
         }
     }
-    if blocks.is_some() {
-        for (first, end) in &merged {
-            for cluster in check.clusters(*first, end - first) {
+    for (first, end) in &merged {
+        let clusters = check.clusters(*first, end - first);
+        check.claims.own(clusters.clone());
+        if blocks.is_some() {
+            for cluster in clusters {
                 check.claims.used.set(cluster);
             }
         }

@@ -11,6 +11,7 @@
 use std::iter::Peekable;
 use std::sync::Arc;
 
+use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use super::dir_runs::DirRuns;
@@ -266,9 +267,20 @@ impl Walker<'_> {
 
     /// Claims blocks for an inode, or reports it as an owner.
     pub fn claim(&mut self, ino: u32, lblk: u64, first: u64, blocks: u64) {
+        self.claim_as(false, ino, lblk, first, blocks);
+    }
+
+    /// Claims blocks of an inode's data, which the feature shared_blocks lets files share.
+    pub fn claim_data(&mut self, of: &Tally, lblk: u64, first: u64, blocks: u64) {
+        let is_file = FileType::from_mode(of.mode) == Some(FileType::Regular);
+        let is_own = of.ino < self.check.geo.first_ino || of.flags & InodeFlags::EA_INODE.bits() != 0;
+        self.claim_as(is_file && !is_own, of.ino, lblk, first, blocks);
+    }
+
+    fn claim_as(&mut self, data: bool, ino: u32, lblk: u64, first: u64, blocks: u64) {
         let clusters = self.check.clusters(first, blocks);
         if self.mode == Mode::Check {
-            return self.check.claims.claim(clusters);
+            return self.check.claims.claim(clusters, data);
         }
         if !self.check.claims.double.any(clusters.clone()) {
             return;

@@ -28,8 +28,7 @@ use crate::problem::Problem;
 use crate::report::{Note, Sink};
 
 /// Features whose structures are not checked, by name.
-const UNCHECKED: [(RoCompat, &str); 2] =
-    [(RoCompat::VERITY, "Merkle trees (verity)"), (RoCompat::SHARED_BLOCKS, "shared blocks (shared_blocks)")];
+const UNCHECKED: [(RoCompat, &str); 1] = [(RoCompat::VERITY, "Merkle trees (verity)")];
 
 /// A file system of up to this many blocks is accepted, even if the device ends before it (64 MiB for their bitmaps),
 /// ...
