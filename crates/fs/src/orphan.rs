@@ -59,11 +59,10 @@ impl Orphans {
         Orphans(Mutex::new(&CLASS, State { place, list: Vec::new(), behind: 0, free: Vec::new(), cut, file: None }))
     }
 
-    /// Sets up the orphan file. Slots in use for any reason, and those of damaged blocks, are not free.
+    /// Sets up the orphan file. Slots in use for any reason are not free.
     pub(crate) fn use_file(&self, file: &OrphanFile, slots_per_block: u32) {
         let used: HashSet<(u32, u32)> = file.used.iter().map(|(block, slot, _)| (*block, *slot)).collect();
-        let whole = |b: &u32| file.damaged.iter().all(|(damaged, _)| damaged != b);
-        let slots = (0..file.blocks.len() as u32).rev().filter(whole);
+        let slots = (0..file.blocks.len() as u32).rev();
         let slots = slots.flat_map(|b| (0..slots_per_block).rev().map(move |i| (b, i)));
         let mut s = self.0.lock();
         s.free = slots.filter(|place| !used.contains(place)).collect();
@@ -134,12 +133,10 @@ pub(crate) struct OrphanFile {
     pub blocks: Vec<BlockNr>,
     /// Block of the file, slot in it, and the orphan.
     pub used: Vec<(u32, u32, InodeNr)>,
-    /// Blocks of the file that cannot be used, and their damage.
-    pub damaged: Vec<(u32, Error)>,
 }
 
 impl Filesystem {
-    /// Reads the orphan file; `None` without one.
+    /// Reads the orphan file; `None` without one. Fails if a block of it is damaged (Linux: `ext4_init_orphan_info`).
     pub(crate) fn read_orphan_file(&self) -> Result<Option<OrphanFile>> {
         let Some(ino) = self.sb.lock().orphan_file() else { return Ok(None) };
         let inode = self.iget_own(ino).map_err(named_wrongly)?;
@@ -153,17 +150,14 @@ impl Filesystem {
             if blocks.len() <= 512 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         blocks.truncate(512);
-        let (mut used, mut damaged) = (Vec::new(), Vec::new());
+        let mut used = Vec::new();
         for (i, nr) in blocks.iter().enumerate() {
             let buffer = self.cache.get(*nr)?;
-            if let Err(e) = buffer.read(|b| orphan::verify(b, *nr, seed)) {
-                damaged.push((i as u32, e.into()));
-                continue;
-            }
+            buffer.read(|b| orphan::verify(b, *nr, seed))?;
             buffer.set_verified();
             buffer.read(|b| used.extend(orphan::used_slots(b).map(|(slot, ino)| (i as u32, slot as u32, ino))));
         }
-        Ok(Some(OrphanFile { seed, blocks, used, damaged }))
+        Ok(Some(OrphanFile { seed, blocks, used }))
     }
 
     /// Sets one slot of the orphan file. 1 credit.

@@ -249,6 +249,35 @@ fn more_orphans_than_the_cache_holds_are_freed() {
     }
 }
 
+/// A block of the orphan file whose checksum is wrong, as tune2fs 1.47.0 -U leaves all of them: the kernel mounts no
+/// such image.
+#[test]
+fn an_image_with_a_damaged_orphan_file_is_read_and_not_written() {
+    let (dev, _) = with_orphans(KINDS[0], false);
+    let said = tools::debugfs(&dev, "stat <12>\nblocks <12>");
+    let block = said.lines().last().and_then(|line| line.split_whitespace().next()).expect("a block");
+    let at = block.parse::<u64>().expect("a number") * BLOCK;
+    let mut bytes = vec![0; BLOCK as usize];
+    dev.read_at(at, &mut bytes, BioFlags::META).expect("memory");
+    bytes[BLOCK as usize - 1] ^= 1;
+    dev.write_at(at, &[&bytes], BioFlags::META).expect("memory");
+    let dev = Arc::new(dev);
+    let before = dev.snapshot();
+    let refused = Filesystem::mount(dev.clone(), options(false)).map(drop).expect_err("damaged").to_string();
+    assert!(refused.contains("orphan") && refused.contains("-o ro"), "{refused}");
+    let same = |at: u64| {
+        let read = |dev: &MemDevice| {
+            let mut bytes = vec![0; 1 << 16];
+            dev.read_at(at, &mut bytes, BioFlags::META).expect("memory");
+            bytes
+        };
+        read(&before) == read(&dev)
+    };
+    assert!((0..dev.size_bytes()).step_by(1 << 16).all(same), "written to");
+    let fs = Filesystem::mount(dev, MountOptions { read_only: true, ..options(false) }).expect("read");
+    assert!(fs.walk(b"f1", true).is_ok());
+}
+
 /// Taken for pointers, a device's number and a short symlink's text would name blocks of other files.
 #[test]
 fn an_orphan_without_a_map_is_not_truncated() {

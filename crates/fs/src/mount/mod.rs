@@ -199,9 +199,13 @@ fn begun(fs: Arc<Filesystem>, read_only: bool) -> Result<Arc<Filesystem>> {
 /// the orphans of a crash, which changes the image like any other operation.
 fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
     if !read_only {
+        // The kernel mounts no image with a damaged one, and nothing has been changed yet.
+        let orphan_file = fs.read_orphan_file().map_err(|e| {
+            e.advised("mount read-only (-o ro) to read the image, or let e2fsck make the orphan file anew")
+        })?;
         fs.mark_mounted()?;
         fs.start_threads()?;
-        clean_orphans(fs)?;
+        clean_orphans(fs, orphan_file)?;
     }
     let root = match fs.root() {
         Ok(root) if !root.is_dir() => {

@@ -34,6 +34,7 @@ use crate::mount::fast_commit;
 use crate::mount::super_block::{read_super_at, write_super};
 use crate::ops::credits;
 use crate::options::{BorrowJournal, JournalDevice, MountOptions};
+use crate::orphan::OrphanFile;
 
 impl From<extant_recovery::Error> for Error {
     fn from(e: extant_recovery::Error) -> Error {
@@ -259,10 +260,10 @@ const PORTION_MAX: usize = 4096;
 /// # Errors
 /// An error that is no damage, a device that does not read, say: the mount has been cut off then, and the next one
 /// finds the same orphans. Damage is noted, and costs the orphan that it is in, or hides those behind it on the list.
-pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
+pub(crate) fn clean_orphans(fs: &Arc<Filesystem>, file: Option<OrphanFile>) -> Result<()> {
     let mut portion = Vec::new();
     fs.lifecycle.go(Transition::BeginCleanUp);
-    let cleaned = end_orphans(fs, &mut portion);
+    let cleaned = end_orphans(fs, file, &mut portion);
     if cleaned.is_ok() && fs.lifecycle.go(Transition::Reopen) {
         return Ok(());
     }
@@ -274,8 +275,8 @@ pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
 }
 
 /// Deletes or truncates all orphans, until damage makes the mount read-only.
-fn end_orphans(fs: &Arc<Filesystem>, portion: &mut Vec<InodeRef>) -> Result<()> {
-    let mut recorded = Recorded::read(fs)?;
+fn end_orphans(fs: &Arc<Filesystem>, file: Option<OrphanFile>, portion: &mut Vec<InodeRef>) -> Result<()> {
+    let mut recorded = Recorded::read(fs, file)?;
     let most = ((fs.budget.limit() / 2) as usize / ORPHAN_BYTES).clamp(1, PORTION_MAX);
     loop {
         recorded.next_portion(fs, most, portion)?;
@@ -309,7 +310,7 @@ struct Recorded {
 impl Recorded {
     /// The head of the list, and all numbers in the orphan file: a slot that is not known to be in use would be given
     /// to another orphan.
-    fn read(fs: &Filesystem) -> Result<Recorded> {
+    fn read(fs: &Filesystem, file: Option<OrphanFile>) -> Result<Recorded> {
         let (head, damaged) = {
             let sb = fs.sb.lock();
             (sb.last_orphan(), sb.state().contains(FsState::ERROR))
@@ -326,11 +327,8 @@ impl Recorded {
             recorded.listed = None;
             return Ok(recorded);
         }
-        let Some(Some(file)) = unless_damaged(fs, fs.read_orphan_file())? else { return Ok(recorded) };
+        let Some(file) = file else { return Ok(recorded) };
         fs.orphans.use_file(&file, orphan::slots_per_block(fs.geo.block_size as usize) as u32);
-        for (_, e) in file.damaged {
-            fs.note_error(&e);
-        }
         for (block, slot, ino) in file.used {
             if fs.geo.contains_inode(ino) && fs.orphans.adopt_slot(ino, block, slot) {
                 recorded.in_slots.push(ino);

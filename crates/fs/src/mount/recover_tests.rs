@@ -27,7 +27,7 @@ fn the_next_mount_cleans_up_an_orphan_that_cannot_be_written() {
         fs.modify_superblock(handle, |sb| sb.set_last_orphan(Some(f.ino)))
     });
     cut.expect("recorded");
-    let (cleaned, met) = forgetful.run(&fs, || clean_orphans(&fs.arc()));
+    let (cleaned, met) = forgetful.run(&fs, || clean_orphans(&fs.arc(), None));
     assert!(met, "a block was freed");
     assert!(matches!(cleaned, Err(Error::Device(_))), "{cleaned:?}");
     let left: MemDevice = dev.snapshot();
