@@ -1,8 +1,8 @@
 //! The clusters in use: flat bitmaps that all threads set at once.
 //!
-//! Main types: [`Bits`] (a bitmap), [`Sparse`] (one with few bits set), [`Claims`] (the claimed clusters, and those
-//! that were claimed more than once). A claim records no owner; a second walk over all maps finds the owners of
-//! clusters that were claimed twice.
+//! Main types: [`Bits`] (a bitmap), [`Sparse`] (one that takes memory where bits are set), [`Claims`] (the claimed
+//! clusters, and those that were claimed more than once). A claim records no owner; a second walk over all maps finds
+//! the owners of clusters that were claimed twice.
 //!
 //! # Locking
 //! None: the words are atomic.
@@ -39,16 +39,15 @@ impl Bits {
         word.fetch_or(mask, Ordering::Relaxed) & mask != 0
     }
 
-    /// Clears everything.
-    pub fn clear(&self) {
-        self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    /// Whether the bit is set; bits beyond the end are not.
+    pub fn test(&self, bit: u64) -> bool {
+        self.words.get((bit / 64) as usize).is_some_and(|word| word.load(Ordering::Relaxed) >> (bit % 64) & 1 != 0)
     }
 
-    /// The word of 64 bits that begins at `bit`, which need not be aligned; zeros beyond the end.
-    pub fn word_at(&self, bit: u64) -> u64 {
-        let (at, low) = ((bit / 64) as usize, bit % 64);
-        let word = |at: usize| self.words.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
-        if low == 0 { word(at) } else { word(at) >> low | word(at + 1) << (64 - low) }
+    /// Clears everything. A word without a bit is not written: that would take memory for it.
+    pub fn clear(&self) {
+        let set = self.words.iter().filter(|word| word.load(Ordering::Relaxed) != 0);
+        set.for_each(|word| word.store(0, Ordering::Relaxed));
     }
 }
 
@@ -68,18 +67,15 @@ fn pieces(range: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// Words of a chunk of a sparse bitmap.
-const CHUNK: usize = 512;
-
-/// A bitmap that takes memory where bits are set.
-pub struct Sparse {
+/// A bitmap that takes memory where bits are set: chunks of `CHUNK` words, and a pointer for each.
+pub struct Sparse<const CHUNK: usize = 64> {
     chunks: Vec<OnceLock<Box<[AtomicU64; CHUNK]>>>,
     len: u64,
 }
 
-impl Sparse {
+impl<const CHUNK: usize> Sparse<CHUNK> {
     /// `len` clear bits. `Err`: the number of bytes that could not be allocated.
-    fn new(len: u64) -> Result<Sparse, u64> {
+    pub fn new(len: u64) -> Result<Sparse<CHUNK>, u64> {
         let count = len.div_ceil(64).div_ceil(CHUNK as u64) as usize;
         let mut chunks = Vec::new();
         chunks.try_reserve_exact(count).map_err(|_| (count * size_of::<OnceLock<Box<()>>>()) as u64)?;
@@ -89,15 +85,25 @@ impl Sparse {
 
     fn word(&self, at: usize) -> u64 {
         let chunk = self.chunks.get(at / CHUNK).and_then(OnceLock::get);
-        chunk.map_or(0, |chunk| chunk[at % CHUNK].load(Ordering::Relaxed))
+        chunk.map_or(0, |chunk| chunk[at % CHUNK].load(Ordering::SeqCst))
     }
 
-    /// Sets bits of a word.
-    fn set(&self, at: usize, bits: u64) {
-        if let Some(chunk) = self.chunks.get(at / CHUNK) {
-            let chunk = chunk.get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK]));
-            chunk[at % CHUNK].fetch_or(bits, Ordering::Relaxed);
-        }
+    /// Sets bits of a word; returns those that were set before.
+    fn add(&self, at: usize, bits: u64) -> u64 {
+        let Some(chunk) = self.chunks.get(at / CHUNK) else { return 0 };
+        let chunk = chunk.get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK]));
+        chunk[at % CHUNK].fetch_or(bits, Ordering::SeqCst) & bits
+    }
+
+    /// Sets a bit; returns whether it was set before.
+    pub fn set(&self, bit: u64) -> bool {
+        bit < self.len && self.add((bit / 64) as usize, 1 << (bit % 64)) != 0
+    }
+
+    /// The word of 64 bits that begins at `bit`, which need not be aligned; zeros beyond the end.
+    pub fn word_at(&self, bit: u64) -> u64 {
+        let (at, low) = ((bit / 64) as usize, bit % 64);
+        if low == 0 { self.word(at) } else { self.word(at) >> low | self.word(at + 1) << (64 - low) }
     }
 
     /// Whether the bit is set; bits beyond the end are not.
@@ -127,12 +133,12 @@ impl Sparse {
 
 /// The claimed clusters. Without `bigalloc` a cluster is a block.
 pub struct Claims {
-    /// Claimed at least once.
-    pub used: Bits,
+    /// Claimed at least once. The chunks are small, because an empty file system has bits in each of its flex groups.
+    pub used: Sparse,
     /// Claimed more than once, although one of the owners shares with no other.
-    pub double: Sparse,
+    pub double: Sparse<512>,
     /// With the feature shared_blocks: claimed by an owner that shares with no other.
-    owned: Option<Bits>,
+    owned: Option<Sparse>,
     /// Blocks of maps that have been descended, by block.
     pub descended: Bits,
     any_double: AtomicU64,
@@ -142,9 +148,9 @@ impl Claims {
     /// Room for this many clusters and blocks. With `shared`, the data of files may share clusters.
     pub fn new(clusters: u64, blocks: u64, shared: bool) -> Result<Claims, u64> {
         Ok(Claims {
-            used: Bits::new(clusters)?,
+            used: Sparse::new(clusters)?,
             double: Sparse::new(clusters)?,
-            owned: if shared { Some(Bits::new(clusters)?) } else { None },
+            owned: if shared { Some(Sparse::new(clusters)?) } else { None },
             descended: Bits::new(blocks)?,
             any_double: AtomicU64::new(0),
         })
@@ -154,19 +160,16 @@ impl Claims {
     pub fn claim(&self, clusters: Range<u64>, data: bool) {
         for (word, mask) in pieces(clusters.start..clusters.end.min(self.used.len)) {
             let before = match &self.owned {
-                None => self.used.words[word].fetch_or(mask, Ordering::Relaxed) & mask,
-                // In these orders, one of two owners sees the other.
-                Some(owned) if data => {
-                    let before = self.used.words[word].fetch_or(mask, Ordering::SeqCst) & mask;
-                    before & owned.words[word].load(Ordering::SeqCst)
-                }
+                None => self.used.add(word, mask),
+                // Sequentially consistent, so that in these orders one of two owners sees the other.
+                Some(owned) if data => self.used.add(word, mask) & owned.word(word),
                 Some(owned) => {
-                    owned.words[word].fetch_or(mask, Ordering::SeqCst);
-                    self.used.words[word].fetch_or(mask, Ordering::SeqCst) & mask
+                    owned.add(word, mask);
+                    self.used.add(word, mask)
                 }
             };
             if before != 0 {
-                self.double.set(word, before);
+                self.double.add(word, before);
                 self.any_double.store(1, Ordering::Relaxed);
             }
         }
@@ -176,7 +179,7 @@ impl Claims {
     pub fn own(&self, clusters: Range<u64>) {
         let Some(owned) = &self.owned else { return };
         for (word, mask) in pieces(clusters.start..clusters.end.min(owned.len)) {
-            owned.words[word].fetch_or(mask, Ordering::Relaxed);
+            owned.add(word, mask);
         }
     }
 
@@ -227,13 +230,15 @@ mod tests {
     fn ranges_are_tested_across_words() {
         let bits = Bits::new(300).expect("memory");
         assert!(!bits.set(127) && bits.set(127) && !bits.set(300));
-        assert_eq!((bits.word_at(120) & 0xff, bits.word_at(300)), (0x80, 0));
+        let sparse = Sparse::<64>::new(300).expect("memory");
+        assert!(!sparse.set(127) && sparse.set(127) && !sparse.set(300));
+        assert_eq!((sparse.word_at(120) & 0xff, sparse.word_at(300)), (0x80, 0));
         // Across chunks, too.
-        for base in [0, CHUNK as u64 * 64 - 128] {
+        for base in [0, 64 * 64 - 128] {
             let len = base + 300;
-            let bits = Sparse::new(len).expect("memory");
+            let bits = Sparse::<64>::new(len).expect("memory");
             assert!(!bits.any(0..len) && bits.find(0, len, true) == len && bits.find(base, len, false) == base);
-            bits.set((base / 64) as usize + 1, 1 << 63);
+            bits.set(base + 127);
             assert!(bits.any(base + 100..base + 128) && !bits.any(base..base + 127) && !bits.any(base + 128..2 * len));
             let find = |from, to, set| bits.find(base + from, base + to, set) - base;
             assert_eq!((find(0, 300, true), find(127, 300, false), find(128, 300, true)), (127, 128, 300));

@@ -213,22 +213,38 @@ impl InodeState {
     }
 }
 
-/// The states of the inodes whose tables are read.
+/// The states of the inodes whose tables are read. They lie in one piece, so that the system provides memory where
+/// inodes are in use: many small pieces would be touched when they are allocated.
 pub struct InodeStates {
     per_group: u32,
-    groups: Vec<Vec<AtomicU64>>,
+    /// The index of each group's first state, and the number of all.
+    starts: Vec<u64>,
+    states: Vec<AtomicU64>,
 }
 
 impl InodeStates {
     fn new(geo: &Geometry, descs: &[GroupDesc]) -> std::result::Result<InodeStates, u64> {
-        let groups =
-            descs.iter().map(|desc| words(inodes_read(geo, desc).into())).collect::<std::result::Result<_, _>>()?;
-        Ok(InodeStates { per_group: geo.inodes_per_group, groups })
+        let mut starts = Vec::new();
+        let count = descs.len() + 1;
+        starts.try_reserve_exact(count).map_err(|_| (count * size_of::<u64>()) as u64)?;
+        let mut all = 0;
+        for desc in descs {
+            starts.push(all);
+            all += u64::from(inodes_read(geo, desc));
+        }
+        starts.push(all);
+        Ok(InodeStates { per_group: geo.inodes_per_group, starts, states: words(all)? })
+    }
+
+    fn of(&self, group: usize) -> &[AtomicU64] {
+        let place = |at: usize| self.starts.get(at).map(|start| *start as usize);
+        let range = place(group).zip(place(group + 1));
+        range.and_then(|(start, end)| self.states.get(start..end)).unwrap_or_default()
     }
 
     fn word(&self, ino: InodeNr) -> Option<&AtomicU64> {
         let index = ino.0.checked_sub(1)?;
-        self.groups.get((index / self.per_group) as usize)?.get((index % self.per_group) as usize)
+        self.of((index / self.per_group) as usize).get((index % self.per_group) as usize)
     }
 
     /// Records the fields from the inode's table.
@@ -269,8 +285,10 @@ impl InodeStates {
     /// The inodes of a group that were read.
     pub fn of_group(&self, group: u32) -> impl Iterator<Item = (InodeNr, InodeState)> + '_ {
         let first = group * self.per_group + 1;
-        let words = self.groups.get(group as usize).map_or(&[][..], |words| words);
-        words.iter().zip(first..).map(|(word, ino)| (InodeNr(ino), InodeState(word.load(Ordering::Relaxed))))
+        self.of(group as usize)
+            .iter()
+            .zip(first..)
+            .map(|(word, ino)| (InodeNr(ino), InodeState(word.load(Ordering::Relaxed))))
     }
 }
 

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, LazyLock};
 
-use common::{Dir, Ran, debugfs, extant_path, patch, tool, wait_until};
+use common::{Dir, Ran, debugfs, extant_path, patch, run, tool, wait_until};
 use extant_block::device::{FileDevice, OpenOptions};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode};
 use extant_testkit::mount::fuse_works;
@@ -659,6 +659,27 @@ fn a_file_system_of_2_tib_stays_within_memory() {
         stays_within(args, 0, &[]);
     }
     mount_stays_within(&dir, &image, None);
+}
+
+/// All groups have the descriptor, and with it the inode table, of the first. Their inodes would take 128 MiB.
+#[test]
+fn a_check_takes_no_memory_for_inodes_that_it_does_not_read() {
+    const GROUPS: u64 = (256 << 30) / (8192 * 1024);
+    let dir = Dir::new();
+    let image = dir.text("large.img");
+    let features = "sparse_super2,^resize_inode,^has_journal,^metadata_csum,^uninit_bg,^64bit";
+    let extended = "num_backup_sb=0,lazy_itable_init=1";
+    tool("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "1024", "-O", features, "-E", extended, &image, "256G"]);
+    let mut first = [0; 32];
+    File::open(&image).and_then(|file| file.read_exact_at(&mut first, 2048)).expect("the first descriptor");
+    patch(&image, 2048, &first.repeat(GROUPS as usize));
+    let script = "import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
+    let extant = extant_path().to_str().expect("UTF-8");
+    let said = run("python3", &["-c", script, extant, "fsck", "-fn", &image]).ok();
+    let kib: u64 = said.trim().strip_prefix("4 ").unwrap_or_else(|| panic!("{said}")).parse().expect("a number");
+    assert!(kib < 64 << 10, "{kib} KiB");
 }
 
 /// Checks an image within the limit, and asserts the exit status.

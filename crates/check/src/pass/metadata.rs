@@ -8,7 +8,7 @@ use extant_block::BioFlags;
 use extant_ondisk::features::Incompat;
 use extant_ondisk::{BlockNr, GroupNr};
 
-use crate::claims::Bits;
+use crate::claims::Sparse;
 use crate::context::Check;
 use crate::error::{Error, Result};
 use crate::finding::{Finding, Place};
@@ -18,20 +18,39 @@ use crate::report::Sink;
 const MMP_BYTES: usize = 1024;
 const MMP_MAGIC: u32 = 0x004d_4d50;
 
+/// Ranges that are collected before neighbours are merged: an image may have millions of groups.
+const RANGES_BEFORE_MERGE: usize = 1 << 16;
+
+/// Sorts ranges and merges those that touch.
+fn merge(ranges: &mut Vec<(u64, u64)>) {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let touches = next.0 <= last.1;
+        if touches {
+            last.1 = last.1.max(next.1);
+        }
+        touches
+    });
+}
+
 /// Claims the metadata and reports metadata that overlaps. Returns it as merged ranges: first, end.
 pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
     let geo = &check.geo;
     // With clusters, pieces of several groups may share one, so the search for conflicts goes by block.
     let memory = |bytes| Error::Memory { device: check.device.name().to_owned(), bytes };
-    let blocks = (geo.cluster_bits > 0).then(|| Bits::new(geo.blocks_count)).transpose().map_err(memory)?;
+    let blocks = (geo.cluster_bits > 0).then(|| Sparse::<64>::new(geo.blocks_count)).transpose().map_err(memory)?;
     let bits = blocks.as_ref().unwrap_or(&check.claims.used);
-    let mut ranges = Vec::new();
+    let (mut ranges, mut merge_at) = (Vec::new(), RANGES_BEFORE_MERGE);
     let mut mark = |first: u64, count: u64| {
         let end = first.saturating_add(count).min(geo.blocks_count);
         if first >= end || first < geo.first_data_block {
             return Vec::new();
         }
         ranges.push((first, end));
+        if ranges.len() >= merge_at {
+            merge(&mut ranges);
+            merge_at = RANGES_BEFORE_MERGE.max(2 * ranges.len());
+        }
         // First block and number of each run that was set before.
         let mut conflicts: Vec<(u64, u64)> = Vec::new();
         for block in first..end {
@@ -74,15 +93,8 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
             multi_mount(check, mmp, sink);
         }
     }
-    ranges.sort_unstable();
-    let mut merged: Vec<(u64, u64)> = Vec::new();
-    for (first, end) in ranges {
-        match merged.last_mut() {
-            Some(last) if first <= last.1 => last.1 = last.1.max(end),
-            _ => merged.push((first, end)),
-        }
-    }
-    for (first, end) in &merged {
+    merge(&mut ranges);
+    for (first, end) in &ranges {
         let clusters = check.clusters(*first, end - first);
         check.claims.own(clusters.clone());
         if blocks.is_some() {
@@ -91,7 +103,7 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
             }
         }
     }
-    Ok(merged)
+    Ok(ranges)
 }
 
 /// The block of multi-mount protection (Linux: `struct mmp_struct`).

@@ -242,7 +242,7 @@ impl Reading {
 
     /// The blocks to look at next, sorted by where they lie: block of the file system, byte in it, block of the file.
     fn take_level(&self, block_bits: u32) -> Vec<(u64, usize, u32)> {
-        let blocks = (0..self.header.blocks).filter(|at| self.next.word_at((*at).into()) & 1 != 0);
+        let blocks = (0..self.header.blocks).filter(|at| self.next.test((*at).into()));
         let placed = blocks.filter_map(|at| self.place(at, block_bits).map(|(block, byte)| (block, byte, at)));
         let mut places: Vec<_> = placed.collect();
         places.sort_unstable();
@@ -298,7 +298,7 @@ fn file(
             false => from_device(check, &reading, depth, places)?,
         }
     }
-    let missed = |(at, used): (usize, &Used)| (reading.seen.word_at(at as u64) & 1 == 0).then_some(*used);
+    let missed = |(at, used): (usize, &Used)| (!reading.seen.test(at as u64)).then_some(*used);
     Ok(reading.expected.iter().enumerate().filter_map(missed).collect())
 }
 
