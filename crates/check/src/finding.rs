@@ -35,6 +35,8 @@ impl fmt::Display for UsageOf {
 pub enum Place {
     /// In the superblock, or in the file system as a whole.
     Volume,
+    /// In this field of the superblock.
+    Field(&'static str),
     /// In the journal.
     Journal,
     /// In a group's descriptor, bitmaps or table.
@@ -114,6 +116,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Place::Volume => f.write_str("superblock"),
+            Place::Field(name) => write!(f, "superblock, {name}"),
             Place::Journal => f.write_str("journal"),
             Place::Group(group) => write!(f, "{group}"),
             Place::Blocks(block) => write!(f, "{block}"),

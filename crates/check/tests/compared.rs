@@ -31,7 +31,7 @@ const PASS_1: u32 = 0x01_0000;
 fn objects(finding: &Finding, per_group: u32) -> Vec<Object> {
     let (found, problem) = (finding.found, finding.problem);
     match finding.place {
-        Place::Volume | Place::Usage { .. } => Vec::new(),
+        Place::Volume | Place::Field(_) | Place::Usage { .. } => Vec::new(),
         Place::Journal if problem == Problem::JournalBadInode => vec![Object::inode(found as u32)],
         Place::Journal => vec![Object::inode(JOURNAL)],
         Place::Group(group) => {

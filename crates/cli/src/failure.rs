@@ -10,9 +10,10 @@
 use std::io;
 use std::path::Path;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use extant_block::Error as DeviceError;
 
+use crate::args;
 use crate::text::shown;
 
 /// Wrong arguments; for `mount` also missing permissions.
@@ -167,6 +168,19 @@ pub fn usage_error(mut e: clap::Error) {
             return say("For more information, try '--help'.");
         }
         _ => {}
+    }
+    if e.kind() == ErrorKind::InvalidSubcommand {
+        let verb = word(ContextKind::InvalidSubcommand);
+        if let Some(advice) = args::advice(&verb) {
+            return say(&format!("error: there is no verb '{verb}': {advice}"));
+        }
+        let proposed = words.iter().find_map(|(kind, value)| match (kind, value) {
+            (ContextKind::SuggestedSubcommand, ContextValue::Strings(verbs)) => Some(verbs.clone()),
+            _ => None,
+        });
+        let harmless: Vec<_> = proposed.into_iter().flatten().filter(|verb| args::may_be_proposed(verb)).collect();
+        let value = if harmless.is_empty() { ContextValue::None } else { ContextValue::Strings(harmless) };
+        e.insert(ContextKind::SuggestedSubcommand, value);
     }
     let mut replaced = false;
     for (kind, value) in words {

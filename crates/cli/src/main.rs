@@ -10,7 +10,7 @@
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server
-//! is done.
+//! is done. As `mke2fs` or `mkfs.ext4` it takes the arguments of mke2fs, as `e2fsck` or `fsck.ext4` those of e2fsck.
 //!
 //! # Exit status
 //! The tools: 0, 1 (usage; a script's line that failed), 8 (the image or the system refused), 130 and 143 (SIGINT,
@@ -58,7 +58,7 @@ use extant_fuse::Control;
 const VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), " (", env!("EXTANT_COMMIT"), ", ", env!("EXTANT_PROFILE"), ")");
 
-use crate::args::{Cli, Command, MkfsProgram, MountHelper, UnmountHelper};
+use crate::args::{Cli, Command, FsckProgram, MkfsProgram, MountHelper, UnmountHelper};
 use crate::commands::verb::Images;
 use crate::failure::{Failure, Result};
 use crate::server::{log, sandbox, signals};
@@ -76,6 +76,9 @@ fn main() -> ExitCode {
         }
         Some(name) if commands::mkfs::is_name(name) => parse::<MkfsProgram>(args.clone())
             .and_then(|program| program.map_or(Ok(()), |program| commands::mkfs::run_program(name, program))),
+        Some(name) if commands::fsck::is_name(name) => {
+            parse::<FsckProgram>(args).and_then(|program| program.map_or(Ok(()), commands::fsck::run_program))
+        }
         Some(sandbox::AGENT) => sandbox::run_agent(&args[1..]),
         _ => parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command))),
     };
@@ -92,8 +95,10 @@ fn main() -> ExitCode {
 
 /// `None`: help or the version was requested, and printed.
 fn parse<P: Parser>(args: Vec<OsString>) -> Result<Option<P>> {
-    let usage = if args.get(1).is_some_and(|verb| verb == "fsck") { commands::fsck::USAGE } else { failure::USAGE };
-    match P::try_parse_from(args) {
+    let checks = args.get(1).is_some_and(|verb| verb == "fsck") || P::command().get_name() == "e2fsck";
+    let usage = if checks { commands::fsck::USAGE } else { failure::USAGE };
+    let matches = args::as_getopt(P::command()).try_get_matches_from(args);
+    match matches.and_then(|matches| P::from_arg_matches(&matches)) {
         Ok(parsed) => Ok(Some(parsed)),
         Err(e) => match e.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {

@@ -11,7 +11,8 @@ use crate::failure::{Failure, Result};
 
 fn wrong(text: &str) -> Failure {
     Failure::usage(format!(
-        "'{text}' is not a time: write @SECONDS, 2024-02-29, 2024-02-29 12:34:56 (UTC) or 2024-02-29T12:34:56+01:00"
+        "'{text}' is not a time: write @SECONDS, 2024-02-29, 2024-02-29 12:34:56 (UTC), 2024-02-29T12:34:56+01:00, \
+         yesterday or -3days"
     ))
 }
 
@@ -27,11 +28,24 @@ fn utc(time: DateTime) -> Option<Timestamp> {
     stamp(at.as_second(), at.subsec_nanosecond())
 }
 
-/// `@SECONDS`, `now`, or a date, with an optional time and offset; without an offset it is UTC.
-pub fn date(text: &str) -> Result<Option<Timestamp>> {
+/// `@SECONDS`, `now`, a date with an optional time and offset (without an offset it is UTC), or a span from `now` on:
+/// `-3days`, `2 hours ago`.
+pub fn date(text: &str, now: Timestamp) -> Result<Option<Timestamp>> {
     let trimmed = text.trim();
-    if trimmed == "now" {
-        return Ok(None);
+    let span = match trimmed {
+        "now" | "today" => return Ok(None),
+        "yesterday" => Some(jiff::Span::new().days(-1)),
+        "tomorrow" => Some(jiff::Span::new().days(1)),
+        _ => trimmed.parse::<jiff::Span>().ok(),
+    };
+    if let Some(span) = span {
+        let from = jiff::Timestamp::new(now.seconds, now.nanos as i32).map(|now| now.to_zoned(TimeZone::UTC));
+        let at = from.and_then(|from| from.checked_add(span)).map(|at| at.timestamp());
+        return at
+            .ok()
+            .and_then(|at| stamp(at.as_second(), at.subsec_nanosecond()))
+            .map(Some)
+            .ok_or_else(|| wrong(text));
     }
     if let Some(number) = trimmed.strip_prefix('@') {
         let (seconds, fraction) = number.split_once('.').unwrap_or((number, "0"));
@@ -80,6 +94,9 @@ fn parse_digits(text: &str) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
+    /// 2024-02-29 12:34:56 UTC.
+    const NOW: Timestamp = Timestamp { seconds: 1_709_210_096, nanos: 500 };
+
     #[test]
     fn times() {
         let at = |seconds, nanos| Some(Timestamp { seconds, nanos });
@@ -93,11 +110,17 @@ mod tests {
             ("2024-02-29T12:34:56Z", at(1_709_210_096, 0)),
             ("2024-02-29T13:34:56.5+01:00", at(1_709_210_096, 500_000_000)),
             ("now", None),
+            ("yesterday", at(NOW.seconds - 86_400, 500)),
+            ("-1day", at(NOW.seconds - 86_400, 500)),
+            ("2 hours ago", at(NOW.seconds - 7200, 500)),
+            ("+3 weeks", at(NOW.seconds + 21 * 86_400, 500)),
+            // From the 29th of February.
+            ("-1 year", at(1_677_587_696, 500)),
         ] {
-            assert_eq!(date(text).unwrap(), expected, "{text}");
+            assert_eq!(date(text, NOW).unwrap(), expected, "{text}");
         }
-        assert_eq!(date("@-9223372036854775808").unwrap(), at(i64::MIN, 0));
-        assert_eq!(date("@-9223372036854775807.5").unwrap(), at(i64::MIN, 500_000_000));
+        assert_eq!(date("@-9223372036854775808", NOW).unwrap(), at(i64::MIN, 0));
+        assert_eq!(date("@-9223372036854775807.5", NOW).unwrap(), at(i64::MIN, 500_000_000));
         for bad in [
             "",
             "@",
@@ -105,11 +128,12 @@ mod tests {
             "@1.1234567890",
             "@-9223372036854775808.5",
             "@-9223372036854775809",
-            "yesterday",
+            "1 fortnight",
+            "99999999 days",
             "2024-02-30",
             "2024-13-01",
         ] {
-            assert!(date(bad).is_err(), "{bad}");
+            assert!(date(bad, NOW).is_err(), "{bad}");
         }
         assert_eq!(Some(digits("202402291234.56").unwrap()), at(1_709_210_096, 0));
         assert_eq!(Some(digits("2402291234").unwrap()), at(1_709_210_040, 0));

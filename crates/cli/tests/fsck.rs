@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use common::{Dir, extant, run, tool};
+use common::{Dir, extant, extant_path, run, tool};
 use serde_json::Value;
 
 const BLOCK: u64 = 4096;
@@ -120,4 +120,41 @@ fn progress_is_written_to_a_descriptor_as_e2fsck_does() {
     let first: Vec<&str> = lines.lines().next().expect("a line").split(' ').collect();
     assert_eq!((first[0], first.len()), ("1", 4), "{lines}");
     assert!(lines.lines().any(|line| line.starts_with("5 ")), "{lines}");
+}
+
+/// The command lines of genimage and Yocto, under e2fsck's names.
+#[test]
+fn a_link_named_fsck_ext4_takes_the_letters_of_e2fsck() {
+    let dir = Dir::new();
+    let image = made(&dir);
+    for name in ["e2fsck", "fsck.ext4", "fsck.ext3", "fsck.ext2"] {
+        let link = dir.text(name);
+        std::os::unix::fs::symlink(extant_path(), &link).expect("link");
+        run(&link, &["-pvfD", &image]).ok();
+        run(&link, &["-fy", "-C", "-1", "-E", "discard", &image]).ok();
+        run(&link, &[&image]).fails(16, &["cannot repair yet"]);
+        run(&link, &["--no-such", &image]).fails(16, &["--no-such"]);
+        assert!(run(&link, &["-V"]).ok().contains(env!("CARGO_PKG_VERSION")));
+    }
+    // The free blocks of a group.
+    extant_testkit::oracle::debugfs_write(&image, "set_bg 0 free_blocks_count 1").expect("damaged");
+    let before = fs::read(&image).expect("image");
+    for letters in ["-p", "-y", "-fp"] {
+        extant(&["fsck", "-f", letters, &image]).fails(8, &["not repaired", "e2fsck -f"]);
+    }
+    assert!(before == fs::read(&image).expect("image"), "written to");
+}
+
+#[test]
+fn a_finding_in_the_superblock_names_its_field() {
+    let dir = Dir::new();
+    let image = dir.text("disk.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "4096", &image, "16M"]);
+    // s_log_groups_per_flex.
+    overwrite(&image, 1024 + 0x174, &[40]);
+    let ran = extant(&["fsck", "-fn", &image]);
+    let said = String::from_utf8_lossy(&ran.out).into_owned();
+    assert!(said.contains("superblock, s_log_groups_per_flex: the impossible value 40 (limit 31)"), "{said}");
+    let json: Value = serde_json::from_slice(&extant(&["fsck", "-fn", "--json", &image]).out).expect("JSON");
+    assert_eq!(json["findings"][0]["field"], "s_log_groups_per_flex", "{json}");
 }

@@ -12,6 +12,9 @@ use common::{Dir, Ran, extant_path, fsck_clean, run};
 
 const MARK: &str = "<!-- session -->\n```sh\n";
 
+/// The directory in which the commands run.
+const PLACE: &str = "c++ (new)";
+
 fn sessions() -> Vec<String> {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let text = std::fs::read_to_string(readme).expect("README.md");
@@ -21,8 +24,10 @@ fn sessions() -> Vec<String> {
 
 /// Pastes `commands` into a shell in `dir` in which `extant` is the program in `bin`.
 fn paste(dir: &Dir, bin: &Path, commands: &str) -> Ran {
-    let (here, bin) = (dir.path(""), bin.display());
-    let script = format!("cd {} && PATH={bin}:$PATH:/usr/sbin:/sbin\n{commands}", here.display());
+    // Characters that mean something to a shell or in a pattern.
+    let (here, bin) = (dir.path(PLACE), bin.display());
+    std::fs::create_dir_all(&here).expect("directory");
+    let script = format!("cd '{}' && PATH={bin}:$PATH:/usr/sbin:/sbin\n{commands}", here.display());
     run("bash", &["-c", &script])
 }
 
@@ -55,8 +60,11 @@ fn readme_sessions_run_as_printed() {
         }
         assert!(!ran.err.contains("extant: ") && !ran.err.contains("not found"), "{}", ran.err);
     }
-    assert_eq!(std::fs::read_to_string(dir.path("out/letter.txt")).expect("copied out"), "Nothing is lost.\n");
-    fsck_clean(&dir.text("disk.img"));
+    assert_eq!(
+        std::fs::read_to_string(dir.path(PLACE).join("out/letter.txt")).expect("copied out"),
+        "Nothing is lost.\n"
+    );
+    fsck_clean(&dir.text(&format!("{PLACE}/disk.img")));
 }
 
 #[test]
@@ -66,7 +74,7 @@ fn failed_mount_lets_no_file_into_the_bare_directory() {
     std::fs::write(&program, "#!/bin/sh\n[ \"$1\" != mount ]\n").expect("program");
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("mode");
     paste(&dir, &bin.path(""), &sessions()[0]);
-    assert_eq!(std::fs::read_dir(dir.path("mnt")).expect("the directory").count(), 0);
+    assert_eq!(std::fs::read_dir(dir.path(PLACE).join("mnt")).expect("the directory").count(), 0);
 }
 
 #[test]

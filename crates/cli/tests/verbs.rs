@@ -279,7 +279,8 @@ fn mistakes_of_verbs_get_a_clear_error() {
     extant(&["mknod", &at("/x"), "c", "1", "1048576"]).fails(1, &["1048576 is not in 0..=1048575"]);
     extant(&["mknod", &at("/edge"), "c", "4095", "1048575"]).ok();
     assert!(debugfs(&image, "stat /edge").contains("4095:1048575"), "{}", debugfs(&image, "stat /edge"));
-    extant(&["touch", "-d", "yesterday", &at("/x")]).fails(1, &["'yesterday' is not a time"]);
+    extant(&["touch", "-d", "someday", &at("/x")]).fails(1, &["'someday' is not a time"]);
+    extant(&["mkdir", &at("/no/such/dir")]).fails(8, &["/no/such/dir: no such file or directory: /no\n"]);
     extant(&["find", &image, "-exec", "x"]).fails(1, &["'-exec' is not a test of find; the tests are: -name"]);
     // A failure does not prevent the others.
     extant(&["rm", &at("/none"), &at("/empty")]).fails(8, &["/none: no such file"]);
@@ -300,6 +301,35 @@ fn script(image: &str, options: &[&str], lines: &str) -> Ran {
     child.stdin.take().expect("pipe").write_all(lines.as_bytes()).expect("written");
     let done = child.wait_with_output().expect("ended");
     Ran { code: done.status.code(), out: done.stdout, err: String::from_utf8_lossy(&done.stderr).into_owned() }
+}
+
+/// As with getopt(3).
+#[test]
+fn values_may_begin_with_a_hyphen() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let at = |path: &str| format!("{image}:{path}");
+    extant(&["touch", "-d", "-1day", &at("/big")]).ok();
+    let age = "import sys, time; sys.exit(not 86000 < time.time() - float(sys.argv[1]) < 87000)";
+    let json = extant(&["stat", "--json", &at("/big")]).ok();
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    run("python3", &["-c", age, json["mtime"].as_str().expect("seconds")]).ok();
+    extant(&["xattr", "set", "user.n", "-5", &at("/big")]).ok();
+    assert_eq!(extant(&["xattr", "get", "user.n", &at("/big")]).out, b"-5");
+    script(&image, &[], "xattr set user.n -x /big\n").ok();
+    assert_eq!(extant(&["xattr", "get", "user.n", &at("/big")]).out, b"-x");
+    assert_eq!(extant(&["find", &image, "-name", "-*"]).ok(), "");
+}
+
+#[test]
+fn a_verb_that_does_not_exist_never_leads_to_one_that_deletes() {
+    let words = ["format", "rmdir", "rmm", "resize", "tune2fs", "label", "undelete", "mkf", "tar", "e2fsck", "mvv"];
+    for word in words {
+        let said = extant(&[word, "x"]).fails(1, &[word]);
+        assert!(!said.contains("similar") || !(said.contains("'rm'") || said.contains("'mkfs'")), "{said}");
+        assert!(said.lines().any(|line| !line.is_empty()) && !said.contains("exist: \n"), "{said}");
+    }
+    extant(&["format", "x"]).fails(1, &["'extant mkfs' makes a file system"]);
 }
 
 #[test]

@@ -46,7 +46,7 @@ problems! {
     0x000008 FirstDataBlock "FIRST_DATA_BLOCK" Damage Stop
         "s_first_data_block is {found}, expected {expected}";
     0x00000b MiscCorruptSuper "MISC_CORRUPT_SUPER" Damage Stop
-        "a field has the impossible value {found} (limit {expected})";
+        "the impossible value {found} (limit {expected})";
     0x00000d InodeCountWrong "INODE_COUNT_WRONG" Damage Stop
         "s_inodes_count is {found}, expected {expected}";
     0x00000e HurdClearFiletype "HURD_CLEAR_FILETYPE" Advice Stop

@@ -13,7 +13,9 @@ use crate::problem::Problem;
 pub fn finding(damage: SuperDamage) -> Option<Finding> {
     use SuperDamage as D;
     let at = |problem, found: u64, expected: u64| Some(Finding::new(problem, Place::Volume, found, expected));
-    let misc = |found: u64, expected: u64| at(Problem::MiscCorruptSuper, found, expected);
+    let misc = |field, found: u64, expected: u64| {
+        Some(Finding::new(Problem::MiscCorruptSuper, Place::Field(field), found, expected))
+    };
     match damage {
         D::Length { found } => at(Problem::SbCorrupt, found.into(), 0),
         D::Magic { found } => at(Problem::SbCorrupt, found.into(), MAGIC.into()),
@@ -24,18 +26,18 @@ pub fn finding(damage: SuperDamage) -> Option<Finding> {
         D::Features { unknown } | D::CompatFeatures { unknown } | D::RoCompatFeatures { unknown } => {
             at(Problem::UnknownFeatures, unknown.into(), 0)
         }
-        D::LogBlockSize { found } => misc(found.into(), 6),
-        D::LogClusterSize { found, log_block_size } => misc(found.into(), log_block_size.into()),
-        D::LargeClusters { found } => misc(found.into(), 19),
-        D::BlocksHigh { found } => misc(found.into(), 0),
+        D::LogBlockSize { found } => misc("s_log_block_size", found.into(), 6),
+        D::LogClusterSize { found, log_block_size } => misc("s_log_cluster_size", found.into(), log_block_size.into()),
+        D::LargeClusters { found } => misc("s_log_cluster_size", found.into(), 19),
+        D::BlocksHigh { found } => misc("s_blocks_count_hi", found.into(), 0),
         D::FirstDataBlock { found, expected } => at(Problem::FirstDataBlock, found.into(), expected.into()),
-        D::BlocksCount { found } => misc(found, 1 << 48),
+        D::BlocksCount { found } => misc("s_blocks_count", found, 1 << 48),
         D::DeviceSize { blocks, device } => at(Problem::FsSizeWrong, blocks, device),
-        D::BlocksPerGroup { blocks, clusters } => misc(blocks.into(), clusters.into()),
-        D::UnusedClusters { found, expected } => misc(found.into(), expected.into()),
-        D::GroupsPerFlex { found } => misc(found.into(), 31),
-        D::InodeSize { found } => misc(found.into(), 128),
-        D::InodesPerGroup { found, most } => misc(found.into(), most.into()),
+        D::BlocksPerGroup { blocks, clusters } => misc("s_blocks_per_group", blocks.into(), clusters.into()),
+        D::UnusedClusters { found, expected } => misc("s_clusters_per_group", found.into(), expected.into()),
+        D::GroupsPerFlex { found } => misc("s_log_groups_per_flex", found.into(), 31),
+        D::InodeSize { found } => misc("s_inode_size", found.into(), 128),
+        D::InodesPerGroup { found, most } => misc("s_inodes_per_group", found.into(), most.into()),
         D::InodesCount { found, groups, per_group } => {
             let expected = groups.saturating_mul(per_group.into());
             if expected > u32::MAX.into() {
@@ -44,11 +46,11 @@ pub fn finding(damage: SuperDamage) -> Option<Finding> {
                 at(Problem::InodeCountWrong, found.into(), expected)
             }
         }
-        D::FirstInode { found, inodes_count } => misc(found.into(), inodes_count.into()),
-        D::DescSize { found } | D::UnusedDescSize { found } => misc(found.into(), 1024),
+        D::FirstInode { found, inodes_count } => misc("s_first_ino", found.into(), inodes_count.into()),
+        D::DescSize { found } | D::UnusedDescSize { found } => misc("s_desc_size", found.into(), 1024),
         D::FirstMetaBg { found, most } => at(Problem::FirstMetaBgTooBig, found.into(), most.into()),
-        D::ReservedGdtBlocks { found, most } => misc(found.into(), most.into()),
-        D::DescBlocks { found } => misc(found.into(), 0),
+        D::ReservedGdtBlocks { found, most } => misc("s_reserved_gdt_blocks", found.into(), most.into()),
+        D::DescBlocks { found } => misc("s_blocks_count", found.into(), 0),
         D::Inode { what, found, .. } | D::InodeRole { what, found } => match what {
             SpecialInode::Journal => Some(Finding::new(Problem::JournalBadInode, Place::Journal, found, 0u64)),
             SpecialInode::UserQuota | SpecialInode::GroupQuota | SpecialInode::ProjectQuota => {
@@ -57,7 +59,7 @@ pub fn finding(damage: SuperDamage) -> Option<Finding> {
             SpecialInode::OrphanFile => Some(Finding::at(Problem::OrphanFileBadMode, Place::Inode(InodeNr(found)))),
             SpecialInode::LastOrphan => at(Problem::OrphanIllegalHeadInode, found.into(), 0),
         },
-        D::ReservedBlocks { found, most } => misc(found, most),
+        D::ReservedBlocks { found, most } => misc("s_r_blocks_count", found, most),
         // The bitmaps show the numbers.
         D::FreeBlocks { .. } | D::FreeInodes { .. } => None,
         D::RevisionFeatures => at(Problem::FsRevLevel, 0, 1),
@@ -77,7 +79,7 @@ pub fn finding(damage: SuperDamage) -> Option<Finding> {
         D::MinExtraIsize { found, most } => at(Problem::BadMinExtraIsize, found.into(), most.into()),
         D::WantExtraIsize { found, most } => at(Problem::BadWantExtraIsize, found.into(), most.into()),
         D::MmpBlock { found, .. } => at(Problem::MmpInvalidBlk, found, 0),
-        D::Encoding { found } => misc(found.into(), 1),
+        D::Encoding { found } => misc("s_encoding", found.into(), 1),
         D::TestFlag => at(Problem::ClearTestfsFlag, 0, 0),
         D::HurdFiletype => at(Problem::HurdClearFiletype, 0, 0),
         D::FutureMount { found, now } => at(Problem::FutureSbLastMount, found as u64, now.max(0) as u64),

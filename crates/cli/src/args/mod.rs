@@ -8,6 +8,7 @@
 
 mod fsck;
 mod mkfs;
+mod unknown;
 mod verbs;
 
 use std::ffi::OsString;
@@ -17,8 +18,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
-pub use self::fsck::FsckArgs;
+pub use self::fsck::{FsckArgs, FsckProgram};
 pub use self::mkfs::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
+pub use self::unknown::{advice, may_be_proposed};
 pub use self::verbs::{
     ChmodArgs, ChownArgs, DfArgs, DuArgs, FindArgs, Line, LnArgs, MkdirArgs, MknodArgs, MvArgs, NodeKind, RmArgs,
     ScriptArgs, TouchArgs, XattrArgs, XattrCommand,
@@ -94,6 +96,17 @@ pub enum Command {
     Lab(LabArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
+}
+
+/// Takes options as getopt(3) does: a value may begin with a hyphen (`-O -metadata_csum`, `-d -1day`), and of an option
+/// that is repeated the last one counts.
+pub fn as_getopt(command: clap::Command) -> clap::Command {
+    let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+    let command = names.into_iter().fold(command, |command, name| command.mut_subcommand(name, as_getopt));
+    command.args_override_self(true).mut_args(|arg| {
+        let has_value = !arg.is_positional() && arg.get_action().takes_values();
+        if has_value { arg.allow_hyphen_values(true) } else { arg }
+    })
 }
 
 /// Hides the options of commands that write.

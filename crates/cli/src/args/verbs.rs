@@ -230,7 +230,7 @@ pub struct TouchArgs {
     /// Symbolic links themselves
     #[arg(short = 'h', long)]
     pub no_dereference: bool,
-    /// @SECONDS, or a date (UTC, or with an offset)
+    /// @SECONDS, a date (UTC, or with an offset), or a span from now: yesterday, -3days, 2 hours ago
     #[arg(short, long)]
     pub date: Option<String>,
     #[arg(short = 't', conflicts_with = "date", help = "[[CC]YY]MMDDhhmm[.ss], UTC")]
@@ -360,6 +360,7 @@ pub enum XattrCommand {
         /// Whole name, as user.origin
         name: OsString,
         /// The value; 0x… is hexadecimal
+        #[arg(allow_hyphen_values = true)]
         value: OsString,
         /// Files, as IMAGE:PATH
         #[arg(required = true, value_name = "IMAGE:PATH")]

@@ -21,10 +21,10 @@ use extant_ondisk::superblock::FsState;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use crate::args::{FsckArgs, ImageArgs};
+use crate::args::{FsckArgs, FsckProgram, ImageArgs};
 use crate::beside;
 use crate::failure::{Failure, Result, warn};
-use crate::image;
+use crate::image::{self, ImageSpec};
 use crate::record::escaped;
 use crate::text::{Output, argument};
 
@@ -37,33 +37,59 @@ pub const USAGE: u8 = 16;
 
 static CLASS: LockClass = LockClass::new("fsck progress", 962);
 
+/// Whether a program of this name checks file systems.
+pub fn is_name(name: &str) -> bool {
+    ["e2fsck", "fsck.ext2", "fsck.ext3", "fsck.ext4"].contains(&name)
+}
+
+/// Runs under one of e2fsck's names.
+pub fn run_program(program: FsckProgram) -> Result<()> {
+    run(&FsckArgs { letters: program.letters, threads: None, json: false, partition: None, offset: None })
+}
+
 pub fn run(args: &FsckArgs) -> Result<()> {
-    if !args.no {
-        let image = args.image.display();
+    let letters = &args.letters;
+    if !(letters.no || letters.preen || letters.yes) {
+        let image = letters.image.display();
         let message = format!("{image}: not checked: this version cannot repair yet; 'extant fsck -n' checks only");
         return Err(Failure::new(USAGE, message));
     }
-    if args.block_size.is_some_and(|size| !size.is_power_of_two() || !(1024..=65536).contains(&size)) {
+    if letters.block_size.is_some_and(|size| !size.is_power_of_two() || !(1024..=65536).contains(&size)) {
         return Err(Failure::new(USAGE, "-B: a block has 1024, 2048, 4096, … or 65536 bytes"));
     }
     let how = ImageArgs {
         partition: args.partition,
         offset: args.offset,
         // The check finds the superblock itself; the image is opened regardless of its first bytes.
-        sb: args.superblock.map(|_| 1),
+        sb: letters.superblock.map(|_| 1),
         ..ImageArgs::default()
     };
-    let spec = how.spec(&args.image);
+    let spec = how.spec(&letters.image);
+    let checked = check(args, &how, &spec);
+    match checked {
+        Err(failure) if !letters.no && failure.status & UNCORRECTED != 0 => {
+            let command = if letters.yes { "e2fsck -fy" } else { "e2fsck -fp" };
+            let image = argument(spec.path.as_os_str().as_bytes(), "");
+            let message =
+                format!("{}: not repaired: this version cannot repair; '{command} {image}' does", spec.shown());
+            Err(Failure::new(OPERATIONAL, message))
+        }
+        checked => checked,
+    }
+}
+
+fn check(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
+    let letters = &args.letters;
     let operational = |e: Failure| if e.status == crate::failure::USAGE { e.with_status(USAGE) } else { e };
-    let (device, beside) = beside::open(&spec, &how).map_err(operational)?;
+    let (device, beside) = beside::open(spec, how).map_err(operational)?;
     let name = spec.shown();
     let clock = Clock::real();
     let options = Options {
-        superblock: args.superblock,
-        block_size: args.block_size,
+        superblock: letters.superblock,
+        block_size: letters.block_size,
         threads: args.threads.unwrap_or_else(task::processors),
         now: clock.wall().sec,
-        progress: args.progress.map(|fd| progress(fd, &name)).transpose()?,
+        progress: letters.progress.map(|fd| progress(fd, &name)).transpose()?,
     };
     let whole = argument(spec.path.as_os_str().as_bytes(), "");
     let search = format!("\"extant info --scan {whole}\" looks for superblocks and backups everywhere");
@@ -78,7 +104,7 @@ pub fn run(args: &FsckArgs) -> Result<()> {
         extant_check::Error::BadSuperblock { .. } => Failure::new(OPERATIONAL, format!("{e}; {search}")),
         e => Failure::new(OPERATIONAL, e.to_string()),
     };
-    let may_skip = !args.force && args.superblock.is_none() && beside.is_none();
+    let may_skip = !letters.force && letters.superblock.is_none() && beside.is_none();
     let marked = may_skip.then(|| clean(&*device)).flatten();
     if let Some(line) = marked
         && extant_check::is_described(&device, &options).map_err(failed)?
@@ -102,9 +128,9 @@ pub fn run(args: &FsckArgs) -> Result<()> {
         value["seconds"] = (took as f64 / 1e9).into();
         writeln!(out, "{}", escaped(&format!("{value:#}")))?;
     } else {
-        print(&mut out, &name, &report, args.verbose)?;
+        print(&mut out, &name, &report, letters.verbose)?;
     }
-    if args.time > 0 && !args.json {
+    if letters.time > 0 && !args.json {
         let totals = report.totals;
         let (seconds, mib) = (took as f64 / 1e9, totals.read_bytes as f64 / f64::from(1 << 20));
         writeln!(out, "{name}: {seconds:.2} s, {mib:.1} MiB in {} requests", totals.reads)?;
@@ -208,9 +234,12 @@ fn finding(finding: &Finding) -> Value {
         "expected": finding.expected,
         "text": finding.to_string(),
     });
+    if let Place::Field(name) = finding.place {
+        value["field"] = name.into();
+    }
     let mut put = |key: &str, number: u64| value[key] = number.into();
     match finding.place {
-        Place::Volume | Place::Journal => {}
+        Place::Volume | Place::Field(_) | Place::Journal => {}
         Place::Group(group) => put("group", group.0.into()),
         Place::Blocks(block) => put("block", block.0),
         Place::Inode(ino) => put("inode", ino.0.into()),

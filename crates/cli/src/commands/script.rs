@@ -13,14 +13,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches};
 use extant_block::BlockDevice;
 use extant_block::device::{FileDevice, OpenOptions};
 use extant_fs::{Draft, Filesystem, MountOptions};
 
 use super::verb::Images;
-use crate::args::{ImageArgs, Line, ScriptArgs};
+use crate::args::{ImageArgs, Line, ScriptArgs, as_getopt};
 use crate::commands;
 use crate::failure::{Failure, Result, USAGE, both, warn};
 use crate::image::{self, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_image};
@@ -155,7 +155,8 @@ impl Script<'_> {
         if parts.is_empty() {
             return Ok(false);
         }
-        let parsed = Line::try_parse_from(&parts).map_err(|e| {
+        let matches = as_getopt(Line::command()).try_get_matches_from(&parts);
+        let parsed = matches.and_then(|matches| Line::from_arg_matches(&matches)).map_err(|e| {
             let text = e.render().to_string();
             let first = text.lines().next().unwrap_or_default();
             Failure::usage(match e.kind() {

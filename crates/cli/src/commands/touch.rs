@@ -3,18 +3,24 @@
 //! # Locking
 //! None.
 
+use extant_base::clock::Clock;
 use extant_fs::{Error, NewNode, SetAttr, SetTime};
 use extant_ondisk::inode::FileType;
+use extant_ondisk::time::Timestamp;
 
 use super::verb::{File, Images};
 use crate::args::TouchArgs;
 use crate::failure::Result;
 use crate::owner::{Owner, umask};
+use crate::source_date::SourceDate;
 use crate::when;
 
 pub fn run(args: &TouchArgs, images: &mut Images) -> Result<()> {
+    let clock = SourceDate::from_environment()?.map_or_else(Clock::real, SourceDate::clock);
+    let now = clock.wall();
+    let now = Timestamp { seconds: now.sec, nanos: now.nsec };
     let time = match (&args.date, &args.stamp) {
-        (Some(date), _) => when::date(date)?.map_or(SetTime::Now, SetTime::At),
+        (Some(date), _) => when::date(date, now)?.map_or(SetTime::Now, SetTime::At),
         (None, Some(stamp)) => SetTime::At(when::digits(stamp)?),
         (None, None) => SetTime::Now,
     };

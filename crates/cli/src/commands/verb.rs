@@ -175,7 +175,21 @@ impl File {
 
     /// Its parent directory, and its name there.
     pub fn parent(&self) -> Result<(InodeRef, &[u8])> {
-        self.fs.walk_parent(&self.path).map_err(|e| self.failed(e))
+        self.fs.walk_parent(&self.path).map_err(|e| match e {
+            Error::NotFound => {
+                let Failure { message, .. } = self.failed(e);
+                Failure::op(format!("{message}: {}", shown(self.first_missing())))
+            }
+            e => self.failed(e),
+        })
+    }
+
+    /// The shortest beginning of the path that does not exist.
+    fn first_missing(&self) -> &[u8] {
+        let ends = (1..self.path.len()).filter(|at| self.path[*at] == b'/' && self.path[at - 1] != b'/');
+        let mut beginnings = ends.map(|end| &self.path[..end]);
+        let missing = |path: &&[u8]| matches!(self.fs.walk(path, true), Err(Error::NotFound));
+        beginnings.find(missing).unwrap_or(&self.path)
     }
 
     /// As [`File::parent`], for a file that is not a directory: its path cannot end in a slash.

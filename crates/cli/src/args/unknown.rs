@@ -1,0 +1,93 @@
+//! Advice for verbs of other programs, and words that users try.
+//!
+//! Main function: [`advice`]. Without it clap proposes the verb with the most similar spelling, which may be one that
+//! deletes: `format` is close to `rm`.
+//!
+//! # Locking
+//! None.
+
+/// Words for the same wish, and the sentence that answers them.
+const ADVICE: &[(&[&str], &str)] = &[
+    (
+        &["resize", "resize2fs", "grow", "shrink", "extend"],
+        "this version does not resize: resize2fs of e2fsprogs does, or 'extant export' and 'extant mkfs --from' make a \
+         new image of the same files",
+    ),
+    (
+        &["tune", "tune2fs", "label", "e2label", "uuid", "set-label"],
+        "this version does not change labels, UUIDs and features of an image: tune2fs and e2label of e2fsprogs do",
+    ),
+    (
+        &["undelete", "lsdel", "recover"],
+        "this version does not search for deleted files; 'extant find --rescue' and photorec(8) may help",
+    ),
+    (&["repair", "e2fsck"], "'extant fsck' checks an image"),
+    (&["format", "mke2fs", "create", "new", "build"], "'extant mkfs' makes a file system"),
+    (&["rmdir", "del", "delete", "unlink"], "'extant rm' removes files and, with -r, directories"),
+    (&["put", "write", "get", "copy", "extract", "rdump", "rsync"], "'extant cp' copies files in and out of an image"),
+    (&["tar", "dump", "archive"], "'extant export' writes a tar archive of an image"),
+    (&["umount"], "'extant unmount' ends a mount"),
+    (&["chgrp"], "'extant chown :GROUP' changes the group"),
+    (&["blkid", "dumpe2fs", "show"], "'extant info' shows what an image is"),
+    (&["icheck", "ncheck"], "'extant find -block N' and '-inode N' print the names of what lies there"),
+    (&["version"], "'extant --version' prints the version"),
+];
+
+/// Verbs that clap may propose: those that change or remove nothing.
+const HARMLESS: &[&str] = &[
+    "info",
+    "fsck",
+    "ls",
+    "cat",
+    "stat",
+    "tree",
+    "find",
+    "du",
+    "df",
+    "export",
+    "mount",
+    "unmount",
+    "help",
+    "man",
+    "completions",
+    "lab",
+    "freeze",
+    "thaw",
+    "mkdir",
+    "touch",
+    "xattr",
+    "script",
+    "cp",
+];
+
+/// The sentence for a verb that does not exist.
+pub fn advice(verb: &str) -> Option<&'static str> {
+    ADVICE.iter().find(|(words, _)| words.contains(&verb)).map(|(_, sentence)| *sentence)
+}
+
+/// Whether a verb may be proposed for another word.
+pub fn may_be_proposed(verb: &str) -> bool {
+    HARMLESS.contains(&verb)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::args::Cli;
+
+    #[test]
+    fn advice_is_for_verbs_that_do_not_exist_and_proposals_for_those_that_do() {
+        let verbs: Vec<String> = Cli::command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
+        for word in ADVICE.iter().flat_map(|(words, _)| *words) {
+            assert!(!verbs.contains(&(*word).to_owned()), "{word}");
+        }
+        for verb in HARMLESS {
+            assert!(*verb == "help" || verbs.contains(&(*verb).to_owned()), "{verb}");
+        }
+        for verb in ["rm", "mv", "mkfs", "chmod", "chown"] {
+            assert!(verbs.contains(&verb.to_owned()) && !may_be_proposed(verb), "{verb}");
+        }
+    }
+}
