@@ -32,12 +32,13 @@ pub struct Format {
 pub struct Records {
     pub out: Output,
     pub format: Format,
-    first: bool,
+    /// The elements written so far.
+    pub count: u64,
 }
 
 impl Records {
     pub fn new(format: Format) -> Result<Records> {
-        let mut records = Records { out: Output::new(), format, first: true };
+        let mut records = Records { out: Output::new(), format, count: 0 };
         if format.json {
             records.out.write_all(b"[")?;
         }
@@ -51,12 +52,14 @@ impl Records {
 
     /// Writes one element of the array.
     pub fn value(&mut self, value: &Value) -> Result<()> {
-        let comma = if std::mem::take(&mut self.first) { "\n" } else { ",\n" };
+        let comma = if self.count == 0 { "\n" } else { ",\n" };
+        self.count += 1;
         Ok(write!(self.out, "{comma}  {}", escaped(&value.to_string()))?)
     }
 
     /// Writes a path and its terminator.
     pub fn path(&mut self, path: &[u8]) -> Result<()> {
+        self.count += 1;
         if self.format.null {
             self.out.write_all(path)?;
             self.out.write_all(b"\0")?;
@@ -69,7 +72,7 @@ impl Records {
 
     pub fn end(mut self) -> Result<()> {
         if self.format.json {
-            self.out.write_all(if self.first { b"]\n" } else { b"\n]\n" })?;
+            self.out.write_all(if self.count == 0 { b"]\n" } else { b"\n]\n" })?;
         }
         Ok(self.out.flush()?)
     }

@@ -98,6 +98,70 @@ fn info_reports_what_a_mount_refuses() {
     assert!(info().contains("Extant:      none (group descriptor"), "{}", info());
 }
 
+/// Every block of an image with direct and mapped files, against debugfs's icheck and ncheck.
+#[test]
+fn a_block_leads_to_its_file() {
+    for (fs_type, options) in [("ext2", &["-b", "1024"][..]), ("ext4", &["-b", "1024", "-O", "^flex_bg"])] {
+        let dir = Dir::new();
+        let image = dir.image(fs_type, options);
+        extant(&["xattr", "set", "user.long", &"x".repeat(400), &format!("{image}:/etc/passwd")]).ok();
+        // Around the first block of a file with pointers to its blocks, and an attribute block.
+        let first: u64 = debugfs(&image, "bmap /big 0").trim().parse().expect("a block");
+        let attributes = debugfs(&image, "stat /etc/passwd");
+        let attributes = attributes.lines().find_map(|line| line.split("File ACL: ").nth(1)).expect("a number");
+        let blocks: Vec<u64> = (first - 40..first + 40).chain(attributes.trim().parse()).collect();
+        let list: Vec<String> = blocks.iter().map(u64::to_string).collect();
+        let owners = debugfs(&image, &format!("icheck {}", list.join(" ")));
+        let inodes: Vec<(String, String)> = owners
+            .lines()
+            .filter_map(|line| line.split_once('\t'))
+            .map(|(block, ino)| (block.to_owned(), ino.trim().to_owned()))
+            .filter(|(block, _)| block.starts_with(|c: char| c.is_ascii_digit()))
+            .collect();
+        assert_eq!(inodes.len(), blocks.len(), "{owners}");
+        let mut owned = 0;
+        for (block, ino) in inodes {
+            let ran = extant(&["find", &image, "-block", &block]);
+            let found = String::from_utf8_lossy(&ran.out).into_owned();
+            let names = debugfs(&image, &format!("ncheck {ino}"));
+            // debugfs does not name the root.
+            let root = (ino == "2").then_some("").into_iter();
+            let expected: Vec<&str> = names
+                .lines()
+                .filter_map(|line| line.split_once('\t'))
+                .filter(|(number, _)| *number == ino)
+                .map(|(_, path)| path.trim_start_matches("/"))
+                .chain(root)
+                .collect();
+            owned += expected.len();
+            let found: Vec<&str> = found.lines().map(|path| path.trim_start_matches("/")).collect();
+            assert_eq!((ran.code, &found), (Some(0), &expected), "{fs_type}, block {block}: {}", ran.err);
+            assert_eq!(found.is_empty(), ran.err.contains(&format!("block {block}: ")), "{block}: {}", ran.err);
+        }
+        assert!(owned > 40, "{owned}");
+    }
+}
+
+#[test]
+fn a_sector_of_a_disk_leads_to_its_file() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &["-b", "1024"]);
+    let disk = dir.text("whole.img");
+    whole_disk(&disk, &image);
+    let block: u64 = debugfs(&image, "bmap /big 100").trim().parse().expect("a block");
+    let json = |args: &[&str]| -> serde_json::Value { serde_json::from_str(&extant(args).ok()).expect("JSON") };
+    let number = json(&["stat", "--json", &image, "/etc/passwd"])["inode"].to_string();
+    assert_eq!(extant(&["find", &image, "-inode", &number]).ok(), "/etc/passwd\n");
+    for start in json(&["info", "--json", &disk])["partitions"].as_array().expect("partitions") {
+        let (Some(start), Some("ext4")) = (start["start"].as_u64(), start["filesystem"].as_str()) else { continue };
+        let sector = (start / 512 + 2 * block + 1).to_string();
+        assert_eq!(extant(&["find", &disk, "-sector", &sector]).ok(), "/big\n");
+        let said =
+            extant(&["find", &disk, "-sector", &(start / 512 + 2).to_string()]).fails(0, &["superblock and desc"]);
+        assert!(said.contains("sector"), "{said}");
+    }
+}
+
 #[test]
 fn cat_prints_files() {
     let dir = Dir::new();

@@ -15,7 +15,7 @@ use extant_base::sync::{LockClass, Mutex};
 use extant_cache::Budget;
 use extant_cache::reclaim::{Class, FrameId, FrameOwner, Key, OwnerId, State, Tried};
 use extant_ondisk::InodeNr;
-use extant_ondisk::superblock::SuperBlock;
+use extant_ondisk::superblock::{FIRST_INO_GOOD_OLD, SuperBlock};
 
 use crate::inode::{Inode, InodeRef};
 
@@ -39,6 +39,13 @@ impl OwnInodes {
             others: [quota[0], quota[1], quota[2], orphan_file],
             journal: sb.journal_inode(),
         }
+    }
+
+    /// Their numbers; those of inodes that do not exist are among them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = InodeNr> {
+        // Further reserved numbers have no meaning.
+        let reserved = (1..FIRST_INO_GOOD_OLD).filter(|ino| *ino != InodeNr::ROOT.0);
+        reserved.chain(self.others).filter(|ino| *ino > 0).map(InodeNr)
     }
 
     pub(crate) fn contains(&self, ino: InodeNr) -> bool {

@@ -80,8 +80,8 @@ pub use ops::sync::policy::SyncPolicyKind;
 pub use ops::sync::{Done, DoneEach};
 pub use ops::volume::LABEL_MAX;
 pub use ops::{
-    Cred, DirItem, FallocateMode, FileExtent, NewNode, OpenFor, RenameFlags, Seek, SetAttr, SetFlags, SetTime,
-    WriteFlags,
+    BlockUse, Cred, DirItem, FallocateMode, FileExtent, NewNode, OpenFor, Part, RenameFlags, Seek, SetAttr, SetFlags,
+    SetTime, WriteFlags,
 };
 pub use options::{
     Atime, BadValue, BorrowJournal, COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, JournalDevice, Messages, MountOptions, OnError,

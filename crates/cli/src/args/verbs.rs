@@ -300,11 +300,15 @@ pub struct DfArgs {
 /// -inum, -uid, -gid and -mtime [+-]N, -user and -group NAME, -perm [-/]MODE, -newer FILE (of the host, or
 /// IMAGE:PATH), -empty. All must hold; -o is or, ! negates the next one, and parentheses group. -prune does not descend
 /// into a directory. -maxdepth N and -mindepth N. -print0 (or -0) ends paths with NUL.
+///
+/// From a bad sector to its file: -block N (of the file system), -sector N (512 bytes, of the whole disk) and -inode N.
+/// If the place belongs to no file, a message says what it is.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant find disk.img -name '*.conf' -type f
   extant find disk.img:/usr -perm -4000
   extant find disk.img -newer stamp -type f
+  extant find disk.img -sector 1245184
   extant find disk.img -path /proc -prune -o -name '*.so' -print
   extant find disk.img:/var -size +10M -print0 | xargs -0 printf '%s\\n'")]
 pub struct FindArgs {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Error, Filesystem, InodeRef, Mounted};
+use extant_image::place;
 
 use crate::args::{ImageArgs, OwnerArg};
 use crate::beside::{self, Beside};
@@ -141,6 +142,12 @@ impl Images {
         let fs = Arc::clone(&mounted);
         self.open.push((wanted, mounted));
         Ok(fs)
+    }
+
+    /// The byte of the image file at which an open file system begins.
+    pub fn start(&self, fs: &Arc<Filesystem>) -> u64 {
+        let spec = self.open.iter().find(|(_, open)| Arc::ptr_eq(open, fs)).map(|(spec, _)| spec);
+        spec.and_then(|spec| place(spec).ok()).map_or(0, |(start, _)| start)
     }
 
     /// Makes everything durable, and marks the images clean.

@@ -12,6 +12,7 @@
 //! | `attr.rs` | getattr, setattr |
 //! | `flags.rs` | inode flags: the changes that they forbid or require, chattr(1) |
 //! | `xattrs.rs` | extended attributes and ACLs |
+//! | `block_use.rs` | the purpose of a block, and whether it belongs to an inode |
 //! | `sync/` | fsync, syncfs, and the policy for the other inodes that an fsync writes |
 //! | `evict.rs` | the end of an inode's life |
 //! | `volume.rs` | freeze, trim, label, remount |
@@ -22,6 +23,7 @@
 //! Each operation takes the `inode` locks it needs first; see docs/locking.md for the whole order.
 
 mod attr;
+mod block_use;
 mod create;
 pub(crate) mod credits;
 mod data;
@@ -41,6 +43,7 @@ pub(crate) mod volume;
 mod xattrs;
 
 pub use attr::{SetAttr, SetTime};
+pub use block_use::{BlockUse, Part};
 pub use create::{Cred, NewNode};
 pub use data::WriteFlags;
 pub use fallocate::FallocateMode;

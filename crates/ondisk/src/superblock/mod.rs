@@ -159,7 +159,8 @@ impl Deref for SuperBlock {
 }
 
 const INODE_SIZE_GOOD_OLD: u16 = 128;
-const FIRST_INO_GOOD_OLD: u32 = 11;
+/// The first number of an inode that is not reserved (Linux: `EXT4_GOOD_OLD_FIRST_INO`); newer file systems store it.
+pub const FIRST_INO_GOOD_OLD: u32 = 11;
 const DESC_SIZE_GOOD_OLD: u16 = 32;
 /// The size of the fields that the kernel defines after byte 128.
 const EXTRA_ISIZE_DEFAULT: u16 = 32;

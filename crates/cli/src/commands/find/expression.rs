@@ -15,7 +15,7 @@ use extant_ondisk::time::Timestamp;
 use nix::unistd::{Group, User};
 
 use super::Search;
-use super::test::{Candidate, Number, Test, glob, kind, mode, size};
+use super::test::{Candidate, Number, Spot, Test, glob, kind, mode, size};
 use crate::commands::verb::Images;
 use crate::failure::{Failure, Result};
 use crate::place::Place;
@@ -83,6 +83,7 @@ pub fn parse(words: &[OsString], images: &mut Images) -> Result<Search> {
         expression: Expression::All(Vec::new()),
         depth_max: usize::MAX,
         depth_min: 0,
+        spots: Vec::new(),
         format: Format::default(),
     };
     let mut parser = Parser { words: words.iter(), search, images, depth: 0 };
@@ -182,7 +183,7 @@ impl Parser<'_> {
             }
             _ => {}
         }
-        let known = "-name -iname -path -type -size -links -inum -uid -gid -user -group -perm -mtime -newer -maxdepth \
+        let known = "-name -iname -path -type -size -links -inum -inode -block -sector -uid -gid -user -group -perm -mtime -newer -maxdepth \
                      -mindepth";
         if !known.split(' ').any(|k| k == word) {
             let all = format!("{known} -empty -true -not ! -a -o ( ) -prune -print -print0 --json");
@@ -207,11 +208,17 @@ impl Parser<'_> {
             "-type" => Test::Kind(text.split(',').map(kind).collect::<Option<_>>().ok_or_else(wrong)?),
             "-size" => size(text).ok_or_else(wrong)?,
             "-links" => Test::Links(number()?),
-            "-inum" => Test::Inode(number()?),
+            "-inum" | "-inode" => Test::Inode(number()?),
             "-uid" => Test::Uid(number()?),
             "-gid" => Test::Gid(number()?),
             "-user" => Test::Uid(named(User::from_name(text).ok().flatten().map(|user| user.uid.as_raw()))?),
             "-group" => Test::Gid(named(Group::from_name(text).ok().flatten().map(|group| group.gid.as_raw()))?),
+            "-block" | "-sector" => {
+                let number = text.parse().map_err(|_| wrong())?;
+                let spot = if word == "-block" { Spot::Block(number) } else { Spot::Sector(number) };
+                self.search.spots.push(spot);
+                Test::Lies(spot)
+            }
             "-mtime" => Test::Modified(number()?),
             "-newer" => self.newer(value)?,
             _ => mode(text).ok_or_else(wrong)?,

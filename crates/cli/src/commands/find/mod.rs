@@ -9,18 +9,20 @@
 mod expression;
 mod test;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use extant_fs::walk::{Visit, Walk};
-use extant_fs::{Filesystem, InodeRef};
+use extant_fs::{BlockUse, Filesystem, InodeRef};
+use extant_image::{has_magic, look, partition_table};
 
 use self::expression::{Expression, Outcome, parse};
-use self::test::Candidate;
+use self::test::{Candidate, Spot};
 use super::verb::{File, Images, Report};
 use crate::args::FindArgs;
-use crate::failure::{Failure, Result};
-use crate::image;
+use crate::failure::{Failure, Result, warn};
+use crate::image::{self, ImageSpec, Part};
+use crate::place::Place;
 use crate::record::{self, Format, Records};
 
 /// The search of a command line.
@@ -28,6 +30,8 @@ struct Search {
     expression: Expression,
     depth_max: usize,
     depth_min: usize,
+    /// The places on the device of its tests.
+    spots: Vec<Spot>,
     format: Format,
 }
 
@@ -44,7 +48,13 @@ pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
     let mut report = Report::default();
     for path in paths {
         // If one cannot be opened, the search goes on with the others.
-        let searched = images.file_or_image(path).and_then(|file| search.file(&file, &mut records, &mut report));
+        let path = search.partition_of(path);
+        let searched = images.file_or_image(&path).and_then(|file| {
+            let start = images.start(&file.fs);
+            let before = records.count;
+            search.file(&file, start, &mut records, &mut report)?;
+            search.explain(&file, start, records.count > before)
+        });
         report.note(searched)?;
     }
     records.end()?;
@@ -52,11 +62,51 @@ pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
 }
 
 impl Search {
-    fn file(&self, file: &File, records: &mut Records, report: &mut Report) -> Result<()> {
+    /// An image without a partition, which the sector of a disk names: the partition with that sector.
+    fn partition_of(&self, arg: &OsStr) -> OsString {
+        let number = self.spots.iter().find_map(|spot| match spot {
+            Spot::Sector(sector) if !Place::parse(arg).is_in_image() => {
+                let spec = ImageSpec::parse(arg);
+                let whole = look(&spec).ok().filter(|dev| spec.part == Part::Any && !has_magic(&**dev))?;
+                let byte = sector.saturating_mul(512);
+                let partitions = partition_table(&*whole).ok()?.partitions;
+                partitions.iter().find(|p| byte >= p.start && byte - p.start < p.len).map(|p| p.number)
+            }
+            _ => None,
+        });
+        let mut arg = arg.to_owned();
+        if let Some(number) = number {
+            arg.push(format!("@{number}"));
+        }
+        arg
+    }
+
+    /// Reports the purpose of places that belong to no file. `printed`: the search has found something.
+    fn explain(&self, file: &File, start: u64, printed: bool) -> Result<()> {
+        for spot in &self.spots {
+            let place = match spot {
+                Spot::Block(block) => format!("block {block}"),
+                Spot::Sector(sector) => format!("sector {sector}"),
+            };
+            let found = spot.block(&file.fs, start).map_or(Ok(BlockUse::Outside), |block| file.fs.block_use(block));
+            let found = found.map_err(|e| Failure::op(format!("{}: {place}: {e}", file.fs.image())))?;
+            if found == BlockUse::File && printed {
+                continue;
+            }
+            if found == BlockUse::File {
+                warn(&format!("{}: {place}: in use, by no file that the search found", file.fs.image()));
+            } else {
+                warn(&format!("{}: {place}: {found}", file.fs.image()));
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&self, file: &File, start: u64, records: &mut Records, report: &mut Report) -> Result<()> {
         let fs = &file.fs;
         let top = file.walk(false)?;
         let name = file.name().unwrap_or(b"/");
-        let pruned = self.visit(fs, &file.path, name, 0, &top, records, report)?;
+        let pruned = self.visit(fs, start, &file.path, name, 0, &top, records, report)?;
         let mut walk = Walk::new(fs, &file.path, top);
         if self.depth_max == 0 || pruned {
             walk.skip();
@@ -64,7 +114,8 @@ impl Search {
         while let Some(visit) = walk.next() {
             match visit {
                 Ok(Visit::Name(inode)) => {
-                    let pruned = self.visit(fs, walk.path(), walk.name(), walk.depth(), &inode, records, report)?;
+                    let pruned =
+                        self.visit(fs, start, walk.path(), walk.name(), walk.depth(), &inode, records, report)?;
                     if walk.depth() >= self.depth_max || pruned {
                         walk.skip();
                     }
@@ -81,6 +132,7 @@ impl Search {
     fn visit(
         &self,
         fs: &Filesystem,
+        start: u64,
         path: &[u8],
         name: &[u8],
         depth: usize,
@@ -91,7 +143,7 @@ impl Search {
         if depth < self.depth_min {
             return Ok(false);
         }
-        let candidate = Candidate { fs, path, name, inode, attr: fs.getattr(inode) };
+        let candidate = Candidate { fs, path, name, inode, attr: fs.getattr(inode), start };
         let mut outcome = Outcome::default();
         if let Err(e) = self.expression.holds(&candidate, &mut outcome) {
             report.note(Err(image::at(fs, path, e)))?;

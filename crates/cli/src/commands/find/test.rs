@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use extant_fs::{Attr, Filesystem, InodeRef};
+use extant_ondisk::BlockNr;
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
 use globset::{GlobBuilder, GlobMatcher};
@@ -20,6 +21,8 @@ pub struct Candidate<'a> {
     pub name: &'a [u8],
     pub inode: &'a InodeRef,
     pub attr: Attr,
+    /// The file system's first byte on the disk.
+    pub start: u64,
 }
 
 /// One condition.
@@ -45,6 +48,29 @@ pub enum Test {
     /// Age of the last change, in whole days.
     Modified(Number),
     Empty,
+    /// Its content, map or attributes lie in this place.
+    Lies(Spot),
+}
+
+/// A place on the device.
+#[derive(Clone, Copy)]
+pub enum Spot {
+    /// A block of the file system.
+    Block(u64),
+    /// A sector of 512 bytes of the whole disk.
+    Sector(u64),
+}
+
+impl Spot {
+    /// The block in a file system that begins at byte `start` of the disk; `None`: in front of it.
+    pub fn block(self, fs: &Filesystem, start: u64) -> Option<BlockNr> {
+        Some(BlockNr(match self {
+            Spot::Block(block) => block,
+            Spot::Sector(sector) => {
+                sector.saturating_mul(512).checked_sub(start)? / u64::from(fs.geometry().block_size)
+            }
+        }))
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -152,7 +178,7 @@ pub fn mode(text: &str) -> Option<Test> {
 
 impl Test {
     pub fn fits(&self, of: &Candidate<'_>) -> std::result::Result<bool, extant_fs::Error> {
-        let Candidate { fs, path, name, inode, attr } = of;
+        let Candidate { fs, path, name, inode, attr, start } = of;
         Ok(match self {
             Test::Name(glob) => glob.is_match(OsStr::from_bytes(name)),
             Test::Path(glob) => glob.is_match(OsStr::from_bytes(path)),
@@ -170,6 +196,10 @@ impl Test {
                 let now = jiff::Timestamp::now().as_second();
                 number.fits((now.saturating_sub(attr.mtime.seconds) / 86400).max(0) as u64)
             }
+            Test::Lies(spot) => match spot.block(fs, *start) {
+                Some(block) => fs.part_in(inode, block)?.is_some(),
+                None => false,
+            },
             Test::Empty if inode.is_dir() => fs.list_after(inode, None)?.names.is_empty(),
             Test::Empty => inode.file_type() == Some(FileType::Regular) && attr.size == 0,
         })
