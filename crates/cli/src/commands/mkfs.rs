@@ -321,7 +321,7 @@ impl Job {
     }
 
     fn write_blocks<P: Plan>(&self, device: &dyn BlockDevice, plan: &P) -> extant_build::Result<()> {
-        let blocks: u64 = plan.pieces().map(|piece| u64::from(piece.blocks)).sum();
+        let blocks: u64 = plan.pieces().chain(plan.superblocks()).map(|piece| u64::from(piece.blocks)).sum();
         let bar = progress(self.letters.quiet, blocks * u64::from(plan.block_size()));
         let threads = self.letters.threads.unwrap_or_else(task::processors);
         let result = write_with_progress(device, plan, threads, &|bytes| bar.inc(bytes));
