@@ -233,10 +233,14 @@ fn a_signal_leaves_no_image() {
             test $status = $((128 + $(kill -l $signal)))
             test ! -e disk.img
         done
-        # An image that is overwritten is emptied first.
+        # An image that is overwritten is emptied when the output has been written.
         extant mkfs -q disk.img 16M; cp disk.img before.img
         extant mkfs -F disk.img >&3 2> err & pid=$!
-        while cmp -s disk.img before.img; do kill -0 $pid; done
+        sleep 0.2; kill -TERM $pid; status=0; wait $pid || status=$?
+        test $status = 143; test "$(cat err)" = 'extant: terminated'; cmp disk.img before.img
+        mkdir src; head -c 100M /dev/zero | tr '\0' z > src/large
+        extant mkfs -q -F -d src disk.img 256M 2> err & pid=$!
+        while test $(stat -c %s disk.img) = $((16 << 20)); do kill -0 $pid; done
         kill -TERM $pid; status=0; wait $pid || status=$?
         test $status = 143
         grep -x 'extant: disk.img: terminated; what it held is lost, and it has no file system: make it again' err

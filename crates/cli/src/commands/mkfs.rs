@@ -8,38 +8,35 @@
 //! None.
 
 mod origin;
+mod target;
 mod unfinished;
 
-use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_base::task;
-use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
+use extant_block::BlockDevice;
 use extant_build::content::{ContentPlan, Spare, add_lost_found, digest, fit};
 use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid};
 use extant_build::plan::Plan;
 use extant_build::skeleton::Empty;
 use extant_build::source::{self, Source};
-use extant_build::sparse;
 use extant_build::tree::Content;
 use extant_build::tree::{self, IdKind, Owners};
-use extant_build::write::write_with_progress;
-use extant_image::{has_magic, identify, partition_table};
+use extant_build::write;
 use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::time::Timestamp;
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::unistd::{Group, User};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use self::unfinished::Unfinished;
+use self::target::Target;
 use crate::args::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
-use crate::failure::{Failure, Result, USAGE, plain, plain_text, warn};
-use crate::image::{Access, ImageSpec, Part, open_device, open_whole};
+use crate::failure::{Failure, Result, USAGE, warn};
+use crate::image::{ImageSpec, Part};
 use crate::owner::warn_of_fakeroot;
 use crate::source_date::SourceDate;
 use crate::text::Output;
@@ -303,28 +300,36 @@ impl Job {
             return self.describe(sb, options);
         }
         let bytes = plan.blocks_count() * u64::from(plan.block_size());
-        let guarded = self.guarded && self.letters.force == 0;
-        let device = target.open(bytes, guarded)?;
+        target.claim(bytes, self.guarded && self.letters.force == 0)?;
         self.describe(sb, options)?;
-        let result = self.write_blocks(&*device, plan);
-        drop(device);
-        match result {
-            Ok(()) => {
-                if self.source.format == MkfsFormat::AndroidSparse {
-                    target.pack(plan.block_size())?;
-                }
-                target.unfinished.keep();
-                Ok(())
+        match self.source.format {
+            MkfsFormat::Raw => {
+                let device = target.empty(bytes)?;
+                // No signal ends the command between the first superblock and its own end, so that status and image
+                // agree.
+                let done = self.write_blocks(&*device, plan, &|| target.settle());
+                done.map_err(|e| target.failed(e))?;
             }
-            Err(e) => Err(target.failed(e)),
+            MkfsFormat::AndroidSparse => {
+                let mut raw = target.raw(bytes)?;
+                self.write_blocks(&*raw.device, plan, &|| ()).map_err(|e| target.failed(e))?;
+                target.pack(&mut raw, plan.block_size())?;
+            }
         }
+        target.keep();
+        Ok(())
     }
 
-    fn write_blocks<P: Plan>(&self, device: &dyn BlockDevice, plan: &P) -> extant_build::Result<()> {
+    /// Calls `settle` when all but the superblocks is durable.
+    fn write_blocks<P: Plan>(&self, device: &dyn BlockDevice, plan: &P, settle: &dyn Fn()) -> extant_build::Result<()> {
         let blocks: u64 = plan.pieces().chain(plan.superblocks()).map(|piece| u64::from(piece.blocks)).sum();
         let bar = progress(self.letters.quiet, blocks * u64::from(plan.block_size()));
+        let tell = |bytes| bar.inc(bytes);
         let threads = self.letters.threads.unwrap_or_else(task::processors);
-        let result = write_with_progress(device, plan, threads, &|bytes| bar.inc(bytes));
+        let result = write::body(device, plan, threads, &tell).and_then(|()| {
+            settle();
+            write::superblocks(device, plan, &tell)
+        });
         bar.finish_and_clear();
         result
     }
@@ -412,165 +417,4 @@ fn uuid(text: Option<&str>) -> Result<UuidAsked> {
 
 fn failed(e: extant_build::Error) -> Failure {
     Failure::op(e.to_string())
-}
-
-/// The image that is made or overwritten.
-struct Target {
-    spec: ImageSpec,
-    name: String,
-    /// Size of the chosen part; 0: it does not exist.
-    bytes: u64,
-    sector_size: u32,
-    /// Storage of zeroed ranges may be unmapped.
-    discards: bool,
-    /// The size is computed, not given: a file is cut to it.
-    fits: bool,
-    /// The file, if this command made it and it is not complete.
-    unfinished: Unfinished,
-}
-
-impl Target {
-    /// Examines the target.
-    fn prepare(spec: ImageSpec, request: &Request, dry: bool) -> Result<Target> {
-        let name = spec.shown();
-        let unfinished = Unfinished::default();
-        let discards = request.discards().map_err(failed)?;
-        let mut target = Target { spec, name, bytes: 0, sector_size: 0, discards, fits: false, unfinished };
-        match target.spec.path.metadata() {
-            Ok(meta) if meta.is_file() && target.spec.part == Part::Any => target.bytes = meta.len(),
-            Ok(meta) if meta.is_dir() => {
-                return Err(Failure::op(format!("{}: it is a directory; give a file in it", target.name)));
-            }
-            Ok(_) if dry && request.size != SizeAsked::Device => {}
-            Ok(_) => {
-                let access = Access { claim: crate::image::Claim::None, ..Access::tool(true) };
-                let device = target.device(&access)?;
-                target.bytes = device.size_bytes();
-                if target.spec.is_block_device() {
-                    target.sector_size = device.limits().logical_block;
-                }
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && target.spec.part == Part::Any => {
-                if request.size == SizeAsked::Device {
-                    let text = format!(
-                        "{}: it does not exist; give a size after it, such as 1G, or --size auto with a source",
-                        target.name
-                    );
-                    return Err(Failure::op(text));
-                }
-            }
-            Err(e) => return Err(Failure::io(&target.spec.path, e)),
-        }
-        Ok(target)
-    }
-
-    fn device(&self, access: &Access) -> Result<Arc<dyn BlockDevice>> {
-        if self.spec.part == Part::Any { open_whole(&self.spec, access) } else { open_device(&self.spec, access) }
-    }
-
-    /// Opens it for writing, with room for `bytes` zero bytes; makes it if it does not exist.
-    fn open(&mut self, bytes: u64, guarded: bool) -> Result<Arc<dyn BlockDevice>> {
-        let path = self.spec.path.clone();
-        if self.is_file() {
-            let file = if path.exists() {
-                self.refuse_read_only()?;
-                let device = self.device(&Access::tool(false))?;
-                self.refuse_overwriting(&*device, guarded)?;
-                let file = OpenOptions::new().write(true).open(&path).map_err(|e| Failure::io(&path, e))?;
-                if self.bytes > 0 {
-                    self.unfinished.overwrite(&self.name);
-                }
-                file
-            } else {
-                let make = || OpenOptions::new().write(true).create_new(true).open(&path);
-                self.unfinished.make(&path, make).map_err(|e| Failure::io(&path, e))?
-            };
-            // The old content becomes a hole. As mke2fs does, a file that is longer than requested keeps its length.
-            let bytes = if self.fits { bytes } else { bytes.max(self.bytes) };
-            let resized = file.set_len(0).and_then(|()| file.set_len(bytes));
-            resized.map_err(|e| {
-                let lost = self.unfinished.remove();
-                Failure::op(format!("{}: it cannot get {bytes} bytes: {}{lost}", self.name, plain(&e)))
-            })?;
-            return self.device(&Access::tool(false));
-        }
-        let device = self.device(&Access::tool(false))?;
-        self.refuse_overwriting(&*device, guarded)?;
-        let has = device.size_bytes();
-        if has < bytes {
-            return Err(Failure::op(format!("{}: it has {has} bytes, not {bytes}; give a smaller size", self.name)));
-        }
-        self.unfinished.overwrite(&self.name);
-        // Unmapping takes no time, and no space on thin storage.
-        let how = if self.discards { BioFlags::UNMAP } else { BioFlags::empty() };
-        device.write_zeroes(0, bytes, how).map_err(|e| self.failed(e.into()))?;
-        Ok(device)
-    }
-
-    fn refuse_read_only(&self) -> Result<()> {
-        match OpenOptions::new().write(true).open(&self.spec.path) {
-            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Err(Failure::op(format!(
-                "{}: the file is not writable; change its mode, or name another file",
-                self.name
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether the target is a whole image file.
-    fn is_file(&self) -> bool {
-        self.spec.part == Part::Any && !self.spec.is_block_device()
-    }
-
-    fn refuse_overwriting(&self, device: &dyn BlockDevice, guarded: bool) -> Result<()> {
-        if !guarded || device.size_bytes() == 0 {
-            return Ok(());
-        }
-        let what = if has_magic(device) {
-            "has an ext2/3/4 file system".to_owned()
-        } else if let Some(format) = identify(device) {
-            format!("holds data ({})", format.name())
-        } else if self.spec.part == Part::Any && partition_table(device).is_ok_and(|table| !table.partitions.is_empty())
-        {
-            "has a partition table".to_owned()
-        } else {
-            return Ok(());
-        };
-        Err(Failure::op(format!("{}: it {what}; -F overwrites it", self.name)))
-    }
-
-    /// Replaces the image by its Android sparse form, with the same mode.
-    fn pack(&self, block_size: u32) -> Result<()> {
-        let packed = || -> std::io::Result<()> {
-            // A symbolic link stays, and leads to the packed image.
-            let path = std::fs::canonicalize(&self.spec.path)?;
-            let mut image = std::fs::File::open(&path)?;
-            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let mut beside = Unfinished::default();
-            let file = beside.make_named(|| tempfile::NamedTempFile::with_prefix_in(".extant-", dir))?;
-            file.as_file().set_permissions(image.metadata()?.permissions())?;
-            sparse::write(&mut image, block_size, &mut file.as_file())?;
-            file.as_file().sync_all()?;
-            file.persist(&path)?;
-            beside.keep();
-            Ok(())
-        };
-        packed().map_err(|e| Failure::write(&self.name, &e))
-    }
-
-    /// Removes an unfinished image.
-    fn failed(&mut self, e: extant_build::Error) -> Failure {
-        let lost = self.unfinished.remove();
-        if let extant_build::Error::Device(DeviceError::Io { source, .. }) = &e
-            && source.kind() == std::io::ErrorKind::StorageFull
-        {
-            let mut failure = Failure::write(&self.name, source);
-            failure.message.push_str(lost);
-            return failure;
-        }
-        // An error of a device begins with its name.
-        let text = plain_text(&e.to_string());
-        let text = text.strip_prefix(&format!("{}: ", self.name)).unwrap_or(&text);
-        Failure::op(format!("{}: {text}{lost}", self.name))
-    }
 }
