@@ -70,7 +70,7 @@ fn a_signal_and_the_exit_status_agree_with_the_image() {
     let dir = Dir::new();
     let source = source(&dir);
     let (image, clock) = (dir.text("disk.img"), Clock::real());
-    let args = ["mkfs", "-q", "-F", "-b", "1024", "-d", &source, &image, "64M"];
+    let args = ["mkfs", "-q", "-F", "-b", "1024", "-g", "1024", "-d", &source, &image, "64M"];
     let begun = clock.now_ns();
     extant(&args).ok();
     let whole = clock.now_ns() - begun;
@@ -119,7 +119,7 @@ fn a_host_disk_that_fills_leaves_nothing_to_read() {
             let script = format!(
                 "set -e; cd {}; rm -rf t out.img; mkdir t; mount -t tmpfs -o size={}k none t; truncate -s 64M t/e.img; \
                  printf old | dd of=t/e.img bs=1 seek=9000 conv=notrunc status=none; \
-                 code=0; {} mkfs -q -F -b 1024 -d {source} --format {format} t/e.img 2> said || code=$?; \
+                 code=0; {} mkfs -q -F -b 1024 -g 1024 -d {source} --format {format} t/e.img 2> said || code=$?; \
                  cp --sparse=always t/e.img out.img; ls -A t > left; umount t; exit $code",
                 dir.text("."),
                 150 + round * 350,
