@@ -18,6 +18,7 @@ mod tests;
 use std::ops::Range;
 
 use extant_ondisk::time::Timestamp;
+use extant_ondisk::xattr::{Name, index};
 
 use crate::Result;
 
@@ -81,6 +82,12 @@ pub enum Body {
 
 /// An extended attribute: its full name (`user.x`, `system.posix_acl_access`) and its value as getxattr(2) gives it.
 pub type Xattr = (Box<[u8]>, Box<[u8]>);
+
+/// How an image stores the name of an attribute; `None`: it has no place for it. Linux shows no attribute of the Hurd,
+/// but the Hurd finds its own in an image that was made elsewhere.
+pub(crate) fn stored_name(full: &[u8]) -> Option<Name<'_>> {
+    Name::parse(full).or_else(|| Name::parse_any(full).filter(|name| name.index == index::HURD))
+}
 
 /// The content of a file system to be made.
 #[derive(Debug, Default)]

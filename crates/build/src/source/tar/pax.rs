@@ -190,7 +190,7 @@ fn split(bytes: &[u8]) -> Result<(&[u8], &[u8]), Wrong> {
 
 /// A number of at most 30 digits.
 pub fn decimal(text: &[u8]) -> Result<i128, Wrong> {
-    let wrong = || format!("no number: {}", text.escape_ascii());
+    let wrong = || format!("no number: {}", shown(text));
     let (negative, digits) = match text.strip_prefix(b"-") {
         Some(digits) => (true, digits),
         None => (false, text),
@@ -204,7 +204,7 @@ pub fn decimal(text: &[u8]) -> Result<i128, Wrong> {
 
 /// Seconds with any number of digits behind the point, of which nine count.
 fn time(text: &[u8]) -> Result<Timestamp, Wrong> {
-    let wrong = || format!("no time: {}", text.escape_ascii());
+    let wrong = || format!("no time: {}", shown(text));
     let mut parts = text.splitn(2, |byte| *byte == b'.');
     let whole = parts.next().unwrap_or(text);
     let fraction = parts.next().unwrap_or(b"");

@@ -32,8 +32,14 @@ use crate::{Error, Result};
 
 /// Longest target of a symbolic link: a path with its final NUL fills a page.
 const TARGET_MAX: usize = 4095;
-/// As the kernel: a path that follows more links than this is circular.
+/// As the kernel: a path that follows more links than this, from its beginning to its end, is circular.
 const LINKS_FOLLOWED_MAX: u32 = 40;
+/// As the kernel: bytes of a path whose links are followed, with the NUL behind it.
+const PATH_MAX: usize = 4096;
+/// Steps through the targets of links: up to this number, and [`STEPS_PER_ENTRY`] for each name. One path may take
+/// 80,000, and a small compressed archive may have a million paths.
+const STEPS_MAX: usize = 1 << 23;
+const STEPS_PER_ENTRY: usize = 64;
 /// [`Link::node`] of a hard link whose target is not known yet; the other bits count [`Builder::pending`].
 const PENDING: u32 = 1 << 31;
 /// [`Link::node`] of a name that was removed.
@@ -99,6 +105,8 @@ pub struct Builder {
     options: Options,
     /// Whether parents may be symbolic links of the tree.
     follow: bool,
+    /// Names in the targets of links that were walked.
+    steps: usize,
     nodes: Vec<Node>,
     /// Of them, directories that no entry made.
     implied: usize,
@@ -123,6 +131,7 @@ impl Builder {
         let mut builder = Builder {
             options,
             follow: false,
+            steps: 0,
             nodes: Vec::new(),
             implied: 0,
             links: Vec::new(),
