@@ -1,7 +1,8 @@
 //! A directory of the host as a source.
 //!
 //! No symbolic link below it is followed: everything is reached through the descriptor of its root, and each opened
-//! file is compared with the entry that the walk met. Calls go through the C library (rustix's `use-libc`), so that
+//! file is compared with the entry that the walk met. Extended attributes are read by the name in a directory's
+//! descriptor, which Linux offers as a path below /proc. Calls go through the C library (rustix's `use-libc`), so that
 //! fakeroot(1) can answer them.
 //!
 //! Threads list directories; one thread makes the tree of their entries, whose order makes no difference there.
@@ -23,8 +24,8 @@ use std::sync::mpsc;
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
 use rustix::fs::{
-    AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Stat, fstat, lgetxattr, llistxattr, major, minor, openat, readlinkat,
-    seek, statat,
+    AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Stat, fgetxattr, flistxattr, fstat, lgetxattr, llistxattr, major, minor,
+    openat, readlinkat, seek, stat, statat,
 };
 use rustix::io::Errno;
 
@@ -58,6 +59,8 @@ struct Below {
     /// The source's own path, for messages.
     path: Vec<u8>,
     root: OwnedFd,
+    /// Whether /proc shows the descriptors of this process.
+    has_proc: bool,
     hasher: RandomState,
 }
 
@@ -120,9 +123,9 @@ pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
     let opened = openat(CWD, path, flags, Mode::empty()).and_then(|root| fstat(&root).map(|stat| (root, stat)));
     let path = path.as_os_str().as_bytes();
     let (root, stat) = opened.map_err(|e| super::source_error(shown(path), &e.into()))?;
-    let below = Below { path: path.to_vec(), root, hasher: RandomState::new() };
+    let below = Below::new(path.to_vec(), root);
     let mut builder = Builder::new(options.tree);
-    let xattrs = Lister::new(&below).xattrs(os(path), b"")?;
+    let xattrs = Lister::new(&below).xattrs(&below.root, b".", b"")?;
     builder.directory(b".", attributes(&stat, xattrs))?;
     let mut walk = Walk {
         builder,
@@ -281,12 +284,6 @@ impl Lister<'_> {
             at.push(b'/');
         }
         let prefix = at.len();
-        // For calls that take no descriptor of a directory; long paths go through one nevertheless.
-        let mut host = [&below.path[..], b"/", &at].concat();
-        if host.len() + 256 > PATH_BYTES {
-            host = format!("/proc/self/fd/{}/", fd.as_raw_fd()).into_bytes();
-        }
-        let host_prefix = host.len();
         let mut found = Vec::new();
         for entry in Dir::read_from(&fd).map_err(wrong)? {
             let entry = entry.map_err(wrong)?;
@@ -296,9 +293,7 @@ impl Lister<'_> {
             }
             at.truncate(prefix);
             at.extend_from_slice(name);
-            host.truncate(host_prefix);
-            host.extend_from_slice(name);
-            found.push(self.entry(&fd, name, &at, &host)?);
+            found.push(self.entry(&fd, name, &at)?);
             if found.len() == CHUNK_ENTRIES {
                 let found = std::mem::take(&mut found);
                 if !send(Chunk { worker, dir, prefix: at[..prefix].to_vec(), found, last: false }) {
@@ -310,12 +305,12 @@ impl Lister<'_> {
         Ok(send(Chunk { worker, dir, prefix: at, found, last: true }))
     }
 
-    fn entry(&mut self, fd: &OwnedFd, name: &[u8], path: &[u8], host: &[u8]) -> Result<Found> {
+    fn entry(&mut self, fd: &OwnedFd, name: &[u8], path: &[u8]) -> Result<Found> {
         let below = self.below;
         let stat = statat(fd, os(name), AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|e| entry_error(below.shown(path), "cannot be examined", e))?;
         let kind = FileType::from_mode(stat.st_mode as u16);
-        let xattrs = self.xattrs(os(host), path)?;
+        let xattrs = self.xattrs(fd, name, path)?;
         let what = match kind {
             Some(FileType::Directory) => What::Directory,
             Some(FileType::Regular) => {
@@ -368,17 +363,39 @@ impl Lister<'_> {
         Ok(Some(ranges))
     }
 
-    /// The attributes that an image can hold. `path` is for messages.
-    fn xattrs(&mut self, host: &Path, path: &[u8]) -> Result<Vec<Xattr>> {
+    /// The attributes that an image can hold, of a name in a directory. `path` is for messages.
+    fn xattrs(&mut self, dir: &OwnedFd, name: &[u8], path: &[u8]) -> Result<Vec<Xattr>> {
+        if self.below.has_proc {
+            // The directory is the one that was opened, whatever its path leads to by now; its entry is not followed.
+            let host = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
+            let host = os(&host);
+            return self.xattrs_by(path, |list| llistxattr(host, list), |name, value| lgetxattr(host, name, value));
+        }
+        // To open a device may change it. Others than files and directories hardly ever have attributes.
+        let wrong = |e: Errno| entry_error(self.below.shown(path), "cannot be opened", e);
+        let kind = FileType::from_mode(statat(dir, os(name), AtFlags::SYMLINK_NOFOLLOW).map_err(wrong)?.st_mode as u16);
+        if !matches!(kind, Some(FileType::Regular | FileType::Directory)) {
+            return Ok(Vec::new());
+        }
+        let file = openat(dir, os(name), OPEN, Mode::empty()).map_err(wrong)?;
+        self.xattrs_by(path, |list| flistxattr(&file, list), |name, value| fgetxattr(&file, name, value))
+    }
+
+    fn xattrs_by(
+        &mut self,
+        path: &[u8],
+        list: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>,
+        get: impl Fn(&Path, &mut [u8]) -> rustix::io::Result<usize>,
+    ) -> Result<Vec<Xattr>> {
         let wrong = |e: Errno| entry_error(self.below.shown(path), "its extended attributes cannot be read", e);
-        let len = match llistxattr(host, &mut self.list[..]) {
+        let len = match list(&mut self.list[..]) {
             Ok(0) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Vec::new()),
             Ok(len) => len,
             Err(e) => return Err(wrong(e)),
         };
         let mut xattrs = Vec::new();
         for name in self.list[..len].split(|byte| *byte == 0).filter(|name| super::is_stored(name)) {
-            match lgetxattr(host, os(name), &mut self.value[..]) {
+            match get(os(name), &mut self.value[..]) {
                 Ok(len) => xattrs.push((name.into(), self.value[..len].into())),
                 // Listed, but not for this caller.
                 Err(Errno::OPNOTSUPP) => {}
@@ -409,6 +426,12 @@ impl Names {
 }
 
 impl Below {
+    fn new(path: Vec<u8>, root: OwnedFd) -> Below {
+        let seen = stat(format!("/proc/self/fd/{}", root.as_raw_fd())).and_then(|seen| Ok((seen, fstat(&root)?)));
+        let has_proc = seen.is_ok_and(|(seen, root)| id(&seen) == id(&root));
+        Below { path, root, has_proc, hasher: RandomState::new() }
+    }
+
     /// The path as the user knows it.
     fn shown(&self, path: &[u8]) -> String {
         let slash: &[u8] = if path.is_empty() || self.path.ends_with(b"/") { b"" } else { b"/" };
@@ -504,18 +527,52 @@ fn attributes(stat: &Stat, xattrs: Vec<Xattr>) -> Attributes {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{XattrFlags, setxattr};
+
     use super::*;
+
+    fn below(dir: &Path) -> Below {
+        let root = openat(CWD, dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opened");
+        Below::new(b"top".to_vec(), root)
+    }
 
     #[test]
     fn a_directory_that_took_the_place_of_another_is_refused() {
         let dir = tempfile::tempdir().expect("directory");
         std::fs::create_dir(dir.path().join("inner")).expect("directory");
-        let root = openat(CWD, dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opened");
-        let below = Below { path: b"top".to_vec(), root, hasher: RandomState::new() };
+        let below = below(dir.path());
         let met = id(&statat(&below.root, "inner", AtFlags::SYMLINK_NOFOLLOW).expect("there"));
         let list = |id| Lister::new(&below).list(Job { dir: 1, path: b"inner".to_vec(), id }, 0, &mut |_| true);
         assert!(list(met).expect("listed"));
         let said = list((met.0, met.1 + 1)).expect_err("refused").to_string();
         assert_eq!(said, "top/inner: another directory took its place");
+    }
+
+    #[test]
+    fn attributes_are_those_of_the_directory_that_was_opened_whatever_has_its_name_by_now() {
+        let dir = tempfile::tempdir_in("/var/tmp").expect("directory");
+        let at = |name: &str| dir.path().join(name);
+        for place in ["tree/inner", "secret"] {
+            std::fs::create_dir_all(at(place)).expect("directory");
+            std::fs::write(at(place).join("f"), "content").expect("file");
+            let set = |path: &Path| setxattr(path, "user.of", place.as_bytes(), XattrFlags::empty());
+            set(&at(place).join("f")).and_then(|()| set(&at(place))).expect("attributes");
+        }
+        std::os::unix::fs::symlink(at("secret/f"), at("tree/inner/link")).expect("a link");
+        for has_proc in [true, false] {
+            let below = Below { has_proc, ..below(&at("tree")) };
+            let inner = below.open(b"inner", OFlags::RDONLY | OFlags::DIRECTORY).expect("opened");
+            std::fs::rename(at("tree/inner"), at("tree/old")).expect("renamed");
+            std::os::unix::fs::symlink(at("secret"), at("tree/inner")).expect("a link");
+            let mut lister = Lister::new(&below);
+            let mut of = |fd, name: &[u8]| lister.xattrs(fd, name, name).expect("read");
+            let expected: Xattr = (Box::from(*b"user.of"), Box::from(*b"tree/inner"));
+            assert_eq!(of(&inner, b"f"), std::slice::from_ref(&expected));
+            assert_eq!(of(&inner, b"."), [expected]);
+            assert_eq!(of(&inner, b"link"), [], "a link's own");
+            assert_eq!(of(&below.root, b"inner"), [], "a link's own");
+            std::fs::remove_file(at("tree/inner")).expect("removed");
+            std::fs::rename(at("tree/old"), at("tree/inner")).expect("renamed");
+        }
     }
 }
