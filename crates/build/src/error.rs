@@ -25,6 +25,14 @@ pub enum Error {
         /// The reason.
         why: String,
     },
+    /// A file or stream is no source of any kind.
+    #[error("{name}: {why}")]
+    Unknown {
+        /// The file.
+        name: String,
+        /// What it is not.
+        why: String,
+    },
     /// The system starts no more threads.
     #[error("no thread can be started: {0}")]
     Thread(String),

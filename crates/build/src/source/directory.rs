@@ -29,9 +29,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::left_out::LeftOut;
 use super::{Options, Source, entry_error};
 use crate::error::shown;
-use crate::tree::{Attributes, Builder, Content, ReadAt, Xattr};
+use crate::tree::{Attributes, Builder, Content, ReadAt, Xattr, stored_name};
 use crate::{Error, Result};
 
 /// The longest path that the kernel takes at once, with room to spare (`PATH_MAX` is 4096).
@@ -87,6 +88,7 @@ struct Chunk {
     /// The path in front of the names.
     prefix: Vec<u8>,
     found: Vec<Found>,
+    left_out: LeftOut,
     /// No more will come.
     last: bool,
 }
@@ -125,7 +127,9 @@ pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
     let (root, stat) = opened.map_err(|e| super::source_error(shown(path), &e.into()))?;
     let below = Below::new(path.to_vec(), root);
     let mut builder = Builder::new(options.tree);
-    let xattrs = Lister::new(&below).xattrs(&below.root, b".", b"")?;
+    let mut lister = Lister::new(&below);
+    let xattrs = lister.xattrs(&below.root, b".", b"")?;
+    let left_out = lister.left_out;
     builder.directory(b".", attributes(&stat, xattrs))?;
     let mut walk = Walk {
         builder,
@@ -134,13 +138,15 @@ pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
         files: Vec::new(),
         waiting: vec![Job { dir: 0, path: Vec::new(), id: id(&stat) }],
         linked: HashMap::new(),
+        left_out,
     };
     walk.run(&below)?;
-    let Walk { builder, mut bytes, dirs, mut files, .. } = walk;
+    let Walk { builder, mut bytes, dirs, mut files, left_out, .. } = walk;
     bytes.shrink_to_fit();
     files.shrink_to_fit();
+    let warnings = left_out.warning(&shown(&below.path)).into_iter().collect();
     let content = Box::new(Names { below, bytes, dirs, files });
-    Ok(Source { tree: builder.finish()?, content, warnings: Vec::new() })
+    Ok(Source { tree: builder.finish()?, content, warnings })
 }
 
 /// Makes the tree, on one thread.
@@ -153,6 +159,7 @@ struct Walk {
     waiting: Vec<Job>,
     /// Of files with several names: their numbers in the builder.
     linked: HashMap<(u64, u64), u32>,
+    left_out: LeftOut,
 }
 
 impl Walk {
@@ -198,7 +205,8 @@ impl Walk {
     }
 
     fn take(&mut self, chunk: Chunk) -> Result<()> {
-        let Chunk { dir, prefix, found, .. } = chunk;
+        let Chunk { dir, prefix, found, left_out, .. } = chunk;
+        self.left_out.add(left_out);
         let mut path = prefix;
         let prefix = path.len();
         for Found { name, attributes, id, several, what } in found {
@@ -259,13 +267,14 @@ fn work(lister: &mut Lister<'_>, worker: usize, jobs: &mpsc::Receiver<Job>, resu
 /// The state of a thread that lists.
 struct Lister<'a> {
     below: &'a Below,
+    left_out: LeftOut,
     list: Vec<u8>,
     value: Vec<u8>,
 }
 
 impl Lister<'_> {
     fn new(below: &Below) -> Lister<'_> {
-        Lister { below, list: vec![0; XATTR_BYTES], value: vec![0; XATTR_BYTES] }
+        Lister { below, left_out: LeftOut::default(), list: vec![0; XATTR_BYTES], value: vec![0; XATTR_BYTES] }
     }
 
     /// `false`: the walk has ended, and takes no more entries.
@@ -295,14 +304,15 @@ impl Lister<'_> {
             at.extend_from_slice(name);
             found.push(self.entry(&fd, name, &at)?);
             if found.len() == CHUNK_ENTRIES {
-                let found = std::mem::take(&mut found);
-                if !send(Chunk { worker, dir, prefix: at[..prefix].to_vec(), found, last: false }) {
+                let (found, left_out) = (std::mem::take(&mut found), std::mem::take(&mut self.left_out));
+                if !send(Chunk { worker, dir, prefix: at[..prefix].to_vec(), found, left_out, last: false }) {
                     return Ok(false);
                 }
             }
         }
         at.truncate(prefix);
-        Ok(send(Chunk { worker, dir, prefix: at, found, last: true }))
+        let left_out = std::mem::take(&mut self.left_out);
+        Ok(send(Chunk { worker, dir, prefix: at, found, left_out, last: true }))
     }
 
     fn entry(&mut self, fd: &OwnedFd, name: &[u8], path: &[u8]) -> Result<Found> {
@@ -394,7 +404,11 @@ impl Lister<'_> {
             Err(e) => return Err(wrong(e)),
         };
         let mut xattrs = Vec::new();
-        for name in self.list[..len].split(|byte| *byte == 0).filter(|name| super::is_stored(name)) {
+        for name in self.list[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            if stored_name(name).is_none() {
+                self.left_out.attribute(name);
+                continue;
+            }
             match get(os(name), &mut self.value[..]) {
                 Ok(len) => xattrs.push((name.into(), self.value[..len].into())),
                 // Listed, but not for this caller.
@@ -522,7 +536,8 @@ fn id(stat: &Stat) -> (u64, u64) {
 
 fn attributes(stat: &Stat, xattrs: Vec<Xattr>) -> Attributes {
     let mtime = Timestamp { seconds: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 };
-    Attributes { mode: stat.st_mode as u16, uid: stat.st_uid, gid: stat.st_gid, mtime, xattrs }
+    let mode = stat.st_mode as u16;
+    Attributes { mode, uid: stat.st_uid, gid: stat.st_gid, mtime, xattrs, ..Attributes::default() }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod tests;
 
 use std::ops::Range;
 
+use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::xattr::{Name, index};
 
@@ -40,6 +41,8 @@ pub struct Node {
     pub gid: u32,
     /// The last change of the content. The image's other times are the same, so that they depend only on the source.
     pub mtime: Timestamp,
+    /// Flags that chattr(1) sets, as far as such an inode can have them.
+    pub flags: InodeFlags,
     /// Names that lead to it; of a directory 2 and the number of its subdirectories, however many.
     pub links: u32,
     /// A number for [`Tree::xattrs`]; `None`: there are none.

@@ -55,7 +55,8 @@ pub enum MkfsFormat {
 /// Options for the content of the file system, its room and its form.
 #[derive(Args, Debug, Default)]
 pub struct MkfsSource {
-    /// The content of the file system: a directory, a tar archive (- for standard input), or oci:DIR or oci:DIR:TAG
+    /// The content of the file system: a directory, or a tar archive (- for standard input). The layers of an image in
+    /// either are known by their content; oci:SRC[:TAG] names one, dir: and tar: in front take the files as they are
     #[arg(long, value_name = "SRC", conflicts_with = "directory")]
     pub from: Option<OsString>,
     /// As SIZE; auto: the size that the source needs and a tenth more, min: the size that it needs
@@ -158,7 +159,7 @@ pub struct MkfsLetters {
     /// Features to add, or with ^ to leave out
     #[arg(short = 'O', value_name = "FEATURES")]
     pub features: Vec<String>,
-    /// Print nothing
+    /// Print nothing but errors, and what of the source is left out
     #[arg(short = 'q')]
     pub quiet: bool,
     /// Revision of the format: 0 or 1

@@ -23,7 +23,7 @@ use extant_build::content::{ContentPlan, Spare, add_lost_found, digest, fit};
 use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid};
 use extant_build::plan::Plan;
 use extant_build::skeleton::Empty;
-use extant_build::source::{self, Source};
+use extant_build::source::{self, Source, Word};
 use extant_build::tree::Content;
 use extant_build::tree::{self, IdKind, Owners};
 use extant_build::write;
@@ -99,7 +99,7 @@ impl Job {
         let mut target = Target::prepare(spec, &request, self.letters.dry)?;
         target.fits = spare.is_some();
         if let Some(word) = &from {
-            origin::refuse(&target.spec.path, &target.name, word)?;
+            origin::refuse(&target.spec.path, &target.name, &Word::parse(word).map_err(failed)?)?;
         }
         if self.source.format != MkfsFormat::Raw && !target.is_file() {
             let text = format!("{}: --format is for an image file as a whole; leave it out", target.name);
@@ -213,10 +213,12 @@ impl Job {
             tree.owners = Owners::parse(&path.display().to_string(), &text, &id_of).map_err(failed)?;
         }
         let options = source::Options { tree, ..source::Options::default() };
-        let mut source = Source::open(word, options).map_err(failed)?;
-        for warning in source.warnings.iter().filter(|_| !self.letters.quiet) {
-            warn(warning);
-        }
+        let mut source = Source::open(word, options).map_err(|e| match Word::parse(word) {
+            Ok(word) if matches!(e, extant_build::Error::Unknown { .. }) => origin::unknown(&word, &e),
+            _ => failed(e),
+        })?;
+        // Also for a script: what is lost is no description of the image.
+        source.warnings.iter().for_each(|warning| warn(warning));
         add_lost_found(&mut source.tree).map_err(failed)?;
         Ok(source)
     }

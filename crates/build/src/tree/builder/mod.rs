@@ -20,7 +20,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
 use extant_ondisk::dirent::NAME_MAX;
-use extant_ondisk::inode::{DeviceNr, FileType, MODE_TYPE_MASK};
+use extant_ondisk::inode::{DeviceNr, FileType, InodeFlags, MODE_TYPE_MASK};
 use extant_ondisk::time::Timestamp;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
@@ -64,6 +64,8 @@ pub struct Attributes {
     pub gid: u32,
     /// The last change of the content.
     pub mtime: Timestamp,
+    /// Flags that chattr(1) sets.
+    pub flags: InodeFlags,
     /// In any order.
     pub xattrs: Vec<Xattr>,
 }
@@ -381,7 +383,8 @@ impl Builder {
     }
 
     fn node(&mut self, kind: FileType, attributes: Attributes, body: Body) -> Node {
-        let Attributes { mode, uid, gid, mtime, xattrs } = attributes;
+        let Attributes { mode, uid, gid, mtime, flags, xattrs } = attributes;
+        let flags = flags & InodeFlags::allowed_for(Some(kind));
         let options = &self.options;
         let (uid, gid) = options
             .owner
@@ -389,7 +392,7 @@ impl Builder {
         let mtime = options.clamp.map_or(mtime, |clamp| mtime.min(clamp));
         let mode = kind.mode_bits() | (mode & !MODE_TYPE_MASK);
         let xattrs = self.xattr_set(xattrs);
-        Node { mode, uid, gid, mtime, links: 0, xattrs, body }
+        Node { mode, uid, gid, mtime, flags, links: 0, xattrs, body }
     }
 
     fn implied_directory(&mut self, parent: u32) -> Node {

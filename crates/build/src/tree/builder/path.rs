@@ -131,6 +131,26 @@ impl Builder {
         Ok(())
     }
 
+    /// Size and content of the regular file without holes that a path leads to. Links are followed within the tree.
+    pub fn file_at(&self, path: &[u8]) -> Option<(u64, u64)> {
+        let (mut at, mut links, mut todo) = (ROOT, 0, Vec::new());
+        let parts = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
+        todo.extend(parts.rev().map(Box::from));
+        while let Some(part) = todo.pop() {
+            if *part == *b".." {
+                at = self.parent(at);
+                continue;
+            }
+            match &self.nodes.get(self.find(at, &part)? as usize)?.body {
+                Body::Directory { .. } => at = self.find(at, &part)?,
+                Body::Symlink(target) => follow(target, &part, &mut links, &mut at, &mut todo).ok()?,
+                Body::File { size, content, sparse: None } if todo.is_empty() => return Some((*size, *content)),
+                _ => return None,
+            }
+        }
+        None
+    }
+
     /// The target of a symbolic link, if links are followed.
     fn followed(&self, node: u32) -> Option<Box<[u8]>> {
         if !self.follow || node & PENDING != 0 {
