@@ -1,4 +1,4 @@
-//! Removes what an older file system left on a device, before a new one is written.
+//! Removes an older file system from a device, before a new one is written.
 //!
 //! Main functions: [`clear`] (the whole range becomes zeroes), [`superblocks`] (only the copies of a superblock go).
 //!
@@ -60,7 +60,8 @@ pub fn superblocks(device: &dyn BlockDevice) -> Result<()> {
     Ok(device.flush()?)
 }
 
-/// The bytes at a place that has a superblock's magic. What cannot be read is none: no program will find it either.
+/// The bytes at a place that has a superblock's magic. A place that cannot be read has none: no
+/// program finds one there either.
 fn copy_at(device: &dyn BlockDevice, byte: u64) -> Option<[u8; SUPERBLOCK_SIZE]> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     let end = byte.checked_add(SUPERBLOCK_SIZE as u64)?;
@@ -68,7 +69,7 @@ fn copy_at(device: &dyn BlockDevice, byte: u64) -> Option<[u8; SUPERBLOCK_SIZE]>
     (read && bytes[MAGIC_AT..MAGIC_AT + 2] == MAGIC.to_le_bytes()).then_some(bytes)
 }
 
-/// Overwrites a copy with zeroes, and leaves what shares its sectors.
+/// Overwrites a copy with zeroes. The other bytes of its sectors stay.
 fn erase(device: &dyn BlockDevice, byte: u64) -> Result<()> {
     let unit = u64::from(device.limits().logical_block);
     let start = byte / unit * unit;

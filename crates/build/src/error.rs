@@ -30,7 +30,7 @@ pub enum Error {
     Unknown {
         /// The file.
         name: String,
-        /// What it is not.
+        /// The reason.
         why: String,
     },
     /// The system starts no more threads.

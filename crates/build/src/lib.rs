@@ -6,7 +6,7 @@
 //! 2. **Plan** ([`plan`]): the geometry, the number of each inode, the place of each block. A pure function of the
 //!    options and the tree; the same on every machine.
 //! 3. **Write** ([`mod@write`]): each block once, in ascending order and all superblocks last, made and checksummed by
-//!    all threads. What was there before goes first ([`erase`]).
+//!    all threads. An older file system is erased first ([`erase`]).
 //!
 //! What it does not do: read a file system, change one, parse command lines, or open the image.
 //!

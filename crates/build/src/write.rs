@@ -41,8 +41,8 @@ const FLUSH_BYTES: u64 = 64 << 20;
 static PIECES: LockClass = LockClass::new("build pieces", 768);
 static FLOW: LockClass = LockClass::new("build write", 769);
 
-/// Writes a whole image and flushes the device. Blocks that no piece has must be zeroes already: holes of a new file, or
-/// a device after [`erase::clear`]. `progress` is called with the bytes that have gone to the device since its last
+/// Writes a whole image and flushes the device. Blocks that no piece has must be zeroes already: holes of a new file,
+/// or a device after [`erase::clear`]. `progress` is called with the bytes that have gone to the device since its last
 /// call.
 ///
 /// # Errors

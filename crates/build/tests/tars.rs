@@ -472,7 +472,7 @@ fn a_file_that_is_no_archive_and_a_damaged_archive_have_different_errors() {
 }
 
 #[test]
-fn what_begins_with_zeroes_is_no_empty_archive() {
+fn a_file_of_zeroes_is_no_empty_archive() {
     let mut image = vec![0; 1 << 20];
     image[1024 + 56..1024 + 58].copy_from_slice(&[0x53, 0xef]);
     let ext = "f.tar: not a tar archive: it begins with zeroes, and an ext2/3/4 file system follows";

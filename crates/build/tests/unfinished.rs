@@ -126,7 +126,7 @@ impl Place {
         Arc::new(OffsetDevice::new(disk, self.start, WINDOW).expect("a window"))
     }
 
-    /// Whatever finds a file system in a state of the disk finds a whole one.
+    /// Each way to find a file system in a state of the disk finds a whole one, or none.
     fn judge(&self, state: MemDevice, new: &Files, old: Option<&Files>, seen: &mut Seen, what: &str) {
         let disk: Arc<dyn BlockDevice> = Arc::new(state);
         let window = self.window(disk.clone());

@@ -46,7 +46,7 @@ fn a_directory_and_its_archives_make_the_same_image() {
     fsck_clean(&dir.text("directory.img"));
 }
 
-/// What an archive of an image does not say is not in the image, either: the second image is the first.
+/// An archive has all that an image has: the second image is the first.
 #[test]
 fn an_image_of_the_archive_of_an_image_is_that_image() {
     let dir = Dir::new();

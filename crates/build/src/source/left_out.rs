@@ -1,4 +1,4 @@
-//! What a source says about its entries and an image has no place for.
+//! Attributes and flags of a source that an image has no place for.
 //!
 //! Main type: [`LeftOut`].
 //!

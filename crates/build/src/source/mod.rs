@@ -67,6 +67,15 @@ impl Default for Options {
 }
 
 impl Source {
+    /// A tree without files.
+    ///
+    /// # Errors
+    /// A path in the owners' file does not exist.
+    pub fn empty(options: Options) -> Result<Source> {
+        let content = Box::new(Contents { parts: Vec::new() });
+        Ok(Source { tree: Builder::new(options.tree).finish()?, content, warnings: Vec::new() })
+    }
+
     /// The tree below a directory of the host, other file systems that are mounted below it included.
     ///
     /// # Errors

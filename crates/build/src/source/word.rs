@@ -18,13 +18,13 @@ const IMAGES: [&[u8]; 3] = [b"oci:", b"oci-archive:", b"docker-archive:"];
 /// A source as it is named: `PATH` or `-` by content, `tar:`, `dir:` and `oci:` in front as such.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// What it must be.
+    /// The kind that it must be of.
     pub form: Form,
     /// The file or directory; `None`: standard input.
     pub path: Option<PathBuf>,
 }
 
-/// What a source must be.
+/// The kind that a source must be of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Its content says it.

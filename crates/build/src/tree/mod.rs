@@ -17,7 +17,7 @@ mod tests;
 
 use std::ops::Range;
 
-use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::inode::{InodeFlags, MODE_TYPE_MASK};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::xattr::{Name, index};
 
@@ -127,6 +127,27 @@ impl Tree {
     pub fn set_root_owner(&mut self, (uid, gid): (u32, u32)) {
         if let Some(root) = self.nodes.first_mut() {
             (root.uid, root.gid) = (uid, gid);
+        }
+    }
+
+    /// Gives the root directory other permissions than its source does.
+    pub fn set_root_permissions(&mut self, permissions: u16) {
+        if let Some(root) = self.nodes.first_mut() {
+            root.mode = root.mode & MODE_TYPE_MASK | permissions & !MODE_TYPE_MASK;
+        }
+    }
+
+    /// Gives the root directory an attribute.
+    pub fn set_root_xattr(&mut self, name: &[u8], value: &[u8]) {
+        let Some(root) = self.nodes.first_mut() else { return };
+        let mut set = root.xattrs.map_or(Vec::new(), |set| self.xattrs[set as usize].to_vec());
+        set.retain(|(other, _)| **other != *name);
+        set.push((name.into(), value.into()));
+        set.sort();
+        let known = self.xattrs.iter().position(|other| **other == *set);
+        root.xattrs = Some(known.unwrap_or(self.xattrs.len()) as u32);
+        if known.is_none() {
+            self.xattrs.push(set.into());
         }
     }
 

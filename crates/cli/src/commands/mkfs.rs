@@ -43,6 +43,8 @@ use crate::text::Output;
 
 /// The variable by which mke2fs's tests set the time.
 const FAKE_TIME: &str = "E2FSPROGS_FAKE_TIME";
+/// The variable by which mke2fs's callers set the size of a sector.
+const SECTOR_SIZE: &str = "MKE2FS_DEVICE_SECTSIZE";
 /// A placeholder until the size is computed.
 const SIZE_BEFORE_FIT: &str = "1M";
 /// The width of a line in the list of backups.
@@ -90,6 +92,7 @@ impl Job {
         if from.is_none() {
             self.refuse_owners()?;
         }
+        self.old_letters();
         let spare = self.spare(from.is_some())?;
         let by_content = self.by_content(from.is_some())?;
         let request = self.request()?;
@@ -101,16 +104,34 @@ impl Job {
         if let Some(word) = &from {
             origin::refuse(&target.spec.path, &target.name, &Word::parse(word).map_err(failed)?)?;
         }
+        if request.is_android_sparse().map_err(failed)? {
+            self.source.format = MkfsFormat::AndroidSparse;
+        }
         if self.source.format != MkfsFormat::Raw && !target.is_file() {
-            let text = format!("{}: --format is for an image file as a whole; leave it out", target.name);
+            let text = format!(
+                "{}: --format and -E android_sparse are for an image file as a whole; leave them out",
+                target.name
+            );
             return Err(Failure::usage(text));
         }
         let reproducible = SourceDate::from_environment()?.is_some();
         let mut fact = self.facts(&target, request.label.as_deref().unwrap_or_default())?;
+        let (root_perms, root_selinux) = request.root().map_err(|e| target.failed(e))?;
+        let mut tree = self.tree_options(&fact)?;
+        tree.no_xattrs = request.drops_xattrs().map_err(|e| target.failed(e))?;
         let mut source = match from {
-            Some(word) => Some(self.read(&word, &fact)?),
+            Some(word) => Some(self.read(&word, tree)?),
+            // An empty file system as mke2fs makes it has no place for them.
+            None if root_perms.is_some() || root_selinux.is_some() => Some(self.no_files(tree)?),
             None => None,
         };
+        if let (Some(source), Some(permissions)) = (&mut source, root_perms) {
+            source.tree.set_root_permissions(permissions);
+        }
+        if let (Some(source), Some(label)) = (&mut source, root_selinux) {
+            // With a NUL behind it, as Linux stores a label.
+            source.tree.set_root_xattr(b"security.selinux", &[label.as_bytes(), b"\0"].concat());
+        }
         let root_owner = request.root_owner(&fact).map_err(|e| target.failed(e))?;
         if let (Some(source), Some(owner)) = (&mut source, root_owner) {
             source.tree.set_root_owner(owner);
@@ -152,10 +173,21 @@ impl Job {
             "-l: Extant keeps no list of bad blocks; leave it out"
         } else if letters.superblocks_only {
             "-S: Extant makes whole file systems only; e2fsck -b takes a backup of the superblock"
+        } else if letters.undo.is_some() {
+            "-z: Extant writes no undo file; copy what the image holds, and leave it out"
         } else {
             return Ok(());
         };
         Err(Failure::usage(text))
+    }
+
+    /// Letters that mke2fs has for older versions of itself.
+    fn old_letters(&mut self) {
+        if self.letters.keeps_storage {
+            warn("-K: it is out of date; use -E nodiscard");
+            self.letters.extended.push("nodiscard".into());
+        }
+        self.letters.extended.append(&mut self.letters.extended_old);
     }
 
     fn refuse_owners(&self) -> Result<()> {
@@ -197,11 +229,8 @@ impl Job {
         Ok(asked)
     }
 
-    /// Reads the source, with its lost+found.
-    fn read(&self, word: &std::ffi::OsStr, fact: &Fact) -> Result<Source> {
-        if std::path::Path::new(word).is_dir() {
-            warn_of_fakeroot();
-        }
+    /// The changes of a source's entries.
+    fn tree_options(&self, fact: &Fact) -> Result<tree::Options> {
         let mut tree = tree::Options { default_time: Timestamp::from_seconds(fact.now), ..tree::Options::default() };
         tree.clamp = SourceDate::from_environment()?.map(|_| Timestamp::from_seconds(fact.now));
         if let Some(owner) = self.source.owner {
@@ -212,12 +241,27 @@ impl Job {
             let text = std::fs::read(path).map_err(|e| Failure::io(path, e))?;
             tree.owners = Owners::parse(&path.display().to_string(), &text, &id_of).map_err(failed)?;
         }
+        Ok(tree)
+    }
+
+    /// A source without files, with its lost+found.
+    fn no_files(&self, tree: tree::Options) -> Result<Source> {
+        let mut source = Source::empty(source::Options { tree, ..source::Options::default() }).map_err(failed)?;
+        add_lost_found(&mut source.tree).map_err(failed)?;
+        Ok(source)
+    }
+
+    /// Reads the source, with its lost+found.
+    fn read(&self, word: &std::ffi::OsStr, tree: tree::Options) -> Result<Source> {
+        if std::path::Path::new(word).is_dir() {
+            warn_of_fakeroot();
+        }
         let options = source::Options { tree, ..source::Options::default() };
         let mut source = Source::open(word, options).map_err(|e| match Word::parse(word) {
             Ok(word) if matches!(e, extant_build::Error::Unknown { .. }) => origin::unknown(&word, &e),
             _ => failed(e),
         })?;
-        // Also for a script: what is lost is no description of the image.
+        // Also with -q: they tell of a loss, and do not describe the image.
         source.warnings.iter().for_each(|warning| warn(warning));
         add_lost_found(&mut source.tree).map_err(failed)?;
         Ok(source)
@@ -230,6 +274,8 @@ impl Job {
             let wrong = || Failure::usage(format!("-{letter} {text}: it takes bytes, such as 4096 or 4k"));
             parse_bytes(text, 1).map(Some).ok_or_else(wrong)
         };
+        let least = letters.block_size.as_deref().and_then(|text| text.strip_prefix('-')).map(str::to_owned);
+        let exact = letters.block_size.clone().filter(|_| least.is_none());
         let size = match &self.size {
             None => SizeAsked::Device,
             Some(text) => match text.parse() {
@@ -247,7 +293,8 @@ impl Job {
         Ok(Request {
             fs_type: self.fs_type.clone(),
             usage: letters.usage.take(),
-            block_size: bytes('b', &letters.block_size)?,
+            block_size: bytes('b', &exact)?,
+            block_size_least: bytes('b', &least)?,
             cluster_size: bytes('C', &letters.cluster_size)?,
             extended: std::mem::take(&mut letters.extended),
             errors: letters.errors.take(),
@@ -261,6 +308,7 @@ impl Job {
             reserved_percent: letters.reserved,
             last_mounted: letters.last_mounted.take().map(OsStringExt::into_vec),
             inodes: letters.inodes,
+            creator_os: letters.creator_os.take(),
             features: std::mem::take(&mut letters.features),
             revision: letters.revision,
             uuid: uuid(letters.uuid.as_deref())?,
@@ -287,9 +335,11 @@ impl Job {
                 getrandom(&mut random, GetRandomFlags::empty()).map_err(io)?;
             }
         }
+        // As mke2fs; systemd-repart sets it for disks of other sectors than the image file's.
+        let sector_size = std::env::var(SECTOR_SIZE).ok().and_then(|text| text.parse().ok());
         Ok(Fact {
             device_bytes: target.bytes,
-            sector_size: target.sector_size,
+            sector_size: sector_size.unwrap_or(target.sector_size),
             zeroed: true,
             now: fake.unwrap_or_else(|| clock.wall().sec),
             random,

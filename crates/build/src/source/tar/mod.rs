@@ -83,7 +83,7 @@ pub fn in_archive(error: Error, archive: &str) -> Error {
     }
 }
 
-/// What [`read`] learns of a whole archive.
+/// The facts about a whole archive that [`read`] returns.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// How many entries it has.

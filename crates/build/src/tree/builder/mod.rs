@@ -81,6 +81,8 @@ pub struct Options {
     pub owner: Option<(u32, u32)>,
     /// Owners of some entries, and numbers to exchange.
     pub owners: Owners,
+    /// No entry has extended attributes.
+    pub no_xattrs: bool,
 }
 
 /// A name in a directory.
@@ -391,7 +393,7 @@ impl Builder {
             .unwrap_or_else(|| (options.owners.mapped(IdKind::User, uid), options.owners.mapped(IdKind::Group, gid)));
         let mtime = options.clamp.map_or(mtime, |clamp| mtime.min(clamp));
         let mode = kind.mode_bits() | (mode & !MODE_TYPE_MASK);
-        let xattrs = self.xattr_set(xattrs);
+        let xattrs = if self.options.no_xattrs { None } else { self.xattr_set(xattrs) };
         Node { mode, uid, gid, mtime, flags, links: 0, xattrs, body }
     }
 

@@ -4,8 +4,9 @@
 //!
 //! A header of ustar has room for a name of 100 bytes, numbers of seven digits, and whole seconds. Only values that
 //! do not fit go into records in front of it: most entries take one block. Extended attributes are
-//! `SCHILY.xattr.NAME`, and the flags of chattr(1) `SCHILY.fflags`, which bsdtar sets. ACLs are also `SCHILY.acl.access`
-//! and `.default`, from which GNU tar and bsdtar set ACLs. A file with holes is GNU's sparse format 1.0.
+//! `SCHILY.xattr.NAME`, and the flags of chattr(1) `SCHILY.fflags`, which bsdtar sets. ACLs are also
+//! `SCHILY.acl.access` and `.default`, from which GNU tar and bsdtar set ACLs. A file with holes is GNU's sparse format
+//! 1.0.
 //!
 //! # Locking
 //! None.

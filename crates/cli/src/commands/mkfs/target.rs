@@ -44,7 +44,7 @@ pub struct Target {
     discards: bool,
     /// Removes the file if this command made it and fails. Dropped before the claim.
     unfinished: Unfinished,
-    /// What excludes others: the device itself, or of a whole file one with its old size.
+    /// Excludes other users. For a whole file, the device has the file's old size.
     claim: Option<Claimed>,
 }
 
@@ -230,13 +230,12 @@ impl Target {
         raw.unfinished.remove();
         packed.and_then(|()| file.sync_all()).map_err(|e| {
             let mut failure = Failure::write(&self.name, &e);
-            // What there is of it is no image in any format.
             failure.message.push_str(self.unfinished.remove());
             failure
         })
     }
 
-    /// From here on no signal ends the command: what it makes is about to be whole.
+    /// From here on no signal ends the command: the next writes make the image whole.
     pub fn settle(&self) {
         self.unfinished.settle();
     }
