@@ -1,9 +1,10 @@
 //! A directory of the host as a source.
 //!
 //! No symbolic link below it is followed: everything is reached through the descriptor of its root, and each opened
-//! file is compared with the entry that the walk met. Extended attributes are read by the name in a directory's
-//! descriptor, which Linux offers as a path below /proc. Calls go through the C library (rustix's `use-libc`), so that
-//! fakeroot(1) can answer them.
+//! file is compared with the entry that the walk met. Linux reads extended attributes by a path or by an open file
+//! only. So a thread enters each directory through its descriptor, and reads them by the bare name. Where the system
+//! gives threads no working directory of their own, it names the descriptor as a path below /proc. Calls go through the
+//! C library (rustix's `use-libc`), so that fakeroot(1) can answer them.
 //!
 //! Threads list directories; one thread makes the tree of their entries, whose order makes no difference there.
 //!
@@ -23,11 +24,13 @@ use std::sync::mpsc;
 
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
+use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{
     AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Stat, fgetxattr, flistxattr, fstat, lgetxattr, llistxattr, major, minor,
     openat, readlinkat, seek, stat, statat,
 };
 use rustix::io::Errno;
+use rustix::process::fchdir;
 
 use super::left_out::LeftOut;
 use super::{Options, Source, entry_error};
@@ -173,7 +176,12 @@ impl Walk {
                 let (jobs, next) = mpsc::channel::<Job>();
                 let results = results.clone();
                 let builder = std::thread::Builder::new().name("extant-walk".into());
-                let work = move || work(&mut Lister::new(below), number, &next, &results);
+                let work = move || {
+                    let mut lister = Lister::new(below);
+                    // A thread shares its working directory with the others unless the system lets it have its own.
+                    lister.enters = unshare(CloneFlags::CLONE_FS).is_ok();
+                    work(&mut lister, number, &next, &results);
+                };
                 builder.spawn_scoped(threads, work).map_err(|e| Error::Thread(e.to_string()))?;
                 workers.push((jobs, 0));
             }
@@ -267,6 +275,8 @@ fn work(lister: &mut Lister<'_>, worker: usize, jobs: &mpsc::Receiver<Job>, resu
 /// The state of a thread that lists.
 struct Lister<'a> {
     below: &'a Below,
+    /// Whether this thread has a working directory of its own: that of [`Lister::list`].
+    enters: bool,
     left_out: LeftOut,
     list: Vec<u8>,
     value: Vec<u8>,
@@ -274,7 +284,13 @@ struct Lister<'a> {
 
 impl Lister<'_> {
     fn new(below: &Below) -> Lister<'_> {
-        Lister { below, left_out: LeftOut::default(), list: vec![0; XATTR_BYTES], value: vec![0; XATTR_BYTES] }
+        Lister {
+            below,
+            enters: false,
+            left_out: LeftOut::default(),
+            list: vec![0; XATTR_BYTES],
+            value: vec![0; XATTR_BYTES],
+        }
     }
 
     /// `false`: the walk has ended, and takes no more entries.
@@ -287,6 +303,9 @@ impl Lister<'_> {
         if self::id(&fstat(&fd).map_err(wrong)?) != id {
             let why = "another directory took its place".into();
             return Err(Error::Entry { entry: below.shown(&path), why });
+        }
+        if self.enters {
+            fchdir(&fd).map_err(wrong)?;
         }
         let mut at = path.clone();
         if !at.is_empty() {
@@ -375,6 +394,10 @@ impl Lister<'_> {
 
     /// The attributes that an image can hold, of a name in a directory. `path` is for messages.
     fn xattrs(&mut self, dir: &OwnedFd, name: &[u8], path: &[u8]) -> Result<Vec<Xattr>> {
+        if self.enters {
+            let name = os(name);
+            return self.xattrs_by(path, |list| llistxattr(name, list), |key, value| lgetxattr(name, key, value));
+        }
         if self.below.has_proc {
             // The directory is the one that was opened, whatever its path leads to by now; its entry is not followed.
             let host = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
@@ -574,18 +597,27 @@ mod tests {
             set(&at(place).join("f")).and_then(|()| set(&at(place))).expect("attributes");
         }
         std::os::unix::fs::symlink(at("secret/f"), at("tree/inner/link")).expect("a link");
-        for has_proc in [true, false] {
+        for (has_proc, enters) in [(true, false), (false, false), (false, true)] {
             let below = Below { has_proc, ..below(&at("tree")) };
             let inner = below.open(b"inner", OFlags::RDONLY | OFlags::DIRECTORY).expect("opened");
             std::fs::rename(at("tree/inner"), at("tree/old")).expect("renamed");
             std::os::unix::fs::symlink(at("secret"), at("tree/inner")).expect("a link");
-            let mut lister = Lister::new(&below);
-            let mut of = |fd, name: &[u8]| lister.xattrs(fd, name, name).expect("read");
-            let expected: Xattr = (Box::from(*b"user.of"), Box::from(*b"tree/inner"));
-            assert_eq!(of(&inner, b"f"), std::slice::from_ref(&expected));
-            assert_eq!(of(&inner, b"."), [expected]);
-            assert_eq!(of(&inner, b"link"), [], "a link's own");
-            assert_eq!(of(&below.root, b"inner"), [], "a link's own");
+            let look = || {
+                let mut lister = Lister { enters, ..Lister::new(&below) };
+                let mut of = |fd: &OwnedFd, name: &[u8]| {
+                    if enters {
+                        unshare(CloneFlags::CLONE_FS).expect("a directory of its own");
+                        fchdir(fd).expect("entered");
+                    }
+                    lister.xattrs(fd, name, name).expect("read")
+                };
+                let expected: Xattr = (Box::from(*b"user.of"), Box::from(*b"tree/inner"));
+                assert_eq!(of(&inner, b"f"), std::slice::from_ref(&expected));
+                assert_eq!(of(&inner, b"."), [expected]);
+                assert_eq!(of(&inner, b"link"), [], "a link's own");
+                assert_eq!(of(&below.root, b"inner"), [], "a link's own");
+            };
+            std::thread::scope(|threads| threads.spawn(look).join().expect("the attributes of what was opened"));
             std::fs::remove_file(at("tree/inner")).expect("removed");
             std::fs::rename(at("tree/old"), at("tree/inner")).expect("renamed");
         }
