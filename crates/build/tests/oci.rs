@@ -524,6 +524,33 @@ fn an_image_with_a_missing_part_is_refused_and_never_taken_for_files() {
 }
 
 #[test]
+fn messages_are_short_however_long_the_words_of_a_document_are() {
+    let dir = tempfile::tempdir().expect("directory");
+    let long = "n".repeat(1 << 20);
+    let write = |name: &str, value: Value| fs::write(dir.path().join(name), value.to_string()).expect("written");
+    let said = || {
+        let said = Source::open(dir.path().as_ref(), Options::default()).err().expect("refused").to_string();
+        assert!(said.len() < 2000, "{} bytes", said.len());
+    };
+    for (config, layer) in [(&*long, "l"), ("c", &long)] {
+        write("c", json!({"rootfs": {"diff_ids": [long]}}));
+        write("manifest.json", json!([{"Config": config, "RepoTags": [long], "Layers": [layer]}]));
+        said();
+    }
+    fs::write(dir.path().join("l"), made(&[("f", "")])).expect("written");
+    write("manifest.json", json!([{"Config": "c", "RepoTags": null, "Layers": ["l"]}]));
+    said();
+    write("oci-layout", json!({"imageLayoutVersion": long}));
+    said();
+    write("oci-layout", json!({"imageLayoutVersion": "1.0.0"}));
+    let descriptor = json!({"digest": long, "size": 1, "annotations": {"org.opencontainers.image.ref.name": long}});
+    for index in [json!({"manifests": [descriptor]}), json!({"manifests": long}), json!({"manifests": []})] {
+        write("index.json", index);
+        said();
+    }
+}
+
+#[test]
 fn documents_of_an_image_lead_to_nothing_outside_of_it() {
     let dir = tempfile::tempdir().expect("directory");
     fs::write(dir.path().join("secret.tar"), made(&[("secret", "x")])).expect("written");

@@ -517,6 +517,26 @@ fn attributes_and_flags_without_a_place_in_an_image_are_named() {
 }
 
 #[test]
+fn messages_are_short_however_long_the_values_of_an_archive_are() {
+    let long = "n".repeat(1 << 20);
+    let keys = ["path", "linkpath", "uid", "mtime", "size", "SCHILY.acl.access", "SCHILY.devmajor", "GNU.sparse.map"];
+    for record in keys.iter().map(|key| format!("{key}={long}")).chain([format!("{long}=x"), long.clone()]) {
+        for kind in [b'0', b'1', b'2', b'3'] {
+            let members = [Made::pax(b'x', &record), Made::new("f", kind, b"")];
+            let said = match read(&archive(&members)) {
+                Err(error) => error.to_string(),
+                Ok(source) => source.warnings.concat(),
+            };
+            assert!(said.len() < 1000, "{} bytes", said.len());
+        }
+    }
+    let records = ["SCHILY.fflags", "SCHILY.xattr.com.unknown"].map(|key| format!("{key}.{long}={long}"));
+    let members = records.iter().map(|record| Made::pax(b'x', record)).chain([Made::new("f", b'0', b"")]);
+    let source = read(&archive(&members.collect::<Vec<_>>())).expect("read");
+    assert!(source.warnings.concat().len() < 1000, "{:?}", source.warnings);
+}
+
+#[test]
 fn memory_of_entries_is_bounded_by_the_bytes_stored() {
     let large = "x".repeat(1 << 20);
     let entries = (0..100).map(|n| Made::new(&format!("f{n}"), b'0', b""));

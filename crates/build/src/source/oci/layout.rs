@@ -163,7 +163,7 @@ impl<'s> Layout<'s> {
     }
 
     fn wrong(&self, part: &str, why: String) -> Error {
-        Error::Source { name: format!("{}/{part}", self.name()), why }
+        Error::Source { name: format!("{}/{}", self.name(), shown(part.as_bytes())), why }
     }
 
     fn file(&self, name: &str) -> Result<Vec<u8>> {
