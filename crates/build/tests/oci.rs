@@ -8,10 +8,15 @@ use std::path::{Path, PathBuf};
 
 use common::{assert_same, bytes, find, lines, make_tree, run};
 use extant_build::Result;
-use extant_build::source::{Options, Source};
+use extant_build::source::{Options, Source, Word};
 use extant_build::tree::Body;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+
+/// The source that a word of a command line names.
+fn open(word: &std::ffi::OsStr) -> Result<Source> {
+    Source::open(&Word::parse(word)?, Options::default())
+}
 
 /// A layout under construction.
 struct Maker {
@@ -240,7 +245,7 @@ fn the_image_is_chosen_by_tag_and_by_platform() {
     let nested = maker.document("index.v1+json", &json!({"manifests": platforms}));
     maker.index(&[tagged(nested, "latest")]);
     assert_eq!(names(None).expect("read"), ["/f=here"]);
-    let word = |word: String| Source::open(word.as_ref(), Options::default());
+    let word = |word: String| open(word.as_ref());
     let path = dir.path().display();
     assert_eq!(shown(&word(format!("oci:{path}:latest")).expect("read")), ["/f=here"]);
     assert_eq!(shown(&word(format!("oci:{path}")).expect("read")), ["/f=here"]);
@@ -470,7 +475,7 @@ fn all_forms(dir: &Path) -> Vec<String> {
 fn images_are_known_by_their_content_in_directories_archives_and_streams() {
     let dir = tempfile::tempdir().expect("directory");
     let forms = all_forms(dir.path());
-    let open = |word: String| Source::open(word.as_ref(), Options::default());
+    let open = |word: String| open(word.as_ref());
     let at = |name: &str| format!("{}/{name}", dir.path().display());
     let expected = open(format!("oci:{}", at("layout"))).expect("read");
     assert_eq!(shown(&expected), ["/d", "/d/old=new", "/d/through=y", "/hard=new", "/l"]);
@@ -517,7 +522,7 @@ fn an_image_with_a_missing_part_is_refused_and_never_taken_for_files() {
         run("rm", &["-r", &format!("copy/{missing}")], dir.path());
         run("tar", &["-cf", "copy.tar", "-C", "copy", "."], dir.path());
         for path in [copy, archive] {
-            let said = Source::open(path.as_ref(), Options::default()).err().expect("refused").to_string();
+            let said = open(path.as_ref()).err().expect("refused").to_string();
             assert!(said.contains(words), "{form} without {missing}: {said}");
         }
     }
@@ -529,7 +534,7 @@ fn messages_are_short_however_long_the_words_of_a_document_are() {
     let long = "n".repeat(1 << 20);
     let write = |name: &str, value: Value| fs::write(dir.path().join(name), value.to_string()).expect("written");
     let said = || {
-        let said = Source::open(dir.path().as_ref(), Options::default()).err().expect("refused").to_string();
+        let said = open(dir.path().as_ref()).err().expect("refused").to_string();
         assert!(said.len() < 2000, "{} bytes", said.len());
     };
     for (config, layer) in [(&*long, "l"), ("c", &long)] {
@@ -561,10 +566,10 @@ fn documents_of_an_image_lead_to_nothing_outside_of_it() {
     for path in ["../secret.tar".to_owned(), format!("{}/secret.tar", dir.path().display())] {
         let list = json!([{"Config": "cfg.json", "RepoTags": null, "Layers": [path]}]);
         fs::write(image.join("manifest.json"), list.to_string()).expect("written");
-        let said = Source::open(image.as_ref(), Options::default()).err().expect("refused").to_string();
+        let said = open(image.as_ref()).err().expect("refused").to_string();
         assert!(said.ends_with("secret.tar: its path leads out of the image"), "{said}");
         run("tar", &["-cf", "../image.tar", "."], &image);
-        let said = Source::open(dir.path().join("image.tar").as_ref(), Options::default()).err().expect("refused");
+        let said = open(dir.path().join("image.tar").as_ref()).err().expect("refused");
         assert!(said.to_string().contains("secret.tar: No such file in the archive"), "{said}");
     }
 }
@@ -585,7 +590,7 @@ fn a_root_file_system_with_documents_of_other_programs_stays_one() {
         fs::write(tree.join(name), content).expect("written");
         run("tar", &["-cf", "../tree.tar", "."], &tree);
         for path in [tree.clone(), dir.path().join("tree.tar")] {
-            let source = Source::open(path.as_ref(), Options::default()).expect("read");
+            let source = open(path.as_ref()).expect("read");
             assert_eq!(shown(&source), [format!("/{name}={content}")]);
         }
         fs::remove_dir_all(tree).expect("removed");

@@ -8,9 +8,14 @@ use std::process::{Command, Stdio};
 
 use common::{assert_same, bytes, find, lines, make_tree, run};
 use extant_base::rng::Rng;
-use extant_build::source::{Options, Source};
+use extant_build::source::{Options, Source, Word};
 use extant_build::tree::{Body, Id};
 use extant_build::{Error, Result};
+
+/// The source that a word of a command line names.
+fn open(word: &std::ffi::OsStr) -> Result<Source> {
+    Source::open(&Word::parse(word)?, Options::default())
+}
 
 /// Stores everything that an image can store.
 const POSIX: &[&str] = &["--format=posix", "--xattrs", "--xattrs-include=*", "--acls", "-S"];
@@ -489,7 +494,7 @@ fn a_file_of_zeroes_is_no_empty_archive() {
     let path = dir.path().join("empty.tar");
     let as_archive = |bytes: &[u8]| {
         std::fs::write(&path, bytes).expect("written");
-        Source::open(format!("tar:{}", path.display()).as_ref(), Options::default())
+        open(format!("tar:{}", path.display()).as_ref())
     };
     assert_eq!(as_archive(&run("tar", &["-cT", "/dev/null"], dir.path())).expect("read").tree.len(), 1);
     for data in [image, other] {

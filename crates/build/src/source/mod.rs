@@ -22,7 +22,6 @@ pub use oci::architecture;
 pub use tar::flags::names as flag_names;
 pub use word::{Form, Word};
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd;
@@ -89,21 +88,21 @@ impl Source {
     ///
     /// # Errors
     /// As the function of that source.
-    pub fn open(word: &OsStr, options: Options) -> Result<Source> {
-        let Word { form, path } = Word::parse(word)?;
+    pub fn open(word: &Word, options: Options) -> Result<Source> {
+        let Word { form, path } = word;
         let Some(path) = path else {
             let name = "standard input".to_owned();
             let input = io::stdin().as_fd().try_clone_to_owned().map_err(|e| source_error(name.clone(), &e))?;
-            return Source::tar_file_as(name, input.into(), &form, options);
+            return Source::tar_file(name, input.into(), form, options);
         };
-        let is_directory = path.is_dir() && form != Form::Archive;
+        let is_directory = path.is_dir() && *form != Form::Archive;
         let store = oci::Directory(path.clone());
         match form {
-            Form::Directory => Source::directory(&path, options),
+            Form::Directory => Source::directory(path, options),
             Form::Image(tag) if is_directory => oci::read(&store, tag.as_deref(), options),
             _ if is_directory && oci::is_image(&store) => oci::read(&store, None, options),
-            _ if is_directory => Source::directory(&path, options),
-            form => Source::tar_as(&path, &form, options),
+            _ if is_directory => Source::directory(path, options),
+            form => Source::tar_as(path, form, options),
         }
     }
 
@@ -128,7 +127,7 @@ impl Source {
     fn tar_as(path: &Path, form: &Form, options: Options) -> Result<Source> {
         let name = shown(path.as_os_str().as_bytes());
         match File::open(path) {
-            Ok(file) => Source::tar_file_as(name, file, form, options),
+            Ok(file) => Source::tar_file(name, file, form, options),
             // The system's own error for a socket is that there is no such device.
             Err(_) if path.metadata().is_ok_and(|there| there.file_type().is_socket()) => {
                 Err(Error::Source { name, why: "is a socket, and no tar archive".into() })
@@ -139,14 +138,7 @@ impl Source {
 
     /// As [`Source::tar`], of an open file, such as standard input; `name` is for messages. Bytes that have been read
     /// are not read again.
-    ///
-    /// # Errors
-    /// As [`Source::tar`].
-    pub fn tar_file(name: String, file: File, options: Options) -> Result<Source> {
-        Source::tar_file_as(name, file, &Form::Any, options)
-    }
-
-    fn tar_file_as(name: String, file: File, form: &Form, options: Options) -> Result<Source> {
+    fn tar_file(name: String, file: File, form: &Form, options: Options) -> Result<Source> {
         let wrong = |e: &io::Error| source_error(name.clone(), e);
         let there = file.metadata().map_err(|e| wrong(&e))?;
         if there.is_dir() {

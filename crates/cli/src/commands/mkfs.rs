@@ -89,6 +89,7 @@ impl Job {
         unfinished::watch_signals();
         self.refuse_letters()?;
         let from = self.source.from.take().or_else(|| self.letters.directory.take().map(PathBuf::into_os_string));
+        let from = from.map(|word| Word::parse(&word)).transpose().map_err(failed)?;
         if from.is_none() {
             self.refuse_owners()?;
         }
@@ -102,7 +103,7 @@ impl Job {
         let mut target = Target::prepare(spec, &request, self.letters.dry)?;
         target.fits = spare.is_some();
         if let Some(word) = &from {
-            origin::refuse(&target.spec.path, &target.name, &Word::parse(word).map_err(failed)?)?;
+            origin::refuse(&target.spec.path, &target.name, word)?;
         }
         if request.is_android_sparse().map_err(failed)? {
             self.source.format = MkfsFormat::AndroidSparse;
@@ -252,14 +253,14 @@ impl Job {
     }
 
     /// Reads the source, with its lost+found.
-    fn read(&self, word: &std::ffi::OsStr, tree: tree::Options) -> Result<Source> {
-        if std::path::Path::new(word).is_dir() {
+    fn read(&self, word: &Word, tree: tree::Options) -> Result<Source> {
+        if word.path.as_ref().is_some_and(|path| path.is_dir()) {
             warn_of_fakeroot();
         }
         let options = source::Options { tree, ..source::Options::default() };
-        let mut source = Source::open(word, options).map_err(|e| match Word::parse(word) {
-            Ok(word) if matches!(e, extant_build::Error::Unknown { .. }) => origin::unknown(&word, &e),
-            _ => failed(e),
+        let mut source = Source::open(word, options).map_err(|e| match e {
+            extant_build::Error::Unknown { .. } => origin::unknown(word, &e),
+            e => failed(e),
         })?;
         // Also with -q: they tell of a loss, and do not describe the image.
         source.warnings.iter().for_each(|warning| warn(warning));
