@@ -258,6 +258,35 @@ fn the_image_is_chosen_by_tag_and_by_platform() {
 }
 
 #[test]
+fn an_image_with_several_tags_is_one_image() {
+    let dir = tempfile::tempdir().expect("directory");
+    let maker = Maker::new(dir.path().to_owned());
+    let image = |text: &str| maker.image(&[made(&[("f", text)])]);
+    // As 'docker save name:latest name:v1' writes them.
+    maker.index(&[tagged(image("one"), "latest"), tagged(image("one"), "v1")]);
+    for tag in [None, Some("latest"), Some("v1")] {
+        assert_eq!(shown(&maker.read(tag).expect("read")), ["/f=one"], "{tag:?}");
+    }
+    maker.index(&[tagged(image("one"), "latest"), tagged(image("two"), "v1")]);
+    let said = maker.refused(None);
+    assert_eq!(said, "index.json: has more than one image; name a tag: there are: latest, v1");
+    // Of two images, whose tags are the same.
+    let whole = |text: &str, name: &str| {
+        let mut manifest = tagged(image(text), "latest");
+        manifest["annotations"]["io.containerd.image.name"] = name.into();
+        manifest
+    };
+    maker.index(&[whole("one", "docker.io/library/alpine:latest"), whole("two", "docker.io/library/busybox:latest")]);
+    assert!(maker.refused(None).contains("name a tag: there are: docker.io/library/alpine:latest, "));
+    for (tag, text) in [("alpine:latest", "one"), ("docker.io/library/busybox:latest", "two")] {
+        assert_eq!(shown(&maker.read(Some(tag)).expect("read")), [format!("/f={text}")], "{tag}");
+    }
+    for tag in ["latest", "pine:latest", "other:latest", ""] {
+        assert!(maker.read(Some(tag)).is_err(), "{tag}");
+    }
+}
+
+#[test]
 fn damaged_blobs_are_named() {
     let dir = tempfile::tempdir().expect("directory");
     let maker = Maker::new(dir.path().to_owned());

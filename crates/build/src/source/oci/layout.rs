@@ -8,7 +8,7 @@
 //! # Locking
 //! None.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Read};
 
 use serde::Deserialize;
@@ -25,8 +25,8 @@ use crate::{Error, Result};
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
 /// Indexes in indexes.
 const DEPTH_MAX: u32 = 8;
-/// The annotation with the name of an image in an index.
-const NAME: &str = "org.opencontainers.image.ref.name";
+/// The annotations with the name of an image in an index: mostly a tag alone, and a whole name.
+const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
 /// The documents that lead to layers.
 pub struct Layout<'s> {
@@ -225,15 +225,7 @@ impl<'s> Layout<'s> {
     fn docker_image(&self, tag: Option<&str>) -> Result<Image> {
         let images: Vec<DockerImage> = self.parsed(MANIFEST)?;
         let tags_of = |image: &DockerImage| image.repo_tags.clone().unwrap_or_default();
-        let tags: Vec<String> = images.iter().flat_map(tags_of).collect();
-        let there = match &tags[..] {
-            [] => "it has no tags".to_owned(),
-            tags => format!("there are: {}", shown(tags.join(", ").as_bytes())),
-        };
-        // NAME:TAG, or TAG alone.
-        let is_meant = |named: &String, tag: &str| {
-            named == tag || named.rsplit_once(':').is_some_and(|(_, last)| last == tag && !last.contains('/'))
-        };
+        let there = listed(images.iter().flat_map(tags_of).collect());
         let fits = |image: &DockerImage| tag.is_none_or(|tag| tags_of(image).iter().any(|named| is_meant(named, tag)));
         let mut fitting = images.into_iter().filter(fits);
         let image = match (fitting.next(), fitting.next()) {
@@ -260,27 +252,25 @@ impl<'s> Layout<'s> {
         Ok(Image { layers: layers.into_iter().zip(config.rootfs.diff_ids).collect() })
     }
 
-    fn chosen(&self, manifests: Vec<Descriptor>, tag: Option<&str>) -> Result<Descriptor> {
-        let name = |descriptor: &Descriptor| descriptor.annotations.get(NAME).cloned();
-        let mut tags: Vec<String> = manifests.iter().filter_map(name).collect();
-        tags.sort();
-        tags.dedup();
-        let there = match &tags[..] {
-            [] => "it has no tags".to_owned(),
-            tags => format!("there are: {}", shown(tags.join(", ").as_bytes())),
+    fn chosen(&self, mut manifests: Vec<Descriptor>, tag: Option<&str>) -> Result<Descriptor> {
+        let names = |descriptor: &Descriptor| -> Vec<String> {
+            NAMES.iter().filter_map(|name| descriptor.annotations.get(*name).cloned()).collect()
         };
-        let candidates = match tag {
-            Some(tag) => manifests.into_iter().filter(|descriptor| name(descriptor).as_deref() == Some(tag)).collect(),
-            None if tags.len() > 1 => {
-                return Err(self.wrong(INDEX, format!("has more than one image; name a tag: {there}")));
+        let there = listed(manifests.iter().flat_map(names).collect());
+        if let Some(tag) = tag {
+            manifests.retain(|descriptor| names(descriptor).iter().any(|name| is_meant(name, tag)));
+            if manifests.is_empty() {
+                let why = format!("has no image with the tag {}; {there}", shown(tag.as_bytes()));
+                return Err(self.wrong(INDEX, why));
             }
-            None => manifests,
-        };
-        if let (Some(tag), true) = (tag, candidates.is_empty()) {
-            let why = format!("has no image with the tag {}; {there}", shown(tag.as_bytes()));
-            return Err(self.wrong(INDEX, why));
         }
-        self.of_platform(candidates, INDEX)
+        // One image may have several names.
+        let mut seen = HashSet::new();
+        manifests.retain(|descriptor| seen.insert(descriptor.digest.clone()));
+        if manifests.iter().any(|descriptor| names(descriptor) != names(&manifests[0])) {
+            return Err(self.wrong(INDEX, format!("has more than one image; name a tag: {there}")));
+        }
+        self.of_platform(manifests, INDEX)
     }
 
     /// The only one, or that of the host.
@@ -337,6 +327,22 @@ impl<'s> Layout<'s> {
             .map_err(|e| source_error(blob.name.clone(), &e))?;
         blob.finish()?;
         Ok(bytes)
+    }
+}
+
+/// Whether a tag means the image of this name, as a whole or by its last parts: `HOST/NAME:TAG`, `NAME:TAG` or `TAG`.
+fn is_meant(name: &str, tag: &str) -> bool {
+    let ends = name.strip_suffix(tag).is_some_and(|before| before.is_empty() || before.ends_with(['/', ':']));
+    ends && !tag.is_empty()
+}
+
+/// The names of images, for a message.
+fn listed(mut names: Vec<String>) -> String {
+    names.sort();
+    names.dedup();
+    match &names[..] {
+        [] => "it has no tags".to_owned(),
+        names => format!("there are: {}", shown(names.join(", ").as_bytes())),
     }
 }
 
