@@ -25,6 +25,14 @@ pub enum Error {
         /// The reason.
         why: String,
     },
+    /// A file or stream is no source of any kind.
+    #[error("{name}: {why}")]
+    Unknown {
+        /// The file.
+        name: String,
+        /// The reason.
+        why: String,
+    },
     /// The system starts no more threads.
     #[error("no thread can be started: {0}")]
     Thread(String),
@@ -33,7 +41,18 @@ pub enum Error {
 /// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A path for a message: bytes that would drive a terminal become question marks.
+/// The longest part of a message that comes from a source, in bytes. An archive can have names of many megabytes.
+const SHOWN_MAX: usize = 512;
+
+/// A path, or another text of a source, for a message: bytes that would drive a terminal become question marks, and of
+/// a very long one only the ends are shown.
 pub(crate) fn shown(path: &[u8]) -> String {
-    String::from_utf8_lossy(path).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    let plain = |bytes: &[u8]| -> String {
+        String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    };
+    if path.len() <= SHOWN_MAX {
+        return plain(path);
+    }
+    let (begin, end) = (&path[..SHOWN_MAX / 4], &path[path.len() - SHOWN_MAX / 4..]);
+    format!("{}…{} ({} bytes)", plain(begin), plain(end), path.len())
 }

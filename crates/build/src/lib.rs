@@ -5,8 +5,8 @@
 //! 1. **Tree** ([`tree`]): the contents of the file system, in one order for every source ([`source`]).
 //! 2. **Plan** ([`plan`]): the geometry, the number of each inode, the place of each block. A pure function of the
 //!    options and the tree; the same on every machine.
-//! 3. **Write** ([`mod@write`]): each block once, in ascending order and the superblock last, made and checksummed by
-//!    all threads.
+//! 3. **Write** ([`mod@write`]): each block once, in ascending order and all superblocks last, made and checksummed by
+//!    all threads. An older file system is erased first ([`erase`]).
 //!
 //! What it does not do: read a file system, change one, parse command lines, or open the image.
 //!
@@ -17,6 +17,7 @@
 #![warn(missing_docs)]
 
 pub mod content;
+pub mod erase;
 mod error;
 pub mod options;
 pub mod plan;

@@ -18,6 +18,13 @@ pub struct Piece<K> {
     pub key: K,
 }
 
+impl<K> Piece<K> {
+    /// The same blocks, by another key.
+    pub fn map<L>(self, key: impl FnOnce(K) -> L) -> Piece<L> {
+        Piece { start: self.start, blocks: self.blocks, key: key(self.key) }
+    }
+}
+
 /// A whole image, planned.
 pub trait Plan: Sync {
     /// The contents of a piece.
@@ -29,8 +36,11 @@ pub trait Plan: Sync {
     /// Blocks of the file system.
     fn blocks_count(&self) -> u64;
 
-    /// The pieces, in ascending order, without overlaps. Blocks that no piece has are zeroes.
+    /// All but the superblocks, in ascending order, without overlaps. Blocks that no piece has are zeroes.
     fn pieces(&self) -> impl Iterator<Item = Piece<Self::Key>> + Send;
+
+    /// The blocks with a copy of the superblock, the primary first. Each on its own makes a file system of the image.
+    fn superblocks(&self) -> impl Iterator<Item = Piece<Self::Key>>;
 
     /// Makes the bytes of `buf.len()` bytes of a piece, from block `first` of it on. `buf` is zeroed.
     ///

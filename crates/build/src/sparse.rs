@@ -38,11 +38,17 @@ struct Run {
 }
 
 /// Writes `image`, whole blocks of `block_size` bytes, as a sparse image to `to`, from its position on. Holes are
-/// zeros: a device that is flashed may have anything there, and a file system relies on some of them.
+/// zeros: a device that is flashed may have anything there, and a file system relies on some of them. The header comes
+/// last, when `sync` has made the rest durable: until then no program takes the file for an image.
 ///
 /// # Errors
 /// A file cannot be read or written; the image has more blocks than the format can count, or is no whole blocks.
-pub fn write<T: Write + Seek>(image: &mut File, block_size: u32, to: &mut T) -> io::Result<()> {
+pub fn write<T: Write + Seek>(
+    image: &mut File,
+    block_size: u32,
+    to: &mut T,
+    sync: &mut dyn FnMut(&mut T) -> io::Result<()>,
+) -> io::Result<()> {
     let size = image.metadata()?.len();
     let block = u64::from(block_size);
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
@@ -51,7 +57,7 @@ pub fn write<T: Write + Seek>(image: &mut File, block_size: u32, to: &mut T) -> 
     }
     let blocks = u32::try_from(size / block).map_err(|_| invalid("a sparse image has fewer than 2^32 blocks"))?;
     let begin = to.stream_position()?;
-    to.write_all(&header(block_size, blocks, 0))?;
+    to.write_all(&[0; HEADER_BYTES as usize])?;
     let mut writer = Writer { image, block, to, chunks: 0, run: None };
     let mut next = 0;
     while next < u64::from(blocks) {
@@ -62,6 +68,7 @@ pub fn write<T: Write + Seek>(image: &mut File, block_size: u32, to: &mut T) -> 
     }
     writer.end_run()?;
     let chunks = writer.chunks;
+    sync(to)?;
     to.seek(SeekFrom::Start(begin))?;
     to.write_all(&header(block_size, blocks, chunks))?;
     to.seek(SeekFrom::End(0))?;

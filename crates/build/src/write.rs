@@ -1,15 +1,17 @@
-//! Writes a plan: each block once, in ascending order but for the primary superblock, made and checksummed by all
-//! threads.
+//! Writes a plan: each block once, in ascending order but for the superblocks, made and checksummed by all threads.
 //!
-//! Main function: [`write_with_progress`]. The pieces of the plan are cut into chunks of adjacent blocks. Threads take
-//! chunks in ascending order and make their bytes side by side. A finished chunk is submitted when all before it are,
-//! so the device sees ascending requests, and a thread makes the next chunk while the device writes the last ones.
-//! One more thread flushes the device now and then. Otherwise the page cache would hold the whole image until the flush
-//! at the end, which would wait while no thread has anything to make.
+//! Main functions: [`write_with_progress`], and its two halves [`body`] and [`superblocks`]. The pieces of the plan are
+//! cut into chunks of adjacent blocks. Threads take chunks in ascending order and make their bytes side by side. A
+//! finished chunk is submitted when all before it are, so the device sees ascending requests, and a thread makes the
+//! next chunk while the device writes the last ones. One more thread flushes the device now and then. Otherwise the
+//! page cache would hold the whole image until the flush at the end, which would wait while no thread has anything to
+//! make.
 //!
-//! A file system exists from the moment its superblock does. So an old superblock is wiped before anything is written,
-//! and the new one is written when all else is durable. A failure, a kill or a power cut leaves no file system, rather
-//! than one that looks clean and has wrong bytes.
+//! An image exists when it is finished. A program finds a file system by any copy of its superblock, and each copy
+//! leads to all of it. So [`body`] erases the old copies and makes everything but the new ones durable; until then no
+//! copy is on the device. [`superblocks`] writes them in any order, since from the first one on each leads to a whole
+//! file system; the primary is the first, so that the image soon needs no backup. At every moment a failure, a kill or
+//! a power cut leaves no file system, or the whole one.
 //!
 //! Memory: at most `MEMORY_MAX` bytes of chunks, with any number of threads.
 //!
@@ -24,10 +26,9 @@ use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task;
 use extant_block::{AlignedBuf, Bio, BioData, BioFlags, BioVec, BlockDevice, Completion};
-use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use crate::plan::{Piece, Plan};
-use crate::{Error, Result};
+use crate::{Error, Result, erase};
 
 /// Bytes of all chunks.
 const MEMORY_MAX: usize = 32 << 20;
@@ -40,22 +41,35 @@ const FLUSH_BYTES: u64 = 64 << 20;
 static PIECES: LockClass = LockClass::new("build pieces", 768);
 static FLOW: LockClass = LockClass::new("build write", 769);
 
-/// Writes all pieces, the one with the primary superblock last, and flushes the device. Blocks that no piece has must
-/// be zeroes already: holes of a new file. `progress` is called with the bytes that have gone to the device since its
-/// last call.
+/// Writes a whole image and flushes the device. Blocks that no piece has must be zeroes already: holes of a new file,
+/// or a device after [`erase::clear`]. `progress` is called with the bytes that have gone to the device since its last
+/// call.
 ///
 /// # Errors
-/// The device refuses, or a piece cannot be made. Of several errors, the one with the lowest block is returned;
-/// nothing behind it is begun. Unless it is the last flush that fails, the device then holds no superblock.
+/// As [`body`] and [`superblocks`].
 pub fn write_with_progress<P: Plan>(
     device: &dyn BlockDevice,
     plan: &P,
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<()> {
+    body(device, plan, threads, progress)?;
+    superblocks(device, plan, progress)
+}
+
+/// Writes all but the superblocks, after it has erased old ones, and flushes the device.
+///
+/// # Errors
+/// The device refuses, or a piece cannot be made. Of several errors, the one with the lowest block is returned;
+/// nothing behind it is begun. The device holds no superblock, unless it refused to have it erased.
+pub fn body<P: Plan>(
+    device: &dyn BlockDevice,
+    plan: &P,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<()> {
     let threads = threads.clamp(1, THREADS_MAX);
-    let superblock = SUPERBLOCK_OFFSET / u64::from(plan.block_size());
-    let cutter = Cutter::new(plan.pieces(), CHUNK as u32 / plan.block_size(), superblock);
+    let cutter = Cutter::new(plan.pieces(), CHUNK as u32 / plan.block_size());
     let writer = Writer {
         device,
         plan,
@@ -63,46 +77,46 @@ pub fn write_with_progress<P: Plan>(
         flow: Arc::new(Flow::new(buffers(threads))),
         progress,
     };
-    wipe_superblock(device)?;
+    // It flushes, too: the caller may have written zeroes just before.
+    erase::superblocks(device)?;
     let started = AtomicUsize::new(0);
     // If the system starts fewer threads, the flushes are left out.
     task::together("extant-build", threads + 1, || match started.fetch_add(1, Ordering::Relaxed) {
         last if last == threads => writer.flush_behind(),
         _ => writer.work(),
     });
-    let superblock = writer.flow.finish()?;
-    device.flush()?;
-    if let Some((offset, bytes)) = superblock {
-        device.write_at(offset, &[&bytes], BioFlags::empty())?;
-        progress(bytes.len() as u64);
-        device.flush()?;
-    }
-    Ok(())
+    writer.flow.finish()?;
+    Ok(device.flush()?)
 }
 
-/// Overwrites the primary superblock with zeroes, unless there are only zeroes. In both cases it flushes: the zeroes
-/// may have been written just before.
-fn wipe_superblock(device: &dyn BlockDevice) -> Result<()> {
-    let unit = u64::from(device.limits().logical_block);
-    let start = SUPERBLOCK_OFFSET / unit * unit;
-    let end = (SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64).next_multiple_of(unit);
-    let mut around = AlignedBuf::zeroed((end - start) as usize);
-    device.read_at(start, &mut around, BioFlags::empty())?;
-    let old = &mut around[(SUPERBLOCK_OFFSET - start) as usize..][..SUPERBLOCK_SIZE];
-    if old.iter().any(|byte| *byte != 0) {
-        old.fill(0);
-        device.write_at(start, &[&around], BioFlags::empty())?;
-    }
-    Ok(device.flush()?)
+/// Writes the superblocks behind [`body`], and flushes the device. They are made one by one: without `sparse_super`
+/// each group has one.
+///
+/// # Errors
+/// The device refuses. It holds no superblock then, as far as it still takes writes.
+pub fn superblocks<P: Plan>(device: &dyn BlockDevice, plan: &P, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
+    let mut block = AlignedBuf::zeroed(plan.block_size() as usize);
+    let mut write_all = || -> Result<()> {
+        for piece in plan.superblocks() {
+            block.fill(0);
+            plan.fill(piece.key, 0, &mut block)?;
+            device.write_at(piece.start.0 * u64::from(plan.block_size()), &[&block], BioFlags::empty())?;
+            progress(block.len() as u64);
+        }
+        Ok(device.flush()?)
+    };
+    write_all().inspect_err(|_| {
+        // The caller reports that there is no file system; the first error is the one to return.
+        let _ = erase::superblocks(device);
+    })
 }
 
 /// More threads have no chunks to make.
 const THREADS_MAX: usize = MEMORY_MAX / CHUNK / 2 - 1;
 
-/// The number of chunks for so many threads: each makes one while another waits, one has the superblock, and one is
-/// being written.
+/// The number of chunks for so many threads: each makes one while another waits, and one is being written.
 const fn buffers(threads: usize) -> usize {
-    2 * threads + 2
+    2 * threads + 1
 }
 
 const _: () = assert!(buffers(THREADS_MAX) * CHUNK <= MEMORY_MAX);
@@ -123,16 +137,14 @@ struct Cutter<I, K> {
     /// The piece that was cut last, and how many of its blocks are gone.
     rest: Option<(Piece<K>, u32)>,
     most: u32,
-    /// The block with the primary superblock, which ends a chunk.
-    superblock: u64,
     number: u64,
     /// One past the last block that was handed out.
     end: u64,
 }
 
 impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
-    fn new(pieces: I, most: u32, superblock: u64) -> Cutter<I, K> {
-        Cutter { pieces, rest: None, most, superblock, number: 0, end: 0 }
+    fn new(pieces: I, most: u32) -> Cutter<I, K> {
+        Cutter { pieces, rest: None, most, number: 0, end: 0 }
     }
 
     /// The next chunk, with the memory of `parts`.
@@ -140,8 +152,7 @@ impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
         parts.clear();
         let mut start = 0;
         let mut blocks = 0;
-        let mut most = self.most;
-        while blocks < most {
+        while blocks < self.most {
             let Some((piece, gone)) = self.rest.take().or_else(|| self.pieces.next().map(|piece| (piece, 0))) else {
                 break;
             };
@@ -153,11 +164,8 @@ impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
             debug_assert!(piece.blocks > 0 && at >= self.end, "pieces ascend and do not overlap: {at}, {}", self.end);
             if blocks == 0 {
                 start = at;
-                if at <= self.superblock {
-                    most = most.min((self.superblock + 1 - at) as u32);
-                }
             }
-            let taken = (piece.blocks - gone).min(most - blocks);
+            let taken = (piece.blocks - gone).min(self.most - blocks);
             parts.push((piece.key, gone, taken));
             blocks += taken;
             self.end = at + u64::from(taken);
@@ -190,8 +198,6 @@ struct State {
     ready: BTreeMap<u64, Option<(u64, AlignedBuf)>>,
     /// The number of the chunk that is submitted next.
     next: u64,
-    /// The chunk with the primary superblock, which waits for all others: offset and bytes.
-    superblock: Option<(u64, AlignedBuf)>,
     /// Whether a thread is submitting; the others leave their chunks in `ready`.
     submitting: bool,
     /// Chunks whose bytes belong to the device.
@@ -211,7 +217,6 @@ impl Flow {
             unmade: buffers,
             ready: BTreeMap::new(),
             next: 0,
-            superblock: None,
             submitting: false,
             in_flight: 0,
             unflushed: 0,
@@ -264,16 +269,13 @@ impl Flow {
         (!state.ending).then_some(state.next)
     }
 
-    /// Waits until nothing is under way, and returns the chunk that is still to be written.
-    fn finish(&self) -> Result<Option<(u64, AlignedBuf)>> {
+    /// Waits until nothing is under way.
+    fn finish(&self) -> Result<()> {
         let mut state = self.state.lock();
         while state.in_flight > 0 {
             self.changed.wait(&mut state);
         }
-        match state.failed.take() {
-            None => Ok(state.superblock.take()),
-            Some((_, error)) => Err(error),
-        }
+        state.failed.take().map_or(Ok(()), |(_, error)| Err(error))
     }
 }
 
@@ -345,10 +347,6 @@ impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
             state.next += 1;
             let wanted = state.failed.as_ref().is_none_or(|(first, _)| number < *first);
             let Some((offset, buffer)) = ready.filter(|_| wanted) else { continue };
-            if (offset..offset + buffer.len() as u64).contains(&SUPERBLOCK_OFFSET) {
-                state.superblock = Some((offset, buffer));
-                continue;
-            }
             state.in_flight += 1;
             state.submitting = true;
             drop(state);

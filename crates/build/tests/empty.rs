@@ -44,7 +44,10 @@ fn request(args: &[&str]) -> Request {
         match *option {
             "-t" => request.fs_type = Some((*value()).into()),
             "-T" => request.usage = Some((*value()).into()),
-            "-b" => request.block_size = value().parse().ok(),
+            "-b" => match value().parse::<i64>() {
+                Ok(size) if size < 0 => request.block_size_least = Some(size.unsigned_abs()),
+                size => request.block_size = size.ok().map(|size| size as u64),
+            },
             "-C" => request.cluster_size = value().parse().ok(),
             "-E" => request.extended.push((*value()).into()),
             "-e" => request.errors = Some((*value()).into()),
@@ -57,6 +60,7 @@ fn request(args: &[&str]) -> Request {
             "-L" => request.label = Some(value().as_bytes().to_vec()),
             "-m" => request.reserved_percent = value().parse().ok(),
             "-M" => request.last_mounted = Some(value().as_bytes().to_vec()),
+            "-o" => request.creator_os = Some((*value()).into()),
             "-N" => request.inodes = value().parse().ok(),
             "-O" => request.features.push((*value()).into()),
             "-r" => request.revision = value().parse().ok(),
@@ -96,6 +100,20 @@ const TABLE: &[(u64, &str)] = &[
     (150 * GIB, "-t ext4"),
     (6 * TIB, "-t ext4"),
     (15 * TIB, "-t ext4"),
+    (64 * MIB, "-t ext4 -b -1024"),
+    (64 * MIB, "-t ext4 -b -4096"),
+    (GIB, "-t ext2 -b -2048"),
+    // Other systems.
+    (64 * MIB, "-t ext2 -o hurd"),
+    (64 * MIB, "-t ext4 -o GNU"),
+    (GIB, "-t ext3 -o 1 -I 256"),
+    (64 * MIB, "-t ext4 -o FreeBSD"),
+    (64 * MIB, "-t ext2 -o Lites"),
+    (64 * MIB, "-t ext4 -o 7"),
+    // Sizes of descriptors.
+    (GIB, "-t ext4 -E desc_size=64"),
+    (GIB, "-t ext4 -E desc_size=128"),
+    (GIB, "-t ext4 -E desc_size=1024 -O ^metadata_csum,uninit_bg"),
     // Where tables go.
     (2 * GIB, "-t ext4 -O ^flex_bg"),
     (2 * GIB, "-t ext4 -G 64"),

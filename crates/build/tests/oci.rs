@@ -8,10 +8,15 @@ use std::path::{Path, PathBuf};
 
 use common::{assert_same, bytes, find, lines, make_tree, run};
 use extant_build::Result;
-use extant_build::source::{Options, Source};
+use extant_build::source::{Options, Source, Word};
 use extant_build::tree::Body;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+
+/// The source that a word of a command line names.
+fn open(word: &std::ffi::OsStr) -> Result<Source> {
+    Source::open(&Word::parse(word)?, Options::default())
+}
 
 /// A layout under construction.
 struct Maker {
@@ -240,7 +245,7 @@ fn the_image_is_chosen_by_tag_and_by_platform() {
     let nested = maker.document("index.v1+json", &json!({"manifests": platforms}));
     maker.index(&[tagged(nested, "latest")]);
     assert_eq!(names(None).expect("read"), ["/f=here"]);
-    let word = |word: String| Source::open(word.as_ref(), Options::default());
+    let word = |word: String| open(word.as_ref());
     let path = dir.path().display();
     assert_eq!(shown(&word(format!("oci:{path}:latest")).expect("read")), ["/f=here"]);
     assert_eq!(shown(&word(format!("oci:{path}")).expect("read")), ["/f=here"]);
@@ -250,6 +255,35 @@ fn the_image_is_chosen_by_tag_and_by_platform() {
     assert_eq!(names(None).expect("read"), ["/f=other"]);
     maker.index(&[of_platform(image("a"), "linux", "z80"), of_platform(image("b"), "linux", "6502")]);
     assert_eq!(maker.refused(None), format!("index.json: has 2 images, none of them for linux/{HERE}"));
+}
+
+#[test]
+fn an_image_with_several_tags_is_one_image() {
+    let dir = tempfile::tempdir().expect("directory");
+    let maker = Maker::new(dir.path().to_owned());
+    let image = |text: &str| maker.image(&[made(&[("f", text)])]);
+    // As 'docker save name:latest name:v1' writes them.
+    maker.index(&[tagged(image("one"), "latest"), tagged(image("one"), "v1")]);
+    for tag in [None, Some("latest"), Some("v1")] {
+        assert_eq!(shown(&maker.read(tag).expect("read")), ["/f=one"], "{tag:?}");
+    }
+    maker.index(&[tagged(image("one"), "latest"), tagged(image("two"), "v1")]);
+    let said = maker.refused(None);
+    assert_eq!(said, "index.json: has more than one image; name a tag: there are: latest, v1");
+    // Of two images, whose tags are the same.
+    let whole = |text: &str, name: &str| {
+        let mut manifest = tagged(image(text), "latest");
+        manifest["annotations"]["io.containerd.image.name"] = name.into();
+        manifest
+    };
+    maker.index(&[whole("one", "docker.io/library/alpine:latest"), whole("two", "docker.io/library/busybox:latest")]);
+    assert!(maker.refused(None).contains("name a tag: there are: docker.io/library/alpine:latest, "));
+    for (tag, text) in [("alpine:latest", "one"), ("docker.io/library/busybox:latest", "two")] {
+        assert_eq!(shown(&maker.read(Some(tag)).expect("read")), [format!("/f={text}")], "{tag}");
+    }
+    for tag in ["latest", "pine:latest", "other:latest", ""] {
+        assert!(maker.read(Some(tag)).is_err(), "{tag}");
+    }
 }
 
 #[test]
@@ -375,7 +409,8 @@ fn layouts_that_are_none_are_refused() {
     let dir = tempfile::tempdir().expect("directory");
     let none = dir.path().join("none");
     let said = Source::oci(&none, None, Options::default()).err().expect("refused").to_string();
-    assert!(said.ends_with("none/oci-layout: No such file or directory; is this an OCI image layout?"), "{said}");
+    let no_image = "is neither an OCI image layout nor a 'docker save' archive; leave the prefix out to take its files";
+    assert!(said.ends_with(&format!("none: {no_image}")), "{said}");
     let maker = Maker::new(dir.path().join("layout"));
     let image = maker.image(&[made(&[("f", "one")])]);
     fs::write(maker.dir.join("oci-layout"), r#"{"imageLayoutVersion": "2.0"}"#).expect("written");
@@ -416,4 +451,177 @@ fn layouts_that_are_none_are_refused() {
     assert!(
         maker.refused(None).ends_with("is of type application/vnd.oci.image.something, which is no layer of files")
     );
+}
+
+/// An image in all its forms: directories and archives by name.
+fn all_forms(dir: &Path) -> Vec<String> {
+    let lower = made(&[("d/", ""), ("d/old", "old"), ("d/gone", "x"), ("l>d", "")]);
+    let upper = made(&[("d/.wh.gone", ""), ("d/old", "new"), ("l/through", "y"), ("hard=d/old", "")]);
+    let gzip = |bytes: &[u8]| {
+        fs::write(dir.join("packed"), bytes).expect("written");
+        run("gzip", &["-cn", "packed"], dir)
+    };
+    let maker = Maker::new(dir.join("layout"));
+    let (packed, plain) = (maker.blob("layer.v1.tar+gzip", &gzip(&lower)), maker.blob("layer.v1.tar", &upper));
+    let ids = [&lower, &upper].map(|layer| format!("sha256:{}", sha256(layer)));
+    let rootfs = json!({"architecture": "any", "os": "linux", "rootfs": {"type": "layers", "diff_ids": ids}});
+    let config = maker.document("config.v1+json", &rootfs);
+    let manifest = json!({"schemaVersion": 2, "config": config, "layers": [packed, plain]});
+    let named = maker.document("manifest.v1+json", &manifest);
+    maker.index(&[tagged(named, "latest")]);
+    let of = |value: &Value| value["digest"].as_str().expect("a digest")["sha256:".len()..].to_owned();
+    // Docker 25 and later write both.
+    let blobs = [&config, &packed, &plain].map(|blob| format!("blobs/sha256/{}", of(blob)));
+    run("cp", &["-r", "layout", "both"], dir);
+    let list = json!([{"Config": blobs[0], "RepoTags": ["t:latest"], "Layers": blobs[1..]}]);
+    fs::write(dir.join("both/manifest.json"), list.to_string()).expect("written");
+    // Older ones, and podman, whose second layer is a link.
+    fs::create_dir_all(dir.join("old/l1")).and_then(|()| fs::create_dir(dir.join("old/l2"))).expect("directories");
+    fs::write(dir.join("old/l1/layer.tar"), &lower).expect("written");
+    fs::write(dir.join("old/two.tar"), &upper).expect("written");
+    std::os::unix::fs::symlink("../two.tar", dir.join("old/l2/layer.tar")).expect("a link");
+    fs::write(dir.join("old/cfg.json"), rootfs.to_string()).expect("written");
+    let list = json!([{"Config": "cfg.json", "RepoTags": ["t:latest"], "Layers": ["l1/layer.tar", "l2/layer.tar"]}]);
+    fs::write(dir.join("old/manifest.json"), list.to_string()).expect("written");
+    // skopeo's dir:.
+    fs::create_dir(dir.join("flat")).expect("directory");
+    for blob in [&config, &packed, &plain] {
+        fs::copy(dir.join("layout/blobs/sha256").join(of(blob)), dir.join("flat").join(of(blob))).expect("copied");
+    }
+    fs::write(dir.join("flat/manifest.json"), manifest.to_string()).expect("written");
+    fs::write(dir.join("flat/version"), "Directory Transport Version: 1.1\n").expect("written");
+    let mut forms = Vec::new();
+    for form in ["layout", "both", "old", "flat"] {
+        run("tar", &["-cf", &format!("{form}.tar"), "-C", form, "."], dir);
+        run("sh", &["-c", &format!("tar -cf named-{form}.tar -C {form} $(ls {form})")], dir);
+        run("sh", &["-c", &format!("gzip -c {form}.tar > {form}.tar.gz")], dir);
+        forms.extend([form.to_owned(), format!("{form}.tar"), format!("named-{form}.tar"), format!("{form}.tar.gz")]);
+    }
+    forms
+}
+
+#[test]
+fn images_are_known_by_their_content_in_directories_archives_and_streams() {
+    let dir = tempfile::tempdir().expect("directory");
+    let forms = all_forms(dir.path());
+    let open = |word: String| open(word.as_ref());
+    let at = |name: &str| format!("{}/{name}", dir.path().display());
+    let expected = open(format!("oci:{}", at("layout"))).expect("read");
+    assert_eq!(shown(&expected), ["/d", "/d/old=new", "/d/through=y", "/hard=new", "/l"]);
+    for form in &forms {
+        for word in [at(form), format!("oci:{}", at(form)), format!("docker-archive:{}", at(form))] {
+            assert_same(&open(word.clone()).unwrap_or_else(|e| panic!("{word}: {e}")), &expected);
+        }
+        if Path::new(&at(form)).is_file() {
+            let file = fs::File::open(at(form)).expect("opened");
+            let stream = Source::tar_stream("-".into(), Box::new(file), Options::default());
+            assert_same(&stream.unwrap_or_else(|e| panic!("{form}: {e}")), &expected);
+        }
+        for tag in ["latest", "none"] {
+            let found = open(format!("oci-archive:{}:{tag}", at(form)));
+            let said = found.as_ref().err().map(ToString::to_string).unwrap_or_default();
+            assert_eq!(found.is_ok(), tag == "latest" && !form.contains("flat"), "{form}: {said}");
+            let wrong =
+                [".json: has no image with the tag none; there are: ", ".json: is of one image, which has no tag"];
+            assert!(found.is_ok() || wrong.iter().any(|words| said.contains(words)), "{said}");
+        }
+    }
+    assert_same(&open(format!("docker-archive:{}:t:latest", at("old.tar"))).expect("read"), &expected);
+    // A form that takes the files as they are.
+    for word in [format!("tar:{}", at("layout.tar")), format!("dir:{}", at("layout"))] {
+        assert!(lines(&open(word).expect("read").tree).iter().any(|line| line.starts_with("/blobs/sha256/")));
+    }
+    assert!(open(format!("tar:{}", at("layout"))).err().expect("refused").to_string().contains("is a directory"));
+    assert!(open(format!("dir:{}", at("layout.tar"))).err().expect("refused").to_string().contains("Not a directory"));
+}
+
+#[test]
+fn an_image_with_a_missing_part_is_refused_and_never_taken_for_files() {
+    let dir = tempfile::tempdir().expect("directory");
+    all_forms(dir.path());
+    for (form, missing, words) in [
+        ("layout", "index.json", "index.json: No such file"),
+        ("layout", "blobs", ": No such file"),
+        ("old", "cfg.json", "cfg.json: No such file"),
+        ("old", "two.tar", "l2/layer.tar: No such file"),
+    ] {
+        let (copy, archive) = (dir.path().join("copy"), dir.path().join("copy.tar"));
+        let _ = fs::remove_dir_all(&copy);
+        run("cp", &["-r", form, "copy"], dir.path());
+        run("rm", &["-r", &format!("copy/{missing}")], dir.path());
+        run("tar", &["-cf", "copy.tar", "-C", "copy", "."], dir.path());
+        for path in [copy, archive] {
+            let said = open(path.as_ref()).err().expect("refused").to_string();
+            assert!(said.contains(words), "{form} without {missing}: {said}");
+        }
+    }
+}
+
+#[test]
+fn messages_are_short_however_long_the_words_of_a_document_are() {
+    let dir = tempfile::tempdir().expect("directory");
+    let long = "n".repeat(1 << 20);
+    let write = |name: &str, value: Value| fs::write(dir.path().join(name), value.to_string()).expect("written");
+    let said = || {
+        let said = open(dir.path().as_ref()).err().expect("refused").to_string();
+        assert!(said.len() < 2000, "{} bytes", said.len());
+    };
+    for (config, layer) in [(&*long, "l"), ("c", &long)] {
+        write("c", json!({"rootfs": {"diff_ids": [long]}}));
+        write("manifest.json", json!([{"Config": config, "RepoTags": [long], "Layers": [layer]}]));
+        said();
+    }
+    fs::write(dir.path().join("l"), made(&[("f", "")])).expect("written");
+    write("manifest.json", json!([{"Config": "c", "RepoTags": null, "Layers": ["l"]}]));
+    said();
+    write("oci-layout", json!({"imageLayoutVersion": long}));
+    said();
+    write("oci-layout", json!({"imageLayoutVersion": "1.0.0"}));
+    let descriptor = json!({"digest": long, "size": 1, "annotations": {"org.opencontainers.image.ref.name": long}});
+    for index in [json!({"manifests": [descriptor]}), json!({"manifests": long}), json!({"manifests": []})] {
+        write("index.json", index);
+        said();
+    }
+}
+
+#[test]
+fn documents_of_an_image_lead_to_nothing_outside_of_it() {
+    let dir = tempfile::tempdir().expect("directory");
+    fs::write(dir.path().join("secret.tar"), made(&[("secret", "x")])).expect("written");
+    let image = dir.path().join("image");
+    fs::create_dir(&image).expect("directory");
+    let config = json!({"rootfs": {"diff_ids": [format!("sha256:{}", sha256(&made(&[("secret", "x")])))]}});
+    fs::write(image.join("cfg.json"), config.to_string()).expect("written");
+    for path in ["../secret.tar".to_owned(), format!("{}/secret.tar", dir.path().display())] {
+        let list = json!([{"Config": "cfg.json", "RepoTags": null, "Layers": [path]}]);
+        fs::write(image.join("manifest.json"), list.to_string()).expect("written");
+        let said = open(image.as_ref()).err().expect("refused").to_string();
+        assert!(said.ends_with("secret.tar: its path leads out of the image"), "{said}");
+        run("tar", &["-cf", "../image.tar", "."], &image);
+        let said = open(dir.path().join("image.tar").as_ref()).err().expect("refused");
+        assert!(said.to_string().contains("secret.tar: No such file in the archive"), "{said}");
+    }
+}
+
+#[test]
+fn a_root_file_system_with_documents_of_other_programs_stays_one() {
+    let dir = tempfile::tempdir().expect("directory");
+    for (name, content) in [
+        ("manifest.json", r#"{"name": "a web page", "icons": []}"#),
+        ("manifest.json", "[]"),
+        ("manifest.json", r#"[{"Config": 7}]"#),
+        ("manifest.json", r#"{"layers": [], "config": {"digest": "sha256:0", "size": 1}}"#),
+        ("oci-layout", "not JSON"),
+        ("oci-layout", "{}"),
+    ] {
+        let tree = dir.path().join("tree");
+        fs::create_dir(&tree).expect("directory");
+        fs::write(tree.join(name), content).expect("written");
+        run("tar", &["-cf", "../tree.tar", "."], &tree);
+        for path in [tree.clone(), dir.path().join("tree.tar")] {
+            let source = open(path.as_ref()).expect("read");
+            assert_eq!(shown(&source), [format!("/{name}={content}")]);
+        }
+        fs::remove_dir_all(tree).expect("removed");
+    }
 }

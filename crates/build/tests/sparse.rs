@@ -52,7 +52,7 @@ fn packed(mut image: File) -> (Vec<u8>, Vec<u8>) {
     let mut raw = vec![0; image.metadata().expect("metadata").len() as usize];
     image.read_exact_at(&mut raw, 0).expect("read");
     let mut to = std::io::Cursor::new(Vec::new());
-    sparse::write(&mut image, BLOCK, &mut to).expect("written");
+    sparse::write(&mut image, BLOCK, &mut to, &mut |_| Ok(())).expect("written");
     (raw, to.into_inner())
 }
 
@@ -82,7 +82,11 @@ fn long_data_is_cut_into_chunks_and_odd_sizes_are_refused() {
     let mut odd = tempfile::tempfile().expect("file");
     odd.set_len(5000).expect("size");
     odd.seek(SeekFrom::Start(0)).expect("seek");
-    assert!(sparse::write(&mut odd, BLOCK, &mut std::io::Cursor::new(Vec::new())).is_err());
+    let mut to = std::io::Cursor::new(Vec::new());
+    assert!(sparse::write(&mut odd, BLOCK, &mut to, &mut |_| Ok(())).is_err());
+    let stopped = || Err(std::io::ErrorKind::StorageFull.into());
+    sparse::write(&mut image(), BLOCK, &mut to, &mut |_| stopped()).expect_err("stopped");
+    assert!(to.get_ref().len() > 28 && to.get_ref()[..28] == [0; 28], "no header before the rest is durable");
 }
 
 #[test]

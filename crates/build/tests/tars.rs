@@ -8,9 +8,14 @@ use std::process::{Command, Stdio};
 
 use common::{assert_same, bytes, find, lines, make_tree, run};
 use extant_base::rng::Rng;
-use extant_build::source::{Options, Source};
+use extant_build::source::{Options, Source, Word};
 use extant_build::tree::{Body, Id};
 use extant_build::{Error, Result};
+
+/// The source that a word of a command line names.
+fn open(word: &std::ffi::OsStr) -> Result<Source> {
+    Source::open(&Word::parse(word)?, Options::default())
+}
 
 /// Stores everything that an image can store.
 const POSIX: &[&str] = &["--format=posix", "--xattrs", "--xattrs-include=*", "--acls", "-S"];
@@ -408,7 +413,7 @@ fn sparse_maps_that_lie_are_refused() {
 }
 
 #[test]
-fn an_archive_that_is_cut_off_anywhere_is_refused() {
+fn an_archive_that_is_cut_off_anywhere_but_between_entries_is_refused() {
     let members = [
         Made::new("a", b'0', &[7; 700]),
         Made::pax(b'x', &format!("path={}p", "p/".repeat(300))),
@@ -416,13 +421,17 @@ fn an_archive_that_is_cut_off_anywhere_is_refused() {
         Made::new("dir", b'5', b""),
     ];
     let whole = archive(&members);
-    assert!(read(&whole).is_ok());
-    // One block of zeroes is an end.
-    let end = whole.len() - 512;
+    assert!(read(&whole).expect("read").warnings.is_empty());
+    // Behind the first entry, the third and the last; and a block of zeroes, which is an end by itself.
+    let ends = [512 + 1024, 512 + 1024 + 512 + 1024 + 512 + 512, whole.len() - 1024, whole.len() - 512];
     for len in (0..whole.len()).filter(|len| *len <= 10 || len % 512 < 2 || len % 97 == 0) {
         match read(&whole[..len]) {
-            // The second block of the end mark may be missing or incomplete: nothing is lost.
-            Ok(_) => assert_eq!(len, end, "{len} bytes"),
+            Ok(source) => {
+                assert!(ends.contains(&len), "{len} bytes");
+                let warning = "f.tar: no end mark follows the last entry; more may be missing if it was cut off";
+                let warned = source.warnings.iter().any(|said| said.ends_with(warning));
+                assert_eq!(warned, len != ends[3], "{len} bytes: {:?}", source.warnings);
+            }
             Err(error) => {
                 let said = error.to_string();
                 let wanted = match len {
@@ -435,7 +444,7 @@ fn an_archive_that_is_cut_off_anywhere_is_refused() {
             }
         }
     }
-    let said = refused(&[&whole[..end - 512], &[0; 512], &whole].concat());
+    let said = refused(&[&whole[..ends[2]], &[0; 512], &whole].concat());
     assert!(said.starts_with("f.tar: a block of zeroes, with more entries behind it (at byte "), "{said}");
 }
 
@@ -465,6 +474,71 @@ fn a_file_that_is_no_archive_and_a_damaged_archive_have_different_errors() {
     assert_eq!(refused(b""), "f.tar: it is empty");
     let stream = Source::tar_stream("standard input".into(), Box::new(std::io::empty()), Options::default());
     assert_eq!(stream.err().expect("refused").to_string(), "standard input: it is empty");
+}
+
+#[test]
+fn a_file_of_zeroes_is_no_empty_archive() {
+    let mut image = vec![0; 1 << 20];
+    image[1024 + 56..1024 + 58].copy_from_slice(&[0x53, 0xef]);
+    let ext = "f.tar: not a tar archive: it begins with zeroes, and an ext2/3/4 file system follows";
+    assert_eq!(refused(&image), ext);
+    let mut other = vec![0; 1 << 20];
+    other[700_000] = 1;
+    assert_eq!(refused(&other), "f.tar: not a tar archive: it begins with zeroes, and other data follows");
+    let empty = "f.tar: it has only zeroes and no entries; with tar: in front it is taken as an empty archive";
+    for len in [512, 1024, 10240, 4 << 20] {
+        assert_eq!(refused(&vec![0; len]), empty, "{len} bytes");
+        assert_eq!(refused(&packed("gzip", &vec![0; len])), empty, "{len} bytes");
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("empty.tar");
+    let as_archive = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).expect("written");
+        open(format!("tar:{}", path.display()).as_ref())
+    };
+    assert_eq!(as_archive(&run("tar", &["-cT", "/dev/null"], dir.path())).expect("read").tree.len(), 1);
+    for data in [image, other] {
+        assert!(as_archive(&data).err().expect("refused").to_string().contains("it begins with zeroes, and "));
+    }
+}
+
+#[test]
+fn attributes_and_flags_without_a_place_in_an_image_are_named() {
+    let pax = |records: &[&str]| -> Vec<Made> {
+        let all = records.iter().map(|record| Made::pax(b'x', record));
+        all.chain([Made::new(&format!("f{}", records.len()), b'0', b"")]).collect()
+    };
+    let some = pax(&["SCHILY.xattr.com.apple.quarantine=q", "SCHILY.fflags=uchg,nodump"]);
+    let more = pax(&["SCHILY.xattr.com.apple.quarantine=q", "SCHILY.xattr.gnu.translator=/hurd/null\0", "comment=x"]);
+    let source = read(&archive(&[some, more].concat())).expect("read");
+    let words =
+        "left out, since an image has no place for it: com.apple.quarantine (2 entries), the flag uchg (1 entry)";
+    assert_eq!(source.warnings.len(), 1, "{:?}", source.warnings);
+    assert!(source.warnings[0].ends_with(words), "{:?}", source.warnings);
+    let line = |name| lines(&source.tree).into_iter().find(|line| line.starts_with(name)).expect("there");
+    assert!(line("/f3").contains("gnu.translator=/hurd/null"), "{}", line("/f3"));
+    let id = find(&source.tree, "/f2").expect("there");
+    assert_eq!(source.tree.node(id).flags, extant_ondisk::inode::InodeFlags::NODUMP);
+}
+
+#[test]
+fn messages_are_short_however_long_the_values_of_an_archive_are() {
+    let long = "n".repeat(1 << 20);
+    let keys = ["path", "linkpath", "uid", "mtime", "size", "SCHILY.acl.access", "SCHILY.devmajor", "GNU.sparse.map"];
+    for record in keys.iter().map(|key| format!("{key}={long}")).chain([format!("{long}=x"), long.clone()]) {
+        for kind in [b'0', b'1', b'2', b'3'] {
+            let members = [Made::pax(b'x', &record), Made::new("f", kind, b"")];
+            let said = match read(&archive(&members)) {
+                Err(error) => error.to_string(),
+                Ok(source) => source.warnings.concat(),
+            };
+            assert!(said.len() < 1000, "{} bytes", said.len());
+        }
+    }
+    let records = ["SCHILY.fflags", "SCHILY.xattr.com.unknown"].map(|key| format!("{key}.{long}={long}"));
+    let members = records.iter().map(|record| Made::pax(b'x', record)).chain([Made::new("f", b'0', b"")]);
+    let source = read(&archive(&members.collect::<Vec<_>>())).expect("read");
+    assert!(source.warnings.concat().len() < 1000, "{:?}", source.warnings);
 }
 
 #[test]

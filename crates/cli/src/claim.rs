@@ -91,7 +91,7 @@ mod tests {
 
         /// Opens the device as another process would.
         fn claim(&self) -> Result<Arc<dyn BlockDevice>> {
-            open_whole(&self.spec, &Access::tool(false))
+            open_whole(&self.spec, &Access::tool(false)).map(|opened| opened.device)
         }
 
         /// Another process has the device for a moment, and changes it.
@@ -242,7 +242,7 @@ mod tests {
     fn giving_back(device: &Loop, theirs: bool) -> (Vec<u8>, Vec<u8>, bool) {
         let job = device.job();
         let how = Access { engine: Engine::Psync, io: IoMode::Direct, ..Access::tool(false) };
-        let claimed = open_whole(&job.spec, &how).expect("claimed");
+        let claimed = open_whole(&job.spec, &how).expect("claimed").device;
         let below = open_device(&job.spec, &Access { exclusive: false, ..how.clone() }).expect("opened");
         let held = Arc::new(HeldDevice::new(below).expect("thread"));
         let claim = Arc::new(DeviceClaim::new(job.spec.clone(), how, claimed, held.clone()));

@@ -43,8 +43,8 @@ pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDev
 }
 
 /// The image from its first byte on.
-pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
-    Ok(opened_by(extant_image::open_whole, spec, access)?.device)
+pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Opened> {
+    opened_by(extant_image::open_whole, spec, access)
 }
 
 fn opened_by(

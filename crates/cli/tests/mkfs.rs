@@ -85,6 +85,53 @@ fn a_file_system_is_overwritten_only_with_force() {
 }
 
 #[test]
+fn a_file_that_is_something_else_is_overwritten_only_with_force() {
+    let dir = Dir::new();
+    let image = dir.text("target");
+    let ustar = |magic: &[u8]| [&[b'n'; 257][..], magic, &[0; 1000]].concat();
+    let mut squashfs = b"hsqs".to_vec();
+    squashfs.resize(4096, 1);
+    let at = |place: usize, magic: &[u8]| [vec![1; place], magic.to_vec(), vec![0; 4096]].concat();
+    let known: Vec<(Vec<u8>, &str)> = vec![
+        (ustar(b"ustar\0"), "a tar archive"),
+        (ustar(b"ustar  \0"), "a tar archive"),
+        (fs::read(extant_path()).expect("program"), "a program"),
+        (b"#!/bin/sh\nexit 0\n".to_vec(), "a program"),
+        (at(0, b"070701"), "a cpio archive"),
+        (at(0, b"!<arch>\ndebian-binary"), "a Debian package"),
+        (at(0, b"PK\x03\x04"), "a zip archive"),
+        (at(0, b"SQLite format 3\0"), "a SQLite database"),
+        (at(0, b"%PDF-1.7"), "a PDF document"),
+        (at(0, b"\x89PNG\r\n\x1a\n"), "a picture"),
+        (at(0, b"\xed\xab\xee\xdb"), "a package of RPM"),
+        (at(1024, b"\xe2\xe1\xf5\xe0"), "an EROFS file system"),
+        (at(32769, b"CD001"), "an ISO 9660 file system"),
+        (squashfs, "a squashfs file system"),
+    ];
+    for (content, name) in known {
+        fs::write(&image, &content).expect("written");
+        extant(&["mkfs", "-q", &image, "8M"]).fails(1, &["target: it holds data (", name, "; -F overwrites it"]);
+        assert!(fs::read(&image).expect("file") == content, "{name}: a refusal changed the file");
+        extant(&["mkfs", "-q", "-F", &image, "8M"]).ok();
+        fsck_clean(&image);
+    }
+    // A real archive of each kind, the oldest included.
+    fs::write(dir.path("f"), "content").expect("file");
+    for format in ["v7", "oldgnu", "gnu", "ustar", "posix"] {
+        tool("tar", &["-cf", &image, &format!("--format={format}"), "-C", &dir.text("."), "f"]);
+        extant(&["mkfs", "-q", &image, "8M"]).fails(1, &["target: it holds data (a tar archive); -F overwrites it"]);
+    }
+    // A file system of which a backup is left.
+    fs::remove_file(&image).expect("removed");
+    extant(&["mkfs", "-q", &image, "16M"]).ok();
+    common::patch(&image, 1024, &[0; 1024]);
+    let said = "target: it has a backup of an ext2/3/4 file system; -F overwrites it";
+    extant(&["mkfs", "-q", &image, "16M"]).fails(1, &[said]);
+    // Called by another program, it cannot ask.
+    as_program(&dir, "mkfs.ext4", &["-q", &image]).ok();
+}
+
+#[test]
 fn refusals_name_the_option_and_the_next_step_and_make_nothing() {
     let dir = Dir::new();
     let image = dir.text("disk.img");

@@ -46,6 +46,139 @@ fn a_directory_and_its_archives_make_the_same_image() {
     fsck_clean(&dir.text("directory.img"));
 }
 
+/// An archive has all that an image has: the second image is the first.
+#[test]
+fn an_image_of_the_archive_of_an_image_is_that_image() {
+    let dir = Dir::new();
+    dir.tree();
+    shell(
+        &dir,
+        r#"
+        ln src/big src/etc/hard; for i in $(seq 300); do echo $i > src/etc/name-$i; done
+        setfattr -n user.a -v "$(printf 'a%.0s' $(seq 300))" src/etc/name-1; setfacl -m u:5:rw src/etc/name-2
+        # Data and holes that end within blocks of every size.
+        printf x | dd of=src/odd bs=1 seek=1234567 status=none; truncate -s 3333333 src/odd
+        for options in "-t ext4" "-t ext2 -b 1024" "-t ext4 -b 4096 -O inline_data" "-t ext3 -b 2048"; do
+            extant mkfs -qF -U content $options --size auto -d src one.img
+            extant export one.img > one.tar
+            extant mkfs -qF -U content $options --size auto --from one.tar two.img; cmp one.img two.img
+            extant export one.img | extant mkfs -qF -U content $options --size auto --from - two.img; cmp one.img two.img
+        done
+        # With names in it, lost+found counts like any directory.
+        uuid() { dumpe2fs -h $1 2>/dev/null | grep 'Filesystem UUID'; }
+        extant mkdir two.img:/lost+found/x; extant export two.img > more.tar
+        extant mkfs -q -U content --size auto --from more.tar more.img; test "$(uuid one.img)" != "$(uuid more.img)"
+        "#,
+    );
+    fsck_clean(&dir.text("two.img"));
+}
+
+#[test]
+fn flags_of_chattr_go_into_an_archive_and_out_of_it() {
+    let dir = Dir::new();
+    shell(
+        &dir,
+        r#"
+        python3 - <<'E'
+import io, tarfile
+t = tarfile.open('flags.tar', 'w', format=tarfile.PAX_FORMAT)
+def add(name, flags, kind=tarfile.REGTYPE):
+    i = tarfile.TarInfo(name); i.type = kind; i.mode = 0o755; i.linkname = 'x' if kind == tarfile.SYMTYPE else ''
+    i.pax_headers = {'SCHILY.fflags': flags}; t.addfile(i, io.BytesIO())
+add('dir', 'sappnd,dirsync,topdir,projinherit', tarfile.DIRTYPE)
+for n, f in enumerate(['schg', 'sappnd', 'nodump', 'undel', 'compress', 'noatime', 'journal-data', 'secdel', 'sync', 'notail']):
+    add('dir/f%d' % n, f)
+add('dir/all', 'schg,sappnd,nodump,noatime,uchg'); add('dir/link', 'schg,nodump', tarfile.SYMTYPE)
+add('dir/fifo', 'schg', tarfile.FIFOTYPE); t.close()
+E
+        extant mkfs -q -U content --from flags.tar one.img 16M 2> said
+        grep -x 'extant: flags.tar: left out, since an image has no place for it: the flag uchg (1 entry)' said
+        flags() { debugfs -R "stat /dir/$1" one.img 2>/dev/null | sed -n 's/.*Flags: \(0x[0-9a-f]*\).*/\1/p'; }
+        has() { test $(($(flags "$1") & ~0x80000)) = $(($2)); }
+        n=0; for f in 10 20 40 2 4 80 4000 1 8 8000; do has f$n 0x$f; n=$((n + 1)); done
+        has all 0xf0; has link 0x40; has fifo 0; has '' 0x20030020
+        extant export one.img > two.tar; extant mkfs -q -U content --from two.tar two.img 16M; cmp one.img two.img
+        "#,
+    );
+    fsck_clean(&dir.text("one.img"));
+    if !loop_mounts_work() || Command::new("bsdtar").arg("--version").output().is_err() {
+        eprintln!("skipped in part: needs loop mounts and bsdtar, which reads flags of the kernel's mount");
+        return;
+    }
+    shell(
+        &dir,
+        r#"
+        mkdir m; mount -o loop,ro one.img m; trap 'umount m' EXIT
+        bsdtar -cf bsd.tar --format=pax -C m dir
+        # bsdtar does not ask for the flags of links.
+        list() { python3 -c 'import sys, tarfile
+for i in tarfile.open(sys.argv[1]):
+    if "dir" in i.name and not i.issym(): print(i.name.lstrip("./"), sorted(i.pax_headers.get("SCHILY.fflags", "").split(",")))' $1 | sort; }
+        diff <(list bsd.tar) <(list two.tar)
+        "#,
+    );
+}
+
+#[test]
+fn a_wrong_source_is_never_an_empty_file_system() {
+    let dir = Dir::new();
+    dir.tree();
+    shell(
+        &dir,
+        r#"
+        extant mkfs -q -d src old.img 64M; cp old.img boot.img
+        head -c 1024 /dev/urandom | dd of=boot.img conv=notrunc status=none
+        truncate -s 10M zeroes; : > empty; echo text > text; cp old.img named.tar; gzip -c old.img > old.img.gz
+        head -c 4M /dev/urandom > noise; cp "$(command -v bash)" elf; printf 'QFI\373' > disk.qcow2; truncate -s 1M disk.qcow2
+        truncate -s 3M disk; echo 'start=2048,type=83' | sfdisk -q disk
+        refused() { "$@" 2> said && { echo "$@: status 0"; exit 1; }; test ! -e new.img; test $(wc -l < said) = 1; }
+        for f in old.img boot.img named.tar; do
+            refused extant mkfs --from $f new.img 64M; grep "not a tar archive" said
+            grep -F "'extant export $f | extant mkfs --from - --size auto NEW.img' copies its files" said
+            refused extant mkfs -d $f new.img 64M
+        done
+        refused extant mkfs --from - new.img 64M < old.img; grep 'an ext2/3/4 file system follows' said
+        refused extant mkfs --from - new.img 64M < boot.img; grep 'not a tar archive' said
+        (cat old.img || true) | { refused extant mkfs --from - new.img 64M; }
+        refused extant mkfs --from old.img.gz new.img 64M; grep 'file system follows' said
+        for f in zeroes empty text noise elf disk.qcow2 disk /dev/null; do refused extant mkfs --from $f new.img 64M; done
+        refused extant mkfs --from zeroes new.img 64M; grep 'no entries; with tar: in front' said
+        refused extant mkfs --from disk.qcow2 new.img 64M; grep 'qemu-img convert' said
+        refused extant mkfs --from disk new.img 64M; grep 'disk@N' said
+        tar -cf none.tar -T /dev/null; extant mkfs -q --from tar:none.tar new.img 64M
+        "#,
+    );
+}
+
+#[test]
+fn a_docker_save_a_layout_and_their_archives_make_the_same_image() {
+    let dir = Dir::new();
+    dir.tree();
+    shell(
+        &dir,
+        r#"
+        rm src/fifo; extant mkfs -q -d src base.img 64M; extant export --format oci -o layout:latest base.img
+        tar -cf archive.tar -C layout .; mkdir -p save/l; digest() { sha256sum $1 | cut -d ' ' -f 1; }
+        extant export base.img > save/l/layer.tar
+        printf '{"rootfs":{"diff_ids":["sha256:%s"]}}' $(digest save/l/layer.tar) > save/c.json
+        printf '[{"Config":"c.json","RepoTags":["a:b"],"Layers":["l/layer.tar"]}]' > save/manifest.json
+        tar -cf save.tar -C save .
+        make() { rm -f new.img; extant mkfs -q -U content --size auto --from "$@" new.img; digest new.img; }
+        expected=$(make oci:layout)
+        for word in layout archive.tar save save.tar oci:archive.tar oci-archive:archive.tar:latest docker-archive:save.tar; do
+            test "$(make $word)" = $expected
+        done
+        for f in archive.tar save.tar; do
+            test "$(make - < $f)" = $expected; test "$(cat $f | make -)" = $expected; test "$(zstd -c $f | make -)" = $expected
+            test "$(cat $f | make docker-archive:-)" = $expected
+        done
+        rm -f new.img; extant mkfs -q -U content --size auto -d layout new.img; test "$(digest new.img)" = $expected
+        test "$(make tar:archive.tar)" != $expected; extant ls new.img | grep blobs
+        test "$(make dir:layout)" != $expected; extant ls new.img | grep blobs
+        "#,
+    );
+}
+
 #[test]
 fn the_size_follows_the_source_and_free_space_is_a_hole() {
     let dir = Dir::new();
@@ -233,10 +366,14 @@ fn a_signal_leaves_no_image() {
             test $status = $((128 + $(kill -l $signal)))
             test ! -e disk.img
         done
-        # An image that is overwritten is emptied first.
+        # An image that is overwritten is emptied when the output has been written.
         extant mkfs -q disk.img 16M; cp disk.img before.img
         extant mkfs -F disk.img >&3 2> err & pid=$!
-        while cmp -s disk.img before.img; do kill -0 $pid; done
+        sleep 0.2; kill -TERM $pid; status=0; wait $pid || status=$?
+        test $status = 143; test "$(cat err)" = 'extant: terminated'; cmp disk.img before.img
+        mkdir src; head -c 100M /dev/zero | tr '\0' z > src/large
+        extant mkfs -q -F -d src disk.img 256M 2> err & pid=$!
+        while test $(stat -c %s disk.img) = $((16 << 20)); do kill -0 $pid; done
         kill -TERM $pid; status=0; wait $pid || status=$?
         test $status = 143
         grep -x 'extant: disk.img: terminated; what it held is lost, and it has no file system: make it again' err

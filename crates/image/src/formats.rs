@@ -84,6 +84,13 @@ const FORMATS: &[Format] = &[
     },
     Format { name: "an XFS file system", magics: &[(0, b"XFSB")], advice: MOUNT },
     Format { name: "a btrfs file system", magics: &[(65600, b"_BHRfS_M")], advice: MOUNT },
+    Format { name: "an EROFS file system", magics: &[(1024, b"\xe2\xe1\xf5\xe0")], advice: MOUNT },
+    Format { name: "a JFS file system", magics: &[(32768, b"JFS1")], advice: MOUNT },
+    Format {
+        name: "a ReiserFS file system",
+        magics: &[(65588, b"ReIsErFs"), (65588, b"ReIsEr2Fs"), (65588, b"ReIsEr3Fs")],
+        advice: MOUNT,
+    },
     Format { name: "an F2FS file system", magics: &[(1024, b"\x10\x20\xf5\xf2")], advice: MOUNT },
     Format { name: "an NTFS file system", magics: &[(3, b"NTFS    ")], advice: MOUNT },
     Format { name: "an exFAT file system", magics: &[(3, b"EXFAT   ")], advice: MOUNT },
@@ -108,6 +115,41 @@ const FORMATS: &[Format] = &[
             (4086, b"SWAP-SPACE"),
         ],
         advice: "there are no files in it",
+    },
+];
+
+const TAR: Format = Format {
+    name: "a tar archive",
+    magics: &[(257, b"ustar\0"), (257, b"ustar  \0")],
+    advice: "'extant mkfs --from IMAGE --size auto NEW.img' makes an image of its files",
+};
+
+const NO_FILES: &str = "there is no file system in it";
+
+/// Files of other programs. Some of their magics are short enough to be a boot sector's first instruction, so a
+/// partition table counts first.
+const FILES: &[Format] = &[
+    TAR,
+    Format { name: "a program", magics: &[(0, b"\x7fELF"), (0, b"MZ"), (0, b"#!"), (0, b"\0asm")], advice: NO_FILES },
+    Format {
+        name: "a cpio archive",
+        magics: &[(0, b"070701"), (0, b"070702"), (0, b"070707"), (0, b"\xc7\x71")],
+        advice: "unpack it with 'cpio -idF IMAGE'; extant mkfs -d makes an image of a directory",
+    },
+    Format { name: "a package of RPM", magics: &[(0, b"\xed\xab\xee\xdb")], advice: "unpack it with 'rpm2cpio IMAGE'" },
+    Format {
+        name: "an archive of ar(1) or a Debian package",
+        magics: &[(0, b"!<arch>\n")],
+        advice: "unpack it with 'ar x IMAGE'",
+    },
+    Format { name: "a 7-Zip archive", magics: &[(0, b"7z\xbc\xaf\x27\x1c")], advice: "unpack it with '7z x IMAGE'" },
+    Format { name: "a RAR archive", magics: &[(0, b"Rar!\x1a\x07")], advice: "unpack it with 'unrar x IMAGE'" },
+    Format { name: "a SQLite database", magics: &[(0, b"SQLite format 3\0")], advice: NO_FILES },
+    Format { name: "a PDF document", magics: &[(0, b"%PDF-")], advice: NO_FILES },
+    Format {
+        name: "a picture",
+        magics: &[(0, b"\x89PNG\r\n\x1a\n"), (0, b"\xff\xd8\xff"), (0, b"GIF87a"), (0, b"GIF89a")],
+        advice: NO_FILES,
     },
 ];
 
@@ -138,7 +180,20 @@ pub fn identify(dev: &dyn BlockDevice) -> Option<&'static Format> {
 
 /// The same, once it is clear that there are no partitions.
 pub fn identify_unpartitioned(dev: &dyn BlockDevice) -> Option<&'static Format> {
-    identify(dev).or_else(|| matches(&ISO, &head(dev)).then_some(&ISO))
+    let head = head(dev);
+    let is_tar = || is_old_tar(&head).then_some(&TAR);
+    let file = || FILES.iter().find(|format| matches(format, &head)).or_else(is_tar);
+    identify(dev).or_else(|| matches(&ISO, &head).then_some(&ISO)).or_else(file)
+}
+
+/// Whether it begins with an entry of the oldest archives, which have no magic: a name, and the sum of its bytes.
+fn is_old_tar(head: &[u8]) -> bool {
+    const SUM: std::ops::Range<usize> = 148..156;
+    let Some(header) = head.first_chunk::<512>().filter(|header| header[0] != 0) else { return false };
+    let digits = header[SUM].iter().skip_while(|byte| **byte == b' ').take_while(|byte| byte.is_ascii_digit());
+    let stored = digits.fold(0u32, |sum, digit| sum.wrapping_mul(8).wrapping_add(u32::from(digit - b'0')));
+    let rest = header.iter().enumerate().filter(|(at, _)| !SUM.contains(at));
+    stored == rest.map(|(_, byte)| u32::from(*byte)).sum::<u32>() + u32::from(b' ') * SUM.len() as u32
 }
 
 /// Possible starts of file systems without a partition table: after 63 sectors, and at whole mebibytes.
@@ -211,7 +266,7 @@ mod tests {
 
     #[test]
     fn every_magic_identifies_exactly_one_format() {
-        for format in FORMATS.iter().chain([&ISO]) {
+        for format in FORMATS.iter().chain([&ISO]).chain(FILES) {
             for (at, magic) in format.magics {
                 let dev = with(*at, magic);
                 let found = identify_unpartitioned(&dev).map(|f| f.name);
@@ -221,6 +276,20 @@ mod tests {
         }
         assert!(identify_unpartitioned(&MemDevice::new(1 << 20)).is_none());
         assert!(identify_unpartitioned(&MemDevice::new(512)).is_none());
+    }
+
+    #[test]
+    fn the_oldest_tar_archives_are_known_by_their_sum() {
+        let mut header = [0; 512];
+        header[..4].copy_from_slice(b"name");
+        header[100..108].copy_from_slice(b"0000644\0");
+        header[148..156].fill(b' ');
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        let known = |header: &[u8]| identify_unpartitioned(&with(0, header)).map(Format::name);
+        assert_eq!(known(&header), Some("a tar archive"));
+        header[0] = b'N';
+        assert_eq!((known(&header), known(&[0; 512])), (None, None));
     }
 
     #[test]

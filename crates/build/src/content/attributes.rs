@@ -10,7 +10,8 @@ use extant_ondisk::inode::GOOD_OLD_INODE_SIZE;
 use extant_ondisk::superblock::Geometry;
 use extant_ondisk::xattr::{EntryList, HEADER_LEN, MAGIC, Name, index, inode_area};
 
-use crate::tree::Xattr;
+use crate::error::shown;
+use crate::tree::{Xattr, stored_name};
 
 /// The attribute with the rest of a content that does not fit into `i_block` (`inline_data`).
 const DATA: Name<'static> = Name { index: index::SYSTEM, suffix: b"data" };
@@ -41,12 +42,16 @@ fn fits_block(geo: &Geometry, list: &EntryList) -> bool {
     HEADER_LEN + list.stored_len() <= geo.block_size as usize
 }
 
-/// A whole set, behind the entries of the list.
-fn put_all(mut list: EntryList, set: &[Xattr]) -> Result<EntryList, String> {
+/// A whole set, behind the entries of the list; `None`: no place of an inode has room for it. A set may have a million
+/// attributes, and each is compared with those before it.
+fn put_all(geo: &Geometry, mut list: EntryList, set: &[Xattr]) -> Result<Option<EntryList>, String> {
     for (full, value) in set {
         put(&mut list, full, value)?;
+        if !fits_block(geo, &list) && !fits_body(geo, &list) {
+            return Ok(None);
+        }
     }
-    Ok(list)
+    Ok(Some(list))
 }
 
 /// Distributes a set beside the end of the inode's content, which must be in the inode: all into the inode if they
@@ -59,12 +64,11 @@ pub(super) fn split_around(geo: &Geometry, set: &[Xattr], data: &[u8]) -> Result
     if !own.set(DATA, data) || !fits_body(geo, &own) {
         return Ok(None);
     }
-    let body = put_all(own.clone(), set)?;
-    if fits_body(geo, &body) {
+    if let Some(body) = put_all(geo, own.clone(), set)?.filter(|body| fits_body(geo, body)) {
         return Ok(Some(Split { body, block: EntryList::new() }));
     }
-    let block = put_all(EntryList::new(), set)?;
-    Ok(fits_block(geo, &block).then_some(Split { body: own, block }))
+    let block = put_all(geo, EntryList::new(), set)?.filter(|block| fits_block(geo, block));
+    Ok(block.map(|block| Split { body: own, block }))
 }
 
 /// The attributes in the block of a set, which is the same for all inodes that have one.
@@ -74,7 +78,7 @@ pub(super) fn split_around(geo: &Geometry, set: &[Xattr], data: &[u8]) -> Result
 pub(super) fn block_of(geo: &Geometry, set: &[Xattr]) -> Result<EntryList, String> {
     let block = split(geo, set)?.block;
     // Beside other content, the set goes into a block only as a whole.
-    if block.is_empty() { put_all(block, set) } else { Ok(block) }
+    if block.is_empty() { Ok(put_all(geo, block, set)?.unwrap_or_default()) } else { Ok(block) }
 }
 
 /// Distributes a set: all into the inode if they fit, else all into a block if they fit there, else each into the
@@ -83,12 +87,12 @@ pub(super) fn block_of(geo: &Geometry, set: &[Xattr]) -> Result<EntryList, Strin
 /// # Errors
 /// A sentence that names the attribute.
 pub(super) fn split(geo: &Geometry, set: &[Xattr]) -> Result<Split, String> {
-    let all = put_all(EntryList::new(), set)?;
-    if all.is_empty() || fits_body(geo, &all) {
-        return Ok(Split { body: all, block: EntryList::new() });
-    }
-    if fits_block(geo, &all) {
-        return Ok(Split { body: EntryList::new(), block: all });
+    match put_all(geo, EntryList::new(), set)? {
+        Some(body) if body.is_empty() || fits_body(geo, &body) => {
+            return Ok(Split { body, block: EntryList::new() });
+        }
+        Some(block) if fits_block(geo, &block) => return Ok(Split { body: EntryList::new(), block }),
+        _ => {}
     }
     let mut split = Split::default();
     for (full, value) in set {
@@ -100,7 +104,7 @@ pub(super) fn split(geo: &Geometry, set: &[Xattr]) -> Result<Split, String> {
         }
         put(&mut split.block, full, value)?;
         if !fits_block(geo, &split.block) {
-            let name = String::from_utf8_lossy(full);
+            let name = shown(full);
             let room = geo.block_size as usize - HEADER_LEN;
             return Err(format!(
                 "attribute {name} with {} bytes does not fit: all attributes of an inode share a block with {room} bytes; use larger blocks (-b) or inodes (-I)",
@@ -113,18 +117,67 @@ pub(super) fn split(geo: &Geometry, set: &[Xattr]) -> Result<Split, String> {
 
 /// Adds an attribute in the form that it has on disk.
 fn put(list: &mut EntryList, full: &[u8], value: &[u8]) -> Result<(), String> {
-    let shown = || String::from_utf8_lossy(full).into_owned();
-    let Some(name) = Name::parse(full) else {
-        return Err(format!("attribute {} has a name that ext4 cannot store", shown()));
+    let Some(name) = stored_name(full) else {
+        return Err(format!("attribute {} has a name that ext4 cannot store", shown(full)));
     };
     let is_acl = matches!(name.index, index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT);
     let disk = if is_acl {
-        match acl::from_xattr(value).map_err(|e| format!("attribute {}: {e}", shown()))? {
+        match acl::from_xattr(value).map_err(|e| format!("attribute {}: {e}", shown(full)))? {
             Some(acl) => acl::to_disk(&acl),
             None => return Ok(()),
         }
     } else {
         value.to_vec()
     };
-    if list.set(name, &disk) { Ok(()) } else { Err(format!("attribute {}: the name is too long", shown())) }
+    if list.set(name, &disk) { Ok(()) } else { Err(format!("attribute {}: the name is too long", shown(full))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::options::{Fact, Request, SizeAsked};
+    use crate::skeleton::{Owned, Skeleton};
+
+    use super::*;
+
+    fn geometry(block_size: u64) -> Geometry {
+        let size = SizeAsked::Bytes(4096 * block_size);
+        let request = Request { block_size: Some(block_size), size, ..Request::default() };
+        let fact = Fact { device_bytes: 0, sector_size: 0, zeroed: true, now: 0, random: [0; 32], user: (0, 0) };
+        let options = request.resolve(&fact).expect("options");
+        Skeleton::plan(&options, &Owned::default()).expect("a plan").geometry().clone()
+    }
+
+    fn set(count: usize) -> Vec<Xattr> {
+        (0..count).map(|n| (format!("user.{n:06}").into_bytes().into(), Box::from(*b"v"))).collect()
+    }
+
+    #[test]
+    fn a_set_is_stored_as_long_as_it_fits() {
+        for (block_size, fits) in [(1024, 35), (4096, 145), (65536, 2339)] {
+            let geo = geometry(block_size);
+            assert!(split(&geo, &set(fits)).is_ok(), "{fits} in {block_size}");
+            let said = split(&geo, &set(fits + 10)).expect_err("refused");
+            assert!(said.starts_with("attribute user.00") && said.contains("does not fit"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_set_that_fits_nowhere_is_refused_without_a_look_at_all_of_it() {
+        let geo = geometry(1024);
+        let mut large = set(600_000);
+        // Behind the place where there is no room any more, names are not even parsed.
+        large[1000].0 = Box::from(*b"no such class");
+        let said = split(&geo, &large).expect_err("refused");
+        assert!(said.contains("does not fit"), "{said}");
+        assert_eq!(split_around(&geo, &large, b""), Ok(None));
+    }
+
+    #[test]
+    fn a_name_of_megabytes_does_not_come_back_in_the_message() {
+        let (long, value) = ("n".repeat(16 << 20), Box::from(*b"v"));
+        for name in [format!("user.{long}"), long] {
+            let said = split(&geometry(4096), &[(name.into_bytes().into(), Box::clone(&value))]).expect_err("refused");
+            assert!(said.len() < 600, "{} bytes", said.len());
+        }
+    }
 }

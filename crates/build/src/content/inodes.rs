@@ -25,6 +25,7 @@ impl Placement<'_> {
         let (geo, node, record) = (self.geometry(), self.tree.node(id), &self.placed.records[id.0 as usize]);
         let mut desc = InodeDesc::new(node.mode, geo);
         (desc.uid, desc.gid) = (node.uid, node.gid);
+        desc.flags |= node.flags;
         (desc.atime, desc.ctime, desc.mtime) = (node.mtime, node.mtime, node.mtime);
         desc.crtime = desc.crtime.map(|_| node.mtime);
         desc.links = match &node.body {

@@ -343,8 +343,7 @@ impl Plan for ContentPlan<'_> {
     }
 
     fn pieces(&self) -> impl Iterator<Item = Piece<Key>> + Send {
-        let skeleton = self.finished.pieces().into_iter();
-        let skeleton = skeleton.map(|Piece { start, blocks, key }| Piece { start, blocks, key: Key::Skeleton(key) });
+        let skeleton = self.finished.pieces().into_iter().map(|piece| piece.map(Key::Skeleton));
         let tree = self.placement.objects().flat_map(|(object, at, range)| {
             let (at, len, mut from) = (at + range.start, range.end - range.start, range.start);
             self.placement.line.runs(at..at + len).flat_map(move |(start, len)| {
@@ -359,6 +358,10 @@ impl Plan for ContentPlan<'_> {
             (Some(_), _) => skeleton.next(),
             (None, _) => tree.next(),
         })
+    }
+
+    fn superblocks(&self) -> impl Iterator<Item = Piece<Key>> {
+        self.finished.superblocks().map(|piece| piece.map(Key::Skeleton))
     }
 
     fn fill(&self, key: Key, first: u32, buf: &mut [u8]) -> Result<()> {

@@ -3,6 +3,7 @@
 //! # Locking
 //! None.
 
+use crate::error::shown;
 use crate::tree::{Body, Id, Tree};
 
 impl Tree {
@@ -20,11 +21,11 @@ impl Tree {
 
     /// The first path of an inode, for messages. It is searched for.
     pub(super) fn path(&self, id: Id) -> String {
-        let mut names: Vec<String> = Vec::new();
+        let mut names: Vec<&[u8]> = Vec::new();
         let mut id = id;
         while id != Id(0) {
             let Some(place) = self.entries.iter().position(|(_, other)| *other == id) else { break };
-            names.push(String::from_utf8_lossy(self.entry(place as u32).0).into_owned());
+            names.push(self.entry(place as u32).0);
             let has = |directory: &Id| match &self.node(*directory).body {
                 Body::Directory { entries, .. } => entries.contains(&(place as u32)),
                 _ => false,
@@ -32,8 +33,8 @@ impl Tree {
             let Some(parent) = (0..self.len() as u32).map(Id).find(has) else { break };
             id = parent;
         }
-        names.push(String::new());
+        names.push(b"");
         names.reverse();
-        if names.len() == 1 { "/".into() } else { names.join("/") }
+        if names.len() == 1 { "/".into() } else { shown(&names.join(&b'/')) }
     }
 }

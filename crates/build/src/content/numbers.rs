@@ -8,7 +8,7 @@
 
 use extant_ondisk::InodeNr;
 use extant_ondisk::htree::Hasher;
-use extant_ondisk::inode::FileType;
+use extant_ondisk::inode::{FileType, InodeFlags};
 
 use super::order::Order;
 use crate::skeleton::Skeleton;
@@ -16,7 +16,7 @@ use crate::tree::{Body, Id, Node, Tree};
 use crate::{Error, Result};
 
 /// The directory where e2fsck puts inodes that have lost their names.
-const LOST_FOUND: &[u8] = b"lost+found";
+pub(super) const LOST_FOUND: &[u8] = b"lost+found";
 /// Only root may look into lost+found.
 const LOST_FOUND_MODE: u16 = 0o040700;
 
@@ -135,6 +135,7 @@ pub(super) fn add_lost_found(tree: &mut Tree) -> Result<()> {
     let mode = LOST_FOUND_MODE | FileType::Directory.mode_bits();
     let body = Body::Directory { entries: entries..entries, parent: Id(0) };
     let mtime = tree.nodes[0].mtime;
-    tree.nodes.push(Node { mode, uid: 0, gid: 0, mtime, links: 2, xattrs: None, body });
+    let flags = InodeFlags::empty();
+    tree.nodes.push(Node { mode, uid: 0, gid: 0, mtime, flags, links: 2, xattrs: None, body });
     Ok(())
 }

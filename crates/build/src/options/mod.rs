@@ -7,6 +7,7 @@
 //! # Locking
 //! None.
 
+mod extended;
 mod features;
 mod profile;
 mod request;

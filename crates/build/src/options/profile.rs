@@ -18,18 +18,19 @@ struct Type {
     name: &'static str,
     features: &'static str,
     block_size: Option<u32>,
+    inode_size: Option<u32>,
     inode_ratio: Option<u64>,
 }
 
 const fn usage(name: &'static str, block_size: Option<u32>, inode_ratio: u64) -> Type {
-    Type { name, features: "", block_size, inode_ratio: Some(inode_ratio) }
+    Type { name, features: "", block_size, inode_size: None, inode_ratio: Some(inode_ratio) }
 }
 
 const fn fs_type(name: &'static str, features: &'static str) -> Type {
-    Type { name, features, block_size: None, inode_ratio: None }
+    Type { name, features, block_size: None, inode_size: None, inode_ratio: None }
 }
 
-const TYPES: [Type; 10] = [
+const TYPES: [Type; 11] = [
     fs_type("ext2", ""),
     fs_type("ext3", "has_journal"),
     fs_type("ext4", "has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize"),
@@ -41,6 +42,7 @@ const TYPES: [Type; 10] = [
     // "The system's page size".
     usage("largefile", Some(4096), 1 << 20),
     usage("largefile4", Some(4096), 4 << 20),
+    Type { name: "hurd", features: "", block_size: Some(4096), inode_size: Some(128), inode_ratio: None },
 ];
 
 /// The settings of several types; the last type that has a setting decides it.
@@ -83,6 +85,7 @@ impl Profile {
             };
             profile.features.push(kind.features);
             profile.block_size = kind.block_size.unwrap_or(profile.block_size);
+            profile.inode_size = kind.inode_size.unwrap_or(profile.inode_size);
             profile.inode_ratio = kind.inode_ratio.unwrap_or(profile.inode_ratio);
         }
         (profile, unknown)

@@ -9,9 +9,10 @@ use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::jbd2::default_blocks;
 use extant_ondisk::superblock::Wanted;
 
+use super::Options;
+use super::extended::Extended;
 use super::features::Features;
 use super::profile::{self, Profile};
-use super::{JournalOptions, Options};
 use crate::{Error, Result};
 
 const BLOCK_SIZES: std::ops::RangeInclusive<u64> = 1024..=65536;
@@ -28,6 +29,11 @@ const FLEX_BG_SIZE: u64 = 16;
 const ENCODING: (u16, u16) = (1, 0);
 /// Refuse names that are not UTF-8.
 const ENCODING_STRICT: u16 = 1;
+/// The systems that may have made a file system, and `s_creator_os`.
+const SYSTEMS: [(&str, u32); 5] = [("linux", 0), ("hurd", HURD), ("GNU", HURD), ("freebsd", 3), ("lites", 4)];
+const HURD: u32 = 1;
+/// Features of the defaults that the Hurd has no support for.
+const NOT_IN_HURD: [&str; 3] = ["filetype", "huge_file", "metadata_csum"];
 /// `errors=continue`.
 const ERRORS_CONTINUE: u16 = 1;
 
@@ -83,6 +89,8 @@ pub struct Request {
     pub usage: Option<String>,
     /// -b, bytes.
     pub block_size: Option<u64>,
+    /// -b with a minus: at least so many bytes.
+    pub block_size_least: Option<u64>,
     /// -C, bytes.
     pub cluster_size: Option<u64>,
     /// -E, each a list with commas.
@@ -109,6 +117,8 @@ pub struct Request {
     pub last_mounted: Option<Vec<u8>>,
     /// -N.
     pub inodes: Option<u64>,
+    /// -o: the name or number of the system that made it.
+    pub creator_os: Option<String>,
     /// -O, each a list with commas.
     pub features: Vec<String>,
     /// -r.
@@ -119,12 +129,12 @@ pub struct Request {
     pub size: SizeAsked,
 }
 
-fn refuse<T>(text: impl Into<String>) -> Result<T> {
+pub(super) fn refuse<T>(text: impl Into<String>) -> Result<T> {
     Err(Error::Options(text.into()))
 }
 
 /// A positive number of blocks, or their bytes with a suffix.
-fn block_count(text: &str, block_size: u64) -> Option<u64> {
+pub(super) fn block_count(text: &str, block_size: u64) -> Option<u64> {
     parse_number(text).or_else(|| parse_bytes(text, 0).map(|bytes| bytes / block_size)).filter(|n| *n > 0)
 }
 
@@ -144,190 +154,10 @@ pub fn parse_bytes(text: &str, unit: u64) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-fn parse_number(text: &str) -> Option<u64> {
+pub(super) fn parse_number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None => text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?,
-    }
-}
-
-/// The words of -E and -J.
-#[derive(Default)]
-struct Extended {
-    stride: u16,
-    stripe_width: u32,
-    resize_bytes: Option<u64>,
-    resize_blocks: Option<u64>,
-    hash_seed: Option<[u8; 16]>,
-    packed: bool,
-    backups: u32,
-    orphan_file: Option<String>,
-    offset: u64,
-    root_owner: Option<(u32, u32)>,
-    test_fs: bool,
-    zeroed: bool,
-    keeps_storage: bool,
-    eager_tables: bool,
-    quota_types: Option<[bool; 3]>,
-    encoding_strict: Option<bool>,
-    encoding: bool,
-    mmp_interval: u16,
-    journal: JournalOptions,
-    journal_asked: bool,
-    journal_megabytes: Option<u64>,
-    journal_location: Option<String>,
-    fast_commit_kilobytes: Option<u64>,
-}
-
-impl Extended {
-    fn parse(request: &Request) -> Result<Extended> {
-        let mut extended = Extended { backups: 2, ..Extended::default() };
-        for word in request.extended.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
-            let (name, value) = split(word);
-            extended.option(name, value)?;
-        }
-        for word in request.journal_options.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
-            let (name, value) = split(word);
-            extended.journal_option(name, value)?;
-        }
-        extended.journal_asked |= request.journal;
-        Ok(extended)
-    }
-
-    fn option(&mut self, name: &str, value: Option<&str>) -> Result<()> {
-        let number = |most: u64| -> Result<u64> {
-            let text = value.unwrap_or("");
-            match parse_number(text).filter(|n| *n <= most) {
-                Some(number) => Ok(number),
-                None => refuse(format!("-E {name}={text}: it takes a number of at most {most}")),
-            }
-        };
-        let flag = || -> Result<bool> { value.map_or(Ok(true), |_| Ok(number(u64::from(u32::MAX))? != 0)) };
-        match name {
-            "stride" => self.stride = number(u16::MAX.into())? as u16,
-            "stripe-width" | "stripe_width" => self.stripe_width = number(u32::MAX.into())? as u32,
-            "resize" => {
-                let text = value.unwrap_or("");
-                let blocks = parse_number(text).filter(|n| *n > 0);
-                self.resize_blocks = blocks;
-                self.resize_bytes = parse_bytes(text, 0).filter(|n| *n > 0);
-                if self.resize_blocks.is_none() && self.resize_bytes.is_none() {
-                    return refuse(format!("-E resize={text}: it takes a size, such as 16T or a number of blocks"));
-                }
-            }
-            "hash_seed" => match value.and_then(parse_uuid) {
-                Some(seed) => self.hash_seed = Some(seed),
-                None => return refuse(format!("-E hash_seed={}: it takes a UUID", value.unwrap_or(""))),
-            },
-            "packed_meta_blocks" => {
-                self.packed = flag()?;
-                if self.packed {
-                    self.journal.location = Some(0);
-                }
-            }
-            "num_backup_sb" => self.backups = number(2)? as u32,
-            "orphan_file_size" => self.orphan_file = Some(value.unwrap_or("").to_owned()),
-            "offset" => self.offset = number(u64::MAX)?,
-            "root_owner" => self.root_owner = Some(parse_owner(value)?),
-            "test_fs" => self.test_fs = true,
-            "lazy_itable_init" => self.eager_tables = !flag()?,
-            "assume_storage_prezeroed" => self.zeroed = flag()?,
-            "discard" => self.keeps_storage = false,
-            "nodiscard" => self.keeps_storage = true,
-            // Unwritten blocks are zeroes here.
-            "lazy_journal_init" => {
-                flag()?;
-            }
-            "quotatype" => self.quota_types = Some(parse_quota_types(value.unwrap_or(""))?),
-            "encoding" => match value {
-                Some("utf8" | "utf8-12.1") => self.encoding = true,
-                other => {
-                    return refuse(format!("-E encoding={}: known is utf8", other.unwrap_or("")));
-                }
-            },
-            "encoding_flags" => match value {
-                Some("strict") => self.encoding_strict = Some(true),
-                Some("^strict" | "nostrict") => self.encoding_strict = Some(false),
-                other => {
-                    return refuse(format!("-E encoding_flags={}: known is strict", other.unwrap_or("")));
-                }
-            },
-            "mmp_update_interval" => self.mmp_interval = number(300)? as u16,
-            "desc_size" | "desc-size" => {
-                if number(u64::MAX)? != 64 {
-                    return refuse(format!("-E {name}: descriptors of 64 bytes alone are made, with -O 64bit"));
-                }
-            }
-            "android_sparse" => {
-                return refuse("-E android_sparse: use --format of extant mkfs for Android sparse images");
-            }
-            "no_copy_xattrs" => return refuse("-E no_copy_xattrs: leave attributes out of the source instead"),
-            _ => {
-                return refuse(format!(
-                    "-E {name}: it is not known; known are assume_storage_prezeroed, discard, encoding, \
-                     encoding_flags, hash_seed, lazy_itable_init, lazy_journal_init, mmp_update_interval, nodiscard, \
-                     num_backup_sb, offset, orphan_file_size, packed_meta_blocks, quotatype, resize, root_owner, \
-                     stride, stripe_width, test_fs"
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn journal_option(&mut self, name: &str, value: Option<&str>) -> Result<()> {
-        let text = value.unwrap_or("");
-        let number = || match parse_number(text).filter(|n| *n <= 1 << 32) {
-            Some(number) => Ok(number),
-            None => refuse(format!("-J {name}={text}: it takes a number")),
-        };
-        match name {
-            "size" => self.journal_megabytes = Some(number()?).filter(|n| *n > 0),
-            "fast_commit_size" => self.fast_commit_kilobytes = Some(number()?).filter(|n| *n > 0),
-            "location" => self.journal_location = Some(text.to_owned()),
-            "v1_superblock" => {
-                return refuse("-J v1_superblock: journals are made in today's form alone; leave it out");
-            }
-            "device" => {
-                return refuse("-J device: Extant makes no journals on devices of their own; use -J size");
-            }
-            _ => {
-                return refuse(format!("-J {name}: it is not known; known are size, location, fast_commit_size"));
-            }
-        }
-        self.journal_asked |= self.journal_megabytes.is_some();
-        Ok(())
-    }
-
-    /// The journal's size and place (`-J`); `None` without the feature.
-    fn journal(&self, features: &Features, block_size: u64) -> Result<Option<JournalOptions>> {
-        let journal = features.compat.contains(Compat::HAS_JOURNAL).then(|| {
-            let blocks = |bytes: u64| u32::try_from(bytes / block_size).unwrap_or(u32::MAX);
-            JournalOptions {
-                blocks: self.journal_megabytes.map(|n| blocks(n << 20)),
-                fast_commit_blocks: self.fast_commit_kilobytes.map(|n| blocks(n << 10)),
-                location: self.journal.location,
-            }
-        });
-        match (journal, &self.journal_location) {
-            (Some(journal), Some(text)) => {
-                let Some(location) = parse_number(text).or_else(|| block_count(text, block_size)) else {
-                    return refuse(format!("-J location={text}: it takes a block, or a size such as 1G"));
-                };
-                Ok(Some(JournalOptions { location: journal.location.or(Some(location)), ..journal }))
-            }
-            (journal, _) => Ok(journal),
-        }
-    }
-
-    /// Blocks of the orphan file (`-E orphan_file_size`); 0: by the size of the file system.
-    fn orphan_blocks(&self, block_size: u64) -> Result<u32> {
-        match &self.orphan_file {
-            None => Ok(0),
-            Some(text) => match block_count(text, block_size).and_then(|n| u32::try_from(n).ok()) {
-                Some(blocks) => Ok(blocks),
-                None => refuse(format!("-E orphan_file_size={text}: it takes a size, such as 2M")),
-            },
-        }
     }
 }
 
@@ -354,33 +184,6 @@ struct Basis {
     /// Of users, groups and projects.
     quota: [bool; 3],
     warnings: Vec<String>,
-}
-
-fn split(word: &str) -> (&str, Option<&str>) {
-    word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)))
-}
-
-fn parse_owner(value: Option<&str>) -> Result<(u32, u32)> {
-    // Without a value, the caller's own user and group.
-    let Some(text) = value else { return Ok((u32::MAX, u32::MAX)) };
-    let both = text.split_once(':').and_then(|(user, group)| Some((parse_number(user)?, parse_number(group)?)));
-    match both.and_then(|(user, group)| Some((u32::try_from(user).ok()?, u32::try_from(group).ok()?))) {
-        Some(owner) => Ok(owner),
-        None => refuse(format!("-E root_owner={text}: it takes two numbers, such as 0:0")),
-    }
-}
-
-fn parse_quota_types(text: &str) -> Result<[bool; 3]> {
-    let mut types = [false; 3];
-    for word in text.split(':') {
-        match word {
-            "usr" | "usrquota" => types[0] = true,
-            "grp" | "grpquota" => types[1] = true,
-            "prj" | "prjquota" => types[2] = true,
-            _ => return refuse(format!("-E quotatype={text}: known are usrquota, grpquota and prjquota, with colons")),
-        }
-    }
-    Ok(types)
 }
 
 /// 32 hexadecimal digits with hyphens, as uuid_parse(3) takes them.
@@ -425,6 +228,31 @@ impl Request {
         Ok(asked.map(|owner| if owner == (u32::MAX, u32::MAX) { fact.user } else { owner }))
     }
 
+    /// Permissions and SELinux label of the root directory, if they are given (`-E root_perms`, `-E root_selinux`).
+    ///
+    /// # Errors
+    /// As [`Request::offset`].
+    pub fn root(&self) -> Result<(Option<u16>, Option<String>)> {
+        let Extended { root_perms, root_selinux, .. } = Extended::parse(self)?;
+        Ok((root_perms, root_selinux))
+    }
+
+    /// Whether the image is in Android's sparse format (`-E android_sparse`).
+    ///
+    /// # Errors
+    /// As [`Request::offset`].
+    pub fn is_android_sparse(&self) -> Result<bool> {
+        Ok(Extended::parse(self)?.android_sparse)
+    }
+
+    /// Whether the attributes of the source are left out (`-E no_copy_xattrs`).
+    ///
+    /// # Errors
+    /// As [`Request::offset`].
+    pub fn drops_xattrs(&self) -> Result<bool> {
+        Ok(Extended::parse(self)?.no_copy_xattrs)
+    }
+
     /// Decides everything.
     ///
     /// # Errors
@@ -466,17 +294,19 @@ impl Request {
             return refuse(format!("-t {fs_type}: it is not known; known are ext2, ext3 and ext4"));
         }
         let usage = self.usage.as_deref().unwrap_or_else(|| profile::usage_for(bytes));
-        let (profile, unknown) = Profile::of(std::iter::once(fs_type).chain(usage.split(',')));
+        let os = self.creator_os()?;
+        let types = std::iter::once(fs_type).chain(usage.split(',')).chain((os == HURD).then_some("hurd"));
+        let (profile, unknown) = Profile::of(types);
         warnings.extend(unknown.iter().map(|name| format!("-T {name}: it is not known and changes nothing")));
-        let revision = self.revision.unwrap_or(1);
+        let revision = self.revision.or(extended.revision).unwrap_or(1);
         if revision > 1 {
             return refuse(format!("-r {revision}: known are 0 and 1"));
         }
-        let mut features = self.asked_features(&profile, revision)?;
+        let mut features = self.asked_features(&profile, revision, os)?;
 
         let block_size = match asked_block_size {
             Some(size) => size,
-            None => u64::from(profile.block_size).max(fact.sector_size.into()),
+            None => u64::from(profile.block_size).max(fact.sector_size.into()).max(self.block_size_least.unwrap_or(0)),
         };
         let blocks = bytes / block_size;
         self.check_block_count(&mut features, blocks, block_size)?;
@@ -495,6 +325,9 @@ impl Request {
         let quota = self.add_features(&extended, &mut features)?;
         let reserved_gdt_blocks = self.resize(&extended, &mut features, blocks, block_size, revision)?;
         check_features(&features)?;
+        if extended.desc_size.is_some() && !features.incompat.contains(Incompat::BIT64) {
+            return refuse("-E desc_size: it needs the feature 64bit; add -O 64bit");
+        }
         let per_group = self.per_group(block_size)?;
         let flex = self.flex_bg(&features)?;
         let inode_size = self.inode_size(&profile, block_size, revision)?;
@@ -578,7 +411,8 @@ impl Request {
             time: fact.now,
             errors: self.errors()?,
             default_mount_opts,
-            creator_os: 0,
+            desc_size: extended.desc_size.unwrap_or(0),
+            creator_os: self.creator_os()?,
             test_filesystem: extended.test_fs,
             encoding: if casefold { (ENCODING.0, ENCODING.1 | strict) } else { (0, 0) },
             mmp_interval: extended.mmp_interval,
@@ -642,7 +476,7 @@ impl Request {
     }
 
     fn asked_block_size(&self, fact: &Fact, warnings: &mut Vec<String>) -> Result<Option<u64>> {
-        let Some(size) = self.block_size else { return Ok(None) };
+        let Some(size) = self.block_size.or(self.block_size_least) else { return Ok(None) };
         if !BLOCK_SIZES.contains(&size) || !size.is_power_of_two() {
             return refuse(format!("-b {size}: it takes a power of two from 1024 to 65536"));
         }
@@ -653,7 +487,7 @@ impl Request {
         if size > PAGE {
             warnings.push(format!("-b {size}: most systems cannot mount blocks of more than {PAGE} bytes"));
         }
-        Ok(Some(size))
+        Ok(self.block_size)
     }
 
     fn bytes(&self, fact: &Fact, unit: u64) -> Result<u64> {
@@ -671,7 +505,7 @@ impl Request {
         }
     }
 
-    fn asked_features(&self, profile: &Profile, revision: u64) -> Result<Features> {
+    fn asked_features(&self, profile: &Profile, revision: u64, os: u32) -> Result<Features> {
         let mut features = Features::default();
         if revision != 0 {
             features.edit(profile::BASE_FEATURES)?;
@@ -679,10 +513,32 @@ impl Request {
                 features.edit(list)?;
             }
         }
+        if os == HURD {
+            NOT_IN_HURD.iter().try_for_each(|name| features.edit(&format!("^{name}")))?;
+        }
         for list in &self.features {
             features.edit(list)?;
         }
+        for name in NOT_IN_HURD.iter().filter(|_| os == HURD) {
+            let mut without = features;
+            without.edit(&format!("^{name}"))?;
+            if without != features {
+                return refuse(format!("-O {name}: the Hurd does not support it; leave it out, or -o hurd"));
+            }
+        }
         Ok(features)
+    }
+
+    /// The number of the system that made it (`-o`).
+    fn creator_os(&self) -> Result<u32> {
+        let Some(name) = &self.creator_os else { return Ok(0) };
+        if let Some((_, number)) = SYSTEMS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
+            return Ok(*number);
+        }
+        match parse_number(name).and_then(|number| u32::try_from(number).ok()) {
+            Some(number) if !name.is_empty() => Ok(number),
+            _ => refuse(format!("-o {name}: it is not known; known are linux, hurd, freebsd, lites and numbers")),
+        }
     }
 
     fn check_block_count(&self, features: &mut Features, blocks: u64, block_size: u64) -> Result<()> {

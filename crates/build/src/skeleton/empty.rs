@@ -82,11 +82,7 @@ impl Empty {
             owned.add(owners, file::sectors(mapped, skeleton.geometry()) * 512);
         }
         let finished = skeleton.finish(Usage { blocks: Vec::new(), last_ino: 0, directories, owned })?;
-        let mut pieces: Vec<_> = finished
-            .pieces()
-            .into_iter()
-            .map(|piece| Piece { start: piece.start, blocks: piece.blocks, key: EmptyKey::Skeleton(piece.key) })
-            .collect();
+        let mut pieces: Vec<_> = finished.pieces().into_iter().map(|piece| piece.map(EmptyKey::Skeleton)).collect();
         for (directory, mapped) in finished.skeleton().directories.iter().enumerate() {
             let mut first_lblk = 0;
             for (start, len) in &mapped.runs {
@@ -159,6 +155,10 @@ impl Plan for Empty {
 
     fn pieces(&self) -> impl Iterator<Item = Piece<EmptyKey>> + Send {
         self.pieces.iter().copied()
+    }
+
+    fn superblocks(&self) -> impl Iterator<Item = Piece<EmptyKey>> {
+        self.finished.superblocks().map(|piece| piece.map(EmptyKey::Skeleton))
     }
 
     fn fill(&self, key: EmptyKey, first: u32, buf: &mut [u8]) -> Result<()> {

@@ -45,8 +45,10 @@ pub trait Inodes {
 /// A piece of the skeleton.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// The superblock of a group, and the descriptors behind it.
-    Base(GroupNr),
+    /// The block with a group's copy of the superblock.
+    SuperBlock(GroupNr),
+    /// The descriptors of a group, behind its copy of the superblock.
+    Descriptors(GroupNr),
     /// A block bitmap.
     BlockBitmap(GroupNr),
     /// An inode bitmap.
@@ -164,7 +166,16 @@ impl Finished {
         &self.superblock
     }
 
-    /// The pieces of the skeleton, in ascending order.
+    /// The blocks with a copy of the superblock, the primary first.
+    pub fn superblocks(&self) -> impl Iterator<Item = Piece<Key>> + '_ {
+        let geo = self.skeleton.geometry();
+        std::iter::once(GroupNr(0)).chain(geo.backup_groups()).filter_map(|group| {
+            let start = geo.base_metadata(group).superblock?;
+            Some(Piece { start, blocks: 1, key: Key::SuperBlock(group) })
+        })
+    }
+
+    /// The other pieces of the skeleton, in ascending order.
     pub fn pieces(&self) -> Vec<Piece<Key>> {
         let geo = self.skeleton.geometry();
         let mut pieces = Vec::with_capacity(self.descs.len() * 2);
@@ -174,11 +185,9 @@ impl Finished {
             }
         };
         for (group, desc) in geo.groups().zip(&self.descs) {
-            let base = geo.base_metadata(group);
-            let start = base.ranges().next().map_or(0, |(start, _)| start.0);
-            let behind = base.descriptors.map_or(0, |_| geo.desc_blocks_behind(group).count() as u32);
-            let blocks = u32::from(base.superblock.is_some()) + behind;
-            push(start, blocks, Key::Base(group));
+            if let Some((start, _)) = geo.base_metadata(group).descriptors {
+                push(start.0, geo.desc_blocks_behind(group).count() as u32, Key::Descriptors(group));
+            }
             let written = |flag| u32::from(!desc.flags.contains(flag));
             push(desc.block_bitmap.0, written(GroupFlags::BLOCK_UNINIT), Key::BlockBitmap(group));
             push(desc.inode_bitmap.0, written(GroupFlags::INODE_UNINIT), Key::InodeBitmap(group));
@@ -201,9 +210,11 @@ impl Finished {
     pub fn fill(&self, key: Key, first: u32, buf: &mut [u8], inodes: &dyn Inodes) -> Result<()> {
         let block_size = self.skeleton.geometry().block_size as usize;
         match key {
-            Key::Base(group) => {
-                for (i, block) in buf.chunks_exact_mut(block_size).enumerate() {
-                    self.fill_base(group, first + i as u32, block);
+            Key::SuperBlock(group) => self.fill_superblock(group, buf),
+            Key::Descriptors(group) => {
+                let indexes = self.skeleton.geometry().desc_blocks_behind(group).skip(first as usize);
+                for (index, block) in indexes.zip(buf.chunks_exact_mut(block_size)) {
+                    self.fill_descriptors(index, block);
                 }
             }
             Key::BlockBitmap(group) => self.fill_block_bitmap(group, buf),
@@ -216,17 +227,15 @@ impl Finished {
         Ok(())
     }
 
-    /// Block `i` of a group's superblock and descriptors.
-    fn fill_base(&self, group: GroupNr, i: u32, out: &mut [u8]) {
+    fn fill_superblock(&self, group: GroupNr, out: &mut [u8]) {
+        let at = self.skeleton.geometry().super_location(group).1;
+        let copy = if group.0 == 0 { self.superblock.clone() } else { self.superblock.backup_for(group) };
+        copy.encode_into(&mut out[at..at + SUPERBLOCK_SIZE]);
+    }
+
+    /// The block of the descriptor table with this index.
+    fn fill_descriptors(&self, index: u32, out: &mut [u8]) {
         let geo = self.skeleton.geometry();
-        let has_super = geo.has_super_backup(group);
-        if has_super && i == 0 {
-            let at = geo.super_location(group).1;
-            let copy = if group.0 == 0 { self.superblock.clone() } else { self.superblock.backup_for(group) };
-            copy.encode_into(&mut out[at..at + SUPERBLOCK_SIZE]);
-            return;
-        }
-        let Some(index) = geo.desc_blocks_behind(group).nth((i - u32::from(has_super)) as usize) else { return };
         let per_block = geo.descs_per_block();
         for (slot, bytes) in out.chunks_exact_mut(geo.desc_size).enumerate() {
             let group = GroupNr(index * per_block + slot as u32);

@@ -74,6 +74,12 @@ pub fn number(sparse: &mut Vec<Pieces>, mut offset: u64, data: Option<&[Range<u6
     }
 }
 
+/// The place of a file's bytes in its part; `None`: it has holes.
+pub fn whole_file(number: u64, size: u64) -> Option<Range<u64>> {
+    let start = number & (PART_BYTES_MAX - 1);
+    (number & SPARSE == 0).then(|| start..start.saturating_add(size))
+}
+
 /// The same file, of part `part`.
 pub fn in_part(number: u64, part: usize) -> u64 {
     number | (part as u64) << OFFSET_BITS

@@ -1,8 +1,10 @@
 //! A directory of the host as a source.
 //!
 //! No symbolic link below it is followed: everything is reached through the descriptor of its root, and each opened
-//! file is compared with the entry that the walk met. Calls go through the C library (rustix's `use-libc`), so that
-//! fakeroot(1) can answer them.
+//! file is compared with the entry that the walk met. Linux reads extended attributes by a path or by an open file
+//! only. So a thread enters each directory through its descriptor, and reads them by the bare name. Where the system
+//! gives threads no working directory of their own, it names the descriptor as a path below /proc. Calls go through the
+//! C library (rustix's `use-libc`), so that fakeroot(1) can answer them.
 //!
 //! Threads list directories; one thread makes the tree of their entries, whose order makes no difference there.
 //!
@@ -22,15 +24,18 @@ use std::sync::mpsc;
 
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
+use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{
-    AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Stat, fstat, lgetxattr, llistxattr, major, minor, openat, readlinkat,
-    seek, statat,
+    AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Stat, fgetxattr, flistxattr, fstat, lgetxattr, llistxattr, major, minor,
+    openat, readlinkat, seek, stat, statat,
 };
 use rustix::io::Errno;
+use rustix::process::fchdir;
 
+use super::left_out::LeftOut;
 use super::{Options, Source, entry_error};
 use crate::error::shown;
-use crate::tree::{Attributes, Builder, Content, ReadAt, Xattr};
+use crate::tree::{Attributes, Builder, Content, ReadAt, Xattr, stored_name};
 use crate::{Error, Result};
 
 /// The longest path that the kernel takes at once, with room to spare (`PATH_MAX` is 4096).
@@ -58,6 +63,8 @@ struct Below {
     /// The source's own path, for messages.
     path: Vec<u8>,
     root: OwnedFd,
+    /// Whether /proc shows the descriptors of this process.
+    has_proc: bool,
     hasher: RandomState,
 }
 
@@ -84,6 +91,7 @@ struct Chunk {
     /// The path in front of the names.
     prefix: Vec<u8>,
     found: Vec<Found>,
+    left_out: LeftOut,
     /// No more will come.
     last: bool,
 }
@@ -120,9 +128,11 @@ pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
     let opened = openat(CWD, path, flags, Mode::empty()).and_then(|root| fstat(&root).map(|stat| (root, stat)));
     let path = path.as_os_str().as_bytes();
     let (root, stat) = opened.map_err(|e| super::source_error(shown(path), &e.into()))?;
-    let below = Below { path: path.to_vec(), root, hasher: RandomState::new() };
+    let below = Below::new(path.to_vec(), root);
     let mut builder = Builder::new(options.tree);
-    let xattrs = Lister::new(&below).xattrs(os(path), b"")?;
+    let mut lister = Lister::new(&below);
+    let xattrs = lister.xattrs(&below.root, b".", b"")?;
+    let left_out = lister.left_out;
     builder.directory(b".", attributes(&stat, xattrs))?;
     let mut walk = Walk {
         builder,
@@ -131,13 +141,15 @@ pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
         files: Vec::new(),
         waiting: vec![Job { dir: 0, path: Vec::new(), id: id(&stat) }],
         linked: HashMap::new(),
+        left_out,
     };
     walk.run(&below)?;
-    let Walk { builder, mut bytes, dirs, mut files, .. } = walk;
+    let Walk { builder, mut bytes, dirs, mut files, left_out, .. } = walk;
     bytes.shrink_to_fit();
     files.shrink_to_fit();
+    let warnings = left_out.warning(&shown(&below.path)).into_iter().collect();
     let content = Box::new(Names { below, bytes, dirs, files });
-    Ok(Source { tree: builder.finish()?, content, warnings: Vec::new() })
+    Ok(Source { tree: builder.finish()?, content, warnings })
 }
 
 /// Makes the tree, on one thread.
@@ -150,6 +162,7 @@ struct Walk {
     waiting: Vec<Job>,
     /// Of files with several names: their numbers in the builder.
     linked: HashMap<(u64, u64), u32>,
+    left_out: LeftOut,
 }
 
 impl Walk {
@@ -163,7 +176,12 @@ impl Walk {
                 let (jobs, next) = mpsc::channel::<Job>();
                 let results = results.clone();
                 let builder = std::thread::Builder::new().name("extant-walk".into());
-                let work = move || work(&mut Lister::new(below), number, &next, &results);
+                let work = move || {
+                    let mut lister = Lister::new(below);
+                    // A thread shares its working directory with the others unless the system lets it have its own.
+                    lister.enters = unshare(CloneFlags::CLONE_FS).is_ok();
+                    work(&mut lister, number, &next, &results);
+                };
                 builder.spawn_scoped(threads, work).map_err(|e| Error::Thread(e.to_string()))?;
                 workers.push((jobs, 0));
             }
@@ -195,7 +213,8 @@ impl Walk {
     }
 
     fn take(&mut self, chunk: Chunk) -> Result<()> {
-        let Chunk { dir, prefix, found, .. } = chunk;
+        let Chunk { dir, prefix, found, left_out, .. } = chunk;
+        self.left_out.add(left_out);
         let mut path = prefix;
         let prefix = path.len();
         for Found { name, attributes, id, several, what } in found {
@@ -256,13 +275,22 @@ fn work(lister: &mut Lister<'_>, worker: usize, jobs: &mpsc::Receiver<Job>, resu
 /// The state of a thread that lists.
 struct Lister<'a> {
     below: &'a Below,
+    /// Whether this thread has a working directory of its own: that of [`Lister::list`].
+    enters: bool,
+    left_out: LeftOut,
     list: Vec<u8>,
     value: Vec<u8>,
 }
 
 impl Lister<'_> {
     fn new(below: &Below) -> Lister<'_> {
-        Lister { below, list: vec![0; XATTR_BYTES], value: vec![0; XATTR_BYTES] }
+        Lister {
+            below,
+            enters: false,
+            left_out: LeftOut::default(),
+            list: vec![0; XATTR_BYTES],
+            value: vec![0; XATTR_BYTES],
+        }
     }
 
     /// `false`: the walk has ended, and takes no more entries.
@@ -276,17 +304,14 @@ impl Lister<'_> {
             let why = "another directory took its place".into();
             return Err(Error::Entry { entry: below.shown(&path), why });
         }
+        if self.enters {
+            fchdir(&fd).map_err(wrong)?;
+        }
         let mut at = path.clone();
         if !at.is_empty() {
             at.push(b'/');
         }
         let prefix = at.len();
-        // For calls that take no descriptor of a directory; long paths go through one nevertheless.
-        let mut host = [&below.path[..], b"/", &at].concat();
-        if host.len() + 256 > PATH_BYTES {
-            host = format!("/proc/self/fd/{}/", fd.as_raw_fd()).into_bytes();
-        }
-        let host_prefix = host.len();
         let mut found = Vec::new();
         for entry in Dir::read_from(&fd).map_err(wrong)? {
             let entry = entry.map_err(wrong)?;
@@ -296,26 +321,25 @@ impl Lister<'_> {
             }
             at.truncate(prefix);
             at.extend_from_slice(name);
-            host.truncate(host_prefix);
-            host.extend_from_slice(name);
-            found.push(self.entry(&fd, name, &at, &host)?);
+            found.push(self.entry(&fd, name, &at)?);
             if found.len() == CHUNK_ENTRIES {
-                let found = std::mem::take(&mut found);
-                if !send(Chunk { worker, dir, prefix: at[..prefix].to_vec(), found, last: false }) {
+                let (found, left_out) = (std::mem::take(&mut found), std::mem::take(&mut self.left_out));
+                if !send(Chunk { worker, dir, prefix: at[..prefix].to_vec(), found, left_out, last: false }) {
                     return Ok(false);
                 }
             }
         }
         at.truncate(prefix);
-        Ok(send(Chunk { worker, dir, prefix: at, found, last: true }))
+        let left_out = std::mem::take(&mut self.left_out);
+        Ok(send(Chunk { worker, dir, prefix: at, found, left_out, last: true }))
     }
 
-    fn entry(&mut self, fd: &OwnedFd, name: &[u8], path: &[u8], host: &[u8]) -> Result<Found> {
+    fn entry(&mut self, fd: &OwnedFd, name: &[u8], path: &[u8]) -> Result<Found> {
         let below = self.below;
         let stat = statat(fd, os(name), AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|e| entry_error(below.shown(path), "cannot be examined", e))?;
         let kind = FileType::from_mode(stat.st_mode as u16);
-        let xattrs = self.xattrs(os(host), path)?;
+        let xattrs = self.xattrs(fd, name, path)?;
         let what = match kind {
             Some(FileType::Directory) => What::Directory,
             Some(FileType::Regular) => {
@@ -368,17 +392,47 @@ impl Lister<'_> {
         Ok(Some(ranges))
     }
 
-    /// The attributes that an image can hold. `path` is for messages.
-    fn xattrs(&mut self, host: &Path, path: &[u8]) -> Result<Vec<Xattr>> {
+    /// The attributes that an image can hold, of a name in a directory. `path` is for messages.
+    fn xattrs(&mut self, dir: &OwnedFd, name: &[u8], path: &[u8]) -> Result<Vec<Xattr>> {
+        if self.enters {
+            let name = os(name);
+            return self.xattrs_by(path, |list| llistxattr(name, list), |key, value| lgetxattr(name, key, value));
+        }
+        if self.below.has_proc {
+            // The directory is the one that was opened, whatever its path leads to by now; its entry is not followed.
+            let host = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
+            let host = os(&host);
+            return self.xattrs_by(path, |list| llistxattr(host, list), |name, value| lgetxattr(host, name, value));
+        }
+        // To open a device may change it. Others than files and directories hardly ever have attributes.
+        let wrong = |e: Errno| entry_error(self.below.shown(path), "cannot be opened", e);
+        let kind = FileType::from_mode(statat(dir, os(name), AtFlags::SYMLINK_NOFOLLOW).map_err(wrong)?.st_mode as u16);
+        if !matches!(kind, Some(FileType::Regular | FileType::Directory)) {
+            return Ok(Vec::new());
+        }
+        let file = openat(dir, os(name), OPEN, Mode::empty()).map_err(wrong)?;
+        self.xattrs_by(path, |list| flistxattr(&file, list), |name, value| fgetxattr(&file, name, value))
+    }
+
+    fn xattrs_by(
+        &mut self,
+        path: &[u8],
+        list: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>,
+        get: impl Fn(&Path, &mut [u8]) -> rustix::io::Result<usize>,
+    ) -> Result<Vec<Xattr>> {
         let wrong = |e: Errno| entry_error(self.below.shown(path), "its extended attributes cannot be read", e);
-        let len = match llistxattr(host, &mut self.list[..]) {
+        let len = match list(&mut self.list[..]) {
             Ok(0) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Vec::new()),
             Ok(len) => len,
             Err(e) => return Err(wrong(e)),
         };
         let mut xattrs = Vec::new();
-        for name in self.list[..len].split(|byte| *byte == 0).filter(|name| super::is_stored(name)) {
-            match lgetxattr(host, os(name), &mut self.value[..]) {
+        for name in self.list[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            if stored_name(name).is_none() {
+                self.left_out.attribute(name);
+                continue;
+            }
+            match get(os(name), &mut self.value[..]) {
                 Ok(len) => xattrs.push((name.into(), self.value[..len].into())),
                 // Listed, but not for this caller.
                 Err(Errno::OPNOTSUPP) => {}
@@ -409,6 +463,12 @@ impl Names {
 }
 
 impl Below {
+    fn new(path: Vec<u8>, root: OwnedFd) -> Below {
+        let seen = stat(format!("/proc/self/fd/{}", root.as_raw_fd())).and_then(|seen| Ok((seen, fstat(&root)?)));
+        let has_proc = seen.is_ok_and(|(seen, root)| id(&seen) == id(&root));
+        Below { path, root, has_proc, hasher: RandomState::new() }
+    }
+
     /// The path as the user knows it.
     fn shown(&self, path: &[u8]) -> String {
         let slash: &[u8] = if path.is_empty() || self.path.ends_with(b"/") { b"" } else { b"/" };
@@ -499,23 +559,67 @@ fn id(stat: &Stat) -> (u64, u64) {
 
 fn attributes(stat: &Stat, xattrs: Vec<Xattr>) -> Attributes {
     let mtime = Timestamp { seconds: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 };
-    Attributes { mode: stat.st_mode as u16, uid: stat.st_uid, gid: stat.st_gid, mtime, xattrs }
+    let mode = stat.st_mode as u16;
+    Attributes { mode, uid: stat.st_uid, gid: stat.st_gid, mtime, xattrs, ..Attributes::default() }
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{XattrFlags, setxattr};
+
     use super::*;
+
+    fn below(dir: &Path) -> Below {
+        let root = openat(CWD, dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opened");
+        Below::new(b"top".to_vec(), root)
+    }
 
     #[test]
     fn a_directory_that_took_the_place_of_another_is_refused() {
         let dir = tempfile::tempdir().expect("directory");
         std::fs::create_dir(dir.path().join("inner")).expect("directory");
-        let root = openat(CWD, dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opened");
-        let below = Below { path: b"top".to_vec(), root, hasher: RandomState::new() };
+        let below = below(dir.path());
         let met = id(&statat(&below.root, "inner", AtFlags::SYMLINK_NOFOLLOW).expect("there"));
         let list = |id| Lister::new(&below).list(Job { dir: 1, path: b"inner".to_vec(), id }, 0, &mut |_| true);
         assert!(list(met).expect("listed"));
         let said = list((met.0, met.1 + 1)).expect_err("refused").to_string();
         assert_eq!(said, "top/inner: another directory took its place");
+    }
+
+    #[test]
+    fn attributes_are_those_of_the_directory_that_was_opened_whatever_has_its_name_by_now() {
+        let dir = tempfile::tempdir_in("/var/tmp").expect("directory");
+        let at = |name: &str| dir.path().join(name);
+        for place in ["tree/inner", "secret"] {
+            std::fs::create_dir_all(at(place)).expect("directory");
+            std::fs::write(at(place).join("f"), "content").expect("file");
+            let set = |path: &Path| setxattr(path, "user.of", place.as_bytes(), XattrFlags::empty());
+            set(&at(place).join("f")).and_then(|()| set(&at(place))).expect("attributes");
+        }
+        std::os::unix::fs::symlink(at("secret/f"), at("tree/inner/link")).expect("a link");
+        for (has_proc, enters) in [(true, false), (false, false), (false, true)] {
+            let below = Below { has_proc, ..below(&at("tree")) };
+            let inner = below.open(b"inner", OFlags::RDONLY | OFlags::DIRECTORY).expect("opened");
+            std::fs::rename(at("tree/inner"), at("tree/old")).expect("renamed");
+            std::os::unix::fs::symlink(at("secret"), at("tree/inner")).expect("a link");
+            let look = || {
+                let mut lister = Lister { enters, ..Lister::new(&below) };
+                let mut of = |fd: &OwnedFd, name: &[u8]| {
+                    if enters {
+                        unshare(CloneFlags::CLONE_FS).expect("a directory of its own");
+                        fchdir(fd).expect("entered");
+                    }
+                    lister.xattrs(fd, name, name).expect("read")
+                };
+                let expected: Xattr = (Box::from(*b"user.of"), Box::from(*b"tree/inner"));
+                assert_eq!(of(&inner, b"f"), std::slice::from_ref(&expected));
+                assert_eq!(of(&inner, b"."), [expected]);
+                assert_eq!(of(&inner, b"link"), [], "a link's own");
+                assert_eq!(of(&below.root, b"inner"), [], "a link's own");
+            };
+            std::thread::scope(|threads| threads.spawn(look).join().expect("the attributes of what was opened"));
+            std::fs::remove_file(at("tree/inner")).expect("removed");
+            std::fs::rename(at("tree/old"), at("tree/inner")).expect("renamed");
+        }
     }
 }

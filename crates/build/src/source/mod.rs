@@ -1,6 +1,7 @@
-//! The sources of trees: directories of the host, tar archives, OCI image layouts.
+//! The sources of trees: directories of the host, tar archives, and images of layers in either.
 //!
-//! Main types: [`Source`] (a tree and the bytes of its files), [`Options`].
+//! Main types: [`Source`] (a tree and the bytes of its files), [`Word`] (a source as a command line names it),
+//! [`Options`].
 //!
 //! What it does not do: fetch anything from elsewhere, or write anything except the unnamed files for bytes that cannot
 //! be read twice.
@@ -12,12 +13,15 @@ mod budget;
 mod compressed;
 mod contents;
 mod directory;
+mod left_out;
 mod oci;
 mod tar;
+mod word;
 
 pub use oci::architecture;
+pub use tar::flags::names as flag_names;
+pub use word::{Form, Word};
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd;
@@ -27,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use extant_ondisk::superblock::MAGIC;
 use rustix::fs::OFlags;
 
 use self::budget::Budget;
@@ -61,6 +66,15 @@ impl Default for Options {
 }
 
 impl Source {
+    /// A tree without files.
+    ///
+    /// # Errors
+    /// A path in the owners' file does not exist.
+    pub fn empty(options: Options) -> Result<Source> {
+        let content = Box::new(Contents { parts: Vec::new() });
+        Ok(Source { tree: Builder::new(options.tree).finish()?, content, warnings: Vec::new() })
+    }
+
     /// The tree below a directory of the host, other file systems that are mounted below it included.
     ///
     /// # Errors
@@ -69,35 +83,26 @@ impl Source {
         directory::read(path, options)
     }
 
-    /// The source that a word of a command line names: `oci:DIR[:TAG]`, `-` for a tar archive on standard input, a
-    /// directory, or a tar archive.
+    /// The source that a [`Word`] names. Without a form, a directory or an archive that is an image layout or a
+    /// `docker save` gives the tree of its layers, and any other its files.
     ///
     /// # Errors
     /// As the function of that source.
-    pub fn open(word: &OsStr, options: Options) -> Result<Source> {
-        let path = Path::new(word);
-        if let Some(layout) = word.as_bytes().strip_prefix(b"oci:") {
-            return Source::oci_word(layout, options);
-        }
-        if word == "-" {
+    pub fn open(word: &Word, options: Options) -> Result<Source> {
+        let Word { form, path } = word;
+        let Some(path) = path else {
             let name = "standard input".to_owned();
             let input = io::stdin().as_fd().try_clone_to_owned().map_err(|e| source_error(name.clone(), &e))?;
-            return Source::tar_file(name, input.into(), options);
-        }
-        if path.is_dir() { Source::directory(path, options) } else { Source::tar(path, options) }
-    }
-
-    /// `DIR[:TAG]`, where the directory may have a colon in its name.
-    fn oci_word(word: &[u8], options: Options) -> Result<Source> {
-        let path = |bytes| Path::new(OsStr::from_bytes(bytes));
-        let colon = word.iter().rposition(|byte| *byte == b':').filter(|_| !path(word).is_dir());
-        match colon {
-            None => Source::oci(path(word), None, options),
-            Some(at) => {
-                let tag = std::str::from_utf8(&word[at + 1..]);
-                let tag = tag.map_err(|_| Error::Source { name: shown(word), why: "its tag is no text".into() })?;
-                Source::oci(path(&word[..at]), Some(tag), options)
-            }
+            return Source::tar_file(name, input.into(), form, options);
+        };
+        let is_directory = path.is_dir() && *form != Form::Archive;
+        let store = oci::Directory(path.clone());
+        match form {
+            Form::Directory => Source::directory(path, options),
+            Form::Image(tag) if is_directory => oci::read(&store, tag.as_deref(), options),
+            _ if is_directory && oci::is_image(&store) => oci::read(&store, None, options),
+            _ if is_directory => Source::directory(path, options),
+            form => Source::tar_as(path, form, options),
         }
     }
 
@@ -107,18 +112,22 @@ impl Source {
     /// # Errors
     /// It is no layout, a blob is missing or not what its digest says, or an entry cannot be stored.
     pub fn oci(layout: &Path, tag: Option<&str>, options: Options) -> Result<Source> {
-        oci::read(layout, tag, options)
+        oci::read(&oci::Directory(layout.to_owned()), tag, options)
     }
 
-    /// The tree in a tar archive. Contents of a plain one are read in place; those of others are stored in
-    /// [`Options::spool`].
+    /// The tree in a tar archive, or of the image in it. Contents of a plain one are read in place; those of others are
+    /// stored in [`Options::spool`].
     ///
     /// # Errors
-    /// It cannot be read, is damaged or cut off, or an entry cannot be stored; the error names it.
+    /// It cannot be read, is damaged or cut off, or has no entries, or an entry cannot be stored; the error names it.
     pub fn tar(path: &Path, options: Options) -> Result<Source> {
+        Source::tar_as(path, &Form::Any, options)
+    }
+
+    fn tar_as(path: &Path, form: &Form, options: Options) -> Result<Source> {
         let name = shown(path.as_os_str().as_bytes());
         match File::open(path) {
-            Ok(file) => Source::tar_file(name, file, options),
+            Ok(file) => Source::tar_file(name, file, form, options),
             // The system's own error for a socket is that there is no such device.
             Err(_) if path.metadata().is_ok_and(|there| there.file_type().is_socket()) => {
                 Err(Error::Source { name, why: "is a socket, and no tar archive".into() })
@@ -129,10 +138,7 @@ impl Source {
 
     /// As [`Source::tar`], of an open file, such as standard input; `name` is for messages. Bytes that have been read
     /// are not read again.
-    ///
-    /// # Errors
-    /// As [`Source::tar`].
-    pub fn tar_file(name: String, file: File, options: Options) -> Result<Source> {
+    fn tar_file(name: String, file: File, form: &Form, options: Options) -> Result<Source> {
         let wrong = |e: &io::Error| source_error(name.clone(), e);
         let there = file.metadata().map_err(|e| wrong(&e))?;
         if there.is_dir() {
@@ -141,7 +147,7 @@ impl Source {
         if !there.is_file() {
             // With a larger pipe, its writer wakes us less often. If the kernel refuses, the pipe stays as it is.
             let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_BYTES);
-            return Source::tar_stream(name, Box::new(file), options);
+            return Source::tar_stream_as(name, Box::new(file), form, options);
         }
         let position = rustix::fs::tell(&file).map_err(|e| wrong(&e.into()))?;
         let mut start = Vec::new();
@@ -149,10 +155,11 @@ impl Source {
         read.map_err(|e| wrong(&e))?;
         rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(position)).map_err(|e| wrong(&e.into()))?;
         if Compression::of(&start) == Compression::None {
-            let input = tar::Input::file(name.clone(), file, position, Budget::default()).map_err(|e| wrong(&e))?;
-            return archive(input, options);
+            let range = position..there.len();
+            let input = tar::Input::file(name.clone(), file, range, Budget::default()).map_err(|e| wrong(&e))?;
+            return archive(input, form, options);
         }
-        Source::tar_stream(name, Box::new(file), options)
+        Source::tar_stream_as(name, Box::new(file), form, options)
     }
 
     /// As [`Source::tar`], of anything that can be read.
@@ -160,13 +167,18 @@ impl Source {
     /// # Errors
     /// As [`Source::tar`].
     pub fn tar_stream(name: String, stream: Box<dyn Read + Send + '_>, options: Options) -> Result<Source> {
+        Source::tar_stream_as(name, stream, &Form::Any, options)
+    }
+
+    fn tar_stream_as(name: String, stream: Box<dyn Read + Send + '_>, form: &Form, options: Options) -> Result<Source> {
         let wrong = |e: io::Error| source_error(name.clone(), &e);
         let budget = Budget::default();
         let (compression, stream) = compressed::peeked(budget.counted(stream)).map_err(wrong)?;
         let stream = BufReader::with_capacity(STREAM_BUFFER, stream);
         let garbage = Arc::new(AtomicBool::new(false));
         let stream = compressed::decoder(compression, stream, garbage.clone()).map_err(wrong)?;
-        let mut source = archive(tar::Input::stream(name.clone(), stream, options.spool.clone(), budget), options)?;
+        let input = tar::Input::stream(name.clone(), stream, options.spool.clone(), budget);
+        let mut source = archive(input, form, options)?;
         if garbage.load(Ordering::Relaxed) {
             source.warnings.push(compressed::ignored_garbage(&name));
         }
@@ -176,16 +188,57 @@ impl Source {
 
 /// The largest pipe without privileges (`/proc/sys/fs/pipe-max-size`).
 const PIPE_BYTES: usize = 1 << 20;
+/// Where the magic of a superblock lies behind two blocks of zeroes.
+const MAGIC_AT: usize = 56;
 /// The bytes that are read of a stream at once.
 const STREAM_BUFFER: usize = 1 << 17;
 
-fn archive(mut input: tar::Input<'_>, options: Options) -> Result<Source> {
+fn archive(mut input: tar::Input<'_>, form: &Form, options: Options) -> Result<Source> {
     let name = input.name().to_owned();
-    let mut builder = Builder::new(options.tree);
-    tar::read(&mut input, true, &mut |entry| entry.add_to(&mut builder).map_err(|e| tar::in_archive(e, &name)))?;
-    let parts = vec![input.finish()?];
-    let tree = builder.finish().map_err(|e| tar::in_archive(e, &name))?;
-    Ok(Source { tree, content: Box::new(Contents { parts }), warnings: Vec::new() })
+    let mut builder = Builder::new(options.tree.clone());
+    let seen = tar::read(&mut input, &mut |entry| entry.add_to(&mut builder).map_err(|e| tar::in_archive(e, &name)))?;
+    if seen.entries == 0 {
+        refuse_empty(&mut input, &seen, form)?;
+    }
+    let part = input.finish()?;
+    let mut warnings: Vec<String> = seen.left_out.warning(&name).into_iter().collect();
+    if !seen.is_marked {
+        warnings.push(format!("{name}: no end mark follows the last entry; more may be missing if it was cut off"));
+    }
+    let in_archive = |e| tar::in_archive(e, &name);
+    builder.settle().map_err(in_archive)?;
+    // Without a part, all files are empty.
+    let store = part.as_ref().map(|part| oci::Archive { name: name.clone(), builder: &builder, part });
+    let image = match form {
+        Form::Image(tag) => Some((store.ok_or_else(|| oci::no_image(name.clone()))?, tag.as_deref())),
+        Form::Any => store.filter(|store| oci::is_image(store)).map(|store| (store, None)),
+        Form::Archive | Form::Directory => None,
+    };
+    if let Some((store, tag)) = image {
+        let mut source = oci::read(&store, tag, options)?;
+        source.warnings.splice(0..0, warnings);
+        return Ok(source);
+    }
+    let tree = builder.finish().map_err(in_archive)?;
+    Ok(Source { tree, content: Box::new(Contents { parts: vec![part] }), warnings })
+}
+
+/// An archive without entries has only zeroes, like much that is no archive. It is taken where it is called one.
+fn refuse_empty(input: &mut tar::Input<'_>, seen: &tar::Seen, form: &Form) -> Result<()> {
+    if !seen.is_marked {
+        return Err(input.refused("it is empty"));
+    }
+    if let Some(data) = input.data_behind()? {
+        let is_ext = data.get(MAGIC_AT..MAGIC_AT + 2) == Some(&MAGIC.to_le_bytes());
+        let what = if is_ext { "an ext2/3/4 file system follows" } else { "other data follows" };
+        return Err(input.unknown(&format!("not a tar archive: it begins with zeroes, and {what}")));
+    }
+    match form {
+        Form::Archive => Ok(()),
+        _ => {
+            Err(input.unknown("it has only zeroes and no entries; with tar: in front it is taken as an empty archive"))
+        }
+    }
 }
 
 /// Opens a file that must be a regular one, without waiting for a FIFO.
@@ -213,11 +266,4 @@ fn plain(error: &io::Error) -> String {
 /// An error of the system about an entry.
 fn entry_error(entry: String, doing: &str, error: impl Into<io::Error>) -> Error {
     Error::Entry { entry, why: format!("{doing}: {}", plain(&error.into())) }
-}
-
-/// Whether an image has a place for an extended attribute; others are the host file system's own.
-fn is_stored(name: &[u8]) -> bool {
-    let spaces: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-    spaces.iter().any(|space| name.len() > space.len() && name.starts_with(space))
-        || matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default")
 }

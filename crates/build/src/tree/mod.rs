@@ -17,7 +17,9 @@ mod tests;
 
 use std::ops::Range;
 
+use extant_ondisk::inode::{InodeFlags, MODE_TYPE_MASK};
 use extant_ondisk::time::Timestamp;
+use extant_ondisk::xattr::{Name, index};
 
 use crate::Result;
 
@@ -39,6 +41,8 @@ pub struct Node {
     pub gid: u32,
     /// The last change of the content. The image's other times are the same, so that they depend only on the source.
     pub mtime: Timestamp,
+    /// Flags that chattr(1) sets, as far as such an inode can have them.
+    pub flags: InodeFlags,
     /// Names that lead to it; of a directory 2 and the number of its subdirectories, however many.
     pub links: u32,
     /// A number for [`Tree::xattrs`]; `None`: there are none.
@@ -82,6 +86,12 @@ pub enum Body {
 /// An extended attribute: its full name (`user.x`, `system.posix_acl_access`) and its value as getxattr(2) gives it.
 pub type Xattr = (Box<[u8]>, Box<[u8]>);
 
+/// How an image stores the name of an attribute; `None`: it has no place for it. Linux shows no attribute of the Hurd,
+/// but the Hurd finds its own in an image that was made elsewhere.
+pub(crate) fn stored_name(full: &[u8]) -> Option<Name<'_>> {
+    Name::parse(full).or_else(|| Name::parse_any(full).filter(|name| name.index == index::HURD))
+}
+
 /// The content of a file system to be made.
 #[derive(Debug, Default)]
 pub struct Tree {
@@ -117,6 +127,27 @@ impl Tree {
     pub fn set_root_owner(&mut self, (uid, gid): (u32, u32)) {
         if let Some(root) = self.nodes.first_mut() {
             (root.uid, root.gid) = (uid, gid);
+        }
+    }
+
+    /// Gives the root directory other permissions than its source does.
+    pub fn set_root_permissions(&mut self, permissions: u16) {
+        if let Some(root) = self.nodes.first_mut() {
+            root.mode = root.mode & MODE_TYPE_MASK | permissions & !MODE_TYPE_MASK;
+        }
+    }
+
+    /// Gives the root directory an attribute.
+    pub fn set_root_xattr(&mut self, name: &[u8], value: &[u8]) {
+        let Some(root) = self.nodes.first_mut() else { return };
+        let mut set = root.xattrs.map_or(Vec::new(), |set| self.xattrs[set as usize].to_vec());
+        set.retain(|(other, _)| **other != *name);
+        set.push((name.into(), value.into()));
+        set.sort();
+        let known = self.xattrs.iter().position(|other| **other == *set);
+        root.xattrs = Some(known.unwrap_or(self.xattrs.len()) as u32);
+        if known.is_none() {
+            self.xattrs.push(set.into());
         }
     }
 

@@ -199,6 +199,77 @@ fn parents_may_be_links_only_where_they_are_followed() {
     assert_eq!(blocked, "a/x: a leads through f, which is not a directory (at byte 512)");
 }
 
+/// A chain of directories `d0/l/l/l`, in which `l` of each leads to the next one.
+fn chain(builder: &mut Builder, links: u32) -> crate::Result<String> {
+    for number in 0..links {
+        let target = format!("../d{}", number + 1);
+        builder.symlink(format!("d{number}/l").as_bytes(), attributes(1), target.as_bytes())?;
+    }
+    Ok(format!("d0/{}f", "l/".repeat(links as usize)))
+}
+
+#[test]
+fn forty_links_are_followed_in_a_whole_path_as_the_kernel_does() {
+    let file_behind = |links: u32| {
+        move |builder: &mut Builder| {
+            builder.follow_links();
+            let path = chain(builder, links)?;
+            file(builder, &path)
+        }
+    };
+    let mut builder = Builder::new(Options::default());
+    file_behind(40)(&mut builder).expect("followed");
+    assert!(names(&builder.finish().expect("a tree")).iter().any(|(name, _)| name == "/d40/f"));
+    let said = refused(file_behind(41));
+    assert!(said.ends_with(": l leads through more than 40 symbolic links (at byte 512)"), "{said}");
+}
+
+#[test]
+fn paths_through_links_are_as_long_as_the_kernel_takes_them() {
+    let file_at = |len: usize| {
+        move |builder: &mut Builder| {
+            builder.follow_links();
+            file(builder, &format!("{}f", "./".repeat(2048))[4097 - len..])
+        }
+    };
+    let mut builder = Builder::new(Options::default());
+    file_at(4095)(&mut builder).expect("taken");
+    let said = refused(file_at(4096));
+    assert!(said.ends_with(": a path of 4096 bytes; at most 4095 can be walked (at byte 512)"), "{said}");
+    // Without links each part of a path is met once.
+    let mut builder = Builder::new(Options::default());
+    file(&mut builder, &format!("{}f", "d/".repeat(5000))).expect("taken");
+}
+
+#[test]
+fn many_paths_through_long_links_are_refused_before_they_take_time() {
+    let said = refused(|builder| {
+        builder.follow_links();
+        // Each path takes forty targets of 2,000 names.
+        let target = format!("{}d", "d/../".repeat(800));
+        builder.directory(b"d", attributes(1))?;
+        builder.symlink(b"d/l", attributes(1), format!("../{target}").as_bytes())?;
+        (0..100_000).try_for_each(|number| file(builder, &format!("d/{}{number}/f", "l/".repeat(40))))
+    });
+    assert!(said.contains("its path is the last of many through long links: more than 84"), "{said}");
+}
+
+#[test]
+fn a_message_shows_only_the_ends_of_a_very_long_name() {
+    let long = "n".repeat(16 << 20);
+    for path in [long.clone(), format!("d/{long}"), format!("{long}/f"), "d/".repeat(8 << 20)] {
+        for follow in [false, true] {
+            let said = refused(|builder| {
+                if follow {
+                    builder.follow_links();
+                }
+                file(builder, &path)
+            });
+            assert!(said.len() < 600 && said.contains(" bytes)"), "{} bytes", said.len());
+        }
+    }
+}
+
 #[test]
 fn an_emptied_directory_retains_its_attributes() {
     let mut builder = Builder::new(Options::default());

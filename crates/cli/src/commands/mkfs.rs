@@ -8,44 +8,43 @@
 //! None.
 
 mod origin;
+mod target;
 mod unfinished;
 
-use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_base::task;
-use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
+use extant_block::BlockDevice;
 use extant_build::content::{ContentPlan, Spare, add_lost_found, digest, fit};
 use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid};
 use extant_build::plan::Plan;
 use extant_build::skeleton::Empty;
-use extant_build::source::{self, Source};
-use extant_build::sparse;
+use extant_build::source::{self, Source, Word};
 use extant_build::tree::Content;
 use extant_build::tree::{self, IdKind, Owners};
-use extant_build::write::write_with_progress;
-use extant_image::{has_magic, identify, partition_table};
+use extant_build::write;
 use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::time::Timestamp;
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::unistd::{Group, User};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use self::unfinished::Unfinished;
+use self::target::Target;
 use crate::args::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
-use crate::failure::{Failure, Result, USAGE, plain, plain_text, warn};
-use crate::image::{Access, ImageSpec, Part, open_device, open_whole};
+use crate::failure::{Failure, Result, USAGE, warn};
+use crate::image::{ImageSpec, Part};
 use crate::owner::warn_of_fakeroot;
 use crate::source_date::SourceDate;
 use crate::text::Output;
 
 /// The variable by which mke2fs's tests set the time.
 const FAKE_TIME: &str = "E2FSPROGS_FAKE_TIME";
+/// The variable by which mke2fs's callers set the size of a sector.
+const SECTOR_SIZE: &str = "MKE2FS_DEVICE_SECTSIZE";
 /// A placeholder until the size is computed.
 const SIZE_BEFORE_FIT: &str = "1M";
 /// The width of a line in the list of backups.
@@ -90,9 +89,11 @@ impl Job {
         unfinished::watch_signals();
         self.refuse_letters()?;
         let from = self.source.from.take().or_else(|| self.letters.directory.take().map(PathBuf::into_os_string));
+        let from = from.map(|word| Word::parse(&word)).transpose().map_err(failed)?;
         if from.is_none() {
             self.refuse_owners()?;
         }
+        self.old_letters();
         let spare = self.spare(from.is_some())?;
         let by_content = self.by_content(from.is_some())?;
         let request = self.request()?;
@@ -104,16 +105,34 @@ impl Job {
         if let Some(word) = &from {
             origin::refuse(&target.spec.path, &target.name, word)?;
         }
+        if request.is_android_sparse().map_err(failed)? {
+            self.source.format = MkfsFormat::AndroidSparse;
+        }
         if self.source.format != MkfsFormat::Raw && !target.is_file() {
-            let text = format!("{}: --format is for an image file as a whole; leave it out", target.name);
+            let text = format!(
+                "{}: --format and -E android_sparse are for an image file as a whole; leave them out",
+                target.name
+            );
             return Err(Failure::usage(text));
         }
         let reproducible = SourceDate::from_environment()?.is_some();
         let mut fact = self.facts(&target, request.label.as_deref().unwrap_or_default())?;
+        let (root_perms, root_selinux) = request.root().map_err(|e| target.failed(e))?;
+        let mut tree = self.tree_options(&fact)?;
+        tree.no_xattrs = request.drops_xattrs().map_err(|e| target.failed(e))?;
         let mut source = match from {
-            Some(word) => Some(self.read(&word, &fact)?),
+            Some(word) => Some(self.read(&word, tree)?),
+            // An empty file system as mke2fs makes it has no place for them.
+            None if root_perms.is_some() || root_selinux.is_some() => Some(self.no_files(tree)?),
             None => None,
         };
+        if let (Some(source), Some(permissions)) = (&mut source, root_perms) {
+            source.tree.set_root_permissions(permissions);
+        }
+        if let (Some(source), Some(label)) = (&mut source, root_selinux) {
+            // With a NUL behind it, as Linux stores a label.
+            source.tree.set_root_xattr(b"security.selinux", &[label.as_bytes(), b"\0"].concat());
+        }
         let root_owner = request.root_owner(&fact).map_err(|e| target.failed(e))?;
         if let (Some(source), Some(owner)) = (&mut source, root_owner) {
             source.tree.set_root_owner(owner);
@@ -155,10 +174,21 @@ impl Job {
             "-l: Extant keeps no list of bad blocks; leave it out"
         } else if letters.superblocks_only {
             "-S: Extant makes whole file systems only; e2fsck -b takes a backup of the superblock"
+        } else if letters.undo.is_some() {
+            "-z: Extant writes no undo file; copy what the image holds, and leave it out"
         } else {
             return Ok(());
         };
         Err(Failure::usage(text))
+    }
+
+    /// Letters that mke2fs has for older versions of itself.
+    fn old_letters(&mut self) {
+        if self.letters.keeps_storage {
+            warn("-K: it is out of date; use -E nodiscard");
+            self.letters.extended.push("nodiscard".into());
+        }
+        self.letters.extended.append(&mut self.letters.extended_old);
     }
 
     fn refuse_owners(&self) -> Result<()> {
@@ -200,11 +230,8 @@ impl Job {
         Ok(asked)
     }
 
-    /// Reads the source, with its lost+found.
-    fn read(&self, word: &std::ffi::OsStr, fact: &Fact) -> Result<Source> {
-        if std::path::Path::new(word).is_dir() {
-            warn_of_fakeroot();
-        }
+    /// The changes of a source's entries.
+    fn tree_options(&self, fact: &Fact) -> Result<tree::Options> {
         let mut tree = tree::Options { default_time: Timestamp::from_seconds(fact.now), ..tree::Options::default() };
         tree.clamp = SourceDate::from_environment()?.map(|_| Timestamp::from_seconds(fact.now));
         if let Some(owner) = self.source.owner {
@@ -215,11 +242,28 @@ impl Job {
             let text = std::fs::read(path).map_err(|e| Failure::io(path, e))?;
             tree.owners = Owners::parse(&path.display().to_string(), &text, &id_of).map_err(failed)?;
         }
-        let options = source::Options { tree, ..source::Options::default() };
-        let mut source = Source::open(word, options).map_err(failed)?;
-        for warning in source.warnings.iter().filter(|_| !self.letters.quiet) {
-            warn(warning);
+        Ok(tree)
+    }
+
+    /// A source without files, with its lost+found.
+    fn no_files(&self, tree: tree::Options) -> Result<Source> {
+        let mut source = Source::empty(source::Options { tree, ..source::Options::default() }).map_err(failed)?;
+        add_lost_found(&mut source.tree).map_err(failed)?;
+        Ok(source)
+    }
+
+    /// Reads the source, with its lost+found.
+    fn read(&self, word: &Word, tree: tree::Options) -> Result<Source> {
+        if word.path.as_ref().is_some_and(|path| path.is_dir()) {
+            warn_of_fakeroot();
         }
+        let options = source::Options { tree, ..source::Options::default() };
+        let mut source = Source::open(word, options).map_err(|e| match e {
+            extant_build::Error::Unknown { .. } => origin::unknown(word, &e),
+            e => failed(e),
+        })?;
+        // Also with -q: they tell of a loss, and do not describe the image.
+        source.warnings.iter().for_each(|warning| warn(warning));
         add_lost_found(&mut source.tree).map_err(failed)?;
         Ok(source)
     }
@@ -231,6 +275,8 @@ impl Job {
             let wrong = || Failure::usage(format!("-{letter} {text}: it takes bytes, such as 4096 or 4k"));
             parse_bytes(text, 1).map(Some).ok_or_else(wrong)
         };
+        let least = letters.block_size.as_deref().and_then(|text| text.strip_prefix('-')).map(str::to_owned);
+        let exact = letters.block_size.clone().filter(|_| least.is_none());
         let size = match &self.size {
             None => SizeAsked::Device,
             Some(text) => match text.parse() {
@@ -248,7 +294,8 @@ impl Job {
         Ok(Request {
             fs_type: self.fs_type.clone(),
             usage: letters.usage.take(),
-            block_size: bytes('b', &letters.block_size)?,
+            block_size: bytes('b', &exact)?,
+            block_size_least: bytes('b', &least)?,
             cluster_size: bytes('C', &letters.cluster_size)?,
             extended: std::mem::take(&mut letters.extended),
             errors: letters.errors.take(),
@@ -262,6 +309,7 @@ impl Job {
             reserved_percent: letters.reserved,
             last_mounted: letters.last_mounted.take().map(OsStringExt::into_vec),
             inodes: letters.inodes,
+            creator_os: letters.creator_os.take(),
             features: std::mem::take(&mut letters.features),
             revision: letters.revision,
             uuid: uuid(letters.uuid.as_deref())?,
@@ -288,9 +336,11 @@ impl Job {
                 getrandom(&mut random, GetRandomFlags::empty()).map_err(io)?;
             }
         }
+        // As mke2fs; systemd-repart sets it for disks of other sectors than the image file's.
+        let sector_size = std::env::var(SECTOR_SIZE).ok().and_then(|text| text.parse().ok());
         Ok(Fact {
             device_bytes: target.bytes,
-            sector_size: target.sector_size,
+            sector_size: sector_size.unwrap_or(target.sector_size),
             zeroed: true,
             now: fake.unwrap_or_else(|| clock.wall().sec),
             random,
@@ -303,28 +353,36 @@ impl Job {
             return self.describe(sb, options);
         }
         let bytes = plan.blocks_count() * u64::from(plan.block_size());
-        let guarded = self.guarded && self.letters.force == 0;
-        let device = target.open(bytes, guarded)?;
+        target.claim(bytes, self.guarded && self.letters.force == 0)?;
         self.describe(sb, options)?;
-        let result = self.write_blocks(&*device, plan);
-        drop(device);
-        match result {
-            Ok(()) => {
-                if self.source.format == MkfsFormat::AndroidSparse {
-                    target.pack(plan.block_size())?;
-                }
-                target.unfinished.keep();
-                Ok(())
+        match self.source.format {
+            MkfsFormat::Raw => {
+                let device = target.empty(bytes)?;
+                // No signal ends the command between the first superblock and its own end, so that status and image
+                // agree.
+                let done = self.write_blocks(&*device, plan, &|| target.settle());
+                done.map_err(|e| target.failed(e))?;
             }
-            Err(e) => Err(target.failed(e)),
+            MkfsFormat::AndroidSparse => {
+                let mut raw = target.raw(bytes)?;
+                self.write_blocks(&*raw.device, plan, &|| ()).map_err(|e| target.failed(e))?;
+                target.pack(&mut raw, plan.block_size())?;
+            }
         }
+        target.keep();
+        Ok(())
     }
 
-    fn write_blocks<P: Plan>(&self, device: &dyn BlockDevice, plan: &P) -> extant_build::Result<()> {
-        let blocks: u64 = plan.pieces().map(|piece| u64::from(piece.blocks)).sum();
+    /// Calls `settle` when all but the superblocks is durable.
+    fn write_blocks<P: Plan>(&self, device: &dyn BlockDevice, plan: &P, settle: &dyn Fn()) -> extant_build::Result<()> {
+        let blocks: u64 = plan.pieces().chain(plan.superblocks()).map(|piece| u64::from(piece.blocks)).sum();
         let bar = progress(self.letters.quiet, blocks * u64::from(plan.block_size()));
+        let tell = |bytes| bar.inc(bytes);
         let threads = self.letters.threads.unwrap_or_else(task::processors);
-        let result = write_with_progress(device, plan, threads, &|bytes| bar.inc(bytes));
+        let result = write::body(device, plan, threads, &tell).and_then(|()| {
+            settle();
+            write::superblocks(device, plan, &tell)
+        });
         bar.finish_and_clear();
         result
     }
@@ -412,165 +470,4 @@ fn uuid(text: Option<&str>) -> Result<UuidAsked> {
 
 fn failed(e: extant_build::Error) -> Failure {
     Failure::op(e.to_string())
-}
-
-/// The image that is made or overwritten.
-struct Target {
-    spec: ImageSpec,
-    name: String,
-    /// Size of the chosen part; 0: it does not exist.
-    bytes: u64,
-    sector_size: u32,
-    /// Storage of zeroed ranges may be unmapped.
-    discards: bool,
-    /// The size is computed, not given: a file is cut to it.
-    fits: bool,
-    /// The file, if this command made it and it is not complete.
-    unfinished: Unfinished,
-}
-
-impl Target {
-    /// Examines the target.
-    fn prepare(spec: ImageSpec, request: &Request, dry: bool) -> Result<Target> {
-        let name = spec.shown();
-        let unfinished = Unfinished::default();
-        let discards = request.discards().map_err(failed)?;
-        let mut target = Target { spec, name, bytes: 0, sector_size: 0, discards, fits: false, unfinished };
-        match target.spec.path.metadata() {
-            Ok(meta) if meta.is_file() && target.spec.part == Part::Any => target.bytes = meta.len(),
-            Ok(meta) if meta.is_dir() => {
-                return Err(Failure::op(format!("{}: it is a directory; give a file in it", target.name)));
-            }
-            Ok(_) if dry && request.size != SizeAsked::Device => {}
-            Ok(_) => {
-                let access = Access { claim: crate::image::Claim::None, ..Access::tool(true) };
-                let device = target.device(&access)?;
-                target.bytes = device.size_bytes();
-                if target.spec.is_block_device() {
-                    target.sector_size = device.limits().logical_block;
-                }
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && target.spec.part == Part::Any => {
-                if request.size == SizeAsked::Device {
-                    let text = format!(
-                        "{}: it does not exist; give a size after it, such as 1G, or --size auto with a source",
-                        target.name
-                    );
-                    return Err(Failure::op(text));
-                }
-            }
-            Err(e) => return Err(Failure::io(&target.spec.path, e)),
-        }
-        Ok(target)
-    }
-
-    fn device(&self, access: &Access) -> Result<Arc<dyn BlockDevice>> {
-        if self.spec.part == Part::Any { open_whole(&self.spec, access) } else { open_device(&self.spec, access) }
-    }
-
-    /// Opens it for writing, with room for `bytes` zero bytes; makes it if it does not exist.
-    fn open(&mut self, bytes: u64, guarded: bool) -> Result<Arc<dyn BlockDevice>> {
-        let path = self.spec.path.clone();
-        if self.is_file() {
-            let file = if path.exists() {
-                self.refuse_read_only()?;
-                let device = self.device(&Access::tool(false))?;
-                self.refuse_overwriting(&*device, guarded)?;
-                let file = OpenOptions::new().write(true).open(&path).map_err(|e| Failure::io(&path, e))?;
-                if self.bytes > 0 {
-                    self.unfinished.overwrite(&self.name);
-                }
-                file
-            } else {
-                let make = || OpenOptions::new().write(true).create_new(true).open(&path);
-                self.unfinished.make(&path, make).map_err(|e| Failure::io(&path, e))?
-            };
-            // The old content becomes a hole. As mke2fs does, a file that is longer than requested keeps its length.
-            let bytes = if self.fits { bytes } else { bytes.max(self.bytes) };
-            let resized = file.set_len(0).and_then(|()| file.set_len(bytes));
-            resized.map_err(|e| {
-                let lost = self.unfinished.remove();
-                Failure::op(format!("{}: it cannot get {bytes} bytes: {}{lost}", self.name, plain(&e)))
-            })?;
-            return self.device(&Access::tool(false));
-        }
-        let device = self.device(&Access::tool(false))?;
-        self.refuse_overwriting(&*device, guarded)?;
-        let has = device.size_bytes();
-        if has < bytes {
-            return Err(Failure::op(format!("{}: it has {has} bytes, not {bytes}; give a smaller size", self.name)));
-        }
-        self.unfinished.overwrite(&self.name);
-        // Unmapping takes no time, and no space on thin storage.
-        let how = if self.discards { BioFlags::UNMAP } else { BioFlags::empty() };
-        device.write_zeroes(0, bytes, how).map_err(|e| self.failed(e.into()))?;
-        Ok(device)
-    }
-
-    fn refuse_read_only(&self) -> Result<()> {
-        match OpenOptions::new().write(true).open(&self.spec.path) {
-            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Err(Failure::op(format!(
-                "{}: the file is not writable; change its mode, or name another file",
-                self.name
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether the target is a whole image file.
-    fn is_file(&self) -> bool {
-        self.spec.part == Part::Any && !self.spec.is_block_device()
-    }
-
-    fn refuse_overwriting(&self, device: &dyn BlockDevice, guarded: bool) -> Result<()> {
-        if !guarded || device.size_bytes() == 0 {
-            return Ok(());
-        }
-        let what = if has_magic(device) {
-            "has an ext2/3/4 file system".to_owned()
-        } else if let Some(format) = identify(device) {
-            format!("holds data ({})", format.name())
-        } else if self.spec.part == Part::Any && partition_table(device).is_ok_and(|table| !table.partitions.is_empty())
-        {
-            "has a partition table".to_owned()
-        } else {
-            return Ok(());
-        };
-        Err(Failure::op(format!("{}: it {what}; -F overwrites it", self.name)))
-    }
-
-    /// Replaces the image by its Android sparse form, with the same mode.
-    fn pack(&self, block_size: u32) -> Result<()> {
-        let packed = || -> std::io::Result<()> {
-            // A symbolic link stays, and leads to the packed image.
-            let path = std::fs::canonicalize(&self.spec.path)?;
-            let mut image = std::fs::File::open(&path)?;
-            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let mut beside = Unfinished::default();
-            let file = beside.make_named(|| tempfile::NamedTempFile::with_prefix_in(".extant-", dir))?;
-            file.as_file().set_permissions(image.metadata()?.permissions())?;
-            sparse::write(&mut image, block_size, &mut file.as_file())?;
-            file.as_file().sync_all()?;
-            file.persist(&path)?;
-            beside.keep();
-            Ok(())
-        };
-        packed().map_err(|e| Failure::write(&self.name, &e))
-    }
-
-    /// Removes an unfinished image.
-    fn failed(&mut self, e: extant_build::Error) -> Failure {
-        let lost = self.unfinished.remove();
-        if let extant_build::Error::Device(DeviceError::Io { source, .. }) = &e
-            && source.kind() == std::io::ErrorKind::StorageFull
-        {
-            let mut failure = Failure::write(&self.name, source);
-            failure.message.push_str(lost);
-            return failure;
-        }
-        // An error of a device begins with its name.
-        let text = plain_text(&e.to_string());
-        let text = text.strip_prefix(&format!("{}: ", self.name)).unwrap_or(&text);
-        Failure::op(format!("{}: {text}{lost}", self.name))
-    }
 }

@@ -85,6 +85,8 @@ pub struct Wanted {
     pub errors: u16,
     /// `s_default_mount_opts`.
     pub default_mount_opts: u32,
+    /// Bytes of a descriptor under `64bit`; 0: 64.
+    pub desc_size: u16,
     /// `s_creator_os`.
     pub creator_os: u32,
     /// Made for development code.
@@ -199,7 +201,11 @@ impl Layout {
     }
 
     fn desc_size(&self) -> u32 {
-        if self.wanted.incompat.contains(Incompat::BIT64) { DESC_SIZE_64BIT } else { DESC_SIZE_GOOD_OLD.into() }
+        match (self.wanted.incompat.contains(Incompat::BIT64), self.wanted.desc_size) {
+            (false, _) => DESC_SIZE_GOOD_OLD.into(),
+            (true, 0) => DESC_SIZE_64BIT,
+            (true, size) => size.into(),
+        }
     }
 
     fn desc_blocks(&self) -> u32 {
@@ -371,7 +377,7 @@ impl SuperBlock {
         (raw.s_r_blocks_count_lo, raw.s_r_blocks_count_hi) = split(layout.reserved_blocks);
         (raw.s_free_blocks_count_lo, raw.s_free_blocks_count_hi) = split(layout.blocks_count);
         if wanted.incompat.contains(Incompat::BIT64) {
-            raw.s_desc_size = U16::new(DESC_SIZE_64BIT as u16);
+            raw.s_desc_size = U16::new(layout.desc_size() as u16);
         }
         raw.s_reserved_gdt_blocks = U16::new(layout.reserved_gdt_blocks);
         let test = if wanted.test_filesystem { SuperFlags::TEST_FILESYS } else { SuperFlags::empty() };
@@ -470,6 +476,7 @@ mod tests {
             time: 1_700_000_000,
             errors: 1,
             default_mount_opts: 0,
+            desc_size: 0,
             creator_os: 0,
             test_filesystem: false,
             encoding: (0, 0),

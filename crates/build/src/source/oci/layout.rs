@@ -1,22 +1,23 @@
-//! An image layout on disk: its index, manifests and blobs.
+//! The documents of an image: which archives are its layers, and what their digests are.
 //!
-//! Main types: [`Layout`], [`Image`] (the layers of the chosen image), [`Verified`] (a blob whose digest is compared
-//! while it is read), [`Hashed`] (a reader that hashes).
+//! Main types: [`Layout`], [`Image`] (the layers of the chosen image), [`Verified`] (a file whose digest is compared
+//! while it is read), [`Hashed`] (a reader that hashes). Three forms are known, by what is there: an OCI image layout;
+//! what `docker save` and `podman save` write, whose `manifest.json` is a list; and skopeo's `dir:`, in which it is the
+//! image's manifest itself.
+//!
 //! # Locking
 //! None.
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read, Seek};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, HashSet};
+use std::io::{self, Read};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use super::super::compressed::{self, Compression};
-use super::super::{plain, regular, source_error};
+use super::super::{plain, source_error};
+use super::store::{Store, Stored};
 use crate::error::shown;
 use crate::{Error, Result};
 
@@ -24,18 +25,38 @@ use crate::{Error, Result};
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
 /// Indexes in indexes.
 const DEPTH_MAX: u32 = 8;
-/// The annotation with the name of an image in an index.
-const NAME: &str = "org.opencontainers.image.ref.name";
+/// The annotations with the name of an image in an index: mostly a tag alone, and a whole name.
+const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
-/// A directory with an image layout.
-pub struct Layout {
-    dir: PathBuf,
+/// The documents that lead to layers.
+pub struct Layout<'s> {
+    store: &'s dyn Store,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// An OCI image layout.
+    Oci,
+    /// A list of images with the paths of their layers.
+    DockerArchive,
+    /// A manifest beside its blobs.
+    Flat,
 }
 
 /// The image that was chosen.
 pub struct Image {
-    /// The lowest first: each blob, and the digest of its uncompressed archive.
-    pub layers: Vec<(Descriptor, String)>,
+    /// The lowest first: each archive, and the digest of its uncompressed bytes.
+    pub layers: Vec<(Layer, String)>,
+}
+
+/// An archive with a layer, compressed or not.
+pub struct Layer {
+    path: String,
+    /// For messages.
+    name: String,
+    /// Digest and bytes as it is stored, where a document says them.
+    expected: Option<(String, u64)>,
 }
 
 /// A reference to a blob.
@@ -68,6 +89,15 @@ struct Index {
     manifests: Vec<Descriptor>,
 }
 
+/// An image of a `docker save`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DockerImage {
+    config: String,
+    repo_tags: Option<Vec<String>>,
+    layers: Vec<String>,
+}
+
 /// A manifest, or an index that another one lists.
 #[derive(Deserialize)]
 struct Document {
@@ -86,41 +116,69 @@ struct RootFs {
     diff_ids: Vec<String>,
 }
 
-impl Layout {
-    /// Opens a directory that must be a layout.
+const LAYOUT: &str = "oci-layout";
+const INDEX: &str = "index.json";
+const MANIFEST: &str = "manifest.json";
+
+impl<'s> Layout<'s> {
+    /// The image in a store, if that is what the store holds, even if some of it is missing.
+    pub fn recognize(store: &'s dyn Store) -> Option<Layout<'s>> {
+        let of = |kind| Layout { store, kind };
+        if of(Kind::Oci).parsed::<LayoutFile>(LAYOUT).is_ok() {
+            return Some(of(Kind::Oci));
+        }
+        let layout = of(Kind::DockerArchive);
+        if layout.parsed::<Vec<DockerImage>>(MANIFEST).is_ok_and(|images| !images.is_empty()) {
+            return Some(layout);
+        }
+        let layout = of(Kind::Flat);
+        let config = layout.parsed::<Document>(MANIFEST).ok()?.config?;
+        store.open(&layout.path_of(&config)).is_ok().then_some(layout)
+    }
+
+    /// The same of a store that must hold an image.
     ///
     /// # Errors
-    /// It is none, or of a version that is not known.
-    pub fn open(dir: &Path) -> Result<Layout> {
-        let layout = Layout { dir: dir.to_owned() };
-        let bytes = layout.file("oci-layout")?;
-        let file: LayoutFile = parse(&bytes).map_err(|why| layout.wrong("oci-layout", why))?;
-        let version = file.image_layout_version;
-        if version.split('.').next() != Some("1") {
-            let why = format!("version {} of image layouts is not known", shown(version.as_bytes()));
-            return Err(layout.wrong("oci-layout", why));
+    /// It holds none, or its version is not known.
+    pub fn open(store: &'s dyn Store) -> Result<Layout<'s>> {
+        let layout = Layout::recognize(store).ok_or_else(|| {
+            let layout = Layout { store, kind: Kind::Oci };
+            let is_there = |name: &str| !store.open(name).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+            let wrong = |name: &str| layout.parsed::<serde_json::Value>(name).err().filter(|_| is_there(name));
+            wrong(LAYOUT).or_else(|| wrong(MANIFEST)).unwrap_or_else(|| no_image(store.name()))
+        })?;
+        if layout.kind == Kind::Oci {
+            let version = layout.parsed::<LayoutFile>(LAYOUT)?.image_layout_version;
+            if version.split('.').next() != Some("1") {
+                let why = format!("version {} of image layouts is not known", shown(version.as_bytes()));
+                return Err(layout.wrong(LAYOUT, why));
+            }
         }
         Ok(layout)
     }
 
     /// For messages.
     pub fn name(&self) -> String {
-        shown(self.dir.as_os_str().as_bytes())
+        self.store.name()
     }
 
     fn wrong(&self, part: &str, why: String) -> Error {
-        Error::Source { name: format!("{}/{part}", self.name()), why }
+        Error::Source { name: format!("{}/{}", self.name(), shown(part.as_bytes())), why }
     }
 
     fn file(&self, name: &str) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let file = regular(&self.dir.join(name));
+        let file = self.store.open(name);
         let read = file.and_then(|file| file.take(DOCUMENT_BYTES_MAX + 1).read_to_end(&mut bytes));
-        read.map_err(|e| self.wrong(name, format!("{}; is this an OCI image layout?", plain(&e))))?;
+        read.map_err(|e| self.wrong(name, plain(&e)))?;
         if bytes.len() as u64 > DOCUMENT_BYTES_MAX {
             return Err(self.wrong(name, format!("is larger than {DOCUMENT_BYTES_MAX} bytes")));
         }
         Ok(bytes)
+    }
+
+    fn parsed<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        parse(&self.file(name)?).map_err(|why| self.wrong(name, why))
     }
 
     /// The image with a tag, or the only one, and if there is a choice that of the host's platform.
@@ -128,56 +186,91 @@ impl Layout {
     /// # Errors
     /// There is none or more than one, or a document is damaged.
     pub fn image(&self, tag: Option<&str>) -> Result<Image> {
-        let index: Index = parse(&self.file("index.json")?).map_err(|why| self.wrong("index.json", why))?;
+        match self.kind {
+            Kind::DockerArchive => return self.docker_image(tag),
+            Kind::Flat if tag.is_some() => {
+                return Err(self.wrong(MANIFEST, "is of one image, which has no tag; leave the tag out".into()));
+            }
+            Kind::Flat => return self.image_of(self.parsed(MANIFEST)?, MANIFEST),
+            Kind::Oci => {}
+        }
+        let index: Index = self.parsed(INDEX)?;
         let mut chosen = self.chosen(index.manifests, tag)?;
         for _ in 0..DEPTH_MAX {
             let name = blob_name(&chosen);
             let bytes = self.document(&chosen)?;
             let document: Document = parse(&bytes).map_err(|why| self.wrong(&name, why))?;
-            if let Some(manifests) = document.manifests {
-                chosen = self.of_platform(manifests, &name)?;
-                continue;
+            match document.manifests {
+                Some(manifests) => chosen = self.of_platform(manifests, &name)?,
+                None => return self.image_of(document, &name),
             }
-            let (Some(config), Some(layers)) = (document.config, document.layers) else {
-                return Err(self.wrong(&name, "is neither a manifest with layers nor an index".into()));
-            };
-            let config_name = blob_name(&config);
-            let parsed: Config = parse(&self.document(&config)?).map_err(|why| self.wrong(&config_name, why))?;
-            let named = parsed.rootfs.diff_ids.len();
-            if named != layers.len() {
-                let why = format!("names {named} layers, but the manifest {}", layers.len());
-                return Err(self.wrong(&config_name, why));
-            }
-            if let Some(layer) = layers.iter().find(|layer| !layer.media_type.contains("tar")) {
-                let kind = shown(layer.media_type.as_bytes());
-                return Err(self.wrong(&blob_name(layer), format!("is of type {kind}, which is no layer of files")));
-            }
-            return Ok(Image { layers: layers.into_iter().zip(parsed.rootfs.diff_ids).collect() });
         }
-        Err(self.wrong("index.json", format!("leads through more than {DEPTH_MAX} indexes")))
+        Err(self.wrong(INDEX, format!("leads through more than {DEPTH_MAX} indexes")))
     }
 
-    fn chosen(&self, manifests: Vec<Descriptor>, tag: Option<&str>) -> Result<Descriptor> {
-        let name = |descriptor: &Descriptor| descriptor.annotations.get(NAME).cloned();
-        let mut tags: Vec<String> = manifests.iter().filter_map(name).collect();
-        tags.sort();
-        tags.dedup();
-        let there = match &tags[..] {
-            [] => "it has no tags".to_owned(),
-            tags => format!("there are: {}", shown(tags.join(", ").as_bytes())),
+    /// The image of a manifest, which is called `name`.
+    fn image_of(&self, document: Document, name: &str) -> Result<Image> {
+        let (Some(config), Some(layers)) = (document.config, document.layers) else {
+            return Err(self.wrong(name, "is neither a manifest with layers nor an index".into()));
         };
-        let candidates = match tag {
-            Some(tag) => manifests.into_iter().filter(|descriptor| name(descriptor).as_deref() == Some(tag)).collect(),
-            None if tags.len() > 1 => {
-                return Err(self.wrong("index.json", format!("has more than one image; name a tag: {there}")));
-            }
-            None => manifests,
-        };
-        if let (Some(tag), true) = (tag, candidates.is_empty()) {
-            let why = format!("has no image with the tag {}; {there}", shown(tag.as_bytes()));
-            return Err(self.wrong("index.json", why));
+        if let Some(layer) = layers.iter().find(|layer| !layer.media_type.contains("tar")) {
+            let kind = shown(layer.media_type.as_bytes());
+            return Err(self.wrong(&blob_name(layer), format!("is of type {kind}, which is no layer of files")));
         }
-        self.of_platform(candidates, "index.json")
+        let parsed = parse(&self.document(&config)?).map_err(|why| self.wrong(&blob_name(&config), why))?;
+        let layers = layers.iter().map(|layer| self.layer(layer)).collect::<Result<_>>()?;
+        self.with_ids(layers, parsed, &blob_name(&config))
+    }
+
+    fn docker_image(&self, tag: Option<&str>) -> Result<Image> {
+        let images: Vec<DockerImage> = self.parsed(MANIFEST)?;
+        let tags_of = |image: &DockerImage| image.repo_tags.clone().unwrap_or_default();
+        let there = listed(images.iter().flat_map(tags_of).collect());
+        let fits = |image: &DockerImage| tag.is_none_or(|tag| tags_of(image).iter().any(|named| is_meant(named, tag)));
+        let mut fitting = images.into_iter().filter(fits);
+        let image = match (fitting.next(), fitting.next()) {
+            (Some(image), None) => image,
+            (Some(_), Some(_)) => {
+                return Err(self.wrong(MANIFEST, format!("has more than one image; name a tag: {there}")));
+            }
+            (None, _) => {
+                let tag = shown(tag.unwrap_or_default().as_bytes());
+                return Err(self.wrong(MANIFEST, format!("has no image with the tag {tag}; {there}")));
+            }
+        };
+        let of = |path: String| Layer { name: shown(path.as_bytes()), path, expected: None };
+        let config = self.parsed(&image.config)?;
+        self.with_ids(image.layers.into_iter().map(of).collect(), config, &shown(image.config.as_bytes()))
+    }
+
+    /// Layers with the digests that the configuration, called `name`, has for them.
+    fn with_ids(&self, layers: Vec<Layer>, config: Config, name: &str) -> Result<Image> {
+        let named = config.rootfs.diff_ids.len();
+        if named != layers.len() {
+            return Err(self.wrong(name, format!("names {named} layers, but the manifest {}", layers.len())));
+        }
+        Ok(Image { layers: layers.into_iter().zip(config.rootfs.diff_ids).collect() })
+    }
+
+    fn chosen(&self, mut manifests: Vec<Descriptor>, tag: Option<&str>) -> Result<Descriptor> {
+        let names = |descriptor: &Descriptor| -> Vec<String> {
+            NAMES.iter().filter_map(|name| descriptor.annotations.get(*name).cloned()).collect()
+        };
+        let there = listed(manifests.iter().flat_map(names).collect());
+        if let Some(tag) = tag {
+            manifests.retain(|descriptor| names(descriptor).iter().any(|name| is_meant(name, tag)));
+            if manifests.is_empty() {
+                let why = format!("has no image with the tag {}; {there}", shown(tag.as_bytes()));
+                return Err(self.wrong(INDEX, why));
+            }
+        }
+        // One image may have several names.
+        let mut seen = HashSet::new();
+        manifests.retain(|descriptor| seen.insert(descriptor.digest.clone()));
+        if manifests.iter().any(|descriptor| names(descriptor) != names(&manifests[0])) {
+            return Err(self.wrong(INDEX, format!("has more than one image; name a tag: {there}")));
+        }
+        self.of_platform(manifests, INDEX)
     }
 
     /// The only one, or that of the host.
@@ -197,28 +290,36 @@ impl Layout {
         manifests.pop().ok_or_else(|| self.wrong(name, "has no image".into()))
     }
 
-    /// A blob, to be read once.
-    ///
-    /// # Errors
-    /// The digest is of a kind that is not known, or the blob is not there or not of its size.
-    pub fn blob(&self, descriptor: &Descriptor) -> Result<Verified> {
+    fn path_of(&self, descriptor: &Descriptor) -> String {
+        let hex = hex_of(&descriptor.digest).unwrap_or("");
+        if self.kind == Kind::Flat { hex.to_owned() } else { format!("blobs/sha256/{hex}") }
+    }
+
+    fn layer(&self, descriptor: &Descriptor) -> Result<Layer> {
         let name = blob_name(descriptor);
         let hex = hex_of(&descriptor.digest);
         let hex = hex.ok_or_else(|| self.wrong(&name, "its digest is not of SHA-256".into()))?;
-        let full = format!("{}/{name}", self.name());
-        let file = regular(&self.dir.join("blobs/sha256").join(hex)).map_err(|e| source_error(full.clone(), &e))?;
-        let size = file.metadata().map_err(|e| source_error(full.clone(), &e))?.len();
-        if size != descriptor.size {
-            return Err(self.wrong(&name, format!("has {size} bytes, and should have {}", descriptor.size)));
+        Ok(Layer { path: self.path_of(descriptor), name, expected: Some((hex.to_owned(), descriptor.size)) })
+    }
+
+    /// A layer, to be read once.
+    ///
+    /// # Errors
+    /// It is not there or not of its size.
+    pub fn stored(&self, layer: &Layer) -> Result<Verified> {
+        let name = format!("{}/{}", self.name(), layer.name);
+        let file = self.store.open(&layer.path).map_err(|e| source_error(name.clone(), &e))?;
+        if let Some((_, size)) = layer.expected.as_ref().filter(|(_, size)| *size != file.len()) {
+            return Err(self.wrong(&layer.name, format!("has {} bytes, and should have {size}", file.len())));
         }
-        Ok(Verified { file: Hashed::new(file), name: full, expected: hex.to_owned(), size })
+        Ok(Verified { file: Hashed::new(file), name, expected: layer.expected.clone() })
     }
 
     fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
         if descriptor.size > DOCUMENT_BYTES_MAX {
             return Err(self.wrong(&blob_name(descriptor), format!("is larger than {DOCUMENT_BYTES_MAX} bytes")));
         }
-        let mut blob = self.blob(descriptor)?;
+        let mut blob = self.stored(&self.layer(descriptor)?)?;
         let mut bytes = Vec::new();
         blob.by_ref()
             .take(DOCUMENT_BYTES_MAX + 1)
@@ -227,6 +328,28 @@ impl Layout {
         blob.finish()?;
         Ok(bytes)
     }
+}
+
+/// Whether a tag means the image of this name, as a whole or by its last parts: `HOST/NAME:TAG`, `NAME:TAG` or `TAG`.
+fn is_meant(name: &str, tag: &str) -> bool {
+    let ends = name.strip_suffix(tag).is_some_and(|before| before.is_empty() || before.ends_with(['/', ':']));
+    ends && !tag.is_empty()
+}
+
+/// The names of images, for a message.
+fn listed(mut names: Vec<String>) -> String {
+    names.sort();
+    names.dedup();
+    match &names[..] {
+        [] => "it has no tags".to_owned(),
+        names => format!("there are: {}", shown(names.join(", ").as_bytes())),
+    }
+}
+
+/// The error for a source that must be an image.
+pub fn no_image(name: String) -> Error {
+    let why = "is neither an OCI image layout nor a 'docker save' archive; leave the prefix out to take its files";
+    Error::Source { name, why: why.into() }
 }
 
 /// Bytes that are counted and hashed while they are read.
@@ -256,12 +379,11 @@ impl<R: Read> Read for Hashed<R> {
     }
 }
 
-/// A blob that is hashed while it is read.
+/// A stored file that is hashed while it is read.
 pub struct Verified {
-    file: Hashed<File>,
+    file: Hashed<Stored>,
     pub name: String,
-    expected: String,
-    size: u64,
+    expected: Option<(String, u64)>,
 }
 
 impl Read for Verified {
@@ -274,7 +396,7 @@ impl Verified {
     /// By its first bytes. Nothing has been read yet.
     pub fn compression(&mut self) -> io::Result<Compression> {
         let (compression, _) = compressed::peeked(&mut self.file.reader)?;
-        self.file.reader.rewind()?;
+        self.file.reader.rewind();
         Ok(compression)
     }
 
@@ -282,10 +404,9 @@ impl Verified {
     ///
     /// # Errors
     /// Size or digest is another.
-    pub fn finish(mut self) -> Result<(File, String)> {
+    pub fn finish(mut self) -> Result<(Stored, String)> {
         let mut buf = vec![0; 1 << 17];
-        // The loop ends even if the file grows all the time.
-        while self.file.read <= self.size {
+        loop {
             match self.read(&mut buf) {
                 Ok(0) => break,
                 Ok(_) => {}
@@ -295,11 +416,13 @@ impl Verified {
         }
         let Hashed { reader, hash, read } = self.file;
         let found = hex(hash);
-        if (read, &found) == (self.size, &self.expected) {
-            return Ok((reader, found));
+        match self.expected {
+            Some(expected) if expected != (found.clone(), read) => {
+                let why = format!("its digest is sha256:{found}: it is damaged, or was changed");
+                Err(Error::Source { name: self.name, why })
+            }
+            _ => Ok((reader, found)),
         }
-        let why = format!("its digest is sha256:{found}: it is damaged, or was changed");
-        Err(Error::Source { name: self.name, why })
     }
 }
 

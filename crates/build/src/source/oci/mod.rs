@@ -1,4 +1,4 @@
-//! An OCI image layout as a source: its layers, one upon the other.
+//! An image of layers as a source: an OCI image layout or a `docker save`, its layers one upon the other.
 //!
 //! Layers are read side by side, each into a list of entries, and applied in their order. The marks of a layer (`.wh.`
 //! names) are applied first, in any order of the archive: a layer never hides its own names.
@@ -7,19 +7,21 @@
 //! None: threads share the list of layers, and each has its own results.
 
 mod layout;
+mod store;
 
-pub use layout::architecture;
+pub use layout::{architecture, no_image};
+pub use store::{Archive, Directory, Store};
 
 use std::collections::HashSet;
-use std::io::{BufReader, Seek, SeekFrom};
-use std::path::Path;
+use std::io::BufReader;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use self::layout::{Descriptor, Hashed, Layout, check_archive};
+use self::layout::{Hashed, Layer as LayerFile, Layout, check_archive};
 use super::budget::Budget;
 use super::compressed::{self, Compression};
 use super::contents::{self, Contents, Part};
+use super::left_out::LeftOut;
 use super::tar::{self, Entry, Kind};
 use super::{Options, STREAM_BUFFER, Source, source_error};
 use crate::tree::Builder;
@@ -37,11 +39,18 @@ struct Layer {
     name: String,
     entries: Vec<Entry>,
     part: Option<Part>,
+    left_out: LeftOut,
     warning: Option<String>,
 }
 
-pub(super) fn read(dir: &Path, tag: Option<&str>, options: Options) -> Result<Source> {
-    let layout = Layout::open(dir)?;
+/// Whether a store holds an image, and not files that happen to lie there.
+pub(super) fn is_image(store: &dyn Store) -> bool {
+    Layout::recognize(store).is_some()
+}
+
+/// The tree of the image with a tag, or of the only one.
+pub(super) fn read(store: &dyn Store, tag: Option<&str>, options: Options) -> Result<Source> {
+    let layout = Layout::open(store)?;
     let layers = layout.image(tag)?.layers;
     if layers.len() > contents::PARTS_MAX {
         return Err(Error::Source { name: layout.name(), why: format!("{} layers are too many", layers.len()) });
@@ -49,27 +58,29 @@ pub(super) fn read(dir: &Path, tag: Option<&str>, options: Options) -> Result<So
     let read = read_layers(&layout, &layers, &options)?;
     let mut builder = Builder::new(options.tree);
     builder.follow_links();
-    let (mut parts, mut warnings) = (Vec::new(), Vec::new());
+    let (mut parts, mut warnings, mut all_left_out) = (Vec::new(), Vec::new(), LeftOut::default());
     for (number, layer) in read.into_iter().enumerate() {
-        let Layer { name, entries, part, warning } = layer?;
+        let Layer { name, entries, part, left_out, warning } = layer?;
         warnings.extend(warning);
+        all_left_out.add(left_out);
         apply(&mut builder, number, entries).map_err(|e| tar::in_archive(e, &name))?;
         parts.push(part);
     }
     let tree = builder.finish().map_err(|e| tar::in_archive(e, &layout.name()))?;
+    warnings.extend(all_left_out.warning(&layout.name()));
     Ok(Source { tree, content: Box::new(Contents { parts }), warnings })
 }
 
 /// All layers, as many at a time as there are processors.
-fn read_layers(layout: &Layout, layers: &[(Descriptor, String)], options: &Options) -> Result<Vec<Result<Layer>>> {
+fn read_layers(layout: &Layout<'_>, layers: &[(LayerFile, String)], options: &Options) -> Result<Vec<Result<Layer>>> {
     let next = AtomicUsize::new(0);
     let budget = Budget::default();
     let work = || {
         let mut done = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some((descriptor, diff_id)) = layers.get(number) else { return done };
-            done.push((number, read_layer(layout, descriptor, diff_id, options, &budget)));
+            let Some((stored, diff_id)) = layers.get(number) else { return done };
+            done.push((number, read_layer(layout, stored, diff_id, options, &budget)));
         }
     };
     let mut done = std::thread::scope(|threads| -> Result<_> {
@@ -89,13 +100,13 @@ fn read_layers(layout: &Layout, layers: &[(Descriptor, String)], options: &Optio
 }
 
 fn read_layer(
-    layout: &Layout,
-    descriptor: &Descriptor,
+    layout: &Layout<'_>,
+    stored: &LayerFile,
     diff_id: &str,
     options: &Options,
     budget: &Budget,
 ) -> Result<Layer> {
-    let mut blob = layout.blob(descriptor)?;
+    let mut blob = layout.stored(stored)?;
     let name = blob.name.clone();
     let wrong = |e: std::io::Error| source_error(name.clone(), &e);
     let mut entries = Vec::new();
@@ -106,14 +117,12 @@ fn read_layer(
     };
     let compression = blob.compression().map_err(wrong)?;
     let garbage = Arc::new(AtomicBool::new(false));
-    let part = if compression == Compression::None {
+    let (seen, part) = if compression == Compression::None {
         // Its files are read in place, once its digest is known to be right.
-        let (mut file, digest) = blob.finish()?;
+        let (stored, digest) = blob.finish()?;
         check_archive(&name, &digest, diff_id)?;
-        file.seek(SeekFrom::Start(0)).map_err(wrong)?;
-        let mut input = tar::Input::file(name.clone(), file, 0, budget.clone()).map_err(wrong)?;
-        tar::read(&mut input, false, &mut take)?;
-        input.finish()?
+        let mut input = tar::Input::file(name.clone(), stored.file, stored.range, budget.clone()).map_err(wrong)?;
+        (tar::read(&mut input, &mut take)?, input.finish()?)
     } else {
         let stream = BufReader::with_capacity(STREAM_BUFFER, budget.counted(&mut blob));
         let decoder = compressed::decoder(compression, stream, garbage.clone()).map_err(wrong);
@@ -121,18 +130,18 @@ fn read_layer(
             let mut archive = Hashed::new(stream);
             let stream = Box::new(&mut archive);
             let mut input = tar::Input::stream(name.clone(), stream, options.spool.clone(), budget.clone());
-            tar::read(&mut input, false, &mut take)?;
+            let seen = tar::read(&mut input, &mut take)?;
             let part = input.finish()?;
-            Ok((part, archive.digest()))
+            Ok((seen, part, archive.digest()))
         });
         // A wrong digest is the cause of the other error.
         blob.finish()?;
-        let (part, digest) = read?;
+        let (seen, part, digest) = read?;
         check_archive(&name, &digest, diff_id)?;
-        part
+        (seen, part)
     };
     let warning = garbage.load(Ordering::Relaxed).then(|| compressed::ignored_garbage(&name));
-    Ok(Layer { name, entries, part, warning })
+    Ok(Layer { name, entries, part, left_out: seen.left_out, warning })
 }
 
 /// The meaning of an entry's name for lower layers.

@@ -20,6 +20,9 @@ use crate::{Error, Result};
 const WINDOW: usize = 8192;
 /// The bytes of a stream that are skipped at once.
 const COPY: usize = 1 << 16;
+/// The zeroes at the beginning of an archive behind which other data may be looked for. Archives without entries have
+/// 10 KiB; an image file may have terabytes.
+const ZEROES_MAX: usize = 1 << 20;
 
 /// An archive that is read forwards.
 pub struct Input<'a> {
@@ -31,18 +34,31 @@ pub struct Input<'a> {
 }
 
 enum From<'a> {
-    File { file: File, print: Print, end: u64, window: Vec<u8>, start: u64 },
-    Stream { stream: Box<dyn Read + Send + 'a>, dir: PathBuf, spool: Option<Spool>, buffer: Vec<u8> },
+    /// `len` bytes from byte `origin` on; `window` has those from byte `start` of them on.
+    File {
+        file: File,
+        print: Print,
+        origin: u64,
+        len: u64,
+        window: Vec<u8>,
+        start: u64,
+    },
+    Stream {
+        stream: Box<dyn Read + Send + 'a>,
+        dir: PathBuf,
+        spool: Option<Spool>,
+        buffer: Vec<u8>,
+    },
 }
 
 impl<'a> Input<'a> {
-    /// A regular file that is no stream: its contents are found there again. The archive begins at `position`.
-    pub fn file(name: String, file: File, position: u64, budget: Budget) -> io::Result<Input<'a>> {
+    /// A range of a regular file that is no stream: its contents are found there again.
+    pub fn file(name: String, file: File, range: Range<u64>, budget: Budget) -> io::Result<Input<'a>> {
         let print = Print::of(&file)?;
-        let end = file.metadata()?.len();
-        budget.add_stored(end.saturating_sub(position));
-        let from = From::File { file, print, end, window: Vec::new(), start: 0 };
-        Ok(Input { name, position, from, sparse: Vec::new(), budget })
+        let (origin, len) = (range.start, range.end.saturating_sub(range.start));
+        budget.add_stored(len);
+        let from = From::File { file, print, origin, len, window: Vec::new(), start: 0 };
+        Ok(Input { name, position: 0, from, sparse: Vec::new(), budget })
     }
 
     /// Any reader: contents are stored in a file without a name in `dir`. `budget` counts the stored bytes itself.
@@ -60,6 +76,7 @@ impl<'a> Input<'a> {
         &self.budget
     }
 
+    /// The bytes of the archive that have been read.
     pub fn position(&self) -> u64 {
         self.position
     }
@@ -74,6 +91,11 @@ impl<'a> Input<'a> {
         Error::Source { name: self.name.clone(), why: why.into() }
     }
 
+    /// The error for what is no archive at all.
+    pub fn unknown(&self, why: &str) -> Error {
+        Error::Unknown { name: self.name.clone(), why: why.into() }
+    }
+
     fn unreadable(&self, error: &io::Error) -> Error {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => self.wrong(self.position, "it is cut off"),
@@ -84,21 +106,21 @@ impl<'a> Input<'a> {
     /// Reads until `buf` is full or the archive ends; returns the number of bytes.
     pub fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
         let read = match &mut self.from {
-            From::File { file, end, window, start, .. } => {
+            From::File { file, origin, len: end, window, start, .. } => {
                 let have = |window: &Vec<u8>, start: u64, at: u64, len: usize| {
                     at >= start && at + len as u64 <= start + window.len() as u64
                 };
                 let wanted = (buf.len() as u64).min(end.saturating_sub(self.position)) as usize;
                 let buf = &mut buf[..wanted];
                 if wanted > WINDOW {
-                    file.read_exact_at(buf, self.position).map(|()| wanted)
+                    file.read_exact_at(buf, *origin + self.position).map(|()| wanted)
                 } else {
                     let filled = if have(window, *start, self.position, wanted) {
                         Ok(())
                     } else {
                         *start = self.position;
                         window.resize((*end - self.position).min(WINDOW as u64) as usize, 0);
-                        file.read_exact_at(window, self.position)
+                        file.read_exact_at(window, *origin + self.position)
                     };
                     filled.map(|()| {
                         buf.copy_from_slice(&window[(self.position - *start) as usize..][..wanted]);
@@ -113,9 +135,25 @@ impl<'a> Input<'a> {
         Ok(read)
     }
 
+    /// Reads on to the first byte that is not zero, but not far; returns the bytes around it.
+    pub fn data_behind(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut buf = vec![0; COPY];
+        for _ in 0..ZEROES_MAX / COPY {
+            let read = self.read(&mut buf)?;
+            if buf[..read].iter().any(|byte| *byte != 0) {
+                buf.truncate(read);
+                return Ok(Some(buf));
+            }
+            if read < COPY {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
     /// Skips `len` bytes; returns whether there were as many.
     pub fn skip(&mut self, len: u64) -> Result<bool> {
-        if let From::File { end, .. } = &self.from {
+        if let From::File { len: end, .. } = &self.from {
             let there = self.position.checked_add(len).is_some_and(|to| to <= *end);
             self.position = self.position.saturating_add(len).min(*end);
             return Ok(there);
@@ -127,7 +165,7 @@ impl<'a> Input<'a> {
     /// the file to which the bytes belong.
     pub fn content(&mut self, len: u64, data: Option<&[Range<u64>]>) -> Result<Option<u64>> {
         let offset = match &mut self.from {
-            From::File { .. } => self.position,
+            From::File { origin, .. } => *origin + self.position,
             From::Stream { dir, spool, .. } => match spool {
                 Some(spool) => spool.end(),
                 // A tree without files needs no room.

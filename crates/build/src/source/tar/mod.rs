@@ -8,6 +8,7 @@
 //! None.
 
 mod acl;
+pub mod flags;
 mod header;
 mod input;
 mod pax;
@@ -20,6 +21,7 @@ use extant_ondisk::time::Timestamp;
 use self::header::{BLOCK, Header, Wrong};
 pub use self::input::Input;
 use self::pax::Extended;
+use super::left_out::LeftOut;
 use crate::error::shown;
 use crate::tree::{Attributes, Builder};
 use crate::{Error, Result};
@@ -81,22 +83,33 @@ pub fn in_archive(error: Error, archive: &str) -> Error {
     }
 }
 
-/// Reads the entries of an archive up to its end mark. `whole`: an archive without one was cut off.
+/// The facts about a whole archive that [`read`] returns.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// How many entries it has.
+    pub entries: u64,
+    /// Whether it has an end mark. GNU tar and Python take one without; it may have been cut off between two entries.
+    pub is_marked: bool,
+    pub left_out: LeftOut,
+}
+
+/// Reads the entries of an archive up to its end mark, or up to its end.
 ///
 /// # Errors
 /// The archive cannot be read or understood; `entry` refuses one.
-pub fn read(input: &mut Input<'_>, whole: bool, entry: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
-    let mut reader = Reader { input, whole, global: Extended::default(), global_room: HEADER_BYTES_MAX };
+pub fn read(input: &mut Input<'_>, entry: &mut dyn FnMut(Entry) -> Result<()>) -> Result<Seen> {
+    let seen = Seen::default();
+    let mut reader = Reader { input, seen, global: Extended::default(), global_room: HEADER_BYTES_MAX };
     while let Some(next) = reader.next()? {
         entry(next)?;
+        reader.seen.entries += 1;
     }
-    Ok(())
+    Ok(reader.seen)
 }
 
 struct Reader<'r, 'a> {
     input: &'r mut Input<'a>,
-    /// An archive without an end mark was cut off.
-    whole: bool,
+    seen: Seen,
     /// The statements of a global header about all entries behind it.
     global: Extended,
     /// The bytes that global headers may still have.
@@ -110,7 +123,7 @@ impl Reader<'_, '_> {
         match self.input.read(block)? {
             BLOCK => Ok(true),
             0 => Ok(false),
-            _ if position == 0 => Err(self.input.refused(NO_ARCHIVE)),
+            _ if position == 0 => Err(self.input.unknown(NO_ARCHIVE)),
             _ => Err(self.input.wrong(position, "the archive is cut off within a header")),
         }
     }
@@ -127,7 +140,7 @@ impl Reader<'_, '_> {
             let there = self.block(&mut block)?;
             let header = match there {
                 true => Header::new(&block).map_err(|why| match position {
-                    0 => self.input.refused(NO_ARCHIVE),
+                    0 => self.input.unknown(NO_ARCHIVE),
                     _ => self.input.wrong(position, why),
                 })?,
                 false => None,
@@ -182,12 +195,9 @@ impl Reader<'_, '_> {
     /// The end: two blocks of zeroes, of which one is enough.
     fn end(&mut self, position: u64, marked: bool) -> Result<Option<Entry>> {
         if !marked {
-            return match (self.whole, position) {
-                (true, 0) => Err(self.input.refused("it is empty")),
-                (true, _) => Err(self.input.wrong(position, "the archive is cut off: it has no end mark")),
-                (false, _) => Ok(None),
-            };
+            return Ok(None);
         }
+        self.seen.is_marked = true;
         let mut block = [0; BLOCK];
         if self.block(&mut block)? && block.iter().any(|byte| *byte != 0) {
             return Err(self.input.wrong(position, "a block of zeroes, with more entries behind it"));
@@ -249,12 +259,15 @@ impl Reader<'_, '_> {
             Some(time) => time,
             None => Timestamp::from_seconds(i64::try_from(header.mtime()?).map_err(|_| "its time is out of range")?),
         };
+        let left_out = &mut self.seen.left_out;
+        let flags = extended.flags.take().unwrap_or_default();
         let mut attributes = Attributes {
+            flags: flags::parse(&flags, |name| left_out.flag(name)),
             mode: header.mode()?,
             uid: id(extended.uid, header.uid(), "owner")?,
             gid: id(extended.gid, header.gid(), "group")?,
             mtime,
-            xattrs: extended.take_xattrs()?,
+            xattrs: extended.take_xattrs(&mut self.seen.left_out)?,
         };
         let kind = match header.kind() {
             // A directory of the oldest archives, or one with a list of its names: its stored bytes mean nothing.

@@ -13,10 +13,11 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use extant_ondisk::time::Timestamp;
 
+use super::super::left_out::LeftOut;
 use super::acl;
 use super::header::{Wrong, add_range};
 use crate::error::shown;
-use crate::tree::Xattr;
+use crate::tree::{Xattr, stored_name};
 
 /// As libarchive writes values: without padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -35,6 +36,8 @@ pub struct Extended {
     pub mtime: Option<Timestamp>,
     pub device: (Option<i128>, Option<i128>),
     pub sparse: Sparse,
+    /// The flags that chattr(1) sets, as names.
+    pub flags: Option<Vec<u8>>,
     /// By full name.
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// By full name, as text.
@@ -60,7 +63,7 @@ const XATTR_BYTES: usize = 96;
 impl Extended {
     /// The memory that it takes.
     pub fn bytes(&self) -> usize {
-        let texts = [&self.path, &self.link, &self.sparse.name].into_iter().flatten().map(Vec::len);
+        let texts = [&self.path, &self.link, &self.sparse.name, &self.flags].into_iter().flatten().map(Vec::len);
         let xattrs = self.xattrs.iter().map(|(name, value)| name.len() + value.len() + XATTR_BYTES);
         let acls = self.acls.values().map(|text| text.len() + XATTR_BYTES);
         let ranges = self.sparse.ranges.as_ref().map_or(0, |ranges| size_of_val(&ranges[..]));
@@ -98,6 +101,7 @@ impl Extended {
             b"mtime" => self.mtime = given().map(|value| time(&value)).transpose()?,
             b"SCHILY.devmajor" => self.device.0 = number()?,
             b"SCHILY.devminor" => self.device.1 = number()?,
+            b"SCHILY.fflags" => self.flags = given(),
             b"SCHILY.acl.access" => self.acl(acl::ACCESS, given()),
             b"SCHILY.acl.default" => self.acl(acl::DEFAULT, given()),
             // Without the NUL that the kernel has at its end.
@@ -155,8 +159,9 @@ impl Extended {
         };
     }
 
-    /// The attributes that an image can store. An ACL as text counts only if there is none as bytes.
-    pub fn take_xattrs(&mut self) -> Result<Vec<Xattr>, Wrong> {
+    /// The attributes that an image can store; the others go to `left_out`. An ACL as text counts only if there is none
+    /// as bytes.
+    pub fn take_xattrs(&mut self, left_out: &mut LeftOut) -> Result<Vec<Xattr>, Wrong> {
         for (name, text) in std::mem::take(&mut self.acls) {
             if !self.xattrs.contains_key(name.as_bytes())
                 && let Some(value) = acl::encode(&text, name == acl::DEFAULT)?
@@ -169,8 +174,9 @@ impl Extended {
             if name.contains(&0) {
                 return Err("the name of an extended attribute has a NUL byte".into());
             }
-            if super::super::is_stored(&name) {
-                set.push((name.into(), value.into()));
+            match stored_name(&name) {
+                Some(_) => set.push((name.into(), value.into())),
+                None => left_out.attribute(&name),
             }
         }
         Ok(set)
@@ -190,7 +196,7 @@ fn split(bytes: &[u8]) -> Result<(&[u8], &[u8]), Wrong> {
 
 /// A number of at most 30 digits.
 pub fn decimal(text: &[u8]) -> Result<i128, Wrong> {
-    let wrong = || format!("no number: {}", text.escape_ascii());
+    let wrong = || format!("no number: {}", shown(text));
     let (negative, digits) = match text.strip_prefix(b"-") {
         Some(digits) => (true, digits),
         None => (false, text),
@@ -204,7 +210,7 @@ pub fn decimal(text: &[u8]) -> Result<i128, Wrong> {
 
 /// Seconds with any number of digits behind the point, of which nine count.
 fn time(text: &[u8]) -> Result<Timestamp, Wrong> {
-    let wrong = || format!("no time: {}", text.escape_ascii());
+    let wrong = || format!("no time: {}", shown(text));
     let mut parts = text.splitn(2, |byte| *byte == b'.');
     let whole = parts.next().unwrap_or(text);
     let fraction = parts.next().unwrap_or(b"");

@@ -3,6 +3,7 @@
 //! # Locking
 //! None.
 
+use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::time::Timestamp;
 
 use super::super::{Body, Id, Node, Tree};
@@ -142,5 +143,6 @@ impl Builder {
 
 /// A node that has been moved away.
 fn nothing() -> Node {
-    Node { mode: 0, uid: 0, gid: 0, mtime: Timestamp::default(), links: 0, xattrs: None, body: Body::Special }
+    let (flags, mtime) = (InodeFlags::empty(), Timestamp::default());
+    Node { mode: 0, uid: 0, gid: 0, mtime, flags, links: 0, xattrs: None, body: Body::Special }
 }

@@ -20,7 +20,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
 use extant_ondisk::dirent::NAME_MAX;
-use extant_ondisk::inode::{DeviceNr, FileType, MODE_TYPE_MASK};
+use extant_ondisk::inode::{DeviceNr, FileType, InodeFlags, MODE_TYPE_MASK};
 use extant_ondisk::time::Timestamp;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
@@ -32,8 +32,14 @@ use crate::{Error, Result};
 
 /// Longest target of a symbolic link: a path with its final NUL fills a page.
 const TARGET_MAX: usize = 4095;
-/// As the kernel: a path that follows more links than this is circular.
+/// As the kernel: a path that follows more links than this, from its beginning to its end, is circular.
 const LINKS_FOLLOWED_MAX: u32 = 40;
+/// As the kernel: bytes of a path whose links are followed, with the NUL behind it.
+const PATH_MAX: usize = 4096;
+/// Steps through the targets of links: up to this number, and [`STEPS_PER_ENTRY`] for each name. One path may take
+/// 80,000, and a small compressed archive may have a million paths.
+const STEPS_MAX: usize = 1 << 23;
+const STEPS_PER_ENTRY: usize = 64;
 /// [`Link::node`] of a hard link whose target is not known yet; the other bits count [`Builder::pending`].
 const PENDING: u32 = 1 << 31;
 /// [`Link::node`] of a name that was removed.
@@ -58,6 +64,8 @@ pub struct Attributes {
     pub gid: u32,
     /// The last change of the content.
     pub mtime: Timestamp,
+    /// Flags that chattr(1) sets.
+    pub flags: InodeFlags,
     /// In any order.
     pub xattrs: Vec<Xattr>,
 }
@@ -73,6 +81,8 @@ pub struct Options {
     pub owner: Option<(u32, u32)>,
     /// Owners of some entries, and numbers to exchange.
     pub owners: Owners,
+    /// No entry has extended attributes.
+    pub no_xattrs: bool,
 }
 
 /// A name in a directory.
@@ -99,6 +109,8 @@ pub struct Builder {
     options: Options,
     /// Whether parents may be symbolic links of the tree.
     follow: bool,
+    /// Names in the targets of links that were walked.
+    steps: usize,
     nodes: Vec<Node>,
     /// Of them, directories that no entry made.
     implied: usize,
@@ -123,6 +135,7 @@ impl Builder {
         let mut builder = Builder {
             options,
             follow: false,
+            steps: 0,
             nodes: Vec::new(),
             implied: 0,
             links: Vec::new(),
@@ -372,15 +385,16 @@ impl Builder {
     }
 
     fn node(&mut self, kind: FileType, attributes: Attributes, body: Body) -> Node {
-        let Attributes { mode, uid, gid, mtime, xattrs } = attributes;
+        let Attributes { mode, uid, gid, mtime, flags, xattrs } = attributes;
+        let flags = flags & InodeFlags::allowed_for(Some(kind));
         let options = &self.options;
         let (uid, gid) = options
             .owner
             .unwrap_or_else(|| (options.owners.mapped(IdKind::User, uid), options.owners.mapped(IdKind::Group, gid)));
         let mtime = options.clamp.map_or(mtime, |clamp| mtime.min(clamp));
         let mode = kind.mode_bits() | (mode & !MODE_TYPE_MASK);
-        let xattrs = self.xattr_set(xattrs);
-        Node { mode, uid, gid, mtime, links: 0, xattrs, body }
+        let xattrs = if self.options.no_xattrs { None } else { self.xattr_set(xattrs) };
+        Node { mode, uid, gid, mtime, flags, links: 0, xattrs, body }
     }
 
     fn implied_directory(&mut self, parent: u32) -> Node {

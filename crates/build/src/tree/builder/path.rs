@@ -4,7 +4,10 @@
 //! None.
 
 use super::super::Body;
-use super::{Builder, IMPLIED_MAX, IMPLIED_PER_ENTRY, LINKS_FOLLOWED_MAX, NAME_MAX, PENDING, ROOT};
+use super::{
+    Builder, IMPLIED_MAX, IMPLIED_PER_ENTRY, LINKS_FOLLOWED_MAX, NAME_MAX, PATH_MAX, PENDING, ROOT, STEPS_MAX,
+    STEPS_PER_ENTRY,
+};
 use crate::Result;
 use crate::error::shown;
 
@@ -54,13 +57,16 @@ impl Builder {
 
     /// Descends a path to its last name. `make`: missing directories in it are made.
     pub(super) fn descend<'p>(&mut self, path: &'p [u8], make: bool) -> std::result::Result<Placed<'p>, String> {
+        if self.follow && path.len() >= PATH_MAX {
+            return Err(format!("a path of {} bytes; at most {} can be walked", path.len(), PATH_MAX - 1));
+        }
         let mut parts = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
         let Some(mut name) = parts.next() else { return Ok(Placed::Root) };
         check_name(name)?;
-        let mut at = ROOT;
+        let (mut at, mut links) = (ROOT, 0);
         for next in parts {
             check_name(next)?;
-            match self.step(at, name, make)? {
+            match self.step(at, name, make, &mut links)? {
                 Some(directory) => at = directory,
                 None => return Ok(Placed::Missing),
             }
@@ -69,8 +75,14 @@ impl Builder {
         Ok(Placed::In(at, name))
     }
 
-    /// The directory of a name in the middle of a path.
-    fn step(&mut self, parent: u32, name: &[u8], make: bool) -> std::result::Result<Option<u32>, String> {
+    /// The directory of a name in the middle of a path, which has followed so many links.
+    fn step(
+        &mut self,
+        parent: u32,
+        name: &[u8],
+        make: bool,
+        links: &mut u32,
+    ) -> std::result::Result<Option<u32>, String> {
         let Some(node) = self.find(parent, name) else { return self.made(parent, name, make) };
         if self.is_directory(node) {
             return Ok(Some(node));
@@ -78,10 +90,11 @@ impl Builder {
         let Some(target) = self.followed(node) else {
             return Err(format!("{} is not a directory", shown(name)));
         };
-        let (mut at, mut followed) = (parent, 1);
+        let mut at = parent;
         let mut todo = Vec::new();
-        enter_target(&target, &mut at, &mut todo);
+        follow(&target, name, links, &mut at, &mut todo)?;
         while let Some(part) = todo.pop() {
+            self.take_step()?;
             if *part == *b".." {
                 at = self.parent(at);
                 continue;
@@ -101,18 +114,41 @@ impl Builder {
                             shown(&part)
                         ));
                     };
-                    followed += 1;
-                    if followed > LINKS_FOLLOWED_MAX {
-                        return Err(format!(
-                            "{} leads through more than {LINKS_FOLLOWED_MAX} symbolic links",
-                            shown(name)
-                        ));
-                    }
-                    enter_target(&target, &mut at, &mut todo);
+                    follow(&target, name, links, &mut at, &mut todo)?;
                 }
             }
         }
         Ok(Some(at))
+    }
+
+    /// Counts a step through the target of a link.
+    fn take_step(&mut self) -> std::result::Result<(), String> {
+        self.steps += 1;
+        let most = STEPS_MAX + STEPS_PER_ENTRY * self.links.len();
+        if self.steps > most {
+            return Err(format!("its path is the last of many through long links: more than {most} steps up to here"));
+        }
+        Ok(())
+    }
+
+    /// Size and content of the regular file without holes that a path leads to. Links are followed within the tree.
+    pub fn file_at(&self, path: &[u8]) -> Option<(u64, u64)> {
+        let (mut at, mut links, mut todo) = (ROOT, 0, Vec::new());
+        let parts = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
+        todo.extend(parts.rev().map(Box::from));
+        while let Some(part) = todo.pop() {
+            if *part == *b".." {
+                at = self.parent(at);
+                continue;
+            }
+            match &self.nodes.get(self.find(at, &part)? as usize)?.body {
+                Body::Directory { .. } => at = self.find(at, &part)?,
+                Body::Symlink(target) => follow(target, &part, &mut links, &mut at, &mut todo).ok()?,
+                Body::File { size, content, sparse: None } if todo.is_empty() => return Some((*size, *content)),
+                _ => return None,
+            }
+        }
+        None
     }
 
     /// The target of a symbolic link, if links are followed.
@@ -150,13 +186,24 @@ pub(super) enum Placed<'p> {
     Missing,
 }
 
-/// Puts the parts of a link's target on top of the parts that are still to be walked.
-fn enter_target(target: &[u8], at: &mut u32, todo: &mut Vec<Box<[u8]>>) {
+/// Puts the parts of a link's target on top of the parts that are still to be walked. `name` began the way to it.
+fn follow(
+    target: &[u8],
+    name: &[u8],
+    links: &mut u32,
+    at: &mut u32,
+    todo: &mut Vec<Box<[u8]>>,
+) -> std::result::Result<(), String> {
+    *links += 1;
+    if *links > LINKS_FOLLOWED_MAX {
+        return Err(format!("{} leads through more than {LINKS_FOLLOWED_MAX} symbolic links", shown(name)));
+    }
     if target.starts_with(b"/") {
         *at = ROOT;
     }
     let parts = target.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
     todo.extend(parts.rev().map(Box::from));
+    Ok(())
 }
 
 fn check_name(name: &[u8]) -> std::result::Result<(), String> {

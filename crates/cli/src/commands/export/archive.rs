@@ -4,8 +4,9 @@
 //!
 //! A header of ustar has room for a name of 100 bytes, numbers of seven digits, and whole seconds. Only values that
 //! do not fit go into records in front of it: most entries take one block. Extended attributes are
-//! `SCHILY.xattr.NAME`. ACLs are also `SCHILY.acl.access` and `.default`, from which GNU tar and bsdtar set ACLs. A
-//! file with holes is GNU's sparse format 1.0.
+//! `SCHILY.xattr.NAME`, and the flags of chattr(1) `SCHILY.fflags`, which bsdtar sets. ACLs are also
+//! `SCHILY.acl.access` and `.default`, from which GNU tar and bsdtar set ACLs. A file with holes is GNU's sparse format
+//! 1.0.
 //!
 //! # Locking
 //! None.
@@ -13,7 +14,8 @@
 use std::io::{self, Write};
 use std::ops::Range;
 
-use extant_ondisk::inode::DeviceNr;
+use extant_build::source::flag_names;
+use extant_ondisk::inode::{DeviceNr, InodeFlags};
 use extant_ondisk::time::Timestamp;
 use tar::{EntryType, Header};
 
@@ -68,6 +70,8 @@ pub struct Entry<'a> {
     pub device: Option<DeviceNr>,
     /// For a regular file.
     pub size: u64,
+    /// Flags that chattr(1) sets, among others.
+    pub flags: InodeFlags,
     pub xattrs: Xattrs,
 }
 
@@ -255,6 +259,9 @@ fn records(entry: &Entry<'_>) -> Records {
     if entry.mtime.nanos != 0 || !(0..=SIZE_MAX as i64).contains(&entry.mtime.seconds) {
         add("mtime", decimal(entry.mtime).into_bytes());
     }
+    if let Some(names) = flag_names(entry.flags) {
+        add("SCHILY.fflags", names.into_bytes());
+    }
     for (name, value) in &entry.xattrs {
         let form = match &name[..] {
             b"system.posix_acl_access" => Some("SCHILY.acl.access"),
@@ -383,6 +390,7 @@ mod tests {
             target: Vec::new(),
             device: None,
             size,
+            flags: InodeFlags::empty(),
             xattrs: Xattrs::new(),
         };
         let bytes = |size, uid| {

@@ -281,6 +281,7 @@ impl<W: Write> Export<'_, W> {
             target: Vec::new(),
             device: None,
             size: 0,
+            flags: InodeFlags::from_bits_retain(attr.flags),
             xattrs: Vec::new(),
         };
         if attr.nlink > 1

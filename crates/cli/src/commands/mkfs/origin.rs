@@ -1,40 +1,60 @@
-//! Refuses an image that is part of its own source: it would be emptied before it is read.
+//! The source of an image as a file of the host: refuses an image that is part of it, and says what a file is that is
+//! no source.
 //!
-//! Main function: [`refuse`].
+//! Main functions: [`refuse`], [`unknown`].
 //!
 //! # Locking
 //! None.
 
-use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::failure::{Failure, Result};
+use extant_build::source::Word;
+use extant_image::{has_magic, identify_unpartitioned, look, partition_table};
 
-/// Refuses an image at `target`, called `name`, that is or lies in the source `word`.
-pub fn refuse(target: &Path, name: &str, word: &OsStr) -> Result<()> {
-    let path = Path::new(word);
-    let it_is = if let Some(layout) = word.as_bytes().strip_prefix(b"oci:") {
-        files_of_layout(&layout_of(layout)).iter().any(|file| is_same(target, file.metadata().ok()))
-    } else if word == "-" {
-        is_same(target, standard_input())
-    } else if path.is_dir() {
-        if lies_below(target, path) {
-            return Err(Failure::usage(format!(
-                "{name}: it lies below the source of the image; name a file elsewhere"
-            )));
+use crate::failure::{Failure, Result};
+use crate::image::ImageSpec;
+use crate::text::argument;
+
+/// Refuses an image at `target`, called `name`, that is or lies in the source: it would be emptied before it is read.
+pub fn refuse(target: &Path, name: &str, source: &Word) -> Result<()> {
+    let it_is = match &source.path {
+        None => is_same(target, standard_input()),
+        Some(path) if path.is_dir() => {
+            if lies_below(target, path) {
+                return Err(Failure::usage(format!(
+                    "{name}: it lies below the source of the image; name a file elsewhere"
+                )));
+            }
+            blobs_of(path).iter().any(|file| is_same(target, file.metadata().ok()))
         }
-        false
-    } else {
-        is_same(target, path.metadata().ok())
+        Some(path) => is_same(target, path.metadata().ok()),
     };
     if it_is {
         return Err(Failure::usage(format!("{name}: it is the source of the image; name another file")));
     }
     Ok(())
+}
+
+/// The failure for a source that no reader takes. If it is something else that is known, the message says what to do.
+pub fn unknown(source: &Word, error: &extant_build::Error) -> Failure {
+    let known = source.path.as_ref().filter(|path| path.is_file()).and_then(|path| {
+        let (device, image) = (look(&ImageSpec::whole(path)).ok()?, argument(path.as_os_str().as_encoded_bytes(), ""));
+        let copy = |image: &str| {
+            format!("'extant export {image} | extant mkfs --from - --size auto NEW.img' copies its files")
+        };
+        if has_magic(&*device) {
+            return Some(format!("it has an ext2/3/4 file system: {}", copy(&image)));
+        }
+        if partition_table(&*device).is_ok_and(|table| !table.partitions.is_empty()) {
+            return Some(format!("it is a disk with partitions: {}", copy(&format!("{image}@N"))));
+        }
+        identify_unpartitioned(&*device).map(|format| format!("it is {}: {}", format.name(), format.advice(&image)))
+    });
+    let known = known.map_or(String::new(), |known| format!("; {known}"));
+    Failure::op(format!("{error}{known}"))
 }
 
 fn is_same(target: &Path, other: Option<Metadata>) -> bool {
@@ -59,15 +79,8 @@ fn lies_below(target: &Path, dir: &Path) -> bool {
     place.ancestors().any(|above| is_same(above, dir.clone()))
 }
 
-/// The directory of `DIR[:TAG]`; the directory may have a colon in its name.
-fn layout_of(word: &[u8]) -> PathBuf {
-    let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
-    let colon = word.iter().rposition(|byte| *byte == b':').filter(|_| !path(word).is_dir());
-    path(&word[..colon.unwrap_or(word.len())])
-}
-
-/// Blobs are in `blobs/ALGORITHM`.
-fn files_of_layout(layout: &Path) -> Vec<PathBuf> {
+/// The files of an image layout, if the directory is one. Blobs are in `blobs/ALGORITHM`.
+fn blobs_of(layout: &Path) -> Vec<PathBuf> {
     let below = |dir: &Path| -> Vec<PathBuf> {
         std::fs::read_dir(dir).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
     };

@@ -2,34 +2,58 @@
 //! overwritten, the message says that its content is lost.
 //!
 //! Main type: [`Unfinished`]. A wait for a source, a plan or a device cannot be interrupted. So a signal ends the
-//! whole process, from a thread of its own, which removes the file first.
+//! whole process, from a thread of its own, which removes the file first. Once the image is about to be whole
+//! ([`Unfinished::settle`]), a signal changes nothing more: the command ends by itself, and its status is that of the
+//! image.
 //!
 //! # Locking
-//! `unfinished files`: the list of them. It is held while one is made or removed, and by the thread that ends the
-//! process.
+//! `unfinished files`: the list of them. It is held while one is removed, and by the thread that ends the process. That
+//! thread waits while a new file is being claimed ([`Claiming`]), since until then the file may be another command's.
 
-use std::fs::File;
-use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use extant_base::clock::Clock;
 use extant_base::sync::{LockClass, Mutex};
 use signal_hook::iterator::Signals;
-use tempfile::NamedTempFile;
 
+use crate::opened::FileId;
 use crate::server::signals::{ended_by, ending};
 
 static CLASS: LockClass = LockClass::new("unfinished files", 964);
-static BEGUN: Mutex<Vec<Begun>> = Mutex::new(&CLASS, Vec::new());
+static BEGUN: Mutex<List> = Mutex::new(&CLASS, List { all: Vec::new(), claiming: false, settled: false });
+/// A claim takes some milliseconds, unless another command is about to end.
+const CLAIM_PAUSE: Duration = Duration::from_millis(5);
+
+struct List {
+    all: Vec<Begun>,
+    /// A file is being made or claimed.
+    claiming: bool,
+    /// Signals end the command no more.
+    settled: bool,
+}
 
 /// Added to the reason why overwriting an image failed.
 const LOST: &str = "; what it held is lost, and it has no file system: make it again";
 
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 enum Begun {
-    /// A new file.
-    Made(PathBuf),
+    /// A new file, which this command has claimed.
+    Made(PathBuf, FileId),
     /// An existing image, by its name for messages.
     Overwritten(String),
+}
+
+impl Begun {
+    /// Removes a new file, unless another one has its name by now.
+    fn remove(&self) {
+        if let Begun::Made(path, file) = self
+            && path.metadata().is_ok_and(|meta| (meta.dev(), meta.ino()) == *file)
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// From now on, a signal that ends the command removes unfinished files.
@@ -37,23 +61,45 @@ pub fn watch_signals() {
     // Without a handler the signal ends the command, too, but leaves the file. That is no reason to refuse.
     let Ok(mut signals) = Signals::new(ending()) else { return };
     let _ = extant_base::task::spawn("extant-signals", move || {
-        if let Some(signal) = signals.forever().next() {
-            let all = BEGUN.lock();
+        for signal in signals.forever() {
+            let mut list = BEGUN.lock();
+            while list.claiming {
+                drop(list);
+                Clock::real().sleep(CLAIM_PAUSE);
+                list = BEGUN.lock();
+            }
+            if list.settled {
+                continue;
+            }
             let mut end = ended_by(signal);
-            for begun in &*all {
-                match begun {
-                    Begun::Made(path) => drop(std::fs::remove_file(path)),
-                    Begun::Overwritten(name) => {
-                        let how = end.message;
-                        end.message = format!("{name}: {how}{LOST}");
-                    }
+            for begun in &list.all {
+                begun.remove();
+                if let Begun::Overwritten(name) = begun {
+                    let how = end.message;
+                    end.message = format!("{name}: {how}{LOST}");
                 }
             }
             end.print();
-            // Under the lock, so that no other thread makes a file now.
+            // Under the lock, so that the command does not settle now.
             std::process::exit(end.status.into());
         }
     });
+}
+
+/// While it exists, no signal ends the command.
+pub struct Claiming(());
+
+impl Claiming {
+    pub fn begin() -> Claiming {
+        BEGUN.lock().claiming = true;
+        Claiming(())
+    }
+}
+
+impl Drop for Claiming {
+    fn drop(&mut self) {
+        BEGUN.lock().claiming = false;
+    }
 }
 
 /// At most one image.
@@ -63,47 +109,41 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    /// Makes the file at `path`.
-    pub fn make(&mut self, path: &Path, make: impl FnOnce() -> io::Result<File>) -> io::Result<File> {
-        let mut all = BEGUN.lock();
-        let file = make()?;
-        all.push(Begun::Made(path.to_owned()));
-        self.begun = Some(Begun::Made(path.to_owned()));
-        Ok(file)
+    fn begin(&mut self, begun: Begun) {
+        BEGUN.lock().all.push(begun.clone());
+        self.begun = Some(begun);
+    }
+
+    /// The file at `path` is new, and no other command uses it.
+    pub fn made(&mut self, path: &Path, file: FileId) {
+        self.begin(Begun::Made(path.to_owned(), file));
     }
 
     /// From here on the image `name` has lost its old content.
     pub fn overwrite(&mut self, name: &str) {
-        BEGUN.lock().push(Begun::Overwritten(name.into()));
-        self.begun = Some(Begun::Overwritten(name.into()));
+        self.begin(Begun::Overwritten(name.into()));
     }
 
-    /// Makes a file that chooses its own name.
-    pub fn make_named(&mut self, make: impl FnOnce() -> io::Result<NamedTempFile>) -> io::Result<NamedTempFile> {
-        let mut all = BEGUN.lock();
-        let file = make()?;
-        all.push(Begun::Made(file.path().to_owned()));
-        self.begun = Some(Begun::Made(file.path().to_owned()));
-        Ok(file)
+    /// The next writes make an image of it, and a signal no longer ends the command.
+    pub fn settle(&self) {
+        BEGUN.lock().settled = true;
     }
 
-    /// The image is complete, or has another name.
+    /// The image is complete.
     pub fn keep(&mut self) {
         if let Some(begun) = self.begun.take() {
-            BEGUN.lock().retain(|other| *other != begun);
+            BEGUN.lock().all.retain(|other| *other != begun);
         }
     }
 
     /// Removes a new file. Returns text to add to a message.
     pub fn remove(&mut self) -> &'static str {
         let Some(begun) = self.begun.take() else { return "" };
-        let mut all = BEGUN.lock();
-        all.retain(|other| *other != begun);
+        let mut list = BEGUN.lock();
+        list.all.retain(|other| *other != begun);
+        begun.remove();
         match begun {
-            Begun::Made(path) => {
-                let _ = std::fs::remove_file(path);
-                ""
-            }
+            Begun::Made(..) => "",
             Begun::Overwritten(_) => LOST,
         }
     }
