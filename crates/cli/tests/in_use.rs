@@ -147,6 +147,10 @@ fn half_of_a_mirror_is_read_with_a_warning_and_not_written() {
     }
     extant(&["mkdir", "--write-member", &format!("{image}:/e")]).fails(0, &whose);
     fsck_clean(&image);
+    // Without a file system on it, too.
+    common::patch(&image, 0, &[0; 65536]);
+    extant(&["mkfs", "-q", &image, "60M"]).fails(1, &["is a member of a Linux software RAID; -F overwrites it"]);
+    extant(&["mkfs", "-q", "-F", &image, "60M"]).ok();
 }
 
 /// The mark of the array is behind the last partition.

@@ -15,9 +15,7 @@ use crate::owner::Given;
 /// Without a source it is empty, and byte for byte equal to that of mke2fs with the same options. Defaults are those of
 /// Debian's /etc/mke2fs.conf; no file is read. Unused blocks of an image file are holes.
 #[derive(Args, Debug)]
-#[command(
-    args_override_self = true,
-    after_help = "Examples:
+#[command(after_help = "Examples:
   extant mkfs disk.img 1G
   extant mkfs -t ext3 -L data disk.img 500M
   extant mkfs -d rootfs/ disk.img 2G
@@ -29,11 +27,10 @@ The image file is made if it does not exist. SIZE is a number of blocks (of 1 Ki
 suffix: s (sectors), k, M, G, T; without it, the image keeps its size.
 
 Exit status: 0, 1 (usage, or it cannot be made), 129, 130 and 143 (ended by SIGHUP, SIGINT or SIGTERM; a new image file is \
-removed, and one that was being overwritten has no file system)."
-)]
+removed, and one that was being overwritten has no file system).")]
 pub struct MkfsArgs {
     /// ext2, ext3 or ext4 [default: ext4]
-    #[arg(short = 't', value_name = "TYPE", allow_hyphen_values = true)]
+    #[arg(short = 't', value_name = "TYPE")]
     pub fs_type: Option<String>,
     #[command(flatten)]
     pub letters: MkfsLetters,
@@ -80,10 +77,10 @@ pub struct MkfsSource {
 ///
 /// As 'extant mkfs', for programs that call mke2fs or mkfs.ext4; see 'extant help mkfs'.
 #[derive(Parser, Debug)]
-#[command(name = "mke2fs", version = crate::VERSION, disable_version_flag = true, args_override_self = true)]
+#[command(name = "mke2fs", version = crate::VERSION, disable_version_flag = true)]
 pub struct MkfsProgram {
     /// ext2, ext3 or ext4; else the name of the program says it
-    #[arg(short = 't', value_name = "TYPE", allow_hyphen_values = true)]
+    #[arg(short = 't', value_name = "TYPE")]
     pub fs_type: Option<String>,
     #[command(flatten)]
     pub letters: MkfsLetters,
@@ -100,95 +97,95 @@ pub struct MkfsProgram {
 #[derive(Args, Debug)]
 pub struct MkfsLetters {
     /// Bytes of a block; with a minus in front, at least so many
-    #[arg(short = 'b', value_name = "BYTES", allow_hyphen_values = true)]
+    #[arg(short = 'b', value_name = "BYTES")]
     pub block_size: Option<String>,
     /// Look for bad blocks
     #[arg(short = 'c', action = ArgAction::Count, hide = true)]
     pub test_blocks: u8,
     /// Bytes of a cluster, under bigalloc
-    #[arg(short = 'C', value_name = "BYTES", allow_hyphen_values = true)]
+    #[arg(short = 'C', value_name = "BYTES")]
     pub cluster_size: Option<String>,
     /// The content of the file system: a directory, or another source as with --from
-    #[arg(short = 'd', value_name = "SRC", allow_hyphen_values = true)]
+    #[arg(short = 'd', value_name = "SRC")]
     pub directory: Option<PathBuf>,
     /// As -E nodiscard, of old
     #[arg(short = 'K', hide = true)]
     pub keeps_storage: bool,
     /// As -E, of old
-    #[arg(short = 'R', hide = true, allow_hyphen_values = true)]
+    #[arg(short = 'R', hide = true)]
     pub extended_old: Vec<String>,
     /// A file for what is overwritten
-    #[arg(short = 'z', value_name = "FILE", hide = true, allow_hyphen_values = true)]
+    #[arg(short = 'z', value_name = "FILE", hide = true)]
     pub undo: Option<OsString>,
     /// The system that made it: linux, hurd, freebsd, lites or a number
-    #[arg(short = 'o', value_name = "OS", allow_hyphen_values = true)]
+    #[arg(short = 'o', value_name = "OS")]
     pub creator_os: Option<String>,
     /// Go past the host's page cache; it is never needed here
     #[arg(short = 'D', hide = true)]
     pub direct: bool,
     /// The kernel's reaction to damage: continue, remount-ro or panic
-    #[arg(short = 'e', value_name = "WHAT", allow_hyphen_values = true)]
+    #[arg(short = 'e', value_name = "WHAT")]
     pub errors: Option<String>,
     /// More options: hash_seed=UUID, stride=N, stripe_width=N, resize=SIZE, offset=BYTES, root_owner=UID:GID,
     /// root_perms=MODE, root_selinux=LABEL, no_copy_xattrs, android_sparse, …
-    #[arg(short = 'E', value_name = "WORDS", allow_hyphen_values = true)]
+    #[arg(short = 'E', value_name = "WORDS")]
     pub extended: Vec<String>,
     /// Overwrite a file system
     #[arg(short = 'F', action = ArgAction::Count)]
     pub force: u8,
     /// Blocks of a group
-    #[arg(short = 'g', value_name = "BLOCKS", allow_hyphen_values = true)]
+    #[arg(short = 'g', value_name = "BLOCKS")]
     pub blocks_per_group: Option<u64>,
     /// Groups whose bitmaps and tables lie together
-    #[arg(short = 'G', value_name = "GROUPS", allow_hyphen_values = true)]
+    #[arg(short = 'G', value_name = "GROUPS")]
     pub flex_bg_size: Option<u64>,
     /// One inode for so many bytes
-    #[arg(short = 'i', value_name = "BYTES", allow_hyphen_values = true)]
+    #[arg(short = 'i', value_name = "BYTES")]
     pub inode_ratio: Option<String>,
     /// Bytes of an inode
-    #[arg(short = 'I', value_name = "BYTES", allow_hyphen_values = true)]
+    #[arg(short = 'I', value_name = "BYTES")]
     pub inode_size: Option<u64>,
     /// A journal, as ext3 and ext4 have it anyway
     #[arg(short = 'j')]
     pub journal: bool,
     /// The journal: size=MEGABYTES, location=BLOCK, fast_commit_size=KILOBYTES
-    #[arg(short = 'J', value_name = "WORDS", allow_hyphen_values = true)]
+    #[arg(short = 'J', value_name = "WORDS")]
     pub journal_options: Vec<String>,
     /// Bad blocks
-    #[arg(short = 'l', value_name = "FILE", allow_hyphen_values = true, hide = true)]
+    #[arg(short = 'l', value_name = "FILE", hide = true)]
     pub bad_blocks: Option<PathBuf>,
     /// The label
-    #[arg(short = 'L', value_name = "LABEL", allow_hyphen_values = true)]
+    #[arg(short = 'L', value_name = "LABEL")]
     pub label: Option<OsString>,
     /// Percentage of the blocks that only root may take [default: 5]
-    #[arg(short = 'm', value_name = "PERCENT", allow_hyphen_values = true)]
+    #[arg(short = 'm', value_name = "PERCENT")]
     pub reserved: Option<f64>,
     /// The directory where it was mounted last
-    #[arg(short = 'M', value_name = "DIR", allow_hyphen_values = true)]
+    #[arg(short = 'M', value_name = "DIR")]
     pub last_mounted: Option<OsString>,
     /// Print the plan, and make nothing
     #[arg(short = 'n')]
     pub dry: bool,
     /// Inodes, at least
-    #[arg(short = 'N', value_name = "INODES", allow_hyphen_values = true)]
+    #[arg(short = 'N', value_name = "INODES")]
     pub inodes: Option<u64>,
     /// Features to add, or with ^ to leave out
-    #[arg(short = 'O', value_name = "FEATURES", allow_hyphen_values = true)]
+    #[arg(short = 'O', value_name = "FEATURES")]
     pub features: Vec<String>,
     /// Print nothing but errors, and what of the source is left out
     #[arg(short = 'q')]
     pub quiet: bool,
     /// Revision of the format: 0 or 1
-    #[arg(short = 'r', value_name = "N", allow_hyphen_values = true, hide = true)]
+    #[arg(short = 'r', value_name = "N", hide = true)]
     pub revision: Option<u64>,
     /// Write superblocks and descriptors alone
     #[arg(short = 'S', hide = true)]
     pub superblocks_only: bool,
     /// The usage type: small, floppy, big, huge, news, largefile or largefile4; else the size decides
-    #[arg(short = 'T', value_name = "USAGE", allow_hyphen_values = true)]
+    #[arg(short = 'T', value_name = "USAGE")]
     pub usage: Option<String>,
     /// The UUID, or clear, random, time or content (with the hash seed: from names, attributes and sizes of the source)
-    #[arg(short = 'U', value_name = "UUID", allow_hyphen_values = true)]
+    #[arg(short = 'U', value_name = "UUID")]
     pub uuid: Option<String>,
     /// Print more
     #[arg(short = 'v')]

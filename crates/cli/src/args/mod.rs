@@ -126,7 +126,7 @@ pub struct MountArgs {
     /// Where to mount it
     pub dir: Option<PathBuf>,
     /// Mount options, separated by commas
-    #[arg(short = 'o', long = "options", value_name = "OPTIONS", allow_hyphen_values = true)]
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Read-only, as -o ro
     #[arg(short = 'r', long, overrides_with = "read_write")]
@@ -210,7 +210,7 @@ pub struct MountHelper {
     #[arg(short = 'N')]
     pub namespace: Option<PathBuf>,
     /// Mount options, separated by commas
-    #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
+    #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
 }
 

@@ -78,7 +78,7 @@ pub struct HowArgs {
     #[arg(long, value_name = "FILE")]
     pub operations: Option<PathBuf>,
     /// Arguments for mke2fs [default: -t ext4 -E lazy_itable_init=0,lazy_journal_init=0]
-    #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
+    #[arg(long, value_name = "ARGUMENTS")]
     pub mkfs: Option<String>,
     /// Begin each trial with a copy of this image (one that `lab age` left, say) instead of a fresh one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mkfs", "size"])]

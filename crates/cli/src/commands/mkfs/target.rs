@@ -19,7 +19,7 @@ use extant_block::device::{Engine, FileDevice, IoMode, Locking, OpenOptions as D
 use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
 use extant_build::options::{Request, SizeAsked};
 use extant_build::{erase, sparse};
-use extant_image::{has_magic, identify_unpartitioned, partition_table, probe};
+use extant_image::{has_magic, identify_unpartitioned, member, partition_table, probe};
 use tempfile::NamedTempFile;
 
 use super::failed;
@@ -109,7 +109,7 @@ impl Target {
         let claimed = if self.is_file() {
             self.claim_file()?
         } else {
-            let device = self.open(&Access::tool(false))?;
+            let device = self.open(&for_writing())?;
             Claimed { device, file: (0, 0) }
         };
         let has = claimed.device.size_bytes();
@@ -139,7 +139,7 @@ impl Target {
             if made.is_none() {
                 self.refuse_read_only()?;
             }
-            let opened = open_whole(&self.spec, &Access::tool(false)).inspect_err(|_| {
+            let opened = open_whole(&self.spec, &for_writing()).inspect_err(|_| {
                 // If it is locked, it belongs to another command by now.
                 let is_ours = made.is_some_and(there) && path.metadata().is_ok_and(|meta| meta.len() == 0);
                 if is_ours && !is_locked(&path, 0, None).unwrap_or(false) {
@@ -268,6 +268,8 @@ impl Target {
             "has an ext2/3/4 file system".to_owned()
         } else if is_whole && partition_table(device).is_ok_and(|table| !table.partitions.is_empty()) {
             "has a partition table".to_owned()
+        } else if let Some(member) = member(device, 0) {
+            format!("is {}", member.name)
         } else if let Some(format) = identify_unpartitioned(device) {
             format!("holds data ({})", format.name())
         } else if probe(device).is_ok() {
@@ -293,6 +295,11 @@ impl Target {
         let text = text.strip_prefix(&format!("{}: ", self.name)).unwrap_or(&text);
         Failure::op(format!("{}: {text}{lost}", self.name))
     }
+}
+
+/// What is on it already is looked at here ([`Target::refuse_overwriting`]).
+fn for_writing() -> Access {
+    Access { write_member: true, ..Access::tool(false) }
 }
 
 fn id(meta: &Metadata) -> FileId {
