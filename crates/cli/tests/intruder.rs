@@ -8,7 +8,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -51,7 +51,6 @@ const LET_THROUGH: &[libc::c_long] = &[
     libc::SYS_fdatasync,
     libc::SYS_fallocate,
     libc::SYS_ftruncate,
-    libc::SYS_flock,
     libc::SYS_io_uring_enter,
     libc::SYS_poll,
     libc::SYS_ppoll,
@@ -61,8 +60,6 @@ const LET_THROUGH: &[libc::c_long] = &[
     libc::SYS_dup3,
     libc::SYS_pipe2,
     libc::SYS_openat,
-    libc::SYS_unlinkat,
-    libc::SYS_renameat,
     libc::SYS_getdents64,
     libc::SYS_fstat,
     libc::SYS_newfstatat,
@@ -266,6 +263,11 @@ fn server_makes_exactly_the_system_calls_of_the_list() {
 #[test]
 fn server_cannot_change_host_files_or_reach_other_processes() {
     let Some(server) = Server::start() else { return };
+    let Some(other) = Server::start() else { return };
+    let number = std::fs::metadata(&other.mnt).expect("mounted").dev();
+    let name = format!("/run/extant/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    let status = Path::new(&name);
+    assert!(status.exists(), "{name}");
     let victim = server.dir.text("victim");
     std::fs::write(&victim, "mine").expect("file");
     std::fs::set_permissions(&victim, PermissionsExt::from_mode(0o600)).expect("mode");
@@ -289,6 +291,9 @@ fn server_cannot_change_host_files_or_reach_other_processes() {
         ("removexattr", libc::SYS_removexattr, [path, path, 0, 0, 0, 0]),
         ("utimensat", libc::SYS_utimensat, [here, path, 0, 0, 0, 0]),
         ("truncate", libc::SYS_truncate, [path, 0, 0, 0, 0, 0]),
+        ("unlink", libc::SYS_unlinkat, [here, path, 0, 0, 0, 0]),
+        ("rename", libc::SYS_renameat, [here, path, here, path, 0, 0]),
+        ("flock", libc::SYS_flock, [0, libc::LOCK_EX as u64, 0, 0, 0, 0]),
         ("link", libc::SYS_linkat, [here, path, here, path, 0, 0]),
         ("socket AF_UNIX", libc::SYS_socket, [1, 1, 0, 0, 0, 0]),
         ("socket AF_INET", libc::SYS_socket, [2, 1, 0, 0, 0, 0]),
@@ -327,17 +332,22 @@ fn server_cannot_change_host_files_or_reach_other_processes() {
     ];
     let path = intruder.put(victim.as_bytes());
     let opened = intruder.call(libc::SYS_openat, [here, path, 0, 0, 0, 0]);
-    let removed = intruder.call(libc::SYS_unlinkat, [here, path, 0, 0, 0, 0]);
+    // The status file of another server.
+    let theirs = intruder.put(status.to_str().expect("UTF-8").as_bytes());
+    let written = intruder.call(libc::SYS_openat, [here, theirs, libc::O_WRONLY as u64, 0, 0, 0]);
     intruder.leave();
     let through: Vec<_> = got.iter().filter(|(_, answer)| *answer != EPERM).collect();
     assert!(through.is_empty(), "{through:?}");
     assert_eq!(needed, [0, 0]);
     if landlock_works() {
-        assert_eq!([opened, removed], [-(libc::EACCES as i64); 2]);
+        assert_eq!([opened, written], [-(libc::EACCES as i64); 2]);
         assert_eq!(std::fs::read(&victim).expect("there"), b"mine");
         assert_eq!(std::fs::metadata(&victim).expect("there").permissions().mode() & 0o777, 0o600);
     }
     server.end();
+    other.end();
+    // The agent removes it when the server has ended.
+    common::wait_until("the status file is gone", || !status.exists());
 }
 
 fn landlock_works() -> bool {

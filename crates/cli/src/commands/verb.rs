@@ -224,7 +224,7 @@ impl File {
     }
 
     pub fn shown(&self) -> String {
-        format!("{}: {}", self.fs.image(), shown(&self.path))
+        format!("{}: {}", shown(self.fs.image().as_bytes()), shown(&self.path))
     }
 }
 

@@ -110,7 +110,7 @@ impl Source for ImageSource {
     }
 
     fn show(&self, path: &[u8]) -> String {
-        format!("{}: {}", self.fs.image(), shown(path))
+        format!("{}: {}", shown(self.fs.image().as_bytes()), shown(path))
     }
 }
 
@@ -307,7 +307,7 @@ impl Sink for ImageSink {
     }
 
     fn show(&self, path: &[u8]) -> String {
-        format!("{}: {}", self.fs.image(), shown(path))
+        format!("{}: {}", shown(self.fs.image().as_bytes()), shown(path))
     }
 
     /// Makes everything durable, and marks the image clean.
