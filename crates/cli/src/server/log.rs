@@ -2,9 +2,10 @@
 //!
 //! Messages of the lower layers on standard error (a damaged image, an aborted journal) must reach the user. The
 //! standard error becomes a pipe, and a thread copies its lines to `/dev/log` (syslog(3), journald). Without such a
-//! socket they go to a file in the user's run folder ([`crate::server::status`]), named after the mount's device number,
-//! each with its time, the process and the image. When the file is long, its content replaces that of a second one. Both
-//! are opened before the server gives up its rights; a server that was taken over reaches no messages of others.
+//! socket they go to a file in the user's run folder ([`crate::server::status`]), named after the mount's device
+//! number, each with its time, the process and the image. When the file is long, its content replaces that of a second
+//! one. Both are opened before the server gives up its rights; a server that was taken over reaches no messages of
+//! others.
 //!
 //! Main functions: [`Log::find`], [`take_standard_error`], [`end`]; [`where_messages_go`], for messages to the user.
 //!

@@ -16,8 +16,8 @@
 //! After a success the server's agent removes the file ([`crate::server::sandbox`]), or the server if it has none; an
 //! unmount that waits has it open already. The server itself only writes into the file, which it opened before it gave
 //! its rights up: all servers of a user share the directory, and one that was taken over must not speak for another.
-//! Without such a directory there is no file. An unmount then waits for the lock on the image, and checks whether the superblock marks it as
-//! complete ([`crate::commands::unmount`]).
+//! Without such a directory there is no file. An unmount then waits for the lock on the image, and checks whether the
+//! superblock marks it as complete ([`crate::commands::unmount`]).
 //!
 //! The same directory has the server's messages if there is no system log ([`crate::server::log`]).
 //!
@@ -154,8 +154,8 @@ impl ServerStatus {
         Some(ServerStatus { file, dir, name: device.to_owned() })
     }
 
-    /// Reports the result. The image must be closed by now: this is the signal for that. `removes`: no agent removes the
-    /// file after a success.
+    /// Reports the result. The image must be closed by now: this is the signal for that. `removes`: no agent removes
+    /// the file after a success.
     pub fn finish(mut self, result: Result<(), String>, removes: bool) {
         let text = match &result {
             Ok(()) => "unmounted\n".to_owned(),
