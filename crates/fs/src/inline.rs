@@ -10,8 +10,7 @@
 use std::sync::Arc;
 
 use extant_ondisk::dirent::{DirBlockFormat, Insert};
-use extant_ondisk::inode::InodeFlags;
-use extant_ondisk::xattr::Name;
+use extant_ondisk::inode::{InodeFlags, inline};
 
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
@@ -19,8 +18,6 @@ use crate::inode::Inode;
 use crate::xattr;
 use crate::xattr_store::XattrView;
 
-/// `system.data`.
-const DATA: Name<'static> = Name { index: 7, suffix: b"data" };
 /// A directory's content begins with the number of its parent, in place of `.` and `..` (Linux:
 /// `EXT4_INLINE_DOTDOT_SIZE`).
 const PARENT_LEN: usize = 4;
@@ -31,13 +28,14 @@ impl Filesystem {
     }
 
     /// The bytes of `i_block`, and those in the attribute.
-    fn inline_parts(&self, inode: &Arc<Inode>) -> Result<([u8; 60], Vec<u8>)> {
+    fn inline_parts(&self, inode: &Arc<Inode>) -> Result<([u8; inline::ROOM], Vec<u8>)> {
         let first = inode.meta.read().desc.i_block;
-        let rest = xattr::get_in_inode(&XattrView { fs: self, inode }, DATA).map_err(Error::from)?;
+        let rest = xattr::get_in_inode(&XattrView { fs: self, inode }, inline::DATA).map_err(Error::from)?;
         Ok((first, rest.unwrap_or_default()))
     }
 
-    /// The content of a file or symbolic link without blocks; `None` for others.
+    /// The stored content of a file or symbolic link without blocks; `None` for others. A regular file may be longer
+    /// ([`inline::fits`]): it continues with zeros.
     pub(crate) fn inline_content(&self, inode: &Arc<Inode>) -> Result<Option<Vec<u8>>> {
         if !self.is_inline(inode) {
             return Ok(None);
@@ -45,11 +43,12 @@ impl Filesystem {
         let (first, rest) = self.inline_parts(inode)?;
         let (size, mut content) = (inode.size(), first.to_vec());
         content.extend(rest);
-        if size > content.len() as u64 {
-            let detail = format!("{size} bytes in an inode that holds {}", content.len());
+        let stored = content.len() as u64;
+        if size > stored && !inline::fits(inode.file_type(), size, stored) {
+            let detail = format!("{size} bytes in an inode that holds {stored}");
             return Err(Error::corrupt(Damage::Inode, detail).of(inode.ino));
         }
-        content.truncate(size as usize);
+        content.truncate(size.min(stored) as usize);
         Ok(Some(content))
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use extant_ondisk::csum::crc32c;
 use extant_ondisk::encryption::{self, ContextDamage};
 use extant_ondisk::features::Compat;
-use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::inode::{InodeFlags, inline};
 use extant_ondisk::xattr::inode_area::scan_area;
 use extant_ondisk::xattr::{
     EntryRef, MAGIC, Name, XattrContext, XattrDamage, entry_hash, entry_hash_signed, index, scan_block,
@@ -24,10 +24,6 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::scan;
 
-/// Bytes of inline data that lie in `i_block`.
-const INLINE_ROOM: u64 = 60;
-/// The attribute with the rest of an inode's inline data.
-const INLINE_DATA: Name<'_> = Name { index: index::SYSTEM, suffix: b"data" };
 const CONTEXT: Name<'_> = Name { index: index::ENCRYPTION, suffix: encryption::NAME };
 
 type Step<'a> = std::result::Result<EntryRef<'a>, XattrDamage>;
@@ -63,12 +59,12 @@ pub fn area<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
 
 /// The length of an inode's inline data; `None`: it has none.
 pub fn inline_length(inode: &Inode<'_>, check: &Check) -> Option<u64> {
-    own(check, inode, |entry| entry.name == INLINE_DATA).map(|entry| INLINE_ROOM + entry.value.len() as u64)
+    own(check, inode, |entry| entry.name == inline::DATA).map(|entry| (inline::ROOM + entry.value.len()) as u64)
 }
 
 /// An inode's inline data: the bytes of `i_block`, then those of the attribute.
 pub fn inline_bytes(inode: &Inode<'_>, check: &Check) -> Option<Vec<u8>> {
-    let entry = own(check, inode, |entry| entry.name == INLINE_DATA)?;
+    let entry = own(check, inode, |entry| entry.name == inline::DATA)?;
     Some([&inode.raw.i_block[..], entry.value].concat())
 }
 
