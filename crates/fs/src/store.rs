@@ -169,6 +169,13 @@ impl Filesystem {
             if desc.has_extents() {
                 return damaged("its content is in the inode, and in extents".into());
             }
+        } else if desc.is_regular()
+            && desc.size > u64::from(u32::MAX)
+            && desc.size > self.size_limit(desc.has_extents())
+        {
+            // Linux: `ext4_iget` ("bad i_size value"). Reading it would end before the file does.
+            let limit = self.size_limit(desc.has_extents());
+            return damaged(format!("a file of {} bytes, more than its map can hold ({limit})", desc.size));
         } else if desc.is_dir() && desc.size > u64::from(u32::MAX) {
             // Otherwise a listing would try every block of this size (Linux: `ext4_readdir` ends at i_blocks).
             let most = desc.blocks.saturating_mul(512).min(self.geo.blocks_count << self.geo.block_bits);
