@@ -44,6 +44,7 @@ impl Filesystem {
             inode_seed: self.geo.seed.for_inode(dir.ino, dir.generation),
             inodes_count: self.geo.inodes_count,
             encrypted: flags.contains(InodeFlags::ENCRYPT),
+            by_place: self.options.rescue,
         }
     }
 }
@@ -214,7 +215,7 @@ impl DirStore for DirView<'_> {
     type Txn = Handle;
     type Error = Error;
 
-    fn is_damage(error: &Error) -> bool {
+    fn is_damage(&self, error: &Error) -> bool {
         error.is_corruption()
     }
 
