@@ -418,7 +418,7 @@ fn bad_special(inode: &Inode<'_>) -> Problem {
 fn inline_dir(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     let Some(bytes) = xattrs::inline_bytes(inode, walker.check) else { return };
     let (length, room) = (bytes.len() as u64, inline::ROOM as u64);
-    if !inline::fits(inode.kind, inode.size, length) {
+    if !inline::fits(inode.kind, inode.size, bytes.len().checked_sub(inline::ROOM)) {
         walker.bad_inode(Problem::BadISize, inode.ino, inode.size, length);
     }
     if !length.is_multiple_of(4) || (length > room && length < room + ENTRY_MIN) {
@@ -513,11 +513,8 @@ fn symlink(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<bool> {
         return Some(false);
     }
     if inode.flags.contains(InodeFlags::INLINE_DATA) {
-        let length = xattrs::inline_length(inode, walker.check);
-        return Some(
-            !inode.flags.contains(InodeFlags::EXTENTS)
-                && length.is_some_and(|length| inline::fits(inode.kind, inode.size, length)),
-        );
+        let rest = xattrs::inline_rest(inode, walker.check);
+        return Some(!inode.flags.contains(InodeFlags::EXTENTS) && inline::fits(inode.kind, inode.size, rest));
     }
     if inode.is_short_symlink() {
         return Some(

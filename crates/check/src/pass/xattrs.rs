@@ -57,9 +57,9 @@ pub fn area<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
     bytes.get(128 + extra..).filter(|area| extra.is_multiple_of(4) && area.starts_with(&MAGIC.to_le_bytes()))
 }
 
-/// The length of an inode's inline data; `None`: it has none.
-pub fn inline_length(inode: &Inode<'_>, check: &Check) -> Option<u64> {
-    own(check, inode, |entry| entry.name == inline::DATA).map(|entry| (inline::ROOM + entry.value.len()) as u64)
+/// The bytes of an inode's inline data that lie in its attribute; `None`: it has no such attribute.
+pub fn inline_rest(inode: &Inode<'_>, check: &Check) -> Option<usize> {
+    own(check, inode, |entry| entry.name == inline::DATA).map(|entry| entry.value.len())
 }
 
 /// An inode's inline data: the bytes of `i_block`, then those of the attribute.
@@ -70,7 +70,7 @@ pub fn inline_bytes(inode: &Inode<'_>, check: &Check) -> Option<Vec<u8>> {
 
 /// Whether an inode has inline data.
 pub fn has_inline_data(inode: &Inode<'_>, check: &Check) -> bool {
-    inline_length(inode, check).is_some()
+    inline_rest(inode, check).is_some()
 }
 
 /// Whether values of an inode's attributes lie in other inodes.

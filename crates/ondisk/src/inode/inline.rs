@@ -15,11 +15,12 @@ pub const ROOM: usize = 60;
 /// The attribute with the rest of the content; always in the inode, never in a block.
 pub const DATA: Name<'static> = Name { index: index::SYSTEM, suffix: b"data" };
 
-/// Whether an inode of this kind may have `size` bytes, of which `stored` are in the inode. A regular file may have
-/// more: they are zeros (Linux: `ext4_read_inline_data`). mke2fs stores a file of zeros in this way. A directory and
-/// the target of a symbolic link are stored completely.
-pub fn fits(kind: Option<FileType>, size: u64, stored: u64) -> bool {
-    kind == Some(FileType::Regular) || size == stored
+/// Whether an inode of this kind may have `size` bytes of content, if its attribute has `rest` bytes; `None`: it has no
+/// such attribute, not even an empty one. A regular file may have more bytes than are stored: they are zeros (Linux:
+/// `ext4_read_inline_data`). mke2fs stores a file of zeros in this way. A directory and the target of a symbolic link
+/// are stored completely.
+pub fn fits(kind: Option<FileType>, size: u64, rest: Option<usize>) -> bool {
+    rest.is_some_and(|rest| kind == Some(FileType::Regular) || size == (ROOM + rest) as u64)
 }
 
 #[cfg(test)]
@@ -34,10 +35,11 @@ mod tests {
             (FileType::Symlink, false),
             (FileType::Fifo, false),
         ] {
-            assert!(fits(Some(kind), 60, 60));
-            assert_eq!(fits(Some(kind), 1 << 40, 60), longer, "{kind:?}");
-            assert_eq!(fits(Some(kind), 10, 60), longer, "{kind:?}");
+            assert!(fits(Some(kind), 60, Some(0)) && fits(Some(kind), 75, Some(15)));
+            assert_eq!(fits(Some(kind), 1 << 40, Some(0)), longer, "{kind:?}");
+            assert_eq!(fits(Some(kind), 10, Some(0)), longer, "{kind:?}");
+            assert!(!fits(Some(kind), 60, None), "{kind:?}");
         }
-        assert!(!fits(None, 1, 60));
+        assert!(!fits(None, 1, Some(0)));
     }
 }
