@@ -395,6 +395,12 @@ fn listing_a_directory_that_repeats_its_blocks_stays_within_memory() {
             &["rm", "-r", &at],
         ] {
             let ran = run_within(args);
+            if args.contains(&"--rescue") && image.ends_with("index.img") {
+                // It does not use the index, and the blocks are sound.
+                let names = ran.out.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"-")).count();
+                assert_eq!((ran.code, names), (Some(0), 340), "{}", ran.err);
+                continue;
+            }
             assert!(matches!(ran.code, Some(4 | 8)), "{args:?}: {:?}, {}", ran.code, ran.err);
             assert!(ran.err.contains(" entries with ") && ran.err.contains(" names"), "{args:?}: {}", ran.err);
         }

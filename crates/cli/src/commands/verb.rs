@@ -143,6 +143,11 @@ impl Images {
         Ok(fs)
     }
 
+    /// Calls `f` for each image that was opened.
+    pub fn each_open(&self, mut f: impl FnMut(&Filesystem)) {
+        self.open.iter().for_each(|(_, fs)| f(fs));
+    }
+
     /// Makes everything durable, and marks the images clean.
     fn close(&self) -> Result<()> {
         let mut result = Ok(());

@@ -22,6 +22,7 @@ use crate::args::FindArgs;
 use crate::failure::{Failure, Result};
 use crate::image;
 use crate::record::{self, Format, Records};
+use crate::rescued::{self, Did, Tally};
 
 /// The search of a command line.
 struct Search {
@@ -29,6 +30,13 @@ struct Search {
     depth_max: usize,
     depth_min: usize,
     format: Format,
+}
+
+/// Where the results of a search go.
+struct Results {
+    records: Records,
+    report: Report,
+    tally: Tally,
 }
 
 pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
@@ -40,23 +48,24 @@ pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
     }
     let mut search = parse(words, images)?;
     search.format = Format { json: args.json || search.format.json, null: args.null || search.format.null };
-    let mut records = Records::new(search.format)?;
-    let mut report = Report::default();
+    let (records, report) = (Records::new(search.format)?, Report::default());
+    let mut to = Results { records, report, tally: Tally::new(Did::Looked) };
     for path in paths {
         // If one cannot be opened, the search goes on with the others.
-        let searched = images.file_or_image(path).and_then(|file| search.file(&file, &mut records, &mut report));
-        report.note(searched)?;
+        let searched = images.file_or_image(path).and_then(|file| search.file(&file, &mut to));
+        to.report.note(searched)?;
     }
-    records.end()?;
-    report.end()
+    to.records.end()?;
+    images.each_open(|fs| to.tally.print(fs));
+    to.report.end()
 }
 
 impl Search {
-    fn file(&self, file: &File, records: &mut Records, report: &mut Report) -> Result<()> {
+    fn file(&self, file: &File, to: &mut Results) -> Result<()> {
         let fs = &file.fs;
         let top = file.walk(false)?;
         let name = file.name().unwrap_or(b"/");
-        let pruned = self.visit(fs, &file.path, name, 0, &top, records, report)?;
+        let pruned = self.visit(fs, &file.path, name, 0, &top, to)?;
         let mut walk = Walk::new(fs, &file.path, top);
         if self.depth_max == 0 || pruned {
             walk.skip();
@@ -64,20 +73,25 @@ impl Search {
         while let Some(visit) = walk.next() {
             match visit {
                 Ok(Visit::Name(inode)) => {
-                    let pruned = self.visit(fs, walk.path(), walk.name(), walk.depth(), &inode, records, report)?;
+                    let pruned = self.visit(fs, walk.path(), walk.name(), walk.depth(), &inode, to)?;
+                    to.tally.found(fs, walk.path(), &inode).into_iter().for_each(|e| to.report.complain(e));
                     if walk.depth() >= self.depth_max || pruned {
                         walk.skip();
                     }
                 }
-                Ok(Visit::Left(_)) => {}
-                Err(e) => report.note(Err(image::at(fs, walk.path(), e)))?,
+                Ok(Visit::Left(dir)) => {
+                    to.tally.left(fs, walk.path(), &dir).into_iter().for_each(|e| to.report.complain(e));
+                }
+                Err(e) => {
+                    to.tally.hurt(rescued::id(fs));
+                    to.report.note(Err(image::at(fs, walk.path(), e)))?;
+                }
             }
         }
         Ok(())
     }
 
     /// True: skip everything below it.
-    #[allow(clippy::too_many_arguments)] // one file, and where it goes
     fn visit(
         &self,
         fs: &Filesystem,
@@ -85,8 +99,7 @@ impl Search {
         name: &[u8],
         depth: usize,
         inode: &InodeRef,
-        records: &mut Records,
-        report: &mut Report,
+        to: &mut Results,
     ) -> Result<bool> {
         if depth < self.depth_min {
             return Ok(false);
@@ -94,17 +107,16 @@ impl Search {
         let candidate = Candidate { fs, path, name, inode, attr: fs.getattr(inode) };
         let mut outcome = Outcome::default();
         if let Err(e) = self.expression.holds(&candidate, &mut outcome) {
-            report.note(Err(image::at(fs, path, e)))?;
+            to.report.note(Err(image::at(fs, path, e)))?;
         }
         for _ in 0..outcome.prints {
             if !self.format.json {
-                records.path(path)?;
+                to.records.path(path)?;
                 continue;
             }
-            match record::file(fs, path, inode) {
-                Ok(record) => records.value(&record.into())?,
-                Err(e) => report.note(Err(image::at(fs, path, e)))?,
-            }
+            let (record, missed) = record::file(fs, path, inode);
+            to.records.value(&record.into())?;
+            missed.map_or(Ok(()), |e| to.report.note(Err(image::at(fs, path, e))))?;
         }
         Ok(outcome.pruned)
     }
