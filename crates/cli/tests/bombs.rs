@@ -421,6 +421,25 @@ fn walking_directories_that_name_one_another_ends_within_memory() {
     mount_stays_within(&dir, &image, None);
 }
 
+/// The survey of a rescue reads every directory, also those without a name. The blocks of all together may be far more
+/// than the file system has.
+#[test]
+fn a_rescue_of_directories_that_repeat_their_blocks_ends_within_memory() {
+    for make in [directory_of_one_block, directory_of_one_extent, directories_of_one_another] {
+        let dir = Dir::new();
+        let image = make(&dir);
+        for is_named in [true, false] {
+            if !is_named {
+                tool("debugfs", &["-w", "-R", "unlink /d", &image]);
+            }
+            let ran = run_within(&["ls", "-R", "--rescue", &image]);
+            let out = String::from_utf8_lossy(&ran.out);
+            assert_eq!(out.contains("/lost+found/#"), !is_named, "{}", ran.err);
+            assert_eq!(ran.code, Some(4), "{}", ran.err);
+        }
+    }
+}
+
 #[test]
 fn an_inline_directory_of_any_size_stays_within_memory() {
     let dir = Dir::new();
