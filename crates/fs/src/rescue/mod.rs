@@ -10,7 +10,7 @@
 //! | `survey.rs` | finds the inodes that no name leads to |
 //!
 //! The layers below pass damage on the way to sound parts: the map (`map/extents/salvage.rs`), directories
-//! ([`crate::dir::DirParams::by_place`]), attributes ([`crate::xattr::XattrSource::passes`]).
+//! ([`crate::dir::DirParams::by_place`]), attributes ([`crate::xattr::XattrSource::pass`]).
 //!
 //! What it does not do: choose copies of superblock and descriptors (`mount/copies.rs`), skip damage of the log
 //! (`mount/recover.rs`), write anything.
