@@ -260,27 +260,15 @@ fn server_makes_exactly_the_system_calls_of_the_list() {
     server.end();
 }
 
-#[test]
-fn server_cannot_change_host_files_or_reach_other_processes() {
-    let Some(server) = Server::start() else { return };
-    let Some(other) = Server::start() else { return };
-    let number = std::fs::metadata(&other.mnt).expect("mounted").dev();
-    let name = format!("/run/extant/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-    let status = Path::new(&name);
-    assert!(status.exists(), "{name}");
-    let victim = server.dir.text("victim");
-    std::fs::write(&victim, "mine").expect("file");
-    std::fs::set_permissions(&victim, PermissionsExt::from_mode(0o600)).expect("mode");
-    let me = u64::from(std::process::id());
-    let itself = server.process as u64;
-    let mut intruder = Intruder::enter(server.process);
+/// System calls of the list with arguments that the server never passes. `path`: where a file's name lies; `me`: a
+/// process outside.
+fn foreign_calls(path: u64, me: u64) -> Vec<(&'static str, libc::c_long, [u64; 6])> {
     let here = libc::AT_FDCWD as u32 as u64;
-    let path = intruder.put(victim.as_bytes());
     let thread = (libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD) as u64;
     let code = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as u64;
     let anonymous = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
     let flags = |f: i32| f as u32 as u64;
-    let refused: &[(&str, libc::c_long, [u64; 6])] = &[
+    vec![
         ("chmod", libc::SYS_chmod, [path, 0o666, 0, 0, 0, 0]),
         ("fchmod", libc::SYS_fchmod, [0, 0o666, 0, 0, 0, 0]),
         ("fchmodat", libc::SYS_fchmodat, [here, path, 0o666, 0, 0, 0]),
@@ -323,8 +311,27 @@ fn server_cannot_change_host_files_or_reach_other_processes() {
         ("mprotect to code", libc::SYS_mprotect, [path & !4095, 4096, code, 0, 0, 0]),
         ("io_uring_setup", libc::SYS_io_uring_setup, [8, path, 0, 0, 0, 0]),
         ("io_uring_register", libc::SYS_io_uring_register, [0, 0, path, 0, 0, 0]),
-    ];
-    let got: Vec<_> = refused.iter().map(|(what, number, args)| (*what, intruder.call(*number, *args))).collect();
+    ]
+}
+
+#[test]
+fn server_cannot_change_host_files_or_reach_other_processes() {
+    let Some(server) = Server::start() else { return };
+    let Some(other) = Server::start() else { return };
+    let number = std::fs::metadata(&other.mnt).expect("mounted").dev();
+    let name = format!("/run/extant/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    let status = Path::new(&name);
+    assert!(status.exists(), "{name}");
+    let victim = server.dir.text("victim");
+    std::fs::write(&victim, "mine").expect("file");
+    std::fs::set_permissions(&victim, PermissionsExt::from_mode(0o600)).expect("mode");
+    let me = u64::from(std::process::id());
+    let itself = server.process as u64;
+    let here = libc::AT_FDCWD as u32 as u64;
+    let mut intruder = Intruder::enter(server.process);
+    let path = intruder.put(victim.as_bytes());
+    let got: Vec<_> =
+        foreign_calls(path, me).iter().map(|(what, number, args)| (*what, intruder.call(*number, *args))).collect();
     // The server's own calls succeed; they differ in one argument.
     let needed = [
         intruder.call(libc::SYS_tgkill, [itself, itself, 0, 0, 0, 0]),

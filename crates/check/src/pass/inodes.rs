@@ -10,7 +10,7 @@ use extant_ondisk::extent::NodeRef;
 use extant_ondisk::features::{Compat, RoCompat};
 use extant_ondisk::indirect;
 use extant_ondisk::inode::{
-    FAST_SYMLINK_LIMIT, FileType, InodeDamage, InodeDesc, InodeFlags, RawInode, is_zeros, verify_checksum,
+    FAST_SYMLINK_LIMIT, FileType, InodeDamage, InodeDesc, InodeFlags, RawInode, inline, is_zeros, verify_checksum,
 };
 use extant_ondisk::{BlockNr, InodeNr};
 use zerocopy::FromBytes;
@@ -29,8 +29,6 @@ const BOOT_LOADER_INO: u32 = 5;
 const LARGE_FILE_BYTES: u64 = 1 << 31;
 /// Pointers of a file end where its blocks could not be counted in sectors: 2^(this less log2 of a block) of them.
 const FILE_BLOCKS_LOG2: u32 = 41;
-/// Bytes of inline data that lie in `i_block`.
-const INLINE_ROOM: u64 = 60;
 /// The shortest directory entry.
 const ENTRY_MIN: u64 = 12;
 
@@ -442,11 +440,11 @@ fn bad_special(inode: &Inode<'_>) -> Problem {
 /// A directory whose entries lie in the inode.
 fn inline_dir(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     let Some(bytes) = xattrs::inline_bytes(inode, walker.check) else { return };
-    let length = bytes.len() as u64;
-    if length != inode.size {
+    let (length, room) = (bytes.len() as u64, inline::ROOM as u64);
+    if !inline::fits(inode.kind, inode.size, bytes.len().checked_sub(inline::ROOM)) {
         walker.bad_inode(Problem::BadISize, inode.ino, inode.size, length);
     }
-    if !length.is_multiple_of(4) || (length > INLINE_ROOM && length < INLINE_ROOM + ENTRY_MIN) {
+    if !length.is_multiple_of(4) || (length > room && length < room + ENTRY_MIN) {
         walker.bad_inode(Problem::BadInlineDirSize, inode.ino, length, 0u64);
     }
     if walker.mode == Mode::Check {
@@ -538,8 +536,8 @@ fn symlink(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<bool> {
         return Some(false);
     }
     if inode.flags.contains(InodeFlags::INLINE_DATA) {
-        let length = xattrs::inline_length(inode, walker.check);
-        return Some(!inode.flags.contains(InodeFlags::EXTENTS) && length == Some(inode.size));
+        let rest = xattrs::inline_rest(inode, walker.check);
+        return Some(!inode.flags.contains(InodeFlags::EXTENTS) && inline::fits(inode.kind, inode.size, rest));
     }
     if inode.is_short_symlink() {
         return Some(

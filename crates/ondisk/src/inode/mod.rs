@@ -9,6 +9,7 @@
 //! None.
 
 mod damage;
+pub mod inline;
 mod mode;
 mod raw;
 #[cfg(test)]
