@@ -179,7 +179,7 @@ impl Asides {
         let turn = &self.turns[me];
         let count = turn.count.load(Ordering::SeqCst);
         let ended = || turn.count.compare_exchange(count, count.wrapping_add(1), Ordering::SeqCst, Ordering::SeqCst);
-        if count % 2 == 0 || ended().is_err() {
+        if count.is_multiple_of(2) || ended().is_err() {
             return;
         }
         let thread = turn.thread.load(Ordering::SeqCst);
@@ -190,8 +190,11 @@ impl Asides {
     }
 }
 
-/// The times of a thread that is aside, and of its client.
+/// The times of a thread that is aside, and of its client. It outlives the stay: most stays are for the same client as
+/// the one before, and opening the files costs more than a request.
 struct Watch {
+    /// The client's thread.
+    of: u32,
     times: Times,
     client: Times,
     at: Instant,
@@ -201,10 +204,10 @@ struct Watch {
 }
 
 impl Watch {
-    fn begin(client: u32, now: Instant) -> Option<Watch> {
-        let (times, client) = (Times::open("thread-self")?, Times::open(&client.to_string())?);
-        let ([_, waited], [ran, _]) = (times.get()?, client.get()?);
-        Some(Watch { times, client, at: now, waited, ran })
+    fn begin(of: u32, now: Instant) -> Option<Watch> {
+        let (times, client) = (Times::open("thread-self")?, Times::open(&of.to_string())?);
+        let mut watch = Watch { of, times, client, at: now, waited: Duration::ZERO, ran: Duration::ZERO };
+        watch.is_delayed(now).map(|_| watch)
     }
 
     /// Whether others than the client took the processor since the last look. None if that cannot be known any more.
@@ -270,14 +273,26 @@ impl Stay {
         if !can_step_aside() || self.all.penalty.is_running(now) {
             return;
         }
-        let Some(watch) = Watch::begin(client, now) else { return };
-        *self.watch.borrow_mut() = Some(watch);
+        if !self.watch_client(client, now) {
+            return;
+        }
         turn.thread.store(gettid().as_raw_nonzero().get() as u32, Ordering::SeqCst);
         turn.client.store(client, Ordering::SeqCst);
         self.aside.set(true);
         turn.count.fetch_add(1, Ordering::SeqCst);
         watched();
         let _ = sys::set_idle_policy(None, true);
+    }
+
+    /// Begins to count how long the thread waits and `client` runs. False: that cannot be known.
+    fn watch_client(&self, client: u32, now: Instant) -> bool {
+        let mut watch = self.watch.borrow_mut();
+        // Reading the times of a client that has ended fails, also if another thread has its number by now.
+        let goes_on = watch.as_mut().is_some_and(|w| w.of == client && w.is_delayed(now).is_some());
+        if !goes_on {
+            *watch = Watch::begin(client, now);
+        }
+        watch.is_some()
     }
 
     /// Back to normal priority.
@@ -292,7 +307,6 @@ impl Stay {
             let _ = count.compare_exchange(now, now.wrapping_add(1), Ordering::SeqCst, Ordering::SeqCst);
         }
         let _ = sys::set_idle_policy(None, false);
-        *self.watch.borrow_mut() = None;
     }
 }
 

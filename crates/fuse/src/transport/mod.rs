@@ -5,7 +5,8 @@
 //!
 //! Main types: [`session::Session`] (one mount), [`reply`] (the `Reply*` objects), [`dirbuf::DirBuf`] (directory
 //! replies), [`notify::Notifier`] (unsolicited messages). Inside: `channel` (one descriptor), `buffer` (a worker's
-//! memory), `pool` (which workers read), `follow` (on which processor), `aside` (at which priority), `dispatch` (decoding), `init` (negotiation).
+//! memory), `pool` (which workers read), `follow` (on which processor), `aside` (at which priority), `dispatch`
+//! (decoding), `init` (negotiation).
 //!
 //! What it does not do: it has no inodes, handles or lookup counts; those are the server's.
 //!
