@@ -21,8 +21,8 @@
 //! wait during a call are noticed only now and then, when the processor is looked up.
 //!
 //! # Locking
-//! None. A [`Follower`] and a [`Binding`] belong to their thread. [`Bound`] is atomic, and its `release` is called under the
-//! pool's lock, which every worker takes before its thread ends.
+//! None. A [`Follower`] and a [`Binding`] belong to their thread. [`Bound`] is atomic, and its `release` is called
+//! under the pool's lock, which every worker takes before its thread ends.
 
 use std::cell::Cell;
 use std::rc::Rc;
