@@ -56,7 +56,7 @@ pub enum MkfsFormat {
 #[derive(Args, Debug, Default)]
 pub struct MkfsSource {
     /// The content of the file system: a directory, or a tar archive (- for standard input). The layers of an image in
-    /// either are known by their content; oci:SRC[:TAG] names one, dir: and tar: in front take the files as they are
+    /// either are known by their content; oci:SRC and oci:SRC:TAG name one, dir: and tar: in front take the files as they are
     #[arg(long, value_name = "SRC", conflicts_with = "directory")]
     pub from: Option<OsString>,
     /// As SIZE; auto: the size that the source needs and a tenth more, min: the size that it needs
