@@ -1,12 +1,13 @@
 //! Reads a file out of an image, damaged ones included.
 //!
-//! Main function: [`read`]. In an image that is rescued, parts that a damaged map or a device does not return are
-//! left out, and counted in [`Missing`].
+//! Main functions: [`read`], [`data`] (the parts of a file with data). In an image that is rescued, parts that a damaged
+//! map or a device does not return are left out, and counted in [`Missing`].
 //!
 //! # Locking
 //! None.
 
 use std::fmt;
+use std::ops::Range;
 
 use extant_fs::{Damage, Error, Filesystem, InodeRef, Seek};
 
@@ -14,6 +15,8 @@ use crate::failure::{self, Failure};
 
 /// Bytes of one read.
 pub const CHUNK_BYTES: usize = 1 << 20;
+/// The maximum of stored parts of a sparse file; beyond it, the rest of the file is stored as data.
+const PARTS_MAX: usize = 1 << 20;
 /// Consecutive blocks with a damaged map after which the rest of the file is skipped.
 const UNMAPPED_MAX: u64 = 1 << 22;
 
@@ -111,4 +114,30 @@ pub fn read(
         }
     }
     Ok(missing)
+}
+
+/// The parts of a file with data: ascending, not adjacent.
+pub fn data(fs: &Filesystem, inode: &InodeRef, size: u64) -> Result<Vec<Range<u64>>, Error> {
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    let mut pos = 0;
+    while pos < size {
+        let start = match fs.seek(inode, pos, Seek::Data) {
+            Ok(start) => start,
+            Err(Error::NoSuchOffset) => break,
+            Err(e) => return Err(e),
+        };
+        if start >= size {
+            break;
+        }
+        let end = if parts.len() + 1 < PARTS_MAX { fs.seek(inode, start, Seek::Hole)?.min(size) } else { size };
+        if end <= start {
+            return Err(Error::corrupt(Damage::Map, format!("no end of the data at byte {start}")).of(inode.ino));
+        }
+        match parts.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => parts.push(start..end),
+        }
+        pos = end;
+    }
+    Ok(parts)
 }

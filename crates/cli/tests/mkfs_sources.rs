@@ -73,6 +73,45 @@ fn an_image_of_the_archive_of_an_image_is_that_image() {
     fsck_clean(&dir.text("two.img"));
 }
 
+/// Another type, block size, features and size, from a file and a partition; the same bytes as through an archive.
+#[test]
+fn an_old_image_is_the_source_of_a_new_one() {
+    let dir = Dir::new();
+    dir.tree();
+    shell(
+        &dir,
+        r#"
+        ln src/big src/etc/hard; for i in $(seq 300); do echo $i > src/etc/name-$i; done; mkfifo src/pipe
+        setfattr -n user.a -v "$(printf 'a%.0s' $(seq 300))" src/etc/name-1; setfacl -m u:5:rw src/etc/name-2
+        printf x | dd of=src/odd bs=1 seek=1234567 status=none; truncate -s 3333333 src/odd
+        extant mkfs -q -U content -t ext4 -d src old.img 64M
+        for options in "-t ext4" "-t ext2 -b 1024" "-t ext4 -b 4096 -O inline_data" "-t ext3 -b 2048"; do
+            extant mkfs -qF -U content $options --size auto --from image:old.img new.img
+            cmp <(extant export old.img) <(extant export new.img); e2fsck -fn new.img
+            extant export old.img | extant mkfs -qF -U content $options --size auto --from - other.img; cmp new.img other.img
+        done
+        # Back from the last one, and more room.
+        extant mkfs -qF -U content -t ext4 --from image:new.img back.img 64M; cmp old.img back.img
+        extant mkfs -qF --size min --from image:old.img min.img; extant mkfs -qF --size min+20M --from image:old.img more.img
+        free() { dumpe2fs -h $1 2>/dev/null | awk -F: '/^Free blocks/ { f = $2 } /^Block size/ { b = $2 } END { print f * b }'; }
+        test $(($(free more.img) - $(free min.img))) -ge $((20 << 20)); test $(free more.img) -lt $((30 << 20))
+        # A partition, and refusals.
+        truncate -s 100M disk; echo '2048,,L' | sfdisk -q disk; extant mkfs -qF -d src disk@1
+        extant mkfs -qF --size auto --from image:disk@1 part.img; cmp <(extant export old.img) <(extant export part.img)
+        ! extant mkfs -q --from image:old.img old.img 2> said; grep -F 'old.img: it is the source of the image' said
+        ! extant mkfs -q --size auto --from image:none.img x.img 2> said; grep -F 'none.img' said; test ! -e x.img
+        ! extant mkfs -q --size auto+ --from image:old.img x.img 2> said; grep -F 'such as 200M' said
+        # Damage is no source.
+        cp old.img hurt.img; block=$(debugfs -R 'blocks /etc' hurt.img 2>/dev/null | awk '{ print $1 }')
+        size=$(dumpe2fs -h hurt.img 2>/dev/null | awk '/^Block size/ { print $3 }')
+        dd if=/dev/urandom of=hurt.img bs=$size seek=$block count=1 conv=notrunc status=none
+        ! extant mkfs -q --size auto --from image:hurt.img x.img 2> said; grep -F 'hurt.img: directory of inode' said; test ! -e x.img
+        "#,
+    );
+    fsck_clean(&dir.text("new.img"));
+    fsck_clean(&dir.text("part.img"));
+}
+
 #[test]
 fn flags_of_chattr_go_into_an_archive_and_out_of_it() {
     let dir = Dir::new();
@@ -134,7 +173,7 @@ fn a_wrong_source_is_never_an_empty_file_system() {
         refused() { "$@" 2> said && { echo "$@: status 0"; exit 1; }; test ! -e new.img; test $(wc -l < said) = 1; }
         for f in old.img boot.img named.tar; do
             refused extant mkfs --from $f new.img 64M; grep "not a tar archive" said
-            grep -F "'extant export $f | extant mkfs --from - --size auto NEW.img' copies its files" said
+            grep -F "'extant mkfs --from image:$f --size auto NEW.img' copies its files" said
             refused extant mkfs -d $f new.img 64M
         done
         refused extant mkfs --from - new.img 64M < old.img; grep 'an ext2/3/4 file system follows' said

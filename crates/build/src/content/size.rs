@@ -32,13 +32,15 @@ const ATTEMPTS_MAX: u32 = 100;
 pub struct Spare {
     /// Percent of the blocks that the content takes.
     pub percent: u32,
+    /// And so many bytes.
+    pub bytes: u64,
 }
 
 impl Spare {
     /// Nothing: the smallest file system that holds the content.
-    pub const NONE: Spare = Spare { percent: 0 };
+    pub const NONE: Spare = Spare { percent: 0, bytes: 0 };
     /// The room that `--size auto` leaves.
-    pub const DEFAULT: Spare = Spare { percent: 10 };
+    pub const DEFAULT: Spare = Spare { percent: 10, bytes: 0 };
 }
 
 /// An attempt with some size.
@@ -67,7 +69,7 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
     let mut bytes = START_BYTES;
     let mut too_small = None;
     let mut content = String::new();
-    let absurd = tree.file_bytes().saturating_mul(4).clamp(ABSURD_BYTES, END_BYTES);
+    let absurd = tree.file_bytes().saturating_mul(4).saturating_add(spare.bytes).clamp(ABSURD_BYTES, END_BYTES);
     for _ in 0..ATTEMPTS_MAX {
         if bytes > END_BYTES {
             break;
@@ -161,7 +163,8 @@ impl Search<'_> {
             let needed = placement.numbers.last();
             let spare = placement.placed.end.div_ceil(100) * u64::from(self.spare.percent);
             let content = placement.placed.end;
-            let missing = placement.blocks_missing() + spare as i64;
+            let spare = spare + self.spare.bytes.div_ceil(block_size);
+            let missing = placement.blocks_missing().saturating_add_unsigned(spare);
             let order = Some(placement.numbers.into_order());
             self.known = (block_size, Known { order, records: placement.placed.records });
             if needed > geo.inodes_count && request.inodes.is_none() {

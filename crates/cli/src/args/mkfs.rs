@@ -56,10 +56,11 @@ pub enum MkfsFormat {
 #[derive(Args, Debug, Default)]
 pub struct MkfsSource {
     /// The content of the file system: a directory, or a tar archive (- for standard input). The layers of an image in
-    /// either are known by their content; oci:SRC and oci:SRC:TAG name one, dir: and tar: in front take the files as they are
+    /// either are known by their content; oci:SRC and oci:SRC:TAG name one, dir: and tar: in front take the files as
+    /// they are. image:OLD takes the files of an ext2, ext3 or ext4 image, also of image:DISK@N
     #[arg(long, value_name = "SRC", conflicts_with = "directory")]
     pub from: Option<OsString>,
-    /// As SIZE; auto: the size that the source needs and a tenth more, min: the size that it needs
+    /// As SIZE; auto: the size that the source needs and a tenth more, min: the size that it needs; auto+200M: and room
     #[arg(long = "size", value_name = "SIZE", conflicts_with = "size")]
     pub wanted_size: Option<String>,
     /// Give everything to one owner and group, by number or name

@@ -7,10 +7,12 @@
 //! # Locking
 //! None.
 
+mod old_image;
 mod origin;
 mod target;
 mod unfinished;
 
+use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -23,7 +25,7 @@ use extant_build::content::{ContentPlan, Spare, add_lost_found, digest, fit};
 use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid};
 use extant_build::plan::Plan;
 use extant_build::skeleton::Empty;
-use extant_build::source::{self, Source, Word};
+use extant_build::source::{self, Form, Source, Word};
 use extant_build::tree::Content;
 use extant_build::tree::{self, IdKind, Owners};
 use extant_build::write;
@@ -84,12 +86,37 @@ struct Job {
     guarded: bool,
 }
 
+/// Where the content comes from.
+enum From {
+    /// A source that `build` reads.
+    Word(Word),
+    /// Another file system.
+    Image(ImageSpec),
+}
+
+impl From {
+    fn parse(word: OsString) -> Result<From> {
+        match old_image::named(&word) {
+            Some(spec) => Ok(From::Image(spec)),
+            None => Word::parse(&word).map(From::Word).map_err(failed),
+        }
+    }
+
+    /// The file or directory that is read.
+    fn word(&self) -> Word {
+        match self {
+            From::Word(word) => word.clone(),
+            From::Image(spec) => Word { form: Form::Archive, path: Some(spec.path.clone()) },
+        }
+    }
+}
+
 impl Job {
     fn run(mut self) -> Result<()> {
         unfinished::watch_signals();
         self.refuse_letters()?;
         let from = self.source.from.take().or_else(|| self.letters.directory.take().map(PathBuf::into_os_string));
-        let from = from.map(|word| Word::parse(&word)).transpose().map_err(failed)?;
+        let from = from.map(From::parse).transpose()?;
         if from.is_none() {
             self.refuse_owners()?;
         }
@@ -103,7 +130,7 @@ impl Job {
         let mut target = Target::prepare(spec, &request, self.letters.dry)?;
         target.fits = spare.is_some();
         if let Some(word) = &from {
-            origin::refuse(&target.spec.path, &target.name, word)?;
+            origin::refuse(&target.spec.path, &target.name, &word.word())?;
         }
         if request.is_android_sparse().map_err(failed)? {
             self.source.format = MkfsFormat::AndroidSparse;
@@ -202,9 +229,11 @@ impl Job {
 
     /// The free space besides the content, if it decides the size.
     fn spare(&mut self, has_source: bool) -> Result<Option<Spare>> {
-        let spare = match self.source.wanted_size.as_deref() {
-            Some("auto") => Spare::DEFAULT,
-            Some("min") => Spare::NONE,
+        let wanted = self.source.wanted_size.as_deref().unwrap_or_default();
+        let (word, more) = wanted.split_once('+').map_or((wanted, None), |(word, more)| (word, Some(more)));
+        let spare = match word {
+            "auto" => Spare::DEFAULT,
+            "min" => Spare::NONE,
             _ => {
                 self.size = self.source.wanted_size.take().or_else(|| self.size.take());
                 return Ok(None);
@@ -213,6 +242,9 @@ impl Job {
         if !has_source {
             return Err(Failure::usage("--size auto and min: they need a source; give one with -d or --from"));
         }
+        let wrong = || Failure::usage(format!("--size {wanted}: bytes must follow the +, such as 200M"));
+        let bytes = more.map_or(Some(0), |more| parse_bytes(more, 1)).ok_or_else(wrong)?;
+        let spare = Spare { bytes, ..spare };
         // A placeholder, so that the image's own size is not used.
         self.size = Some(SIZE_BEFORE_FIT.into());
         Ok(Some(spare))
@@ -253,19 +285,26 @@ impl Job {
     }
 
     /// Reads the source, with its lost+found.
-    fn read(&self, word: &Word, tree: tree::Options) -> Result<Source> {
-        if word.path.as_ref().is_some_and(|path| path.is_dir()) {
-            warn_of_fakeroot();
-        }
+    fn read(&self, from: &From, tree: tree::Options) -> Result<Source> {
         let options = source::Options { tree, ..source::Options::default() };
-        let mut source = Source::open(word, options).map_err(|e| match e {
-            extant_build::Error::Unknown { .. } => origin::unknown(word, &e),
-            e => failed(e),
-        })?;
+        let mut source = match from {
+            From::Word(word) => self.read_word(word, options)?,
+            From::Image(spec) => old_image::read(spec, options)?,
+        };
         // Also with -q: they tell of a loss, and do not describe the image.
         source.warnings.iter().for_each(|warning| warn(warning));
         add_lost_found(&mut source.tree).map_err(failed)?;
         Ok(source)
+    }
+
+    fn read_word(&self, word: &Word, options: source::Options) -> Result<Source> {
+        if word.path.as_ref().is_some_and(|path| path.is_dir()) {
+            warn_of_fakeroot();
+        }
+        Source::open(word, options).map_err(|e| match e {
+            extant_build::Error::Unknown { .. } => origin::unknown(word, &e),
+            e => failed(e),
+        })
     }
 
     fn request(&mut self) -> Result<Request> {

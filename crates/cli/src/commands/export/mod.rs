@@ -20,13 +20,12 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use extant_fs::walk::{Visit, Walk};
-use extant_fs::{Attr, Damage, Error, Filesystem, InodeRef, Seek, Unsupported};
+use extant_fs::{Attr, Damage, Error, Filesystem, InodeRef, Unsupported};
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{FileType, InodeFlags};
 use tempfile::NamedTempFile;
@@ -45,8 +44,6 @@ use crate::server::signals::Stop;
 use crate::text::shown;
 
 const BUFFER_BYTES: usize = 1 << 20;
-/// The maximum of stored parts of a sparse file; beyond it, the rest of the file is stored as data.
-const PARTS_MAX: usize = 1 << 20;
 /// The paths of files with several names stay in memory until the end.
 const LINK_BYTES_MAX: usize = 1 << 28;
 
@@ -352,7 +349,7 @@ impl<W: Write> Export<'_, W> {
     fn file(&mut self, path: &[u8], inode: &InodeRef, attr: &Attr, mut entry: Entry<'_>) -> Result<()> {
         let (fs, stop) = (self.fs, self.stop);
         let failed = |e| image::at(fs, path, e);
-        let parts = match data(fs, inode, attr.size) {
+        let parts = match content::data(fs, inode, attr.size) {
             // Reading each block shows whether it can be read.
             Err(_) if fs.rescues() => std::iter::once(0..attr.size).collect(),
             parts => parts.map_err(failed)?,
@@ -380,30 +377,4 @@ impl<W: Write> Export<'_, W> {
 
 fn is_encrypted(attr: &Attr) -> bool {
     InodeFlags::from_bits_retain(attr.flags).contains(InodeFlags::ENCRYPT)
-}
-
-/// The parts of a file with data: ascending, not adjacent.
-fn data(fs: &Filesystem, inode: &InodeRef, size: u64) -> std::result::Result<Vec<Range<u64>>, Error> {
-    let mut parts: Vec<Range<u64>> = Vec::new();
-    let mut pos = 0;
-    while pos < size {
-        let start = match fs.seek(inode, pos, Seek::Data) {
-            Ok(start) => start,
-            Err(Error::NoSuchOffset) => break,
-            Err(e) => return Err(e),
-        };
-        if start >= size {
-            break;
-        }
-        let end = if parts.len() + 1 < PARTS_MAX { fs.seek(inode, start, Seek::Hole)?.min(size) } else { size };
-        if end <= start {
-            return Err(Error::corrupt(Damage::Map, format!("no end of the data at byte {start}")).of(inode.ino));
-        }
-        match parts.last_mut() {
-            Some(last) if last.end == start => last.end = end,
-            _ => parts.push(start..end),
-        }
-        pos = end;
-    }
-    Ok(parts)
 }

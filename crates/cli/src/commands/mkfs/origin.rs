@@ -42,9 +42,7 @@ pub fn refuse(target: &Path, name: &str, source: &Word) -> Result<()> {
 pub fn unknown(source: &Word, error: &extant_build::Error) -> Failure {
     let known = source.path.as_ref().filter(|path| path.is_file()).and_then(|path| {
         let (device, image) = (look(&ImageSpec::whole(path)).ok()?, argument(path.as_os_str().as_encoded_bytes(), ""));
-        let copy = |image: &str| {
-            format!("'extant export {image} | extant mkfs --from - --size auto NEW.img' copies its files")
-        };
+        let copy = |image: &str| format!("'extant mkfs --from image:{image} --size auto NEW.img' copies its files");
         if has_magic(&*device) {
             return Some(format!("it has an ext2/3/4 file system: {}", copy(&image)));
         }
