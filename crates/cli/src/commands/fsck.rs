@@ -252,6 +252,12 @@ fn finding(finding: &Finding) -> Value {
             put("logical_block", lblk);
             put("block", block.0);
         }
+        Place::Node { ino, node, lblk, block } => {
+            put("inode", ino.0.into());
+            put("node", node.0);
+            put("logical_block", lblk);
+            put("block", block.0);
+        }
         Place::Attributes { ino, block } => {
             put("inode", ino.0.into());
             put("block", block.0);
