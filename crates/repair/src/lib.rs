@@ -24,8 +24,12 @@ mod loss;
 mod plan;
 mod prove;
 mod view;
+mod write;
 
 pub use error::{Error, Refusal, Result};
+pub use extant_recovery::transaction::Stamp;
 pub use loss::{Loss, Lost};
 pub use plan::{Action, InodeField, Layer, Step, SuperField, Word};
 pub use prove::{Decision, End, Layers, Options, Outcome, Overlay, ROUNDS_MAX, Sharing, prove};
+pub use write::undo::undo;
+pub use write::{How, Make, Undo, commit, unfinished};

@@ -146,7 +146,9 @@ impl Compared<'_> {
         }
         let moved = before.descs.iter().zip(&after.descs).any(|(old, new)| old.inode_table != new.inode_table);
         if moved || before.geo.inode_size != after.geo.inode_size || before.geo.inodes_count != after.geo.inodes_count {
-            all.extend((1..=before.geo.inodes_count).filter(|ino| before.facts.inode(InodeNr(*ino)).has(InodeState::USED)));
+            all.extend(
+                (1..=before.geo.inodes_count).filter(|ino| before.facts.inode(InodeNr(*ino)).has(InodeState::USED)),
+            );
         }
         for ino in all.iter().copied().collect::<Vec<_>>() {
             self.forget_own(ino, &mut others);
@@ -251,7 +253,8 @@ impl Compared<'_> {
         }
         let now = all_attributes(self.after, new);
         let then = all_attributes(self.before, old).into_iter();
-        let names: Vec<Vec<u8>> = then.filter(|(name, value)| now.get(name) != Some(value)).map(|(name, _)| name).collect();
+        let names: Vec<Vec<u8>> =
+            then.filter(|(name, value)| now.get(name) != Some(value)).map(|(name, _)| name).collect();
         if !names.is_empty() {
             lost.push(Lost::Attributes { names });
         }
@@ -281,7 +284,8 @@ impl Compared<'_> {
                     continue;
                 }
                 let Ok(was) = self.before.block(block) else { continue };
-                let mut is = place.and_then(|block| self.after.block(block).ok()).unwrap_or_else(|| vec![0; size as usize]);
+                let mut is =
+                    place.and_then(|block| self.after.block(block).ok()).unwrap_or_else(|| vec![0; size as usize]);
                 is[reach..].fill(0);
                 let unlike = was[..len].iter().zip(&is).filter(|(was, is)| was != is).count() as u64;
                 if unlike > 0 {

@@ -142,7 +142,8 @@ pub fn prove(
 ) -> Result<Outcome> {
     let (mut replayed, mut fast_commits) = (0, 0);
     let mut checked = look(&device, options)?;
-    if has_backup(&checked.report) && evidence::super_block(&device, &checked.report, &options.layers, &options.check)? {
+    if has_backup(&checked.report) && evidence::super_block(&device, &checked.report, &options.layers, &options.check)?
+    {
         checked = look(&device, options)?;
     }
     if checked.report.notes.iter().any(|note| matches!(note, Note::Replayed { .. })) && !has_backup(&checked.report) {
@@ -203,13 +204,7 @@ impl Proof<'_> {
     }
 
     fn run(&mut self, checked: Checked, decide: &mut dyn FnMut(&Step, &Report) -> Decision) -> Result<Outcome> {
-        let report_of = |report: &Report| Report {
-            findings: report.findings.clone(),
-            counts: report.counts.clone(),
-            notes: report.notes.clone(),
-            ..Report::default()
-        };
-        let first = report_of(&checked.report);
+        let first = checked.report.clone();
         let Some((before, mut report)) = Image::new(self.ground.clone(), checked, self.options.now) else {
             return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new()));
         };
@@ -341,7 +336,8 @@ impl Proof<'_> {
     ) -> Result<Outcome> {
         let lost = last.map_or_else(Vec::new, |after| losses(before, after, &self.touched));
         let changed = !self.ground.is_unchanged() || !self.work.is_unchanged();
-        let tolerated = |(finding, why): &(Finding, String)| finding.problem == Problem::Unreadable || why == "declined";
+        let tolerated =
+            |(finding, why): &(Finding, String)| finding.problem == Problem::Unreadable || why == "declined";
         let end = match (clean, changed) {
             (true, false) => End::Sound,
             (true, true) => End::Proved,

@@ -23,7 +23,11 @@ fn damage_of_the_table_is_repaired_or_left_alone() {
         judge(name, &sound[&format!("{image:?}")], &mutation.on(*image), dir)
     });
     let shown = |one: &&Verdict| {
-        only.is_some() || one.end == Some(End::Refused) || one.end.is_none() || !one.unnamed.is_empty() || !one.is_clean()
+        only.is_some()
+            || one.end == Some(End::Refused)
+            || one.end.is_none()
+            || !one.unnamed.is_empty()
+            || !one.is_clean()
             || !one.losses.is_empty()
     };
     verdicts.iter().filter(shown).for_each(|one| println!("{}", one.text()));

@@ -72,7 +72,10 @@ fn mend(
     let mut stay = vec![false; found.len()];
     for i in order {
         let entry = &found[i];
-        let clear = entry.value.as_ref().is_none_or(|value| taken.iter().all(|one| value.end <= one.start || one.end <= value.start));
+        let clear = entry
+            .value
+            .as_ref()
+            .is_none_or(|value| taken.iter().all(|one| value.end <= one.start || one.end <= value.start));
         if !clear || !usable(bytes, entry, context, keep) {
             continue;
         }

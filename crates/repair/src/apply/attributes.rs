@@ -25,7 +25,9 @@ fn context(image: &Image) -> XattrContext {
 /// Whether an attribute can stay. A value in an inode of its own must be one, of the right size.
 fn can_stay(image: &Image, entry: &EntryRef<'_>) -> bool {
     let Some((ino, size)) = entry.outside else { return true };
-    image.inode(ino).is_ok_and(|value| value.is_file() && value.has(InodeFlags::EA_INODE) && value.size() == size.into())
+    image
+        .inode(ino)
+        .is_ok_and(|value| value.is_file() && value.has(InodeFlags::EA_INODE) && value.size() == size.into())
 }
 
 /// Writes the attributes of an inode again, and those of its block that name values which are none.

@@ -56,9 +56,8 @@ pub fn block(image: &mut Image, ino: InodeNr, lblk: u32) -> Done {
     let names = usable(image, &inode, own, &mut taken);
     let format = image.dir_format(&inode);
     let parent = parent_of(image, &inode);
-    let head = [(b".".to_vec(), ino.0), (b"..".to_vec(), parent.0)].map(|(name, ino)| {
-        (name, Target { ino, file_type: FileType::Directory })
-    });
+    let head = [(b".".to_vec(), ino.0), (b"..".to_vec(), parent.0)]
+        .map(|(name, ino)| (name, Target { ino, file_type: FileType::Directory }));
     let head = head.into_iter().filter(|_| lblk == 0);
     let all: Vec<Named> = head.chain(names).collect();
     let entries = all.iter().map(|(name, target)| Dirent {
@@ -86,10 +85,9 @@ fn dots(image: &Image, inode: &Inode, bytes: &mut [u8]) {
     let parent = parent_of(image, inode);
     let kind = if image.geo.filetype { FileType::Directory.dirent_code() } else { 0 };
     let rest = rec_len_to_disk(bytes.len() - REC_LEN_MIN, bytes.len());
-    for (at, ino, len, name) in [
-        (0, inode.ino.0, REC_LEN_MIN as u16, &b".\0\0\0"[..]),
-        (REC_LEN_MIN, parent.0, rest, &b"..\0\0"[..]),
-    ] {
+    for (at, ino, len, name) in
+        [(0, inode.ino.0, REC_LEN_MIN as u16, &b".\0\0\0"[..]), (REC_LEN_MIN, parent.0, rest, &b"..\0\0"[..])]
+    {
         bytes[at..at + 4].copy_from_slice(&ino.to_le_bytes());
         bytes[at + 4..at + 6].copy_from_slice(&len.to_le_bytes());
         bytes[at + 6] = if at == 0 { 1 } else { 2 };
@@ -252,7 +250,12 @@ fn write(
         format.fill(&whole, number as u32, &mut bytes, [ino.0, parent.0], entry, seed).map_err(lost)?;
         image.put_block(*block, &bytes)?;
     }
-    let run = |(lblk, block): (usize, &BlockNr)| Run { lblk: LogicalBlock(lblk as u32), len: 1, pblk: *block, unwritten: false };
+    let run = |(lblk, block): (usize, &BlockNr)| Run {
+        lblk: LogicalBlock(lblk as u32),
+        len: 1,
+        pblk: *block,
+        unwritten: false,
+    };
     let runs: Vec<Run> = blocks.iter().enumerate().map(run).collect();
     image.set_map(ino, &runs)?;
     image.set_size(ino, (blocks.len() * size) as u64)

@@ -164,7 +164,8 @@ fn overlaps(image: &Image, group: GroupNr, which: usize, first: BlockNr, blocks:
         pieces.iter().enumerate().any(|(piece, (start, len))| !(own && piece == which) && meets(start.0, *len))
     });
     let fixed = || {
-        let mut bases = image.geo.groups().flat_map(|group| image.geo.base_metadata(group).ranges().collect::<Vec<_>>());
+        let mut bases =
+            image.geo.groups().flat_map(|group| image.geo.base_metadata(group).ranges().collect::<Vec<_>>());
         bases.any(|(start, count)| meets(start.0, count.into()))
     };
     others || fixed()

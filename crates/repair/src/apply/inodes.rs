@@ -3,9 +3,9 @@
 //! # Locking
 //! None.
 
+use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::xattr::MAGIC;
-use extant_ondisk::InodeNr;
 
 use super::search;
 use crate::error::{Done, Refusal};

@@ -4,9 +4,9 @@
 //! None.
 
 use extant_check::{InodeState, Kind};
+use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
 use extant_ondisk::time::Timestamp;
-use extant_ondisk::InodeNr;
 
 use super::{directories, search};
 use crate::error::{Done, Refusal};

@@ -89,9 +89,16 @@ pub fn renew_file(image: &mut Image) -> Done {
         orphan::init(&mut bytes, *block, seed);
         image.put_block(*block, &bytes)?;
     }
-    let run = |(lblk, block): (usize, &BlockNr)| Run { lblk: LogicalBlock(lblk as u32), len: 1, pblk: *block, unwritten: false };
+    let run = |(lblk, block): (usize, &BlockNr)| Run {
+        lblk: LogicalBlock(lblk as u32),
+        len: 1,
+        pblk: *block,
+        unwritten: false,
+    };
     let runs: Vec<Run> = blocks.iter().enumerate().map(run).collect();
-    if mapped.runs.iter().map(|run| run.len as usize).sum::<usize>() != blocks.len() || mapped.end() != blocks.len() as u64 {
+    if mapped.runs.iter().map(|run| run.len as usize).sum::<usize>() != blocks.len()
+        || mapped.end() != blocks.len() as u64
+    {
         image.set_map(ino, &runs)?;
     }
     image.set_size(ino, blocks.len() as u64 * u64::from(image.geo.block_size))?;

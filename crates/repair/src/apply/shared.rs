@@ -121,9 +121,10 @@ pub fn own(image: &mut Image, ino: InodeNr, owners: &mut Owners) -> Done {
         }
     }
     let foreign = |block: &BlockNr| {
-        image.facts.clusters(*block, 1).any(|cluster| {
-            image.facts.is_shared(cluster..cluster + 1) && keeps.get(&cluster) != Some(&ino.0)
-        })
+        image
+            .facts
+            .clusters(*block, 1)
+            .any(|cluster| image.facts.is_shared(cluster..cluster + 1) && keeps.get(&cluster) != Some(&ino.0))
     };
     let nodes = mapped.nodes.iter().any(foreign);
     let attributes = inode.file_acl(image).filter(foreign);

@@ -113,9 +113,12 @@ fn mended(primary: &RawSuperBlock, report: &Report) -> RawSuperBlock {
 fn backups(device: &dyn BlockDevice, primary: Option<&RawSuperBlock>) -> Vec<RawSuperBlock> {
     let context = SuperContext { device_bytes: Some(device.size_bytes()), now: None };
     let layout = primary.and_then(|raw| SuperBlock::parse(raw.as_bytes(), &context, &mut |_| {}));
-    let named: Vec<u64> = layout.iter().flat_map(|sb| {
-        sb.backup_groups().take(8).map(|group| sb.super_location(group).0.0 << sb.block_bits).collect::<Vec<_>>()
-    }).collect();
+    let named: Vec<u64> = layout
+        .iter()
+        .flat_map(|sb| {
+            sb.backup_groups().take(8).map(|group| sb.super_location(group).0.0 << sb.block_bits).collect::<Vec<_>>()
+        })
+        .collect();
     let usual = backup_candidates(device.size_bytes()).map(|(at, _)| at);
     let mut found: Vec<RawSuperBlock> = Vec::new();
     for at in named.into_iter().chain(usual) {

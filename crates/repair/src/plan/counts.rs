@@ -19,9 +19,7 @@ pub fn answer(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     let one = ino(finding);
     match finding.problem {
         P::ZeroLenInode | P::DirOverflowRefCount => Some(Answer::Leave),
-        P::UnattachedInode if of.image.facts.inode(one).has(InodeState::EMPTY) => {
-            act(Layer::Names, Action::Clear(one))
-        }
+        P::UnattachedInode if of.image.facts.inode(one).has(InodeState::EMPTY) => act(Layer::Names, Action::Clear(one)),
         P::UnattachedInode => act(Layer::Names, Action::Attach(one)),
         P::BadRefCount => act(Layer::Links, Action::Links(one, finding.expected.min(u16::MAX.into()) as u16)),
         P::EaInodeRefCount => field(Layer::Links, finding, InodeField::References, finding.expected),

@@ -166,9 +166,8 @@ fn is_value(of: &Planner<'_>, ino: InodeNr) -> bool {
 
 /// Inline data, and the features that contents need.
 fn inline(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
-    let incompat = |set: Incompat| {
-        act(Layer::Volume, Action::Feature { word: Word::Incompat, set: set.bits(), clear: 0 })
-    };
+    let incompat =
+        |set: Incompat| act(Layer::Volume, Action::Feature { word: Word::Incompat, set: set.bits(), clear: 0 });
     match finding.problem {
         P::ExtentFeature => incompat(Incompat::EXTENTS),
         // If trees show that the feature is missing, the flags are right.

@@ -34,9 +34,7 @@ pub fn answer(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
             act(Layer::Volume, Action::SuperBlock)
         }
         P::MiscCorruptSuper => match finding.place {
-            Place::Field("s_r_blocks_count") => {
-                super_field(SuperField::ReservedBlocks, of.image.geo.blocks_count / 20)
-            }
+            Place::Field("s_r_blocks_count") => super_field(SuperField::ReservedBlocks, of.image.geo.blocks_count / 20),
             _ => act(Layer::Volume, Action::SuperBlock),
         },
         P::FirstMetaBgTooBig => act(Layer::Volume, Action::SuperBlock),
@@ -131,4 +129,3 @@ fn rest(problem: P) -> Option<Answer> {
         _ => None,
     }
 }
-

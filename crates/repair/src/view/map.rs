@@ -79,7 +79,8 @@ pub fn usable(bytes: &[u8], expected: Option<u16>) -> Option<(u16, Vec<RawEntry>
         (None, _) => 0,
     };
     let counted: Vec<RawEntry> = (0..count.min(room)).filter_map(entry).collect();
-    let ascend = |entries: &[RawEntry]| entries.windows(2).all(|pair| extent::raw_key(&pair[0]) < extent::raw_key(&pair[1]));
+    let ascend =
+        |entries: &[RawEntry]| entries.windows(2).all(|pair| extent::raw_key(&pair[0]) < extent::raw_key(&pair[1]));
     if count <= room && !counted.is_empty() && ascend(&counted) {
         return Some((depth, counted));
     }
@@ -176,7 +177,12 @@ fn settle(runs: &mut Vec<Run>) {
     runs.retain_mut(|run| {
         let first = u64::from(run.lblk.0);
         let cut = end.saturating_sub(first).min(run.len.into()) as u32;
-        *run = Run { lblk: LogicalBlock(run.lblk.0 + cut), len: run.len - cut, pblk: BlockNr(run.pblk.0 + u64::from(cut)), ..*run };
+        *run = Run {
+            lblk: LogicalBlock(run.lblk.0 + cut),
+            len: run.len - cut,
+            pblk: BlockNr(run.pblk.0 + u64::from(cut)),
+            ..*run
+        };
         end = end.max(first + u64::from(cut + run.len));
         run.len > 0
     });
@@ -330,7 +336,8 @@ impl Nodes<'_> {
         let mut root = [0; extent::ROOT_BYTES];
         // The blocks of pointers on the way to the last block: first logical block, block, bytes.
         let mut path: Vec<(Range<u64>, BlockNr, Vec<u8>)> = Vec::new();
-        let blocks = runs.iter().flat_map(|run| (0..run.len).map(|step| (run.lblk.0 + step, run.pblk.0 + u64::from(step))));
+        let blocks =
+            runs.iter().flat_map(|run| (0..run.len).map(|step| (run.lblk.0 + step, run.pblk.0 + u64::from(step))));
         for (lblk, block) in blocks {
             let way = geometry.path(LogicalBlock(lblk)).ok_or(lost.clone())?;
             let low = u32::try_from(block).map_err(|_| lost.clone())?;

@@ -28,6 +28,18 @@ pub fn proved(image: &MemDevice) -> extant_repair::Result<Outcome> {
     prove(Arc::new(CowDevice::new(base)), &options(), &mut |_, _| Decision::Yes)
 }
 
+/// Copies a device to the start of another one.
+pub fn copy(from: &MemDevice, to: &MemDevice) {
+    let mut bytes = vec![0; 64 << 10];
+    for at in (0..from.size_bytes()).step_by(bytes.len()) {
+        let count = bytes.len().min((from.size_bytes() - at) as usize);
+        from.read_at(at, &mut bytes[..count], extant_block::BioFlags::META).expect("memory");
+        if bytes[..count].iter().any(|byte| *byte != 0) {
+            to.write_at(at, &[&bytes[..count]], extant_block::BioFlags::META).expect("memory");
+        }
+    }
+}
+
 /// The image with the changes of an outcome, if these may be written.
 pub fn result(image: &MemDevice, outcome: &Outcome) -> MemDevice {
     let after = image.snapshot();
@@ -87,13 +99,19 @@ impl Verdict {
             let _ = writeln!(text, "  left: {left}");
         }
         let d = &self.difference;
-        for (what, paths) in [("gone", &d.gone), ("moved", &d.moved), ("attributes", &d.attributes), ("UNNAMED", &self.unnamed)] {
+        for (what, paths) in
+            [("gone", &d.gone), ("moved", &d.moved), ("attributes", &d.attributes), ("UNNAMED", &self.unnamed)]
+        {
             if !paths.is_empty() {
                 let _ = writeln!(text, "  {what}: {}: {}", paths.len(), paths[..paths.len().min(5)].join(" "));
             }
         }
         if !self.is_clean() && matches!(self.end, Some(End::Proved | End::Sound)) {
-            let _ = writeln!(text, "  e2fsck: {}", self.said.lines().skip(1).take(12).collect::<Vec<_>>().join("\n          "));
+            let _ = writeln!(
+                text,
+                "  e2fsck: {}",
+                self.said.lines().skip(1).take(12).collect::<Vec<_>>().join("\n          ")
+            );
         }
         text
     }
@@ -119,12 +137,14 @@ pub fn judge(name: String, sound: &Census, image: &MemDevice, dir: &Path) -> Ver
         outcome.losses.iter().any(|loss| of(&loss.lost) && path.as_bytes().starts_with(&loss.path))
     };
     let d = &verdict.difference;
-    let content = d.gone.iter().chain(&d.moved).filter(|path| !named(path, |lost| !matches!(lost, Lost::Attributes { .. })));
+    let content =
+        d.gone.iter().chain(&d.moved).filter(|path| !named(path, |lost| !matches!(lost, Lost::Attributes { .. })));
     let attributes = d.attributes.iter().filter(|path| !named(path, |_| true));
     verdict.unnamed = content.chain(attributes).cloned().collect();
     verdict.end = Some(outcome.end);
     verdict.rounds = outcome.rounds;
-    verdict.left = outcome.left.iter().map(|(finding, why)| format!("{:?}: {finding}: {why}", finding.problem)).collect();
+    verdict.left =
+        outcome.left.iter().map(|(finding, why)| format!("{:?}: {finding}: {why}", finding.problem)).collect();
     (verdict.steps, verdict.losses) = (outcome.steps, outcome.losses);
     verdict
 }
