@@ -268,7 +268,10 @@ impl InodeStates {
     pub fn put(&self, ino: InodeNr, links: u16, kind: Kind, flags: u8) {
         if let Some(word) = self.word(ino) {
             let value = u64::from(links) << 32 | (kind as u64) << 48 | u64::from(flags) << 56;
-            word.fetch_and(u64::from(u32::MAX), Ordering::Relaxed);
+            // Only overlapping tables have an inode twice.
+            if word.load(Ordering::Relaxed) >> 32 != 0 {
+                word.fetch_and(u64::from(u32::MAX), Ordering::Relaxed);
+            }
             word.fetch_or(value, Ordering::Relaxed);
         }
     }

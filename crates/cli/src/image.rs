@@ -331,19 +331,28 @@ pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 /// The values of one file's attributes are in memory at the same time. Each of them may have an inode of its own.
 const XATTRS_BYTES_MAX: usize = 16 << 20;
 
-/// All attributes of a file.
-pub fn xattrs(fs: &Filesystem, inode: &InodeRef) -> std::result::Result<Xattrs, Error> {
+/// The attributes of a file that can be read, and the first error for the others.
+pub fn xattrs(fs: &Filesystem, inode: &InodeRef) -> (Xattrs, Option<Error>) {
     let (mut xattrs, mut bytes) = (Xattrs::new(), 0);
-    for name in fs.list_xattrs(inode)? {
-        let value = fs.get_xattr(inode, &name)?;
-        bytes += name.len() + value.len();
+    let names = match fs.list_xattrs(inode) {
+        Ok(names) => names,
+        Err(e) => return (xattrs, Some(e)),
+    };
+    let mut missed = None;
+    for name in names {
+        match fs.get_xattr(inode, &name) {
+            Ok(value) => {
+                bytes += name.len() + value.len();
+                xattrs.push((name, value));
+            }
+            Err(e) => missed = missed.or(Some(e)),
+        }
         if bytes > XATTRS_BYTES_MAX {
             let detail = format!("more than {} MiB of attributes; 'xattr get' reads one", XATTRS_BYTES_MAX >> 20);
-            return Err(Error::NoMemory { detail });
+            return (Xattrs::new(), Some(Error::NoMemory { detail }));
         }
-        xattrs.push((name, value));
     }
-    Ok(xattrs)
+    (xattrs, missed)
 }
 
 /// The message for a file of which only a part could be read.

@@ -5,17 +5,17 @@
 //! [`server`] (the process behind a mount, and the signals of all commands), [`mount_table`] (the mount of a path),
 //! [`namespace`] (`-N`), [`beside`] (reads images in use), [`opened`] (the images that this process has open),
 //! [`owner`] (the owners of new files), [`place`] (`IMAGE:PATH`), [`program`] (this binary, started again),
-//! [`source_date`] (reproducible images), [`record`] (JSON), [`mode`], [`when`], [`words`] (of a script's line),
-//! [`size`], [`text`] and [`failure`].
+//! [`source_date`] (reproducible images), [`rescued`] (what is hurt), [`record`] (JSON), [`mode`], [`when`], [`words`]
+//! (of a script's line), [`size`], [`text`] and [`failure`].
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server
 //! is done. As `mke2fs` or `mkfs.ext4` it takes the arguments of mke2fs, as `e2fsck` or `fsck.ext4` those of e2fsck.
 //!
 //! # Exit status
-//! The tools: 0, 1 (usage; a script's line that failed), 8 (the image or the system refused), 130 and 143 (SIGINT,
-//! SIGTERM), 141 (the reader of the output has ended). `mount` and `unmount`: those of mount(8), see
-//! [`failure::Failure`].
+//! The tools: 0, 1 (usage; a script's line that failed), 4 (`--rescue`: something is hurt), 8 (the image or the system
+//! refused), 130 and 143 (SIGINT, SIGTERM), 141 (the reader of the output has ended). `mount` and `unmount`: those of
+//! mount(8), see [`failure::Failure`].
 //!
 //! # Locking
 //! None.
@@ -39,6 +39,7 @@ mod owner;
 mod place;
 mod program;
 mod record;
+mod rescued;
 mod server;
 mod source_date;
 mod text;

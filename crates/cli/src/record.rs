@@ -122,8 +122,8 @@ fn time(t: Timestamp) -> Value {
     format!("{}.{:09}", t.seconds, t.nanos).into()
 }
 
-/// All values of stat(2).
-pub fn file(fs: &Filesystem, at: &[u8], inode: &InodeRef) -> std::result::Result<Map<String, Value>, Error> {
+/// All values of stat(2), and why the target of a symbolic link is missing.
+pub fn file(fs: &Filesystem, at: &[u8], inode: &InodeRef) -> (Map<String, Value>, Option<Error>) {
     let Attr { ino, mode, nlink, uid, gid, size, blocks, atime, mtime, ctime, crtime, rdev, .. } = fs.getattr(inode);
     let mut map = path(at);
     let mut put = |key: &str, value: Value| drop(map.insert(key.into(), value));
@@ -144,10 +144,14 @@ pub fn file(fs: &Filesystem, at: &[u8], inode: &InodeRef) -> std::result::Result
     if let Some(dev) = rdev {
         put("device", json!({ "major": dev.major, "minor": dev.minor }));
     }
+    let mut missed = None;
     if inode.file_type() == Some(FileType::Symlink) {
-        named(&mut map, "target", &fs.read_link(inode)?);
+        match fs.read_link(inode) {
+            Ok(target) => named(&mut map, "target", &target),
+            Err(e) => missed = Some(e),
+        }
     }
-    Ok(map)
+    (map, missed)
 }
 
 #[cfg(test)]

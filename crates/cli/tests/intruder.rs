@@ -8,7 +8,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -51,7 +51,6 @@ const LET_THROUGH: &[libc::c_long] = &[
     libc::SYS_fdatasync,
     libc::SYS_fallocate,
     libc::SYS_ftruncate,
-    libc::SYS_flock,
     libc::SYS_io_uring_enter,
     libc::SYS_poll,
     libc::SYS_ppoll,
@@ -61,8 +60,6 @@ const LET_THROUGH: &[libc::c_long] = &[
     libc::SYS_dup3,
     libc::SYS_pipe2,
     libc::SYS_openat,
-    libc::SYS_unlinkat,
-    libc::SYS_renameat,
     libc::SYS_getdents64,
     libc::SYS_fstat,
     libc::SYS_newfstatat,
@@ -263,22 +260,15 @@ fn server_makes_exactly_the_system_calls_of_the_list() {
     server.end();
 }
 
-#[test]
-fn server_cannot_change_host_files_or_reach_other_processes() {
-    let Some(server) = Server::start() else { return };
-    let victim = server.dir.text("victim");
-    std::fs::write(&victim, "mine").expect("file");
-    std::fs::set_permissions(&victim, PermissionsExt::from_mode(0o600)).expect("mode");
-    let me = u64::from(std::process::id());
-    let itself = server.process as u64;
-    let mut intruder = Intruder::enter(server.process);
+/// System calls of the list with arguments that the server never passes. `path`: where a file's name lies; `me`: a
+/// process outside.
+fn foreign_calls(path: u64, me: u64) -> Vec<(&'static str, libc::c_long, [u64; 6])> {
     let here = libc::AT_FDCWD as u32 as u64;
-    let path = intruder.put(victim.as_bytes());
     let thread = (libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD) as u64;
     let code = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as u64;
     let anonymous = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
     let flags = |f: i32| f as u32 as u64;
-    let refused: &[(&str, libc::c_long, [u64; 6])] = &[
+    vec![
         ("chmod", libc::SYS_chmod, [path, 0o666, 0, 0, 0, 0]),
         ("fchmod", libc::SYS_fchmod, [0, 0o666, 0, 0, 0, 0]),
         ("fchmodat", libc::SYS_fchmodat, [here, path, 0o666, 0, 0, 0]),
@@ -289,6 +279,9 @@ fn server_cannot_change_host_files_or_reach_other_processes() {
         ("removexattr", libc::SYS_removexattr, [path, path, 0, 0, 0, 0]),
         ("utimensat", libc::SYS_utimensat, [here, path, 0, 0, 0, 0]),
         ("truncate", libc::SYS_truncate, [path, 0, 0, 0, 0, 0]),
+        ("unlink", libc::SYS_unlinkat, [here, path, 0, 0, 0, 0]),
+        ("rename", libc::SYS_renameat, [here, path, here, path, 0, 0]),
+        ("flock", libc::SYS_flock, [0, libc::LOCK_EX as u64, 0, 0, 0, 0]),
         ("link", libc::SYS_linkat, [here, path, here, path, 0, 0]),
         ("socket AF_UNIX", libc::SYS_socket, [1, 1, 0, 0, 0, 0]),
         ("socket AF_INET", libc::SYS_socket, [2, 1, 0, 0, 0, 0]),
@@ -318,8 +311,27 @@ fn server_cannot_change_host_files_or_reach_other_processes() {
         ("mprotect to code", libc::SYS_mprotect, [path & !4095, 4096, code, 0, 0, 0]),
         ("io_uring_setup", libc::SYS_io_uring_setup, [8, path, 0, 0, 0, 0]),
         ("io_uring_register", libc::SYS_io_uring_register, [0, 0, path, 0, 0, 0]),
-    ];
-    let got: Vec<_> = refused.iter().map(|(what, number, args)| (*what, intruder.call(*number, *args))).collect();
+    ]
+}
+
+#[test]
+fn server_cannot_change_host_files_or_reach_other_processes() {
+    let Some(server) = Server::start() else { return };
+    let Some(other) = Server::start() else { return };
+    let number = std::fs::metadata(&other.mnt).expect("mounted").dev();
+    let name = format!("/run/extant/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    let status = Path::new(&name);
+    assert!(status.exists(), "{name}");
+    let victim = server.dir.text("victim");
+    std::fs::write(&victim, "mine").expect("file");
+    std::fs::set_permissions(&victim, PermissionsExt::from_mode(0o600)).expect("mode");
+    let me = u64::from(std::process::id());
+    let itself = server.process as u64;
+    let here = libc::AT_FDCWD as u32 as u64;
+    let mut intruder = Intruder::enter(server.process);
+    let path = intruder.put(victim.as_bytes());
+    let got: Vec<_> =
+        foreign_calls(path, me).iter().map(|(what, number, args)| (*what, intruder.call(*number, *args))).collect();
     // The server's own calls succeed; they differ in one argument.
     let needed = [
         intruder.call(libc::SYS_tgkill, [itself, itself, 0, 0, 0, 0]),
@@ -327,17 +339,22 @@ fn server_cannot_change_host_files_or_reach_other_processes() {
     ];
     let path = intruder.put(victim.as_bytes());
     let opened = intruder.call(libc::SYS_openat, [here, path, 0, 0, 0, 0]);
-    let removed = intruder.call(libc::SYS_unlinkat, [here, path, 0, 0, 0, 0]);
+    // The status file of another server.
+    let theirs = intruder.put(status.to_str().expect("UTF-8").as_bytes());
+    let written = intruder.call(libc::SYS_openat, [here, theirs, libc::O_WRONLY as u64, 0, 0, 0]);
     intruder.leave();
     let through: Vec<_> = got.iter().filter(|(_, answer)| *answer != EPERM).collect();
     assert!(through.is_empty(), "{through:?}");
     assert_eq!(needed, [0, 0]);
     if landlock_works() {
-        assert_eq!([opened, removed], [-(libc::EACCES as i64); 2]);
+        assert_eq!([opened, written], [-(libc::EACCES as i64); 2]);
         assert_eq!(std::fs::read(&victim).expect("there"), b"mine");
         assert_eq!(std::fs::metadata(&victim).expect("there").permissions().mode() & 0o777, 0o600);
     }
     server.end();
+    other.end();
+    // The agent removes it when the server has ended.
+    common::wait_until("the status file is gone", || !status.exists());
 }
 
 fn landlock_works() -> bool {

@@ -144,8 +144,13 @@ fn copies_store_what_fakeroot_shows() {
          {program} touch {image}:/d/touched",
         dir.text(".")
     );
-    let user = [&NOBODY[..], &["fakeroot", "bash", "-c", &script]].concat();
-    run("setpriv", &user).ok();
+    // And out again: what fakeroot can show is what fakeroot shows.
+    let out = format!(
+        "{script} && {program} cp -r --privileges {image}:/ out && cd out && stat -c '%A %u %g %t %n' shadow su null"
+    );
+    let user = [&NOBODY[..], &["fakeroot", "bash", "-c", &out]].concat();
+    let shown = run("setpriv", &user).ok();
+    assert_eq!(shown, "-rw-r----- 0 42 0 shadow\n-rwsr-xr-x 0 0 0 su\ncrw-r--r-- 0 0 1 null\n");
     let look = |path: &str| debugfs(&image, &format!("stat {path}"));
     assert!(look("/shadow").contains("Mode:  0640") && owner(&image, "/shadow") == (0, 42));
     assert!(look("/su").contains("Mode:  04755"), "{}", look("/su"));

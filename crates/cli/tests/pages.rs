@@ -78,7 +78,7 @@ fn manual_pages_have_their_sections_and_fit_into_80_columns() {
             let at = page[from..].find(what).unwrap_or_else(|| panic!("{name}: {what} is not in its section"));
             from += at;
         }
-        for what in ["/dev/log", "journalctl -t extant", "extant.log", "/run/extant", "XDG_RUNTIME_DIR"] {
+        for what in ["/dev/log", "journalctl -t extant", "MINOR.log", "/run/extant", "XDG_RUNTIME_DIR"] {
             assert!(page.contains(what), "{name}: {what}");
         }
     }

@@ -125,6 +125,36 @@ fn controls_need_cap_sys_admin_in_the_user_namespace_of_the_server() {
     }
 }
 
+/// As on the kernel's file systems; the reader of an overlay, for which the kernel makes the request as user 0, is not
+/// hidden any.
+#[test]
+fn names_of_trusted_attributes_are_shown_to_privileged_callers() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let (image, mount) = image_and_mount(&dir);
+    let mnt = &mount.0;
+    let file = format!("{mnt}/file");
+    let names = |command: &[&str]| {
+        let script = "import os, sys; print(os.listxattr(sys.argv[1]))";
+        let all = [command, &[PYTHON, "-c", script, &file]].concat();
+        tool(all[0], &all[1..])
+    };
+    for options in ["rw", "no_sandbox"] {
+        extant(&["mount", "-o", options, &image, mnt]).ok();
+        std::fs::write(&file, "").expect("file");
+        for name in ["trusted.secret", "user.open"] {
+            tool("setfattr", &["-n", name, "-v", "x", &file]);
+        }
+        assert!(names(&["env"]).contains("trusted.secret"), "{options}");
+        let (some, none) =
+            (names(&["setpriv", "--bounding-set=-sys_admin"]), names(&[&["setpriv"], &NOBODY[..]].concat()));
+        assert_eq!((some.as_str(), none.as_str()), ("['user.open']\n", "['user.open']\n"), "{options}");
+        extant(&["unmount", mnt]).ok();
+    }
+}
+
 /// [`CONTROLS`] in a user namespace with the maps of the first one. Processes with CAP_SETUID can make it.
 fn in_a_namespace_that_looks_like_ours(mnt: &str) -> String {
     let script = "echo ready && read word && exec python3 -c \"$0\" \"$1\"";

@@ -123,7 +123,9 @@ fn a_sound_image_is_rescued_with_status_0() {
     let dir = Dir::new();
     let image = filled(&dir);
     let plain = extant(&["ls", "-lR", &image]).ok();
-    assert_eq!(extant(&["ls", "--rescue", "-lR", &image]).ok(), plain);
+    let ran = extant(&["ls", "--rescue", "-lR", &image]);
+    assert_eq!((ran.code, String::from_utf8_lossy(&ran.out).into_owned()), (Some(0), plain));
+    assert_eq!(ran.err, format!("extant: {image}: 3 files found, 0 hurt, none without a name\n"));
     extant(&["info", "--rescue", &image]).ok();
     extant(&["cat", "--rescue", &format!("{image}:/none")]).fails(8, &["no such file"]);
     extant(&["ls", "--rescue", &dir.text("no.img")]).fails(8, &["No such file"]);

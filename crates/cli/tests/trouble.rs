@@ -47,10 +47,10 @@ fn files_that_are_not_images_are_refused() {
     std::fs::write(&file, "text").expect("file");
     all_fail(&dir, &file, &["zeroes.img: no ext2/3/4 file system", "no backup superblock, no partition table"]);
     std::fs::write(&file, "").expect("file");
-    let make = format!("the file is empty; 'mke2fs -t ext4 {file} SIZE' makes a file system in it");
+    let make = format!("the file is empty; 'extant mkfs {file} SIZE' makes a file system in it");
     all_fail(&dir, &file, &["extant: ", "zeroes.img: no ext2/3/4 file system", &make]);
     std::fs::File::options().write(true).open(&file).expect("file").set_len(1 << 20).expect("a hole");
-    all_fail(&dir, &file, &[&format!("'mke2fs -t ext4 {file}' makes a file system in it")]);
+    all_fail(&dir, &file, &[&format!("'extant mkfs {file}' makes a file system in it")]);
     let missing = dir.text("missing.img");
     all_fail(&dir, &missing, &["missing.img: No such file or directory"]);
     let directory = dir.text("a.dir");

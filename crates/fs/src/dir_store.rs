@@ -2,10 +2,12 @@
 //!
 //! Main types: [`DirView`] (a [`DirStore`] for one directory).
 //!
+//! Under rescue it has every block that the map names, also behind the size and with a wrong checksum.
+//!
 //! # Locking
 //! The caller holds the directory's `inode` lock. Inside: map (50), buffers (80).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use extant_cache::{BufKind, Buffer};
@@ -16,7 +18,7 @@ use extant_ondisk::htree::Hasher;
 use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-use crate::dir::{self, BlockKind, DirError, DirParams, DirStore, Found};
+use crate::dir::{self, BlockKind, DirError, DirParams, DirStore, Found, Scan};
 use crate::encrypted;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
@@ -44,6 +46,7 @@ impl Filesystem {
             inode_seed: self.geo.seed.for_inode(dir.ino, dir.generation),
             inodes_count: self.geo.inodes_count,
             encrypted: flags.contains(InodeFlags::ENCRYPT),
+            by_place: self.rescues(),
         }
     }
 }
@@ -59,16 +62,50 @@ pub(crate) struct DirView<'a> {
     /// While a name is added: blocks that the change may modify. They remain in memory, and need no lookup in the
     /// map, which might be unreadable by then.
     held: RefCell<Option<Blocks>>,
+    /// How many blocks a rescue has scanned.
+    scanned: Cell<u64>,
+    /// The first damage that a rescue has passed in a block that it uses.
+    passed: RefCell<Option<Error>>,
 }
 
 impl<'a> DirView<'a> {
     pub(crate) fn new(fs: &'a Filesystem, dir: &'a Arc<Inode>) -> DirView<'a> {
-        DirView { fs, dir, params: fs.dir_params(dir), held: RefCell::new(None) }
+        let (held, scanned, passed) = (RefCell::new(None), Cell::new(0), RefCell::new(None));
+        DirView { fs, dir, params: fs.dir_params(dir), held, scanned, passed }
+    }
+
+    /// How many blocks a rescue has scanned through this view.
+    pub(crate) fn scanned(&self) -> u64 {
+        self.scanned.get()
+    }
+
+    /// The damage that applies to the whole directory: a size that ends within a block, or before the first. Names are
+    /// listed in spite of it (Linux: `ext4_readdir`), but a missing name proves nothing, and nothing may be changed.
+    /// Also, the first damage in a block that a rescue uses nevertheless.
+    pub(crate) fn damage(&self) -> Option<Error> {
+        let whole = self.check_size().err();
+        whole.or_else(|| self.passed.borrow().clone())
+    }
+
+    /// Checks that the directory consists of whole blocks.
+    fn check_size(&self) -> Result<()> {
+        let size = self.dir.size();
+        let is_whole = size > 0 && size & ((1 << self.fs.geo.block_bits) - 1) == 0;
+        if is_whole || self.dir.links() == 0 || self.fs.is_inline(self.dir) {
+            return Ok(());
+        }
+        let detail = format!("a directory of {size} bytes, not a multiple of the block size");
+        Err(Error::corrupt(Damage::Inode, detail).of(self.dir.ino))
+    }
+
+    fn pass(&self, e: Error) {
+        self.passed.borrow_mut().get_or_insert(e);
     }
 
     fn physical(&self, lblk: u32) -> Result<BlockNr> {
         match self.fs.map_lookup(self.dir, LogicalBlock(lblk))? {
             MapState::Written(block) => Ok(block),
+            MapState::Unwritten(block) if self.fs.rescues() => Ok(block),
             _ => Err(Error::corrupt(Damage::Directory, format!("no block {lblk}")).of(self.dir.ino)),
         }
     }
@@ -94,6 +131,45 @@ impl<'a> DirView<'a> {
         Ok(())
     }
 
+    /// The next block in the map, whatever the size says (e2fsck: `PR_1_BAD_I_SIZE`). Only as many as the file system
+    /// has: a damaged map may name them again and again.
+    fn next_mapped(&self, lblk: u32) -> Scan<Error> {
+        let (fs, mut at, mut damage) = (self.fs, u64::from(lblk), None);
+        let mut note = |e: Error| {
+            damage.get_or_insert(e.of(self.dir.ino));
+        };
+        let view = fs.map_view(self.dir);
+        let map = self.dir.map.read();
+        let end = u64::from(map.logical_end(fs.geo.block_size));
+        while at < end {
+            let lblk = at as u32;
+            match map.salvage(&view, LogicalBlock(lblk), (end - at) as u32) {
+                Ok(found) if found.state == MapState::Hole => {
+                    if at < u64::from(self.blocks()) {
+                        note(Error::corrupt(Damage::Directory, format!("no block {lblk}")));
+                    }
+                    at += u64::from(found.len);
+                }
+                Ok(_) if self.scanned.get() >= fs.geo.blocks_count => {
+                    note(Error::corrupt(Damage::Directory, "it has more blocks than the file system"));
+                    break;
+                }
+                Ok(_) => {
+                    if at >= u64::from(self.blocks()) {
+                        note(Error::corrupt(Damage::Directory, format!("block {lblk} lies behind its size")));
+                    }
+                    self.scanned.set(self.scanned.get() + 1);
+                    return Scan { block: Some(lblk), damage };
+                }
+                Err(lost) => {
+                    note(lost.error);
+                    at = lost.end.max(at + 1);
+                }
+            }
+        }
+        Scan { block: None, damage }
+    }
+
     fn buffer(&self, lblk: u32, kind: BlockKind) -> Result<Arc<Buffer>> {
         let held = self.held.borrow().iter().flatten().find(|(at, _)| *at == lblk).map(|(_, b)| b.clone());
         if let Some(buffer) = held {
@@ -108,8 +184,14 @@ impl<'a> DirView<'a> {
             // A reader without the directory's lock knows an older state of it (`is_below`). A change of the block
             // since then found it intact before.
             if !buffer.verified() {
-                whole.map_err(|e| Error::from(e).of(self.dir.ino).at(block))?;
-                buffer.set_verified();
+                match whole.map_err(|e| Error::from(e).of(self.dir.ino).at(block)) {
+                    // The entries are checked one by one.
+                    Err(e) if self.fs.rescues() => self.pass(e),
+                    whole => {
+                        whole?;
+                        buffer.set_verified();
+                    }
+                }
             }
         }
         Ok(buffer)
@@ -130,7 +212,10 @@ impl DirView<'_> {
             let wanted = casefold::fold(name);
             return self.mine(self.lookup_shown(name, |stored| casefold::fold(stored) == wanted));
         }
-        self.mine(dir::lookup(self, &self.params, name))
+        match self.mine(dir::lookup(self, &self.params, name))? {
+            Some(found) => Ok(Some(found)),
+            None => self.damage().map_or(Ok(None), Err),
+        }
     }
 
     /// Finds a name in a directory that ignores case, or that shows its names in other letters than it stores.
@@ -164,10 +249,12 @@ impl DirView<'_> {
     }
 
     pub(crate) fn is_empty(&self) -> Result<bool> {
+        self.check_size()?;
         self.mine(dir::is_empty(self, &self.params))
     }
 
     pub(crate) fn add(&self, handle: &mut Handle, name: &[u8], ino: InodeNr, kind: Option<FileType>) -> Result<()> {
+        self.check_size()?;
         // A directory that grows writes its inode half-way, and afterwards its times are written: the steps of this
         // that can fail come first. While referenced, the block remains in memory.
         let _table = self.fs.inode_slot(self.dir.ino)?;
@@ -214,8 +301,8 @@ impl DirStore for DirView<'_> {
     type Txn = Handle;
     type Error = Error;
 
-    fn is_damage(error: &Error) -> bool {
-        error.is_corruption()
+    fn is_damage(&self, error: &Error) -> bool {
+        error.is_corruption() || (self.fs.rescues() && matches!(error, Error::Device(_)))
     }
 
     fn block_size(&self) -> u32 {
@@ -226,12 +313,22 @@ impl DirStore for DirView<'_> {
         if self.fs.is_inline(self.dir) {
             return 1;
         }
-        u32::try_from(self.dir.size() >> self.fs.geo.block_bits).unwrap_or(u32::MAX)
+        u32::try_from(self.dir.size().div_ceil(1 << self.fs.geo.block_bits)).unwrap_or(u32::MAX)
+    }
+
+    fn next_block(&self, lblk: u32) -> Scan<Error> {
+        match self.fs.rescues() && !self.fs.is_inline(self.dir) {
+            true => self.next_mapped(lblk),
+            false => Scan { block: Some(lblk).filter(|lblk| *lblk < self.blocks()), damage: None },
+        }
     }
 
     fn read<R>(&self, lblk: u32, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         match self.fs.inline_directory(self.dir)? {
-            Some(block) => Ok(f(&block)),
+            Some((block, passed)) => {
+                passed.into_iter().for_each(|e| self.pass(e));
+                Ok(f(&block))
+            }
             None => {
                 let buffer = self.buffer(lblk, kind)?;
                 // The path through the index, and the block that may become an index.

@@ -30,6 +30,7 @@ use crate::lifecycle::{Lifecycle, Right, Transition};
 use crate::ops::sync::policy::SyncPolicy;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
+use crate::rescue::state::Rescue;
 use crate::reserve::Reserve;
 use crate::threads::Threads;
 use crate::writeback::asks::Ask;
@@ -148,6 +149,8 @@ pub struct Filesystem {
     /// Attribute blocks that other inodes may join.
     pub(crate) shared_xattr: Arc<SharedBlocks>,
     pub(crate) hash: crate::hash_settings::HashSettings,
+    /// The additions of a mount that rescues.
+    pub(crate) rescue: Option<Rescue<InodeRef>>,
     /// Counts of operations.
     pub stats: FsStats,
 }
@@ -194,7 +197,13 @@ impl Filesystem {
 
     /// Whether it is mounted to read what there is of a damaged image ([`MountOptions::rescue`]).
     pub fn rescues(&self) -> bool {
-        self.options.rescue
+        self.rescue.is_some()
+    }
+
+    /// Under rescue: how many inodes no name leads to, each with all below it. `None`: no caller has looked into
+    /// `lost+found` or listed the root.
+    pub fn nameless(&self) -> Option<u64> {
+        Some(self.rescue.as_ref()?.surveyed()?.count)
     }
 
     /// The superblock as it is in memory.

@@ -69,6 +69,8 @@ pub struct Inode {
     pub(crate) datasync_tid: AtomicU32,
     /// The messages name this inode as one whose content cannot be read.
     pub(crate) hurt: AtomicBool,
+    /// Damage in spite of which a rescue uses this inode; the first.
+    pub(crate) doubt: OnceLock<Box<Error>>,
     /// Created without a name (O_TMPFILE): it may get its first one.
     pub(crate) linkable: AtomicBool,
     /// Its lost writes.
@@ -186,6 +188,7 @@ impl Inode {
             sync_tid: AtomicU32::new(tid),
             datasync_tid: AtomicU32::new(tid),
             hurt: AtomicBool::new(false),
+            doubt: OnceLock::new(),
             linkable: AtomicBool::new(false),
             losses: LossLedger::default(),
             users: AtomicU32::new(0),

@@ -48,8 +48,15 @@ impl OwnInodes {
         reserved.chain(self.others).filter(|ino| *ino > 0).map(InodeNr)
     }
 
+    /// Never the root: whatever else the superblock says of it, the file system begins there (Linux: the root is read
+    /// with `EXT4_IGET_SPECIAL`).
     pub(crate) fn contains(&self, ino: InodeNr) -> bool {
-        (ino.0 < self.first_user && ino != InodeNr::ROOT) || self.others.contains(&ino.0)
+        ino != InodeNr::ROOT && (self.is_reserved(ino) || self.others.contains(&ino.0))
+    }
+
+    /// Whether the number is one of those that the format reserves.
+    pub(crate) fn is_reserved(&self, ino: InodeNr) -> bool {
+        ino.0 < self.first_user && ino != InodeNr::ROOT
     }
 }
 

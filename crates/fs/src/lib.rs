@@ -56,6 +56,7 @@ mod options;
 mod orphan;
 pub mod path;
 mod reports;
+mod rescue;
 mod reserve;
 mod store;
 mod threads;

@@ -8,6 +8,7 @@
 //! None.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 const BITS: u64 = 512;
 /// With 72 bytes each, and the tree around them. Enough for the inodes of a file system of 2 TiB with one inode for
@@ -48,10 +49,26 @@ impl NumberSet {
     /// Removes `number`, and returns whether it was in the set.
     pub fn remove(&mut self, number: u64) -> bool {
         let there = self.contains(number);
-        if there && let Some(words) = self.chunks.get_mut(&(number / BITS)) {
+        if there && let Entry::Occupied(mut chunk) = self.chunks.entry(number / BITS) {
+            let words = chunk.get_mut();
             words[(number % BITS / 64) as usize] &= !(1 << (number % 64));
+            if words.iter().all(|word| *word == 0) {
+                chunk.remove();
+            }
         }
         there
+    }
+
+    /// The smallest number in the set from `from` on.
+    pub fn next_from(&self, from: u64) -> Option<u64> {
+        self.chunks.range(from / BITS..).find_map(|(at, words)| {
+            let skip = if *at == from / BITS { from % BITS } else { 0 };
+            let first = (skip / 64) as usize;
+            words.iter().enumerate().skip(first).find_map(|(i, word)| {
+                let word = if i == first { word & (u64::MAX << (skip % 64)) } else { *word };
+                (word != 0).then(|| at * BITS + i as u64 * 64 + u64::from(word.trailing_zeros()))
+            })
+        })
     }
 
     /// Removes all numbers.
@@ -75,6 +92,24 @@ mod tests {
         assert!(set.remove(64) && !set.contains(64) && set.contains(63));
         set.clear();
         assert_eq!(set.insert(512), Some(true));
+    }
+
+    #[test]
+    fn numbers_come_back_in_order() {
+        let numbers = [0, 1, 63, 64, 511, 512, 4095, 4096, 1 << 40, u64::MAX];
+        let mut set = NumberSet::new();
+        assert_eq!(set.next_from(0), None);
+        numbers.iter().rev().for_each(|number| assert_eq!(set.insert(*number), Some(true)));
+        let (mut found, mut from) = (Vec::new(), Some(0));
+        while let Some(number) = from.and_then(|from| set.next_from(from)) {
+            found.push(number);
+            from = number.checked_add(1);
+        }
+        assert_eq!(found, numbers);
+        assert_eq!((set.next_from(2), set.next_from(65), set.next_from(4097)), (Some(63), Some(511), Some(1 << 40)));
+        // A chunk without numbers makes room for another.
+        numbers.iter().for_each(|number| assert!(set.remove(*number)));
+        assert!(set.chunks.is_empty());
     }
 
     #[test]

@@ -116,6 +116,11 @@ impl Filesystem {
         line
     }
 
+    /// Says how many messages were suppressed since the last one that was given.
+    pub fn say_suppressed_messages(&self) {
+        self.say_suppressed(self.error_log.take_suppressed());
+    }
+
     pub(crate) fn say_suppressed(&self, messages: u64) {
         if messages > 0 {
             self.options.messages.say(format_args!(

@@ -61,6 +61,9 @@ impl Filesystem {
     /// # Errors
     /// [`Error::Stale`] for a deleted inode that is not in use, and for one of the file system's own.
     pub fn iget(&self, ino: InodeNr) -> Result<InodeRef> {
+        if let Some(rescue) = &self.rescue {
+            return rescue.iget(self, ino);
+        }
         if self.own_inodes.contains(ino) {
             return Err(Error::Stale(ino));
         }
@@ -83,19 +86,13 @@ impl Filesystem {
     }
 
     /// The inode with this number, for tools: also one of the file system's own, and on a rescue mount, a deleted
-    /// one.
+    /// one. That mount never becomes writable, so dropping the last reference frees nothing.
     ///
     /// # Errors
-    /// [`Error::Stale`] for an inode that is not in use.
+    /// [`Error::Stale`] for an inode that is not in use; on a rescue mount [`Error::Corrupt`], if nothing is left of
+    /// it.
     pub fn iget_by_number(&self, ino: InodeNr) -> Result<InodeRef> {
-        match self.iget_own(ino) {
-            // A rescue mount never becomes writable, so dropping the last reference frees nothing.
-            Err(Error::Stale(_)) if self.options.rescue => {
-                let desc = self.read_inode(ino)?;
-                self.adopt_inode(ino, desc)
-            }
-            found => found,
-        }
+        self.iget_own(ino)
     }
 
     /// As [`Filesystem::iget`], for a name in `dir`: a name of a deleted inode is damage.
@@ -111,6 +108,9 @@ impl Filesystem {
 
     /// As [`Filesystem::iget`], also for the file system's own inodes.
     pub(crate) fn iget_own(&self, ino: InodeNr) -> Result<InodeRef> {
+        if let Some(rescue) = &self.rescue {
+            return rescue.load(self, ino);
+        }
         if let Some(inode) = self.inodes.find(ino) {
             return Ok(inode);
         }
@@ -169,18 +169,19 @@ impl Filesystem {
             if desc.has_extents() {
                 return damaged("its content is in the inode, and in extents".into());
             }
+        } else if desc.is_regular()
+            && desc.size > u64::from(u32::MAX)
+            && desc.size > self.size_limit(desc.has_extents())
+        {
+            // Linux: `ext4_iget` ("bad i_size value"). Reading it would end before the file does.
+            let limit = self.size_limit(desc.has_extents());
+            return damaged(format!("a file of {} bytes, more than its map can hold ({limit})", desc.size));
         } else if desc.is_dir() && desc.size > u64::from(u32::MAX) {
             // Otherwise a listing would try every block of this size (Linux: `ext4_readdir` ends at i_blocks).
             let most = desc.blocks.saturating_mul(512).min(self.geo.blocks_count << self.geo.block_bits);
             if desc.size > most {
                 return damaged(format!("a directory of {} bytes with blocks for {most}", desc.size));
             }
-        }
-        // Blocks behind the size are not read: such a directory would appear shorter than it is, or empty.
-        let whole = desc.size > 0 && desc.size.is_multiple_of(u64::from(self.geo.block_size));
-        let inline = desc.flags.contains(InodeFlags::INLINE_DATA);
-        if desc.is_dir() && desc.links > 0 && !whole && !inline && !self.options.rescue {
-            return damaged(format!("a directory of {} bytes, not a multiple of the block size", desc.size));
         }
         Ok(())
     }
@@ -203,10 +204,11 @@ impl Filesystem {
             !inline && (desc.is_regular() || desc.is_dir() || (desc.is_symlink() && !desc.is_fast_symlink(&self.geo)));
         // Linux: `ext4_ext_check_inode`, `ext4_ind_check_inode`; an operation on a damaged inode fails before it
         // begins. The journal's inode is visible if it has a name, but reads and writes of its blocks are refused.
-        if mapped && self.own_inodes.journal != Some(ino) {
+        // Under rescue, damage costs only what it hides.
+        if mapped && self.own_inodes.journal != Some(ino) && !self.rescues() {
             map.check_root(&MapView::new(self, ino, desc.is_regular()))?;
         }
-        if desc.file_acl.0 != 0 && !self.may_be_owned(desc.file_acl, 1) {
+        if desc.file_acl.0 != 0 && !self.may_be_owned(desc.file_acl, 1) && !self.rescues() {
             return Err(Error::corrupt(Damage::Xattr, "their block cannot be a file's").of(ino).at(desc.file_acl));
         }
         // A transaction that changed it may still be uncommitted, and fsync must wait for that one.
@@ -244,7 +246,7 @@ impl Filesystem {
     /// The mapping layer's view for `inode`.
     pub(crate) fn map_view<'a>(&'a self, inode: &'a Inode) -> MapView<'a> {
         let regular = inode.meta.read().desc.is_regular();
-        MapView { aside: Some(&inode.prealloc), ..MapView::new(self, inode.ino, regular) }
+        MapView { inode: Some(inode), aside: Some(&inode.prealloc), ..MapView::new(self, inode.ino, regular) }
     }
 }
 
@@ -252,6 +254,8 @@ impl Filesystem {
 pub(crate) struct MapView<'a> {
     pub fs: &'a Filesystem,
     ino: InodeNr,
+    /// `None` while the inode is made.
+    inode: Option<&'a Inode>,
     goal_group: GroupNr,
     /// The preallocation that may contain blocks for its pointer blocks.
     aside: Option<&'a InodePreallocation>,
@@ -270,7 +274,8 @@ const HELD: usize = 8;
 impl<'a> MapView<'a> {
     fn new(fs: &'a Filesystem, ino: InodeNr, regular: bool) -> MapView<'a> {
         let goal_group = GroupNr((ino.0 - 1) / fs.geo.inodes_per_group);
-        MapView { fs, ino, goal_group, aside: None, journalled: !regular, gives_up: false, held: RefCell::default() }
+        let (aside, gives_up, held) = (None, false, RefCell::default());
+        MapView { fs, ino, inode: None, goal_group, aside, journalled: !regular, gives_up, held }
     }
 
     /// For removing a map as a whole: blocks hidden by damage are lost, and the damage is recorded.
@@ -314,6 +319,20 @@ impl MapStore for MapView<'_> {
     ) -> Result<R> {
         let buffer = self.verified(block, verify)?;
         Ok(buffer.read(f))
+    }
+
+    fn read_damaged<R>(&self, block: BlockNr, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        Ok(self.fs.cache.get(block)?.read(f))
+    }
+
+    fn salvages(&self) -> bool {
+        self.fs.rescues()
+    }
+
+    fn doubt(&self, e: Error) {
+        if let Some(inode) = self.inode {
+            self.fs.doubt(inode, e.of(self.ino));
+        }
     }
 
     fn in_memory(&self, block: BlockNr) -> bool {

@@ -72,6 +72,19 @@ impl XattrSource for XattrView<'_> {
         &self.fs.shared_xattr
     }
 
+    fn pass(&self, e: XattrError<Error>) -> std::result::Result<(), XattrError<Error>> {
+        if !self.fs.rescues() {
+            return Err(e);
+        }
+        match Error::from(e) {
+            e if e.is_corruption() || matches!(e, Error::Device(_)) => {
+                self.fs.doubt(self.inode, e.of(self.inode.ino));
+                Ok(())
+            }
+            e => Err(XattrError::Store(e)),
+        }
+    }
+
     fn value_inode(&self, ino: InodeNr, len: usize) -> Result<Vec<u8>> {
         let bad = |detail: String| Error::corrupt(Damage::Xattr, detail).of(self.inode.ino);
         let inode =

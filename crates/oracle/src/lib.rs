@@ -147,6 +147,16 @@ pub fn debugfs(image: impl AsRef<Path>, requests: impl AsRef<[u8]>) -> Result<St
     requested(&[arg(image.as_ref())], requests.as_ref())
 }
 
+/// As [`debugfs`], for a damaged image: bitmaps are not read (`-c`), and a request may fail. `None`: it did not end in
+/// half a minute, or was killed.
+pub fn debugfs_damaged(image: impl AsRef<Path>, requests: &str) -> Result<Option<String>> {
+    let script = tempfile::NamedTempFile::new().map_err(Error::io("create a script"))?;
+    std::fs::write(&script, requests).map_err(Error::io("write a script"))?;
+    let args = ["-k", "1", "30", "debugfs", "-c", "-f", arg(script.path()), arg(image.as_ref())];
+    let said = output("timeout", &args)?;
+    Ok(said.status.code().filter(|code| *code < 124).map(|_| String::from_utf8_lossy(&said.stdout).into_owned()))
+}
+
 /// Runs requests of debugfs, one a line, that may write.
 pub fn debugfs_write(image: impl AsRef<Path>, requests: &str) -> Result<()> {
     let output = requested(&["-w", arg(image.as_ref())], requests.as_bytes())?;

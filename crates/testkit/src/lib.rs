@@ -5,9 +5,9 @@
 //! Main modules: [`crash`] (power cuts at every write, with an oracle), [`sched`] (threads, power cuts and faults under
 //! one scheduler), [`damage`] (a table of damaged images), [`oracle`] (mke2fs, e2fsck, debugfs: a crate of its own),
 //! [`mount`] (its mounts that end with their value), [`tree`] (the fingerprint of a directory tree, and the difference
-//! of two), [`workload`] (operations from a seed), [`differential`] (the same workload through a mount under test and
-//! through the kernel, compared), [`kinds`] (the images to try), [`latency`] (clients beside a large write, in virtual
-//! time).
+//! of two), [`shown`] (what a mount shows of a damaged image), [`workload`] (operations from a seed), [`differential`]
+//! (the same workload through a mount under test and through the kernel, compared), [`kinds`] (the images to try),
+//! [`latency`] (clients beside a large write, in virtual time).
 //!
 //! What it does not do: run in production; nothing here is a dependency of a crate outside its tests.
 //!
@@ -21,6 +21,7 @@ pub mod differential;
 pub mod kinds;
 pub mod latency;
 pub mod sched;
+pub mod shown;
 pub mod tree;
 pub mod workload;
 

@@ -10,6 +10,7 @@ use extant_ondisk::dirent::{DirRule, TAIL_LEN, rec_len_from_disk, rec_len_needed
 use extant_ondisk::group_desc::GroupFlags;
 use extant_ondisk::htree::Hasher;
 use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::inode::inline::ROOM;
 use extant_ondisk::{InodeNr, casefold};
 
 use super::directories::{DirOut, Name, Sub};
@@ -21,8 +22,6 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 
 const HEADER_LEN: usize = 8;
-/// Bytes of inline data that lie in `i_block`.
-const INLINE_ROOM: usize = 60;
 const REC_LEN_MIN: usize = 12;
 /// Encrypted names fill at least one block of the cipher.
 const ENCRYPTED_NAME_MIN: usize = 16;
@@ -145,8 +144,8 @@ fn leaf_checksum(dir: &Dir, lblk: u32, block: u64, bytes: &[u8], seed: ChecksumS
 
 /// Checks a directory whose entries lie in its inode: the parent, entries to the end of `i_block`, then further ones.
 pub fn inline(check: &Check, dir: &Dir, bytes: &[u8], out: &mut DirOut) {
-    let (head, rest) = bytes.split_at(bytes.len().min(INLINE_ROOM));
-    if head.len() < INLINE_ROOM {
+    let (head, rest) = bytes.split_at(bytes.len().min(ROOM));
+    if head.len() < ROOM {
         return;
     }
     let parent = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);

@@ -10,7 +10,7 @@ use extant_ondisk::extent::NodeRef;
 use extant_ondisk::features::{Compat, RoCompat};
 use extant_ondisk::indirect;
 use extant_ondisk::inode::{
-    FAST_SYMLINK_LIMIT, FileType, InodeDamage, InodeDesc, InodeFlags, RawInode, verify_checksum,
+    FAST_SYMLINK_LIMIT, FileType, InodeDamage, InodeDesc, InodeFlags, RawInode, inline, is_zeros, verify_checksum,
 };
 use extant_ondisk::{BlockNr, InodeNr};
 use zerocopy::FromBytes;
@@ -29,8 +29,6 @@ const BOOT_LOADER_INO: u32 = 5;
 const LARGE_FILE_BYTES: u64 = 1 << 31;
 /// Pointers of a file end where its blocks could not be counted in sectors: 2^(this less log2 of a block) of them.
 const FILE_BLOCKS_LOG2: u32 = 41;
-/// Bytes of inline data that lie in `i_block`.
-const INLINE_ROOM: u64 = 60;
 /// The shortest directory entry.
 const ENTRY_MIN: u64 = 12;
 
@@ -43,6 +41,8 @@ pub struct Inode<'a> {
     pub flags: InodeFlags,
     pub size: u64,
     pub file_acl: u64,
+    /// Its checksum is known to fit.
+    verified: bool,
 }
 
 impl<'a> Inode<'a> {
@@ -59,6 +59,7 @@ impl<'a> Inode<'a> {
             flags: InodeFlags::from_bits_retain(raw.i_flags.get()),
             size: u64::from(raw.i_size_lo.get()) | u64::from(raw.i_size_high.get()) << 32,
             file_acl,
+            verified: false,
             raw,
         })
     }
@@ -119,9 +120,10 @@ pub fn table(walker: &mut Walker<'_>, run: &Run, data: &[u8]) {
         let base = group as u32 * geo.inodes_per_group + 1 + first;
         let count = per_block.min(read.saturating_sub(first));
         let slots = || block.chunks_exact(geo.inode_size).zip(base..).take(count as usize);
-        let garbage = per_block > 1 && is_garbage(check, slots(), per_block);
-        for (bytes, ino) in slots() {
-            inode(walker, ino, bytes, garbage);
+        let (garbage, verified) = if per_block > 1 { is_garbage(check, slots(), per_block) } else { (false, 0) };
+        for (slot, (bytes, ino)) in slots().enumerate() {
+            let verified = slot < Verified::BITS as usize && verified >> slot & 1 != 0;
+            inode(walker, ino, bytes, garbage, verified);
         }
     }
     if walker.mode == Mode::Check && table_block == 0 {
@@ -129,26 +131,40 @@ pub fn table(walker: &mut Walker<'_>, run: &Run, data: &[u8]) {
     }
 }
 
-/// Whether more than half of the inodes of a block make no sense.
-fn is_garbage<'a>(check: &Check, slots: impl Iterator<Item = (&'a [u8], u32)>, per_block: u32) -> bool {
-    let mut bad = 0;
-    for (bytes, ino) in slots {
+/// The first inodes of a block whose checksums fit: a bit for each.
+type Verified = u64;
+
+/// Whether more than half of the inodes of a block make no sense, and whose checksums have been verified on the way.
+fn is_garbage<'a>(check: &Check, slots: impl Iterator<Item = (&'a [u8], u32)>, per_block: u32) -> (bool, Verified) {
+    let (mut bad, mut good, mut verified) = (0, 0, 0);
+    for (slot, (bytes, ino)) in slots.enumerate() {
+        // The rest cannot be more than half.
+        if good >= per_block - per_block / 2 {
+            break;
+        }
         // The common case: never used.
-        if bytes[..4] == [0; 4] && bytes.iter().all(|byte| *byte == 0) {
+        if is_zeros(bytes) {
+            good += 1;
             continue;
         }
         let Some(inode) = Inode::read(bytes, ino, check) else { continue };
-        if verify_checksum(bytes, InodeNr(ino), &check.geo).is_err()
+        let fits = verify_checksum(bytes, InodeNr(ino), &check.geo).is_ok();
+        if fits && slot < Verified::BITS as usize {
+            verified |= 1 << slot;
+        }
+        if !fits
             || (inode.flags.contains(InodeFlags::EXTENTS) && !inode.has_extent_header())
             || pointers_are_wild(check, &inode)
         {
             bad += 1;
             if bad > per_block / 2 {
-                return true;
+                return (true, verified);
             }
+        } else {
+            good += 1;
         }
     }
-    false
+    (false, verified)
 }
 
 /// Whether most pointers of an inode lead out of the file system.
@@ -175,12 +191,13 @@ fn could_be_pointers(check: &Check, inode: &Inode<'_>) -> bool {
 }
 
 /// Checks one inode.
-fn inode(walker: &mut Walker<'_>, ino: u32, bytes: &[u8], garbage: bool) {
+fn inode(walker: &mut Walker<'_>, ino: u32, bytes: &[u8], garbage: bool, verified: bool) {
     // Never used, or zeroed: nothing can be wrong with it.
-    if bytes[..4] == [0; 4] && bytes.iter().all(|byte| *byte == 0) && ino >= walker.check.geo.first_ino {
+    if ino >= walker.check.geo.first_ino && is_zeros(bytes) {
         return;
     }
     let Some(inode) = Inode::read(bytes, ino, walker.check) else { return };
+    let inode = Inode { verified, ..inode };
     if garbage && inode.raw.i_links_count.get() > 0 {
         walker.bad_inode(Problem::InodeIsGarbage, ino, 0u64, 0u64);
     }
@@ -288,14 +305,18 @@ fn own_damage(walker: &mut Walker<'_>, inode: &Inode<'_>, role: Role) -> bool {
     let (check, ino) = (walker.check, InodeNr(inode.ino));
     let Ok(desc) = InodeDesc::parse(inode.bytes, ino, &check.geo) else { return false };
     let (mut is_bad, mut has_old_time) = (false, false);
-    desc.damage(inode.bytes, ino, &check.geo, &mut |damage| {
+    let mut found = |damage| {
         let is_time = matches!(damage, InodeDamage::Timestamp { .. });
         // One finding for the four times is enough.
         if applies(&damage, role) && !(is_time && has_old_time) {
             is_bad |= report(walker, inode, damage);
         }
         has_old_time |= is_time;
-    });
+    };
+    match inode.verified {
+        true => desc.damage_of_fields(inode.bytes, ino, &check.geo, &mut found),
+        false => desc.damage(inode.bytes, ino, &check.geo, &mut found),
+    }
     is_bad
 }
 
@@ -421,11 +442,11 @@ fn bad_special(inode: &Inode<'_>) -> Problem {
 /// A directory whose entries lie in the inode.
 fn inline_dir(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     let Some(bytes) = xattrs::inline_bytes(inode, walker.check) else { return };
-    let length = bytes.len() as u64;
-    if length != inode.size {
+    let (length, room) = (bytes.len() as u64, inline::ROOM as u64);
+    if !inline::fits(inode.kind, inode.size, bytes.len().checked_sub(inline::ROOM)) {
         walker.bad_inode(Problem::BadISize, inode.ino, inode.size, length);
     }
-    if !length.is_multiple_of(4) || (length > INLINE_ROOM && length < INLINE_ROOM + ENTRY_MIN) {
+    if !length.is_multiple_of(4) || (length > room && length < room + ENTRY_MIN) {
         walker.bad_inode(Problem::BadInlineDirSize, inode.ino, length, 0u64);
     }
     if walker.mode == Mode::Check {
@@ -517,8 +538,8 @@ fn symlink(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<bool> {
         return Some(false);
     }
     if inode.flags.contains(InodeFlags::INLINE_DATA) {
-        let length = xattrs::inline_length(inode, walker.check);
-        return Some(!inode.flags.contains(InodeFlags::EXTENTS) && length == Some(inode.size));
+        let rest = xattrs::inline_rest(inode, walker.check);
+        return Some(!inode.flags.contains(InodeFlags::EXTENTS) && inline::fits(inode.kind, inode.size, rest));
     }
     if inode.is_short_symlink() {
         return Some(

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use extant_ondisk::csum::crc32c;
 use extant_ondisk::encryption::{self, ContextDamage};
 use extant_ondisk::features::Compat;
-use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::inode::{InodeFlags, inline};
 use extant_ondisk::xattr::inode_area::scan_area;
 use extant_ondisk::xattr::{
     EntryRef, MAGIC, Name, XattrContext, XattrDamage, entry_hash, entry_hash_signed, index, scan_block,
@@ -24,10 +24,6 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::scan;
 
-/// Bytes of inline data that lie in `i_block`.
-const INLINE_ROOM: u64 = 60;
-/// The attribute with the rest of an inode's inline data.
-const INLINE_DATA: Name<'_> = Name { index: index::SYSTEM, suffix: b"data" };
 const CONTEXT: Name<'_> = Name { index: index::ENCRYPTION, suffix: encryption::NAME };
 
 type Step<'a> = std::result::Result<EntryRef<'a>, XattrDamage>;
@@ -61,20 +57,20 @@ pub fn area<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
     bytes.get(128 + extra..).filter(|area| extra.is_multiple_of(4) && area.starts_with(&MAGIC.to_le_bytes()))
 }
 
-/// The length of an inode's inline data; `None`: it has none.
-pub fn inline_length(inode: &Inode<'_>, check: &Check) -> Option<u64> {
-    own(check, inode, |entry| entry.name == INLINE_DATA).map(|entry| INLINE_ROOM + entry.value.len() as u64)
+/// The bytes of an inode's inline data that lie in its attribute; `None`: it has no such attribute.
+pub fn inline_rest(inode: &Inode<'_>, check: &Check) -> Option<usize> {
+    own(check, inode, |entry| entry.name == inline::DATA).map(|entry| entry.value.len())
 }
 
 /// An inode's inline data: the bytes of `i_block`, then those of the attribute.
 pub fn inline_bytes(inode: &Inode<'_>, check: &Check) -> Option<Vec<u8>> {
-    let entry = own(check, inode, |entry| entry.name == INLINE_DATA)?;
+    let entry = own(check, inode, |entry| entry.name == inline::DATA)?;
     Some([&inode.raw.i_block[..], entry.value].concat())
 }
 
 /// Whether an inode has inline data.
 pub fn has_inline_data(inode: &Inode<'_>, check: &Check) -> bool {
-    inline_length(inode, check).is_some()
+    inline_rest(inode, check).is_some()
 }
 
 /// Whether values of an inode's attributes lie in other inodes.

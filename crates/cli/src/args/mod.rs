@@ -475,7 +475,7 @@ pub struct CpArgs {
   extant export --format oci -o layout:latest disk.img
 
 If a file cannot be read, the export ends with status 8 and names it. The file of -o is then not made, and a stream ends in \
-the middle of an entry, which tar reports. With --rescue, what cannot be read is left out, or zeros.")]
+the middle of an entry, which tar reports. With --rescue, what cannot be read is left out, or zeros, and files without a name are in ./lost+found.")]
 pub struct ExportArgs {
     /// Image file or block device; IMAGE@N for a partition; or IMAGE:PATH
     pub image: OsString,
@@ -548,7 +548,7 @@ pub struct ImageArgs {
     /// Use the copy of the superblock at block N, in units of 1 KiB as in ext4(5): 131072 is block 32768 of 4 KiB
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1 << 50), global = true)]
     pub sb: Option<u64>,
-    /// Read what there is of a damaged image; exit status 4 if anything is hurt
+    /// Read what there is of a damaged image, also files without a name: /lost+found; exit status 4 if anything is hurt
     #[arg(long, global = true)]
     pub rescue: bool,
     /// Where random numbers begin that a change draws (generations of inodes, groups of directories): the same number

@@ -14,6 +14,7 @@ use crate::content::{self, Ended};
 use crate::failure::{Failure, Report, Result};
 use crate::image;
 use crate::place::in_image;
+use crate::rescued::{self, Did, Tally};
 use crate::text::Output;
 
 pub fn run(args: &CatArgs, images: &mut Images) -> Result<()> {
@@ -23,11 +24,18 @@ pub fn run(args: &CatArgs, images: &mut Images) -> Result<()> {
     }
     let fs = images.image(&spec)?;
     let mut out = Output::new();
-    let mut report = Report::default();
+    let (mut report, mut tally) = (Report::default(), Tally::new(Did::Read));
     for path in &paths {
-        report.note(cat(&fs, path.as_bytes(), &mut out))?;
+        let printed = cat(&fs, path.as_bytes(), &mut out);
+        if printed.is_ok() {
+            tally.whole(rescued::id(&fs))
+        } else {
+            tally.hurt(rescued::id(&fs))
+        }
+        report.note(printed)?;
     }
     out.flush()?;
+    tally.print(&fs);
     report.end()?;
     image::refuse_damage([&fs])
 }
@@ -47,7 +55,11 @@ fn cat(fs: &Filesystem, path: &[u8], out: &mut Output) -> Result<()> {
         Err(Ended::Read(e)) => return Err(failed(e)),
     };
     zeroes(out, fs.getattr(&inode).size.saturating_sub(pos))?;
-    missing.map_or(Ok(()), |missing| Err(image::hurt(fs, path, &missing)))
+    match (missing, rescued::doubt(fs, &inode)) {
+        (Some(missing), _) => Err(image::hurt(fs, path, &missing)),
+        (None, Some(doubt)) => Err(failed(doubt.clone())),
+        (None, None) => Ok(()),
+    }
 }
 
 /// A hole.

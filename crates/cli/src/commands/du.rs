@@ -14,16 +14,19 @@ use super::verb::{File, Images, Report};
 use crate::args::DuArgs;
 use crate::failure::Result;
 use crate::record::{self, Records};
+use crate::rescued::{self, Did, Tally};
 use crate::{image, size};
 
 pub fn run(args: &DuArgs, images: &mut Images) -> Result<()> {
-    let mut counting = Counting { args, records: Records::new(args.format)?, counted: HashMap::new() };
+    let (records, tally) = (Records::new(args.format)?, Tally::new(Did::Looked));
+    let mut counting = Counting { args, records, counted: HashMap::new(), tally };
     let mut report = Report::default();
     for path in &args.paths {
         let done = images.file_or_image(path).and_then(|file| counting.file(&file, &mut report));
         report.note(done)?;
     }
     counting.records.end()?;
+    images.each_open(|fs| counting.tally.print(fs));
     report.end()
 }
 
@@ -32,6 +35,7 @@ struct Counting<'a> {
     records: Records,
     /// Files with several names, which count once: the inodes of each image.
     counted: HashMap<usize, NumberSet>,
+    tally: Tally,
 }
 
 impl Counting<'_> {
@@ -39,7 +43,7 @@ impl Counting<'_> {
     fn bytes(&mut self, fs: &Filesystem, inode: &InodeRef) -> std::result::Result<u64, Error> {
         let attr = fs.getattr(inode);
         if attr.nlink > 1 && !inode.is_dir() {
-            let counted = self.counted.entry(std::ptr::from_ref(fs) as usize).or_default();
+            let counted = self.counted.entry(rescued::id(fs)).or_default();
             match counted.insert(attr.ino.0.into()) {
                 Some(true) => {}
                 Some(false) => return Ok(0),
@@ -91,6 +95,7 @@ impl Counting<'_> {
                             continue;
                         }
                     };
+                    self.tally.found(fs, walk.path(), &inode).into_iter().for_each(|e| report.complain(e));
                     if inode.is_dir() {
                         sums.truncate(walk.depth());
                         sums.push(bytes);
@@ -103,7 +108,8 @@ impl Counting<'_> {
                         self.line(walk.path(), bytes)?;
                     }
                 }
-                Ok(Visit::Left(_)) => {
+                Ok(Visit::Left(dir)) => {
+                    self.tally.left(fs, walk.path(), &dir).into_iter().for_each(|e| report.complain(e));
                     sums.truncate(walk.depth() + 1);
                     let sum = sums.pop().unwrap_or(0);
                     if let Some(above) = sums.last_mut() {
@@ -113,7 +119,10 @@ impl Counting<'_> {
                         self.line(walk.path(), sum)?;
                     }
                 }
-                Err(e) => report.note(Err(image::at(fs, walk.path(), e)))?,
+                Err(e) => {
+                    self.tally.hurt(rescued::id(fs));
+                    report.note(Err(image::at(fs, walk.path(), e)))?;
+                }
             }
         }
         Ok(())

@@ -19,6 +19,7 @@ use crate::failure::{Failure, Report, Result};
 use crate::image;
 use crate::place::in_images;
 use crate::record::{self, Records};
+use crate::rescued::{self, Did, Tally};
 use crate::{size, text};
 
 pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
@@ -32,6 +33,7 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
         of_images: named.iter().any(|(spec, _)| *spec != named[0].0),
         begun: false,
         report: Report::default(),
+        tally: Tally::new(Did::Looked),
     };
     // As ls(1): a link on the command line is followed, unless it is to be described.
     let follow = !(long || args.format.json || args.directory);
@@ -59,10 +61,7 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
         let mut rows = Vec::new();
         for (inode, file) in &files {
             let name = lister.named(file);
-            match lister.row(&file.fs, inode, &name) {
-                Ok(row) => rows.push(row),
-                Err(e) => lister.report.note(Err(e))?,
-            }
+            rows.push(lister.row(&file.fs, inode, &name)?);
         }
         lister.print(&rows)?;
         lister.begun = true;
@@ -70,8 +69,9 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
     for (inode, file) in directories {
         lister.tree(&file, inode)?;
     }
-    let Lister { records, report, .. } = lister;
+    let Lister { records, report, tally, .. } = lister;
     records.end()?;
+    images.each_open(|fs| tally.print(fs));
     report.end()?;
     image::refuse_damage(&open)
 }
@@ -137,6 +137,7 @@ struct Lister<'a> {
     /// Some output exists.
     begun: bool,
     report: Report,
+    tally: Tally,
 }
 
 /// A line: everything before the name as columns.
@@ -203,6 +204,7 @@ impl Lister<'_> {
             let part = match self.part(fs, dir, last.as_ref()) {
                 Ok(part) => part,
                 Err(e) => {
+                    self.tally.hurt(rescued::id(fs));
                     self.complain(image::at(fs, path, e));
                     return Ok(());
                 }
@@ -212,6 +214,8 @@ impl Lister<'_> {
             }
             last = part.last;
             if last.is_none() {
+                let doubt = self.tally.left(fs, path, dir);
+                doubt.into_iter().for_each(|e| self.complain(e));
                 return Ok(());
             }
         }
@@ -268,16 +272,21 @@ impl Lister<'_> {
             };
             let inode = self.args.inode.then_some(entry.ino.0);
             if !self.long && !self.records.format.json {
+                if entry.kind != Some(FileType::Directory) {
+                    self.tally.whole(rescued::id(fs));
+                }
                 rows.push(Row { inode, columns: Vec::new(), name: shown, target: None });
                 continue;
             }
             let failed = |e| image::at(fs, &text::join(path, &entry.name), e);
             match fs.lookup(dir, &entry.name).map_err(failed) {
-                Ok(found) => match self.row(fs, &found, &shown) {
-                    Ok(row) => rows.push(row),
-                    Err(e) => self.report.note(Err(e))?,
-                },
+                Ok(found) => {
+                    let doubt = self.tally.found(fs, &text::join(path, &entry.name), &found);
+                    doubt.into_iter().for_each(|e| self.complain(e));
+                    rows.push(self.row(fs, &found, &shown)?);
+                }
                 Err(e) => {
+                    self.tally.hurt(rescued::id(fs));
                     rows.push(Row { inode, columns: vec!["?".into(); 7], name: shown, target: None });
                     self.complain(e);
                 }
@@ -289,8 +298,9 @@ impl Lister<'_> {
     fn row(&mut self, fs: &Filesystem, inode: &InodeRef, name: &[u8]) -> Result<Row> {
         let failed = |e| image::at(fs, name, e);
         if self.records.format.json {
-            let record = record::file(fs, name, inode).map_err(failed)?;
+            let (record, missed) = record::file(fs, name, inode);
             self.records.value(&record.into())?;
+            missed.into_iter().for_each(|e| self.complain(failed(e)));
         }
         let (number, name) = (self.args.inode.then_some(inode.ino.0), name.to_vec());
         if !self.long || !self.records.is_plain() {
@@ -298,7 +308,13 @@ impl Lister<'_> {
         }
         let attr = fs.getattr(inode);
         let target = match inode.file_type() {
-            Some(FileType::Symlink) => Some(fs.read_link(inode).map_err(failed)?),
+            Some(FileType::Symlink) => match fs.read_link(inode) {
+                Ok(target) => Some(target),
+                Err(e) => {
+                    self.complain(failed(e));
+                    None
+                }
+            },
             _ => None,
         };
         Ok(Row { inode: number, columns: columns(&attr, self.args.human), name, target })

@@ -302,7 +302,8 @@ fn start_server(args: &MountArgs, job: &Job, point: &MountPoint) -> Result<()> {
         if args.verbose {
             let dir = shown(job.dir.as_os_str().as_bytes());
             mention(&format!("{} mounted on {dir}, served by process {}", job.spec.shown(), child.id()));
-            mention(&format!("its messages go {}", log::where_messages_go()));
+            let device = mount_table::find(&job.dir).ok().flatten().map(|found| found.mount.device);
+            mention(&format!("its messages go {}", log::where_messages_go(device.as_deref())));
         }
         return Ok(());
     }

@@ -15,6 +15,7 @@ use crate::failure::{Failure, Report, Result};
 use crate::image;
 use crate::place::{in_image, the_path};
 use crate::record;
+use crate::rescued;
 use crate::text::{self, Output};
 
 pub fn run(args: &StatArgs, images: &mut Images) -> Result<()> {
@@ -31,16 +32,17 @@ pub fn run(args: &StatArgs, images: &mut Images) -> Result<()> {
     let inode = image::walk(&fs, path, false).map_err(failed)?;
     let mut report = Report::default();
     // If one part is damaged, the others are still shown.
-    let xattrs = image::xattrs(&fs, &inode).unwrap_or_else(|e| {
-        report.complain(failed(e));
-        Vec::new()
-    });
+    let (xattrs, missed) = image::xattrs(&fs, &inode);
+    missed.into_iter().for_each(|e| report.complain(failed(e)));
     let file = Described { fs: &fs, path, inode: &inode, xattrs };
     let out = Output::new();
     if args.json {
         file.print_json(out, &mut report)?
     } else {
         file.print(out, &mut report)?
+    }
+    if let Some(doubt) = rescued::doubt(&fs, &inode) {
+        report.complain(failed(doubt.clone()));
     }
     report.end()?;
     image::refuse_damage([&fs])
@@ -78,10 +80,8 @@ impl Described<'_> {
     fn print_json(&self, mut out: Output, report: &mut Report) -> Result<()> {
         let Described { fs, path, inode, xattrs } = self;
         let attr = fs.getattr(inode);
-        let mut record = record::file(fs, path, inode).unwrap_or_else(|e| {
-            report.complain(image::at(fs, path, e));
-            record::path(path)
-        });
+        let (mut record, missed) = record::file(fs, path, inode);
+        missed.into_iter().for_each(|e| report.complain(image::at(fs, path, e)));
         record.insert("block_size".into(), attr.block_size.into());
         record.insert("generation".into(), attr.generation.into());
         record.insert("flags".into(), flag_names(&attr).into());

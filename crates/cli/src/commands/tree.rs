@@ -15,6 +15,7 @@ use crate::failure::{Report, Result};
 use crate::image;
 use crate::place::{in_image, the_path};
 use crate::record::{self, Records};
+use crate::rescued::{self, Did, Tally};
 
 pub fn run(args: &TreeArgs, images: &mut Images) -> Result<()> {
     let (spec, paths) = in_image(&args.image, args.path.as_slice());
@@ -24,8 +25,14 @@ pub fn run(args: &TreeArgs, images: &mut Images) -> Result<()> {
     if !top.is_dir() {
         return Err(image::at(&fs, path, Error::NotDirectory));
     }
-    let mut drawing =
-        Drawing { fs: &fs, records: Records::new(args.format)?, directories: 0, files: 0, report: Report::default() };
+    let mut drawing = Drawing {
+        fs: &fs,
+        records: Records::new(args.format)?,
+        directories: 0,
+        files: 0,
+        report: Report::default(),
+        tally: Tally::new(Did::Looked),
+    };
     if drawing.records.is_plain() {
         drawing.records.path(path)?;
     }
@@ -36,8 +43,9 @@ pub fn run(args: &TreeArgs, images: &mut Images) -> Result<()> {
         let files = plural(drawing.files, "other file", "other files");
         writeln!(drawing.records.out, "\n{dirs}, {files}")?;
     }
-    let Drawing { records, report, .. } = drawing;
+    let Drawing { records, report, tally, .. } = drawing;
     records.end()?;
+    tally.print(&fs);
     report.end()?;
     image::refuse_damage([&fs])
 }
@@ -48,6 +56,7 @@ struct Drawing<'a> {
     directories: u64,
     files: u64,
     report: Report,
+    tally: Tally,
 }
 
 impl Drawing<'_> {
@@ -72,16 +81,23 @@ impl Drawing<'_> {
                     if self.records.format.null {
                         self.records.path(walk.path())?;
                     } else if self.records.format.json {
-                        match record::file(fs, walk.path(), &inode) {
-                            Ok(record) => self.records.value(&record.into())?,
-                            Err(e) => self.complain(walk.path(), e),
-                        }
+                        let (record, missed) = record::file(fs, walk.path(), &inode);
+                        self.records.value(&record.into())?;
+                        missed.into_iter().for_each(|e| self.complain(walk.path(), e));
                     } else {
                         self.line(&walk, &inode)?;
                     }
+                    let doubt = self.tally.found(fs, walk.path(), &inode);
+                    doubt.into_iter().for_each(|e| self.report.complain(e));
                 }
-                Ok(Visit::Left(_)) => {}
-                Err(e) => self.complain(walk.path(), e),
+                Ok(Visit::Left(dir)) => {
+                    let doubt = self.tally.left(fs, walk.path(), &dir);
+                    doubt.into_iter().for_each(|e| self.report.complain(e));
+                }
+                Err(e) => {
+                    self.tally.hurt(rescued::id(fs));
+                    self.complain(walk.path(), e);
+                }
             }
         }
         Ok(())

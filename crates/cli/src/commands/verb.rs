@@ -150,6 +150,11 @@ impl Images {
         spec.and_then(|spec| place(spec).ok()).map_or(0, |(start, _)| start)
     }
 
+    /// Calls `f` for each image that was opened.
+    pub fn each_open(&self, mut f: impl FnMut(&Filesystem)) {
+        self.open.iter().for_each(|(_, fs)| f(fs));
+    }
+
     /// Makes everything durable, and marks the images clean.
     fn close(&self) -> Result<()> {
         let mut result = Ok(());
@@ -224,7 +229,7 @@ impl File {
     }
 
     pub fn shown(&self) -> String {
-        format!("{}: {}", self.fs.image(), shown(&self.path))
+        format!("{}: {}", shown(self.fs.image().as_bytes()), shown(&self.path))
     }
 }
 

@@ -244,8 +244,8 @@ pub static WORDS: &[Word] = &[
             c.fs.rescue = true;
             Ok(())
         }),
-        "read what there is of a damaged image, without its log or lost block groups; what is hurt is an error when it is \
-         used; always read-only",
+        "read what there is of a damaged image, without its log or lost block groups, and files without a name in \
+         lost+found; what is hurt is an error when it is used; always read-only",
     ),
     admin(
         &["sb"],

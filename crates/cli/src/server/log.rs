@@ -2,25 +2,25 @@
 //!
 //! Messages of the lower layers on standard error (a damaged image, an aborted journal) must reach the user. The
 //! standard error becomes a pipe, and a thread copies its lines to `/dev/log` (syslog(3), journald). Without such a
-//! socket they go to `extant.log` in the user's run folder ([`crate::server::status`]), each with its time, the process
-//! and the image. All servers of the user share that file. When it is long, it becomes `extant.log.1`, and replaces the
-//! older one.
+//! socket they go to a file in the user's run folder ([`crate::server::status`]), named after the mount's device
+//! number, each with its time, the process and the image. When the file is long, its content replaces that of a second
+//! one. Both are opened before the server gives up its rights; a server that was taken over reaches no messages of
+//! others.
 //!
 //! Main functions: [`Log::find`], [`take_standard_error`], [`end`]; [`where_messages_go`], for messages to the user.
 //!
 //! # Locking
-//! `log thread` (961), a leaf. flock on the run folder, without waiting: a log that hangs must not make the file
-//! system hang.
+//! `log thread` (961), a leaf.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 
 use extant_base::clock::Clock;
 use extant_base::sync::{LockClass, Mutex};
 use extant_base::task::{self, JoinHandle};
-use rustix::fs::{Mode, OFlags, openat, renameat};
+use rustix::fs::{Mode, OFlags, openat};
 
 use crate::server::status;
 use crate::text;
@@ -32,15 +32,13 @@ const PRIORITY: u32 = 3 << 3 | 4;
 /// A longer file is replaced, bytes.
 const FILE_MAX: u64 = 1 << 20;
 
-const FILE: &str = "extant.log";
-const OLDER_FILE: &str = "extant.log.1";
 const SOCKET: &str = "/dev/log";
 
 static CLASS: LockClass = LockClass::new("log thread", 961);
 static THREAD: Mutex<Option<JoinHandle<()>>> = Mutex::new(&CLASS, None);
 
 /// Redirects the standard error. False: that failed, and nothing was changed.
-pub fn take_standard_error(log: Log) -> bool {
+pub fn take_standard_error(mut log: Log) -> bool {
     let Ok((read, write)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return false };
     let Ok(thread) = task::spawn("extant-log", move || forward(File::from(read), |line| log.write(line))) else {
         return false;
@@ -63,32 +61,52 @@ pub fn end() {
     }
 }
 
-/// Where the messages of a background server go.
-pub fn where_messages_go() -> String {
-    match Place::find() {
-        Some(Place::System(_)) => "to the system's log (journalctl -t extant, or a file in /var/log)".into(),
-        Some(Place::Folder(_, dir)) => format!("to {}", text::shown(dir.join(FILE).as_os_str().as_encoded_bytes())),
+/// The names of the files with the messages for the mount of this device number, and with older ones.
+fn names(device: &str) -> [String; 2] {
+    [format!("{device}.log"), format!("{device}.log.1")]
+}
+
+/// Where the messages of a background server go; `None`: the number of its mount's device is unknown.
+pub fn where_messages_go(device: Option<&str>) -> String {
+    if system().is_some() {
+        return "to the system's log (journalctl -t extant, or a file in /var/log)".into();
+    }
+    match device.and_then(|device| Some((status::own_directory()?.1, names(device)))) {
+        Some((dir, [file, _])) => format!("to {}", text::shown(dir.join(file).as_os_str().as_encoded_bytes())),
         None => format!("nowhere: there is no {SOCKET}, and no folder for a file"),
     }
+}
+
+/// The socket of the system's log.
+fn system() -> Option<UnixDatagram> {
+    let socket = UnixDatagram::unbound().ok()?;
+    socket.connect(SOCKET).ok()?;
+    // A log that hangs must not make the file system hang.
+    socket.set_nonblocking(true).ok()?;
+    Some(socket)
 }
 
 /// The log of this host.
 enum Place {
     System(UnixDatagram),
-    Folder(OwnedFd, std::path::PathBuf),
+    /// The present messages, and older ones.
+    Files(File, File),
 }
 
 impl Place {
-    fn find() -> Option<Place> {
-        let system = || {
-            let socket = UnixDatagram::unbound().ok()?;
-            socket.connect(SOCKET).ok()?;
-            // A log that hangs must not make the file system hang.
-            socket.set_nonblocking(true).ok()?;
-            Some(Place::System(socket))
-        };
-        system().or_else(|| status::own_directory().map(|(fd, dir)| Place::Folder(fd, dir)))
+    fn find(device: Option<&str>) -> Option<Place> {
+        if let Some(socket) = system() {
+            return Some(Place::System(socket));
+        }
+        let (dir, _) = status::own_directory()?;
+        let [file, older] = names(device?);
+        Some(Place::Files(open(&dir, &file)?, open(&dir, &older)?))
     }
+}
+
+fn open(dir: &OwnedFd, name: &str) -> Option<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map(File::from).ok()
 }
 
 /// An open log. Opened before the sandbox, which prevents connections.
@@ -100,49 +118,38 @@ pub struct Log {
 }
 
 impl Log {
-    /// For the messages of the server of `image`.
-    pub fn find(image: &str) -> Option<Log> {
+    /// For the messages of the server of `image`, whose mount has this device number.
+    pub fn find(image: &str, device: Option<&str>) -> Option<Log> {
         let name = format!("extant[{}]: ", task::process_id());
-        Some(Log { place: Place::find()?, name, image: image.to_owned() })
+        Some(Log { place: Place::find(device)?, name, image: image.to_owned() })
     }
 
-    fn write(&self, line: &[u8]) {
+    fn write(&mut self, line: &[u8]) {
         let line = line.strip_prefix(b"extant: ").unwrap_or(line);
-        match &self.place {
+        match &mut self.place {
             Place::System(socket) => {
                 let priority = format!("<{PRIORITY}>");
                 let _ = socket.send(&[priority.as_bytes(), self.name.as_bytes(), line].concat());
             }
-            Place::Folder(dir, _) => {
+            Place::Files(file, older) => {
                 let time = text::utc(Clock::real().wall().sec);
                 // Most messages begin with it.
                 let image =
                     if line.starts_with(self.image.as_bytes()) { String::new() } else { format!("{}: ", self.image) };
                 let line = [time.as_bytes(), b" ", self.name.as_bytes(), image.as_bytes(), line, b"\n"].concat();
-                let _ = append(dir, &line);
+                let _ = append(file, older, &line);
             }
         }
     }
 }
 
-/// Adds a line to the file in `dir`, which is opened again each time: another server may have replaced it.
-fn append(dir: &OwnedFd, line: &[u8]) -> std::io::Result<()> {
-    let open = || {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat(dir, FILE, flags, Mode::RUSR | Mode::WUSR).map(File::from)
-    };
-    let is_full = |file: &File| Ok::<_, std::io::Error>(file.metadata()?.len() > FILE_MAX);
-    let mut file = open()?;
-    if is_full(&file)? {
-        // One of the processes that find it full replaces it; the others write into the present file.
-        status::if_alone_in(dir, || {
-            if is_full(&open()?)? {
-                renameat(dir, FILE, dir, OLDER_FILE)?;
-            }
-            Ok::<_, std::io::Error>(())
-        })
-        .transpose()?;
-        file = open()?;
+/// Adds a line. A file that is full becomes the older one, and begins anew.
+fn append(file: &mut File, older: &mut File, line: &[u8]) -> std::io::Result<()> {
+    if file.metadata()?.len() > FILE_MAX {
+        older.set_len(0)?;
+        file.seek(SeekFrom::Start(0))?;
+        std::io::copy(file, older)?;
+        file.set_len(0)?;
     }
     file.write_all(line)
 }
@@ -177,18 +184,22 @@ mod tests {
         assert_eq!(seen, [3, 3, LINE_MAX as usize, 5, 4]);
     }
 
+    /// The files of device `7` in a directory.
+    fn files(top: &tempfile::TempDir) -> (File, File) {
+        let dir = OwnedFd::from(File::open(top.path()).expect("opened"));
+        let [file, older] = names("7").map(|name| open(&dir, &name).expect("made"));
+        (file, older)
+    }
+
     #[test]
     fn a_line_of_the_file_has_its_time_process_and_image() {
         let top = tempfile::tempdir().expect("directory");
-        let dir = OwnedFd::from(File::open(top.path()).expect("opened"));
-        let log = Log {
-            place: Place::Folder(dir, top.path().into()),
-            name: "extant[7]: ".into(),
-            image: "/img/disk.img".into(),
-        };
+        let (file, older) = files(&top);
+        let mut log =
+            Log { place: Place::Files(file, older), name: "extant[7]: ".into(), image: "/img/disk.img".into() };
         log.write(b"extant: /img/disk.img: inode 12: damaged");
         log.write(b"the journal was aborted");
-        let text = std::fs::read_to_string(top.path().join(FILE)).expect("written");
+        let text = std::fs::read_to_string(top.path().join("7.log")).expect("written");
         let lines: Vec<&str> = text.lines().collect();
         for (line, rest) in
             lines.iter().zip(["/img/disk.img: inode 12: damaged", "/img/disk.img: the journal was aborted"])
@@ -201,16 +212,20 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_bounded_while_it_is_written() {
+    fn the_files_are_bounded_and_lose_the_oldest_lines() {
         let top = tempfile::tempdir().expect("directory");
-        let dir = OwnedFd::from(File::open(top.path()).expect("opened"));
-        let line = [b'x'; LINE_MAX as usize];
-        let len = |name| top.path().join(name).metadata().map_or(0, |m| m.len());
-        for _ in 0..3 * FILE_MAX / LINE_MAX {
-            append(&dir, &line).expect("written");
-            assert!(len(FILE) <= FILE_MAX + LINE_MAX && len(OLDER_FILE) <= FILE_MAX + LINE_MAX);
+        let (mut file, mut older) = files(&top);
+        let len = |name: &str| top.path().join(name).metadata().map_or(0, |m| m.len());
+        let lines = 3 * FILE_MAX / LINE_MAX;
+        for number in 0..lines {
+            let line = format!("{number:>width$}\n", width = LINE_MAX as usize - 1);
+            append(&mut file, &mut older, line.as_bytes()).expect("written");
+            assert!(len("7.log") <= FILE_MAX + LINE_MAX && len("7.log.1") <= FILE_MAX + LINE_MAX);
         }
-        assert!(len(OLDER_FILE) > FILE_MAX, "the older file still exists");
+        let text = ["7.log.1", "7.log"].map(|name| std::fs::read_to_string(top.path().join(name)).expect("read"));
+        let numbers: Vec<u64> = text.concat().lines().map(|line| line.trim().parse().expect("a number")).collect();
+        assert!(numbers.len() as u64 > FILE_MAX / LINE_MAX && numbers.last() == Some(&(lines - 1)));
+        assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
         assert_eq!(std::fs::read_dir(top.path()).expect("read").count(), 2);
     }
 }

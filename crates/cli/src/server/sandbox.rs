@@ -1,8 +1,8 @@
 //! Restricts the process behind a mount once the mount exists. An image may come from anyone. If a bug of ours lets
 //! it take the process over, an attacker should gain little.
 //!
-//! The process keeps the image (its open descriptors), the mount (/dev/fuse), the log's socket (connected before),
-//! and of the system the files in [`READABLE`] and the run folder ([`crate::server::status`]). In detail:
+//! The process keeps the image (its open descriptors), the mount (/dev/fuse), the log's socket or files and its status
+//! file (all opened before), and of the system the files in [`READABLE`]. In detail:
 //!
 //! - **Few system calls.** no_new_privs, and a seccomp filter that allows the calls of a server ([`ALLOWED`], and
 //!   [`checked`] with some arguments only). It answers EPERM to everything else, including numbers of later kernels.
@@ -13,16 +13,16 @@
 //! - **No privileges** but [`KEPT`], which are about time and memory: CAP_SYS_NICE (a worker that yields to its
 //!   client needs it to leave SCHED_IDLE) and CAP_SYS_RESOURCE (a worker needs it to declare that the kernel's
 //!   writeback waits for it).
-//! - **No files** (Landlock, Linux 5.13): only the run folder's files, /dev/fuse, /dev/null and the block device of
-//!   the mount can be opened for writing, and only [`READABLE`] for reading. Descriptors that were open before stay
-//!   open.
+//! - **No files** (Landlock, Linux 5.13): only /dev/fuse, /dev/null and the block device of the mount can be opened for
+//!   writing, and only [`READABLE`] for reading. Nothing can be made, renamed or removed. Descriptors that were open
+//!   before stay open.
 //!
 //! seccomp applies to all threads at once. Landlock and capabilities belong to each thread: threads that start before
 //! the mount exists begin with dropping them ([`prepare`]), later ones inherit.
 //!
 //! Unmounting at a signal requires a privilege, or the set-user-ID program fusermount3. Looking up a caller's
-//! privileges in /proc requires the right to trace it. A second process does these two things, and only these, for
-//! this mount only ([`extant_fuse::Agent`], [`AGENT`]); it never sees the image.
+//! privileges in /proc requires the right to trace it. A second process does these two things for this mount only
+//! ([`extant_fuse::Agent`], [`AGENT`]), and in the end removes its status file; it never sees the image.
 //!
 //! What it does not do: it is no container. Files that are open, attributes of files by their names, memory and
 //! processor time are not restricted. With CAP_SYS_NICE the server may move other processes between processors, or
@@ -50,9 +50,10 @@ use seccompiler::{
 };
 
 use crate::failure::Failure;
+use crate::mount_table;
 use crate::program;
 use crate::server::signals::Stop;
-use crate::server::status;
+use crate::server::status::Watch;
 
 /// The name under which this binary is the agent.
 pub const AGENT: &str = "extant-unmount";
@@ -70,7 +71,7 @@ static FILES: OnceLock<Option<RulesetCreated>> = OnceLock::new();
 /// System calls that the server needs, with any arguments. From Linux 5.11 on the kernel answers these from a bitmap,
 /// without running the filter.
 const ALLOWED: &[libc::c_long] = &[
-    // The image, the FUSE device and the files of the run folder.
+    // The image, the FUSE device, the log and the status file.
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -86,7 +87,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_fdatasync,
     libc::SYS_fallocate,
     libc::SYS_ftruncate,
-    libc::SYS_flock,
     libc::SYS_io_uring_enter,
     libc::SYS_ppoll,
     libc::SYS_recvfrom,
@@ -95,7 +95,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_pipe2,
     // Names: Landlock decides which files.
     libc::SYS_openat,
-    libc::SYS_unlinkat,
     libc::SYS_getdents64,
     // Names: reveal attributes and the targets of links, of all files.
     libc::SYS_fstat,
@@ -151,10 +150,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_readlink,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_time,
-    #[cfg(not(target_arch = "riscv64"))]
-    libc::SYS_renameat,
-    #[cfg(target_arch = "riscv64")]
-    libc::SYS_renameat2,
 ];
 
 /// The flags of a thread, as glibc passes them to clone. musl adds [`CLONE_DETACHED`](libc::CLONE_DETACHED).
@@ -201,7 +196,12 @@ pub fn run_agent(args: &[OsString]) -> Result<(), Failure> {
     let _stop = Stop::watch();
     let _ = std::fs::write("/proc/self/comm", AGENT);
     crate::server::serve::let_go_of_files();
-    extant_fuse::serve_agent(dir, device).map_err(|e| Failure::io(dir, e))
+    let status = Watch::open(&mount_table::number(device), extant_fuse::kernel_uid().as_raw());
+    let served = extant_fuse::serve_agent(dir, device).map_err(|e| Failure::io(dir, e));
+    if let Some(status) = status {
+        status.clear_at_the_end();
+    }
+    served
 }
 
 /// Must be called before the first thread starts: from then on each one begins with dropping its privileges.
@@ -246,7 +246,6 @@ fn allowed_files(device: Option<&Path>) -> Result<RulesetCreated, String> {
     const KNOWN: ABI = ABI::V6;
     let failed = |e: landlock::RulesetError| e.to_string();
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
-    let in_folder = read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))
@@ -255,11 +254,10 @@ fn allowed_files(device: Option<&Path>) -> Result<RulesetCreated, String> {
         .and_then(|rules| rules.scope(Scope::from_all(KNOWN)))
         .and_then(Ruleset::create)
         .map_err(failed)?;
-    let folder = status::own_directory().map(|(_, dir)| dir);
     let readable = READABLE.iter().map(|p| (PathBuf::from(p), read));
     let files = WRITABLE_FILES.iter().map(Path::new).chain(device);
     let files = files.map(|p| (p.to_path_buf(), AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev));
-    for (path, access) in readable.chain(files).chain(folder.map(|dir| (dir, in_folder))) {
+    for (path, access) in readable.chain(files) {
         // A missing file needs no rule. The crate leaves out rights that do not apply to a file.
         if let Ok(fd) = PathFd::new(&path) {
             rules = rules.add_rule(PathBeneath::new(fd, access)).map_err(failed)?;

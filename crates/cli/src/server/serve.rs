@@ -79,6 +79,7 @@ pub fn serve(job: Job, point: MountPoint) -> Result<()> {
     let stats = job.stats.as_ref().and_then(|(file, _)| create_stats(file));
     let probe = job.stats.as_ref().map(|(_, recorded)| Probe::start(&fs, *recorded));
     let shared = Arc::clone(&fs);
+    let removes = job.config.no_sandbox;
     let result = run(&job, point, root, fs, claim);
     if let (Some(probe), Some(file), Some((path, _))) = (probe, stats, &job.stats) {
         write_stats(probe, &shared, file, path);
@@ -88,7 +89,7 @@ pub fn serve(job: Job, point: MountPoint) -> Result<()> {
     match result {
         Ok((status, result)) => {
             if let Some(status) = status {
-                status.finish(result.clone());
+                status.finish(result.clone(), removes);
             }
             result.map_err(|e| Failure::new(SYSTEM, e))
         }
@@ -266,12 +267,12 @@ fn run(
     // An open mount point would keep its file system busy.
     drop(point);
     let device = unmounter.device().map(mount_table::number);
-    let status = device.and_then(|device| ServerStatus::create(&device, &job.options));
+    let status = device.as_ref().and_then(|device| ServerStatus::create(device, &job.options));
     // None of these is possible inside the sandbox.
     let group = Group::open();
     let log = if job.background {
         leave_session();
-        log::Log::find(&image)
+        log::Log::find(&image, device.as_deref())
     } else {
         None
     };

@@ -13,9 +13,11 @@
 //!   to a process (fcntl), so the kernel reports its owner: the server has ended when its process no longer has the
 //!   lock, even if another process has one then. If the file then still says `serving`, the server died.
 //!
-//! After a success the server removes the file; an unmount that waits has it open already. Without such a directory
-//! there is no file. An unmount then waits for the lock on the image, and checks whether the superblock marks it as
-//! complete ([`crate::commands::unmount`]).
+//! After a success the server's agent removes the file ([`crate::server::sandbox`]), or the server if it has none; an
+//! unmount that waits has it open already. The server itself only writes into the file, which it opened before it gave
+//! its rights up: all servers of a user share the directory, and one that was taken over must not speak for another.
+//! Without such a directory there is no file. An unmount then waits for the lock on the image, and checks whether the
+//! superblock marks it as complete ([`crate::commands::unmount`]).
 //!
 //! The same directory has the server's messages if there is no system log ([`crate::server::log`]).
 //!
@@ -34,7 +36,9 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use extant_base::clock::Clock;
 use extant_fuse::kernel_uid;
 use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::{
@@ -150,8 +154,9 @@ impl ServerStatus {
         Some(ServerStatus { file, dir, name: device.to_owned() })
     }
 
-    /// Reports the result. The image must be closed by now: this is the signal for that.
-    pub fn finish(mut self, result: Result<(), String>) {
+    /// Reports the result. The image must be closed by now: this is the signal for that. `removes`: no agent removes
+    /// the file after a success.
+    pub fn finish(mut self, result: Result<(), String>, removes: bool) {
         let text = match &result {
             Ok(()) => "unmounted\n".to_owned(),
             Err(e) => format!("failed\n{e}\n"),
@@ -165,7 +170,7 @@ impl ServerStatus {
         // owner may have locked.
         let Ok(unlocked) = self.file.try_clone() else { return };
         drop(self.file);
-        if result.is_ok() && written.is_ok() {
+        if removes && result.is_ok() && written.is_ok() {
             alone_in(&self.dir, || remove(&unlocked, &self.dir, &self.name));
         }
     }
@@ -190,7 +195,7 @@ fn alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> R {
 }
 
 /// As [`alone_in`], but only if the lock is free: it does not wait.
-pub fn if_alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> Option<R> {
+fn if_alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> Option<R> {
     flock(dir, FlockOperation::NonBlockingLockExclusive).ok()?;
     let result = f();
     let _ = flock(dir, FlockOperation::Unlock);
@@ -261,6 +266,19 @@ impl Watch {
         (word.to_owned(), rest.trim_end().to_owned())
     }
 
+    /// Waits until the server has ended, and removes the file if it has unmounted. For the server's agent.
+    pub fn clear_at_the_end(mut self) {
+        const TRIES: u32 = 500;
+        const PAUSE: Duration = Duration::from_millis(20);
+        for _ in 0..TRIES {
+            match self.poll() {
+                None => Clock::real().sleep(PAUSE),
+                Some(Ended::Unmounted) => return alone_in(&self.dir, || remove(&self.file, &self.dir, &self.name)),
+                Some(_) => return,
+            }
+        }
+    }
+
     /// Removes the file of a server that failed or died, if we may. It does not wait for a lock on the directory,
     /// which another user may have: the next server of that number replaces the file.
     pub fn clear(self) {
@@ -278,9 +296,6 @@ fn holder(file: impl AsFd) -> nix::Result<Option<i32>> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use extant_base::clock::Clock;
     use extant_base::task;
 
     use super::*;
@@ -304,14 +319,14 @@ mod tests {
         let mut watch = Watch::open(&device, uid).expect("the file is there");
         assert_eq!(watch.poll(), None);
         assert_eq!(watch.options().as_deref(), Some("noatime,cache=64M"));
-        server.finish(Ok(()));
+        server.finish(Ok(()), true);
         assert_eq!(watch.poll(), Some(Ended::Unmounted));
         assert_eq!(watch.options(), None);
         assert!(Watch::open(&device, uid).is_none());
 
         let server = ServerStatus::create(&device, "").expect("again");
         let mut watch = Watch::open(&device, uid).expect("the file is there");
-        server.finish(Err("disk.img: no\nspace".into()));
+        server.finish(Err("disk.img: no\nspace".into()), true);
         assert_eq!(watch.poll(), Some(Ended::Failed("disk.img: no\nspace".into())));
 
         let server = ServerStatus::create(&device, "").expect("replaces the old file");
@@ -321,6 +336,22 @@ mod tests {
         assert!(cleared(watch, &device, uid));
     }
 
+    #[test]
+    fn an_agent_removes_the_file_of_a_server_that_has_unmounted() {
+        let uid = geteuid().as_raw();
+        let device = format!("test-agent-{}", std::process::id());
+        for result in [Ok(()), Err("no space".to_owned())] {
+            let Some(server) = ServerStatus::create(&device, "") else { return };
+            let watch = Watch::open(&device, uid).expect("the file is there");
+            let failed = result.is_err();
+            server.finish(result, false);
+            let other = Watch::open(&device, uid).expect("the server does not remove it");
+            watch.clear_at_the_end();
+            assert_eq!(Watch::open(&device, uid).is_some(), failed);
+            assert!(!failed || cleared(other, &device, uid));
+        }
+    }
+
     /// The kernel reuses a number while the server that had it is still ending.
     #[test]
     fn a_mount_with_a_reused_number_keeps_its_file() {
@@ -328,12 +359,12 @@ mod tests {
         let device = format!("test-again-{}", std::process::id());
         for round in 0..1000 {
             let Some(old) = ServerStatus::create(&device, "old") else { return };
-            let ending = task::spawn("ending", move || old.finish(Ok(()))).expect("a thread");
+            let ending = task::spawn("ending", move || old.finish(Ok(()), true)).expect("a thread");
             let new = ServerStatus::create(&device, "new").expect("again");
             ending.join().expect("ended");
             let mut watch = Watch::open(&device, uid).unwrap_or_else(|| panic!("round {round}: the file is gone"));
             assert_eq!(watch.options().as_deref(), Some("new"));
-            new.finish(Ok(()));
+            new.finish(Ok(()), true);
         }
     }
 

@@ -18,7 +18,8 @@ pub(super) const BEHIND_END: &str = "an index entry points behind the end of the
 /// be able to work around.
 pub(super) type Probed<T, E> = Result<Result<T, DirError>, E>;
 
-/// A search is for a name or for a hash.
+/// A search is for a name, or for the hash where a listing begins. A listing also checks the order of the keys, because
+/// it would skip names without a trace. For a lookup, that would cost more than the search.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'a> {
     Name(&'a [u8]),
@@ -63,6 +64,7 @@ pub(super) struct Path {
     pub(super) hasher: Hasher,
     blocks: u32,
     steps: u32,
+    lists: bool,
 }
 
 impl Path {
@@ -74,6 +76,11 @@ impl Path {
     /// The lowest hash that belongs below this leaf.
     pub(super) fn lowest_hash(&self) -> u32 {
         self.frames().iter().rev().find(|frame| frame.at > 0).map_or(0, |frame| frame.key & !1)
+    }
+
+    /// The key under which the index knows what lies below the frames above `level`.
+    fn key_above(&self, level: usize) -> u32 {
+        self.frames[..level].iter().rev().find(|frame| frame.at > 0).map_or(0, |frame| frame.key)
     }
 
     fn shape(level: usize) -> DxShape {
@@ -94,12 +101,33 @@ impl Path {
     }
 }
 
+/// Checks that the keys of a node ascend, from the key `above` under which its parent knows it. With checksums, the
+/// block was found to be in order when it entered the cache.
+fn check_order(
+    params: &DirParams,
+    shape: DxShape,
+    node: &DxNode<'_>,
+    above: u32,
+    blocks: u32,
+) -> Result<(), DirDamage> {
+    let found = node.key(1);
+    // Only a leaf that continues the hash of the one before it has the same key.
+    if node.count() > 1 && (found < above || (found == above && found & 1 == 0)) {
+        return Err(DirDamage { offset: 0, what: DirRule::KeyOrder { found, previous: above } });
+    }
+    if params.has_csum { Ok(()) } else { node.validate(shape, blocks) }
+}
+
 /// Finds the leaf for a hash, or the first such leaf if several share the hash.
 pub(super) fn probe<S: DirStore>(store: &S, params: &DirParams, target: Target<'_>) -> Probed<Path, S::Error> {
     let format = params.dx_format();
     let unsigned = params.hash_version.is_unsigned();
+    let (blocks, lists) = (store.blocks(), matches!(target, Target::Hash(_)));
     let root = store.read(0, BlockKind::Index, |block| {
         let (info, node) = format.root(block)?;
+        if lists {
+            check_order(params, DxShape::Root, &node, 0, blocks)?;
+        }
         let version = HashVersion::from_disk(info.hash_version, unsigned)
             .ok_or(DirDamage { offset: 28, what: DirRule::HashVersion { found: info.hash_version } })?;
         let hasher = Hasher::new(version, params.hash_seed);
@@ -121,7 +149,7 @@ pub(super) fn probe<S: DirStore>(store: &S, params: &DirParams, target: Target<'
             detail: Detail::Whole("more index levels than the file system allows"),
         }));
     }
-    let mut path = Path { frames: [frame; LEVELS], depth, leaf: 0, hash, hasher, blocks: store.blocks(), steps: 0 };
+    let mut path = Path { frames: [frame; LEVELS], depth, leaf: 0, hash, hasher, blocks, steps: 0, lists };
     if let Err(error) = path.check_child(child, 0) {
         return Ok(Err(error));
     }
@@ -146,8 +174,12 @@ fn descend<S: DirStore>(
     hash: Option<u32>,
 ) -> Probed<u32, S::Error> {
     let format = params.dx_format();
+    let (lists, above, blocks) = (path.lists, path.key_above(level), path.blocks);
     let node = store.read(lblk, BlockKind::Index, |block| {
         let node = format.node(DxShape::Node, block)?;
+        if lists {
+            check_order(params, DxShape::Node, &node, above, blocks)?;
+        }
         let at = hash.map_or(0, |hash| node.search(hash));
         Ok((Frame::new(lblk, &node, at), node.child(at)))
     })?;

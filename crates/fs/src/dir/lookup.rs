@@ -7,7 +7,7 @@ use extant_ondisk::dirent::{self, Dirent};
 use extant_ondisk::units::InodeNr;
 
 use super::index::{BEHIND_END, Probed, Target, advance, next_key, probe};
-use super::{BlockKind, Detail, DirError, DirParams, DirStore, Found, Passed};
+use super::{BlockKind, Detail, DirError, DirParams, DirStore, Found, Passed, Scan};
 
 fn found(lblk: u32, entry: &Dirent<'_>) -> Found {
     Found { ino: InodeNr(entry.ino), file_type: entry.file_type, lblk, offset: entry.offset }
@@ -28,8 +28,15 @@ pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result
     if name == b"." || name == b".." {
         return find_in(store, params, 0, BlockKind::Index, name);
     }
-    match lookup_indexed(store, params, name)? {
-        Ok(found) => Ok(found),
+    let indexed = match lookup_indexed(store, params, name) {
+        Err(e) if params.by_place && store.is_damage(&e) => Ok(None),
+        indexed => indexed?,
+    };
+    match indexed {
+        Ok(Some(found)) => Ok(Some(found)),
+        // The index would prove that there is no such name, but it is not to be believed.
+        _ if params.by_place => lookup_linear(store, params, name),
+        Ok(None) => Ok(None),
         // Without checksums an index block looks like a leaf without names, so the linear search covers every name.
         Err(error) if !params.has_csum => match lookup_linear(store, params, name)? {
             None if leads_behind_end(store, params, name)? => Err(error),
@@ -58,10 +65,15 @@ fn find_in<S: DirStore>(
 }
 
 fn lookup_linear<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<Option<Found>, S::Error> {
-    let mut passed = Passed::new();
-    for lblk in 0..store.blocks() {
+    let mut passed = Passed::new(params);
+    let mut next = Some(0);
+    while let Some(from) = next {
+        let Scan { block, damage } = store.next_block(from);
+        passed.first = passed.first.or(damage);
+        let Some(lblk) = block else { break };
+        next = lblk.checked_add(1);
         let found = find_in(store, params, lblk, params.kind_in_scan(), name);
-        if let Some(Some(found)) = passed.step::<S, _>(found)? {
+        if let Some(Some(found)) = passed.step(store, found)? {
             return Ok(Some(found));
         }
     }
@@ -70,7 +82,7 @@ fn lookup_linear<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Res
 
 /// The inner error is damage of the index. Damage of the leaf for the name's hash is final.
 fn lookup_indexed<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Indexed<Option<Found>, S::Error> {
-    let mut path = match of_index::<S, _>(probe(store, params, Target::Name(name)))? {
+    let mut path = match of_index(store, probe(store, params, Target::Name(name)))? {
         Ok(path) => path,
         Err(error) => return Ok(Err(error)),
     };
@@ -82,7 +94,7 @@ fn lookup_indexed<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> In
         if next_key(&path).is_none_or(|key| key & !1 != path.hash.hash) {
             return Ok(Ok(None));
         }
-        if let Err(error) = of_index::<S, _>(advance(store, params, &mut path))? {
+        if let Err(error) = of_index(store, advance(store, params, &mut path))? {
             return Ok(Err(error));
         }
     }
@@ -91,10 +103,10 @@ fn lookup_indexed<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> In
 type Indexed<T, E> = Result<Result<T, E>, E>;
 
 /// Treats a broken rule in an index block and a failed checksum alike.
-fn of_index<S: DirStore, T>(r: Probed<T, S::Error>) -> Indexed<T, S::Error> {
+fn of_index<S: DirStore, T>(store: &S, r: Probed<T, S::Error>) -> Indexed<T, S::Error> {
     match r {
         Ok(Err(error)) => Ok(Err(error.into())),
-        Err(error) if S::is_damage(&error) => Ok(Err(error)),
+        Err(error) if store.is_damage(&error) => Ok(Err(error)),
         Ok(Ok(t)) => Ok(Ok(t)),
         Err(error) => Err(error),
     }

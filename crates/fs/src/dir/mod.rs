@@ -12,7 +12,7 @@
 //! No operation trusts a damaged index: it finds the names by reading every leaf. Without checksums the next addition
 //! drops the index. With checksums that addition fails, because index blocks are not valid leaves. A damaged block or
 //! entry hides nothing but itself from [`lookup`] and [`readdir`]. A name that is then not found counts as damaged,
-//! not as missing.
+//! not as missing. Under rescue ([`DirParams::by_place`]) they believe neither the index nor the directory's size.
 //!
 //! What it does not do: link counts, times, inode allocation, permission; inline, encrypted and casefolded directories.
 //!
@@ -66,13 +66,18 @@ pub trait DirStore {
 
     /// Whether an error means that one block is damaged or missing. A search for names then continues with the other
     /// blocks.
-    fn is_damage(error: &Self::Error) -> bool;
+    fn is_damage(&self, error: &Self::Error) -> bool;
 
     /// Bytes per block.
     fn block_size(&self) -> u32;
 
     /// The directory's size in blocks.
     fn blocks(&self) -> u32;
+
+    /// The next block for a scan of all blocks, from `lblk` on.
+    fn next_block(&self, lblk: u32) -> Scan<Self::Error> {
+        Scan { block: Some(lblk).filter(|lblk| *lblk < self.blocks()), damage: None }
+    }
 
     /// Runs `f` on a block. A block that enters the cache passes [`verify`] first, once.
     ///
@@ -108,6 +113,15 @@ pub trait DirStore {
     fn set_indexed(&self, txn: &mut Self::Txn, indexed: bool) -> Result<(), Self::Error>;
 }
 
+/// One step of a scan of all blocks of a directory.
+#[derive(Debug)]
+pub struct Scan<E> {
+    /// The first block that the directory has; `None`: it has no more.
+    pub block: Option<u32>,
+    /// Damage in front of it, which may hide blocks.
+    pub damage: Option<E>,
+}
+
 /// Parameters from the superblock and the directory's inode. A snapshot: take a new one for every operation.
 #[derive(Clone, Copy, Debug)]
 pub struct DirParams {
@@ -131,6 +145,9 @@ pub struct DirParams {
     pub inodes_count: u32,
     /// Names are ciphertext; a lookup cannot use their hash.
     pub encrypted: bool,
+    /// For a rescue: every block that the directory has is searched for names, whatever the index says, and however
+    /// many of them are damaged.
+    pub by_place: bool,
 }
 
 impl DirParams {
@@ -147,7 +164,8 @@ impl DirParams {
         DxFormat { has_csum: self.has_csum }
     }
 
-    /// Whether operations walk the tree. The flag has no effect without the feature.
+    /// Whether operations walk the tree. The flag has no effect without the feature. A rescue uses it to find a name
+    /// fast, but not to find that there is none.
     fn uses_index(&self) -> bool {
         self.is_indexed && self.has_dir_index
     }
@@ -224,12 +242,14 @@ const DAMAGED_MAX: u32 = 64;
 /// block).
 struct Passed<E> {
     first: Option<E>,
+    /// How many more blocks may be skipped.
     left: u32,
 }
 
 impl<E> Passed<E> {
-    fn new() -> Passed<E> {
-        Passed { first: None, left: DAMAGED_MAX }
+    fn new(params: &DirParams) -> Passed<E> {
+        // The blocks that a rescue scans are those that the map names, and not a size.
+        Passed { first: None, left: if params.by_place { u32::MAX } else { DAMAGED_MAX } }
     }
 
     /// Records damage within a readable block.
@@ -240,10 +260,10 @@ impl<E> Passed<E> {
     }
 
     /// The result of reading or searching a block; `None` if the block is damaged.
-    fn step<S: DirStore<Error = E>, R>(&mut self, r: Result<R, E>) -> Result<Option<R>, E> {
+    fn step<S: DirStore<Error = E>, R>(&mut self, store: &S, r: Result<R, E>) -> Result<Option<R>, E> {
         match r {
             Ok(found) => Ok(Some(found)),
-            Err(e) if S::is_damage(&e) && self.left > 0 => {
+            Err(e) if store.is_damage(&e) && self.left > 0 => {
                 self.left -= 1;
                 self.first.get_or_insert(e);
                 Ok(None)

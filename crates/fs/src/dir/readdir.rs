@@ -2,9 +2,12 @@
 //!
 //! On file systems with dir_index, indexed directories and those of one block are listed by hash. An entry's cookie
 //! contains its name's hash, so it does not change when leaves split, when entries are packed, or when the directory
-//! becomes a tree. `.` and `..` have cookies 0 and 1, and the names begin at 2. Names with equal hashes get
-//! consecutive cookies, so that a listing can stop among them and always advances. Other directories are listed by
-//! place, with byte offsets as cookies; their entries never move.
+//! becomes a tree. `.` and `..` have cookies 0 and 1, and the names begin at 2. Names with equal hashes get consecutive
+//! cookies, so that a listing can stop among them and always advances. Other directories are listed by place, with byte
+//! offsets as cookies; their entries never move. So are all directories under rescue: an index may lie.
+//!
+//! A listing by hash compares the hash of each name with the bounds that the index states for its block, and follows
+//! the order of the index's entries. An index that leads past names is thus found out, and its damage reported.
 //!
 //! One call reads leaf after leaf, in hash order, and sorts each on its own (with the leaves that continue its last
 //! hash). So neither memory nor the cost of a call depends on the size of the directory.
@@ -18,8 +21,8 @@ use extant_ondisk::htree::{HashVersion, Hasher};
 use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 
-use super::index::{Target, advance, next_key, probe};
-use super::{BlockKind, Detail, DirError, DirParams, DirStore, Passed, name_hash};
+use super::index::{Path, Target, advance, next_key, probe};
+use super::{BlockKind, Detail, DirError, DirParams, DirStore, Passed, Scan, name_hash};
 
 /// The cookie behind the last name of a directory that is listed by hash (Linux: `EXT4_HTREE_EOF_64BIT`).
 pub const COOKIE_END: u64 = 0x7FFF_FFFF_FFFF_FFFF;
@@ -73,7 +76,7 @@ pub fn readdir<S: DirStore>(
     if cookie >= COOKIE_END {
         return Ok(Listed { next: COOKIE_END, damage: None });
     }
-    let mut passed = Passed::new();
+    let mut passed = Passed::new(params);
     let next = if lists_by_hash(store, params, &mut passed)? {
         list_by_hash(store, params, cookie, &mut passed, &mut f)?
     } else {
@@ -83,11 +86,14 @@ pub fn readdir<S: DirStore>(
 }
 
 fn lists_by_hash<S: DirStore>(store: &S, params: &DirParams, passed: &mut Passed<S::Error>) -> Result<bool, S::Error> {
+    if params.by_place {
+        return Ok(false);
+    }
     if !params.uses_index() {
         return Ok(params.has_dir_index && store.blocks() == 1);
     }
     // If the root is unusable, list this as a plain directory.
-    Ok(match passed.step::<S, _>(probe(store, params, Target::Hash(0)))? {
+    Ok(match passed.step(store, probe(store, params, Target::Hash(0)))? {
         Some(Ok(_)) => true,
         Some(Err(error)) => {
             passed.note(|| error.into());
@@ -106,25 +112,28 @@ fn list_by_place<S: DirStore>(
 ) -> Result<u64, S::Error> {
     let block_size = u64::from(store.block_size());
     let format = params.leaf_format();
-    let end = u64::from(store.blocks()) * block_size;
-    if params.uses_index() && cookie > end {
+    let mut end = u64::from(store.blocks()) * block_size;
+    if params.uses_index() && !params.by_place && cookie > end {
         let detail = "the index broke while the directory was listed";
         return Err(DirError::Corrupt { lblk: 0, offset: 0, detail: Detail::Whole(detail) }.into());
     }
-    let mut position = cookie;
+    let mut next = u32::try_from(cookie / block_size).ok();
     let mut image = Vec::new();
-    while position < end {
-        let lblk = (position / block_size) as u32;
+    while let Some(from) = next {
+        let Scan { block, damage } = store.next_block(from);
+        damage.into_iter().for_each(|e| passed.note(|| e));
+        let Some(lblk) = block else { break };
+        next = lblk.checked_add(1);
         let start = u64::from(lblk) * block_size;
+        end = end.max(start + block_size);
         let read = store.read(lblk, params.kind_in_scan(), |block| {
             image.clear();
             image.extend_from_slice(block);
         });
-        if passed.step::<S, _>(read)?.is_none() {
-            position = start + block_size;
+        if passed.step(store, read)?.is_none() {
             continue;
         }
-        // Walking from the block's start finds the entry boundaries even if a removal merged the entry at `position`
+        // Walking from the block's start finds the entry boundaries even if a removal merged the entry at `cookie`
         // into another.
         for entry in format.entries(&image) {
             let entry = match entry {
@@ -134,17 +143,16 @@ fn list_by_place<S: DirStore>(
                     continue;
                 }
             };
-            let cookie = start + u64::from(entry.offset);
-            if cookie < position || !entry.is_used() {
+            let own = start + u64::from(entry.offset);
+            if own < cookie || !entry.is_used() {
                 continue;
             }
-            let next_cookie = cookie + u64::from(entry.rec_len);
+            let next_cookie = own + u64::from(entry.rec_len);
             let (ino, file_type) = (InodeNr(entry.ino), entry.file_type);
-            if !f(&DirEntry { ino, file_type, name: entry.name, cookie, next_cookie, peers: 0 }) {
-                return Ok(cookie);
+            if !f(&DirEntry { ino, file_type, name: entry.name, cookie: own, next_cookie, peers: 0 }) {
+                return Ok(own);
             }
         }
-        position = start + block_size;
     }
     Ok(end.max(cookie))
 }
@@ -157,7 +165,7 @@ fn list_by_hash<S: DirStore>(
     f: &mut impl FnMut(&DirEntry<'_>) -> bool,
 ) -> Result<u64, S::Error> {
     if cookie <= COOKIE_DOTDOT
-        && let Some(Some(stopped)) = passed.step::<S, _>(list_dots(store, params, cookie, f))?
+        && let Some(Some(stopped)) = passed.step(store, list_dots(store, params, cookie, f))?
     {
         return Ok(stopped);
     }
@@ -281,6 +289,8 @@ struct Item {
 /// The names of one leaf, or of a run of leaves that share a hash, by key.
 #[derive(Debug, Default)]
 struct Batch {
+    /// The last of these leaves, if the next batch begins behind it.
+    path: Option<Path>,
     items: Vec<Item>,
     names: Vec<u8>,
     next: Option<Next>,
@@ -365,14 +375,16 @@ impl Batch {
         let collected = store.read(0, BlockKind::Leaf, |block| {
             self.take(format.entries(block), |entry| (!entry.is_dot()).then(|| key_of(&hasher, entry.name)))
         });
-        if let Some(Some(damage)) = passed.step::<S, _>(collected)? {
+        if let Some(Some(damage)) = passed.step(store, collected)? {
             passed.note(|| DirError::corrupt(0, damage).into());
         }
         self.sort();
         Ok(())
     }
 
-    /// The leaf for `position`, and the leaves that continue its last hash.
+    /// The leaf behind the last batch, or the one for `position`, and the leaves that continue its last hash. It
+    /// follows the entries of the index and searches them only once: a search in an index that is out of order skips
+    /// leaves.
     fn collect_indexed<S: DirStore>(
         &mut self,
         store: &S,
@@ -382,14 +394,20 @@ impl Batch {
     ) -> Result<(), S::Error> {
         self.clear();
         let format = params.leaf_format();
-        let mut path = probe(store, params, Target::Hash(((position >> 32) << 1) as u32))??;
+        let mut path = match self.path.take() {
+            Some(mut path) => {
+                advance(store, params, &mut path)??;
+                path
+            }
+            None => probe(store, params, Target::Hash(((position >> 32) << 1) as u32))??,
+        };
         let lowest = key_of_hash(path.lowest_hash());
         loop {
             let (lblk, hasher) = (path.leaf, path.hasher);
             let collected = store.read(lblk, BlockKind::Leaf, |block| {
                 self.take(format.entries(block), |entry| Some(key_of(&hasher, entry.name)))
             });
-            if let Some(Some(damage)) = passed.step::<S, _>(collected)? {
+            if let Some(Some(damage)) = passed.step(store, collected)? {
                 passed.note(|| DirError::corrupt(lblk, damage).into());
             }
             if self.items.len() > 2 * BATCH_MAX {
@@ -411,10 +429,12 @@ impl Batch {
             _ => COOKIE_END - 1,
         };
         // Names in the wrong leaf for their hash come first in that leaf's turn. Sorted by their own keys, they would
-        // make the listing skip or repeat others.
+        // make the listing skip or repeat others. No lookup finds them: the index is damaged.
         for item in &mut self.items {
             if item.key < lowest || item.key > highest {
                 item.key = lowest.max(COOKIE_FIRST);
+                let detail = Detail::Whole("it contains a name whose hash belongs to another block");
+                passed.note(|| DirError::Corrupt { lblk: path.leaf, offset: 0, detail }.into());
             }
         }
         if self.overflowed || self.items.len() > BATCH_MAX {
@@ -425,6 +445,7 @@ impl Batch {
         if self.overflowed {
             self.next = Some(Next::Rest);
         }
+        self.path = Some(path).filter(|_| matches!(self.next, Some(Next::Leaf(_))));
         Ok(())
     }
 }

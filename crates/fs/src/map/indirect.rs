@@ -35,8 +35,9 @@ fn follow<S: MapStore>(
     }
 }
 
+/// Only the pointers to data, as Linux does (`ext4_ind_check_inode`): the others are checked when they are followed.
 pub(super) fn check_root<S: MapStore>(root: &MapRoot, store: &S) -> Result<(), S::Error> {
-    for slot in 0..SLOTS {
+    for slot in 0..indirect::DIRECT as usize {
         follow(root, store, None, indirect::pointer(&root.i_block, slot).unwrap_or(0))?;
     }
     Ok(())
@@ -57,6 +58,33 @@ fn with_pointers<S: MapStore, R>(
         None => Ok(f(&root.i_block)),
         Some(block) => store.read(block, |bytes| verify(store, bytes, block), f),
     }
+}
+
+/// As [`with_pointers`], for a lookup: it checks each pointer that it follows, so that a bad one hides only the blocks
+/// below it. Also returns the damage of the array as a whole. (Linux checks an array when it reads it from the device;
+/// later lookups in it go on.)
+fn look<S: MapStore, R>(
+    root: &MapRoot,
+    store: &S,
+    holder: Option<BlockNr>,
+    f: impl FnOnce(&[u8]) -> R,
+) -> Result<(R, Option<S::Error>), S::Error> {
+    let Some(block) = holder else { return Ok((f(&root.i_block), None)) };
+    let (mut f, mut is_damaged) = (Some(f), false);
+    let check = |bytes: &[u8]| verify(store, bytes, block).inspect_err(|_| is_damaged = true);
+    match store.read(block, check, |bytes| f.take().map(|f| f(bytes))) {
+        Err(e) if is_damaged => {
+            let read = store.read_damaged(block, |bytes| f.take().map(|f| f(bytes)))?;
+            read.map(|r| (r, Some(e))).ok_or_else(|| root.corrupt(holder, "read twice"))
+        }
+        read => read?.map(|r| (r, None)).ok_or_else(|| root.corrupt(holder, "read twice")),
+    }
+}
+
+/// Whether an empty pointer is a hole in spite of damage in its array. A rescue has to assume it. Otherwise blocks may
+/// be missing, and a write must not go there.
+fn hole<S: MapStore>(store: &S, damage: Option<S::Error>) -> Result<(), S::Error> {
+    damage.filter(|_| !store.salvages()).map_or(Ok(()), Err)
 }
 
 /// All pointer blocks that the array of `holder` names; it reads none of them.
@@ -88,6 +116,14 @@ fn with_pointers_mut<S: MapStore, R>(
     }
 }
 
+/// The purpose of a path. A lookup needs only the pointers that it follows; a change needs whole arrays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Lookup,
+    Insert,
+    Remove,
+}
+
 /// The blocks on the path to a logical block: `holders[step]` contains the pointer `offsets[step]`. Ends early at a
 /// hole.
 struct Chain {
@@ -113,11 +149,19 @@ impl Chain {
 
     /// A removal follows no pointer block that is not allocated or cannot be read. If the store passes the damage, its
     /// chain ends at the pointer to the damaged block.
-    fn find<S: MapStore>(root: &MapRoot, store: &S, path: IndirectPath, removes: bool) -> Result<Chain, S::Error> {
+    fn find<S: MapStore>(root: &MapRoot, store: &S, path: IndirectPath, why: Purpose) -> Result<Chain, S::Error> {
+        let removes = why == Purpose::Remove;
         let mut chain = Chain { path, holders: [None; LEVELS_MAX + 1], reached: 0, lost: false };
         while chain.reached < path.levels {
             let (holder, offset) = (chain.holders[chain.reached], path.offsets[chain.reached] as usize);
-            let pointer = with_pointers(root, store, holder, |bytes| indirect::pointer(bytes, offset).unwrap_or(0))?;
+            let pick = |bytes: &[u8]| indirect::pointer(bytes, offset).unwrap_or(0);
+            let pointer = match why {
+                Purpose::Lookup => match look(root, store, holder, pick)? {
+                    (0, damage) => hole(store, damage).map(|()| 0)?,
+                    (pointer, _) => pointer,
+                },
+                Purpose::Insert | Purpose::Remove => with_pointers(root, store, holder, pick)?,
+            };
             let next = follow(root, store, holder, pointer).and_then(|next| {
                 let Some(block) = next else { return Ok(None) };
                 if removes {
@@ -156,14 +200,14 @@ fn array_rest(path: &IndirectPath, geometry: &Geometry) -> u32 {
 fn segment<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len: u32) -> Result<(u32, u32), S::Error> {
     let geometry = Geometry::new(store.block_size());
     let path = path_of::<S>(root, &geometry, lblk)?;
-    let chain = Chain::find(root, store, path, false)?;
+    let chain = Chain::find(root, store, path, Purpose::Lookup)?;
     if !chain.complete() {
         let hole = path.span(chain.reached, &geometry) - path.inside(chain.reached, &geometry);
         return Ok((0, hole.min(u64::from(max_len)) as u32));
     }
     let holder = chain.holders[path.levels];
     let (first, limit) = (path.offsets[path.levels] as usize, array_rest(&path, &geometry).min(max_len).max(1));
-    let (pointer, run) = with_pointers(root, store, holder, |bytes| {
+    let ((pointer, run), damage) = look(root, store, holder, |bytes| {
         let start = indirect::pointer(bytes, first).unwrap_or(0);
         let continues = |i: u32| {
             let want = if start == 0 { Some(0) } else { start.checked_add(i) };
@@ -171,10 +215,40 @@ fn segment<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len: u32) -> R
         };
         (start, (1..limit).find(|i| !continues(*i)).unwrap_or(limit))
     })?;
-    if pointer != 0 && !store.block_range_valid(BlockNr(u64::from(pointer)), run) {
-        return Err(root.corrupt(holder, format!("{run} pointers from block {pointer} leave the file system")));
+    if pointer == 0 {
+        return hole(store, damage).map(|()| (0, run));
     }
-    Ok((pointer, run))
+    let start = BlockNr(u64::from(pointer));
+    if store.block_range_valid(start, run) {
+        return Ok((pointer, run));
+    }
+    // As far as the blocks can be a file's.
+    follow(root, store, holder, pointer)?;
+    let (mut valid, mut invalid) = (1, run);
+    while invalid - valid > 1 {
+        let middle = valid + (invalid - valid) / 2;
+        *if store.block_range_valid(start, middle) { &mut valid } else { &mut invalid } = middle;
+    }
+    Ok((pointer, valid))
+}
+
+/// One past the last logical block that the damage on the way to `lblk` hides.
+pub(super) fn lost_end<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> u64 {
+    let geometry = Geometry::new(store.block_size());
+    let Some(path) = geometry.path(LogicalBlock(lblk)) else { return u64::from(lblk) + 1 };
+    let below = |step| u64::from(lblk) - path.inside(step, &geometry) + path.span(step, &geometry);
+    let mut holder = None;
+    for step in 0..=path.levels {
+        let offset = path.offsets[step] as usize;
+        let pointer = look(root, store, holder, |bytes| indirect::pointer(bytes, offset).unwrap_or(0));
+        // The array itself is unreadable.
+        let Ok((pointer, _)) = pointer else { return below(step.saturating_sub(1)) };
+        match follow(root, store, holder, pointer) {
+            Ok(next) => holder = next,
+            Err(_) => return below(step),
+        }
+    }
+    u64::from(lblk) + 1
 }
 
 /// Whether the lookup of `lblk` needs no I/O.
@@ -224,7 +298,7 @@ pub(super) fn lookup<S: MapStore>(
 pub(super) fn missing<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<(Vec<PointerBlock>, u64), S::Error> {
     let geometry = Geometry::new(store.block_size());
     let path = path_of::<S>(root, &geometry, lblk)?;
-    let chain = Chain::find(root, store, path, false)?;
+    let chain = Chain::find(root, store, path, Purpose::Insert)?;
     Ok((chain.missing(lblk, &geometry), u64::from(lblk) + u64::from(array_rest(&path, &geometry))))
 }
 
@@ -267,7 +341,7 @@ fn insert_in_array<S: MapStore>(
 ) -> Result<u32, S::Error> {
     let geometry = Geometry::new(store.block_size());
     let path = path_of::<S>(root, &geometry, lblk)?;
-    let chain = Chain::find(root, store, path, false)?;
+    let chain = Chain::find(root, store, path, Purpose::Insert)?;
     let (first, len) = (path.offsets[path.levels] as usize, array_rest(&path, &geometry).min(len));
     let holder = chain.holders[chain.reached];
     let fill = |bytes: &mut [u8]| (0..len).all(|i| indirect::set_pointer(bytes, first + i as usize, pblk + i));
@@ -347,7 +421,7 @@ pub(super) fn remove<S: MapStore>(
     let mut to = to;
     while from <= to {
         let path = path_of::<S>(root, &geometry, to)?;
-        let chain = Chain::find(root, store, path, true)?;
+        let chain = Chain::find(root, store, path, Purpose::Remove)?;
         // The first logical block below the deepest pointer (or array of pointers) that was reached.
         let lowest = if chain.complete() {
             let array = if path.levels == 0 { 0 } else { to - path.offsets[path.levels] };

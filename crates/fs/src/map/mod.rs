@@ -51,6 +51,15 @@ pub struct Mapping {
     pub state: MapState,
 }
 
+/// A part of a map that damage hides.
+#[derive(Debug)]
+pub struct Lost<E> {
+    /// One past its last logical block.
+    pub end: u64,
+    /// The damage.
+    pub error: E,
+}
+
 /// The most neighbours on each side that [`MapRoot::leaf`] returns: all of a leaf of 4 KiB.
 const NEIGHBOURS: usize = 340;
 
@@ -144,11 +153,23 @@ impl MapRoot {
         if lblk.0 >= self.logical_end(store.block_size()) {
             return Ok(Mapping { lblk, len: max_len.min((u32::MAX - lblk.0).max(1)), state: MapState::Hole });
         }
-        if self.extents {
-            extents::lookup(self, store, lblk.0, max_len)
-        } else {
-            indirect::lookup(self, store, lblk.0, wanted, max_len)
+        match self.extents {
+            false => indirect::lookup(self, store, lblk.0, wanted, max_len),
+            true if store.salvages() => extents::salvage(self, store, lblk.0, max_len).map_err(|lost| lost.error),
+            true => extents::lookup(self, store, lblk.0, max_len),
         }
+    }
+
+    /// As [`MapRoot::lookup`], from the sound parts of damaged nodes. `lblk` is below [`MapRoot::logical_end`].
+    ///
+    /// # Errors
+    /// The damage that hides `lblk`, and where it ends.
+    pub fn salvage<S: MapStore>(&self, store: &S, lblk: LogicalBlock, max_len: u32) -> Result<Mapping, Lost<S::Error>> {
+        if self.extents {
+            return extents::salvage(self, store, lblk.0, max_len);
+        }
+        let found = indirect::lookup(self, store, lblk.0, 1, max_len);
+        found.map_err(|error| Lost { end: indirect::lost_end(self, store, lblk.0), error })
     }
 
     /// The entries of the extent tree's leaf that covers `lblk`, at most 340 on each side, unclipped. Empty if the

@@ -103,6 +103,23 @@ pub trait MapStore {
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, Self::Error>;
 
+    /// As [`MapStore::read`], for a block that failed its verification, or may fail it: `f` takes the parts of it that
+    /// are sound by themselves. The block does not count as verified.
+    ///
+    /// # Errors
+    /// The store's error if the device fails.
+    fn read_damaged<R>(&self, block: BlockNr, f: impl FnOnce(&[u8]) -> R) -> Result<R, Self::Error>;
+
+    /// Whether lookups use the sound parts of damaged nodes, because the mount rescues what there is.
+    fn salvages(&self) -> bool {
+        false
+    }
+
+    /// A lookup has used a node in spite of this damage.
+    fn doubt(&self, e: Self::Error) {
+        let _ = e;
+    }
+
     /// Whether reading `block` costs no I/O.
     fn in_memory(&self, block: BlockNr) -> bool {
         let _ = block;

@@ -632,6 +632,10 @@ impl MapStore for Keeping<'_> {
         self.view.read(block, verify, f)
     }
 
+    fn read_damaged<R>(&self, block: BlockNr, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        self.view.read_damaged(block, f)
+    }
+
     fn modify<R>(
         &self,
         handle: &mut Handle,

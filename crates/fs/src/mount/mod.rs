@@ -41,6 +41,7 @@ use crate::error_log::ErrorLog;
 use crate::filesystem::{self, Filesystem, JournalHooks};
 use crate::groups::{Groups, journal_zones};
 use crate::hash_settings::HashSettings;
+use crate::inode::InodeRef;
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::lifecycle::Lifecycle;
 use crate::mount::copies::Copies;
@@ -49,6 +50,7 @@ use crate::mount::super_block::{check_after_replay, read_super_at};
 use crate::mount::unmount::Mounted;
 use crate::options::{COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
 use crate::orphan::Orphans;
+use crate::rescue::state::Rescue;
 use crate::reserve::Reserve;
 use crate::threads::Threads;
 use crate::writeback::asks::ASKS_CLASS;
@@ -134,31 +136,34 @@ fn open_for_writing(
 fn open_for_reading(copies: &Copies, dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
     let (mut dev, mut sb) = (dev, copies.sb.clone());
     // Do not read the copies of an intact image.
-    let mut examined = copies.are_needed(&*dev);
+    let (mut examined, mut patched) = (copies.are_needed(&*dev), false);
     if examined {
-        dev = copies.examine(dev, &mut sb, &options.messages)?.dev;
+        let with_copies = copies.examine(dev, &mut sb, &options.messages)?;
+        (dev, patched) = (with_copies.dev, with_copies.patched);
     }
     loop {
-        let opened = open_replayed(copies, dev.clone(), sb.clone(), options.clone());
+        let opened = open_replayed(copies, dev.clone(), sb.clone(), options.clone(), patched);
         match opened {
             Err(e) if !examined && (e.is_corruption() || matches!(e, Error::Device(_))) => {
                 let with_copies = copies.examine(dev, &mut sb, &options.messages)?;
                 if !with_copies.patched {
                     return Err(e);
                 }
-                (dev, examined) = (with_copies.dev, true);
+                (dev, examined, patched) = (with_copies.dev, true, true);
             }
             opened => return opened,
         }
     }
 }
 
-/// One attempt of [`open_for_reading`], on a view of the device in which the log is replayed.
+/// One attempt of [`open_for_reading`], on a view of the device in which the log is replayed. `patched`: copies replace
+/// damaged metadata on it.
 fn open_replayed(
     copies: &Copies,
     dev: Arc<dyn BlockDevice>,
     mut sb: SuperBlock,
     options: MountOptions,
+    patched: bool,
 ) -> Result<Arc<Filesystem>> {
     let before = sb.clone();
     let (mut view, mut journal_file) = (dev.clone(), None);
@@ -180,7 +185,10 @@ fn open_replayed(
         check_after_replay(&sb, &*view, true, &before)?;
     }
     let options = options.with_defaults_of(&sb, view.name());
-    assemble(view, sb, journal_file, false, options, true)
+    let (mut parts, hooks) = gather(view, sb, journal_file, false, options, true)?;
+    let encrypts = parts.sb.incompat().contains(Incompat::ENCRYPT);
+    parts.rescue = parts.options.rescue.then(|| Rescue::new(!patched, encrypts));
+    Ok(parts.assemble(&hooks))
 }
 
 /// The mount, ready for use; cut off if a step fails.
@@ -213,13 +221,14 @@ fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
         }
         root => root.map(drop),
     };
-    match root {
-        Err(e) if fs.options.rescue => {
+    match (root, &fs.rescue) {
+        (Err(e), Some(rescue)) => {
             let image = fs.image();
-            fs.options.messages.say(format_args!("{image}: {e}; files can be read by their numbers"));
+            fs.options.messages.say(format_args!("{image}: {e}; what is left is in /lost+found"));
+            rescue.replace_root(fs);
             Ok(())
         }
-        root => root,
+        (root, _) => root,
     }
 }
 
@@ -239,8 +248,7 @@ pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) 
     assemble(dev, sb, None, false, options, false)
 }
 
-/// Makes the parts of a mount and assembles them. `journal_file`, with an empty log, is for mounts that write;
-/// `borrowed`: this mount has just added it.
+/// Makes the parts of a mount and assembles them, as [`gather`].
 fn assemble(
     dev: Arc<dyn BlockDevice>,
     sb: SuperBlock,
@@ -249,6 +257,20 @@ fn assemble(
     options: MountOptions,
     read_only: bool,
 ) -> Result<Arc<Filesystem>> {
+    let (parts, hooks) = gather(dev, sb, journal_file, borrowed, options, read_only)?;
+    Ok(parts.assemble(&hooks))
+}
+
+/// Makes the parts of a mount. `journal_file`, with an empty log, is for mounts that write; `borrowed`: this mount has
+/// just added it.
+fn gather(
+    dev: Arc<dyn BlockDevice>,
+    sb: SuperBlock,
+    journal_file: Option<JournalFile>,
+    borrowed: bool,
+    options: MountOptions,
+    read_only: bool,
+) -> Result<(Parts, Arc<JournalHooks>)> {
     // Caches, group descriptors, the allocator.
     let geo = sb.geometry().clone();
     let own = || Budget::with_policy(options.cache_bytes.max(CACHE_BYTES_MIN), options.reclaim_policy);
@@ -273,9 +295,24 @@ fn assemble(
     let journal_blocks = journal_super.filter(|_| !borrowed).map_or(0, |j| j.max_len);
     let overhead = geo.overhead_blocks() + u64::from(journal_blocks);
 
-    let parts =
-        Parts { dev, sb, options, read_only, budget, cache, groups, reserve, alloc, journal, has_log, lent, overhead };
-    Ok(parts.assemble(&hooks))
+    let rescue = None;
+    let parts = Parts {
+        dev,
+        sb,
+        options,
+        read_only,
+        budget,
+        cache,
+        groups,
+        reserve,
+        alloc,
+        journal,
+        has_log,
+        lent,
+        overhead,
+        rescue,
+    };
+    Ok((parts, hooks))
 }
 
 /// The seed of the mount's random numbers.
@@ -354,6 +391,7 @@ struct Parts {
     has_log: bool,
     lent: bool,
     overhead: u64,
+    rescue: Option<Rescue<InodeRef>>,
 }
 
 impl Parts {
@@ -413,6 +451,7 @@ impl Parts {
             threads: Threads::new(),
             random: AtomicU64::new(options.seed.unwrap_or_default()),
             overhead: self.overhead,
+            rescue: self.rescue,
             buddy_bytes: AtomicUsize::new(0),
             charged: AtomicU64::new(0),
             shared_xattr: Arc::default(),

@@ -130,7 +130,7 @@ impl Filesystem {
             self.abort_if_failed();
         }
         // The last message counts those that were suppressed since the one before.
-        self.say_suppressed(self.error_log.take_suppressed());
+        self.say_suppressed_messages();
         result.and_then(|()| self.lifecycle.acknowledge())
     }
 

@@ -89,7 +89,10 @@ impl Filesystem {
     /// The caller holds the inode's lock, shared at least, and the range lies within the file.
     pub(crate) fn read_locked(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
         if let Some(content) = self.inline_content(inode)? {
-            buf.copy_from_slice(&content[pos as usize..pos as usize + buf.len()]);
+            let stored = content.get(usize::try_from(pos).unwrap_or(usize::MAX)..).unwrap_or_default();
+            let (front, zeros) = buf.split_at_mut(stored.len().min(buf.len()));
+            front.copy_from_slice(&stored[..front.len()]);
+            zeros.fill(0);
             return Ok(());
         }
         let missing = inode.pages.read_cached(pos, buf);

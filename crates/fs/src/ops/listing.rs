@@ -38,10 +38,14 @@ impl Filesystem {
     pub fn read_dir(&self, dir: &InodeRef, cookie: u64, mut f: impl FnMut(DirItem<'_>) -> bool) -> Result<u64> {
         self.check_dir(dir)?;
         let mut given = false;
-        let next = self.list_from(dir, cookie, |item| {
+        let note = |item: DirItem<'_>| {
             given = true;
             f(item)
-        })?;
+        };
+        let next = match &self.rescue {
+            Some(rescue) => rescue.list(self, dir, cookie, note)?,
+            None => self.list_from(dir, cookie, note)?,
+        };
         if !given {
             // The inode may have been evicted since the listing passed the damage.
             if cookie > 0 && !dir.listings.have_begun() && dir.listings.damage().is_none() {
@@ -55,7 +59,8 @@ impl Filesystem {
         Ok(next)
     }
 
-    fn list_from(&self, dir: &InodeRef, cookie: u64, mut f: impl FnMut(DirItem<'_>) -> bool) -> Result<u64> {
+    /// Calls `f` for each entry in the directory itself. Damage is due at the end ([`crate::inode::Listings`]).
+    pub(crate) fn list_from(&self, dir: &InodeRef, cookie: u64, mut f: impl FnMut(DirItem<'_>) -> bool) -> Result<u64> {
         if cookie == 0 {
             dir.listings.note_beginning();
         }
@@ -72,10 +77,10 @@ impl Filesystem {
             };
             f(DirItem { ino: e.ino, kind: e.file_type, name, next_cookie: e.next_cookie })
         }))?;
-        if let Some(damage) = listed.damage {
+        if let Some(damage) = listed.damage.or_else(|| view.damage()) {
             let damage = damage.of(dir.ino);
             if dir.listings.note_damage(&damage) {
-                self.note_error(&damage);
+                self.note_hurt(&damage);
             }
         }
         Ok(listed.next)

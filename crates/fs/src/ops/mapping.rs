@@ -115,7 +115,12 @@ impl Filesystem {
 
     /// The largest size that the inode's map and the block count field allow.
     pub(crate) fn max_size(&self, inode: &Inode) -> u64 {
-        if inode.map.read().extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }
+        self.size_limit(inode.map.read().extents)
+    }
+
+    /// The same for a map of this form.
+    pub(crate) fn size_limit(&self, extents: bool) -> u64 {
+        if extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }
     }
 
     /// Chooses blocks for a hole: at least 1, at most `len`. `after`: the block before `lblk`, if the caller knows

@@ -53,6 +53,14 @@ impl Filesystem {
         if name.len() > 255 {
             return Err(Error::NameTooLong);
         }
+        match &self.rescue {
+            Some(rescue) => rescue.lookup(self, dir, name),
+            None => self.lookup_own(dir, name),
+        }
+    }
+
+    /// As [`Filesystem::lookup`], in the directory itself.
+    pub(crate) fn lookup_own(&self, dir: &InodeRef, name: &[u8]) -> Result<InodeRef> {
         let _shared = dir.rw.read();
         let view = DirView::new(self, dir);
         let found = self.watch(view.lookup(name))?.ok_or(Error::NotFound)?;
@@ -65,6 +73,14 @@ impl Filesystem {
     /// [`Error::NotFound`] if it was removed: the inode in its `..` may be free, too, or belong to another file.
     pub fn parent(&self, dir: &InodeRef) -> Result<InodeRef> {
         self.check_dir(dir)?;
+        match &self.rescue {
+            Some(rescue) => rescue.parent(self, dir),
+            None => self.parent_own(dir),
+        }
+    }
+
+    /// As [`Filesystem::parent`], by the directory's own `..`.
+    pub(crate) fn parent_own(&self, dir: &InodeRef) -> Result<InodeRef> {
         // Locked until the parent is found; otherwise the directory could move or vanish meanwhile.
         let _shared = dir.rw.read();
         if dir.links() == 0 {

@@ -49,8 +49,13 @@ impl Filesystem {
         if inode.file_type() != Some(FileType::Regular) {
             return if what == Seek::Data { Ok(pos) } else { Ok(size) };
         }
-        if self.is_inline(inode) {
-            return if what == Seek::Data { Ok(pos) } else { Ok(size) };
+        if let Some(stored) = self.watch(self.inline_content(inode))? {
+            let stored = stored.len() as u64;
+            return match what {
+                Seek::Data if pos < stored => Ok(pos),
+                Seek::Data => Err(Error::NoSuchOffset),
+                Seek::Hole => Ok(pos.max(stored)),
+            };
         }
         let bits = self.geo.block_bits;
         // Behind the largest block that a map can address there is only a hole, even if a damaged size says

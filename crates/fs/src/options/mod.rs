@@ -179,8 +179,8 @@ pub struct MountOptions {
     /// Mount without replaying the journal; implies `read_only`.
     pub no_recovery: bool,
     /// Read as much as possible of a damaged image: accept plausible values, ignore the log, and continue without
-    /// some groups and past the end of a device that is too short. Damaged parts fail when they are used. Implies
-    /// `read_only`.
+    /// some groups and past the end of a device that is too short. Damaged parts fail when they are used. Inodes that
+    /// no name leads to are in `lost+found`. Implies `read_only`.
     pub rescue: bool,
     /// The byte offset of the superblock to use, one of the copies. Its neighbouring descriptors are tried first. For
     /// reading (Linux: `sb=`).

@@ -72,6 +72,11 @@ pub trait XattrSource {
     fn checksum_seed(&self) -> Option<u32>;
     /// The blocks of this file system that other inodes may join.
     fn shared(&self) -> &Arc<SharedBlocks>;
+    /// Passes damage that hides attributes, if the mount rescues what there is: reading goes on with those that are
+    /// sound, and the store has recorded the damage. Otherwise returns it.
+    fn pass(&self, e: XattrError<Self::Error>) -> Result<(), XattrError<Self::Error>> {
+        Err(e)
+    }
     /// The value of `len` bytes in an inode of its own (`ea_inode`).
     fn value_inode(&self, ino: InodeNr, len: usize) -> Result<Vec<u8>, Self::Error>;
 }

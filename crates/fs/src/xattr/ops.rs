@@ -1,8 +1,8 @@
 //! Get, list, set, remove: the inode first, then the block.
 
 use extant_ondisk::xattr::{
-    EntryList, EntryRef, HEADER_LEN, NAME_LEN_MAX, Name, NoSpace, References, VALUE_SIZE_MAX, XattrBlock,
-    add_reference, drop_reference, inode_area,
+    EntryList, EntryRef, HEADER_LEN, NAME_LEN_MAX, Name, NoSpace, References, VALUE_SIZE_MAX, XattrBlock, XattrContext,
+    add_reference, drop_reference, inode_area, scan_block,
 };
 use extant_ondisk::{BlockNr, Error as OnDiskError};
 
@@ -28,12 +28,11 @@ pub fn list<S: XattrSource>(store: &S) -> Result<Vec<Vec<u8>>, S> {
     let area = store.inode_area().map_err(XattrError::Store)?;
     let mut names = Vec::new();
     let mut add = |name: Name<'_>| names.extend(name.is_visible().then(|| name.full()).flatten());
-    for e in inode_area::parse_area(&area, store.ino())? {
+    for e in entries_of_area(store, &area)? {
         add(e.name);
     }
-    if let Some(nr) = store.block_nr() {
-        let bytes = store.read_block(nr).map_err(XattrError::Store)?;
-        for e in noted(store, nr, &bytes)?.entries {
+    if let Some((nr, bytes)) = block_of(store)? {
+        for e in noted(store, nr, &bytes)? {
             add(e.name);
         }
     }
@@ -86,25 +85,63 @@ fn parse_name<'a, S: XattrSource>(store: &S, full: &'a [u8]) -> Result<Name<'a>,
 /// The stored bytes of an attribute in the inode itself. Needs no lock.
 pub fn get_in_inode<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u8>>, S> {
     let area = store.inode_area().map_err(XattrError::Store)?;
-    let entries = inode_area::parse_area(&area, store.ino())?;
+    let entries = entries_of_area(store, &area)?;
     entries.iter().find(|e| e.name == name).map(|e| value_of(store, e)).transpose()
 }
 
 /// The stored bytes of an attribute.
 pub(super) fn get_raw<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u8>>, S> {
     let in_inode = get_in_inode(store, name)?;
-    let Some(nr) = store.block_nr().filter(|_| in_inode.is_none()) else { return Ok(in_inode) };
-    let bytes = store.read_block(nr).map_err(XattrError::Store)?;
-    let block = noted(store, nr, &bytes)?;
-    block.entries.iter().find(|e| e.name == name).map(|e| value_of(store, e)).transpose()
+    if in_inode.is_some() {
+        return Ok(in_inode);
+    }
+    let Some((nr, bytes)) = block_of(store)? else { return Ok(None) };
+    let entries = noted(store, nr, &bytes)?;
+    entries.iter().find(|e| e.name == name).map(|e| value_of(store, e)).transpose()
 }
 
-/// Parses the inode's block and enters it into the index, so that other inodes may join it. The inode is locked, so
-/// the block is not freed meanwhile.
-fn noted<'a, S: XattrSource>(store: &S, nr: BlockNr, bytes: &'a [u8]) -> Result<XattrBlock<'a>, S> {
-    let block = XattrBlock::parse(bytes, nr, store.checksum_seed())?;
-    store.shared().note(nr, block.references());
-    Ok(block)
+/// The attributes in the inode.
+fn entries_of_area<'a, S: XattrSource>(store: &S, area: &'a [u8]) -> Result<Vec<EntryRef<'a>>, S> {
+    match inode_area::parse_area(area, store.ino()) {
+        Ok(entries) => Ok(entries),
+        Err(e) => {
+            store.pass(e.into())?;
+            let mut sound = Vec::new();
+            inode_area::scan_area(area, &rules(store), &mut |step| sound.extend(step));
+            Ok(sound)
+        }
+    }
+}
+
+/// The inode's block, if it has one.
+fn block_of<S: XattrSource>(store: &S) -> Result<Option<(BlockNr, Vec<u8>)>, S> {
+    let Some(nr) = store.block_nr() else { return Ok(None) };
+    match store.read_block(nr) {
+        Ok(bytes) => Ok(Some((nr, bytes))),
+        Err(e) => store.pass(XattrError::Store(e)).map(|()| None),
+    }
+}
+
+/// The attributes in the inode's block. Enters it into the index, so that other inodes may join it. The inode is
+/// locked, so the block is not freed meanwhile.
+fn noted<'a, S: XattrSource>(store: &S, nr: BlockNr, bytes: &'a [u8]) -> Result<Vec<EntryRef<'a>>, S> {
+    match XattrBlock::parse(bytes, nr, store.checksum_seed()) {
+        Ok(block) => {
+            store.shared().note(nr, block.references());
+            Ok(block.entries)
+        }
+        Err(e) => {
+            store.pass(e.into())?;
+            let mut sound = Vec::new();
+            scan_block(bytes, nr, &rules(store), &mut |step| sound.extend(step));
+            Ok(sound)
+        }
+    }
+}
+
+/// The rules for attributes of which only the sound ones are wanted.
+fn rules<S: XattrSource>(store: &S) -> XattrContext {
+    XattrContext { seed: store.checksum_seed(), ea_inode: true, inodes: (0, u32::MAX) }
 }
 
 fn value_of<S: XattrSource>(store: &S, entry: &EntryRef<'_>) -> Result<Vec<u8>, S> {

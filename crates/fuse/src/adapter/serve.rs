@@ -621,8 +621,13 @@ impl Server for FsServer {
         let inode = check!(reply, self.node(ino));
         let names = check!(reply, self.fs.list_xattrs(&inode));
         let mut list = Vec::new();
+        let is_trusted = |name: &[u8]| name.starts_with(b"trusted.");
         // As Linux does: trusted attributes are shown only to users that may read them.
-        for name in names.iter().filter(|n| req.uid == 0 || !n.starts_with(b"trusted.")) {
+        let shown = names.iter().any(|name| is_trusted(name)) && req.uid == 0 && {
+            let callers = self.callers.lock().clone();
+            callers.may_see_trusted(req.pid)
+        };
+        for name in names.iter().filter(|name| shown || !is_trusted(name)) {
             list.extend_from_slice(name);
             list.push(0);
         }

@@ -37,6 +37,21 @@ impl Callers {
     }
 }
 
+impl Callers {
+    /// Whether a thread that waits for the reply to its request as user 0 may see attributes in `trusted.`: it is
+    /// privileged, or it is not user 0 itself. Then the kernel makes the request with the rights of
+    /// another process, as overlayfs does with those of the one that mounted it.
+    pub(crate) fn may_see_trusted(&self, thread: u32) -> bool {
+        self.is_privileged(thread) || file_system_user(thread).is_some_and(|user| user != 0)
+    }
+}
+
+/// The user as whom a thread makes requests to file systems.
+fn file_system_user(thread: u32) -> Option<u32> {
+    let status = read_to_string(format!("/proc/{thread}/status")).ok()?;
+    field(&status, "Uid")?.split_ascii_whitespace().nth(3)?.parse().ok()
+}
+
 /// Whether a thread, by its number in the PID namespace of this process, has CAP_SYS_ADMIN in the user namespace of
 /// this process. False for a thread that is missing in /proc.
 pub(super) fn is_privileged(thread: u32) -> bool {

@@ -257,6 +257,22 @@ impl InodeDesc {
         {
             sink(InodeDamage::Checksum { found, expected });
         }
+        self.other_damage(bytes, ino, geometry, sink);
+    }
+
+    /// As [`InodeDesc::damage`], for an inode whose checksum has been verified.
+    pub fn damage_of_fields(
+        &self,
+        bytes: &[u8],
+        ino: InodeNr,
+        geometry: &Geometry,
+        sink: &mut impl FnMut(InodeDamage),
+    ) {
+        self.extra_size_damage(geometry, sink);
+        self.other_damage(bytes, ino, geometry, sink);
+    }
+
+    fn other_damage(&self, bytes: &[u8], ino: InodeNr, geometry: &Geometry, sink: &mut impl FnMut(InodeDamage)) {
         self.field_damage(ino, geometry, sink);
         self.time_of_deletion_damage(ino, geometry, sink);
         if self.links == 0 {

@@ -9,6 +9,7 @@
 //! None.
 
 mod damage;
+pub mod inline;
 mod mode;
 mod raw;
 #[cfg(test)]
@@ -404,6 +405,15 @@ pub fn verify_checksum(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Resul
     }
 }
 
+/// Whether an inode was never used, or has been zeroed.
+pub fn is_zeros(bytes: &[u8]) -> bool {
+    // In pieces: the compiler compares a piece at once, and ends a loop over bytes at each.
+    let (pieces, rest) = bytes.as_chunks::<64>();
+    bytes.first().is_none_or(|byte| *byte == 0)
+        && pieces.iter().all(|piece| *piece == [0; 64])
+        && rest.iter().all(|byte| *byte == 0)
+}
+
 /// The stored checksum and the one that it should be; `None` without `metadata_csum` and for an inode of zeros.
 fn checksums(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Option<(u32, u32)> {
     if !geometry.metadata_csum {
@@ -415,7 +425,7 @@ fn checksums(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Option<(u32, u3
     if has_high {
         stored |= u32::from(u16::from_le_bytes([bytes[CHECKSUM_HI_AT], bytes[CHECKSUM_HI_AT + 1]])) << 16;
     }
-    (stored == computed || bytes.iter().any(|&byte| byte != 0)).then_some((stored, computed))
+    (stored == computed || !is_zeros(bytes)).then_some((stored, computed))
 }
 
 /// Sets the checksum of an inode's `inode_size` bytes, after something in them changed (its xattrs, for one). Does
@@ -432,24 +442,44 @@ pub fn update_checksum(bytes: &mut [u8], ino: InodeNr, geometry: &Geometry) {
     }
 }
 
+/// Bytes of an inode up to which its checksum is one call over an aligned copy: nine of ten inodes have 256.
+const COPIED_MAX: usize = 512;
+
+/// An inode's number, its generation and its bytes, as the checksum covers them.
+#[repr(align(8))]
+struct Covered([u8; 8 + COPIED_MAX]);
+
 /// The checksum, cut to 16 bits where the inode has no room for the high half, and whether it has. The checksum fields
 /// count as zero. `bytes` is exactly one inode.
 fn compute_checksum(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> (u32, bool) {
+    let extra_isize = |bytes: &[u8]| u16::from_le_bytes([bytes[GOOD_OLD_INODE_SIZE], bytes[GOOD_OLD_INODE_SIZE + 1]]);
+    let has_high = bytes.len() >= CHECKSUM_HI_AT + 2 && extra_isize(bytes) >= 4;
     let at = offset_of!(RawInode, i_generation);
-    let generation = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let mut crc = geometry.seed.for_inode(ino, generation).checksum(&bytes[..CHECKSUM_LO_AT]);
-    crc = crc32c(crc, &[0; 2]);
-    crc = crc32c(crc, &bytes[CHECKSUM_LO_AT + 2..GOOD_OLD_INODE_SIZE]);
-    if bytes.len() < CHECKSUM_HI_AT + 2 {
-        return (crc & 0xffff, false);
-    }
-    let extra_isize = u16::from_le_bytes([bytes[GOOD_OLD_INODE_SIZE], bytes[GOOD_OLD_INODE_SIZE + 1]]);
-    if extra_isize < 4 {
-        return (crc32c(crc, &bytes[GOOD_OLD_INODE_SIZE..]) & 0xffff, false);
-    }
-    crc = crc32c(crc, &bytes[GOOD_OLD_INODE_SIZE..CHECKSUM_HI_AT]);
-    crc = crc32c(crc, &[0; 2]);
-    (crc32c(crc, &bytes[CHECKSUM_HI_AT + 2..]), true)
+    let crc = if bytes.len() <= COPIED_MAX {
+        let mut covered = Covered([0; 8 + COPIED_MAX]);
+        let all = &mut covered.0[..8 + bytes.len()];
+        let (front, inode) = all.split_at_mut(8);
+        front[..4].copy_from_slice(&ino.0.to_le_bytes());
+        front[4..].copy_from_slice(&bytes[at..at + 4]);
+        inode.copy_from_slice(bytes);
+        inode[CHECKSUM_LO_AT..CHECKSUM_LO_AT + 2].fill(0);
+        if has_high {
+            inode[CHECKSUM_HI_AT..CHECKSUM_HI_AT + 2].fill(0);
+        }
+        geometry.seed.checksum(all)
+    } else {
+        let generation = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let mut crc = geometry.seed.for_inode(ino, generation).checksum(&bytes[..CHECKSUM_LO_AT]);
+        crc = crc32c(crc, &[0; 2]);
+        match has_high {
+            true => {
+                crc = crc32c(crc, &bytes[CHECKSUM_LO_AT + 2..CHECKSUM_HI_AT]);
+                crc32c(crc32c(crc, &[0; 2]), &bytes[CHECKSUM_HI_AT + 2..])
+            }
+            false => crc32c(crc, &bytes[CHECKSUM_LO_AT + 2..]),
+        }
+    };
+    if has_high { (crc, true) } else { (crc & 0xffff, false) }
 }
 
 fn split(number: u32) -> (U16, U16) {

@@ -419,7 +419,9 @@ impl Damage for SuperDamage {
 impl SuperDamage {
     /// Whether a reader that wants as much as possible can still use the rest of the superblock.
     pub fn is_doubt(&self) -> bool {
-        matches!(self, SuperDamage::Features { .. } | SuperDamage::Checksum { .. })
+        // The count of inodes is also that of the groups. Without the journal or quotas, files can still be read.
+        use SuperDamage::{Checksum, Features, Inode, InodesCount};
+        matches!(self, Features { .. } | Checksum { .. } | InodesCount { .. } | Inode { .. })
     }
 
     /// As the crate's error, for the copy at byte `place`.

@@ -16,6 +16,7 @@
 //! | writes the image | write lock, with QEMU's bytes | | |
 //! | writes a partition | write lock | 100 101 | 201 |
 //!
+//! A reader ignores bytes of the last column if no process has the file open for writing ([`super::readers`]).
 //! A partition's reader does not deny writing (201): a writer of another partition must pass. QEMU also resizes what it
 //! writes (103), and a writer of a partition never does.
 //!
@@ -28,6 +29,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::fcntl::{FcntlArg, fcntl};
+
+use super::ioctl::is_open_for_writing;
 
 /// Bytes of a file; `len` is `None` for everything from `start` on, including bytes that are added later.
 #[derive(Clone, Copy, Debug)]
@@ -117,12 +120,12 @@ fn try_claim(file: &File, range: Range, exclusive: bool) -> io::Result<bool> {
             return Ok(false);
         }
     }
+    let mut taken = false;
     for at in free {
-        if is_refused_to(file, byte(*at), libc::F_WRLCK)? {
-            return Ok(false);
-        }
+        taken |= is_refused_to(file, byte(*at), libc::F_WRLCK)?;
     }
-    Ok(true)
+    // Any user may lock these bytes for reading, but only a writer's lock means what it says.
+    Ok(!taken || !exclusive && !is_open_for_writing(file).unwrap_or(true))
 }
 
 /// False if another holder has locked any of the bytes. `exclusive` wants `file` open for writing.

@@ -15,6 +15,7 @@ use crate::content::{self, Ended};
 use crate::failure::{Failure, HURT, Result};
 use crate::image;
 use crate::owner::{Given, Owner, warn_of_fakeroot};
+use crate::rescued;
 use crate::source_date::SourceDate;
 use crate::text::shown;
 
@@ -49,7 +50,7 @@ impl Source for ImageSource {
     type Entry = InodeRef;
 
     fn image(&self) -> Option<usize> {
-        Some(Arc::as_ptr(&self.fs) as usize)
+        Some(rescued::id(&self.fs))
     }
 
     fn top(&self, path: &[u8], follow: bool) -> Step<InodeRef> {
@@ -94,8 +95,15 @@ impl Source for ImageSource {
         self.here(self.fs.read_link(link))
     }
 
-    fn xattrs(&self, entry: &InodeRef) -> Step<Xattrs> {
-        self.here(image::xattrs(&self.fs, entry))
+    fn xattrs(&self, entry: &InodeRef) -> (Xattrs, Step<()>) {
+        let (xattrs, missed) = image::xattrs(&self.fs, entry);
+        // Some of them may be missing.
+        let missed = missed.or_else(|| rescued::doubt(&self.fs, entry).cloned());
+        (xattrs, self.here(missed.map_or(Ok(()), Err)))
+    }
+
+    fn doubt(&self, entry: &InodeRef) -> Step<()> {
+        self.here(rescued::doubt(&self.fs, entry).cloned().map_or(Ok(()), Err))
     }
 
     fn read(&self, file: &InodeRef, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content> {
@@ -110,7 +118,7 @@ impl Source for ImageSource {
     }
 
     fn show(&self, path: &[u8]) -> String {
-        format!("{}: {}", self.fs.image(), shown(path))
+        format!("{}: {}", shown(self.fs.image().as_bytes()), shown(path))
     }
 }
 
@@ -179,7 +187,7 @@ impl Sink for ImageSink {
     type File = InodeRef;
 
     fn image(&self) -> Option<usize> {
-        Some(Arc::as_ptr(&self.fs) as usize)
+        Some(rescued::id(&self.fs))
     }
 
     fn top(&self, path: &[u8]) -> Step<InodeRef> {
@@ -307,7 +315,7 @@ impl Sink for ImageSink {
     }
 
     fn show(&self, path: &[u8]) -> String {
-        format!("{}: {}", self.fs.image(), shown(path))
+        format!("{}: {}", shown(self.fs.image().as_bytes()), shown(path))
     }
 
     /// Makes everything durable, and marks the image clean.

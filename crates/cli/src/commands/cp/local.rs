@@ -267,10 +267,20 @@ impl Source for LocalSource<'_> {
         Ok(link.target.clone())
     }
 
-    fn xattrs(&self, entry: &Entry) -> Step<Xattrs> {
-        let Some(file) = &entry.fd else { return entry.xattrs.clone().map_err(unread) };
-        let list = listed(|buf| flistxattr(file, buf)).map_err(unread)?;
-        self.wanted(&list, |name, buf| fgetxattr(file, name, buf)).map_err(unread)
+    fn xattrs(&self, entry: &Entry) -> (Xattrs, Step<()>) {
+        let read = match &entry.fd {
+            None => entry.xattrs.clone(),
+            Some(file) => listed(|buf| flistxattr(file, buf))
+                .and_then(|list| self.wanted(&list, |name, buf| fgetxattr(file, name, buf))),
+        };
+        match read {
+            Ok(xattrs) => (xattrs, Ok(())),
+            Err(e) => (Xattrs::new(), Err(unread(e))),
+        }
+    }
+
+    fn doubt(&self, _entry: &Entry) -> Step<()> {
+        Ok(())
     }
 
     fn read(&self, entry: &Entry, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content> {

@@ -6,6 +6,9 @@
 //! in a directory that only this user can enter, and renamed to their place when they are complete. Privileges in an
 //! image are copied only on request.
 //!
+//! Owners and modes are set through functions of the C library (nix): rustix makes some of these calls itself, and
+//! fakeroot(1) would not see them.
+//!
 //! # Locking
 //! None.
 
@@ -18,9 +21,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
+use nix::fcntl::AtFlags as NixAtFlags;
+use nix::sys::stat::{FchmodatFlags, Mode as NixMode, fchmod, fchmodat};
+use nix::unistd::{fchown, fchownat};
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown,
-    fsetxattr, fstat, linkat, makedev, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
+    AtFlags, CWD, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags, fsetxattr, fstat, linkat, makedev, mkdirat,
+    mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -148,11 +154,11 @@ impl LocalSink {
 
     fn finish(&self, fd: impl AsFd, node: &Node, xattrs: &Xattrs) -> Step<()> {
         if self.root {
-            fchown(&fd, Some(Uid::from_raw(node.uid)), Some(Gid::from_raw(node.gid)))?;
+            fchown(&fd, Some(node.uid.into()), Some(node.gid.into())).map_err(errno)?;
         }
         // After the owner, whose change clears bits; the attributes before it, since ACLs change the mode.
         self.set_xattrs(&fd, xattrs);
-        fchmod(&fd, self.mode(node))?;
+        fchmod(&fd, nix_mode(self.mode(node))).map_err(errno)?;
         Ok(rustix::fs::futimens(&fd, &times(node))?)
     }
 
@@ -168,11 +174,13 @@ impl LocalSink {
         }
         // By name: no other user can have replaced it here.
         if self.root {
-            let (uid, gid) = (Some(Uid::from_raw(node.uid)), Some(Gid::from_raw(node.gid)));
-            chownat(workshop, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+            let (uid, gid) = (Some(node.uid.into()), Some(node.gid.into()));
+            fchownat(workshop, name, uid, gid, NixAtFlags::AT_SYMLINK_NOFOLLOW).map_err(errno)?;
         }
         if node.kind != FileType::Symlink {
-            chmodat(workshop, name, self.mode(node), AtFlags::empty())?;
+            // In this directory the name is no link.
+            let follow = FchmodatFlags::FollowSymlink;
+            fchmodat(workshop, name, nix_mode(self.mode(node)), follow).map_err(errno)?;
         }
         utimensat(workshop, name, &times(node), AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(id(&statat(workshop, name, AtFlags::SYMLINK_NOFOLLOW)?))
@@ -205,7 +213,7 @@ impl LocalSink {
         // The destination may have the name of a private file: no other user may read it before it has its mode. But
         // if the user names another user's file, then, as with cp(1), it gets the content and keeps its mode.
         if !named || self.may_change(&stat) {
-            fchmod(&file, mode)?;
+            fchmod(&file, nix_mode(mode)).map_err(errno)?;
         }
         rustix::fs::ftruncate(&file, 0)?;
         Ok(file)
@@ -215,6 +223,14 @@ impl LocalSink {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::RDONLY;
         Ok(openat(parent, os(name), flags, Mode::empty())?)
     }
+}
+
+fn nix_mode(mode: Mode) -> NixMode {
+    NixMode::from_bits_truncate(mode.as_raw_mode())
+}
+
+fn errno(e: nix::Error) -> Errno {
+    Errno::from_raw_os_error(e as i32)
 }
 
 /// The message for an image that would be overwritten.

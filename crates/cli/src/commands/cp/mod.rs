@@ -36,6 +36,7 @@ use crate::failure::{Failure, Result, both};
 use crate::image::{self, ImageSpec, open_image};
 use crate::owner::Owner;
 use crate::place::Place;
+use crate::rescued::{self, Tally};
 use crate::server::signals::Stop;
 use crate::text::shown;
 
@@ -113,6 +114,8 @@ struct Images {
     open: Vec<(ImageSpec, Arc<Filesystem>)>,
     /// The images that this opened.
     own: Vec<Mounted>,
+    /// The files that were copied from each.
+    tally: Tally,
 }
 
 impl Images {
@@ -146,6 +149,8 @@ fn copy_all<S: Sink>(
 ) -> Result<()> {
     let copied = copy_each(args, from, sink, to, stop, images);
     let ended = sink.end();
+    // Last, so that it is not overlooked.
+    images.open.iter().for_each(|(_, fs)| images.tally.print(fs));
     both(copied, ended)
 }
 
@@ -164,15 +169,19 @@ fn copy_each<S: Sink>(
     let local = LocalSource::new(stop);
     let mut copy = Copy::new(sink, args, stop);
     for place in from {
+        let mut image = None;
         let copied = match place {
             Place::Local(_) if place.is_stream() => copy.stream(to, into_dir),
             Place::Local(path) => copy.source(&local, path, to, into_dir),
-            Place::Inside(spec, path) => {
-                images.get(spec).and_then(|fs| copy.source(&ImageSource::new(fs), path, to, into_dir))
-            }
+            Place::Inside(spec, path) => images.get(spec).and_then(|fs| {
+                image = Some(rescued::id(&fs));
+                copy.source(&ImageSource::new(fs), path, to, into_dir)
+            }),
         };
-        copy.went_well(copied)?;
+        copy.went_well(image, copied)?;
     }
     local.end();
-    copy.end()
+    let (tally, copied) = copy.end();
+    images.tally = tally;
+    copied
 }

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use crate::content::Missing;
 use crate::failure::{Failure, HURT, Result, plain};
+use crate::mode::without_acl;
 
 /// Identifies a file on its side (device and inode number).
 pub type Id = (u64, u64);
@@ -41,10 +42,9 @@ impl Node {
         self.kind == FileType::Directory
     }
 
-    /// The same for a copy without the file's ACL, if it may have one. The mask of an ACL looks like the group's
-    /// permissions, but must not become those. The group gets the permissions of others.
+    /// The same for a copy without the file's ACL, if it may have one.
     pub fn guarded(&self) -> Node {
-        Node { mode: self.mode & !(0o70 & !((self.mode & 0o7) << 3)), ..self.clone() }
+        Node { mode: without_acl(self.mode), ..self.clone() }
     }
 }
 
@@ -121,9 +121,12 @@ pub trait Source {
     /// The directory `id` again, which contains `below`.
     fn parent(&self, below: &Self::Entry, id: Id) -> Step<Self::Entry>;
     fn target(&self, link: &Self::Entry) -> Step<Vec<u8>>;
-    fn xattrs(&self, entry: &Self::Entry) -> Step<Xattrs>;
+    /// The attributes that can be read, and the error for the others.
+    fn xattrs(&self, entry: &Self::Entry) -> (Xattrs, Step<()>);
     /// Calls `write` with offset and bytes of all data; the gaps are holes.
     fn read(&self, file: &Self::Entry, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content>;
+    /// Damage in spite of which the file was read; of a directory also that of its list of names.
+    fn doubt(&self, entry: &Self::Entry) -> Step<()>;
     /// For messages.
     fn show(&self, path: &[u8]) -> String;
 }

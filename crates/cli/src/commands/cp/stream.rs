@@ -49,7 +49,8 @@ fn print(source: &ImageSource, path: &[u8], out: &Out) -> Result<()> {
     });
     let Content { missing, .. } = done.map_err(|e| e.at(at))?;
     out.zeroes(size.saturating_sub(pos))?;
-    missing.map_or(Ok(()), |missing| Err(Trouble::Hurt(missing.to_string()).at(at)))
+    missing.map_or(Ok(()), |missing| Err(Trouble::Hurt(missing.to_string()).at(at)))?;
+    source.doubt(&file).map_err(|e| e.at(at))
 }
 
 /// The standard output.

@@ -21,6 +21,7 @@ use super::stream;
 use crate::args::CpArgs;
 use crate::failure::{Failure, Report, Result};
 use crate::opened;
+use crate::rescued::{Did, Tally};
 use crate::server::signals::Stop;
 use crate::text::{Output, shown, split_last};
 
@@ -97,6 +98,7 @@ pub struct Copy<'a, S: Sink> {
     /// Files copied without their links, because there were too many files with several names.
     parted: u64,
     report: Report,
+    tally: Tally,
 }
 
 /// A directory that is being copied.
@@ -159,11 +161,12 @@ impl<'a, S: Sink> Copy<'a, S> {
             symlinks: Files::default(),
             parted: 0,
             report: Report::default(),
+            tally: Tally::new(Did::Read),
         }
     }
 
     /// The result of the whole copy.
-    pub fn end(mut self) -> Result<()> {
+    pub fn end(mut self) -> (Tally, Result<()>) {
         self.progress.end();
         if self.parted > 0 {
             let parted = self.parted;
@@ -172,7 +175,7 @@ impl<'a, S: Sink> Copy<'a, S> {
                  names were still to come; copy smaller parts of the tree"
             )));
         }
-        self.report.end()
+        (self.tally, self.report.end())
     }
 
     /// The path of a copied file.
@@ -334,12 +337,12 @@ impl<'a, S: Sink> Copy<'a, S> {
             match Self::next_name(source, &mut tree) {
                 Ok(Some(name)) => {
                     let copied = self.step(source, &mut tree, &name);
-                    self.went_well(copied)?;
+                    self.went_well(source.image(), copied)?;
                 }
-                Err(e) => self.went_well(Err(e))?,
+                Err(e) => self.went_well(source.image(), Err(e))?,
                 Ok(None) => {
                     let finished = self.leave(source, &mut tree)?;
-                    self.went_well(finished)?;
+                    self.went_well(source.image(), finished)?;
                 }
             }
         }
@@ -382,7 +385,8 @@ impl<'a, S: Sink> Copy<'a, S> {
             up.to = Some(self.sink.parent(&to, up.to_id).map_err(|e| e.at(|| self.sink.show(&tree.to)))?);
         }
         // Last, because adding files changes its times.
-        let (xattrs, missed) = readable(source.xattrs(&from).map_err(|e| e.at(|| source.show(&tree.from))));
+        let (xattrs, missed) = source.xattrs(&from);
+        let missed = missed.map_err(|e| e.at(|| source.show(&tree.from)));
         let node = if missed.is_err() { node.guarded() } else { node };
         let finished = self.sink.finish_directory(to, &node, &xattrs).map_err(|e| e.at(|| self.sink.show(&tree.to)));
         Ok(finished.and(missed))
@@ -410,8 +414,20 @@ impl<'a, S: Sink> Copy<'a, S> {
         Ok(dir)
     }
 
-    /// Copies a file that is not a directory.
+    /// Copies a file that is not a directory, and counts it if it is whole.
     fn file<R: Source>(&mut self, source: &R, entry: &R::Entry, node: &Node, item: &Item<'_, S::Dir>) -> Result<()> {
+        self.any_file(source, entry, node, item)?;
+        source.image().into_iter().for_each(|image| self.tally.whole(image));
+        Ok(())
+    }
+
+    fn any_file<R: Source>(
+        &mut self,
+        source: &R,
+        entry: &R::Entry,
+        node: &Node,
+        item: &Item<'_, S::Dir>,
+    ) -> Result<()> {
         self.stop.check()?;
         if source.image().is_none() && opened::is_written_image(node.id) {
             return Err(Failure::op(format!("{}: is the image that is written", source.show(item.from))));
@@ -447,7 +463,8 @@ impl<'a, S: Sink> Copy<'a, S> {
         }
         let here = |e: Trouble| e.at(|| source.show(item.from));
         // The file is worth copying even without its attributes.
-        let (xattrs, missed) = readable(source.xattrs(entry).map_err(here));
+        let (xattrs, missed) = source.xattrs(entry);
+        let missed = missed.map_err(here);
         let guarded;
         let node = if missed.is_err() {
             guarded = node.guarded();
@@ -478,7 +495,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         if made.is_some() {
             self.say(|| source.show(item.from), item.to)?;
         }
-        missed
+        missed.and(source.doubt(entry).map_err(here))
     }
 
     fn regular<R: Source>(
@@ -519,18 +536,13 @@ impl<'a, S: Sink> Copy<'a, S> {
         Ok(())
     }
 
-    /// Prints the error of one file; returns an error that ends the command.
-    pub fn went_well(&mut self, result: Result<()>) -> Result<()> {
+    /// Prints the error of one file; returns an error that ends the command. `image`: of the source.
+    pub fn went_well(&mut self, image: Option<usize>, result: Result<()>) -> Result<()> {
+        if let Some(image) = image.filter(|_| result.is_err()) {
+            self.tally.hurt(image);
+        }
         let progress = &self.progress;
         self.report.note_by(result, |e| progress.aside(|| e.print()))
-    }
-}
-
-/// The attributes that can be copied, and the error to report for the others after the rest is copied.
-fn readable(xattrs: Result<Xattrs>) -> (Xattrs, Result<()>) {
-    match xattrs {
-        Ok(xattrs) => (xattrs, Ok(())),
-        Err(e) => (Xattrs::new(), Err(e)),
     }
 }
 

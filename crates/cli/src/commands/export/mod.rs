@@ -37,8 +37,10 @@ use crate::args::{ExportArgs, ExportFormat, ImageArgs};
 use crate::content::{self, Ended};
 use crate::failure::{BROKEN_PIPE, Failure, OPERATIONAL, Report, Result, plain, warn};
 use crate::image;
+use crate::mode::without_acl;
 use crate::opened;
 use crate::place::{in_image, the_path};
+use crate::rescued::{self, Did, Tally};
 use crate::server::signals::Stop;
 use crate::text::shown;
 
@@ -171,7 +173,8 @@ fn export_to(
     let to = BufWriter::with_capacity(BUFFER_BYTES, to);
     let links = HashMap::new();
     let archive = Archive::new(to);
-    let mut export = Export { fs, stop, archive, is_layer, failed, links, link_bytes: 0, report: Report::default() };
+    let (report, tally) = (Report::default(), Tally::new(Did::Read));
+    let mut export = Export { fs, stop, archive, is_layer, failed, links, link_bytes: 0, report, tally };
     let done = export.tree(path).and_then(|()| {
         // Damage that reads went around: names may be missing. That has been reported, too.
         if fs.rescues() { Ok(()) } else { image::refuse_damage([fs]) }
@@ -201,6 +204,7 @@ struct Export<'a, W: Write> {
     links: HashMap<InodeNr, Vec<u8>>,
     link_bytes: usize,
     report: Report,
+    tally: Tally,
 }
 
 impl<W: Write> Export<'_, W> {
@@ -223,22 +227,33 @@ impl<W: Write> Export<'_, W> {
                         // The names in it are encrypted.
                         walk.skip();
                     }
-                    self.entry(walk.path(), &name, &inode)
+                    let done = self.entry(walk.path(), &name, &inode);
+                    if done.is_ok() && !inode.is_dir() {
+                        self.tally.whole(rescued::id(self.fs));
+                    }
+                    done
                 }
-                Ok(Visit::Left(_)) => Ok(()),
+                Ok(Visit::Left(dir)) => {
+                    // Without --rescue, damage of any directory ends the export.
+                    rescued::doubt(self.fs, &dir).map_or(Ok(()), |e| Err(image::at(self.fs, walk.path(), e.clone())))
+                }
                 Err(e) => Err(image::at(self.fs, walk.path(), e)),
             };
             self.note(done)?;
         }
+        self.tally.print(self.fs);
         Ok(())
     }
 
-    /// In an image that is rescued, damaged files are left out; otherwise the archive is complete or fails.
+    /// In an image that is rescued, what cannot be read is left out; otherwise the archive is complete or fails.
     fn note(&mut self, done: Result<()>) -> Result<()> {
         if self.output_failed() {
             return done;
         }
         if self.fs.rescues() {
+            if done.is_err() {
+                self.tally.hurt(rescued::id(self.fs));
+            }
             return self.report.note(done);
         }
         done.map_err(|mut e| {
@@ -291,7 +306,16 @@ impl<W: Write> Export<'_, W> {
             (entry.kind, entry.target) = (Kind::Link, first.clone());
             return Ok(self.archive.entry(&entry)?);
         }
-        entry.xattrs = image::xattrs(fs, inode).map_err(failed)?;
+        let (xattrs, missed) = image::xattrs(fs, inode);
+        let missed = missed.or_else(|| rescued::doubt(fs, inode).cloned());
+        entry.xattrs = xattrs;
+        if let Some(e) = &missed {
+            if !fs.rescues() {
+                return Err(failed(e.clone()));
+            }
+            // The file is worth more than its attributes, some of which may be missing.
+            entry.mode = without_acl(entry.mode);
+        }
         match kind {
             FileType::Regular => self.file(path, inode, &attr, entry)?,
             FileType::Socket => {
@@ -321,7 +345,8 @@ impl<W: Write> Export<'_, W> {
             }
             self.links.insert(attr.ino, name.to_vec());
         }
-        Ok(())
+        let doubt = || rescued::doubt(fs, inode).cloned();
+        missed.or_else(doubt).map_or(Ok(()), |e| Err(failed(e)))
     }
 
     fn file(&mut self, path: &[u8], inode: &InodeRef, attr: &Attr, mut entry: Entry<'_>) -> Result<()> {

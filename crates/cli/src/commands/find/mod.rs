@@ -24,6 +24,7 @@ use crate::failure::{Failure, Result, warn};
 use crate::image::{self, ImageSpec, Part};
 use crate::place::Place;
 use crate::record::{self, Format, Records};
+use crate::rescued::{self, Did, Tally};
 
 /// The search of a command line.
 struct Search {
@@ -35,6 +36,14 @@ struct Search {
     format: Format,
 }
 
+/// The search of one image: where it begins in its file, in bytes, and where its results go.
+struct Results {
+    start: u64,
+    records: Records,
+    report: Report,
+    tally: Tally,
+}
+
 pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
     let begins = |word: &OsString| word.as_bytes().starts_with(b"-") || word == "!" || word == "(" || word == ")";
     let paths = args.words.iter().take_while(|word| !begins(word)).count();
@@ -44,21 +53,22 @@ pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
     }
     let mut search = parse(words, images)?;
     search.format = Format { json: args.json || search.format.json, null: args.null || search.format.null };
-    let mut records = Records::new(search.format)?;
-    let mut report = Report::default();
+    let (records, report) = (Records::new(search.format)?, Report::default());
+    let mut to = Results { start: 0, records, report, tally: Tally::new(Did::Looked) };
     for path in paths {
         // If one cannot be opened, the search goes on with the others.
         let path = search.partition_of(path);
         let searched = images.file_or_image(&path).and_then(|file| {
-            let start = images.start(&file.fs);
-            let before = records.count;
-            search.file(&file, start, &mut records, &mut report)?;
-            search.explain(&file, start, records.count > before)
+            to.start = images.start(&file.fs);
+            let before = to.records.count;
+            search.file(&file, &mut to)?;
+            search.explain(&file, to.start, to.records.count > before)
         });
-        report.note(searched)?;
+        to.report.note(searched)?;
     }
-    records.end()?;
-    report.end()
+    to.records.end()?;
+    images.each_open(|fs| to.tally.print(fs));
+    to.report.end()
 }
 
 impl Search {
@@ -102,11 +112,11 @@ impl Search {
         Ok(())
     }
 
-    fn file(&self, file: &File, start: u64, records: &mut Records, report: &mut Report) -> Result<()> {
+    fn file(&self, file: &File, to: &mut Results) -> Result<()> {
         let fs = &file.fs;
         let top = file.walk(false)?;
         let name = file.name().unwrap_or(b"/");
-        let pruned = self.visit(fs, start, &file.path, name, 0, &top, records, report)?;
+        let pruned = self.visit(fs, &file.path, name, 0, &top, to)?;
         let mut walk = Walk::new(fs, &file.path, top);
         if self.depth_max == 0 || pruned {
             walk.skip();
@@ -114,49 +124,50 @@ impl Search {
         while let Some(visit) = walk.next() {
             match visit {
                 Ok(Visit::Name(inode)) => {
-                    let pruned =
-                        self.visit(fs, start, walk.path(), walk.name(), walk.depth(), &inode, records, report)?;
+                    let pruned = self.visit(fs, walk.path(), walk.name(), walk.depth(), &inode, to)?;
+                    to.tally.found(fs, walk.path(), &inode).into_iter().for_each(|e| to.report.complain(e));
                     if walk.depth() >= self.depth_max || pruned {
                         walk.skip();
                     }
                 }
-                Ok(Visit::Left(_)) => {}
-                Err(e) => report.note(Err(image::at(fs, walk.path(), e)))?,
+                Ok(Visit::Left(dir)) => {
+                    to.tally.left(fs, walk.path(), &dir).into_iter().for_each(|e| to.report.complain(e));
+                }
+                Err(e) => {
+                    to.tally.hurt(rescued::id(fs));
+                    to.report.note(Err(image::at(fs, walk.path(), e)))?;
+                }
             }
         }
         Ok(())
     }
 
     /// True: skip everything below it.
-    #[allow(clippy::too_many_arguments)] // one file, and where it goes
     fn visit(
         &self,
         fs: &Filesystem,
-        start: u64,
         path: &[u8],
         name: &[u8],
         depth: usize,
         inode: &InodeRef,
-        records: &mut Records,
-        report: &mut Report,
+        to: &mut Results,
     ) -> Result<bool> {
         if depth < self.depth_min {
             return Ok(false);
         }
-        let candidate = Candidate { fs, path, name, inode, attr: fs.getattr(inode), start };
+        let candidate = Candidate { fs, path, name, inode, attr: fs.getattr(inode), start: to.start };
         let mut outcome = Outcome::default();
         if let Err(e) = self.expression.holds(&candidate, &mut outcome) {
-            report.note(Err(image::at(fs, path, e)))?;
+            to.report.note(Err(image::at(fs, path, e)))?;
         }
         for _ in 0..outcome.prints {
             if !self.format.json {
-                records.path(path)?;
+                to.records.path(path)?;
                 continue;
             }
-            match record::file(fs, path, inode) {
-                Ok(record) => records.value(&record.into())?,
-                Err(e) => report.note(Err(image::at(fs, path, e)))?,
-            }
+            let (record, missed) = record::file(fs, path, inode);
+            to.records.value(&record.into())?;
+            missed.map_or(Ok(()), |e| to.report.note(Err(image::at(fs, path, e))))?;
         }
         Ok(outcome.pruned)
     }

@@ -36,7 +36,7 @@ pub fn diagnostics(name: &str) -> &'static [Row] {
             "Where there is /dev/log, it says what no call returns (damage that it met, why it turned read-only) to the \
              system's log, as 'extant', facility daemon: journalctl -t extant, or grep extant /var/log/syslog.",
         ),
-        ("extant.log", "Elsewhere it writes to this file in the run folder; see FILES."),
+        ("MAJOR:MINOR.log", "Elsewhere it writes to this file in the run folder; see FILES."),
         ("", "extant mount -v says which. With --foreground all messages go to the standard error."),
     ]
 }
@@ -54,9 +54,9 @@ pub fn files(name: &str) -> &'static [Row] {
              end what it came to.",
         ),
         (
-            "RUN FOLDER/extant.log, RUN FOLDER/extant.log.1",
-            "Messages of servers in the background where there is no system log, each with its time (UTC), the server's \
-             process and the image. Past 1 MiB the first becomes the second.",
+            "RUN FOLDER/MAJOR:MINOR.log, RUN FOLDER/MAJOR:MINOR.log.1",
+            "Messages of the mount with this device number where there is no system log, each with its time (UTC), the \
+             server's process and the image. Past 1 MiB the first becomes the second.",
         ),
         ("/etc/fstab", "Lines of type fuse.extant; root's suid and dev are taken from there."),
         (

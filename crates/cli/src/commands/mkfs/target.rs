@@ -297,7 +297,7 @@ impl Target {
     }
 }
 
-/// What is on it already is looked at here ([`Target::refuse_overwriting`]).
+/// The target looks at existing content itself ([`Target::refuse_overwriting`]).
 fn for_writing() -> Access {
     Access { write_member: true, ..Access::tool(false) }
 }

@@ -290,3 +290,83 @@ proptest! {
         let _ = set_dotdot(&dir, &mut (), &dir.params(), extant_ondisk::InodeNr(5));
     }
 }
+
+/// All names of a listing in calls of at most `most` names, and whether it reported damage or failed.
+fn listed(dir: &MemDir, params: &DirParams, most: usize) -> (std::collections::BTreeSet<Vec<u8>>, bool) {
+    let (mut names, mut damaged, mut cookie) = (std::collections::BTreeSet::new(), false, 0);
+    loop {
+        let mut left = most;
+        let call = readdir(dir, params, cookie, |entry| {
+            let goes_on = left > 0;
+            if goes_on {
+                left -= 1;
+                names.insert(entry.name.to_vec());
+            }
+            goes_on
+        });
+        match call {
+            Ok(call) => {
+                damaged |= call.damage.is_some();
+                if left > 0 {
+                    return (names, damaged);
+                }
+                cookie = call.next;
+            }
+            Err(_) => return (names, true),
+        }
+    }
+}
+
+/// One key of an index is wrong: a listing either has all names, or reports damage. A rescue has all names.
+#[test]
+fn no_listing_lacks_names_without_an_error_after_one_wrong_key() {
+    let mut rng = Rng::new(9);
+    // One level of index, and two.
+    for (count, has_csum) in [(300, false), (300, true), (20_000, false)] {
+        let base = params(has_csum, true, HashVersion::HalfMd4);
+        let dir = filled(1024, base, count);
+        let all = listed(&dir, &dir.params(), usize::MAX);
+        assert!(all.0.len() == count as usize + 2 && !all.1);
+        let sound = dir.blocks.borrow().clone();
+        let is_node = |block: &[u8]| extant_ondisk::htree::shape_of(block).is_some();
+        let nodes: Vec<usize> = (0..sound.len()).filter(|lblk| *lblk == 0 || is_node(&sound[*lblk])).collect();
+        for round in 0..if has_csum { 60 } else { 120 } {
+            let lblk = nodes[round % nodes.len()];
+            let base_at = if lblk == 0 { 32 } else { 8 };
+            let word = |at: usize| u32::from_le_bytes(sound[lblk][at..at + 4].try_into().unwrap());
+            let entries = (word(base_at) >> 16) as usize;
+            let at = |entry: usize| base_at + 8 * entry;
+            let entry = 1 + rng.below(entries as u64 - 1) as usize;
+            let other = 1 + rng.below(entries as u64 - 1) as usize;
+            let mut block = sound[lblk].clone();
+            let value = match round % 4 {
+                0 => 0xFFFF_FFFE,
+                1 => 0,
+                2 => {
+                    block[at(other)..at(other) + 4].copy_from_slice(&word(at(entry)).to_le_bytes());
+                    word(at(other))
+                }
+                _ => word(at(entry)).wrapping_add(rng.next_u32() >> 3) & !1,
+            };
+            block[at(entry)..at(entry) + 4].copy_from_slice(&value.to_le_bytes());
+            if block == sound[lblk] {
+                continue;
+            }
+            if has_csum {
+                seal(&dir.params(), BlockKind::Index, &mut block);
+            }
+            dir.blocks.borrow_mut()[lblk] = block;
+            let what = format!("{count} names, block {lblk}, entry {entry} is {value:#x}");
+            for most in [usize::MAX, 37] {
+                let (names, damaged) = listed(&dir, &dir.params(), most);
+                assert!(damaged || names == all.0, "{what}: {} names in calls of {most}", names.len());
+                let rescue = DirParams { by_place: true, ..dir.params() };
+                let (names, _) = listed(&dir, &rescue, most);
+                // The dots are in the index, and may be unreadable with it.
+                let missing = all.0.difference(&names).filter(|name| name.len() > 2).count();
+                assert_eq!(missing, 0, "{what}: a rescue in calls of {most}");
+            }
+            dir.blocks.borrow_mut()[lblk] = sound[lblk].clone();
+        }
+    }
+}

@@ -50,6 +50,7 @@ fn directory(image: &Path, ino: u32, has_dir_index: bool, has_csum: bool) -> Dir
         inode_seed: fs_seed.for_inode(InodeNr(ino), generation),
         inodes_count: word(0),
         encrypted: false,
+        by_place: false,
     }
 }
 

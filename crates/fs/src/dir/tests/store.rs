@@ -175,6 +175,7 @@ pub(super) fn params(has_csum: bool, has_dir_index: bool, hash_version: HashVers
         inode_seed: ChecksumSeed::from_raw(7).for_inode(InodeNr(12), 34),
         inodes_count: INODES,
         encrypted: false,
+        by_place: false,
     }
 }
 
@@ -182,7 +183,7 @@ impl DirStore for MemDir {
     type Txn = ();
     type Error = StoreError;
 
-    fn is_damage(error: &StoreError) -> bool {
+    fn is_damage(&self, error: &StoreError) -> bool {
         matches!(error, StoreError::Dir(DirError::Corrupt { .. }))
     }
 

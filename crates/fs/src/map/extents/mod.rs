@@ -10,6 +10,7 @@
 mod edit;
 mod path;
 mod remove;
+mod salvage;
 
 use std::ops::ControlFlow;
 
@@ -20,6 +21,7 @@ use super::{MapError, MapRoot, MapState, MapStore, Mapping, NEIGHBOURS, Progress
 use edit::{Edit, Pieces};
 use path::{Path, root_node, with_node};
 pub(super) use remove::{credits_for_remove, remove};
+pub(super) use salvage::salvage;
 
 /// The whole run that one extent maps.
 fn mapping_of(extent: &Extent) -> Mapping {

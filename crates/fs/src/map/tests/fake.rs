@@ -45,6 +45,7 @@ pub struct Fake {
     /// One allocation in this many fails; 0: none.
     pub no_space_one_in: RefCell<u64>,
     pub reads: RefCell<u64>,
+    pub salvages: bool,
 }
 
 impl Fake {
@@ -57,6 +58,7 @@ impl Fake {
             rng: RefCell::new(Rng::new(seed)),
             no_space_one_in: RefCell::new(0),
             reads: RefCell::new(0),
+            salvages: false,
         }
     }
 
@@ -136,6 +138,16 @@ impl MapStore for Fake {
     ) -> Result<R, MapError> {
         *self.reads.borrow_mut() += 1;
         Ok(f(&self.verify(block, verify)?))
+    }
+
+    fn read_damaged<R>(&self, block: BlockNr, f: impl FnOnce(&[u8]) -> R) -> Result<R, MapError> {
+        *self.reads.borrow_mut() += 1;
+        let bytes = self.blocks.borrow().meta.get(&block.0).cloned();
+        bytes.map(|bytes| f(&bytes)).ok_or_else(|| self.corrupt(block, "not a metadata block".to_owned()))
+    }
+
+    fn salvages(&self) -> bool {
+        self.salvages
     }
 
     fn modify<R>(

@@ -73,7 +73,12 @@ fn attack(extents: bool, verified: bool, rounds: u64) {
             let lblk = LogicalBlock(rng.below(12_000) as u32);
             let len = 1 + rng.below(300) as u32;
             let mut txn = Txn::new(2_000_000);
-            match rng.below(6) {
+            fake.salvages = rng.one_in(2);
+            match rng.below(7) {
+                6 => match root.salvage(&fake, lblk, len) {
+                    Ok(m) => assert!(m.lblk == lblk && m.len >= 1 && m.len <= len),
+                    Err(lost) => assert!(lost.end > u64::from(lblk.0)),
+                },
                 0 => {
                     if let Ok(m) = root.lookup(&fake, lblk, len) {
                         assert!(m.len >= 1 && m.len <= len);

@@ -151,6 +151,10 @@ impl MapStore for ImageStore {
         Ok(f(content))
     }
 
+    fn read_damaged<R>(&self, block: BlockNr, f: impl FnOnce(&[u8]) -> R) -> Result<R, MapError> {
+        Ok(f(&self.bytes.borrow()[self.range(block.0)]))
+    }
+
     fn modify<R>(
         &self,
         (): &mut (),

@@ -1,0 +1,45 @@
+//! Content in the inode itself (`inline_data`; Linux: fs/ext4/inline.c): in `i_block`, and continued in the attribute
+//! `system.data`.
+//!
+//! Main items: [`ROOM`], [`DATA`], and [`fits`], the rule for sizes. The checker and the mount both apply it: content
+//! that is sound for one is readable for the other.
+//!
+//! # Locking
+//! None.
+
+use super::FileType;
+use crate::xattr::{Name, index};
+
+/// The bytes of content that `i_block` holds.
+pub const ROOM: usize = 60;
+/// The attribute with the rest of the content; always in the inode, never in a block.
+pub const DATA: Name<'static> = Name { index: index::SYSTEM, suffix: b"data" };
+
+/// Whether an inode of this kind may have `size` bytes of content, if its attribute has `rest` bytes; `None`: it has no
+/// such attribute, not even an empty one. A regular file may have more bytes than are stored: they are zeros (Linux:
+/// `ext4_read_inline_data`). mke2fs stores a file of zeros in this way. A directory and the target of a symbolic link
+/// are stored completely.
+pub fn fits(kind: Option<FileType>, size: u64, rest: Option<usize>) -> bool {
+    rest.is_some_and(|rest| kind == Some(FileType::Regular) || size == (ROOM + rest) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_regular_file_may_be_longer_than_its_stored_content() {
+        for (kind, longer) in [
+            (FileType::Regular, true),
+            (FileType::Directory, false),
+            (FileType::Symlink, false),
+            (FileType::Fifo, false),
+        ] {
+            assert!(fits(Some(kind), 60, Some(0)) && fits(Some(kind), 75, Some(15)));
+            assert_eq!(fits(Some(kind), 1 << 40, Some(0)), longer, "{kind:?}");
+            assert_eq!(fits(Some(kind), 10, Some(0)), longer, "{kind:?}");
+            assert!(!fits(Some(kind), 60, None), "{kind:?}");
+        }
+        assert!(!fits(None, 1, Some(0)));
+    }
+}
