@@ -133,7 +133,7 @@ impl Compared<'_> {
         let piece = CowDevice::PIECE_BYTES;
         let bits = before.geo.block_bits;
         let mut others: BTreeSet<u64> = BTreeSet::new();
-        for block in self.written.iter().flat_map(|at| at * piece >> bits..((at + 1) * piece).div_ceil(1 << bits)) {
+        for block in self.written.iter().flat_map(|at| (at * piece) >> bits..((at + 1) * piece).div_ceil(1 << bits)) {
             let nr = BlockNr(block);
             if before.geo.contains(nr) && before.facts.is_metadata(nr) {
                 all.extend(self.inodes_in(nr));

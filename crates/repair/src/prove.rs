@@ -275,7 +275,7 @@ impl Proof<'_> {
         decide: &mut dyn FnMut(&Step, &Report) -> Decision,
     ) -> Result<()> {
         self.owners.forget();
-        let choices = [Action::SuperBlock, Action::UnmentionedLog];
+        let choices = [Action::SuperBlock, Action::UnmentionedLog, Action::NewJournal];
         let is_choice = steps.iter().any(|step| choices.contains(&step.action));
         for step in steps {
             let tries = self.tried.entry(step.action.clone()).or_default();
@@ -308,7 +308,7 @@ impl Proof<'_> {
             }
         }
         self.touched.append(&mut image.touched);
-        // A choice between candidates may have changed the layout, which only the next check knows.
+        // A choice between candidates, or a log that was found, may have changed the layout, which only the next check knows.
         match is_choice {
             true => self.is_finished = false,
             false => self.finish(image, true)?,

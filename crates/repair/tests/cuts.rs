@@ -152,7 +152,7 @@ fn cut(name: &str, image: &MemDevice, tally: &mut Tally, e2undo_every: usize) {
             undo(&record, &undone, false).unwrap_or_else(|e| panic!("{name}: event {event}, {mode:?}: {e}"));
             assert_eq!(undone.first_difference(image).expect("compared"), None, "{name}: event {event}, {mode:?}");
             tally.old += 1;
-            if tally.states % e2undo_every == 0 {
+            if tally.states.is_multiple_of(e2undo_every) {
                 e2undo(&dir, &record, &now, image, tally);
             }
         }

@@ -1,6 +1,6 @@
 //! Attributes mended where they lie: the entries that can be used stay, the others go.
 //!
-//! Main functions: [`mend_area`], [`mend_block`]. Values do not move, and those in inodes of their own stay named.
+//! Main type: [`Fate`]. Main functions: [`mend_area`], [`mend_block`]. Values do not move, and those in inodes of their own stay named.
 //!
 //! # Locking
 //! None.
@@ -14,6 +14,20 @@ use super::entry::{ENTRY_LEN, EntryRef, RawEntry, TERMINATOR_LEN};
 use super::{MAGIC, Name, XattrContext, block_hash, entry_hash, entry_hash_signed, pad4};
 use crate::{BlockNr, InodeNr};
 
+/// What becomes of an attribute that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes.
+    Goes,
+    /// It stays. Its hash is corrected if its value lies beside it.
+    Stays,
+    /// It stays. Its value lies in an inode, and gives it this hash.
+    StaysWith {
+        /// The value of `e_hash`.
+        hash: u32,
+    },
+}
+
 /// An entry with a complete name.
 struct Found {
     name: Range<usize>,
@@ -24,7 +38,7 @@ struct Found {
 
 /// The attributes in an inode, from their magic number on. `keep` decides about each that can be used. Returns how many
 /// are dropped.
-pub fn mend_area(area: &mut [u8], context: &XattrContext, keep: &mut dyn FnMut(&EntryRef<'_>) -> bool) -> usize {
+pub fn mend_area(area: &mut [u8], context: &XattrContext, keep: &mut dyn FnMut(&EntryRef<'_>) -> Fate) -> usize {
     mend(area, 4, 4, context, keep).0
 }
 
@@ -34,7 +48,7 @@ pub fn mend_block(
     nr: BlockNr,
     references: u32,
     context: &XattrContext,
-    keep: &mut dyn FnMut(&EntryRef<'_>) -> bool,
+    keep: &mut dyn FnMut(&EntryRef<'_>) -> Fate,
 ) -> (usize, usize) {
     if block.len() < HEADER_LEN + TERMINATOR_LEN {
         return (0, 0);
@@ -53,7 +67,7 @@ fn mend(
     first: usize,
     value_base: usize,
     context: &XattrContext,
-    keep: &mut dyn FnMut(&EntryRef<'_>) -> bool,
+    keep: &mut dyn FnMut(&EntryRef<'_>) -> Fate,
 ) -> (usize, Vec<u32>) {
     let mut found = Vec::new();
     let mut at = first;
@@ -68,24 +82,26 @@ fn mend(
     // Of entries whose values overlap, those stay whose hashes fit.
     let mut order: Vec<usize> = (0..found.len()).collect();
     order.sort_by_key(|i| !found[*i].fits);
-    let mut taken: Vec<Range<usize>> = vec![first..names_end];
-    let mut stay = vec![false; found.len()];
+    let names = first..names_end;
+    let mut taken: Vec<Range<usize>> = Vec::from([names]);
+    let mut stay = vec![Fate::Goes; found.len()];
     for i in order {
         let entry = &found[i];
         let clear = entry
             .value
             .as_ref()
             .is_none_or(|value| taken.iter().all(|one| value.end <= one.start || one.end <= value.start));
-        if !clear || !usable(bytes, entry, context, keep) {
+        let fate = if clear { usable(bytes, entry, context, keep) } else { Fate::Goes };
+        if fate == Fate::Goes {
             continue;
         }
         taken.extend(entry.value.clone());
-        stay[i] = true;
+        stay[i] = fate;
     }
     let (mut to, mut hashes) = (first, Vec::new());
-    for (entry, _) in found.iter().zip(&stay).filter(|(_, stay)| **stay) {
+    for (entry, fate) in found.iter().zip(&stay).filter(|(_, fate)| **fate != Fate::Goes) {
         bytes.copy_within(entry.name.clone(), to);
-        hashes.push(rehash(bytes, to, entry, value_base == 0));
+        hashes.push(rehash(bytes, to, entry, *fate, value_base == 0));
         to += entry.name.len();
     }
     let end = at.max(to + TERMINATOR_LEN).min(bytes.len());
@@ -112,20 +128,20 @@ fn look(bytes: &[u8], at: usize, value_base: usize) -> Option<Found> {
     Some(Found { name, value, fits })
 }
 
-fn usable(bytes: &[u8], entry: &Found, context: &XattrContext, keep: &mut dyn FnMut(&EntryRef<'_>) -> bool) -> bool {
-    let Ok((raw, rest)) = RawEntry::ref_from_prefix(&bytes[entry.name.start..]) else { return false };
+fn usable(bytes: &[u8], entry: &Found, context: &XattrContext, keep: &mut dyn FnMut(&EntryRef<'_>) -> Fate) -> Fate {
+    let Ok((raw, rest)) = RawEntry::ref_from_prefix(&bytes[entry.name.start..]) else { return Fate::Goes };
     let suffix = &rest[..usize::from(raw.e_name_len)];
     let inode = InodeNr(raw.e_value_inum.get());
     let (low, high) = context.inodes;
     let outside = (inode.0 != 0).then_some((inode, raw.e_value_size.get()));
     if raw.e_name_index == 0 || suffix.contains(&0) || (inode.0 != 0 && !(low..=high).contains(&inode.0)) {
-        return false;
+        return Fate::Goes;
     }
     let value = match &entry.value {
         None => &[][..],
         Some(at) => match bytes.get(at.start..at.start + raw.e_value_size.get() as usize) {
             Some(value) => value,
-            None => return false,
+            None => return Fate::Goes,
         },
     };
     let name = Name { index: raw.e_name_index, suffix };
@@ -133,10 +149,12 @@ fn usable(bytes: &[u8], entry: &Found, context: &XattrContext, keep: &mut dyn Fn
 }
 
 /// Corrects the hash of the entry at this byte. In an inode it may be 0.
-fn rehash(bytes: &mut [u8], at: usize, entry: &Found, in_block: bool) -> u32 {
+fn rehash(bytes: &mut [u8], at: usize, entry: &Found, fate: Fate, in_block: bool) -> u32 {
     let Ok((raw, rest)) = RawEntry::ref_from_prefix(&bytes[at..]) else { return 0 };
     let mut raw = *raw;
-    if raw.e_value_inum.get() == 0 && !entry.fits && (in_block || raw.e_hash.get() != 0) {
+    if let Fate::StaysWith { hash } = fate {
+        raw.e_hash.set(hash);
+    } else if raw.e_value_inum.get() == 0 && !entry.fits && (in_block || raw.e_hash.get() != 0) {
         let words = entry.value.clone().and_then(|value| bytes.get(value)).unwrap_or_default();
         raw.e_hash.set(entry_hash(&rest[..usize::from(raw.e_name_len)], words));
     }
@@ -178,7 +196,7 @@ mod tests {
     fn a_sound_block_is_not_changed() {
         let sound = block(&["a", "bc", "def"]);
         let mut mended = sound.clone();
-        assert_eq!(mend_block(&mut mended, BlockNr(90), 2, &context(), &mut |_| true), (0, 3));
+        assert_eq!(mend_block(&mut mended, BlockNr(90), 2, &context(), &mut |_| Fate::Stays), (0, 3));
         assert!(mended == sound);
     }
 
@@ -189,10 +207,10 @@ mod tests {
         for _ in 0..20_000 {
             let mut bad = sound.clone();
             for _ in 0..1 + rng() % 4 {
-                let at = if rng() % 2 == 0 { rng() as usize % 160 } else { rng() as usize % 1024 };
+                let at = if rng().is_multiple_of(2) { rng() as usize % 160 } else { rng() as usize % 1024 };
                 bad[at] = rng() as u8;
             }
-            mend_block(&mut bad, BlockNr(90), 2, &context(), &mut |_| true);
+            mend_block(&mut bad, BlockNr(90), 2, &context(), &mut |_| Fate::Stays);
             assert_eq!(damages(&bad), 0);
         }
     }
@@ -213,7 +231,7 @@ mod tests {
         // The second entry's value: that of the first.
         let first = [bad[34], bad[35]];
         bad[32 + 20 + 2..32 + 20 + 4].copy_from_slice(&first);
-        assert_eq!(mend_block(&mut bad, BlockNr(90), 2, &context(), &mut |_| true), (1, 2));
+        assert_eq!(mend_block(&mut bad, BlockNr(90), 2, &context(), &mut |_| Fate::Stays), (1, 2));
         assert_eq!(damages(&bad), 0);
     }
 
@@ -221,7 +239,8 @@ mod tests {
     fn attributes_in_an_inode_are_dropped_by_choice() {
         let mut area = vec![0; 96];
         inode_area::encode(&list(&["a", "bc"]), &mut area).expect("room");
-        assert_eq!(mend_area(&mut area, &context(), &mut |entry| entry.name.suffix != b"a"), 1);
+        let mut choose = |entry: &EntryRef<'_>| if entry.name.suffix == b"a" { Fate::Goes } else { Fate::Stays };
+        assert_eq!(mend_area(&mut area, &context(), &mut choose), 1);
         let left = inode_area::decode(&area, InodeNr(12)).expect("sound");
         let names: Vec<_> = left.iter().map(|entry| entry.suffix.clone()).collect();
         assert_eq!(names, [b"bc".to_vec()]);

@@ -43,7 +43,7 @@ pub use damage::{XattrContext, XattrDamage};
 pub use entry::EntryRef;
 pub use hash::{block_hash, entry_hash, entry_hash_signed};
 pub use list::{Entry, EntryList};
-pub use mend::{mend_area, mend_block};
+pub use mend::{Fate, mend_area, mend_block};
 pub use name::{Name, index};
 
 /// The magic number of both headers (Linux: `EXT4_XATTR_MAGIC`).

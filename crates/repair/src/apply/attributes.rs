@@ -5,11 +5,14 @@
 
 use extant_check::InodeState;
 use extant_ondisk::inode::InodeFlags;
-use extant_ondisk::xattr::{EntryRef, MAGIC, XattrContext, block_checksum, mend_area, mend_block};
+use extant_ondisk::xattr::{
+    EntryRef, Fate, MAGIC, XattrContext, block_checksum, entry_hash, entry_hash_signed, mend_area, mend_block,
+};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Done, Refusal};
 use crate::view::Image;
+use crate::view::inode::Inode;
 
 /// The byte of the count of references in a block.
 const REFERENCES_AT: usize = 4;
@@ -22,12 +25,45 @@ fn context(image: &Image) -> XattrContext {
     XattrContext { seed, ea_inode: geo.ea_inode, inodes: (geo.first_ino, geo.inodes_count) }
 }
 
-/// Whether an attribute can stay. A value in an inode of its own must be one, of the right size.
-fn can_stay(image: &Image, entry: &EntryRef<'_>) -> bool {
-    let Some((ino, size)) = entry.outside else { return true };
-    image
-        .inode(ino)
-        .is_ok_and(|value| value.is_file() && value.has(InodeFlags::EA_INODE) && value.size() == size.into())
+/// The most bytes of a value (Linux: `XATTR_SIZE_MAX`).
+const VALUE_MAX: u32 = 64 << 10;
+
+/// Whether an attribute can stay. A value in an inode of its own must be one, of the right size; the hash of its bytes
+/// counts, and not the one that is stored with them.
+fn fate(image: &Image, entry: &EntryRef<'_>) -> Fate {
+    let Some((ino, size)) = entry.outside else { return Fate::Stays };
+    let value = image.inode(ino).ok().filter(|value| {
+        value.is_file() && value.has(InodeFlags::EA_INODE) && value.size() == size.into() && size <= VALUE_MAX
+    });
+    let Some(value) = value else { return Fate::Goes };
+    let Some(hash) = value_hash(image, &value, size) else { return Fate::Stays };
+    let names = [entry_hash, entry_hash_signed].map(|name| name(entry.name.suffix, &[0; 4]) ^ hash);
+    let fits = names.contains(&entry.hash);
+    if !fits && is_lustre(image, &value) {
+        return Fate::Stays;
+    }
+    if value.raw.i_atime.get() != hash && image.change_inode(ino, |raw| raw.i_atime.set(hash)).is_err() {
+        return Fate::Goes;
+    }
+    Fate::StaysWith { hash: if fits { entry.hash } else { names[0] } }
+}
+
+/// Whether the value names an inode in use as the one that it belongs to, as those of Lustre do (Linux:
+/// `ext4_xattr_inode_iget`). Such a value has no hash.
+fn is_lustre(image: &Image, value: &Inode) -> bool {
+    let owner = InodeNr(value.raw.i_mtime.get());
+    image.inode(owner).is_ok_and(|owner| owner.links() > 0 && owner.generation() == value.generation())
+}
+
+/// The hash of a value's bytes; `None`: some of them cannot be read.
+fn value_hash(image: &Image, value: &Inode, size: u32) -> Option<u32> {
+    let mapped = image.map(value);
+    let mut bytes = Vec::new();
+    for lblk in 0..u64::from(size).div_ceil(image.geo.block_size.into()) {
+        let place = mapped.place(lblk).filter(|block| !image.is_unreadable(*block, 1))?;
+        bytes.extend(image.block(place).ok()?);
+    }
+    Some(image.geo.seed.checksum(&bytes[..size as usize]))
 }
 
 /// Writes the attributes of an inode again, and those of its block that name values which are none.
@@ -38,7 +74,7 @@ pub fn in_inode(image: &mut Image, ino: InodeNr) -> Done {
     let mut bytes = inode.bytes.clone();
     let extra = usize::from(u16::from_le_bytes([*bytes.get(128).unwrap_or(&0), *bytes.get(129).unwrap_or(&0)]));
     if let Some(area) = bytes.get_mut(128 + extra..).filter(|area| area.starts_with(&MAGIC.to_le_bytes())) {
-        mend_area(area, &rules, &mut |entry| can_stay(image, entry));
+        mend_area(area, &rules, &mut |entry| fate(image, entry));
     }
     image.change_inode_bytes(ino, |now| now[128.min(bytes.len())..].copy_from_slice(&bytes[128.min(bytes.len())..]))?;
     match inode.file_acl(image).filter(|block| image.can_have(*block, 1)) {
@@ -56,7 +92,7 @@ pub fn block(image: &mut Image, nr: BlockNr, references: u32) -> Done {
         return write_block(image, nr, bytes, Some(references));
     }
     let stored = if word(0) == MAGIC { word(REFERENCES_AT) } else { 1 };
-    let (_, kept) = mend_block(&mut bytes, nr, stored, &context(image), &mut |entry| can_stay(image, entry));
+    let (_, kept) = mend_block(&mut bytes, nr, stored, &context(image), &mut |entry| fate(image, entry));
     for ino in inodes_with(image, nr) {
         image.touch(ino);
     }

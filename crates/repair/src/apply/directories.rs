@@ -9,20 +9,23 @@
 use std::collections::BTreeSet;
 
 use extant_check::{InodeState, Kind};
+use extant_ondisk::casefold::fold;
 use extant_ondisk::dirent::{
     DirBlockFormat, Dirent, HEADER_LEN, Insert, NAME_MAX, REC_LEN_MIN, Target, WholeFormat, name_is_legal,
-    rec_len_from_disk, rec_len_to_disk, seal_leaf,
+    rec_len_from_disk, rec_len_needed, rec_len_to_disk, seal_leaf,
 };
 use extant_ondisk::htree::{DxFormat, HashVersion, Hasher};
 use extant_ondisk::inode::{FileType, InodeFlags};
-use extant_ondisk::map::Run;
-use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
+use extant_ondisk::{BlockNr, InodeNr};
 
-use super::search;
+use super::{content, search};
 use crate::error::{Done, Refusal};
 use crate::view::Image;
-use crate::view::dir::{Entry, I_BLOCK_AT, is_index_root, scan};
+use crate::view::dir::{Entry, I_BLOCK_AT, INLINE_ROOM, is_index_root, scan};
 use crate::view::inode::Inode;
+
+/// `s_encoding_flags`: names that are no text are refused (Linux: `EXT4_ENC_STRICT_MODE_FL`).
+const STRICT_ENCODING: u16 = 1;
 
 /// A name to write.
 type Named = (Vec<u8>, Target);
@@ -31,7 +34,7 @@ type Named = (Vec<u8>, Target);
 pub fn block(image: &mut Image, ino: InodeNr, lblk: u32) -> Done {
     let inode = image.inode(ino)?;
     if inode.has(InodeFlags::INLINE_DATA) {
-        return inline(image, &inode);
+        return inline(image, &inode, &[]);
     }
     let lost = Refusal::Lost("the block has no place in the directory");
     let place = image.map(&inode).place(lblk.into()).ok_or(lost)?;
@@ -76,8 +79,37 @@ pub fn block(image: &mut Image, ino: InodeNr, lblk: u32) -> Done {
 }
 
 /// The names in the other blocks of a directory.
-fn others(image: &Image, inode: &Inode, lblk: u32) -> BTreeSet<Vec<u8>> {
-    image.entries(inode).into_iter().filter(|entry| entry.lblk != lblk).map(|entry| entry.name).collect()
+fn others(image: &Image, inode: &Inode, lblk: u32) -> Taken {
+    let mut taken = Taken::of(inode);
+    image.entries(inode).into_iter().filter(|entry| entry.lblk != lblk).for_each(|entry| taken.insert(&entry.name));
+    taken
+}
+
+/// The names that a directory has, in the form in which it compares them.
+pub struct Taken {
+    is_folded: bool,
+    names: BTreeSet<Vec<u8>>,
+}
+
+impl Taken {
+    /// No name of this directory yet.
+    pub fn of(inode: &Inode) -> Taken {
+        let is_folded = inode.has(InodeFlags::CASEFOLD) && !inode.has(InodeFlags::ENCRYPT);
+        Taken { is_folded, names: BTreeSet::new() }
+    }
+
+    fn form(&self, name: &[u8]) -> Vec<u8> {
+        if self.is_folded { fold(name) } else { name.to_vec() }
+    }
+
+    /// Adds a name.
+    pub fn insert(&mut self, name: &[u8]) {
+        self.names.insert(self.form(name));
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        self.names.contains(&self.form(name))
+    }
 }
 
 /// `.` and `..` at the start of a block whose further bytes stay.
@@ -114,8 +146,9 @@ pub fn parent_of(image: &Image, inode: &Inode) -> InodeNr {
 
 /// The entries that are written again: legal names, each once. A name that is there twice gets a number. An entry that
 /// was found behind damage counts if its inode lacks a name.
-fn usable(image: &Image, inode: &Inode, entries: Vec<Entry>, taken: &mut BTreeSet<Vec<u8>>) -> Vec<Named> {
+fn usable(image: &Image, inode: &Inode, entries: Vec<Entry>, taken: &mut Taken) -> Vec<Named> {
     let encrypted = inode.has(InodeFlags::ENCRYPT);
+    let strict = image.sb.raw().s_encoding_flags.get() & STRICT_ENCODING != 0 && taken.is_folded;
     let mut names = Vec::new();
     for entry in entries.into_iter().filter(|entry| !entry.is_dot() && entry.ino != inode.ino.0) {
         let target = InodeNr(entry.ino);
@@ -128,8 +161,9 @@ fn usable(image: &Image, inode: &Inode, entries: Vec<Entry>, taken: &mut BTreeSe
         let Some(file_type) = kind.or(FileType::from_dirent_code(entry.kind)).or(Some(FileType::Regular)) else {
             continue;
         };
-        let Some(name) = legal(entry.name, encrypted).map(|name| free_name(name, taken)) else { continue };
-        taken.insert(name.clone());
+        let legal = legal(entry.name, encrypted).map(|name| if strict { text(name) } else { name });
+        let Some(name) = legal.map(|name| free_name(name, taken)) else { continue };
+        taken.insert(&name);
         names.push((name, Target { ino: target.0, file_type }));
     }
     names
@@ -144,9 +178,19 @@ fn legal(mut name: Vec<u8>, encrypted: bool) -> Option<Vec<u8>> {
     (name_is_legal(&name) && name.iter().any(|byte| *byte != b'.')).then_some(name)
 }
 
+/// A name with dots in place of the bytes that are no text.
+fn text(name: Vec<u8>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for chunk in name.utf8_chunks() {
+        out.extend(chunk.valid().as_bytes());
+        out.resize(out.len() + chunk.invalid().len(), b'.');
+    }
+    out
+}
+
 /// The name itself, or with the first number that makes it a new one.
-pub fn free_name(name: Vec<u8>, taken: &BTreeSet<Vec<u8>>) -> Vec<u8> {
-    if !taken.contains(&name) {
+pub fn free_name(name: Vec<u8>, taken: &Taken) -> Vec<u8> {
+    if !taken.has(&name) {
         return name;
     }
     let numbered = (1..).map(|number: u32| {
@@ -154,7 +198,7 @@ pub fn free_name(name: Vec<u8>, taken: &BTreeSet<Vec<u8>>) -> Vec<u8> {
         let stem = &name[..name.len().min(NAME_MAX - end.len())];
         [stem, end.as_bytes()].concat()
     });
-    numbered.into_iter().find(|name| !taken.contains(name)).unwrap_or(name)
+    numbered.into_iter().find(|name| !taken.has(name)).unwrap_or(name)
 }
 
 /// Updates the checksum of a directory's block.
@@ -182,7 +226,7 @@ fn hasher(image: &Image, inode: &Inode) -> Option<Hasher> {
 pub fn rebuild(image: &mut Image, ino: InodeNr, more: &[(Vec<u8>, InodeNr)]) -> Done {
     let inode = image.inode(ino)?;
     if inode.has(InodeFlags::INLINE_DATA) {
-        return inline(image, &inode);
+        return inline(image, &inode, more);
     }
     image.touch(ino);
     let mapped = image.map(&inode);
@@ -199,17 +243,23 @@ pub fn rebuild(image: &mut Image, ino: InodeNr, more: &[(Vec<u8>, InodeNr)]) -> 
         }
     }
     let parent = parent_of(image, &inode);
-    let mut taken = BTreeSet::new();
+    let mut taken = Taken::of(&inode);
     let mut names = usable(image, &inode, entries, &mut taken);
-    for (name, target) in more {
-        let file_type = image.inode(*target)?.kind().unwrap_or(FileType::Regular);
-        let name = free_name(name.clone(), &taken);
-        taken.insert(name.clone());
-        names.push((name, Target { ino: target.0, file_type }));
-    }
+    add(image, &mut names, &mut taken, more)?;
     let reserve = image.facts.lost_found() == Some(ino);
     let blocks_min = if reserve { blocks.len() as u32 } else { 0 };
     write(image, &inode, parent, &names, blocks, blocks_min)
+}
+
+/// Adds names.
+fn add(image: &Image, names: &mut Vec<Named>, taken: &mut Taken, more: &[(Vec<u8>, InodeNr)]) -> Done {
+    for (name, target) in more {
+        let file_type = image.inode(*target)?.kind().unwrap_or(FileType::Regular);
+        let name = free_name(name.clone(), taken);
+        taken.insert(&name);
+        names.push((name, Target { ino: target.0, file_type }));
+    }
+    Ok(())
 }
 
 /// Writes a whole directory into its blocks, and more if it needs them.
@@ -218,7 +268,7 @@ fn write(
     inode: &Inode,
     parent: InodeNr,
     names: &[Named],
-    mut blocks: Vec<BlockNr>,
+    blocks: Vec<BlockNr>,
     blocks_min: u32,
 ) -> Done {
     let (ino, size) = (inode.ino, image.geo.block_size as usize);
@@ -230,11 +280,7 @@ fn write(
     };
     let lost = |_| Refusal::Lost("its names do not fit into a directory");
     let whole = format.lay_out(names.len() as u32, |at| &names[at as usize].0, blocks_min).map_err(lost)?;
-    let goal = blocks.first().copied().unwrap_or(image.geo.first_block_of_group(extant_ondisk::GroupNr(0)));
-    while blocks.len() < whole.blocks() as usize {
-        blocks.push(image.take_block(goal)?);
-    }
-    blocks.truncate(whole.blocks() as usize);
+    let blocks = content::blocks(image, blocks, whole.blocks() as usize)?;
     let index = InodeFlags::INDEX.bits();
     image.change_inode(ino, |raw| {
         let flags = raw.i_flags.get() & !index;
@@ -250,15 +296,7 @@ fn write(
         format.fill(&whole, number as u32, &mut bytes, [ino.0, parent.0], entry, seed).map_err(lost)?;
         image.put_block(*block, &bytes)?;
     }
-    let run = |(lblk, block): (usize, &BlockNr)| Run {
-        lblk: LogicalBlock(lblk as u32),
-        len: 1,
-        pblk: *block,
-        unwritten: false,
-    };
-    let runs: Vec<Run> = blocks.iter().enumerate().map(run).collect();
-    image.set_map(ino, &runs)?;
-    image.set_size(ino, (blocks.len() * size) as u64)
+    content::set_blocks(image, ino, &blocks, (blocks.len() * size) as u64)
 }
 
 /// Makes an inode a directory that is empty but for what can be found of it.
@@ -279,8 +317,8 @@ pub fn insert(image: &mut Image, dir: InodeNr, name: &[u8], target: InodeNr, fro
     let inode = image.inode(dir)?;
     let kind = image.inode(target)?.kind();
     image.touch(dir);
-    let linear = !(inode.has(InodeFlags::INDEX) && image.geo.dir_index) && !inode.has(InodeFlags::INLINE_DATA);
-    if linear {
+    let indexed = inode.has(InodeFlags::INDEX) && image.geo.dir_index;
+    if !indexed && !inode.has(InodeFlags::INLINE_DATA) {
         let format = image.dir_format(&inode);
         let mapped = image.map(&inode);
         for (lblk, block) in mapped.blocks().filter(|(lblk, _)| *lblk >= u64::from(from)) {
@@ -299,10 +337,15 @@ pub fn insert(image: &mut Image, dir: InodeNr, name: &[u8], target: InodeNr, fro
 
 /// Adds a block with one name to a linear directory.
 fn extend(image: &mut Image, inode: &Inode, name: &[u8], target: InodeNr) -> Done<u32> {
-    let (mut runs, size) = (image.map(inode).runs, image.geo.block_size as usize);
-    let lblk = image.map(inode).end() as u32;
-    let goal = runs.last().map_or(BlockNr(image.geo.first_data_block), |run| run.pblk);
-    let block = image.take_block(goal)?;
+    let (mapped, size) = (image.map(inode), image.geo.block_size as usize);
+    let own: Vec<BlockNr> = mapped.blocks().map(|(_, block)| block).collect();
+    if own.len() as u64 != mapped.end() {
+        // A hole is filled by writing the directory anew.
+        rebuild(image, inode.ino, &[(name.to_vec(), target)])?;
+        return Ok(0);
+    }
+    let lblk = own.len();
+    let blocks = content::blocks(image, own, lblk + 1)?;
     let mut bytes = vec![0; size];
     let format = image.dir_format(inode);
     format.init_leaf(&mut bytes);
@@ -311,11 +354,9 @@ fn extend(image: &mut Image, inode: &Inode, name: &[u8], target: InodeNr) -> Don
         return Err(Refusal::Lost("the name does not fit into a block"));
     }
     seal(image, inode, &mut bytes)?;
-    image.put_block(block, &bytes)?;
-    runs.push(Run { lblk: LogicalBlock(lblk), len: 1, pblk: block, unwritten: false });
-    image.set_map(inode.ino, &runs)?;
-    image.set_size(inode.ino, u64::from(lblk + 1) * size as u64)?;
-    Ok(lblk)
+    image.put_block(blocks[lblk], &bytes)?;
+    content::set_blocks(image, inode.ino, &blocks, blocks.len() as u64 * size as u64)?;
+    Ok(lblk as u32)
 }
 
 /// The block with an entry, for a directory whose entries do not lie in its inode.
@@ -407,8 +448,67 @@ pub fn set_parent(image: &mut Image, dir: InodeNr, parent: InodeNr) -> Done {
     image.put_block(place, &bytes)
 }
 
-/// A directory in its inode: entries that can be read, in the same bytes.
-fn inline(image: &mut Image, inode: &Inode) -> Done {
-    let _ = (image, inode);
-    Err(Refusal::Lost("its entries lie in its inode"))
+/// A directory in its inode is written again with the entries that can be read: in the inode, or in blocks if they do
+/// not fit there, or if its own blocks can be found.
+pub fn inline(image: &mut Image, inode: &Inode, more: &[(Vec<u8>, InodeNr)]) -> Done {
+    let ino = inode.ino;
+    image.touch(ino);
+    let parent = parent_of(image, inode);
+    let mut taken = Taken::of(inode);
+    let mut names = usable(image, inode, image.entries(inode), &mut taken);
+    let found = match names.is_empty() {
+        true => search::directory_blocks(image, ino, inode.generation()),
+        false => Vec::new(),
+    };
+    add(image, &mut names, &mut taken, more)?;
+    if found.is_empty() && pack_inline(image, ino, parent, &names)? {
+        return Ok(());
+    }
+    super::inodes::without_content(image, ino)?;
+    if !found.is_empty() {
+        return rebuild(image, ino, more);
+    }
+    let inode = image.inode(ino)?;
+    write(image, &inode, parent, &names, Vec::new(), 0)
+}
+
+/// Writes entries into an inode; `false`: they do not fit.
+fn pack_inline(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[Named]) -> Done<bool> {
+    let format = DirBlockFormat { has_csum: false, encrypted: true, ..image.dir_format(&image.inode(ino)?) };
+    let needed = |name: &Named| rec_len_needed(name.0.len());
+    let mut room = INLINE_ROOM - 4;
+    let (mut first, mut rest) = (Vec::new(), Vec::new());
+    for name in names {
+        if needed(name) <= room && rest.is_empty() {
+            room -= needed(name);
+            first.push(name);
+        } else {
+            rest.push(name);
+        }
+    }
+    let mut i_block = [0; INLINE_ROOM];
+    i_block[..4].copy_from_slice(&parent.0.to_le_bytes());
+    let mut behind = vec![0; rest.iter().map(|name| needed(name)).sum()];
+    for (to, part) in [(&mut i_block[4..], first), (&mut behind[..], rest)] {
+        let entries = part.into_iter().map(|(name, target)| Dirent {
+            offset: 0,
+            rec_len: 0,
+            ino: target.ino,
+            file_type: Some(target.file_type),
+            name,
+        });
+        if !to.is_empty() && format.pack(to, entries).is_err() {
+            return Ok(false);
+        }
+    }
+    match image.set_inline_rest(ino, &behind) {
+        Err(Refusal::Lost(_)) => return Ok(false),
+        done => done?,
+    }
+    image.change_inode(ino, |raw| {
+        raw.i_block = i_block;
+        raw.i_flags.set(raw.i_flags.get() & !(InodeFlags::EXTENTS | InodeFlags::INDEX).bits());
+    })?;
+    image.set_size(ino, (INLINE_ROOM + behind.len()) as u64)?;
+    Ok(true)
 }

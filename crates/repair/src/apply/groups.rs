@@ -4,8 +4,9 @@
 //! None.
 
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
+use extant_ondisk::inode::FileType;
 use extant_ondisk::superblock::DescChecksum;
-use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap, indirect, mmp};
 
 use crate::error::{Done, Refusal};
 use crate::view::Image;
@@ -120,7 +121,7 @@ pub fn places(image: &mut Image, group: GroupNr) -> Done {
     let table = u64::from(image.geo.inode_table_blocks);
     for (which, (block, len)) in [(0, (usual[0], 1)), (1, (usual[1], 1)), (2, (usual[2], table))] {
         let place = [known.block_bitmap, known.inode_bitmap, known.inode_table][which];
-        let taken = place.0 == 0 || overlaps(image, group, which, place, len);
+        let taken = place.0 == 0 || overlaps(image, (group, which), &known, (place, len));
         if !taken {
             continue;
         }
@@ -153,15 +154,23 @@ fn is_free(image: &Image, first: BlockNr, blocks: u64) -> bool {
     image.can_have(first, blocks) && !image.facts.is_claimed(image.facts.clusters(first, blocks))
 }
 
-/// Whether a piece of a group's metadata lies on a piece of another group, or on copies of superblock and descriptors.
-fn overlaps(image: &Image, group: GroupNr, which: usize, first: BlockNr, blocks: u64) -> bool {
+/// Whether a piece of a group's metadata lies on another piece, or on copies of superblock and descriptors. `own`: the
+/// group's descriptor as it will be. A table stays where it is, and the bitmap on it is moved: its content is known.
+fn overlaps(
+    image: &Image,
+    (group, which): (GroupNr, usize),
+    own: &GroupDesc,
+    (first, blocks): (BlockNr, u64),
+) -> bool {
     let end = first.0 + blocks;
     let meets = |start: u64, len: u64| start != 0 && first.0 < start + len && start < end;
     let table = u64::from(image.geo.inode_table_blocks);
     let others = image.descs.iter().enumerate().any(|(at, desc)| {
+        let is_own = at == group.0 as usize;
+        let desc = if is_own { own } else { desc };
         let pieces = [(desc.block_bitmap, 1), (desc.inode_bitmap, 1), (desc.inode_table, table)];
-        let own = at == group.0 as usize;
-        pieces.iter().enumerate().any(|(piece, (start, len))| !(own && piece == which) && meets(start.0, *len))
+        let rivals = pieces.iter().enumerate().filter(|(piece, _)| which < 2 || *piece == 2);
+        rivals.into_iter().any(|(piece, (start, len))| !(is_own && piece == which) && meets(start.0, *len))
     });
     let fixed = || {
         let mut bases =
@@ -171,14 +180,63 @@ fn overlaps(image: &Image, group: GroupNr, which: usize, first: BlockNr, blocks:
     others || fixed()
 }
 
-/// The resize inode.
+/// The resize inode maps the blocks that are reserved for descriptors, and their copies in the groups with backups, by
+/// one double indirect block (e2fsprogs: `ext2fs_create_resize_inode`).
 pub fn resize_inode(image: &mut Image) -> Done {
-    let _ = image;
-    Err(Refusal::Lost("the resize inode cannot be made anew yet"))
+    const DOUBLE: usize = 13;
+    let (geo, ino) = (image.geo.clone(), InodeNr::RESIZE);
+    let lost = Refusal::Lost("the reserved blocks lie behind those that its map can name");
+    let (size, pointers) = (geo.block_size as usize, geo.block_size / indirect::POINTER_BYTES as u32);
+    let first = geo.super_location(GroupNr(0)).0.0 + 1 + u64::from(geo.desc_blocks);
+    let reserved = geo.reserved_gdt_blocks;
+    let old = indirect::pointer(&image.inode(ino)?.raw.i_block, DOUBLE).map(|block| BlockNr(block.into()));
+    let slot = |step: u32| ((geo.desc_blocks + step) % pointers) as usize;
+    // A block that leads to the first reserved one is that of the resize inode.
+    let is_own = |block: &BlockNr| {
+        let plain = image.can_have(*block, 1) && !image.facts.is_metadata(*block);
+        let bytes = if plain { image.block(*block).ok() } else { None };
+        let names = bytes.and_then(|bytes| indirect::pointer(&bytes, slot(0)));
+        names.is_some_and(|named| u64::from(named) == first)
+            && !image.facts.is_shared(image.facts.clusters(*block, 1))
+    };
+    let double = match old.filter(is_own) {
+        Some(block) => block,
+        None => image.take_block(BlockNr(first))?,
+    };
+    let name = |bytes: &mut [u8], slot: usize, block: u64| match u32::try_from(block) {
+        Ok(block) if indirect::set_pointer(bytes, slot, block) => Ok(()),
+        _ => Err(lost.clone()),
+    };
+    let mut root = vec![0; size];
+    for step in 0..reserved {
+        let block = first + u64::from(step);
+        name(&mut root, slot(step), block)?;
+        let mut copies = vec![0; size];
+        for (at, group) in geo.backup_groups().enumerate() {
+            name(&mut copies, at, block + u64::from(group.0) * u64::from(geo.blocks_per_group))?;
+        }
+        image.put_block(BlockNr(block), &copies)?;
+    }
+    image.put_block(double, &root)?;
+    super::inodes::fresh(image, ino, FileType::Regular, 0o600, 1)?;
+    let blocks = u64::from(pointers) * u64::from(pointers) + u64::from(pointers) + u64::from(indirect::DIRECT);
+    let clusters = 1 + u64::from(reserved) * (1 + geo.backup_groups().count() as u64);
+    let mut i_block = [0; 60];
+    name(&mut i_block, DOUBLE, double.0)?;
+    image.change_inode(ino, |raw| {
+        raw.i_flags.set(0);
+        raw.i_block = i_block;
+        raw.i_size_lo.set((blocks * size as u64) as u32);
+        raw.i_size_high.set(((blocks * size as u64) >> 32) as u32);
+        raw.i_blocks_lo.set(((clusters << geo.cluster_bits) << (geo.block_bits - 9)) as u32);
+    })
 }
 
-/// The block of multi-mount protection.
+/// The block of multi-mount protection: a free one, that says that no mount uses the file system.
 pub fn multi_mount(image: &mut Image) -> Done {
-    let _ = image;
-    Err(Refusal::Lost("the block of multi-mount protection cannot be made anew yet"))
+    let block = image.take_block(image.geo.first_block_of_group(GroupNr(0)))?;
+    let mut bytes = vec![0; image.geo.block_size as usize];
+    mmp::fill_clean(&image.sb, &mut bytes);
+    image.put_block(block, &bytes)?;
+    image.change_super(|raw| raw.s_mmp_block.set(block.0))
 }

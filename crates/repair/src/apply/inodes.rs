@@ -4,13 +4,15 @@
 //! None.
 
 use extant_ondisk::InodeNr;
-use extant_ondisk::inode::{FileType, InodeFlags};
+use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
+use extant_ondisk::time::Timestamp;
 use extant_ondisk::xattr::MAGIC;
 
-use super::search;
+use super::{content, directories, search};
 use crate::error::{Done, Refusal};
 use crate::plan::InodeField;
 use crate::view::Image;
+use crate::view::dir::INLINE_ROOM;
 
 /// Bytes of an inode before its extra fields.
 const GOOD_OLD: usize = 128;
@@ -76,6 +78,25 @@ pub fn revive(image: &mut Image, ino: InodeNr) -> Done {
     })
 }
 
+/// Makes an inode anew: a file of this kind without content.
+pub fn fresh(image: &mut Image, ino: InodeNr, kind: FileType, permissions: u16, links: u16) -> Done {
+    image.zero_inode(ino)?;
+    let mut desc = InodeDesc::new(kind.mode_bits() | permissions, &image.geo);
+    desc.links = links;
+    let now = Timestamp::from_seconds(image.now);
+    (desc.atime, desc.ctime, desc.mtime) = (now, now, now);
+    desc.crtime = desc.crtime.map(|_| now);
+    if image.geo.extents {
+        desc.flags = InodeFlags::EXTENTS;
+        extant_ondisk::extent::NodeMut::init(&mut desc.i_block, 0);
+    }
+    let geo = image.geo.clone();
+    image.change_inode_bytes(ino, |bytes| {
+        // Its fields fit: they are those of an empty file.
+        let _ = desc.encode_into(bytes, ino, &geo);
+    })
+}
+
 /// Sets the kind that the superblock, the content or the names of an inode show.
 pub fn kind(image: &mut Image, ino: InodeNr) -> Done {
     let sb = image.sb.raw();
@@ -129,14 +150,48 @@ pub fn extra_isize(image: &mut Image, ino: InodeNr) -> Done {
     })
 }
 
-/// Inline data without its attribute. The bytes in `i_block` stay, with an empty attribute behind them, unless they are
-/// a map.
+/// Inline data without its attribute, or with flags that exclude each other.
+///
+/// The bytes in `i_block` stay, with an empty attribute behind them, or in a block if the inode has no room for one. The
+/// bytes behind them are lost. If `i_block` may be a map of any form, nothing of the content is known.
 pub fn inline(image: &mut Image, ino: InodeNr) -> Done {
     let inode = image.inode(ino)?;
     image.touch(ino);
     if !image.geo.inline_data {
         return flags(image, ino, 0, InodeFlags::INLINE_DATA.bits());
     }
-    let _ = inode;
-    Err(Refusal::Lost("the rest of its inline data is not there"))
+    if inode.is_dir() {
+        return directories::inline(image, &inode, &[]);
+    }
+    if inode.has(InodeFlags::EXTENTS) {
+        without_content(image, ino)?;
+        return content::write(image, ino, &[]);
+    }
+    let size = inode.size().min(INLINE_ROOM as u64);
+    if inode.is_symlink() && size < INLINE_ROOM as u64 {
+        // Its target lies in `i_block` all the same.
+        return flags(image, ino, 0, InodeFlags::INLINE_DATA.bits());
+    }
+    image.set_size(ino, size)?;
+    match image.set_inline_rest(ino, &[]) {
+        Err(Refusal::Lost(_)) => {
+            let bytes = inode.raw.i_block[..size as usize].to_vec();
+            without_content(image, ino)?;
+            content::write(image, ino, &bytes)
+        }
+        done => done,
+    }
+}
+
+/// Gives an inode with inline data an empty map instead.
+pub fn without_content(image: &mut Image, ino: InodeNr) -> Done {
+    let extents = image.geo.extents;
+    image.change_inode(ino, |raw| {
+        let flags = raw.i_flags.get() & !(InodeFlags::INLINE_DATA | InodeFlags::INDEX | InodeFlags::EXTENTS).bits();
+        raw.i_flags.set(if extents { flags | InodeFlags::EXTENTS.bits() } else { flags });
+        raw.i_block = [0; 60];
+        if extents {
+            extant_ondisk::extent::NodeMut::init(&mut raw.i_block, 0);
+        }
+    })
 }

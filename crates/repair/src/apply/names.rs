@@ -5,10 +5,10 @@
 
 use extant_check::{InodeState, Kind};
 use extant_ondisk::InodeNr;
-use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
-use extant_ondisk::time::Timestamp;
+use extant_ondisk::inode::{FileType, InodeFlags};
 
-use super::{directories, search};
+use super::directories::Taken;
+use super::{directories, inodes, search};
 use crate::error::{Done, Refusal};
 use crate::view::Image;
 
@@ -26,7 +26,9 @@ pub fn attach(image: &mut Image, ino: InodeNr) -> Done {
             directories::drop_entry(image, parent, entry.lblk, entry.offset, ino)?;
         }
     }
-    let taken = image.entries(&image.inode(home)?).into_iter().map(|entry| entry.name).collect();
+    let dir = image.inode(home)?;
+    let mut taken = Taken::of(&dir);
+    image.entries(&dir).iter().for_each(|entry| taken.insert(&entry.name));
     let name = directories::free_name(format!("#{}", ino.0).into_bytes(), &taken);
     directories::insert(image, home, &name, ino, 0)?;
     if inode.is_dir() { directories::set_parent(image, ino, home) } else { Ok(()) }
@@ -47,31 +49,13 @@ fn lost_found(image: &mut Image) -> Done<InodeNr> {
         return Ok(InodeNr(entry.ino));
     }
     let ino = image.take_inode()?;
-    fresh(image, ino, 0o700)?;
+    inodes::fresh(image, ino, FileType::Directory, 0o700, 2)?;
     directories::make(image, ino, InodeNr::ROOT, &[])?;
-    let taken = entries.into_iter().map(|entry| entry.name).collect();
+    let mut taken = Taken::of(&root);
+    entries.iter().for_each(|entry| taken.insert(&entry.name));
     let name = directories::free_name(LOST_FOUND.to_vec(), &taken);
     directories::insert(image, InodeNr::ROOT, &name, ino, 0)?;
     Ok(ino)
-}
-
-/// Makes an inode an empty directory without blocks.
-fn fresh(image: &mut Image, ino: InodeNr, permissions: u16) -> Done {
-    image.zero_inode(ino)?;
-    let mut desc = InodeDesc::new(FileType::Directory.mode_bits() | permissions, &image.geo);
-    desc.links = 2;
-    let now = Timestamp::from_seconds(image.now);
-    (desc.atime, desc.ctime, desc.mtime) = (now, now, now);
-    desc.crtime = desc.crtime.map(|_| now);
-    if image.geo.extents {
-        desc.flags = InodeFlags::EXTENTS;
-        extant_ondisk::extent::NodeMut::init(&mut desc.i_block, 0);
-    }
-    let geo = image.geo.clone();
-    image.change_inode_bytes(ino, |bytes| {
-        // Its fields fit: they are those of an empty directory.
-        let _ = desc.encode_into(bytes, ino, &geo);
-    })
 }
 
 /// The root: its inode is taken back into use, or made anew from the blocks that can be found.
@@ -80,11 +64,11 @@ pub fn root(image: &mut Image) -> Done {
     let inode = image.inode(ino)?;
     image.touch(ino);
     if inode.is_dir() && !image.map(&inode).runs.is_empty() {
-        return super::inodes::revive(image, ino);
+        return inodes::revive(image, ino);
     }
     let generation = inode.generation();
     let blocks = search::directory_blocks(image, ino, generation);
-    fresh(image, ino, 0o755)?;
+    inodes::fresh(image, ino, FileType::Directory, 0o755, 2)?;
     image.change_inode(ino, |raw| raw.i_generation.set(generation))?;
     if blocks.is_empty() {
         return directories::make(image, ino, ino, &[]);

@@ -47,7 +47,7 @@ impl Owners {
     /// Gives each cluster to an owner: a block of a map or of attributes says what it is, so these come first, then
     /// directories, then files by their numbers. The file system's own metadata has no owner here.
     fn decide(&mut self, image: &Image) -> &HashMap<u64, u32> {
-        let keeps = self.keeps.get_or_insert_with(|| {
+        self.keeps.get_or_insert_with(|| {
             let mut keeps = HashMap::new();
             let sharers: Vec<_> =
                 image.facts.sharers().iter().filter_map(|ino| image.inode(InodeNr(*ino)).ok()).collect();
@@ -67,8 +67,7 @@ impl Owners {
                 image.map(inode).runs.iter().for_each(|run| keep(run.pblk, run.len.into(), inode.ino));
             }
             keeps
-        });
-        keeps
+        })
     }
 }
 

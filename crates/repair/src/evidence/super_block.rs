@@ -79,7 +79,9 @@ fn candidates(device: &dyn BlockDevice, report: &Report) -> Result<Vec<RawSuperB
     let mut all = Vec::new();
     let primary = read(device, SUPERBLOCK_OFFSET);
     if let Some(primary) = primary.filter(|raw| raw.s_magic.get() == MAGIC) {
-        all.push(mended(&primary, report));
+        all.push(mended(&primary, report, 0));
+        let meta = report.findings.iter().find(|finding| finding.problem == P::FirstMetaBgTooBig);
+        all.extend(meta.map(|finding| mended(&primary, report, finding.expected as u32)));
     }
     for backup in backups(device, primary.as_ref()) {
         if let Some(primary) = primary.filter(|raw| raw.s_magic.get() == MAGIC) {
@@ -90,8 +92,9 @@ fn candidates(device: &dyn BlockDevice, report: &Report) -> Result<Vec<RawSuperB
     Ok(all)
 }
 
-/// The primary with what its findings expect, and a right checksum.
-fn mended(primary: &RawSuperBlock, report: &Report) -> RawSuperBlock {
+/// The primary with what its findings expect, and a right checksum. `first_meta_bg`: the first metagroup, if the stored
+/// one cannot be.
+fn mended(primary: &RawSuperBlock, report: &Report, first_meta_bg: u32) -> RawSuperBlock {
     let mut raw = *primary;
     for finding in &report.findings {
         let expected = U32::new(finding.expected as u32);
@@ -102,6 +105,7 @@ fn mended(primary: &RawSuperBlock, report: &Report) -> RawSuperBlock {
             }
             P::FirstDataBlock => raw.s_first_data_block = expected,
             P::InodeCountWrong => raw.s_inodes_count = expected,
+            P::FirstMetaBgTooBig => raw.s_first_meta_bg.set(first_meta_bg),
             _ => {}
         }
     }

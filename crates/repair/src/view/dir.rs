@@ -8,12 +8,13 @@
 use extant_ondisk::dirent::{DirBlockFormat, HEADER_LEN, REC_LEN_MIN, TAIL_LEN, rec_len_from_disk, rec_len_needed};
 use extant_ondisk::htree::{DxFormat, DxShape};
 use extant_ondisk::inode::InodeFlags;
-use extant_ondisk::xattr::inode_area::scan_area;
-use extant_ondisk::xattr::{MAGIC, Name, XattrContext, index};
+use extant_ondisk::xattr::inode_area::{encode, scan_area};
+use extant_ondisk::xattr::{EntryList, MAGIC, Name, XattrContext, index};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use super::Image;
 use super::inode::Inode;
+use crate::error::{Done, Refusal};
 
 /// Bytes of inline data that lie in `i_block`.
 pub const INLINE_ROOM: usize = 60;
@@ -163,6 +164,26 @@ impl Image {
             found = found.take().or(value);
         });
         found
+    }
+
+    /// Sets the inline data behind `i_block`. The other attributes in the inode stay as far as they can be read.
+    pub fn set_inline_rest(&self, ino: InodeNr, rest: &[u8]) -> Done {
+        let lost = Refusal::Lost("the inode has no room for its inline data");
+        let mut bytes = self.inode(ino)?.bytes;
+        let extra = usize::from(u16::from_le_bytes([*bytes.get(128).unwrap_or(&0), *bytes.get(129).unwrap_or(&0)]));
+        let area = bytes.get_mut(128 + extra..).filter(|_| extra >= 4 && extra.is_multiple_of(4)).ok_or(lost.clone())?;
+        let context = XattrContext { seed: None, ea_inode: false, inodes: (1, self.geo.inodes_count) };
+        let (mut list, mut outside) = (EntryList::new(), false);
+        scan_area(area, &context, &mut |step| {
+            if let Ok(entry) = step {
+                outside |= entry.outside.is_some() || !list.set(entry.name, entry.value);
+            }
+        });
+        let set = !outside && list.set(INLINE_DATA, rest);
+        if !set || encode(&list, area).is_err() {
+            return Err(lost);
+        }
+        self.change_inode_bytes(ino, |now| now[128..].copy_from_slice(&bytes[128..]))
     }
 
     /// The names that lead to some inodes: directory and name. One pass over all directories.

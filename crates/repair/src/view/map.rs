@@ -12,7 +12,6 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use extant_ondisk::extent::{self, Extent, Index, NodeRef, RawEntry, pack_tree};
-use extant_ondisk::inode::FileType;
 use extant_ondisk::map::{Form, Run};
 use extant_ondisk::superblock::Geometry;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, indirect};
@@ -367,9 +366,4 @@ impl Nodes<'_> {
         }
         Ok(root)
     }
-}
-
-/// Whether a file of this kind has content in blocks.
-pub fn has_content(kind: Option<FileType>) -> bool {
-    matches!(kind, Some(FileType::Regular | FileType::Directory | FileType::Symlink))
 }

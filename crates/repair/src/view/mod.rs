@@ -24,7 +24,7 @@ use extant_ondisk::csum::ChecksumSeed;
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::{Geometry, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use crate::error::{Done, Refusal};
 
@@ -131,11 +131,6 @@ impl Image {
         self.unreadable.range(block.0..block.0 + blocks).next().is_some()
     }
 
-    /// Whether any block cannot be read.
-    pub fn has_unreadable(&self) -> bool {
-        !self.unreadable.is_empty()
-    }
-
     /// Records that blocks or entries of an inode change.
     pub fn touch(&mut self, ino: InodeNr) {
         self.touched.insert(ino.0);
@@ -177,12 +172,18 @@ pub fn seal_super(raw: &mut RawSuperBlock) {
     }
 }
 
-/// A superblock from its bytes.
-pub fn raw_super(bytes: &[u8]) -> Option<RawSuperBlock> {
-    RawSuperBlock::read_from_bytes(bytes.get(..SUPERBLOCK_SIZE)?).ok()
-}
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use extant_block::device::MemDevice;
+    use extant_testkit::damage;
 
-/// The bytes of a superblock.
-pub fn super_bytes(raw: &RawSuperBlock) -> Vec<u8> {
-    raw.as_bytes().to_vec()
+    /// A small sound file system, and the report on it.
+    pub fn small() -> (Image, Report) {
+        let device: &MemDevice = damage::Image::Ext4.made();
+        let shared: Arc<dyn BlockDevice> = Arc::new(device.snapshot());
+        let options = extant_check::Options { threads: 1, now: 2_000_000_000, ..extant_check::Options::default() };
+        let checked = extant_check::examine(&shared, &options).expect("checked");
+        Image::new(Arc::new(CowDevice::new(shared)), checked, options.now).expect("a file system")
+    }
 }
