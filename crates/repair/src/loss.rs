@@ -1,10 +1,10 @@
-//! What could be read before a repair and cannot be read as before after it.
+//! Losses: content that could be read before a repair, and not as before after it.
 //!
 //! Main types: [`Loss`], [`Lost`]. Main function: [`losses`].
 //!
 //! The rule: every byte that could be read is read, at its path; more may come. Only inodes and directories that the
-//! repair has changed are compared: those whose bytes differ in a table, those whose blocks were written, and the owners
-//! of every other written block that a file had.
+//! repair has changed are compared: those whose bytes differ in a table, those whose blocks were written, and the
+//! owners of every other written block that a file had.
 //!
 //! # Locking
 //! None.
@@ -59,7 +59,7 @@ pub struct Loss {
     pub path: Vec<u8>,
     /// The inode.
     pub ino: InodeNr,
-    /// What is lost.
+    /// The loss.
     pub lost: Lost,
 }
 
@@ -232,13 +232,16 @@ impl Compared<'_> {
     fn counts(&self, entry: &Entry, dir: InodeNr) -> bool {
         let target = InodeNr(entry.ino);
         let circle = target == InodeNr::ROOT || target == dir;
-        !entry.is_dot() && !entry.is_found && !circle && is_readable(self.before, target)
+        let named = !entry.is_dot() && !entry.is_found && !entry.name.iter().any(|byte| [b'/', 0].contains(byte));
+        named && !circle && is_readable(self.before, target)
     }
 
-    /// What an inode has lost.
+    /// The losses of an inode.
     fn content(&self, old: &Inode, new: &Inode) -> Vec<Lost> {
         let mut lost = Vec::new();
         match old.kind() {
+            // No path can lead to a file in the root's place.
+            _ if old.ino == InodeNr::ROOT => {}
             Some(FileType::Regular) => lost.extend(self.bytes(old, new)),
             Some(FileType::Directory) | None => {}
             Some(FileType::Symlink) => {

@@ -3,8 +3,8 @@
 //! Main types: [`Options`], [`Outcome`], [`End`], [`Layers`] (where changes are stored), [`Decision`]. Main function:
 //! [`prove`].
 //!
-//! Before the first round, the log is replayed and orphans are finished, as a mount would do it. What could be read then
-//! is compared with what can be read at the end.
+//! Before the first round, the log is replayed and orphans are finished, as a mount would do it. The files that can be
+//! read then are compared with those of the end.
 //!
 //! # Locking
 //! None of its own.
@@ -61,7 +61,7 @@ pub struct Options {
     pub check: extant_check::Options,
     /// Where changes are stored until they are written.
     pub layers: Layers,
-    /// What becomes of blocks that several files claim.
+    /// The fate of blocks that several files claim.
     pub sharing: Sharing,
     /// Seconds since 1970.
     pub now: i64,
@@ -97,7 +97,7 @@ pub struct Outcome {
     pub device: Arc<CowDevice>,
     /// The steps in the order in which they were carried out.
     pub steps: Vec<Step>,
-    /// What can no longer be read as before.
+    /// Content that can no longer be read as before.
     pub losses: Vec<Loss>,
     /// Damage that stays, and why.
     pub left: Vec<(Finding, String)>,
@@ -308,7 +308,8 @@ impl Proof<'_> {
             }
         }
         self.touched.append(&mut image.touched);
-        // A choice between candidates, or a log that was found, may have changed the layout, which only the next check knows.
+        // A choice between candidates, or a log that was found, may have changed the layout, which only the next check
+        // knows.
         match is_choice {
             true => self.is_finished = false,
             false => self.finish(image, true)?,
@@ -316,7 +317,7 @@ impl Proof<'_> {
         Ok(())
     }
 
-    /// What stays damaged.
+    /// The damage that stays.
     fn left(&self, report: &Report, plan: Plan) -> Vec<(Finding, String)> {
         let mut left = plan.refused;
         if left.is_empty() {

@@ -37,7 +37,8 @@ fn part(state: &MemDevice, start: u64, len: u64) -> MemDevice {
     part
 }
 
-/// What a recovery without a repair does: a superblock that is torn comes from its backup, and the log is replayed.
+/// Recovers as a mount does, without a repair: a superblock that is torn comes from its backup, and the log is
+/// replayed.
 fn recovered(state: MemDevice) -> MemDevice {
     if read_super(&state).is_err() {
         let look = |at: u64| {

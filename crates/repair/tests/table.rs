@@ -32,4 +32,21 @@ fn damage_of_the_table_is_repaired_or_left_alone() {
     };
     verdicts.iter().filter(shown).for_each(|one| println!("{}", one.text()));
     println!("{}", summary(&verdicts));
+    let count = |of: &dyn Fn(&Verdict) -> bool| verdicts.iter().filter(|one| of(one)).count();
+    // Of what is written, e2fsck finds nothing more, and no loss comes unannounced.
+    let doubted: Vec<&str> = verdicts
+        .iter()
+        .filter(|one| one.end == Some(End::Proved) && !one.is_clean())
+        .map(|one| one.name.as_str())
+        .collect();
+    assert!(doubted.is_empty(), "{doubted:?}");
+    let unnamed = verdicts.iter().map(|one| one.unnamed.len()).sum::<usize>();
+    assert_eq!(unnamed, 0, "losses that the plan does not name");
+    if only.is_none() {
+        let good = count(&|one| matches!(one.end, Some(End::Proved | End::Sound)));
+        let names: usize = verdicts.iter().map(|one| one.difference.moved.len()).sum();
+        let gone: usize = verdicts.iter().map(|one| one.difference.gone.len()).sum();
+        assert_eq!(verdicts.len(), 402);
+        assert!(good >= 395 && names <= 10 && gone == 0, "{good} sound or repaired, {names} names lost, {gone} gone");
+    }
 }

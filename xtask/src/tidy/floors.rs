@@ -60,8 +60,8 @@ const FLOORS: &[(&str, u32)] = &[
     ("xtask", DEVELOPMENT),
 ];
 
-/// `check` shares only bytes and replay with the engine that it checks, and `repair` with the engine that uses its work; `image` opens images before any engine has
-/// looked at them; the tests of all crates above `block` use `oracle`.
+/// `check` shares only bytes and replay with the engine that it checks, and `repair` with the engine that uses its
+/// work; `image` opens images before any engine has looked at them; the tests of all crates above `block` use `oracle`.
 const ONLY: &[(&str, &[&str])] = &[
     ("extant-check", &["extant-base", "extant-ondisk", "extant-block", "extant-recovery"]),
     ("extant-image", &["extant-base", "extant-ondisk", "extant-block", "extant-recovery"]),

@@ -42,7 +42,7 @@ pub struct FsckArgs {
     /// Write in place if the image has no journal, without a file that undoes it
     #[arg(long, conflicts_with = "undo_file")]
     pub no_undo: bool,
-    /// What becomes of blocks that several files claim
+    /// The fate of blocks that several files claim
     #[arg(long, value_enum, default_value_t, value_name = "RULE")]
     pub shared: Shared,
     /// Print JSON
@@ -56,7 +56,7 @@ pub struct FsckArgs {
     pub offset: Option<u64>,
 }
 
-/// What becomes of blocks that several files claim.
+/// The fate of blocks that several files claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Shared {
     /// Every file gets a copy; without room, as winner

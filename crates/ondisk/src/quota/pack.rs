@@ -24,7 +24,7 @@ const WORDS_AT: usize = 8;
 pub struct Owner {
     /// The owner's number, and what it uses.
     pub usage: Usage,
-    /// What it may use.
+    /// The limits of its use.
     pub limits: Limits,
 }
 

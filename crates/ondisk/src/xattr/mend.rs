@@ -1,6 +1,7 @@
 //! Attributes mended where they lie: the entries that can be used stay, the others go.
 //!
-//! Main type: [`Fate`]. Main functions: [`mend_area`], [`mend_block`]. Values do not move, and those in inodes of their own stay named.
+//! Main type: [`Fate`]. Main functions: [`mend_area`], [`mend_block`]. Values do not move, and those in inodes of their
+//! own stay named.
 //!
 //! # Locking
 //! None.
@@ -14,7 +15,7 @@ use super::entry::{ENTRY_LEN, EntryRef, RawEntry, TERMINATOR_LEN};
 use super::{MAGIC, Name, XattrContext, block_hash, entry_hash, entry_hash_signed, pad4};
 use crate::{BlockNr, InodeNr};
 
-/// What becomes of an attribute that can be used.
+/// The fate of an attribute that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It goes.

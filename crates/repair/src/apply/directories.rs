@@ -1,7 +1,7 @@
 //! Directories: blocks and whole directories written again, single entries changed.
 //!
-//! Main functions: [`block`] (one block, with the entries that can be read), [`rebuild`] (all names, with an index where
-//! one belongs), [`insert`] (one more name).
+//! Main functions: [`block`] (one block, with the entries that can be read), [`rebuild`] (all names, with an index
+//! where one belongs), [`insert`] (one more name).
 //!
 //! # Locking
 //! None.

@@ -26,7 +26,7 @@ pub fn descriptor(image: &mut Image, group: GroupNr) -> Done {
         clear_flags(image, group)?;
     } else {
         let mut known = desc(image, group)?;
-        // Nobody knows whether a flag in a damaged descriptor is right.
+        // A flag in a damaged descriptor may be wrong.
         known.flags.remove(GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT);
         known.itable_unused = known.itable_unused.min(unused(image, group, &known));
         set_desc(image, group, known)?;
@@ -156,12 +156,7 @@ fn is_free(image: &Image, first: BlockNr, blocks: u64) -> bool {
 
 /// Whether a piece of a group's metadata lies on another piece, or on copies of superblock and descriptors. `own`: the
 /// group's descriptor as it will be. A table stays where it is, and the bitmap on it is moved: its content is known.
-fn overlaps(
-    image: &Image,
-    (group, which): (GroupNr, usize),
-    own: &GroupDesc,
-    (first, blocks): (BlockNr, u64),
-) -> bool {
+fn overlaps(image: &Image, (group, which): (GroupNr, usize), own: &GroupDesc, (first, blocks): (BlockNr, u64)) -> bool {
     let end = first.0 + blocks;
     let meets = |start: u64, len: u64| start != 0 && first.0 < start + len && start < end;
     let table = u64::from(image.geo.inode_table_blocks);
@@ -196,8 +191,7 @@ pub fn resize_inode(image: &mut Image) -> Done {
         let plain = image.can_have(*block, 1) && !image.facts.is_metadata(*block);
         let bytes = if plain { image.block(*block).ok() } else { None };
         let names = bytes.and_then(|bytes| indirect::pointer(&bytes, slot(0)));
-        names.is_some_and(|named| u64::from(named) == first)
-            && !image.facts.is_shared(image.facts.clusters(*block, 1))
+        names.is_some_and(|named| u64::from(named) == first) && !image.facts.is_shared(image.facts.clusters(*block, 1))
     };
     let double = match old.filter(is_own) {
         Some(block) => block,

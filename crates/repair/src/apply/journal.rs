@@ -59,9 +59,9 @@ fn unmark(device: &dyn BlockDevice) -> Result<()> {
 
 /// Takes the journal back into use, or makes it anew.
 ///
-/// The inode gets back what only its kind, its links or its map have lost: the superblock has a copy of the map. If that
-/// gives a journal whose log can be read, the log counts, and is replayed. Otherwise the journal is empty, in the blocks
-/// that it had as far as no other file has them.
+/// The inode gets back what only its kind, its links or its map have lost: the superblock has a copy of the map. If
+/// that gives a journal whose log can be read, the log counts, and is replayed. Otherwise the journal is empty, in the
+/// blocks that it had as far as no other file has them.
 pub fn renew(image: &mut Image) -> Done {
     let ino = InodeNr::JOURNAL;
     let inode = image.inode(ino)?;

@@ -1,8 +1,8 @@
 //! Carries out steps, on the changes beside the device.
 //!
 //! Main function: [`apply`]. [`super_block`], [`groups`], [`inodes`], [`maps`], [`attributes`], [`shared`],
-//! [`directories`] and [`names`] have the actions, [`orphans`] and [`journal`] those of the log, [`content`] writes whole
-//! files.
+//! [`directories`] and [`names`] have the actions, [`orphans`] and [`journal`] those of the log, [`content`] writes
+//! whole files.
 //!
 //! What it does not do: judge the result. The next check does.
 //!

@@ -13,7 +13,7 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use crate::error::{Done, Refusal};
 use crate::view::Image;
 
-/// What becomes of blocks that several files claim.
+/// The fate of blocks that several files claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
     /// Every file gets a copy; without room, as `Winner`.

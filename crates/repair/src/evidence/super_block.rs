@@ -24,8 +24,8 @@ use crate::view::seal_super;
 /// Backups that are tried.
 const BACKUPS_MAX: usize = 3;
 
-/// Takes the candidate for the superblock with the fewest findings, if there are fewer than with the present one. Returns
-/// whether there is one.
+/// Takes the candidate for the superblock with the fewest findings, if there are fewer than with the present one.
+/// Returns whether there is one.
 ///
 /// # Errors
 /// Those of the devices.

@@ -11,7 +11,8 @@ use extant_check::{Finding, Preen};
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
-/// What a step repairs. Lower layers come first: what only followed from them is gone when the next check has run.
+/// The structure that a step repairs. Lower layers come first: what only followed from them is gone when the next check
+/// has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Layer {
     /// The superblock and the journal.

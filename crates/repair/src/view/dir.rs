@@ -171,7 +171,8 @@ impl Image {
         let lost = Refusal::Lost("the inode has no room for its inline data");
         let mut bytes = self.inode(ino)?.bytes;
         let extra = usize::from(u16::from_le_bytes([*bytes.get(128).unwrap_or(&0), *bytes.get(129).unwrap_or(&0)]));
-        let area = bytes.get_mut(128 + extra..).filter(|_| extra >= 4 && extra.is_multiple_of(4)).ok_or(lost.clone())?;
+        let area =
+            bytes.get_mut(128 + extra..).filter(|_| extra >= 4 && extra.is_multiple_of(4)).ok_or(lost.clone())?;
         let context = XattrContext { seed: None, ea_inode: false, inodes: (1, self.geo.inodes_count) };
         let (mut list, mut outside) = (EntryList::new(), false);
         scan_area(area, &context, &mut |step| {

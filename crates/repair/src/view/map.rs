@@ -235,8 +235,8 @@ impl Image {
         mapped
     }
 
-    /// Replaces the map of an inode: `runs`, by logical block. The blocks of the old map are used first for the new one,
-    /// as far as no other inode has them. Also sets the count of blocks.
+    /// Replaces the map of an inode: `runs`, by logical block. The blocks of the old map are used first for the new
+    /// one, as far as no other inode has them. Also sets the count of blocks.
     pub fn set_map(&mut self, ino: InodeNr, runs: &[Run]) -> Done {
         self.touch(ino);
         let inode = self.inode(ino)?;

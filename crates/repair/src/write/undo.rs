@@ -5,8 +5,9 @@
 //! A record is a header, copies of superblocks, and blocks of keys, each followed by the bytes that they name. e2undo
 //! takes a record only if the image's superblock is the copy that the header names: first the one with the mark of an
 //! unfinished repair, then the last one. The header is one sector, so a cut leaves one or the other. Behind the
-//! last bytes, where e2undo does not look, there are checksums of the new sectors: so [`undo`] also knows whether anything
-//! but the repair has written the blocks, and takes a record after a cut that left the superblock half written.
+//! last bytes, where e2undo does not look, there are checksums of the new sectors: so [`undo`] also knows whether
+//! anything but the repair has written the blocks, and takes a record after a cut that left the superblock half
+//! written.
 //!
 //! # Locking
 //! None.
@@ -114,8 +115,8 @@ impl Record {
         (self.data_end() + 4 * sectors).next_multiple_of(self.block)
     }
 
-    /// Writes the record durably: the blocks of `old`, and checksums of those of `new`. `supers`: the superblock that the
-    /// image has from its first write on, and the last one.
+    /// Writes the record durably: the blocks of `old`, and checksums of those of `new`. `supers`: the superblock that
+    /// the image has from its first write on, and the last one.
     ///
     /// # Errors
     /// Those of the devices.
@@ -295,11 +296,12 @@ impl Stored<'_> {
     }
 }
 
-/// Writes the old blocks back to `image`, the one with the superblock last, and returns how many. A cut leaves the record
-/// usable. `force`: also if the image has changed since.
+/// Writes the old blocks back to `image`, the one with the superblock last, and returns how many. A cut leaves the
+/// record usable. `force`: also if the image has changed since.
 ///
 /// # Errors
-/// [`Error::Undo`] if the record cannot be used, and [`Error::Changed`]; nothing was written then. Those of the devices.
+/// [`Error::Undo`] if the record cannot be used, and [`Error::Changed`]; nothing was written then. Those of the
+/// devices.
 pub fn undo(record: &dyn BlockDevice, image: &dyn BlockDevice, force: bool) -> Result<u64> {
     let stored = Stored::open(record)?;
     let mut sums = stored.sectors.iter();

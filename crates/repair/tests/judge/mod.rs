@@ -55,7 +55,7 @@ pub fn result(image: &MemDevice, outcome: &Outcome) -> MemDevice {
     after
 }
 
-/// What became of one image.
+/// The result for one image.
 #[derive(Default)]
 pub struct Verdict {
     pub name: String,

@@ -38,7 +38,7 @@ pub struct File {
 }
 
 impl File {
-    /// What makes two of them the same to a reader.
+    /// The properties by which a reader tells two of them apart.
     fn key(&self) -> (u16, u64, u64) {
         (self.kind, self.size, self.content)
     }

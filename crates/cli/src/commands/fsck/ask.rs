@@ -16,6 +16,11 @@ use super::show;
 use crate::failure::Result;
 use crate::text::Output;
 
+/// Writes a line to the terminal. If it cannot, the next answer cannot be read either.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 /// The answers of a person.
 pub struct Questions {
     name: String,
@@ -37,7 +42,7 @@ impl Questions {
         self.asked = true;
         let kind = discriminant(&step.action);
         if self.all.contains(&kind) {
-            println!("{}: yes", step);
+            say(&format!("{}: yes", step));
             return Decision::Yes;
         }
         self.head(step, report);
@@ -50,11 +55,11 @@ impl Questions {
                 }
                 Some("n" | "no") | None => return Decision::No,
                 Some("?") => {
-                    println!("  {}", show::step(step));
-                    println!("  y: do it; n: leave it; a: do it and all others of this kind.");
-                    println!("  Nothing is written before all questions are answered and the losses are shown.");
+                    say(&format!("  {}", show::step(step)));
+                    say("  y: do it; n: leave it; a: do it and all others of this kind.");
+                    say("  Nothing is written before all questions are answered and the losses are shown.");
                 }
-                Some(_) => println!("  y, n, a or ?"),
+                Some(_) => say("  y, n, a or ?"),
             }
         }
     }
@@ -62,18 +67,20 @@ impl Questions {
     /// The findings about the step's inode, once.
     fn head(&mut self, step: &Step, report: &Report) {
         let Some(ino) = step.action.ino().filter(|ino| self.shown.insert(ino.0)) else {
-            println!("{}: {}", step.cause.problem.name(), step.cause);
+            say(&format!("{}: {}", step.cause.problem.name(), step.cause));
             return;
         };
         for finding in report.findings.iter().filter(|finding| finding.place.ino() == Some(ino)).take(8) {
-            println!("{}: {finding}", finding.problem.name());
+            say(&format!("{}: {finding}", finding.problem.name()));
         }
     }
 
     /// A line of the terminal, in lower case; `None`: it has ended.
     fn line(&self, prompt: &str) -> Option<String> {
-        print!("{prompt}");
-        let _ = std::io::stdout().flush();
+        let mut out = std::io::stdout().lock();
+        // A terminal that takes no question gives no answer either.
+        let _ = out.write_all(prompt.as_bytes()).and_then(|()| out.flush());
+        drop(out);
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line).ok()?;
         (read > 0).then(|| line.trim().to_lowercase())

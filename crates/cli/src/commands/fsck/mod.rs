@@ -1,7 +1,7 @@
 //! `extant fsck`: checks an image, and repairs it.
 //!
-//! `extant_check` does the check and `extant_repair` the repair; this module turns their results into lines or JSON, with
-//! e2fsck's exit statuses. [`repair`] opens the image and writes, [`ask`] asks on a terminal, [`show`] prints.
+//! `extant_check` does the check and `extant_repair` the repair; this module turns their results into lines or JSON,
+//! with e2fsck's exit statuses. [`repair`] opens the image and writes, [`ask`] asks on a terminal, [`show`] prints.
 //!
 //! # Locking
 //! None of its own.
