@@ -16,6 +16,8 @@ use extant_block::BlockDevice;
 use extant_block::device::CowDevice;
 use extant_check::{Checked, Finding, Note, Problem, Report, Severity, examine};
 
+use extant_ondisk::superblock::{FsState, SuperBlock};
+
 use crate::apply::{self, Owners, journal};
 use crate::error::{Refusal, Result};
 use crate::evidence;
@@ -126,7 +128,7 @@ struct Proof<'a> {
     touched: BTreeSet<u32>,
     owners: Owners,
     rounds: usize,
-    /// The totals and the mark of a check are those of the last changes.
+    /// The totals and the mark in the superblock are those of a sound file system, or of the last changes.
     is_finished: bool,
 }
 
@@ -165,6 +167,7 @@ pub fn prove(
         is_finished: true,
     };
     proof.orphans(&mut checked)?;
+    proof.is_finished = !checked.facts.as_ref().is_some_and(|facts| is_marked(facts.super_block()));
     let outcome = proof.run(checked, decide)?;
     Ok(Outcome { replayed, fast_commits, ..outcome })
 }
@@ -173,6 +176,12 @@ pub fn prove(
 fn look(device: &Arc<CowDevice>, options: &Options) -> Result<Checked> {
     let shared: Arc<dyn BlockDevice> = device.clone();
     Ok(examine(&shared, &options.check)?)
+}
+
+/// Whether the superblock says that the file system may be damaged: an error was seen, or it was not unmounted.
+fn is_marked(sb: &SuperBlock) -> bool {
+    let state = sb.state();
+    state.contains(FsState::ERROR) || !state.contains(FsState::VALID)
 }
 
 fn has_backup(report: &Report) -> bool {

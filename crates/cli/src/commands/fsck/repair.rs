@@ -172,7 +172,8 @@ fn end(name: &str, outcome: &Outcome, written: bool) -> Result<()> {
     let (mut out, steps) = (Output::new(), outcome.steps.len());
     let line = match (outcome.end, written) {
         (End::Sound, _) => "no damage".to_owned(),
-        (End::Proved, true) if steps == 0 => "the log is replayed, no damage".to_owned(),
+        (End::Proved, true) if steps == 0 && outcome.replayed > 0 => "the log is replayed, no damage".to_owned(),
+        (End::Proved, true) if steps == 0 => "no damage, and marked as clean".to_owned(),
         (End::Proved, true) => format!("repaired in {steps} steps"),
         (End::Partial, true) => format!("repaired in {steps} steps, but not all of it"),
         (End::Refused, _) => "damaged, and not changed: there is no repair after which nothing is wrong".to_owned(),
