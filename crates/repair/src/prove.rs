@@ -113,6 +113,22 @@ pub struct Outcome {
     pub rounds: usize,
 }
 
+impl Outcome {
+    /// Why the repair is not one that `-p` makes by itself: it takes steps alone that need no person, loses nothing that can
+    /// be read, and leaves nothing wrong. `None`: it is one, or nothing is to be repaired.
+    pub fn needs_person(&self) -> Option<String> {
+        match self.end {
+            End::Sound => return None,
+            End::Proved => {}
+            End::Partial | End::Refused => return Some("not all of the damage can be repaired".to_owned()),
+        }
+        if let Some(step) = self.steps.iter().find(|step| !step.is_safe) {
+            return Some(format!("a person has to decide about \"{step}\""));
+        }
+        self.losses.first().map(|loss| format!("the repair would lose {loss}"))
+    }
+}
+
 /// A proof under way.
 struct Proof<'a> {
     options: &'a Options,

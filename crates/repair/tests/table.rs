@@ -42,6 +42,11 @@ fn damage_of_the_table_is_repaired_or_left_alone() {
     assert!(doubted.is_empty(), "{doubted:?}");
     let unnamed = verdicts.iter().map(|one| one.unnamed.len()).sum::<usize>();
     assert_eq!(unnamed, 0, "losses that the plan does not name");
+    let other: Vec<&Verdict> = verdicts.iter().filter(|one| !one.agrees_with_preen()).collect();
+    for one in &other {
+        println!("preen: {}: {:?}, e2fsck -fp {:?}", one.name, one.stops, one.e2fsck_preen);
+    }
+    println!("preen: the same decision in {} of {} states", verdicts.len() - other.len(), verdicts.len());
     if only.is_none() {
         let good = count(&|one| matches!(one.end, Some(End::Proved | End::Sound)));
         let names: usize = verdicts.iter().map(|one| one.difference.moved.len()).sum();

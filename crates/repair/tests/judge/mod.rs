@@ -70,11 +70,21 @@ pub struct Verdict {
     pub left: Vec<String>,
     pub rounds: usize,
     pub said: String,
+    /// Why `-p` would change nothing.
+    pub stops: Option<String>,
+    /// The exit status of `e2fsck -fp`.
+    pub e2fsck_preen: Option<i32>,
 }
 
 impl Verdict {
     pub fn is_clean(&self) -> bool {
         self.e2fsck == Some(0)
+    }
+
+    /// Whether `-p` stops where `e2fsck -fp` does, and goes on where that goes on.
+    pub fn agrees_with_preen(&self) -> bool {
+        let theirs = self.e2fsck_preen.is_none_or(|code| code & !3 != 0);
+        self.stops.is_some() == theirs
     }
 
     /// One line, and the plan below it.
@@ -121,10 +131,12 @@ impl Verdict {
 pub fn judge(name: String, sound: &Census, image: &MemDevice, dir: &Path) -> Verdict {
     let before = census::take(image);
     let mut verdict = Verdict { name, ..Verdict::default() };
+    verdict.e2fsck_preen = fsck::e2fsck(image, dir, "-fp", false).code;
     let outcome = match proved(image) {
         Ok(outcome) => outcome,
         Err(e) => {
             verdict.left.push(e.to_string());
+            verdict.stops = Some(e.to_string());
             verdict.difference = census::compare(sound, &before, &before);
             return verdict;
         }
@@ -141,6 +153,7 @@ pub fn judge(name: String, sound: &Census, image: &MemDevice, dir: &Path) -> Ver
         d.gone.iter().chain(&d.moved).filter(|path| !named(path, |lost| !matches!(lost, Lost::Attributes { .. })));
     let attributes = d.attributes.iter().filter(|path| !named(path, |_| true));
     verdict.unnamed = content.chain(attributes).cloned().collect();
+    verdict.stops = outcome.needs_person();
     verdict.end = Some(outcome.end);
     verdict.rounds = outcome.rounds;
     verdict.left =

@@ -115,7 +115,7 @@ pub fn run(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     }
     print(args, &name, &outcome)?;
     if args.letters.preen
-        && let Some(why) = refusal(&outcome)
+        && let Some(why) = outcome.needs_person()
     {
         let image = argument(spec.path.as_os_str().as_bytes(), "");
         let message = format!(
@@ -133,21 +133,6 @@ pub fn run(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
         write(args, spec, &device, &outcome)?;
     }
     end(&name, &outcome, allowed)
-}
-
-/// Why `-p` stops: it takes steps alone that need no person, and that lose nothing.
-fn refusal(outcome: &Outcome) -> Option<String> {
-    if outcome.end == End::Sound {
-        return None;
-    }
-    if outcome.end != End::Proved {
-        return Some("not all of the damage can be repaired".to_owned());
-    }
-    let unsafe_step = outcome.steps.iter().find(|step| !step.is_safe);
-    if let Some(step) = unsafe_step {
-        return Some(format!("a person has to decide about \"{step}\""));
-    }
-    outcome.losses.first().map(|loss| format!("the repair would lose {loss}"))
 }
 
 fn print(args: &FsckArgs, name: &str, outcome: &Outcome) -> Result<()> {
