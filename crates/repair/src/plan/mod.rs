@@ -2,7 +2,7 @@
 //!
 //! Main types: [`Step`] (what to do, and why), [`Action`], [`Layer`], [`Answer`], [`Plan`]. [`volume`], [`inodes`],
 //! [`directories`] and [`counts`] answer the problems of the check's passes. Every problem of the table has an answer,
-//! or a reason why there is none.
+//! or a reason why there is none. [`preen`] tells which steps need no person.
 //!
 //! What it does not do: change anything.
 //!
@@ -12,6 +12,7 @@
 mod counts;
 mod directories;
 mod inodes;
+mod preen;
 mod step;
 mod volume;
 
@@ -103,7 +104,7 @@ pub fn plan(image: &Image, report: &Report, without: &BTreeMap<Action, String>) 
     let mut plan = Plan::default();
     let mut steps: BTreeMap<(Layer, Action), Step> = BTreeMap::new();
     let mut add = |layer, action: Action, cause: &Finding| {
-        let is_safe = action.is_safe(cause);
+        let is_safe = preen::is_safe(image, &action, cause);
         let fresh = || Step { layer, action: action.clone(), cause: *cause, findings: 0, is_safe: true };
         let step = steps.entry((layer, action.clone())).or_insert_with(fresh);
         step.findings += 1;

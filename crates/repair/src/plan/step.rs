@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use extant_check::{Finding, Preen};
+use extant_check::Finding;
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
@@ -275,11 +275,6 @@ impl Action {
             Action::ResizeInode => InodeNr::RESIZE,
             _ => return None,
         })
-    }
-
-    /// Whether the action is one that `-p` takes, for a cause that it may answer.
-    pub(super) fn is_safe(&self, cause: &Finding) -> bool {
-        cause.problem.preen() == Preen::Fix
     }
 }
 
