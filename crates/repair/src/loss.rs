@@ -273,6 +273,11 @@ impl Compared<'_> {
             let (then, now) = (inline(self.before, old), inline(self.after, new));
             return (!now.starts_with(&then)).then_some(Lost::Bytes { bytes: then.len() as u64, from: 0 });
         }
+        let lacked_flag = !old.has(InodeFlags::EXTENTS) && new.has(InodeFlags::EXTENTS);
+        if lacked_flag && old.raw.i_block == new.raw.i_block {
+            // A tree that is read as pointers shows no byte of the file.
+            return None;
+        }
         let (then, now) = (self.before.map(old), self.after.map(new));
         let size = u64::from(self.before.geo.block_size);
         let (mut count, mut first) = (0, None);

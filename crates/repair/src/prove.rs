@@ -326,10 +326,15 @@ impl Proof<'_> {
                 }
                 ref action => apply::apply(image, action, &mut self.owners),
             };
+            // All that was planned with another superblock is planned anew.
+            let is_new_super = step.action == Action::SuperBlock && done.is_ok();
             match done {
                 Ok(()) => self.steps.push(step),
                 Err(Refusal::Device(e)) => return Err(e.into()),
                 Err(refusal) => drop(self.without.insert(step.action, refusal.to_string())),
+            }
+            if is_new_super {
+                break;
             }
         }
         self.touched.append(&mut image.touched);

@@ -8,6 +8,10 @@
 
 use extant_check::{Finding, InodeState, Preen, Problem as P};
 
+use extant_ondisk::InodeNr;
+use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
+use extant_ondisk::superblock::DescChecksum;
+
 use super::Action;
 use crate::view::Image;
 
@@ -20,8 +24,6 @@ pub fn is_safe(image: &Image, action: &Action, cause: &Finding) -> bool {
         | P::OrphanFileBadMagic
         | P::OrphanFileBadChecksum
         | P::OrphanFileWrongSize
-        | P::ExtentFeature
-        | P::InvalidQuotaIno
         | P::DirSizeHighZero
         | P::BadCharDev
         | P::BadBlockDev
@@ -40,15 +42,29 @@ pub fn is_safe(image: &Image, action: &Action, cause: &Finding) -> bool {
         | P::HtreeCannotSiphash
         | P::HtreeBadCount
         | P::HtreeNodeCsumInvalid
-        | P::HtreeBadRoot
+        | P::FeatureLargeDirs
             if image.geo.metadata_csum =>
         {
             false
         }
+        // The name may be right, and the end of the used part of the table wrong.
+        P::UnusedInode if matches!(*action, Action::DropEntry { ino, .. } if is_never_used(image, ino)) => false,
+        // Descriptors with checksums came with extents.
+        P::ExtentFeature if image.geo.desc_checksum != DescChecksum::None => true,
         // The list of bad blocks is dropped.
         P::InvalidBadInode => false,
         // Either the attribute or the inode with its value is the wrong one.
         P::AttrHash if image.geo.ea_inode => false,
         _ => cause.problem.preen() == Preen::Fix,
     }
+}
+
+/// Whether an inode lies in the part of its table that was never used.
+fn is_never_used(image: &Image, ino: InodeNr) -> bool {
+    let Ok(place) = image.geo.inode_location(ino) else { return false };
+    let behind = |desc: &GroupDesc| {
+        let unused = desc.itable_unused.min(image.geo.inodes_per_group);
+        desc.flags.contains(GroupFlags::INODE_UNINIT) || place.index >= image.geo.inodes_per_group - unused
+    };
+    image.descs.get(place.group.0 as usize).is_some_and(behind)
 }
