@@ -114,8 +114,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Why the repair is not one that `-p` makes by itself: it takes steps alone that need no person, loses nothing that can
-    /// be read, and leaves nothing wrong. `None`: it is one, or nothing is to be repaired.
+    /// Why the repair is not one that `-p` makes by itself: it takes steps alone that need no person, loses nothing
+    /// that can be read, and leaves nothing wrong. `None`: it is one, or nothing is to be repaired.
     pub fn needs_person(&self) -> Option<String> {
         match self.end {
             End::Sound => return None,
