@@ -7,9 +7,11 @@
     scripts/repeat.py --skip schedules    without these test programs
     scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be, but for those
                                           that make mount namespaces: beside nothing
+    scripts/repeat.py --once              as `make test` does: one round, as many lanes as processors, and the whole output of each
+                                          program when it has ended
 
 All programs run once, then all once more: a busy hour of the machine meets all of them (those that run beside nothing are
-through with all their rounds before). What a failing one printed is in target/repeat. In the end: how long each took, and how long a processor worked for it (medians). Exit status: 0 none failed, 1 some did,
+through with all their rounds before). A round begins with what took longest the last time. What a failing one printed is in target/repeat. In the end: how long each took, and how long a processor worked for it (medians). Exit status: 0 none failed, 1 some did,
 2 they could not be built, 128 and the signal if one cut it short before any failed.
 """
 
@@ -49,9 +51,9 @@ def programs(profile):
 class Repetition:
     """The runs to come, and what those that ended said. One lock: `lanes` threads take runs from it, in the order of the rounds."""
 
-    def __init__(self, wanted, times, seconds, logs):
+    def __init__(self, wanted, times, seconds, logs, once):
         self.lock, self.start, self.seconds = threading.Lock(), time.monotonic(), seconds
-        self.wanted, self.times, self.logs = wanted, times, logs
+        self.wanted, self.times, self.logs, self.once = wanted, times, logs, once
         self.runs = ((r, *program) for apart in (True, False) for r in range(1, times + 1) for program in wanted
                      if (program[0] in APART) == apart)
         self.left, self.whole, self.ran, self.failures, self.took = {}, 0, 0, {}, {}
@@ -72,7 +74,7 @@ class Repetition:
             self.take_turn(name in APART)
             begun = time.monotonic()
             with open(log, "wb") as out:
-                child = subprocess.Popen([program], cwd=folder, stdout=out, stderr=subprocess.STDOUT,
+                child = subprocess.Popen([program, *(["--show-output"] if self.once else [])], cwd=folder, stdout=out, stderr=subprocess.STDOUT,
                                          start_new_session=True)  # a Ctrl-C is not for the test
             _, status, used = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
@@ -96,6 +98,8 @@ class Repetition:
 
     def ended(self, number, name, package, log, code):
         self.ran += 1
+        if self.once:
+            print(f"     Running {package}/{name}", log.read_text(errors="replace"), sep="\n", flush=True)
         if code:
             for test in FAILED.findall(log.read_text(errors="replace")) or [f"exit status {code}"]:
                 self.failures.setdefault(f"{package}/{name}: {test}", []).append(log.name)
@@ -104,7 +108,7 @@ class Repetition:
         self.left[number] = self.left.get(number, len(self.wanted)) - 1
         if self.left[number] == 0:
             self.whole += 1
-            print(f"round {number} of {self.times}, {time.monotonic() - self.start:.0f} s, "
+            self.once or print(f"round {number} of {self.times}, {time.monotonic() - self.start:.0f} s, "
                   f"{len(self.failures)} tests have failed", flush=True)
 
 
@@ -112,19 +116,27 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--load", type=int, default=0, help="processes that spin beside it")
-    parser.add_argument("--lanes", type=int, default=1, help="programs at a time")
+    parser.add_argument("--lanes", type=int, default=0, help="programs at a time (1; with --once one a processor)")
+    parser.add_argument("--once", action="store_true", help="one round, with the output of all")
     parser.add_argument("--only", default="", help="packages, with commas")
+    parser.add_argument("--programs", default="", help="test programs, with commas")
     parser.add_argument("--skip", default="", help="test programs, with commas")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so long")
     parser.add_argument("--release", action="store_true", help="optimised, as `make soak`")
     args = parser.parse_args()
+    if args.once:
+        args.times = 1
+    args.lanes = args.lanes or (len(os.sched_getaffinity(0)) if args.once else 1)
 
-    only, skip = (set(filter(None, names.split(","))) for names in (args.only, args.skip))
+    only, named, skip = (set(filter(None, names.split(","))) for names in (args.only, args.programs, args.skip))
     profile = ["--release"] if args.release else []
-    wanted = [p for p in programs(profile) if (not only or p[1] in only) and p[0] not in skip]
+    wanted = [p for p in programs(profile) if p[1] in (only or {p[1]}) and p[0] in (named or {p[0]}) - skip]
     logs = ROOT / "target" / "repeat"
     logs.mkdir(parents=True, exist_ok=True)
-    repetition = Repetition(wanted, args.times, args.seconds, logs)
+    times = logs / "times.json"
+    last = json.loads(times.read_text()) if times.exists() else {}
+    wanted.sort(key=lambda p: -last.get(f"{p[1]}/{p[0]}", 0))
+    repetition = Repetition(wanted, args.times, args.seconds, logs, args.once)
     # Asked to end, it begins nothing more, and says what was found: a test that is killed may leave a mount behind that
     # nobody can unmount, as its own server ended before the last request was answered.
     for asked in signal.SIGTERM, signal.SIGINT:
@@ -138,10 +150,12 @@ def main():
         for s in spinners:
             s.kill()
             s.wait()
-    for test, times in sorted(repetition.failures.items()):
-        print(f"{test}: {len(times)} times ({times[0]})")
-    for name, times in sorted(repetition.took.items(), key=lambda t: -statistics.median(took for took, _ in t[1])):
-        wall, busy = (statistics.median(column) for column in zip(*times))
+    for test, failed in sorted(repetition.failures.items()):
+        print(f"{test}: {len(failed)} times ({failed[0]})")
+    medians = {name: [statistics.median(column) for column in zip(*runs)] for name, runs in repetition.took.items()}
+    times.write_text(json.dumps(last | {name: wall for name, (wall, _) in medians.items()}, indent=0))
+    slowest = sorted(medians.items(), key=lambda m: -m[1][0])
+    for name, (wall, busy) in slowest[: 10 if args.once else None]:
         print(f"{name:40} {wall:7.1f} s {busy:7.1f} s of a processor")
     print(f"{len(wanted)} programs, {repetition.whole} whole rounds, {repetition.ran} runs, {args.lanes} at a time, "
           f"{args.load} processes beside them: {len(repetition.failures)} tests failed")

@@ -18,18 +18,17 @@ run() {
 without_successes() {
     awk '/^successes:$/ { quiet = 1 } /^failures:$|^test result:/ { quiet = 0 } !quiet { print; fflush() }'
 }
-# --no-fail-fast: one failure must not hide the others. --show-output: a test says that it was skipped on its standard error.
-run cargo test --locked --workspace --no-fail-fast -- --show-output
+# Programs side by side: most of them wait for a device, a timer or another program some of the time.
+run scripts/repeat.py --once
+run cargo test --locked --workspace --no-fail-fast --doc
 # Tests that mount, once more with requests through io_uring, where the kernel has it and this user may switch it on.
 uring=/sys/module/fuse/parameters/enable_uring
 if [ -w "$uring" ] && [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0 ]; then
     before=$(cat "$uring")
     trap 'echo "$before" >"$uring"' EXIT INT TERM
     echo Y >"$uring"
-    # Not every program that mounts, because the whole must end within half an hour. The whole workspace is named,
-    # because fewer packages would be built again, with other features.
-    run cargo test --locked --workspace --no-fail-fast --test filesystem --test pauses --test stress --test mount \
-        --test mounting --test sandbox --test trouble -- --show-output
+    # Not every program that mounts, because the whole must end within half an hour.
+    run scripts/repeat.py --once --programs filesystem,pauses,stress,mount,mounting,sandbox,trouble
     echo "$before" >"$uring"
 else
     echo "skipped: mounts over io_uring: $uring is missing or not writable, or io_uring is forbidden" | tee -a "$log"

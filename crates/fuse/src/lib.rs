@@ -27,7 +27,7 @@ mod sys;
 pub mod transport;
 pub mod types;
 
-pub use adapter::{FsServer, ServerOptions};
+pub use adapter::{DirectIo, FsServer, ServerOptions};
 pub use error::{FuseError, Undelivered};
 pub use mount::{
     Agent, Callers, MountKind, MountMethod, MountOptions, MountPoint, Top, Transport, Unmounter, Unmounting,

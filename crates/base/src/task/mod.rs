@@ -50,9 +50,28 @@ impl<T> JoinHandle<T> {
     }
 }
 
+thread_local! {
+    static UNDO_SETTINGS: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
+}
+
+/// Installs the call that undoes this thread's own settings (its processors, its scheduling policy) before it starts
+/// another thread, which would inherit them; None removes it.
+pub fn has_own_settings(undo: Option<Rc<dyn Fn()>>) {
+    UNDO_SETTINGS.with(|u| *u.borrow_mut() = undo);
+}
+
+/// To be called before the kernel may start a thread in the name of this one. [`spawn`] and [`together`] do so.
+pub fn before_child() {
+    let undo = UNDO_SETTINGS.with(|u| u.borrow().clone());
+    if let Some(undo) = undo {
+        undo();
+    }
+}
+
 /// Starts a thread called `name` (at most 15 bytes are shown by the kernel). Started by a simulated thread, it belongs
 /// to the same run.
 pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> std::io::Result<JoinHandle<T>> {
+    before_child();
     let builder = std::thread::Builder::new().name(name.to_owned());
     let Some(task) = sim::active().then(|| sim::child(name)).flatten() else {
         let first = AT_START.get().copied();
@@ -83,6 +102,7 @@ pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'stat
 /// # Panics
 /// If `f` panics in one of them, after all have ended.
 pub fn together(name: &str, threads: usize, f: impl Fn() + Sync) {
+    before_child();
     let caught = |f: &(dyn Fn() + Sync)| std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
     let f: &(dyn Fn() + Sync) = &f;
     let mut results = std::thread::scope(|scope| {

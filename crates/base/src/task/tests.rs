@@ -1,4 +1,4 @@
-//! Watched threads announce a sleep.
+//! Watched threads announce a sleep, and threads with their own settings undo them before they start others.
 
 use super::*;
 use crate::sync::{Condvar, LockClass, Mutex};
@@ -69,4 +69,18 @@ fn together_passes_on_a_panic_after_all_have_ended() {
     }));
     assert!(result.is_err());
     assert_eq!(count.into_inner(), 3);
+}
+
+#[test]
+fn a_thread_undoes_its_own_settings_before_it_starts_another() {
+    let undone = Rc::new(Cell::new(0));
+    let count = undone.clone();
+    has_own_settings(Some(Rc::new(move || count.set(count.get() + 1))));
+    spawn("child", || ()).expect("thread").join().expect("joined");
+    assert_eq!(undone.get(), 1);
+    together("together", 2, || ());
+    assert_eq!(undone.get(), 2);
+    has_own_settings(None);
+    before_child();
+    assert_eq!(undone.get(), 2);
 }

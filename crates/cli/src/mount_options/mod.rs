@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use extant_base::clock::Clock;
 use extant_block::device::{Engine, IoMode};
 use extant_fs::{Atime, COMMIT_INTERVAL_S, MountOptions};
+use extant_fuse::DirectIo;
 use extant_ondisk::superblock::{ErrorBehaviour, SuperBlock};
 
 use self::word::{Fate, Word};
@@ -45,6 +46,7 @@ pub struct MountConfig {
     pub write_member: bool,
     pub writeback_cache: Option<bool>,
     pub no_open: Option<bool>,
+    pub direct_io: DirectIo,
     /// The device or image of a journal that is not in the image.
     pub journal_path: Option<PathBuf>,
     pub remount: bool,
@@ -80,6 +82,7 @@ impl Default for MountConfig {
             write_member: false,
             writeback_cache: None,
             no_open: None,
+            direct_io: DirectIo::Never,
             journal_path: None,
             remount: false,
             cache_given: false,
@@ -134,6 +137,12 @@ impl MountConfig {
         }
         if config.offset.is_some() && config.partition.is_some() {
             return Err("mount options 'offset' and 'partition' exclude each other".into());
+        }
+        if config.direct_io != DirectIo::Never && config.writeback_cache == Some(true) {
+            return Err("mount options 'direct_io' and 'writeback_cache' exclude each other".into());
+        }
+        if matches!(config.direct_io, DirectIo::From(_)) && config.no_open == Some(true) {
+            return Err("mount option 'direct_io=SIZE' decides when a file is opened: leave 'no_open' out".into());
         }
         // As the kernel, which mounts such an image for writing only if there is nothing to replay. But a user who
         // does not say `rw` wants to look at a damaged image.

@@ -10,7 +10,7 @@
 
 use extant_block::device::{Engine, IoMode};
 use extant_fs::{Atime, BorrowJournal, OnError};
-use extant_fuse::Transport;
+use extant_fuse::{DirectIo, Transport};
 
 use super::word::Audience::{Administrator, Researcher};
 use super::word::Fate::{Engines, Ignored, Kernel, Policy, Refused, Sets};
@@ -404,6 +404,21 @@ pub static WORDS: &[Word] = &[
             Ok(())
         }),
         "the kernel delays no write (the default)",
+    ),
+    admin(
+        &["direct_io"],
+        "=auto|never|write|SIZE",
+        Extant,
+        Sets(|c, value| {
+            c.direct_io = match value {
+                "never" | "auto" => DirectIo::Never,
+                "write" => DirectIo::Write,
+                size => DirectIo::From(size::parse(size).map_err(|e| format!("{e}; or auto, never, write"))?),
+            };
+            Ok(())
+        }),
+        "what bypasses the kernel's page cache: nothing (auto, for now), new files that are only written, or also files of at \
+         least SIZE when they are opened: large files that are read or written once gain, small reads lose",
     ),
     admin(
         &["no_lock"],

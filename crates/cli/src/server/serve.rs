@@ -321,6 +321,7 @@ fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
     options.gid = config.gid.or(mine.then(|| kernel_gid().as_raw()));
     options.root = config.subdir.as_ref().map(|dir| dir.as_os_str().as_bytes().to_vec());
     options.writeback_cache = config.writeback_cache.unwrap_or(options.writeback_cache);
+    options.direct_io = config.direct_io;
     // A kernel that enforces ACLs checks all permissions.
     options.posix_acl = config.checks_permissions();
     (options.sync, options.dirsync) = (config.fuse.sync, config.fuse.dirsync);

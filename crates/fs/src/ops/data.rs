@@ -38,6 +38,8 @@ const LIGHT_BYTES: u64 = 64 << 10;
 pub struct WriteFlags {
     /// Drop set-user-id and set-group-id bits and file capabilities.
     pub kill_privileges: bool,
+    /// Drop file capabilities alone.
+    pub kill_capabilities: bool,
     /// The caller keeps the times itself (FUSE writeback cache).
     pub keep_times: bool,
     /// Whole pages of a cache above, in any order: an append-only file takes them, too.
@@ -309,6 +311,8 @@ impl Filesystem {
         self.may_change(inode, if appends { Change::Append } else { Change::Write })?;
         if flags.kill_privileges {
             self.kill_privileges(inode)?;
+        } else if flags.kill_capabilities {
+            self.kill_bits(inode, 0)?;
         }
         let written = self.write_locked(inode, pos, data)?;
         if !flags.keep_times {

@@ -358,7 +358,7 @@ impl Filesystem {
     }
 
     /// Removes these bits of the mode, and file capabilities.
-    fn kill_bits(&self, inode: &InodeRef, kill: u16) -> Result<()> {
+    pub(crate) fn kill_bits(&self, inode: &InodeRef, kill: u16) -> Result<()> {
         let has_caps = {
             let view = XattrView { fs: self, inode };
             use crate::xattr::XattrSource;

@@ -18,6 +18,7 @@
 mod control;
 mod convert;
 mod detached;
+mod direct;
 mod errno;
 mod helper;
 mod nodes;
@@ -26,7 +27,7 @@ mod options;
 mod pauses;
 mod serve;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use extant_base::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,7 @@ use extant_base::sync::{LockClass, Mutex};
 use extant_fs::{Cred, Filesystem, INODE_BYTES, InodeRef, Mounted};
 
 use self::detached::Outstanding;
+pub use self::direct::DirectIo;
 pub use self::errno::errno;
 use self::helper::Helper;
 use self::nodes::{InUse, Node, Nodes};
@@ -81,6 +83,8 @@ pub struct FsServer {
     /// After a shutdown, requests fail.
     down: Arc<AtomicBool>,
     openers: Openers,
+    /// The part of the option that the kernel can do.
+    direct_io: OnceLock<DirectIo>,
     /// The options negotiated with the kernel.
     no_open: AtomicBool,
     dont_mask: AtomicBool,
@@ -112,6 +116,7 @@ impl FsServer {
             nodes,
             outstanding: Outstanding::new(),
             openers: Openers::new(),
+            direct_io: OnceLock::new(),
             helper: Helper::new(),
             pauses,
             controller: Helper::new(),

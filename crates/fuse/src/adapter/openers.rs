@@ -16,6 +16,9 @@ use nix::unistd::{Pid, getpgid};
 
 static CLASS: LockClass = LockClass::new("fuse openers", 151);
 
+/// The bit of a handle whose file bypasses the kernel's page cache. A handle of nothing else stands for none, too.
+const DIRECT: u64 = 1 << 63;
+
 /// The first PID namespace. Linux: include/linux/proc_ns.h.
 const PROC_PID_INIT_INO: u64 = 0xefff_fffc;
 /// The flag of a kernel thread. Linux: include/linux/sched.h.
@@ -51,7 +54,17 @@ impl Openers {
         handle
     }
 
+    /// The handle, marked as one that bypasses the kernel's page cache.
+    pub(super) fn direct(handle: u64) -> u64 {
+        handle | DIRECT
+    }
+
+    pub(super) fn is_direct(handle: u64) -> bool {
+        handle & DIRECT != 0
+    }
+
     pub(super) fn remove(&self, handle: u64) {
+        let handle = handle & !DIRECT;
         if handle != 0 {
             // A statement of its own ends the lock before the inode is dropped.
             let gone = self.open.lock().remove(&handle);
@@ -72,7 +85,7 @@ impl Openers {
     /// The cursor of a request: that of its open file, or without one that of its process. A kernel thread sends
     /// requests for many processes (Linux: `aio_fsync_work`), which cannot be told apart.
     pub(super) fn cursor(&self, handle: u64, process: u32) -> LossCursor {
-        let cursor = self.open.lock().get(&handle).map(|open| open.cursor.clone());
+        let cursor = self.open.lock().get(&(handle & !DIRECT)).map(|open| open.cursor.clone());
         match cursor {
             Some(cursor) => cursor,
             None if self.sees_kernel && is_of_kernel(process) => LossCursor::Shared,

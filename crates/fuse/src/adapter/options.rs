@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::direct::DirectIo;
 use crate::types::FOREVER;
 
 /// How the kernel sees a file system. The default is the fastest that is correct for one mount whose device nothing
@@ -13,6 +14,9 @@ pub struct ServerOptions {
     pub writeback_cache: bool,
     /// Opening and closing a file sends no request: a creation is one request (MKNOD) instead of two.
     pub no_open: bool,
+    /// Which files bypass the kernel's page cache. [`DirectIo::From`] needs `no_open` to be off. With the writeback
+    /// cache, or before Linux 6.9: none.
+    pub direct_io: DirectIo,
     /// As `no_open` for directories; the kernel then caches their entries.
     pub no_opendir: bool,
     pub readdirplus: bool,
@@ -53,6 +57,7 @@ impl Default for ServerOptions {
         ServerOptions {
             writeback_cache: false,
             no_open: true,
+            direct_io: DirectIo::Never,
             no_opendir: true,
             readdirplus: true,
             xattrs: true,

@@ -18,8 +18,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::FsServer;
 use super::convert::{self, permissions};
+use super::direct::DirectIo;
 use super::errno::errno;
-use super::openers::cursor_of_process;
+use super::openers::{Openers, cursor_of_process};
 use crate::Errno;
 use crate::abi::ROOT_ID;
 use crate::server::{Config, InitOffer, Server};
@@ -82,6 +83,9 @@ const ACLS: &[u8] = b"system.posix_acl_";
 /// The offset in the notification that drops the kernel's cache of an inode: no content.
 const ATTRIBUTES_ONLY: i64 = -1;
 
+/// How the kernel treats a file that bypasses its page cache.
+const DIRECT_FLAGS: OpenFlags = OpenFlags::DIRECT_IO.union(OpenFlags::PARALLEL_DIRECT_WRITES);
+
 thread_local! {
     /// The nodeids in a READDIRPLUS reply.
     static NODEIDS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
@@ -96,7 +100,7 @@ fn empty(reply: ReplyEmpty, result: Result<(), Error>) {
 
 impl FsServer {
     /// The kernel's cache of it stays, unless reads have to reach the server: to move the access time.
-    fn open_flags(&self, inode: &InodeRef, reads: bool) -> OpenFlags {
+    fn cached_flags(&self, inode: &InodeRef, reads: bool) -> OpenFlags {
         match reads && self.fs.atime_is_due(inode) {
             true => OpenFlags::empty(),
             false => OpenFlags::KEEP_CACHE,
@@ -111,14 +115,22 @@ impl FsServer {
         self.answer_entry(&inode, reply);
     }
 
-    fn answer_create(&self, inode: InodeRef, reply: ReplyCreate) {
+    fn direct_io(&self) -> DirectIo {
+        self.direct_io.get().copied().unwrap_or_default()
+    }
+
+    fn answer_create(&self, inode: InodeRef, flags: u32, reply: ReplyCreate) {
         let Some(nodeid) = self.nodes.nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
         let entry = self.entry(nodeid, &inode);
         // With `no_open` the kernel sends no RELEASE, once it knows.
         let closes = !self.no_open.load(Ordering::Relaxed);
         let handle = if closes { self.opened(&inode) } else { 0 };
+        let (handle, how) = match self.direct_io().of_new(flags & O_ACCMODE == O_WRONLY) {
+            true => (Openers::direct(handle), DIRECT_FLAGS),
+            false => (handle, OpenFlags::KEEP_CACHE),
+        };
         self.nodes.add(nodeid, &inode, self.most_held());
-        if reply.ok(&entry, handle, OpenFlags::KEEP_CACHE).is_err() {
+        if reply.ok(&entry, handle, how).is_err() {
             self.nodes.forget(nodeid, 1);
             self.openers.remove(handle);
         }
@@ -347,9 +359,11 @@ impl Server for FsServer {
     fn init(&self, offer: &InitOffer) -> Config {
         let o = &self.options;
         let coarse_times = self.fs.geometry().want_extra_isize == 0;
+        let writeback_cache = o.writeback_cache && !self.fs.is_read_only();
+        let direct_io = self.direct_io.get_or_init(|| o.direct_io.granted(offer.minor, writeback_cache));
         Config {
-            writeback_cache: o.writeback_cache && !self.fs.is_read_only(),
-            no_open: o.no_open,
+            writeback_cache,
+            no_open: o.no_open && !matches!(direct_io, DirectIo::From(_)),
             no_opendir: o.no_opendir,
             readdirplus: o.readdirplus,
             readdirplus_auto: true,
@@ -504,8 +518,11 @@ impl Server for FsServer {
             check!(reply, self.after_change_of(&inode));
         }
         let handle = self.opened(&inode);
-        let reads = flags & O_ACCMODE != O_WRONLY;
-        if reply.ok(handle, self.open_flags(&inode, reads)).is_err() {
+        let (handle, how) = match self.direct_io().of_size(inode.size()) {
+            true => (Openers::direct(handle), DIRECT_FLAGS),
+            false => (handle, self.cached_flags(&inode, flags & O_ACCMODE != O_WRONLY)),
+        };
+        if reply.ok(handle, how).is_err() {
             self.openers.remove(handle);
         }
     }
@@ -523,7 +540,14 @@ impl Server for FsServer {
         // A page of a shared mapping comes like one of the writeback cache; but the kernel keeps the times itself only
         // with that (it then sends them with SETATTR).
         let keep_times = args.cached && self.writeback.load(Ordering::Relaxed);
-        let flags = WriteFlags { kill_privileges: args.kill_suidgid, keep_times, from_cache: args.cached };
+        let direct = Openers::is_direct(args.fh) && !args.cached;
+        let flags = WriteFlags {
+            kill_privileges: args.kill_suidgid,
+            // Before a write through its cache the kernel removes them itself.
+            kill_capabilities: direct,
+            keep_times,
+            from_cache: args.cached,
+        };
         // Data in the kernel's cache was acknowledged long ago, and the process that writes it back did not write it.
         let caller = if args.cached { Caller::ROOT } else { caller(req) };
         let write = |at: usize| {
@@ -646,7 +670,7 @@ impl Server for FsServer {
 
     fn opendir(&self, _req: &Request, ino: u64, _flags: u32, reply: ReplyOpen) {
         let dir = check!(reply, self.node(ino));
-        let _ = reply.ok(0, self.open_flags(&dir, true) | OpenFlags::CACHE_DIR);
+        let _ = reply.ok(0, self.cached_flags(&dir, true) | OpenFlags::CACHE_DIR);
     }
 
     fn readdir(&self, _req: &Request, ino: u64, _fh: u64, offset: u64, reply: ReplyDir) {
@@ -660,8 +684,8 @@ impl Server for FsServer {
     }
 
     fn create(&self, req: &Request, parent: u64, name: &[u8], args: &CreateArgs, reply: ReplyCreate) {
-        // The kernel then creates with MKNOD, which is one request where this is two (CREATE and RELEASE).
-        if self.no_open.load(Ordering::Relaxed) {
+        // The kernel then creates with MKNOD. That is one request as this is, but for a few files at the beginning.
+        if self.no_open.load(Ordering::Relaxed) && self.direct_io() == DirectIo::Never {
             return reply.nosys();
         }
         let dir = check!(reply, self.node(parent));
@@ -680,14 +704,14 @@ impl Server for FsServer {
             other => check!(reply, other),
         };
         check!(reply, self.after_change());
-        self.answer_create(inode, reply);
+        self.answer_create(inode, args.flags, reply);
     }
 
     fn tmpfile(&self, req: &Request, parent: u64, args: &CreateArgs, reply: ReplyCreate) {
         let dir = check!(reply, self.node(parent));
         let cred = self.cred(req, &dir, args.umask);
         let inode = check!(reply, caller(req).run(|| self.fs.tmpfile(&dir, permissions(args.mode), cred)));
-        self.answer_create(inode, reply);
+        self.answer_create(inode, args.flags, reply);
     }
 
     fn bmap(&self, _req: &Request, ino: u64, blocksize: u32, block: u64, reply: ReplyBmap) {

@@ -10,7 +10,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read, write, writev};
 use zerocopy::IntoBytes;
 
-use super::follow::IdlePriority;
 use crate::abi::OutHeader;
 use crate::error::Undelivered;
 
@@ -68,7 +67,6 @@ impl Channel {
         let len = u32::try_from(len).map_err(|_| Errno::INVAL)?;
         let header = OutHeader { len, error, unique };
         let head = IoSlice::new(header.as_bytes());
-        let aside = IdlePriority::step();
         let sent = match body.len() {
             0 => write(&self.fd, header.as_bytes()),
             n if n <= PIECES_ON_STACK => {
@@ -89,7 +87,6 @@ impl Channel {
                 write(&self.fd, &all)
             }
         }?;
-        drop(aside);
         // The device accepts a message whole or not at all.
         if sent == len as usize { Ok(()) } else { Err(Errno::IO) }
     }

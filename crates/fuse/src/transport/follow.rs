@@ -7,103 +7,72 @@
 //! just running on its own. FUSE over io_uring has a queue for each processor for the same reason. Therefore:
 //! - A worker that has served [`ALONE`] requests in a row of one such client binds itself to the processor where that
 //!   client last ran. It looks again every [`LOOK`], and unbinds as soon as another client sends a request.
-//! - While it sends a reply, a bound worker has the policy SCHED_IDLE: to the scheduler its processor is idle then,
-//!   and the client wakes up there. If a thread runs instead of the worker for long ([`SHUNNED`]), it is not the
-//!   client, which would soon send its next request. No client is followed for a while then.
+//! - A bound worker is aside ([`Stay`]): the scheduler sees its processor as idle, and the client wakes up there.
 //!
 //! A bound worker that waits for its processor must not delay others: before the pool's standby takes over or sleeps,
 //! it unbinds all workers ([`Bound::release`]).
 //!
 //! A thread needs a privilege to leave SCHED_IDLE. Without it no client is followed ([`can_follow`]). Nor is a client
-//! outside of this PID namespace.
+//! outside of this PID namespace, nor any by a worker without a standby.
 //!
-//! Main types: [`Bound`], of all workers of a mount; [`Follower`], one for each; [`IdlePriority`]; [`Penalty`].
+//! Main types: [`Bound`], of all threads of a mount; [`Binding`], of one; [`Follower`], which decides for a worker.
 //!
 //! What it does not do: it follows no client whose requests overlap. Large reads are read ahead. Other requests that
 //! wait during a call are noticed only now and then, when the processor is looked up.
 //!
 //! # Locking
-//! None. Each [`Follower`] is owned by its worker. [`Bound`] is atomic, and its `release` is called under the pool's
-//! lock, which every worker takes before its thread ends.
+//! None. A [`Follower`] and a [`Binding`] belong to their thread. [`Bound`] is atomic, and its `release` is called
+//! under the pool's lock, which every worker takes before its thread ends.
 
 use std::cell::Cell;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
 
-use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use extant_base::task;
+use extant_base::sync::atomic::{AtomicU32, Ordering};
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 use zerocopy::FromBytes;
 
+use super::aside::{Asides, LOOK, Penalty, Stay, can_step_aside};
 use crate::abi::{InHeader, Opcode, ReadIn};
-use crate::sys;
 
 /// Requests in a row of one client before it is followed.
 const ALONE: u32 = 16;
-/// How often the client's processor is looked up again.
-const LOOK: Duration = Duration::from_millis(4);
 /// After this many looks in a row that found another request waiting, the client counts as one that does not wait for
 /// answers. Messages of the kernel itself (FORGET) are there at one look and not at the next.
 const QUEUED: u32 = 4;
 /// Reads of at least this many bytes count as readahead: their client does not wait.
 const READAHEAD: u32 = 64 << 10;
 
-/// If a reply kept the worker from running for this long, another thread needs the processor. (A host may take a
-/// virtual processor away for ten milliseconds now and then; that does not count.)
-const SHUNNED: Duration = Duration::from_millis(20);
-/// How long no client is followed after that: twice as long as the last time, if that ended less than [`PENALTY_MAX`]
-/// ago.
-const PENALTY_MIN: Duration = Duration::from_millis(50);
-const PENALTY_MAX: Duration = Duration::from_secs(2);
-
-thread_local! {
-    /// Whether this thread is a bound worker.
-    static BOUND: Cell<bool> = const { Cell::new(false) };
-    /// Whether this thread lost its processor to another thread for long.
-    static LOST: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether clients can be followed: a thread may enter and leave SCHED_IDLE, and /proc numbers threads as the
-/// requests do. Tried once, in a thread that ends afterwards.
-pub(crate) fn can_follow() -> bool {
-    static CAN: OnceLock<bool> = OnceLock::new();
-    *CAN.get_or_init(|| {
-        let tried = task::spawn("fuse-try", || {
-            let me = std::fs::read_to_string("/proc/thread-self/stat").ok();
-            let me = me.and_then(|s| s.split(' ').next()?.parse().ok());
-            me == Some(gettid().as_raw_nonzero().get())
-                // Another policy was chosen on purpose: leave it.
-                && sys::has_policy(None, libc::SCHED_OTHER)
-                && sys::set_idle_policy(None, true).is_ok()
-                && sys::set_idle_policy(None, false).is_ok()
-                && sched_getaffinity(None).is_ok()
-        });
-        tried.is_ok_and(|t| t.join().unwrap_or(false))
-    })
-}
-
-/// Which workers of a mount are bound.
-pub(crate) struct Bound {
-    /// The bound thread of each worker; 0: the worker is not bound.
+/// Which threads of a mount are bound.
+pub(super) struct Bound {
+    /// 0: not bound.
     threads: Vec<AtomicU32>,
-    penalty: Penalty,
+    asides: Arc<Asides>,
 }
 
 impl Bound {
-    pub fn new(workers: usize) -> Bound {
-        Bound { threads: (0..workers).map(|_| AtomicU32::new(0)).collect(), penalty: Penalty::new() }
+    /// For threads with numbers less than `threads`.
+    pub fn new(threads: usize) -> Bound {
+        let asides = Arc::new(Asides::new(threads));
+        Bound { threads: (0..threads).map(|_| AtomicU32::new(0)).collect(), asides }
+    }
+
+    /// Whether clients can be followed.
+    pub fn can_follow(&self) -> bool {
+        self.threads.len() > 1 && can_step_aside()
+    }
+
+    pub fn asides(&self) -> &Arc<Asides> {
+        &self.asides
     }
 
     /// Unbinds every worker at once, so that it may run where the calling thread may. This includes a worker that
     /// waits for its processor.
-    pub fn release(&self) {
-        for thread in &self.threads {
+    pub fn release(&self, now: Instant) {
+        for (me, thread) in self.threads.iter().enumerate() {
             let Some(thread) = Pid::from_raw(thread.swap(0, Ordering::SeqCst) as i32) else { continue };
-            if sys::has_policy(Some(thread), libc::SCHED_IDLE) {
-                // It has been at idle priority all that time.
-                let _ = sys::set_idle_policy(Some(thread), false);
-                self.penalty.give(Instant::now());
-            }
+            self.asides.end(me, now);
             if let Ok(anywhere) = sched_getaffinity(None) {
                 let _ = sched_setaffinity(Some(thread), &anywhere);
             }
@@ -111,108 +80,58 @@ impl Bound {
     }
 }
 
-/// For how long no client is followed after a thread has lost its processor.
-pub(crate) struct Penalty {
-    began: Instant,
-    /// Its end, in nanoseconds since `began`.
-    until: AtomicU64,
-    /// The last one, in nanoseconds.
-    last: AtomicU64,
-}
-
-impl Penalty {
-    pub fn new() -> Penalty {
-        Penalty { began: Instant::now(), until: AtomicU64::new(0), last: AtomicU64::new(0) }
-    }
-
-    /// Begins one: of [`PENALTY_MIN`], or twice as long as the last one, if that has ended not long ago.
-    pub fn give(&self, now: Instant) {
-        let now = now.duration_since(self.began).as_nanos() as u64;
-        let (least, most) = (PENALTY_MIN.as_nanos() as u64, PENALTY_MAX.as_nanos() as u64);
-        let again = now < self.until.load(Ordering::Relaxed) + most;
-        let last = self.last.load(Ordering::Relaxed);
-        let penalty = if again { (2 * last).clamp(least, most) } else { least };
-        self.last.store(penalty, Ordering::Relaxed);
-        self.until.store(now + penalty, Ordering::Relaxed);
-    }
-
-    pub fn is_running(&self, now: Instant) -> bool {
-        (now.duration_since(self.began).as_nanos() as u64) < self.until.load(Ordering::Relaxed)
-    }
-}
-
-/// While this exists, the scheduler sees this thread's processor as idle. Only for a bound worker.
-pub(crate) struct IdlePriority(Option<Instant>);
-
-impl IdlePriority {
-    pub fn step() -> IdlePriority {
-        IdlePriority((BOUND.get() && sys::set_idle_policy(None, true).is_ok()).then(Instant::now))
-    }
-}
-
-impl Drop for IdlePriority {
-    fn drop(&mut self) {
-        let Some(since) = self.0 else { return };
-        let _ = sys::set_idle_policy(None, false);
-        if since.elapsed() > SHUNNED {
-            LOST.set(true);
-        }
-    }
-}
-
-/// Belongs to one worker; binds the thread that calls it.
-pub(crate) struct Follower<'a> {
-    all: &'a Bound,
+/// Where one thread of a mount runs, and at which priority; used by that thread only.
+pub(super) struct Binding {
+    all: Arc<Bound>,
     me: usize,
-    client: u32,
-    /// Requests in a row of this client.
-    streak: u32,
-    /// Looks in a row that found another request waiting.
-    queued: u32,
+    stay: Stay,
     /// The processor that the thread is bound to, and its former set of processors.
-    bound: Option<(usize, CpuSet)>,
-    looked: Instant,
+    to: Cell<Option<(usize, CpuSet)>>,
 }
 
-impl Follower<'_> {
-    /// For the calling thread, which is the worker `me`.
-    pub fn new(all: &Bound, me: usize) -> Follower<'_> {
-        Follower { all, me, client: 0, streak: 0, queued: 0, bound: None, looked: Instant::now() }
+impl Binding {
+    /// For the calling thread, which is number `me`.
+    pub fn new(all: &Arc<Bound>, me: usize) -> Rc<Binding> {
+        let stay = Stay::new(all.asides.clone(), me);
+        Rc::new(Binding { all: all.clone(), me, stay, to: Cell::new(None) })
     }
 
-    /// Notes a request. True if it is one more of the same client, which waits for each answer. `waiting`: whether
-    /// another request can be read.
-    pub fn request(&mut self, message: &[u8], now: Instant, waiting: impl FnOnce() -> bool) -> bool {
-        if self.bound.is_some() && self.thread().load(Ordering::SeqCst) == 0 {
-            self.let_go(); // it was released
-        }
-        if LOST.take() {
-            self.all.penalty.give(now);
-        }
-        let Ok((header, body)) = InHeader::read_from_prefix(message) else { return false };
-        let opcode = Opcode::from_raw(header.opcode);
-        if opcode.is_some_and(|o| !o.has_reply()) {
-            return self.streak > 0; // no client waits for it, and it accompanies other requests
-        }
-        let ahead = opcode == Some(Opcode::Read)
-            && ReadIn::read_from_prefix(body).is_ok_and(|(read, _)| read.size >= READAHEAD);
-        if header.pid != self.client || header.pid == 0 || ahead || self.all.penalty.is_running(now) {
-            self.let_go();
-            self.client = header.pid;
+    pub fn stay(&self) -> &Stay {
+        &self.stay
+    }
+
+    pub fn is_bound(&self) -> bool {
+        self.to.get().is_some()
+    }
+
+    /// Whether another thread has released this one.
+    fn is_released(&self) -> bool {
+        self.is_bound() && self.thread().load(Ordering::SeqCst) == 0
+    }
+
+    /// Binds the thread to `processor`. False if it may not run there.
+    pub fn bind(&self, processor: usize) -> bool {
+        let before = match self.to.get() {
+            Some((at, _)) if at == processor => return true,
+            Some((_, before)) => Some(before),
+            None => sched_getaffinity(None).ok(),
+        };
+        let Some(before) = before.filter(|set| processor < CpuSet::MAX_CPU && set.is_set(processor)) else {
+            return false;
+        };
+        if sched_setaffinity(None, &only(processor)).is_err() {
             return false;
         }
-        self.streak += 1;
-        if self.streak >= ALONE && (self.bound.is_none() || now.duration_since(self.looked) >= LOOK) {
-            self.look(now, waiting());
-        }
+        self.to.set(Some((processor, before)));
+        // Last, so that `release` finds the thread bound.
+        self.thread().store(gettid().as_raw_nonzero().get() as u32, Ordering::SeqCst);
         true
     }
 
-    /// Unbinds the thread.
-    pub fn let_go(&mut self) {
-        (self.streak, self.queued) = (0, 0);
-        BOUND.set(false);
-        let Some((processor, before)) = self.bound.take() else { return };
+    /// Unbinds the thread, at normal priority.
+    pub fn let_go(&self) {
+        self.stay.leave();
+        let Some((processor, before)) = self.to.take() else { return };
         // Unless the standby released it, or its processors were changed by other means since.
         if self.thread().swap(0, Ordering::SeqCst) != 0
             && sched_getaffinity(None).is_ok_and(|now| now == only(processor))
@@ -224,44 +143,92 @@ impl Follower<'_> {
     fn thread(&self) -> &AtomicU32 {
         &self.all.threads[self.me]
     }
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+/// Belongs to one worker; binds the thread that calls it.
+pub(super) struct Follower {
+    binding: Rc<Binding>,
+    client: u32,
+    /// Requests in a row of this client.
+    streak: u32,
+    /// Looks in a row that found another request waiting.
+    queued: u32,
+    looked: Instant,
+}
+
+impl Follower {
+    /// For the calling thread, which is the worker `me`.
+    pub fn new(all: &Arc<Bound>, me: usize) -> Follower {
+        Follower { binding: Binding::new(all, me), client: 0, streak: 0, queued: 0, looked: Instant::now() }
+    }
+
+    pub fn binding(&self) -> &Rc<Binding> {
+        &self.binding
+    }
+
+    /// Notes a request. True if it is one more of the same client, which waits for each answer. `waiting`: whether
+    /// another request can be read.
+    pub fn request(&mut self, message: &[u8], now: Instant, waiting: impl FnOnce() -> bool) -> bool {
+        if self.binding.is_released() {
+            self.let_go();
+        }
+        let Ok((header, body)) = InHeader::read_from_prefix(message) else { return false };
+        let opcode = Opcode::from_raw(header.opcode);
+        if opcode.is_some_and(|o| !o.has_reply()) {
+            return self.streak > 0; // no client waits for it, and it accompanies other requests
+        }
+        let ahead = opcode == Some(Opcode::Read)
+            && ReadIn::read_from_prefix(body).is_ok_and(|(read, _)| read.size >= READAHEAD);
+        if header.pid != self.client || header.pid == 0 || ahead || self.penalty().is_running(now) {
+            self.let_go();
+            self.client = header.pid;
+            return false;
+        }
+        self.streak += 1;
+        let is_bound = self.binding.is_bound();
+        if self.streak >= ALONE && (!is_bound || now.duration_since(self.looked) >= LOOK) {
+            self.look(now, waiting());
+        }
+        if self.binding.is_bound() {
+            // The pool's standby looks anyway.
+            self.binding.stay.go_on(self.client, now, || ());
+        }
+        true
+    }
+
+    /// Unbinds the thread.
+    pub fn let_go(&mut self) {
+        (self.streak, self.queued) = (0, 0);
+        self.binding.let_go();
+    }
+
+    fn penalty(&self) -> &Penalty {
+        self.binding.all.asides.penalty()
+    }
 
     fn look(&mut self, now: Instant, waiting: bool) {
         self.looked = now;
-        if !can_follow() {
+        if !self.binding.all.can_follow() {
             return;
         }
         if waiting {
             self.queued += 1;
             if self.queued >= QUEUED {
-                self.all.penalty.give(now);
+                self.penalty().give(now);
                 self.let_go();
             }
             return;
         }
         self.queued = 0;
-        let before = match self.bound {
-            Some((_, before)) => Some(before),
-            None => sched_getaffinity(None).ok(),
-        };
-        let processor = processor_of(self.client).filter(|&p| p < CpuSet::MAX_CPU);
-        let (Some(before), Some(processor)) = (before, processor) else {
-            return self.let_go(); // tries again after as many requests
-        };
-        if !before.is_set(processor) {
-            return self.let_go();
+        if !processor_of(self.client).is_some_and(|processor| self.binding.bind(processor)) {
+            self.let_go(); // tries again after as many requests
         }
-        if self.bound.is_none_or(|(at, _)| at != processor) && sched_setaffinity(None, &only(processor)).is_ok() {
-            self.bound = Some((processor, before));
-            BOUND.set(true);
-            // Last, so that `release` finds the thread bound.
-            self.thread().store(gettid().as_raw_nonzero().get() as u32, Ordering::SeqCst);
-        }
-    }
-}
-
-impl Drop for Follower<'_> {
-    fn drop(&mut self) {
-        self.let_go();
     }
 }
 
@@ -281,6 +248,7 @@ fn processor_of(thread: u32) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys;
     use extant_base::task;
     use zerocopy::IntoBytes;
 
@@ -297,7 +265,7 @@ mod tests {
 
     /// Runs `body` in a thread of its own, because its affinity and policy change; skipped without the privilege.
     fn alone(body: impl FnOnce() + Send + 'static) {
-        if !can_follow() {
+        if !can_step_aside() {
             eprintln!("skipped: needs the privilege to come back from SCHED_IDLE");
             return;
         }
@@ -308,9 +276,14 @@ mod tests {
         gettid().as_raw_nonzero().get() as u32
     }
 
+    fn is_aside() -> bool {
+        sys::has_policy(None, libc::SCHED_IDLE)
+    }
+
     /// Whether all were one more of the same client, all at one moment, regardless of the machine's speed.
-    fn served(f: &mut Follower<'_>, opcode: Opcode, pid: u32, size: u32, times: u32) -> bool {
-        let each = (0..times).map(|_| f.request(&message(opcode, pid, size), f.all.penalty.began, || false));
+    fn served(f: &mut Follower, opcode: Opcode, pid: u32, size: u32, times: u32) -> bool {
+        let began = f.penalty().began();
+        let each = (0..times).map(|_| f.request(&message(opcode, pid, size), began, || false));
         each.fold(true, |all, one| all & one)
     }
 
@@ -318,88 +291,81 @@ mod tests {
     fn a_single_client_is_followed_until_another_sends_a_request() {
         alone(|| {
             let all = processors();
-            let bound = Bound::new(2);
+            let bound = Arc::new(Bound::new(2));
             let mut f = Follower::new(&bound, 1);
             assert!(!served(&mut f, Opcode::Getattr, me(), 0, 1), "the first is not one more");
             assert!(served(&mut f, Opcode::Getattr, me(), 0, ALONE - 1));
-            assert_eq!((f.bound.is_some(), processors()), (false, all));
+            assert_eq!((is_aside(), processors()), (false, all));
             assert!(served(&mut f, Opcode::Write, me(), 0, 1));
-            assert_eq!((f.bound.is_some(), processors()), (true, 1));
-            {
-                let _aside = IdlePriority::step();
-                assert!(sys::has_policy(None, libc::SCHED_IDLE));
-            }
-            assert!(sys::has_policy(None, libc::SCHED_OTHER));
-            LOST.set(false); // on a busy machine it may be set
+            assert_eq!((is_aside(), processors()), (true, 1));
             // Messages that no client waits for, and small reads, change nothing.
             assert!(served(&mut f, Opcode::Forget, 0, 0, 1) && served(&mut f, Opcode::Read, me(), 4096, 1));
-            assert_eq!(processors(), 1);
+            assert_eq!((is_aside(), processors()), (true, 1));
             // Readahead, another client, and requests of the kernel itself unbind it.
             for (opcode, pid, size) in
                 [(Opcode::Read, me(), READAHEAD), (Opcode::Getattr, me() + 1, 0), (Opcode::Write, 0, 0)]
             {
                 served(&mut f, Opcode::Getattr, me(), 0, 1);
                 assert!(served(&mut f, Opcode::Getattr, me(), 0, ALONE));
-                assert_eq!(processors(), 1);
+                assert_eq!((is_aside(), processors()), (true, 1));
                 assert!(!served(&mut f, opcode, pid, size, 1));
-                assert_eq!((f.bound.is_some(), processors()), (false, all));
+                assert_eq!((is_aside(), processors()), (false, all));
             }
-            // An unbound thread keeps its priority.
-            assert!(IdlePriority::step().0.is_none() && sys::has_policy(None, libc::SCHED_OTHER));
             // The client has ended.
             served(&mut f, Opcode::Getattr, u32::MAX >> 1, 0, 4 * ALONE);
-            assert_eq!((f.bound.is_some(), processors()), (false, all));
+            assert_eq!((is_aside(), processors()), (false, all));
             // At its end the thread has its former settings.
             served(&mut f, Opcode::Getattr, me(), 0, 2 * ALONE);
-            assert_eq!(processors(), 1);
+            assert_eq!((is_aside(), processors()), (true, 1));
             drop(f);
-            assert_eq!((processors(), bound.threads[1].load(Ordering::SeqCst)), (all, 0));
+            assert_eq!((is_aside(), processors(), bound.threads[1].load(Ordering::SeqCst)), (false, all, 0));
         });
     }
 
     #[test]
-    fn a_lost_processor_suspends_following_for_all_workers() {
+    fn a_delay_suspends_following_for_all_workers() {
         alone(|| {
-            let bound = Bound::new(2);
+            let bound = Arc::new(Bound::new(2));
             let (mut f, mut other) = (Follower::new(&bound, 0), Follower::new(&bound, 1));
-            LOST.set(true);
+            let penalty = bound.asides().penalty();
+            penalty.give(penalty.began());
             served(&mut f, Opcode::Getattr, me(), 0, 4 * ALONE);
             served(&mut other, Opcode::Getattr, me(), 0, 4 * ALONE);
-            assert!(f.bound.is_none() && other.bound.is_none());
-            bound.penalty.until.store(0, Ordering::Relaxed);
+            assert!(!f.binding.is_bound() && !other.binding.is_bound());
+            penalty.end();
             served(&mut other, Opcode::Getattr, me(), 0, 2 * ALONE);
-            assert!(other.bound.is_some());
-            // The penalty grows each time, up to a limit; after a while without one it starts anew.
-            let penalty = || Duration::from_nanos(bound.penalty.last.load(Ordering::Relaxed));
-            let mut at = bound.penalty.began + 10 * PENALTY_MAX;
-            for times in 0..10 {
-                bound.penalty.give(at);
-                assert_eq!(penalty(), (PENALTY_MIN * (1 << times)).min(PENALTY_MAX));
-                at += penalty();
-            }
-            bound.penalty.give(at + 2 * PENALTY_MAX);
-            assert_eq!(penalty(), PENALTY_MIN);
+            assert!(other.binding.is_bound());
+        });
+    }
+
+    #[test]
+    fn a_worker_without_a_standby_follows_nobody() {
+        alone(|| {
+            let bound = Arc::new(Bound::new(1));
+            let mut f = Follower::new(&bound, 0);
+            served(&mut f, Opcode::Getattr, me(), 0, 4 * ALONE);
+            assert!(!f.binding.is_bound() && !is_aside());
         });
     }
 
     #[test]
     fn a_client_with_overlapping_requests_is_not_followed() {
         alone(|| {
-            let bound = Bound::new(1);
+            let bound = Arc::new(Bound::new(2));
             let mut f = Follower::new(&bound, 0);
-            let overlapping = |f: &mut Follower<'_>, times| {
-                let each =
-                    (0..times).map(|_| f.request(&message(Opcode::Read, me(), 4096), f.all.penalty.began, || true));
+            let penalty = bound.asides().penalty();
+            let overlapping = |f: &mut Follower, times| {
+                let each = (0..times).map(|_| f.request(&message(Opcode::Read, me(), 4096), penalty.began(), || true));
                 each.fold(true, |all, one| all & one)
             };
             served(&mut f, Opcode::Read, me(), 4096, 1);
             assert!(overlapping(&mut f, ALONE - 1 + QUEUED - 1), "the kernel sends a message of its own now and then");
-            assert!(f.bound.is_none() && !bound.penalty.is_running(bound.penalty.began));
+            assert!(!f.binding.is_bound() && !penalty.is_running(penalty.began()));
             assert!(served(&mut f, Opcode::Read, me(), 4096, 1));
-            assert!(f.bound.is_some());
+            assert!(f.binding.is_bound());
             f.let_go();
             overlapping(&mut f, ALONE + QUEUED);
-            assert!(f.bound.is_none() && bound.penalty.is_running(bound.penalty.began));
+            assert!(!f.binding.is_bound() && penalty.is_running(penalty.began()));
             assert!(!served(&mut f, Opcode::Read, me(), 4096, 4 * ALONE), "other workers may be called to help");
         });
     }
@@ -408,33 +374,41 @@ mod tests {
     fn a_bound_worker_is_released_by_another_thread() {
         alone(|| {
             let all = processors();
-            let bound = std::sync::Arc::new(Bound::new(1));
+            let bound = Arc::new(Bound::new(2));
             let shared = bound.clone();
             let mut f = Follower::new(&bound, 0);
             served(&mut f, Opcode::Getattr, me(), 0, 2 * ALONE);
-            assert_eq!(processors(), 1);
-            let aside = IdlePriority::step();
+            assert_eq!((is_aside(), processors()), (true, 1));
             // Not a child of this thread, which would inherit its set of processors.
             let standby = move || {
                 let mut everywhere = CpuSet::new();
                 (0..CpuSet::MAX_CPU).for_each(|p| everywhere.set(p));
                 sched_setaffinity(None, &everywhere).expect("affinity");
-                sys::set_idle_policy(None, false).expect("policy");
-                shared.release();
+                shared.release(Instant::now());
             };
             task::spawn("standby", standby).expect("thread").join().expect("joined");
-            assert_eq!(processors(), all);
-            assert!(
-                sys::has_policy(None, libc::SCHED_OTHER),
-                "it may have waited for a processor while it ran at idle priority"
-            );
-            assert!(bound.penalty.is_running(bound.penalty.began));
-            drop(aside);
-            LOST.set(false); // on a busy machine it may be set
-            bound.penalty.until.store(0, Ordering::Relaxed);
-            assert!(served(&mut f, Opcode::Getattr, me(), 0, 1) && f.bound.is_none());
+            assert_eq!((is_aside(), processors()), (false, all));
+            bound.asides().penalty().end(); // on a busy machine one may run
+            assert!(served(&mut f, Opcode::Getattr, me(), 0, 1) && !f.binding.is_bound());
             served(&mut f, Opcode::Getattr, me(), 0, ALONE);
-            assert_eq!((f.bound.is_some(), processors()), (true, 1), "and follows again");
+            assert_eq!((is_aside(), processors()), (true, 1), "and follows again");
+        });
+    }
+
+    #[test]
+    fn a_thread_that_a_bound_worker_starts_inherits_neither_processor_nor_priority() {
+        alone(|| {
+            let all = processors();
+            let bound = Arc::new(Bound::new(2));
+            let mut f = Follower::new(&bound, 0);
+            let parent = f.binding.clone();
+            task::has_own_settings(Some(Rc::new(move || parent.let_go())));
+            served(&mut f, Opcode::Getattr, me(), 0, 2 * ALONE);
+            assert_eq!((is_aside(), processors()), (true, 1));
+            let child = task::spawn("child", || (is_aside(), processors())).expect("thread").join().expect("joined");
+            assert_eq!(child, (false, all));
+            assert!(served(&mut f, Opcode::Getattr, me(), 0, 1));
+            assert_eq!((is_aside(), processors()), (true, 1), "and follows again");
         });
     }
 }

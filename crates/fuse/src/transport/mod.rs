@@ -5,7 +5,8 @@
 //!
 //! Main types: [`session::Session`] (one mount), [`reply`] (the `Reply*` objects), [`dirbuf::DirBuf`] (directory
 //! replies), [`notify::Notifier`] (unsolicited messages). Inside: `channel` (one descriptor), `buffer` (a worker's
-//! memory), `pool` (which workers read), `follow` (on which processor), `dispatch` (decoding), `init` (negotiation).
+//! memory), `pool` (which workers read), `follow` (on which processor), `aside` (at which priority), `dispatch`
+//! (decoding), `init` (negotiation).
 //!
 //! What it does not do: it has no inodes, handles or lookup counts; those are the server's.
 //!
@@ -14,6 +15,7 @@
 //! after the other, by the worker that got DESTROY. `fuse worker pool` (1001): the parked workers. Everything else is
 //! owned by one worker.
 
+mod aside;
 pub(crate) mod buffer;
 pub(crate) mod channel;
 pub mod dirbuf;

@@ -30,7 +30,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::buffer::Buffer;
 use super::channel::Channel;
 use super::dispatch::{Flow, changes_something, dispatch};
-use super::follow::Follower;
+use super::follow::{Binding, Follower};
 use super::init::{InitRequest, Negotiated, decode, negotiate, newer_major_reply};
 use super::notify::Notifier;
 use super::origin::Origin;
@@ -277,7 +277,7 @@ impl<S: Server> Session<S> {
         let ends = match self.rings.take() {
             Some(mut rings) => {
                 rings.serve();
-                let end = attend(&self.shared, &main, &rings.asides());
+                let end = attend(&self.shared, &main, &rings.alarm());
                 if !matches!(end, End::Failed(_)) {
                     self.shared.lost();
                 }
@@ -441,11 +441,11 @@ pub(super) fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Chann
 }
 
 fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {
-    let _thread = WorkerThread::prepare(&shared.pool);
     let Some(mut buffer) = Buffer::new(shared.agreed.config.max_write as usize) else {
         return End::Failed(Errno::NOMEM);
     };
     let (mut worker, mut follower) = (shared.pool.enter(me), Follower::new(shared.pool.bound(), me));
+    let _thread = WorkerThread::prepare(&shared.pool, follower.binding());
     loop {
         shared.pool.before_read(&mut worker, || follower.let_go());
         let received = channel.receive(buffer.bytes());
@@ -474,9 +474,13 @@ struct WorkerThread {
 }
 
 impl WorkerThread {
-    fn prepare(pool: &Arc<WorkerPool>) -> WorkerThread {
-        let pool = pool.clone();
-        task::watched(Some(Rc::new(move || pool.before_sleep())));
+    fn prepare(pool: &Arc<WorkerPool>, binding: &Rc<Binding>) -> WorkerThread {
+        let (pool, sleeper, parent) = (pool.clone(), binding.clone(), binding.clone());
+        task::watched(Some(Rc::new(move || {
+            sleeper.stay().leave();
+            pool.before_sleep();
+        })));
+        task::has_own_settings(Some(Rc::new(move || parent.let_go())));
         WorkerThread { _flusher: IoFlusher::begin() }
     }
 }
@@ -484,6 +488,7 @@ impl WorkerThread {
 impl Drop for WorkerThread {
     fn drop(&mut self) {
         task::watched(None);
+        task::has_own_settings(None);
     }
 }
 

@@ -378,10 +378,16 @@ impl Shared {
         // answers for the entry.
         while unsafe { self.uring.submission_shared().push(entry).is_err() } {
             // Full, which takes a plug of scattered bios and more tags than entries: it is emptied under the lock.
-            if self.uring.submit().is_err() {
+            if self.submit_pushed().is_err() {
                 task::yield_now();
             }
         }
+    }
+
+    fn submit_pushed(&self) -> io::Result<usize> {
+        // The kernel starts a thread in the name of this one for what it cannot do at once.
+        task::before_child();
+        self.uring.submit()
     }
 
     /// Submits the pushed entries, without the lock.
@@ -393,7 +399,7 @@ impl Shared {
         drop(table);
         loop {
             // Another thread's call may submit our entries, and ours may submit theirs.
-            match self.uring.submit() {
+            match self.submit_pushed() {
                 Ok(n) if n == 0 || n >= left => break,
                 Ok(n) => left -= n,
                 // Short of memory, or interrupted: the entries stay queued.

@@ -13,7 +13,7 @@
 //! The standby, the parked worker that will be called last, detects sleep that is not announced, and requests that
 //! take long. While requests come it checks every [`TICK`] whether any was read since, or a worker waits for one; if
 //! not, it takes over. On an idle mount it sleeps as well. In both cases it first releases the workers that follow a
-//! client ([`super::follow`]).
+//! client ([`super::follow`]). At each check it looks after those that are aside ([`super::aside`]).
 //!
 //! Main types: [`WorkerPool`], and [`Worker`], one worker's memory from one request to the next.
 //!
@@ -26,6 +26,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use extant_base::counter::Counter;
@@ -33,7 +34,8 @@ use extant_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task;
 
-use super::follow::{Bound, can_follow};
+use super::aside::TICK;
+use super::follow::Bound;
 
 static CLASS: LockClass = LockClass::new("fuse worker pool", 1001);
 
@@ -41,8 +43,6 @@ static CLASS: LockClass = LockClass::new("fuse worker pool", 1001);
 const PATIENCE: u32 = 64;
 /// Requests in a row for which a worker had to wait beside another reader before it parks.
 const OVERLAPS: u32 = 8;
-/// How often the standby checks.
-const TICK: Duration = Duration::from_millis(10);
 /// A read that took no longer than this found its request waiting: falling asleep and waking up takes longer.
 const AT_ONCE: Duration = Duration::from_micros(3);
 /// Copying a request out of the kernel takes time as well: this much for each [`COPIED`] bytes.
@@ -84,7 +84,7 @@ pub(crate) struct WorkerPool {
     over: AtomicBool,
     processors: usize,
     /// The workers that follow a client.
-    bound: Bound,
+    bound: Arc<Bound>,
     /// How many readers are enough: one, if it can follow its client. Otherwise two, which take turns: then one of
     /// them is now and then on the client's processor.
     keep: u64,
@@ -112,15 +112,16 @@ pub(crate) struct Worker {
 impl WorkerPool {
     /// For up to `workers` workers: some threads may not start.
     pub fn new(workers: usize) -> WorkerPool {
+        let bound = Arc::new(Bound::new(workers));
         WorkerPool {
             state: AtomicU64::new(0),
             running: AtomicUsize::new(0),
             deputy_sleeps: AtomicBool::new(false),
             over: AtomicBool::new(false),
             processors: task::processors(),
-            bound: Bound::new(workers),
             // Tests count one reader's work, with or without the privilege.
-            keep: if cfg!(test) || can_follow() { 1 } else { 2 },
+            keep: if cfg!(test) || bound.can_follow() { 1 } else { 2 },
+            bound,
             at_once: AT_ONCE,
             parked: Mutex::new(
                 &CLASS,
@@ -143,7 +144,7 @@ impl WorkerPool {
     }
 
     /// The workers that follow a client.
-    pub fn bound(&self) -> &Bound {
+    pub(super) fn bound(&self) -> &Arc<Bound> {
         &self.bound
     }
 
@@ -250,7 +251,7 @@ impl WorkerPool {
         }
         parked.waiting.push(me);
         self.running.fetch_sub(1, Ordering::Relaxed);
-        let mut seen = None;
+        let (mut seen, mut aside) = (None, Vec::new());
         while !std::mem::take(&mut parked.called[me]) {
             if self.over.load(Ordering::SeqCst) {
                 parked.waiting.retain(|&w| w != me);
@@ -261,6 +262,7 @@ impl WorkerPool {
                 continue;
             }
             let now = self.state.load(Ordering::SeqCst);
+            self.bound.asides().look(&mut aside, Instant::now());
             if seen != Some(now) {
                 // Only a whole tick counts: the wake-up may have been meant for an earlier standby.
                 seen = self.wakeups[me].wait_for(&mut parked, TICK).then_some(now);
@@ -268,7 +270,7 @@ impl WorkerPool {
             }
             // Nothing was read for a tick. The worker that should have read may be waiting for the processor that it
             // is bound to.
-            self.bound.release();
+            self.bound.release(Instant::now());
             if now & READERS == 0 {
                 parked.waiting.remove(0);
                 if let Some(&next) = parked.waiting.first() {

@@ -6,8 +6,8 @@
 //! other request: the kernel gives the next one to the entry that became free last, of a thread with warm caches.
 //!
 //! Main types: [`Rings`], all rings of a mount and their threads; [`Ring`], one; [`Slot`](slot::Slot), [`Ticket`] and
-//! [`Mailbox`], a request's memory, its reply, and the way back; [`Seat`](seat::Seat), the processor of a thread;
-//! [`Asides`](aside::Asides), its priority.
+//! [`Mailbox`], a request's memory, its reply, and the way back; [`Seat`](seat::Seat), the processor and priority of a
+//! thread; [`Alarm`](watch::Alarm), for the thread that watches over those.
 //!
 //! A reply that another thread sends (of an fsync, of a write that is slowed down, of a change while the mount is
 //! frozen) keeps its entry until then. If a queue has no other one left, the thread registers one more. A new entry
@@ -26,12 +26,13 @@
 //! # Locking
 //! `fuse ring start` (2), the step of the start; `fuse ring mailbox` (1002), see [`slot`].
 
-mod aside;
 mod queue;
 mod seat;
 mod slot;
+mod watch;
 
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,13 +44,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
-pub(super) use self::aside::Asides;
-use self::aside::Watch;
 use self::queue::{Event, Ring};
 use self::seat::Seat;
 pub(crate) use self::slot::{Mailbox, Ticket};
+pub(super) use self::watch::Alarm;
+use self::watch::Watch;
 use super::buffer::Buffer;
 use super::channel::Channel;
+use super::follow::Binding;
 use super::origin::Origin;
 use super::session::{End, IoFlusher, Shared, handle};
 use crate::abi::{InHeader, Opcode};
@@ -115,7 +117,7 @@ pub(crate) struct Rings<S: Server> {
     start: Arc<Start<S>>,
     mailboxes: Vec<Arc<Mailbox>>,
     threads: Vec<JoinHandle<End>>,
-    asides: Arc<Asides>,
+    alarm: Arc<Alarm>,
 }
 
 /// Processors that may ever exist: the kernel has a queue for each, and each needs an entry.
@@ -136,16 +138,16 @@ impl<S: Server> Rings<S> {
         let each = (THREADS_WANTED / usize::from(queues)).clamp(THREADS_MIN, THREADS_MAX);
         let state = State { step: Step::Prepared, done: 0, failed: None };
         let start = Arc::new(Start { state: Mutex::new(&CLASS, state), changed: Condvar::new() });
-        let asides = Arc::new(Asides::new(first + usize::from(queues) * each)?);
-        let mut rings = Rings { start, mailboxes: Vec::new(), threads: Vec::new(), asides };
+        let alarm = Arc::new(Alarm::new(first + usize::from(queues) * each)?);
+        let mut rings = Rings { start, mailboxes: Vec::new(), threads: Vec::new(), alarm };
         for queue in 0..queues {
             let free = Free::default();
             for _ in 0..each {
                 let ring = Ring::new(channel, queue, max_payload)?;
                 rings.mailboxes.push(ring.mailbox().clone());
                 let me = first + rings.threads.len();
-                let (start, free, asides) = (rings.start.clone(), free.clone(), rings.asides.clone());
-                let thread = move || run(ring, me, &start, &free, &asides);
+                let (start, free, alarm) = (rings.start.clone(), free.clone(), rings.alarm.clone());
+                let thread = move || run(ring, me, &start, &free, &alarm);
                 rings.threads.push(task::spawn(&format!("fuse-ring-{queue}"), thread)?);
             }
         }
@@ -174,8 +176,8 @@ impl<S: Server> Rings<S> {
         let _ = self.start.begin(Step::Serve, 0);
     }
 
-    pub(super) fn asides(&self) -> Arc<Asides> {
-        self.asides.clone()
+    pub(super) fn alarm(&self) -> Arc<Alarm> {
+        self.alarm.clone()
     }
 
     /// Ends the threads, if the end of the connection has not.
@@ -194,7 +196,7 @@ impl<S: Server> Drop for Rings<S> {
 }
 
 /// A ring's thread, from the preparation to the end.
-fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, asides: &Asides) -> End {
+fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, alarm: &Alarm) -> End {
     let enabled = ring.enable().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
     start.report(enabled);
     let shared = {
@@ -219,17 +221,20 @@ fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, asid
         }
     }
     let _flusher = IoFlusher::begin();
-    let end = serve(&shared, me, &mut ring, free, asides);
+    let end = serve(&shared, me, &mut ring, free, alarm);
     if matches!(end, End::Failed(_)) {
-        asides.fail();
+        alarm.fail();
     } else {
         shared.lost();
     }
     end
 }
 
-fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free, asides: &Asides) -> End {
-    let mut seat = Seat::new(ring.queue());
+fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free, alarm: &Alarm) -> End {
+    let binding = Binding::new(alarm.bound(), me);
+    let parent = binding.clone();
+    task::has_own_settings(Some(Rc::new(move || parent.let_go())));
+    let mut seat = Seat::new(ring.queue(), binding);
     let notifier = ring.notifier();
     let (mut failures, mut counted) = (0, 0usize);
     loop {
@@ -245,8 +250,8 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free,
             seat.take();
             notifier.wake_queue(seat.file());
         }
-        let sent = if seat.follows() && asides.allowed() { asides.step(me, || ring.submit()) } else { Ok(()) };
-        if let Err(errno) = sent.and_then(|()| ring.wait()) {
+        seat.choose_priority(Instant::now(), || alarm.watch());
+        if let Err(errno) = ring.wait() {
             return End::Failed(errno);
         }
         if ring.mailbox().is_stopped() {
@@ -281,19 +286,19 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free,
 
 /// Serves the messages that still come from the device, and watches the threads of the rings, until the connection ends
 /// or one of them has failed.
-pub(super) fn attend<S: Server>(shared: &Shared<S>, channel: &Arc<Channel>, asides: &Asides) -> End {
+pub(super) fn attend<S: Server>(shared: &Shared<S>, channel: &Arc<Channel>, alarm: &Alarm) -> End {
     // The kernel refuses to read into less than a WRITE needs.
     let Some(mut buffer) = Buffer::new(shared.agreed.config.max_write as usize) else {
         return End::Failed(Errno::NOMEM);
     };
     let clock = Clock::real();
-    let mut watch = Watch::new(asides);
+    let mut watch = Watch::new(alarm);
     loop {
         let limit = watch.look(Instant::now()).map(|limit| Timespec::try_from(limit).unwrap_or_default());
-        let mut fds = [PollFd::new(channel.fd(), PollFlags::IN), PollFd::new(asides.event(), PollFlags::IN)];
+        let mut fds = [PollFd::new(channel.fd(), PollFlags::IN), PollFd::new(alarm.event(), PollFlags::IN)];
         match poll(&mut fds, limit.as_ref()) {
             // The thread that has failed returns the error.
-            _ if asides.has_failed() => return End::Aborted,
+            _ if alarm.has_failed() => return End::Aborted,
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return End::Failed(errno),
         }

@@ -5,9 +5,8 @@
 //! [`follow`](crate::transport::follow)). Large transfers gain nothing from that and delay their client, which reads
 //! ahead meanwhile: after one, the thread runs anywhere until [`SMALL`] small requests have come in a row.
 //!
-//! A bound thread that has served [`ALONE`] requests in a row of one client answers it at idle priority
-//! ([`Asides`](super::aside::Asides)). A run of nothing but reads or writes is answered at normal priority: such
-//! requests follow each other so closely that no processor falls asleep, and the two more system calls cost more.
+//! A bound thread that has served [`ALONE`] requests in a row of one client stands
+//! [aside](crate::transport::aside) for it.
 //!
 //! Main type: [`Seat`].
 //!
@@ -16,38 +15,36 @@
 //! # Locking
 //! None: a seat belongs to its thread.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::rc::Rc;
+use std::time::Instant;
+
 use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, Opcode, ReadIn, WriteIn};
+use crate::transport::follow::Binding;
 
 /// Small requests in a row before a thread is bound.
 const SMALL: u32 = 16;
-/// Requests in a row of one client before it is answered at idle priority.
+/// Requests in a row of one client before its thread stands aside for it.
 const ALONE: u32 = 16;
-/// Reads and writes in a row that count as a run.
-const DATA: u32 = 128;
 /// A transfer of at least this many bytes is large.
 const LARGE: u32 = 64 << 10;
 
 /// The place of one thread.
 pub(crate) struct Seat {
     processor: usize,
-    /// The former set of processors, while the thread is bound.
-    before: Option<CpuSet>,
+    binding: Rc<Binding>,
     /// Small requests in a row.
     small: u32,
     file: u64,
     client: u32,
     /// Requests in a row of this client.
     streak: u32,
-    /// Reads and writes in a row.
-    data: u32,
 }
 
 impl Seat {
-    pub fn new(processor: u16) -> Seat {
-        Seat { processor: processor.into(), before: None, small: 0, file: 0, client: 0, streak: 0, data: 0 }
+    pub fn new(processor: u16, binding: Rc<Binding>) -> Seat {
+        Seat { processor: processor.into(), binding, small: 0, file: 0, client: 0, streak: 0 }
     }
 
     /// Notes a request, before it is served.
@@ -62,7 +59,6 @@ impl Seat {
             Some(Opcode::Write) => WriteIn::read_from_prefix(body).map_or(0, |(write, _)| write.size),
             _ => 0,
         };
-        self.data = if size > 0 { self.data.saturating_add(1) } else { 0 };
         if header.pid != self.client {
             (self.client, self.streak) = (header.pid, 0);
         }
@@ -83,39 +79,44 @@ impl Seat {
     }
 
     /// Whether the last request's client waits for nothing but the reply, on this processor.
-    pub fn follows(&self) -> bool {
-        self.before.is_some() && self.data < DATA && self.client != 0 && self.streak >= ALONE
+    fn follows(&self) -> bool {
+        self.binding.is_bound() && self.client != 0 && self.streak >= ALONE
+    }
+
+    /// Stands aside for the last request's client before the reply, or no longer. `watched`: see [`Stay::go_on`].
+    ///
+    /// [`Stay::go_on`]: crate::transport::aside::Stay::go_on
+    pub fn choose_priority(&self, now: Instant, watched: impl FnOnce()) {
+        if self.follows() {
+            self.binding.stay().go_on(self.client, now, watched);
+        } else {
+            self.binding.stay().leave();
+        }
     }
 
     /// Binds the thread to its processor, if it may run there.
     pub fn take(&mut self) {
-        if self.before.is_some() {
-            return;
-        }
-        let Ok(before) = sched_getaffinity(None) else { return };
-        if self.processor >= CpuSet::MAX_CPU || !before.is_set(self.processor) {
-            return;
-        }
-        let mut only = CpuSet::new();
-        only.set(self.processor);
-        if sched_setaffinity(None, &only).is_ok() {
-            self.before = Some(before);
-        }
+        self.binding.bind(self.processor);
     }
 
     fn leave(&mut self) {
         (self.small, self.streak) = (0, 0);
-        if let Some(before) = self.before.take() {
-            let _ = sched_setaffinity(None, &before);
-        }
+        self.binding.let_go();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::follow::Bound;
     use extant_base::task;
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    use std::sync::Arc;
     use zerocopy::IntoBytes;
+
+    fn seat(processor: u16) -> Seat {
+        Seat::new(processor, Binding::new(&Arc::new(Bound::new(1)), 0))
+    }
 
     fn message(opcode: Opcode, size: u32) -> Vec<u8> {
         let read = ReadIn { size, ..ReadIn::default() };
@@ -129,7 +130,7 @@ mod tests {
             let processors = || sched_getaffinity(None).expect("affinity");
             let all = processors();
             let mine = (0..CpuSet::MAX_CPU).find(|&p| all.is_set(p)).expect("a processor");
-            let mut seat = Seat::new(mine as u16);
+            let mut seat = seat(mine as u16);
             let small = |seat: &mut Seat, times| (0..times).for_each(|_| seat.request(&message(Opcode::Read, 4096)));
             small(&mut seat, SMALL - 1);
             assert_eq!(processors(), all);
@@ -144,11 +145,11 @@ mod tests {
     }
 
     #[test]
-    fn a_client_alone_is_followed_but_not_through_a_run_of_reads() {
+    fn a_client_alone_is_followed() {
         let look = || {
             let all = sched_getaffinity(None).expect("affinity");
             let mine = (0..CpuSet::MAX_CPU).find(|&p| all.is_set(p)).expect("a processor");
-            let mut seat = Seat::new(mine as u16);
+            let mut seat = seat(mine as u16);
             let mut send = |opcode, size, pid, times| {
                 for _ in 0..times {
                     let mut message = message(opcode, size);
@@ -159,8 +160,7 @@ mod tests {
                 seat.follows()
             };
             assert!(!send(Opcode::Lookup, 0, 7, ALONE - 1) && send(Opcode::Lookup, 0, 7, 1));
-            assert!(send(Opcode::Read, 4096, 7, DATA - 1) && !send(Opcode::Read, 4096, 7, 1));
-            assert!(send(Opcode::Getattr, 0, 7, 1), "the run has ended");
+            assert!(send(Opcode::Read, 4096, 7, 1));
             assert!(!send(Opcode::Lookup, 0, 8, ALONE - 1) && send(Opcode::Lookup, 0, 8, 1), "another client");
             assert!(!send(Opcode::Lookup, 0, 0, 2 * ALONE), "the kernel itself");
             assert!(!send(Opcode::Read, LARGE, 8, 1) && !send(Opcode::Lookup, 0, 8, ALONE - 1), "not bound");
@@ -172,7 +172,7 @@ mod tests {
     fn a_processor_that_is_forbidden_is_not_taken() {
         let look = || {
             let all = sched_getaffinity(None).expect("affinity");
-            let mut seat = Seat::new(u16::MAX);
+            let mut seat = seat(u16::MAX);
             (0..2 * SMALL).for_each(|_| seat.request(&message(Opcode::Getattr, 0)));
             assert_eq!(sched_getaffinity(None).expect("affinity"), all);
         };
