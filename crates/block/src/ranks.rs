@@ -4,6 +4,8 @@
 
 use extant_base::sync::LockClass;
 
+/// The pieces of a [`crate::device::CowDevice`]; a write calls that of the spilled pieces under it.
+pub(crate) static COW: LockClass = LockClass::new("block cow", 790);
 /// Tags, and the requests that wait for one.
 pub(crate) static TAG_LINE: LockClass = LockClass::new("block tag line", 800);
 /// One wait queue of a set of tags.

@@ -129,6 +129,11 @@ impl Check {
         policies.binary_search_by_key(&ino, |(of, _)| *of).ok().map(|at| policies[at].1)
     }
 
+    /// The inode of the project quota; 0: there is none. Without the feature, a number in the superblock means nothing.
+    pub fn project_quota(&self) -> u32 {
+        if self.sb.ro_compat().contains(RoCompat::QUOTA) { self.sb.raw().s_prj_quota_inum.get() } else { 0 }
+    }
+
     /// Reports the progress of the check.
     pub fn progress(&self, pass: u32, done: u64, total: u64) {
         if let Some(Progress(tell)) = &self.progress {
@@ -143,18 +148,26 @@ impl Check {
 pub enum Kind {
     /// Not in use, or not read.
     Unused = 0,
+    /// A regular file.
     Regular = 1,
+    /// A directory.
     Directory = 2,
+    /// A character device.
     Character = 3,
+    /// A block device.
     Block = 4,
+    /// A named pipe.
     Fifo = 5,
+    /// A socket.
     Socket = 6,
+    /// A symbolic link.
     Symlink = 7,
     /// In use with a mode that names no kind.
     Unknown = 8,
 }
 
 impl Kind {
+    /// From a mode; `None`: it names no kind.
     pub fn of(kind: Option<FileType>) -> Kind {
         Kind::from_number(kind.map_or(8, |kind| kind.dirent_code()))
     }
@@ -196,18 +209,22 @@ impl InodeState {
     /// Encrypted.
     pub const ENCRYPTED: u8 = 128;
 
+    /// Names that lead to it.
     pub fn names(self) -> u32 {
         self.0 as u32
     }
 
+    /// Its link count.
     pub fn links(self) -> u16 {
         (self.0 >> 32) as u16
     }
 
+    /// Its kind.
     pub fn kind(self) -> Kind {
         Kind::from_number((self.0 >> 48) as u8)
     }
 
+    /// Whether it has one of these flags.
     pub fn has(self, flag: u8) -> bool {
         (self.0 >> 56) as u8 & flag != 0
     }

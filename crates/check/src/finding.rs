@@ -63,6 +63,17 @@ pub enum Place {
         /// The block itself.
         block: BlockNr,
     },
+    /// In a node of an inode's map: an entry of it, or the node itself.
+    Node {
+        /// The inode.
+        ino: InodeNr,
+        /// The block of the node; 0: it lies in the inode.
+        node: BlockNr,
+        /// The logical block that the entry is for, or the first below the node.
+        lblk: u64,
+        /// The target of the entry; 0: the finding is about the node itself.
+        block: BlockNr,
+    },
     /// In the attribute block of an inode (the first of those that share it).
     Attributes {
         /// The inode.
@@ -87,7 +98,9 @@ impl Place {
     /// The inode that is concerned, of an entry its directory.
     pub fn ino(&self) -> Option<InodeNr> {
         match *self {
-            Place::Inode(ino) | Place::Mapped { ino, .. } | Place::Attributes { ino, .. } => Some(ino),
+            Place::Inode(ino) | Place::Mapped { ino, .. } | Place::Node { ino, .. } | Place::Attributes { ino, .. } => {
+                Some(ino)
+            }
             Place::Entry { dir, .. } => Some(dir),
             Place::Usage { file, .. } => Some(file),
             _ => None,
@@ -98,6 +111,7 @@ impl Place {
     pub fn block(&self) -> Option<BlockNr> {
         match *self {
             Place::Blocks(block) | Place::Mapped { block, .. } | Place::Attributes { block, .. } => Some(block),
+            Place::Node { node, block, .. } => Some(if block.0 == 0 { node } else { block }),
             _ => None,
         }
     }
@@ -105,7 +119,7 @@ impl Place {
     /// The logical block that is concerned.
     pub fn lblk(&self) -> Option<u64> {
         match *self {
-            Place::Mapped { lblk, .. } => Some(lblk),
+            Place::Mapped { lblk, .. } | Place::Node { lblk, .. } => Some(lblk),
             Place::Entry { lblk, .. } => Some(lblk.into()),
             _ => None,
         }
@@ -123,6 +137,13 @@ impl fmt::Display for Place {
             Place::Inode(ino) => write!(f, "{ino}"),
             Place::Usage { file, id, of } => write!(f, "quota file {}, {of} of owner {id}", file.0),
             Place::Mapped { ino, lblk, block } => write!(f, "{ino}, logical block {lblk} ({block})"),
+            Place::Node { ino, node, lblk, block } => {
+                write!(f, "{ino}, logical block {lblk}")?;
+                if block.0 != 0 {
+                    write!(f, " ({block})")?;
+                }
+                if node.0 == 0 { f.write_str(", map in the inode") } else { write!(f, ", map in {node}") }
+            }
             Place::Attributes { ino, block } => write!(f, "{ino}, attributes ({block})"),
             Place::Entry { dir, lblk, offset, ino } => {
                 write!(f, "directory {}, logical block {lblk}, offset {offset} ({ino})", dir.0)

@@ -1,7 +1,7 @@
 //! The checker: finds the problems of an ext2, ext3 or ext4 file system, and changes nothing.
 //!
-//! Main types: [`check()`] (device and [`Options`] in, [`Report`] out), [`Finding`] (problem, place, found, expected),
-//! [`Problem`] (a row of the one table of problems).
+//! Main types: [`check()`] (device and [`Options`] in, [`Report`] out), [`examine`] (also the [`Facts`]), [`Finding`]
+//! (problem, place, found, expected), [`Problem`] (a row of the one table of problems).
 //!
 //! A check has these steps: `view` chooses a superblock, replays the journal in memory and reads the descriptors.
 //! `scan` reads everything else in waves, each sorted by place and decoded by all threads: inode tables, the maps level
@@ -22,6 +22,7 @@
 mod claims;
 mod context;
 mod error;
+mod facts;
 mod finding;
 mod pass;
 mod pile;
@@ -34,7 +35,9 @@ use std::sync::Arc;
 
 use extant_block::BlockDevice;
 
+pub use context::{InodeState, Kind};
 pub use error::{Error, Result};
+pub use facts::{Checked, Directory, Facts};
 pub use finding::{Finding, Place, UsageOf};
 pub use problem::{Preen, Problem, Severity};
 pub use report::{KEPT_MAX, Note, Report, Totals};
@@ -87,13 +90,23 @@ pub fn is_described(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<
 /// # Errors
 /// If nothing can be checked: the device cannot be read, or has no superblock that can be used.
 pub fn check(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Report> {
+    Ok(examine(device, options)?.report)
+}
+
+/// Checks the file system on `device`, and returns also what it found out.
+///
+/// # Errors
+/// As [`check()`].
+pub fn examine(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Checked> {
     let mut sink = report::Sink::default();
     let mut notes = Vec::new();
     let Some(view) = view::View::open(device, options, &mut sink, &mut notes)? else {
         let (findings, counts) = sink.finish();
-        return Ok(Report { findings, counts, notes, ..Report::default() });
+        let report = Report { findings, counts, notes, ..Report::default() };
+        return Ok(Checked { report, facts: None });
     };
-    let (totals, sink) = pass::run(view, options, sink)?;
+    let (totals, sink, facts) = pass::run(view, options, sink)?;
     let (findings, counts) = sink.finish();
-    Ok(Report { findings, counts, notes, totals, complete: true })
+    let report = Report { findings, counts, notes, totals, complete: true };
+    Ok(Checked { report, facts: Some(facts) })
 }

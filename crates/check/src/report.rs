@@ -159,7 +159,7 @@ pub struct Totals {
 }
 
 /// The result of a check.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The findings, in a fixed order.
     pub findings: Vec<Finding>,

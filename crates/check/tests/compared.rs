@@ -59,6 +59,11 @@ fn objects(finding: &Finding, per_group: u32) -> Vec<Object> {
                 Object::DirBlocks(ino.0, lblk, lblk + holes - 1),
             ]
         }
+        Place::Node { ino, node, lblk, block } => {
+            let first = if block.0 == 0 { node.0 } else { block.0 };
+            let count = if problem == Problem::MisalignedCluster { found.max(1) } else { 1 };
+            vec![Object::inode(ino.0), Object::Blocks(first, first + count - 1), Object::dir_block(ino.0, lblk)]
+        }
         Place::Attributes { ino, block } => vec![Object::inode(ino.0), Object::block(block.0)],
         Place::Entry { dir, lblk, .. } => {
             let mut all = vec![Object::inode(dir.0), Object::dir_block(dir.0, lblk.into())];

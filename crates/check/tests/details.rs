@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use extant_block::BlockDevice;
-use extant_check::{Finding, Options, Place, Report, check};
+use extant_block::{BioFlags, BlockDevice};
+use extant_check::{Finding, Options, Place, Report, check, examine};
+use extant_ondisk::group_desc::GroupFlags;
+use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::xattr::entry_hash;
-use extant_ondisk::{GroupNr, InodeNr};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 use extant_testkit::damage::edit::{set_half, set_word};
 use extant_testkit::damage::{Edit, Image};
 
@@ -161,4 +163,101 @@ fn a_run_across_clusters_is_reported_with_its_length() {
     });
     let found: Vec<_> = of(&report, "MISALIGNED_CLUSTER").iter().map(|finding| finding.found).collect();
     assert_eq!(found, [20]);
+}
+
+#[test]
+fn an_inline_symlink_with_an_attribute_block_has_no_map() {
+    let report = damaged(Image::InlineData, |edit| {
+        let block = u64::from(edit.raw_inode("/eablock").i_file_acl_lo.get());
+        let shared = edit.raw_inode("/eashared").i_file_acl_lo;
+        assert_eq!(u64::from(shared.get()), block, "both have one attribute block");
+        edit.inode("/fast", |inode| {
+            inode.i_flags.set(inode.i_flags.get() | InodeFlags::INLINE_DATA.bits());
+            inode.i_file_acl_lo = shared;
+        });
+    });
+    assert_eq!(of(&report, "ILLEGAL_BLOCK_NUM").len(), 0, "{:?}", report.findings);
+}
+
+#[test]
+fn a_bad_block_in_a_table_is_no_second_claim() {
+    let mut table = 0;
+    let report = damaged(Image::Ext2, |edit| {
+        table = edit.group_desc(0).bg_inode_table_lo.get() + 20;
+        edit.inode(1, |inode| set_word(&mut inode.i_block, 0, table));
+    });
+    assert_eq!(of(&report, "DUP_BLOCK").len(), 0, "{:?}", report.findings);
+    // A file's block stays one.
+    let report = damaged(Image::Ext2, |edit| {
+        let data = edit.data("/file")[0].1 as u32;
+        edit.inode(1, |inode| set_word(&mut inode.i_block, 0, data));
+    });
+    assert_eq!(of(&report, "DUP_BLOCK").len(), 2, "{:?}", report.findings);
+}
+
+#[test]
+fn a_project_quota_without_the_feature_is_a_field_of_the_superblock() {
+    let report = damaged(Image::Ext4, |edit| {
+        let file = edit.ino("/file");
+        edit.superblock(|sb| sb.s_prj_quota_inum.set(file));
+    });
+    let places: Vec<_> = of(&report, "INVALID_QUOTA_INO").iter().map(|finding| finding.place).collect();
+    assert_eq!(places, [Place::Field("s_prj_quota_inum")]);
+    assert_eq!(report.findings.len(), 1, "the inode is a file like others: {:?}", report.findings);
+}
+
+#[test]
+fn an_extent_tree_that_is_too_deep_is_named_so() {
+    let report = damaged(Image::Ext4, |edit| edit.inode("/file", |inode| set_half(&mut inode.i_block, 6, 7)));
+    let found: Vec<_> = of(&report, "EXTENT_TOO_DEEP").iter().map(|f| (f.found, f.expected)).collect();
+    assert_eq!(found, [(7, 5)], "{:?}", report.findings);
+}
+
+#[test]
+fn flags_of_reserved_inodes_mean_nothing() {
+    let flags = (InodeFlags::INLINE_DATA | InodeFlags::EA_INODE).bits();
+    let report = damaged(Image::Ext4, |edit| edit.inode(9, |inode| inode.i_flags.set(flags)));
+    assert_eq!(report.findings, [], "{:?}", report.counts);
+}
+
+#[test]
+fn a_finding_in_a_map_names_the_node() {
+    let mut node = 0;
+    let report = damaged(Image::Ext4, |edit| {
+        node = edit.nodes("/depth1")[0];
+        // The first extent's block, `ee_start_lo`.
+        edit.node("/depth1", 0, |bytes| set_word(bytes, 20, 900_000));
+    });
+    let places: Vec<_> = of(&report, "EXTENT_BAD_START_BLK").iter().map(|finding| finding.place).collect();
+    assert!(matches!(places[..], [Place::Node { node: at, .. }] if at.0 == node), "{places:?}");
+    assert!(report.findings.iter().any(|finding| finding.to_string().contains(&format!("map in block {node}"))));
+}
+
+#[test]
+fn facts_say_what_bitmaps_and_links_must_be() {
+    let mut edit = Edit::new(Image::Ext4.made());
+    let (file, dir) = (edit.ino("/other"), edit.ino("/deep/a"));
+    edit.inode("/other", |inode| inode.i_links_count.set(9));
+    let device: Arc<dyn BlockDevice> = Arc::new(edit.finish());
+    let checked = examine(&device, &Options::default()).expect("checked");
+    let facts = checked.facts.expect("facts");
+    assert_eq!(facts.links(InodeNr(file)), Some(2));
+    let parent = facts.directory(InodeNr(dir)).expect("a directory").parent;
+    assert_eq!(Some(parent), facts.directory(InodeNr(dir)).map(|place| place.dotdot));
+    let geo = facts.geometry().clone();
+    for group in geo.groups() {
+        let desc = &facts.descs()[group.0 as usize];
+        let read = |block: BlockNr| {
+            let mut bytes = vec![0; geo.block_size as usize];
+            device.read_at(block.0 << geo.block_bits, &mut bytes, BioFlags::META).expect("read");
+            bytes
+        };
+        if !desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            assert!(facts.block_bitmap(group) == read(desc.block_bitmap), "{group}");
+        }
+        if !desc.flags.contains(GroupFlags::INODE_UNINIT) {
+            let (bitmap, directories) = facts.inode_bitmap(group);
+            assert!(bitmap == read(desc.inode_bitmap) && directories == desc.used_dirs, "{group}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! `extant fsck -n`: exit statuses, lines, JSON, progress; and that the image does not change.
+//! `extant fsck`: exit statuses, lines, JSON, progress; that -n changes nothing, and that a repair can be undone.
 
 mod common;
 
@@ -62,10 +62,10 @@ fn damage_is_listed_with_status_4_and_left_as_it_is() {
 }
 
 #[test]
-fn without_n_fsck_does_nothing_and_exits_with_16() {
+fn without_a_letter_and_a_terminal_fsck_does_nothing_and_exits_with_16() {
     let dir = Dir::new();
     let image = made(&dir);
-    extant(&["fsck", &image]).fails(16, &["cannot repair yet", "extant fsck -n"]);
+    extant(&["fsck", &image]).fails(16, &["no terminal", "give -n, -p or -y"]);
     extant(&["fsck", "-n", "--no-such-option", &image]).fails(16, &["--no-such-option"]);
     extant(&["fsck", "-n", "-b", "32768", "-B", "1000", &image]).fails(16, &["-B"]);
 }
@@ -132,17 +132,61 @@ fn a_link_named_fsck_ext4_takes_the_letters_of_e2fsck() {
         std::os::unix::fs::symlink(extant_path(), &link).expect("link");
         run(&link, &["-pvfD", &image]).ok();
         run(&link, &["-fy", "-C", "-1", "-E", "discard", &image]).ok();
-        run(&link, &[&image]).fails(16, &["cannot repair yet"]);
+        run(&link, &[&image]).fails(16, &["no terminal"]);
         run(&link, &["--no-such", &image]).fails(16, &["--no-such"]);
         assert!(run(&link, &["-V"]).ok().contains(env!("CARGO_PKG_VERSION")));
     }
-    // The free blocks of a group.
-    extant_testkit::oracle::debugfs_write(&image, "set_bg 0 free_blocks_count 1").expect("damaged");
+}
+
+/// The exit status of `e2fsck -fn`.
+fn e2fsck(image: &str) -> Option<i32> {
+    extant_testkit::oracle::e2fsck(image, &["-fn"]).ok().map(|fsck| fsck.code)
+}
+
+#[test]
+fn a_repair_that_needs_no_person_is_made_by_p() {
+    let dir = Dir::new();
+    let image = made(&dir);
+    let change = "write /etc/hostname file\nset_inode_field file links_count 7";
+    extant_testkit::oracle::debugfs_write(&image, change).expect("damaged");
+    let ran = extant(&["fsck", "-fp", &image]);
+    let said = String::from_utf8_lossy(&ran.out).into_owned();
+    assert_eq!(ran.code, Some(1), "{said}{}", ran.err);
+    assert!(said.contains("one transaction of the journal") && said.contains("repaired in 1 steps"), "{said}");
+    assert_eq!(e2fsck(&image), Some(0));
+    extant(&["fsck", "-fp", &image]).ok();
+}
+
+#[test]
+fn a_repair_that_needs_a_person_is_left_to_y_and_can_be_undone() {
+    let dir = Dir::new();
+    let image = dir.text("disk.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "1024", &image, "8M"]);
+    extant_testkit::oracle::debugfs_write(&image, "write /etc/hostname file\nset_inode_field file block[0] 99999")
+        .expect("damaged");
     let before = fs::read(&image).expect("image");
-    for letters in ["-p", "-y", "-fp"] {
-        extant(&["fsck", "-f", letters, &image]).fails(8, &["not repaired", "e2fsck -f"]);
-    }
-    assert!(before == fs::read(&image).expect("image"), "written to");
+    extant(&["fsck", "-fp", &image]).fails(4, &["a person has to decide", "extant fsck -y"]);
+    assert!(before == fs::read(&image).expect("image"), "-p has changed the image");
+    let ran = extant(&["fsck", "-fn", &image]);
+    let said = String::from_utf8_lossy(&ran.out).into_owned();
+    assert!(ran.code == Some(4) && said.contains("plan: inode 12: write its map"), "{said}");
+    assert!(before == fs::read(&image).expect("image"), "-n has changed the image");
+    let ran = extant(&["fsck", "-fy", &image]);
+    let said = String::from_utf8_lossy(&ran.out).into_owned();
+    assert_eq!(ran.code, Some(1), "{said}{}", ran.err);
+    assert!(said.contains("disk.img.undo"), "{said}");
+    assert_eq!(e2fsck(&image), Some(0));
+    let repaired = fs::read(&image).expect("image");
+    let record = dir.text("disk.img.undo");
+    // Any other change is not undone.
+    extant(&["mkdir", &format!("{image}:/new")]).ok();
+    extant(&["fsck", "--undo", &record, &image]).fails(8, &["has changed since", "-f"]);
+    fs::write(&image, &repaired).expect("written");
+    extant(&["fsck", "--undo", &record, &image]).ok();
+    assert!(before == fs::read(&image).expect("image"), "not undone");
+    fs::write(&image, &repaired).expect("written");
+    tool("e2undo", &[&record, &image]);
+    assert!(before == fs::read(&image).expect("image"), "not undone by e2undo");
 }
 
 #[test]

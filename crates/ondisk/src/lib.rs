@@ -29,6 +29,7 @@ pub mod indirect;
 pub mod inode;
 pub mod jbd2;
 pub mod map;
+pub mod mmp;
 pub mod orphan;
 pub mod partition;
 pub mod quota;

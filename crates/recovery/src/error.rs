@@ -30,6 +30,11 @@ pub enum Error {
     /// The log, or the map of its blocks, exceeds a memory bound.
     #[error("journal: more than {most} {what}; let the kernel or e2fsck replay it")]
     TooMuch { most: usize, what: &'static str },
+    /// A transaction does not fit the log.
+    #[error(
+        "{needed} blocks of the journal would be needed to do all of it at once, and it has {there}; nothing was done"
+    )]
+    NoRoom { needed: usize, there: usize },
     /// The expected journal does not exist.
     #[error("no journal: {detail}")]
     NoJournal { detail: String },

@@ -2,8 +2,8 @@
 //!
 //! Main types: [`JournalFile`] (a journal as a run of blocks on a device, with its superblock), [`Replay`] (the log's
 //! contents: the newest copy of each block), [`OverlayDevice`] (the replayed view over a device that is not written),
-//! [`JournalState`] (the recovery that a journal needs). [`locate`] finds the journal of an image; [`wipe`] empties a
-//! log without reading it.
+//! [`JournalState`] (the recovery that a journal needs). [`locate`] finds the journal of an image; [`transaction`]
+//! writes one transaction; [`wipe`] empties a log without reading it.
 //!
 //! The steps: open the [`JournalFile`]; [`Replay::load`] reads the log and changes nothing; then either
 //! [`Replay::apply`] writes the copies home and empties the log, or an [`OverlayDevice`] shows them in memory.
@@ -32,6 +32,7 @@ mod map;
 mod overlay;
 mod replay;
 mod scan;
+pub mod transaction;
 
 #[cfg(test)]
 mod tests;

@@ -51,6 +51,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("extant-fs", 4),
     ("extant-check", 4),
     ("extant-build", 4),
+    ("extant-repair", 5),
     ("extant-fuse", 5),
     ("extant-lab", 6),
     ("extant-cli", 7),
@@ -59,11 +60,12 @@ const FLOORS: &[(&str, u32)] = &[
     ("xtask", DEVELOPMENT),
 ];
 
-/// `check` shares only bytes and replay with the engine that it checks; `image` opens images before any engine has
-/// looked at them; the tests of all crates above `block` use `oracle`.
+/// `check` shares only bytes and replay with the engine that it checks, and `repair` with the engine that uses its
+/// work; `image` opens images before any engine has looked at them; the tests of all crates above `block` use `oracle`.
 const ONLY: &[(&str, &[&str])] = &[
     ("extant-check", &["extant-base", "extant-ondisk", "extant-block", "extant-recovery"]),
     ("extant-image", &["extant-base", "extant-ondisk", "extant-block", "extant-recovery"]),
+    ("extant-repair", &["extant-base", "extant-ondisk", "extant-block", "extant-recovery", "extant-check"]),
     ("extant-oracle", &["extant-base", "extant-block"]),
 ];
 

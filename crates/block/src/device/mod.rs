@@ -2,11 +2,11 @@
 //!
 //! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory) and [`FileDevice`] (image files and block
 //! devices); the wrappers [`CrashDevice`] (images that a power cut could leave), [`FaultyDevice`] (requests that fail),
-//! [`HeldDevice`] (holds requests until a test releases them), [`LateDevice`] (bios that complete late and
-//! in any order), [`RateDevice`] (so many bytes per second), [`TracedDevice`] (records of requests),
-//! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`TimedDevice`] (adds up
-//! the time that a disk would need), [`MetaOnlyDevice`] (keeps metadata and drops data). A wrapper implements
-//! [`Wrapper`](wrapper::Wrapper).
+//! [`HeldDevice`] (holds requests until a test releases them), [`LateDevice`] (bios that complete late and in any
+//! order), [`RateDevice`] (so many bytes per second), [`TracedDevice`] (records of requests), [`CowDevice`] (a device
+//! with changes beside it), [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change),
+//! [`TimedDevice`] (adds up the time that a disk would need), [`MetaOnlyDevice`] (keeps metadata and drops data). A
+//! wrapper implements [`Wrapper`](wrapper::Wrapper).
 //!
 //! What it does not do: queueing and merging ([`crate::queue`]).
 //!
@@ -14,6 +14,7 @@
 //! See `ranks`. A wrapper never holds a lock of its own while it calls the device below it, except [`CrashDevice`],
 //! which must order its log and its live image alike.
 
+mod cow;
 mod crash;
 mod faulty;
 mod file;
@@ -30,6 +31,7 @@ pub(crate) mod wrapper;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use cow::{CowDevice, Spill};
 pub use crash::{CrashDevice, CrashEvent, CrashMode};
 pub use faulty::{Fault, FaultAction, FaultyDevice};
 pub use file::{Engine, FileDevice, IoMode, KernelMount, Locking, LoopDevice, OpenOptions};

@@ -11,18 +11,13 @@ use extant_ondisk::jbd2::{JournalSuperBlock, LogCsum};
 use extant_ondisk::quota::QuotaKind;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::time::Timestamp;
-use extant_ondisk::{BlockNr, InodeNr, orphan};
+use extant_ondisk::{BlockNr, InodeNr, mmp, orphan};
 
 use super::map::{Mapped, Node, put_pointer};
 use super::quota::{self, Owned};
 use super::space::Space;
 use crate::Result;
 
-/// Seconds between two signs of life in the block of multi-mount protection.
-pub(super) const MMP_INTERVAL: u16 = 5;
-const MMP_MAGIC: u32 = 0x004d_4d50;
-/// It is not mounted.
-const MMP_SEQ_CLEAN: u32 = 0xff4d_4d50;
 /// A regular file that only root may read.
 const MODE: u16 = 0o100_600;
 
@@ -169,7 +164,7 @@ impl SystemFile {
         }
         match &self.kind {
             Kind::BadBlocks => {}
-            Kind::Mmp { .. } => fill_mmp(sb, out),
+            Kind::Mmp { .. } => mmp::fill_clean(sb, out),
             Kind::Quota { bytes, .. } => {
                 let Part::Run(run) = part else { return };
                 let before: u64 = self.mapped.runs.iter().take(run as usize).map(|(_, len)| len).sum();
@@ -225,19 +220,4 @@ pub(super) enum Part {
     Whole,
     Run(u32),
     Node(u32),
-}
-
-fn fill_mmp(sb: &SuperBlock, out: &mut [u8]) {
-    /// `mmp_check_interval`; before it are the magic, a number, a time, and two names that stay empty.
-    const INTERVAL_AT: usize = 112;
-    const CHECKSUM_AT: usize = 1020;
-    let geo = sb.geometry();
-    out[..4].copy_from_slice(&MMP_MAGIC.to_le_bytes());
-    out[4..8].copy_from_slice(&MMP_SEQ_CLEAN.to_le_bytes());
-    let interval = sb.raw().s_mmp_update_interval.get().max(MMP_INTERVAL);
-    out[INTERVAL_AT..INTERVAL_AT + 2].copy_from_slice(&interval.to_le_bytes());
-    if geo.metadata_csum {
-        let checksum = geo.seed.checksum(&out[..CHECKSUM_AT]);
-        out[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
-    }
 }

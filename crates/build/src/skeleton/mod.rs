@@ -25,6 +25,7 @@ use std::ops::Range;
 use extant_ondisk::features::{Compat, Incompat};
 use extant_ondisk::inode::{GOOD_OLD_INODE_SIZE, InodeFlags};
 use extant_ondisk::jbd2::{MIN_LOG_BLOCKS, default_blocks};
+use extant_ondisk::mmp;
 use extant_ondisk::quota::{BLOCK_BYTES, QuotaKind};
 use extant_ondisk::superblock::{Geometry, Layout, LayoutError, SuperBlock};
 use extant_ondisk::time::Timestamp;
@@ -121,7 +122,7 @@ impl Skeleton {
         if superblock.incompat().contains(Incompat::MMP) {
             let block = skeleton.space.take_new_block(0)?;
             let interval = match options.wanted.mmp_interval {
-                0 => file::MMP_INTERVAL,
+                0 => mmp::INTERVAL,
                 interval => interval,
             };
             superblock.set_mmp(BlockNr(block), interval);

@@ -242,7 +242,7 @@ fn inode_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut O
 }
 
 /// Whether the inode is reserved: these are in use with any content of their table.
-fn always_used(check: &Check, ino: u32) -> bool {
+pub fn always_used(check: &Check, ino: u32) -> bool {
     ino < check.geo.first_ino && ino != InodeNr::ROOT.0
 }
 

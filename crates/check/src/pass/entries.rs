@@ -273,12 +273,8 @@ fn dotdot(dir: &Dir, entry: &Entry<'_>, there: Place, out: &mut DirOut) {
 fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Place, out: &mut DirOut) -> bool {
     let mut bad = |problem, found: u64, expected: u64| out.sink.push(Finding::new(problem, there, found, expected));
     let (geo, raw) = (&check.geo, check.sb.raw());
-    let special = [
-        raw.s_usr_quota_inum.get(),
-        raw.s_grp_quota_inum.get(),
-        raw.s_prj_quota_inum.get(),
-        raw.s_orphan_file_inum.get(),
-    ];
+    let special =
+        [raw.s_usr_quota_inum.get(), raw.s_grp_quota_inum.get(), check.project_quota(), raw.s_orphan_file_inum.get()];
     let ino = entry.ino;
     if (ino != InodeNr::ROOT.0 && ino < geo.first_ino) || ino > geo.inodes_count || special.contains(&ino) {
         bad(Problem::BadIno, ino.into(), 0);

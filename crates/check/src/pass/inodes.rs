@@ -89,6 +89,9 @@ impl<'a> Inode<'a> {
 
     /// Whether `i_block` holds a map.
     pub fn has_map(&self) -> bool {
+        if self.flags.contains(InodeFlags::INLINE_DATA) {
+            return false;
+        }
         if self.is_symlink() {
             if self.file_acl == 0 {
                 return self.raw.i_blocks_lo.get() != 0 && !self.is_short_symlink();
@@ -96,7 +99,7 @@ impl<'a> Inode<'a> {
             let second = indirect::pointer(&self.raw.i_block, 1);
             return self.size >= FAST_SYMLINK_LIMIT || (self.size > 4 && second == Some(0));
         }
-        (self.is_dir() || self.is_regular()) && !self.flags.contains(InodeFlags::INLINE_DATA)
+        self.is_dir() || self.is_regular()
     }
 
     /// Whether `i_block` begins as an extent tree does.
@@ -228,7 +231,7 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     let links = raw.i_links_count.get();
     let orphan = check.orphans.contains(&ino);
     let sb = check.sb.raw();
-    let quota = [USER_QUOTA_INO, GROUP_QUOTA_INO].contains(&ino) || ino == sb.s_prj_quota_inum.get();
+    let quota = [USER_QUOTA_INO, GROUP_QUOTA_INO].contains(&ino) || ino == check.project_quota();
     let special = ino < check.geo.first_ino || quota || ino == sb.s_orphan_file_inum.get();
     let is_reserved = special && is_reserved(walker, inode, quota);
     let role = match () {
@@ -241,7 +244,7 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
         return None;
     }
     let mut flags = if orphan { InodeState::ORPHAN } else { 0 };
-    if inode.flags.contains(InodeFlags::EA_INODE) {
+    if inode.flags.contains(InodeFlags::EA_INODE) && !is_reserved {
         flags |= InodeState::VALUE;
         walker.out.values.push(ValueInode {
             ino,
@@ -253,7 +256,7 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
             generation: raw.i_generation.get(),
         });
     }
-    if inode.flags.contains(InodeFlags::INLINE_DATA) {
+    if inode.flags.contains(InodeFlags::INLINE_DATA) && !is_reserved {
         let there = xattrs::has_inline_data(inode, check);
         match check.geo.inline_data {
             true if !there => walker.bad_inode(Problem::InlineDataNoAttr, ino, 0u64, 0u64),
@@ -323,8 +326,7 @@ fn applies(damage: &InodeDamage, role: Role) -> bool {
     match damage {
         D::Checksum { .. } | D::DtimeLow { .. } => true,
         D::DtimeMissing => role == Role::Free,
-        D::CasefoldOnFile | D::CasefoldFeature | D::EaInodeMode { .. } => role != Role::Free,
-        D::InlineDataFeature | D::InlineDataAndExtents { .. } => role != Role::Free,
+        D::CasefoldOnFile | D::CasefoldFeature => role != Role::Free,
         D::ExtentsFeature { .. } | D::ExtentsFlagMissing => role != Role::Free,
         _ => role == Role::File,
     }

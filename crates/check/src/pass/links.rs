@@ -13,17 +13,33 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
 
+/// Whether names count for the inode.
+fn is_counted(check: &Check, ino: InodeNr, state: InodeState) -> bool {
+    let skipped = ino.0 == check.project_quota()
+        || ino.0 == check.sb.raw().s_orphan_file_inum.get()
+        || (ino.0 < check.geo.first_ino && ino != InodeNr::ROOT);
+    state.has(InodeState::USED) && !state.has(InodeState::UNCOUNTED) && !skipped
+}
+
+/// The link count of an inode with names. One stands for more than a directory can count.
+fn from_names(state: InodeState) -> u32 {
+    let is_dir = state.kind() == Kind::Directory;
+    if is_dir && state.names() > u32::from(LINK_MAX) { 1 } else { state.names() }
+}
+
+/// The link count that the names of an inode give it. `None`: names do not count for it, or it has none.
+pub fn expected(check: &Check, ino: InodeNr, state: InodeState) -> Option<u16> {
+    let counts = is_counted(check, ino, state) && state.names() > 0;
+    counts.then(|| u16::try_from(from_names(state)).unwrap_or(u16::MAX))
+}
+
 /// Compares the names of each inode with its link count.
 pub fn check(check: &Check, sink: &mut Sink) {
-    let raw = check.sb.raw();
     let mut needs_nlink = 0u64;
     for group in 0..check.geo.group_count {
         for (ino, state) in check.inodes.of_group(group) {
-            let skipped = ino.0 == raw.s_prj_quota_inum.get()
-                || ino.0 == raw.s_orphan_file_inum.get()
-                || (ino.0 < check.geo.first_ino && ino != InodeNr::ROOT);
             let value = state.has(InodeState::VALUE) && state.names() == 0;
-            if !state.has(InodeState::USED) || state.has(InodeState::UNCOUNTED) || skipped || value {
+            if !is_counted(check, ino, state) || value {
                 continue;
             }
             let place = Place::Inode(ino);
@@ -40,12 +56,9 @@ pub fn check(check: &Check, sink: &mut Sink) {
                 sink.push(Finding::at(Problem::UnattachedInode, place));
                 continue;
             }
-            let mut expected = names;
-            if is_dir && names > u32::from(LINK_MAX) {
-                if !check.sb.ro_compat().contains(RoCompat::DIR_NLINK) {
-                    needs_nlink = needs_nlink.max(names.into());
-                }
-                expected = 1;
+            let expected = from_names(state);
+            if expected < names && !check.sb.ro_compat().contains(RoCompat::DIR_NLINK) {
+                needs_nlink = needs_nlink.max(names.into());
             }
             if expected == links {
                 continue;

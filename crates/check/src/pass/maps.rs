@@ -5,7 +5,7 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::extent::{ExtentDamage, LOGICAL_END, NodeContext, NodeRef, ROOT_BYTES};
+use extant_ondisk::extent::{DEPTH_MAX, ExtentDamage, LOGICAL_END, NodeContext, NodeRef, ROOT_BYTES};
 use extant_ondisk::indirect::IndirectDamage;
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::map::{self, Child, Form, Found, MapDamage, Run};
@@ -115,6 +115,12 @@ fn place(ino: u32, lblk: u64, block: u64) -> Place {
     Place::Mapped { ino: InodeNr(ino), lblk, block: BlockNr(block) }
 }
 
+/// An entry of a node, or with block 0 the node itself.
+fn entry(part: &Part<'_>, lblk: u64, block: u64) -> Place {
+    let node = BlockNr(part.node.map_or(0, |node| node.block));
+    Place::Node { ino: InodeNr(part.tally.ino), node, lblk, block: BlockNr(block) }
+}
+
 /// Checks a node's entries.
 fn step(walker: &mut Walker<'_>, part: &mut Part<'_>, bytes: &[u8]) {
     let geo = &walker.check.geo;
@@ -135,7 +141,7 @@ fn step(walker: &mut Walker<'_>, part: &mut Part<'_>, bytes: &[u8]) {
             // A header can be wrong in several ways.
             let is_header = matches!(problem, Problem::ExtentHeaderInvalid | Problem::MissingExtentHeader);
             if has_header || !is_header {
-                walker.bad(Finding::new(problem, place(part.tally.ino, lblk, block), found, expected));
+                walker.bad(Finding::new(problem, entry(part, lblk, block), found, expected));
             }
             has_header &= !is_header;
         }
@@ -169,9 +175,12 @@ fn extent(
         let block = if view.depth() == 0 { extent() } else { child() };
         block.map_or(0, |block| block.0)
     };
-    let (first, block) = part.node.map_or((0, 0), |node| (node.first, node.block));
-    let whole = |problem, found, expected| Some((problem, first, block, found, expected));
+    let first = part.node.map_or(0, |node| node.first);
+    let whole = |problem, found, expected| Some((problem, first, 0, found, expected));
     Some(match damage {
+        D::TooDeep { found } if NodeRef::is_only_too_deep(bytes) => {
+            return whole(Problem::ExtentTooDeep, found.into(), DEPTH_MAX.into());
+        }
         D::Length { .. } | D::Magic { .. } | D::Room { .. } | D::Entries { .. } | D::TooDeep { .. } => {
             let is_root = part.node.is_none();
             let problem = if is_root { Problem::MissingExtentHeader } else { Problem::ExtentHeaderInvalid };
@@ -228,7 +237,7 @@ fn pointer(walker: &mut Walker<'_>, part: &Part<'_>, damage: IndirectDamage) {
         IndirectDamage::Pointer { index, block } => (Problem::IllegalBlockNum, lblk(index), block),
         IndirectDamage::BehindEnd { block, lblk, .. } => (Problem::ToobigReg, lblk, block),
     };
-    walker.bad(Finding::new(problem, place(part.tally.ino, lblk, block.into()), block, 0u64));
+    walker.bad(Finding::new(problem, entry(part, lblk, block.into()), block, 0u64));
 }
 
 /// Counts a block of a map, claims it and queues it for reading.
@@ -239,7 +248,7 @@ fn child(walker: &mut Walker<'_>, part: &mut Part<'_>, child: Child) {
     // The blocks that the resize inode maps are the file system's own, except for the one block that leads there.
     if !is_resize || child.depth == 1 || walker.mode == Mode::Owners {
         if !is_resize && walker.check.is_metadata(child.block) {
-            walker.bad(Finding::new(Problem::CriticalMetadataCollision, place(ino, first, block), block, 0u64));
+            walker.bad(Finding::new(Problem::CriticalMetadataCollision, entry(part, first, block), block, 0u64));
         }
         walker.claim(ino, first, block, 1);
     }
@@ -272,7 +281,7 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
         () => None,
     };
     if let Some(problem) = problem {
-        return walker.bad(Finding::new(problem, place(tally.ino, lblk, block), block, 0u64));
+        return walker.bad(Finding::new(problem, entry(part, lblk, block), block, 0u64));
     }
     tally.sums.end = tally.sums.end.max(end);
     if !is_dir && !run.unwritten {
@@ -288,6 +297,8 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
         if walker.mode == Mode::Owners {
             walker.claim(tally.ino, lblk, block, blocks);
         }
+    } else if tally.ino == BAD_BLOCKS_INO {
+        bad_blocks(walker, tally, lblk, block, blocks);
     } else if geo.cluster_bits > 0 {
         part.pieces.push(Piece { tally: part.index, lblk, block, blocks });
     } else {
@@ -297,6 +308,14 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
     if is_dir && walker.mode == Mode::Check {
         let dir_run = DirRun { block, ino: tally.ino, lblk: run.lblk.0, blocks: run.len };
         walker.out.dir_runs.push(dir_run, geo.block_bits);
+    }
+}
+
+/// Claims blocks of the list of bad blocks. A table may lie on some of them.
+fn bad_blocks(walker: &mut Walker<'_>, tally: &mut Tally, lblk: u64, block: u64, blocks: u64) {
+    tally.sums.clusters += blocks;
+    for step in (0..blocks).filter(|step| !walker.check.is_metadata(BlockNr(block + step))) {
+        walker.claim(tally.ino, lblk + step, block + step, 1);
     }
 }
 

@@ -6,7 +6,7 @@
 
 use extant_block::BioFlags;
 use extant_ondisk::features::Incompat;
-use extant_ondisk::{BlockNr, GroupNr};
+use extant_ondisk::{BlockNr, GroupNr, mmp};
 
 use crate::claims::Sparse;
 use crate::context::Check;
@@ -14,9 +14,6 @@ use crate::error::{Error, Result};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
-
-const MMP_BYTES: usize = 1024;
-const MMP_MAGIC: u32 = 0x004d_4d50;
 
 /// Ranges that are collected before neighbours are merged: an image may have millions of groups.
 const RANGES_BEFORE_MERGE: usize = 1 << 16;
@@ -108,21 +105,21 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
 
 /// The block of multi-mount protection (Linux: `struct mmp_struct`).
 fn multi_mount(check: &Check, block: u64, sink: &mut Sink) {
-    let mut bytes = vec![0; MMP_BYTES];
+    let mut bytes = vec![0; mmp::BYTES];
     let at = block << check.geo.block_bits;
     if check.device.read_at(at, &mut bytes, BioFlags::META).is_err() {
-        sink.push(Finding::new(Problem::Unreadable, Place::Blocks(BlockNr(block)), MMP_BYTES as u64, at));
+        sink.push(Finding::new(Problem::Unreadable, Place::Blocks(BlockNr(block)), mmp::BYTES as u64, at));
         return;
     }
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let mut bad = |problem, found: u32, expected: u32| {
         sink.push(Finding::new(problem, Place::Volume, found, expected));
     };
-    if word(0) != MMP_MAGIC {
-        bad(Problem::MmpInvalidMagic, word(0), MMP_MAGIC);
+    if word(0) != mmp::MAGIC {
+        bad(Problem::MmpInvalidMagic, word(0), mmp::MAGIC);
     }
-    let checksum = check.geo.seed.checksum(&bytes[..MMP_BYTES - 4]);
-    if check.geo.metadata_csum && word(MMP_BYTES - 4) != checksum {
-        bad(Problem::MmpCsumInvalid, word(MMP_BYTES - 4), checksum);
+    let checksum = check.geo.seed.checksum(&bytes[..mmp::BYTES - 4]);
+    if check.geo.metadata_csum && word(mmp::BYTES - 4) != checksum {
+        bad(Problem::MmpCsumInvalid, word(mmp::BYTES - 4), checksum);
     }
 }

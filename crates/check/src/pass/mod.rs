@@ -10,20 +10,20 @@
 //! # Locking
 //! None of its own.
 
-mod bitmaps;
+pub mod bitmaps;
 mod connectivity;
 mod dir_runs;
-mod directories;
+pub mod directories;
 mod entries;
 mod htree;
 mod inodes;
-mod links;
+pub mod links;
 mod maps;
 mod metadata;
 mod names;
 mod orphans;
 mod peeks;
-mod quota;
+pub mod quota;
 mod walk;
 mod xattrs;
 
@@ -32,29 +32,31 @@ use std::sync::Arc;
 use crate::Options;
 use crate::context::Check;
 use crate::error::Result;
+use crate::facts::Facts;
 use crate::report::{Sink, Totals};
 use crate::view::View;
 
 /// Runs every pass.
-pub fn run(view: View, options: &Options, mut sink: Sink) -> Result<(Totals, Sink)> {
+pub fn run(view: View, options: &Options, mut sink: Sink) -> Result<(Totals, Sink, Facts)> {
     let mut check = Check::new(view, options)?;
     check.metadata = metadata::claim(&check, &mut sink)?;
     check.orphans = orphans::listed(&check, &mut sink);
     let check = Arc::new(check);
     let mut walked = walk::walk(&check, walk::Mode::Check, &mut sink)?;
-    if check.claims.has_doubles() {
-        walk::walk(&check, walk::Mode::Owners, &mut sink)?;
-    }
+    let sharers = match check.claims.has_doubles() {
+        true => walk::walk(&check, walk::Mode::Owners, &mut sink)?.sharers,
+        false => Vec::new(),
+    };
     let large_files = walked.large_files;
-    let usage = std::mem::take(&mut walked.usage);
+    let usages = quota::Usages::new(std::mem::take(&mut walked.usage));
     let directories = directories::check(&check, walked, &mut sink)?;
     connectivity::check(&check, &directories, &mut sink);
     links::check(&check, &mut sink);
     links::features(&check, large_files, &directories, &mut sink);
     let mut totals = bitmaps::check(&check, &mut sink)?;
-    quota::check(&check, usage, &mut sink)?;
+    quota::check(&check, &usages, &mut sink)?;
     orphans::file(&check, &mut sink);
     sink.merge(check.found());
     (totals.reads, totals.read_bytes) = check.reads();
-    Ok((totals, sink))
+    Ok((totals, sink, Facts::new(check, directories, usages, sharers)))
 }

@@ -40,7 +40,7 @@ pub type Owners = Option<[u32; 3]>;
 pub fn owners(check: &Check, inode: &Inode<'_>) -> Owners {
     let (sb, raw) = (check.sb.raw(), &inode.raw);
     let counted = inode.ino == InodeNr::ROOT.0 || inode.ino >= check.geo.first_ino;
-    let own = [sb.s_prj_quota_inum.get(), sb.s_orphan_file_inum.get()].contains(&inode.ino);
+    let own = [check.project_quota(), sb.s_orphan_file_inum.get()].contains(&inode.ino);
     if !check.sb.ro_compat().contains(RoCompat::QUOTA) || !counted || own || inode.flags.contains(InodeFlags::EA_INODE)
     {
         return None;
@@ -129,6 +129,28 @@ impl Sums {
     }
 }
 
+/// The usage of all owners, sorted.
+pub struct Usages {
+    kinds: [Arc<Vec<Used>>; 3],
+    partial: bool,
+}
+
+impl Usages {
+    pub fn new(sums: Sums) -> Usages {
+        let sorted = |mut owned: Owned| {
+            owned.sort();
+            Arc::new(owned.list)
+        };
+        Usages { kinds: sums.kinds.map(sorted), partial: sums.partial }
+    }
+
+    /// Those of one kind; `None`: part of them is unknown.
+    pub fn of(&self, kind: QuotaKind) -> Option<impl Iterator<Item = Usage> + '_> {
+        let usage = |used: &Used| Usage { id: used.id, bytes: used.bytes, inodes: used.inodes.into() };
+        (!self.partial).then(|| self.kinds[kind as usize].iter().map(usage))
+    }
+}
+
 /// Counts an inode and the inodes with values of its attributes.
 pub fn count(walker: &mut Walker<'_>, tally: &Tally) {
     let Some(owners) = tally.owners else { return };
@@ -142,23 +164,21 @@ pub fn count(walker: &mut Walker<'_>, tally: &Tally) {
 }
 
 /// Compares the quota files with the counted usage.
-pub fn check(check: &Arc<Check>, usage: Sums, sink: &mut Sink) -> Result<()> {
+pub fn check(check: &Arc<Check>, usages: &Usages, sink: &mut Sink) -> Result<()> {
     if !check.sb.ro_compat().contains(RoCompat::QUOTA) {
         return Ok(());
     }
     let raw = check.sb.raw();
     let files = [raw.s_usr_quota_inum.get(), raw.s_grp_quota_inum.get(), raw.s_prj_quota_inum.get()];
-    for ((kind, ino), mut owned) in QuotaKind::ALL.into_iter().zip(files).zip(usage.kinds) {
+    for ((kind, ino), owned) in QuotaKind::ALL.into_iter().zip(files).zip(&usages.kinds) {
         if ino == 0 || ino > check.geo.inodes_count {
             continue;
         }
         // Inodes of 128 bytes have no project.
-        if kind == QuotaKind::Project && check.geo.inode_size <= size_of::<RawInode>() {
-            owned.list.clear();
-        }
-        owned.sort();
-        let missed = file(check, kind, ino, owned.list, usage.partial, sink)?;
-        for used in missed.iter().filter(|_| !usage.partial) {
+        let has_owners = kind != QuotaKind::Project || check.geo.inode_size > size_of::<RawInode>();
+        let expected = if has_owners { owned.clone() } else { Arc::default() };
+        let missed = file(check, kind, ino, expected, usages.partial, sink)?;
+        for used in missed.iter().filter(|_| !usages.partial) {
             compare(ino, Usage { id: used.id, bytes: 0, inodes: 0 }, *used, sink);
         }
     }
@@ -209,7 +229,7 @@ struct Reading {
     ino: u32,
     header: QuotaFile,
     map: JournalMap,
-    expected: Vec<Used>,
+    expected: Arc<Vec<Used>>,
     partial: bool,
     /// The owners that have an entry.
     seen: Bits,
@@ -263,18 +283,18 @@ fn file(
     check: &Arc<Check>,
     kind: QuotaKind,
     ino: u32,
-    expected: Vec<Used>,
+    expected: Arc<Vec<Used>>,
     partial: bool,
     sink: &mut Sink,
 ) -> Result<Vec<Used>> {
     let bits = check.geo.block_bits;
-    let Some(desc) = orphans::inode(check, ino) else { return Ok(expected) };
+    let Some(desc) = orphans::inode(check, ino) else { return Ok(expected.to_vec()) };
     // The last block may be filled in part.
     let size = desc.size.checked_next_multiple_of(check.geo.block_size.into()).unwrap_or(0);
     let whole = InodeDesc { size, ..desc.clone() };
     // If the map cannot be followed, all owners are missing.
-    let Some(map) = orphans::file_map(check, &whole, ino) else { return Ok(expected) };
-    let Some((first, _)) = map.lookup(0) else { return Ok(expected) };
+    let Some(map) = orphans::file_map(check, &whole, ino) else { return Ok(expected.to_vec()) };
+    let Some((first, _)) = map.lookup(0) else { return Ok(expected.to_vec()) };
     let kept = if size <= KEPT_BYTES { keep(check, map.blocks())? } else { keep(check, [first].into_iter())? };
     let header = block_of(&kept, first.0);
     let (place, mut fits) = (Place::Inode(InodeNr(ino)), true);
@@ -283,7 +303,7 @@ fn file(
         damaged(place, damage, sink);
     });
     if !fits {
-        return Ok(expected);
+        return Ok(expected.to_vec());
     }
     let header = QuotaFile::parse(header);
     let memory = |bytes| Error::Memory { device: check.device.name().to_owned(), bytes };

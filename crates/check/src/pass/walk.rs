@@ -203,6 +203,8 @@ pub struct Out {
     pub peeks: Vec<peeks::Peek>,
     pub usage: quota::Sums,
     pub owners: Sink,
+    /// The owners of clusters that are claimed more than once.
+    sharers: Vec<u32>,
     pub large_files: u64,
     /// The number of map blocks that were queued.
     pub descents: u64,
@@ -240,6 +242,8 @@ pub struct Walked {
     pub inline_dirs: Vec<InlineDir>,
     pub usage: quota::Sums,
     pub large_files: u64,
+    /// In a search for owners, the inodes that have clusters which are claimed more than once, ascending.
+    pub sharers: Vec<u32>,
 }
 
 /// Nodes that a thread collects before it drops those that lead to a block twice.
@@ -284,6 +288,9 @@ impl Walker<'_> {
         }
         if !self.check.claims.double.any(clusters.clone()) {
             return;
+        }
+        if self.out.sharers.last() != Some(&ino) {
+            self.out.sharers.push(ino);
         }
         let bits = self.check.geo.cluster_bits;
         // One finding for each run of clusters: one for each cluster could be more than the image has bytes.
@@ -368,6 +375,8 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
         sink.merge(all.sink);
     } else {
         sink.merge(all.owners);
+        all.sharers.sort_unstable();
+        all.sharers.dedup();
     }
     Ok(Walked {
         dir_runs: all.dir_runs,
@@ -375,6 +384,7 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
         inline_dirs: all.inline_dirs,
         usage: all.usage,
         large_files: all.large_files,
+        sharers: all.sharers,
     })
 }
 
@@ -520,6 +530,7 @@ fn take(all: &mut Out, out: Out, fresh: bool) {
     all.policies.extend(out.policies);
     all.peeks.extend(out.peeks);
     all.usage.merge(out.usage);
+    all.sharers.extend(out.sharers);
     all.large_files += out.large_files;
 }
 

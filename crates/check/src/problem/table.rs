@@ -512,4 +512,6 @@ problems! {
         "{found} bytes from byte {expected} on cannot be read";
     0xff0002 UnknownFeatures "UNKNOWN_FEATURES" Damage Stop
         "the features {found:x} are unknown here: what belongs to them is not checked";
+    0xff0003 ExtentTooDeep "EXTENT_TOO_DEEP" Damage Fix
+        "the extent tree has {found} levels below its root, at most {expected} possible";
 }

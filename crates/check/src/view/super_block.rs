@@ -16,6 +16,7 @@ pub fn finding(damage: SuperDamage) -> Option<Finding> {
     let misc = |field, found: u64, expected: u64| {
         Some(Finding::new(Problem::MiscCorruptSuper, Place::Field(field), found, expected))
     };
+    let quota = |field, found: u32| Some(Finding::new(Problem::InvalidQuotaIno, Place::Field(field), found, 0u64));
     match damage {
         D::Length { found } => at(Problem::SbCorrupt, found.into(), 0),
         D::Magic { found } => at(Problem::SbCorrupt, found.into(), MAGIC.into()),
@@ -53,9 +54,9 @@ pub fn finding(damage: SuperDamage) -> Option<Finding> {
         D::DescBlocks { found } => misc("s_blocks_count", found.into(), 0),
         D::Inode { what, found, .. } | D::InodeRole { what, found } => match what {
             SpecialInode::Journal => Some(Finding::new(Problem::JournalBadInode, Place::Journal, found, 0u64)),
-            SpecialInode::UserQuota | SpecialInode::GroupQuota | SpecialInode::ProjectQuota => {
-                at(Problem::InvalidQuotaIno, found.into(), 0)
-            }
+            SpecialInode::UserQuota => quota("s_usr_quota_inum", found),
+            SpecialInode::GroupQuota => quota("s_grp_quota_inum", found),
+            SpecialInode::ProjectQuota => quota("s_prj_quota_inum", found),
             SpecialInode::OrphanFile => Some(Finding::at(Problem::OrphanFileBadMode, Place::Inode(InodeNr(found)))),
             SpecialInode::LastOrphan => at(Problem::OrphanIllegalHeadInode, found.into(), 0),
         },

@@ -5,28 +5,46 @@
 
 use std::ffi::OsString;
 
-use clap::{ArgAction, Args, Parser};
+use std::path::PathBuf;
 
-/// Check a file system for damage
+use clap::{ArgAction, Args, Parser, ValueEnum};
+
+/// Check a file system for damage, and repair it
 ///
-/// Reads everything that describes files, follows every rule of the format, and prints the problems, one line each.
-/// Nothing is changed: repair is still to come, so -n must be given; -p and -y check, and fail if something is to be
-/// repaired. The log is replayed in memory. An image that is
-/// mounted is checked all the same; changes that its writer makes meanwhile may then look like damage.
-#[derive(Args, Debug)]
+/// Reads everything that describes files, follows every rule of the format, and prints the problems, one line each. The
+/// repair is planned and carried out beside the image, and checked there. Only a repair after which nothing is wrong is
+/// written, and what it loses is printed first. The image's journal makes it one change, or else a file with the old
+/// blocks, which --undo and e2undo(8) take.
+///
+/// With -n nothing is written, and the plan is printed; an image that is mounted is checked all the same. With -p only
+/// steps are taken that need no person and lose nothing; otherwise the image is not changed. With -y all steps are
+/// taken. Without these letters, each step is a question on the terminal.
+#[derive(Args, Debug, Default)]
 #[command(after_help = "Examples:
   extant fsck -n disk.img
   extant fsck -fn whole-disk.img@2
+  extant fsck -y disk.img
+  extant fsck --undo disk.img.undo disk.img
   extant fsck -n -b 32768 -B 4096 disk.img
 
-Exit status: 0 (no damage), 4 (damage), 8 (the image cannot be read or has no superblock; -p, -y: damage that is not repaired), 12 (damage, and not everything \
-could be checked), 16 (usage, or -n is missing).")]
+Exit status: 0 (no damage), 1 (repaired), 4 (damage that stays), 5 (repaired in part), 8 (the image cannot be read or \
+written, or has no superblock), 12 (damage, and not everything could be checked), 16 (usage, or no terminal for \
+questions).")]
 pub struct FsckArgs {
     #[command(flatten)]
     pub letters: FsckLetters,
     /// Threads; all processors by default
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
+    /// Write the old blocks of FILE back: undo a repair (-f: also if the image has changed since)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["no", "preen", "yes"])]
+    pub undo: Option<PathBuf>,
+    /// Write in place if the image has no journal, without a file that undoes it
+    #[arg(long, conflicts_with = "undo_file")]
+    pub no_undo: bool,
+    /// The fate of blocks that several files claim
+    #[arg(long, value_enum, default_value_t, value_name = "RULE")]
+    pub shared: Shared,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -36,6 +54,18 @@ pub struct FsckArgs {
     /// Where the file system begins; IMAGE?offset=BYTES says it, too
     #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse)]
     pub offset: Option<u64>,
+}
+
+/// The fate of blocks that several files claim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Shared {
+    /// Every file gets a copy; without room, as winner
+    #[default]
+    Copy,
+    /// The file with the better evidence keeps them, the others get holes
+    Winner,
+    /// All files get holes
+    Hole,
 }
 
 /// The command line under e2fsck's names.
@@ -50,17 +80,17 @@ pub struct FsckProgram {
 }
 
 /// The options of both commands.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub struct FsckLetters {
     /// Image file or block device; IMAGE@N for a partition
     pub image: OsString,
     /// Change nothing, and answer no to every question
     #[arg(short = 'n')]
     pub no: bool,
-    /// Exit status 0 if there is nothing to repair; this version cannot repair
+    /// Repair what needs no person and loses nothing; otherwise change nothing
     #[arg(short = 'p', visible_short_alias = 'a', conflicts_with = "no")]
     pub preen: bool,
-    /// As -p
+    /// Repair everything that can be repaired
     #[arg(short = 'y', conflicts_with_all = ["no", "preen"])]
     pub yes: bool,
     /// Check even a file system that is marked as clean
@@ -81,6 +111,9 @@ pub struct FsckLetters {
     /// Print the number of files and blocks
     #[arg(short = 'v')]
     pub verbose: bool,
+    /// Write the old blocks to this file, which --undo and e2undo(8) take, before anything is written
+    #[arg(short = 'z', value_name = "FILE")]
+    pub undo_file: Option<OsString>,
     /// Optimize directories: without effect, for e2fsck's command lines; so are -k, -F and -E
     #[arg(short = 'D', hide = true)]
     pub optimize: bool,

@@ -18,7 +18,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
-pub use self::fsck::{FsckArgs, FsckProgram};
+pub use self::fsck::{FsckArgs, FsckProgram, Shared};
 pub use self::mkfs::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
 pub use self::unknown::{advice, may_be_proposed};
 pub use self::verbs::{

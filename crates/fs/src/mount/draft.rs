@@ -13,75 +13,44 @@
 //! What it does not do: images without a journal.
 //!
 //! # Locking
-//! `draft` is held during calls to the devices below.
+//! None of its own.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
-use extant_base::sync::{LockClass, Mutex};
-use extant_block::{BioFlags, BlockDevice, Limits};
-use extant_ondisk::jbd2::{
-    CommitBlock, DescriptorBuilder, IncompatFeatures, JournalSuperBlock, LogCsum, LogFormat, escape, needs_escape,
-    tag_checksum, v1_checksum,
-};
-use extant_ondisk::superblock::{SUPERBLOCK_SIZE, SuperBlock};
+use extant_block::device::CowDevice;
+use extant_block::{Bio, BioFlags, BlockDevice};
+use extant_ondisk::jbd2::{IncompatFeatures, JournalSuperBlock};
+use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::{BlockNr, GroupNr};
 use extant_recovery::JournalFile;
 use extant_recovery::locate::{open_journal, read_super};
+use extant_recovery::transaction::{self, Stamp};
 
 use crate::error::{Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
-use crate::mount::super_block::write_super;
 use crate::options::MountOptions;
-
-static DRAFT_CLASS: LockClass = LockClass::new("draft", 790);
-
-/// Changes are stored in pieces of this many bytes: a multiple of every block size and sector size.
-const PIECE_BYTES: u64 = 4096;
 
 /// An image with changes beside it.
 pub struct Draft {
-    base: Arc<dyn BlockDevice>,
-    /// The changed pieces, each at its own place; as large as `base`.
-    side: Arc<dyn BlockDevice>,
-    limits: Limits,
+    cow: CowDevice,
     /// The source of the transaction's time stamp.
     clock: Clock,
-    /// The pieces in `side`.
-    changed: Mutex<BTreeSet<u64>>,
     /// The log of the image contains the changes, until a mount replays it.
     committed: AtomicBool,
 }
 
 impl Draft {
-    /// `side` is as large as `base`; its content does not matter. `base` is clean, and nothing else changes it.
-    /// `clock` stamps the commit.
+    /// `side`, as large as `base`, takes the changes; its content does not matter. `base` is clean, and nothing else
+    /// changes it. `clock` stamps the commit.
     pub fn new(base: Arc<dyn BlockDevice>, side: Arc<dyn BlockDevice>, clock: Clock) -> Draft {
-        let limits = Limits { discard: false, volatile_cache: false, ..*base.limits() };
-        Draft {
-            base,
-            side,
-            limits,
-            clock,
-            changed: Mutex::new(&DRAFT_CLASS, BTreeSet::new()),
-            committed: AtomicBool::new(false),
-        }
+        let cow = CowDevice::spilling(base, 0, Box::new(move |_| Ok(side.clone())));
+        Draft { cow, clock, committed: AtomicBool::new(false) }
     }
 
-    /// Splits a range at piece borders: offset, length.
-    fn parts(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
-        let mut at = offset;
-        let end = offset + len;
-        std::iter::from_fn(move || {
-            let next = (at / PIECE_BYTES + 1) * PIECE_BYTES;
-            let part = (at, next.min(end) - at);
-            (at < end).then(|| {
-                at = next.min(end);
-                part
-            })
-        })
+    fn base(&self) -> &Arc<dyn BlockDevice> {
+        self.cow.base()
     }
 
     /// Writes everything into the image. Mount the image for writing once afterwards: that replays it. The draft's
@@ -105,21 +74,18 @@ impl Draft {
         if logged.is_empty() && direct.is_empty() {
             return Ok(());
         }
-        let mut home = JournalFile::open(self.base.clone(), sb.block_size, journal.map().clone())?;
+        let mut home = JournalFile::open(self.base().clone(), sb.block_size, journal.map().clone())?;
         let jsb = journal.super_block().clone();
-        room_for(&home, &jsb.format(), logged.len())?;
+        transaction::room_for(&home, &jsb.format(), logged.len())?;
         let size = sb.block_size as usize;
         let mut block = vec![0; size];
         for nr in direct {
             self.read_at(nr.0 * size as u64, &mut block, BioFlags::META)?;
             // This code cannot tell whether the block is data.
-            self.base.write_at(nr.0 * size as u64, &[&block], BioFlags::META)?;
+            self.base().write_at(nr.0 * size as u64, &[&block], BioFlags::META)?;
         }
         // Flushes first.
-        let mut marked = read_super(&*self.base)?;
-        let place = marked.primary_location();
-        marked.set_needs_recovery(true);
-        write_super(&*self.base, &marked, place)?;
+        transaction::mark(&**self.base())?;
         self.committed.store(true, Ordering::Release);
         self.log(&sb, &mut home, jsb, &logged)
     }
@@ -138,7 +104,7 @@ impl Draft {
         let sb = read_super(self)?;
         let logged = self.changed_blocks(&sb, journal)?;
         let mut jsb = journal.super_block().clone();
-        room_for(journal, &jsb.format(), logged.len())?;
+        transaction::room_for(journal, &jsb.format(), logged.len())?;
         jsb.incompat.remove(IncompatFeatures::FAST_COMMIT);
         self.log(&sb, journal, jsb, &logged)
     }
@@ -146,9 +112,9 @@ impl Draft {
     /// The blocks whose content differs from the base's, except the journal's.
     fn changed_blocks(&self, sb: &SuperBlock, journal: &JournalFile) -> Result<Vec<BlockNr>> {
         let size = u64::from(sb.block_size);
-        let pieces: Vec<u64> = self.changed.lock().iter().copied().collect();
-        let mut blocks: Vec<u64> =
-            pieces.iter().flat_map(|p| p * PIECE_BYTES / size..((p + 1) * PIECE_BYTES).div_ceil(size)).collect();
+        let whole = CowDevice::PIECE_BYTES;
+        let blocks_of = |piece: &u64| piece * whole / size..((piece + 1) * whole).div_ceil(size);
+        let mut blocks: Vec<u64> = self.cow.pieces().iter().flat_map(blocks_of).collect();
         blocks.dedup();
         let (mut old, mut new) = (vec![0; size as usize], vec![0; size as usize]);
         let mut changed = Vec::new();
@@ -156,7 +122,7 @@ impl Draft {
             if nr.0 >= sb.blocks_count || !journal.is_external() && journal.map().contains(nr) {
                 continue;
             }
-            self.base.read_at(nr.0 * size, &mut old, BioFlags::META)?;
+            self.base().read_at(nr.0 * size, &mut old, BioFlags::META)?;
             self.read_at(nr.0 * size, &mut new, BioFlags::META)?;
             if old != new {
                 changed.push(nr);
@@ -168,7 +134,7 @@ impl Draft {
     /// The changed blocks: those that were free in the image, and the others.
     fn differences(&self, sb: &SuperBlock, journal: &JournalFile) -> Result<(Vec<BlockNr>, Vec<BlockNr>)> {
         let options = MountOptions { read_only: true, threads: false, ..MountOptions::default() };
-        let before = Filesystem::mount(self.base.clone(), options)?;
+        let before = Filesystem::mount(self.base().clone(), options)?;
         let geo = before.geometry().clone();
         let (mut direct, mut logged) = (Vec::new(), Vec::new());
         let mut bitmap: Option<(GroupNr, Vec<u8>)> = None;
@@ -195,126 +161,25 @@ impl Draft {
         &self,
         sb: &SuperBlock,
         journal: &mut JournalFile,
-        mut jsb: JournalSuperBlock,
+        jsb: JournalSuperBlock,
         blocks: &[BlockNr],
     ) -> Result<()> {
-        let size = u64::from(sb.block_size);
-        let format = jsb.format();
-        // Higher than every number in the image's log and the draft's.
-        let (tid, first) = (jsb.sequence.next(), jsb.first);
-        let mut at = first;
-        let mut put = |data: &[u8]| -> Result<()> {
-            let missing = || Error::Unsupported(Unsupported::Journal { detail: "the journal is cut off".into() });
-            let (place, _) = journal.map().lookup(at).ok_or_else(missing)?;
-            at += 1;
-            Ok(journal.device().write_at(place.0 * size, &[data], BioFlags::META)?)
-        };
-        let (super_block, super_at) = sb.primary_location();
-        let mut v1 = !0;
-        let mut block = vec![0; size as usize];
-        for part in blocks.chunks(DescriptorBuilder::capacity_of(&format)) {
-            let mut descriptor = DescriptorBuilder::new(&format, tid);
-            let mut copies = Vec::with_capacity(part.len());
-            for nr in part {
-                let mut copy = vec![0; size as usize];
-                self.read_at(nr.0 * size, &mut copy, BioFlags::META)?;
-                if *nr == super_block {
-                    // Otherwise an interrupted replay could leave a live log that the image does not mention.
-                    let mut marked = sb.clone();
-                    marked.set_needs_recovery(true);
-                    marked.encode_into(&mut copy[super_at..super_at + SUPERBLOCK_SIZE]);
-                }
-                let escaped = needs_escape(&copy);
-                if escaped {
-                    escape(&mut copy);
-                }
-                descriptor.push(*nr, escaped, tag_checksum(format.seed, tid, &copy));
-                copies.push(copy);
-            }
-            descriptor.finish(&mut block);
-            v1 = v1_checksum(v1, &block);
-            put(&block)?;
-            for copy in &copies {
-                v1 = v1_checksum(v1, copy);
-                put(copy)?;
-            }
-        }
         let now = self.clock.wall();
-        let commit = CommitBlock { tid, sec: now.sec.max(0) as u64, nsec: now.nsec };
-        commit.encode(&format, (format.csum == LogCsum::V1).then_some(v1), &mut block);
-        put(&block)?;
-        (jsb.sequence, jsb.start, jsb.head) = (tid, first, 0);
-        // Flushes, and writes one sector.
-        Ok(journal.write_super(jsb)?)
+        let stamp = Stamp { sec: now.sec.max(0) as u64, nsec: now.nsec };
+        Ok(transaction::write(journal, jsb, self, sb, blocks, stamp)?)
     }
-}
-
-/// Checks that the empty log has room for a transaction of `blocks`.
-fn room_for(journal: &JournalFile, format: &LogFormat, blocks: usize) -> Result<()> {
-    let needed = blocks + blocks.div_ceil(DescriptorBuilder::capacity_of(format)) + 1;
-    let there = journal.log().len() as usize - 1;
-    if needed > there {
-        let detail = format!(
-            "{needed} blocks of the journal would be needed to do all of it at once, and it has {there}; nothing was done"
-        );
-        return Err(Error::Unsupported(Unsupported::Journal { detail }));
-    }
-    Ok(())
 }
 
 impl extant_block::Wrapper for Draft {
     fn inner(&self) -> &dyn BlockDevice {
-        &*self.base
+        &self.cow
     }
 
-    fn limits(&self) -> &Limits {
-        &self.limits
+    fn submit(&self, bio: Bio) {
+        BlockDevice::submit(&self.cow, bio);
     }
 
-    fn read_only(&self) -> bool {
-        false
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> extant_block::Result<()> {
-        let changed = self.changed.lock();
-        let pieces = offset / PIECE_BYTES..(offset + buf.len() as u64).div_ceil(PIECE_BYTES);
-        if changed.range(pieces).next().is_none() {
-            drop(changed);
-            return self.base.read_at(offset, buf, flags);
-        }
-        for (at, len) in Draft::parts(offset, buf.len() as u64) {
-            let device = if changed.contains(&(at / PIECE_BYTES)) { &self.side } else { &self.base };
-            let start = (at - offset) as usize;
-            device.read_at(at, &mut buf[start..start + len as usize], flags)?;
-        }
-        Ok(())
-    }
-
-    fn write_at(&self, offset: u64, pieces: &[&[u8]], _flags: BioFlags) -> extant_block::Result<()> {
-        let data = pieces.concat();
-        let mut changed = self.changed.lock();
-        for (at, len) in Draft::parts(offset, data.len() as u64) {
-            let piece = at / PIECE_BYTES;
-            let start = piece * PIECE_BYTES;
-            let whole = PIECE_BYTES.min(self.base.size_bytes().saturating_sub(start));
-            if len < whole && !changed.contains(&piece) {
-                let mut before = vec![0; whole as usize];
-                self.base.read_at(start, &mut before, BioFlags::META)?;
-                self.side.write_at(start, &[&before], BioFlags::empty())?;
-            }
-            let from = (at - offset) as usize;
-            self.side.write_at(at, &[&data[from..from + len as usize]], BioFlags::empty())?;
-            changed.insert(piece);
-        }
-        Ok(())
-    }
-
-    /// Nothing of a draft need survive a crash.
-    fn flush(&self) -> extant_block::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _offset: u64, _len: u64) -> extant_block::Result<()> {
-        Ok(())
+    fn next_data(&self, offset: u64) -> extant_block::Result<Option<u64>> {
+        BlockDevice::next_data(&self.cow, offset)
     }
 }

@@ -43,6 +43,7 @@ impl From<extant_recovery::Error> for Error {
             extant_recovery::Error::Format(f) => f.into(),
             extant_recovery::Error::FastCommits { .. }
             | extant_recovery::Error::NoJournal { .. }
+            | extant_recovery::Error::NoRoom { .. }
             | extant_recovery::Error::TooMuch { .. } => {
                 Error::Unsupported(Unsupported::Journal { detail: e.to_string() })
             }

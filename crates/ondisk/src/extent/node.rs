@@ -165,6 +165,16 @@ impl<'a> NodeRef<'a> {
         Some(NodeRef { bytes, header })
     }
 
+    /// Whether the depth is all that is wrong with the header.
+    pub fn is_only_too_deep(bytes: &[u8]) -> bool {
+        let (mut deep, mut others) = (false, false);
+        header_damage(bytes, &mut |damage| match damage {
+            ExtentDamage::TooDeep { .. } => deep = true,
+            _ => others = true,
+        });
+        deep && !others
+    }
+
     /// Checks every entry: keys ascending, extents not overlapping, lengths and logical ends legal, and each physical
     /// range accepted by `valid` (start, blocks). `depth` is the parent's promise.
     ///

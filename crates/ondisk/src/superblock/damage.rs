@@ -624,10 +624,11 @@ fn count_damage(
     let most = geometry.inodes_count;
     let has_quota = features.ro_compat.contains(RoCompat::QUOTA);
     let has_orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
-    // Zero means none, except for an orphan file. Without the feature, e2fsck still refuses some inodes.
+    // Zero means none, except for an orphan file. Without the feature, e2fsck still refuses some inodes, and reserves
+    // that of a project quota, which may be any file's.
     let quota = |own: u32| move |ino: u32| if has_quota { ino == 0 || ino == own } else { !NEVER_QUOTA.contains(&ino) };
     let plain = |ino: u32| ino == 0 || ino >= geometry.first_ino;
-    let project = |ino: u32| if has_quota { plain(ino) } else { !NEVER_QUOTA.contains(&ino) };
+    let project = |ino: u32| if has_quota { plain(ino) } else { ino == 0 };
     for (what, found, is_used, fits) in [
         (SpecialInode::UserQuota, raw.s_usr_quota_inum.get(), true, &quota(3) as &dyn Fn(u32) -> bool),
         (SpecialInode::GroupQuota, raw.s_grp_quota_inum.get(), true, &quota(4)),

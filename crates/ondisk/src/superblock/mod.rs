@@ -16,6 +16,7 @@ mod layout;
 mod raw;
 #[cfg(test)]
 pub(crate) mod tests;
+mod unfinished;
 
 pub use borrowed::JournalPlace;
 pub use damage::{SpecialInode, SuperContext, SuperDamage};

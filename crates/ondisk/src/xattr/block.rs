@@ -172,7 +172,7 @@ impl<'a> XattrBlock<'a> {
     }
 }
 
-fn seal(block: &mut [u8], nr: BlockNr, seed: Option<u32>) {
+pub(super) fn seal(block: &mut [u8], nr: BlockNr, seed: Option<u32>) {
     if let Some(seed) = seed {
         let sum = block_checksum(seed, nr, block);
         block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum.to_le_bytes());

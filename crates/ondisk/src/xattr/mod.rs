@@ -31,6 +31,7 @@ mod entry;
 mod hash;
 pub mod inode_area;
 mod list;
+mod mend;
 mod name;
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,7 @@ pub use damage::{XattrContext, XattrDamage};
 pub use entry::EntryRef;
 pub use hash::{block_hash, entry_hash, entry_hash_signed};
 pub use list::{Entry, EntryList};
+pub use mend::{Fate, mend_area, mend_block};
 pub use name::{Name, index};
 
 /// The magic number of both headers (Linux: `EXT4_XATTR_MAGIC`).

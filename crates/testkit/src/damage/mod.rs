@@ -2,8 +2,9 @@
 //!
 //! Main types: [`Mutation`], [`table`] (all of them), [`Image`] (the images that they start from), [`Edit`] (the way to
 //! change an image), [`problem`] (e2fsck's names and numbers), [`fsck`] (e2fsck's answers), [`mod@compare`] (the
-//! objects that e2fsck names, and whether another checker does). A checker, a fuzzer and a repair are tested with the
-//! same table: [`Mutation::on`] makes the damaged image, [`Mutation::expected`] names its problems.
+//! objects that e2fsck names, and whether another checker does), [`census`] (everything that can be read). A checker, a
+//! fuzzer and a repair are tested with the same table: [`Mutation::on`] makes the damaged image, [`Mutation::expected`]
+//! names its problems.
 //!
 //! What it does not do: name everything else that a mutation breaks. A block that two files claim is also wrong in a
 //! count.
@@ -11,6 +12,7 @@
 //! # Locking
 //! None.
 
+pub mod census;
 pub mod compare;
 pub mod edit;
 pub mod fsck;

@@ -1,17 +1,19 @@
 //! Quota files: the usage of each owner, in a radix tree over the owner's number (Linux: fs/quota/quota_v2.c,
 //! fs/quota/quota_tree.c).
 //!
-//! Main types: [`QuotaFile`] (a header), [`QuotaKind`] (the kind of owner), [`Usage`] (one owner's), [`QuotaDamage`]
-//! (one fault).
+//! Main types: [`QuotaFile`] (a header), [`QuotaKind`] (the kind of owner), [`Usage`] and [`Limits`] (one owner's),
+//! [`QuotaDamage`] (one fault). [`pack`] makes whole files.
 //!
 //! A file is a sequence of blocks of 1 KiB, for any block size of the file system. Block 0 has the header and block 1
 //! the root of the tree. Four levels of blocks contain 256 block numbers each, one for each value of a byte of the
 //! owner's number, the highest byte first; 0 means no block. Below the last level are the blocks with the entries.
 //!
-//! What it does not do: read blocks, change files, judge limits.
+//! What it does not do: read blocks, change single entries, judge limits.
 //!
 //! # Locking
 //! None.
+
+pub mod pack;
 
 use std::mem::size_of;
 
@@ -126,6 +128,23 @@ pub struct Usage {
     pub inodes: u64,
 }
 
+/// The limits of one owner. 0: there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Inodes, never exceeded.
+    pub inodes_hard: u64,
+    /// Inodes, exceeded for a while.
+    pub inodes_soft: u64,
+    /// Blocks of 1 KiB, never exceeded.
+    pub blocks_hard: u64,
+    /// Blocks of 1 KiB, exceeded for a while.
+    pub blocks_soft: u64,
+    /// Seconds since 1970 at which the while for blocks ends.
+    pub blocks_until: u64,
+    /// Seconds since 1970 at which the while for inodes ends.
+    pub inodes_until: u64,
+}
+
 /// One fault of a quota file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaDamage {
@@ -193,6 +212,8 @@ impl Damage for QuotaDamage {
 pub struct QuotaFile {
     /// Blocks of the file, header and root included.
     pub blocks: u32,
+    /// Seconds that soft limits of blocks and of inodes may be exceeded.
+    pub grace: [u32; 2],
     /// Entries have 72 bytes instead of 48.
     wide: bool,
 }
@@ -228,8 +249,9 @@ impl QuotaFile {
     /// Reads the header, which [`QuotaFile::damage`] judges.
     pub fn parse(first: &[u8]) -> QuotaFile {
         let raw = RawQuotaHeader::read_from_prefix(first).map(|(raw, _)| raw);
-        raw.map_or(QuotaFile { blocks: 0, wide: true }, |raw| QuotaFile {
+        raw.map_or(QuotaFile { blocks: 0, grace: [0; 2], wide: true }, |raw| QuotaFile {
             blocks: raw.dqi_blocks.get(),
+            grace: [raw.dqi_bgrace.get(), raw.dqi_igrace.get()],
             wide: raw.dqh_version.get() != 0,
         })
     }
@@ -253,19 +275,45 @@ impl QuotaFile {
 
     /// The entries of a block below the tree. An entry of zeros is unused.
     pub fn entries<'a>(&self, block: &'a [u8]) -> impl Iterator<Item = Usage> + use<'a> {
+        self.owners(block).map(|owner| owner.usage)
+    }
+
+    /// The entries of a block below the tree, with their limits.
+    pub fn owners<'a>(&self, block: &'a [u8]) -> impl Iterator<Item = pack::Owner> + use<'a> {
         let wide = self.wide;
         let length = if wide { size_of::<RawEntry1>() } else { size_of::<RawEntry0>() };
         let entries = block.get(ENTRIES_AT..).unwrap_or(&[]).chunks_exact(length);
-        entries.filter(|entry| entry.iter().any(|byte| *byte != 0)).filter_map(move |entry| {
-            Some(if wide {
-                let raw = RawEntry1::read_from_bytes(entry).ok()?;
-                Usage { id: raw.dqb_id.get(), bytes: raw.dqb_curspace.get(), inodes: raw.dqb_curinodes.get() }
-            } else {
-                let raw = RawEntry0::read_from_bytes(entry).ok()?;
-                Usage { id: raw.dqb_id.get(), bytes: raw.dqb_curspace.get(), inodes: raw.dqb_curinodes.get().into() }
-            })
-        })
+        let used = entries.filter(|entry| entry.iter().any(|byte| *byte != 0));
+        used.filter_map(move |entry| if wide { wide_owner(entry) } else { narrow_owner(entry) })
     }
+}
+
+fn wide_owner(entry: &[u8]) -> Option<pack::Owner> {
+    let raw = RawEntry1::read_from_bytes(entry).ok()?;
+    let usage = Usage { id: raw.dqb_id.get(), bytes: raw.dqb_curspace.get(), inodes: raw.dqb_curinodes.get() };
+    let limits = Limits {
+        inodes_hard: raw.dqb_ihardlimit.get(),
+        inodes_soft: raw.dqb_isoftlimit.get(),
+        blocks_hard: raw.dqb_bhardlimit.get(),
+        blocks_soft: raw.dqb_bsoftlimit.get(),
+        blocks_until: raw.dqb_btime.get(),
+        inodes_until: raw.dqb_itime.get(),
+    };
+    Some(pack::Owner { usage, limits })
+}
+
+fn narrow_owner(entry: &[u8]) -> Option<pack::Owner> {
+    let raw = RawEntry0::read_from_bytes(entry).ok()?;
+    let usage = Usage { id: raw.dqb_id.get(), bytes: raw.dqb_curspace.get(), inodes: raw.dqb_curinodes.get().into() };
+    let limits = Limits {
+        inodes_hard: raw.dqb_ihardlimit.get().into(),
+        inodes_soft: raw.dqb_isoftlimit.get().into(),
+        blocks_hard: raw.dqb_bhardlimit.get().into(),
+        blocks_soft: raw.dqb_bsoftlimit.get().into(),
+        blocks_until: raw.dqb_btime.get(),
+        inodes_until: raw.dqb_itime.get(),
+    };
+    Some(pack::Owner { usage, limits })
 }
 
 #[cfg(test)]

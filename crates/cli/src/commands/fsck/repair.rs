@@ -1,0 +1,300 @@
+//! `extant fsck -p`, `-y` and with questions: plans, proves and writes.
+//!
+//! The image is opened for writing only here, and written only when the check of the plan's result finds nothing, or
+//! nothing but what was declined. [`undo`] writes the old blocks of a record back.
+//!
+//! # Locking
+//! None.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use extant_base::clock::Clock;
+use extant_block::BlockDevice;
+use extant_block::device::{CowDevice, FileDevice};
+use extant_check::{Options, Report};
+use extant_fs::{Filesystem, MountOptions, probe_superblock};
+use extant_recovery::Replay;
+use extant_recovery::locate::open_journal;
+use extant_repair::{Decision, End, How, Layers, Outcome, Sharing, Stamp, Step, Undo, commit, prove, unfinished};
+
+use super::{CORRECTED, OPERATIONAL, UNCORRECTED, ask, failed, operational, options, show, skip};
+use crate::args::{FsckArgs, ImageArgs, Shared};
+use crate::failure::{Failure, Result, warn};
+use crate::image::{self, ImageSpec, Part};
+use crate::record::escaped;
+use crate::text::{Output, argument};
+
+/// Changes beyond this many bytes go to a file.
+const MEMORY_BYTES: u64 = 48 << 20;
+
+/// The file system's blocks with changes in memory, and from a limit on in a file without a name.
+fn layers() -> Layers {
+    let make = |base: Arc<dyn BlockDevice>| {
+        let spill = |size: u64| {
+            let dir = std::env::temp_dir();
+            let open = |e: std::io::Error| extant_block::Error::open(&dir.display().to_string(), e);
+            let file = tempfile::NamedTempFile::new_in(&dir).map_err(open)?;
+            file.as_file().set_len(size).map_err(open)?;
+            let device = FileDevice::open(file.path(), extant_block::device::OpenOptions::default())?;
+            Ok(Arc::new(device) as Arc<dyn BlockDevice>)
+        };
+        CowDevice::spilling(base, MEMORY_BYTES, Box::new(spill))
+    };
+    Layers::by(Arc::new(make))
+}
+
+fn repair_options(check: &Options, shared: Shared) -> extant_repair::Options {
+    let sharing = match shared {
+        Shared::Copy => Sharing::Copy,
+        Shared::Winner => Sharing::Winner,
+        Shared::Hole => Sharing::Hole,
+    };
+    extant_repair::Options { check: check.clone(), layers: layers(), sharing, now: check.now }
+}
+
+/// The plan for an image that is only read; `None`: it could not be made.
+pub fn plan(device: &Arc<dyn BlockDevice>, check: &Options) -> Option<Outcome> {
+    let options = repair_options(check, Shared::Copy);
+    let overlay = ground(device, &options.layers);
+    prove(overlay, &options, &mut |_, _| Decision::Yes).ok()
+}
+
+/// The device with the changes of fast commits, as a mount applies them. If it cannot, without them.
+fn ground(device: &Arc<dyn BlockDevice>, layers: &Layers) -> Arc<CowDevice> {
+    let plain = || Arc::new(layers.over(device.clone()));
+    let fast = || {
+        let (sb, _) = probe_superblock(&**device).ok()?;
+        let journal = open_journal(device.clone(), &sb).ok()??;
+        let replay = Replay::load(&journal, &**device, &mut |_| {}).ok()?;
+        (sb.needs_recovery() && !replay.fast_commits.is_empty()).then_some(())
+    };
+    if fast().is_none() {
+        return plain();
+    }
+    let with = plain();
+    let options = MountOptions { threads: false, counted: false, ..MountOptions::default() };
+    let applied = Filesystem::mount(with.clone(), options).and_then(|fs| fs.unmount());
+    if applied.is_ok() { with } else { plain() }
+}
+
+/// Repairs an image.
+pub fn run(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
+    let name = spec.shown();
+    let opened = image::open(spec, &how.access(false)).map_err(operational)?;
+    let device = opened.device;
+    let check = options(args, &name)?;
+    if skip(args, &device, spec, &check)? {
+        return Ok(());
+    }
+    if let Some(record) = unfinished(&*device) {
+        let message = format!(
+            "{name}: a repair was interrupted while it was written; 'extant fsck --undo {} {}' brings the image back to \
+             the state before it",
+            argument(&record, ""),
+            argument(spec.path.as_os_str().as_bytes(), "")
+        );
+        return Err(Failure::new(OPERATIONAL, message));
+    }
+    let repair = repair_options(&check, args.shared);
+    let overlay = ground(&device, &repair.layers);
+    let mut questions = ask::Questions::new(name.clone());
+    let mut decide = |step: &Step, report: &Report| match args.letters.preen || args.letters.yes {
+        true => Decision::Yes,
+        false => questions.ask(step, report),
+    };
+    let outcome = prove(overlay, &repair, &mut decide).map_err(|e| match e {
+        extant_repair::Error::Check(e) => failed(e, &*device, spec),
+        e => Failure::new(OPERATIONAL, format!("{name}: not repaired: {e}")),
+    })?;
+    for note in &outcome.report.notes {
+        warn(&format!("{name}: {note}"));
+    }
+    print(args, &name, &outcome)?;
+    if args.letters.preen
+        && let Some(why) = outcome.needs_person()
+    {
+        let image = argument(spec.path.as_os_str().as_bytes(), "");
+        let message = format!(
+            "{name}: not changed: {why}; 'extant fsck -fn {image}' shows the plan, and 'extant fsck -y {image}' carries it \
+             out"
+        );
+        return Err(Failure::new(if outcome.report.complete { UNCORRECTED } else { OPERATIONAL }, message));
+    }
+    let allowed = match outcome.end {
+        End::Sound | End::Refused => false,
+        End::Proved => questions.confirm(&outcome)?,
+        End::Partial => questions.confirm(&outcome)?,
+    };
+    if allowed {
+        write(args, spec, &device, &outcome)?;
+    }
+    end(&name, &outcome, allowed)
+}
+
+fn print(args: &FsckArgs, name: &str, outcome: &Outcome) -> Result<()> {
+    let mut out = Output::new();
+    if args.json {
+        let mut value = show::as_json(name, &outcome.report);
+        value["plan"] = show::plan_as_json(outcome);
+        writeln!(out, "{}", escaped(&format!("{value:#}")))?;
+    } else {
+        if outcome.replayed > 0 {
+            writeln!(out, "replay: {} transactions of the log", outcome.replayed)?;
+        }
+        show::plan(&mut out, outcome)?;
+        if outcome.fast_commits > 0 {
+            writeln!(out, "loses: {} fast commits of the log, which could not be applied", outcome.fast_commits)?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn end(name: &str, outcome: &Outcome, written: bool) -> Result<()> {
+    let (mut out, steps) = (Output::new(), outcome.steps.len());
+    let line = match (outcome.end, written) {
+        (End::Sound, _) => "no damage".to_owned(),
+        (End::Proved, true) if steps == 0 && outcome.replayed > 0 => "the log is replayed, no damage".to_owned(),
+        (End::Proved, true) if steps == 0 => "no damage, and marked as clean".to_owned(),
+        (End::Proved, true) => format!("repaired in {steps} steps"),
+        (End::Partial, true) => format!("repaired in {steps} steps, but not all of it"),
+        (End::Refused, _) => "damaged, and not changed: there is no repair after which nothing is wrong".to_owned(),
+        (_, false) => "damaged, and not changed".to_owned(),
+    };
+    writeln!(out, "{name}: {line}")?;
+    out.flush()?;
+    let status = match (outcome.end, written) {
+        (End::Sound, _) => return Ok(()),
+        (End::Proved, true) => CORRECTED,
+        (End::Partial, true) => CORRECTED | UNCORRECTED,
+        (End::Refused, _) if !outcome.report.complete => UNCORRECTED | OPERATIONAL,
+        _ => UNCORRECTED,
+    };
+    Err(Failure::silent(status))
+}
+
+/// Writes a proved repair.
+fn write(args: &FsckArgs, spec: &ImageSpec, device: &Arc<dyn BlockDevice>, outcome: &Outcome) -> Result<()> {
+    let now = Clock::real().wall();
+    let stamp = Stamp { sec: now.sec.max(0) as u64, nsec: now.nsec };
+    let mut record: Option<PathBuf> = None;
+    let wanted = args.letters.undo_file.clone().map(PathBuf::from);
+    let mut make = |bytes: u64| {
+        let (path, file) = make_record(wanted.as_deref(), spec, bytes)?;
+        record = Some(path.clone());
+        Ok((file, path.as_os_str().as_bytes().to_vec()))
+    };
+    let undo = match (args.no_undo, wanted.is_some()) {
+        (true, _) => Undo::Never,
+        (false, true) => Undo::Always(&mut make),
+        (false, false) => Undo::IfNeeded(&mut make),
+    };
+    let offset = if let Part::Offset(offset) = spec.part { offset } else { 0 };
+    let written = commit(device, outcome, offset, stamp, undo);
+    let name = spec.shown();
+    let image = argument(spec.path.as_os_str().as_bytes(), "");
+    let how = |record: &Path| format!("'extant fsck --undo {} {image}'", argument(record.as_os_str().as_bytes(), ""));
+    match (written, record) {
+        (Ok(How::Journal { blocks }), _) if !args.json => {
+            writeln!(std::io::stdout(), "{name}: {blocks} blocks written as one transaction of the journal")?;
+        }
+        (Ok(How::Undo { blocks }), Some(record)) if !args.json => {
+            writeln!(std::io::stdout(), "{name}: {blocks} blocks written; {} undoes it", how(&record))?;
+        }
+        (Ok(How::Plain { blocks }), _) if !args.json => {
+            writeln!(std::io::stdout(), "{name}: {blocks} blocks written, without a record of the old ones")?;
+        }
+        (Ok(_), _) => {}
+        (Err(e), Some(record)) => {
+            let message = format!(
+                "{name}: the repair may be written in part: {e}; {} brings back the state before it, and then 'extant fsck -y \
+                 {image}' begins anew",
+                how(&record)
+            );
+            return Err(Failure::new(OPERATIONAL, message));
+        }
+        (Err(e), None) => {
+            let message =
+                format!("{name}: the repair is not complete: {e}; 'extant fsck -fn {image}' shows what stands");
+            return Err(Failure::new(OPERATIONAL, message));
+        }
+    }
+    Ok(())
+}
+
+type Made = (PathBuf, Arc<dyn BlockDevice>);
+
+/// Makes the file of a record, durable with its folder.
+fn make_record(wanted: Option<&Path>, spec: &ImageSpec, bytes: u64) -> extant_repair::Result<Made> {
+    let places: Vec<PathBuf> = match wanted {
+        Some(path) => vec![path.to_owned()],
+        None => {
+            let base = default_record(spec);
+            let numbered = (1..1000).map(|number| PathBuf::from(format!("{}.{number}", base.display())));
+            std::iter::once(base.clone()).chain(numbered).collect()
+        }
+    };
+    let mut last = None;
+    for path in places {
+        let open = |e: std::io::Error| extant_block::Error::open(&path.display().to_string(), e);
+        match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
+            Ok(file) => {
+                let ready = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_folder(&path));
+                ready.map_err(open)?;
+                let device = FileDevice::open(&path, extant_block::device::OpenOptions::default())?;
+                let path = path.canonicalize().unwrap_or(path);
+                return Ok((path, Arc::new(device)));
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && wanted.is_none() => last = Some(open(e)),
+            Err(e) => return Err(open(e).into()),
+        }
+    }
+    let none = || extant_block::Error::open("a record", std::io::Error::from(std::io::ErrorKind::AlreadyExists));
+    Err(last.unwrap_or_else(none).into())
+}
+
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+/// Beside an image file; for a device where e2fsprogs has such files, or in /var/tmp.
+fn default_record(spec: &ImageSpec) -> PathBuf {
+    if !spec.is_block_device() {
+        let mut name = spec.path.clone().into_os_string();
+        name.push(".undo");
+        return name.into();
+    }
+    let usual = std::env::var_os("E2FSPROGS_UNDO_DIR").map_or_else(|| "/var/lib/e2fsprogs".into(), PathBuf::from);
+    let folder = if usual.is_dir() { usual } else { "/var/tmp".into() };
+    let mut name = std::ffi::OsString::from("fsck-");
+    name.push(spec.path.file_name().unwrap_or_default());
+    name.push(".undo");
+    folder.join(name)
+}
+
+/// Warns of a repair that was interrupted.
+pub fn mention_unfinished(device: &dyn BlockDevice, spec: &ImageSpec) {
+    if let Some(record) = unfinished(device) {
+        let (record, image) = (argument(&record, ""), argument(spec.path.as_os_str().as_bytes(), ""));
+        warn(&format!("{}: a repair was interrupted; 'extant fsck --undo {record} {image}' undoes it", spec.shown()));
+    }
+}
+
+/// Writes the old blocks of a record back.
+pub fn undo(args: &FsckArgs, record: &Path) -> Result<()> {
+    let how = ImageArgs { partition: args.partition, offset: args.offset, sb: Some(1), ..ImageArgs::default() };
+    let spec = how.spec(&args.letters.image);
+    let device = image::open(&spec, &how.access(false)).map_err(operational)?.device;
+    let from = FileDevice::open(record, extant_block::device::OpenOptions { read_only: true, ..Default::default() })
+        .map_err(|e| Failure::new(OPERATIONAL, e.to_string()))?;
+    let blocks = extant_repair::undo(&from, &*device, args.letters.force).map_err(|e| {
+        let hint = if matches!(e, extant_repair::Error::Changed { .. }) { "; -f undoes it all the same" } else { "" };
+        Failure::new(OPERATIONAL, format!("{}: not undone: {e}{hint}", spec.shown()))
+    })?;
+    writeln!(std::io::stdout(), "{}: {blocks} blocks are as they were before the repair", spec.shown())?;
+    Ok(())
+}

@@ -1,0 +1,514 @@
+//! Directories: blocks and whole directories written again, single entries changed.
+//!
+//! Main functions: [`block`] (one block, with the entries that can be read), [`rebuild`] (all names, with an index
+//! where one belongs), [`insert`] (one more name).
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeSet;
+
+use extant_check::{InodeState, Kind};
+use extant_ondisk::casefold::fold;
+use extant_ondisk::dirent::{
+    DirBlockFormat, Dirent, HEADER_LEN, Insert, NAME_MAX, REC_LEN_MIN, Target, WholeFormat, name_is_legal,
+    rec_len_from_disk, rec_len_needed, rec_len_to_disk, seal_leaf,
+};
+use extant_ondisk::htree::{DxFormat, HashVersion, Hasher};
+use extant_ondisk::inode::{FileType, InodeFlags};
+use extant_ondisk::{BlockNr, InodeNr};
+
+use super::{content, search};
+use crate::error::{Done, Refusal};
+use crate::view::Image;
+use crate::view::dir::{Entry, I_BLOCK_AT, INLINE_ROOM, is_index_root, scan};
+use crate::view::inode::Inode;
+
+/// `s_encoding_flags`: names that are no text are refused (Linux: `EXT4_ENC_STRICT_MODE_FL`).
+const STRICT_ENCODING: u16 = 1;
+
+/// A name to write.
+type Named = (Vec<u8>, Target);
+
+/// Writes one block of a directory again.
+pub fn block(image: &mut Image, ino: InodeNr, lblk: u32) -> Done {
+    let inode = image.inode(ino)?;
+    if inode.has(InodeFlags::INLINE_DATA) {
+        return inline(image, &inode, &[]);
+    }
+    let lost = Refusal::Lost("the block has no place in the directory");
+    let place = image.map(&inode).place(lblk.into()).ok_or(lost)?;
+    image.touch(ino);
+    let mut bytes = image.block(place)?;
+    let indexed = inode.has(InodeFlags::INDEX) && image.geo.dir_index;
+    if indexed && lblk == 0 && is_index_root(&bytes) {
+        dots(image, &inode, &mut bytes);
+        seal(image, &inode, &mut bytes)?;
+        return image.put_block(place, &bytes);
+    }
+    if indexed && image.is_index_node(&bytes) {
+        // An entry's file type would hide the checksum of a node.
+        bytes[7] = 0;
+        seal(image, &inode, &mut bytes)?;
+        return image.put_block(place, &bytes);
+    }
+    let mut taken = others(image, &inode, lblk);
+    let mut own = Vec::new();
+    let end = image.entries_end(&inode, lblk.into(), &bytes);
+    scan(&bytes, 0, end, lblk, image.geo.inodes_count, |entry| own.push(entry));
+    let names = usable(image, &inode, own, &mut taken);
+    let format = image.dir_format(&inode);
+    let parent = parent_of(image, &inode);
+    let head = [(b".".to_vec(), ino.0), (b"..".to_vec(), parent.0)]
+        .map(|(name, ino)| (name, Target { ino, file_type: FileType::Directory }));
+    let head = head.into_iter().filter(|_| lblk == 0);
+    let all: Vec<Named> = head.chain(names).collect();
+    let entries = all.iter().map(|(name, target)| Dirent {
+        offset: 0,
+        rec_len: 0,
+        ino: target.ino,
+        file_type: Some(target.file_type),
+        name,
+    });
+    let mut fresh = vec![0; bytes.len()];
+    if format.pack(&mut fresh, entries).is_err() {
+        return rebuild(image, ino, &[]);
+    }
+    seal(image, &inode, &mut fresh)?;
+    image.put_block(place, &fresh)
+}
+
+/// The names in the other blocks of a directory.
+fn others(image: &Image, inode: &Inode, lblk: u32) -> Taken {
+    let mut taken = Taken::of(inode);
+    image.entries(inode).into_iter().filter(|entry| entry.lblk != lblk).for_each(|entry| taken.insert(&entry.name));
+    taken
+}
+
+/// The names that a directory has, in the form in which it compares them.
+pub struct Taken {
+    is_folded: bool,
+    names: BTreeSet<Vec<u8>>,
+}
+
+impl Taken {
+    /// No name of this directory yet.
+    pub fn of(inode: &Inode) -> Taken {
+        let is_folded = inode.has(InodeFlags::CASEFOLD) && !inode.has(InodeFlags::ENCRYPT);
+        Taken { is_folded, names: BTreeSet::new() }
+    }
+
+    fn form(&self, name: &[u8]) -> Vec<u8> {
+        if self.is_folded { fold(name) } else { name.to_vec() }
+    }
+
+    /// Adds a name.
+    pub fn insert(&mut self, name: &[u8]) {
+        self.names.insert(self.form(name));
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        self.names.contains(&self.form(name))
+    }
+}
+
+/// `.` and `..` at the start of a block whose further bytes stay.
+fn dots(image: &Image, inode: &Inode, bytes: &mut [u8]) {
+    let parent = parent_of(image, inode);
+    let kind = if image.geo.filetype { FileType::Directory.dirent_code() } else { 0 };
+    let rest = rec_len_to_disk(bytes.len() - REC_LEN_MIN, bytes.len());
+    for (at, ino, len, name) in
+        [(0, inode.ino.0, REC_LEN_MIN as u16, &b".\0\0\0"[..]), (REC_LEN_MIN, parent.0, rest, &b"..\0\0"[..])]
+    {
+        bytes[at..at + 4].copy_from_slice(&ino.to_le_bytes());
+        bytes[at + 4..at + 6].copy_from_slice(&len.to_le_bytes());
+        bytes[at + 6] = if at == 0 { 1 } else { 2 };
+        bytes[at + 7] = kind;
+        bytes[at + 8..at + 12].copy_from_slice(name);
+    }
+}
+
+/// The parent of a directory: the one that has its name, else the one that its `..` names, else the root.
+pub fn parent_of(image: &Image, inode: &Inode) -> InodeNr {
+    if inode.ino == InodeNr::ROOT {
+        return InodeNr::ROOT;
+    }
+    let is_dir = |ino: &InodeNr| ino.0 != 0 && image.facts.inode(*ino).kind() == Kind::Directory;
+    let known = image.facts.directory(inode.ino);
+    let named = known.map(|place| place.parent).filter(is_dir);
+    let said = || known.map(|place| place.dotdot).filter(is_dir);
+    let stored = || {
+        let entry = image.entries(inode).into_iter().find(|entry| entry.name == b"..");
+        entry.map(|entry| InodeNr(entry.ino)).filter(is_dir)
+    };
+    named.or_else(said).or_else(stored).unwrap_or(InodeNr::ROOT)
+}
+
+/// The entries that are written again: legal names, each once. A name that is there twice gets a number. An entry that
+/// was found behind damage counts if its inode lacks a name.
+fn usable(image: &Image, inode: &Inode, entries: Vec<Entry>, taken: &mut Taken) -> Vec<Named> {
+    let encrypted = inode.has(InodeFlags::ENCRYPT);
+    let strict = image.sb.raw().s_encoding_flags.get() & STRICT_ENCODING != 0 && taken.is_folded;
+    let mut names = Vec::new();
+    for entry in entries.into_iter().filter(|entry| !entry.is_dot() && entry.ino != inode.ino.0) {
+        let target = InodeNr(entry.ino);
+        let state = image.facts.inode(target);
+        let lacks_name = state.has(InodeState::USED) && state.names() < u32::from(state.links());
+        if entry.is_found && !lacks_name {
+            continue;
+        }
+        let kind = image.inode(target).ok().filter(|one| one.links() > 0).and_then(|one| one.kind());
+        let Some(file_type) = kind.or(FileType::from_dirent_code(entry.kind)).or(Some(FileType::Regular)) else {
+            continue;
+        };
+        let legal = legal(entry.name, encrypted).map(|name| if strict { text(name) } else { name });
+        let Some(name) = legal.map(|name| free_name(name, taken)) else { continue };
+        taken.insert(&name);
+        names.push((name, Target { ino: target.0, file_type }));
+    }
+    names
+}
+
+/// A name with dots in place of bytes that no name can have; `None`: nothing else is left.
+fn legal(mut name: Vec<u8>, encrypted: bool) -> Option<Vec<u8>> {
+    if encrypted {
+        return (!name.is_empty()).then_some(name);
+    }
+    name.iter_mut().filter(|byte| [b'/', 0].contains(*byte)).for_each(|byte| *byte = b'.');
+    (name_is_legal(&name) && name.iter().any(|byte| *byte != b'.')).then_some(name)
+}
+
+/// A name with dots in place of the bytes that are no text.
+fn text(name: Vec<u8>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for chunk in name.utf8_chunks() {
+        out.extend(chunk.valid().as_bytes());
+        out.resize(out.len() + chunk.invalid().len(), b'.');
+    }
+    out
+}
+
+/// The name itself, or with the first number that makes it a new one.
+pub fn free_name(name: Vec<u8>, taken: &Taken) -> Vec<u8> {
+    if !taken.has(&name) {
+        return name;
+    }
+    let numbered = (1..).map(|number: u32| {
+        let end = format!("~{number}");
+        let stem = &name[..name.len().min(NAME_MAX - end.len())];
+        [stem, end.as_bytes()].concat()
+    });
+    numbered.into_iter().find(|name| !taken.has(name)).unwrap_or(name)
+}
+
+/// Updates the checksum of a directory's block.
+fn seal(image: &Image, inode: &Inode, bytes: &mut [u8]) -> Done {
+    let Some(seed) = image.seed(inode.ino, inode.generation()) else { return Ok(()) };
+    let indexed = inode.has(InodeFlags::INDEX) && image.geo.dir_index;
+    if indexed && (is_index_root(bytes) || image.is_index_node(bytes)) {
+        return DxFormat { has_csum: true }.seal(bytes, seed).map_err(|_| Refusal::Lost("its index cannot be used"));
+    }
+    seal_leaf(bytes, seed);
+    Ok(())
+}
+
+/// How names of a directory are hashed; `None`: it gets no index.
+fn hasher(image: &Image, inode: &Inode) -> Option<Hasher> {
+    let unknown = inode.has(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT);
+    if !image.geo.dir_index || unknown {
+        return None;
+    }
+    let version = HashVersion::from_disk(image.sb.default_hash_version(), image.sb.hash_unsigned())?;
+    Some(Hasher::new(version, image.sb.hash_seed()))
+}
+
+/// Writes a directory again with all names that can be read, and `more`.
+pub fn rebuild(image: &mut Image, ino: InodeNr, more: &[(Vec<u8>, InodeNr)]) -> Done {
+    let inode = image.inode(ino)?;
+    if inode.has(InodeFlags::INLINE_DATA) {
+        return inline(image, &inode, more);
+    }
+    image.touch(ino);
+    let mapped = image.map(&inode);
+    let mut blocks: Vec<BlockNr> = mapped.blocks().map(|(_, block)| block).collect();
+    if blocks.is_empty() {
+        blocks = search::directory_blocks(image, ino, inode.generation());
+    }
+    let mut entries = Vec::new();
+    for (lblk, block) in blocks.iter().enumerate() {
+        if let Ok(bytes) = image.block(*block) {
+            let node = lblk > 0 && inode.has(InodeFlags::INDEX) && image.is_index_node(&bytes);
+            let end = if node { 0 } else { image.entries_end(&inode, lblk as u64, &bytes) };
+            scan(&bytes, 0, end, lblk as u32, image.geo.inodes_count, |entry| entries.push(entry));
+        }
+    }
+    let parent = parent_of(image, &inode);
+    let mut taken = Taken::of(&inode);
+    let mut names = usable(image, &inode, entries, &mut taken);
+    add(image, &mut names, &mut taken, more)?;
+    let reserve = image.facts.lost_found() == Some(ino);
+    let blocks_min = if reserve { blocks.len() as u32 } else { 0 };
+    write(image, &inode, parent, &names, blocks, blocks_min)
+}
+
+/// Adds names.
+fn add(image: &Image, names: &mut Vec<Named>, taken: &mut Taken, more: &[(Vec<u8>, InodeNr)]) -> Done {
+    for (name, target) in more {
+        let file_type = image.inode(*target)?.kind().unwrap_or(FileType::Regular);
+        let name = free_name(name.clone(), taken);
+        taken.insert(&name);
+        names.push((name, Target { ino: target.0, file_type }));
+    }
+    Ok(())
+}
+
+/// Writes a whole directory into its blocks, and more if it needs them.
+fn write(
+    image: &mut Image,
+    inode: &Inode,
+    parent: InodeNr,
+    names: &[Named],
+    blocks: Vec<BlockNr>,
+    blocks_min: u32,
+) -> Done {
+    let (ino, size) = (inode.ino, image.geo.block_size as usize);
+    let format = WholeFormat {
+        blocks: DirBlockFormat { encrypted: true, ..image.dir_format(inode) },
+        block_size: size,
+        hasher: hasher(image, inode),
+        levels_most: if image.geo.large_dir { 2 } else { 1 },
+    };
+    let lost = |_| Refusal::Lost("its names do not fit into a directory");
+    let whole = format.lay_out(names.len() as u32, |at| &names[at as usize].0, blocks_min).map_err(lost)?;
+    let blocks = content::blocks(image, blocks, whole.blocks() as usize)?;
+    let index = InodeFlags::INDEX.bits();
+    image.change_inode(ino, |raw| {
+        let flags = raw.i_flags.get() & !index;
+        raw.i_flags.set(if whole.is_indexed() { flags | index } else { flags });
+    })?;
+    let seed = image.seed(ino, inode.generation());
+    for (number, block) in blocks.iter().enumerate() {
+        let mut bytes = vec![0; size];
+        let entry = |at: u32| {
+            let (name, target) = &names[at as usize];
+            (&name[..], *target)
+        };
+        format.fill(&whole, number as u32, &mut bytes, [ino.0, parent.0], entry, seed).map_err(lost)?;
+        image.put_block(*block, &bytes)?;
+    }
+    content::set_blocks(image, ino, &blocks, (blocks.len() * size) as u64)
+}
+
+/// Makes an inode a directory that is empty but for what can be found of it.
+pub fn make(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[(Vec<u8>, InodeNr)]) -> Done {
+    let inode = image.inode(ino)?;
+    let named: Vec<Named> = names
+        .iter()
+        .map(|(name, target)| {
+            let file_type = image.inode(*target).ok().and_then(|one| one.kind()).unwrap_or(FileType::Regular);
+            (name.clone(), Target { ino: target.0, file_type })
+        })
+        .collect();
+    write(image, &inode, parent, &named, Vec::new(), 0)
+}
+
+/// Adds a name to a directory. `from`: the logical block to begin with; returns the one that has it now.
+pub fn insert(image: &mut Image, dir: InodeNr, name: &[u8], target: InodeNr, from: u32) -> Done<u32> {
+    let inode = image.inode(dir)?;
+    let kind = image.inode(target)?.kind();
+    image.touch(dir);
+    let indexed = inode.has(InodeFlags::INDEX) && image.geo.dir_index;
+    if !indexed && !inode.has(InodeFlags::INLINE_DATA) {
+        let format = image.dir_format(&inode);
+        let mapped = image.map(&inode);
+        for (lblk, block) in mapped.blocks().filter(|(lblk, _)| *lblk >= u64::from(from)) {
+            let mut bytes = image.block(block)?;
+            if let Ok(Insert::Done { .. }) = format.insert(&mut bytes, name, target.0, kind) {
+                seal(image, &inode, &mut bytes)?;
+                image.put_block(block, &bytes)?;
+                return Ok(lblk as u32);
+            }
+        }
+        return extend(image, &inode, name, target);
+    }
+    rebuild(image, dir, &[(name.to_vec(), target)])?;
+    Ok(0)
+}
+
+/// Adds a block with one name to a linear directory.
+fn extend(image: &mut Image, inode: &Inode, name: &[u8], target: InodeNr) -> Done<u32> {
+    let (mapped, size) = (image.map(inode), image.geo.block_size as usize);
+    let own: Vec<BlockNr> = mapped.blocks().map(|(_, block)| block).collect();
+    if own.len() as u64 != mapped.end() {
+        // A hole is filled by writing the directory anew.
+        rebuild(image, inode.ino, &[(name.to_vec(), target)])?;
+        return Ok(0);
+    }
+    let lblk = own.len();
+    let blocks = content::blocks(image, own, lblk + 1)?;
+    let mut bytes = vec![0; size];
+    let format = image.dir_format(inode);
+    format.init_leaf(&mut bytes);
+    let kind = image.inode(target)?.kind();
+    if !matches!(format.insert(&mut bytes, name, target.0, kind), Ok(Insert::Done { .. })) {
+        return Err(Refusal::Lost("the name does not fit into a block"));
+    }
+    seal(image, inode, &mut bytes)?;
+    image.put_block(blocks[lblk], &bytes)?;
+    content::set_blocks(image, inode.ino, &blocks, blocks.len() as u64 * size as u64)?;
+    Ok(lblk as u32)
+}
+
+/// The block with an entry, for a directory whose entries do not lie in its inode.
+fn open(image: &Image, inode: &Inode, lblk: u32) -> Done<(BlockNr, Vec<u8>)> {
+    let place = image.map(inode).place(lblk.into()).ok_or(Refusal::Lost("the entry has no place"))?;
+    Ok((place, image.block(place)?))
+}
+
+/// The entry at this byte, if it leads to this inode: its length.
+fn length_at(bytes: &[u8], at: usize, ino: Option<InodeNr>) -> Done<usize> {
+    let head = bytes.get(at..at + HEADER_LEN).ok_or(Refusal::Lost("the entry is cut off"))?;
+    let number = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+    if ino.is_some_and(|ino| ino.0 != number) {
+        return Err(Refusal::Lost("the entry has changed"));
+    }
+    Ok(rec_len_from_disk(u16::from_le_bytes([head[4], head[5]]), bytes.len()))
+}
+
+/// Removes an entry: the one before it takes its bytes, or it is marked as unused.
+pub fn drop_entry(image: &mut Image, dir: InodeNr, lblk: u32, offset: u32, ino: InodeNr) -> Done {
+    let inode = image.inode(dir)?;
+    image.touch(dir);
+    let at = offset as usize;
+    if inode.has(InodeFlags::INLINE_DATA) {
+        return inline_entry(image, &inode, lblk, at, |bytes| bytes[..4].fill(0));
+    }
+    let (place, mut bytes) = open(image, &inode, lblk)?;
+    let length = length_at(&bytes, at, Some(ino))?;
+    let (mut before, mut next) = (None, 0);
+    while next < at {
+        before = Some(next);
+        let step = length_at(&bytes, next, None)?;
+        if step < HEADER_LEN {
+            break;
+        }
+        next += step;
+    }
+    bytes[at..at + 4].fill(0);
+    if let Some(before) = before.filter(|_| next == at) {
+        let whole = length_at(&bytes, before, None)? + length;
+        let len = rec_len_to_disk(whole.min(bytes.len()), bytes.len());
+        bytes[before + 4..before + 6].copy_from_slice(&len.to_le_bytes());
+    }
+    seal(image, &inode, &mut bytes)?;
+    image.put_block(place, &bytes)
+}
+
+/// Sets the file type in an entry.
+pub fn entry_kind(image: &mut Image, dir: InodeNr, lblk: u32, offset: u32, kind: u8) -> Done {
+    let inode = image.inode(dir)?;
+    image.touch(dir);
+    let at = offset as usize;
+    if inode.has(InodeFlags::INLINE_DATA) {
+        return inline_entry(image, &inode, lblk, at, |bytes| bytes[7] = kind);
+    }
+    let (place, mut bytes) = open(image, &inode, lblk)?;
+    length_at(&bytes, at, None)?;
+    bytes[at + 7] = kind;
+    seal(image, &inode, &mut bytes)?;
+    image.put_block(place, &bytes)
+}
+
+/// Changes an entry of a directory whose entries lie in its inode.
+fn inline_entry(image: &Image, inode: &Inode, lblk: u32, at: usize, change: impl FnOnce(&mut [u8])) -> Done {
+    let lost = Refusal::Lost("the entry is cut off");
+    if lblk == 0 {
+        let entry = I_BLOCK_AT + at;
+        return image.change_inode_bytes(inode.ino, |bytes| change(&mut bytes[entry..]));
+    }
+    let rest = image.inline_rest(inode).ok_or(lost.clone())?;
+    let start = inode.bytes.windows(rest.len()).rposition(|part| part == rest).ok_or(lost)?;
+    image.change_inode_bytes(inode.ino, |bytes| change(&mut bytes[start + at..]))
+}
+
+/// Sets `..`.
+pub fn set_parent(image: &mut Image, dir: InodeNr, parent: InodeNr) -> Done {
+    let inode = image.inode(dir)?;
+    image.touch(dir);
+    if inode.has(InodeFlags::INLINE_DATA) {
+        return image.change_inode(dir, |raw| raw.i_block[..4].copy_from_slice(&parent.0.to_le_bytes()));
+    }
+    let (place, mut bytes) = open(image, &inode, 0)?;
+    let at = length_at(&bytes, 0, None)?;
+    if bytes.get(at + 8..at + 10) != Some(b"..") {
+        return Err(Refusal::Lost("the directory has no '..'"));
+    }
+    bytes[at..at + 4].copy_from_slice(&parent.0.to_le_bytes());
+    seal(image, &inode, &mut bytes)?;
+    image.put_block(place, &bytes)
+}
+
+/// A directory in its inode is written again with the entries that can be read: in the inode, or in blocks if they do
+/// not fit there, or if its own blocks can be found.
+pub fn inline(image: &mut Image, inode: &Inode, more: &[(Vec<u8>, InodeNr)]) -> Done {
+    let ino = inode.ino;
+    image.touch(ino);
+    let parent = parent_of(image, inode);
+    let mut taken = Taken::of(inode);
+    let mut names = usable(image, inode, image.entries(inode), &mut taken);
+    let found = match names.is_empty() {
+        true => search::directory_blocks(image, ino, inode.generation()),
+        false => Vec::new(),
+    };
+    add(image, &mut names, &mut taken, more)?;
+    if found.is_empty() && pack_inline(image, ino, parent, &names)? {
+        return Ok(());
+    }
+    super::inodes::without_content(image, ino)?;
+    if !found.is_empty() {
+        return rebuild(image, ino, more);
+    }
+    let inode = image.inode(ino)?;
+    write(image, &inode, parent, &names, Vec::new(), 0)
+}
+
+/// Writes entries into an inode; `false`: they do not fit.
+fn pack_inline(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[Named]) -> Done<bool> {
+    let format = DirBlockFormat { has_csum: false, encrypted: true, ..image.dir_format(&image.inode(ino)?) };
+    let needed = |name: &Named| rec_len_needed(name.0.len());
+    let mut room = INLINE_ROOM - 4;
+    let (mut first, mut rest) = (Vec::new(), Vec::new());
+    for name in names {
+        if needed(name) <= room && rest.is_empty() {
+            room -= needed(name);
+            first.push(name);
+        } else {
+            rest.push(name);
+        }
+    }
+    let mut i_block = [0; INLINE_ROOM];
+    i_block[..4].copy_from_slice(&parent.0.to_le_bytes());
+    let mut behind = vec![0; rest.iter().map(|name| needed(name)).sum()];
+    for (to, part) in [(&mut i_block[4..], first), (&mut behind[..], rest)] {
+        let entries = part.into_iter().map(|(name, target)| Dirent {
+            offset: 0,
+            rec_len: 0,
+            ino: target.ino,
+            file_type: Some(target.file_type),
+            name,
+        });
+        if !to.is_empty() && format.pack(to, entries).is_err() {
+            return Ok(false);
+        }
+    }
+    match image.set_inline_rest(ino, &behind) {
+        Err(Refusal::Lost(_)) => return Ok(false),
+        done => done?,
+    }
+    image.change_inode(ino, |raw| {
+        raw.i_block = i_block;
+        raw.i_flags.set(raw.i_flags.get() & !(InodeFlags::EXTENTS | InodeFlags::INDEX).bits());
+    })?;
+    image.set_size(ino, (INLINE_ROOM + behind.len()) as u64)?;
+    Ok(true)
+}

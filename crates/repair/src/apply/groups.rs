@@ -1,0 +1,236 @@
+//! Descriptors, bitmaps, and the places of bitmaps and tables.
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
+use extant_ondisk::inode::FileType;
+use extant_ondisk::superblock::DescChecksum;
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap, indirect, mmp};
+
+use crate::error::{Done, Refusal};
+use crate::view::Image;
+
+fn desc(image: &Image, group: GroupNr) -> Done<GroupDesc> {
+    image.descs.get(group.0 as usize).cloned().ok_or(Refusal::Lost("the group has no descriptor"))
+}
+
+fn set_desc(image: &mut Image, group: GroupNr, desc: GroupDesc) -> Done {
+    image.descs[group.0 as usize] = desc;
+    image.put_desc(group)
+}
+
+/// Writes a descriptor again: flags that need checksums where there are none go, counts are those of the files.
+pub fn descriptor(image: &mut Image, group: GroupNr) -> Done {
+    if image.geo.desc_checksum == DescChecksum::None {
+        clear_flags(image, group)?;
+    } else {
+        let mut known = desc(image, group)?;
+        // A flag in a damaged descriptor may be wrong.
+        known.flags.remove(GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT);
+        known.itable_unused = known.itable_unused.min(unused(image, group, &known));
+        set_desc(image, group, known)?;
+    }
+    recount(image, group)
+}
+
+/// The inodes at the end of a table that are zero.
+fn unused(image: &Image, group: GroupNr, known: &GroupDesc) -> u32 {
+    let per_group = image.geo.inodes_per_group;
+    let last = (1..=per_group).rev().find(|index| {
+        let ino = InodeNr(group.0 * per_group + index);
+        image.inode(ino).map_or(true, |inode| !inode.is_zero())
+    });
+    if known.inode_table.0 == 0 { 0 } else { per_group - last.unwrap_or(0) }
+}
+
+/// Without checksums the encoder leaves flags and counts of unused inodes alone.
+fn clear_flags(image: &Image, group: GroupNr) -> Done {
+    let (block, at) = image.geo.group_desc_block(group).ok_or(Refusal::Lost("the group has no descriptor"))?;
+    let at = (block.0 << image.geo.block_bits) + at as u64;
+    let mut bytes = image.bytes(at, image.geo.desc_size)?;
+    for range in [0x12..0x14, 0x1c..0x20, 0x32..0x34] {
+        if let Some(field) = bytes.get_mut(range) {
+            field.fill(0);
+        }
+    }
+    image.write(at, &bytes)
+}
+
+/// The part of a table that was never used begins behind this inode.
+pub fn open_table(image: &mut Image, ino: InodeNr) -> Done {
+    let lost = Refusal::Lost("there is no such inode");
+    let place = image.geo.inode_location(ino).map_err(|_| lost)?;
+    let mut known = desc(image, place.group)?;
+    known.flags.remove(GroupFlags::INODE_UNINIT);
+    known.itable_unused = known.itable_unused.min(image.geo.inodes_per_group - place.index - 1);
+    set_desc(image, place.group, known)
+}
+
+/// Bitmaps, their checksums and the counts of a group, as the files need them.
+pub fn recount(image: &mut Image, group: GroupNr) -> Done {
+    let mut known = desc(image, group)?;
+    let blocks = image.facts.block_bitmap(group);
+    let (inodes, directories) = image.facts.inode_bitmap(group);
+    let geo = image.geo.clone();
+    let clusters = geo.clusters_in_group(group);
+    if known.flags.contains(GroupFlags::BLOCK_UNINIT) && initial(image, group)? == blocks {
+        // It need not be written.
+    } else {
+        known.flags.remove(GroupFlags::BLOCK_UNINIT);
+        write_bitmap(image, known.block_bitmap, &blocks)?;
+        known.set_block_bitmap_csum(&blocks, &geo);
+    }
+    let is_empty = bitmap::is_clear(&inodes, 0..geo.inodes_per_group);
+    if !(known.flags.contains(GroupFlags::INODE_UNINIT) && is_empty) {
+        known.flags.remove(GroupFlags::INODE_UNINIT);
+        write_bitmap(image, known.inode_bitmap, &inodes)?;
+        known.set_inode_bitmap_csum(&inodes, &geo);
+    }
+    known.free_clusters = bitmap::count_zeros(&blocks, 0..clusters);
+    known.free_inodes = bitmap::count_zeros(&inodes, 0..geo.inodes_per_group);
+    known.used_dirs = directories;
+    known.itable_unused = known.itable_unused.min(known.free_inodes);
+    set_desc(image, group, known)
+}
+
+fn write_bitmap(image: &Image, place: BlockNr, bytes: &[u8]) -> Done {
+    if place.0 == 0 {
+        return Err(Refusal::Lost("the bitmap has no place"));
+    }
+    if image.block(place)? == bytes { Ok(()) } else { image.put_block(place, bytes) }
+}
+
+/// The block bitmap of a group whose own was never written.
+fn initial(image: &Image, group: GroupNr) -> Done<Vec<u8>> {
+    let mut bytes = vec![0; image.geo.block_size as usize];
+    bitmap::init_block_bitmap(&mut bytes, group, image.descs.iter(), &image.geo);
+    Ok(bytes)
+}
+
+/// Writes the places that the check took from a backup. A place that is still unknown, or that other metadata has, is
+/// chosen again: where mke2fs puts it if that is free, else in a free block.
+pub fn places(image: &mut Image, group: GroupNr) -> Done {
+    let mut known = desc(image, group)?;
+    let stored = stored_places(image, group)?;
+    let now = [known.block_bitmap, known.inode_bitmap, known.inode_table];
+    if stored != now && now.iter().all(|block| block.0 != 0) {
+        return set_desc(image, group, known);
+    }
+    let [usual, _] = image.geo.default_tables(group);
+    let table = u64::from(image.geo.inode_table_blocks);
+    for (which, (block, len)) in [(0, (usual[0], 1)), (1, (usual[1], 1)), (2, (usual[2], table))] {
+        let place = [known.block_bitmap, known.inode_bitmap, known.inode_table][which];
+        let taken = place.0 == 0 || overlaps(image, (group, which), &known, (place, len));
+        if !taken {
+            continue;
+        }
+        let fresh = if is_free(image, block, len) {
+            block
+        } else if which < 2 {
+            image.take_block(usual[which])?
+        } else {
+            return Err(Refusal::Lost("the inode table is lost, and its usual place is taken"));
+        };
+        match which {
+            0 => known.block_bitmap = fresh,
+            1 => known.inode_bitmap = fresh,
+            _ => known.inode_table = fresh,
+        }
+    }
+    set_desc(image, group, known)
+}
+
+/// The places in the descriptor on the device.
+fn stored_places(image: &Image, group: GroupNr) -> Done<[BlockNr; 3]> {
+    let (block, at) = image.geo.group_desc_block(group).ok_or(Refusal::Lost("the group has no descriptor"))?;
+    let bytes = image.bytes((block.0 << image.geo.block_bits) + at as u64, image.geo.desc_size)?;
+    let stored = GroupDesc::parse(&bytes, group, &image.geo).map_err(|_| Refusal::Lost("the descriptor is cut off"))?;
+    Ok([stored.block_bitmap, stored.inode_bitmap, stored.inode_table])
+}
+
+/// Whether no file and no metadata has the blocks.
+fn is_free(image: &Image, first: BlockNr, blocks: u64) -> bool {
+    image.can_have(first, blocks) && !image.facts.is_claimed(image.facts.clusters(first, blocks))
+}
+
+/// Whether a piece of a group's metadata lies on another piece, or on copies of superblock and descriptors. `own`: the
+/// group's descriptor as it will be. A table stays where it is, and the bitmap on it is moved: its content is known.
+fn overlaps(image: &Image, (group, which): (GroupNr, usize), own: &GroupDesc, (first, blocks): (BlockNr, u64)) -> bool {
+    let end = first.0 + blocks;
+    let meets = |start: u64, len: u64| start != 0 && first.0 < start + len && start < end;
+    let table = u64::from(image.geo.inode_table_blocks);
+    let others = image.descs.iter().enumerate().any(|(at, desc)| {
+        let is_own = at == group.0 as usize;
+        let desc = if is_own { own } else { desc };
+        let pieces = [(desc.block_bitmap, 1), (desc.inode_bitmap, 1), (desc.inode_table, table)];
+        let rivals = pieces.iter().enumerate().filter(|(piece, _)| which < 2 || *piece == 2);
+        rivals.into_iter().any(|(piece, (start, len))| !(is_own && piece == which) && meets(start.0, *len))
+    });
+    let fixed = || {
+        let mut bases =
+            image.geo.groups().flat_map(|group| image.geo.base_metadata(group).ranges().collect::<Vec<_>>());
+        bases.any(|(start, count)| meets(start.0, count.into()))
+    };
+    others || fixed()
+}
+
+/// The resize inode maps the blocks that are reserved for descriptors, and their copies in the groups with backups, by
+/// one double indirect block (e2fsprogs: `ext2fs_create_resize_inode`).
+pub fn resize_inode(image: &mut Image) -> Done {
+    const DOUBLE: usize = 13;
+    let (geo, ino) = (image.geo.clone(), InodeNr::RESIZE);
+    let lost = Refusal::Lost("the reserved blocks lie behind those that its map can name");
+    let (size, pointers) = (geo.block_size as usize, geo.block_size / indirect::POINTER_BYTES as u32);
+    let first = geo.super_location(GroupNr(0)).0.0 + 1 + u64::from(geo.desc_blocks);
+    let reserved = geo.reserved_gdt_blocks;
+    let old = indirect::pointer(&image.inode(ino)?.raw.i_block, DOUBLE).map(|block| BlockNr(block.into()));
+    let slot = |step: u32| ((geo.desc_blocks + step) % pointers) as usize;
+    // A block that leads to the first reserved one is that of the resize inode.
+    let is_own = |block: &BlockNr| {
+        let plain = image.can_have(*block, 1) && !image.facts.is_metadata(*block);
+        let bytes = if plain { image.block(*block).ok() } else { None };
+        let names = bytes.and_then(|bytes| indirect::pointer(&bytes, slot(0)));
+        names.is_some_and(|named| u64::from(named) == first) && !image.facts.is_shared(image.facts.clusters(*block, 1))
+    };
+    let double = match old.filter(is_own) {
+        Some(block) => block,
+        None => image.take_block(BlockNr(first))?,
+    };
+    let name = |bytes: &mut [u8], slot: usize, block: u64| match u32::try_from(block) {
+        Ok(block) if indirect::set_pointer(bytes, slot, block) => Ok(()),
+        _ => Err(lost.clone()),
+    };
+    let mut root = vec![0; size];
+    for step in 0..reserved {
+        let block = first + u64::from(step);
+        name(&mut root, slot(step), block)?;
+        let mut copies = vec![0; size];
+        for (at, group) in geo.backup_groups().enumerate() {
+            name(&mut copies, at, block + u64::from(group.0) * u64::from(geo.blocks_per_group))?;
+        }
+        image.put_block(BlockNr(block), &copies)?;
+    }
+    image.put_block(double, &root)?;
+    super::inodes::fresh(image, ino, FileType::Regular, 0o600, 1)?;
+    let blocks = u64::from(pointers) * u64::from(pointers) + u64::from(pointers) + u64::from(indirect::DIRECT);
+    let clusters = 1 + u64::from(reserved) * (1 + geo.backup_groups().count() as u64);
+    let mut i_block = [0; 60];
+    name(&mut i_block, DOUBLE, double.0)?;
+    image.change_inode(ino, |raw| {
+        raw.i_flags.set(0);
+        raw.i_block = i_block;
+        raw.i_size_lo.set((blocks * size as u64) as u32);
+        raw.i_size_high.set(((blocks * size as u64) >> 32) as u32);
+        raw.i_blocks_lo.set(((clusters << geo.cluster_bits) << (geo.block_bits - 9)) as u32);
+    })
+}
+
+/// The block of multi-mount protection: a free one, that says that no mount uses the file system.
+pub fn multi_mount(image: &mut Image) -> Done {
+    let block = image.take_block(image.geo.first_block_of_group(GroupNr(0)))?;
+    let mut bytes = vec![0; image.geo.block_size as usize];
+    mmp::fill_clean(&image.sb, &mut bytes);
+    image.put_block(block, &bytes)?;
+    image.change_super(|raw| raw.s_mmp_block.set(block.0))
+}

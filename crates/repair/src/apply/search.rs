@@ -1,0 +1,50 @@
+//! Blocks that say whose they are, although no map leads to them any more.
+//!
+//! Main functions: [`directory_blocks`] (the blocks of a directory whose map is lost), [`begins`].
+//!
+//! The first block of a directory begins with `.` and its inode. With metadata checksums, that of every leaf covers the
+//! inode and its generation, so a leaf belongs to that directory alone.
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::dirent::{REC_LEN_MIN, rec_len_from_disk, verify_leaf};
+use extant_ondisk::{BlockNr, InodeNr};
+
+use crate::view::Image;
+use crate::view::dir::has_tail;
+
+/// Whether a block begins as the first block of this directory does.
+pub fn begins(bytes: &[u8], ino: InodeNr) -> bool {
+    let entry = |at: usize| {
+        let head = bytes.get(at..at + 12)?;
+        let number = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let rec_len = rec_len_from_disk(u16::from_le_bytes([head[4], head[5]]), bytes.len());
+        Some((number, rec_len, head[6], [head[8], head[9]]))
+    };
+    let is_dot = matches!(entry(0), Some((number, REC_LEN_MIN, 1, [b'.', 0])) if number == ino.0);
+    is_dot && matches!(entry(REC_LEN_MIN), Some((_, _, 2, [b'.', b'.'])))
+}
+
+/// The blocks of a directory that the bitmaps have in use and that no file claims: the first one, and with checksums
+/// its leaves.
+pub fn directory_blocks(image: &mut Image, ino: InodeNr, generation: u32) -> Vec<BlockNr> {
+    let seed = image.seed(ino, generation);
+    let (mut first, mut leaves) = (None, Vec::new());
+    for group in image.geo.groups() {
+        let start = image.geo.first_block_of_group(group).0;
+        for block in (start..start + u64::from(image.geo.blocks_in_group(group))).map(BlockNr) {
+            let lost = !image.facts.is_claimed(image.facts.clusters(block, 1)) && image.is_marked(block);
+            if !lost || image.is_unreadable(block, 1) {
+                continue;
+            }
+            let Ok(bytes) = image.block(block) else { continue };
+            if first.is_none() && begins(&bytes, ino) {
+                first = Some(block);
+            } else if seed.is_some_and(|seed| has_tail(&bytes) && verify_leaf(&bytes, seed).is_ok()) {
+                leaves.push(block);
+            }
+        }
+    }
+    first.into_iter().chain(leaves).collect()
+}

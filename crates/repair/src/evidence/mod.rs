@@ -1,0 +1,67 @@
+//! Choices that only a check can make: candidates are tried beside the device, and the one with the fewest findings
+//! wins; of equals, the first.
+//!
+//! Main functions: [`super_block`], [`unmentioned_log`], [`is_doubtful`].
+//!
+//! # Locking
+//! None.
+
+mod super_block;
+
+use std::sync::Arc;
+
+use extant_block::BlockDevice;
+use extant_block::device::CowDevice;
+use extant_check::{Options, Problem as P, Report, Severity, check};
+
+use crate::apply::journal;
+use crate::error::Result;
+use crate::prove::Layers;
+
+pub use super_block::choose as super_block;
+
+/// How bad an image is: damage that was found; more than any number if the rest could not be checked.
+pub fn damage(report: &Report) -> u64 {
+    let counts = report.counts.iter().filter(|(problem, _)| problem.severity() == Severity::Damage);
+    let sum = counts.map(|(_, count)| *count).sum();
+    if report.complete { sum } else { u64::MAX }
+}
+
+/// Checks the changes of a candidate.
+pub fn judged(candidate: &Arc<CowDevice>, options: &Options) -> u64 {
+    let device: Arc<dyn BlockDevice> = candidate.clone();
+    check(&device, options).map_or(u64::MAX, |report| damage(&report))
+}
+
+/// Whether so many checksums are wrong that the superblock, from which they all start, may be.
+pub fn is_doubtful(report: &Report) -> bool {
+    const FEW: u64 = 24;
+    let of = [
+        P::InodeOnlyCsumInvalid,
+        P::GdtCsum,
+        P::ExtentOnlyCsumInvalid,
+        P::LeafNodeOnlyCsumInvalid,
+        P::BlockBitmapCsumInvalid,
+        P::InodeBitmapCsumInvalid,
+        P::EaBlockOnlyCsumInvalid,
+        P::HtreeRootCsumInvalid,
+        P::HtreeNodeCsumInvalid,
+    ];
+    let wrong: u64 = of.iter().map(|problem| report.count(*problem)).sum();
+    wrong > FEW.max(report.totals.inodes_used / 8)
+}
+
+/// A log that the superblock does not mention is replayed if that leaves fewer findings than emptying it, which is what
+/// a mount does.
+///
+/// # Errors
+/// Those of the devices.
+pub fn unmentioned_log(device: &Arc<CowDevice>, layers: &Layers, options: &Options) -> Result<bool> {
+    let emptied = Arc::new(layers.over(device.clone()));
+    journal::wipe(&emptied)?;
+    let replayed = Arc::new(layers.over(device.clone()));
+    let could = journal::replay(&replayed).is_ok();
+    let better = could && judged(&replayed, options) < judged(&emptied, options);
+    device.absorb(if better { &replayed } else { &emptied })?;
+    Ok(better)
+}

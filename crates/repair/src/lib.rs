@@ -1,0 +1,35 @@
+//! Repair of an ext2, ext3 or ext4 file system that is proved before it is written.
+//!
+//! Main functions: [`prove`] (plans the repair and proves it beside the device), [`commit`] (writes a proved repair so
+//! that a cut leaves the old state or the new one). Main types: [`Outcome`], [`Step`], [`Action`], [`Loss`].
+//!
+//! A repair goes in rounds. Each plans an answer to every finding of a check, carries out the steps of the lowest
+//! layer on a copy-on-write overlay, and checks again: what only followed from those steps is gone then. It ends when
+//! the check finds nothing, or is refused, and the device is untouched. Each loss is named by path, inode and bytes
+//! before anything is written.
+//!
+//! What it does not do: open images, ask, print. It shares only bytes, devices, replay and the check with the rest:
+//! what is proved must not be what proves, and the engine proves nothing here.
+//!
+//! # Locking
+//! None of its own.
+#![forbid(unsafe_code)]
+#![deny(clippy::missing_errors_doc)]
+#![warn(missing_docs)]
+
+mod apply;
+mod error;
+mod evidence;
+mod loss;
+mod plan;
+mod prove;
+mod view;
+mod write;
+
+pub use error::{Error, Refusal, Result};
+pub use extant_recovery::transaction::Stamp;
+pub use loss::{Loss, Lost};
+pub use plan::{Action, InodeField, Layer, Step, SuperField, Word};
+pub use prove::{Decision, End, Layers, Options, Outcome, Overlay, ROUNDS_MAX, Sharing, prove};
+pub use write::undo::undo;
+pub use write::{How, Make, Undo, commit, unfinished};

@@ -1,0 +1,165 @@
+//! The plan: an answer to each finding.
+//!
+//! Main types: [`Step`] (what to do, and why), [`Action`], [`Layer`], [`Answer`], [`Plan`]. [`volume`], [`inodes`],
+//! [`directories`] and [`counts`] answer the problems of the check's passes. Every problem of the table has an answer,
+//! or a reason why there is none. [`preen`] tells which steps need no person.
+//!
+//! What it does not do: change anything.
+//!
+//! # Locking
+//! None.
+
+mod counts;
+mod directories;
+mod inodes;
+mod preen;
+mod step;
+mod volume;
+
+use std::collections::BTreeMap;
+
+use extant_check::{Finding, Place, Problem, Report, Severity};
+use extant_ondisk::{GroupNr, InodeNr};
+
+pub use step::{Action, InodeField, Layer, Step, SuperField, Word};
+
+use crate::view::Image;
+
+/// The answer to a finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A step repairs it.
+    Act(Layer, Action),
+    /// Another finding has the same cause, and its step repairs both.
+    Follows,
+    /// It is no damage, or one that the owner may want.
+    Leave,
+    /// There is no repair, for this reason.
+    Refuse(&'static str),
+}
+
+/// The steps for a report.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// By layer, and within it by action.
+    pub steps: Vec<Step>,
+    /// Damage that no step repairs, and why.
+    pub refused: Vec<(Finding, String)>,
+}
+
+/// Facts that answers need.
+pub struct Planner<'a> {
+    pub image: &'a Image,
+    pub report: &'a Report,
+}
+
+impl Planner<'_> {
+    /// Whether there is a finding of this problem.
+    pub fn any(&self, problem: Problem) -> bool {
+        self.report.count(problem) > 0
+    }
+
+    /// Whether there is a finding of this problem for this inode.
+    pub fn has(&self, problem: Problem, ino: InodeNr) -> bool {
+        self.report.findings.iter().any(|finding| finding.problem == problem && finding.place.ino() == Some(ino))
+    }
+
+    fn answer(&self, finding: &Finding) -> Answer {
+        let found = match finding.problem.code() >> 16 {
+            0x00 => volume::answer(self, finding),
+            0x01 => inodes::answer(self, finding),
+            0x02 | 0x03 => directories::answer(self, finding),
+            _ => counts::answer(self, finding),
+        };
+        found.unwrap_or(Answer::Refuse("this version knows no repair for it"))
+    }
+}
+
+/// The inode of a finding; 0: it has none.
+pub fn ino(finding: &Finding) -> InodeNr {
+    finding.place.ino().unwrap_or(InodeNr(0))
+}
+
+/// The group of a finding.
+pub fn group(finding: &Finding) -> Option<GroupNr> {
+    match finding.place {
+        Place::Group(group) => Some(group),
+        _ => None,
+    }
+}
+
+/// A step on a field of the finding's inode.
+pub fn field(layer: Layer, finding: &Finding, field: InodeField, value: u64) -> Option<Answer> {
+    Some(Answer::Act(layer, Action::InodeField(ino(finding), field, value)))
+}
+
+/// A step on flags of the finding's inode.
+pub fn flags(finding: &Finding, set: u32, clear: u32) -> Option<Answer> {
+    Some(Answer::Act(Layer::Inodes, Action::InodeFlags { ino: ino(finding), set, clear }))
+}
+
+/// Plans the repair of everything in a report. `without`: actions that were declined or could not be carried out.
+pub fn plan(image: &Image, report: &Report, without: &BTreeMap<Action, String>) -> Plan {
+    let planner = Planner { image, report };
+    let mut plan = Plan::default();
+    let mut steps: BTreeMap<(Layer, Action), Step> = BTreeMap::new();
+    let mut add = |layer, action: Action, cause: &Finding| {
+        let is_safe = preen::is_safe(image, &action, cause);
+        let fresh = || Step { layer, action: action.clone(), cause: *cause, findings: 0, is_safe: true };
+        let step = steps.entry((layer, action.clone())).or_insert_with(fresh);
+        step.findings += 1;
+        step.is_safe &= is_safe;
+    };
+    for finding in &report.findings {
+        let is_damage = finding.problem.severity() == Severity::Damage;
+        match planner.answer(finding) {
+            Answer::Act(_, action) if without.contains_key(&action) => {
+                plan.refused.push((*finding, without[&action].clone()));
+            }
+            Answer::Act(layer, action) => add(layer, action, finding),
+            Answer::Refuse(why) if is_damage => plan.refused.push((*finding, why.to_owned())),
+            Answer::Refuse(_) | Answer::Follows | Answer::Leave => {}
+        }
+    }
+    counts::complete(&planner, &mut add);
+    inodes::sharers(&planner, &mut |layer, action, cause| {
+        if !without.contains_key(&action) {
+            add(layer, action, cause);
+        }
+    });
+    plan.steps = steps.into_values().collect();
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every problem of the table has an answer or a reason for having none, wherever it is found.
+    #[test]
+    fn every_problem_has_an_answer() {
+        let (image, report) = crate::view::tests::small();
+        let planner = Planner { image: &image, report: &report };
+        let entry = Place::Entry { dir: InodeNr::ROOT, lblk: 0, offset: 24, ino: InodeNr(12) };
+        let places = [
+            Place::Volume,
+            Place::Journal,
+            Place::Group(GroupNr(0)),
+            Place::Inode(InodeNr(12)),
+            Place::Blocks(extant_ondisk::BlockNr(99)),
+            entry,
+        ];
+        for problem in Problem::all() {
+            let known = |place: &Place| {
+                let finding = Finding::at(problem, *place);
+                match problem.code() >> 16 {
+                    0x00 => volume::answer(&planner, &finding),
+                    0x01 => inodes::answer(&planner, &finding),
+                    0x02 | 0x03 => directories::answer(&planner, &finding),
+                    _ => counts::answer(&planner, &finding),
+                }
+            };
+            assert!(places.iter().any(|place| known(place).is_some()), "{problem:?}");
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! The proof: plan the lowest layer, carry it out beside the device, check again, until nothing is wrong.
+//!
+//! Main types: [`Options`], [`Outcome`], [`End`], [`Layers`] (where changes are stored), [`Decision`]. Main function:
+//! [`prove`].
+//!
+//! Before the first round, the log is replayed and orphans are finished, as a mount would do it. The files that can be
+//! read then are compared with those of the end.
+//!
+//! # Locking
+//! None of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use extant_block::BlockDevice;
+use extant_block::device::CowDevice;
+use extant_check::{Checked, Finding, Note, Problem, Report, Severity, examine};
+
+use extant_ondisk::superblock::{FsState, SuperBlock};
+
+use crate::apply::{self, Owners, journal};
+use crate::error::{Refusal, Result};
+use crate::evidence;
+use crate::loss::{Loss, losses};
+use crate::plan::{self, Action, Layer, Plan, Step};
+use crate::view::Image;
+
+pub use crate::apply::Sharing;
+
+/// The most rounds of plan and check.
+pub const ROUNDS_MAX: usize = 8;
+/// The rounds in which the same step may be tried.
+const TRIES_MAX: usize = 2;
+
+/// Makes the device for changes over another one.
+pub type Overlay = dyn Fn(Arc<dyn BlockDevice>) -> CowDevice + Send + Sync;
+
+/// Where changes are stored.
+#[derive(Clone)]
+pub struct Layers(Arc<Overlay>);
+
+impl Layers {
+    /// In memory, whatever they need.
+    pub fn in_memory() -> Layers {
+        Layers(Arc::new(CowDevice::new))
+    }
+
+    /// On devices that the caller makes.
+    pub fn by(make: Arc<Overlay>) -> Layers {
+        Layers(make)
+    }
+
+    /// A device for changes over this one.
+    pub fn over(&self, base: Arc<dyn BlockDevice>) -> CowDevice {
+        (self.0)(base)
+    }
+}
+
+/// How to repair.
+#[derive(Clone)]
+pub struct Options {
+    /// How to check.
+    pub check: extant_check::Options,
+    /// Where changes are stored until they are written.
+    pub layers: Layers,
+    /// The fate of blocks that several files claim.
+    pub sharing: Sharing,
+    /// Seconds since 1970.
+    pub now: i64,
+}
+
+/// The answer to a question about a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Carry it out.
+    Yes,
+    /// Leave it, and plan without it.
+    No,
+}
+
+/// How a proof ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nothing is damaged, and nothing is to be written.
+    Sound,
+    /// The changes make it sound.
+    Proved,
+    /// The changes repair what was allowed; the rest stays.
+    Partial,
+    /// There is damage that no plan repairs.
+    Refused,
+}
+
+/// The result of a proof.
+pub struct Outcome {
+    /// How it ended.
+    pub end: End,
+    /// The changes, beside the device. They count only if the end says so.
+    pub device: Arc<CowDevice>,
+    /// The steps in the order in which they were carried out.
+    pub steps: Vec<Step>,
+    /// Content that can no longer be read as before.
+    pub losses: Vec<Loss>,
+    /// Damage that stays, and why.
+    pub left: Vec<(Finding, String)>,
+    /// The findings before the first step.
+    pub report: Report,
+    /// Transactions of the log that were replayed.
+    pub replayed: u32,
+    /// Fast commits that could not be applied.
+    pub fast_commits: usize,
+    /// How often it was planned.
+    pub rounds: usize,
+}
+
+impl Outcome {
+    /// Why the repair is not one that `-p` makes by itself: it takes steps alone that need no person, loses nothing
+    /// that can be read, and leaves nothing wrong. `None`: it is one, or nothing is to be repaired.
+    pub fn needs_person(&self) -> Option<String> {
+        match self.end {
+            End::Sound => return None,
+            End::Proved => {}
+            End::Partial | End::Refused => return Some("not all of the damage can be repaired".to_owned()),
+        }
+        if let Some(step) = self.steps.iter().find(|step| !step.is_safe) {
+            return Some(format!("a person has to decide about \"{step}\""));
+        }
+        self.losses.first().map(|loss| format!("the repair would lose {loss}"))
+    }
+}
+
+/// A proof under way.
+struct Proof<'a> {
+    options: &'a Options,
+    /// The device with replayed log.
+    ground: Arc<CowDevice>,
+    /// The changes of the steps.
+    work: Arc<CowDevice>,
+    /// Actions that were declined, or that cannot be carried out, and why.
+    without: BTreeMap<Action, String>,
+    declined: BTreeSet<Action>,
+    tried: BTreeMap<Action, usize>,
+    steps: Vec<Step>,
+    touched: BTreeSet<u32>,
+    owners: Owners,
+    rounds: usize,
+    /// The totals and the mark in the superblock are those of a sound file system, or of the last changes.
+    is_finished: bool,
+}
+
+/// Plans the repair of the file system on `device`, to which the changes go, and proves it. `decide` answers for each
+/// step.
+///
+/// # Errors
+/// If nothing can be checked, or a device fails.
+pub fn prove(
+    device: Arc<CowDevice>,
+    options: &Options,
+    decide: &mut dyn FnMut(&Step, &Report) -> Decision,
+) -> Result<Outcome> {
+    let (mut replayed, mut fast_commits) = (0, 0);
+    let mut checked = look(&device, options)?;
+    if has_backup(&checked.report) && evidence::super_block(&device, &checked.report, &options.layers, &options.check)?
+    {
+        checked = look(&device, options)?;
+    }
+    if checked.report.notes.iter().any(|note| matches!(note, Note::Replayed { .. })) && !has_backup(&checked.report) {
+        (replayed, fast_commits) = journal::replay(&device)?;
+        checked = look(&device, options)?;
+    }
+    let work = Arc::new(options.layers.over(device.clone()));
+    let mut proof = Proof {
+        options,
+        ground: device,
+        work,
+        without: BTreeMap::new(),
+        declined: BTreeSet::new(),
+        tried: BTreeMap::new(),
+        steps: Vec::new(),
+        touched: BTreeSet::new(),
+        owners: Owners::new(options.sharing),
+        rounds: 0,
+        is_finished: true,
+    };
+    proof.orphans(&mut checked)?;
+    proof.is_finished = !checked.facts.as_ref().is_some_and(|facts| is_marked(facts.super_block()));
+    let outcome = proof.run(checked, decide)?;
+    Ok(Outcome { replayed, fast_commits, ..outcome })
+}
+
+/// Checks the state of a device.
+fn look(device: &Arc<CowDevice>, options: &Options) -> Result<Checked> {
+    let shared: Arc<dyn BlockDevice> = device.clone();
+    Ok(examine(&shared, &options.check)?)
+}
+
+/// Whether the superblock says that the file system may be damaged: an error was seen, or it was not unmounted.
+fn is_marked(sb: &SuperBlock) -> bool {
+    let state = sb.state();
+    state.contains(FsState::ERROR) || !state.contains(FsState::VALID)
+}
+
+fn has_backup(report: &Report) -> bool {
+    report.notes.iter().any(|note| matches!(note, Note::BackupSuperblock { .. }))
+}
+
+/// Whether nothing is wrong but what cannot be read.
+fn damage(report: &Report) -> impl Iterator<Item = &Finding> {
+    report.findings.iter().filter(|finding| finding.problem.severity() == Severity::Damage)
+}
+
+impl Proof<'_> {
+    /// Finishes orphans, if nothing below them is damaged.
+    fn orphans(&mut self, checked: &mut Checked) -> Result<()> {
+        let below = |finding: &Finding| finding.problem.code() < 0x01_0000;
+        let has = checked.facts.as_ref().is_some_and(|facts| !facts.orphans().is_empty());
+        if !has || damage(&checked.report).any(below) {
+            return Ok(());
+        }
+        let fresh = look(&self.ground, self.options)?;
+        let taken = std::mem::replace(checked, fresh);
+        let Some((mut image, _)) = Image::new(self.ground.clone(), taken, self.options.now) else { return Ok(()) };
+        match apply::orphans::finish(&mut image) {
+            Ok(()) => *checked = look(&self.ground, self.options)?,
+            Err(Refusal::Device(e)) => return Err(e.into()),
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, checked: Checked, decide: &mut dyn FnMut(&Step, &Report) -> Decision) -> Result<Outcome> {
+        let first = checked.report.clone();
+        let Some((before, mut report)) = Image::new(self.ground.clone(), checked, self.options.now) else {
+            return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new()));
+        };
+        let mut last: Option<Image> = None;
+        loop {
+            let current = last.as_ref().unwrap_or(&before);
+            let mut plan = plan::plan(current, &report, &self.without);
+            if evidence::is_doubtful(&report) && !self.without.contains_key(&Action::SuperBlock) {
+                self.doubt(&report, &mut plan);
+            }
+            let clean = report.complete && damage(&report).next().is_none();
+            if clean && !self.is_finished {
+                let mut image = last.take().unwrap_or_else(|| before.with(self.work.clone()));
+                self.finish(&mut image, true)?;
+                match self.again()? {
+                    Some((image, next)) => (last, report) = (Some(image), next),
+                    None => return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new())),
+                }
+                continue;
+            }
+            if clean || plan.steps.is_empty() || self.rounds == ROUNDS_MAX {
+                let left = if clean { Vec::new() } else { self.left(&report, plan) };
+                return self.end(clean, &before, last.as_ref(), first, left);
+            }
+            self.rounds += 1;
+            let layer = plan.steps.iter().map(|step| step.layer).min();
+            plan.steps.retain(|step| Some(step.layer) == layer);
+            // The steps change the image that the last check has seen.
+            let mut image = last.take().unwrap_or_else(|| before.with(self.work.clone()));
+            self.carry_out(&mut image, plan.steps, &report, decide)?;
+            match self.again()? {
+                Some((image, next)) => (last, report) = (Some(image), next),
+                None => return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new())),
+            }
+        }
+    }
+
+    /// The next check.
+    fn again(&self) -> Result<Option<(Image, Report)>> {
+        Ok(Image::new(self.work.clone(), look(&self.work, self.options)?, self.options.now))
+    }
+
+    /// Sets the totals, and marks the file system as checked.
+    fn finish(&mut self, image: &mut Image, is_sound: bool) -> Result<()> {
+        let done = apply::super_block::totals(image).and_then(|()| apply::super_block::mark_checked(image, is_sound));
+        self.is_finished = true;
+        match done {
+            Err(Refusal::Device(e)) => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds the choice of another superblock as the first step.
+    fn doubt(&self, report: &Report, plan: &mut Plan) {
+        let Some(cause) = report.findings.iter().find(|finding| finding.problem.severity() == Severity::Damage) else {
+            return;
+        };
+        let step = Step { layer: Layer::Volume, action: Action::SuperBlock, cause: *cause, findings: 1, is_safe: true };
+        plan.steps.insert(0, step);
+    }
+
+    /// Carries out steps of one layer.
+    fn carry_out(
+        &mut self,
+        image: &mut Image,
+        steps: Vec<Step>,
+        report: &Report,
+        decide: &mut dyn FnMut(&Step, &Report) -> Decision,
+    ) -> Result<()> {
+        self.owners.forget();
+        let choices = [Action::SuperBlock, Action::UnmentionedLog, Action::NewJournal];
+        let is_choice = steps.iter().any(|step| choices.contains(&step.action));
+        for step in steps {
+            let tries = self.tried.entry(step.action.clone()).or_default();
+            *tries += 1;
+            if *tries > TRIES_MAX {
+                self.without.insert(step.action.clone(), "the repair does not help".to_owned());
+                continue;
+            }
+            if decide(&step, report) == Decision::No {
+                self.without.insert(step.action.clone(), "declined".to_owned());
+                self.declined.insert(step.action);
+                continue;
+            }
+            let done = match step.action {
+                Action::SuperBlock => {
+                    let (layers, check) = (&self.options.layers, &self.options.check);
+                    let found = evidence::super_block(&self.work, report, layers, check)?;
+                    if found { Ok(()) } else { Err(Refusal::Lost("no superblock leaves fewer findings")) }
+                }
+                Action::UnmentionedLog => {
+                    evidence::unmentioned_log(&self.work, &self.options.layers, &self.options.check)?;
+                    Ok(())
+                }
+                ref action => apply::apply(image, action, &mut self.owners),
+            };
+            // All that was planned with another superblock is planned anew.
+            let is_new_super = step.action == Action::SuperBlock && done.is_ok();
+            match done {
+                Ok(()) => self.steps.push(step),
+                Err(Refusal::Device(e)) => return Err(e.into()),
+                Err(refusal) => drop(self.without.insert(step.action, refusal.to_string())),
+            }
+            if is_new_super {
+                break;
+            }
+        }
+        self.touched.append(&mut image.touched);
+        // A choice between candidates, or a log that was found, may have changed the layout, which only the next check
+        // knows.
+        match is_choice {
+            true => self.is_finished = false,
+            false => self.finish(image, true)?,
+        }
+        Ok(())
+    }
+
+    /// The damage that stays.
+    fn left(&self, report: &Report, plan: Plan) -> Vec<(Finding, String)> {
+        let mut left = plan.refused;
+        if left.is_empty() {
+            let why = if self.rounds == ROUNDS_MAX { "too many rounds" } else { "no step repairs it" };
+            left.extend(damage(report).map(|finding| (*finding, why.to_owned())));
+        }
+        left
+    }
+
+    fn end(
+        &mut self,
+        clean: bool,
+        before: &Image,
+        last: Option<&Image>,
+        first: Report,
+        left: Vec<(Finding, String)>,
+    ) -> Result<Outcome> {
+        let lost = last.map_or_else(Vec::new, |after| losses(before, after, &self.touched));
+        let changed = !self.ground.is_unchanged() || !self.work.is_unchanged();
+        let tolerated =
+            |(finding, why): &(Finding, String)| finding.problem == Problem::Unreadable || why == "declined";
+        let end = match (clean, changed) {
+            (true, false) => End::Sound,
+            (true, true) => End::Proved,
+            (false, true) if !self.steps.is_empty() && left.iter().all(tolerated) => End::Partial,
+            (false, _) => End::Refused,
+        };
+        if matches!(end, End::Proved | End::Partial) {
+            self.ground.absorb(&self.work)?;
+        }
+        Ok(self.outcome(end, first, lost, left))
+    }
+
+    fn outcome(&mut self, end: End, report: Report, losses: Vec<Loss>, left: Vec<(Finding, String)>) -> Outcome {
+        let steps = std::mem::take(&mut self.steps);
+        let device = self.ground.clone();
+        Outcome { end, device, steps, losses, left, report, replayed: 0, fast_commits: 0, rounds: self.rounds }
+    }
+}

@@ -1,0 +1,216 @@
+//! Directories: all entries that can be read, whatever is damaged around them.
+//!
+//! Main type: [`Entry`]. Main functions: [`Image::entries`], [`scan`] (the entries of a block).
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::dirent::{DirBlockFormat, HEADER_LEN, REC_LEN_MIN, TAIL_LEN, rec_len_from_disk, rec_len_needed};
+use extant_ondisk::htree::{DxFormat, DxShape};
+use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::xattr::inode_area::{encode, scan_area};
+use extant_ondisk::xattr::{EntryList, MAGIC, Name, XattrContext, index};
+use extant_ondisk::{BlockNr, InodeNr};
+
+use super::Image;
+use super::inode::Inode;
+use crate::error::{Done, Refusal};
+
+/// Bytes of inline data that lie in `i_block`.
+pub const INLINE_ROOM: usize = 60;
+/// The byte of an inode at which `i_block` begins.
+pub const I_BLOCK_AT: usize = 40;
+/// The attribute with the rest of inline data.
+pub const INLINE_DATA: Name<'_> = Name { index: index::SYSTEM, suffix: b"data" };
+
+/// An entry as it lies in its block.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    pub name: Vec<u8>,
+    pub ino: u32,
+    /// The number of its file type, as stored.
+    pub kind: u8,
+    pub lblk: u32,
+    pub offset: u32,
+    /// It lies behind an entry whose length cannot be: it may be the name of a deleted file.
+    pub is_found: bool,
+}
+
+impl Entry {
+    pub fn is_dot(&self) -> bool {
+        self.name == b"." || self.name == b".."
+    }
+}
+
+/// All entries of a block, from `first` to `limit`, whose names lie in it. Behind an entry whose length cannot be, the
+/// name says where the next one may begin; it must make sense there.
+pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mut each: impl FnMut(Entry)) {
+    let mut at = first;
+    let (mut is_lost, mut is_found) = (false, false);
+    while at + HEADER_LEN <= limit {
+        let head = &bytes[at..at + HEADER_LEN];
+        let ino = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let rec_len = rec_len_from_disk(u16::from_le_bytes([head[4], head[5]]), bytes.len());
+        let (name_len, kind) = (usize::from(head[6]), head[7]);
+        let needed = rec_len_needed(name_len).max(REC_LEN_MIN);
+        let fits = at + HEADER_LEN + name_len <= limit;
+        let linked = rec_len >= needed && rec_len.is_multiple_of(4) && at + rec_len <= limit;
+        let named = fits && name_len > 0 && ino != 0 && ino <= inodes;
+        if named && (linked || !is_lost) {
+            let name = bytes[at + HEADER_LEN..at + HEADER_LEN + name_len].to_vec();
+            each(Entry { name, ino, kind, lblk, offset: at as u32, is_found });
+        }
+        if linked {
+            is_lost = false;
+            at += rec_len;
+        } else if named && !is_lost {
+            (is_lost, is_found) = (true, true);
+            at += needed;
+        } else if is_lost {
+            // Search on for an entry.
+            at += 4;
+        } else {
+            (is_lost, is_found) = (true, true);
+            at += REC_LEN_MIN;
+        }
+    }
+}
+
+/// Whether a block ends with the tail of a leaf.
+pub fn has_tail(bytes: &[u8]) -> bool {
+    let at = bytes.len() - TAIL_LEN;
+    bytes[at..at + 8] == [0, 0, 0, 0, TAIL_LEN as u8, 0, 0, 0xde]
+}
+
+impl Image {
+    /// How the blocks of a directory are written.
+    pub fn dir_format(&self, inode: &Inode) -> DirBlockFormat {
+        DirBlockFormat {
+            has_filetype: self.geo.filetype,
+            has_csum: self.geo.metadata_csum,
+            inodes_count: self.geo.inodes_count,
+            encrypted: inode.has(InodeFlags::ENCRYPT),
+        }
+    }
+
+    /// Whether a block of an indexed directory is a node of the index.
+    pub fn is_index_node(&self, bytes: &[u8]) -> bool {
+        let limit = DxFormat { has_csum: self.geo.metadata_csum }.limit(DxShape::Node, bytes.len());
+        bytes[..4] == [0; 4]
+            && rec_len_from_disk(u16::from_le_bytes([bytes[4], bytes[5]]), bytes.len()) == bytes.len()
+            && bytes[6] == 0
+            && usize::from(u16::from_le_bytes([bytes[8], bytes[9]])) == limit
+    }
+
+    /// The end of the entries in a block. In the first block of an index, the index begins behind `..`.
+    pub fn entries_end(&self, inode: &Inode, lblk: u64, bytes: &[u8]) -> usize {
+        if lblk == 0 && inode.has(InodeFlags::INDEX) && self.geo.dir_index && is_index_root(bytes) {
+            return 2 * REC_LEN_MIN;
+        }
+        if has_tail(bytes) && self.geo.metadata_csum { bytes.len() - TAIL_LEN } else { bytes.len() }
+    }
+
+    /// Whether the entry at this byte of a directory's first block is `.` or `..` at its place.
+    pub fn is_dots(&self, dir: InodeNr, offset: u32) -> bool {
+        let Ok(inode) = self.inode(dir) else { return false };
+        if inode.has(InodeFlags::INLINE_DATA) {
+            return offset == 0;
+        }
+        let first = self.map(&inode).place(0).and_then(|block| self.block(block).ok());
+        let second = first.map(|bytes| rec_len_from_disk(u16::from_le_bytes([bytes[4], bytes[5]]), bytes.len()));
+        offset == 0 || second == Some(offset as usize)
+    }
+
+    /// All entries of a directory that can be read, `.` and `..` included, in their order.
+    pub fn entries(&self, inode: &Inode) -> Vec<Entry> {
+        let mut all = Vec::new();
+        if inode.has(InodeFlags::INLINE_DATA) {
+            self.inline_entries(inode, &mut all);
+            return all;
+        }
+        for (lblk, block) in self.map(inode).blocks() {
+            self.block_entries(inode, lblk, block, &mut all);
+        }
+        all
+    }
+
+    fn block_entries(&self, inode: &Inode, lblk: u64, block: BlockNr, all: &mut Vec<Entry>) {
+        let Ok(bytes) = self.block(block) else { return };
+        let is_node = inode.has(InodeFlags::INDEX) && lblk > 0 && self.is_index_node(&bytes);
+        if !is_node {
+            let end = self.entries_end(inode, lblk, &bytes);
+            scan(&bytes, 0, end, lblk as u32, self.geo.inodes_count, |entry| all.push(entry));
+        }
+    }
+
+    fn inline_entries(&self, inode: &Inode, all: &mut Vec<Entry>) {
+        let block = &inode.raw.i_block;
+        let parent = u32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+        let own = |name: &[u8], ino| Entry { name: name.to_vec(), ino, kind: 2, lblk: 0, offset: 0, is_found: false };
+        all.extend([own(b".", inode.ino.0), own(b"..", parent)]);
+        let mut push = |entry| all.push(entry);
+        scan(block, 4, INLINE_ROOM, 0, self.geo.inodes_count, &mut push);
+        if let Some(rest) = self.inline_rest(inode) {
+            scan(&rest, 0, rest.len(), 1, self.geo.inodes_count, &mut push);
+        }
+    }
+
+    /// The inline data behind `i_block`; `None`: there is no such attribute.
+    pub fn inline_rest(&self, inode: &Inode) -> Option<Vec<u8>> {
+        let mut found = None;
+        let context = XattrContext { seed: None, ea_inode: true, inodes: (1, self.geo.inodes_count) };
+        scan_area(attribute_area(&inode.bytes)?, &context, &mut |step| {
+            let value = step.ok().filter(|entry| entry.name == INLINE_DATA).map(|entry| entry.value.to_vec());
+            found = found.take().or(value);
+        });
+        found
+    }
+
+    /// Sets the inline data behind `i_block`. The other attributes in the inode stay as far as they can be read.
+    pub fn set_inline_rest(&self, ino: InodeNr, rest: &[u8]) -> Done {
+        let lost = Refusal::Lost("the inode has no room for its inline data");
+        let mut bytes = self.inode(ino)?.bytes;
+        let extra = usize::from(u16::from_le_bytes([*bytes.get(128).unwrap_or(&0), *bytes.get(129).unwrap_or(&0)]));
+        let area =
+            bytes.get_mut(128 + extra..).filter(|_| extra >= 4 && extra.is_multiple_of(4)).ok_or(lost.clone())?;
+        let context = XattrContext { seed: None, ea_inode: false, inodes: (1, self.geo.inodes_count) };
+        let (mut list, mut outside) = (EntryList::new(), false);
+        scan_area(area, &context, &mut |step| {
+            if let Ok(entry) = step {
+                outside |= entry.outside.is_some() || !list.set(entry.name, entry.value);
+            }
+        });
+        let set = !outside && list.set(INLINE_DATA, rest);
+        if !set || encode(&list, area).is_err() {
+            return Err(lost);
+        }
+        self.change_inode_bytes(ino, |now| now[128..].copy_from_slice(&bytes[128..]))
+    }
+
+    /// The names that lead to some inodes: directory and name. One pass over all directories.
+    pub fn names_of(&self, wanted: impl Fn(u32) -> bool) -> Vec<(InodeNr, Entry)> {
+        let mut found = Vec::new();
+        for dir in self.facts.directories().collect::<Vec<_>>() {
+            let Ok(inode) = self.inode(dir) else { continue };
+            let entries = self.entries(&inode).into_iter().filter(|entry| !entry.is_dot() && wanted(entry.ino));
+            found.extend(entries.map(|entry| (dir, entry)));
+        }
+        found
+    }
+}
+
+/// Whether a block begins like the root of an index: `.`, and `..` up to the end, then the root's own header.
+pub fn is_index_root(bytes: &[u8]) -> bool {
+    let length = |at: usize| rec_len_from_disk(u16::from_le_bytes([bytes[at + 4], bytes[at + 5]]), bytes.len());
+    bytes.len() >= 64
+        && length(0) == REC_LEN_MIN
+        && length(REC_LEN_MIN) == bytes.len() - REC_LEN_MIN
+        && bytes[24..28] == [0; 4]
+        && bytes[29] >= 8
+}
+
+/// The attributes in an inode, from their magic number on; `None`: there are none.
+pub fn attribute_area(bytes: &[u8]) -> Option<&[u8]> {
+    let extra = usize::from(u16::from_le_bytes([*bytes.get(128)?, *bytes.get(129)?]));
+    bytes.get(128 + extra..).filter(|area| extra.is_multiple_of(4) && area.starts_with(&MAGIC.to_le_bytes()))
+}

@@ -1,0 +1,369 @@
+//! Maps of files: the usable part of a damaged one, and whole ones that replace it.
+//!
+//! Main types: [`Mapped`] (what a map leads to). Main functions: [`Image::map`], [`Image::set_map`],
+//! [`Image::count_blocks`].
+//!
+//! A node whose header is damaged is read by its entries, if these make sense. Each block is descended once.
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use extant_ondisk::extent::{self, Extent, Index, NodeRef, RawEntry, pack_tree};
+use extant_ondisk::map::{Form, Run};
+use extant_ondisk::superblock::Geometry;
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, indirect};
+
+use super::Image;
+use super::inode::Inode;
+use crate::error::{Done, Refusal};
+
+/// Levels that are read of a tree, which may have more than any kernel accepts.
+const LEVELS_READ: u16 = 16;
+
+/// The usable part of a map.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapped {
+    /// By logical block, not overlapping.
+    pub runs: Vec<Run>,
+    /// Blocks of the map itself.
+    pub nodes: Vec<BlockNr>,
+}
+
+impl Mapped {
+    /// One past the last logical block.
+    pub fn end(&self) -> u64 {
+        self.runs.iter().map(|run| u64::from(run.lblk.0) + u64::from(run.len)).max().unwrap_or(0)
+    }
+
+    /// The place of a logical block.
+    pub fn find(&self, lblk: u64) -> Option<&Run> {
+        let at = self.runs.partition_point(|run| u64::from(run.lblk.0) <= lblk).checked_sub(1)?;
+        let run = self.runs.get(at)?;
+        (lblk < u64::from(run.lblk.0) + u64::from(run.len)).then_some(run)
+    }
+
+    /// The block of the device for a logical block.
+    pub fn place(&self, lblk: u64) -> Option<BlockNr> {
+        self.find(lblk).map(|run| BlockNr(run.pblk.0 + (lblk - u64::from(run.lblk.0))))
+    }
+
+    /// Every block in order: the logical one and the device's.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, BlockNr)> + '_ {
+        self.runs.iter().flat_map(|run| {
+            (0..u64::from(run.len)).map(|step| (u64::from(run.lblk.0) + step, BlockNr(run.pblk.0 + step)))
+        })
+    }
+}
+
+/// A node of a tree as far as it can be used: levels below it, entries.
+pub fn usable(bytes: &[u8], expected: Option<u16>) -> Option<(u16, Vec<RawEntry>)> {
+    let room = extent::capacity(bytes.len());
+    let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    let entry = |i: usize| {
+        let at = extent::HEADER_BYTES + i * extent::ENTRY_BYTES;
+        <RawEntry>::try_from(bytes.get(at..at + extent::ENTRY_BYTES)?).ok()
+    };
+    if NodeRef::sound(bytes).is_some() || NodeRef::is_only_too_deep(bytes) {
+        let (count, depth) = (usize::from(half(2)), half(6));
+        return (depth <= LEVELS_READ).then(|| (depth, (0..count).filter_map(entry).collect()));
+    }
+    // The header is damaged. Ascending entries show that it is a node all the same.
+    let count = usize::from(half(2));
+    let depth = match (expected, half(6)) {
+        (Some(depth), _) => depth,
+        (None, depth) if depth <= extent::DEPTH_MAX => depth,
+        (None, _) => 0,
+    };
+    let counted: Vec<RawEntry> = (0..count.min(room)).filter_map(entry).collect();
+    let ascend =
+        |entries: &[RawEntry]| entries.windows(2).all(|pair| extent::raw_key(&pair[0]) < extent::raw_key(&pair[1]));
+    if count <= room && !counted.is_empty() && ascend(&counted) {
+        return Some((depth, counted));
+    }
+    // The count is damaged, too: entries end where keys no longer ascend.
+    let mut all: Vec<RawEntry> = Vec::new();
+    for raw in (0..room).map_while(entry).take_while(|raw| raw[4..] != [0; 8]) {
+        if all.last().is_some_and(|last| extent::raw_key(last) >= extent::raw_key(&raw)) {
+            break;
+        }
+        all.push(raw);
+    }
+    (!all.is_empty()).then_some((depth, all))
+}
+
+/// A walk over a map.
+struct Walk<'a> {
+    image: &'a Image,
+    is_dir: bool,
+    seen: BTreeSet<u64>,
+    mapped: Mapped,
+}
+
+impl Walk<'_> {
+    /// Whether a node may lie in the block; each block at most once.
+    fn enter(&mut self, block: BlockNr) -> Option<Vec<u8>> {
+        let usable = self.image.can_have(block, 1) && !self.image.facts.is_metadata(block);
+        if !usable || !self.seen.insert(block.0) {
+            return None;
+        }
+        let bytes = self.image.block(block).ok()?;
+        self.mapped.nodes.push(block);
+        Some(bytes)
+    }
+
+    fn extents(&mut self, bytes: &[u8], expected: Option<u16>) {
+        let Some((depth, entries)) = usable(bytes, expected) else { return };
+        for raw in entries {
+            if depth == 0 {
+                self.extent(Extent::decode(&raw));
+                continue;
+            }
+            let child = Index::decode(&raw).child;
+            let Some(bytes) = self.enter(child) else { continue };
+            if usable(&bytes, Some(depth - 1)).is_some_and(|(below, _)| below < depth) {
+                self.extents(&bytes, Some(depth - 1));
+            } else {
+                self.mapped.nodes.pop();
+            }
+        }
+    }
+
+    fn extent(&mut self, mut extent: Extent) {
+        if self.is_dir {
+            extent.unwritten = false;
+        }
+        let fits = extent.len > 0 && extent.end() <= u64::from(extent::LOGICAL_END);
+        if fits && self.image.can_have(extent.pblk, extent.len.into()) {
+            let Extent { lblk, len, pblk, unwritten } = extent;
+            self.mapped.runs.push(Run { lblk, len, pblk, unwritten });
+        }
+    }
+
+    fn pointers(&mut self, bytes: &[u8], first: u64, level: usize) {
+        let geometry = indirect::Geometry::new(self.image.geo.block_size);
+        for (i, block) in indirect::pointers(bytes) {
+            let lblk = first + u64::from(i) * geometry.span(level);
+            self.pointer(BlockNr(block.into()), lblk, level);
+        }
+    }
+
+    fn pointer(&mut self, block: BlockNr, lblk: u64, level: usize) {
+        let end = indirect::Geometry::new(self.image.geo.block_size).logical_end();
+        if lblk >= u64::from(end) || !self.image.can_have(block, 1) {
+            return;
+        }
+        if level > 0 {
+            if let Some(bytes) = self.enter(block) {
+                self.pointers(&bytes, lblk, level - 1);
+            }
+            return;
+        }
+        let lblk = LogicalBlock(lblk as u32);
+        match self.mapped.runs.last_mut() {
+            Some(run) if run.lblk.0 + run.len == lblk.0 && run.pblk.0 + u64::from(run.len) == block.0 => run.len += 1,
+            _ => self.mapped.runs.push(Run { lblk, len: 1, pblk: block, unwritten: false }),
+        }
+    }
+}
+
+/// Sorts runs, and cuts what is mapped twice from the later ones.
+fn settle(runs: &mut Vec<Run>) {
+    runs.sort_by_key(|run| run.lblk);
+    let mut end = 0u64;
+    runs.retain_mut(|run| {
+        let first = u64::from(run.lblk.0);
+        let cut = end.saturating_sub(first).min(run.len.into()) as u32;
+        *run = Run {
+            lblk: LogicalBlock(run.lblk.0 + cut),
+            len: run.len - cut,
+            pblk: BlockNr(run.pblk.0 + u64::from(cut)),
+            ..*run
+        };
+        end = end.max(first + u64::from(cut + run.len));
+        run.len > 0
+    });
+}
+
+/// Joins neighbours.
+fn join(runs: &[Run]) -> Vec<Run> {
+    let mut joined: Vec<Run> = Vec::new();
+    for run in runs {
+        match joined.last_mut() {
+            Some(last)
+                if last.lblk.0 + last.len == run.lblk.0
+                    && last.pblk.0 + u64::from(last.len) == run.pblk.0
+                    && last.unwritten == run.unwritten
+                    && last.len + run.len <= extent::len_max(run.unwritten) =>
+            {
+                last.len += run.len;
+            }
+            _ => joined.push(*run),
+        }
+    }
+    joined
+}
+
+impl Image {
+    /// The usable part of an inode's map.
+    pub fn map(&self, inode: &Inode) -> Mapped {
+        if !inode.has_map(self) {
+            return Mapped::default();
+        }
+        self.map_as(inode, inode.form(self))
+    }
+
+    /// The usable part of `i_block` as a map of this form.
+    pub fn map_as(&self, inode: &Inode, form: Form) -> Mapped {
+        let mut walk = Walk { image: self, is_dir: inode.is_dir(), seen: BTreeSet::new(), mapped: Mapped::default() };
+        match form {
+            Form::Extents => walk.extents(&inode.raw.i_block, None),
+            Form::Indirect => {
+                let geometry = indirect::Geometry::new(self.geo.block_size);
+                for slot in 0..indirect::SLOTS {
+                    let block = indirect::pointer(&inode.raw.i_block, slot).filter(|block| *block != 0);
+                    if let Some((block, (first, level))) = block.zip(geometry.slot_start(slot)) {
+                        walk.pointer(BlockNr(block.into()), first, level);
+                    }
+                }
+            }
+        }
+        let mut mapped = walk.mapped;
+        settle(&mut mapped.runs);
+        mapped
+    }
+
+    /// Replaces the map of an inode: `runs`, by logical block. The blocks of the old map are used first for the new
+    /// one, as far as no other inode has them. Also sets the count of blocks.
+    pub fn set_map(&mut self, ino: InodeNr, runs: &[Run]) -> Done {
+        self.touch(ino);
+        let inode = self.inode(ino)?;
+        let old = self.map(&inode).nodes;
+        let mine = |block: &BlockNr| !self.facts.is_shared(self.facts.clusters(*block, 1));
+        let spare: Vec<BlockNr> = old.into_iter().filter(mine).collect();
+        let mut nodes = Nodes { image: self, spare: spare.into_iter(), taken: Vec::new() };
+        let root = match inode.form(nodes.image) {
+            Form::Extents => nodes.extents(&inode, &join(runs)),
+            Form::Indirect => nodes.pointers(runs),
+        };
+        let root = match root {
+            Ok(root) => root,
+            Err(refusal) => {
+                let taken = std::mem::take(&mut nodes.taken);
+                taken.into_iter().for_each(|block| self.put_back(block));
+                return Err(refusal);
+            }
+        };
+        self.change_inode(ino, |raw| raw.i_block = root)?;
+        self.count_blocks(ino)
+    }
+
+    /// Sets the count of an inode's blocks to that of its map, its attribute block included. Values of attributes in
+    /// other inodes are counted by the next check.
+    pub fn count_blocks(&self, ino: InodeNr) -> Done {
+        let inode = self.inode(ino)?;
+        if inode.is_symlink() && !inode.has_map(self) {
+            return Ok(());
+        }
+        let mapped = self.map(&inode);
+        let clusters = data_clusters(&mapped.runs, &self.geo)
+            + mapped.nodes.len() as u64
+            + u64::from(inode.file_acl(self).is_some());
+        let blocks = clusters << self.geo.cluster_bits;
+        let mut desc = self.desc(&inode)?;
+        desc.blocks = blocks << (self.geo.block_bits - 9);
+        self.change_inode_bytes(ino, |bytes| {
+            // The count cannot be too large, because the device has the blocks.
+            let _ = desc.encode_into(bytes, ino, &self.geo);
+        })
+    }
+}
+
+/// The clusters of a file's data: one that two neighbouring runs share counts once.
+fn data_clusters(runs: &[Run], geo: &Geometry) -> u64 {
+    let bits = geo.cluster_bits;
+    let (mut clusters, mut last) = (0, None);
+    for run in runs {
+        let (first, end) = (run.pblk.0 >> bits, ((run.pblk.0 + u64::from(run.len) - 1) >> bits) + 1);
+        let shared = bits > 0 && last == Some(first);
+        clusters += end - first - u64::from(shared);
+        last = Some(end - 1);
+    }
+    clusters
+}
+
+/// The blocks for the nodes of a new map.
+struct Nodes<'a> {
+    image: &'a mut Image,
+    /// Those of the old map.
+    spare: std::vec::IntoIter<BlockNr>,
+    taken: Vec<BlockNr>,
+}
+
+impl Nodes<'_> {
+    fn next(&mut self, goal: BlockNr) -> Done<BlockNr> {
+        if let Some(block) = self.spare.next() {
+            return Ok(block);
+        }
+        let block = self.image.take_block(goal)?;
+        self.taken.push(block);
+        Ok(block)
+    }
+
+    fn extents(&mut self, inode: &Inode, runs: &[Run]) -> Done<[u8; extent::ROOT_BYTES]> {
+        let list: Vec<Extent> = runs
+            .iter()
+            .map(|run| Extent { lblk: run.lblk, len: run.len, pblk: run.pblk, unwritten: run.unwritten })
+            .collect();
+        let seed = self.image.seed(inode.ino, inode.generation()).map(|seed| seed.raw());
+        let goal = runs.first().map_or(BlockNr(0), |run| run.pblk);
+        let size = self.image.geo.block_size;
+        let mut refused = None;
+        let tree = pack_tree(&list, size, seed, || self.next(goal).map_err(|refusal| refused = Some(refusal)).ok());
+        let tree = tree.map_err(|_| refused.unwrap_or(Refusal::Lost("its blocks do not fit into a tree")))?;
+        for (block, bytes) in &tree.blocks {
+            self.image.put_block(*block, bytes)?;
+        }
+        Ok(tree.root)
+    }
+
+    fn pointers(&mut self, runs: &[Run]) -> Done<[u8; extent::ROOT_BYTES]> {
+        let lost = Refusal::Lost("its blocks do not fit into pointers");
+        let geometry = indirect::Geometry::new(self.image.geo.block_size);
+        let mut root = [0; extent::ROOT_BYTES];
+        // The blocks of pointers on the way to the last block: first logical block, block, bytes.
+        let mut path: Vec<(Range<u64>, BlockNr, Vec<u8>)> = Vec::new();
+        let blocks =
+            runs.iter().flat_map(|run| (0..run.len).map(|step| (run.lblk.0 + step, run.pblk.0 + u64::from(step))));
+        for (lblk, block) in blocks {
+            let way = geometry.path(LogicalBlock(lblk)).ok_or(lost.clone())?;
+            let low = u32::try_from(block).map_err(|_| lost.clone())?;
+            while path.last().is_some_and(|(range, ..)| !range.contains(&u64::from(lblk))) {
+                let (_, block, bytes) = path.pop().ok_or(lost.clone())?;
+                self.image.put_block(block, &bytes)?;
+            }
+            for step in path.len()..way.levels {
+                let node = self.next(BlockNr(block))?;
+                let number = u32::try_from(node.0).map_err(|_| lost.clone())?;
+                let parent = path.last_mut().map_or(&mut root[..], |(.., bytes)| &mut bytes[..]);
+                let set = indirect::set_pointer(parent, way.offsets[step] as usize, number);
+                let first = u64::from(lblk) - way.inside(step, &geometry);
+                let range = first..first + way.span(step, &geometry);
+                path.push((range, node, vec![0; self.image.geo.block_size as usize]));
+                if !set {
+                    return Err(lost);
+                }
+            }
+            let parent = path.last_mut().map_or(&mut root[..], |(.., bytes)| &mut bytes[..]);
+            if !indirect::set_pointer(parent, way.offsets[way.levels] as usize, low) {
+                return Err(lost);
+            }
+        }
+        for (_, block, bytes) in path {
+            self.image.put_block(block, &bytes)?;
+        }
+        Ok(root)
+    }
+}

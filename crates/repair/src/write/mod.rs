@@ -1,0 +1,258 @@
+//! Writes a proved repair, so that a cut anywhere leaves the old state or the new one.
+//!
+//! Main types: [`How`] (which way was taken), [`Undo`] (where the record that undoes it goes). Main functions:
+//! [`commit`], [`undo::undo`].
+//!
+//! If the image's own journal is sound and large enough, the repair is one transaction of it. Otherwise a record of the
+//! old blocks is durable first, in the format of e2undo(8); then the superblock names it, and the blocks are written.
+//!
+//! What it does not do: create files. The caller provides the device for the record.
+//!
+//! # Locking
+//! None.
+
+pub mod undo;
+
+use std::sync::Arc;
+
+use extant_block::device::CowDevice;
+use extant_block::{BioFlags, BlockDevice};
+use extant_check::{Note, Severity};
+use extant_ondisk::superblock::{RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr};
+use extant_recovery::locate::{open_journal, read_super};
+use extant_recovery::transaction::{self, Stamp};
+use extant_recovery::{Accept, JournalFile, Replay};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::error::Result;
+use crate::prove::Outcome;
+use crate::view::seal_super;
+
+/// How a repair was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum How {
+    /// As one transaction of the image's journal.
+    Journal {
+        /// Blocks of the transaction.
+        blocks: usize,
+    },
+    /// Behind a record that undoes it.
+    Undo {
+        /// Blocks that were written.
+        blocks: usize,
+    },
+    /// In place. A cut leaves a mixture.
+    Plain {
+        /// Blocks that were written.
+        blocks: usize,
+    },
+}
+
+/// Where the record of old blocks goes.
+pub enum Undo<'a> {
+    /// Only if the journal cannot be used. The function makes a device of so many bytes, whose name and folder are
+    /// durable, and returns it with its name.
+    IfNeeded(&'a mut Make<'a>),
+    /// In any case.
+    Always(&'a mut Make<'a>),
+    /// Nowhere: without a journal, the blocks are written in place.
+    Never,
+}
+
+/// Makes the device for a record.
+pub type Make<'a> = dyn FnMut(u64) -> Result<(Arc<dyn BlockDevice>, Vec<u8>)> + 'a;
+
+/// Writes the changes of `outcome` to `image`. `offset`: the byte of the image's file at which the file system begins,
+/// for the record. `stamp`: the time of the transaction.
+///
+/// # Errors
+/// If a device fails. Nothing was written if the record could not be made durable; otherwise the record undoes what was
+/// written.
+pub fn commit(
+    image: &Arc<dyn BlockDevice>,
+    outcome: &Outcome,
+    offset: u64,
+    stamp: Stamp,
+    undo: Undo<'_>,
+) -> Result<How> {
+    let new = &outcome.device;
+    let mut sb = read_super(&**new)?;
+    if let Undo::IfNeeded(_) | Undo::Never = undo
+        && let Some(how) = through_journal(image, outcome, &mut sb, stamp)?
+    {
+        return Ok(how);
+    }
+    let blocks = changed(&**image, new, u64::from(sb.block_size))?;
+    let make = match undo {
+        Undo::IfNeeded(make) | Undo::Always(make) => make,
+        Undo::Never => {
+            write_blocks(image, new, &sb, &blocks, None)?;
+            return Ok(How::Plain { blocks: blocks.len() });
+        }
+    };
+    let mut record = undo::Record::new(u64::from(sb.block_size), blocks, offset);
+    let (device, name) = make(record.bytes())?;
+    let marked = with_note(&**new, &name)?;
+    let last = super_of(&**new)?;
+    record.write(&*device, &**image, &**new, [&marked, &last])?;
+    write_blocks(image, new, &sb, &record.blocks, Some(&marked))?;
+    // From here on the record undoes the finished repair.
+    record.finish(&*device, &last)?;
+    write_super(image, &last)?;
+    Ok(How::Undo { blocks: record.blocks.len() })
+}
+
+/// The blocks whose content differs, ascending.
+fn changed(old: &dyn BlockDevice, new: &Arc<CowDevice>, size: u64) -> Result<Vec<u64>> {
+    let mut blocks: Vec<u64> = Vec::new();
+    let whole = CowDevice::PIECE_BYTES;
+    let end = old.size_bytes() / size;
+    for piece in new.pieces() {
+        blocks.extend(piece * whole / size..((piece + 1) * whole).div_ceil(size).min(end));
+    }
+    blocks.dedup();
+    let (mut one, mut other) = (vec![0; size as usize], vec![0; size as usize]);
+    let mut unlike = Vec::new();
+    for block in blocks {
+        // A block that cannot be read is not written.
+        let readable = old.read_at(block * size, &mut one, BioFlags::META).is_ok();
+        if readable {
+            new.read_at(block * size, &mut other, BioFlags::META)?;
+            unlike.extend((one != other).then_some(block));
+        }
+    }
+    Ok(unlike)
+}
+
+fn super_of(device: &dyn BlockDevice) -> Result<RawSuperBlock> {
+    let mut bytes = vec![0; SUPERBLOCK_SIZE];
+    device.read_at(SUPERBLOCK_OFFSET, &mut bytes, BioFlags::META)?;
+    Ok(RawSuperBlock::read_from_bytes(&bytes).unwrap_or_else(|_| zerocopy::FromZeros::new_zeroed()))
+}
+
+/// The name of the record that undoes a repair which was interrupted while it was written. `None`: there is none, or
+/// another program has written the superblock since.
+pub fn unfinished(image: &dyn BlockDevice) -> Option<Vec<u8>> {
+    super_of(image).ok()?.repair_under_way().map(<[u8]>::to_vec)
+}
+
+/// The new superblock with the note of an unfinished repair.
+fn with_note(new: &dyn BlockDevice, name: &[u8]) -> Result<RawSuperBlock> {
+    let mut raw = super_of(new)?;
+    raw.note_repair(name);
+    seal_super(&mut raw);
+    Ok(raw)
+}
+
+/// Writes a superblock over the primary, durably, with everything that was written before.
+fn write_super(image: &Arc<dyn BlockDevice>, raw: &RawSuperBlock) -> Result<()> {
+    let unit = u64::from(image.limits().logical_block).max(SUPERBLOCK_SIZE as u64);
+    let start = SUPERBLOCK_OFFSET - SUPERBLOCK_OFFSET % unit;
+    let mut bytes = vec![0; unit as usize];
+    image.read_at(start, &mut bytes, BioFlags::META)?;
+    bytes[(SUPERBLOCK_OFFSET - start) as usize..][..SUPERBLOCK_SIZE].copy_from_slice(raw.as_bytes());
+    image.flush()?;
+    image.write_at(start, &[&bytes], BioFlags::META)?;
+    Ok(image.flush()?)
+}
+
+/// Writes blocks in place. `marked`: the superblock that comes before them, and stays until they are durable.
+fn write_blocks(
+    image: &Arc<dyn BlockDevice>,
+    new: &Arc<CowDevice>,
+    sb: &SuperBlock,
+    blocks: &[u64],
+    marked: Option<&RawSuperBlock>,
+) -> Result<()> {
+    if let Some(marked) = marked {
+        write_super(image, marked)?;
+    }
+    let size = u64::from(sb.block_size);
+    let (super_block, at) = sb.primary_location();
+    let mut bytes = vec![0; size as usize];
+    for block in blocks {
+        new.read_at(block * size, &mut bytes, BioFlags::META)?;
+        if let Some(marked) = marked.filter(|_| *block == super_block.0) {
+            bytes[at..at + SUPERBLOCK_SIZE].copy_from_slice(marked.as_bytes());
+        }
+        image.write_at(block * size, &[&bytes], BioFlags::META)?;
+    }
+    Ok(image.flush()?)
+}
+
+/// Writes everything as one transaction of the image's journal; `None`: that cannot be done, and nothing was written.
+fn through_journal(
+    image: &Arc<dyn BlockDevice>,
+    outcome: &Outcome,
+    sb: &mut SuperBlock,
+    stamp: Stamp,
+) -> Result<Option<How>> {
+    if !may_trust_journal(outcome) || image.read_only() {
+        return Ok(None);
+    }
+    let Some((old, mut journal)) = journal_of(image) else { return Ok(None) };
+    let Some((_, copy)) = journal_of(&(outcome.device.clone() as Arc<dyn BlockDevice>)) else { return Ok(None) };
+    let same = copy.map().runs().eq(journal.map().runs()) && old.block_size == sb.block_size;
+    let Some(guard) = old.backup_groups().next().filter(|_| same) else { return Ok(None) };
+    let replay = Replay::load(&journal, &**image, &mut |_| {})?;
+    if replay.check().is_err() || !replay.fast_commits.is_empty() {
+        return Ok(None);
+    }
+    let size = u64::from(sb.block_size);
+    let logged = |journal: &JournalFile| -> Result<Vec<BlockNr>> {
+        let all = changed(&**image, &outcome.device, size)?.into_iter().map(BlockNr);
+        Ok(all.filter(|block| !journal.map().contains(*block)).collect())
+    };
+    // Before the replay there are more of them.
+    let most = logged(&journal)?.len();
+    if transaction::room_for(&journal, &journal.super_block().format(), most).is_err() {
+        return Ok(None);
+    }
+    if replay.live {
+        replay.apply(&mut journal, &**image, Accept::WholeOnly, &mut |_| {})?;
+    }
+    let blocks = logged(&journal)?;
+    guard_super(image, &old, guard)?;
+    transaction::mark(&**image)?;
+    let jsb = journal.super_block().clone();
+    transaction::write(&mut journal, jsb, &*outcome.device, sb, &blocks, stamp)?;
+    // From here on the new state counts. It goes home, and then the log is empty.
+    let replay = Replay::load(&journal, &**image, &mut |_| {})?;
+    replay.apply(&mut journal, &**image, Accept::WholeOnly, &mut |_| {})?;
+    let mut last = super_of(&*outcome.device)?;
+    last.s_feature_incompat.set(last.s_feature_incompat.get() & !4);
+    seal_super(&mut last);
+    write_super(image, &last)?;
+    Ok(Some(How::Journal { blocks: blocks.len() }))
+}
+
+/// Whether nothing that a replay needs was damaged.
+fn may_trust_journal(outcome: &Outcome) -> bool {
+    let doubts = |note: &Note| matches!(note, Note::BackupSuperblock { .. } | Note::NotReplayed { .. });
+    let needed = outcome.report.findings.iter().filter(|finding| finding.problem.severity() == Severity::Damage);
+    let mut needed = needed.filter(|finding| {
+        finding.problem.code() < 0x01_0000 || finding.place.ino().is_some_and(|ino| ino == InodeNr::JOURNAL)
+    });
+    !outcome.report.notes.iter().any(doubts) && needed.next().is_none() && outcome.fast_commits == 0
+}
+
+fn journal_of(device: &Arc<dyn BlockDevice>) -> Option<(SuperBlock, JournalFile)> {
+    let sb = read_super(&**device).ok()?;
+    let journal = open_journal(device.clone(), &sb).ok()??;
+    Some((sb, journal))
+}
+
+/// Writes the present superblock over a backup. If the primary is torn while it is marked, its two sectors being two
+/// writes for a disk, the backup has the whole of it, with the log to replay.
+fn guard_super(image: &Arc<dyn BlockDevice>, sb: &SuperBlock, group: GroupNr) -> Result<()> {
+    let mut copy = sb.backup_for(group);
+    copy.set_needs_recovery(true);
+    let place = sb.super_location(group).0.0 * u64::from(sb.block_size);
+    let unit = u64::from(image.limits().logical_block).max(SUPERBLOCK_SIZE as u64);
+    let mut bytes = vec![0; unit as usize];
+    image.read_at(place, &mut bytes, BioFlags::META)?;
+    copy.encode_into(&mut bytes[..SUPERBLOCK_SIZE]);
+    image.write_at(place, &[&bytes], BioFlags::META)?;
+    Ok(image.flush()?)
+}

@@ -1,0 +1,209 @@
+//! Judges a repair of an image whose undamaged state is known.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use extant_block::BlockDevice;
+use extant_block::device::{CowDevice, MemDevice};
+use extant_repair::{Decision, End, Layers, Loss, Lost, Options, Outcome, Sharing, Step, prove};
+use extant_testkit::crash::state_files;
+use extant_testkit::damage::census::{self, Census, Difference};
+use extant_testkit::damage::fsck;
+
+/// The time of all repairs: behind every time in the images.
+pub const NOW: i64 = 2_000_000_000;
+
+pub fn options() -> Options {
+    let check = extant_check::Options { threads: 1, now: NOW, ..extant_check::Options::default() };
+    Options { check, layers: Layers::in_memory(), sharing: Sharing::Copy, now: NOW }
+}
+
+/// Plans and proves the repair of an image, taking every step.
+pub fn proved(image: &MemDevice) -> extant_repair::Result<Outcome> {
+    let base: Arc<dyn BlockDevice> = Arc::new(image.snapshot().into_read_only());
+    prove(Arc::new(CowDevice::new(base)), &options(), &mut |_, _| Decision::Yes)
+}
+
+/// Copies a device to the start of another one.
+pub fn copy(from: &MemDevice, to: &MemDevice) {
+    let mut bytes = vec![0; 64 << 10];
+    for at in (0..from.size_bytes()).step_by(bytes.len()) {
+        let count = bytes.len().min((from.size_bytes() - at) as usize);
+        from.read_at(at, &mut bytes[..count], extant_block::BioFlags::META).expect("memory");
+        if bytes[..count].iter().any(|byte| *byte != 0) {
+            to.write_at(at, &[&bytes[..count]], extant_block::BioFlags::META).expect("memory");
+        }
+    }
+}
+
+/// The image with the changes of an outcome, if these may be written.
+pub fn result(image: &MemDevice, outcome: &Outcome) -> MemDevice {
+    let after = image.snapshot();
+    if matches!(outcome.end, End::Proved | End::Partial) {
+        let mut bytes = vec![0; CowDevice::PIECE_BYTES as usize];
+        for piece in outcome.device.pieces() {
+            let at = piece * CowDevice::PIECE_BYTES;
+            let len = CowDevice::PIECE_BYTES.min(after.size_bytes() - at) as usize;
+            outcome.device.read_at(at, &mut bytes[..len], extant_block::BioFlags::META).expect("memory");
+            after.write_at(at, &[&bytes[..len]], extant_block::BioFlags::META).expect("memory");
+        }
+    }
+    after
+}
+
+/// The result for one image.
+#[derive(Default)]
+pub struct Verdict {
+    pub name: String,
+    pub end: Option<End>,
+    /// e2fsck's exit status after the repair.
+    pub e2fsck: Option<i32>,
+    pub difference: Difference,
+    pub losses: Vec<Loss>,
+    /// Paths that are gone and that the plan did not name.
+    pub unnamed: Vec<String>,
+    pub steps: Vec<Step>,
+    pub left: Vec<String>,
+    pub rounds: usize,
+    pub said: String,
+    /// Why `-p` would change nothing.
+    pub stops: Option<String>,
+    /// The exit status of `e2fsck -fp`.
+    pub e2fsck_preen: Option<i32>,
+}
+
+impl Verdict {
+    pub fn is_clean(&self) -> bool {
+        self.e2fsck == Some(0)
+    }
+
+    /// Whether `-p` stops where `e2fsck -fp` does, and goes on where that goes on.
+    pub fn agrees_with_preen(&self) -> bool {
+        let theirs = self.e2fsck_preen.is_none_or(|code| code & !3 != 0);
+        self.stops.is_some() == theirs
+    }
+
+    /// One line, and the plan below it.
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "{}: {:?}, e2fsck {:?}, rounds {}, {} of {} paths (damaged {})\n",
+            self.name,
+            self.end,
+            self.e2fsck,
+            self.rounds,
+            self.difference.after,
+            self.difference.paths,
+            self.difference.before,
+        );
+        for step in &self.steps {
+            let _ = writeln!(text, "  {:?}: {step} <- {:?}: {}", step.layer, step.cause.problem, step.cause);
+        }
+        for loss in &self.losses {
+            let _ = writeln!(text, "  lost: {loss}");
+        }
+        for left in &self.left {
+            let _ = writeln!(text, "  left: {left}");
+        }
+        let d = &self.difference;
+        for (what, paths) in
+            [("gone", &d.gone), ("moved", &d.moved), ("attributes", &d.attributes), ("UNNAMED", &self.unnamed)]
+        {
+            if !paths.is_empty() {
+                let _ = writeln!(text, "  {what}: {}: {}", paths.len(), paths[..paths.len().min(5)].join(" "));
+            }
+        }
+        if !self.is_clean() && matches!(self.end, Some(End::Proved | End::Sound)) {
+            let _ = writeln!(
+                text,
+                "  e2fsck: {}",
+                self.said.lines().skip(1).take(12).collect::<Vec<_>>().join("\n          ")
+            );
+        }
+        text
+    }
+}
+
+/// Repairs an image and judges the result.
+pub fn judge(name: String, sound: &Census, image: &MemDevice, dir: &Path) -> Verdict {
+    let before = census::take(image);
+    let mut verdict = Verdict { name, ..Verdict::default() };
+    verdict.e2fsck_preen = fsck::e2fsck(image, dir, "-fp", false).code;
+    let outcome = match proved(image) {
+        Ok(outcome) => outcome,
+        Err(e) => {
+            verdict.left.push(e.to_string());
+            verdict.stops = Some(e.to_string());
+            verdict.difference = census::compare(sound, &before, &before);
+            return verdict;
+        }
+    };
+    let after = result(image, &outcome);
+    let answer = fsck::judged(&after, dir);
+    (verdict.e2fsck, verdict.said) = (answer.code, answer.output);
+    verdict.difference = census::compare(sound, &before, &census::take(&after));
+    let named = |path: &String, of: fn(&Lost) -> bool| {
+        outcome.losses.iter().any(|loss| of(&loss.lost) && path.as_bytes().starts_with(&loss.path))
+    };
+    let d = &verdict.difference;
+    let content =
+        d.gone.iter().chain(&d.moved).filter(|path| !named(path, |lost| !matches!(lost, Lost::Attributes { .. })));
+    let attributes = d.attributes.iter().filter(|path| !named(path, |_| true));
+    verdict.unnamed = content.chain(attributes).cloned().collect();
+    verdict.stops = outcome.needs_person();
+    verdict.end = Some(outcome.end);
+    verdict.rounds = outcome.rounds;
+    verdict.left =
+        outcome.left.iter().map(|(finding, why)| format!("{:?}: {finding}: {why}", finding.problem)).collect();
+    (verdict.steps, verdict.losses) = (outcome.steps, outcome.losses);
+    verdict
+}
+
+/// Judges many images on two threads, in their order.
+pub fn all<T: Sync>(items: &[T], judge: impl Fn(&T, &Path) -> Verdict + Sync) -> Vec<Verdict> {
+    let next = AtomicUsize::new(0);
+    let mut found: Vec<(usize, Verdict)> = std::thread::scope(|scope| {
+        let work = || {
+            let dir = state_files();
+            let mut own = Vec::new();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(item) = items.get(at) else { return own };
+                own.push((at, judge(item, dir.path())));
+            }
+        };
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+    });
+    found.sort_by_key(|(at, _)| *at);
+    found.into_iter().map(|(_, verdict)| verdict).collect()
+}
+
+/// Sums over verdicts.
+pub fn summary(verdicts: &[Verdict]) -> String {
+    let count = |of: &dyn Fn(&&Verdict) -> bool| verdicts.iter().filter(of).count();
+    let sum = |of: &dyn Fn(&Verdict) -> usize| verdicts.iter().map(of).sum::<usize>();
+    let end = |end: End| move |verdict: &&Verdict| verdict.end == Some(end);
+    format!(
+        "{} images: sound {}, proved {} (e2fsck -fn is 0 for {}), partial {}, refused {}, not checked {}\n\
+         paths {}, in place in the damaged images {}, after the repair {}\n\
+         readable before and gone {}, names lost {}, attributes lost {}, losses that were not named {}\n",
+        verdicts.len(),
+        count(&end(End::Sound)),
+        count(&end(End::Proved)),
+        count(&|one| one.end == Some(End::Proved) && one.is_clean()),
+        count(&end(End::Partial)),
+        count(&end(End::Refused)),
+        count(&|one| one.end.is_none()),
+        sum(&|one| one.difference.paths as usize),
+        sum(&|one| one.difference.before as usize),
+        sum(&|one| one.difference.after as usize),
+        sum(&|one| one.difference.gone.len()),
+        sum(&|one| one.difference.moved.len()),
+        sum(&|one| one.difference.attributes.len()),
+        sum(&|one| one.unnamed.len()),
+    )
+}
