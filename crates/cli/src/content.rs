@@ -1,7 +1,7 @@
 //! Reads a file out of an image, damaged ones included.
 //!
-//! Main functions: [`read`], [`data`] (the parts of a file with data). In an image that is rescued, parts that a damaged
-//! map or a device does not return are left out, and counted in [`Missing`].
+//! Main functions: [`read`], [`data`] (the parts of a file with data). In an image that is rescued, parts that a
+//! damaged map or a device does not return are left out, and counted in [`Missing`].
 //!
 //! # Locking
 //! None.
