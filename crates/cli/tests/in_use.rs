@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Dir, Unmounted, debugfs, extant, fsck_clean, loop_mounts_work, tool, umount, whole_disk};
+use std::io::Read;
+
+use common::{Dir, Unmounted, debugfs, extant, fsck_clean, in_time, loop_mounts_work, tool, umount, whole_disk};
 use extant_testkit::mount::fuse_works;
 
 fn skipped() -> bool {
@@ -63,6 +65,33 @@ fn a_mounted_image_is_listed_with_a_warning_about_its_mount() {
     let info = extant(&["info", &image]).ok();
     assert!(info.contains("State:       clean"), "{info}");
     fsck_clean(&image);
+}
+
+/// Looking for the users of an image passes by the open files of every process, those on a mount that hangs among them.
+#[test]
+fn a_server_that_does_not_answer_keeps_nobody_from_looking() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.empty_image("disk.img", &[]);
+    let mnt = Unmounted::at(&dir, "mnt");
+    let said = extant(&["mount", "-v", &image, &mnt.0]).ok();
+    let pid = said.lines().next().and_then(|line| line.rsplit(' ').next()).expect("a number");
+    // After a write the kernel would ask for the file's attributes.
+    let script = format!("exec 3>{}/file; echo x >&3; echo ready; exec sleep 600", mnt.0);
+    let mut user = std::process::Command::new("sh");
+    let mut user = user.args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().expect("sh");
+    let mut ready = [0; 6];
+    user.stdout.take().expect("piped").read_exact(&mut ready).expect("ready");
+    tool("kill", &["-STOP", pid]);
+    let info = in_time(&["info", &image]);
+    tool("kill", &["-CONT", pid]);
+    user.kill().expect("killed");
+    user.wait().expect("ended");
+    assert_eq!(info.code, Some(0), "{}", info.err);
+    assert!(String::from_utf8_lossy(&info.out).contains("in use: mounted on "), "{}", info.err);
+    extant(&["unmount", &mnt.0]).ok();
 }
 
 #[test]

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use extant_block::BusyBy;
 use extant_block::device::{KernelMount, has_writer, is_locked, range_in_use};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+
 use crate::mounts::{self, Mount};
 use crate::open::place;
 use crate::shown;
@@ -66,13 +68,20 @@ fn processes(path: &Path) -> Vec<(u32, String)> {
     let has = |pid: &u32| {
         let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         // Through the link: in another mount namespace its path would not be found.
-        files.filter_map(|f| f.path().metadata().ok()).any(|m| {
-            let same_file = (m.dev(), m.ino()) == (image.dev(), image.ino());
-            same_file || (image.rdev() != 0 && m.rdev() == image.rdev())
-        })
+        files
+            .filter_map(|f| numbers_of(&f.path()))
+            .any(|(file, device)| file == (image.dev(), image.ino()) || (image.rdev() != 0 && device == image.rdev()))
     };
     let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     others.filter(has).take(PROCESSES_MAX).map(|pid| (pid, shown(name(pid).trim_end().as_bytes()))).collect()
+}
+
+/// Device and inode of an open file, and the device that it is, if any. The file may lie on a mount whose server does
+/// not answer: nothing is asked that the kernel does not know.
+fn numbers_of(link: &Path) -> Option<((u64, u64), u64)> {
+    let stat = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+    let file = (makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino);
+    Some((file, makedev(stat.stx_rdev_major, stat.stx_rdev_minor)))
 }
 
 impl Holder {
