@@ -37,6 +37,7 @@ mod holder;
 mod member;
 mod mounts;
 mod open;
+mod part;
 mod partitions;
 mod scan;
 mod spec;
@@ -50,6 +51,7 @@ pub use mounts::{Mount, absolute, fstab_options, mounts, seen_by};
 pub use open::{
     Access, Claim, Note, Opened, has_magic, look, open, open_whole, overwritten, place, probe, refuse_loop_device,
 };
+pub use part::{part_of, part_of_any};
 pub use partitions::partition_table;
 pub use scan::{Descriptors, FileSystem, Scan, Sighting, scan};
 pub use spec::{ImageSpec, Part};

@@ -53,6 +53,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("extant-build", 4),
     ("extant-fuse", 5),
     ("extant-lab", 6),
+    ("extant", 6),
     ("extant-cli", 7),
     ("extant-oracle", DEVELOPMENT),
     ("extant-testkit", DEVELOPMENT),
