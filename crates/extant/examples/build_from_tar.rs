@@ -1,5 +1,6 @@
 //! Makes an image of the files of a tar archive: `cargo run --example build_from_tar -- rootfs.tar disk.img 256`,
-//! with the size in MiB. The bytes are those of `SOURCE_DATE_EPOCH=0 extant mkfs -U content --from rootfs.tar disk.img 256M`.
+//! with the size in MiB. `SOURCE_DATE_EPOCH=0 extant mkfs -U content --from rootfs.tar disk.img 256M` makes the same
+//! bytes.
 
 fn main() -> std::io::Result<()> {
     let words: Vec<_> = std::env::args_os().collect();

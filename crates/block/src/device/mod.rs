@@ -1,7 +1,8 @@
 //! Devices: one trait, many implementers.
 //!
-//! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory) and [`FileDevice`] (image files and block
-//! devices); the wrappers [`CrashDevice`] (images that a power cut could leave), [`FaultyDevice`] (requests that fail),
+//! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory), [`FileDevice`] (image files and block
+//! devices) and [`NbdDevice`] (an export of an NBD server); the wrappers [`CrashDevice`] (images that a power cut could
+//! leave), [`FaultyDevice`] (requests that fail),
 //! [`HeldDevice`] (holds requests until a test releases them), [`LateDevice`] (bios that complete late and
 //! in any order), [`RateDevice`] (so many bytes per second), [`TracedDevice`] (records of requests),
 //! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`TimedDevice`] (adds up
@@ -20,6 +21,7 @@ mod file;
 mod held;
 mod late;
 mod mem;
+mod nbd;
 mod rate;
 mod sim;
 mod stats;
@@ -37,6 +39,7 @@ pub use file::{has_writer, is_locked, range_in_use, same_image_in_use, unescape,
 pub use held::{Catch, HeldDevice, Request};
 pub use late::{Crowded, LateDevice, Lateness};
 pub use mem::MemDevice;
+pub use nbd::{NbdAddress, NbdDevice, NbdOptions, NbdServer};
 pub use rate::RateDevice;
 pub use sim::{Arrival, DeviceModel, Dropped, MetaOnlyDevice, TimedDevice, Timer, Usage};
 pub use stats::{IoCounters, IoStats};
