@@ -1,6 +1,8 @@
 # One command per thing that one does with this repository. `make help` lists them.
 CARGO ?= cargo
 OUT ?= target/bench
+# Packages for development alone, on which no other package depends with a version.
+UNPUBLISHED = --exclude extant-oracle --exclude extant-testkit --exclude xtask
 
 .PHONY: help build demo check test lint soak bench threads experiments-age fuzz dist install uninstall deb deny deps clean-demo
 
@@ -18,7 +20,7 @@ help:
 	@echo "make demo     build, then: an image, a mount, a power cut, a replay, and speeds beside the kernel's"
 	@echo "make check    in a minute: format, tidy, clippy and unit tests of the packages changed since BASE (upstream, or HEAD)"
 	@echo "make test     lint, every test of the workspace"
-	@echo "make lint     rustfmt, clippy, cargo xtask tidy, cargo doc"
+	@echo "make lint     rustfmt, clippy, cargo xtask tidy, cargo doc, and whether the crates can be packaged"
 	@echo "make deny     licenses and sources of the dependencies (cargo install cargo-deny)"
 	@echo "make soak     the long tests (hours on a small machine)"
 	@echo "make bench    the table of speeds: kernel ext4, fuse2fs, Extant, FUSE alone (root)"
@@ -46,6 +48,7 @@ lint:
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) xtask tidy
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
+	$(CARGO) package --locked --workspace $(UNPUBLISHED) --no-verify --allow-dirty --quiet
 
 deny:
 	$(CARGO) deny check licenses bans sources

@@ -49,5 +49,11 @@ pub(crate) static FILE_FLUSH: LockClass = LockClass::new("block file flush", 940
 pub(crate) static RING: LockClass = LockClass::new("block ring", 945);
 /// The first flush error of a file.
 pub(crate) static FILE_POISON: LockClass = LockClass::new("block file poison", 950);
+/// Bios for a [`crate::device::NbdDevice`]'s thread that carries out several requests for each.
+pub(crate) static NBD_JOBS: LockClass = LockClass::new("block nbd jobs", 955);
+/// The sending side of a connection to an NBD server.
+pub(crate) static NBD_SEND: LockClass = LockClass::new("block nbd send", 956);
+/// The requests under way on a connection to an NBD server.
+pub(crate) static NBD_PENDING: LockClass = LockClass::new("block nbd pending", 957);
 /// Completions that a thread waits for.
 pub(crate) static BIO_WAIT: LockClass = LockClass::new("block bio wait", 990);

@@ -109,6 +109,12 @@ impl From<extant_image::Error> for Failure {
                 });
                 format!("{image}: no ext2/3/4 file system, but {}: {}{there}", format.name(), format.advice(&image))
             }
+            E::NoProgram { image, format, program } => format!(
+                "{image}: {} is read and written through {program}, which is not installed: install it (Debian: \
+                 qemu-utils), or {}",
+                format.name(),
+                format.advice(&image)
+            ),
             E::NoPartition { image, number, partitions } => {
                 table = list(&partitions);
                 format!("{image}: no partition {number}; there are:")

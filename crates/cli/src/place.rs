@@ -9,6 +9,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use extant_block::device::NbdAddress;
+
 use crate::failure::{Failure, Result};
 use crate::image::ImageSpec;
 use crate::text::shown;
@@ -24,6 +26,9 @@ impl Place {
     /// image counts, or, if there is no image, the first one before a slash.
     pub fn parse(arg: &OsStr) -> Place {
         let bytes = arg.as_bytes();
+        if NbdAddress::is_one(bytes) {
+            return in_export(bytes);
+        }
         let local = || Place::Local(bytes.to_vec());
         if Path::new(arg).symlink_metadata().is_ok() {
             return local();
@@ -51,6 +56,17 @@ impl Place {
     /// `-`: standard input or output.
     pub fn is_stream(&self) -> bool {
         matches!(self, Place::Local(path) if path == b"-")
+    }
+}
+
+/// `nbd://HOST/EXPORT:PATH`: the first colon with a slash behind it, after the one of `://`, or a last colon.
+fn in_export(bytes: &[u8]) -> Place {
+    let spec = |end: usize| ImageSpec::parse(OsStr::from_bytes(&bytes[..end]));
+    let scheme = bytes.windows(3).position(|part| part == b"://").map_or(0, |at| at + 3);
+    match bytes[scheme..].windows(2).position(|part| part == b":/") {
+        Some(at) => Place::Inside(spec(scheme + at), bytes[scheme + at + 1..].to_vec()),
+        None if bytes.ends_with(b":") => Place::Inside(spec(bytes.len() - 1), Vec::new()),
+        None => Place::Local(bytes.to_vec()),
     }
 }
 
@@ -127,6 +143,20 @@ mod tests {
         let each: Vec<_> = each.iter().map(|(spec, path)| (spec.partition(), path.as_slice())).collect();
         assert_eq!(each, [(Some(2), &b"/x"[..]), (Some(3), b"/w"), (Some(2), b"/v")]);
         assert_eq!(in_images(&image, &[]), [(ImageSpec::whole(&image), b"/".to_vec())]);
+    }
+
+    #[test]
+    fn an_export_and_its_path_may_be_one_word() {
+        for (word, image, part, path) in [
+            ("nbd://h:99/e:/x:/y", "nbd://h:99/e", Part::Any, "/x:/y"),
+            ("nbd://[::1]:99/e@2:/x", "nbd://[::1]:99/e", Part::Partition(2), "/x"),
+            ("nbd+unix:///e?socket=/s:/", "nbd+unix:///e?socket=/s", Part::Any, "/"),
+            ("nbd+unix:///?socket=/s?offset=1M:", "nbd+unix:///?socket=/s", Part::Offset(1 << 20), ""),
+        ] {
+            let spec = ImageSpec { path: image.into(), part };
+            assert_eq!(Place::parse(OsStr::new(word)), Place::Inside(spec, path.into()), "{word}");
+        }
+        assert!(!Place::parse(OsStr::new("nbd://h/e")).is_in_image());
     }
 
     #[test]

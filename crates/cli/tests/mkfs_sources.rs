@@ -182,7 +182,7 @@ fn a_wrong_source_is_never_an_empty_file_system() {
         refused extant mkfs --from old.img.gz new.img 64M; grep 'file system follows' said
         for f in zeroes empty text noise elf disk.qcow2 disk /dev/null; do refused extant mkfs --from $f new.img 64M; done
         refused extant mkfs --from zeroes new.img 64M; grep 'no entries; with tar: in front' said
-        refused extant mkfs --from disk.qcow2 new.img 64M; grep 'qemu-img convert' said
+        refused extant mkfs --from disk.qcow2 new.img 64M; grep 'disk.qcow2.*qemu-nbd' said
         refused extant mkfs --from disk new.img 64M; grep 'disk@N' said
         tar -cf none.tar -T /dev/null; extant mkfs -q --from tar:none.tar new.img 64M
         "#,

@@ -137,8 +137,7 @@ fn foreign_formats_are_named_with_the_next_command() {
     make("mkswap", &[&file]);
     all_fail(&dir, &file, &["but swap space: "]);
     for (at, magic, words) in [
-        (0, &b"QFI\xfb\0\0\0\x03"[..], ["a qcow2 disk image", "qemu-img convert -O raw"]),
-        (3, b"NTFS    ", ["an NTFS file system", "mount it with"]),
+        (3, &b"NTFS    "[..], ["an NTFS file system", "mount it with"]),
         (0, b"LUKS\xba\xbe", ["encrypted with LUKS", "cryptsetup open"]),
         (32769, b"CD001", ["an ISO 9660 file system", "-o loop"]),
         (0, b"\x3a\xff\x26\xed", ["an Android sparse image", "simg2img"]),

@@ -1,4 +1,4 @@
-//! The errors of file system operations. `fuse` alone maps them to an errno.
+//! The errors of file system operations. `errno.rs` maps each to its error number.
 //!
 //! Main types: [`Error`], [`Damage`] (the damaged part of an image), [`Unsupported`].
 //!
@@ -211,6 +211,9 @@ pub enum Error {
     /// The request is invalid (EINVAL), with the reason.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
+    /// More than 40 symbolic links on the way of a path (ELOOP).
+    #[error("too many levels of symbolic links")]
+    TooManySymlinks,
     /// The inode cannot have another name (EMLINK).
     #[error("too many links")]
     TooManyLinks,

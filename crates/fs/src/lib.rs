@@ -5,7 +5,7 @@
 //! `ops/` (the operations), `groups.rs` and `ialloc.rs` (placement), `store.rs`, `dir_store.rs`, `xattr_store.rs`
 //! (the stores for the layers below the operations), `map` (extents, indirect blocks), `dir` (directories), `xattr`.
 //!
-//! What it does not do: permissions (the caller's kernel or program checks them), errno, partitions, repair.
+//! What it does not do: permissions (the caller's kernel or program checks them), partitions, repair.
 //!
 //! ```no_run
 //! use extant_block::device::{FileDevice, OpenOptions};
@@ -34,6 +34,7 @@ mod background;
 mod dir;
 mod dir_store;
 mod encrypted;
+mod errno;
 mod error;
 mod error_log;
 mod failure;

@@ -19,8 +19,7 @@ impl Filesystem {
     /// the way always are.
     ///
     /// # Errors
-    /// [`Error::NotFound`] and [`Error::NotDirectory`] for a part of the path; [`Error::Invalid`] after 40 symbolic
-    /// links.
+    /// [`Error::NotFound`] and [`Error::NotDirectory`] for a part of the path; [`Error::TooManySymlinks`] after 40.
     ///
     /// ```no_run
     /// # fn show(fs: &extant_fs::Filesystem) -> extant_fs::Result<()> {
@@ -76,7 +75,7 @@ impl Filesystem {
             let next = self.lookup(&at, part)?;
             let last = parts.peek().is_none();
             if next.file_type() == Some(FileType::Symlink) && (!last || follow) {
-                *left = left.checked_sub(1).ok_or(Error::Invalid("too many symbolic links"))?;
+                *left = left.checked_sub(1).ok_or(Error::TooManySymlinks)?;
                 let target = self.read_link(&next)?;
                 at = self.walk_from(at, &target, true, left)?;
             } else {

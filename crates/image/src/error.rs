@@ -36,6 +36,34 @@ pub enum Error {
         /// A copy of an ext superblock is still there: the other format was written over a file system.
         backup: Option<Backup>,
     },
+    /// The image is a disk of a virtual machine, and the program that shows it is not installed.
+    #[error("{image}: {} is used through {program}, which is not installed", format.name())]
+    NoProgram {
+        /// As [`crate::ImageSpec::shown`] gives it.
+        image: String,
+        /// The disk's format.
+        format: &'static Format,
+        /// The missing program.
+        program: &'static str,
+    },
+    /// The program that shows the image fails.
+    #[error("{image}: {program}: {why}")]
+    Program {
+        /// As [`crate::ImageSpec::shown`] gives it.
+        image: String,
+        /// The program.
+        program: &'static str,
+        /// Its message.
+        why: String,
+    },
+    /// The image's name begins as an NBD address and is none.
+    #[error("{image}: {why}")]
+    Address {
+        /// The name.
+        image: String,
+        /// The rule that it breaks.
+        why: &'static str,
+    },
     /// There is no usable superblock: the primary is unsound and no backup is found, or the primary has unknown
     /// features.
     #[error("{image}: {source}")]

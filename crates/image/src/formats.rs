@@ -27,8 +27,8 @@ pub struct Format {
 /// The last magic is that of btrfs, at 64 KiB and 64.
 const HEAD_BYTES: usize = 69632;
 
-const CONVERT: &str = "convert it with 'qemu-img convert -O raw IMAGE IMAGE.raw', or show it as a file without copying with \
-                       'nbdkit' or 'qemu-nbd' and nbdfuse";
+const CONVERT: &str = "convert it with 'qemu-img convert -O raw IMAGE IMAGE.raw', or show it as a file with one command of \
+                       qemu-storage-daemon or nbdfuse (docs/remote.md)";
 
 const MOUNT: &str = "mount it with 'mount IMAGE DIR' as root";
 
@@ -239,6 +239,18 @@ pub fn nothing_found(dev: &dyn BlockDevice) -> Nothing {
 }
 
 impl Format {
+    /// qemu's name for the format, if it is one of the disks that `qemu-nbd` shows.
+    pub(crate) fn qemu_driver(&self) -> Option<&'static str> {
+        match self.name {
+            "a qcow2 disk image" => Some("qcow2"),
+            "a VMDK disk image" => Some("vmdk"),
+            "a VDI disk image" => Some("vdi"),
+            "a VHDX disk image" => Some("vhdx"),
+            "a VHD disk image" => Some("vpc"),
+            _ => None,
+        }
+    }
+
     /// "a qcow2 disk image".
     pub fn name(&self) -> &'static str {
         self.name

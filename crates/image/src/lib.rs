@@ -6,6 +6,9 @@
 //! [`DeviceClaim`] (the block device of a mount, and whose it is), [`Mount`] (a line of the kernel's table),
 //! [`Format`] (other formats than ext), [`Error`].
 //!
+//! The disks of virtual machines (qcow2 and others) are used through `qemu-nbd`, which this crate starts; an image may
+//! also be the export of an NBD server (`nbd://HOST/EXPORT`).
+//!
 //! If the last server of an image is about to end, opening waits for it. A mounted image is refused, with its users.
 //!
 //! What it does not do: mount, check or change a file system; print. Messages for the user during an open go to
@@ -15,10 +18,10 @@
 //! use extant_image::{Access, Error, ImageSpec, open};
 //!
 //! let dir = tempfile::tempdir()?;
-//! let path = dir.path().join("disk.qcow2");
-//! std::fs::write(&path, [b"QFI\xfb".as_slice(), &[0; 65536]].concat())?;
+//! let path = dir.path().join("archive.gz");
+//! std::fs::write(&path, [b"\x1f\x8b\x08".as_slice(), &[0; 65536]].concat())?;
 //! match open(&ImageSpec::whole(&path), &Access::tool(true)) {
-//!     Err(Error::Foreign { format, .. }) => assert_eq!(format.name(), "a qcow2 disk image"),
+//!     Err(Error::Foreign { format, .. }) => assert_eq!(format.name(), "compressed with gzip"),
 //!     other => panic!("{other:?}"),
 //! }
 //! # Ok::<(), std::io::Error>(())
@@ -38,6 +41,7 @@ mod member;
 mod mounts;
 mod open;
 mod partitions;
+mod qemu;
 mod scan;
 mod spec;
 
@@ -48,9 +52,10 @@ pub use holder::Holder;
 pub use member::{Member, member};
 pub use mounts::{Mount, absolute, fstab_options, mounts, seen_by};
 pub use open::{
-    Access, Claim, Note, Opened, has_magic, look, open, open_whole, overwritten, place, probe, refuse_loop_device,
+    Access, Claim, Note, Opened, has_magic, is_remote, look, open, open_whole, overwritten, place, probe,
+    refuse_loop_device,
 };
-pub use partitions::partition_table;
+pub use partitions::{part_of, part_of_any, partition_table};
 pub use scan::{Descriptors, FileSystem, Scan, Sighting, scan};
 pub use spec::{ImageSpec, Part};
 

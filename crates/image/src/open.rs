@@ -8,11 +8,15 @@
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
-use extant_block::device::{Engine, FileDevice, IoMode, Locking, OpenOptions, same_image_in_use, writing_loop_device};
+use extant_block::device::{
+    Engine, FileDevice, IoMode, Locking, NbdAddress, NbdDevice, NbdOptions, OpenOptions, same_image_in_use,
+    writing_loop_device,
+};
 use extant_block::{BioFlags, BlockDevice, BusyBy, Error as DeviceError};
 use extant_ondisk::BlockNr;
 use extant_ondisk::partition::Source;
@@ -22,7 +26,8 @@ use crate::error::{Backup, BadOffset, Error, Result};
 use crate::formats::{self, Format};
 use crate::holder::{Holder, is_served, is_written};
 use crate::member::{Member, member};
-use crate::partitions::{choose_partition, find_partition, partition_table};
+use crate::partitions::{choose_partition, find_partition, part_of, partition_table};
+use crate::qemu;
 use crate::shown;
 use crate::spec::{ImageSpec, Part};
 
@@ -85,7 +90,7 @@ pub enum Note<'a> {
 pub struct Opened {
     /// The device that holds the file system.
     pub device: Arc<dyn BlockDevice>,
-    /// Device and inode number of the file of the host.
+    /// Device and inode number of the file of the host; zeroes for an export of a server.
     pub file: (u64, u64),
     /// Its other users, if [`Claim::OrBeside`] lets it be read beside them.
     pub beside: Option<Holder>,
@@ -133,6 +138,11 @@ impl Access {
 /// # Errors
 /// See [`Error`]. [`Error::InUse`] comes after a delay, in which a server that is about to end may do so.
 pub fn open(spec: &ImageSpec, access: &Access) -> Result<Opened> {
+    if let Some(Remote { device, file }) = open_remote(spec, access)? {
+        let whole = access.by_superblock && spec.part == Part::Any;
+        let device = if whole { device } else { part_of(&device, spec.part)? };
+        return Ok(Opened { device, file, beside: None });
+    }
     if spec.part != Part::Any {
         let (start, len) = place(spec)?;
         return open_window(spec, access, start, len);
@@ -220,6 +230,15 @@ pub fn place(spec: &ImageSpec) -> Result<(u64, Option<u64>)> {
 /// # Errors
 /// It cannot be opened.
 pub fn look(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
+    let access = Access { claim: Claim::None, ..Access::tool(true) };
+    match open_remote(spec, &access)? {
+        Some(Remote { device, .. }) => Ok(device),
+        None => look_at_file(spec),
+    }
+}
+
+/// The file or block device itself, whatever its format.
+pub(crate) fn look_at_file(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
     let options = OpenOptions {
         io: IoMode::Buffered,
         engine: Engine::Psync,
@@ -236,7 +255,99 @@ pub fn look(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
 /// # Errors
 /// As [`open`].
 pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Opened> {
+    if let Some(Remote { device, file }) = open_remote(spec, access)? {
+        return Ok(Opened { device, file, beside: None });
+    }
     open_window(spec, access, 0, None)
+}
+
+/// Connections for a mount; a single caller needs one.
+const CONNECTIONS: usize = 4;
+
+/// An open image that a server shows, from its first byte on.
+struct Remote {
+    device: Arc<dyn BlockDevice>,
+    /// Device and inode number of the disk's file; zeroes for an export.
+    file: (u64, u64),
+}
+
+/// Opens the image, if a server has to show it.
+fn open_remote(spec: &ImageSpec, access: &Access) -> Result<Option<Remote>> {
+    let read_only = access.read_only || access.claim == Claim::None;
+    let threads = access.engine != Engine::Psync;
+    let options = NbdOptions {
+        read_only,
+        threads,
+        connections: if threads { CONNECTIONS } else { 1 },
+        shown_as: Some(shown(spec.path.as_os_str().as_bytes())),
+        ..NbdOptions::default()
+    };
+    if let Some(address) = address(spec) {
+        let device = NbdDevice::open(&address?, &options).map_err(|e| read_only_export(spec, e))?;
+        return Ok(Some(Remote { device: Arc::new(device), file: (0, 0) }));
+    }
+    let Some((format, driver)) = foreign(spec) else { return Ok(None) };
+    let opened = || -> std::io::Result<(u64, u64)> {
+        let meta = std::fs::File::options().read(true).write(!read_only).open(&spec.path)?.metadata()?;
+        Ok((meta.dev(), meta.ino()))
+    };
+    let file = opened().map_err(|e| match e.kind() {
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem if !read_only => {
+            Error::ReadOnly { image: spec.shown() }
+        }
+        _ => DeviceError::open(&shown(spec.path.as_os_str().as_bytes()), e).into(),
+    })?;
+    let image = spec.shown();
+    let device = qemu::served(&spec.path, driver, &options, access.claim == Claim::None).map_err(|e| match e {
+        qemu::Failure::Host(path, source) => Error::Host { path, source: Arc::new(source) },
+        qemu::Failure::NoProgram => Error::NoProgram { image, format, program: qemu::PROGRAM },
+        qemu::Failure::Program(why) => Error::Program { image, program: qemu::PROGRAM, why },
+        qemu::Failure::Busy => DeviceError::Busy { device: image, by: BusyBy::Lock }.into(),
+        qemu::Failure::Device(e) => read_only_export(spec, e),
+    })?;
+    Ok(Some(Remote { device, file }))
+}
+
+/// Whether a server shows the image: it is an export, or a disk of a virtual machine. Such an image has the size that
+/// it has; its file is not the image.
+pub fn is_remote(spec: &ImageSpec) -> bool {
+    NbdAddress::is_one(spec.path.as_os_str().as_bytes()) || foreign(spec).is_some()
+}
+
+/// The address, if the image's name is one.
+fn address(spec: &ImageSpec) -> Option<Result<NbdAddress>> {
+    let word = spec.path.as_os_str().as_bytes();
+    if !NbdAddress::is_one(word) {
+        return None;
+    }
+    let failed = |why| Error::Address { image: shown(word), why };
+    let text = std::str::from_utf8(word).map_err(|_| failed("the name is not UTF-8"));
+    Some(text.and_then(|text| NbdAddress::parse(text).map_err(failed)))
+}
+
+/// An export that may only be read, to a caller that wants to write.
+fn read_only_export(spec: &ImageSpec, e: DeviceError) -> Error {
+    match &e {
+        DeviceError::Open { source, .. }
+            if source.kind() == std::io::ErrorKind::ReadOnlyFilesystem && source.to_string().contains("read-only") =>
+        {
+            Error::ReadOnly { image: spec.shown() }
+        }
+        _ => e.into(),
+    }
+}
+
+/// The format of a file that qemu-nbd can show, and qemu's name for it.
+fn foreign(spec: &ImageSpec) -> Option<(&'static Format, &'static str)> {
+    if !spec.path.metadata().is_ok_and(|meta| meta.is_file()) {
+        return None;
+    }
+    let file = look_at_file(spec).ok()?;
+    if has_magic(&*file) {
+        return None;
+    }
+    let format = formats::identify(&*file)?;
+    Some((format, format.qemu_driver()?))
 }
 
 /// How long to wait for the end of a process that has the image open after its mount is gone.

@@ -1,4 +1,5 @@
-//! Partitions of a whole disk: their places, and the choice of one if the user names none.
+//! Partitions of a whole disk: their places, and the choice of one if the user names none. [`part_of`] makes that
+//! choice on a device that is already open.
 //!
 //! # Locking
 //! None.
@@ -9,9 +10,10 @@ use extant_block::device::OffsetDevice;
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::partition::{Partition, Source, Table, read_table};
 
-use crate::error::{Error, Result};
-use crate::open::shows_magic;
-use crate::spec::ImageSpec;
+use crate::error::{BadOffset, Error, Result};
+use crate::formats;
+use crate::open::{has_magic, overwritten, probe, shows_magic};
+use crate::spec::{ImageSpec, Part};
 
 /// The partitions of a whole disk, and the table that lists them.
 ///
@@ -62,6 +64,62 @@ pub(crate) fn choose_partition(
         1 => Ok(with_ext.remove(0)),
         with_ext => Err(Error::Ambiguous { image: spec.shown(), with_ext, partitions: partitions.to_vec() }),
     }
+}
+
+/// The file system's part of a device: the named part, or the whole device, or its only partition with ext2/3/4.
+///
+/// # Errors
+/// As [`crate::open()`], except for those of other users of the image.
+pub fn part_of(device: &Arc<dyn BlockDevice>, part: Part) -> Result<Arc<dyn BlockDevice>> {
+    if part != Part::Any {
+        return part_of_any(device, part);
+    }
+    if has_magic(&**device) {
+        return Ok(device.clone());
+    }
+    let image = device.name().to_owned();
+    if let Some(format) = formats::identify(&**device) {
+        return Err(overwritten(&**device, image, format));
+    }
+    let table = partition_table(&**device)?;
+    // A backup GPT may be older than a file system on the whole disk whose first blocks are lost.
+    let stale = || table.source == Source::BackupGpt && probe(&**device).is_ok();
+    if table.partitions.is_empty() || stale() {
+        return Ok(device.clone());
+    }
+    let (number, (start, len)) = choose_partition(&ImageSpec::whole(image), device, &table.partitions)?;
+    window(device, start, len, &format!("@{number}"))
+}
+
+/// The named part of a device, whatever it holds; without a name, all of it.
+///
+/// # Errors
+/// The partition does not exist, or no file system can begin at the offset.
+pub fn part_of_any(device: &Arc<dyn BlockDevice>, part: Part) -> Result<Arc<dyn BlockDevice>> {
+    match part {
+        Part::Any => Ok(device.clone()),
+        Part::Partition(number) => {
+            let (start, len) = find_partition(&**device, number)?;
+            window(device, start, len, &format!("@{number}"))
+        }
+        Part::Offset(offset) => {
+            let failed = |why| Error::Offset { image: device.name().to_owned(), offset, why };
+            if !offset.is_multiple_of(512) {
+                return Err(failed(BadOffset::Unaligned));
+            }
+            let rest = device.size_bytes().checked_sub(offset).filter(|rest| *rest > 0);
+            let rest = rest.ok_or_else(|| failed(BadOffset::PastEnd))?;
+            window(device, offset, rest, &format!("?offset={offset}"))
+        }
+    }
+}
+
+/// Whole logical blocks: the end of a disk may lie in the middle of one. `part` is what its name has behind the
+/// device's.
+fn window(device: &Arc<dyn BlockDevice>, start: u64, len: u64, part: &str) -> Result<Arc<dyn BlockDevice>> {
+    let block = u64::from(device.limits().logical_block);
+    let name = format!("{}{part}", device.name());
+    Ok(Arc::new(OffsetDevice::new(device.clone(), start, len - len % block)?.named(name)))
 }
 
 #[cfg(test)]

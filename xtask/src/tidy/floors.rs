@@ -54,6 +54,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("extant-repair", 5),
     ("extant-fuse", 5),
     ("extant-lab", 6),
+    ("extant", 6),
     ("extant-cli", 7),
     ("extant-oracle", DEVELOPMENT),
     ("extant-testkit", DEVELOPMENT),

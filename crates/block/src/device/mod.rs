@@ -1,12 +1,12 @@
 //! Devices: one trait, many implementers.
 //!
-//! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory) and [`FileDevice`] (image files and block
-//! devices); the wrappers [`CrashDevice`] (images that a power cut could leave), [`FaultyDevice`] (requests that fail),
-//! [`HeldDevice`] (holds requests until a test releases them), [`LateDevice`] (bios that complete late and in any
-//! order), [`RateDevice`] (so many bytes per second), [`TracedDevice`] (records of requests), [`CowDevice`] (a device
-//! with changes beside it), [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change),
-//! [`TimedDevice`] (adds up the time that a disk would need), [`MetaOnlyDevice`] (keeps metadata and drops data). A
-//! wrapper implements [`Wrapper`](wrapper::Wrapper).
+//! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory), [`FileDevice`] (image files and block
+//! devices) and [`NbdDevice`] (an export of an NBD server); the wrappers [`CrashDevice`] (images that a power cut could
+//! leave), [`FaultyDevice`] (requests that fail), [`HeldDevice`] (holds requests until a test releases them),
+//! [`LateDevice`] (bios that complete late and in any order), [`RateDevice`] (so many bytes per second),
+//! [`TracedDevice`] (records of requests), [`CowDevice`] (a device with changes beside it), [`OffsetDevice`] and
+//! [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`TimedDevice`] (adds up the time that a disk
+//! would need), [`MetaOnlyDevice`] (keeps metadata and drops data). A wrapper implements [`Wrapper`](wrapper::Wrapper).
 //!
 //! What it does not do: queueing and merging ([`crate::queue`]).
 //!
@@ -21,6 +21,7 @@ mod file;
 mod held;
 mod late;
 mod mem;
+mod nbd;
 mod rate;
 mod sim;
 mod stats;
@@ -39,6 +40,7 @@ pub use file::{has_writer, is_locked, range_in_use, same_image_in_use, unescape,
 pub use held::{Catch, HeldDevice, Request};
 pub use late::{Crowded, LateDevice, Lateness};
 pub use mem::MemDevice;
+pub use nbd::{NbdAddress, NbdDevice, NbdOptions, NbdServer};
 pub use rate::RateDevice;
 pub use sim::{Arrival, DeviceModel, Dropped, MetaOnlyDevice, TimedDevice, Timer, Usage};
 pub use stats::{IoCounters, IoStats};

@@ -42,6 +42,12 @@ impl OffsetDevice {
         let name = format!("{}+{start}", inner.name());
         Ok(OffsetDevice { inner, name, start, len, counters: IoCounters::default() })
     }
+
+    /// With another name than that of the device below and the place in it.
+    #[must_use]
+    pub fn named(self, name: String) -> OffsetDevice {
+        OffsetDevice { name, ..self }
+    }
 }
 
 impl Wrapper for OffsetDevice {

@@ -15,6 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use extant_block::device::NbdAddress;
 use extant_fuse::{Control, Errno, FuseError, MountPoint, kernel_uid};
 use extant_lab::measure::Recorded;
 use rustix::fs::Mode;
@@ -80,10 +81,12 @@ fn mount_on(args: MountArgs, mut config: MountConfig, point: MountPoint) -> Resu
         return Err(Failure::usage(format!("{}: the name and an option ({part}) exclude each other", spec.shown())));
     }
     // The server leaves our directory, and unmounting needs the image's absolute path.
-    spec.path = spec.path.canonicalize().map_err(|e| {
-        let denied = e.kind() == std::io::ErrorKind::PermissionDenied;
-        Failure::io(&spec.path, e).with_status(if denied { USAGE } else { MOUNT })
-    })?;
+    if !NbdAddress::is_one(spec.path.as_os_str().as_bytes()) {
+        spec.path = spec.path.canonicalize().map_err(|e| {
+            let denied = e.kind() == std::io::ErrorKind::PermissionDenied;
+            Failure::io(&spec.path, e).with_status(if denied { USAGE } else { MOUNT })
+        })?;
+    }
     let spec = spec.resolved();
     let mut options = args.options.join(",");
     if !config.fs.read_only && spec.is_read_only_device() {

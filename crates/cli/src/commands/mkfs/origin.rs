@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use extant_build::source::Word;
-use extant_image::{has_magic, identify_unpartitioned, look, partition_table};
+use extant_image::{Error as ImageError, has_magic, identify_unpartitioned, look, partition_table};
 
 use crate::failure::{Failure, Result};
 use crate::image::ImageSpec;
@@ -41,7 +41,13 @@ pub fn refuse(target: &Path, name: &str, source: &Word) -> Result<()> {
 /// The failure for a source that no reader takes. If it is something else that is known, the message says what to do.
 pub fn unknown(source: &Word, error: &extant_build::Error) -> Failure {
     let known = source.path.as_ref().filter(|path| path.is_file()).and_then(|path| {
-        let (device, image) = (look(&ImageSpec::whole(path)).ok()?, argument(path.as_os_str().as_encoded_bytes(), ""));
+        let device = match look(&ImageSpec::whole(path)) {
+            Ok(device) => device,
+            // A disk of a virtual machine that cannot be shown.
+            Err(e @ (ImageError::Program { .. } | ImageError::NoProgram { .. })) => return Some(e.to_string()),
+            Err(_) => return None,
+        };
+        let image = argument(path.as_os_str().as_encoded_bytes(), "");
         let copy = |image: &str| format!("'extant mkfs --from image:{image} --size auto NEW.img' copies its files");
         if has_magic(&*device) {
             return Some(format!("it has an ext2/3/4 file system: {}", copy(&image)));

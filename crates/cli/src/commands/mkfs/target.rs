@@ -19,7 +19,7 @@ use extant_block::device::{Engine, FileDevice, IoMode, Locking, OpenOptions as D
 use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
 use extant_build::options::{Request, SizeAsked};
 use extant_build::{erase, sparse};
-use extant_image::{has_magic, identify_unpartitioned, member, partition_table, probe};
+use extant_image::{has_magic, identify_unpartitioned, is_remote, member, partition_table, probe};
 use tempfile::NamedTempFile;
 
 use super::failed;
@@ -40,6 +40,8 @@ pub struct Target {
     pub sector_size: u32,
     /// The size is computed, not given: a file is cut to it.
     pub fits: bool,
+    /// A server shows it, so its file is not the image.
+    remote: bool,
     /// Storage of zeroed ranges may be unmapped.
     discards: bool,
     /// Removes the file if this command made it and fails. Dropped before the claim.
@@ -66,9 +68,23 @@ impl Target {
         let name = spec.shown();
         let discards = request.discards().map_err(failed)?;
         let unfinished = Unfinished::default();
-        let mut target =
-            Target { spec, name, bytes: 0, sector_size: 0, fits: false, discards, unfinished, claim: None };
+        let mut target = Target {
+            spec,
+            name,
+            bytes: 0,
+            sector_size: 0,
+            fits: false,
+            remote: false,
+            discards,
+            unfinished,
+            claim: None,
+        };
+        target.remote = is_remote(&target.spec);
         match target.spec.path.metadata() {
+            _ if target.remote => {
+                let access = Access { claim: Claim::None, ..Access::tool(true) };
+                target.bytes = target.open(&access)?.size_bytes();
+            }
             Ok(meta) if meta.is_file() && target.spec.part == Part::Any => target.bytes = meta.len(),
             Ok(meta) if meta.is_dir() => {
                 return Err(Failure::op(format!("{}: it is a directory; give a file in it", target.name)));
@@ -257,7 +273,7 @@ impl Target {
 
     /// Whether the target is a whole image file.
     pub fn is_file(&self) -> bool {
-        self.spec.part == Part::Any && !self.spec.is_block_device()
+        self.spec.part == Part::Any && !self.spec.is_block_device() && !self.remote
     }
 
     fn refuse_overwriting(&self, device: &dyn BlockDevice) -> Result<()> {

@@ -1,0 +1,80 @@
+//! Paths of the caller as the file system takes them.
+//!
+//! Main type: [`Last`] (the last part of a path, which decides how an operation on a name answers).
+//!
+//! # Locking
+//! None.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use extant_fs::{Error, Filesystem, InodeRef, Result};
+
+/// The bytes of a path.
+///
+/// # Errors
+/// [`Error::NotFound`] for an empty path, as open(2) has it; [`Error::Invalid`] for a NUL byte, which no system call
+/// can pass.
+pub(crate) fn bytes(path: &Path) -> Result<&[u8]> {
+    let bytes = path.as_os_str().as_bytes();
+    match bytes {
+        [] => Err(Error::NotFound),
+        _ if bytes.contains(&0) => Err(Error::Invalid("a path with a NUL byte")),
+        _ => Ok(bytes),
+    }
+}
+
+/// A name in an image as a part of a path.
+pub(crate) fn name(bytes: &[u8]) -> &OsStr {
+    OsStr::from_bytes(bytes)
+}
+
+/// The last part of a path.
+pub(crate) enum Last<'p> {
+    /// The path is `/`.
+    Root,
+    /// `.`
+    Dot,
+    /// `..`
+    DotDot,
+    /// `slash`: slashes follow the name, so it must be a directory.
+    Name { name: &'p [u8], slash: bool },
+}
+
+/// The directory of the last part of `path`, and that part. A relative path starts at `start`, or at the root.
+pub(crate) fn parent<'p>(fs: &Filesystem, start: Option<&InodeRef>, path: &'p [u8]) -> Result<(InodeRef, Last<'p>)> {
+    let walk = |path: &[u8]| match start {
+        Some(dir) => fs.walk_at(dir, path, true),
+        None => fs.walk(path, true),
+    };
+    let Some(last) = path.iter().rposition(|b| *b != b'/') else { return Ok((fs.root()?, Last::Root)) };
+    let (whole, slash) = (&path[..=last], last + 1 < path.len());
+    let cut = whole.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
+    let (dir, name) = whole.split_at(cut);
+    let dir = walk(dir)?;
+    if !is_dir(fs, &dir) {
+        return Err(Error::NotDirectory);
+    }
+    let last = match name {
+        b"." => Last::Dot,
+        b".." => Last::DotDot,
+        name => Last::Name { name, slash },
+    };
+    Ok((dir, last))
+}
+
+/// Whether the inode is a directory.
+pub(crate) fn is_dir(fs: &Filesystem, inode: &InodeRef) -> bool {
+    crate::metadata::FileType::of_mode(fs.getattr(inode).mode).is_dir()
+}
+
+/// The inode at `path`. As for the kernel, a path that ends in a slash or in `/.` is that of a directory.
+pub(crate) fn walk(fs: &Filesystem, path: &[u8], follow: bool) -> Result<InodeRef> {
+    let as_dir = path.ends_with(b"/") || path.ends_with(b"/.");
+    let inode = fs.walk(path, follow || as_dir)?;
+    if as_dir && !is_dir(fs, &inode) {
+        return Err(Error::NotDirectory);
+    }
+    Ok(inode)
+}
