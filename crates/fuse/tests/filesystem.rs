@@ -606,7 +606,7 @@ fn a_full_image_reports_enospc_and_recovers() {
             let f = fs::File::create(m.at("big")).expect("create");
             let mut failed = None;
             for i in 0..100 {
-                let wrote = f.write_all_at(&[round; 1 << 20], i << 20);
+                let wrote = f.write_all_at(&vec![round; 1 << 20], i << 20);
                 if let Err(e) = wrote.and_then(|()| f.sync_all()) {
                     failed = e.raw_os_error();
                     break;
