@@ -5,6 +5,9 @@
 
 use extant_ondisk::BlockNr;
 
+/// How often the blocks of a file system may be mapped by files that share some, for each to be repaired.
+pub(crate) const SHARED_MAX: u64 = 8;
+
 /// Why a repair could not be planned or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -20,6 +23,14 @@ pub enum Error {
     /// A structure could not be encoded.
     #[error(transparent)]
     Format(#[from] extant_ondisk::Error),
+    /// Files claim the same blocks so often that a repair would take more memory and time than the image is worth.
+    #[error(
+        "inode {ino}: with it, files map more blocks than {SHARED_MAX} times those of the file system; it is not repaired"
+    )]
+    Oversized {
+        /// The inode at which the limit was reached.
+        ino: u32,
+    },
     /// A file is no undo file, or is damaged.
     #[error("{file}: no undo file that can be used: {why}")]
     Undo {

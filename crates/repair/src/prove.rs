@@ -16,10 +16,11 @@ use extant_block::BlockDevice;
 use extant_block::device::CowDevice;
 use extant_check::{Checked, Finding, Note, Problem, Report, Severity, examine};
 
+use extant_ondisk::InodeNr;
 use extant_ondisk::superblock::{FsState, SuperBlock};
 
 use crate::apply::{self, Owners, journal};
-use crate::error::{Refusal, Result};
+use crate::error::{Error, Refusal, Result, SHARED_MAX};
 use crate::evidence;
 use crate::loss::{Loss, losses};
 use crate::plan::{self, Action, Layer, Plan, Step};
@@ -54,6 +55,21 @@ impl Layers {
     pub fn over(&self, base: Arc<dyn BlockDevice>) -> CowDevice {
         (self.0)(base)
     }
+}
+
+/// A small image can map a block millions of times. Refuses it before each of them is looked at.
+fn refuse_oversized(image: &Image) -> Result<()> {
+    let limit = image.geo.blocks_count.saturating_mul(SHARED_MAX);
+    let mut mapped = 0u64;
+    for ino in image.facts.sharers() {
+        let Ok(inode) = image.inode(InodeNr(*ino)) else { continue };
+        let blocks: u64 = image.map(&inode).runs.iter().map(|run| u64::from(run.len)).sum();
+        mapped = mapped.saturating_add(blocks);
+        if mapped > limit {
+            return Err(Error::Oversized { ino: *ino });
+        }
+    }
+    Ok(())
 }
 
 /// How to repair.
@@ -233,6 +249,7 @@ impl Proof<'_> {
         let Some((before, mut report)) = Image::new(self.ground.clone(), checked, self.options.now) else {
             return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new()));
         };
+        refuse_oversized(&before)?;
         let mut last: Option<Image> = None;
         loop {
             let current = last.as_ref().unwrap_or(&before);

@@ -407,10 +407,12 @@ pub static WORDS: &[Word] = &[
     ),
     admin(
         &["direct_io"],
-        "=auto|never|write|SIZE",
-        Extant,
+        "[=auto|never|write|SIZE]",
+        Fuse,
         Sets(|c, value| {
             c.direct_io = match value {
+                // As in libfuse.
+                "" => DirectIo::From(0),
                 "never" | "auto" => DirectIo::Never,
                 "write" => DirectIo::Write,
                 size => DirectIo::From(size::parse(size).map_err(|e| format!("{e}; or auto, never, write"))?),
@@ -418,7 +420,7 @@ pub static WORDS: &[Word] = &[
             Ok(())
         }),
         "what bypasses the kernel's page cache: nothing (auto, for now), new files that are only written, or also files of at \
-         least SIZE when they are opened: large files that are read or written once gain, small reads lose",
+         least SIZE (without a value: all) when they are opened: large files that are read or written once gain, small reads lose",
     ),
     admin(
         &["no_lock"],
@@ -776,7 +778,6 @@ pub static WORDS: &[Word] = &[
         Fuse,
         "the modes are those of the image; uid= and gid= set the owner",
     ),
-    refused(&["direct_io"], "", Fuse, "files must be cached to be mapped; io=direct is about the image"),
     refused(
         &["kernel_cache", "auto_cache"],
         "",

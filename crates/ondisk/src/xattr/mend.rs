@@ -83,8 +83,8 @@ fn mend(
     // Of entries whose values overlap, those stay whose hashes fit.
     let mut order: Vec<usize> = (0..found.len()).collect();
     order.sort_by_key(|i| !found[*i].fits);
-    let names = first..names_end;
-    let mut taken: Vec<Range<usize>> = Vec::from([names]);
+    // A value may lie neither among the names nor in the header.
+    let mut taken: Vec<Range<usize>> = Vec::from([Range { start: 0, end: names_end }]);
     let mut stay = vec![Fate::Goes; found.len()];
     for i in order {
         let entry = &found[i];

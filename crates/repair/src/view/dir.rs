@@ -5,6 +5,8 @@
 //! # Locking
 //! None.
 
+use std::collections::HashSet;
+
 use extant_ondisk::dirent::{DirBlockFormat, HEADER_LEN, REC_LEN_MIN, TAIL_LEN, rec_len_from_disk, rec_len_needed};
 use extant_ondisk::htree::{DxFormat, DxShape};
 use extant_ondisk::inode::InodeFlags;
@@ -121,15 +123,19 @@ impl Image {
         offset == 0 || second == Some(offset as usize)
     }
 
-    /// All entries of a directory that can be read, `.` and `..` included, in their order.
+    /// All entries of a directory that can be read, `.` and `..` included, in their order. A block that the map repeats
+    /// counts once: the entries are the same, and a small image could repeat it millions of times.
     pub fn entries(&self, inode: &Inode) -> Vec<Entry> {
         let mut all = Vec::new();
         if inode.has(InodeFlags::INLINE_DATA) {
             self.inline_entries(inode, &mut all);
             return all;
         }
+        let mut seen = HashSet::new();
         for (lblk, block) in self.map(inode).blocks() {
-            self.block_entries(inode, lblk, block, &mut all);
+            if seen.insert(block) {
+                self.block_entries(inode, lblk, block, &mut all);
+            }
         }
         all
     }

@@ -144,10 +144,13 @@ fn check(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     for note in &report.notes {
         warn(&format!("{name}: {note}"));
     }
-    let plan = match report.is_damaged() && beside.is_none() {
-        true => repair::plan(&device, &options),
-        false => None,
-    };
+    // A plan takes memory for what it changes. Of an image with more damage than a report holds, -n shows none.
+    let is_listed = report.counts.values().sum::<u64>() == report.findings.len() as u64;
+    let wants_plan = report.is_damaged() && beside.is_none();
+    let plan = (wants_plan && is_listed).then(|| repair::plan(&device, &options)).flatten();
+    if wants_plan && !is_listed {
+        warn(&format!("{name}: no plan of a repair is shown: there are more findings than the report holds"));
+    }
     let mut out = Output::new();
     if args.json {
         let mut value = show::as_json(&name, &report);
