@@ -3,6 +3,7 @@
 //! # Locking
 //! None.
 
+use extant_block::BioOp;
 use extant_ondisk::BlockNr;
 
 /// Why a repair could not be planned or written.
@@ -28,6 +29,14 @@ pub enum Error {
         /// The fault.
         why: String,
     },
+    /// The repair could not be written, or only in part.
+    #[error("{error}")]
+    Write {
+        /// What the image has now.
+        stands: Stands,
+        /// The fault.
+        error: Box<Error>,
+    },
     /// The image is not the one of the undo file, or has changed since.
     #[error("{image}: block {block} has changed since the repair; undoing it would lose the change")]
     Changed {
@@ -36,6 +45,30 @@ pub enum Error {
         /// The first block that differs from what the repair wrote.
         block: u64,
     },
+}
+
+/// The state of an image after a write that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    /// Nothing of the repair was written.
+    Old,
+    /// The old state or the new one: the next replay of the log decides.
+    Log,
+    /// A part of the repair. A record, which is durable, undoes it.
+    Recorded,
+    /// A part of the repair.
+    Mixture,
+}
+
+impl Stands {
+    /// An error that left this state.
+    pub fn after(self) -> impl FnOnce(Error) -> Error {
+        move |error| match error {
+            // What the inner part of a write knows counts.
+            Error::Write { .. } => error,
+            error => Error::Write { stands: self, error: Box::new(error) },
+        }
+    }
 }
 
 /// The result of this crate's functions.
@@ -59,6 +92,20 @@ pub enum Refusal {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] extant_block::Error),
+}
+
+/// The reason for damage that stays because its repair depends on what cannot be read.
+pub const UNREADABLE: &str = "its repair depends on a block that the device cannot read";
+
+impl Refusal {
+    /// Whether a device could not read, which concerns one step alone. Other failures end the repair.
+    pub fn is_unreadable(&self) -> bool {
+        match self {
+            Refusal::Unreadable(_) => true,
+            Refusal::Device(extant_block::Error::Io { op, .. }) => *op == BioOp::Read,
+            _ => false,
+        }
+    }
 }
 
 /// The result of a step.
