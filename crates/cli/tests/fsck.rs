@@ -189,6 +189,180 @@ fn a_repair_that_needs_a_person_is_left_to_y_and_can_be_undone() {
     assert!(before == fs::read(&image).expect("image"), "not undone by e2undo");
 }
 
+/// An ext2 image with two files that share a block.
+fn sharing(dir: &Dir, name: &str) -> String {
+    let image = dir.text(name);
+    tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "1024", &image, "8M"]);
+    for file in ["one", "two"] {
+        fs::write(dir.path(file), file.repeat(2000)).expect("written");
+        let write = format!("write {} {file}", dir.text(file));
+        extant_testkit::oracle::debugfs_write(&image, &write).expect("written");
+    }
+    let shared = common::debugfs(&image, "bmap one 3");
+    let change = format!("set_inode_field two block[3] {}", shared.trim());
+    extant_testkit::oracle::debugfs_write(&image, &change).expect("damaged");
+    image
+}
+
+#[test]
+fn shared_blocks_are_copied_or_become_holes_as_asked() {
+    let dir = Dir::new();
+    for (rule, lost) in [("copy", 0), ("winner", 1), ("hole", 2)] {
+        let image = sharing(&dir, &format!("{rule}.img"));
+        let ran = extant(&["fsck", "-fy", &format!("--shared={rule}"), &image]);
+        let said = String::from_utf8_lossy(&ran.out).into_owned();
+        assert_eq!(ran.code, Some(1), "{said}{}", ran.err);
+        assert_eq!(said.matches("loses: ").count(), lost, "{said}");
+        assert_eq!(e2fsck(&image), Some(0), "{rule}");
+        let holes =
+            ["one", "two"].iter().filter(|file| common::debugfs(&image, &format!("bmap {file} 3")).trim() == "0");
+        assert_eq!(holes.count(), lost, "{rule}");
+    }
+}
+
+#[test]
+fn the_backup_that_b_names_becomes_the_superblock() {
+    let dir = Dir::new();
+    let image = dir.text("disk.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "1024", &image, "16M"]);
+    let uuid = |image: &str| {
+        let said = tool("dumpe2fs", &["-h", image]);
+        said.lines().find(|line| line.contains("UUID")).expect("a UUID").to_owned()
+    };
+    let sound = uuid(&image);
+    for damage in [&[0; 1024][..], &[0x55; 16]] {
+        // All of it, or the UUID, without a checksum that would tell.
+        overwrite(&image, if damage.len() == 16 { 1024 + 0x68 } else { 1024 }, damage);
+        extant(&["fsck", "-fy", "-b", "5000", "-B", "1024", &image]).fails(8, &["block 5000 is no superblock"]);
+        let ran = extant(&["fsck", "-fy", "-b", "8193", "-B", "1024", &image]);
+        let said = String::from_utf8_lossy(&ran.out).into_owned();
+        assert_eq!(ran.code, Some(1), "{said}{}", ran.err);
+        assert!(said.contains("the superblock is repaired, no other damage"), "{said}");
+        assert_eq!((uuid(&image), e2fsck(&image)), (sound.clone(), Some(0)));
+    }
+}
+
+#[test]
+fn without_undo_a_repair_leaves_no_file() {
+    let dir = Dir::new();
+    let image = sharing(&dir, "disk.img");
+    let ran = extant(&["fsck", "-fy", "--no-undo", &image]);
+    let said = String::from_utf8_lossy(&ran.out).into_owned();
+    assert_eq!(ran.code, Some(1), "{said}{}", ran.err);
+    assert!(said.contains("without a record of the old ones"), "{said}");
+    assert!(!fs::exists(dir.path("disk.img.undo")).expect("looked") && e2fsck(&image) == Some(0));
+}
+
+/// On a host without room for some blocks of a sparse image.
+#[test]
+fn a_write_that_fails_has_status_8_and_says_how_to_go_on() {
+    let dir = Dir::new();
+    let full = dir.text("full");
+    fs::create_dir(&full).expect("a directory");
+    let mounted = run("mount", &["-t", "tmpfs", "-o", "size=4M", "none", &full]);
+    if mounted.code != Some(0) {
+        println!("skipped: no mounts here: {}", mounted.err);
+        return;
+    }
+    let _unmount = common::Unmounted(full.clone());
+    let image = format!("{full}/disk.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "4096", "-O", "^resize_inode", &image, "512M"]);
+    // Holes in place of bitmaps.
+    let said = tool("dumpe2fs", &[&image]);
+    for (_, place) in said.match_indices("Block bitmap at ").map(|(at, text)| said.split_at(at + text.len())) {
+        let block: String = place.chars().take_while(char::is_ascii_digit).collect();
+        let at = block.parse::<u64>().expect("a number") * BLOCK;
+        tool("fallocate", &["-p", "-o", &at.to_string(), "-l", "4096", &image]);
+    }
+    let old = dir.text("old.img");
+    tool("cp", &["--sparse=always", &image, &old]);
+    let fill = |free: u64| {
+        let _ = fs::write(format!("{full}/fill"), vec![1; 8 << 20]);
+        let file = fs::File::options().write(true).open(format!("{full}/fill")).expect("opened");
+        let len = file.metadata().expect("its size").len();
+        file.set_len(len / BLOCK * BLOCK - free * BLOCK).expect("cut");
+    };
+    let again = format!("'extant fsck -y {image}'");
+    // No room for the record: it is gone again.
+    fill(3);
+    extant(&["fsck", "-fy", &image]).fails(8, &["the image is not changed", "-z FILE"]);
+    assert!(!fs::exists(format!("{full}/disk.img.undo")).expect("looked"));
+    tool("cmp", &[&image, &old]);
+    // Room for the record and for two bitmaps.
+    fill(12);
+    extant(&["fsck", "-fy", &image]).fails(8, &["may be written in part", "No space left", "--undo", &again]);
+    extant(&["fsck", "-fy", &image]).fails(8, &["interrupted", "--undo"]);
+    fs::remove_file(format!("{full}/fill")).expect("removed");
+    extant(&["fsck", "--undo", &format!("{full}/disk.img.undo"), &image]).ok();
+    tool("cmp", &[&image, &old]);
+    let ran = extant(&["fsck", "-fy", &image]);
+    assert_eq!((ran.code, e2fsck(&image)), (Some(1), Some(0)), "{}", ran.err);
+}
+
+/// Runs the command at a pseudo terminal, and types a line after each question. Returns the screen and the status.
+fn at_a_terminal(args: &[&str], lines: &[&str]) -> (String, Option<i32>) {
+    const TYPIST: &str = r#"
+import os, pty, select, sys
+lines = [line for line in sys.argv[1].split(",") if line]
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[2], sys.argv[2:])
+screen, seen = b"", 0
+while True:
+    if not select.select([terminal], [], [], 60)[0]:
+        sys.exit("it asks and waits: " + screen.decode())
+    try:
+        more = os.read(terminal, 4096)
+    except OSError:
+        break
+    if not more:
+        break
+    screen += more
+    if screen.endswith(b"] ") and screen.count(b"] ") > seen and lines:
+        seen = screen.count(b"] ")
+        os.write(terminal, lines.pop(0).encode() + b"\n")
+sys.stdout.write(screen.decode())
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"#;
+    let mut all = vec!["-c", TYPIST];
+    let typed = lines.join(",");
+    all.extend([typed.as_str(), extant_path().to_str().expect("UTF-8"), "fsck", "-f"]);
+    all.extend(args);
+    let ran = run(common::python(), &all);
+    (format!("{}{}", String::from_utf8_lossy(&ran.out), ran.err), ran.code)
+}
+
+#[test]
+fn at_a_terminal_each_step_is_asked_about() {
+    let dir = Dir::new();
+    let image = dir.text("disk.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "1024", &image, "8M"]);
+    let files = ["one", "two", "three"];
+    let change: Vec<String> = files
+        .iter()
+        .flat_map(|file| [format!("write /etc/hostname {file}"), format!("set_inode_field {file} links_count 7")])
+        .collect();
+    extant_testkit::oracle::debugfs_write(&image, &change.join("\n")).expect("damaged");
+    let before = fs::read(&image).expect("image");
+    let links = |file: &str| common::debugfs(&image, &format!("stat {file}")).contains("Links: 1");
+    // Help, one step declined, and the end of the answers.
+    let (screen, code) = at_a_terminal(&[&image], &["?", "no", "no", "no"]);
+    assert_eq!(code, Some(4), "{screen}");
+    assert!(screen.contains("Nothing is written before") && screen.contains("set the link count to 1"), "{screen}");
+    assert!(before == fs::read(&image).expect("image"), "{screen}");
+    // All of it, but not written.
+    let (screen, code) = at_a_terminal(&[&image], &["y", "a", "n"]);
+    assert_eq!(code, Some(4), "{screen}");
+    assert!(screen.contains("3 steps, 0 losses, and then nothing is wrong"), "{screen}");
+    assert!(before == fs::read(&image).expect("image"), "{screen}");
+    // One declined, the others written.
+    let (screen, code) = at_a_terminal(&[&image], &["n", "y", "y", "y"]);
+    assert_eq!(code, Some(5), "{screen}");
+    assert_eq!(files.map(|file| links(file)), [false, true, true], "{screen}");
+    let (screen, code) = at_a_terminal(&[&image], &["a", "y"]);
+    assert_eq!((code, e2fsck(&image)), (Some(1), Some(0)), "{screen}");
+}
+
 #[test]
 fn a_finding_in_the_superblock_names_its_field() {
     let dir = Dir::new();

@@ -33,10 +33,12 @@ const BACKUPS_MAX: usize = 4;
 
 /// Reads the primary superblock of the file system on `device`.
 pub fn read_super(device: &dyn BlockDevice) -> Result<SuperBlock> {
-    let mut bytes = vec![0; 4096];
-    // From the start of the device, in a read that is a multiple of any sector size.
-    device.read_at(0, &mut bytes, BioFlags::META)?;
-    let at = SUPERBLOCK_OFFSET as usize;
+    // Whole sectors, and nothing else: a neighbour that cannot be read does not matter.
+    let unit = u64::from(device.limits().logical_block).max(SUPERBLOCK_SIZE as u64);
+    let start = SUPERBLOCK_OFFSET - SUPERBLOCK_OFFSET % unit;
+    let mut bytes = vec![0; unit as usize];
+    device.read_at(start, &mut bytes, BioFlags::META)?;
+    let at = (SUPERBLOCK_OFFSET - start) as usize;
     Ok(SuperBlock::decode(&bytes[at..at + SUPERBLOCK_SIZE], SUPERBLOCK_OFFSET)?)
 }
 

@@ -3,6 +3,7 @@
 //! # Locking
 //! None.
 
+use extant_block::BioOp;
 use extant_ondisk::BlockNr;
 
 /// How often the blocks of a file system may be mapped by files that share some, for each to be repaired.
@@ -39,6 +40,14 @@ pub enum Error {
         /// The fault.
         why: String,
     },
+    /// The repair could not be written, or only in part.
+    #[error("{error}")]
+    Write {
+        /// What the image has now.
+        stands: Stands,
+        /// The fault.
+        error: Box<Error>,
+    },
     /// The image is not the one of the undo file, or has changed since.
     #[error("{image}: block {block} has changed since the repair; undoing it would lose the change")]
     Changed {
@@ -47,6 +56,30 @@ pub enum Error {
         /// The first block that differs from what the repair wrote.
         block: u64,
     },
+}
+
+/// The state of an image after a write that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    /// Nothing of the repair was written.
+    Old,
+    /// The old state or the new one: the next replay of the log decides.
+    Log,
+    /// A part of the repair. A record, which is durable, undoes it.
+    Recorded,
+    /// A part of the repair.
+    Mixture,
+}
+
+impl Stands {
+    /// An error that left this state.
+    pub fn after(self) -> impl FnOnce(Error) -> Error {
+        move |error| match error {
+            // What the inner part of a write knows counts.
+            Error::Write { .. } => error,
+            error => Error::Write { stands: self, error: Box::new(error) },
+        }
+    }
 }
 
 /// The result of this crate's functions.
@@ -70,6 +103,20 @@ pub enum Refusal {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] extant_block::Error),
+}
+
+/// The reason for damage that stays because its repair depends on what cannot be read.
+pub const UNREADABLE: &str = "its repair depends on a block that the device cannot read";
+
+impl Refusal {
+    /// Whether a device could not read, which concerns one step alone. Other failures end the repair.
+    pub fn is_unreadable(&self) -> bool {
+        match self {
+            Refusal::Unreadable(_) => true,
+            Refusal::Device(extant_block::Error::Io { op, .. }) => *op == BioOp::Read,
+            _ => false,
+        }
+    }
 }
 
 /// The result of a step.

@@ -26,7 +26,7 @@ mod prove;
 mod view;
 mod write;
 
-pub use error::{Error, Refusal, Result};
+pub use error::{Error, Refusal, Result, Stands};
 pub use extant_recovery::transaction::Stamp;
 pub use loss::{Loss, Lost};
 pub use plan::{Action, InodeField, Layer, Step, SuperField, Word};

@@ -20,7 +20,7 @@ use extant_ondisk::InodeNr;
 use extant_ondisk::superblock::{FsState, SuperBlock};
 
 use crate::apply::{self, Owners, journal};
-use crate::error::{Error, Refusal, Result, SHARED_MAX};
+use crate::error::{Error, Refusal, Result, SHARED_MAX, UNREADABLE};
 use crate::evidence;
 use crate::loss::{Loss, losses};
 use crate::plan::{self, Action, Layer, Plan, Step};
@@ -32,6 +32,9 @@ pub use crate::apply::Sharing;
 pub const ROUNDS_MAX: usize = 8;
 /// The rounds in which the same step may be tried.
 const TRIES_MAX: usize = 2;
+
+/// The reason for damage that stays because a step was declined.
+const DECLINED: &str = "declined";
 
 /// Makes the device for changes over another one.
 pub type Overlay = dyn Fn(Arc<dyn BlockDevice>) -> CowDevice + Send + Sync;
@@ -175,11 +178,15 @@ pub fn prove(
     decide: &mut dyn FnMut(&Step, &Report) -> Decision,
 ) -> Result<Outcome> {
     let (mut replayed, mut fast_commits) = (0, 0);
-    let mut checked = look(&device, options)?;
-    if has_backup(&checked.report) && evidence::super_block(&device, &checked.report, &options.layers, &options.check)?
-    {
-        checked = look(&device, options)?;
+    let mut options = options.clone();
+    let mut checked = look(&device, &options)?;
+    let backup = checked.report.notes.iter().find(|note| matches!(note, Note::BackupSuperblock { .. })).cloned();
+    if backup.is_some() && evidence::super_block(&device, &checked.report, &options.layers, &options.check)? {
+        // The primary has its content now.
+        (options.check.superblock, options.check.block_size) = (None, None);
+        checked = look(&device, &options)?;
     }
+    let options = &options;
     if checked.report.notes.iter().any(|note| matches!(note, Note::Replayed { .. })) && !has_backup(&checked.report) {
         (replayed, fast_commits) = journal::replay(&device)?;
         checked = look(&device, options)?;
@@ -200,7 +207,10 @@ pub fn prove(
     };
     proof.orphans(&mut checked)?;
     proof.is_finished = !checked.facts.as_ref().is_some_and(|facts| is_marked(facts.super_block()));
-    let outcome = proof.run(checked, decide)?;
+    let mut outcome = proof.run(checked, decide)?;
+    if !has_backup(&outcome.report) {
+        outcome.report.notes.extend(backup);
+    }
     Ok(Outcome { replayed, fast_commits, ..outcome })
 }
 
@@ -238,6 +248,7 @@ impl Proof<'_> {
         let Some((mut image, _)) = Image::new(self.ground.clone(), taken, self.options.now) else { return Ok(()) };
         match apply::orphans::finish(&mut image) {
             Ok(()) => *checked = look(&self.ground, self.options)?,
+            Err(refusal) if refusal.is_unreadable() => {}
             Err(Refusal::Device(e)) => return Err(e.into()),
             Err(_) => {}
         }
@@ -294,6 +305,7 @@ impl Proof<'_> {
         let done = apply::super_block::totals(image).and_then(|()| apply::super_block::mark_checked(image, is_sound));
         self.is_finished = true;
         match done {
+            Err(refusal) if refusal.is_unreadable() => Ok(()),
             Err(Refusal::Device(e)) => Err(e.into()),
             _ => Ok(()),
         }
@@ -327,7 +339,7 @@ impl Proof<'_> {
                 continue;
             }
             if decide(&step, report) == Decision::No {
-                self.without.insert(step.action.clone(), "declined".to_owned());
+                self.without.insert(step.action.clone(), DECLINED.to_owned());
                 self.declined.insert(step.action);
                 continue;
             }
@@ -347,6 +359,9 @@ impl Proof<'_> {
             let is_new_super = step.action == Action::SuperBlock && done.is_ok();
             match done {
                 Ok(()) => self.steps.push(step),
+                Err(refusal) if refusal.is_unreadable() => {
+                    self.without.insert(step.action, UNREADABLE.to_owned());
+                }
                 Err(Refusal::Device(e)) => return Err(e.into()),
                 Err(refusal) => drop(self.without.insert(step.action, refusal.to_string())),
             }
@@ -384,8 +399,9 @@ impl Proof<'_> {
     ) -> Result<Outcome> {
         let lost = last.map_or_else(Vec::new, |after| losses(before, after, &self.touched));
         let changed = !self.ground.is_unchanged() || !self.work.is_unchanged();
-        let tolerated =
-            |(finding, why): &(Finding, String)| finding.problem == Problem::Unreadable || why == "declined";
+        let tolerated = |(finding, why): &(Finding, String)| {
+            finding.problem == Problem::Unreadable || why == DECLINED || why == UNREADABLE
+        };
         let end = match (clean, changed) {
             (true, false) => End::Sound,
             (true, true) => End::Proved,

@@ -2,7 +2,8 @@
 //!
 //! Changes are stored in pieces of [`CowDevice::PIECE_BYTES`], in memory up to a limit and then on another device,
 //! which is made when it is needed ([`Spill`]). [`CowDevice::pieces`] lists them, so that no caller compares whole
-//! devices. One such device may lie over another, and [`CowDevice::absorb`] takes its changes.
+//! devices. One such device may lie over another, and [`CowDevice::absorb`] takes its changes. If the device below cannot
+//! read a part of a piece, the rest of the piece may change all the same, and reading that part still fails.
 //!
 //! What it does not do: make anything durable.
 //!
@@ -33,7 +34,12 @@ struct State {
     /// The pieces on `side`.
     spilled: BTreeSet<u64>,
     side: Option<Arc<dyn BlockDevice>>,
+    /// The sectors of changed pieces that the device below could not read, and that were not written since.
+    unread: BTreeMap<u64, Sectors>,
 }
+
+/// Sectors of a piece: one bit each.
+type Sectors = u8;
 
 /// A device with changes beside it.
 pub struct CowDevice {
@@ -43,6 +49,15 @@ pub struct CowDevice {
     spill: Option<Spill>,
     state: RwLock<State>,
 }
+
+/// The bytes of the base in a piece.
+struct Before {
+    bytes: Vec<u8>,
+    unread: Sectors,
+}
+
+/// Bytes of a sector.
+const SECTOR: usize = 512;
 
 /// Where the bytes of a piece are.
 enum Found {
@@ -58,6 +73,12 @@ impl State {
             (None, Some(side)) if self.spilled.contains(&piece) => Found::Side(side.clone()),
             _ => Found::Base,
         }
+    }
+
+    /// Whether a part of a piece was not read and not written.
+    fn is_unread(&self, at: u64, len: usize) -> bool {
+        let unread = self.unread.get(&(at / CowDevice::PIECE_BYTES));
+        unread.is_some_and(|unread| unread & CowDevice::sectors(at, len, true) != 0)
     }
 
     /// The first changed piece from `from` on.
@@ -113,10 +134,27 @@ impl CowDevice {
         for piece in over.pieces() {
             let at = piece * Self::PIECE_BYTES;
             let len = Self::PIECE_BYTES.min(self.base.size_bytes() - at) as usize;
-            BlockDevice::read_at(over, at, &mut bytes[..len], BioFlags::META)?;
-            BlockDevice::write_at(self, at, &[&bytes[..len]], BioFlags::META)?;
+            let unread = over.state.read().unread.get(&piece).copied().unwrap_or(0);
+            if unread == 0 {
+                BlockDevice::read_at(over, at, &mut bytes[..len], BioFlags::META)?;
+                BlockDevice::write_at(self, at, &[&bytes[..len]], BioFlags::META)?;
+                continue;
+            }
+            for sector in (0..len).step_by(SECTOR).filter(|sector| unread & 1 << (sector / SECTOR) == 0) {
+                let (at, part) = (at + sector as u64, &mut bytes[..SECTOR.min(len - sector)]);
+                BlockDevice::read_at(over, at, part, BioFlags::META)?;
+                BlockDevice::write_at(self, at, &[part], BioFlags::META)?;
+            }
         }
         Ok(())
+    }
+
+    /// The sectors of a piece in a part of it: those that it touches, or only those that it covers.
+    fn sectors(at: u64, len: usize, touched: bool) -> Sectors {
+        let from = (at % Self::PIECE_BYTES) as usize;
+        let end = from + len;
+        let covered = if touched { from / SECTOR..end.div_ceil(SECTOR) } else { from.div_ceil(SECTOR)..end / SECTOR };
+        covered.fold(0, |all, sector| all | 1 << sector)
     }
 
     /// The parts of a range by piece: offset, length.
@@ -137,9 +175,9 @@ impl CowDevice {
         first.is_some_and(|piece| piece * Self::PIECE_BYTES < offset.saturating_add(len))
     }
 
-    /// The bytes of the base around a part that a write covers only in part. The base does not change, so they stay
-    /// valid whatever another thread writes meanwhile.
-    fn before(&self, at: u64, len: usize) -> Result<Option<Vec<u8>>> {
+    /// The bytes of the base around a part that a write covers only in part, and the sectors that cannot be read. The
+    /// base does not change, so they stay valid whatever another thread writes meanwhile.
+    fn before(&self, at: u64, len: usize) -> Result<Option<Before>> {
         let start = at - at % Self::PIECE_BYTES;
         let whole = Self::PIECE_BYTES.min(self.base.size_bytes() - start) as usize;
         let changed = || !matches!(self.state.read().find(at / Self::PIECE_BYTES), Found::Base);
@@ -147,22 +185,52 @@ impl CowDevice {
             return Ok(None);
         }
         let mut bytes = vec![0; whole];
-        self.base.read_at(start, &mut bytes, BioFlags::META)?;
-        Ok(Some(bytes))
+        let mut unread = 0;
+        if let Err(e) = self.base.read_at(start, &mut bytes, BioFlags::META) {
+            let unit = SECTOR.max(self.limits.logical_block as usize);
+            for from in (0..whole).step_by(unit) {
+                let part = from..(from + unit).min(whole);
+                let at = start + from as u64;
+                if self.base.read_at(at, &mut bytes[part.clone()], BioFlags::META).is_err() {
+                    bytes[part.clone()].fill(0);
+                    unread |= Self::sectors(at, part.len(), true);
+                }
+            }
+            // The write would lose the rest of a sector that it covers in part.
+            if unread & Self::sectors(at, len, true) & !Self::sectors(at, len, false) != 0 {
+                return Err(e);
+            }
+        }
+        Ok(Some(Before { bytes, unread }))
     }
 
     /// Writes into one piece. `before`: the bytes of the base, if they are needed.
-    fn put(&self, state: &mut State, at: u64, data: &[u8], before: Option<Vec<u8>>) -> Result<()> {
+    fn put(&self, state: &mut State, at: u64, data: &[u8], before: Option<Before>) -> Result<()> {
         let piece = at / Self::PIECE_BYTES;
         let start = piece * Self::PIECE_BYTES;
         let whole = Self::PIECE_BYTES.min(self.base.size_bytes() - start) as usize;
         let from = (at - start) as usize;
+        let covered = Self::sectors(at, data.len(), false);
+        if let Some(unread) = state.unread.get_mut(&piece) {
+            if *unread & Self::sectors(at, data.len(), true) & !covered != 0 {
+                // The rest of a sector is needed after all.
+                let (first, end) = (from - from % SECTOR, (from + data.len()).next_multiple_of(SECTOR).min(whole));
+                let mut sectors = vec![0; end - first];
+                self.base.read_at(start + first as u64, &mut sectors, BioFlags::META)?;
+                sectors[from - first..][..data.len()].copy_from_slice(data);
+                return self.put(state, start + first as u64, &sectors, before);
+            }
+            *unread &= !covered;
+        }
         if let Some(bytes) = state.memory.get_mut(&piece) {
             Arc::make_mut(bytes)[from..from + data.len()].copy_from_slice(data);
             return Ok(());
         }
         let spilled = state.spilled.contains(&piece);
-        let mut bytes = before.unwrap_or_else(|| vec![0; whole]);
+        let Before { mut bytes, unread } = before.unwrap_or_else(|| Before { bytes: vec![0; whole], unread: 0 });
+        if unread & !covered != 0 {
+            state.unread.insert(piece, unread & !covered);
+        }
         if let Some(side) = state.side.as_ref().filter(|_| spilled && data.len() < whole) {
             side.read_at(start, &mut bytes, BioFlags::META)?;
         }
@@ -211,7 +279,10 @@ impl super::wrapper::Wrapper for CowDevice {
         check_range(self, BioOp::Read, offset, buf.len() as u64)?;
         for (at, len) in Self::parts(offset, buf.len() as u64) {
             let piece = at / Self::PIECE_BYTES;
-            let found = self.state.read().find(piece);
+            let found = {
+                let state = self.state.read();
+                if state.is_unread(at, len) { Found::Base } else { state.find(piece) }
+            };
             let to = &mut buf[(at - offset) as usize..][..len];
             match found {
                 Found::Base => self.base.read_at(at, to, flags)?,
@@ -255,7 +326,7 @@ mod tests {
     use extant_base::rng::Rng;
 
     use super::*;
-    use crate::device::MemDevice;
+    use crate::device::{Fault, FaultyDevice, MemDevice};
 
     const SIZE: u64 = 20 * CowDevice::PIECE_BYTES + 512;
 
@@ -308,6 +379,31 @@ mod tests {
         lower.absorb(&upper).expect("taken");
         model.write_at(0, &[&[9; 512]], BioFlags::empty()).expect("written");
         compare(&lower, &model, 6);
+    }
+
+    #[test]
+    fn a_sector_that_cannot_be_read_stays_so_beside_one_that_changes() {
+        let faulty = Arc::new(FaultyDevice::new(Arc::new(base())));
+        faulty.inject(Fault::eio().op(BioOp::Read).range(1024..1536));
+        let cow = CowDevice::new(faulty);
+        let read = |cow: &CowDevice, at| {
+            let mut bytes = [0; 512];
+            cow.read_at(at, &mut bytes, BioFlags::META).map(|()| bytes)
+        };
+        cow.write_at(512, &[&[9; 512]], BioFlags::empty()).expect("written");
+        assert_eq!((read(&cow, 512).expect("read"), read(&cow, 1024).is_err()), ([9; 512], true));
+        let mut rest = [0; 512];
+        base().read_at(1536, &mut rest, BioFlags::META).expect("read");
+        assert_eq!(read(&cow, 1536).expect("read"), rest);
+        assert!(cow.write_at(1100, &[&[7; 8]], BioFlags::empty()).is_err());
+        // The same through a device above.
+        let cow = Arc::new(cow);
+        let upper = CowDevice::new(cow.clone());
+        upper.write_at(0, &[&[5; 512]], BioFlags::empty()).expect("written");
+        cow.absorb(&upper).expect("taken");
+        assert_eq!((read(&cow, 0).expect("read"), read(&cow, 1024).is_err()), ([5; 512], true));
+        cow.write_at(1024, &[&[7; 512]], BioFlags::empty()).expect("written");
+        assert_eq!(read(&cow, 1024).expect("read"), [7; 512]);
     }
 
     #[test]

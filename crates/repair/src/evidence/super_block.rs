@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use extant_block::device::CowDevice;
 use extant_block::{BioFlags, BlockDevice};
-use extant_check::{Options, Problem as P, Report};
+use extant_check::{Note, Options, Problem as P, Report};
 use extant_ondisk::superblock::{
     MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, SuperContext, backup_candidates,
 };
@@ -32,12 +32,18 @@ const BACKUPS_MAX: usize = 3;
 pub fn choose(device: &Arc<CowDevice>, report: &Report, layers: &Layers, options: &Options) -> Result<bool> {
     let mut best: Option<(u64, CowDevice)> = None;
     let mut least = damage(report);
-    // A check that takes a backup by itself says nothing about the primary.
-    if report.notes.iter().any(|note| matches!(note, extant_check::Note::BackupSuperblock { .. })) {
+    let used = report.notes.iter().find_map(|note| match note {
+        Note::BackupSuperblock { offset } => Some(*offset),
+        _ => None,
+    });
+    // The check of a backup says nothing about the primary.
+    if used.is_some() {
         least = u64::MAX;
     }
     let plain = Options { superblock: None, block_size: None, ..options.clone() };
-    for candidate in candidates(&**device, report)? {
+    // If the caller has named a backup, it wins over equals.
+    let named = used.filter(|_| options.superblock.is_some());
+    for candidate in candidates(&**device, report, named)? {
         let over = Arc::new(layers.over(device.clone()));
         write(&*over, &candidate)?;
         let is_primary = primary_is_sound(&*over);
@@ -74,10 +80,14 @@ fn write(device: &dyn BlockDevice, raw: &RawSuperBlock) -> Result<()> {
 }
 
 /// The candidates: the primary with the values that its findings expect; with the fields of each backup that never
-/// change; each backup as a whole.
-fn candidates(device: &dyn BlockDevice, report: &Report) -> Result<Vec<RawSuperBlock>> {
+/// change; each backup as a whole. That at byte `named` comes before all others.
+fn candidates(device: &dyn BlockDevice, report: &Report, named: Option<u64>) -> Result<Vec<RawSuperBlock>> {
     let mut all = Vec::new();
     let primary = read(device, SUPERBLOCK_OFFSET);
+    if let Some(backup) = named.and_then(|at| read(device, at)) {
+        all.extend(primary.filter(|raw| raw.s_magic.get() == MAGIC).map(|primary| with_identity(&primary, &backup)));
+        all.push(as_primary(&backup));
+    }
     if let Some(primary) = primary.filter(|raw| raw.s_magic.get() == MAGIC) {
         all.push(mended(&primary, report, 0));
         let meta = report.findings.iter().find(|finding| finding.problem == P::FirstMetaBgTooBig);

@@ -10,6 +10,7 @@ use extant_ondisk::inode::InodeFlags as F;
 
 use super::inodes::attribute_feature;
 use super::{Action, Answer, InodeField, Layer, Planner, Word, field, flags, ino};
+use crate::error::UNREADABLE;
 
 fn act(layer: Layer, action: Action) -> Option<Answer> {
     Some(Answer::Act(layer, action))
@@ -111,9 +112,7 @@ fn entries(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         P::UnusedInode if of.has(P::ZeroDtime, ino) && of.image.inode(ino).is_ok_and(|one| one.kind().is_some()) => {
             Some(Answer::Follows)
         }
-        P::UnusedInode if !of.image.is_inode_readable(ino) => {
-            Some(Answer::Refuse("its inode cannot be read, so nobody knows that it is unused"))
-        }
+        P::UnusedInode if !of.image.is_inode_readable(ino) => Some(Answer::Refuse(UNREADABLE)),
         P::BadIno | P::UnusedInode | P::LinkDot | P::LinkRoot | P::EaInodeDirLink => drop,
         P::DupDot | P::DupDotDot => drop,
         P::UnencryptedFile | P::InconsistentEncryptionPolicy | P::BadEncryptedName => drop,

@@ -16,13 +16,14 @@ mod preen;
 mod step;
 mod volume;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use extant_check::{Finding, Place, Problem, Report, Severity};
 use extant_ondisk::{GroupNr, InodeNr};
 
 pub use step::{Action, InodeField, Layer, Step, SuperField, Word};
 
+use crate::error::UNREADABLE;
 use crate::view::Image;
 
 /// The answer to a finding.
@@ -98,6 +99,42 @@ pub fn flags(finding: &Finding, set: u32, clear: u32) -> Option<Answer> {
     Some(Answer::Act(Layer::Inodes, Action::InodeFlags { ino: ino(finding), set, clear }))
 }
 
+/// What must stay where a block cannot be read. Names, maps and inodes in it still count: so nothing is freed, and no
+/// count becomes smaller.
+struct Blind {
+    /// Groups whose bitmaps have bits of what nothing readable uses.
+    groups: BTreeSet<GroupNr>,
+}
+
+impl Blind {
+    /// `None`: everything that was needed could be read.
+    fn of(planner: &Planner<'_>, without: &BTreeMap<Action, String>) -> Option<Blind> {
+        if !planner.any(Problem::Unreadable) && !without.values().any(|why| why == UNREADABLE) {
+            return None;
+        }
+        let frees = |finding: &&Finding| matches!(finding.problem, Problem::BlockUnused | Problem::InodeUnused);
+        let group = |finding| match planner.answer(finding) {
+            Answer::Act(_, Action::Recount(group)) => Some(group),
+            _ => None,
+        };
+        Some(Blind { groups: planner.report.findings.iter().filter(frees).filter_map(group).collect() })
+    }
+
+    fn forbids(&self, action: &Action, finding: &Finding) -> bool {
+        match action {
+            Action::Recount(group) => self.groups.contains(group),
+            Action::Links(..) | Action::Blocks(..) | Action::InodeField(_, InodeField::References, _) => {
+                finding.expected < finding.found
+            }
+            Action::AttributeBlock { references, .. } => *references != 0 && finding.expected < finding.found,
+            // Its name may be in what cannot be read.
+            Action::Clear(_) => finding.problem == Problem::UnattachedInode,
+            Action::Quota(_) => true,
+            _ => false,
+        }
+    }
+}
+
 /// Plans the repair of everything in a report. `without`: actions that were declined or could not be carried out.
 pub fn plan(image: &Image, report: &Report, without: &BTreeMap<Action, String>) -> Plan {
     let planner = Planner { image, report };
@@ -110,9 +147,13 @@ pub fn plan(image: &Image, report: &Report, without: &BTreeMap<Action, String>) 
         step.findings += 1;
         step.is_safe &= is_safe;
     };
+    let blind = Blind::of(&planner, without);
     for finding in &report.findings {
         let is_damage = finding.problem.severity() == Severity::Damage;
         match planner.answer(finding) {
+            Answer::Act(_, action) if blind.as_ref().is_some_and(|blind| blind.forbids(&action, finding)) => {
+                plan.refused.push((*finding, UNREADABLE.to_owned()));
+            }
             Answer::Act(_, action) if without.contains_key(&action) => {
                 plan.refused.push((*finding, without[&action].clone()));
             }
@@ -121,7 +162,9 @@ pub fn plan(image: &Image, report: &Report, without: &BTreeMap<Action, String>) 
             Answer::Refuse(_) | Answer::Follows | Answer::Leave => {}
         }
     }
-    counts::complete(&planner, &mut add);
+    if blind.is_none() {
+        counts::complete(&planner, &mut add);
+    }
     inodes::sharers(&planner, &mut |layer, action, cause| {
         if !without.contains_key(&action) {
             add(layer, action, cause);

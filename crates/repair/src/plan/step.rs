@@ -334,7 +334,7 @@ impl fmt::Display for Action {
 impl Action {
     fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Action::Own(ino) => write!(f, "{ino}: copy the blocks that it shares"),
+            Action::Own(ino) => write!(f, "{ino}: settle the blocks that it shares"),
             Action::DirBlock(ino, lblk) => {
                 write!(f, "directory {}, logical block {lblk}: write the entries that can be read", ino.0)
             }

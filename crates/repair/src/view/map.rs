@@ -30,6 +30,8 @@ pub struct Mapped {
     pub runs: Vec<Run>,
     /// Blocks of the map itself.
     pub nodes: Vec<BlockNr>,
+    /// A block of the map that the device cannot read.
+    pub unread: Option<BlockNr>,
 }
 
 impl Mapped {
@@ -109,9 +111,12 @@ impl Walk<'_> {
         if !usable || !self.seen.insert(block.0) {
             return None;
         }
-        let bytes = self.image.block(block).ok()?;
-        self.mapped.nodes.push(block);
-        Some(bytes)
+        let read = self.image.block(block);
+        match &read {
+            Ok(_) => self.mapped.nodes.push(block),
+            Err(_) => self.mapped.unread = Some(block),
+        }
+        read.ok()
     }
 
     fn extents(&mut self, bytes: &[u8], expected: Option<u16>) {
@@ -240,7 +245,11 @@ impl Image {
     pub fn set_map(&mut self, ino: InodeNr, runs: &[Run]) -> Done {
         self.touch(ino);
         let inode = self.inode(ino)?;
-        let old = self.map(&inode).nodes;
+        let Mapped { nodes: old, unread, .. } = self.map(&inode);
+        if let Some(block) = unread {
+            // The new map would lose what that block maps.
+            return Err(Refusal::Unreadable(block));
+        }
         let mine = |block: &BlockNr| !self.facts.is_shared(self.facts.clusters(*block, 1));
         let spare: Vec<BlockNr> = old.into_iter().filter(mine).collect();
         let mut nodes = Nodes { image: self, spare: spare.into_iter(), taken: Vec::new() };

@@ -25,7 +25,7 @@ use extant_recovery::transaction::{self, Stamp};
 use extant_recovery::{Accept, JournalFile, Replay};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::Result;
+use crate::error::{Result, Stands};
 use crate::prove::Outcome;
 use crate::view::seal_super;
 
@@ -67,8 +67,7 @@ pub type Make<'a> = dyn FnMut(u64) -> Result<(Arc<dyn BlockDevice>, Vec<u8>)> + 
 /// for the record. `stamp`: the time of the transaction.
 ///
 /// # Errors
-/// If a device fails. Nothing was written if the record could not be made durable; otherwise the record undoes what was
-/// written.
+/// If a device fails: [`crate::Error::Write`] says what stands then.
 pub fn commit(
     image: &Arc<dyn BlockDevice>,
     outcome: &Outcome,
@@ -76,6 +75,11 @@ pub fn commit(
     stamp: Stamp,
     undo: Undo<'_>,
 ) -> Result<How> {
+    write(image, outcome, offset, stamp, undo).map_err(Stands::Old.after())
+}
+
+/// Writes. Until something says otherwise, an error leaves the old state.
+fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: Stamp, undo: Undo<'_>) -> Result<How> {
     let new = &outcome.device;
     let mut sb = read_super(&**new)?;
     if let Undo::IfNeeded(_) | Undo::Never = undo
@@ -87,7 +91,7 @@ pub fn commit(
     let make = match undo {
         Undo::IfNeeded(make) | Undo::Always(make) => make,
         Undo::Never => {
-            write_blocks(image, new, &sb, &blocks, None)?;
+            write_blocks(image, new, &sb, &blocks, None).map_err(Stands::Mixture.after())?;
             return Ok(How::Plain { blocks: blocks.len() });
         }
     };
@@ -96,10 +100,10 @@ pub fn commit(
     let marked = with_note(&**new, &name)?;
     let last = super_of(&**new)?;
     record.write(&*device, &**image, &**new, [&marked, &last])?;
-    write_blocks(image, new, &sb, &record.blocks, Some(&marked))?;
+    let written = write_blocks(image, new, &sb, &record.blocks, Some(&marked));
     // From here on the record undoes the finished repair.
-    record.finish(&*device, &last)?;
-    write_super(image, &last)?;
+    let written = written.and_then(|()| record.finish(&*device, &last)).and_then(|()| write_super(image, &last));
+    written.map_err(Stands::Recorded.after())?;
     Ok(How::Undo { blocks: record.blocks.len() })
 }
 
@@ -195,7 +199,8 @@ fn through_journal(
     let Some((_, copy)) = journal_of(&(outcome.device.clone() as Arc<dyn BlockDevice>)) else { return Ok(None) };
     let same = copy.map().runs().eq(journal.map().runs()) && old.block_size == sb.block_size;
     let Some(guard) = old.backup_groups().next().filter(|_| same) else { return Ok(None) };
-    let replay = Replay::load(&journal, &**image, &mut |_| {})?;
+    // A log that cannot be read takes nothing.
+    let Ok(replay) = Replay::load(&journal, &**image, &mut |_| {}) else { return Ok(None) };
     if replay.check().is_err() || !replay.fast_commits.is_empty() {
         return Ok(None);
     }
@@ -209,22 +214,41 @@ fn through_journal(
     if transaction::room_for(&journal, &journal.super_block().format(), most).is_err() {
         return Ok(None);
     }
-    if replay.live {
-        replay.apply(&mut journal, &**image, Accept::WholeOnly, &mut |_| {})?;
+    if !is_log_readable(image, &journal, most, size) {
+        return Ok(None);
     }
-    let blocks = logged(&journal)?;
-    guard_super(image, &old, guard)?;
-    transaction::mark(&**image)?;
-    let jsb = journal.super_block().clone();
-    transaction::write(&mut journal, jsb, &*outcome.device, sb, &blocks, stamp)?;
-    // From here on the new state counts. It goes home, and then the log is empty.
-    let replay = Replay::load(&journal, &**image, &mut |_| {})?;
-    replay.apply(&mut journal, &**image, Accept::WholeOnly, &mut |_| {})?;
-    let mut last = super_of(&*outcome.device)?;
-    last.s_feature_incompat.set(last.s_feature_incompat.get() & !4);
-    seal_super(&mut last);
-    write_super(image, &last)?;
-    Ok(Some(How::Journal { blocks: blocks.len() }))
+    let mut by_log = || -> Result<usize> {
+        if replay.live {
+            replay.apply(&mut journal, &**image, Accept::WholeOnly, &mut |_| {})?;
+        }
+        let blocks = logged(&journal)?;
+        guard_super(image, &old, guard)?;
+        transaction::mark(&**image)?;
+        let jsb = journal.super_block().clone();
+        transaction::write(&mut journal, jsb, &*outcome.device, sb, &blocks, stamp)?;
+        // From here on the new state counts. It goes home, and then the log is empty.
+        let replay = Replay::load(&journal, &**image, &mut |_| {})?;
+        replay.apply(&mut journal, &**image, Accept::WholeOnly, &mut |_| {})?;
+        let mut last = super_of(&*outcome.device)?;
+        last.s_feature_incompat.set(last.s_feature_incompat.get() & !4);
+        seal_super(&mut last);
+        write_super(image, &last)?;
+        Ok(blocks.len())
+    };
+    let blocks = by_log().map_err(Stands::Log.after())?;
+    Ok(Some(How::Journal { blocks }))
+}
+
+/// Whether the part of the log that a transaction of so many blocks takes can be read: what cannot is not written.
+fn is_log_readable(image: &Arc<dyn BlockDevice>, journal: &JournalFile, blocks: usize, size: u64) -> bool {
+    /// A replay reads so far ahead.
+    const AHEAD_BYTES: u64 = 64 << 10;
+    // A descriptor names more than a block, and a commit block ends the transaction.
+    let logged = (2 * blocks as u64 + 2 + AHEAD_BYTES / size).min(journal.map().len().into());
+    let mut bytes = vec![0; size as usize];
+    (0..=logged as u32)
+        .filter_map(|at| journal.map().lookup(at))
+        .all(|(block, _)| image.read_at(block.0 * size, &mut bytes, BioFlags::META).is_ok())
 }
 
 /// Whether nothing that a replay needs was damaged.

@@ -15,11 +15,13 @@ use std::sync::Arc;
 use extant_base::clock::Clock;
 use extant_block::BlockDevice;
 use extant_block::device::{CowDevice, FileDevice};
-use extant_check::{Options, Report};
+use extant_check::{Note, Options, Report};
 use extant_fs::{Filesystem, MountOptions, probe_superblock};
 use extant_recovery::Replay;
 use extant_recovery::locate::open_journal;
-use extant_repair::{Decision, End, How, Layers, Outcome, Sharing, Stamp, Step, Undo, commit, prove, unfinished};
+use extant_repair::{
+    Decision, End, How, Layers, Outcome, Sharing, Stamp, Stands, Step, Undo, commit, prove, unfinished,
+};
 
 use super::{CORRECTED, OPERATIONAL, UNCORRECTED, ask, failed, operational, options, show, skip};
 use crate::args::{FsckArgs, ImageArgs, Shared};
@@ -155,9 +157,11 @@ fn print(args: &FsckArgs, name: &str, outcome: &Outcome) -> Result<()> {
 
 fn end(name: &str, outcome: &Outcome, written: bool) -> Result<()> {
     let (mut out, steps) = (Output::new(), outcome.steps.len());
+    let by_backup = outcome.report.notes.iter().any(|note| matches!(note, Note::BackupSuperblock { .. }));
     let line = match (outcome.end, written) {
         (End::Sound, _) => "no damage".to_owned(),
         (End::Proved, true) if steps == 0 && outcome.replayed > 0 => "the log is replayed, no damage".to_owned(),
+        (End::Proved, true) if steps == 0 && by_backup => "the superblock is repaired, no other damage".to_owned(),
         (End::Proved, true) if steps == 0 => "no damage, and marked as clean".to_owned(),
         (End::Proved, true) => format!("repaired in {steps} steps"),
         (End::Partial, true) => format!("repaired in {steps} steps, but not all of it"),
@@ -208,21 +212,33 @@ fn write(args: &FsckArgs, spec: &ImageSpec, device: &Arc<dyn BlockDevice>, outco
             writeln!(std::io::stdout(), "{name}: {blocks} blocks written, without a record of the old ones")?;
         }
         (Ok(_), _) => {}
-        (Err(e), Some(record)) => {
-            let message = format!(
-                "{name}: the repair may be written in part: {e}; {} brings back the state before it, and then 'extant fsck -y \
-                 {image}' begins anew",
-                how(&record)
-            );
-            return Err(Failure::new(OPERATIONAL, message));
-        }
-        (Err(e), None) => {
-            let message =
-                format!("{name}: the repair is not complete: {e}; 'extant fsck -fn {image}' shows what stands");
-            return Err(Failure::new(OPERATIONAL, message));
+        (Err(e), record) => {
+            let stands = if let extant_repair::Error::Write { stands, .. } = e { stands } else { Stands::Old };
+            let (state, next) = match (stands, &record) {
+                (Stands::Old, Some(record)) => {
+                    // Nothing refers to it.
+                    let _ = std::fs::remove_file(record);
+                    let places = format!("'extant fsck -y -z FILE {image}' keeps the old blocks in another place");
+                    ("the image is not changed", places)
+                }
+                (Stands::Old, None) => ("the image is not changed", again(&image)),
+                (Stands::Log, _) => ("the repair is in the image's log, or not begun", again(&image)),
+                (Stands::Recorded, Some(record)) => {
+                    let undone = how(record);
+                    let anew = format!("{undone} brings back the state before it, and then {}", again(&image));
+                    ("the repair may be written in part", anew)
+                }
+                (Stands::Mixture | Stands::Recorded, _) => ("the repair may be written in part", again(&image)),
+            };
+            return Err(Failure::new(OPERATIONAL, format!("{name}: {state}: {e}; {next}")));
         }
     }
     Ok(())
+}
+
+/// The next step after a write that failed.
+fn again(image: &str) -> String {
+    format!("'extant fsck -y {image}' goes on")
 }
 
 type Made = (PathBuf, Arc<dyn BlockDevice>);
