@@ -388,6 +388,17 @@ impl Proof<'_> {
     fn outcome(&mut self, end: End, report: Report, losses: Vec<Loss>, left: Vec<(Finding, String)>) -> Outcome {
         let steps = std::mem::take(&mut self.steps);
         let device = self.ground.clone();
-        Outcome { end, device, steps, losses, left, report, replayed: 0, fast_commits: 0, rounds: self.rounds, fresh_from: None }
+        Outcome {
+            end,
+            device,
+            steps,
+            losses,
+            left,
+            report,
+            replayed: 0,
+            fast_commits: 0,
+            rounds: self.rounds,
+            fresh_from: None,
+        }
     }
 }

@@ -132,7 +132,9 @@ fn write(args: &ResizeArgs, image: &mut Image, old: &SuperBlock, new: &SuperBloc
                 )
             } else {
                 let command = argument(image.spec.path.as_os_str().as_bytes(), "");
-                format!("{name}: the change is in the journal, but not in its place: {e}; 'extant fsck -p {command}' puts it there")
+                format!(
+                    "{name}: the change is in the journal, but not in its place: {e}; 'extant fsck -p {command}' puts it there"
+                )
             };
             return Err(Failure::op(message));
         }

@@ -97,12 +97,7 @@ fn add_groups(new: &mut Image, first_new: u32, tables: &[Tables]) -> Done<u64> {
         let around = neighbours(&geo, first_new, group.0);
         let others = around.clone().filter(|other| *other != group.0);
         let is_host = others.map(|other| &new.descs[other as usize]).any(|desc| lies_in(&geo, desc, group));
-        bitmap::init_block_bitmap(
-            &mut bits,
-            group,
-            &new.descs[around.start as usize..around.end as usize],
-            &geo,
-        );
+        bitmap::init_block_bitmap(&mut bits, group, &new.descs[around.start as usize..around.end as usize], &geo);
         let mut desc = new.descs[group.0 as usize].clone();
         let clusters = geo.clusters_in_group(group);
         desc.free_clusters = bitmap::count_zeros(&bits, 0..clusters);

@@ -19,8 +19,8 @@ use extant_recovery::Replay;
 use extant_recovery::locate::open_journal;
 use extant_repair::{Decision, End, How, Layers, Outcome, Sharing, Step, prove, unfinished};
 
-use super::{CORRECTED, OPERATIONAL, UNCORRECTED, ask, failed, operational, options, show, skip};
 use super::super::change;
+use super::{CORRECTED, OPERATIONAL, UNCORRECTED, ask, failed, operational, options, show, skip};
 use crate::args::{FsckArgs, ImageArgs, Shared};
 use crate::failure::{Failure, Result, warn};
 use crate::image::{self, ImageSpec};
