@@ -122,6 +122,7 @@ fn run(command: Command) -> Result<()> {
         Command::Thaw(args) => commands::freeze::run(&args, Control::Thaw),
         Command::Fsck(args) => commands::fsck::run(&args),
         Command::Mkfs(args) => commands::mkfs::run(*args),
+        Command::Resize(args) => commands::resize::run(&args),
         Command::Info(args) => commands::info::run(&args.verb, &args.how),
         Command::Ls(args) => Images::for_looking(&args.how).with(|images| commands::ls::run(&args.verb, images)),
         Command::Cat(args) => commands::cat::run(&args.verb, &mut Images::for_reading(&args.how)),

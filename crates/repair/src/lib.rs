@@ -1,7 +1,8 @@
 //! Repair of an ext2, ext3 or ext4 file system that is proved before it is written.
 //!
-//! Main functions: [`prove`] (plans the repair and proves it beside the device), [`commit`] (writes a proved repair so
-//! that a cut leaves the old state or the new one). Main types: [`Outcome`], [`Step`], [`Action`], [`Loss`].
+//! Main functions: [`prove`] (plans the repair and proves it beside the device), [`commit`] (writes a proved change so
+//! that a cut leaves the old state or the new one). Main types: [`Outcome`], [`Step`], [`Action`], [`Loss`]. [`resize`]
+//! makes a sound file system larger in the same way.
 //!
 //! A repair goes in rounds. Each plans an answer to every finding of a check, carries out the steps of the lowest
 //! layer on a copy-on-write overlay, and checks again: what only followed from those steps is gone then. It ends when
@@ -23,6 +24,7 @@ mod evidence;
 mod loss;
 mod plan;
 mod prove;
+pub mod resize;
 mod view;
 mod write;
 

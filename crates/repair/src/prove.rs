@@ -16,8 +16,8 @@ use extant_block::BlockDevice;
 use extant_block::device::CowDevice;
 use extant_check::{Checked, Finding, Note, Problem, Report, Severity, examine};
 
-use extant_ondisk::InodeNr;
 use extant_ondisk::superblock::{FsState, SuperBlock};
+use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::apply::{self, Owners, journal};
 use crate::error::{Error, Refusal, Result, SHARED_MAX, UNREADABLE};
@@ -130,6 +130,9 @@ pub struct Outcome {
     pub fast_commits: usize,
     /// How often it was planned.
     pub rounds: usize,
+    /// The end of the file system that is on the device, if the changes make it longer: the blocks behind it belong to
+    /// nothing until the changes are written.
+    pub fresh_from: Option<BlockNr>,
 }
 
 impl Outcome {
@@ -417,6 +420,17 @@ impl Proof<'_> {
     fn outcome(&mut self, end: End, report: Report, losses: Vec<Loss>, left: Vec<(Finding, String)>) -> Outcome {
         let steps = std::mem::take(&mut self.steps);
         let device = self.ground.clone();
-        Outcome { end, device, steps, losses, left, report, replayed: 0, fast_commits: 0, rounds: self.rounds }
+        Outcome {
+            end,
+            device,
+            steps,
+            losses,
+            left,
+            report,
+            replayed: 0,
+            fast_commits: 0,
+            rounds: self.rounds,
+            fresh_from: None,
+        }
     }
 }

@@ -9,74 +9,12 @@ use std::process::Command;
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
+use extant_block::BlockDevice;
 use extant_block::device::{CowDevice, CrashDevice, CrashMode, MemDevice, OffsetDevice};
-use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::GroupNr;
-use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, find_backup};
-use extant_recovery::locate::{open_journal, read_super};
-use extant_recovery::{Accept, Replay};
 use extant_repair::{Decision, End, How, Stamp, Undo, commit, prove, undo};
 use extant_testkit::damage::census::{self, Census};
 use extant_testkit::damage::{self, Image, Mutation};
-use judge::options;
-
-/// Room for a record.
-const RECORD_BYTES: u64 = 8 << 20;
-
-/// The part of a state that the image has, or the record.
-fn part(state: &MemDevice, start: u64, len: u64) -> MemDevice {
-    let part = MemDevice::new(len);
-    let mut bytes = vec![0; 64 << 10];
-    for at in (0..len).step_by(bytes.len()) {
-        let count = bytes.len().min((len - at) as usize);
-        state.read_at(start + at, &mut bytes[..count], BioFlags::empty()).expect("memory");
-        if bytes[..count].iter().any(|byte| *byte != 0) {
-            part.write_at(at, &[&bytes[..count]], BioFlags::empty()).expect("memory");
-        }
-    }
-    part
-}
-
-/// Recovers as a mount does, without a repair: a superblock that is torn comes from its backup, and the log is
-/// replayed.
-fn recovered(state: MemDevice) -> MemDevice {
-    if read_super(&state).is_err() {
-        let look = |at: u64| {
-            let mut bytes = vec![0; SUPERBLOCK_SIZE];
-            state.read_at(at, &mut bytes, BioFlags::META).ok()?;
-            SuperBlock::decode(&bytes, at).ok()
-        };
-        let mut read = |at: u64, into: &mut [u8]| state.read_at(at, into, BioFlags::META).is_ok();
-        if let Some((sb, _)) = find_backup(state.size_bytes(), look, &mut read) {
-            let (mut copy, marked) = (sb.backup_for(GroupNr(0)), sb.needs_recovery());
-            copy.set_needs_recovery(marked);
-            let mut bytes = vec![0; SUPERBLOCK_SIZE];
-            copy.encode_into(&mut bytes);
-            state.write_at(SUPERBLOCK_OFFSET, &[&bytes], BioFlags::META).expect("memory");
-        }
-    }
-    let shared: Arc<dyn BlockDevice> = Arc::new(state.snapshot());
-    let Ok(sb) = read_super(&*shared) else { return state };
-    if sb.needs_recovery()
-        && let Ok(Some(mut journal)) = open_journal(shared.clone(), &sb)
-    {
-        let replay = Replay::load(&journal, &*shared, &mut |_| {}).expect("a log");
-        replay.apply(&mut journal, &*shared, Accept::WholeOnly, &mut |_| {}).expect("replayed");
-        return part_of(&*shared);
-    }
-    state
-}
-
-fn part_of(device: &dyn BlockDevice) -> MemDevice {
-    let copy = MemDevice::new(device.size_bytes());
-    let mut bytes = vec![0; 64 << 10];
-    for at in (0..device.size_bytes()).step_by(bytes.len()) {
-        let count = bytes.len().min((device.size_bytes() - at) as usize);
-        device.read_at(at, &mut bytes[..count], BioFlags::META).expect("memory");
-        copy.write_at(at, &[&bytes[..count]], BioFlags::META).expect("memory");
-    }
-    copy
-}
+use judge::{RECORD_BYTES, options, part, recovered};
 
 /// Paths with what they lead to, without inode numbers.
 fn tree(image: &MemDevice) -> Census {

@@ -8,6 +8,7 @@
 
 mod fsck;
 mod mkfs;
+mod resize;
 mod unknown;
 mod verbs;
 
@@ -20,6 +21,7 @@ use extant_lab::measure::Recorded;
 
 pub use self::fsck::{FsckArgs, FsckProgram, Shared};
 pub use self::mkfs::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
+pub use self::resize::ResizeArgs;
 pub use self::unknown::{advice, may_be_proposed};
 pub use self::verbs::{
     ChmodArgs, ChownArgs, DfArgs, DuArgs, FindArgs, Line, LnArgs, MkdirArgs, MknodArgs, MvArgs, NodeKind, RmArgs,
@@ -66,6 +68,7 @@ pub enum Command {
     Info(OnImage<InfoArgs>),
     Fsck(FsckArgs),
     Mkfs(Box<MkfsArgs>),
+    Resize(ResizeArgs),
     #[command(mut_args(reads_only))]
     Ls(OnImage<LsArgs>),
     #[command(mut_args(reads_only))]

@@ -6,7 +6,8 @@
 //! | `freeze`, `thaw` | keep a mount's device as it is, for a copy |
 //! | `info` | superblock, journal, space, partitions |
 //! | `info --scan` | [`mod@scan`]: what is left on a damaged disk |
-//! | `fsck` | check an image for damage |
+//! | `fsck` | check an image for damage, and repair it; [`change`] is what it shares with `resize` |
+//! | `resize` | make a file system larger |
 //! | `mkfs` | make a file system |
 //! | `ls`, `cat`, `stat`, `tree` | look into an image, without mounting |
 //! | `find`, `du`, `df` | search and count in one |
@@ -21,6 +22,7 @@
 //! None.
 
 pub mod cat;
+pub mod change;
 pub mod chmod;
 pub mod chown;
 pub mod completions;
@@ -41,6 +43,7 @@ pub mod mkfs;
 pub mod mknod;
 pub mod mount;
 pub mod mv;
+pub mod resize;
 pub mod rm;
 pub mod scan;
 pub mod script;

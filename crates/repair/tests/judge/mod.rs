@@ -7,12 +7,74 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use extant_block::BlockDevice;
 use extant_block::device::{CowDevice, MemDevice};
+use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::GroupNr;
+use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, find_backup};
+use extant_recovery::locate::{open_journal, read_super};
+use extant_recovery::{Accept, Replay};
 use extant_repair::{Decision, End, Layers, Loss, Lost, Options, Outcome, Sharing, Step, prove};
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::census::{self, Census, Difference};
 use extant_testkit::damage::fsck;
+
+/// Room for a record.
+pub const RECORD_BYTES: u64 = 8 << 20;
+
+/// The part of a state that the image has, or the record.
+pub fn part(state: &MemDevice, start: u64, len: u64) -> MemDevice {
+    let part = MemDevice::new(len);
+    let mut bytes = vec![0; 64 << 10];
+    for at in (0..len).step_by(bytes.len()) {
+        let count = bytes.len().min((len - at) as usize);
+        state.read_at(start + at, &mut bytes[..count], BioFlags::empty()).expect("memory");
+        if bytes[..count].iter().any(|byte| *byte != 0) {
+            part.write_at(at, &[&bytes[..count]], BioFlags::empty()).expect("memory");
+        }
+    }
+    part
+}
+
+/// Recovers as a mount does, without a repair: a superblock that is torn comes from its backup, and the log is
+/// replayed.
+pub fn recovered(state: MemDevice) -> MemDevice {
+    if read_super(&state).is_err() {
+        let look = |at: u64| {
+            let mut bytes = vec![0; SUPERBLOCK_SIZE];
+            state.read_at(at, &mut bytes, BioFlags::META).ok()?;
+            SuperBlock::decode(&bytes, at).ok()
+        };
+        let mut read = |at: u64, into: &mut [u8]| state.read_at(at, into, BioFlags::META).is_ok();
+        if let Some((sb, _)) = find_backup(state.size_bytes(), look, &mut read) {
+            let (mut copy, marked) = (sb.backup_for(GroupNr(0)), sb.needs_recovery());
+            copy.set_needs_recovery(marked);
+            let mut bytes = vec![0; SUPERBLOCK_SIZE];
+            copy.encode_into(&mut bytes);
+            state.write_at(SUPERBLOCK_OFFSET, &[&bytes], BioFlags::META).expect("memory");
+        }
+    }
+    let shared: Arc<dyn BlockDevice> = Arc::new(state.snapshot());
+    let Ok(sb) = read_super(&*shared) else { return state };
+    if sb.needs_recovery()
+        && let Ok(Some(mut journal)) = open_journal(shared.clone(), &sb)
+    {
+        let replay = Replay::load(&journal, &*shared, &mut |_| {}).expect("a log");
+        replay.apply(&mut journal, &*shared, Accept::WholeOnly, &mut |_| {}).expect("replayed");
+        return part_of(&*shared);
+    }
+    state
+}
+
+fn part_of(device: &dyn BlockDevice) -> MemDevice {
+    let copy = MemDevice::new(device.size_bytes());
+    let mut bytes = vec![0; 64 << 10];
+    for at in (0..device.size_bytes()).step_by(bytes.len()) {
+        let count = bytes.len().min((device.size_bytes() - at) as usize);
+        device.read_at(at, &mut bytes[..count], BioFlags::META).expect("memory");
+        copy.write_at(at, &[&bytes[..count]], BioFlags::META).expect("memory");
+    }
+    copy
+}
 
 /// The time of all repairs: behind every time in the images.
 pub const NOW: i64 = 2_000_000_000;
@@ -33,9 +95,9 @@ pub fn copy(from: &MemDevice, to: &MemDevice) {
     let mut bytes = vec![0; 64 << 10];
     for at in (0..from.size_bytes()).step_by(bytes.len()) {
         let count = bytes.len().min((from.size_bytes() - at) as usize);
-        from.read_at(at, &mut bytes[..count], extant_block::BioFlags::META).expect("memory");
+        from.read_at(at, &mut bytes[..count], BioFlags::META).expect("memory");
         if bytes[..count].iter().any(|byte| *byte != 0) {
-            to.write_at(at, &[&bytes[..count]], extant_block::BioFlags::META).expect("memory");
+            to.write_at(at, &[&bytes[..count]], BioFlags::META).expect("memory");
         }
     }
 }
@@ -48,8 +110,8 @@ pub fn result(image: &MemDevice, outcome: &Outcome) -> MemDevice {
         for piece in outcome.device.pieces() {
             let at = piece * CowDevice::PIECE_BYTES;
             let len = CowDevice::PIECE_BYTES.min(after.size_bytes() - at) as usize;
-            outcome.device.read_at(at, &mut bytes[..len], extant_block::BioFlags::META).expect("memory");
-            after.write_at(at, &[&bytes[..len]], extant_block::BioFlags::META).expect("memory");
+            outcome.device.read_at(at, &mut bytes[..len], BioFlags::META).expect("memory");
+            after.write_at(at, &[&bytes[..len]], BioFlags::META).expect("memory");
         }
     }
     after

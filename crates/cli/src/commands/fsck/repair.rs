@@ -6,48 +6,26 @@
 //! # Locking
 //! None.
 
-use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use extant_base::clock::Clock;
 use extant_block::BlockDevice;
 use extant_block::device::{CowDevice, FileDevice};
 use extant_check::{Note, Options, Report};
 use extant_fs::{Filesystem, MountOptions, probe_superblock};
 use extant_recovery::Replay;
 use extant_recovery::locate::open_journal;
-use extant_repair::{
-    Decision, End, How, Layers, Outcome, Sharing, Stamp, Stands, Step, Undo, commit, prove, unfinished,
-};
+use extant_repair::{Decision, End, How, Layers, Outcome, Sharing, Stands, Step, prove, unfinished};
 
+use super::super::change;
 use super::{CORRECTED, OPERATIONAL, UNCORRECTED, ask, failed, operational, options, show, skip};
 use crate::args::{FsckArgs, ImageArgs, Shared};
 use crate::failure::{Failure, Result, warn};
-use crate::image::{self, ImageSpec, Part};
+use crate::image::{self, ImageSpec};
 use crate::record::escaped;
 use crate::text::{Output, argument};
-
-/// Changes beyond this many bytes go to a file.
-const MEMORY_BYTES: u64 = 48 << 20;
-
-/// The file system's blocks with changes in memory, and from a limit on in a file without a name.
-fn layers() -> Layers {
-    let make = |base: Arc<dyn BlockDevice>| {
-        let spill = |size: u64| {
-            let dir = std::env::temp_dir();
-            let open = |e: std::io::Error| extant_block::Error::open(&dir.display().to_string(), e);
-            let file = tempfile::NamedTempFile::new_in(&dir).map_err(open)?;
-            file.as_file().set_len(size).map_err(open)?;
-            let device = FileDevice::open(file.path(), extant_block::device::OpenOptions::default())?;
-            Ok(Arc::new(device) as Arc<dyn BlockDevice>)
-        };
-        CowDevice::spilling(base, MEMORY_BYTES, Box::new(spill))
-    };
-    Layers::by(Arc::new(make))
-}
 
 fn repair_options(check: &Options, shared: Shared) -> extant_repair::Options {
     let sharing = match shared {
@@ -55,7 +33,7 @@ fn repair_options(check: &Options, shared: Shared) -> extant_repair::Options {
         Shared::Winner => Sharing::Winner,
         Shared::Hole => Sharing::Hole,
     };
-    extant_repair::Options { check: check.clone(), layers: layers(), sharing, now: check.now }
+    extant_repair::Options { check: check.clone(), layers: change::layers(), sharing, now: check.now }
 }
 
 /// The plan for an image that is only read; `None`: it could not be made.
@@ -92,15 +70,7 @@ pub fn run(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     if skip(args, &device, spec, &check)? {
         return Ok(());
     }
-    if let Some(record) = unfinished(&*device) {
-        let message = format!(
-            "{name}: a repair was interrupted while it was written; 'extant fsck --undo {} {}' brings the image back to \
-             the state before it",
-            argument(&record, ""),
-            argument(spec.path.as_os_str().as_bytes(), "")
-        );
-        return Err(Failure::new(OPERATIONAL, message));
-    }
+    change::refuse_unfinished(&*device, spec).map_err(|e| e.with_status(OPERATIONAL))?;
     let repair = repair_options(&check, args.shared);
     let overlay = ground(&device, &repair.layers);
     let mut questions = ask::Questions::new(name.clone());
@@ -182,22 +152,8 @@ fn end(name: &str, outcome: &Outcome, written: bool) -> Result<()> {
 
 /// Writes a proved repair.
 fn write(args: &FsckArgs, spec: &ImageSpec, device: &Arc<dyn BlockDevice>, outcome: &Outcome) -> Result<()> {
-    let now = Clock::real().wall();
-    let stamp = Stamp { sec: now.sec.max(0) as u64, nsec: now.nsec };
-    let mut record: Option<PathBuf> = None;
-    let wanted = args.letters.undo_file.clone().map(PathBuf::from);
-    let mut make = |bytes: u64| {
-        let (path, file) = make_record(wanted.as_deref(), spec, bytes)?;
-        record = Some(path.clone());
-        Ok((file, path.as_os_str().as_bytes().to_vec()))
-    };
-    let undo = match (args.no_undo, wanted.is_some()) {
-        (true, _) => Undo::Never,
-        (false, true) => Undo::Always(&mut make),
-        (false, false) => Undo::IfNeeded(&mut make),
-    };
-    let offset = if let Part::Offset(offset) = spec.part { offset } else { 0 };
-    let written = commit(device, outcome, offset, stamp, undo);
+    let wanted = args.letters.undo_file.as_ref().map(Path::new);
+    let (written, record) = change::write(spec, device, outcome, wanted, args.no_undo);
     let name = spec.shown();
     let image = argument(spec.path.as_os_str().as_bytes(), "");
     let how = |record: &Path| format!("'extant fsck --undo {} {image}'", argument(record.as_os_str().as_bytes(), ""));
@@ -239,57 +195,6 @@ fn write(args: &FsckArgs, spec: &ImageSpec, device: &Arc<dyn BlockDevice>, outco
 /// The next step after a write that failed.
 fn again(image: &str) -> String {
     format!("'extant fsck -y {image}' goes on")
-}
-
-type Made = (PathBuf, Arc<dyn BlockDevice>);
-
-/// Makes the file of a record, durable with its folder.
-fn make_record(wanted: Option<&Path>, spec: &ImageSpec, bytes: u64) -> extant_repair::Result<Made> {
-    let places: Vec<PathBuf> = match wanted {
-        Some(path) => vec![path.to_owned()],
-        None => {
-            let base = default_record(spec);
-            let numbered = (1..1000).map(|number| PathBuf::from(format!("{}.{number}", base.display())));
-            std::iter::once(base.clone()).chain(numbered).collect()
-        }
-    };
-    let mut last = None;
-    for path in places {
-        let open = |e: std::io::Error| extant_block::Error::open(&path.display().to_string(), e);
-        match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
-            Ok(file) => {
-                let ready = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_folder(&path));
-                ready.map_err(open)?;
-                let device = FileDevice::open(&path, extant_block::device::OpenOptions::default())?;
-                let path = path.canonicalize().unwrap_or(path);
-                return Ok((path, Arc::new(device)));
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && wanted.is_none() => last = Some(open(e)),
-            Err(e) => return Err(open(e).into()),
-        }
-    }
-    let none = || extant_block::Error::open("a record", std::io::Error::from(std::io::ErrorKind::AlreadyExists));
-    Err(last.unwrap_or_else(none).into())
-}
-
-fn sync_folder(path: &Path) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
-}
-
-/// Beside an image file; for a device where e2fsprogs has such files, or in /var/tmp.
-fn default_record(spec: &ImageSpec) -> PathBuf {
-    if !spec.is_block_device() {
-        let mut name = spec.path.clone().into_os_string();
-        name.push(".undo");
-        return name.into();
-    }
-    let usual = std::env::var_os("E2FSPROGS_UNDO_DIR").map_or_else(|| "/var/lib/e2fsprogs".into(), PathBuf::from);
-    let folder = if usual.is_dir() { usual } else { "/var/tmp".into() };
-    let mut name = std::ffi::OsString::from("fsck-");
-    name.push(spec.path.file_name().unwrap_or_default());
-    name.push(".undo");
-    folder.join(name)
 }
 
 /// Warns of a repair that was interrupted.

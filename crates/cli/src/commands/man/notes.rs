@@ -119,6 +119,7 @@ pub fn see_also(name: &str, command: &Command) -> Vec<String> {
         "extant-freeze" | "extant-thaw" => &["extant-mount(1)", "fsfreeze(8)"],
         "extant-info" => &["dumpe2fs(8)", "tune2fs(8)"],
         "extant-fsck" => &["e2fsck(8)", "fsck(8)"],
+        "extant-resize" => &["extant-mkfs(1)", "extant-fsck(1)", "resize2fs(8)"],
         "extant-xattr" => &["getfattr(1)", "setfattr(1)"],
         "extant-script" => &["debugfs(8)"],
         "extant-export" => &["tar(1)", "skopeo(1)", "umoci(1)"],

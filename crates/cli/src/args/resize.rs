@@ -1,0 +1,44 @@
+//! The command line of `extant resize`.
+//!
+//! # Locking
+//! None.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Make a file system larger
+///
+/// The image file grows with its file system; in a partition or on a block device, the file system grows as far as that
+/// reaches. The image must not be in use. It is checked, grown beside the image, and checked again before anything is
+/// written. The new groups are written first, where the old file system does not see them. Then the image's journal
+/// makes the rest one change, or a file with the old blocks does, which is removed in the end. So a power cut leaves the
+/// old size or the new one.
+///
+/// Bytes that do not fill a block, and a last group without room for files, are left out.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant resize disk.img 8G
+  extant resize disk.img +200M
+  truncate -s 8G disk.img && extant resize disk.img max
+  extant resize whole-disk.img@2 max
+
+Exit status: 0 (grown, or it has this size already), 1 (not grown).")]
+pub struct ResizeArgs {
+    /// Image file or block device; IMAGE@N for a partition
+    pub image: OsString,
+    /// The size of the file system in bytes or with K, M, G or T; +SIZE: so much more; max: all of the file, the
+    /// partition or the device
+    #[arg(value_name = "SIZE|+SIZE|max")]
+    pub size: String,
+    /// Write the old blocks to this file, which 'extant fsck --undo' and e2undo(8) take, and keep it
+    #[arg(short = 'z', long, value_name = "FILE")]
+    pub undo_file: Option<PathBuf>,
+    /// Partition of a whole disk; IMAGE@N says it, too
+    #[arg(long, value_name = "N", conflicts_with = "offset")]
+    pub partition: Option<u32>,
+    /// Where the file system begins; IMAGE?offset=BYTES says it, too
+    #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse)]
+    pub offset: Option<u64>,
+}

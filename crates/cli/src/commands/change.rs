@@ -1,0 +1,133 @@
+//! A proved change of an image on the host: where it is stored until it is written, and the file that undoes it.
+//!
+//! Main functions: [`layers`], [`write`], [`refuse_unfinished`]. `extant fsck` and `extant resize` stand on them.
+//!
+//! # Locking
+//! None.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use extant_base::clock::Clock;
+use extant_block::BlockDevice;
+use extant_block::device::{CowDevice, FileDevice};
+use extant_repair::{How, Layers, Outcome, Stamp, Undo, commit, unfinished};
+
+use crate::failure::{Failure, Result};
+use crate::image::{ImageSpec, Part};
+use crate::text::argument;
+
+/// Changes beyond this many bytes go to a file.
+const MEMORY_BYTES: u64 = 48 << 20;
+
+/// The file system's blocks with changes in memory, and from a limit on in a file without a name.
+pub fn layers() -> Layers {
+    let make = |base: Arc<dyn BlockDevice>| {
+        let spill = |size: u64| {
+            let dir = std::env::temp_dir();
+            let open = |e: std::io::Error| extant_block::Error::open(&dir.display().to_string(), e);
+            let file = tempfile::NamedTempFile::new_in(&dir).map_err(open)?;
+            file.as_file().set_len(size).map_err(open)?;
+            let device = FileDevice::open(file.path(), extant_block::device::OpenOptions::default())?;
+            Ok(Arc::new(device) as Arc<dyn BlockDevice>)
+        };
+        CowDevice::spilling(base, MEMORY_BYTES, Box::new(spill))
+    };
+    Layers::by(Arc::new(make))
+}
+
+/// Refuses an image whose change was interrupted while it was written.
+pub fn refuse_unfinished(device: &dyn BlockDevice, spec: &ImageSpec) -> Result<()> {
+    let Some(record) = unfinished(device) else { return Ok(()) };
+    Err(Failure::op(format!(
+        "{}: a repair was interrupted while it was written; '{}' brings the image back to the state before it",
+        spec.shown(),
+        undo_command(Path::new(std::ffi::OsStr::from_bytes(&record)), spec)
+    )))
+}
+
+/// The command that undoes a change.
+pub fn undo_command(record: &Path, spec: &ImageSpec) -> String {
+    let image = argument(spec.path.as_os_str().as_bytes(), "");
+    format!("extant fsck --undo {} {image}", argument(record.as_os_str().as_bytes(), ""))
+}
+
+/// Writes a proved change. `wanted`: the file for the old blocks; without it there is one if the journal cannot be used,
+/// unless `no_undo`. Returns the file, too.
+pub fn write(
+    spec: &ImageSpec,
+    device: &Arc<dyn BlockDevice>,
+    outcome: &Outcome,
+    wanted: Option<&Path>,
+    no_undo: bool,
+) -> (extant_repair::Result<How>, Option<PathBuf>) {
+    let now = Clock::real().wall();
+    let stamp = Stamp { sec: now.sec.max(0) as u64, nsec: now.nsec };
+    let mut record: Option<PathBuf> = None;
+    let mut make = |bytes: u64| {
+        let (path, file) = make_record(wanted, spec, bytes)?;
+        record = Some(path.clone());
+        Ok((file, path.as_os_str().as_bytes().to_vec()))
+    };
+    let undo = match (no_undo, wanted.is_some()) {
+        (true, _) => Undo::Never,
+        (false, true) => Undo::Always(&mut make),
+        (false, false) => Undo::IfNeeded(&mut make),
+    };
+    let offset = if let Part::Offset(offset) = spec.part { offset } else { 0 };
+    let written = commit(device, outcome, offset, stamp, undo);
+    (written, record)
+}
+
+type Made = (PathBuf, Arc<dyn BlockDevice>);
+
+/// Makes the file of a record, durable with its folder.
+fn make_record(wanted: Option<&Path>, spec: &ImageSpec, bytes: u64) -> extant_repair::Result<Made> {
+    let places: Vec<PathBuf> = match wanted {
+        Some(path) => vec![path.to_owned()],
+        None => {
+            let base = default_record(spec);
+            let numbered = (1..1000).map(|number| PathBuf::from(format!("{}.{number}", base.display())));
+            std::iter::once(base.clone()).chain(numbered).collect()
+        }
+    };
+    let mut last = None;
+    for path in places {
+        let open = |e: std::io::Error| extant_block::Error::open(&path.display().to_string(), e);
+        match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
+            Ok(file) => {
+                let ready = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_folder(&path));
+                ready.map_err(open)?;
+                let device = FileDevice::open(&path, extant_block::device::OpenOptions::default())?;
+                let path = path.canonicalize().unwrap_or(path);
+                return Ok((path, Arc::new(device)));
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && wanted.is_none() => last = Some(open(e)),
+            Err(e) => return Err(open(e).into()),
+        }
+    }
+    let none = || extant_block::Error::open("a record", std::io::Error::from(std::io::ErrorKind::AlreadyExists));
+    Err(last.unwrap_or_else(none).into())
+}
+
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+/// Beside an image file; for a device where e2fsprogs has such files, or in /var/tmp.
+fn default_record(spec: &ImageSpec) -> PathBuf {
+    if !spec.is_block_device() {
+        let mut name = spec.path.clone().into_os_string();
+        name.push(".undo");
+        return name.into();
+    }
+    let usual = std::env::var_os("E2FSPROGS_UNDO_DIR").map_or_else(|| "/var/lib/e2fsprogs".into(), PathBuf::from);
+    let folder = if usual.is_dir() { usual } else { "/var/tmp".into() };
+    let mut name = std::ffi::OsString::from("fsck-");
+    name.push(spec.path.file_name().unwrap_or_default());
+    name.push(".undo");
+    folder.join(name)
+}

@@ -1,0 +1,194 @@
+//! Growth of a file system that is proved before it is written.
+//!
+//! Main functions: [`target`] (the superblock of the grown file system, or why there is none), [`grow`] (makes it beside
+//! the device and checks it; [`crate::commit`] writes it). Main types: [`Growth`], [`CannotGrow`].
+//!
+//! Blocks behind the old end belong to no file system until the change is written. They go home first; what lies before
+//! the old end is one transaction of the journal, or has an undo file. So a cut leaves the old size or the new one.
+//!
+//! What it does not do: shrink, move blocks, make a file or a partition longer. A file system grows as far as its
+//! descriptors have room: reserved blocks of the resize inode, or `meta_bg`.
+//!
+//! # Locking
+//! None of its own.
+
+mod place;
+mod target;
+mod write;
+
+use std::sync::Arc;
+
+use extant_block::BlockDevice;
+use extant_block::device::CowDevice;
+use extant_check::{Checked, Finding, Note, Options, Report, Severity, examine};
+use extant_ondisk::superblock::{FsState, Geometry};
+
+pub use self::target::target;
+use crate::apply::journal;
+use crate::error::{Error, Refusal};
+use crate::prove::{End, Outcome};
+use crate::view::Image;
+
+/// Why a file system does not grow. Nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum CannotGrow {
+    /// It is larger already.
+    #[error("it has {now} bytes, and {asked} are less")]
+    Smaller {
+        /// Its bytes.
+        now: u64,
+        /// The bytes it was to have.
+        asked: u64,
+    },
+    /// No block is reserved for descriptors of more groups, and `meta_bg` does not place them elsewhere.
+    #[error("its descriptors have no room for more than {most} bytes")]
+    DescriptorRoom {
+        /// The most bytes that it can have.
+        most: u64,
+    },
+    /// Block numbers have 32 bits.
+    #[error("without the feature 64bit it has no more than 2^32 - 1 blocks, which are {most} bytes")]
+    BlockNumbers {
+        /// The most bytes that it can have.
+        most: u64,
+    },
+    /// The resize inode names blocks with 32 bits, and as many backups as a block has pointers.
+    #[error("its resize inode cannot name the blocks that descriptors of that many groups need")]
+    ResizeInode,
+    /// Inode numbers have 32 bits.
+    #[error("every group has {per_group} inodes, and that many groups would have more than 2^32 - 1")]
+    InodeNumbers {
+        /// Inodes of a group.
+        per_group: u32,
+    },
+    /// Both decide where descriptors lie.
+    #[error("it has both features resize_inode and meta_bg, which exclude each other")]
+    Descriptors,
+    /// The numbers break a rule of the format.
+    #[error("the larger layout is not valid: {0}")]
+    Layout(extant_ondisk::Error),
+    /// Bitmaps and inode tables do not fit the new groups.
+    #[error("the bitmaps and inode tables of the new groups do not fit")]
+    Tables,
+    /// The device ends before the file system would.
+    #[error("the device has {there} bytes, and {needed} are needed")]
+    DeviceSize {
+        /// Bytes of the device.
+        there: u64,
+        /// Bytes of the grown file system.
+        needed: u64,
+    },
+    /// It is damaged.
+    #[error("it is damaged: {first}")]
+    Damaged {
+        /// The first finding of the check.
+        first: String,
+    },
+    /// The check cannot see all of it.
+    #[error("it cannot be checked: {why}")]
+    Unchecked {
+        /// Why.
+        why: String,
+    },
+    /// The check of the grown file system found damage: a fault of this program.
+    #[error("the grown file system would be damaged, which is a fault of extant: {first}")]
+    Unproved {
+        /// The first finding.
+        first: String,
+    },
+    /// A structure cannot be changed.
+    #[error("{0}")]
+    Step(String),
+    /// A device or the check failed.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+impl From<Refusal> for CannotGrow {
+    fn from(refusal: Refusal) -> CannotGrow {
+        match refusal {
+            Refusal::Device(e) => CannotGrow::Failed(e.into()),
+            other => CannotGrow::Step(other.to_string()),
+        }
+    }
+}
+
+/// The result of [`grow`].
+pub struct Growth {
+    /// The changes beside the device, for [`crate::commit`].
+    pub outcome: Outcome,
+    /// The layout before.
+    pub before: Geometry,
+    /// The layout after.
+    pub after: Geometry,
+}
+
+/// Grows the file system on `device`, to which the changes go, to at most `bytes` bytes, and checks the result. The
+/// check's time becomes that of the last write. `None`: it has this size already, and nothing changed.
+///
+/// # Errors
+/// [`CannotGrow`]; the changes count for nothing then.
+pub fn grow(device: Arc<CowDevice>, check: &Options, bytes: u64) -> Result<Option<Growth>, CannotGrow> {
+    let mut checked = look(&device, check)?;
+    let mut replayed = 0;
+    may_grow(&checked)?;
+    if checked.report.notes.iter().any(|note| matches!(note, Note::Replayed { .. })) {
+        (replayed, _) = journal::replay(&device)?;
+        checked = look(&device, check)?;
+        may_grow(&checked)?;
+    }
+    let no_facts = || CannotGrow::Unchecked { why: "it has no superblock".to_owned() };
+    let (old, report) = Image::new(device.clone(), checked, check.now).ok_or_else(no_facts)?;
+    let sb = target(&old.sb, bytes)?;
+    let (before, after) = (old.geo.clone(), sb.geometry().clone());
+    if after.blocks_count == before.blocks_count {
+        return Ok(None);
+    }
+    let (there, needed) = (device.size_bytes(), after.blocks_count << after.block_bits);
+    if there < needed {
+        return Err(CannotGrow::DeviceSize { there, needed });
+    }
+    write::enlarge(&old, sb)?;
+    let proof = look(&device, check)?;
+    if let Some(first) = damage(&proof.report).next() {
+        return Err(CannotGrow::Unproved { first: format!("{}: {first}", first.problem.name()) });
+    }
+    let outcome = Outcome {
+        end: End::Proved,
+        device,
+        steps: Vec::new(),
+        losses: Vec::new(),
+        left: Vec::new(),
+        report,
+        replayed,
+        fast_commits: 0,
+        rounds: 0,
+        fresh_from: Some(extant_ondisk::BlockNr(before.blocks_count)),
+    };
+    Ok(Some(Growth { outcome, before, after }))
+}
+
+fn look(device: &Arc<CowDevice>, check: &Options) -> Result<Checked, CannotGrow> {
+    let shared: Arc<dyn BlockDevice> = device.clone();
+    Ok(examine(&shared, check).map_err(Error::from)?)
+}
+
+fn damage(report: &Report) -> impl Iterator<Item = &Finding> {
+    report.findings.iter().filter(|finding| finding.problem.severity() == Severity::Damage)
+}
+
+/// Whether the check has seen all of a sound file system.
+fn may_grow(checked: &Checked) -> Result<(), CannotGrow> {
+    let report = &checked.report;
+    if let Some(first) = damage(report).next() {
+        return Err(CannotGrow::Damaged { first: format!("{}: {first}", first.problem.name()) });
+    }
+    if let Some(note) = report.notes.iter().find(|note| !matches!(note, Note::Replayed { .. })) {
+        return Err(CannotGrow::Unchecked { why: note.to_string() });
+    }
+    let state = checked.facts.as_ref().map(|facts| facts.super_block().state());
+    if !report.complete || state.is_some_and(|state| state.contains(FsState::ERROR)) {
+        return Err(CannotGrow::Damaged { first: "an error was recorded in its superblock".to_owned() });
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! The superblock of a larger file system: what its size decides.
+//!
+//! Main function: [`target`].
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::features::{Compat, Incompat};
+use extant_ondisk::superblock::{BackupRule, Geometry, SUPERBLOCK_OFFSET, SuperBlock};
+use zerocopy::IntoBytes;
+
+use super::CannotGrow;
+use crate::view::seal_super;
+
+/// Blocks for files that a new last group has at least, or it is left out (e2fsprogs do the same).
+const LAST_GROUP_FREE_MIN: u64 = 50;
+
+/// The superblock of the file system of `sb` with at most `bytes` bytes. Counts of free blocks and inodes, and that of
+/// the file system's own clusters, are still the old ones. The same number of blocks: nothing is to be done.
+///
+/// A last group that would have no room for files is left out.
+///
+/// # Errors
+/// [`CannotGrow`], if no such file system exists.
+pub fn target(sb: &SuperBlock, bytes: u64) -> Result<SuperBlock, CannotGrow> {
+    let old = sb.geometry();
+    let asked = bytes >> old.block_bits;
+    if asked < old.blocks_count {
+        return Err(CannotGrow::Smaller { now: old.blocks_count << old.block_bits, asked: bytes });
+    }
+    let blocks = asked & !(u64::from(old.blocks_per_cluster()) - 1);
+    let larger = with_blocks(sb, blocks.max(old.blocks_count))?;
+    let geo = larger.geometry();
+    let rest = (geo.blocks_count - geo.first_data_block) % u64::from(geo.blocks_per_group);
+    let last = extant_ondisk::GroupNr(geo.group_count - 1);
+    let needed = 2 + u64::from(geo.inode_table_blocks) + geo.base_metadata(last).blocks() + LAST_GROUP_FREE_MIN;
+    if last.0 >= old.group_count && rest != 0 && rest < needed {
+        let blocks = geo.blocks_count - rest;
+        return with_blocks(sb, blocks.max(old.blocks_count));
+    }
+    Ok(larger)
+}
+
+fn with_blocks(sb: &SuperBlock, blocks: u64) -> Result<SuperBlock, CannotGrow> {
+    let old = sb.geometry();
+    if blocks == old.blocks_count {
+        return Ok(sb.clone());
+    }
+    if !old.bit64 && blocks > u64::from(u32::MAX) {
+        return Err(CannotGrow::BlockNumbers { most: u64::from(u32::MAX) << old.block_bits });
+    }
+    let groups = (blocks - old.first_data_block).div_ceil(old.blocks_per_group.into());
+    let inodes = groups.checked_mul(old.inodes_per_group.into()).and_then(|inodes| u32::try_from(inodes).ok());
+    let inodes = inodes.ok_or(CannotGrow::InodeNumbers { per_group: old.inodes_per_group })?;
+    let reserved = reserved_descriptors(sb, groups)?;
+    let root_only = u128::from(sb.reserved_blocks()) * u128::from(blocks) / u128::from(old.blocks_count.max(1));
+    let mut raw = *sb.raw();
+    let wide = |count: u64| (count as u32, (count >> 32) as u32);
+    let (low, high) = wide(blocks);
+    raw.s_blocks_count_lo.set(low);
+    if old.bit64 {
+        raw.s_blocks_count_hi.set(high);
+    }
+    let (low, high) = wide(root_only as u64);
+    raw.s_r_blocks_count_lo.set(low);
+    if old.bit64 {
+        raw.s_r_blocks_count_hi.set(high);
+    }
+    raw.s_inodes_count.set(inodes);
+    raw.s_reserved_gdt_blocks.set(reserved as u16);
+    if let BackupRule::Two(backups) = old.backups {
+        let moved = moved_backups(old, backups, groups as u32);
+        raw.s_backup_bgs[0].set(moved[0]);
+        raw.s_backup_bgs[1].set(moved[1]);
+    }
+    seal_super(&mut raw);
+    let larger = SuperBlock::decode(raw.as_bytes(), SUPERBLOCK_OFFSET).map_err(CannotGrow::Layout)?;
+    if sb.compat().contains(Compat::RESIZE_INODE) {
+        let pointers = u64::from(old.block_size / 4);
+        let backups = larger.backup_groups().count() as u64;
+        if backups > pointers || blocks > u64::from(u32::MAX) {
+            return Err(CannotGrow::ResizeInode);
+        }
+    }
+    Ok(larger)
+}
+
+/// The blocks that stay reserved for descriptors.
+fn reserved_descriptors(sb: &SuperBlock, groups: u64) -> Result<u32, CannotGrow> {
+    let old = sb.geometry();
+    let has_inode = sb.compat().contains(Compat::RESIZE_INODE);
+    if sb.incompat().contains(Incompat::META_BG) {
+        return if has_inode { Err(CannotGrow::Descriptors) } else { Ok(old.reserved_gdt_blocks) };
+    }
+    let per_block = u64::from(old.descs_per_block());
+    let more = groups.div_ceil(per_block).saturating_sub(old.desc_blocks.into());
+    let there = if has_inode { old.reserved_gdt_blocks } else { 0 };
+    match u32::try_from(more) {
+        Ok(0) => Ok(old.reserved_gdt_blocks),
+        Ok(more) if more <= there => Ok(old.reserved_gdt_blocks - more),
+        _ => {
+            let most = u64::from(old.desc_blocks + there) * per_block;
+            let blocks = old.first_data_block + most * u64::from(old.blocks_per_group);
+            Err(CannotGrow::DescriptorRoom { most: blocks << old.block_bits })
+        }
+    }
+}
+
+/// The groups with backups under `sparse_super2`. The second is the last group, as `mke2fs` has it; if it was, it moves
+/// there. With clusters it stays: what it leaves may share them.
+fn moved_backups(old: &Geometry, backups: [u32; 2], groups: u32) -> [u32; 2] {
+    let mut moved = backups;
+    let (was_last, is_last) = (old.group_count - 1, groups - 1);
+    if was_last == is_last {
+        return moved;
+    }
+    if was_last == 0 && moved[0] == 0 {
+        moved[0] = 1;
+    }
+    let fills = old.group_count < 3 && groups > 2 && moved[1] == 0 && moved[0] != 0;
+    let moves = moved[1] != 0 && moved[1] == was_last && old.cluster_bits == 0;
+    if fills || moves {
+        moved[1] = is_last;
+    }
+    moved
+}
