@@ -132,7 +132,7 @@ fn a_file_system_grows_to_the_end_of_its_partition() {
 }
 
 #[test]
-fn what_cannot_grow_is_left_as_it_is_with_the_reason() {
+fn an_image_that_cannot_grow_is_left_as_it_is_with_the_reason() {
     let dir = Dir::new();
     let image = made(&dir, &["-t", "ext4", "-b", "1024", "-O", "^resize_inode"]);
     let before = fs::read(&image).expect("image");

@@ -1,5 +1,5 @@
-//! Growth: the grown file system is sound and has the same files, and a power cut while it is written leaves the old size or
-//! the new one.
+//! Growth: the grown file system is sound and has the same files, and a power cut while it is written leaves the old
+//! size or the new one.
 //!
 //! Image and record lie on one device that a cut hits, as in `cuts.rs`.
 
@@ -113,7 +113,7 @@ fn soak_a_cut_of_a_large_growth_leaves_the_old_size_or_the_new_one() {
 }
 
 #[test]
-fn what_cannot_grow_is_left_as_it_is() {
+fn an_image_that_cannot_grow_is_left_as_it_is() {
     let image = Image::Ext4.made();
     let device: Arc<dyn BlockDevice> = Arc::new(image.snapshot().into_read_only());
     assert!(matches!(grown(&device, OLD_BYTES), Ok(None)));

@@ -13,8 +13,8 @@ use clap::Args;
 /// The image file grows with its file system; in a partition or on a block device, the file system grows as far as that
 /// reaches. The image must not be in use. It is checked, grown beside the image, and checked again before anything is
 /// written. The new groups are written first, where the old file system does not see them. Then the image's journal
-/// makes the rest one change, or a file with the old blocks does, which is removed in the end. So a power cut leaves the
-/// old size or the new one.
+/// makes the rest one change, or a file with the old blocks does, which is removed in the end. So a power cut leaves
+/// the old size or the new one.
 ///
 /// Bytes that do not fill a block, and a last group without room for files, are left out.
 #[derive(Args, Debug)]

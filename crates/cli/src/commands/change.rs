@@ -54,8 +54,8 @@ pub fn undo_command(record: &Path, spec: &ImageSpec) -> String {
     format!("extant fsck --undo {} {image}", argument(record.as_os_str().as_bytes(), ""))
 }
 
-/// Writes a proved change. `wanted`: the file for the old blocks; without it there is one if the journal cannot be used,
-/// unless `no_undo`. Returns the file, too.
+/// Writes a proved change. `wanted`: the file for the old blocks; without it there is one if the journal cannot be
+/// used, unless `no_undo`. Returns the file, too.
 pub fn write(
     spec: &ImageSpec,
     device: &Arc<dyn BlockDevice>,

@@ -1,7 +1,7 @@
 //! `extant resize`: makes a file system larger, and its image file with it.
 //!
-//! `extant_repair::resize` plans and proves; this module chooses the size, makes the file longer before, and shorter again
-//! if the file system does not grow.
+//! `extant_repair::resize` plans and proves; this module chooses the size, makes the file longer before, and shorter
+//! again if the file system does not grow.
 //!
 //! What it does not do: shrink, move the end of a partition.
 //!

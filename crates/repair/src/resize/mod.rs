@@ -1,7 +1,7 @@
 //! Growth of a file system that is proved before it is written.
 //!
-//! Main functions: [`target`] (the superblock of the grown file system, or why there is none), [`grow`] (makes it beside
-//! the device and checks it; [`crate::commit`] writes it). Main types: [`Growth`], [`CannotGrow`].
+//! Main functions: [`target`] (the superblock of the grown file system, or why there is none), [`grow`] (makes it
+//! beside the device and checks it; [`crate::commit`] writes it). Main types: [`Growth`], [`CannotGrow`].
 //!
 //! Blocks behind the old end belong to no file system until the change is written. They go home first; what lies before
 //! the old end is one transaction of the journal, or has an undo file. So a cut leaves the old size or the new one.

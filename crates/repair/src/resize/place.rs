@@ -1,8 +1,8 @@
 //! The places of bitmaps and inode tables of new groups.
 //!
 //! Main function: [`place`]. Those of a flex group lie side by side behind the first copies of superblock and
-//! descriptors (Linux: `setup_new_flex_group_blocks`, fs/ext4/resize.c); without `flex_bg`, or without room, in the group
-//! itself.
+//! descriptors (Linux: `setup_new_flex_group_blocks`, fs/ext4/resize.c); without `flex_bg`, or without room, in the
+//! group itself.
 //!
 //! # Locking
 //! None.

@@ -166,7 +166,7 @@ fn write_descs(old: &Image, new: &Image) -> Done {
         let place = geo.desc_table_block(index).ok_or(Refusal::Lost("the descriptors have no place"))?;
         let mut bytes = match index < old.geo.desc_blocks {
             true => new.block(place)?,
-            // What was reserved has pointers of the resize inode in it.
+            // A reserved block has pointers of the resize inode in it.
             false => vec![0; geo.block_size as usize],
         };
         let groups = index * per_block..(index + 1).saturating_mul(per_block).min(geo.group_count);
