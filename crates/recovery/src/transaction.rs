@@ -1,8 +1,8 @@
 //! One transaction in an empty log: many changed blocks as one change.
 //!
 //! Main functions: [`room_for`] (whether the log can take them), [`mark`] (the image says that its journal is to be
-//! replayed), [`write`] (the transaction, and then the one sector that makes it count). Before that sector the image is
-//! as it was; after it, any replay makes it new. A cut in between leaves one or the other.
+//! replayed), [`write()`] (the transaction, and then the one sector that makes it count). Before that sector the image
+//! is as it was; after it, any replay makes it new. A cut in between leaves one or the other.
 //!
 //! What it does not do: write blocks home ([`crate::Replay::apply`] does), choose the blocks.
 //!
