@@ -189,6 +189,28 @@ fn a_repair_that_needs_a_person_is_left_to_y_and_can_be_undone() {
     assert!(before == fs::read(&image).expect("image"), "not undone by e2undo");
 }
 
+#[test]
+fn totals_and_multi_mount_protection_alone_are_repaired_by_p() {
+    let dir = Dir::new();
+    let image = made(&dir);
+    extant_testkit::oracle::debugfs_write(&image, "set_super_value free_blocks_count 7").expect("damaged");
+    assert_eq!(extant(&["fsck", "-fn", &image]).code, Some(0));
+    let ran = extant(&["fsck", "-fp", &image]);
+    let said = String::from_utf8_lossy(&ran.out).into_owned();
+    assert!(ran.code == Some(1) && said.contains("the superblock's totals are right now"), "{said}{}", ran.err);
+    extant(&["fsck", "-fp", &image]).ok();
+    let image = dir.text("mmp.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-O", "mmp", &image, "16M"]);
+    let said = tool("dumpe2fs", &["-h", &image]);
+    let (_, block) = said.split_once("MMP block number:").expect("a block");
+    let block: u64 = block.split_whitespace().next().expect("a number").parse().expect("a number");
+    overwrite(&image, block * BLOCK, &[0xff]);
+    extant(&["fsck", "-fn", &image]).fails(4, &[]);
+    assert_eq!(extant(&["fsck", "-fp", &image]).code, Some(1));
+    extant(&["fsck", "-fn", &image]).ok();
+    assert_eq!(e2fsck(&image), Some(0));
+}
+
 /// An ext2 image with two files that share a block.
 fn sharing(dir: &Dir, name: &str) -> String {
     let image = dir.text(name);
@@ -358,7 +380,7 @@ fn at_a_terminal_each_step_is_asked_about() {
     // One declined, the others written.
     let (screen, code) = at_a_terminal(&[&image], &["n", "y", "y", "y"]);
     assert_eq!(code, Some(5), "{screen}");
-    assert_eq!(files.map(|file| links(file)), [false, true, true], "{screen}");
+    assert_eq!(files.map(links), [false, true, true], "{screen}");
     let (screen, code) = at_a_terminal(&[&image], &["a", "y"]);
     assert_eq!((code, e2fsck(&image)), (Some(1), Some(0)), "{screen}");
 }

@@ -43,7 +43,7 @@ pub enum Error {
     /// The repair could not be written, or only in part.
     #[error("{error}")]
     Write {
-        /// What the image has now.
+        /// The state of the image now.
         stands: Stands,
         /// The fault.
         error: Box<Error>,
@@ -75,7 +75,7 @@ impl Stands {
     /// An error that left this state.
     pub fn after(self) -> impl FnOnce(Error) -> Error {
         move |error| match error {
-            // What the inner part of a write knows counts.
+            // The inner part of a write knows better.
             Error::Write { .. } => error,
             error => Error::Write { stands: self, error: Box::new(error) },
         }

@@ -209,7 +209,9 @@ pub fn prove(
         is_finished: true,
     };
     proof.orphans(&mut checked)?;
-    proof.is_finished = !checked.facts.as_ref().is_some_and(|facts| is_marked(facts.super_block()));
+    let is_marked = checked.facts.as_ref().is_some_and(|facts| is_marked(facts.super_block()));
+    let totals = [Problem::FreeBlockCount, Problem::FreeInodeCount];
+    proof.is_finished = !is_marked && totals.iter().all(|total| checked.report.count(*total) == 0);
     let mut outcome = proof.run(checked, decide)?;
     if !has_backup(&outcome.report) {
         outcome.report.notes.extend(backup);

@@ -1,4 +1,5 @@
-//! Damaged images of twelve kinds, repaired beside e2fsck: runs until nothing is wrong, paths at their place, names lost.
+//! Damaged images of twelve kinds, repaired beside e2fsck: runs until nothing is wrong, paths at their place, names
+//! lost.
 //!
 //! `EXTANT_IMAGES=N`: N images of each kind. `EXTANT_SUMMARY=FILE` stores the summary. `EXTANT_SEED=KIND:SEED` repairs
 //! one image, KIND by its place in `mixed::KINDS`.
@@ -41,7 +42,7 @@ impl Count {
             Some(_) => self.more += 1,
             None => self.never += 1,
         }
-        self.after += difference.after as u64;
+        self.after += difference.after;
         self.gone += difference.gone.len();
         self.moved += difference.moved.len();
         self.attributes += difference.attributes.len();

@@ -100,6 +100,23 @@ fn blocks_that_cannot_be_read_are_listed_and_never_written() {
     }
 }
 
+/// One broken file among many costs two checks more: that of its repair, and that of the end.
+#[test]
+fn one_broken_file_costs_a_bounded_number_of_checks() {
+    for image in [Image::Ext4, Image::Ext2] {
+        let (checked, repaired) = (damaged(image), damaged(image));
+        let shared: Arc<dyn BlockDevice> = Arc::new(checked.snapshot());
+        extant_check::examine(&shared, &options().check).expect("checked");
+        let one = shared.stats().read_bytes;
+        let shared: Arc<dyn BlockDevice> = Arc::new(repaired.snapshot());
+        let outcome = planned(&shared).expect("planned");
+        let all = shared.stats().read_bytes;
+        println!("{image:?}: {one} bytes read by a check, {all} by a repair, {} rounds", outcome.rounds);
+        assert_eq!((outcome.end, outcome.rounds), (End::Proved, 1));
+        assert!(one > 0 && all <= 3 * one, "{image:?}: {one} bytes read by a check, {all} by a repair");
+    }
+}
+
 /// Every write of a repair fails, one after the other, and all that follow.
 fn write_errors(image: Image, seen: &mut Vec<Stands>) {
     let damaged = damaged(image);

@@ -40,6 +40,11 @@ fn damage_of_the_table_is_repaired_or_left_alone() {
         .map(|one| one.name.as_str())
         .collect();
     assert!(doubted.is_empty(), "{doubted:?}");
+    // Where -p stops, it has planned beside the device, and nothing else.
+    let stops = count(&|one| one.stops.is_some());
+    let changed = count(&|one| one.stops.is_some() && one.preen_changed);
+    println!("preen: stops in {stops} states, of which {changed} are changed");
+    assert_eq!(changed, 0, "-p has changed images where it stops");
     let unnamed = verdicts.iter().map(|one| one.unnamed.len()).sum::<usize>();
     assert_eq!(unnamed, 0, "losses that the plan does not name");
     let other: Vec<&Verdict> = verdicts.iter().filter(|one| !one.agrees_with_preen()).collect();

@@ -2,8 +2,10 @@
 //!
 //! Changes are stored in pieces of [`CowDevice::PIECE_BYTES`], in memory up to a limit and then on another device,
 //! which is made when it is needed ([`Spill`]). [`CowDevice::pieces`] lists them, so that no caller compares whole
-//! devices. One such device may lie over another, and [`CowDevice::absorb`] takes its changes. If the device below cannot
-//! read a part of a piece, the rest of the piece may change all the same, and reading that part still fails.
+//! devices. One such device may lie over another, and [`CowDevice::absorb`] takes its changes.
+//!
+//! If the device below cannot read a part of a piece, the rest of the piece may change, and reading that part still
+//! fails.
 //!
 //! What it does not do: make anything durable.
 //!

@@ -99,11 +99,11 @@ problems! {
         "the flag test_fs is set";
     0x000042 MmpInvalidBlk "MMP_INVALID_BLK" Damage Fix
         "the block of multi-mount protection is {found}, outside the file system";
-    0x000043 MmpInvalidMagic "MMP_INVALID_MAGIC" Advice Fix
+    0x000043 MmpInvalidMagic "MMP_INVALID_MAGIC" Damage Fix
         "multi-mount protection: magic {found:x}, expected {expected:x}";
     0x000046 MetaAndGdtCsumSet "META_AND_GDT_CSUM_SET" Advice Fix
         "both metadata_csum and uninit_bg are set";
-    0x000047 MmpCsumInvalid "MMP_CSUM_INVALID" Advice Fix
+    0x000047 MmpCsumInvalid "MMP_CSUM_INVALID" Damage Fix
         "multi-mount protection: checksum {found:x}, expected {expected:x}";
     0x000048 Bit64WithoutExtents "64BIT_WITHOUT_EXTENTS" Advice Fix
         "64bit is set without extent";

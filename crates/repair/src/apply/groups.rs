@@ -226,9 +226,14 @@ pub fn resize_inode(image: &mut Image) -> Done {
     })
 }
 
-/// The block of multi-mount protection: a free one, that says that no mount uses the file system.
+/// The block of multi-mount protection, which says that no mount uses the file system: the present one, or a free one
+/// if that cannot be.
 pub fn multi_mount(image: &mut Image) -> Done {
-    let block = image.take_block(image.geo.first_block_of_group(GroupNr(0)))?;
+    let stored = BlockNr(image.sb.raw().s_mmp_block.get());
+    let block = match image.can_have(stored, 1) {
+        true => stored,
+        false => image.take_block(image.geo.first_block_of_group(GroupNr(0)))?,
+    };
     let mut bytes = vec![0; image.geo.block_size as usize];
     mmp::fill_clean(&image.sb, &mut bytes);
     image.put_block(block, &bytes)?;

@@ -99,8 +99,8 @@ pub fn flags(finding: &Finding, set: u32, clear: u32) -> Option<Answer> {
     Some(Answer::Act(Layer::Inodes, Action::InodeFlags { ino: ino(finding), set, clear }))
 }
 
-/// What must stay where a block cannot be read. Names, maps and inodes in it still count: so nothing is freed, and no
-/// count becomes smaller.
+/// The rule where a block cannot be read. Names, maps and inodes in it still count: nothing is freed, and no count
+/// becomes smaller.
 struct Blind {
     /// Groups whose bitmaps have bits of what nothing readable uses.
     groups: BTreeSet<GroupNr>,

@@ -43,7 +43,7 @@ pub fn answer(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         P::NonzeroReservedGdtBlocks => super_field(SuperField::ReservedGdtBlocks, 0),
         P::DisableResizeInode => feature(Word::Compat, 0, Compat::RESIZE_INODE.bits()),
         P::InvalidQuotaIno => quota_number(of, finding),
-        P::MmpInvalidBlk => act(Layer::Groups, Action::MultiMount),
+        P::MmpInvalidBlk | P::MmpInvalidMagic | P::MmpCsumInvalid => act(Layer::Groups, Action::MultiMount),
         P::ClearResizeInode => act(Layer::Inodes, Action::Clear(InodeNr::RESIZE)),
         P::ResizeInodeInvalid => act(Layer::Groups, Action::ResizeInode),
         _ => journal(of, finding).or_else(|| rest(finding.problem)),
@@ -107,9 +107,7 @@ fn rest(problem: P) -> Option<Answer> {
         P::FutureSbLastMount,
         P::FutureSbLastWrite,
         P::ClearTestfsFlag,
-        P::MmpInvalidMagic,
         P::MetaAndGdtCsumSet,
-        P::MmpCsumInvalid,
         P::Bit64WithoutExtents,
         P::CsumSeedWithoutMetaCsum,
     ];

@@ -3,9 +3,9 @@
 //! Main types: [`How`] (which way was taken), [`Undo`] (where the record that undoes it goes). Main functions:
 //! [`commit`], [`undo::undo`].
 //!
-//! Blocks behind the end of the old file system go home first. If the image's own journal is sound and large enough, the
-//! rest is one transaction of it. Otherwise a record of the
-//! old blocks is durable first, in the format of e2undo(8); then the superblock names it, and the blocks are written.
+//! Blocks behind the end of the old file system go home first. If the image's own journal is sound and large enough,
+//! the rest is one transaction of it. Otherwise a record of the old blocks is durable first, in the format of
+//! e2undo(8); then the superblock names it, and the blocks are written.
 //!
 //! What it does not do: create files. The caller provides the device for the record.
 //!

@@ -134,6 +134,8 @@ pub struct Verdict {
     pub said: String,
     /// Why `-p` would change nothing.
     pub stops: Option<String>,
+    /// Whether `-p` has written to the image.
+    pub preen_changed: bool,
     /// The exit status of `e2fsck -fp`.
     pub e2fsck_preen: Option<i32>,
 }
@@ -194,7 +196,11 @@ pub fn judge(name: String, sound: &Census, image: &MemDevice, dir: &Path) -> Ver
     let before = census::take(image);
     let mut verdict = Verdict { name, ..Verdict::default() };
     verdict.e2fsck_preen = fsck::e2fsck(image, dir, "-fp", false).code;
-    let outcome = match proved(image) {
+    // As -p does it: on a device that could be written.
+    let device = Arc::new(image.snapshot());
+    let planned = prove(Arc::new(CowDevice::new(device.clone())), &options(), &mut |_, _| Decision::Yes);
+    verdict.preen_changed = device.first_difference(image).expect("compared").is_some();
+    let outcome = match planned {
         Ok(outcome) => outcome,
         Err(e) => {
             verdict.left.push(e.to_string());

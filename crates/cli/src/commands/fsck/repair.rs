@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use extant_block::BlockDevice;
 use extant_block::device::{CowDevice, FileDevice};
-use extant_check::{Note, Options, Report};
+use extant_check::{Note, Options, Problem, Report};
 use extant_fs::{Filesystem, MountOptions, probe_superblock};
 use extant_recovery::Replay;
 use extant_recovery::locate::open_journal;
@@ -128,10 +128,15 @@ fn print(args: &FsckArgs, name: &str, outcome: &Outcome) -> Result<()> {
 fn end(name: &str, outcome: &Outcome, written: bool) -> Result<()> {
     let (mut out, steps) = (Output::new(), outcome.steps.len());
     let by_backup = outcome.report.notes.iter().any(|note| matches!(note, Note::BackupSuperblock { .. }));
+    let totals = [Problem::FreeBlockCount, Problem::FreeInodeCount];
+    let has_totals = totals.iter().any(|total| outcome.report.count(*total) > 0);
     let line = match (outcome.end, written) {
         (End::Sound, _) => "no damage".to_owned(),
         (End::Proved, true) if steps == 0 && outcome.replayed > 0 => "the log is replayed, no damage".to_owned(),
         (End::Proved, true) if steps == 0 && by_backup => "the superblock is repaired, no other damage".to_owned(),
+        (End::Proved, true) if steps == 0 && has_totals => {
+            "no damage, and the superblock's totals are right now".to_owned()
+        }
         (End::Proved, true) if steps == 0 => "no damage, and marked as clean".to_owned(),
         (End::Proved, true) => format!("repaired in {steps} steps"),
         (End::Partial, true) => format!("repaired in {steps} steps, but not all of it"),
