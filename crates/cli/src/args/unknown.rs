@@ -9,9 +9,9 @@
 /// Words for the same wish, and the sentence that answers them.
 const ADVICE: &[(&[&str], &str)] = &[
     (
-        &["resize", "resize2fs", "grow", "shrink", "extend"],
-        "this version does not resize: resize2fs of e2fsprogs does, or 'extant export' and 'extant mkfs --from' make a \
-         new image of the same files",
+        &["resize2fs", "grow", "shrink", "extend"],
+        "'extant resize' makes a file system larger; 'extant mkfs --from image:OLD --size auto NEW' makes a new image, of \
+         the smallest size, with the same files",
     ),
     (
         &["tune", "tune2fs", "label", "e2label", "uuid", "set-label"],
@@ -21,7 +21,7 @@ const ADVICE: &[(&[&str], &str)] = &[
         &["undelete", "lsdel", "recover"],
         "this version does not search for deleted files; 'extant find --rescue' and photorec(8) may help",
     ),
-    (&["repair", "e2fsck"], "'extant fsck' checks an image"),
+    (&["repair", "e2fsck"], "'extant fsck' checks an image, and repairs it with -p or -y"),
     (&["format", "mke2fs", "create", "new", "build"], "'extant mkfs' makes a file system"),
     (&["rmdir", "del", "delete", "unlink"], "'extant rm' removes files and, with -r, directories"),
     (&["put", "write", "get", "copy", "extract", "rdump", "rsync"], "'extant cp' copies files in and out of an image"),
