@@ -172,6 +172,7 @@ fn links(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], base: usize, seed: O
     let key = |at: usize| if at == 0 { 0 } else { u32_at(bytes, base + at * 8) & !1 };
     let child = |at: usize| u32_at(bytes, base + at * 8 + 4) & DX_BLOCK_MASK;
     let (mut low, mut high) = (u32::MAX, 0);
+    let repeats = repeats(count, child);
     for at in 0..count {
         if child(at) >= dir.blocks {
             bad(Problem::HtreeBadblk, child(at).into(), dir.blocks.into());
@@ -181,6 +182,9 @@ fn links(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], base: usize, seed: O
             bad(Problem::HtreeHashOrder, key(at).into(), key(at - 1).into());
         }
         (low, high) = (low.min(key(at)), high.max(key(at)));
+        if repeats.binary_search(&at).is_ok() {
+            continue;
+        }
         let last = at + 1 == count;
         out.links.push(Link {
             ino: dir.ino,
@@ -194,6 +198,17 @@ fn links(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], base: usize, seed: O
         });
     }
     out.leaves.push(Leaf { ino: dir.ino, lblk, low, high, node: true });
+}
+
+/// The entries of a node, in ascending order, that lead where an earlier and a later one lead, too. They add nothing to
+/// what is known of that block, and each entry of a hostile index can be one.
+fn repeats(count: usize, child: impl Fn(usize) -> u32) -> Vec<usize> {
+    let mut entries: Vec<(u32, usize)> = (0..count).map(|at| (child(at), at)).collect();
+    entries.sort_unstable();
+    let between = |three: &[(u32, usize)]| (three[0].0 == three[2].0).then_some(three[1].1);
+    let mut repeats: Vec<usize> = entries.windows(3).filter_map(between).collect();
+    repeats.sort_unstable();
+    repeats
 }
 
 /// The facts about a block while its directory is judged.
@@ -331,4 +346,17 @@ fn depth(known: &[Known], leaves: &[Leaf], mut at: usize, find: &dyn Fn(u32) -> 
         }
     }
     depth
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_between_the_first_and_the_last_to_a_block_are_repeats() {
+        let children = [7, 5, 7, 7, 5, 9, 7];
+        assert_eq!(repeats(children.len(), |at| children[at]), [2, 3]);
+        assert!(repeats(511, |at| at as u32).is_empty());
+        assert_eq!(repeats(511, |_| 1).len(), 509);
+    }
 }
