@@ -18,7 +18,7 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 help:
 	@echo "make build    the program: target/release/extant"
 	@echo "make demo     build, then: an image, a mount, a power cut, a replay, and speeds beside the kernel's"
-	@echo "make check    in a minute: format, tidy, clippy and unit tests of the packages changed since BASE (upstream, or HEAD)"
+	@echo "make check    format, tidy, clippy and the short tests of the packages changed since BASE (upstream, or HEAD)"
 	@echo "make test     lint, every test of the workspace"
 	@echo "make lint     rustfmt, clippy, cargo xtask tidy, cargo doc, and whether the crates can be packaged"
 	@echo "make deny     licenses and sources of the dependencies (cargo install cargo-deny)"

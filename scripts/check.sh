@@ -1,7 +1,7 @@
 #!/bin/sh
-# What one wants to know again and again while writing: format, the rules of the house, clippy, and the unit tests of
-# the packages that have changed since BASE (a commit; without it, since the branch left its upstream, or HEAD).
-# `make test` says everything.
+# What one wants to know again and again while writing: format, the rules of the house, clippy, and the tests of the
+# packages that have changed since BASE (a commit; without it, since the branch left its upstream, or HEAD). Tests that
+# took more than ten seconds the last time are left out and named, as are the packages above. `make test` runs all.
 set -eu
 cd "$(dirname "$0")/.."
 CARGO=${CARGO:-cargo}
@@ -9,13 +9,16 @@ BASE=${BASE:-$(git merge-base HEAD "@{upstream}" 2>/dev/null || echo HEAD)}
 
 # Packages with files that differ from BASE, those included that git does not know yet.
 changed=$({ git diff --name-only "$BASE" --; git ls-files --others --exclude-standard; } |
-    sed -n -e 's|^crates/\([^/]*\)/.*|extant-\1|p' -e 's|^xtask/.*|xtask|p' | sort -u)
+    sed -n -e 's|^crates/\([^/]*\)/.*|\1|p' -e 's|^xtask/.*|xtask|p' | sort -u)
 # One that was removed is no package any more.
 packages=
+folders=
 for name in $changed; do
-    if [ -e "crates/${name#extant-}/Cargo.toml" ] || [ "$name" = xtask ]; then
-        packages="$packages --package $name"
-    fi
+    manifest=crates/$name/Cargo.toml
+    [ "$name" != xtask ] || manifest=xtask/Cargo.toml
+    [ -e "$manifest" ] || continue
+    packages="$packages --package $(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)"
+    folders="$folders,$name"
 done
 
 $CARGO fmt --all --check
@@ -27,5 +30,6 @@ fi
 # Word splitting is wanted: each is an argument.
 # shellcheck disable=SC2086
 $CARGO clippy --locked $packages --all-targets -- -D warnings
-# shellcheck disable=SC2086
-$CARGO test --locked $packages --lib --bins --quiet
+log=target/check.log
+scripts/repeat.py --once --only "${folders#,}" --shorter 10 >"$log" 2>&1 || { cat "$log"; exit 1; }
+sed -n '/ of a processor$/,$p' "$log"

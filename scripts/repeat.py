@@ -7,12 +7,16 @@
     scripts/repeat.py --skip schedules    without these test programs
     scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be, but for those
                                           that make mount namespaces: beside nothing
+    scripts/repeat.py --once --only fs --shorter 10
+                                          as `make check` does: what took at most ten seconds the last time; says what it leaves out
     scripts/repeat.py --once              as `make test` does: one round, as many lanes as processors, and the whole output of each
                                           program when it has ended
 
 All programs run once, then all once more: a busy hour of the machine meets all of them (those that run beside nothing are
-through with all their rounds before). A round begins with what took longest the last time. What a failing one printed is in target/repeat. In the end: how long each took, and how long a processor worked for it (medians). Exit status: 0 none failed, 1 some did,
-2 they could not be built, 128 and the signal if one cut it short before any failed.
+through with all their rounds before). A round begins with what took longest the last time; where nothing is known, with what is
+known to be long (LONG). What a failing one printed is in target/repeat. In the end: how long each took, and how long a processor
+worked for it (medians), and the slowest tests. Exit status: 0 none failed, 1 some did, 2 they could not be built, 128 and the signal
+if one cut it short before any failed.
 """
 
 import argparse
@@ -31,13 +35,41 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # They make mount namespaces, which have copies of what others have mounted: an unmount waits for those, and not for long.
 APART = {"kernel_vs_kernel", "mount", "mounting", "namespaces", "sandbox"}
-FAILED = re.compile(r"^test (\S+) .*\.\.\. FAILED$", re.M)
+# Begun first in a tree without times: what begins last should be short.
+LONG = {"schedules", "crash", "differential", "bombs", "compared", "table"}
+FAILED = re.compile(r"^test (\S+) .*\.\.\. FAILED(?: <.*>)?$", re.M)
+# The harness prints times only for those who ask with an option that it calls unstable.
+TIMED = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. \S+ <([0-9.]+)s>$", re.M)
+WITH_TIMES = ["-Z", "unstable-options", "--report-time"]
 
 
-def programs(profile):
-    """(name, package, program, folder) of each test program."""
-    cargo = os.environ.get("CARGO", "cargo")
-    command = [cargo, "test", "--locked", "--workspace", "--no-run", "--message-format=json-render-diagnostics", *profile]
+CARGO = os.environ.get("CARGO", "cargo")
+
+
+def packages():
+    """By folder: the package's name, and the folders of the packages of the workspace that it depends on."""
+    said = subprocess.run([CARGO, "metadata", "--locked", "--no-deps", "--format-version=1"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    return {pathlib.Path(p["manifest_path"]).parent.name:
+            (p["name"], {pathlib.Path(d["path"]).name for d in p["dependencies"] if d.get("path")})
+            for p in json.loads(said.stdout)["packages"]}
+
+
+def dependents(folders):
+    """Folders of the packages that depend on one of these, directly or not."""
+    needs = {folder: wanted for folder, (_, wanted) in packages().items()}
+    reached = set(folders)
+    while more := {folder for folder, wanted in needs.items() if wanted & reached} - reached:
+        reached |= more
+    return sorted(reached - set(folders))
+
+
+def programs(profile, folders):
+    """(name, package, program, folder) of each test program of these packages, or of all."""
+    known = packages() if folders else {}
+    if unknown := set(folders) - set(known):
+        sys.exit(f"repeat.py: no package in the folders {', '.join(sorted(unknown))}")
+    which = [word for folder in sorted(folders) for word in ("--package", known[folder][0])] or ["--workspace"]
+    command = [CARGO, "test", "--locked", *which, "--no-run", "--message-format=json-render-diagnostics", *profile]
     built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if built.returncode:
         sys.exit(2)
@@ -56,7 +88,7 @@ class Repetition:
         self.wanted, self.times, self.logs, self.once = wanted, times, logs, once
         self.runs = ((r, *program) for apart in (True, False) for r in range(1, times + 1) for program in wanted
                      if (program[0] in APART) == apart)
-        self.left, self.whole, self.ran, self.failures, self.took = {}, 0, 0, {}, {}
+        self.left, self.whole, self.ran, self.failures, self.took, self.tests = {}, 0, 0, {}, {}, {}
         self.turn, self.running, self.apart, self.apart_wait = threading.Condition(), 0, False, 0
         self.signal = None
 
@@ -74,8 +106,9 @@ class Repetition:
             self.take_turn(name in APART)
             begun = time.monotonic()
             with open(log, "wb") as out:
-                child = subprocess.Popen([program, *(["--show-output"] if self.once else [])], cwd=folder, stdout=out, stderr=subprocess.STDOUT,
-                                         start_new_session=True)  # a Ctrl-C is not for the test
+                # In a session of its own: a Ctrl-C is not for the test.
+                child = subprocess.Popen([program, *WITH_TIMES, *(["--show-output"] if self.once else [])], cwd=folder, stdout=out,
+                                         stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | {"RUSTC_BOOTSTRAP": "1"})
             _, status, used = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
             self.end_turn()
@@ -98,10 +131,13 @@ class Repetition:
 
     def ended(self, number, name, package, log, code):
         self.ran += 1
+        said = log.read_text(errors="replace")
+        for test, seconds in TIMED.findall(said):
+            self.tests.setdefault(f"{package}/{name}: {test}", []).append(float(seconds))
         if self.once:
-            print(f"     Running {package}/{name}", log.read_text(errors="replace"), sep="\n", flush=True)
+            print(f"     Running {package}/{name}", said, sep="\n", flush=True)
         if code:
-            for test in FAILED.findall(log.read_text(errors="replace")) or [f"exit status {code}"]:
+            for test in FAILED.findall(said) or [f"exit status {code}"]:
                 self.failures.setdefault(f"{package}/{name}: {test}", []).append(log.name)
         else:
             log.unlink()
@@ -120,6 +156,7 @@ def main():
     parser.add_argument("--once", action="store_true", help="one round, with the output of all")
     parser.add_argument("--only", default="", help="packages, with commas")
     parser.add_argument("--programs", default="", help="test programs, with commas")
+    parser.add_argument("--shorter", type=float, default=float("inf"), help="leave out what took longer than so many seconds")
     parser.add_argument("--skip", default="", help="test programs, with commas")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so long")
     parser.add_argument("--release", action="store_true", help="optimised, as `make soak`")
@@ -130,12 +167,14 @@ def main():
 
     only, named, skip = (set(filter(None, names.split(","))) for names in (args.only, args.programs, args.skip))
     profile = ["--release"] if args.release else []
-    wanted = [p for p in programs(profile) if p[1] in (only or {p[1]}) and p[0] in (named or {p[0]}) - skip]
+    wanted = [p for p in programs(profile, only) if p[0] in (named or {p[0]}) - skip]
     logs = ROOT / "target" / "repeat"
     logs.mkdir(parents=True, exist_ok=True)
     times = logs / "times.json"
     last = json.loads(times.read_text()) if times.exists() else {}
-    wanted.sort(key=lambda p: -last.get(f"{p[1]}/{p[0]}", 0))
+    took = lambda p: last.get(f"{p[1]}/{p[0]}", 60 if p[0] in LONG else 0)
+    left_out = [f"{p[1]}/{p[0]} ({took(p):.0f} s)" for p in wanted if took(p) > args.shorter]
+    wanted = sorted((p for p in wanted if took(p) <= args.shorter), key=lambda p: -took(p))
     repetition = Repetition(wanted, args.times, args.seconds, logs, args.once)
     # Asked to end, it begins nothing more, and says what was found: a test that is killed may leave a mount behind that
     # nobody can unmount, as its own server ended before the last request was answered.
@@ -157,6 +196,15 @@ def main():
     slowest = sorted(medians.items(), key=lambda m: -m[1][0])
     for name, (wall, busy) in slowest[: 10 if args.once else None]:
         print(f"{name:40} {wall:7.1f} s {busy:7.1f} s of a processor")
+    tests = {name: statistics.median(seconds) for name, seconds in repetition.tests.items()}
+    by_time = [f"{seconds:7.1f} s  {name}" for name, seconds in sorted(tests.items(), key=lambda t: -t[1])]
+    print("the slowest tests:", *by_time[:10], sep="\n")
+    if not (args.only or args.programs or args.skip):
+        # For `cargo xtask tidy --slow`.
+        (logs / "tests.txt").write_text("\n".join(by_time) + "\n")
+    if args.shorter < float("inf"):
+        print(f"left out because they are long: {', '.join(left_out) or 'none'}")
+        print(f"left out because only what they depend on has changed: {', '.join(dependents(only)) or 'none'}")
     print(f"{len(wanted)} programs, {repetition.whole} whole rounds, {repetition.ran} runs, {args.lanes} at a time, "
           f"{args.load} processes beside them: {len(repetition.failures)} tests failed")
     sys.exit(1 if repetition.failures else 128 + repetition.signal if repetition.signal else 0)

@@ -12,12 +12,16 @@ mod tidy;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy\n\n  tidy   checks floors, layers, dependencies, unsafe code, module docs, file sizes, policies, wording and docs";
+const USAGE: &str = "usage: cargo xtask tidy [--slow]
+
+  tidy          checks floors, layers, dependencies, unsafe code, module docs, file sizes, policies, wording and docs
+  tidy --slow   lists the tests that took more than ten seconds in the last `make test`";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::main(),
+        ["tidy", "--slow"] => tidy::slow::main(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             ExitCode::SUCCESS

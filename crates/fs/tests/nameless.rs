@@ -15,7 +15,7 @@ use extant_block::{BioFlags, BlockDevice};
 use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted};
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
-use extant_oracle::{arg, debugfs_damaged, mke2fs, run_command};
+use extant_oracle::{arg, debugfs_damaged, mke2fs, run_bounded, run_command};
 use extant_testkit::damage::{Image, mixed, random};
 use extant_testkit::shown::{Content, Digest, Entry, Shown, shown};
 
@@ -84,7 +84,7 @@ fn repaired(dev: &MemDevice) -> Shown {
     let dir = tempfile::tempdir().expect("tempdir");
     let image = dir.path().join("image");
     dev.save(&image).expect("saved");
-    let run = |how: &str| run_command("timeout", &["-k", "1", "60", "e2fsck", how, arg(&image)]).expect("e2fsck");
+    let run = |how: &str| run_bounded(60, "e2fsck", &[how, arg(&image)]).expect("e2fsck");
     // A second run, because the first may leave something.
     run("-fy");
     run("-fy");

@@ -63,6 +63,22 @@ pub fn run_command(program: impl AsRef<OsStr>, args: &[&str]) -> Result<(Option<
     Ok((o.status.code(), String::from_utf8_lossy(&[o.stdout, o.stderr].concat()).into_owned()))
 }
 
+/// Runs a program as [`run_command`] does, and kills it when a processor has worked `seconds` for it: on a busy machine
+/// an honest program takes longer by the clock. One that sleeps is killed after thirty times as long by the clock.
+/// The exit status is `None` if it was killed.
+pub fn run_bounded(seconds: u32, program: &str, args: &[&str]) -> Result<(Option<i32>, String)> {
+    let (code, o) = bounded(seconds, program, args)?;
+    Ok((code, String::from_utf8_lossy(&[o.stdout, o.stderr].concat()).into_owned()))
+}
+
+fn bounded(seconds: u32, program: &str, args: &[&str]) -> Result<(Option<i32>, Output)> {
+    let (clock, processor) = ((seconds * 30).to_string(), format!("--cpu={seconds}"));
+    let bounds = ["-k", "1", &clock, "prlimit", "--core=0", &processor, program];
+    let o = output("timeout", &[&bounds, args].concat())?;
+    // timeout(1): 124 and 137 if it killed the program, 128 and the number of a signal that the program received.
+    Ok((o.status.code().filter(|code| *code < 124), o))
+}
+
 /// Runs a program that must succeed; its standard output.
 pub fn run_ok(program: &str, args: &[&str]) -> Result<String> {
     let o = output(program, args)?;
@@ -148,13 +164,12 @@ pub fn debugfs(image: impl AsRef<Path>, requests: impl AsRef<[u8]>) -> Result<St
 }
 
 /// As [`debugfs`], for a damaged image: bitmaps are not read (`-c`), and a request may fail. `None`: it did not end in
-/// half a minute, or was killed.
+/// half a minute of a processor, or was killed.
 pub fn debugfs_damaged(image: impl AsRef<Path>, requests: &str) -> Result<Option<String>> {
     let script = tempfile::NamedTempFile::new().map_err(Error::io("create a script"))?;
     std::fs::write(&script, requests).map_err(Error::io("write a script"))?;
-    let args = ["-k", "1", "30", "debugfs", "-c", "-f", arg(script.path()), arg(image.as_ref())];
-    let said = output("timeout", &args)?;
-    Ok(said.status.code().filter(|code| *code < 124).map(|_| String::from_utf8_lossy(&said.stdout).into_owned()))
+    let (code, said) = bounded(30, "debugfs", &["-c", "-f", arg(script.path()), arg(image.as_ref())])?;
+    Ok(code.map(|_| String::from_utf8_lossy(&said.stdout).into_owned()))
 }
 
 /// Runs requests of debugfs, one a line, that may write.

@@ -4,7 +4,7 @@
 //! (which crate may depend on which), [`layers`] (which module may name what), [`cycles`] (files that import each
 //! other), [`dependencies`] (none is unused), [`source`] (single files), [`prose`] (subjects of sentences),
 //! [`policies`] (folders of policies, and how they are chosen), [`locking`] (the lock classes against docs/locking.md),
-//! [`oracles`] (who runs the e2fsprogs), [`docs`] (every document can be found). Every rule is a function from text to
+//! [`oracles`] (who runs the e2fsprogs), [`docs`] (every document can be found). [`slow`] is no rule: it lists tests that take long. Every rule is a function from text to
 //! findings, so that its test can show it a violation.
 //!
 //! What it does not do: the checks of rustfmt and clippy.
@@ -21,6 +21,7 @@ mod locking;
 mod oracles;
 mod policies;
 mod prose;
+pub mod slow;
 mod source;
 
 use std::fmt;
@@ -137,10 +138,14 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     Ok((files.len(), findings))
 }
 
+/// The root of the repository.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
 /// Checks the repository and prints every finding.
 pub fn main() -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
-    match check(root) {
+    match check(root()) {
         Err(e) => {
             eprintln!("tidy: {e}");
             ExitCode::from(2)

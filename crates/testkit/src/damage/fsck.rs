@@ -12,7 +12,7 @@ use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use super::edit::word;
 use super::problem::{Problem, Shown};
-use crate::oracle::run_command;
+use crate::oracle::{run_bounded, run_command};
 
 /// e2fsck's answer.
 #[derive(Clone, Debug)]
@@ -58,19 +58,17 @@ fn run(dir: &Path, flags: &[&str], log: bool) -> Answer {
     let _ = std::fs::remove_file(&list);
     let option = format!("problem_log={}", list.display());
     let program = program();
-    // It hangs on some images.
-    let mut args = vec!["-k", "1", "10", &program];
-    args.extend(flags);
+    let mut args = flags.to_vec();
     if log {
         args.extend(["-E", &option]);
     }
     args.push(path.to_str().expect("UTF-8"));
-    let (code, output) = run_command("timeout", &args).unwrap_or_else(|e| panic!("{e}"));
+    // It hangs on some images.
+    let (code, output) = run_bounded(10, &program, &args).unwrap_or_else(|e| panic!("{e}"));
     let text = String::from_utf8_lossy(&std::fs::read(&list).unwrap_or_default()).into_owned();
     let codes = text.split("<problem code=\"0x").skip(1).filter_map(|p| u32::from_str_radix(p.get(..6)?, 16).ok());
     let codes = codes.collect();
-    // 124 and 137: it was stopped.
-    Answer { code: code.filter(|code| *code < 124), output, codes, log: text }
+    Answer { code, output, codes, log: text }
 }
 
 /// The problems that e2fsck finds in an image after its log has been replayed, on a copy in `dir`. The exit status is
