@@ -5,18 +5,17 @@
     scripts/repeat.py --times 20 --load 3 beside three processes that spin
     scripts/repeat.py --only fuse,cli     tests of these packages
     scripts/repeat.py --skip schedules    without these test programs
-    scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be, but for those
-                                          that make mount namespaces: beside nothing
+    scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be
     scripts/repeat.py --once --only fs --shorter 10
                                           as `make check` does: what took at most ten seconds the last time; says what it leaves out
     scripts/repeat.py --once              as `make test` does: one round, as many lanes as processors, and the whole output of each
                                           program when it has ended
 
-All programs run once, then all once more: a busy hour of the machine meets all of them (those that run beside nothing are
-through with all their rounds before). A round begins with what took longest the last time; where nothing is known, with what is
-known to be long (LONG). What a failing one printed is in target/repeat. In the end: how long each took, and how long a processor
-worked for it (medians), and the slowest tests. Exit status: 0 none failed, 1 some did, 2 they could not be built, 128 and the signal
-if one cut it short before any failed.
+All programs run once, then all once more: a busy hour of the machine meets all of them. A round begins with what took longest the
+last time; where nothing is known, with what is known to be long (LONG). Temporary files lie in memory where there is plenty (TMPDIR
+chooses another place): most tests make images, and on a disk they wait for each fsync. What a failing one printed is in
+target/repeat. In the end: how long each took, and how long a processor worked for it (medians), and the slowest tests. Exit status:
+0 none failed, 1 some did, 2 they could not be built, 128 and the signal if one cut it short before any failed.
 """
 
 import argparse
@@ -25,16 +24,22 @@ import os
 import pathlib
 import re
 import signal
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# They make mount namespaces, which have copies of what others have mounted: an unmount waits for those, and not for long.
-APART = {"kernel_vs_kernel", "mount", "mounting", "namespaces", "sandbox"}
+# Each program has a mount namespace of its own, if this user may make one. Otherwise these programs run beside nothing: they make
+# namespaces, which have copies of what others have mounted, and an unmount waits for those, but not for long.
+UNSHARE = ["unshare", "--mount"]
+ISOLATED = os.geteuid() == 0 and shutil.which("unshare") and subprocess.run([*UNSHARE, "true"], check=False).returncode == 0
+APART = set() if ISOLATED else {"kernel_vs_kernel", "mount", "mounting", "namespaces", "sandbox"}
 # Begun first in a tree without times: what begins last should be short.
 LONG = {"schedules", "crash", "differential", "bombs", "compared", "table"}
 FAILED = re.compile(r"^test (\S+) .*\.\.\. FAILED(?: <.*>)?$", re.M)
@@ -80,6 +85,30 @@ def programs(profile, folders):
             yield made["target"]["name"], folder.name, made["executable"], folder
 
 
+@contextmanager
+def files_in_memory():
+    """TMPDIR is a folder of a tmpfs while this lasts, if that has room for the images of the tests."""
+    memory = pathlib.Path("/dev/shm")
+    room = 8 << 30
+    if "TMPDIR" in os.environ or not memory.is_dir() or shutil.disk_usage(memory).free < room or available_memory() < room:
+        yield
+        return
+    folder = tempfile.mkdtemp(prefix="extant-test.", dir=memory)
+    os.chmod(folder, 0o1777)  # tests take the place of ordinary users
+    os.environ["TMPDIR"] = folder
+    try:
+        yield
+    finally:
+        del os.environ["TMPDIR"]
+        # A mount that a test has left behind is not to be emptied.
+        subprocess.run(["rm", "-rf", "--one-file-system", folder], check=False)
+
+
+def available_memory():
+    with open("/proc/meminfo", encoding="ascii") as f:
+        return next((int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable:")), 0)
+
+
 class Repetition:
     """The runs to come, and what those that ended said. One lock: `lanes` threads take runs from it, in the order of the rounds."""
 
@@ -107,7 +136,7 @@ class Repetition:
             begun = time.monotonic()
             with open(log, "wb") as out:
                 # In a session of its own: a Ctrl-C is not for the test.
-                child = subprocess.Popen([program, *WITH_TIMES, *(["--show-output"] if self.once else [])], cwd=folder, stdout=out,
+                child = subprocess.Popen([*(UNSHARE if ISOLATED else []), program, *WITH_TIMES, *(["--show-output"] if self.once else [])], cwd=folder, stdout=out,
                                          stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | {"RUSTC_BOOTSTRAP": "1"})
             _, status, used = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
@@ -182,7 +211,7 @@ def main():
         signal.signal(asked, repetition.end)
     spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(args.load)]
     try:
-        with ThreadPoolExecutor(args.lanes) as pool:
+        with files_in_memory(), ThreadPoolExecutor(args.lanes) as pool:
             for lane in [pool.submit(repetition.lane) for _ in range(args.lanes)]:
                 lane.result()
     finally:

@@ -195,12 +195,20 @@ fn a_power_cut_over_zeroes_leaves_nothing_or_the_whole_image() {
     }
 }
 
+/// Each size of blocks with one thread and with four, as a partition and as a device.
+fn stop_over_an_old_image(fs_type: &str) {
+    stop_everywhere((fs_type, 1024), &PARTITION, true, 4);
+    stop_everywhere((fs_type, 4096), &PARTITION, true, 1);
+    stop_everywhere((fs_type, 1024), &DEVICE, true, 1);
+    stop_everywhere((fs_type, 4096), &DEVICE, true, 4);
+}
+
 #[test]
-fn a_power_cut_over_an_old_image_leaves_one_whole_image_or_nothing() {
-    for kind in [("ext2", 1024), ("ext2", 4096), ("ext4", 1024), ("ext4", 4096)] {
-        for threads in [1, 4] {
-            stop_everywhere(kind, &PARTITION, true, threads);
-        }
-        stop_everywhere(kind, &DEVICE, true, 1);
-    }
+fn a_power_cut_over_an_old_image_leaves_one_whole_ext2_or_nothing() {
+    stop_over_an_old_image("ext2");
+}
+
+#[test]
+fn a_power_cut_over_an_old_image_leaves_one_whole_ext4_or_nothing() {
+    stop_over_an_old_image("ext4");
 }

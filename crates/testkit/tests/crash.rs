@@ -16,8 +16,8 @@ use extant_testkit::crash::{CrashImage, Explore, IMAGES, Recording, TWO_WAVES, W
 
 /// Operations of one workload; with small transactions that is some rounds through the log.
 const OPS: usize = 2200;
-/// States of one workload in the default run. Five images make more than two thousand.
-const STATES: usize = 450;
+/// States of one workload in the default run; `make soak` has thousands.
+const STATES: usize = 150;
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().map_or(otherwise, |v| v.parse().unwrap_or_else(|_| panic!("{name}={v}")))
