@@ -96,9 +96,16 @@ fn main() -> ExitCode {
 
 /// `None`: help or the version was requested, and printed.
 fn parse<P: Parser>(args: Vec<OsString>) -> Result<Option<P>> {
-    let checks = args.get(1).is_some_and(|verb| verb == "fsck") || P::command().get_name() == "e2fsck";
+    let command = P::command();
+    let verb = args.get(1).and_then(|verb| verb.to_str());
+    let checks = verb == Some("fsck") || command.get_name() == "e2fsck";
     let usage = if checks { commands::fsck::USAGE } else { failure::USAGE };
-    let matches = args::as_getopt(P::command()).try_get_matches_from(args);
+    // Descriptions of verbs are large, and each change of one moves it: the others stay as they are.
+    let command = match verb.filter(|verb| command.get_subcommands().any(|known| known.get_name() == *verb)) {
+        Some(verb) => command.mut_subcommand(verb, args::as_getopt),
+        None => args::as_getopt(command),
+    };
+    let matches = command.try_get_matches_from(args);
     match matches.and_then(|matches| P::from_arg_matches(&matches)) {
         Ok(parsed) => Ok(Some(parsed)),
         Err(e) => match e.kind() {
