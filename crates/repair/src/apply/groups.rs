@@ -111,6 +111,24 @@ fn initial(image: &Image, group: GroupNr) -> Done<Vec<u8>> {
 /// Writes the places that the check took from a backup. A place that is still unknown, or that other metadata has, is
 /// chosen again: where mke2fs puts it if that is free, else in a free block.
 pub fn places(image: &mut Image, group: GroupNr) -> Done {
+    own_places(image, group)?;
+    // A bitmap of another group on the table is moved: its content is known.
+    for other in bitmaps_on_table(image, group) {
+        own_places(image, other)?;
+    }
+    Ok(())
+}
+
+/// The other groups of which a bitmap lies on this group's table.
+fn bitmaps_on_table(image: &Image, group: GroupNr) -> Vec<GroupNr> {
+    let start = image.descs.get(group.0 as usize).map_or(0, |desc| desc.inode_table.0);
+    let table = start..start + u64::from(image.geo.inode_table_blocks);
+    let lies_there = |desc: &GroupDesc| [desc.block_bitmap.0, desc.inode_bitmap.0].iter().any(|at| table.contains(at));
+    let others = image.geo.groups().zip(&image.descs).filter(|(other, desc)| *other != group && lies_there(desc));
+    others.map(|(other, _)| other).take_while(|_| start != 0).collect()
+}
+
+fn own_places(image: &mut Image, group: GroupNr) -> Done {
     let mut known = desc(image, group)?;
     let stored = stored_places(image, group)?;
     let now = [known.block_bitmap, known.inode_bitmap, known.inode_table];

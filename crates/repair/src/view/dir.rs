@@ -7,7 +7,9 @@
 
 use std::collections::HashSet;
 
-use extant_ondisk::dirent::{DirBlockFormat, HEADER_LEN, REC_LEN_MIN, TAIL_LEN, rec_len_from_disk, rec_len_needed};
+use extant_ondisk::dirent::{
+    DirBlockFormat, HEADER_LEN, NAME_MAX, REC_LEN_MIN, TAIL_LEN, rec_len_from_disk, rec_len_needed,
+};
 use extant_ondisk::htree::{DxFormat, DxShape};
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::xattr::inode_area::{encode, scan_area};
@@ -58,12 +60,22 @@ pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mu
         let fits = at + HEADER_LEN + name_len <= limit;
         let linked = rec_len >= needed && rec_len.is_multiple_of(4) && at + rec_len <= limit;
         let named = fits && name_len > 0 && ino != 0 && ino <= inodes;
-        if named && (linked || !is_lost) {
+        // Only the length of its name is damaged: the next entry lies where the entry says.
+        let is_followed = !linked && !is_lost && rec_len >= REC_LEN_MIN && is_entry(bytes, at + rec_len, limit, inodes);
+        if named && (linked || !is_lost) && !is_followed {
             let name = bytes[at + HEADER_LEN..at + HEADER_LEN + name_len].to_vec();
             each(Entry { name, ino, kind, lblk, offset: at as u32, is_found });
         }
         if linked {
             is_lost = false;
+            at += rec_len;
+        } else if is_followed {
+            let name = &bytes[at + HEADER_LEN..at + rec_len];
+            let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+            is_found = true;
+            if end > 0 && end <= NAME_MAX && ino != 0 && ino <= inodes {
+                each(Entry { name: name[..end].to_vec(), ino, kind, lblk, offset: at as u32, is_found });
+            }
             at += rec_len;
         } else if named && !is_lost {
             (is_lost, is_found) = (true, true);
@@ -76,6 +88,18 @@ pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mu
             at += REC_LEN_MIN;
         }
     }
+}
+
+/// Whether an entry may begin at this byte, or the block ends there.
+fn is_entry(bytes: &[u8], at: usize, limit: usize, inodes: u32) -> bool {
+    if at == limit || !at.is_multiple_of(4) || at + HEADER_LEN > limit {
+        return at == limit;
+    }
+    let head = &bytes[at..at + HEADER_LEN];
+    let ino = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+    let rec_len = rec_len_from_disk(u16::from_le_bytes([head[4], head[5]]), bytes.len());
+    let fits = rec_len.is_multiple_of(4) && rec_len >= rec_len_needed(head[6].into()).max(REC_LEN_MIN);
+    fits && at + rec_len <= limit && ino <= inodes && (ino == 0 || head[6] > 0)
 }
 
 /// Whether a block ends with the tail of a leaf.
