@@ -62,12 +62,12 @@ impl History {
         Ok(History { journal, format, copies })
     }
 
-    /// The blocks that have a copy, ascending.
+    /// The blocks that have a copy, ascending. [`History::read`] tells whether it is whole.
     pub fn blocks(&self) -> impl Iterator<Item = BlockNr> + '_ {
         self.copies.keys().copied()
     }
 
-    /// The newest copy of a block, as it was at home. `None`: there is none.
+    /// The newest copy of a block, as it was at home. `None`: there is none, or its checksum is wrong.
     ///
     /// # Errors
     /// Those of the device.
@@ -152,10 +152,7 @@ impl<'a> Scan<'a> {
             if !is_home || !is_last || !is_newer || !self.committed.contains(&copy.tid.0) {
                 continue;
             }
-            let bytes = window.block(copy.log_block)?;
-            if copy.tag.matches(self.format, copy.tid, bytes) && BlockHeader::decode(bytes).is_none() {
-                newest.insert(*block, *copy);
-            }
+            newest.insert(*block, *copy);
         }
         for (at, tid) in self.revoke_blocks.iter().filter(|(_, tid)| self.committed.contains(&tid.0)) {
             let Ok(records) = revoke_records(self.format, window.block(*at)?) else { continue };

@@ -173,6 +173,8 @@ struct Proof<'a> {
     touched: BTreeSet<u32>,
     owners: Owners,
     rounds: usize,
+    /// Inodes and blocks in use by the last check.
+    in_use: u64,
     /// The log, once it was looked at for older copies of what is damaged.
     history: Option<Arc<History>>,
     /// The copies to take from it; `None`: they have to be chosen.
@@ -211,7 +213,7 @@ pub(crate) fn prove_by(
         checked = look(&device, &options)?;
     }
     let options = &options;
-    if checked.report.notes.iter().any(|note| matches!(note, Note::Replayed { .. })) && !has_backup(&checked.report) {
+    if is_replayed(&checked.report) && !has_backup(&checked.report) {
         (replayed, fast_commits) = journal::replay(&device)?;
         checked = look(&device, options)?;
     }
@@ -240,6 +242,11 @@ fn is_marked(sb: &SuperBlock) -> bool {
     state.contains(FsState::ERROR) || !state.contains(FsState::VALID)
 }
 
+/// Whether the check has replayed a log in memory.
+fn is_replayed(report: &Report) -> bool {
+    report.notes.iter().any(|note| matches!(note, Note::Replayed { .. }))
+}
+
 fn has_backup(report: &Report) -> bool {
     report.notes.iter().any(|note| matches!(note, Note::BackupSuperblock { .. }))
 }
@@ -263,6 +270,7 @@ impl<'a> Proof<'a> {
             touched: BTreeSet::new(),
             owners: Owners::new(options.sharing),
             rounds: 0,
+            in_use: 0,
             history: None,
             copies: None,
             is_finished: true,
@@ -295,15 +303,28 @@ impl<'a> Proof<'a> {
         };
         refuse_oversized(&before)?;
         let mut last: Option<Image> = None;
+        let mut replays = true;
         let (mut seeks_copies, mut seeks_orphans) = (true, self.is_repair(&before, &report));
         loop {
+            if replays && is_replayed(&report) && !has_backup(&report) {
+                // A choice has brought a log back. What is repaired before its replay would be lost in it.
+                replays = false;
+                journal::replay(&self.work)?;
+                self.is_finished = false;
+                match self.again()? {
+                    Some((image, next)) => (last, report) = (Some(image), next),
+                    None => return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new())),
+                }
+                continue;
+            }
             let current = last.as_ref().unwrap_or(&before);
             let mut plan = plan::plan(current, &report, &self.without);
             if evidence::is_doubtful(&report) && !self.without.contains_key(&Action::SuperBlock) {
                 self.doubt(&report, &mut plan);
             }
             // The superblock and the journal first: they say where the log is.
-            let is_settled = plan.steps.iter().all(|step| step.layer > Layer::Volume);
+            let may_wait = |step: &Step| step.layer > Layer::Volume || step.action == Action::NewJournal;
+            let is_settled = plan.steps.iter().all(may_wait);
             let clean = report.complete && damage(&report).next().is_none();
             if seeks_copies && is_settled && self.rounds < ROUNDS_MAX && !clean {
                 seeks_copies = false;
@@ -338,6 +359,7 @@ impl<'a> Proof<'a> {
                 continue;
             }
             if clean || plan.steps.is_empty() || self.rounds == ROUNDS_MAX {
+                self.in_use = report.totals.inodes_used + report.totals.blocks_used;
                 let left = if clean { Vec::new() } else { self.left(&report, plan) };
                 return self.end(clean, &before, last.as_ref(), first, left);
             }
@@ -388,7 +410,7 @@ impl<'a> Proof<'a> {
         let chosen = match self.copies.take() {
             Some(chosen) => chosen,
             None => {
-                self.history = evidence::log::history(&self.work).map(Arc::new);
+                self.history = evidence::log::history(image).map(Arc::new);
                 let Some(history) = &self.history else { return Ok(Vec::new()) };
                 let chosen = evidence::log::choose(image, report, history, self.options)?;
                 if chosen.is_empty() || !self.is_better_with(&chosen)? {
@@ -412,13 +434,10 @@ impl<'a> Proof<'a> {
     }
 
     /// Whether the repair with copies from the log ends better than the one without, or loses no more. If that one needs
-    /// no person, the newest bytes are known without a copy.
+    /// no person, it has to leave less in use: otherwise the newest bytes are known without a copy.
     fn is_better_with(&self, copies: &BTreeSet<Copied>) -> Result<bool> {
-        let plain = self.trial(BTreeSet::new())?;
-        if plain.needs_person().is_none() {
-            return Ok(false);
-        }
-        let with = self.trial(copies.clone())?;
+        let (plain, in_use) = self.trial(BTreeSet::new())?;
+        let (with, in_use_with) = self.trial(copies.clone())?;
         let rank = |outcome: &Outcome| match outcome.end {
             End::Sound | End::Proved => 2,
             End::Partial => 1,
@@ -427,19 +446,21 @@ impl<'a> Proof<'a> {
         let lost = |outcome: &Outcome| outcome.losses.iter().filter(|loss| loss.lost.is_content()).count();
         Ok(match rank(&with).cmp(&rank(&plain)) {
             Ordering::Greater => true,
+            Ordering::Equal if plain.needs_person().is_none() => lost(&with) == 0 && in_use_with > in_use,
             Ordering::Equal => lost(&with) <= lost(&plain),
             Ordering::Less => false,
         })
     }
 
-    /// The proof from here on, with these copies, beside everything.
-    fn trial(&self, copies: BTreeSet<Copied>) -> Result<Outcome> {
+    /// The proof from here on, with these copies, beside everything, and the inodes and blocks in use at its end.
+    fn trial(&self, copies: BTreeSet<Copied>) -> Result<(Outcome, u64)> {
         let ground = Arc::new(self.options.layers.over(self.work.clone()));
         let work = Arc::new(self.options.layers.over(ground.clone()));
         let checked = look(&ground, self.options)?;
         let mut proof = Proof::new(self.options, self.apply, ground, work);
         (proof.history, proof.copies) = (self.history.clone(), Some(copies));
-        proof.run(checked, &mut |_, _| Decision::Yes)
+        let outcome = proof.run(checked, &mut |_, _| Decision::Yes)?;
+        Ok((outcome, proof.in_use))
     }
 
     /// Carries out steps of one layer.

@@ -16,14 +16,14 @@ use extant_block::device::MemDevice;
 use extant_repair::End;
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::census::{self, Census, Difference};
-use extant_testkit::damage::{fsck, mixed};
+use extant_testkit::damage::{Image, fsck, mixed};
 use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
 
 /// Runs of a program on one image.
 const RUNS_MAX: usize = 3;
 
 /// Repaired images that the kernel mounts, about.
-const MOUNTED_MAX: u64 = 60;
+const MOUNTED_MAX: u64 = 72;
 
 /// Images of each sort that the summary names.
 const SHOWN_MAX: usize = 40;
@@ -207,8 +207,12 @@ fn theirs(image: &MemDevice, dir: &Path) -> (Option<usize>, MemDevice) {
 /// Repairs so many images of each kind, on two threads. The kernel mounts up to [`MOUNTED_MAX`] of the repaired ones.
 fn survey(each: u64) -> BTreeMap<usize, Survey> {
     let kinds = mixed::KINDS.len() as u64;
-    // Of each kind the first ones with an odd seed, whose damage is mixed.
-    let mounts = |seed: u64| loop_mounts_work() && seed % 2 == 1 && seed / 2 < MOUNTED_MAX.div_ceil(kinds);
+    // Of each kind that the kernel knows, the first ones with an odd seed, whose damage is mixed.
+    let dir = state_files();
+    let is_known = |kind: &Image| loop_mounts_work() && read_by_kernel(kind.made(), dir.path()).is_ok();
+    let known: Vec<bool> = mixed::KINDS.iter().map(is_known).collect();
+    let mounts =
+        |kind: usize, seed: u64| known[kind] && loop_mounts_work() && seed % 2 == 1 && seed / 2 < MOUNTED_MAX / kinds;
     let sound: Vec<Census> = mixed::KINDS.iter().map(|kind| census::take(kind.made())).collect();
     let next = AtomicU64::new(0);
     let mut all: BTreeMap<usize, Survey> = BTreeMap::new();
@@ -223,7 +227,7 @@ fn survey(each: u64) -> BTreeMap<usize, Survey> {
                 }
                 let kind = (at % kinds) as usize;
                 let seed = at / kinds;
-                own.entry(kind).or_default().add((kind, seed), &sound[kind], mounts(seed), dir.path());
+                own.entry(kind).or_default().add((kind, seed), &sound[kind], mounts(kind, seed), dir.path());
             }
         };
         let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();

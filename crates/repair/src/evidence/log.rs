@@ -17,14 +17,18 @@ use std::sync::Arc;
 use extant_block::BlockDevice;
 use extant_block::device::CowDevice;
 use extant_check::{Finding, Problem as P, Report, Severity, examine};
-use extant_ondisk::{BlockNr, InodeNr};
-use extant_recovery::History;
+use extant_ondisk::inode::{FileType, RawInode};
+use extant_ondisk::map::{Form, Run};
+use extant_ondisk::{BlockNr, InodeNr, extent};
 use extant_recovery::locate::{open_journal, read_super};
+use extant_recovery::{History, JournalFile, JournalMap};
+use zerocopy::FromZeros;
 
 use super::damage;
 use crate::error::{Done, Refusal, Result};
 use crate::prove::Options;
 use crate::view::Image;
+use crate::view::inode::Inode;
 
 /// The most copies that are tried: each costs a look at the log.
 const CANDIDATES_MAX: usize = 4096;
@@ -44,12 +48,36 @@ pub struct Copied {
     pub ino: Option<InodeNr>,
 }
 
-/// The log of the file system on a device; `None`: it has none that can be read.
-pub fn history(device: &Arc<CowDevice>) -> Option<History> {
-    let shared: Arc<dyn BlockDevice> = device.clone();
-    let sb = read_super(&*shared).ok()?;
-    let journal = open_journal(shared.clone(), &sb).ok()??;
+/// The log of a file system; `None`: it has none that can be read.
+pub fn history(image: &Image) -> Option<History> {
+    let shared: Arc<dyn BlockDevice> = image.device.clone();
+    let open = || open_journal(shared.clone(), &read_super(&*shared).ok()?).ok()?;
+    // The superblock has a copy of the journal's map.
+    let journal = open().or_else(|| {
+        let runs = stored_map(image)?;
+        let map = JournalMap::from_runs(runs.iter().map(|run| (run.pblk, run.len))).ok()?;
+        JournalFile::open(shared.clone(), image.geo.block_size, map).ok()
+    })?;
     History::load(journal, &*shared).ok()
+}
+
+/// The blocks of the journal by the copy in the superblock.
+fn stored_map(image: &Image) -> Option<Vec<Run>> {
+    let (i_block, _) = crate::apply::journal::stored_map(image)?;
+    let mut raw = RawInode::new_zeroed();
+    raw.i_mode.set(FileType::Regular.mode_bits());
+    raw.i_block = i_block;
+    let is_tree = i_block.starts_with(&extent::MAGIC.to_le_bytes());
+    let form = if is_tree { Form::Extents } else { Form::Indirect };
+    let inode = Inode { ino: InodeNr::JOURNAL, bytes: Vec::new(), raw };
+    let runs = image.map_as(&inode, form).runs;
+    let mut end = 0;
+    let is_whole = runs.iter().all(|run| {
+        let follows = run.lblk.0 == end;
+        end = run.lblk.0 + run.len;
+        follows
+    });
+    (is_whole && !runs.is_empty()).then_some(runs)
 }
 
 /// Puts a copy in its place.
@@ -146,12 +174,12 @@ impl Candidates<'_> {
         place.into_iter().for_each(|block| self.block(block));
     }
 
-    /// Adds what a finding about an inode may come from: the blocks of its map, and the first of a directory.
+    /// Adds what a finding about an inode may come from: the blocks of its map, and the first of a directory or symlink.
     fn related(&mut self, finding: &Finding) {
         let Some(inode) = finding.place.ino().and_then(|ino| self.image.inode(ino).ok()) else { return };
         let mapped = self.image.map(&inode);
         mapped.nodes.iter().take(NODES_MAX).for_each(|node| self.block(*node));
-        if inode.is_dir() {
+        if inode.is_dir() || inode.is_symlink() {
             mapped.place(0).into_iter().for_each(|block| self.block(block));
         }
         inode.file_acl(self.image).into_iter().for_each(|block| self.block(block));
