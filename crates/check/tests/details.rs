@@ -196,6 +196,25 @@ fn a_bad_block_in_a_table_is_no_second_claim() {
 }
 
 #[test]
+fn the_primary_superblock_and_descriptors_are_no_bad_blocks() {
+    for image in [Image::Ext2, Image::Ext4Large] {
+        let report = damaged(image, |edit| {
+            let bad = edit.free_blocks(1)[0] as u32;
+            let first = u32::from(edit.block_size() == 1024);
+            edit.inode(1, |inode| {
+                inode.i_flags.set(0);
+                [bad, first, first + 1].iter().enumerate().for_each(|(at, block)| {
+                    set_word(&mut inode.i_block, at * 4, *block);
+                });
+            });
+        });
+        // Block 0, which has the superblock where blocks are large, is no pointer.
+        let expected = if image == Image::Ext2 { 2 } else { 1 };
+        assert_eq!(of(&report, "CRITICAL_METADATA_COLLISION").len(), expected, "{:?}", report.findings);
+    }
+}
+
+#[test]
 fn a_project_quota_without_the_feature_is_a_field_of_the_superblock() {
     let report = damaged(Image::Ext4, |edit| {
         let file = edit.ino("/file");

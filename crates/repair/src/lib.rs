@@ -19,6 +19,8 @@
 #![warn(missing_docs)]
 
 mod apply;
+#[cfg(test)]
+mod canaries;
 mod error;
 mod evidence;
 mod loss;

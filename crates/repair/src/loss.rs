@@ -43,6 +43,14 @@ pub enum Lost {
         /// The first that differs.
         from: u64,
     },
+    /// The size. Every byte that could be read is read, and what is behind them was not part of the file before; or only
+    /// a hole at the end is gone.
+    Size {
+        /// Before.
+        was: u64,
+        /// Now.
+        now: u64,
+    },
     /// The target of a symlink, or the number of a device.
     Target,
     /// Attributes.
@@ -50,6 +58,13 @@ pub enum Lost {
         /// Their names.
         names: Vec<Vec<u8>>,
     },
+}
+
+impl Lost {
+    /// Whether something that could be read is no longer read as before.
+    pub fn is_content(&self) -> bool {
+        !matches!(self, Lost::Size { .. })
+    }
 }
 
 /// A loss.
@@ -75,6 +90,7 @@ impl fmt::Display for Loss {
             Lost::Name { now } if now.is_empty() => f.write_str("the name"),
             Lost::Name { now } => write!(f, "the name; it is {} now", shown(now)),
             Lost::Bytes { bytes, from } => write!(f, "{bytes} bytes, from byte {from} on"),
+            Lost::Size { was, now } => write!(f, "the size of {was} bytes; it is {now} now"),
             Lost::Target => f.write_str("the target"),
             Lost::Attributes { names } => {
                 let names: Vec<String> = names.iter().map(|name| shown(name)).collect();
@@ -242,7 +258,11 @@ impl Compared<'_> {
         match old.kind() {
             // No path can lead to a file in the root's place.
             _ if old.ino == InodeNr::ROOT => {}
-            Some(FileType::Regular) => lost.extend(self.bytes(old, new)),
+            Some(FileType::Regular) => {
+                lost.extend(self.bytes(old, new));
+                let is_other = new.is_file() && new.size() != old.size();
+                lost.extend(is_other.then_some(Lost::Size { was: old.size(), now: new.size() }));
+            }
             Some(FileType::Directory) | None => {}
             Some(FileType::Symlink) => {
                 let (then, now) = (target(self.before, old), target(self.after, new));

@@ -9,6 +9,7 @@
 //! # Locking
 //! None of its own.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -18,10 +19,12 @@ use extant_check::{Checked, Finding, Note, Problem, Report, Severity, examine};
 
 use extant_ondisk::superblock::{FsState, SuperBlock};
 use extant_ondisk::{BlockNr, InodeNr};
+use extant_recovery::History;
 
 use crate::apply::{self, Owners, journal};
-use crate::error::{Error, Refusal, Result, SHARED_MAX, UNREADABLE};
+use crate::error::{Done, Error, Refusal, Result, SHARED_MAX, UNREADABLE};
 use crate::evidence;
+use crate::evidence::log::Copied;
 use crate::loss::{Loss, losses};
 use crate::plan::{self, Action, Layer, Plan, Step};
 use crate::view::Image;
@@ -147,13 +150,17 @@ impl Outcome {
         if let Some(step) = self.steps.iter().find(|step| !step.is_safe) {
             return Some(format!("a person has to decide about \"{step}\""));
         }
-        self.losses.first().map(|loss| format!("the repair would lose {loss}"))
+        self.losses.iter().find(|loss| loss.lost.is_content()).map(|loss| format!("the repair would lose {loss}"))
     }
 }
+
+/// Carries out an action. Tests put wrong ones in its place, which the proof has to find.
+pub(crate) type Apply = fn(&mut Image, &Action, &mut Owners) -> Done;
 
 /// A proof under way.
 struct Proof<'a> {
     options: &'a Options,
+    apply: Apply,
     /// The device with replayed log.
     ground: Arc<CowDevice>,
     /// The changes of the steps.
@@ -166,6 +173,12 @@ struct Proof<'a> {
     touched: BTreeSet<u32>,
     owners: Owners,
     rounds: usize,
+    /// Inodes and blocks in use by the last check.
+    in_use: u64,
+    /// The log, once it was looked at for older copies of what is damaged.
+    history: Option<Arc<History>>,
+    /// The copies to take from it; `None`: they have to be chosen.
+    copies: Option<BTreeSet<Copied>>,
     /// The totals and the mark in the superblock are those of a sound file system, or of the last changes.
     is_finished: bool,
 }
@@ -180,6 +193,16 @@ pub fn prove(
     options: &Options,
     decide: &mut dyn FnMut(&Step, &Report) -> Decision,
 ) -> Result<Outcome> {
+    prove_by(device, options, decide, apply::apply)
+}
+
+/// [`prove`], with actions that `apply` carries out.
+pub(crate) fn prove_by(
+    device: Arc<CowDevice>,
+    options: &Options,
+    decide: &mut dyn FnMut(&Step, &Report) -> Decision,
+    apply: Apply,
+) -> Result<Outcome> {
     let (mut replayed, mut fast_commits) = (0, 0);
     let mut options = options.clone();
     let mut checked = look(&device, &options)?;
@@ -190,24 +213,12 @@ pub fn prove(
         checked = look(&device, &options)?;
     }
     let options = &options;
-    if checked.report.notes.iter().any(|note| matches!(note, Note::Replayed { .. })) && !has_backup(&checked.report) {
+    if is_replayed(&checked.report) && !has_backup(&checked.report) {
         (replayed, fast_commits) = journal::replay(&device)?;
         checked = look(&device, options)?;
     }
     let work = Arc::new(options.layers.over(device.clone()));
-    let mut proof = Proof {
-        options,
-        ground: device,
-        work,
-        without: BTreeMap::new(),
-        declined: BTreeSet::new(),
-        tried: BTreeMap::new(),
-        steps: Vec::new(),
-        touched: BTreeSet::new(),
-        owners: Owners::new(options.sharing),
-        rounds: 0,
-        is_finished: true,
-    };
+    let mut proof = Proof::new(options, apply, device, work);
     proof.orphans(&mut checked)?;
     let is_marked = checked.facts.as_ref().is_some_and(|facts| is_marked(facts.super_block()));
     let totals = [Problem::FreeBlockCount, Problem::FreeInodeCount];
@@ -231,6 +242,11 @@ fn is_marked(sb: &SuperBlock) -> bool {
     state.contains(FsState::ERROR) || !state.contains(FsState::VALID)
 }
 
+/// Whether the check has replayed a log in memory.
+fn is_replayed(report: &Report) -> bool {
+    report.notes.iter().any(|note| matches!(note, Note::Replayed { .. }))
+}
+
 fn has_backup(report: &Report) -> bool {
     report.notes.iter().any(|note| matches!(note, Note::BackupSuperblock { .. }))
 }
@@ -240,7 +256,27 @@ fn damage(report: &Report) -> impl Iterator<Item = &Finding> {
     report.findings.iter().filter(|finding| finding.problem.severity() == Severity::Damage)
 }
 
-impl Proof<'_> {
+impl<'a> Proof<'a> {
+    fn new(options: &'a Options, apply: Apply, ground: Arc<CowDevice>, work: Arc<CowDevice>) -> Proof<'a> {
+        Proof {
+            options,
+            apply,
+            ground,
+            work,
+            without: BTreeMap::new(),
+            declined: BTreeSet::new(),
+            tried: BTreeMap::new(),
+            steps: Vec::new(),
+            touched: BTreeSet::new(),
+            owners: Owners::new(options.sharing),
+            rounds: 0,
+            in_use: 0,
+            history: None,
+            copies: None,
+            is_finished: true,
+        }
+    }
+
     /// Finishes orphans, if nothing below them is damaged.
     fn orphans(&mut self, checked: &mut Checked) -> Result<()> {
         let below = |finding: &Finding| finding.problem.code() < 0x01_0000;
@@ -267,13 +303,52 @@ impl Proof<'_> {
         };
         refuse_oversized(&before)?;
         let mut last: Option<Image> = None;
+        let mut replays = true;
+        let (mut seeks_copies, mut seeks_orphans) = (true, self.is_repair(&before, &report));
         loop {
+            if replays && is_replayed(&report) && !has_backup(&report) {
+                // A choice has brought a log back. What is repaired before its replay would be lost in it.
+                replays = false;
+                journal::replay(&self.work)?;
+                self.is_finished = false;
+                match self.again()? {
+                    Some((image, next)) => (last, report) = (Some(image), next),
+                    None => return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new())),
+                }
+                continue;
+            }
             let current = last.as_ref().unwrap_or(&before);
             let mut plan = plan::plan(current, &report, &self.without);
             if evidence::is_doubtful(&report) && !self.without.contains_key(&Action::SuperBlock) {
                 self.doubt(&report, &mut plan);
             }
+            // The superblock and the journal first: they say where the log is.
+            let may_wait = |step: &Step| step.layer > Layer::Volume || step.action == Action::NewJournal;
+            let is_settled = plan.steps.iter().all(may_wait);
             let clean = report.complete && damage(&report).next().is_none();
+            if seeks_copies && is_settled && self.rounds < ROUNDS_MAX && !clean {
+                seeks_copies = false;
+                let copies = self.copies(current, &report)?;
+                if !copies.is_empty() {
+                    plan.steps = copies;
+                }
+            }
+            if clean && seeks_orphans && !current.facts.orphans().is_empty() {
+                // Their list could not be read before.
+                seeks_orphans = false;
+                let mut image = last.take().unwrap_or_else(|| before.with(self.work.clone()));
+                match apply::orphans::finish(&mut image) {
+                    Err(Refusal::Device(e)) => return Err(e.into()),
+                    // What cannot be finished stays for the next mount.
+                    _ => self.touched.append(&mut image.touched),
+                }
+                self.is_finished = false;
+                match self.again()? {
+                    Some((image, next)) => (last, report) = (Some(image), next),
+                    None => return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new())),
+                }
+                continue;
+            }
             if clean && !self.is_finished {
                 let mut image = last.take().unwrap_or_else(|| before.with(self.work.clone()));
                 self.finish(&mut image, true)?;
@@ -284,10 +359,10 @@ impl Proof<'_> {
                 continue;
             }
             if clean || plan.steps.is_empty() || self.rounds == ROUNDS_MAX {
+                self.in_use = report.totals.inodes_used + report.totals.blocks_used;
                 let left = if clean { Vec::new() } else { self.left(&report, plan) };
                 return self.end(clean, &before, last.as_ref(), first, left);
             }
-            self.rounds += 1;
             let layer = plan.steps.iter().map(|step| step.layer).min();
             plan.steps.retain(|step| Some(step.layer) == layer);
             // The steps change the image that the last check has seen.
@@ -298,6 +373,11 @@ impl Proof<'_> {
                 None => return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new())),
             }
         }
+    }
+
+    /// Whether orphans are finished once nothing is wrong any more: not if that was possible in the beginning.
+    fn is_repair(&self, before: &Image, report: &Report) -> bool {
+        before.facts.orphans().is_empty() || damage(report).next().is_some()
     }
 
     /// The next check.
@@ -325,6 +405,64 @@ impl Proof<'_> {
         plan.steps.insert(0, step);
     }
 
+    /// Steps that take copies from the log, if the repair is better with them.
+    fn copies(&mut self, image: &Image, report: &Report) -> Result<Vec<Step>> {
+        let chosen = match self.copies.take() {
+            Some(chosen) => chosen,
+            None => {
+                self.history = evidence::log::history(image).map(Arc::new);
+                let Some(history) = &self.history else { return Ok(Vec::new()) };
+                let chosen = evidence::log::choose(image, report, history, self.options)?;
+                if chosen.is_empty() || !self.is_better_with(&chosen)? {
+                    return Ok(Vec::new());
+                }
+                chosen
+            }
+        };
+        let Some(first) = damage(report).next() else { return Ok(Vec::new()) };
+        let cause = |one: &Copied| {
+            let same = |finding: &&Finding| {
+                finding.place.block() == Some(one.block) || one.ino.is_some() && finding.place.ino() == one.ino
+            };
+            *damage(report).find(same).unwrap_or(first)
+        };
+        let step = |one: &Copied| {
+            let action = Action::LogCopy { block: one.block, ino: one.ino };
+            Step { layer: Layer::Volume, action, cause: cause(one), findings: 1, is_safe: false }
+        };
+        Ok(chosen.iter().map(step).collect())
+    }
+
+    /// Whether the repair with copies from the log ends better than the one without, or loses no more. If that one needs
+    /// no person, it has to leave less in use: otherwise the newest bytes are known without a copy.
+    fn is_better_with(&self, copies: &BTreeSet<Copied>) -> Result<bool> {
+        let (plain, in_use) = self.trial(BTreeSet::new())?;
+        let (with, in_use_with) = self.trial(copies.clone())?;
+        let rank = |outcome: &Outcome| match outcome.end {
+            End::Sound | End::Proved => 2,
+            End::Partial => 1,
+            End::Refused => 0,
+        };
+        let lost = |outcome: &Outcome| outcome.losses.iter().filter(|loss| loss.lost.is_content()).count();
+        Ok(match rank(&with).cmp(&rank(&plain)) {
+            Ordering::Greater => true,
+            Ordering::Equal if plain.needs_person().is_none() => lost(&with) == 0 && in_use_with > in_use,
+            Ordering::Equal => lost(&with) <= lost(&plain),
+            Ordering::Less => false,
+        })
+    }
+
+    /// The proof from here on, with these copies, beside everything, and the inodes and blocks in use at its end.
+    fn trial(&self, copies: BTreeSet<Copied>) -> Result<(Outcome, u64)> {
+        let ground = Arc::new(self.options.layers.over(self.work.clone()));
+        let work = Arc::new(self.options.layers.over(ground.clone()));
+        let checked = look(&ground, self.options)?;
+        let mut proof = Proof::new(self.options, self.apply, ground, work);
+        (proof.history, proof.copies) = (self.history.clone(), Some(copies));
+        let outcome = proof.run(checked, &mut |_, _| Decision::Yes)?;
+        Ok((outcome, proof.in_use))
+    }
+
     /// Carries out steps of one layer.
     fn carry_out(
         &mut self,
@@ -334,8 +472,10 @@ impl Proof<'_> {
         decide: &mut dyn FnMut(&Step, &Report) -> Decision,
     ) -> Result<()> {
         self.owners.forget();
-        let choices = [Action::SuperBlock, Action::UnmentionedLog, Action::NewJournal];
-        let is_choice = steps.iter().any(|step| choices.contains(&step.action));
+        let is_choice = steps.iter().any(|step| {
+            let choices = [Action::SuperBlock, Action::UnmentionedLog, Action::NewJournal];
+            choices.contains(&step.action) || matches!(step.action, Action::LogCopy { .. })
+        });
         for step in steps {
             let tries = self.tried.entry(step.action.clone()).or_default();
             *tries += 1;
@@ -358,7 +498,11 @@ impl Proof<'_> {
                     evidence::unmentioned_log(&self.work, &self.options.layers, &self.options.check)?;
                     Ok(())
                 }
-                ref action => apply::apply(image, action, &mut self.owners),
+                Action::LogCopy { block, ino } => match &self.history {
+                    Some(history) => evidence::log::take(image, history, Copied { block, ino }),
+                    None => Err(Refusal::Lost("there is no log")),
+                },
+                ref action => (self.apply)(image, action, &mut self.owners),
             };
             // All that was planned with another superblock is planned anew.
             let is_new_super = step.action == Action::SuperBlock && done.is_ok();
@@ -376,7 +520,8 @@ impl Proof<'_> {
         }
         self.touched.append(&mut image.touched);
         // A choice between candidates, or a log that was found, may have changed the layout, which only the next check
-        // knows.
+        // knows. It is no round: what is right is decided before anything is repaired.
+        self.rounds += usize::from(!is_choice);
         match is_choice {
             true => self.is_finished = false,
             false => self.finish(image, true)?,

@@ -1,8 +1,9 @@
 //! Damaged images of twelve kinds, repaired beside e2fsck: runs until nothing is wrong, paths at their place, names
 //! lost.
 //!
-//! `EXTANT_IMAGES=N`: N images of each kind. `EXTANT_SUMMARY=FILE` stores the summary. `EXTANT_SEED=KIND:SEED` repairs
-//! one image, KIND by its place in `mixed::KINDS`.
+//! `EXTANT_IMAGES=N`: N images of each kind. `EXTANT_SUMMARY=FILE` stores the summary. `EXTANT_SEED=KIND:SEED,...`
+//! repairs single images, KIND by its place in `mixed::KINDS`, and prints their plans; `EXTANT_SAVE=FILE` saves the last
+//! of them.
 
 mod judge;
 
@@ -15,10 +16,14 @@ use extant_block::device::MemDevice;
 use extant_repair::End;
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::census::{self, Census, Difference};
-use extant_testkit::damage::{fsck, mixed};
+use extant_testkit::damage::{Image, fsck, mixed};
+use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
 
 /// Runs of a program on one image.
 const RUNS_MAX: usize = 3;
+
+/// Repaired images that the kernel mounts, about.
+const MOUNTED_MAX: u64 = 72;
 
 /// Images of each sort that the summary names.
 const SHOWN_MAX: usize = 40;
@@ -80,6 +85,10 @@ struct Survey {
     unnamed: Vec<String>,
     /// Sound images that a second run would write to.
     restless: Vec<String>,
+    /// Repaired images that the kernel has mounted and read whole.
+    mounted: usize,
+    /// Repaired images that the kernel does not mount, or does not read.
+    unread: Vec<String>,
 }
 
 impl Survey {
@@ -94,9 +103,11 @@ impl Survey {
         self.refused.extend(other.refused.iter().cloned());
         self.unnamed.extend(other.unnamed.iter().cloned());
         self.restless.extend(other.restless.iter().cloned());
+        self.mounted += other.mounted;
+        self.unread.extend(other.unread.iter().cloned());
     }
 
-    fn add(&mut self, kind: usize, seed: u64, sound: &Census, dir: &Path) {
+    fn add(&mut self, (kind, seed): (usize, u64), sound: &Census, mounts: bool, dir: &Path) {
         let (image, what) = mixed::damaged(mixed::KINDS[kind], seed);
         let name = format!("{kind}:{seed} ({:?}: {what})", mixed::KINDS[kind]);
         let verdict = judge::judge(name.clone(), sound, &image, dir);
@@ -126,6 +137,13 @@ impl Survey {
         if verdict.end == Some(End::Proved) {
             let repaired = judge::result(&image, &judge::proved(&image).expect("proved before"));
             let again = judge::proved(&repaired);
+            if mounts {
+                match read_by_kernel(&repaired, dir) {
+                    Ok(files) if files > 0 || verdict.difference.after == 0 => self.mounted += 1,
+                    Ok(files) => self.unread.push(format!("{name}: {files} files of {}", verdict.difference.after)),
+                    Err(why) => self.unread.push(format!("{name}: {why}")),
+                }
+            }
             if !again.is_ok_and(|outcome| outcome.end == End::Sound) {
                 self.restless.push(name);
             }
@@ -139,6 +157,35 @@ impl Survey {
             "| {name} | {images} | {paths} | {damaged} | extant fsck -y | {ours}\n| | | | | e2fsck -fy | {theirs}\n"
         )
     }
+}
+
+/// Mounts an image with the kernel's own driver, and reads every file, target and list of attributes. Returns the number
+/// of files.
+fn read_by_kernel(image: &MemDevice, dir: &Path) -> Result<usize, String> {
+    let (file, top) = (dir.join("kernel"), dir.join("mounted"));
+    image.save(&file).expect("saved");
+    std::fs::create_dir_all(&top).expect("a mount point");
+    let mount = LoopMount::new(&file, &top, "ro").map_err(|e| e.to_string())?;
+    let read = read_tree(&top);
+    Box::new(mount).unmount().map_err(|e| e.to_string())?;
+    read.map_err(|e| e.to_string())
+}
+
+fn read_tree(dir: &Path) -> std::io::Result<usize> {
+    let mut files = 0;
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let kind = std::fs::symlink_metadata(&path)?.file_type();
+        files += 1;
+        if kind.is_dir() {
+            files += read_tree(&path)?;
+        } else if kind.is_symlink() {
+            std::fs::read_link(&path)?;
+        } else if kind.is_file() {
+            std::io::copy(&mut std::fs::File::open(&path)?, &mut std::io::sink())?;
+        }
+    }
+    Ok(files)
 }
 
 /// Runs `e2fsck -fy` until `e2fsck -fn` finds nothing: the runs that this took, and the image then.
@@ -157,9 +204,15 @@ fn theirs(image: &MemDevice, dir: &Path) -> (Option<usize>, MemDevice) {
     (None, now)
 }
 
-/// Repairs so many images of each kind, on two threads.
+/// Repairs so many images of each kind, on two threads. The kernel mounts up to [`MOUNTED_MAX`] of the repaired ones.
 fn survey(each: u64) -> BTreeMap<usize, Survey> {
     let kinds = mixed::KINDS.len() as u64;
+    // Of each kind that the kernel knows, the first ones with an odd seed, whose damage is mixed.
+    let dir = state_files();
+    let is_known = |kind: &Image| loop_mounts_work() && read_by_kernel(kind.made(), dir.path()).is_ok();
+    let known: Vec<bool> = mixed::KINDS.iter().map(is_known).collect();
+    let mounts =
+        |kind: usize, seed: u64| known[kind] && loop_mounts_work() && seed % 2 == 1 && seed / 2 < MOUNTED_MAX / kinds;
     let sound: Vec<Census> = mixed::KINDS.iter().map(|kind| census::take(kind.made())).collect();
     let next = AtomicU64::new(0);
     let mut all: BTreeMap<usize, Survey> = BTreeMap::new();
@@ -173,7 +226,8 @@ fn survey(each: u64) -> BTreeMap<usize, Survey> {
                     return own;
                 }
                 let kind = (at % kinds) as usize;
-                own.entry(kind).or_default().add(kind, at / kinds, &sound[kind], dir.path());
+                let seed = at / kinds;
+                own.entry(kind).or_default().add((kind, seed), &sound[kind], mounts(kind, seed), dir.path());
             }
         };
         let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
@@ -201,12 +255,14 @@ fn text(each: &BTreeMap<usize, Survey>, all: &Survey) -> String {
         text.push_str(&survey.rows(&format!("{:?}", mixed::KINDS[*kind])));
     }
     text.push_str(&all.rows("all"));
+    let _ = writeln!(text, "\nThe kernel mounts and reads whole: {} repaired images.", all.mounted);
     for (what, list) in [
         ("e2fsck leaves more paths in their place", &all.worse),
         ("No repair was proved, so the image is untouched", &all.refused),
         ("e2fsck finds damage after the repair", &all.doubted),
         ("Losses that the plan does not name", &all.unnamed),
         ("A second run would write", &all.restless),
+        ("The kernel does not mount or read the repaired image", &all.unread),
     ] {
         let _ = writeln!(text, "\n{what}: {}.", list.len());
         if !list.is_empty() {
@@ -226,15 +282,37 @@ fn number(name: &str, or: u64) -> u64 {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(or)
 }
 
+/// Repairs one image, and prints the plan beside what e2fsck leaves.
+fn show(one: &str) {
+    let (kind, seed) = one.split_once(':').expect("KIND:SEED");
+    let (kind, seed): (usize, u64) = (kind.parse().expect("a number"), seed.parse().expect("a number"));
+    let (image, what) = mixed::damaged(mixed::KINDS[kind], seed);
+    if let Some(file) = std::env::var_os("EXTANT_SAVE") {
+        image.save(Path::new(&file)).expect("saved");
+    }
+    let sound = census::take(mixed::KINDS[kind].made());
+    let dir = state_files();
+    let verdict = judge::judge(format!("{one} ({what})"), &sound, &image, dir.path());
+    let (runs, after) = theirs(&image, dir.path());
+    let (damaged, after) = (census::take(&image), census::take(&after));
+    let other = census::compare(&sound, &damaged, &after);
+    let outcome = judge::proved(&image);
+    if let Ok(outcome) = outcome {
+        let again = judge::proved(&judge::result(&image, &outcome));
+        let again = again.map(|outcome| (outcome.end, outcome.device.pieces(), outcome.steps));
+        println!("again: {:?}", again.map_err(|e| e.to_string()));
+    }
+    println!("{}  e2fsck -fy: {runs:?} runs, {} paths", verdict.text(), other.after);
+    let missing = |path: &&Vec<u8>| after.contains_key(*path) && !damaged.contains_key(*path);
+    let names: Vec<_> = sound.keys().filter(missing).map(|path| String::from_utf8_lossy(path)).take(9).collect();
+    println!("  paths that e2fsck brings back: {names:?}");
+}
+
 #[test]
 #[ignore = "some minutes: scripts/repair-compared.sh"]
 fn soak_more_paths_stay_in_place_than_with_e2fsck() {
     if let Ok(one) = std::env::var("EXTANT_SEED") {
-        let (kind, seed) = one.split_once(':').expect("KIND:SEED");
-        let (kind, seed): (usize, u64) = (kind.parse().expect("a number"), seed.parse().expect("a number"));
-        let (image, what) = mixed::damaged(mixed::KINDS[kind], seed);
-        let sound = census::take(mixed::KINDS[kind].made());
-        println!("{}", judge::judge(what, &sound, &image, state_files().path()).text());
+        one.split(',').for_each(show);
         return;
     }
     let each = survey(number("EXTANT_IMAGES", 10));
@@ -248,5 +326,6 @@ fn soak_more_paths_stay_in_place_than_with_e2fsck() {
         std::fs::write(file, format!("{head}{text}")).expect("written");
     }
     assert!(all.doubted.is_empty() && all.unnamed.is_empty(), "{} {}", all.doubted.len(), all.unnamed.len());
+    assert!(all.restless.is_empty() && all.unread.is_empty(), "{:?} {:?}", all.restless, all.unread);
     assert!(all.ours.after >= all.theirs.after, "{:?} {:?}", all.ours, all.theirs);
 }

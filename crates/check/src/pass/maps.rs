@@ -5,12 +5,14 @@
 //! # Locking
 //! None.
 
+use std::ops::Range;
+
 use extant_ondisk::extent::{DEPTH_MAX, ExtentDamage, LOGICAL_END, NodeContext, NodeRef, ROOT_BYTES};
 use extant_ondisk::indirect::IndirectDamage;
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::map::{self, Child, Form, Found, MapDamage, Run};
 use extant_ondisk::superblock::Geometry;
-use extant_ondisk::{BlockNr, InodeNr, indirect};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, indirect};
 
 use super::dir_runs::DirRun;
 use super::inodes::{Inode, finish};
@@ -269,19 +271,21 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
     let geo = &walker.check.geo;
     let (lblk, block, blocks) = (u64::from(run.lblk.0), run.pblk.0, u64::from(run.len));
     let (end, is_dir) = (lblk + blocks, part.is_dir());
-    let is_behind = end > part.end(walker.check, run.unwritten);
+    let limit = part.end(walker.check, run.unwritten);
     let tally = &mut *part.tally;
     let is_pointers = part.form == Form::Indirect;
     let is_file = is_dir || FileType::from_mode(tally.mode) == Some(FileType::Regular);
     let dir_end = 1 << (DIR_BYTES_LOG2 - geo.block_bits);
     let problem = match () {
-        () if is_behind => Some(Problem::ExtentEndOutOfBounds),
-        () if is_dir && !geo.large_dir && !tally.size_high && end > dir_end => Some(Problem::ToobigDir),
-        () if is_pointers && !is_file && end > 1 && tally.ino != BAD_BLOCKS_INO => Some(Problem::ToobigSymlink),
+        () if end > limit => Some((Problem::ExtentEndOutOfBounds, end, limit)),
+        () if is_dir && !geo.large_dir && !tally.size_high && end > dir_end => Some((Problem::ToobigDir, block, 0)),
+        () if is_pointers && !is_file && end > 1 && tally.ino != BAD_BLOCKS_INO => {
+            Some((Problem::ToobigSymlink, block, 0))
+        }
         () => None,
     };
-    if let Some(problem) = problem {
-        return walker.bad(Finding::new(problem, entry(part, lblk, block), block, 0u64));
+    if let Some((problem, found, expected)) = problem {
+        return walker.bad(Finding::new(problem, entry(part, lblk, block), found, expected));
     }
     tally.sums.end = tally.sums.end.max(end);
     if !is_dir && !run.unwritten {
@@ -298,7 +302,8 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
             walker.claim(tally.ino, lblk, block, blocks);
         }
     } else if tally.ino == BAD_BLOCKS_INO {
-        bad_blocks(walker, tally, lblk, block, blocks);
+        let node = BlockNr(part.node.map_or(0, |node| node.block));
+        bad_blocks(walker, tally, node, (lblk, block, blocks));
     } else if geo.cluster_bits > 0 {
         part.pieces.push(Piece { tally: part.index, lblk, block, blocks });
     } else {
@@ -311,12 +316,26 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
     }
 }
 
-/// Claims blocks of the list of bad blocks. A table may lie on some of them.
-fn bad_blocks(walker: &mut Walker<'_>, tally: &mut Tally, lblk: u64, block: u64, blocks: u64) {
+/// Claims blocks of the list of bad blocks. A table may lie on some of them, but not the primary superblock or
+/// descriptors, which have been read and could not be moved.
+fn bad_blocks(walker: &mut Walker<'_>, tally: &mut Tally, node: BlockNr, (lblk, block, blocks): (u64, u64, u64)) {
     tally.sums.clusters += blocks;
-    for step in (0..blocks).filter(|step| !walker.check.is_metadata(BlockNr(block + step))) {
-        walker.claim(tally.ino, lblk + step, block + step, 1);
+    let (ino, primary) = (tally.ino, primary_blocks(&walker.check.geo));
+    for (lblk, block) in (0..blocks).map(|step| (lblk + step, block + step)) {
+        if primary.contains(&block) {
+            let place = Place::Node { ino: InodeNr(ino), node, lblk, block: BlockNr(block) };
+            walker.bad(Finding::new(Problem::CriticalMetadataCollision, place, block, 0u64));
+        } else if !walker.check.is_metadata(BlockNr(block)) {
+            walker.claim(ino, lblk, block, 1);
+        }
     }
+}
+
+/// The blocks of the primary superblock and of the descriptors behind it.
+fn primary_blocks(geo: &Geometry) -> Range<u64> {
+    let first = geo.super_location(GroupNr(0)).0.0;
+    let behind = geo.first_meta_bg.map_or(geo.desc_blocks, |first| first.min(geo.desc_blocks));
+    first..first + 1 + u64::from(behind)
 }
 
 /// Counts and claims the blocks of an inode in a file system with clusters, from the first logical block to the last.

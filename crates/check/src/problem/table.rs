@@ -243,7 +243,7 @@ problems! {
     0x01006d ExtentIndexStartInvalid "EXTENT_INDEX_START_INVALID" Damage Stop
         "an index entry begins at logical block {found}, its node at {expected}";
     0x01006e ExtentEndOutOfBounds "EXTENT_END_OUT_OF_BOUNDS" Damage Stop
-        "an extent ends at logical block {found}, beyond its parent's end {expected}";
+        "an extent ends before logical block {found}, beyond the end {expected} of its parent or its file";
     0x01006f InlineDataFeature "INLINE_DATA_FEATURE" Damage Fix
         "has inline data, but the feature inline_data is not set";
     0x010070 InlineDataSet "INLINE_DATA_SET" Damage Stop

@@ -2,5 +2,6 @@
 
 mod disk;
 mod golden;
+mod history;
 mod log_writer;
 mod synthetic;

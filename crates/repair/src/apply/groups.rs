@@ -111,13 +111,73 @@ fn initial(image: &Image, group: GroupNr) -> Done<Vec<u8>> {
 /// Writes the places that the check took from a backup. A place that is still unknown, or that other metadata has, is
 /// chosen again: where mke2fs puts it if that is free, else in a free block.
 pub fn places(image: &mut Image, group: GroupNr) -> Done {
+    // Of two tables in one place, the one that is not where mke2fs puts it is in the wrong place.
+    let astray = tables_astray(image, group);
+    for other in &astray {
+        own_places(image, *other)?;
+    }
+    if astray.is_empty() {
+        own_places(image, group)?;
+    }
+    // A bitmap of another group on the table is moved: its content is known.
+    for other in bitmaps_on_table(image, group) {
+        own_places(image, other)?;
+    }
+    Ok(())
+}
+
+/// Where mke2fs puts a group's bitmaps and table: of the places that its versions choose, those that agree with more of
+/// the descriptors nearby.
+fn usual_places(image: &Image, group: GroupNr) -> [BlockNr; 3] {
+    const NEAR: u32 = 64;
+    let [new, old] = image.geo.default_tables(group);
+    if new == old {
+        return new;
+    }
+    let mut agree = [0, 0];
+    for other in (group.0.saturating_sub(NEAR)..group.0.saturating_add(NEAR)).map(GroupNr) {
+        let Some(desc) = image.descs.get(other.0 as usize) else { break };
+        let now = [desc.block_bitmap, desc.inode_bitmap, desc.inode_table];
+        for (count, places) in agree.iter_mut().zip(image.geo.default_tables(other)) {
+            *count += now.iter().zip(&places).filter(|(now, place)| now == place).count();
+        }
+    }
+    if agree[1] > agree[0] { old } else { new }
+}
+
+/// Whether a group's table lies where mke2fs puts it.
+fn is_usual(image: &Image, group: GroupNr, desc: &GroupDesc) -> bool {
+    usual_places(image, group)[2] == desc.inode_table
+}
+
+/// The other groups whose tables lie on this group's table, which is in its usual place, and theirs are not.
+fn tables_astray(image: &Image, group: GroupNr) -> Vec<GroupNr> {
+    let len = u64::from(image.geo.inode_table_blocks);
+    let Some(own) = image.descs.get(group.0 as usize).filter(|own| is_usual(image, group, own)) else {
+        return Vec::new();
+    };
+    let meets = |desc: &GroupDesc| desc.inode_table.0 != 0 && desc.inode_table.0.abs_diff(own.inode_table.0) < len;
+    let others = image.geo.groups().zip(&image.descs).filter(|(other, desc)| *other != group && meets(desc));
+    others.filter(|(other, desc)| !is_usual(image, *other, desc)).map(|(other, _)| other).collect()
+}
+
+/// The other groups of which a bitmap lies on this group's table.
+fn bitmaps_on_table(image: &Image, group: GroupNr) -> Vec<GroupNr> {
+    let start = image.descs.get(group.0 as usize).map_or(0, |desc| desc.inode_table.0);
+    let table = start..start + u64::from(image.geo.inode_table_blocks);
+    let lies_there = |desc: &GroupDesc| [desc.block_bitmap.0, desc.inode_bitmap.0].iter().any(|at| table.contains(at));
+    let others = image.geo.groups().zip(&image.descs).filter(|(other, desc)| *other != group && lies_there(desc));
+    others.map(|(other, _)| other).take_while(|_| start != 0).collect()
+}
+
+fn own_places(image: &mut Image, group: GroupNr) -> Done {
     let mut known = desc(image, group)?;
     let stored = stored_places(image, group)?;
     let now = [known.block_bitmap, known.inode_bitmap, known.inode_table];
     if stored != now && now.iter().all(|block| block.0 != 0) {
         return set_desc(image, group, known);
     }
-    let [usual, _] = image.geo.default_tables(group);
+    let usual = usual_places(image, group);
     let table = u64::from(image.geo.inode_table_blocks);
     for (which, (block, len)) in [(0, (usual[0], 1)), (1, (usual[1], 1)), (2, (usual[2], table))] {
         let place = [known.block_bitmap, known.inode_bitmap, known.inode_table][which];
@@ -149,9 +209,17 @@ fn stored_places(image: &Image, group: GroupNr) -> Done<[BlockNr; 3]> {
     Ok([stored.block_bitmap, stored.inode_bitmap, stored.inode_table])
 }
 
-/// Whether no file and no metadata has the blocks.
+/// Whether no file and no metadata has the blocks. Metadata may share a cluster.
 fn is_free(image: &Image, first: BlockNr, blocks: u64) -> bool {
-    image.can_have(first, blocks) && !image.facts.is_claimed(image.facts.clusters(first, blocks))
+    let bits = image.geo.cluster_bits;
+    let is_metadata = |mut blocks: std::ops::Range<u64>| blocks.any(|block| image.facts.is_metadata(BlockNr(block)));
+    let has_room = |cluster: u64| {
+        let claimed = image.facts.is_claimed(cluster..cluster + 1);
+        !claimed || is_metadata(cluster << bits..(cluster + 1) << bits) && !image.facts.is_shared(cluster..cluster + 1)
+    };
+    image.can_have(first, blocks)
+        && !is_metadata(first.0..first.0 + blocks)
+        && image.facts.clusters(first, blocks).all(has_room)
 }
 
 /// Whether a piece of a group's metadata lies on another piece, or on copies of superblock and descriptors. `own`: the

@@ -95,7 +95,7 @@ pub fn renew(image: &mut Image) -> Done {
 }
 
 /// The copy of the journal's map in the superblock, and its size.
-fn stored_map(image: &Image) -> Option<([u8; 60], u64)> {
+pub fn stored_map(image: &Image) -> Option<([u8; 60], u64)> {
     /// `s_jnl_backup_type`: there is a copy.
     const BLOCKS: u8 = 1;
     let raw = image.sb.raw();

@@ -5,7 +5,7 @@
 
 use extant_ondisk::inode::{FAST_SYMLINK_LIMIT, InodeFlags};
 use extant_ondisk::map::{Form, Run};
-use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
 use crate::error::{Done, Refusal};
 use crate::view::Image;
@@ -18,15 +18,19 @@ const DIR_BYTES_LOG2: u32 = 31;
 /// Writes a map again with the part of it that can be used.
 pub fn rewrite(image: &mut Image, ino: InodeNr) -> Done {
     let inode = image.inode(ino)?;
-    let mut runs = image.map(&inode).runs;
-    if runs.is_empty() && inode.has_map(image) {
-        runs = other_form(image, &inode).runs;
+    let mut mapped = image.map(&inode);
+    if mapped.runs.is_empty() && inode.has_map(image) {
+        mapped = other_form(image, &inode);
     }
     if image.geo.cluster_bits > 0 && inode.form(image) == Form::Indirect && ino.0 >= image.geo.first_ino {
         // Clusters need extents.
         image.change_inode(ino, |raw| raw.i_flags.set(raw.i_flags.get() | InodeFlags::EXTENTS.bits()))?;
     }
-    let behind = end_of(image, &inode, &runs);
+    let behind = end_of(image, &inode, &mapped);
+    let mut runs = mapped.runs;
+    if ino == BAD_BLOCKS {
+        runs = without_primary(image, &runs);
+    }
     runs.retain_mut(|run| {
         let first = u64::from(run.lblk.0);
         let is_cut = !run.unwritten || inode.is_dir();
@@ -38,7 +42,26 @@ pub fn rewrite(image: &mut Image, ino: InodeNr) -> Done {
     if image.geo.cluster_bits > 0 {
         runs = aligned(image, &runs)?;
     }
-    image.set_map(ino, &runs)
+    image.set_map(ino, &runs)?;
+    let bits = image.geo.block_bits;
+    let is_longer = inode.is_file() && behind != u64::MAX && behind > inode.size().div_ceil(1 << bits);
+    if is_longer { image.set_size(ino, behind << bits) } else { Ok(()) }
+}
+
+/// The list of bad blocks without the primary superblock and descriptors: they have been read, and cannot be moved.
+fn without_primary(image: &Image, runs: &[Run]) -> Vec<Run> {
+    let (first, descs) = (image.geo.super_location(GroupNr(0)).0.0, image.geo.desc_blocks);
+    let behind = image.geo.first_meta_bg.map_or(descs, |first| first.min(descs));
+    let primary = first..first + 1 + u64::from(behind);
+    let single = runs.iter().flat_map(|run| {
+        (0..run.len).map(|step| Run {
+            lblk: LogicalBlock(run.lblk.0 + step),
+            len: 1,
+            pblk: BlockNr(run.pblk.0 + u64::from(step)),
+            unwritten: false,
+        })
+    });
+    single.filter(|run| !primary.contains(&run.pblk.0)).collect()
 }
 
 /// A map that is damaged beyond use may have lost its flag.
@@ -51,8 +74,8 @@ fn other_form(image: &Image, inode: &Inode) -> Mapped {
 }
 
 /// One past the last logical block that is kept. Blocks behind a file's end belong to it if its size is wrong: then the
-/// bitmap has them in use, and no other file does.
-fn end_of(image: &mut Image, inode: &Inode, runs: &[Run]) -> u64 {
+/// bitmap has them in use, no other file does, and nothing shows that an entry points astray.
+fn end_of(image: &mut Image, inode: &Inode, mapped: &Mapped) -> u64 {
     let bits = image.geo.block_bits;
     if inode.is_dir() {
         return if image.geo.large_dir { u64::MAX } else { 1 << (DIR_BYTES_LOG2 - bits) };
@@ -64,13 +87,16 @@ fn end_of(image: &mut Image, inode: &Inode, runs: &[Run]) -> u64 {
         return u64::MAX;
     }
     let end = inode.size().div_ceil(1 << bits);
+    if image.is_astray(inode, mapped) {
+        return end;
+    }
     let is_own = |image: &mut Image, run: &Run| {
         let blocks = run.pblk.0..run.pblk.0 + u64::from(run.len);
         let clusters = image.facts.clusters(run.pblk, run.len.into());
         !image.facts.is_shared(clusters) && blocks.into_iter().all(|block| image.is_marked(BlockNr(block)))
     };
     let mut last = end;
-    for run in runs {
+    for run in &mapped.runs {
         let behind = u64::from(run.lblk.0) + u64::from(run.len);
         if behind > end && !run.unwritten && is_own(image, run) {
             last = last.max(behind);

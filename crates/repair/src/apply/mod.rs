@@ -70,6 +70,8 @@ pub fn apply(image: &mut Image, action: &Action, owners: &mut Owners) -> Done {
         Action::Parent(ino, parent) => directories::set_parent(image, ino, parent),
         Action::Attach(ino) => names::attach(image, ino),
         Action::Quota(ino) => quota::renew(image, ino),
-        Action::SuperBlock | Action::UnmentionedLog => Err(Refusal::Lost("no candidate leaves fewer findings")),
+        Action::SuperBlock | Action::UnmentionedLog | Action::LogCopy { .. } => {
+            Err(Refusal::Lost("no candidate leaves fewer findings"))
+        }
     }
 }

@@ -96,11 +96,7 @@ pub fn renew_file(image: &mut Image) -> Done {
         unwritten: false,
     };
     let runs: Vec<Run> = blocks.iter().enumerate().map(run).collect();
-    if mapped.runs.iter().map(|run| run.len as usize).sum::<usize>() != blocks.len()
-        || mapped.end() != blocks.len() as u64
-    {
-        image.set_map(ino, &runs)?;
-    }
+    image.set_map(ino, &runs)?;
     image.set_size(ino, blocks.len() as u64 * u64::from(image.geo.block_size))?;
     const PRESENT: u32 = 0x1_0000;
     image.change_super(|raw| raw.s_feature_ro_compat.set(raw.s_feature_ro_compat.get() & !PRESENT))

@@ -5,7 +5,7 @@
 //! # Locking
 //! None.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use extant_ondisk::map::Run;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
@@ -83,7 +83,8 @@ pub fn own(image: &mut Image, ino: InodeNr, owners: &mut Owners) -> Done {
     let mapped = image.map(&inode);
     let bits = image.geo.cluster_bits;
     let keeps = owners.decide(image);
-    let mut seen = HashSet::new();
+    // The logical cluster for which each cluster was met first.
+    let mut seen: HashMap<u64, u64> = HashMap::new();
     let mut runs: Vec<Run> = Vec::new();
     // Logical and physical cluster of the copy that was made last.
     let mut last: Option<(u64, u64, u64)> = None;
@@ -96,7 +97,7 @@ pub fn own(image: &mut Image, ino: InodeNr, owners: &mut Owners) -> Done {
             let logical = lblk >> bits;
             let mine = shared && keeps.get(&cluster) == Some(&ino.0) && sharing != Sharing::Hole;
             // A second place of the same file gets a copy, too.
-            let again = mine && bits == 0 && !seen.insert(cluster);
+            let again = mine && *seen.entry(cluster).or_insert(logical) != logical;
             let place = if !shared || (mine && !again) {
                 Some(block)
             } else {

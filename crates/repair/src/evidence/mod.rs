@@ -1,11 +1,12 @@
 //! Choices that only a check can make: candidates are tried beside the device, and the one with the fewest findings
 //! wins; of equals, the first.
 //!
-//! Main functions: [`super_block`], [`unmentioned_log`], [`is_doubtful`].
+//! Main functions: [`super_block`], [`unmentioned_log`], [`is_doubtful`], [`log::choose`].
 //!
 //! # Locking
 //! None.
 
+pub mod log;
 mod super_block;
 
 use std::sync::Arc;

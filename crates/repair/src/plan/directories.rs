@@ -18,7 +18,7 @@ fn act(layer: Layer, action: Action) -> Option<Answer> {
 
 /// The answer to a problem from 0x020000 to 0x03ffff.
 pub fn answer(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
-    fields(finding)
+    fields(of, finding)
         .or_else(|| blocks(finding))
         .or_else(|| indexes(finding))
         .or_else(|| entries(of, finding))
@@ -26,7 +26,7 @@ pub fn answer(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
 }
 
 /// Fields of inodes that the pass over directories reports.
-fn fields(finding: &Finding) -> Option<Answer> {
+fn fields(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     let zero = |what| field(Layer::Inodes, finding, what, 0);
     match finding.problem {
         P::FaddrZero => zero(InodeField::Faddr),
@@ -40,6 +40,10 @@ fn fields(finding: &Finding) -> Option<Answer> {
         P::BadMode => act(Layer::Inodes, Action::Kind(ino(finding))),
         P::BadCharDev | P::BadBlockDev | P::BadFifo | P::BadSocket => {
             flags(finding, 0, (F::EXTENTS | F::INLINE_DATA | F::INDEX | F::IMMUTABLE | F::APPEND).bits())
+        }
+        // A symlink without a target is none.
+        P::InvalidSymlink if of.without.contains_key(&Action::Target(ino(finding))) => {
+            act(Layer::Inodes, Action::Clear(ino(finding)))
         }
         P::InvalidSymlink => act(Layer::Maps, Action::Target(ino(finding))),
         P::FeatureLargeFiles => {

@@ -43,10 +43,23 @@ fn fields(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         P::MissingEncryptionXattr | P::CorruptEncryptionXattr => flags(finding, 0, F::ENCRYPT.bits()),
         P::EaInodeNonreg => flags(finding, 0, F::EA_INODE.bits()),
         P::SetImmutable | P::EaTimeOutOfRange | P::ClearUninitExtent => Some(Answer::Leave),
+        P::BadISize if is_map_wrong(of, finding) => act(Layer::Maps, Action::Map(one)),
         P::BadISize => field(Layer::Maps, finding, InodeField::Size, finding.expected),
         P::BadIBlocks => act(Layer::Links, Action::Blocks(one, finding.expected)),
         _ => None,
     }
+}
+
+/// Whether a file that seems to be longer than its size has a wrong map, and the right size.
+fn is_map_wrong(of: &Planner<'_>, finding: &Finding) -> bool {
+    let one = ino(finding);
+    let Ok(inode) = of.image.inode(one) else { return false };
+    if !inode.is_file() || finding.expected <= finding.found || of.without.contains_key(&Action::Map(one)) {
+        return false;
+    }
+    let mapped = of.image.map(&inode);
+    let is_settled = mapped.end() <= inode.size().div_ceil(of.image.geo.block_size.into());
+    is_settled || of.image.is_astray(&inode, &mapped)
 }
 
 /// Whether an inode without links was never deleted: it has no time of deletion, the bitmap has it in use, and a name
@@ -180,6 +193,8 @@ fn inline(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         P::ClearInlineDataForExtent => flags(finding, 0, F::INLINE_DATA.bits()),
         P::ClearExtentForInlineData => flags(finding, 0, F::EXTENTS.bits()),
         P::ClearExtentInlineDataFlags => flags(finding, 0, (F::EXTENTS | F::INLINE_DATA).bits()),
+        // Without the flag, there is no inline data that lacks an attribute.
+        P::InlineDataNoAttr if of.has(P::ClearInlineDataForExtent, ino(finding)) => Some(Answer::Follows),
         P::ClearExtentInlineDataInode | P::InlineDataNoAttr => act(Layer::Inodes, Action::Inline(ino(finding))),
         _ => None,
     }

@@ -52,6 +52,8 @@ pub struct Plan {
 pub struct Planner<'a> {
     pub image: &'a Image,
     pub report: &'a Report,
+    /// Actions that were declined or could not be carried out, and why.
+    pub without: &'a BTreeMap<Action, String>,
 }
 
 impl Planner<'_> {
@@ -137,7 +139,7 @@ impl Blind {
 
 /// Plans the repair of everything in a report. `without`: actions that were declined or could not be carried out.
 pub fn plan(image: &Image, report: &Report, without: &BTreeMap<Action, String>) -> Plan {
-    let planner = Planner { image, report };
+    let planner = Planner { image, report, without };
     let mut plan = Plan::default();
     let mut steps: BTreeMap<(Layer, Action), Step> = BTreeMap::new();
     let mut add = |layer, action: Action, cause: &Finding| {
@@ -182,7 +184,8 @@ mod tests {
     #[test]
     fn every_problem_has_an_answer() {
         let (image, report) = crate::view::tests::small();
-        let planner = Planner { image: &image, report: &report };
+        let without = BTreeMap::new();
+        let planner = Planner { image: &image, report: &report, without: &without };
         let entry = Place::Entry { dir: InodeNr::ROOT, lblk: 0, offset: 24, ino: InodeNr(12) };
         let places = [
             Place::Volume,

@@ -143,6 +143,13 @@ pub enum Action {
     NewJournal,
     /// The log, which the image does not mention, is replayed or emptied, whichever leaves fewer findings.
     UnmentionedLog,
+    /// A damaged block, or an inode in it, gets the bytes of its newest copy in the log.
+    LogCopy {
+        /// The block.
+        block: BlockNr,
+        /// The inode; `None`: the whole block.
+        ino: Option<InodeNr>,
+    },
     /// The place of a journal on another device is forgotten.
     ForgetExternalJournal,
     /// Orphans are deleted or truncated, and their list is emptied.
@@ -270,6 +277,7 @@ impl Action {
             Action::Directory(ino) | Action::OneName(ino) | Action::Parent(ino, _) | Action::Attach(ino) => ino,
             Action::Links(ino, _) | Action::Blocks(ino, _) | Action::Quota(ino) | Action::Table(ino) => ino,
             Action::InodeFlags { ino, .. } => ino,
+            Action::LogCopy { ino, .. } => return ino,
             Action::DropEntry { dir, .. } | Action::EntryKind { dir, .. } => dir,
             Action::Root => InodeNr::ROOT,
             Action::ResizeInode => InodeNr::RESIZE,
@@ -294,6 +302,8 @@ impl fmt::Display for Action {
             Action::SuperField(field, value) => write!(f, "superblock: set {field:?} to {value}"),
             Action::NewJournal => f.write_str("journal: make it anew"),
             Action::UnmentionedLog => f.write_str("journal: replay or empty the log, whichever leaves fewer findings"),
+            Action::LogCopy { block, ino: None } => write!(f, "{block}: take the copy in the log"),
+            Action::LogCopy { block, ino: Some(ino) } => write!(f, "{ino}: take the copy of {block} in the log"),
             Action::ForgetExternalJournal => f.write_str("superblock: forget the journal on another device"),
             Action::FinishOrphans => f.write_str("orphans: delete or truncate them, and empty their list"),
             Action::OrphanFile => f.write_str("orphan file: make it anew"),

@@ -7,7 +7,9 @@
 
 use std::collections::HashSet;
 
-use extant_ondisk::dirent::{DirBlockFormat, HEADER_LEN, REC_LEN_MIN, TAIL_LEN, rec_len_from_disk, rec_len_needed};
+use extant_ondisk::dirent::{
+    DirBlockFormat, HEADER_LEN, NAME_MAX, REC_LEN_MIN, TAIL_LEN, rec_len_from_disk, rec_len_needed,
+};
 use extant_ondisk::htree::{DxFormat, DxShape};
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::xattr::inode_area::{encode, scan_area};
@@ -49,6 +51,8 @@ impl Entry {
 pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mut each: impl FnMut(Entry)) {
     let mut at = first;
     let (mut is_lost, mut is_found) = (false, false);
+    // The end of what the entry before needs.
+    let mut behind_last = first;
     while at + HEADER_LEN <= limit {
         let head = &bytes[at..at + HEADER_LEN];
         let ino = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
@@ -58,12 +62,28 @@ pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mu
         let fits = at + HEADER_LEN + name_len <= limit;
         let linked = rec_len >= needed && rec_len.is_multiple_of(4) && at + rec_len <= limit;
         let named = fits && name_len > 0 && ino != 0 && ino <= inodes;
-        if named && (linked || !is_lost) {
+        // Only the length of its name is damaged: the next entry lies where the entry says.
+        let is_followed = !linked && !is_lost && rec_len >= REC_LEN_MIN && is_entry(bytes, at + rec_len, limit, inodes);
+        if named && (linked || !is_lost) && !is_followed {
             let name = bytes[at + HEADER_LEN..at + HEADER_LEN + name_len].to_vec();
             each(Entry { name, ino, kind, lblk, offset: at as u32, is_found });
         }
+        if !linked && !is_lost && !is_found {
+            // The entry before may have led here, and over others.
+            slack(&bytes[..limit], behind_last, at, lblk, inodes, &mut each);
+        }
         if linked {
             is_lost = false;
+            behind_last = at + needed;
+            // No entry but `..` follows `.`, whatever its length.
+            at += if lblk == 0 && at == 0 && is_dotdot(bytes, REC_LEN_MIN) { REC_LEN_MIN } else { rec_len };
+        } else if is_followed {
+            let name = &bytes[at + HEADER_LEN..at + rec_len];
+            let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+            is_found = true;
+            if end > 0 && end <= NAME_MAX && ino != 0 && ino <= inodes {
+                each(Entry { name: name[..end].to_vec(), ino, kind, lblk, offset: at as u32, is_found });
+            }
             at += rec_len;
         } else if named && !is_lost {
             (is_lost, is_found) = (true, true);
@@ -76,6 +96,40 @@ pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mu
             at += REC_LEN_MIN;
         }
     }
+}
+
+/// The entries between the end of one that is too long and the place to which it leads.
+fn slack(bytes: &[u8], from: usize, to: usize, lblk: u32, inodes: u32, each: &mut impl FnMut(Entry)) {
+    let mut at = from.next_multiple_of(4);
+    while at + REC_LEN_MIN <= to {
+        let head = &bytes[at..at + HEADER_LEN];
+        let ino = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        // A length of a whole block of 64 KiB, which is stored otherwise, is none of an entry in between.
+        let rec_len = usize::from(u16::from_le_bytes([head[4], head[5]]));
+        if !is_entry(bytes, at, bytes.len(), inodes) || ino == 0 || rec_len < REC_LEN_MIN {
+            return;
+        }
+        let name = bytes[at + HEADER_LEN..at + HEADER_LEN + usize::from(head[6])].to_vec();
+        each(Entry { name, ino, kind: head[7], lblk, offset: at as u32, is_found: true });
+        at += rec_len;
+    }
+}
+
+/// Whether the entry at this byte is `..`.
+fn is_dotdot(bytes: &[u8], at: usize) -> bool {
+    bytes.get(at + 6) == Some(&2) && bytes.get(at + 8..at + 10) == Some(b"..")
+}
+
+/// Whether an entry may begin at this byte, or the block ends there.
+fn is_entry(bytes: &[u8], at: usize, limit: usize, inodes: u32) -> bool {
+    if at == limit || !at.is_multiple_of(4) || at + HEADER_LEN > limit {
+        return at == limit;
+    }
+    let head = &bytes[at..at + HEADER_LEN];
+    let ino = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+    let rec_len = rec_len_from_disk(u16::from_le_bytes([head[4], head[5]]), bytes.len());
+    let fits = rec_len.is_multiple_of(4) && rec_len >= rec_len_needed(head[6].into()).max(REC_LEN_MIN);
+    fits && at + rec_len <= limit && ino <= inodes && (ino == 0 || head[6] > 0)
 }
 
 /// Whether a block ends with the tail of a leaf.

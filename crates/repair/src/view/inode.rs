@@ -113,7 +113,7 @@ impl Inode {
 
 impl Image {
     /// The byte at which an inode lies.
-    fn inode_at(&self, ino: InodeNr) -> Option<u64> {
+    pub fn inode_at(&self, ino: InodeNr) -> Option<u64> {
         let place = self.geo.inode_location(ino).ok()?;
         let table = self.descs.get(place.group.0 as usize)?.inode_table;
         let block = BlockNr(table.0.checked_add(u64::from(place.table_block))?);

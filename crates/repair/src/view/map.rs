@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use extant_ondisk::extent::{self, Extent, Index, NodeRef, RawEntry, pack_tree};
+use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::map::{Form, Run};
 use extant_ondisk::superblock::Geometry;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, indirect};
@@ -119,17 +120,21 @@ impl Walk<'_> {
         read.ok()
     }
 
-    fn extents(&mut self, bytes: &[u8], expected: Option<u16>) {
+    /// `range`: the logical blocks that the parent's keys give to the node.
+    fn extents(&mut self, bytes: &[u8], expected: Option<u16>, range: Range<u64>) {
         let Some((depth, entries)) = usable(bytes, expected) else { return };
-        for raw in entries {
-            if depth == 0 {
-                self.extent(Extent::decode(&raw));
-                continue;
-            }
-            let child = Index::decode(&raw).child;
+        if depth == 0 {
+            let mut all: Vec<Extent> = entries.iter().map(Extent::decode).collect();
+            settle_keys(&mut all, range);
+            return all.into_iter().for_each(|extent| self.extent(extent));
+        }
+        let keys: Vec<u64> = entries.iter().map(|raw| extent::raw_key(raw).into()).collect();
+        for (at, raw) in entries.iter().enumerate() {
+            let child = Index::decode(raw).child;
             let Some(bytes) = self.enter(child) else { continue };
+            let below = child_range(&keys, at, &range);
             if usable(&bytes, Some(depth - 1)).is_some_and(|(below, _)| below < depth) {
-                self.extents(&bytes, Some(depth - 1));
+                self.extents(&bytes, Some(depth - 1), below);
             } else {
                 self.mapped.nodes.pop();
             }
@@ -171,6 +176,32 @@ impl Walk<'_> {
             Some(run) if run.lblk.0 + run.len == lblk.0 && run.pblk.0 + u64::from(run.len) == block.0 => run.len += 1,
             _ => self.mapped.runs.push(Run { lblk, len: 1, pblk: block, unwritten: false }),
         }
+    }
+}
+
+/// The logical blocks below an entry of an index: from its key to the next one, if both lie in the node's own range and
+/// in their order, and otherwise those of the node.
+fn child_range(keys: &[u64], at: usize, node: &Range<u64>) -> Range<u64> {
+    let (first, end) = (keys[at], keys.get(at + 1).copied().unwrap_or(node.end));
+    if node.contains(&first) && first < end && end <= node.end { first..end } else { node.clone() }
+}
+
+/// Puts each extent of a leaf whose key cannot be into the gap between its neighbours, if it fills that gap: then only
+/// the key is damaged. `range`: the logical blocks of the leaf.
+fn settle_keys(extents: &mut [Extent], range: Range<u64>) {
+    let mut last = range.start;
+    for at in 0..extents.len() {
+        let next = extents.get(at + 1).map_or(range.end, |next| next.lblk.0.into());
+        let extent = &mut extents[at];
+        if extent.unwritten && next == range.end {
+            // Blocks may be reserved behind the end of a file.
+            continue;
+        }
+        let fits = u64::from(extent.lblk.0) >= last && extent.end() <= next;
+        if !fits && next.checked_sub(last) == Some(extent.len.into()) {
+            extent.lblk = LogicalBlock(last as u32);
+        }
+        last = last.max(extent.end());
     }
 }
 
@@ -224,7 +255,8 @@ impl Image {
     pub fn map_as(&self, inode: &Inode, form: Form) -> Mapped {
         let mut walk = Walk { image: self, is_dir: inode.is_dir(), seen: BTreeSet::new(), mapped: Mapped::default() };
         match form {
-            Form::Extents => walk.extents(&inode.raw.i_block, None),
+            // A file ends with its last extent, except for blocks that are reserved for it.
+            Form::Extents => walk.extents(&inode.raw.i_block, None, 0..self.end_of_leaves(inode)),
             Form::Indirect => {
                 let geometry = indirect::Geometry::new(self.geo.block_size);
                 for slot in 0..indirect::SLOTS {
@@ -238,6 +270,42 @@ impl Image {
         let mut mapped = walk.mapped;
         settle(&mut mapped.runs);
         mapped
+    }
+
+    /// One past the last logical block that the tree of an inode should map: the end of the file. A file that is being
+    /// truncated has blocks behind it, and one with a Merkle tree that tree.
+    fn end_of_leaves(&self, inode: &Inode) -> u64 {
+        let end = inode.size().div_ceil(self.geo.block_size.into());
+        let is_open = end == 0 || inode.has(InodeFlags::VERITY) || self.facts.is_orphan(inode.ino);
+        if is_open { extent::LOGICAL_END.into() } else { end.min(extent::LOGICAL_END.into()) }
+    }
+
+    /// Whether what a map has behind the end of its file is one entry that points astray. Otherwise the size is wrong.
+    ///
+    /// An inode that counts fewer blocks than its map has was not the one to add the entry. An extent behind a gap is
+    /// one whose key has changed: its block is still counted. Several behind a gap are the rest of a sparse file, unless
+    /// the gap is larger than the file system.
+    pub fn is_astray(&self, inode: &Inode, mapped: &Mapped) -> bool {
+        let end = inode.size().div_ceil(self.geo.block_size.into());
+        let reaches = |run: &&Run| u64::from(run.lblk.0) + u64::from(run.len) > end && !run.unwritten;
+        let mut behind = mapped.runs.iter().filter(reaches);
+        let (Some(first), more) = (behind.next(), behind.next()) else { return false };
+        let stored = self.desc(inode).map_or(u64::MAX, |desc| desc.blocks);
+        if stored < self.sectors(inode, mapped) {
+            return true;
+        }
+        let before = mapped.runs.iter().take_while(|run| run.lblk < first.lblk);
+        let last = before.map(|run| u64::from(run.lblk.0) + u64::from(run.len)).max().unwrap_or(0);
+        let gap = u64::from(first.lblk.0).saturating_sub(last.max(end));
+        inode.form(self) == Form::Extents && gap > if more.is_none() { 0 } else { self.geo.blocks_count }
+    }
+
+    /// The sectors of an inode: those of its data, its map and its attribute block.
+    fn sectors(&self, inode: &Inode, mapped: &Mapped) -> u64 {
+        let clusters = data_clusters(&mapped.runs, &self.geo)
+            + mapped.nodes.len() as u64
+            + u64::from(inode.file_acl(self).is_some());
+        (clusters << self.geo.cluster_bits) << (self.geo.block_bits - 9)
     }
 
     /// Replaces the map of an inode: `runs`, by logical block. The blocks of the old map are used first for the new
@@ -276,13 +344,8 @@ impl Image {
         if inode.is_symlink() && !inode.has_map(self) {
             return Ok(());
         }
-        let mapped = self.map(&inode);
-        let clusters = data_clusters(&mapped.runs, &self.geo)
-            + mapped.nodes.len() as u64
-            + u64::from(inode.file_acl(self).is_some());
-        let blocks = clusters << self.geo.cluster_bits;
         let mut desc = self.desc(&inode)?;
-        desc.blocks = blocks << (self.geo.block_bits - 9);
+        desc.blocks = self.sectors(&inode, &self.map(&inode));
         self.change_inode_bytes(ino, |bytes| {
             // The count cannot be too large, because the device has the blocks.
             let _ = desc.encode_into(bytes, ino, &self.geo);

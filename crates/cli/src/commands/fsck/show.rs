@@ -170,6 +170,7 @@ pub fn plan_as_json(outcome: &Outcome) -> Value {
             Lost::File { .. } => "file",
             Lost::Name { .. } => "name",
             Lost::Bytes { .. } => "bytes",
+            Lost::Size { .. } => "size",
             Lost::Target => "target",
             Lost::Attributes { .. } => "attributes",
         };
