@@ -9,17 +9,16 @@
 /// Words for the same wish, and the sentence that answers them.
 const ADVICE: &[(&[&str], &str)] = &[
     (
-        &["resize", "resize2fs", "grow", "shrink", "extend"],
-        "this version does not resize: resize2fs of e2fsprogs does, or 'extant export' and 'extant mkfs --from' make a \
-         new image of the same files",
+        &["resize2fs", "grow", "shrink", "extend"],
+        "'extant resize' makes a file system larger, and 'extant mkfs --from image:OLD NEW' one of another size",
     ),
     (
-        &["tune", "tune2fs", "label", "e2label", "uuid", "set-label"],
-        "this version does not change labels, UUIDs and features of an image: tune2fs and e2label of e2fsprogs do",
+        &["tune2fs", "label", "e2label", "uuid", "set-label"],
+        "'extant tune' changes labels, UUIDs, limits and features",
     ),
     (
-        &["undelete", "lsdel", "recover"],
-        "this version does not search for deleted files; 'extant find --rescue' and photorec(8) may help",
+        &["lsdel", "recover", "unrm"],
+        "'extant undelete' finds deleted files by the journal; 'extant find --rescue' finds lost ones",
     ),
     (&["repair", "e2fsck"], "'extant fsck' checks an image"),
     (&["format", "mke2fs", "create", "new", "build"], "'extant mkfs' makes a file system"),
