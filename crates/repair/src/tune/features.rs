@@ -178,7 +178,10 @@ impl Plan {
             return refuse("has_journal", false, "the orphan file needs a journal; remove orphan_file, too");
         }
         if new.0.contains(Compat::FAST_COMMIT) && !new.0.contains(Compat::HAS_JOURNAL) {
-            return refuse("fast_commit", true, "it needs a journal");
+            if self.come.compat.contains(Compat::FAST_COMMIT) {
+                return refuse("fast_commit", true, "it needs a journal; add has_journal, too");
+            }
+            return refuse("has_journal", false, "fast commits need a journal; remove fast_commit, too");
         }
         if self.go.compat.contains(Compat::HAS_JOURNAL) && before.journal_inode().is_none() {
             return refuse("has_journal", false, "the journal is on another device");

@@ -8,9 +8,10 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use extant_block::BlockDevice;
 use extant_ondisk::extent::{NodeMut, NodeRef};
 use extant_ondisk::inode::{FileType, InodeFlags};
-use extant_ondisk::map::Form;
+use extant_ondisk::map::{Form, Run};
 use extant_ondisk::{BlockNr, GroupNr};
 use extant_recovery::{History, JournalFile};
 
@@ -86,6 +87,7 @@ pub fn judge(
         let chance = match () {
             () if version.inode.has(InodeFlags::ENCRYPT) => partial("it is encrypted"),
             () if lost_blocks > 0 => partial("other files have had its blocks since"),
+            () if is_discarded(image, &mapped.runs)? => partial("its blocks were discarded, or are zeros"),
             () if lost_nodes => partial("a block of its map may have been overwritten"),
             () if inline.is_none() && !is_complete(image, &version, &mapped) => partial("its map is not complete"),
             () if inline.as_ref().is_some_and(|bytes| bytes.len() as u64 != size) => partial("its end is not in the log"),
@@ -108,6 +110,23 @@ pub fn judge(
     }
     files.sort_by(|one, other| (&one.path, one.ino.0).cmp(&(&other.path, other.ino.0)));
     Ok(files)
+}
+
+/// Whether blocks of a file lie in a hole of the image file, where they were punched out when the file was deleted. A
+/// device shows no holes: there, a file whose runs all begin with zeros counts as discarded.
+fn is_discarded(image: &Image, runs: &[Run]) -> Result<bool> {
+    let (bits, mut is_zero, mut written) = (image.geo.block_bits, true, false);
+    for run in runs.iter().filter(|run| !run.unwritten) {
+        let start = run.pblk.0 << bits;
+        let data = image.device.base().next_data(start)?;
+        if data.is_none_or(|data| data > start) {
+            return Ok(true);
+        }
+        written = true;
+        let first = image.block(run.pblk).unwrap_or_default();
+        is_zero &= first.iter().all(|byte| *byte == 0);
+    }
+    Ok(written && is_zero)
 }
 
 /// Content that lies in the inode itself.
