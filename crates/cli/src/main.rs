@@ -10,7 +10,8 @@
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server
-//! is done. As `mke2fs` or `mkfs.ext4` it takes the arguments of mke2fs, as `e2fsck` or `fsck.ext4` those of e2fsck.
+//! is done. As `mke2fs` or `mkfs.ext4` it takes the arguments of mke2fs, as `e2fsck` or `fsck.ext4` those of e2fsck; as `tune2fs` and
+//! `e2label` those of these.
 //!
 //! # Exit status
 //! The tools: 0, 1 (usage; a script's line that failed), 4 (`--rescue`: something is hurt), 8 (the image or the system
@@ -59,7 +60,7 @@ use extant_fuse::Control;
 const VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), " (", env!("EXTANT_COMMIT"), ", ", env!("EXTANT_PROFILE"), ")");
 
-use crate::args::{Cli, Command, FsckProgram, MkfsProgram, MountHelper, UnmountHelper};
+use crate::args::{Cli, Command, FsckProgram, LabelProgram, MkfsProgram, MountHelper, TuneProgram, UnmountHelper};
 use crate::commands::verb::Images;
 use crate::failure::{Failure, Result};
 use crate::server::{log, sandbox, signals};
@@ -79,6 +80,12 @@ fn main() -> ExitCode {
             .and_then(|program| program.map_or(Ok(()), |program| commands::mkfs::run_program(name, program))),
         Some(name) if commands::fsck::is_name(name) => {
             parse::<FsckProgram>(args).and_then(|program| program.map_or(Ok(()), commands::fsck::run_program))
+        }
+        Some(name) if commands::tune::is_name(name) => {
+            parse::<TuneProgram>(args).and_then(|program| program.map_or(Ok(()), commands::tune::run_program))
+        }
+        Some(name) if commands::tune::is_label_name(name) => {
+            parse::<LabelProgram>(args).and_then(|program| program.map_or(Ok(()), commands::tune::run_label))
         }
         Some(sandbox::AGENT) => sandbox::run_agent(&args[1..]),
         _ => parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command))),
@@ -130,6 +137,9 @@ fn run(command: Command) -> Result<()> {
         Command::Fsck(args) => commands::fsck::run(&args),
         Command::Mkfs(args) => commands::mkfs::run(*args),
         Command::Resize(args) => commands::resize::run(&args),
+        Command::Tune(args) => commands::tune::run(&args),
+        Command::Undelete(args) => commands::undelete::run(&args),
+        Command::Image(args) => commands::metadata::run(&args),
         Command::Info(args) => commands::info::run(&args.verb, &args.how),
         Command::Ls(args) => Images::for_looking(&args.how).with(|images| commands::ls::run(&args.verb, images)),
         Command::Cat(args) => commands::cat::run(&args.verb, &mut Images::for_reading(&args.how)),
@@ -150,6 +160,13 @@ fn run(command: Command) -> Result<()> {
         Command::Chown(args) => Images::for_writing(&args.how).with(|images| commands::chown::run(&args.verb, images)),
         Command::Mknod(args) => Images::for_writing(&args.how).with(|images| commands::mknod::run(&args.verb, images)),
         Command::Touch(args) => Images::for_writing(&args.how).with(|images| commands::touch::run(&args.verb, images)),
+        Command::Chattr(args) => {
+            Images::for_writing(&args.how).with(|images| commands::attributes::change(&args.verb, images))
+        }
+        Command::Lsattr(args) => {
+            Images::for_looking(&args.how).with(|images| commands::attributes::list(&args.verb, images))
+        }
+        Command::Trim(args) => Images::for_writing(&args.how).with(|images| commands::trim::run(&args.verb, images)),
         Command::Xattr(args) => {
             commands::xattr::images(&args.verb, &args.how).with(|images| commands::xattr::run(&args.verb, images))
         }

@@ -3,7 +3,7 @@
 //! Main types: [`JournalFile`] (a journal as a run of blocks on a device, with its superblock), [`Replay`] (the log's
 //! contents: the newest copy of each block), [`OverlayDevice`] (the replayed view over a device that is not written),
 //! [`JournalState`] (the recovery that a journal needs). [`locate`] finds the journal of an image; [`transaction`]
-//! writes one transaction; [`wipe`] empties a log without reading it; [`History`] finds older versions of blocks in it.
+//! writes one transaction; [`wipe`] empties a log without reading it; [`History`] has the older copies of blocks, too.
 //!
 //! The steps: open the [`JournalFile`]; [`Replay::load`] reads the log and changes nothing; then either
 //! [`Replay::apply`] writes the copies home and empties the log, or an [`OverlayDevice`] shows them in memory.
@@ -40,7 +40,7 @@ mod tests;
 
 pub use error::{Damage, Error, Result};
 pub use file::JournalFile;
-pub use history::History;
+pub use history::{History, Newest, PastCopy};
 pub use map::JournalMap;
 pub use overlay::OverlayDevice;
 pub use replay::{Accept, JournalState, journal_state, wipe};

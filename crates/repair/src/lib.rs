@@ -2,7 +2,9 @@
 //!
 //! Main functions: [`prove`] (plans the repair and proves it beside the device), [`commit`] (writes a proved change so
 //! that a cut leaves the old state or the new one). Main types: [`Outcome`], [`Step`], [`Action`], [`Loss`]. [`resize`]
-//! makes a sound file system larger in the same way.
+//! makes a sound file system larger in the same way, and [`tune`] changes its identity, limits and features.
+//! [`undelete`] finds deleted files, and
+//! [`metadata`] copies all but the content of files.
 //!
 //! A repair goes in rounds. Each plans an answer to every finding of a check, carries out the steps of the lowest
 //! layer on a copy-on-write overlay, and checks again: what only followed from those steps is gone then. It ends when
@@ -24,9 +26,13 @@ mod canaries;
 mod error;
 mod evidence;
 mod loss;
+pub mod metadata;
 mod plan;
 mod prove;
 pub mod resize;
+mod sound;
+pub mod tune;
+pub mod undelete;
 mod view;
 mod write;
 
@@ -35,5 +41,6 @@ pub use extant_recovery::transaction::Stamp;
 pub use loss::{Loss, Lost};
 pub use plan::{Action, InodeField, Layer, Step, SuperField, Word};
 pub use prove::{Decision, End, Layers, Options, Outcome, Overlay, ROUNDS_MAX, Sharing, prove};
+pub use sound::Unsound;
 pub use write::undo::undo;
 pub use write::{How, Make, Undo, commit, unfinished};

@@ -19,7 +19,7 @@ use extant_check::{Checked, Finding, Note, Problem, Report, Severity, examine};
 
 use extant_ondisk::superblock::{FsState, SuperBlock};
 use extant_ondisk::{BlockNr, InodeNr};
-use extant_recovery::History;
+use extant_recovery::Newest;
 
 use crate::apply::{self, Owners, journal};
 use crate::error::{Done, Error, Refusal, Result, SHARED_MAX, UNREADABLE};
@@ -176,7 +176,7 @@ struct Proof<'a> {
     /// Inodes and blocks in use by the last check.
     in_use: u64,
     /// The log, once it was looked at for older copies of what is damaged.
-    history: Option<Arc<History>>,
+    history: Option<Arc<Newest>>,
     /// The copies to take from it; `None`: they have to be chosen.
     copies: Option<BTreeSet<Copied>>,
     /// The totals and the mark in the superblock are those of a sound file system, or of the last changes.

@@ -13,7 +13,7 @@ use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
 use extant_check::{Facts, examine};
 use extant_ondisk::{BlockNr, GroupNr};
-use extant_recovery::History;
+use extant_recovery::Newest;
 use extant_recovery::locate::{open_journal, read_super};
 use extant_repair::{Action, Decision, End};
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
@@ -30,7 +30,7 @@ struct Unmounted {
     name: &'static str,
     device: MemDevice,
     census: Census,
-    history: History,
+    history: Newest,
     facts: Facts,
 }
 
@@ -46,7 +46,7 @@ fn unmounted(at: usize, seed: u64) -> Unmounted {
     let sb = read_super(&*shared).expect("a superblock");
     let journal = open_journal(shared.clone(), &sb).expect("opened").expect("a journal");
     assert!(!journal.super_block().is_live(), "the log is empty after an unmount");
-    let history = History::load(journal, &*shared).expect("read");
+    let history = Newest::load(journal, &*shared).expect("read");
     let checked = examine(&shared, &judge::options().check).expect("checked");
     let census = census::take(&device);
     Unmounted { name: image.name, device, census, history, facts: checked.facts.expect("facts") }

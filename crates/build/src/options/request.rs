@@ -683,8 +683,8 @@ fn check_features(features: &Features) -> Result<()> {
     Ok(())
 }
 
-/// A UUID of version 1.
-fn time_uuid(now: i64, random: [u8; 16]) -> [u8; 16] {
+/// A UUID of version 1. `now`: seconds since 1970.
+pub fn time_uuid(now: i64, random: [u8; 16]) -> [u8; 16] {
     /// From the beginning of the Gregorian calendar to 1970, in seconds.
     const GREGORIAN: i64 = 12_219_292_800;
     let ticks = (now.saturating_add(GREGORIAN) as u64).wrapping_mul(10_000_000);
@@ -698,8 +698,8 @@ fn time_uuid(now: i64, random: [u8; 16]) -> [u8; 16] {
     uuid
 }
 
-/// A UUID of version 4.
-fn random_uuid(mut bytes: [u8; 16]) -> [u8; 16] {
+/// A UUID of version 4 from random bytes.
+pub fn random_uuid(mut bytes: [u8; 16]) -> [u8; 16] {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     bytes

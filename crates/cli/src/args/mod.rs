@@ -6,9 +6,13 @@
 // The comments of arguments are help texts, in which brackets mean what they mean in every help text.
 #![allow(rustdoc::invalid_html_tags)]
 
+mod attributes;
 mod fsck;
+mod metadata;
 mod mkfs;
 mod resize;
+mod tune;
+mod undelete;
 mod unknown;
 mod verbs;
 
@@ -19,9 +23,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
+pub use self::attributes::{ChattrArgs, LsattrArgs, TrimArgs};
 pub use self::fsck::{FsckArgs, FsckProgram, Shared};
+pub use self::metadata::MetadataArgs;
 pub use self::mkfs::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
 pub use self::resize::ResizeArgs;
+pub use self::tune::{LabelProgram, TuneArgs, TuneLetters, TuneProgram};
+pub use self::undelete::UndeleteArgs;
 pub use self::unknown::{advice, may_be_proposed};
 pub use self::verbs::{
     ChmodArgs, ChownArgs, DfArgs, DuArgs, FindArgs, Line, LnArgs, MkdirArgs, MknodArgs, MvArgs, NodeKind, RmArgs,
@@ -69,6 +77,9 @@ pub enum Command {
     Fsck(FsckArgs),
     Mkfs(Box<MkfsArgs>),
     Resize(ResizeArgs),
+    Tune(Box<TuneArgs>),
+    Undelete(UndeleteArgs),
+    Image(MetadataArgs),
     #[command(mut_args(reads_only))]
     Ls(OnImage<LsArgs>),
     #[command(mut_args(reads_only))]
@@ -94,7 +105,11 @@ pub enum Command {
     Chown(OnImage<ChownArgs>),
     Mknod(OnImage<MknodArgs>),
     Touch(OnImage<TouchArgs>),
+    Chattr(OnImage<ChattrArgs>),
+    #[command(mut_args(reads_only))]
+    Lsattr(OnImage<LsattrArgs>),
     Xattr(OnImage<XattrArgs>),
+    Trim(OnImage<TrimArgs>),
     Script(OnImage<ScriptArgs>),
     Lab(LabArgs),
     Completions(CompletionsArgs),

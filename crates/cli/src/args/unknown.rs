@@ -13,13 +13,10 @@ const ADVICE: &[(&[&str], &str)] = &[
         "'extant resize' makes a file system larger; 'extant mkfs --from image:OLD --size auto NEW' makes a new image, of \
          the smallest size, with the same files",
     ),
+    (&["tune2fs", "label", "e2label", "uuid", "set-label"], "'extant tune' changes labels, UUIDs, limits and features"),
     (
-        &["tune", "tune2fs", "label", "e2label", "uuid", "set-label"],
-        "this version does not change labels, UUIDs and features of an image: tune2fs and e2label of e2fsprogs do",
-    ),
-    (
-        &["undelete", "lsdel", "recover"],
-        "this version does not search for deleted files; 'extant find --rescue' and photorec(8) may help",
+        &["lsdel", "recover", "unrm"],
+        "'extant undelete' finds deleted files by the journal; 'extant find --rescue' finds lost ones",
     ),
     (&["repair", "e2fsck"], "'extant fsck' checks an image, and repairs it with -p or -y"),
     (&["format", "mke2fs", "create", "new", "build"], "'extant mkfs' makes a file system"),

@@ -1,6 +1,7 @@
 //! A proved change of an image on the host: where it is stored until it is written, and the file that undoes it.
 //!
-//! Main functions: [`layers`], [`write`], [`refuse_unfinished`]. `extant fsck` and `extant resize` stand on them.
+//! Main functions: [`layers`], [`write`], [`failed`], [`refuse_unfinished`]. `extant fsck`, `extant resize` and
+//! `extant tune` stand on them.
 //!
 //! # Locking
 //! None.
@@ -13,6 +14,8 @@ use std::sync::Arc;
 use extant_base::clock::Clock;
 use extant_block::BlockDevice;
 use extant_block::device::{CowDevice, FileDevice};
+use extant_image::probe;
+use extant_ondisk::superblock::{SUPERBLOCK_SIZE, SuperBlock};
 use extant_repair::{How, Layers, Outcome, Stamp, Undo, commit, unfinished};
 
 use crate::failure::{Failure, Result};
@@ -52,6 +55,42 @@ pub fn refuse_unfinished(device: &dyn BlockDevice, spec: &ImageSpec) -> Result<(
 pub fn undo_command(record: &Path, spec: &ImageSpec) -> String {
     let image = argument(spec.path.as_os_str().as_bytes(), "");
     format!("extant fsck --undo {} {image}", argument(record.as_os_str().as_bytes(), ""))
+}
+
+/// Why a change was not written, and the state of the image. `old`: its superblock before; `record`: the file with the
+/// old blocks.
+pub fn failed(
+    spec: &ImageSpec,
+    device: &Arc<dyn BlockDevice>,
+    old: &SuperBlock,
+    record: Option<&Path>,
+    e: &extant_repair::Error,
+) -> Failure {
+    let name = spec.shown();
+    if is_as_before(&**device, old) {
+        return Failure::op(format!("{name}: not changed: {e}; it is as it was"));
+    }
+    Failure::op(match record {
+        Some(record) => format!(
+            "{name}: the change may be written in part: {e}; '{}' brings back the state before it",
+            undo_command(record, spec)
+        ),
+        None => format!(
+            "{name}: the change is in the journal, but not in its place: {e}; 'extant fsck -p {}' puts it there",
+            argument(spec.path.as_os_str().as_bytes(), "")
+        ),
+    })
+}
+
+/// Whether the image shows the superblock that it had, with nothing to recover.
+pub fn is_as_before(device: &dyn BlockDevice, old: &SuperBlock) -> bool {
+    let now = probe(device).ok().filter(|(_, backup)| backup.is_none());
+    let bytes = |sb: &SuperBlock| {
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        sb.encode_into(&mut bytes);
+        bytes
+    };
+    now.is_some_and(|(sb, _)| bytes(&sb) == bytes(old) && unfinished(device).is_none())
 }
 
 /// Writes a proved change. `wanted`: the file for the old blocks; without it there is one if the journal cannot be

@@ -6,14 +6,19 @@
 //! | `freeze`, `thaw` | keep a mount's device as it is, for a copy |
 //! | `info` | superblock, journal, space, partitions |
 //! | `info --scan` | [`mod@scan`]: what is left on a damaged disk |
-//! | `fsck` | check an image for damage, and repair it; [`change`] is what it shares with `resize` |
+//! | `fsck` | check an image for damage, and repair it; [`change`] is what it shares with `resize` and `tune` |
 //! | `resize` | make a file system larger |
+//! | `tune` | label, UUID, limits and features |
+//! | `undelete` | deleted files, by the journal |
+//! | `image` | [`metadata`]: a copy without the content of files |
 //! | `mkfs` | make a file system |
 //! | `ls`, `cat`, `stat`, `tree` | look into an image, without mounting |
 //! | `find`, `du`, `df` | search and count in one |
 //! | `cp` | copy in and out |
 //! | `export` | a tree as a tar archive |
 //! | `rm`, `mkdir`, `ln`, `mv`, `chmod`, `chown`, `mknod`, `touch`, `xattr` | change one; [`verb`] is what they share |
+//! | `chattr`, `lsattr` | [`attributes`]: flags of files |
+//! | `trim` | punches out what is free |
 //! | `script` | many of these at once |
 //! | `lab` | workloads, contestants, figures |
 //! | `completions`, `man` | made from the command line's definition |
@@ -21,6 +26,7 @@
 //! # Locking
 //! None.
 
+pub mod attributes;
 pub mod cat;
 pub mod change;
 pub mod chmod;
@@ -38,6 +44,7 @@ pub mod lab;
 pub mod ln;
 pub mod ls;
 pub mod man;
+pub mod metadata;
 pub mod mkdir;
 pub mod mkfs;
 pub mod mknod;
@@ -50,6 +57,9 @@ pub mod script;
 pub mod stat;
 pub mod touch;
 pub mod tree;
+pub mod trim;
+pub mod tune;
+pub mod undelete;
 pub mod unmount;
 pub mod verb;
 pub mod xattr;

@@ -173,6 +173,7 @@ impl Script<'_> {
             Line::Mv(args) => commands::mv::run(args, images),
             Line::Chmod(args) => commands::chmod::run(args, images),
             Line::Chown(args) => commands::chown::run(args, images),
+            Line::Chattr(args) => commands::attributes::change(args, images),
             Line::Mknod(args) => commands::mknod::run(args, images),
             Line::Touch(args) => commands::touch::run(args, images),
             Line::Xattr(args) => commands::xattr::run(args, images),

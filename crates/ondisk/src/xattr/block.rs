@@ -172,6 +172,11 @@ impl<'a> XattrBlock<'a> {
     }
 }
 
+/// Updates the checksum of an attribute block. `seed`: that of the file system; without one nothing changes.
+pub fn seal_block(block: &mut [u8], nr: BlockNr, seed: Option<u32>) {
+    seal(block, nr, seed);
+}
+
 pub(super) fn seal(block: &mut [u8], nr: BlockNr, seed: Option<u32>) {
     if let Some(seed) = seed {
         let sum = block_checksum(seed, nr, block);

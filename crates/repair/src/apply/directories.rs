@@ -212,6 +212,16 @@ fn seal(image: &Image, inode: &Inode, bytes: &mut [u8]) -> Done {
     Ok(())
 }
 
+/// Updates the checksums of a directory's blocks.
+pub fn reseal(image: &Image, inode: &Inode) -> Done {
+    for (_, block) in image.map(inode).blocks() {
+        let mut bytes = image.block(block)?;
+        seal(image, inode, &mut bytes)?;
+        image.put_block(block, &bytes)?;
+    }
+    Ok(())
+}
+
 /// How names of a directory are hashed; `None`: it gets no index.
 fn hasher(image: &Image, inode: &Inode) -> Option<Hasher> {
     let unknown = inode.has(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT);
@@ -249,6 +259,30 @@ pub fn rebuild(image: &mut Image, ino: InodeNr, more: &[(Vec<u8>, InodeNr)]) -> 
     let reserve = image.facts.lost_found() == Some(ino);
     let blocks_min = if reserve { blocks.len() as u32 } else { 0 };
     write(image, &inode, parent, &names, blocks, blocks_min)
+}
+
+/// Writes a directory of `old` again in the form that `new` has.
+pub fn rewrite(old: &Image, new: &mut Image, ino: InodeNr) -> Done {
+    let inode = old.inode(ino)?;
+    if inode.has(InodeFlags::INLINE_DATA) {
+        return inline(new, &inode, &[]);
+    }
+    let blocks: Vec<BlockNr> = old.map(&inode).blocks().map(|(_, block)| block).collect();
+    let parent = parent_of(old, &inode);
+    let names = usable(new, &inode, old.entries(&inode), &mut Taken::of(&inode));
+    let blocks_min = if old.facts.lost_found() == Some(ino) { blocks.len() as u32 } else { 0 };
+    write(new, &inode, parent, &names, blocks, blocks_min)
+}
+
+/// Writes a directory of `old` again with other names, which must have the same lengths and differ.
+pub fn rename_all(old: &Image, new: &mut Image, ino: InodeNr, mut name: impl FnMut(&[u8]) -> Vec<u8>) -> Done {
+    let inode = old.inode(ino)?;
+    let blocks: Vec<BlockNr> = old.map(&inode).blocks().map(|(_, block)| block).collect();
+    let parent = parent_of(old, &inode);
+    let mut names = usable(new, &inode, old.entries(&inode), &mut Taken::of(&inode));
+    names.iter_mut().for_each(|(old, _)| *old = name(old));
+    let blocks_min = blocks.len() as u32;
+    write(new, &inode, parent, &names, blocks, blocks_min)
 }
 
 /// Adds names.

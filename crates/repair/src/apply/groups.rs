@@ -45,7 +45,7 @@ fn unused(image: &Image, group: GroupNr, known: &GroupDesc) -> u32 {
 }
 
 /// Without checksums the encoder leaves flags and counts of unused inodes alone.
-fn clear_flags(image: &Image, group: GroupNr) -> Done {
+pub fn clear_flags(image: &Image, group: GroupNr) -> Done {
     let (block, at) = image.geo.group_desc_block(group).ok_or(Refusal::Lost("the group has no descriptor"))?;
     let at = (block.0 << image.geo.block_bits) + at as u64;
     let mut bytes = image.bytes(at, image.geo.desc_size)?;

@@ -12,7 +12,7 @@ use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::features::{Compat, Incompat};
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::jbd2::{self, JournalContext, JournalSuperBlock, LogCsum, SUPER_BLOCK_BYTES};
-use extant_ondisk::{InodeNr, extent};
+use extant_ondisk::{BlockNr, InodeNr, extent};
 use extant_recovery::locate::{open_journal, read_super};
 use extant_recovery::{Accept, Replay};
 use zerocopy::IntoBytes;
@@ -147,7 +147,15 @@ fn note_map(image: &mut Image, i_block: [u8; 60], size: u64) -> Done {
     })
 }
 
-/// An empty journal. Old blocks of a log in it are zeroed, so that none of them is ever taken for one of a new log.
+/// A journal for a file system without one, of `blocks` blocks or as many as mke2fs gives it.
+pub fn create(image: &mut Image, blocks: Option<u32>) -> Done {
+    let usual = jbd2::default_blocks(image.geo.blocks_count).unwrap_or(jbd2::MIN_LOG_BLOCKS);
+    image.change_super(|raw| raw.s_journal_inum.set(InodeNr::JOURNAL.0))?;
+    image.zero_inode(InodeNr::JOURNAL)?;
+    make(image, InodeNr::JOURNAL, Vec::new(), blocks.unwrap_or(usual) as usize)
+}
+
+/// An empty journal in the blocks that it had. Old blocks of a log in it are zeroed, so that none of them is ever taken for one of a new log.
 fn empty(image: &mut Image, ino: InodeNr) -> Done {
     let own = match image.inode(ino)?.is_file() {
         true => content::own(image, ino)?,
@@ -155,6 +163,11 @@ fn empty(image: &mut Image, ino: InodeNr) -> Done {
     };
     let usual = jbd2::default_blocks(image.geo.blocks_count).unwrap_or(jbd2::MIN_LOG_BLOCKS);
     let count = if own.len() > jbd2::MIN_LOG_BLOCKS as usize { own.len() } else { usual as usize };
+    make(image, ino, own, count)
+}
+
+/// An empty journal of `count` blocks, `own` first.
+fn make(image: &mut Image, ino: InodeNr, own: Vec<BlockNr>, count: usize) -> Done {
     super::inodes::fresh(image, ino, FileType::Regular, 0o600, 1)?;
     let blocks = content::blocks(image, own, count)?;
     let magic = jbd2::MAGIC.to_be_bytes();

@@ -10,10 +10,10 @@
 //! None.
 
 mod attributes;
-mod content;
-mod directories;
-mod groups;
-mod inodes;
+pub mod content;
+pub mod directories;
+pub mod groups;
+pub mod inodes;
 pub mod journal;
 mod maps;
 mod names;

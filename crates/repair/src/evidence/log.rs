@@ -21,7 +21,7 @@ use extant_ondisk::inode::{FileType, RawInode};
 use extant_ondisk::map::{Form, Run};
 use extant_ondisk::{BlockNr, InodeNr, extent};
 use extant_recovery::locate::{open_journal, read_super};
-use extant_recovery::{History, JournalFile, JournalMap};
+use extant_recovery::{JournalFile, JournalMap, Newest};
 use zerocopy::FromZeros;
 
 use super::damage;
@@ -49,7 +49,7 @@ pub struct Copied {
 }
 
 /// The log of a file system; `None`: it has none that can be read.
-pub fn history(image: &Image) -> Option<History> {
+pub fn history(image: &Image) -> Option<Newest> {
     let shared: Arc<dyn BlockDevice> = image.device.clone();
     let open = || open_journal(shared.clone(), &read_super(&*shared).ok()?).ok()?;
     // The superblock has a copy of the journal's map.
@@ -58,7 +58,7 @@ pub fn history(image: &Image) -> Option<History> {
         let map = JournalMap::from_runs(runs.iter().map(|run| (run.pblk, run.len))).ok()?;
         JournalFile::open(shared.clone(), image.geo.block_size, map).ok()
     })?;
-    History::load(journal, &*shared).ok()
+    Newest::load(journal, &*shared).ok()
 }
 
 /// The blocks of the journal by the copy in the superblock.
@@ -81,7 +81,7 @@ fn stored_map(image: &Image) -> Option<Vec<Run>> {
 }
 
 /// Puts a copy in its place.
-pub fn take(image: &mut Image, history: &History, one: Copied) -> Done {
+pub fn take(image: &mut Image, history: &Newest, one: Copied) -> Done {
     let lost = Refusal::Lost("the log has no copy of it");
     let copy = history.read(one.block).ok().flatten().ok_or(lost.clone())?;
     let Some(ino) = one.ino else { return image.put_block(one.block, &copy) };
@@ -94,7 +94,7 @@ pub fn take(image: &mut Image, history: &History, one: Copied) -> Done {
 /// Candidates: damaged structures whose copies in the log differ from them.
 struct Candidates<'a> {
     image: &'a Image,
-    history: &'a History,
+    history: &'a Newest,
     found: BTreeSet<Copied>,
 }
 
@@ -187,7 +187,7 @@ impl Candidates<'_> {
 }
 
 /// The candidates for a report: those that its findings name, and those that may be the cause of them.
-fn candidates(image: &Image, report: &Report, history: &History) -> [BTreeSet<Copied>; 2] {
+fn candidates(image: &Image, report: &Report, history: &Newest) -> [BTreeSet<Copied>; 2] {
     let is_damage = |finding: &&Finding| finding.problem.severity() == Severity::Damage;
     let mut all = Candidates { image, history, found: BTreeSet::new() };
     report.findings.iter().filter(is_damage).for_each(|finding| all.direct(finding));
@@ -208,7 +208,7 @@ struct Trial {
 fn tried<'a>(
     device: &Arc<CowDevice>,
     image: &Image,
-    history: &History,
+    history: &Newest,
     copies: impl Iterator<Item = &'a Copied>,
     options: &Options,
 ) -> Result<Trial> {
@@ -229,7 +229,7 @@ fn tried<'a>(
 ///
 /// # Errors
 /// Those of the devices.
-pub fn choose(image: &Image, report: &Report, history: &History, options: &Options) -> Result<BTreeSet<Copied>> {
+pub fn choose(image: &Image, report: &Report, history: &Newest, options: &Options) -> Result<BTreeSet<Copied>> {
     let mut chosen = BTreeSet::new();
     let mut now = Trial { device: image.device.clone(), damage: damage(report), checked: None };
     for _ in 0..PASSES_MAX {
@@ -261,7 +261,7 @@ pub fn choose(image: &Image, report: &Report, history: &History, options: &Optio
 fn one_by_one<'a>(
     now: &Trial,
     image: &Image,
-    history: &History,
+    history: &Newest,
     copies: impl Iterator<Item = &'a Copied>,
     options: &Options,
 ) -> Result<Option<(Trial, Vec<Copied>)>> {

@@ -20,14 +20,14 @@ use std::sync::Arc;
 
 use extant_block::BlockDevice;
 use extant_block::device::CowDevice;
-use extant_check::{Checked, Finding, Note, Options, Report, Severity, examine};
-use extant_ondisk::superblock::{FsState, Geometry};
+use extant_check::Options;
+use extant_ondisk::BlockNr;
+use extant_ondisk::superblock::Geometry;
 
 pub use self::target::target;
-use crate::apply::journal;
 use crate::error::{Error, Refusal};
-use crate::prove::{End, Outcome};
-use crate::view::Image;
+use crate::prove::Outcome;
+use crate::sound::{Sound, Unsound, prove};
 
 /// Why a file system does not grow. Nothing was written.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +104,16 @@ pub enum CannotGrow {
     Failed(#[from] Error),
 }
 
+impl From<Unsound> for CannotGrow {
+    fn from(unsound: Unsound) -> CannotGrow {
+        match unsound {
+            Unsound::Damaged { first } => CannotGrow::Damaged { first },
+            Unsound::Unchecked { why } => CannotGrow::Unchecked { why },
+            Unsound::Failed(e) => CannotGrow::Failed(e),
+        }
+    }
+}
+
 impl From<Refusal> for CannotGrow {
     fn from(refusal: Refusal) -> CannotGrow {
         match refusal {
@@ -129,16 +139,7 @@ pub struct Growth {
 /// # Errors
 /// [`CannotGrow`]; the changes count for nothing then.
 pub fn grow(device: Arc<CowDevice>, check: &Options, bytes: u64) -> Result<Option<Growth>, CannotGrow> {
-    let mut checked = look(&device, check)?;
-    let mut replayed = 0;
-    may_grow(&checked)?;
-    if checked.report.notes.iter().any(|note| matches!(note, Note::Replayed { .. })) {
-        (replayed, _) = journal::replay(&device)?;
-        checked = look(&device, check)?;
-        may_grow(&checked)?;
-    }
-    let no_facts = || CannotGrow::Unchecked { why: "it has no superblock".to_owned() };
-    let (old, report) = Image::new(device.clone(), checked, check.now).ok_or_else(no_facts)?;
+    let Sound { image: old, report, replayed } = Sound::open(&device, check)?;
     let sb = target(&old.sb, bytes)?;
     let (before, after) = (old.geo.clone(), sb.geometry().clone());
     if after.blocks_count == before.blocks_count {
@@ -149,46 +150,8 @@ pub fn grow(device: Arc<CowDevice>, check: &Options, bytes: u64) -> Result<Optio
         return Err(CannotGrow::DeviceSize { there, needed });
     }
     write::enlarge(&old, sb)?;
-    let proof = look(&device, check)?;
-    if let Some(first) = damage(&proof.report).next() {
-        return Err(CannotGrow::Unproved { first: format!("{}: {first}", first.problem.name()) });
-    }
-    let outcome = Outcome {
-        end: End::Proved,
-        device,
-        steps: Vec::new(),
-        losses: Vec::new(),
-        left: Vec::new(),
-        report,
-        replayed,
-        fast_commits: 0,
-        rounds: 0,
-        fresh_from: Some(extant_ondisk::BlockNr(before.blocks_count)),
-    };
+    let fresh_from = Some(BlockNr(before.blocks_count));
+    let outcome = prove(device, check, (report, replayed), fresh_from)?;
+    let outcome = outcome.map_err(|first| CannotGrow::Unproved { first })?;
     Ok(Some(Growth { outcome, before, after }))
-}
-
-fn look(device: &Arc<CowDevice>, check: &Options) -> Result<Checked, CannotGrow> {
-    let shared: Arc<dyn BlockDevice> = device.clone();
-    Ok(examine(&shared, check).map_err(Error::from)?)
-}
-
-fn damage(report: &Report) -> impl Iterator<Item = &Finding> {
-    report.findings.iter().filter(|finding| finding.problem.severity() == Severity::Damage)
-}
-
-/// Whether the check has seen all of a sound file system.
-fn may_grow(checked: &Checked) -> Result<(), CannotGrow> {
-    let report = &checked.report;
-    if let Some(first) = damage(report).next() {
-        return Err(CannotGrow::Damaged { first: format!("{}: {first}", first.problem.name()) });
-    }
-    if let Some(note) = report.notes.iter().find(|note| !matches!(note, Note::Replayed { .. })) {
-        return Err(CannotGrow::Unchecked { why: note.to_string() });
-    }
-    let state = checked.facts.as_ref().map(|facts| facts.super_block().state());
-    if !report.complete || state.is_some_and(|state| state.contains(FsState::ERROR)) {
-        return Err(CannotGrow::Damaged { first: "an error was recorded in its superblock".to_owned() });
-    }
-    Ok(())
 }

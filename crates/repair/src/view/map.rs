@@ -100,6 +100,8 @@ pub fn usable(bytes: &[u8], expected: Option<u16>) -> Option<(u16, Vec<RawEntry>
 /// A walk over a map.
 struct Walk<'a> {
     image: &'a Image,
+    /// Where nodes are read, if not where they lie now.
+    past: Option<&'a dyn Fn(BlockNr) -> Option<Vec<u8>>>,
     is_dir: bool,
     seen: BTreeSet<u64>,
     mapped: Mapped,
@@ -111,6 +113,11 @@ impl Walk<'_> {
         let usable = self.image.can_have(block, 1) && !self.image.facts.is_metadata(block);
         if !usable || !self.seen.insert(block.0) {
             return None;
+        }
+        if let Some(past) = self.past {
+            let read = past(block);
+            self.mapped.nodes.extend(read.as_ref().map(|_| block));
+            return read;
         }
         let read = self.image.block(block);
         match &read {
@@ -253,7 +260,17 @@ impl Image {
 
     /// The usable part of `i_block` as a map of this form.
     pub fn map_as(&self, inode: &Inode, form: Form) -> Mapped {
-        let mut walk = Walk { image: self, is_dir: inode.is_dir(), seen: BTreeSet::new(), mapped: Mapped::default() };
+        self.walk_map(inode, form, None)
+    }
+
+    /// The usable part of the map that an inode once had; `past` reads its nodes as they were.
+    pub fn map_by(&self, inode: &Inode, form: Form, past: &dyn Fn(BlockNr) -> Option<Vec<u8>>) -> Mapped {
+        self.walk_map(inode, form, Some(past))
+    }
+
+    fn walk_map(&self, inode: &Inode, form: Form, past: Option<&dyn Fn(BlockNr) -> Option<Vec<u8>>>) -> Mapped {
+        let (is_dir, seen) = (inode.is_dir(), BTreeSet::new());
+        let mut walk = Walk { image: self, past, is_dir, seen, mapped: Mapped::default() };
         match form {
             // A file ends with its last extent, except for blocks that are reserved for it.
             Form::Extents => walk.extents(&inode.raw.i_block, None, 0..self.end_of_leaves(inode)),
@@ -354,7 +371,7 @@ impl Image {
 }
 
 /// The clusters of a file's data: one that two neighbouring runs share counts once.
-fn data_clusters(runs: &[Run], geo: &Geometry) -> u64 {
+pub fn data_clusters(runs: &[Run], geo: &Geometry) -> u64 {
     let bits = geo.cluster_bits;
     let (mut clusters, mut last) = (0, None);
     for run in runs {

@@ -88,7 +88,7 @@ pub fn environment(name: &str) -> &'static [Row] {
         "extant-mkfs" => const { &[SPOOL, MADE] },
         "extant-script" => const { &[TEMPORARY, DATE] },
         "extant-cp" | "extant-mkdir" | "extant-ln" | "extant-mknod" | "extant-touch" | "extant-mv" | "extant-rm"
-        | "extant-chmod" | "extant-chown" | "extant-xattr" => const { &[DATE] },
+        | "extant-chmod" | "extant-chown" | "extant-chattr" | "extant-xattr" => const { &[DATE] },
         "extant-mount" | "extant-unmount" | "mount.fuse.extant" => const { &[RUNTIME] },
         _ => &[],
     }
@@ -120,6 +120,10 @@ pub fn see_also(name: &str, command: &Command) -> Vec<String> {
         "extant-info" => &["dumpe2fs(8)", "tune2fs(8)"],
         "extant-fsck" => &["e2fsck(8)", "fsck(8)"],
         "extant-resize" => &["extant-mkfs(1)", "extant-fsck(1)", "resize2fs(8)"],
+        "extant-tune" => &["extant-mkfs(1)", "extant-fsck(1)", "tune2fs(8)", "e2label(8)"],
+        "extant-trim" => &["fstrim(8)"],
+        "extant-undelete" => &["extant-find(1)", "ext4magic(8)", "photorec(8)"],
+        "extant-image" => &["e2image(8)", "qemu-img(1)"],
         "extant-xattr" => &["getfattr(1)", "setfattr(1)"],
         "extant-script" => &["debugfs(8)"],
         "extant-export" => &["tar(1)", "skopeo(1)", "umoci(1)"],

@@ -1,0 +1,97 @@
+//! The command lines of `extant chattr`, `lsattr` and `trim`.
+//!
+//! # Locking
+//! None.
+
+// The comments of arguments are help texts, in which brackets mean what they mean in every help text.
+#![allow(rustdoc::broken_intra_doc_links)]
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+/// Change the flags of files, as chattr(1)
+///
+/// MODE is +LETTERS, -LETTERS or =LETTERS; several may follow each other. Letters: a append only, A no access times,
+/// c compress, C no copy on write, d no dump, D synchronous directory, i immutable, P project of the directory, s erase,
+/// S synchronous, t no tail merging, T top of directories, u undeletable, x direct access. Letters without effect in
+/// ext4 are stored. e, F and j are not changed.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant chattr +i disk.img:/etc/resolv.conf
+  extant chattr -R -i disk.img:/srv
+  extant chattr -p 7 +P disk.img:/home/eve")]
+#[command(disable_version_flag = true)]
+pub struct ChattrArgs {
+    /// MODE, and files to change as IMAGE:PATH
+    #[arg(required = true, value_name = "MODE IMAGE:PATH", allow_hyphen_values = true)]
+    pub words: Vec<OsString>,
+    /// Everything below, too; symbolic links are left alone
+    #[arg(short = 'R')]
+    pub recursive: bool,
+    /// The project's number
+    #[arg(short = 'p', value_name = "PROJECT")]
+    pub project: Option<u32>,
+    /// Print each file and its new flags
+    #[arg(short = 'V')]
+    pub verbose: bool,
+    /// No message about a file that cannot have the flags
+    #[arg(short = 'f')]
+    pub force: bool,
+}
+
+/// List the flags of files, as lsattr(1)
+///
+/// Of a directory, the flags of its files; names that begin with a dot only with -a.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant lsattr disk.img:/etc
+  extant lsattr -d disk.img:/home
+  extant lsattr -R disk.img | grep -- -i-")]
+pub struct LsattrArgs {
+    /// Files and directories, as IMAGE:PATH; an image alone is its root
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub paths: Vec<OsString>,
+    /// Everything below, too
+    #[arg(short = 'R')]
+    pub recursive: bool,
+    /// Names that begin with a dot, too
+    #[arg(short = 'a')]
+    pub all: bool,
+    /// Directories themselves, not their files
+    #[arg(short = 'd')]
+    pub directory: bool,
+    /// Flags as words
+    #[arg(short = 'l')]
+    pub long: bool,
+    /// The project's number, too
+    #[arg(short = 'p')]
+    pub project: bool,
+    /// The file's version (generation), too
+    #[arg(short = 'v')]
+    pub generation: bool,
+}
+
+/// Punch what is free out of an image file, or discard it on a device
+///
+/// The host gets the room of deleted files back. Prints how many bytes were free, as fstrim(8) does. Needs no mount.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant trim disk.img
+  extant trim -m 1M whole-disk.img@2")]
+pub struct TrimArgs {
+    /// Image file or block device; IMAGE@N for a partition
+    pub image: OsString,
+    /// Begin at this byte of the file system
+    #[arg(short = 'o', value_name = "BYTES", value_parser = extant_base::size::parse, default_value_t = 0)]
+    pub start: u64,
+    /// Only so many bytes from there on
+    #[arg(short = 'l', long = "length", value_name = "BYTES", value_parser = extant_base::size::parse)]
+    pub length: Option<u64>,
+    /// Leave shorter free runs alone
+    #[arg(short = 'm', long = "minimum", value_name = "BYTES", value_parser = extant_base::size::parse, default_value_t = 0)]
+    pub minimum: u64,
+    /// Accepted out of habit: the bytes are printed anyway
+    #[arg(short = 'v', hide = true)]
+    pub verbose: bool,
+}

@@ -1,0 +1,266 @@
+//! Changes of a file system's identity, limits and features that are proved before they are written.
+//!
+//! Main function: [`tune`] (makes the changes beside the device and checks them; [`crate::commit`] writes them). Main
+//! types: [`Change`], [`Feature`], [`CannotTune`].
+//!
+//! Most changes are fields of the superblock and of its copies ([`fields`]). A feature may need more ([`features`]):
+//! a file that comes or goes, directories in another form, descriptors with other checksums. A new start value of the
+//! checksums is followed by all metadata ([`reseal`]).
+//!
+//! What it does not do: change sizes of inodes or blocks, or what is a new layout (`64bit`, `flex_bg`, `bigalloc`).
+//!
+//! # Locking
+//! None of its own.
+
+mod features;
+mod fields;
+mod reseal;
+
+use std::sync::Arc;
+
+use extant_block::device::CowDevice;
+use extant_check::Options;
+use extant_ondisk::features::{Compat, Incompat, RoCompat};
+use extant_ondisk::superblock::{RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
+use zerocopy::IntoBytes;
+
+use crate::apply::groups;
+use crate::error::{Error, Refusal};
+use crate::prove::Outcome;
+use crate::sound::{Sound, Unsound, look, prove};
+use crate::view::{Image, seal_super};
+
+/// A feature bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// Of the compatible ones.
+    Compat(Compat),
+    /// Of the incompatible ones.
+    Incompat(Incompat),
+    /// Of the read-only compatible ones.
+    RoCompat(RoCompat),
+}
+
+impl Feature {
+    /// The feature of this name, as e2fsprogs has it.
+    pub fn by_name(name: &str) -> Option<Feature> {
+        let lower = name.to_ascii_lowercase();
+        let name = match lower.as_str() {
+            "extents" => "extent",
+            "uninit_groups" | "lazy_bg" => "uninit_bg",
+            "fname_encoding" => "casefold",
+            "has_snapshot" => "snapshot",
+            name => name,
+        };
+        let compat = Compat::by_name(name).map(Feature::Compat);
+        let incompat = || Incompat::by_name(name).map(Feature::Incompat);
+        compat.or_else(incompat).or_else(|| RoCompat::by_name(name).map(Feature::RoCompat))
+    }
+
+    /// Its name.
+    pub fn name(self) -> String {
+        let names = match self {
+            Feature::Compat(bits) => bits.names(),
+            Feature::Incompat(bits) => bits.names(),
+            Feature::RoCompat(bits) => bits.names(),
+        };
+        names.join(",")
+    }
+}
+
+/// One change that was asked for. Later ones win.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// The label: at most 16 bytes.
+    Label(Vec<u8>),
+    /// The UUID.
+    Uuid([u8; 16]),
+    /// The part of the blocks that root alone may take, in percent.
+    ReservedPercent(f64),
+    /// The number of those blocks.
+    ReservedBlocks(u64),
+    /// The user that may take them, too.
+    ReservedUser(u16),
+    /// The group that may take them, too.
+    ReservedGroup(u16),
+    /// What an error leads to: 1 continue, 2 read-only, 3 panic.
+    Errors(u16),
+    /// Bits of the options of each mount: those that go, then those that come.
+    MountBits {
+        /// The bits that go.
+        clear: u32,
+        /// The bits that come.
+        set: u32,
+    },
+    /// Options of each mount as text: at most 63 bytes.
+    MountText(Vec<u8>),
+    /// Mounts after which a check is due; -1 or 0: never.
+    MaxMounts(i16),
+    /// Mounts since the last check.
+    Mounts(u16),
+    /// Seconds after which a check is due; 0: never.
+    Interval(u32),
+    /// The time of the last check, in seconds since 1970.
+    LastCheck(i64),
+    /// Where it was mounted last: at most 63 bytes.
+    LastMounted(Vec<u8>),
+    /// The hash of new directory indexes: 0 legacy, 1 half MD4, 2 TEA.
+    Hash(u8),
+    /// Blocks on one disk of a RAID.
+    Stride(u16),
+    /// Blocks on all data disks of a RAID.
+    StripeWidth(u32),
+    /// Seconds between two signs of life of a mount.
+    MmpInterval(u16),
+    /// The block of multi-mount protection says that no mount uses the file system.
+    ClearMmp,
+    /// The next e2fsck checks it.
+    ForceCheck,
+    /// Whether it is made for development code.
+    TestFs(bool),
+    /// A feature comes or goes.
+    Feature {
+        /// The feature.
+        feature: Feature,
+        /// Whether it comes.
+        on: bool,
+    },
+}
+
+/// Why a file system is not changed. Nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum CannotTune {
+    /// It is damaged, or cannot be checked.
+    #[error(transparent)]
+    Unsound(#[from] Unsound),
+    /// A value does not fit.
+    #[error("{0}")]
+    Value(String),
+    /// The feature cannot come or go in place.
+    #[error("the feature {feature} cannot be {}: {why}", if *.on { "added" } else { "removed" })]
+    Feature {
+        /// Its name.
+        feature: String,
+        /// Whether it was to come.
+        on: bool,
+        /// The reason.
+        why: &'static str,
+    },
+    /// Orphans would be deleted by a mount, and must be gone before their metadata is rewritten.
+    #[error("it has files that were deleted while they were open, which a mount or 'extant fsck -p' removes first")]
+    Orphans,
+    /// The checksums of values of attributes depend on the UUID.
+    #[error(
+        "it has attributes with an inode of their own, whose checksums depend on the UUID; \
+         '-O metadata_csum_seed' makes all checksums independent of it"
+    )]
+    Values,
+    /// The superblock would break a rule of the format.
+    #[error("the superblock would not be valid: {0}")]
+    Layout(extant_ondisk::Error),
+    /// The check of the result found damage: a feature is in use, or this program has a fault.
+    #[error("the change would leave damage, and was not made: {first}")]
+    Unproved {
+        /// The first finding.
+        first: String,
+    },
+    /// A structure cannot be changed.
+    #[error("{0}")]
+    Step(String),
+    /// A device or the check failed.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+impl From<Refusal> for CannotTune {
+    fn from(refusal: Refusal) -> CannotTune {
+        match refusal {
+            Refusal::Device(e) => CannotTune::Failed(e.into()),
+            other => CannotTune::Step(other.to_string()),
+        }
+    }
+}
+
+/// The result of [`tune`].
+pub struct Tuned {
+    /// The changes beside the device, for [`crate::commit`].
+    pub outcome: Outcome,
+    /// The superblock before.
+    pub before: SuperBlock,
+    /// The superblock after.
+    pub after: SuperBlock,
+}
+
+/// Makes the changes beside the file system on `device`, and checks the result. `journal_blocks`: the size of a
+/// journal that comes. The check's time becomes that of the last write.
+///
+/// # Errors
+/// [`CannotTune`]; the changes count for nothing then.
+pub fn tune(
+    device: Arc<CowDevice>,
+    check: &Options,
+    changes: &[Change],
+    journal_blocks: Option<u32>,
+) -> Result<Tuned, CannotTune> {
+    let Sound { image: old, report, replayed } = Sound::open(&device, check)?;
+    let before = old.sb.clone();
+    let mut raw = *before.raw();
+    for change in changes {
+        fields::apply(&mut raw, &before, change)?;
+    }
+    let plan = features::Plan::of(&before, &mut raw)?;
+    let (now, high) = (check.now as u32, (check.now >> 32) as u8);
+    raw.s_wtime.set(now);
+    raw.s_wtime_hi = high;
+    let mut new = with_super(&old, &raw)?;
+    new.write(SUPERBLOCK_OFFSET, sealed(raw).as_bytes())?;
+    if !plan.is_plain() {
+        if !old.facts.orphans().is_empty() {
+            return Err(CannotTune::Orphans);
+        }
+        features::apply(&old, &mut new, &plan, journal_blocks)?;
+        let mut fresh = reread(&device, check)?;
+        features::recount(&mut fresh, &plan)?;
+        reseal::descriptors(&fresh)?;
+    }
+    if changes.contains(&Change::ClearMmp) {
+        groups::multi_mount(&mut new)?;
+    }
+    let after = write_copies(&new)?;
+    let outcome = prove(device, check, (report, replayed), None)?;
+    let outcome = outcome.map_err(|first| CannotTune::Unproved { first })?;
+    Ok(Tuned { outcome, before, after })
+}
+
+fn sealed(mut raw: RawSuperBlock) -> RawSuperBlock {
+    seal_super(&mut raw);
+    raw
+}
+
+/// The same file system by another superblock.
+fn with_super(old: &Image, raw: &RawSuperBlock) -> Result<Image, CannotTune> {
+    let sb = SuperBlock::decode(sealed(*raw).as_bytes(), SUPERBLOCK_OFFSET).map_err(CannotTune::Layout)?;
+    let mut new = old.with(old.device.clone());
+    (new.geo, new.sb) = (sb.geometry().clone(), sb);
+    Ok(new)
+}
+
+/// The file system as it is now beside the device.
+fn reread(device: &Arc<CowDevice>, check: &Options) -> Result<Image, CannotTune> {
+    let checked = look(device, check)?;
+    let lost = || CannotTune::Step("the changed superblock cannot be read".to_owned());
+    Ok(Image::new(device.clone(), checked, check.now).ok_or_else(lost)?.0)
+}
+
+/// Writes the superblock on the device to its copies, too.
+fn write_copies(image: &Image) -> Result<SuperBlock, CannotTune> {
+    let bytes = image.bytes(SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE)?;
+    let sb = SuperBlock::decode(&bytes, SUPERBLOCK_OFFSET).map_err(CannotTune::Layout)?;
+    for group in sb.geometry().backup_groups() {
+        let (block, _) = sb.geometry().super_location(group);
+        let mut copy = image.block(block)?;
+        sb.backup_for(group).encode_into(&mut copy);
+        image.put_block(block, &copy)?;
+    }
+    Ok(sb)
+}
