@@ -1,6 +1,7 @@
-//! Automation of the repository: `cargo xtask tidy`.
+//! Automation of the repository: `cargo xtask tidy` and `cargo xtask header`.
 //!
-//! Main module: [`tidy`], the rules that neither the compiler nor clippy can check.
+//! Main module: [`tidy`], the rules that neither the compiler nor clippy can check; [`header`], the header of
+//! the C library.
 //!
 //! What it does not do: anything that a user of Extant needs. Nothing depends on this package.
 //!
@@ -8,16 +9,21 @@
 //! None.
 #![forbid(unsafe_code)]
 
+mod header;
 mod tidy;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy\n\n  tidy   checks floors, layers, dependencies, unsafe code, module docs, file sizes, policies, wording and docs";
+const USAGE: &str = "usage: cargo xtask tidy|header
+
+  tidy     checks floors, layers, dependencies, unsafe code, module docs, file sizes, policies, wording, docs and extant.h
+  header   writes crates/capi/include/extant.h";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::main(),
+        ["header"] => write_header(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             ExitCode::SUCCESS
@@ -25,6 +31,18 @@ fn main() -> ExitCode {
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
+        }
+    }
+}
+
+fn write_header() -> ExitCode {
+    let root = tidy::root();
+    let made = header::text(|path| std::fs::read_to_string(root.join(path)).ok());
+    match made.and_then(|text| std::fs::write(root.join(header::PATH), text).map_err(|e| e.to_string())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("header: {e}");
+            ExitCode::FAILURE
         }
     }
 }
