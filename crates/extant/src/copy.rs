@@ -25,6 +25,7 @@ use crate::open::OpenOptions;
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// The permissions of a directory while it is filled.
+#[cfg(unix)]
 const UNFINISHED: u32 = 0o700;
 
 impl Fs {
