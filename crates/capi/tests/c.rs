@@ -137,8 +137,10 @@ fn valgrind_finds_no_wrong_access() {
     }
     let place = Place::new();
     let (disk, program) = (place.disk(), place.compile("tests/t.c", "t", &[]));
-    let (status, said) =
-        place.run(&["valgrind", "-q", "--error-exitcode=99", "--fair-sched=yes", &program, &disk, &place.text(".")]);
+    // Valgrind does not see what io_uring completes, so a program waits for it forever.
+    let valgrind = ["env", "EXTANT_ENGINE=portable", "valgrind", "-q", "--error-exitcode=99", "--fair-sched=yes"];
+    let args = [&program, &disk, &place.text(".")].map(String::as_str);
+    let (status, said) = place.run(&[&valgrind[..], &args[..]].concat());
     assert!(status == Some(0) && said.contains("0 failures\n"), "{status:?}\n{said}");
 }
 
