@@ -251,7 +251,7 @@ int extant_is_read_only(extant_fs *fs, extant_error *error);
 int extant_open(extant_fs *fs, const char *path, uint32_t flags, uint32_t mode, extant_file **file,
     extant_error *error);
 
-/* Closes a file. What was written is durable after extant_fsync or extant_unmount, and not by this. */
+/* Closes a file. Its data is durable after extant_fsync or extant_unmount, and not by this. */
 int extant_close(extant_file *file, extant_error *error);
 
 /* Reads up to size bytes at the position of the file, which moves. Returns how many there were: 0 at the

@@ -131,8 +131,8 @@ export! {
         Ok(0)
     }
 
-    /// The names of a file's extended attributes, each ended by a zero. Returns the length of all. -ERANGE if they do not
-    /// fit; if size is 0, only the length is returned.
+    /// The names of a file's extended attributes, each ended by a zero. Returns the length of all. -ERANGE if they do
+    /// not fit; if size is 0, only the length is returned.
     fn extant_listxattr(fs: Handle<extant_fs>, path: Text, buffer: Target, size: usize) -> i64 {
         let mut all = Vec::new();
         for name in fs.get()?.list_xattrs(path.path()?)? {

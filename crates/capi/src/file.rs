@@ -54,7 +54,7 @@ export! {
         Ok(0)
     }
 
-    /// Closes a file. What was written is durable after extant_fsync or extant_unmount, and not by this.
+    /// Closes a file. Its data is durable after extant_fsync or extant_unmount, and not by this.
     fn extant_close(file: Handle<extant_file>) -> c_int {
         file.take()?;
         Ok(0)

@@ -1,8 +1,8 @@
 //! The table of what C has open.
 //!
-//! Main types: [`Handle`], a pointer that C gets and gives back; [`Object`], the thing that it stands for. A handle is a
-//! number in the shape of a pointer. It is looked up and never followed, and no number is used twice. So a handle that was
-//! closed, one of another kind and any other pointer are -EBADF, and not undefined.
+//! Main types: [`Handle`], a pointer that C gets and gives back; [`Object`], the thing that it stands for. A handle is
+//! a number in the shape of a pointer. It is looked up and never followed, and no number is used twice. So a handle
+//! that was closed, one of another kind and any other pointer are -EBADF, and not undefined.
 //!
 //! An object that is closed while another thread uses it lives until that thread's call ends.
 //!
@@ -38,7 +38,7 @@ impl Default for Table {
     }
 }
 
-/// What a handle can stand for.
+/// The thing that a handle stands for.
 #[derive(Clone)]
 pub enum Object {
     Image(Image),

@@ -99,9 +99,9 @@ export! {
         Ok(0)
     }
 
-    /// Makes an image file of so many bytes with the files of tree: a directory, a tar archive or an OCI image. The path
-    /// must not exist. time, in seconds since 1970, is that of the file system's own structures: the same tree gives
-    /// the same bytes.
+    /// Makes an image file of so many bytes with the files of tree: a directory, a tar archive or an OCI image. The
+    /// path must not exist. time, in seconds since 1970, is that of the file system's own structures: the same tree
+    /// gives the same bytes.
     fn extant_image_build(tree: Text, path: Text, bytes: u64, time: i64) -> c_int {
         Image::build(tree.path()?, path.path()?, bytes, time)?;
         Ok(0)

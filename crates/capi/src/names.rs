@@ -72,8 +72,8 @@ export! {
         Ok(0)
     }
 
-    /// The target of a symbolic link, without a zero at its end. Returns its length. -ERANGE if it does not fit; if size
-    /// is 0, only the length is returned.
+    /// The target of a symbolic link, without a zero at its end. Returns its length. -ERANGE if it does not fit; if
+    /// size is 0, only the length is returned.
     fn extant_readlink(fs: Handle<extant_fs>, path: Text, buffer: Target, size: usize) -> i64 {
         let target = fs.get()?.read_link(path.path()?)?;
         answer(target.as_os_str().as_encoded_bytes(), buffer, size)

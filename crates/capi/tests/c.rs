@@ -139,8 +139,8 @@ fn valgrind_finds_no_wrong_access() {
     let (disk, program) = (place.disk(), place.compile("tests/t.c", "t", &[]));
     // Valgrind does not see what io_uring completes, so a program waits for it forever.
     let valgrind = ["env", "EXTANT_ENGINE=portable", "valgrind", "-q", "--error-exitcode=99", "--fair-sched=yes"];
-    let args = [&program, &disk, &place.text(".")].map(String::as_str);
-    let (status, said) = place.run(&[&valgrind[..], &args[..]].concat());
+    let folder = place.text(".");
+    let (status, said) = place.run(&[&valgrind[..], &[&*program, &*disk, &*folder]].concat());
     assert!(status == Some(0) && said.contains("0 failures\n"), "{status:?}\n{said}");
 }
 
