@@ -1,9 +1,9 @@
 //! The border to C: arguments that C passes become values of Rust, and results go back.
 //!
 //! Main types: [`Text`], [`Source`], [`Target`], [`Given`], [`Plain`], [`Out`], [`ErrorOut`]. Each is a pointer of C.
-//! None can be made in Rust: a value comes from C alone, and extant.h says what C promises about it. So their methods may
-//! rely on that promise, and the rest of the crate is safe. `export!` makes functions of the header;
-//! [`guard`] is around each.
+//! None can be made in Rust: a value comes from C alone, and extant.h says what C promises about it. So their methods
+//! may rely on that promise, and the rest of the crate is safe. `export!` makes functions of the header; [`guard`] is
+//! around each.
 //!
 //! What it does not do: handles, which are looked up and never followed ([`crate::handles`]).
 //!
