@@ -46,6 +46,7 @@ pub(crate) static MEM_SHARD: LockClass = LockClass::new("block memory shard", 92
 /// The flush stream of a file.
 pub(crate) static FILE_FLUSH: LockClass = LockClass::new("block file flush", 940);
 /// In-flight table and submission side of an io_uring.
+#[cfg(target_os = "linux")]
 pub(crate) static RING: LockClass = LockClass::new("block ring", 945);
 /// The first flush error of a file.
 pub(crate) static FILE_POISON: LockClass = LockClass::new("block file poison", 950);

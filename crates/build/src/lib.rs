@@ -8,6 +8,8 @@
 //! 3. **Write** ([`mod@write`]): each block once, in ascending order and all superblocks last, made and checksummed by
 //!    all threads. An older file system is erased first ([`erase`]).
 //!
+//! Sources are read on Linux alone; the rest makes empty file systems and given trees everywhere.
+//!
 //! What it does not do: read a file system, change one, parse command lines, or open the image.
 //!
 //! # Locking
@@ -22,6 +24,7 @@ mod error;
 pub mod options;
 pub mod plan;
 pub mod skeleton;
+#[cfg(target_os = "linux")]
 pub mod source;
 pub mod sparse;
 pub mod tree;

@@ -99,6 +99,7 @@ struct Writer<'a, T> {
 
 impl<T: Write + Seek> Writer<'_, T> {
     /// The next blocks that are not a hole, from `from` on: the first, and the first behind them.
+    #[cfg(target_os = "linux")]
     fn next_data(&self, from: u64, blocks: u64) -> io::Result<(u64, u64)> {
         use rustix::fs::{SeekFrom, seek};
         use rustix::io::Errno;
@@ -111,6 +112,13 @@ impl<T: Write + Seek> Writer<'_, T> {
         };
         let end = seek(&*self.image, SeekFrom::Hole(start.max(from) * self.block))?;
         Ok((start.max(from), end.div_ceil(self.block).min(blocks)))
+    }
+
+    /// This system does not say where holes are: every block is read, and repeated ones are found then.
+    #[cfg(not(target_os = "linux"))]
+    #[allow(clippy::unnecessary_wraps, reason = "as on Linux")]
+    fn next_data(&self, from: u64, blocks: u64) -> io::Result<(u64, u64)> {
+        Ok((from, blocks))
     }
 
     /// Adds blocks that have to be read.

@@ -91,7 +91,19 @@ fn deps_install_a_toolchain_by_the_first_way_that_there_is() {
     let dir = Dir::new();
     let (home, done) = (dir.text("home"), dir.text("done"));
     let tools = ["mke2fs", "e2fsck", "debugfs", "fusermount3", "fuse2fs", "fio", "fuser", "setfattr", "setfacl", "cc"];
-    let more = ["python3", "tar", "losetup", "findmnt", "sfdisk", "fakeroot", "strace", "qemu-nbd", "nbdkit"];
+    let more = [
+        "python3",
+        "tar",
+        "losetup",
+        "findmnt",
+        "sfdisk",
+        "fakeroot",
+        "strace",
+        "qemu-nbd",
+        "nbdkit",
+        "pkg-config",
+        "valgrind",
+    ];
     let gets_cargo = |how: &str| {
         // Installs both programs, in either way.
         let bin = dir.text("bin");

@@ -8,7 +8,6 @@
 //! None held between calls.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use extant_fs::walk::{Name, Visit, Walk as Steps};
@@ -153,7 +152,7 @@ impl std::fmt::Debug for Walk<'_> {
 
 impl<'f> Walk<'f> {
     pub(crate) fn new(fs: &'f Filesystem, path: &Path, top: InodeRef) -> Walk<'f> {
-        Walk { fs, steps: Steps::new(fs, path.as_os_str().as_bytes(), top) }
+        Walk { fs, steps: Steps::new(fs, &path::raw(path), top) }
     }
 
     /// Leaves out the content of the directory that [`Walk::next`] has just returned.

@@ -60,6 +60,11 @@ enum Cause {
     Image(ImageError),
     Build(extant_build::Error),
     Check(extant_check::Error),
+    /// A file of the host, beside the image.
+    Host {
+        path: PathBuf,
+        source: io::Error,
+    },
     /// The caller's mistake, which no layer below has seen.
     Use(&'static str),
 }
@@ -72,7 +77,7 @@ impl Error {
 
     /// The kind of the error, as `std::fs` reports it.
     pub fn kind(&self) -> io::ErrorKind {
-        io::Error::from_raw_os_error(self.0.number).kind()
+        kind_of(self.0.number)
     }
 
     /// The path in the image, as the caller gave it; `None` if the error concerns the whole image.
@@ -137,6 +142,13 @@ impl Error {
         Error::new(Inner { number, image, path: None, cause: Cause::Check(e) })
     }
 
+    /// `path` is in the image, `host` is the file of the host that failed.
+    pub(crate) fn host(image: &str, path: &Path, host: &Path, source: io::Error) -> Error {
+        let number = host_number(&source);
+        let cause = Cause::Host { path: host.to_path_buf(), source };
+        Error::new(Inner { number, image: image.to_owned(), path: Some(path.to_path_buf()), cause })
+    }
+
     pub(crate) fn wrong_use(image: &str, path: Option<&Path>, number: i32, why: &'static str) -> Error {
         Error::new(Inner { number, image: image.to_owned(), path: path.map(Path::to_path_buf), cause: Cause::Use(why) })
     }
@@ -146,7 +158,7 @@ impl Error {
 fn number_of(e: &ImageError) -> i32 {
     match e {
         ImageError::Device(e) => device_number(e),
-        ImageError::Host { source, .. } => source.raw_os_error().unwrap_or(number::EIO),
+        ImageError::Host { source, .. } => host_number(source),
         ImageError::ReadOnly { .. } => number::EROFS,
         ImageError::Member { .. } | ImageError::InUse { .. } | ImageError::Loop { .. } | ImageError::Taken { .. } => {
             number::EBUSY
@@ -156,10 +168,56 @@ fn number_of(e: &ImageError) -> i32 {
     }
 }
 
+#[cfg(target_os = "linux")]
+fn kind_of(number: i32) -> io::ErrorKind {
+    io::Error::from_raw_os_error(number).kind()
+}
+
+#[cfg(target_os = "linux")]
+fn host_number(e: &io::Error) -> i32 {
+    e.raw_os_error().unwrap_or(number::EIO)
+}
+
+/// Linux's numbers and the kinds that `std` knows: on other systems, numbers of the system mean something else.
+#[cfg(not(target_os = "linux"))]
+const KINDS: &[(i32, io::ErrorKind)] = {
+    use io::ErrorKind as Kind;
+    &[
+        (1, Kind::PermissionDenied),
+        (2, Kind::NotFound),
+        (7, Kind::ArgumentListTooLong),
+        (11, Kind::WouldBlock),
+        (number::ENOMEM, Kind::OutOfMemory),
+        (13, Kind::PermissionDenied),
+        (number::EBUSY, Kind::ResourceBusy),
+        (17, Kind::AlreadyExists),
+        (18, Kind::CrossesDevices),
+        (20, Kind::NotADirectory),
+        (21, Kind::IsADirectory),
+        (number::EINVAL, Kind::InvalidInput),
+        (27, Kind::FileTooLarge),
+        (28, Kind::StorageFull),
+        (number::EROFS, Kind::ReadOnlyFilesystem),
+        (31, Kind::TooManyLinks),
+        (39, Kind::DirectoryNotEmpty),
+        (95, Kind::Unsupported),
+    ]
+};
+
+#[cfg(not(target_os = "linux"))]
+fn kind_of(number: i32) -> io::ErrorKind {
+    KINDS.iter().find(|(of, _)| *of == number).map_or(io::ErrorKind::Other, |(_, kind)| *kind)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn host_number(e: &io::Error) -> i32 {
+    KINDS.iter().rfind(|(_, kind)| *kind == e.kind()).map_or(number::EIO, |(of, _)| *of)
+}
+
 fn device_number(e: &DeviceError) -> i32 {
     match e {
         DeviceError::Open { source, .. } | DeviceError::NoLocks { source, .. } | DeviceError::Io { source, .. } => {
-            source.raw_os_error().unwrap_or(number::EIO)
+            host_number(source)
         }
         DeviceError::ReadOnly { .. } => number::EROFS,
         DeviceError::Busy { .. } => number::EBUSY,
@@ -176,10 +234,14 @@ impl fmt::Display for Error {
             Cause::Check(e) => return e.fmt(f),
             Cause::Fs(e) => e,
             Cause::Build(e) => e,
+            Cause::Host { source, .. } => source,
             Cause::Use(e) => e,
         };
         write!(f, "{}: ", extant_image::shown(self.0.image.as_bytes()))?;
         if let Some(path) = &self.0.path {
+            write!(f, "{}: ", extant_image::shown(path.as_os_str().as_encoded_bytes()))?;
+        }
+        if let Cause::Host { path, .. } = &self.0.cause {
             write!(f, "{}: ", extant_image::shown(path.as_os_str().as_encoded_bytes()))?;
         }
         cause.fmt(f)
@@ -193,6 +255,7 @@ impl std::error::Error for Error {
             Cause::Image(e) => Some(e),
             Cause::Build(e) => Some(e),
             Cause::Check(e) => Some(e),
+            Cause::Host { source, .. } => Some(source),
             Cause::Use(_) => None,
         }
     }

@@ -272,7 +272,7 @@ impl Fs {
         self.0.on(link.as_ref(), |fs, bytes| {
             let target = path::bytes(target.as_ref())?;
             let (dir, name) = new_name(fs, bytes)?;
-            fs.create(&dir, name, NewNode::symlink(target), cred).map(drop)
+            fs.create(&dir, name, NewNode::symlink(&target), cred).map(drop)
         })
     }
 
@@ -339,7 +339,7 @@ impl Fs {
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.0.on(from.as_ref(), |fs, from| {
             let to = path::bytes(to.as_ref())?;
-            let ((old_dir, old), (new_dir, new)) = (path::parent(fs, None, from)?, path::parent(fs, None, to)?);
+            let ((old_dir, old), (new_dir, new)) = (path::parent(fs, None, from)?, path::parent(fs, None, &to)?);
             let (Last::Name { name: old, slash }, Last::Name { name: new, slash: to_slash }) = (old, new) else {
                 return Err(FsError::DotName);
             };
@@ -402,7 +402,7 @@ impl Fs {
         if !path::is_dir(fs, &top) {
             return Err(Error::fs(fs.image(), Some(path), FsError::NotDirectory));
         }
-        let mut steps = Steps::new(fs, path.as_os_str().as_encoded_bytes(), top);
+        let mut steps = Steps::new(fs, &path::raw(path), top);
         while let Some(step) = steps.next() {
             let done = match (step, steps.dir()) {
                 (Ok(Visit::Name(inode)), _) if path::is_dir(fs, &inode) => continue,

@@ -10,19 +10,23 @@ use std::sync::Arc;
 
 use extant_base::clock::Clock;
 use extant_base::task;
-use extant_block::device::{FileDevice, IoMode, OffsetDevice, OpenOptions};
+use extant_block::device::OffsetDevice;
+#[cfg(target_os = "linux")]
+use extant_block::device::{FileDevice, IoMode, OpenOptions};
 use extant_block::{BioFlags, BlockDevice};
+#[cfg(target_os = "linux")]
 use extant_build::content::{ContentPlan, add_lost_found, digest};
 use extant_build::erase;
 use extant_build::options::{Fact, Request, SizeAsked, UuidAsked};
 use extant_build::skeleton::Empty;
+#[cfg(target_os = "linux")]
 use extant_build::source::{self, Source, Word};
 use extant_build::write::write_with_progress;
 use extant_check::Report;
 use extant_fs::{Cred, Filesystem, Messages, MountOptions};
 use extant_image::{Access, ImageSpec, Part};
+#[cfg(target_os = "linux")]
 use extant_ondisk::time::Timestamp;
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::{Error, Result, number};
 use crate::fs::Fs;
@@ -268,6 +272,7 @@ impl Image {
     ///
     /// # Errors
     /// EEXIST; ENOSPC or EINVAL if the tree does not fit; an error that names the entry that cannot be stored.
+    #[cfg(target_os = "linux")]
     pub fn build(tree: impl AsRef<Path>, image: impl AsRef<Path>, size: u64, time: i64) -> Result<Image> {
         let made = Image::open(image.as_ref());
         let failed = |e| Error::build(made.name(), e);
@@ -312,10 +317,27 @@ fn request(size: SizeAsked) -> Request {
 fn fact(bytes: u64, time: Option<i64>) -> Result<Fact> {
     let mut random = [0; 32];
     if time.is_none() {
-        let why = "no random numbers";
-        let failed = |_| Error::wrong_use("mkfs", None, number::EIO, why);
-        getrandom(&mut random, GetRandomFlags::empty()).map_err(failed)?;
+        fill_random(&mut random)?;
     }
     let now = time.unwrap_or_else(|| Clock::real().wall().sec);
     Ok(Fact { device_bytes: bytes, sector_size: 0, zeroed: true, now, random, user: (0, 0) })
+}
+
+/// Random numbers for a UUID and a hash seed.
+#[cfg(target_os = "linux")]
+fn fill_random(to: &mut [u8; 32]) -> Result<()> {
+    use rustix::rand::{GetRandomFlags, getrandom};
+    let failed = |_| Error::wrong_use("mkfs", None, number::EIO, "no random numbers");
+    getrandom(to, GetRandomFlags::empty()).map(drop).map_err(failed)
+}
+
+/// Random numbers for a UUID and a hash seed: from the keys of `std`'s hash tables, which the system has chosen.
+#[cfg(not(target_os = "linux"))]
+#[allow(clippy::unnecessary_wraps, reason = "as on Linux")]
+fn fill_random(to: &mut [u8; 32]) -> Result<()> {
+    use std::hash::{BuildHasher, RandomState};
+    for (i, part) in to.chunks_exact_mut(8).enumerate() {
+        part.copy_from_slice(&RandomState::new().hash_one(i).to_le_bytes());
+    }
+    Ok(())
 }

@@ -44,6 +44,7 @@
 #![deny(clippy::missing_errors_doc)]
 #![deny(missing_docs)]
 
+mod copy;
 pub mod device;
 mod directory;
 mod error;

@@ -5,8 +5,8 @@
 //! # Locking
 //! None.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use extant_fs::{Error, Filesystem, InodeRef, Result};
@@ -16,18 +16,38 @@ use extant_fs::{Error, Filesystem, InodeRef, Result};
 /// # Errors
 /// [`Error::NotFound`] for an empty path, as open(2) has it; [`Error::Invalid`] for a NUL byte, which no system call
 /// can pass.
-pub(crate) fn bytes(path: &Path) -> Result<&[u8]> {
-    let bytes = path.as_os_str().as_bytes();
-    match bytes {
+pub(crate) fn bytes(path: &Path) -> Result<Cow<'_, [u8]>> {
+    let bytes = raw(path);
+    match &*bytes {
         [] => Err(Error::NotFound),
         _ if bytes.contains(&0) => Err(Error::Invalid("a path with a NUL byte")),
         _ => Ok(bytes),
     }
 }
 
+/// The bytes of a path as an image has them, unchecked.
+#[cfg(unix)]
+pub(crate) fn raw(path: &Path) -> Cow<'_, [u8]> {
+    path.as_os_str().as_encoded_bytes().into()
+}
+
+/// The bytes of a path as an image has them, unchecked: `std` joins paths with another separator here.
+#[cfg(not(unix))]
+pub(crate) fn raw(path: &Path) -> Cow<'_, [u8]> {
+    let bytes = path.as_os_str().as_encoded_bytes().iter();
+    bytes.map(|byte| if *byte == b'\\' { b'/' } else { *byte }).collect::<Vec<_>>().into()
+}
+
 /// A name in an image as a part of a path.
+#[cfg(unix)]
 pub(crate) fn name(bytes: &[u8]) -> &OsStr {
-    OsStr::from_bytes(bytes)
+    std::os::unix::ffi::OsStrExt::from_bytes(bytes)
+}
+
+/// A name in an image as a part of a path. This system has no word for one that is not UTF-8.
+#[cfg(not(unix))]
+pub(crate) fn name(bytes: &[u8]) -> &OsStr {
+    OsStr::new(std::str::from_utf8(bytes).unwrap_or("\u{fffd}"))
 }
 
 /// The last part of a path.

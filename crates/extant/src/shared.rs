@@ -50,7 +50,7 @@ impl Shared {
     ) -> Result<T> {
         let fs = self.live(path)?;
         path::bytes(path)
-            .and_then(|bytes| operation(fs, bytes))
+            .and_then(|bytes| operation(fs, &bytes))
             .map_err(|e| Error::fs(self.mounted.image(), Some(path), e))
     }
 

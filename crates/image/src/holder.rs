@@ -6,21 +6,27 @@
 //! # Locking
 //! None.
 
-use std::os::unix::ffi::OsStrExt;
+#[cfg(target_os = "linux")]
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+#[cfg(target_os = "linux")]
+use std::path::Path;
+use std::path::PathBuf;
 
 use extant_block::BusyBy;
-use extant_block::device::{KernelMount, has_writer, is_locked, range_in_use};
-
+#[cfg(target_os = "linux")]
+use extant_block::device::has_writer;
+use extant_block::device::{KernelMount, is_locked, range_in_use};
+#[cfg(target_os = "linux")]
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 
+#[cfg(target_os = "linux")]
 use crate::mounts::{self, Mount};
 use crate::open::place;
 use crate::shown;
 use crate::spec::ImageSpec;
 
 /// How many processes a message names; more would be no help.
+#[cfg(target_os = "linux")]
 const PROCESSES_MAX: usize = 3;
 
 /// The mounts and processes that use an image.
@@ -36,12 +42,14 @@ pub struct Holder {
 
 /// Whether the server of one of our mounts has these bytes of an image file. A mount whose server has died does not
 /// count.
+#[cfg(target_os = "linux")]
 pub(crate) fn is_served(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
     is_locked(&spec.path, start, len).unwrap_or(false) && !mounts_of(spec).is_empty()
 }
 
 /// Whether one of our mounts writes these bytes of an image file. While other programs have locks for reading, such a
 /// mount has no lock that would exclude another reader.
+#[cfg(target_os = "linux")]
 pub(crate) fn is_written(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
     let writes = |m: &Mount| !m.super_options.split(',').any(|option| option == "ro") && !m.is_dead();
     // If it has a lock for writing, the next open fails anyway, and this sends no request to a server that may not
@@ -52,6 +60,7 @@ pub(crate) fn is_written(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool
 }
 
 /// Our mounts of the image.
+#[cfg(target_os = "linux")]
 fn mounts_of(spec: &ImageSpec) -> Vec<Mount> {
     let path = mounts::absolute(&spec.path);
     let wanted = ImageSpec { path: path.clone(), ..spec.clone() }.source();
@@ -60,6 +69,7 @@ fn mounts_of(spec: &ImageSpec) -> Vec<Mount> {
     mounts.into_iter().filter(|m| m.is_extant() && m.is_trusted() && m.is_of(&path) && touches(m)).collect()
 }
 
+#[cfg(target_os = "linux")]
 fn processes(path: &Path) -> Vec<(u32, String)> {
     let Ok(image) = path.metadata() else { return Vec::new() };
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -78,21 +88,39 @@ fn processes(path: &Path) -> Vec<(u32, String)> {
 
 /// Device and inode of an open file, and the device that it is, if any. The file may lie on a mount whose server does
 /// not answer: nothing is asked that the kernel does not know.
+#[cfg(target_os = "linux")]
 fn numbers_of(link: &Path) -> Option<((u64, u64), u64)> {
     let stat = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
     let file = (makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino);
     Some((file, makedev(stat.stx_rdev_major, stat.stx_rdev_minor)))
 }
 
+/// This system shows no mounts.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn is_served(_: &ImageSpec, _: u64, _: Option<u64>) -> bool {
+    false
+}
+
+/// As [`is_served`].
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn is_written(_: &ImageSpec, _: u64, _: Option<u64>) -> bool {
+    false
+}
+
 impl Holder {
     /// The users of the image, or of a part of it. Mounts of another partition are left out. Processes are not: an
     /// open descriptor does not show which partition a process uses.
     pub fn of(spec: &ImageSpec) -> Holder {
-        let path = mounts::absolute(&spec.path);
         let (start, len) = place(spec).unwrap_or((0, None));
-        let kernel = range_in_use(&path, start, len).ok().flatten();
-        let mounts = mounts_of(spec).into_iter().map(|m| m.dir).collect();
-        Holder { mounts, kernel, processes: processes(&path) }
+        #[cfg(target_os = "linux")]
+        {
+            let path = mounts::absolute(&spec.path);
+            let kernel = range_in_use(&path, start, len).ok().flatten();
+            let mounts = mounts_of(spec).into_iter().map(|m| m.dir).collect();
+            Holder { mounts, kernel, processes: processes(&path) }
+        }
+        #[cfg(not(target_os = "linux"))]
+        Holder { kernel: range_in_use(&spec.path, start, len).ok().flatten(), ..Holder::default() }
     }
 
     /// The processes and mounts that use this partition of a disk. `None`: it is neither locked nor mounted,
@@ -127,7 +155,7 @@ impl Holder {
     pub fn who(&self) -> String {
         match (self.mounts.last(), &self.kernel) {
             (Some(dir), _) => {
-                format!("mounted on {}, served by {}", shown(dir.as_os_str().as_bytes()), self.processes())
+                format!("mounted on {}, served by {}", shown(dir.as_os_str().as_encoded_bytes()), self.processes())
             }
             (None, Some(kernel)) => shown(kernel.to_string().as_bytes()),
             (None, None) => format!("{} has it open", self.processes()),

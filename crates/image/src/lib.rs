@@ -11,6 +11,8 @@
 //!
 //! If the last server of an image is about to end, opening waits for it. A mounted image is refused, with its users.
 //!
+//! On other systems than Linux, images are files and NBD exports alone, and their users are not shown.
+//!
 //! What it does not do: mount, check or change a file system; print. Messages for the user during an open go to
 //! [`Access::tell`].
 //!
@@ -33,23 +35,28 @@
 #![deny(clippy::missing_errors_doc)]
 #![warn(missing_docs)]
 
+#[cfg(target_os = "linux")]
 mod claim;
 mod error;
 mod formats;
 mod holder;
 mod member;
+#[cfg(target_os = "linux")]
 mod mounts;
 mod open;
 mod partitions;
+#[cfg(target_os = "linux")]
 mod qemu;
 mod scan;
 mod spec;
 
+#[cfg(target_os = "linux")]
 pub use claim::{ClaimState, DeviceClaim};
 pub use error::{Backup, BadOffset, Error, Result};
 pub use formats::{Format, Nothing, identify, identify_unpartitioned, nothing_found};
 pub use holder::Holder;
 pub use member::{Member, member};
+#[cfg(target_os = "linux")]
 pub use mounts::{Mount, absolute, fstab_options, mounts, seen_by};
 pub use open::{
     Access, Claim, Note, Opened, has_magic, is_remote, look, open, open_whole, overwritten, place, probe,

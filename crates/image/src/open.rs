@@ -7,8 +7,6 @@
 //! None.
 
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +25,7 @@ use crate::formats::{self, Format};
 use crate::holder::{Holder, is_served, is_written};
 use crate::member::{Member, member};
 use crate::partitions::{choose_partition, find_partition, part_of, partition_table};
+#[cfg(target_os = "linux")]
 use crate::qemu;
 use crate::shown;
 use crate::spec::{ImageSpec, Part};
@@ -213,7 +212,7 @@ pub fn place(spec: &ImageSpec) -> Result<(u64, Option<u64>)> {
         Part::Any => Ok((0, None)),
         Part::Partition(number) => find_partition(&*look(spec)?, number).map(|(start, len)| (start, Some(len))),
         Part::Offset(offset) => {
-            let failed = |why| Error::Offset { image: shown(spec.path.as_os_str().as_bytes()), offset, why };
+            let failed = |why| Error::Offset { image: shown(spec.path.as_os_str().as_encoded_bytes()), offset, why };
             if !offset.is_multiple_of(512) {
                 return Err(failed(BadOffset::Unaligned));
             }
@@ -279,7 +278,7 @@ fn open_remote(spec: &ImageSpec, access: &Access) -> Result<Option<Remote>> {
         read_only,
         threads,
         connections: if threads { CONNECTIONS } else { 1 },
-        shown_as: Some(shown(spec.path.as_os_str().as_bytes())),
+        shown_as: Some(shown(spec.path.as_os_str().as_encoded_bytes())),
         ..NbdOptions::default()
     };
     if let Some(address) = address(spec) {
@@ -287,6 +286,26 @@ fn open_remote(spec: &ImageSpec, access: &Access) -> Result<Option<Remote>> {
         return Ok(Some(Remote { device: Arc::new(device), file: (0, 0) }));
     }
     let Some((format, driver)) = foreign(spec) else { return Ok(None) };
+    serve(spec, access, &options, format, driver).map(Some)
+}
+
+/// Without Linux, nothing starts the program.
+#[cfg(not(target_os = "linux"))]
+fn serve(spec: &ImageSpec, _: &Access, _: &NbdOptions, format: &'static Format, _: &str) -> Result<Remote> {
+    Err(Error::NoProgram { image: spec.shown(), format, program: "qemu-nbd" })
+}
+
+/// Lets qemu-nbd show a disk of a virtual machine.
+#[cfg(target_os = "linux")]
+fn serve(
+    spec: &ImageSpec,
+    access: &Access,
+    options: &NbdOptions,
+    format: &'static Format,
+    driver: &'static str,
+) -> Result<Remote> {
+    use std::os::unix::fs::MetadataExt;
+    let read_only = options.read_only;
     let opened = || -> std::io::Result<(u64, u64)> {
         let meta = std::fs::File::options().read(true).write(!read_only).open(&spec.path)?.metadata()?;
         Ok((meta.dev(), meta.ino()))
@@ -295,28 +314,28 @@ fn open_remote(spec: &ImageSpec, access: &Access) -> Result<Option<Remote>> {
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem if !read_only => {
             Error::ReadOnly { image: spec.shown() }
         }
-        _ => DeviceError::open(&shown(spec.path.as_os_str().as_bytes()), e).into(),
+        _ => DeviceError::open(&shown(spec.path.as_os_str().as_encoded_bytes()), e).into(),
     })?;
     let image = spec.shown();
-    let device = qemu::served(&spec.path, driver, &options, access.claim == Claim::None).map_err(|e| match e {
+    let device = qemu::served(&spec.path, driver, options, access.claim == Claim::None).map_err(|e| match e {
         qemu::Failure::Host(path, source) => Error::Host { path, source: Arc::new(source) },
         qemu::Failure::NoProgram => Error::NoProgram { image, format, program: qemu::PROGRAM },
         qemu::Failure::Program(why) => Error::Program { image, program: qemu::PROGRAM, why },
         qemu::Failure::Busy => DeviceError::Busy { device: image, by: BusyBy::Lock }.into(),
         qemu::Failure::Device(e) => read_only_export(spec, e),
     })?;
-    Ok(Some(Remote { device, file }))
+    Ok(Remote { device, file })
 }
 
 /// Whether a server shows the image: it is an export, or a disk of a virtual machine. Such an image has the size that
 /// it has; its file is not the image.
 pub fn is_remote(spec: &ImageSpec) -> bool {
-    NbdAddress::is_one(spec.path.as_os_str().as_bytes()) || foreign(spec).is_some()
+    NbdAddress::is_one(spec.path.as_os_str().as_encoded_bytes()) || foreign(spec).is_some()
 }
 
 /// The address, if the image's name is one.
 fn address(spec: &ImageSpec) -> Option<Result<NbdAddress>> {
-    let word = spec.path.as_os_str().as_bytes();
+    let word = spec.path.as_os_str().as_encoded_bytes();
     if !NbdAddress::is_one(word) {
         return None;
     }
@@ -354,6 +373,18 @@ fn foreign(spec: &ImageSpec) -> Option<(&'static Format, &'static str)> {
 const ENDING_PATIENCE_NS: u64 = 3_000_000_000;
 /// How long to wait before a message to the user.
 const ENDING_WORD_NS: u64 = 300_000_000;
+
+/// Device and inode number of an open image.
+#[cfg(unix)]
+fn host_file(dev: &FileDevice) -> Result<(u64, u64)> {
+    Ok(dev.host_file()?)
+}
+
+/// The system has no such numbers.
+#[cfg(not(unix))]
+fn host_file(_: &FileDevice) -> Result<(u64, u64)> {
+    Ok((0, 0))
+}
 
 fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>) -> Result<Opened> {
     let access = &Access { read_only: access.read_only || access.claim == Claim::None, ..access.clone() };
@@ -395,7 +426,7 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
         let by = match FileDevice::open(&spec.path, options.clone()) {
             Ok(_) if !access.read_only && spec.is_read_only_device() => return Err(Error::ReadOnly { image }),
             Ok(dev) => {
-                let file = dev.host_file()?;
+                let file = host_file(&dev)?;
                 heed_member(spec, access, &dev, offset)?;
                 for why in dev.unguarded() {
                     let (image, read_only) = (dev.name(), access.read_only);

@@ -7,8 +7,6 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use extant_base::size;
@@ -81,7 +79,7 @@ impl ImageSpec {
 
     /// The image's name with its part, in the user's form, safe for a message.
     pub fn shown(&self) -> String {
-        let source = shown(self.source().as_os_str().as_bytes());
+        let source = shown(self.source().as_os_str().as_encoded_bytes());
         if let Part::Offset(offset) = self.part { format!("{source}?offset={offset}") } else { source }
     }
 
@@ -108,28 +106,54 @@ impl ImageSpec {
     }
 
     /// Whether it is a block device that the kernel refuses to write; opening it does not show that.
+    #[cfg(target_os = "linux")]
     pub fn is_read_only_device(&self) -> bool {
+        use std::os::unix::fs::{FileTypeExt, MetadataExt};
         let Ok(meta) = self.path.metadata() else { return false };
         let number = format!("{}:{}", rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
         let flag = Path::new("/sys/dev/block").join(number).join("ro");
         meta.file_type().is_block_device() && std::fs::read(flag).is_ok_and(|ro| ro.starts_with(b"1"))
     }
 
+    /// Whether it is a block device that the kernel refuses to write: on this system, devices are no images.
+    #[cfg(not(target_os = "linux"))]
+    pub fn is_read_only_device(&self) -> bool {
+        false
+    }
+
     /// Whether it is a block device of the host.
+    #[cfg(unix)]
     pub fn is_block_device(&self) -> bool {
+        use std::os::unix::fs::FileTypeExt;
         self.path.metadata().is_ok_and(|m| m.file_type().is_block_device())
+    }
+
+    /// Whether it is a block device of the host: on this system, devices are no images.
+    #[cfg(not(unix))]
+    pub fn is_block_device(&self) -> bool {
+        false
     }
 }
 
 fn split_part(arg: &OsStr) -> Option<(PathBuf, Part)> {
-    let bytes = arg.as_bytes();
+    let bytes = arg.as_encoded_bytes();
     let at = bytes.iter().rposition(|b| matches!(b, b'@' | b'?')).filter(|at| *at > 0)?;
     let end = std::str::from_utf8(&bytes[at..]).ok()?;
     let part = match end.strip_prefix("?offset=") {
         Some(offset) => Part::Offset(size::parse(offset).ok()?),
         None => Part::Partition(end.strip_prefix('@')?.parse().ok()?),
     };
-    Some((OsStr::from_bytes(&bytes[..at]).into(), part))
+    Some((name(&bytes[..at])?, part))
+}
+
+#[cfg(unix)]
+fn name(bytes: &[u8]) -> Option<PathBuf> {
+    Some(<OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).into())
+}
+
+#[cfg(not(unix))]
+fn name(bytes: &[u8]) -> Option<PathBuf> {
+    std::str::from_utf8(bytes).ok().map(PathBuf::from)
 }
 
 /// The kernel's device for partition `number` of the block device at `disk`.

@@ -56,6 +56,8 @@ const FLOORS: &[(&str, u32)] = &[
     ("extant-lab", 6),
     ("extant", 6),
     ("extant-cli", 7),
+    ("extant-capi", 7),
+    ("extant-python", 7),
     ("extant-oracle", DEVELOPMENT),
     ("extant-testkit", DEVELOPMENT),
     ("xtask", DEVELOPMENT),

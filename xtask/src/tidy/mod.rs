@@ -76,7 +76,7 @@ impl SourceFile {
 
 /// Folders without anything written by hand.
 const SKIPPED: &[&str] = &["target", "corpus", "artifacts", "node_modules"];
-const TEXT: &[&str] = &["rs", "toml", "md", "py", "sh", "yml", "yaml", "svg", "c"];
+const TEXT: &[&str] = &["rs", "toml", "md", "py", "sh", "yml", "yaml", "svg", "c", "h"];
 
 fn collect(root: &Path, dir: &Path, files: &mut Vec<SourceFile>) -> std::io::Result<()> {
     let mut entries: Vec<PathBuf> = std::fs::read_dir(dir)?.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>()?;
@@ -133,14 +133,26 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     }
     findings.extend(policies::check(&files));
     findings.extend(locking::check(&files));
+    findings.extend(header(&files));
     findings.sort();
     findings.dedup();
     Ok((files.len(), findings))
 }
 
-/// The root of the repository.
-fn root() -> &'static Path {
+/// The repository's root.
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// A header of the C library that is not the one of its sources.
+fn header(files: &[SourceFile]) -> Vec<Finding> {
+    let text = |path: &str| files.iter().find(|f| f.path == path).map(|f| f.text.clone());
+    let problem = match crate::header::text(text) {
+        Ok(made) if text(crate::header::PATH).is_some_and(|stored| stored == made) => return Vec::new(),
+        Ok(_) => "differs from crates/capi/src: run `cargo xtask header`".to_owned(),
+        Err(e) => e,
+    };
+    vec![Finding::new(crate::header::PATH, 0, problem)]
 }
 
 /// Checks the repository and prints every finding.

@@ -18,6 +18,7 @@ const COLUMNS_MAX: usize = 120;
 const UNSAFE: &[&str] = &[
     "crates/block/src/device/file/uring.rs",
     "crates/block/src/device/file/ioctl.rs",
+    "crates/capi/src/border.rs",
     "crates/cli/src/server/allocator.rs",
     "crates/fuse/src/sys.rs",
     "crates/fuse/src/transport/ring/queue.rs",

@@ -12,12 +12,12 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use extant_base::sync::RwLock;
 
+use super::file::portable;
 use super::{BlockDevice, IoCounters, IoStats, Limits, check_range, submit_inline, total_len};
 use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::{Error, Result};
@@ -37,6 +37,7 @@ type Chunk = [Option<Arc<Page>>; PAGES];
 type Shard = RwLock<HashMap<u64, Arc<Chunk>>>;
 
 /// Where `file` holds data at or behind `at`: `u64::MAX` if it has none there, `at` if the host cannot tell.
+#[cfg(target_os = "linux")]
 fn next_data(file: &File, at: u64) -> std::io::Result<u64> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
         Ok(data) => Ok(data),
@@ -44,6 +45,11 @@ fn next_data(file: &File, at: u64) -> std::io::Result<u64> {
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOTSUP) => Ok(at),
         Err(e) => Err(e.into()),
     }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn next_data(_: &File, at: u64) -> std::io::Result<u64> {
+    Ok(at)
 }
 
 fn zero_page() -> &'static Arc<Page> {
@@ -113,7 +119,7 @@ impl MemDevice {
                 data => data - data % PAGE as u64,
             };
             let n = (size - at).min(buf.len() as u64) as usize;
-            file.read_exact_at(&mut buf[..n], at).map_err(open)?;
+            portable::read_full(&file, at, &mut buf[..n]).map_err(open)?;
             for (i, page) in buf[..n].chunks(PAGE).enumerate() {
                 if page.iter().any(|&b| b != 0) {
                     dev.put(at + (i * PAGE) as u64, page);
@@ -140,7 +146,7 @@ impl MemDevice {
         let (mut buf, mut was) = ([0u8; CHUNK as usize], [0u8; CHUNK as usize]);
         for at in (0..dev.size).step_by(CHUNK as usize) {
             let n = (dev.size - at).min(CHUNK) as usize;
-            file.read_exact_at(&mut buf[..n], at).map_err(open)?;
+            portable::read_full(&file, at, &mut buf[..n]).map_err(open)?;
             known.get(at, &mut was[..n])?;
             for (i, (page, was)) in buf[..n].chunks(PAGE).zip(was[..n].chunks(PAGE)).enumerate() {
                 if page != was {
@@ -194,14 +200,14 @@ impl MemDevice {
             self.get(at, &mut buf[..n])?;
             match hole {
                 true => was[..n].fill(0),
-                false => file.read_exact_at(&mut was[..n], at).map_err(open)?,
+                false => portable::read_full(&file, at, &mut was[..n]).map_err(open)?,
             }
             let mut from = 0;
             let pages = buf[..n].chunks(PAGE).zip(was[..n].chunks(PAGE));
             for run in pages.collect::<Vec<_>>().chunk_by(|a, b| (a.0 == a.1) == (b.0 == b.1)) {
                 let to = (from + run.len() * PAGE).min(n);
                 if run[0].0 != run[0].1 {
-                    file.write_all_at(&buf[from..to], at + from as u64).map_err(open)?;
+                    portable::write_full(&file, at + from as u64, &[&buf[from..to]]).map_err(open)?;
                 }
                 from = to;
             }

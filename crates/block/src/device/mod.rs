@@ -35,8 +35,10 @@ pub(crate) mod tests;
 pub use cow::{CowDevice, Spill};
 pub use crash::{CrashDevice, CrashEvent, CrashMode};
 pub use faulty::{Fault, FaultAction, FaultyDevice};
-pub use file::{Engine, FileDevice, IoMode, KernelMount, Locking, LoopDevice, OpenOptions};
-pub use file::{has_writer, is_locked, range_in_use, same_image_in_use, unescape, unmount, writing_loop_device};
+pub use file::{Engine, FileDevice, IoMode, KernelMount, Locking, OpenOptions};
+#[cfg(target_os = "linux")]
+pub use file::{LoopDevice, unescape, unmount};
+pub use file::{has_writer, is_locked, range_in_use, same_image_in_use, writing_loop_device};
 pub use held::{Catch, HeldDevice, Request};
 pub use late::{Crowded, LateDevice, Lateness};
 pub use mem::MemDevice;

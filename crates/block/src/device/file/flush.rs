@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use extant_base::sync::{Condvar, Mutex};
 
-use super::psync;
+use super::portable;
 use crate::ranks::{FILE_FLUSH, FILE_POISON};
 
 /// The first error that means lost data, shared by all ways to flush one device.
@@ -77,7 +77,7 @@ impl FlushStream {
             turns.running = true;
             turns.begun += 1;
             drop(turns);
-            let result = poisoned(&self.poison).and_then(|()| psync::fdatasync(&self.file).map_err(Arc::new));
+            let result = poisoned(&self.poison).and_then(|()| portable::sync(&self.file).map_err(Arc::new));
             if let Err(e) = &result {
                 poison(&self.poison, e);
             }

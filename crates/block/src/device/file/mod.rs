@@ -9,6 +9,9 @@
 //! An open image excludes other writers: a file by a lock of the open file description on its bytes, a block device
 //! by O_EXCL. An image that the kernel has mounted is refused ([`same_image_in_use`]).
 //!
+//! All of that is Linux. Other systems have [`Engine::Portable`] and `elsewhere`; on Linux, `EXTANT_ENGINE=portable`
+//! chooses that engine for all files.
+//!
 //! Where the host has no locks, no /proc or no /sys, reading still works, and [`FileDevice::unguarded`] lists the
 //! missing protections.
 //!
@@ -17,31 +20,49 @@
 //! # Locking
 //! See [`flush`] and [`uring`]; reads and writes take none.
 
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
 mod flush;
+#[cfg(target_os = "linux")]
 mod in_use;
+#[cfg(target_os = "linux")]
 mod ioctl;
+#[cfg(target_os = "linux")]
 mod lock;
+#[cfg(target_os = "linux")]
 mod open;
+mod options;
+pub(crate) mod portable;
+#[cfg(target_os = "linux")]
 mod psync;
+#[cfg(target_os = "linux")]
 mod readers;
+#[cfg(target_os = "linux")]
 mod uring;
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
+#[cfg(target_os = "linux")]
 use rustix::fs::FallocateFlags;
 
+#[cfg(not(target_os = "linux"))]
+use self::elsewhere as open;
+#[cfg(not(target_os = "linux"))]
+pub use self::elsewhere::{KernelMount, has_writer, is_locked, range_in_use, same_image_in_use, writing_loop_device};
 use self::flush::{FlushStream, SharedPoison};
+#[cfg(target_os = "linux")]
 pub use self::in_use::{
     KernelMount, LoopDevice, range_in_use, same_image_in_use, unescape, unmount, writing_loop_device,
 };
+#[cfg(target_os = "linux")]
 pub use self::lock::{has_writer, is_locked};
-pub use self::open::{Locking, OpenOptions};
+pub use self::options::{Locking, OpenOptions};
+#[cfg(target_os = "linux")]
 use self::uring::Ring;
 use super::{BlockDevice, IoCounters, IoStats, Limits, check_range, submit_inline, total_len, zero_in_steps};
 use crate::bio::{Bio, BioFlags, BioOp};
@@ -62,8 +83,11 @@ pub enum IoMode {
 pub enum Engine {
     /// System calls in the submitting thread.
     Psync,
-    /// One ring per device; falls back to `Psync` where the kernel refuses it.
+    /// One ring per device; falls back to `Psync` where the kernel refuses it, and to `Portable` on other systems than
+    /// Linux.
     IoUring,
+    /// Calls that every system has, in the submitting thread: [`IoMode::Buffered`], without discards and holes.
+    Portable,
 }
 
 /// Bytes per copy for memory that O_DIRECT does not accept.
@@ -80,11 +104,16 @@ struct FileCore {
     limits: Limits,
     read_only: bool,
     direct: bool,
+    /// On a system other than Linux, always.
+    portable: bool,
+    #[cfg(target_os = "linux")]
     block_device: bool,
     counters: IoCounters,
     /// False once this kernel or file system has refused it.
     has_dsync: AtomicBool,
+    #[cfg(target_os = "linux")]
     has_discard: AtomicBool,
+    #[cfg(target_os = "linux")]
     has_zero_range: AtomicBool,
 }
 
@@ -93,6 +122,7 @@ struct FileCore {
 /// A process that forks into the background opens it afterwards: the completion thread does not follow a fork.
 pub struct FileDevice {
     // First, so that requests in flight end before the file is closed.
+    #[cfg(target_os = "linux")]
     ring: Option<Ring>,
     core: Arc<FileCore>,
     unguarded: Vec<String>,
@@ -137,7 +167,12 @@ impl FileDevice {
 
     fn open_or_create(path: &Path, options: &OpenOptions, create: Option<u64>) -> Result<FileDevice> {
         let name = options.shown_as.clone().unwrap_or_else(|| path.display().to_string());
-        let opened = open::open(path, &name, options, create)?;
+        let portable = !cfg!(target_os = "linux") || options.engine == Engine::Portable || portable::is_asked_for();
+        let mut options = options.clone();
+        if portable {
+            (options.engine, options.io) = (Engine::Portable, IoMode::Buffered);
+        }
+        let opened = open::open(path, &name, &options, create)?;
         let poison = flush::new_poison();
         let stream_file = open::reopen(&opened.data, path, options.read_only).map_err(|e| Error::open(&name, e))?;
         let core = Arc::new(FileCore {
@@ -150,27 +185,39 @@ impl FileDevice {
             limits: opened.limits,
             read_only: options.read_only,
             direct: opened.io == IoMode::Direct,
+            portable,
+            #[cfg(target_os = "linux")]
             block_device: opened.block_device,
             counters: IoCounters::default(),
-            has_dsync: AtomicBool::new(true),
-            has_discard: AtomicBool::new(true),
-            has_zero_range: AtomicBool::new(true),
+            has_dsync: AtomicBool::new(!portable),
+            #[cfg(target_os = "linux")]
+            has_discard: AtomicBool::new(!portable),
+            #[cfg(target_os = "linux")]
+            has_zero_range: AtomicBool::new(!portable),
         });
+        #[cfg(target_os = "linux")]
         let ring = match options.engine {
-            Engine::Psync => None,
+            Engine::Psync | Engine::Portable => None,
             // A kernel or container that refuses the ring is no reason to refuse the image.
             Engine::IoUring => {
                 open::reopen(&core.data, path, core.read_only).and_then(|file| Ring::new(core.clone(), file)).ok()
             }
         };
-        Ok(FileDevice { ring, core, unguarded: opened.unguarded })
+        Ok(FileDevice {
+            #[cfg(target_os = "linux")]
+            ring,
+            core,
+            unguarded: opened.unguarded,
+        })
     }
 
     /// The file of the host, even if it has been renamed or unlinked: the numbers of its device and of its inode.
     ///
     /// # Errors
     /// [`Error::Open`] if fstat(2) fails.
+    #[cfg(unix)]
     pub fn host_file(&self) -> Result<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt;
         let meta = self.core.data.metadata().map_err(|e| Error::open(&self.core.name, e))?;
         Ok((meta.dev(), meta.ino()))
     }
@@ -182,7 +229,18 @@ impl FileDevice {
 
     /// The engine in use, after any fallback.
     pub fn engine(&self) -> Engine {
-        if self.ring.is_some() { Engine::IoUring } else { Engine::Psync }
+        match (self.core.portable, self.has_ring()) {
+            (true, _) => Engine::Portable,
+            (_, true) => Engine::IoUring,
+            (_, false) => Engine::Psync,
+        }
+    }
+
+    fn has_ring(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return self.ring.is_some();
+        #[cfg(not(target_os = "linux"))]
+        false
     }
 
     /// Whether the page cache is in use, after any fallback.
@@ -193,10 +251,12 @@ impl FileDevice {
 
 /// A write of at most this many bytes into the page cache costs less than the wake-up for its completion on another
 /// thread.
+#[cfg(target_os = "linux")]
 const INLINE_BYTES: u64 = 128 << 10;
 
 impl FileCore {
     /// Whether the submitter carries out the bio itself although there is a ring.
+    #[cfg(target_os = "linux")]
     fn takes_inline(&self, bio: &Bio) -> bool {
         !self.direct
             && bio.op == BioOp::Write
@@ -220,10 +280,38 @@ impl FileCore {
         n.is_multiple_of(u64::from(self.limits.logical_block))
     }
 
+    /// Fills `buf` from byte `at` of the file; with O_DIRECT, everything is aligned.
+    fn read_plain(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        if !self.portable {
+            return psync::read_full(&self.data, at, buf, self.direct);
+        }
+        portable::read_full(&self.data, at, buf)
+    }
+
+    /// As [`FileCore::read_plain`], but only the first `need` bytes must be there.
+    fn read_at_least(&self, at: u64, buf: &mut [u8], need: usize) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        if !self.portable {
+            return psync::read_at_least(&self.data, at, buf, need);
+        }
+        if portable::read_some(&self.data, at, buf)? < need { Err(portable::short_file()) } else { Ok(()) }
+    }
+
+    /// Writes the pieces from byte `at` of the file on. False: `dsync` is not possible here.
+    fn write_plain(&self, at: u64, pieces: &[&[u8]], dsync: bool) -> io::Result<bool> {
+        #[cfg(target_os = "linux")]
+        if !self.portable {
+            return psync::write_full(&self.data, at, pieces, dsync);
+        }
+        portable::write_full(&self.data, at, pieces)?;
+        Ok(!dsync)
+    }
+
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let at = self.start + offset;
         if !self.direct || (self.whole_blocks(at) && self.aligned(buf)) {
-            return psync::read_full(&self.data, at, buf, self.direct);
+            return self.read_plain(at, buf);
         }
         let block = u64::from(self.limits.logical_block);
         let mut done = 0;
@@ -234,7 +322,7 @@ impl FileCore {
             let n = (buf.len() - done).min(bounce.len() - skip - block as usize);
             let whole = (skip + n).next_multiple_of(block as usize);
             // The last block of a file may be cut short; the requested bytes are inside it.
-            psync::read_at_least(&self.data, from - skip as u64, &mut bounce[..whole], skip + n)?;
+            self.read_at_least(from - skip as u64, &mut bounce[..whole], skip + n)?;
             buf[done..done + n].copy_from_slice(&bounce[skip..skip + n]);
             done += n;
         }
@@ -248,7 +336,7 @@ impl FileCore {
             task::before_sleep();
         }
         let done = if pieces.iter().all(|p| self.aligned(p)) {
-            psync::write_full(&self.data, self.start + offset, pieces, dsync)
+            self.write_plain(self.start + offset, pieces, dsync)
         } else {
             self.write_bounced(offset, pieces, dsync)
         };
@@ -290,7 +378,7 @@ impl FileCore {
                 to = &mut to[k..];
                 piece = &piece[k..];
             }
-            if !psync::write_full(&self.data, self.start + offset + done, &[&bounce[..n]], dsync)? {
+            if !self.write_plain(self.start + offset + done, &[&bounce[..n]], dsync)? {
                 return Ok(false);
             }
             done += n as u64;
@@ -301,7 +389,10 @@ impl FileCore {
     fn flush_for(&self, op: BioOp, offset: u64, len: u64) -> Result<()> {
         self.stream.flush().map_err(|e| self.shared_error(op, offset, len, e))
     }
+}
 
+#[cfg(target_os = "linux")]
+impl FileCore {
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         if len == 0 || !self.has_discard.load(Ordering::Relaxed) {
             return Ok(());
@@ -324,7 +415,7 @@ impl FileCore {
     /// False if the zeroes must be written out.
     fn zero_range(&self, offset: u64, len: u64, unmap: bool) -> io::Result<bool> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if unmap && psync::fallocate(&self.data, hole, self.start + offset, len)? {
+        if unmap && !self.portable && psync::fallocate(&self.data, hole, self.start + offset, len)? {
             return Ok(true);
         }
         if !self.has_zero_range.load(Ordering::Relaxed) {
@@ -339,10 +430,23 @@ impl FileCore {
     }
 }
 
+/// No discards and no zeroing without a write.
+#[cfg(not(target_os = "linux"))]
+impl FileCore {
+    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn zero_range(&self, _: u64, _: u64, _: bool) -> io::Result<bool> {
+        Ok(false)
+    }
+}
+
 impl Drop for FileCore {
     fn drop(&mut self) {
         // The kernel keeps the files of an io_uring open for a moment after the ring is closed. The lock must be
         // released now, because the image may be opened again at once. If there is no lock, this does nothing.
+        #[cfg(target_os = "linux")]
         lock::unlock(&self.data);
     }
 }
@@ -379,13 +483,17 @@ impl BlockDevice for FileCore {
         if offset >= self.size {
             return Ok(None);
         }
-        let found = match psync::next_data(&self.data, self.start + offset) {
-            // There is no data after the last hole.
-            Ok(None) => return Ok(None),
-            Ok(Some(at)) => at - self.start,
-            Err(e) => return Err(self.error(BioOp::Read, offset, self.size - offset, e)),
-        };
-        Ok((found < self.size).then_some(found))
+        #[cfg(target_os = "linux")]
+        if !self.portable {
+            let found = match psync::next_data(&self.data, self.start + offset) {
+                // There is no data after the last hole.
+                Ok(None) => return Ok(None),
+                Ok(Some(at)) => at - self.start,
+                Err(e) => return Err(self.error(BioOp::Read, offset, self.size - offset, e)),
+            };
+            return Ok((found < self.size).then_some(found));
+        }
+        Ok(Some(offset))
     }
 
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
@@ -458,26 +566,28 @@ impl BlockDevice for FileDevice {
 
     fn completes_later(&self) -> bool {
         // Through the page cache, the submitter carries out most writes itself.
-        self.ring.is_some() && self.core.direct && self.core.whole_blocks(self.core.start)
+        self.has_ring() && self.core.direct && self.core.whole_blocks(self.core.start)
     }
 
     fn submit(&self, bio: Bio) {
-        match &self.ring {
-            Some(ring) if !self.core.takes_inline(&bio) => ring.submit(vec![bio]),
-            _ => self.core.submit(bio),
+        #[cfg(target_os = "linux")]
+        if let Some(ring) = &self.ring
+            && !self.core.takes_inline(&bio)
+        {
+            return ring.submit(vec![bio]);
         }
+        self.core.submit(bio);
     }
 
     fn submit_all(&self, bios: Vec<Bio>) {
-        match &self.ring {
-            Some(ring) => {
-                let (inline, later): (Vec<Bio>, Vec<Bio>) = bios.into_iter().partition(|b| self.core.takes_inline(b));
-                // First the requests that complete asynchronously.
-                ring.submit(later);
-                self.core.submit_all(inline);
-            }
-            None => self.core.submit_all(bios),
+        #[cfg(target_os = "linux")]
+        if let Some(ring) = &self.ring {
+            let (inline, later): (Vec<Bio>, Vec<Bio>) = bios.into_iter().partition(|b| self.core.takes_inline(b));
+            // First the requests that complete asynchronously.
+            ring.submit(later);
+            return self.core.submit_all(inline);
         }
+        self.core.submit_all(bios);
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Plain system calls: preadv, pwritev, fdatasync, fallocate, each repeated until it is complete.
+//! Plain system calls: preadv, pwritev, fallocate, each repeated until it is complete.
 //!
 //! A watched thread ([`extant_base::task::before_sleep`]) announces a call before that call waits for the disk. Data
 //! in the page cache is read without waiting and without an announcement (RWF_NOWAIT); a write into the page cache
@@ -10,6 +10,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use extant_base::task;
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
+
+pub(super) use super::portable::short_file;
 
 /// The kernel takes at most this many pieces per call (`UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
@@ -42,10 +44,6 @@ pub(super) fn read_full(file: &File, mut at: u64, mut buf: &mut [u8], direct: bo
         }
     }
     Ok(())
-}
-
-pub(super) fn short_file() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter than the device")
 }
 
 /// Fills as much of `buf` as the file has, and at least `need` bytes. For O_DIRECT, so it always waits.
@@ -90,17 +88,6 @@ pub(super) fn write_full(file: &File, mut at: u64, pieces: &[&[u8]], dsync: bool
         }
     }
     Ok(true)
-}
-
-pub(super) fn fdatasync(file: &File) -> io::Result<()> {
-    task::before_sleep();
-    loop {
-        match rustix::fs::fdatasync(file) {
-            Ok(()) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
 }
 
 /// The first byte from `at` on that is not in a hole, by SEEK_DATA. A file system that does not know its holes

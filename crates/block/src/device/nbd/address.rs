@@ -6,8 +6,6 @@
 //! # Locking
 //! None.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 /// The port of a server that names none (IANA).
@@ -71,12 +69,23 @@ impl NbdAddress {
                 let path = decoded(socket.ok_or("nbd+unix:///EXPORT?socket=PATH: the socket is missing")?)
                     .filter(|path| !path.is_empty() && !path.contains(&0))
                     .ok_or("socket=PATH: not a path")?;
-                NbdServer::Unix(OsString::from_vec(path).into())
+                NbdServer::Unix(socket_path(path)?)
             }
             _ => return Err("TLS is not spoken; let 'nbdkit nbd' or a tunnel speak it, and name its Unix socket"),
         };
         Ok(NbdAddress { server, export })
     }
+}
+
+#[cfg(unix)]
+fn socket_path(bytes: Vec<u8>) -> Result<PathBuf, &'static str> {
+    use std::os::unix::ffi::OsStringExt;
+    Ok(std::ffi::OsString::from_vec(bytes).into())
+}
+
+#[cfg(not(unix))]
+fn socket_path(bytes: Vec<u8>) -> Result<PathBuf, &'static str> {
+    String::from_utf8(bytes).map(PathBuf::from).map_err(|_| "socket=PATH: not UTF-8")
 }
 
 /// Host and port; an IPv6 address stands in brackets.

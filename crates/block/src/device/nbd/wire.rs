@@ -10,12 +10,12 @@
 
 use std::io::{self, Read};
 use std::net::{TcpStream, ToSocketAddrs};
+#[cfg(unix)]
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_base::task;
-use rustix::net::SendFlags;
 
 use super::address::{NbdAddress, NbdServer};
 
@@ -113,8 +113,24 @@ impl Export {
 
 /// A connected socket. Readers and writers share it.
 pub(super) enum Stream {
+    #[cfg(unix)]
     Unix(UnixStream),
     Tcp(TcpStream),
+}
+
+/// Unlike `std`'s write, no signal ends a program whose server has gone.
+#[cfg(target_os = "linux")]
+fn send(socket: &impl std::os::fd::AsFd, bytes: &[u8]) -> io::Result<usize> {
+    Ok(rustix::net::send(socket, bytes, rustix::net::SendFlags::NOSIGNAL)?)
+}
+
+/// `std` has switched the signal off for the socket, or the system has none.
+#[cfg(not(target_os = "linux"))]
+fn send<S>(mut socket: &S, bytes: &[u8]) -> io::Result<usize>
+where
+    for<'s> &'s S: io::Write,
+{
+    io::Write::write(&mut socket, bytes)
 }
 
 impl Stream {
@@ -122,7 +138,10 @@ impl Stream {
     pub(super) fn connect(server: &NbdServer, limit: Duration) -> io::Result<Stream> {
         match server {
             // A Unix socket connects at once, or fails.
+            #[cfg(unix)]
             NbdServer::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            #[cfg(not(unix))]
+            NbdServer::Unix(_) => Err(io::Error::new(io::ErrorKind::Unsupported, "no Unix sockets on this system")),
             NbdServer::Tcp(host, port) => {
                 let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
                 for address in (host.as_str(), *port).to_socket_addrs()? {
@@ -143,6 +162,7 @@ impl Stream {
     /// No single call waits longer.
     pub(super) fn limit(&self, limit: Duration) -> io::Result<()> {
         match self {
+            #[cfg(unix)]
             Stream::Unix(s) => s.set_read_timeout(Some(limit)).and_then(|()| s.set_write_timeout(Some(limit))),
             Stream::Tcp(s) => s.set_read_timeout(Some(limit)).and_then(|()| s.set_write_timeout(Some(limit))),
         }
@@ -151,6 +171,7 @@ impl Stream {
     /// Ends the connection for all threads.
     pub(super) fn shutdown(&self) {
         let _ = match self {
+            #[cfg(unix)]
             Stream::Unix(s) => s.shutdown(std::net::Shutdown::Both),
             Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Both),
         };
@@ -159,19 +180,19 @@ impl Stream {
     fn read_some(&self, buf: &mut [u8]) -> io::Result<usize> {
         task::before_sleep();
         match self {
+            #[cfg(unix)]
             Stream::Unix(s) => (&mut &*s).read(buf),
             Stream::Tcp(s) => (&mut &*s).read(buf),
         }
     }
 
-    /// Unlike `std`'s vectored write, no signal ends a program whose server has gone (MSG_NOSIGNAL).
     fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {
         task::before_sleep();
-        let sent = match self {
-            Stream::Unix(s) => rustix::net::send(s, bytes, SendFlags::NOSIGNAL),
-            Stream::Tcp(s) => rustix::net::send(s, bytes, SendFlags::NOSIGNAL),
-        };
-        Ok(sent?)
+        match self {
+            #[cfg(unix)]
+            Stream::Unix(s) => send(s, bytes),
+            Stream::Tcp(s) => send(s, bytes),
+        }
     }
 
     /// Fills `buf`. A server that sends a byte from time to time is no better than one that sends none.

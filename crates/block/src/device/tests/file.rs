@@ -337,6 +337,9 @@ fn the_engine_is_the_requested_one() {
     let dev = FileDevice::create(&path, 1 << 20, with(Engine::Psync)).expect("created");
     assert_eq!(dev.engine(), Engine::Psync);
     drop(dev);
+    let dev = FileDevice::create(&path, 1 << 20, with(Engine::Portable)).expect("created");
+    assert_eq!((dev.engine(), dev.io_mode()), (Engine::Portable, IoMode::Buffered));
+    drop(dev);
     // Some containers refuse io_uring; then the other tests exercise the fallback.
     let dev = FileDevice::create(&path, 1 << 20, with(Engine::IoUring)).expect("created");
     eprintln!("engine {:?}, mode {:?}", dev.engine(), dev.io_mode());
@@ -429,7 +432,7 @@ fn completions_may_submit_and_drop_the_device() {
 /// flush fails too, although the kernel reports the error only once.
 #[test]
 fn a_failed_flush_is_for_good() {
-    for engine in [Engine::Psync, Engine::IoUring] {
+    for engine in [Engine::Psync, Engine::IoUring, Engine::Portable] {
         let dir = tempfile::tempdir().expect("a directory");
         let mount = dir.path().to_str().expect("utf-8");
         if run("mount", &["-t", "tmpfs", "-o", "size=1m", "none", mount]).is_none() {

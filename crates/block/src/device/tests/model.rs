@@ -202,7 +202,7 @@ proptest! {
     #[test]
     fn file(requests in ops()) {
         for io in [IoMode::Direct, IoMode::Buffered] {
-            for engine in [Engine::Psync, Engine::IoUring] {
+            for engine in [Engine::Psync, Engine::IoUring, Engine::Portable] {
                 let dir = tempfile::tempdir().expect("a directory");
                 run(&file_device(dir.path(), io, engine), &requests, true);
             }
