@@ -102,10 +102,17 @@ fn harm(image: &mut Image, action: &Action) -> Done {
             _ => image.change_inode(ino, |raw| raw.i_file_acl_lo.set(NOWHERE)),
         },
         Layer::Directories => spoil_directory(image, ino, 4..6),
-        // The first entry behind `..` leads to an inode that is not there.
-        Layer::Entries => spoil_directory(image, ino, 27..28),
+        // The first entry behind `..` has another type.
+        Layer::Entries => spoil_directory(image, ino, 31..32),
         Layer::Parents => apply::apply(image, &Action::Parent(ino, ino), &mut Owners::new(Sharing::Copy)),
-        Layer::Names => image.change_inode(ino, |raw| raw.i_links_count.set(0)),
+        Layer::Names => {
+            // The name that it has now is removed.
+            for (dir, entry) in image.names_of(|named| named == ino.0) {
+                let action = Action::DropEntry { dir, lblk: entry.lblk, offset: entry.offset, ino };
+                apply::apply(image, &action, &mut Owners::new(Sharing::Copy))?;
+            }
+            Ok(())
+        }
         Layer::Links => image.change_inode(ino, |raw| {
             raw.i_links_count.set(raw.i_links_count.get() + 7);
             raw.i_blocks_lo.set(raw.i_blocks_lo.get() + 64);

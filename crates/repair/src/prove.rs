@@ -157,6 +157,28 @@ impl Outcome {
 /// Carries out an action. Tests put wrong ones in its place, which the proof has to find.
 pub(crate) type Apply = fn(&mut Image, &Action, &mut Owners) -> Done;
 
+/// What is looked for once in a proof.
+struct Seeks {
+    /// A log that a choice has brought back.
+    log: bool,
+    /// Other places of bitmaps and tables.
+    places: bool,
+    /// Copies in the log.
+    copies: bool,
+    /// Orphans whose list could not be read before.
+    orphans: bool,
+}
+
+/// The next thing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Replay,
+    Orphans,
+    Totals,
+    Steps,
+    End,
+}
+
 /// A proof under way.
 struct Proof<'a> {
     options: &'a Options,
@@ -179,6 +201,7 @@ struct Proof<'a> {
     history: Option<Arc<Newest>>,
     /// The copies to take from it; `None`: they have to be chosen.
     copies: Option<BTreeSet<Copied>>,
+    seeks: Seeks,
     /// The totals and the mark in the superblock are those of a sound file system, or of the last changes.
     is_finished: bool,
 }
@@ -273,6 +296,7 @@ impl<'a> Proof<'a> {
             in_use: 0,
             history: None,
             copies: None,
+            seeks: Seeks { log: true, places: true, copies: true, orphans: true },
             is_finished: true,
         }
     }
@@ -303,75 +327,94 @@ impl<'a> Proof<'a> {
         };
         refuse_oversized(&before)?;
         let mut last: Option<Image> = None;
-        let mut replays = true;
-        let (mut seeks_copies, mut seeks_orphans) = (true, self.is_repair(&before, &report));
+        self.seeks.orphans = self.is_repair(&before, &report);
         loop {
-            if replays && is_replayed(&report) && !has_backup(&report) {
-                // A choice has brought a log back. What is repaired before its replay would be lost in it.
-                replays = false;
-                journal::replay(&self.work)?;
-                self.is_finished = false;
-                match self.again()? {
-                    Some((image, next)) => (last, report) = (Some(image), next),
-                    None => return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new())),
-                }
-                continue;
-            }
             let current = last.as_ref().unwrap_or(&before);
-            let mut plan = plan::plan(current, &report, &self.without);
-            if evidence::is_doubtful(&report) && !self.without.contains_key(&Action::SuperBlock) {
-                self.doubt(&report, &mut plan);
-            }
-            // The superblock and the journal first: they say where the log is.
-            let may_wait = |step: &Step| step.layer > Layer::Volume || step.action == Action::NewJournal;
-            let is_settled = plan.steps.iter().all(may_wait);
             let clean = report.complete && damage(&report).next().is_none();
-            if seeks_copies && is_settled && self.rounds < ROUNDS_MAX && !clean {
-                seeks_copies = false;
-                let copies = self.copies(current, &report)?;
-                if !copies.is_empty() {
-                    plan.steps = copies;
-                }
-            }
-            if clean && seeks_orphans && !current.facts.orphans().is_empty() {
-                // Their list could not be read before.
-                seeks_orphans = false;
-                let mut image = last.take().unwrap_or_else(|| before.with(self.work.clone()));
-                match apply::orphans::finish(&mut image) {
-                    Err(Refusal::Device(e)) => return Err(e.into()),
-                    // What cannot be finished stays for the next mount.
-                    _ => self.touched.append(&mut image.touched),
-                }
-                self.is_finished = false;
-                match self.again()? {
-                    Some((image, next)) => (last, report) = (Some(image), next),
-                    None => return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new())),
-                }
-                continue;
-            }
-            if clean && !self.is_finished {
-                let mut image = last.take().unwrap_or_else(|| before.with(self.work.clone()));
-                self.finish(&mut image, true)?;
-                match self.again()? {
-                    Some((image, next)) => (last, report) = (Some(image), next),
-                    None => return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new())),
-                }
-                continue;
-            }
-            if clean || plan.steps.is_empty() || self.rounds == ROUNDS_MAX {
+            let plan = self.plan(current, &report, clean)?;
+            let turn = self.turn(current, &report, clean, !plan.steps.is_empty());
+            if turn == Turn::End {
                 self.in_use = report.totals.inodes_used + report.totals.blocks_used;
                 let left = if clean { Vec::new() } else { self.left(&report, plan) };
                 return self.end(clean, &before, last.as_ref(), first, left);
             }
-            let layer = plan.steps.iter().map(|step| step.layer).min();
-            plan.steps.retain(|step| Some(step.layer) == layer);
-            // The steps change the image that the last check has seen.
+            // What is done changes the image that the last check has seen.
             let mut image = last.take().unwrap_or_else(|| before.with(self.work.clone()));
-            self.carry_out(&mut image, plan.steps, &report, decide)?;
+            match turn {
+                Turn::Replay => {
+                    journal::replay(&self.work)?;
+                    self.is_finished = false;
+                }
+                Turn::Orphans => self.late_orphans(&mut image)?,
+                Turn::Totals => self.finish(&mut image, true)?,
+                Turn::Steps | Turn::End => self.carry_out(&mut image, plan.steps, &report, decide)?,
+            }
             match self.again()? {
                 Some((image, next)) => (last, report) = (Some(image), next),
                 None => return Ok(self.outcome(End::Refused, first, Vec::new(), Vec::new())),
             }
+        }
+    }
+
+    /// The steps of the lowest layer, and what no step repairs. Choices that only a check can make come before them.
+    fn plan(&mut self, image: &Image, report: &Report, clean: bool) -> Result<Plan> {
+        let mut plan = plan::plan(image, report, &self.without);
+        if evidence::is_doubtful(report) && !self.without.contains_key(&Action::SuperBlock) {
+            self.doubt(report, &mut plan);
+        }
+        let has_layout = plan.steps.iter().all(|step| step.action != Action::SuperBlock);
+        if has_layout && !clean && !self.needs_replay(report) && std::mem::take(&mut self.seeks.places) {
+            let steps = self.places(image, report)?;
+            if !steps.is_empty() {
+                plan.steps = steps;
+            }
+        }
+        // The superblock and the journal first: they say where the log is.
+        let may_wait = |step: &Step| step.layer > Layer::Volume || step.action == Action::NewJournal;
+        let is_settled = plan.steps.iter().all(may_wait) && self.rounds < ROUNDS_MAX;
+        if is_settled && !clean && !self.needs_replay(report) && std::mem::take(&mut self.seeks.copies) {
+            let copies = self.copies(image, report)?;
+            if !copies.is_empty() {
+                plan.steps = copies;
+            }
+        }
+        let layer = plan.steps.iter().map(|step| step.layer).min();
+        plan.steps.retain(|step| Some(step.layer) == layer);
+        Ok(plan)
+    }
+
+    /// A choice may bring a log back. What is repaired before its replay would be lost in it.
+    fn needs_replay(&self, report: &Report) -> bool {
+        self.seeks.log && is_replayed(report) && !has_backup(report)
+    }
+
+    /// What comes next.
+    fn turn(&mut self, image: &Image, report: &Report, clean: bool, has_steps: bool) -> Turn {
+        if self.needs_replay(report) {
+            self.seeks.log = false;
+            return Turn::Replay;
+        }
+        if clean && !image.facts.orphans().is_empty() && std::mem::take(&mut self.seeks.orphans) {
+            return Turn::Orphans;
+        }
+        match clean {
+            true if self.is_finished => Turn::End,
+            true => Turn::Totals,
+            false if has_steps && self.rounds < ROUNDS_MAX => Turn::Steps,
+            false => Turn::End,
+        }
+    }
+
+    /// Finishes orphans whose list could not be read before.
+    fn late_orphans(&mut self, image: &mut Image) -> Result<()> {
+        let done = apply::orphans::finish(image);
+        self.touched.append(&mut image.touched);
+        self.is_finished = false;
+        match done {
+            Err(refusal) if refusal.is_unreadable() => Ok(()),
+            Err(Refusal::Device(e)) => Err(e.into()),
+            // What cannot be finished stays for the next mount.
+            _ => Ok(()),
         }
     }
 
@@ -403,6 +446,16 @@ impl<'a> Proof<'a> {
         };
         let step = Step { layer: Layer::Volume, action: Action::SuperBlock, cause: *cause, findings: 1, is_safe: true };
         plan.steps.insert(0, step);
+    }
+
+    /// Steps that put bitmaps and tables where mke2fs puts them, if the check finds less then.
+    fn places(&self, image: &Image, report: &Report) -> Result<Vec<Step>> {
+        let Some(cause) = damage(report).next() else { return Ok(Vec::new()) };
+        let step = |group| {
+            let action = Action::UsualPlaces(group);
+            Step { layer: Layer::Volume, action, cause: *cause, findings: 1, is_safe: false }
+        };
+        Ok(evidence::places(image, report, self.options)?.into_iter().map(step).collect())
     }
 
     /// Steps that take copies from the log, if the repair is better with them.
@@ -474,7 +527,7 @@ impl<'a> Proof<'a> {
         self.owners.forget();
         let is_choice = steps.iter().any(|step| {
             let choices = [Action::SuperBlock, Action::UnmentionedLog, Action::NewJournal];
-            choices.contains(&step.action) || matches!(step.action, Action::LogCopy { .. })
+            choices.contains(&step.action) || matches!(step.action, Action::LogCopy { .. } | Action::UsualPlaces(_))
         });
         for step in steps {
             let tries = self.tried.entry(step.action.clone()).or_default();

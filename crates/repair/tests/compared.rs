@@ -28,6 +28,35 @@ const MOUNTED_MAX: u64 = 72;
 /// Images of each sort that the summary names.
 const SHOWN_MAX: usize = 40;
 
+/// Why a repair is refused, by a part of what it says.
+const REASONS: [(&str, &str); 6] = [
+    ("superblock found", "Neither the superblock nor a backup is left. e2fsck cannot open the image either."),
+    (
+        "comes to an end",
+        "The superblock describes a layout that cannot be. Neither other values nor a backup give one that can.",
+    ),
+    ("no superblock leaves", "Every superblock that can be tried leaves as much damage."),
+    ("inode table is lost", "No descriptor says where a table is, and something else lies where mke2fs puts it."),
+    (
+        "too many rounds",
+        "So much is damaged that eight rounds do not suffice. A second run begins anew, and ends there, too.",
+    ),
+    ("", "The steps for this damage leave it as it is."),
+];
+
+/// The reasons for refusals with their numbers.
+fn by_reason(refused: &[String]) -> String {
+    let reason = |one: &String| REASONS.iter().position(|(part, _)| one.contains(part)).unwrap_or(REASONS.len() - 1);
+    let mut text = String::new();
+    for (at, (_, why)) in REASONS.iter().enumerate() {
+        let count = refused.iter().filter(|one| reason(one) == at).count();
+        if count > 0 {
+            let _ = writeln!(text, "- {count}: {why}");
+        }
+    }
+    text
+}
+
 /// The counts of one program.
 #[derive(Default, Debug)]
 struct Count {
@@ -273,6 +302,9 @@ fn text(each: &BTreeMap<usize, Survey>, all: &Survey) -> String {
         }
         if list.len() > SHOWN_MAX {
             let _ = writeln!(text, "- and {} more", list.len() - SHOWN_MAX);
+        }
+        if what.starts_with("No repair") && !list.is_empty() {
+            let _ = write!(text, "\nBy reason:\n\n{}", by_reason(list));
         }
     }
     text

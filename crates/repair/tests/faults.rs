@@ -100,7 +100,11 @@ fn blocks_that_cannot_be_read_are_listed_and_never_written() {
     }
 }
 
-/// One broken file among many costs two checks more: that of its repair, and that of the end.
+/// The log of the ext4 image.
+const LOG_BYTES: u64 = 4 << 20;
+
+/// One broken file among many costs two checks more: that of its repair, and that of the end. The log is read once, for
+/// older copies of what is damaged.
 #[test]
 fn one_broken_file_costs_a_bounded_number_of_checks() {
     for image in [Image::Ext4, Image::Ext2] {
@@ -113,7 +117,8 @@ fn one_broken_file_costs_a_bounded_number_of_checks() {
         let all = shared.stats().read_bytes;
         println!("{image:?}: {one} bytes read by a check, {all} by a repair, {} rounds", outcome.rounds);
         assert_eq!((outcome.end, outcome.rounds), (End::Proved, 1));
-        assert!(one > 0 && all <= 3 * one, "{image:?}: {one} bytes read by a check, {all} by a repair");
+        let log = if image == Image::Ext4 { LOG_BYTES } else { 0 };
+        assert!(one > 0 && all <= 3 * one + log, "{image:?}: {one} bytes read by a check, {all} by a repair");
     }
 }
 

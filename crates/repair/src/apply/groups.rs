@@ -145,6 +145,19 @@ fn usual_places(image: &Image, group: GroupNr) -> [BlockNr; 3] {
     if agree[1] > agree[0] { old } else { new }
 }
 
+/// The groups whose tables are not where mke2fs puts them.
+pub fn unusual(image: &Image) -> impl Iterator<Item = GroupNr> + '_ {
+    let all = image.geo.groups().zip(&image.descs);
+    all.filter(|(group, desc)| !is_usual(image, *group, desc)).map(|(group, _)| group)
+}
+
+/// Bitmaps and table of a group are where mke2fs puts them.
+pub fn usual(image: &mut Image, group: GroupNr) -> Done {
+    let mut known = desc(image, group)?;
+    [known.block_bitmap, known.inode_bitmap, known.inode_table] = usual_places(image, group);
+    set_desc(image, group, known)
+}
+
 /// Whether a group's table lies where mke2fs puts it.
 fn is_usual(image: &Image, group: GroupNr, desc: &GroupDesc) -> bool {
     usual_places(image, group)[2] == desc.inode_table

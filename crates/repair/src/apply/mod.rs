@@ -42,6 +42,7 @@ pub fn apply(image: &mut Image, action: &Action, owners: &mut Owners) -> Done {
         Action::MultiMount => groups::multi_mount(image),
         Action::Descriptor(group) => groups::descriptor(image, group),
         Action::Places(group) => groups::places(image, group),
+        Action::UsualPlaces(group) => groups::usual(image, group),
         Action::Table(ino) => groups::open_table(image, ino),
         Action::ResizeInode => groups::resize_inode(image),
         Action::Recount(group) => groups::recount(image, group),

@@ -29,6 +29,7 @@ use crate::error::{Done, Refusal, Result};
 use crate::prove::Options;
 use crate::view::Image;
 use crate::view::inode::Inode;
+use crate::view::map::Mapped;
 
 /// The most copies that are tried: each costs a look at the log.
 const CANDIDATES_MAX: usize = 4096;
@@ -96,6 +97,10 @@ struct Candidates<'a> {
     image: &'a Image,
     history: &'a Newest,
     found: BTreeSet<Copied>,
+    /// The map of the directory that was asked for last: findings about one follow each other.
+    last: Option<(InodeNr, Mapped)>,
+    /// Inodes whose maps have been looked at.
+    seen: BTreeSet<u32>,
 }
 
 impl Candidates<'_> {
@@ -169,14 +174,18 @@ impl Candidates<'_> {
 
     /// Adds a block of a directory.
     fn directory(&mut self, dir: InodeNr, lblk: u64) {
-        let inode = self.image.inode(dir).ok().filter(|inode| inode.is_dir());
-        let place = inode.and_then(|inode| self.image.map(&inode).place(lblk));
+        if self.last.as_ref().is_none_or(|(known, _)| *known != dir) {
+            let inode = self.image.inode(dir).ok().filter(|inode| inode.is_dir());
+            self.last = Some((dir, inode.map(|inode| self.image.map(&inode)).unwrap_or_default()));
+        }
+        let place = self.last.as_ref().and_then(|(_, mapped)| mapped.place(lblk));
         place.into_iter().for_each(|block| self.block(block));
     }
 
     /// Adds what a finding about an inode may come from: the blocks of its map, and the first of a directory or symlink.
     fn related(&mut self, finding: &Finding) {
-        let Some(inode) = finding.place.ino().and_then(|ino| self.image.inode(ino).ok()) else { return };
+        let fresh = finding.place.ino().filter(|ino| self.seen.insert(ino.0));
+        let Some(inode) = fresh.and_then(|ino| self.image.inode(ino).ok()) else { return };
         let mapped = self.image.map(&inode);
         mapped.nodes.iter().take(NODES_MAX).for_each(|node| self.block(*node));
         if inode.is_dir() || inode.is_symlink() {
@@ -189,7 +198,7 @@ impl Candidates<'_> {
 /// The candidates for a report: those that its findings name, and those that may be the cause of them.
 fn candidates(image: &Image, report: &Report, history: &Newest) -> [BTreeSet<Copied>; 2] {
     let is_damage = |finding: &&Finding| finding.problem.severity() == Severity::Damage;
-    let mut all = Candidates { image, history, found: BTreeSet::new() };
+    let mut all = Candidates { image, history, found: BTreeSet::new(), last: None, seen: BTreeSet::new() };
     report.findings.iter().filter(is_damage).for_each(|finding| all.direct(finding));
     let direct = std::mem::take(&mut all.found);
     report.findings.iter().filter(is_damage).take(CANDIDATES_MAX).for_each(|finding| all.related(finding));

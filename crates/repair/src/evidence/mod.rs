@@ -1,7 +1,7 @@
 //! Choices that only a check can make: candidates are tried beside the device, and the one with the fewest findings
 //! wins; of equals, the first.
 //!
-//! Main functions: [`super_block`], [`unmentioned_log`], [`is_doubtful`], [`log::choose`].
+//! Main functions: [`super_block`], [`unmentioned_log`], [`is_doubtful`], [`places`], [`log::choose`].
 //!
 //! # Locking
 //! None.
@@ -14,10 +14,12 @@ use std::sync::Arc;
 use extant_block::BlockDevice;
 use extant_block::device::CowDevice;
 use extant_check::{Options, Problem as P, Report, Severity, check};
+use extant_ondisk::GroupNr;
 
-use crate::apply::journal;
-use crate::error::Result;
-use crate::prove::Layers;
+use crate::apply::{groups, journal};
+use crate::error::{Refusal, Result};
+use crate::prove::{self, Layers};
+use crate::view::Image;
 
 pub use super_block::choose as super_block;
 
@@ -50,6 +52,43 @@ pub fn is_doubtful(report: &Report) -> bool {
     ];
     let wrong: u64 = of.iter().map(|problem| report.count(*problem)).sum();
     wrong > FEW.max(report.totals.inodes_used / 8)
+}
+
+/// The groups whose descriptors name places where nothing makes sense: with the places that mke2fs chooses, the check
+/// finds less. Only a few groups can be wrong; where many are elsewhere, another program has made the file system.
+///
+/// # Errors
+/// Those of the devices.
+pub fn places(image: &Image, report: &Report, options: &prove::Options) -> Result<Vec<GroupNr>> {
+    const FEW: usize = 4;
+    let of = [
+        P::BbNotGroup,
+        P::IbNotGroup,
+        P::ItableNotGroup,
+        P::BbConflict,
+        P::IbConflict,
+        P::ItableConflict,
+        P::GdtCsum,
+        P::NoRootInode,
+        P::InodeIsGarbage,
+    ];
+    if of.iter().all(|problem| report.count(*problem) == 0) {
+        return Ok(Vec::new());
+    }
+    let groups: Vec<GroupNr> = groups::unusual(image).take(FEW + 1).collect();
+    if groups.is_empty() || groups.len() > FEW {
+        return Ok(Vec::new());
+    }
+    let over = Arc::new(options.layers.over(image.device.clone()));
+    let mut changed = image.with(over.clone());
+    for group in &groups {
+        match groups::usual(&mut changed, *group) {
+            Err(Refusal::Device(e)) => return Err(e.into()),
+            Err(_) => return Ok(Vec::new()),
+            Ok(()) => {}
+        }
+    }
+    Ok(if judged(&over, &options.check) < damage(report) { groups } else { Vec::new() })
 }
 
 /// A log that the superblock does not mention is replayed if that leaves fewer findings than emptying it, which is what

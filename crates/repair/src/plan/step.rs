@@ -164,6 +164,8 @@ pub enum Action {
     Places(GroupNr),
     /// The part of a group's inode table that was never used begins behind this inode.
     Table(InodeNr),
+    /// Bitmaps and table of a group are where mke2fs puts them.
+    UsualPlaces(GroupNr),
     /// The resize inode maps the reserved blocks again.
     ResizeInode,
     /// A field of an inode.
@@ -310,6 +312,7 @@ impl fmt::Display for Action {
             Action::MultiMount => f.write_str("multi-mount protection: make its block anew"),
             Action::Descriptor(group) => write!(f, "{group}: write the descriptor anew"),
             Action::Places(group) => write!(f, "{group}: choose places for bitmaps and table"),
+            Action::UsualPlaces(group) => write!(f, "{group}: bitmaps and table are where mke2fs puts them"),
             Action::Table(ino) => write!(f, "{ino}: extend the used part of its table to it"),
             Action::ResizeInode => f.write_str("resize inode: map the reserved blocks"),
             Action::InodeField(ino, field, value) => write!(f, "{ino}: set {field:?} to {value}"),

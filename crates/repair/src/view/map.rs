@@ -456,3 +456,44 @@ impl Nodes<'_> {
         Ok(root)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(of: &[(u32, u32)], range: Range<u64>) -> Vec<u32> {
+        let extent = |(lblk, len): &(u32, u32)| Extent {
+            lblk: LogicalBlock(*lblk),
+            len: *len,
+            pblk: BlockNr(100),
+            unwritten: false,
+        };
+        let mut extents: Vec<Extent> = of.iter().map(extent).collect();
+        settle_keys(&mut extents, range);
+        extents.iter().map(|extent| extent.lblk.0).collect()
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_follows_from_its_neighbours() {
+        // Too large, too small, the first by the parent's key, and the last by the end of the file.
+        assert_eq!(keys(&[(0, 4), (900, 2), (6, 3)], 0..9), [0, 4, 6]);
+        assert_eq!(keys(&[(0, 4), (1, 2), (6, 3)], 0..9), [0, 4, 6]);
+        assert_eq!(keys(&[(77, 4), (14, 2)], 10..16), [10, 14]);
+        assert_eq!(keys(&[(0, 4), (131_072, 2)], 0..6), [0, 4]);
+    }
+
+    #[test]
+    fn a_key_beside_a_hole_stays() {
+        // Where it belongs cannot be told, or nothing is wrong with it.
+        assert_eq!(keys(&[(0, 4), (900, 2), (9, 3)], 0..12), [0, 900, 9]);
+        assert_eq!(keys(&[(0, 4), (7, 2), (9, 3)], 0..50), [0, 7, 9]);
+    }
+
+    #[test]
+    fn a_child_has_the_range_of_its_key_unless_that_cannot_be() {
+        let keys = [10, 20, 5];
+        assert_eq!(child_range(&keys, 0, &(10..40)), 10..20);
+        assert_eq!(child_range(&keys, 1, &(10..40)), 10..40);
+        assert_eq!(child_range(&keys, 2, &(10..40)), 10..40);
+    }
+}
