@@ -31,7 +31,8 @@ fn exported(image: &str) -> Vec<u8> {
 /// `dumpe2fs -h` without what depends on the moment, or on the blocks that an implementation chooses.
 fn header(image: &str) -> Vec<String> {
     let said = tool("dumpe2fs", &["-h", image]);
-    let moving = ["Last write time", "Checksum:", "Lifetime writes", "Journal checksum", "Journal sequence", "Journal start"];
+    let moving =
+        ["Last write time", "Checksum:", "Lifetime writes", "Journal checksum", "Journal sequence", "Journal start"];
     let kept = said.lines().filter(|line| !moving.iter().any(|start| line.starts_with(start)));
     kept.map(str::to_owned).collect()
 }
@@ -136,7 +137,11 @@ fn features_come_and_go_and_the_kernel_takes_the_image() {
             if ran.code != Some(0) {
                 assert_eq!(ran.code, Some(1), "{kind}: {step}: {}", ran.err);
                 assert!(fs::read(&ours).expect("image") == before, "{kind}: {step}: changed, and refused: {}", ran.err);
-                assert!(ran.err.contains("cannot be") || ran.err.contains("would leave damage"), "{kind}: {step}: {}", ran.err);
+                assert!(
+                    ran.err.contains("cannot be") || ran.err.contains("would leave damage"),
+                    "{kind}: {step}: {}",
+                    ran.err
+                );
                 continue;
             }
             fsck_clean(&ours);
@@ -172,7 +177,8 @@ fn the_list_is_that_of_tune2fs() {
     for (kind, args) in KINDS {
         let image = made(&dir, args);
         tool("tune2fs", &["-L", "name", "-i", "3m", "-e", "panic", "-E", "stride=4", &image]);
-        let theirs = std::process::Command::new("tune2fs").env("TZ", "UTC").args(["-l", &image]).output().expect("runs");
+        let theirs =
+            std::process::Command::new("tune2fs").env("TZ", "UTC").args(["-l", &image]).output().expect("runs");
         let theirs = String::from_utf8(theirs.stdout).expect("UTF-8");
         let ours = extant(&["tune", "-l", &image]).ok();
         let trim = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();

@@ -81,7 +81,9 @@ fn three_hundred_deleted_files_come_back_whole() {
     }
     let dir = Dir::new();
     let image = dir.text("disk.img");
-    for options in [&["-b", "4096"][..], &["-b", "1024", "-O", "^metadata_csum,^64bit"], &["-b", "4096", "-O", "fast_commit"]] {
+    for options in
+        [&["-b", "4096"][..], &["-b", "1024", "-O", "^metadata_csum,^64bit"], &["-b", "4096", "-O", "fast_commit"]]
+    {
         let kept = deleted(&dir, &image, options, |_| {});
         let before = fs::read(&image).expect("image");
         let out = dir.path("found");

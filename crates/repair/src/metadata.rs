@@ -88,7 +88,8 @@ impl Metadata {
         }
         let (mut blocks, mut hidden) = (fixed(&image), BTreeSet::new());
         for group in image.geo.groups() {
-            let used: Vec<InodeNr> = image.facts.inodes_of(group).filter(|(_, state)| is_used(*state)).map(|(ino, _)| ino).collect();
+            let used: Vec<InodeNr> =
+                image.facts.inodes_of(group).filter(|(_, state)| is_used(*state)).map(|(ino, _)| ino).collect();
             for ino in used {
                 of_inode(&image, ino, scramble, &mut blocks, &mut hidden);
             }

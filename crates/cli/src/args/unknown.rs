@@ -8,14 +8,8 @@
 
 /// Words for the same wish, and the sentence that answers them.
 const ADVICE: &[(&[&str], &str)] = &[
-    (
-        &["resize2fs", "grow", "shrink", "extend"],
-        "'extant resize' makes a file system larger, and 'extant mkfs --from image:OLD NEW' one of another size",
-    ),
-    (
-        &["tune2fs", "label", "e2label", "uuid", "set-label"],
-        "'extant tune' changes labels, UUIDs, limits and features",
-    ),
+    (&["resize2fs", "grow", "shrink", "extend"], "'extant resize' makes a file system larger or smaller"),
+    (&["tune2fs", "label", "e2label", "uuid", "set-label"], "'extant tune' changes labels, UUIDs, limits and features"),
     (
         &["lsdel", "recover", "unrm"],
         "'extant undelete' finds deleted files by the journal; 'extant find --rescue' finds lost ones",
@@ -55,6 +49,9 @@ const HARMLESS: &[&str] = &[
     "mkdir",
     "touch",
     "xattr",
+    "lsattr",
+    "undelete",
+    "image",
     "script",
     "cp",
 ];

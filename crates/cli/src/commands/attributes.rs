@@ -226,7 +226,6 @@ fn show(args: &LsattrArgs, out: &mut Output, fs: &Filesystem, path: &[u8], inode
     Ok(writeln!(out)?)
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

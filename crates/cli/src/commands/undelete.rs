@@ -175,11 +175,7 @@ impl Copy<'_> {
 }
 
 /// Makes a file at its path, or under its number if that is taken.
-fn place<T>(
-    wanted: &Path,
-    other: &Path,
-    make: impl Fn(&Path) -> std::io::Result<T>,
-) -> Result<(T, PathBuf)> {
+fn place<T>(wanted: &Path, other: &Path, make: impl Fn(&Path) -> std::io::Result<T>) -> Result<(T, PathBuf)> {
     let parent = wanted.parent().unwrap_or(wanted);
     let first = fs::create_dir_all(parent).and_then(|()| make(wanted));
     match first {

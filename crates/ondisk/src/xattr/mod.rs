@@ -37,7 +37,8 @@ mod name;
 mod tests;
 
 pub use block::{
-    HEADER_LEN, REFCOUNT_MAX, References, XattrBlock, add_reference, block_checksum, drop_reference, scan_block, seal_block,
+    HEADER_LEN, REFCOUNT_MAX, References, XattrBlock, add_reference, block_checksum, drop_reference, scan_block,
+    seal_block,
 };
 pub use damage::{XattrContext, XattrDamage};
 pub use entry::EntryRef;

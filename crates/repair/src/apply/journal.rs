@@ -123,8 +123,7 @@ fn is_usable(image: &Image) -> bool {
 /// The log of a journal that was found again counts, if the superblock says that there is one.
 fn restored(image: &mut Image) -> Done {
     image.touch(InodeNr::JOURNAL);
-    let raw = image.inode(InodeNr::JOURNAL)?.raw;
-    note_map(image, raw.i_block, u64::from(raw.i_size_lo.get()) | u64::from(raw.i_size_high.get()) << 32)?;
+    note(image, InodeNr::JOURNAL)?;
     if !image.sb.needs_recovery() {
         return Ok(());
     }
@@ -133,6 +132,12 @@ fn restored(image: &mut Image) -> Done {
         Err(Error::Device(e)) => Err(e.into()),
         Err(_) => Err(Refusal::Lost("the log cannot be replayed")),
     }
+}
+
+/// The superblock's copy of the map follows the journal's inode.
+pub fn note(image: &mut Image, ino: InodeNr) -> Done {
+    let raw = image.inode(ino)?.raw;
+    note_map(image, raw.i_block, u64::from(raw.i_size_lo.get()) | u64::from(raw.i_size_high.get()) << 32)
 }
 
 /// The superblock's copy of the map.

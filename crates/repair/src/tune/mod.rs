@@ -14,7 +14,7 @@
 
 mod features;
 mod fields;
-mod reseal;
+pub(crate) mod reseal;
 
 use std::sync::Arc;
 

@@ -8,7 +8,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use extant_block::BlockDevice;
 use extant_ondisk::extent::{NodeMut, NodeRef};
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::map::{Form, Run};
@@ -90,7 +89,9 @@ pub fn judge(
             () if is_discarded(image, &mapped.runs)? => partial("its blocks were discarded, or are zeros"),
             () if lost_nodes => partial("a block of its map may have been overwritten"),
             () if inline.is_none() && !is_complete(image, &version, &mapped) => partial("its map is not complete"),
-            () if inline.as_ref().is_some_and(|bytes| bytes.len() as u64 != size) => partial("its end is not in the log"),
+            () if inline.as_ref().is_some_and(|bytes| bytes.len() as u64 != size) => {
+                partial("its end is not in the log")
+            }
             () => Chance::Whole,
         };
         let now = image.inode(version.inode.ino).ok();
@@ -133,7 +134,7 @@ fn is_discarded(image: &Image, runs: &[Run]) -> Result<bool> {
 fn inline(image: &Image, version: &Version, kind: FileType) -> Option<Vec<u8>> {
     let (inode, size) = (&version.inode, version.desc.size as usize);
     let has_data = inode.has(InodeFlags::INLINE_DATA);
-    if !has_data && !(kind == FileType::Symlink && !inode.has_map(image)) {
+    if !has_data && (kind != FileType::Symlink || inode.has_map(image)) {
         return None;
     }
     let mut bytes = inode.raw.i_block[..INLINE_ROOM.min(size)].to_vec();

@@ -108,9 +108,8 @@ pub fn changes(letters: &TuneLetters, sb: &SuperBlock, spec: &ImageSpec) -> Resu
     changes.extend(letters.mounts.map(Change::Mounts));
     changes.extend([label, errors, max, interval, last, user, group, mounted, uuid].into_iter().flatten());
     let journal_blocks = letters.journal_options.as_deref().map(|text| journal_blocks(text, sb)).transpose()?;
-    let comes = |change: &Change| {
-        matches!(change, Change::Feature { feature: Feature::Compat(Compat::HAS_JOURNAL), on: true })
-    };
+    let comes =
+        |change: &Change| matches!(change, Change::Feature { feature: Feature::Compat(Compat::HAS_JOURNAL), on: true });
     if journal_blocks.is_some() && !changes.iter().any(comes) {
         return Err(Failure::usage(format!("{image}: -J: it is for a journal that is added with -j")));
     }
