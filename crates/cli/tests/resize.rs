@@ -107,7 +107,7 @@ fn images_of_all_kinds_shrink_and_keep_their_files() {
         }
         let _ = fs::remove_file(&image);
         tool("mke2fs", &[&["-q", "-F"], args, &[&image, "120M"]].concat());
-        // What comes behind the filler lies behind the new end.
+        // Files behind the filler lie behind the new end.
         let at = |path: &str| format!("{image}:{path}");
         let change = |args: &[&str]| {
             // Without room for a journal, it says so.
@@ -140,7 +140,7 @@ fn images_of_all_kinds_shrink_and_keep_their_files() {
 }
 
 #[test]
-fn what_cannot_shrink_is_left_as_it_is_with_the_reason() {
+fn a_refused_shrink_leaves_the_image_and_names_the_reason() {
     let dir = Dir::new();
     let image = dir.text("disk.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "1024", "-O", "^flex_bg", &image, "64M"]);

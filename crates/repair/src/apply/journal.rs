@@ -160,7 +160,8 @@ pub fn create(image: &mut Image, blocks: Option<u32>) -> Done {
     make(image, InodeNr::JOURNAL, Vec::new(), blocks.unwrap_or(usual) as usize)
 }
 
-/// An empty journal in the blocks that it had. Old blocks of a log in it are zeroed, so that none of them is ever taken for one of a new log.
+/// An empty journal in the blocks that it had. Old blocks of a log in it are zeroed, so that none of them is ever taken
+/// for one of a new log.
 fn empty(image: &mut Image, ino: InodeNr) -> Done {
     let own = match image.inode(ino)?.is_file() {
         true => content::own(image, ino)?,

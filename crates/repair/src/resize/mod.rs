@@ -7,8 +7,8 @@
 //! Blocks behind the old end belong to no file system until the change is written. They go home first; what lies before
 //! the old end is one transaction of the journal, or has an undo file. So a cut leaves the old size or the new one.
 //!
-//! What it does not do: give inodes other numbers, make a file or a partition longer or shorter. A file system grows as far as its
-//! descriptors have room: reserved blocks of the resize inode, or `meta_bg`.
+//! What it does not do: give inodes other numbers, make a file or a partition longer or shorter. A file system
+//! grows as far as its descriptors have room: reserved blocks of the resize inode, or `meta_bg`.
 //!
 //! # Locking
 //! None of its own.
