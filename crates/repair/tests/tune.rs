@@ -31,7 +31,7 @@ fn feature(word: &str) -> Change {
     Change::Feature { feature: Feature::by_name(name).expect("a feature"), on }
 }
 
-/// What a change leaves in the superblock, apart from counts and times.
+/// The fields of the superblock that the changes here set.
 fn mark(sb: &SuperBlock) -> ([u8; 16], [u8; 16], [u32; 3], u64, u16) {
     let raw = sb.raw();
     let features = [sb.compat().bits(), sb.incompat().bits() & !4, sb.ro_compat().bits()];

@@ -50,7 +50,7 @@ const CAN_COME: (Compat, Incompat, RoCompat) = (
         .union(RoCompat::READONLY)
         .union(RoCompat::VERITY),
 );
-/// Features that it can remove. What is in use is found by the check of the result.
+/// Features that it can remove. The check of the result finds those in use.
 const CAN_GO: (Compat, Incompat, RoCompat) = (
     Compat::HAS_JOURNAL
         .union(Compat::RESIZE_INODE)
@@ -76,7 +76,7 @@ enum Directories {
     All,
 }
 
-/// What a new superblock means for the rest of the metadata.
+/// The changes of the other metadata that a new superblock needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     come: Words,
