@@ -12,10 +12,10 @@ use clap::Args;
 
 /// Change the flags of files, as chattr(1)
 ///
-/// MODE is +LETTERS, -LETTERS or =LETTERS; several may follow each other. Letters: a append only, A no access times,
-/// c compress, C no copy on write, d no dump, D synchronous directory, i immutable, P project of the directory,
-/// s erase, S synchronous, t no tail merging, T top of directories, u undeletable, x direct access. Letters without effect in
-/// ext4 are stored. e, F and j are not changed.
+/// MODE is +LETTERS, -LETTERS or =LETTERS; several may follow each other. Letters: a append only, A no access
+/// times, c compress, C no copy on write, d no dump, D synchronous directory, i immutable, P project of the
+/// directory, s erase, S synchronous, t no tail merging, T top of directories, u undeletable, x direct access.
+/// Letters without effect in ext4 are stored. e, F and j are not changed.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant chattr +i disk.img:/etc/resolv.conf

@@ -12,9 +12,9 @@ use clap::Args;
 ///
 /// The image file gets longer or shorter with its file system; in a partition or on a block device, the file system
 /// grows as far as that reaches. The image must not be in use. It is checked, changed beside the image, and checked
-/// again before anything is written. The new groups are written first, where the old file system does not see them. Then the image's journal
-/// makes the rest one change, or a file with the old blocks does, which is removed in the end. So a power cut leaves
-/// the old size or the new one.
+/// again before anything is written. The new groups are written first, where the old file system does not see them.
+/// Then the image's journal makes the rest one change, or a file with the old blocks does, which is removed in the
+/// end. So a power cut leaves the old size or the new one.
 ///
 /// A smaller file system keeps the numbers of its inodes; blocks behind the new end move.
 ///
