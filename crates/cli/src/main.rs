@@ -10,8 +10,8 @@
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server
-//! is done. As `mke2fs` or `mkfs.ext4` it takes the arguments of mke2fs, as `e2fsck` or `fsck.ext4` those of e2fsck; as `tune2fs` and
-//! `e2label` those of these.
+//! is done. As `mke2fs` or `mkfs.ext4` it takes the arguments of mke2fs, as `e2fsck` or `fsck.ext4` those of
+//! e2fsck, as `tune2fs` and `e2label` those of these programs.
 //!
 //! # Exit status
 //! The tools: 0, 1 (usage; a script's line that failed), 4 (`--rescue`: something is hurt), 8 (the image or the system

@@ -323,7 +323,7 @@ fn values_may_begin_with_a_hyphen() {
 
 #[test]
 fn a_verb_that_does_not_exist_never_leads_to_one_that_deletes() {
-    let words = ["format", "rmdir", "rmm", "resize", "tune2fs", "label", "undelete", "mkf", "tar", "e2fsck", "mvv"];
+    let words = ["format", "rmdir", "rmm", "resize", "tune2fs", "label", "lsdel", "mkf", "tar", "e2fsck", "mvv"];
     for word in words {
         let said = extant(&[word, "x"]).fails(1, &[word]);
         assert!(!said.contains("similar") || !(said.contains("'rm'") || said.contains("'mkfs'")), "{said}");

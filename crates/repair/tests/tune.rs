@@ -31,7 +31,7 @@ fn feature(word: &str) -> Change {
     Change::Feature { feature: Feature::by_name(name).expect("a feature"), on }
 }
 
-/// What a change leaves in the superblock, apart from counts and times.
+/// The fields of the superblock that the changes here set.
 fn mark(sb: &SuperBlock) -> ([u8; 16], [u8; 16], [u32; 3], u64, u16) {
     let raw = sb.raw();
     let features = [sb.compat().bits(), sb.incompat().bits() & !4, sb.ro_compat().bits()];
@@ -198,7 +198,7 @@ fn the_table_of_damaged_images_is_tuned_or_refused() {
     for mutation in extant_testkit::damage::table().step_by(3) {
         let image = mutation.on(mutation.images[0]);
         let device: Arc<dyn BlockDevice> = Arc::new(image.into_read_only());
-        match tuned(&device, &[Change::Uuid(UUID), feature("^dir_index")]) {
+        match tuned(&device, &[Change::Uuid(UUID)]) {
             Ok(_) => done += 1,
             Err(e @ CannotTune::Unproved { .. }) => panic!("{}: {e}", mutation.name),
             Err(CannotTune::Unsound(Unsound::Damaged { .. } | Unsound::Unchecked { .. } | Unsound::Failed(_))) => {

@@ -12,15 +12,15 @@ use clap::Args;
 
 /// Change the flags of files, as chattr(1)
 ///
-/// MODE is +LETTERS, -LETTERS or =LETTERS; several may follow each other. Letters: a append only, A no access times,
-/// c compress, C no copy on write, d no dump, D synchronous directory, i immutable, P project of the directory, s erase,
-/// S synchronous, t no tail merging, T top of directories, u undeletable, x direct access. Letters without effect in
-/// ext4 are stored. e, F and j are not changed.
+/// MODE is +LETTERS, -LETTERS or =LETTERS; several may follow each other. Letters: a append only, A no access
+/// times, c compress, C no copy on write, d no dump, D synchronous directory, i immutable, P project of the
+/// directory, s erase, S synchronous, t no tail merging, T top of directories, u undeletable, x direct access.
+/// Letters without effect in ext4 are stored. e, F and j are not changed.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant chattr +i disk.img:/etc/resolv.conf
   extant chattr -R -i disk.img:/srv
-  extant chattr -p 7 +P disk.img:/home/eve")]
+  extant chattr -p 7 +P disk.img:/srv/eve")]
 #[command(disable_version_flag = true)]
 pub struct ChattrArgs {
     /// MODE, and files to change as IMAGE:PATH
@@ -46,7 +46,7 @@ pub struct ChattrArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lsattr disk.img:/etc
-  extant lsattr -d disk.img:/home
+  extant lsattr -d disk.img:/srv
   extant lsattr -R disk.img | grep -- -i-")]
 pub struct LsattrArgs {
     /// Files and directories, as IMAGE:PATH; an image alone is its root

@@ -8,23 +8,26 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Make a file system larger
+/// Make a file system larger or smaller
 ///
-/// The image file grows with its file system; in a partition or on a block device, the file system grows as far as that
-/// reaches. The image must not be in use. It is checked, grown beside the image, and checked again before anything is
-/// written. The new groups are written first, where the old file system does not see them. Then the image's journal
-/// makes the rest one change, or a file with the old blocks does, which is removed in the end. So a power cut leaves
-/// the old size or the new one.
+/// The image file gets longer or shorter with its file system; in a partition or on a block device, the file system
+/// grows as far as that reaches. The image must not be in use. It is checked, changed beside the image, and checked
+/// again before anything is written. The new groups are written first, where the old file system does not see them.
+/// Then the image's journal makes the rest one change, or a file with the old blocks does, which is removed in the
+/// end. So a power cut leaves the old size or the new one.
+///
+/// A smaller file system keeps the numbers of its inodes; blocks behind the new end move.
 ///
 /// Bytes that do not fill a block, and a last group without room for files, are left out.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant resize disk.img 8G
   extant resize disk.img +200M
+  extant resize disk.img 500M
   truncate -s 8G disk.img && extant resize disk.img max
   extant resize whole-disk.img@2 max
 
-Exit status: 0 (grown, or it has this size already), 1 (not grown).")]
+Exit status: 0 (done, or it has this size already), 1 (not resized).")]
 pub struct ResizeArgs {
     /// Image file or block device; IMAGE@N for a partition
     pub image: OsString,

@@ -84,7 +84,7 @@ pub struct TuneLetters {
     /// The group that may use reserved blocks, too
     #[arg(short = 'g', value_name = "GROUP")]
     pub group: Option<String>,
-    /// What an error leads to: continue, remount-ro or panic
+    /// The reaction to an error: continue, remount-ro or panic
     #[arg(short = 'e', value_name = "BEHAVIOR")]
     pub errors: Option<String>,
     /// Options of each mount: acl, bsdgroups, journal_data, …; ^OPTION removes one

@@ -10,10 +10,10 @@ use clap::Args;
 
 /// Find deleted files by what the journal still has of them
 ///
-/// The journal keeps older copies of inodes, directories and maps until its ring comes round. Files that they show and that
-/// are gone are listed, or copied into a new directory. A file is whole if its map is complete, all its blocks are free,
-/// and neither bitmaps nor log show another use since. Others are listed as partial, and copied only with --partial,
-/// with the suffix .partial.
+/// The journal keeps older copies of inodes, directories and maps until its ring comes round. Files that they show
+/// and that are gone are listed, or copied into a new directory. A file is whole if its map is complete, all its
+/// blocks are free, and neither bitmaps nor log show another use since. Others are listed as partial, and copied
+/// only with --partial, with the suffix .partial.
 ///
 /// Nothing is written to the image. Stop using it first: each write may take blocks of deleted files.
 #[derive(Args, Debug)]

@@ -8,11 +8,7 @@
 
 /// Words for the same wish, and the sentence that answers them.
 const ADVICE: &[(&[&str], &str)] = &[
-    (
-        &["resize2fs", "grow", "shrink", "extend"],
-        "'extant resize' makes a file system larger; 'extant mkfs --from image:OLD --size auto NEW' makes a new image, of \
-         the smallest size, with the same files",
-    ),
+    (&["resize2fs", "grow", "shrink", "extend"], "'extant resize' makes a file system larger or smaller"),
     (&["tune2fs", "label", "e2label", "uuid", "set-label"], "'extant tune' changes labels, UUIDs, limits and features"),
     (
         &["lsdel", "recover", "unrm"],
@@ -53,6 +49,9 @@ const HARMLESS: &[&str] = &[
     "mkdir",
     "touch",
     "xattr",
+    "lsattr",
+    "undelete",
+    "image",
     "script",
     "cp",
 ];

@@ -390,8 +390,8 @@ pub enum XattrCommand {
 /// Change an image by a list of commands
 ///
 /// One command in a line: rm, mkdir, ln, mv, chmod, chown, chattr, mknod, touch and xattr, with paths in the image, and
-/// put and get, which copy from and to the host. The first line that fails ends the script (exit status 1) with a message that
-/// has its number; the changes of the lines before stay, unless --atomic is given.
+/// put and get, which copy from and to the host. The first line that fails ends the script (exit status 1) with a
+/// message that has its number; the changes of the lines before stay, unless --atomic is given.
 ///
 /// Words are quoted as in a shell; # begins a comment. $'a\nb' takes the escapes of C, for names with line breaks:
 /// printf %q of bash writes them so.

@@ -7,7 +7,7 @@
 //! | `info` | superblock, journal, space, partitions |
 //! | `info --scan` | [`mod@scan`]: what is left on a damaged disk |
 //! | `fsck` | check an image for damage, and repair it; [`change`] is what it shares with `resize` and `tune` |
-//! | `resize` | make a file system larger |
+//! | `resize` | make a file system larger or smaller |
 //! | `tune` | label, UUID, limits and features |
 //! | `undelete` | deleted files, by the journal |
 //! | `image` | [`metadata`]: a copy without the content of files |

@@ -1,9 +1,9 @@
-//! `extant resize`: makes a file system larger, and its image file with it.
+//! `extant resize`: makes a file system larger or smaller, and its image file with it.
 //!
 //! `extant_repair::resize` plans and proves; this module chooses the size, makes the file longer before, and shorter
-//! again if the file system does not grow.
+//! again if the file system does not grow. After a shrinking it makes the file shorter.
 //!
-//! What it does not do: shrink, move the end of a partition.
+//! What it does not do: find the least size, move the end of a partition.
 //!
 //! # Locking
 //! None.
@@ -18,9 +18,9 @@ use extant_base::{size, task};
 use extant_block::BlockDevice;
 use extant_check::Options;
 use extant_image::{Opened, probe};
-use extant_ondisk::superblock::SuperBlock;
-use extant_repair::How;
-use extant_repair::resize::{CannotGrow, Growth, grow, target};
+use extant_ondisk::superblock::{Geometry, SuperBlock};
+use extant_repair::resize::{CannotGrow, CannotShrink, Growth, grow, shrink, target};
+use extant_repair::{How, Unsound};
 
 use super::change;
 use crate::args::{ImageArgs, ResizeArgs};
@@ -43,9 +43,11 @@ impl Size {
     fn parse(text: &str) -> std::result::Result<Size, String> {
         match (text, text.strip_prefix('+')) {
             ("max", _) => Ok(Size::Max),
-            ("min", _) => Err("'min': shrinking in place is not there yet; 'extant mkfs --from image:OLD --size auto \
-                               NEW' makes the smallest image of the same files"
-                .to_owned()),
+            ("min", _) => {
+                Err("'min': give a size; 'extant mkfs --from image:OLD --size auto NEW' makes the smallest image \
+                               of the same files"
+                    .to_owned())
+            }
             (_, Some(more)) => size::parse(more).map(Size::More),
             (text, None) => size::parse(text).map(Size::To),
         }
@@ -87,10 +89,15 @@ fn resize(args: &ResizeArgs, image: &mut Image, size: Size) -> Result<()> {
         return Err(image.refusal(&CannotGrow::Damaged { first: "its superblock cannot be used".to_owned() }, 0));
     }
     let bytes = size.bytes(sb.blocks_count << sb.block_bits, image.device.size_bytes());
+    if let Size::To(_) = size
+        && bytes < sb.blocks_count << sb.block_bits
+    {
+        return make_smaller(args, image, &sb, bytes);
+    }
     let larger = target(&sb, bytes).map_err(|e| image.refusal(&e, bytes))?;
     if larger.blocks_count == sb.blocks_count {
         let mut out = Output::new();
-        writeln!(out, "{name}: nothing to do: it has {}", described(&sb))?;
+        writeln!(out, "{name}: nothing to do: it has {}", described(sb.geometry()))?;
         return Ok(out.flush()?);
     }
     let bytes = larger.blocks_count << larger.block_bits;
@@ -98,7 +105,7 @@ fn resize(args: &ResizeArgs, image: &mut Image, size: Size) -> Result<()> {
     let check = Options { threads: task::processors(), now: Clock::real().wall().sec, ..Options::default() };
     let overlay = Arc::new(change::layers().over(image.device.clone()));
     match grow(overlay, &check, bytes) {
-        Ok(Some(growth)) => write(args, image, &sb, &larger, &growth),
+        Ok(Some(growth)) => write(args, image, &sb, &growth),
         Ok(None) => image.take_room_back(),
         Err(e) => {
             let failure = image.refusal(&e, bytes);
@@ -108,14 +115,39 @@ fn resize(args: &ResizeArgs, image: &mut Image, size: Size) -> Result<()> {
     }
 }
 
-fn described(sb: &SuperBlock) -> String {
-    let (blocks, groups) = (sb.blocks_count, sb.group_count);
+fn described(geo: &Geometry) -> String {
+    let (blocks, groups) = (geo.blocks_count, geo.group_count);
     let groups = if groups == 1 { "1 group".to_owned() } else { format!("{groups} groups") };
-    format!("{blocks} blocks of {} bytes in {groups} ({})", sb.block_size, size::human(blocks << sb.block_bits))
+    format!("{blocks} blocks of {} bytes in {groups} ({})", geo.block_size, size::human(blocks << geo.block_bits))
 }
 
-/// Writes the grown file system.
-fn write(args: &ResizeArgs, image: &mut Image, old: &SuperBlock, new: &SuperBlock, growth: &Growth) -> Result<()> {
+/// Makes the file system smaller, then the file shorter if the file system reached to its end.
+fn make_smaller(args: &ResizeArgs, image: &mut Image, sb: &SuperBlock, bytes: u64) -> Result<()> {
+    let name = image.spec.shown();
+    let check = Options { threads: task::processors(), now: Clock::real().wall().sec, ..Options::default() };
+    let overlay = Arc::new(change::layers().over(image.device.clone()));
+    let smaller = match shrink(overlay, &check, bytes) {
+        Ok(Some(smaller)) => smaller,
+        Ok(None) => {
+            let mut out = Output::new();
+            writeln!(out, "{name}: nothing to do: it has {}", described(sb.geometry()))?;
+            return Ok(out.flush()?);
+        }
+        Err(e) => return Err(image.not_shrunk(&e, bytes)),
+    };
+    let ends_with_it = image.device.size_bytes() < (sb.blocks_count + 1) << sb.block_bits;
+    write(args, image, sb, &smaller)?;
+    if image.is_file() && ends_with_it {
+        let start = if let Part::Offset(offset) = image.part { offset } else { 0 };
+        let end = start + (smaller.after.blocks_count << smaller.after.block_bits);
+        let file = OpenOptions::new().write(true).open(&image.spec.path);
+        file.and_then(|file| file.set_len(end)).map_err(|e| Failure::io(&image.spec.path, e))?;
+    }
+    Ok(())
+}
+
+/// Writes the file system of another size.
+fn write(args: &ResizeArgs, image: &mut Image, old: &SuperBlock, growth: &Growth) -> Result<()> {
     let name = image.spec.shown();
     let wanted = args.undo_file.as_deref();
     let (written, record) = change::write(&image.spec, &image.device, &growth.outcome, wanted, false);
@@ -124,7 +156,7 @@ fn write(args: &ResizeArgs, image: &mut Image, old: &SuperBlock, new: &SuperBloc
         (Err(e), record) => {
             let message = if image.is_as_before(old) {
                 image.take_room_back()?;
-                format!("{name}: not grown: {e}; it is as it was")
+                format!("{name}: not resized: {e}; it is as it was")
             } else if let Some(record) = record {
                 format!(
                     "{name}: the change may be written in part: {e}; '{}' brings back the state before it",
@@ -140,7 +172,7 @@ fn write(args: &ResizeArgs, image: &mut Image, old: &SuperBlock, new: &SuperBloc
         }
     };
     let mut out = Output::new();
-    writeln!(out, "{name}: {} now; it had {}", described(new), described(old))?;
+    writeln!(out, "{name}: {} now; it had {}", described(&growth.after), described(&growth.before))?;
     match (how, record) {
         (How::Journal { blocks }, _) => {
             writeln!(out, "{name}: {blocks} old blocks changed as one transaction of the journal")?;
@@ -222,14 +254,27 @@ impl Image {
         })
     }
 
+    /// Why it does not shrink, and the way out.
+    fn not_shrunk(&self, e: &CannotShrink, bytes: u64) -> Failure {
+        let image = argument(self.spec.source().as_os_str().as_bytes(), "");
+        let from = argument(&[b"image:", self.spec.source().as_os_str().as_bytes()].concat(), "");
+        let next = match e {
+            CannotShrink::Unsound(Unsound::Damaged { .. } | Unsound::Unchecked { .. }) => {
+                format!("'extant fsck -fn {image}' shows more, and 'extant fsck -fy {image}' repairs it")
+            }
+            CannotShrink::Failed(_) | CannotShrink::Unsound(_) => "nothing was written".to_owned(),
+            _ => {
+                format!("'extant mkfs --from {from} --size {bytes} NEW' makes a new image of that size with its files")
+            }
+        };
+        Failure::op(format!("{}: not shrunk: {e}; {next}", self.spec.shown()))
+    }
+
     /// The reason, and the way out.
     fn refusal(&self, e: &CannotGrow, bytes: u64) -> Failure {
         let image = argument(self.spec.source().as_os_str().as_bytes(), "");
         let from = argument(&[b"image:", self.spec.source().as_os_str().as_bytes()].concat(), "");
         let next = match e {
-            CannotGrow::Smaller { .. } => {
-                format!("shrinking is done by 'extant mkfs --from {from} --size {bytes} NEW' for now")
-            }
             CannotGrow::DescriptorRoom { .. }
             | CannotGrow::BlockNumbers { .. }
             | CannotGrow::ResizeInode

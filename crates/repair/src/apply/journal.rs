@@ -123,8 +123,7 @@ fn is_usable(image: &Image) -> bool {
 /// The log of a journal that was found again counts, if the superblock says that there is one.
 fn restored(image: &mut Image) -> Done {
     image.touch(InodeNr::JOURNAL);
-    let raw = image.inode(InodeNr::JOURNAL)?.raw;
-    note_map(image, raw.i_block, u64::from(raw.i_size_lo.get()) | u64::from(raw.i_size_high.get()) << 32)?;
+    note(image, InodeNr::JOURNAL)?;
     if !image.sb.needs_recovery() {
         return Ok(());
     }
@@ -133,6 +132,12 @@ fn restored(image: &mut Image) -> Done {
         Err(Error::Device(e)) => Err(e.into()),
         Err(_) => Err(Refusal::Lost("the log cannot be replayed")),
     }
+}
+
+/// The superblock's copy of the map follows the journal's inode.
+pub fn note(image: &mut Image, ino: InodeNr) -> Done {
+    let raw = image.inode(ino)?.raw;
+    note_map(image, raw.i_block, u64::from(raw.i_size_lo.get()) | u64::from(raw.i_size_high.get()) << 32)
 }
 
 /// The superblock's copy of the map.
@@ -155,7 +160,8 @@ pub fn create(image: &mut Image, blocks: Option<u32>) -> Done {
     make(image, InodeNr::JOURNAL, Vec::new(), blocks.unwrap_or(usual) as usize)
 }
 
-/// An empty journal in the blocks that it had. Old blocks of a log in it are zeroed, so that none of them is ever taken for one of a new log.
+/// An empty journal in the blocks that it had. Old blocks of a log in it are zeroed, so that none of them is ever taken
+/// for one of a new log.
 fn empty(image: &mut Image, ino: InodeNr) -> Done {
     let own = match image.inode(ino)?.is_file() {
         true => content::own(image, ino)?,

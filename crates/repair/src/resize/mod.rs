@@ -1,18 +1,20 @@
-//! Growth of a file system that is proved before it is written.
+//! Growth and shrinking of a file system, proved before it is written.
 //!
 //! Main functions: [`target`] (the superblock of the grown file system, or why there is none), [`grow`] (makes it
-//! beside the device and checks it; [`crate::commit`] writes it). Main types: [`Growth`], [`CannotGrow`].
+//! beside the device and checks it; [`crate::commit`] writes it), [`shrink()`]. Main types: [`Growth`], [`CannotGrow`],
+//! [`CannotShrink`].
 //!
 //! Blocks behind the old end belong to no file system until the change is written. They go home first; what lies before
 //! the old end is one transaction of the journal, or has an undo file. So a cut leaves the old size or the new one.
 //!
-//! What it does not do: shrink, move blocks, make a file or a partition longer. A file system grows as far as its
-//! descriptors have room: reserved blocks of the resize inode, or `meta_bg`.
+//! What it does not do: give inodes other numbers, make a file or a partition longer or shorter. A file system
+//! grows as far as its descriptors have room: reserved blocks of the resize inode, or `meta_bg`.
 //!
 //! # Locking
 //! None of its own.
 
 mod place;
+mod shrink;
 mod target;
 mod write;
 
@@ -24,6 +26,7 @@ use extant_check::Options;
 use extant_ondisk::BlockNr;
 use extant_ondisk::superblock::Geometry;
 
+pub use self::shrink::{CannotShrink, shrink};
 pub use self::target::target;
 use crate::error::{Error, Refusal};
 use crate::prove::Outcome;
@@ -123,7 +126,7 @@ impl From<Refusal> for CannotGrow {
     }
 }
 
-/// The result of [`grow`].
+/// The result of [`grow`] and of [`shrink()`].
 pub struct Growth {
     /// The changes beside the device, for [`crate::commit`].
     pub outcome: Outcome,

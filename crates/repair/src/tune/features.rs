@@ -18,6 +18,9 @@ use crate::apply::{content, directories, groups, inodes, journal, super_block};
 use crate::error::Done;
 use crate::view::Image;
 
+/// The first inode of files, and the bytes of an inode, in the first revision of the format.
+const FIRST_INO_GOOD_OLD: u32 = 11;
+const INODE_SIZE_GOOD_OLD: u16 = 128;
 /// `s_checksum_type`.
 const CRC32C: u8 = 1;
 /// The encryption of data and of names (fscrypt: AES-256-XTS, AES-256-CTS).
@@ -47,7 +50,7 @@ const CAN_COME: (Compat, Incompat, RoCompat) = (
         .union(RoCompat::READONLY)
         .union(RoCompat::VERITY),
 );
-/// Features that it can remove. What is in use is found by the check of the result.
+/// Features that it can remove. The check of the result finds those in use.
 const CAN_GO: (Compat, Incompat, RoCompat) = (
     Compat::HAS_JOURNAL
         .union(Compat::RESIZE_INODE)
@@ -73,7 +76,7 @@ enum Directories {
     All,
 }
 
-/// What a new superblock means for the rest of the metadata.
+/// The changes of the other metadata that a new superblock needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     come: Words,
@@ -198,6 +201,12 @@ impl Plan {
     /// Fields that belong to features.
     fn complete(&self, before: &SuperBlock, raw: &mut RawSuperBlock) {
         let old = before.raw();
+        if old.s_rev_level.get() == 0 && self.come != Words::default() {
+            // Only the second revision has features; its other fields get the values that the first one implies.
+            raw.s_rev_level.set(1);
+            raw.s_first_ino.set(FIRST_INO_GOOD_OLD);
+            raw.s_inode_size.set(INODE_SIZE_GOOD_OLD);
+        }
         if self.come.incompat.contains(Incompat::CSUM_SEED) {
             raw.s_checksum_seed.set(ChecksumSeed::from_uuid(&old.s_uuid).raw());
         }
@@ -284,6 +293,9 @@ pub fn apply(old: &Image, new: &mut Image, plan: &Plan, journal_blocks: Option<u
     if let Some(kinds) = plan.descs {
         checksums_of_descriptors(new, kinds)?;
     }
+    if plan.go.ro_compat.contains(RoCompat::METADATA_CSUM) && !plan.go.compat.contains(Compat::ORPHAN_FILE) {
+        clear_orphan_file(new)?;
+    }
     let changed = plan.reseal && new.geo.metadata_csum;
     if changed {
         reseal::everything(new)?
@@ -318,6 +330,17 @@ fn orphan_blocks(image: &Image) -> usize {
         _ => 512,
     };
     blocks.next_multiple_of(1 << image.geo.cluster_bits) as usize
+}
+
+/// The blocks of an orphan file without entries, without checksums: e2fsck compares all bytes.
+fn clear_orphan_file(image: &Image) -> Done {
+    let Some(ino) = image.sb.orphan_file() else { return Ok(()) };
+    for (_, block) in image.map(&image.inode(ino)?).blocks() {
+        let mut bytes = vec![0; image.geo.block_size as usize];
+        orphan::init(&mut bytes, block, None);
+        image.put_block(block, &bytes)?;
+    }
+    Ok(())
 }
 
 fn create_orphan_file(image: &mut Image) -> Done {

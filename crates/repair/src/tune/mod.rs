@@ -3,9 +3,9 @@
 //! Main function: [`tune`] (makes the changes beside the device and checks them; [`crate::commit`] writes them). Main
 //! types: [`Change`], [`Feature`], [`CannotTune`].
 //!
-//! Most changes are fields of the superblock and of its copies ([`fields`]). A feature may need more ([`features`]):
+//! Most changes are fields of the superblock and of its copies (`fields`). A feature may need more (`features`):
 //! a file that comes or goes, directories in another form, descriptors with other checksums. A new start value of the
-//! checksums is followed by all metadata ([`reseal`]).
+//! checksums is followed by all metadata (`reseal`).
 //!
 //! What it does not do: change sizes of inodes or blocks, or what is a new layout (`64bit`, `flex_bg`, `bigalloc`).
 //!
@@ -14,7 +14,7 @@
 
 mod features;
 mod fields;
-mod reseal;
+pub(crate) mod reseal;
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ pub enum Change {
     ReservedUser(u16),
     /// The group that may take them, too.
     ReservedGroup(u16),
-    /// What an error leads to: 1 continue, 2 read-only, 3 panic.
+    /// The reaction to an error: 1 continue, 2 read-only, 3 panic.
     Errors(u16),
     /// Bits of the options of each mount: those that go, then those that come.
     MountBits {

@@ -134,7 +134,7 @@ fn is_discarded(image: &Image, runs: &[Run]) -> Result<bool> {
 fn inline(image: &Image, version: &Version, kind: FileType) -> Option<Vec<u8>> {
     let (inode, size) = (&version.inode, version.desc.size as usize);
     let has_data = inode.has(InodeFlags::INLINE_DATA);
-    if !has_data && !(kind == FileType::Symlink && !inode.has_map(image)) {
+    if !has_data && (kind != FileType::Symlink || inode.has_map(image)) {
         return None;
     }
     let mut bytes = inode.raw.i_block[..INLINE_ROOM.min(size)].to_vec();

@@ -4,12 +4,11 @@
 //! [`Chance`] (whether it is whole).
 //!
 //! A deletion empties an inode and its map, but the log keeps earlier copies of the same blocks until it comes round.
-//! For each inode that is free now, or has another generation, the newest version with a link counts ([`versions`]).
-//! Its map is read from copies of that time ([`blocks`]), and its name from older directory blocks ([`names`]).
+//! For each inode that is free now, or has another generation, the newest version with a link counts (`versions`). Its
+//! map is read from copies of that time (`blocks`), and its name from older directory blocks (`names`).
 //!
-//! A file is whole as far as bitmaps and log tell if its map is complete, all its blocks are free now, and the log shows
-//! no other use of them since. What the log does not show, a file that came and went within one transaction, is not
-//! known.
+//! A file is whole as far as bitmaps and log tell if its map is complete, all its blocks are free now, and the log
+//! shows no other use of them since. A file that came and went within one transaction leaves no trace there.
 //!
 //! What it does not do: search outside the journal, decrypt, write.
 //!

@@ -145,7 +145,7 @@ fn refusal(spec: &ImageSpec, e: &CannotTune) -> Failure {
     Failure::op(format!("{}: not changed: {e}{next}", spec.shown()))
 }
 
-/// What a command line asks for.
+/// The changes that a command line asks for.
 struct Asked {
     changes: Vec<Change>,
     journal_blocks: Option<u32>,

@@ -276,7 +276,7 @@ fn journal_blocks(text: &str, sb: &SuperBlock) -> Result<u32> {
     blocks.filter(fits).ok_or_else(wrong)
 }
 
-/// What was done, a line each.
+/// A line about each change that was made.
 pub fn told(changes: &[Change]) -> Vec<String> {
     changes.iter().map(line).collect()
 }
