@@ -23,7 +23,7 @@ use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
 const RUNS_MAX: usize = 3;
 
 /// Repaired images that the kernel mounts, about.
-const MOUNTED_MAX: u64 = 72;
+const MOUNTED_MAX: u64 = 96;
 
 /// Images of each sort that the summary names.
 const SHOWN_MAX: usize = 40;
