@@ -43,8 +43,8 @@ pub enum Lost {
         /// The first that differs.
         from: u64,
     },
-    /// The size. Every byte that could be read is read, and what is behind them was not part of the file before; or only
-    /// a hole at the end is gone.
+    /// The size. Every byte that could be read is read. The bytes behind them were no part of the file before, or a
+    /// hole at its end is gone.
     Size {
         /// Before.
         was: u64,

@@ -157,7 +157,7 @@ impl Outcome {
 /// Carries out an action. Tests put wrong ones in its place, which the proof has to find.
 pub(crate) type Apply = fn(&mut Image, &Action, &mut Owners) -> Done;
 
-/// What is looked for once in a proof.
+/// Searches that a proof makes once.
 struct Seeks {
     /// A log that a choice has brought back.
     log: bool,
@@ -338,7 +338,7 @@ impl<'a> Proof<'a> {
                 let left = if clean { Vec::new() } else { self.left(&report, plan) };
                 return self.end(clean, &before, last.as_ref(), first, left);
             }
-            // What is done changes the image that the last check has seen.
+            // Each turn changes the image that the last check has seen.
             let mut image = last.take().unwrap_or_else(|| before.with(self.work.clone()));
             match turn {
                 Turn::Replay => {
@@ -383,12 +383,12 @@ impl<'a> Proof<'a> {
         Ok(plan)
     }
 
-    /// A choice may bring a log back. What is repaired before its replay would be lost in it.
+    /// A choice may bring a log back. The replay would undo a repair that came before it.
     fn needs_replay(&self, report: &Report) -> bool {
         self.seeks.log && is_replayed(report) && !has_backup(report)
     }
 
-    /// What comes next.
+    /// The next turn.
     fn turn(&mut self, image: &Image, report: &Report, clean: bool, has_steps: bool) -> Turn {
         if self.needs_replay(report) {
             self.seeks.log = false;
@@ -413,7 +413,7 @@ impl<'a> Proof<'a> {
         match done {
             Err(refusal) if refusal.is_unreadable() => Ok(()),
             Err(Refusal::Device(e)) => Err(e.into()),
-            // What cannot be finished stays for the next mount.
+            // Other orphans stay for the next mount.
             _ => Ok(()),
         }
     }
@@ -486,8 +486,8 @@ impl<'a> Proof<'a> {
         Ok(chosen.iter().map(step).collect())
     }
 
-    /// Whether the repair with copies from the log ends better than the one without, or loses no more. If that one needs
-    /// no person, it has to leave less in use: otherwise the newest bytes are known without a copy.
+    /// Whether the repair with copies from the log ends better than the one without, or loses no more. If that one
+    /// needs no person, it has to leave less in use: otherwise the newest bytes are known without a copy.
     fn is_better_with(&self, copies: &BTreeSet<Copied>) -> Result<bool> {
         let (plain, in_use) = self.trial(BTreeSet::new())?;
         let (with, in_use_with) = self.trial(copies.clone())?;

@@ -2,8 +2,8 @@
 //! lost.
 //!
 //! `EXTANT_IMAGES=N`: N images of each kind. `EXTANT_SUMMARY=FILE` stores the summary. `EXTANT_SEED=KIND:SEED,...`
-//! repairs single images, KIND by its place in `mixed::KINDS`, and prints their plans; `EXTANT_SAVE=FILE` saves the last
-//! of them.
+//! repairs single images, KIND by its place in `mixed::KINDS`, and prints their plans; `EXTANT_SAVE=FILE` saves the
+//! last of them.
 
 mod judge;
 
@@ -23,7 +23,7 @@ use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
 const RUNS_MAX: usize = 3;
 
 /// Repaired images that the kernel mounts, about.
-const MOUNTED_MAX: u64 = 72;
+const MOUNTED_MAX: u64 = 96;
 
 /// Images of each sort that the summary names.
 const SHOWN_MAX: usize = 40;
@@ -188,8 +188,7 @@ impl Survey {
     }
 }
 
-/// Mounts an image with the kernel's own driver, and reads every file, target and list of attributes. Returns the number
-/// of files.
+/// Mounts an image with the kernel's own driver, and reads every file and target. Returns the number of files.
 fn read_by_kernel(image: &MemDevice, dir: &Path) -> Result<usize, String> {
     let (file, top) = (dir.join("kernel"), dir.join("mounted"));
     image.save(&file).expect("saved");

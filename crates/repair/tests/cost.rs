@@ -25,8 +25,8 @@ const FILES_PER_DIRECTORY: usize = 1000;
 /// The log of the image with many files, which is searched for older copies of what is damaged.
 const LOG_BYTES: u64 = 4 << 20;
 
-/// What something took: bytes read from the device, bytes allocated at the peak, and hundredths of a second of processor
-/// time, which are only shown.
+/// A cost: bytes read from the device, bytes allocated at the peak, and hundredths of a second of processor time. The
+/// time is only shown.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     read: u64,
@@ -144,7 +144,7 @@ fn shared_blocks_cost_by_their_number() {
             let (outcome, cost) = repaired(image);
             assert_eq!(outcome.end, End::Proved, "{:?}", outcome.left);
             assert!(outcome.losses.is_empty(), "{:?}", outcome.losses);
-            // What all images of this size cost is no part of the growth.
+            // The cost that all images of this size have is no part of the growth.
             Cost { read: cost.read.saturating_sub(2 * base), ..cost }
         })
         .collect();

@@ -108,7 +108,7 @@ fn orphans_in_an_orphan_file_of_the_wrong_kind_are_finished() {
     assert_all_paths(&verdict);
 }
 
-/// A descriptor that names other places than mke2fs chose, and no backup to tell: the table is found where mke2fs puts it.
+/// No descriptor names the place of the table, nor does a backup.
 #[test]
 fn a_table_that_a_descriptor_has_lost_is_found_where_mke2fs_puts_it() {
     for kind in [Image::Bigalloc, Image::Ext4Plain] {

@@ -40,7 +40,7 @@ const PASSES_MAX: usize = 4;
 /// The most blocks of a map that one finding about its inode makes candidates.
 const NODES_MAX: usize = 64;
 
-/// What is taken from the log.
+/// A block of the log that is taken, or an inode in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Copied {
     /// The block whose copy it is.
@@ -182,7 +182,7 @@ impl Candidates<'_> {
         place.into_iter().for_each(|block| self.block(block));
     }
 
-    /// Adds what a finding about an inode may come from: the blocks of its map, and the first of a directory or symlink.
+    /// Adds what a finding about an inode may come from: the blocks of its map, the first of a directory or symlink.
     fn related(&mut self, finding: &Finding) {
         let fresh = finding.place.ino().filter(|ino| self.seen.insert(ino.0));
         let Some(inode) = fresh.and_then(|ino| self.image.inode(ino).ok()) else { return };

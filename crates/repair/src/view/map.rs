@@ -300,8 +300,8 @@ impl Image {
     /// Whether what a map has behind the end of its file is one entry that points astray. Otherwise the size is wrong.
     ///
     /// An inode that counts fewer blocks than its map has was not the one to add the entry. An extent behind a gap is
-    /// one whose key has changed: its block is still counted. Several behind a gap are the rest of a sparse file, unless
-    /// the gap is larger than the file system.
+    /// one whose key has changed: its block is still counted. Several behind a gap are the rest of a sparse file,
+    /// unless the gap is larger than the file system.
     pub fn is_astray(&self, inode: &Inode, mapped: &Mapped) -> bool {
         let end = inode.size().div_ceil(self.geo.block_size.into());
         let reaches = |run: &&Run| u64::from(run.lblk.0) + u64::from(run.len) > end && !run.unwritten;
