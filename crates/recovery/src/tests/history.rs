@@ -4,7 +4,7 @@ use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::LogCsum;
 
 use super::log_writer::{LogWriter, Work};
-use crate::History;
+use crate::Newest;
 
 const BS: u32 = 1024;
 const ALL: [LogCsum; 4] = [LogCsum::None, LogCsum::V1, LogCsum::V2, LogCsum::V3];
@@ -17,8 +17,8 @@ fn copies(list: &[(u64, u8)]) -> Work {
     Work { copies: list.iter().map(|(block, fill)| (*block, data(*fill))).collect(), ..Work::default() }
 }
 
-fn history(writer: &LogWriter) -> History {
-    History::load(writer.open(), writer.disk.as_ref()).expect("read")
+fn history(writer: &LogWriter) -> Newest {
+    Newest::load(writer.open(), writer.disk.as_ref()).expect("read")
 }
 
 /// The first byte of a block's copy.
