@@ -5,10 +5,10 @@
 //! repair the newest ones.
 //!
 //! A log is a ring: a transaction stays in it until later ones overwrite its place, also after everything has been
-//! written home and the log counts as empty. A copy counts if its transaction was committed, its checksum matches where
-//! the format has one, and no later transaction has used its place in the log. The newest copy need not be the newest
-//! version of its block: after an unmount, old kernels begin again at the start of the log, and may overwrite the newest
-//! copy before an older one.
+//! written home and the log counts as empty. A copy counts if its transaction was committed, its checksum matches
+//! where the format has one, and no later transaction has used its place in the log. The newest copy need not be the
+//! newest version of its block: after an unmount, old kernels begin again at the start of the log, and may overwrite
+//! the newest copy before an older one.
 //!
 //! What it does not do: decide whether a copy is right, or write it home. [`Replay`](crate::Replay) reads the
 //! transactions that have to be replayed.

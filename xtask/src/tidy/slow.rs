@@ -1,7 +1,7 @@
 //! The tests that take longer than a test should: `cargo xtask tidy --slow`.
 //!
-//! Main function: [`main`]. It reads target/repeat/tests.txt, where `scripts/repeat.py` leaves the time of each test of the
-//! last `make test`.
+//! Main function: [`main`]. It reads target/repeat/tests.txt, where `scripts/repeat.py` leaves the time of each test
+//! of the last `make test`.
 //!
 //! What it does not do: fail. Times depend on the machine and on what else it does.
 //!
