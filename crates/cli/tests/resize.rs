@@ -61,6 +61,7 @@ fn kernel_mounts(dir: &Dir, image: &str) -> bool {
 
 fn kernel_takes(dir: &Dir, image: &str) {
     let mount = dir.text("mnt");
+    fs::create_dir_all(&mount).expect("directory");
     tool("mount", &["-o", "loop", image, &mount]);
     fs::write(format!("{mount}/big"), vec![7; 8 << 20]).expect("written");
     tool("umount", &[&mount]);

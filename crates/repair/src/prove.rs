@@ -70,7 +70,9 @@ fn refuse_oversized(image: &Image) -> Result<()> {
     for ino in image.facts.sharers() {
         let Ok(inode) = image.inode(InodeNr(*ino)) else { continue };
         let blocks: u64 = image.map(&inode).runs.iter().map(|run| u64::from(run.len)).sum();
-        mapped = mapped.saturating_add(blocks);
+        // The census remembers each name: all directories together may have as many as their blocks would hold once.
+        let weight = if inode.is_dir() { SHARED_MAX } else { 1 };
+        mapped = mapped.saturating_add(blocks.saturating_mul(weight));
         if mapped > limit {
             return Err(Error::Oversized { ino: *ino });
         }

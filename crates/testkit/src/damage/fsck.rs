@@ -64,7 +64,7 @@ fn run(dir: &Path, flags: &[&str], log: bool) -> Answer {
     }
     args.push(path.to_str().expect("UTF-8"));
     // It hangs on some images.
-    let (code, output) = run_bounded(10, &program, &args).unwrap_or_else(|e| panic!("{e}"));
+    let (code, output) = run_bounded(20, &program, &args).unwrap_or_else(|e| panic!("{e}"));
     let text = String::from_utf8_lossy(&std::fs::read(&list).unwrap_or_default()).into_owned();
     let codes = text.split("<problem code=\"0x").skip(1).filter_map(|p| u32::from_str_radix(p.get(..6)?, 16).ok());
     let codes = codes.collect();

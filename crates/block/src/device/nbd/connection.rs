@@ -249,13 +249,17 @@ impl Connection {
             if state.dead.is_some() {
                 let lost: Vec<u64> = bios_of(&state);
                 let lost: Vec<Pending> = lost.iter().filter_map(|cookie| state.pending.remove(cookie)).collect();
-                state.bios = 0;
-                let (kind, why) = state.dead.clone().unwrap_or((io::ErrorKind::Other, String::new()));
-                drop(state);
-                for pending in lost {
-                    finish(pending, Err(io::Error::new(kind, why.clone())));
+                if !lost.is_empty() {
+                    state.bios = 0;
+                    let (kind, why) = state.dead.clone().unwrap_or((io::ErrorKind::Other, String::new()));
+                    drop(state);
+                    for pending in lost {
+                        finish(pending, Err(io::Error::new(kind, why.clone())));
+                    }
+                    // More bios may have come meanwhile, and their notice found no thread that waited.
+                    state = self.state.lock();
+                    continue;
                 }
-                state = self.state.lock();
             }
             if state.closing && state.bios == 0 {
                 return;

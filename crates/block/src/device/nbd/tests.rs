@@ -12,7 +12,7 @@ use std::sync::Arc;
 use extant_base::clock::Clock;
 
 use super::*;
-use crate::bio::BioVec;
+use crate::bio::{BioVec, Completion};
 use crate::queue::submit_and_wait;
 
 /// A server that ends with the test.
@@ -274,4 +274,28 @@ fn an_error_of_the_server_fails_the_request_and_not_the_connection() {
     let mut back = [0; 512];
     device.read_at(0, &mut back, BioFlags::empty()).expect("read");
     assert_eq!(back, [9; 512]);
+}
+
+/// A completion runs on the thread that fails what the dead connection still had, and submits more.
+#[test]
+fn a_request_that_the_failure_of_another_one_submits_fails_too() {
+    let dir = tempfile::tempdir().expect("directory");
+    let socket = played(dir.path(), "gone", |mut s| {
+        greet(&mut s);
+        let mut request = [0; 28];
+        let _ = s.read_exact(&mut request);
+    });
+    let options = NbdOptions { threads: true, ..quick() };
+    let device = Arc::new(NbdDevice::open(&at(&socket), &options).expect("opened"));
+    let (sender, answers) = std::sync::mpsc::channel();
+    let (again, second) = (device.clone(), sender.clone());
+    device.submit(Bio::flush(Box::new(move |first: Completion| {
+        sender.send(first.result.is_err()).expect("received");
+        again.submit(Bio::flush(Box::new(move |next: Completion| {
+            second.send(next.result.is_err()).expect("received");
+        })));
+    })));
+    for _ in 0..2 {
+        assert_eq!(answers.recv_timeout(Duration::from_secs(60)), Ok(true));
+    }
 }
