@@ -55,7 +55,7 @@ fn trim_gives_the_host_its_room_back() {
         fs::create_dir_all(&mount).expect("directory");
         tool("mount", &["-o", "loop", &image, &mount]);
         let ran = extant(&["trim", &image]);
-        tool("umount", &[&mount]);
+        common::umount(&[&mount]);
         ran.fails(8, &[]);
     }
 }

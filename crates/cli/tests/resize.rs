@@ -54,7 +54,7 @@ fn kernel_mounts(dir: &Dir, image: &str) -> bool {
     fs::create_dir_all(&mount).expect("directory");
     let mounted = Command::new("mount").args(["-o", "loop", image, &mount]).output().expect("mount runs");
     if mounted.status.success() {
-        tool("umount", &[&mount]);
+        common::umount(&[&mount]);
     }
     mounted.status.success()
 }
@@ -64,7 +64,7 @@ fn kernel_takes(dir: &Dir, image: &str) {
     fs::create_dir_all(&mount).expect("directory");
     tool("mount", &["-o", "loop", image, &mount]);
     fs::write(format!("{mount}/big"), vec![7; 8 << 20]).expect("written");
-    tool("umount", &[&mount]);
+    common::umount(&[&mount]);
     fsck_clean(image);
 }
 
@@ -240,7 +240,7 @@ fn an_image_in_use_does_not_grow() {
     fs::create_dir_all(&mount).expect("directory");
     tool("mount", &["-o", "loop", &image, &mount]);
     let ran = extant(&["resize", &image, "+8M"]);
-    tool("umount", &[&mount]);
+    common::umount(&[&mount]);
     ran.fails(1, &["disk.img"]);
     assert_eq!(fs::metadata(&image).expect("image").len(), bytes);
 }

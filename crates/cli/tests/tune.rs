@@ -46,7 +46,7 @@ fn kernel_takes(dir: &Dir, image: &str) {
     tool("mount", &["-o", "loop", image, &mount]);
     fs::write(format!("{mount}/more"), vec![7; 1 << 20]).expect("written");
     let names = fs::read_dir(format!("{mount}/tree/many")).expect("listed").count();
-    tool("umount", &[&mount]);
+    common::umount(&[&mount]);
     assert_eq!(names, 300);
     fsck_clean(image);
 }
@@ -221,7 +221,7 @@ fn a_refused_change_leaves_the_image_and_names_the_reason() {
         fs::create_dir_all(&mount).expect("directory");
         tool("mount", &["-o", "loop", &image, &mount]);
         let ran = extant(&["tune", "-L", "x", &image]);
-        tool("umount", &[&mount]);
+        common::umount(&[&mount]);
         ran.fails(1, &["disk.img"]);
     }
     let said = tool("dumpe2fs", &[&image]);

@@ -51,7 +51,7 @@ fn deleted(dir: &Dir, image: &str, options: &[&str], afterwards: impl FnOnce(&Pa
     }
     tool("sync", &["-f", text]);
     let kept = sums(&top);
-    tool("umount", &[text]);
+    common::umount(&[text]);
     tool("mount", &["-o", "loop", image, text]);
     // A read leaves times in the inodes, as it does in use; the next commit has the whole table.
     for name in kept.keys() {
@@ -61,7 +61,7 @@ fn deleted(dir: &Dir, image: &str, options: &[&str], afterwards: impl FnOnce(&Pa
     fs::remove_dir_all(&top).expect("removed");
     tool("sync", &["-f", text]);
     afterwards(&mount);
-    tool("umount", &[text]);
+    common::umount(&[text]);
     kept
 }
 
