@@ -112,7 +112,7 @@ fn one_broken_file_among_many_costs_two_checks() {
 }
 
 #[test]
-#[ignore = "some minutes, and a gigabyte: by hand"]
+#[ignore = "some minutes, and a gigabyte: make soak"]
 fn soak_one_broken_file_among_600_000_costs_two_checks() {
     let _alone = ALONE.lock();
     assert_costs_two_checks(&one_broken(600_000, 1 << 30));
