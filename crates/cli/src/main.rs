@@ -139,6 +139,7 @@ fn run(command: Command) -> Result<()> {
         Command::Resize(args) => commands::resize::run(&args),
         Command::Tune(args) => commands::tune::run(&args),
         Command::Undelete(args) => commands::undelete::run(&args),
+        Command::Quota(args) => commands::quota::run(&args),
         Command::Image(args) => commands::metadata::run(&args),
         Command::Info(args) => commands::info::run(&args.verb, &args.how),
         Command::Ls(args) => Images::for_looking(&args.how).with(|images| commands::ls::run(&args.verb, images)),

@@ -353,6 +353,7 @@ impl DirStore for DirView<'_> {
     fn append(&self, handle: &mut Handle, kind: BlockKind, f: impl FnOnce(&mut [u8])) -> Result<u32> {
         let lblk = self.blocks();
         self.check_room_in_inode()?;
+        self.fs.blocks_within_quota(self.dir, 1)?;
         let view = self.fs.map_view(self.dir);
         let before = lblk.checked_sub(1).map(|last| self.physical(last)).transpose()?;
         let block = self.fs.allocate_meta_block(handle, MetaRole::Directory, self.dir.ino, self.dir, before)?;

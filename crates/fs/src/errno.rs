@@ -12,8 +12,8 @@ use crate::error::{Error, Unsupported};
 #[cfg(target_os = "linux")]
 mod number {
     pub use libc::{
-        E2BIG, EACCES, EAGAIN, EBUSY, EEXIST, EFBIG, EINVAL, EIO, EISDIR, ELOOP, EMLINK, ENAMETOOLONG, ENODATA, ENOENT,
-        ENOKEY, ENOMEM, ENOSPC, ENOTDIR, ENOTEMPTY, ENXIO, EOPNOTSUPP, EPERM, EROFS, ESTALE, EUCLEAN, EXDEV,
+        E2BIG, EACCES, EAGAIN, EBUSY, EDQUOT, EEXIST, EFBIG, EINVAL, EIO, EISDIR, ELOOP, EMLINK, ENAMETOOLONG, ENODATA,
+        ENOENT, ENOKEY, ENOMEM, ENOSPC, ENOTDIR, ENOTEMPTY, ENXIO, EOPNOTSUPP, EPERM, EROFS, ESTALE, EUCLEAN, EXDEV,
     };
 }
 
@@ -45,6 +45,7 @@ mod number {
     pub const EOPNOTSUPP: i32 = 95;
     pub const ESTALE: i32 = 116;
     pub const EUCLEAN: i32 = 117;
+    pub const EDQUOT: i32 = 122;
     pub const ENOKEY: i32 = 126;
 }
 
@@ -57,6 +58,7 @@ impl Error {
             Error::Unsupported(_) | Error::NotSupported(_) => number::EOPNOTSUPP,
             Error::Device(e) => device(e),
             Error::NoSpace | Error::NoSpaceUntilCommit | Error::NoInodes => number::ENOSPC,
+            Error::QuotaExceeded => number::EDQUOT,
             Error::NotFound => number::ENOENT,
             Error::Exists => number::EEXIST,
             Error::NotDirectory => number::ENOTDIR,

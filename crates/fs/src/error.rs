@@ -45,6 +45,8 @@ pub enum Damage {
     Orphans,
     /// The journal's superblock or inode, or a transaction in it.
     Journal,
+    /// A quota file.
+    Quota,
 }
 
 impl fmt::Display for Damage {
@@ -62,6 +64,7 @@ impl fmt::Display for Damage {
             Damage::Xattr => "attributes",
             Damage::Orphans => "orphans",
             Damage::Journal => "journal",
+            Damage::Quota => "quota file",
         })
     }
 }
@@ -83,6 +86,7 @@ impl Damage {
             Damage::Xattr => "check_attributes",
             Damage::Orphans => "check_orphans",
             Damage::Journal => "check_journal",
+            Damage::Quota => "check_quota",
         }
     }
 }
@@ -178,6 +182,9 @@ pub enum Error {
     /// No free inode in any group (ENOSPC).
     #[error("no free inodes")]
     NoInodes,
+    /// A limit of the user, the group or the project (EDQUOT).
+    #[error("disk quota exceeded")]
+    QuotaExceeded,
     /// No such name, or no inode of this number (ENOENT).
     #[error("no such file or directory")]
     NotFound,
@@ -366,7 +373,7 @@ impl Error {
         match self {
             Error::Corrupt { .. } => code::EFSCORRUPTED,
             Error::Device(_) | Error::Journal(_) | Error::Aborted { .. } => code::EIO,
-            Error::NoSpace | Error::NoSpaceUntilCommit | Error::NoInodes => code::ENOSPC,
+            Error::NoSpace | Error::NoSpaceUntilCommit | Error::NoInodes | Error::QuotaExceeded => code::ENOSPC,
             Error::ReadOnly => code::EROFS,
             Error::Lost { cause, .. } => cause.cause_code(),
             Error::Mount { source, .. } => source.cause_code(),
@@ -386,9 +393,9 @@ impl Error {
         }
     }
 
-    /// Both kinds of "no space".
+    /// Both kinds of "no space", and no more of it for this owner.
     pub fn is_no_space(&self) -> bool {
-        matches!(self, Error::NoSpace | Error::NoSpaceUntilCommit)
+        matches!(self, Error::NoSpace | Error::NoSpaceUntilCommit | Error::QuotaExceeded)
     }
 
     /// Whether the image itself is damaged: `errors=` then decides how the mount reacts.

@@ -30,6 +30,7 @@ use crate::lifecycle::{Lifecycle, Right, Transition};
 use crate::ops::sync::policy::SyncPolicy;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
+use crate::quota::Quotas;
 use crate::rescue::state::Rescue;
 use crate::reserve::Reserve;
 use crate::threads::Threads;
@@ -149,6 +150,8 @@ pub struct Filesystem {
     /// Attribute blocks that other inodes may join.
     pub(crate) shared_xattr: Arc<SharedBlocks>,
     pub(crate) hash: crate::hash_settings::HashSettings,
+    /// The usage of owners; only on a mount that writes an image with quotas.
+    pub(crate) quotas: OnceLock<Quotas>,
     /// The additions of a mount that rescues.
     pub(crate) rescue: Option<Rescue<InodeRef>>,
     /// Counts of operations.
@@ -281,7 +284,7 @@ impl Filesystem {
     pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
         self.before_handle()?;
         self.log_errors()?;
-        Ok(self.journal.start(credits.min(self.journal.max_credits()))?)
+        Ok(self.journal.start(self.with_quota_credits(credits).min(self.journal.max_credits()))?)
     }
 
     /// A handle, if it can be had without waiting.
@@ -290,7 +293,7 @@ impl Filesystem {
         if self.error_log.is_unlogged() {
             return None;
         }
-        self.journal.try_start(credits.min(self.journal.max_credits()))
+        self.journal.try_start(self.with_quota_credits(credits).min(self.journal.max_credits()))
     }
 
     fn before_handle(&self) -> Result<()> {

@@ -28,6 +28,7 @@ use crate::error::Error;
 use crate::filesystem::Filesystem;
 use crate::inode_table::InodeTable;
 use crate::map::MapRoot;
+use crate::quota::Charge;
 use crate::writeback::asks::WritebackLock;
 use crate::writeback::batch::Batches;
 use extant_es::EsInode;
@@ -43,6 +44,12 @@ pub struct Meta {
     pub desc: InodeDesc,
     /// Times are newer here than in the inode table; the next writeback or fsync writes them.
     pub lazy_times: bool,
+    /// The share of its owners' usage that the inode in its table is.
+    pub(crate) charge: Charge,
+    /// Bytes of delayed data that count for its owners' limits.
+    pub(crate) promised: u64,
+    /// Its number is free as soon as it has been written.
+    pub(crate) freed: bool,
 }
 
 /// One inode in memory.
@@ -165,6 +172,7 @@ impl Inode {
         map: MapRoot,
         es: EsInode,
         tid: u32,
+        charge: Charge,
     ) -> Arc<Inode> {
         let keep_clean = fs.options.keep_clean && desc.is_regular();
         let home = Home { owner: fs.inodes.data_owner(), object: u64::from(ino.0) };
@@ -177,7 +185,7 @@ impl Inode {
             rw: RwLock::new(&RW_CLASS, ()),
             wb: WritebackLock::new(),
             map: RwLock::new(&MAP_CLASS, map),
-            meta: RwLock::new(&META_CLASS, Meta { desc, lazy_times: false }),
+            meta: RwLock::new(&META_CLASS, Meta { desc, lazy_times: false, charge, promised: 0, freed: false }),
             es,
             pages,
             prealloc: InodePreallocation::new(ino),

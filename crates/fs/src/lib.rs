@@ -56,6 +56,7 @@ mod ops;
 mod options;
 mod orphan;
 pub mod path;
+mod quota;
 mod reports;
 mod rescue;
 mod reserve;
@@ -72,6 +73,7 @@ pub use extant_es::EsPolicyKind;
 pub use extant_journal::Error as JournalError;
 pub use extant_mballoc::MetaPolicy;
 pub use extant_mballoc::Policy as AllocPolicy;
+pub use extant_ondisk::quota::{Limits, QuotaKind, Usage};
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};
 pub use inode_table::INODE_BYTES;
@@ -89,6 +91,7 @@ pub use options::{
     Atime, BadValue, BorrowJournal, COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, JournalDevice, Messages, MountOptions, OnError,
     POLICIES, PolicyOption, QUEUE_DEPTH_MAX,
 };
+pub use quota::QuotaLimits;
 pub use reserve::Caller;
 pub use xattr::SetMode;
 

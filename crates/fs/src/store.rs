@@ -20,6 +20,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapStore, NewNode, neighbours};
 use crate::orphan;
+use crate::quota::Charge;
 
 impl Filesystem {
     /// The table block of an inode and the offset of its slot.
@@ -213,10 +214,11 @@ impl Filesystem {
         }
         // A transaction that changed it may still be uncommitted, and fsync must wait for that one.
         let tid = self.journal.running_tid().0;
-        Ok(Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid))
+        let charge = Charge::of(&desc);
+        Ok(Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid, charge))
     }
 
-    /// Writes the inode into its table block. 1 credit.
+    /// Writes the inode into its table block, and charges its owners. 1 credit, beside those of the quotas.
     pub(crate) fn write_inode(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         let (buffer, offset) = self.inode_slot(inode.ino)?;
         let size = self.geo.inode_size;
@@ -227,7 +229,9 @@ impl Filesystem {
         })?;
         // Before the lock is released: a thread that sees no pending times must also see their transaction.
         inode.sync_tid.store(handle.tid().0, Ordering::Release);
-        Ok(())
+        let charges = self.recharge(inode, &mut m);
+        drop(m);
+        charges.map_or(Ok(()), |(before, after)| self.charge(handle, inode.ino, before, after))
     }
 
     /// As [`Filesystem::write_inode`], for a change that reading the file's data depends on (size, mapping).
@@ -433,7 +437,7 @@ impl MapStore for MapView<'_> {
     }
 
     fn has_credits(&self, handle: &mut Handle, blocks: u32) -> bool {
-        handle.has_credits(blocks)
+        handle.has_credits(self.fs.with_quota_credits(blocks))
     }
 }
 

@@ -195,6 +195,7 @@ impl XattrStore for XattrEdit<'_> {
             fs.modify_superblock(self.handle, |sb| sb.set_ext_attr())?;
         }
         let inode = self.view.inode;
+        fs.blocks_within_quota(inode, 1)?;
         let block = fs.allocate_meta_block(self.handle, MetaRole::Xattr, inode.ino, inode, None)?;
         self.changed = true;
         Ok(block)

@@ -7,9 +7,10 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use extant_fs::{Limits, QuotaKind, QuotaLimits, Usage};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, Result};
-use rustix::ioctl::{NoArg, Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{NoArg, Opcode, Setter, Updater, ioctl, opcode};
 use rustix::process::{Gid, Pid, Uid};
 
 /// Linux: `FUSE_DEV_IOC_CLONE`, include/uapi/linux/fuse.h: _IOR(229, 0, uint32_t).
@@ -57,6 +58,114 @@ pub fn control(dir: impl AsFd, what: Control) -> Result<()> {
             Control::Thaw => ioctl(dir, NoArg::<{ Control::THAW as Opcode }>::new()),
             Control::ReadOnly => ioctl(dir, NoArg::<{ Control::READ_ONLY as Opcode }>::new()),
             Control::ReadWrite => ioctl(dir, NoArg::<{ Control::READ_WRITE as Opcode }>::new()),
+        }
+    }
+}
+
+/// A request about the quotas of a mount, with a [`QuotaRecord`] (Linux: quotactl(2), which knows no FUSE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaRequest {
+    /// Fills in the first owner from the record's on; ENOENT behind the last one.
+    Next,
+    /// Fills in the times of grace.
+    Grace,
+    /// Sets the owner's limits.
+    SetLimits,
+    /// Sets the times of grace.
+    SetGrace,
+}
+
+impl QuotaRequest {
+    pub(crate) const NEXT: u32 = opcode::read_write::<QuotaRecord>(0xEB, 5) as u32;
+    pub(crate) const GRACE: u32 = opcode::read_write::<QuotaRecord>(0xEB, 6) as u32;
+    pub(crate) const SET_LIMITS: u32 = opcode::read_write::<QuotaRecord>(0xEB, 7) as u32;
+    pub(crate) const SET_GRACE: u32 = opcode::read_write::<QuotaRecord>(0xEB, 8) as u32;
+}
+
+/// The argument of a [`QuotaRequest`]: the kind (0: users, 1: groups, 2: projects), the owner, bytes and inodes in use,
+/// the soft and the hard limit of blocks of 1 KiB, those of inodes, the ends of both times of grace, and their lengths.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(transparent)]
+pub struct QuotaRecord(pub(crate) [u64; 12]);
+
+impl QuotaRecord {
+    /// An owner.
+    pub fn of(kind: QuotaKind, id: u32) -> QuotaRecord {
+        let mut record = QuotaRecord::default();
+        (record.0[0], record.0[1]) = (kind as u64, id.into());
+        record
+    }
+
+    /// An owner with limits.
+    pub fn with_limits(kind: QuotaKind, id: u32, limits: QuotaLimits) -> QuotaRecord {
+        let mut record = QuotaRecord::of(kind, id);
+        let QuotaLimits { blocks_soft, blocks_hard, inodes_soft, inodes_hard } = limits;
+        record.0[4..8].copy_from_slice(&[blocks_soft, blocks_hard, inodes_soft, inodes_hard]);
+        record
+    }
+
+    /// Times of grace.
+    pub fn with_grace(kind: QuotaKind, grace: [u32; 2]) -> QuotaRecord {
+        let mut record = QuotaRecord::of(kind, 0);
+        record.0[10..].copy_from_slice(&grace.map(u64::from));
+        record
+    }
+
+    pub(crate) fn fill(&mut self, usage: &Usage, limits: &Limits) {
+        self.0[1..10].copy_from_slice(&[
+            usage.id.into(),
+            usage.bytes,
+            usage.inodes,
+            limits.blocks_soft,
+            limits.blocks_hard,
+            limits.inodes_soft,
+            limits.inodes_hard,
+            limits.blocks_until,
+            limits.inodes_until,
+        ]);
+    }
+
+    pub(crate) fn kind(&self) -> Option<QuotaKind> {
+        QuotaKind::ALL.into_iter().find(|kind| *kind as u64 == self.0[0])
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0[1] as u32
+    }
+
+    pub(crate) fn new_limits(&self) -> QuotaLimits {
+        let [blocks_soft, blocks_hard, inodes_soft, inodes_hard] = [self.0[4], self.0[5], self.0[6], self.0[7]];
+        QuotaLimits { blocks_soft, blocks_hard, inodes_soft, inodes_hard }
+    }
+
+    /// The owner's usage.
+    pub fn usage(&self) -> Usage {
+        Usage { id: self.id(), bytes: self.0[2], inodes: self.0[3] }
+    }
+
+    /// The owner's limits.
+    pub fn limits(&self) -> Limits {
+        let QuotaLimits { blocks_soft, blocks_hard, inodes_soft, inodes_hard } = self.new_limits();
+        let (blocks_until, inodes_until) = (self.0[8], self.0[9]);
+        Limits { inodes_hard, inodes_soft, blocks_hard, blocks_soft, blocks_until, inodes_until }
+    }
+
+    /// Seconds that soft limits of blocks and of inodes may be exceeded.
+    pub fn grace(&self) -> [u32; 2] {
+        [self.0[10] as u32, self.0[11] as u32]
+    }
+}
+
+/// Sends a request for quotas to the server of the mount whose root `dir` is.
+pub fn quota_control(dir: impl AsFd, what: QuotaRequest, record: &mut QuotaRecord) -> Result<()> {
+    // SAFETY: the numbers say that these read and write a `QuotaRecord`, which is plain words, and the kernel copies as
+    // many bytes from and to it.
+    unsafe {
+        match what {
+            QuotaRequest::Next => ioctl(dir, Updater::<{ QuotaRequest::NEXT as Opcode }, _>::new(record)),
+            QuotaRequest::Grace => ioctl(dir, Updater::<{ QuotaRequest::GRACE as Opcode }, _>::new(record)),
+            QuotaRequest::SetLimits => ioctl(dir, Updater::<{ QuotaRequest::SET_LIMITS as Opcode }, _>::new(record)),
+            QuotaRequest::SetGrace => ioctl(dir, Updater::<{ QuotaRequest::SET_GRACE as Opcode }, _>::new(record)),
         }
     }
 }

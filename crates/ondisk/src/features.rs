@@ -251,6 +251,7 @@ impl RoCompat {
         .union(RoCompat::DIR_NLINK)
         .union(RoCompat::EXTRA_ISIZE)
         .union(RoCompat::METADATA_CSUM)
+        .union(RoCompat::QUOTA)
         .union(RoCompat::PROJECT)
         .union(RoCompat::ORPHAN_PRESENT);
 

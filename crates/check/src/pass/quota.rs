@@ -200,6 +200,9 @@ fn compare(ino: u32, entry: Usage, used: Used, sink: &mut Sink) {
 fn damaged(place: Place, damage: QuotaDamage, sink: &mut Sink) {
     let (found, expected): (u64, u64) = match damage {
         QuotaDamage::Length { found } | QuotaDamage::Size { found } => (found, 0),
+        // The check reads level by level and does not look for these.
+        QuotaDamage::Twice { found } | QuotaDamage::Missing { block: found, .. } => (found.into(), 0),
+        QuotaDamage::Entries { found, .. } => (found.into(), 0),
         QuotaDamage::Magic { found, expected } => (found.into(), expected.into()),
         QuotaDamage::Version { found } => (found.into(), 1),
         QuotaDamage::Blocks { found, most } => (found.into(), most.into()),

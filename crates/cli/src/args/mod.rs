@@ -10,6 +10,7 @@ mod attributes;
 mod fsck;
 mod metadata;
 mod mkfs;
+mod quota;
 mod resize;
 mod tune;
 mod undelete;
@@ -27,6 +28,7 @@ pub use self::attributes::{ChattrArgs, LsattrArgs, TrimArgs};
 pub use self::fsck::{FsckArgs, FsckProgram, Shared};
 pub use self::metadata::MetadataArgs;
 pub use self::mkfs::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
+pub use self::quota::{QuotaArgs, QuotaCommand, QuotaGraceArgs, QuotaReportArgs, QuotaSetArgs};
 pub use self::resize::ResizeArgs;
 pub use self::tune::{LabelProgram, TuneArgs, TuneLetters, TuneProgram};
 pub use self::undelete::UndeleteArgs;
@@ -79,6 +81,7 @@ pub enum Command {
     Resize(ResizeArgs),
     Tune(Box<TuneArgs>),
     Undelete(UndeleteArgs),
+    Quota(QuotaArgs),
     Image(MetadataArgs),
     #[command(mut_args(reads_only))]
     Ls(OnImage<LsArgs>),

@@ -50,6 +50,7 @@ pub mod mkfs;
 pub mod mknod;
 pub mod mount;
 pub mod mv;
+pub mod quota;
 pub mod resize;
 pub mod rm;
 pub mod scan;

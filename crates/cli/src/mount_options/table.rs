@@ -56,8 +56,9 @@ const fn refused(names: &'static [&'static str], value: &'static str, origin: Or
     row(names, value, origin, Administrator, Refused, why)
 }
 
-/// Why quotas are refused.
-const QUOTA: &str = "quotas are not supported; without the option the mount has no limits";
+/// Why quota files with names are refused.
+const QUOTA: &str =
+    "quotas are in the image's own files (feature 'quota'); usrquota, grpquota and prjquota enforce them";
 /// Why the words that set SELinux labels are refused.
 const LABEL: &str = "the labels are those of the image's files";
 
@@ -288,6 +289,16 @@ pub static WORDS: &[Word] = &[
     admin(&["nogrpid", "sysvgroups"], "", Ext4, Engines, "a new file gets the group of its creator (the default)"),
     admin(&["bsddf"], "", Ext4, Engines, "df(1) leaves out the file system's own blocks (the default)"),
     admin(&["minixdf"], "", Ext4, Engines, "df(1) counts the file system's own blocks as used"),
+    admin(
+        &["usrquota", "quota"],
+        "",
+        Ext4,
+        Engines,
+        "limits of users hold (feature quota; usage is counted in any case)",
+    ),
+    admin(&["grpquota"], "", Ext4, Engines, "limits of groups hold"),
+    admin(&["prjquota"], "", Ext4, Engines, "limits of projects hold"),
+    admin(&["noquota"], "", Ext4, Engines, "no limits hold (the default)"),
     admin(&["resuid"], "=UID", Ext4, Engines, "another user who may use the reserved blocks (as in the image)"),
     admin(&["resgid"], "=GID", Ext4, Engines, "a group that may use the reserved blocks"),
     admin(
@@ -615,7 +626,6 @@ pub static WORDS: &[Word] = &[
     ignored(&["oldalloc", "orlov"], "", Ext4, "the kernel ignores it, too; mb_policy= chooses"),
     ignored(&["reservation", "noreservation", "bh", "nobh"], "", Ext4, "the kernel ignores it, too"),
     ignored(&["mblk_io_submit", "nomblk_io_submit"], "", Ext4, "the kernel ignores it, too"),
-    ignored(&["noquota"], "", Ext4, "quotas are not supported"),
     ignored(&["barrier"], "[=0|1]", Ext4, "the device's cache is flushed in any case"),
     ignored(&["nobarrier"], "", Ext4, "the device's cache is flushed in any case"),
     ignored(
@@ -710,7 +720,6 @@ pub static WORDS: &[Word] = &[
     ignored(&["no_default_opts"], "", Fuse, "fuse2fs's; each default has a word that undoes it"),
     // ---- Refused ----
     refused(&["journal_dev"], "=NUMBER", Ext4, "name the journal's device by its path: journal_path="),
-    refused(&["usrquota", "grpquota", "prjquota", "quota"], "", Ext4, QUOTA),
     refused(&["usrjquota", "grpjquota", "jqfmt"], "=NAME", Ext4, QUOTA),
     refused(&["nouid32"], "", Ext4, "owners have 32 bits, and the upper 16 are not taken away"),
     refused(&["max_dir_size_kb"], "=N", Ext4, "directories have no limit but the format's"),

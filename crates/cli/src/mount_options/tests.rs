@@ -33,7 +33,7 @@ fn options() {
     // Hints for ext4, and restrictions that do not matter here, are accepted; words with a duty are refused.
     let hints = parse("nobarrier,stripe=8,noquota,journal_checksum,max_batch_time=0").unwrap();
     assert_eq!(hints.fixed(false), parse("").unwrap().fixed(false));
-    assert!(parse("usrquota").is_err() && parse("dax").is_err());
+    assert!(parse("usrjquota=aquota.user").is_err() && parse("dax").is_err());
     assert!(parse("noatime,atime").unwrap().fs.atime == Atime::Relative);
     let c = parse("nodiratime").unwrap();
     assert!(!c.fs.dir_atime && c.fuse.nodiratime);
@@ -248,7 +248,7 @@ fn no_word_that_reaches_out_of_the_image_may_be_in_a_superblock() {
     ] {
         assert!(!find(word).expect("a row").may_be_in_superblock(), "{word}");
     }
-    for word in ["grpid", "acl", "nodelalloc", "errors", "commit", "usrquota", "stripe"] {
+    for word in ["grpid", "acl", "nodelalloc", "errors", "commit", "usrjquota", "stripe"] {
         assert!(find(word).expect("a row").may_be_in_superblock(), "{word}");
     }
 }

@@ -31,7 +31,7 @@ use extant_cache::{Budget, BufferCache, BulkWindow, Flusher, FlusherOptions, Los
 use extant_journal::Journal;
 use extant_mballoc::Allocator;
 use extant_ondisk::InodeNr;
-use extant_ondisk::features::{Compat, Incompat, MountMode};
+use extant_ondisk::features::{Compat, Incompat, MountMode, RoCompat};
 use extant_ondisk::superblock::{ErrorBehaviour, FsState, SuperBlock};
 
 use extant_recovery::JournalFile;
@@ -211,6 +211,7 @@ fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
         let orphan_file = fs.read_orphan_file().map_err(|e| {
             e.advised("mount read-only (-o ro) to read the image, or let e2fsck make the orphan file anew")
         })?;
+        fs.load_quotas()?;
         fs.mark_mounted()?;
         fs.start_threads()?;
         clean_orphans(fs, orphan_file)?;
@@ -236,7 +237,14 @@ fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
 pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Arc<Filesystem>> {
     let mut sb = read_super_at(&*dev, 1024)?;
     sb.set_needs_recovery(false);
-    if let MountMode::ReadOnly { reasons } = extant_ondisk::features::check(&sb)? {
+    let mode = match extant_ondisk::features::check(&sb)? {
+        // The fast commits do not say what owners use.
+        MountMode::ReadWrite if sb.ro_compat().contains(RoCompat::QUOTA) => {
+            MountMode::ReadOnly { reasons: vec!["quota".into()] }
+        }
+        mode => mode,
+    };
+    if let MountMode::ReadOnly { reasons } = mode {
         let detail = format!(
             "the log continues in fast commits, which cannot be replayed because of: {}; let the kernel or e2fsck do it",
             reasons.join(", ")
@@ -455,6 +463,7 @@ impl Parts {
             buddy_bytes: AtomicUsize::new(0),
             charged: AtomicU64::new(0),
             shared_xattr: Arc::default(),
+            quotas: OnceLock::new(),
             stats: Default::default(),
             options,
         });

@@ -147,7 +147,7 @@ impl Filesystem {
             self.alloc.discard_preallocations(&inode.prealloc);
         }
         self.drain_evictions();
-        written
+        written.and(self.drop_idle_owners())
     }
 
     fn end_flusher(&self) {

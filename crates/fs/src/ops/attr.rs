@@ -84,7 +84,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::ReadOnly`]; [`Error::NotPermitted`] by the inode's flags; [`Error::IsDirectory`], [`Error::Invalid`],
-    /// [`Error::FileTooBig`] or [`Error::NoSpace`] for a size.
+    /// [`Error::FileTooBig`] or [`Error::NoSpace`] for a size; [`Error::QuotaExceeded`] for an owner.
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
         let op = self.begin_change()?;
         let change = || op.retry_no_space(|| self.setattr_once(inode, set));
@@ -140,6 +140,14 @@ impl Filesystem {
         if chmod {
             // The list changes with the mode: damage in it shows before anything has changed.
             xattr::get_acl(&XattrView { fs: self, inode }, AclKind::Access)?;
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            let owners = {
+                let d = &inode.meta.read().desc;
+                [set.uid.unwrap_or(d.uid), set.gid.unwrap_or(d.gid), d.projid]
+            };
+            self.prepare_owners(owners)?;
+            self.may_pass_on(inode, owners)?;
         }
         self.transact_whole(if chmod { credits::CHMOD } else { credits::SETATTR }, |handle| {
             // First the step that may find no space: the list, whose block other inodes may share.

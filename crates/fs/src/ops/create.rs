@@ -31,6 +31,7 @@ use crate::operation::Operation;
 use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::names::{S_ISGID, add_dir_link, check_name};
+use crate::quota::{Charge, NewInode};
 use crate::xattr::{self, AclKind};
 use crate::xattr_store::XattrView;
 
@@ -160,6 +161,7 @@ impl Filesystem {
         op.retry_no_space(|| {
             let _shared = dir.rw.read();
             self.may_change(dir, Change::AddEntry)?;
+            let _new = op.admit_new(dir, NewNode::file(mode), cred)?;
             self.transact_whole(credits::NEW_INODE, |handle| {
                 let inode = op.new_inode(handle, dir, b"", NewNode::file(mode), cred)?;
                 inode.linkable.store(true, Ordering::Release);
@@ -197,6 +199,7 @@ impl Operation<'_> {
             return Err(Error::Exists);
         }
         let _table = self.hold_slots([dir])?;
+        let _new = self.admit_new(dir, node, cred)?;
         self.transact_whole(credits::create(&view), |handle| {
             let inode = self.new_inode(handle, dir, name, node, cred)?;
             // The directory's flags may have changed since, so take a new snapshot.
@@ -218,7 +221,26 @@ impl Operation<'_> {
         })
     }
 
-    /// A new inode with one link, written, and still without a name. [`credits::NEW_INODE`].
+    /// Admits a new inode to the quotas of its owners, before the handle in which it is made. Until the result is
+    /// dropped it counts for their limits.
+    pub(crate) fn admit_new(&self, dir: &Inode, node: NewNode<'_>, cred: Cred) -> Result<NewInode<'_>> {
+        let Inherited { gid, projid, .. } = {
+            let m = dir.meta.read();
+            inherit(&self.parent(&m.desc, None), node.mode, cred)
+        };
+        let owners = [cred.uid, gid, projid];
+        self.prepare_owners(owners)?;
+        self.promise_inode(owners)
+    }
+
+    fn parent<'a>(&self, desc: &InodeDesc, default_acl: Option<&'a Acl>) -> Parent<'a> {
+        let InodeDesc { mode, gid, flags, projid, .. } = *desc;
+        let hands_down_group = self.options.group_of_directory == Some(true);
+        Parent { mode, gid, flags, projid, default_acl, hands_down_group }
+    }
+
+    /// A new inode with one link, written, and still without a name. [`credits::NEW_INODE`]. The caller has admitted it
+    /// ([`Operation::admit_new`]).
     pub(crate) fn new_inode(
         &self,
         handle: &mut Handle,
@@ -234,12 +256,7 @@ impl Operation<'_> {
             _ if !self.has_acls() => None,
             _ => xattr::get_acl(&XattrView { fs: self, inode: dir }, AclKind::Default)?,
         };
-        let parent = {
-            let m = dir.meta.read();
-            let InodeDesc { mode, gid, flags, projid, .. } = m.desc;
-            let hands_down_group = self.options.group_of_directory == Some(true);
-            Parent { mode, gid, flags, projid, default_acl: default_acl.as_ref(), hands_down_group }
-        };
+        let parent = self.parent(&dir.meta.read().desc, default_acl.as_ref());
         let Inherited { acl, gid, mut flags, projid } = inherit(&parent, node.mode, cred);
         let (ino, fresh) = self.allocate_inode(handle, dir, is_dir, name)?;
         let extents = self.new_extents && matches!(kind, FileType::Regular | FileType::Directory);
@@ -271,7 +288,8 @@ impl Operation<'_> {
             // Otherwise the number belongs to another file, and the bit that was missing remains set.
             return Err(e);
         }
-        let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), handle.tid().0);
+        let (es, tid) = (self.es.attach(ino), handle.tid().0);
+        let inode = Inode::new(&self.arc(), ino, desc, map, es, tid, Charge::default());
         inode.absorb_map(&mut inode.map.write(), self.geo.block_size);
         let made = Arc::as_ptr(&inode);
         let inode = self.inodes.insert(inode);
@@ -317,6 +335,7 @@ impl Operation<'_> {
         }
         let extents = self.new_extents;
         let view = self.map_view(inode);
+        self.blocks_within_quota(inode, 1)?;
         let block = self.allocate_meta_block(handle, MetaRole::Symlink, inode.ino, dir, None)?;
         let mut map = inode.map.write();
         *map = MapRoot::empty(inode.ino, extents, self.inode_seed(inode.ino, inode.generation));

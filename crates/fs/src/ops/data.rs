@@ -393,7 +393,7 @@ impl Filesystem {
             let before = inode.losses.position();
             let (placed, promised) = self.promise_holes(inode, first as u32, last as u32)?;
             let n = match u64::from(placed) {
-                placed if placed <= first => return Err(Error::NoSpace),
+                placed if placed <= first => return Err(self.missing_space(inode)),
                 placed => ((placed << bits).min(end) - pos) as usize,
             };
             match inode.pages.write(pos, &data[..n], &fills, inode.size_cell(), before) {
@@ -437,13 +437,21 @@ impl Filesystem {
                 }
             };
             if state == EsState::Hole {
-                let got = self.alloc.reserve_up_to(u64::from(n), self.may_use_reserve()) as u32;
+                let allowed = match self.promise_quota(inode, n) {
+                    Ok(allowed) => allowed,
+                    Err(e) => {
+                        self.break_promises(inode, promised);
+                        return Err(e);
+                    }
+                };
+                let got = self.alloc.reserve_up_to(u64::from(allowed), self.may_use_reserve()) as u32;
                 if got > 0 {
                     // Under the map lock, as every change of the status cache.
                     let _map = inode.map.read();
                     inode.es.insert(LogicalBlock(lblk), got, EsState::Delayed);
                     promised.push((lblk, got));
                 }
+                self.settle_promises(inode);
                 if got < n {
                     return Ok((lblk + got, promised));
                 }
@@ -461,6 +469,15 @@ impl Filesystem {
         for (lblk, n) in promised {
             inode.es.remove(LogicalBlock(lblk), n);
             self.alloc.unreserve(u64::from(n));
+        }
+        self.settle_promises(inode);
+    }
+
+    /// Why no block could be promised to delayed data of the inode.
+    fn missing_space(&self, inode: &Inode) -> Error {
+        match self.blocks_within_quota(inode, 1) {
+            Err(Error::QuotaExceeded) => Error::QuotaExceeded,
+            _ => Error::NoSpace,
         }
     }
 

@@ -142,7 +142,7 @@ impl Filesystem {
     /// The superblock says that files of 2 GiB and more exist, from the transaction on that makes the first.
     pub(crate) fn set_large_file(&self, handle: &mut Handle, size: u64) -> Result<()> {
         if size >= 1 << 31 && !self.sb.lock().ro_compat().contains(extant_ondisk::features::RoCompat::LARGE_FILE) {
-            handle.has_credits(credits::SUPER + credits::INODE);
+            handle.has_credits(self.with_quota_credits(credits::SUPER + credits::INODE));
             self.modify_superblock(handle, |sb| {
                 sb.set_large_file();
             })?;

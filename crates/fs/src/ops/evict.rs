@@ -230,8 +230,8 @@ impl Filesystem {
     /// Frees an inode's attributes, orphan record and number, once its blocks are free.
     fn free_rest(&self, handle: &mut Handle, inode: &Arc<Inode>, is_dir: bool, has_xattr: bool) -> Result<()> {
         let credits = credits::EVICT + if has_xattr { credits::XATTR } else { 0 };
-        if !handle.has_credits(credits) {
-            handle.restart(credits)?;
+        if !handle.has_credits(self.with_quota_credits(credits)) {
+            handle.restart(self.with_quota_credits(credits))?;
         }
         if has_xattr {
             let released = self.edit_xattrs(handle, inode, |edit| xattr::release_all(edit));
@@ -246,6 +246,7 @@ impl Filesystem {
             let mut m = inode.meta.write();
             m.desc.dtime = (self.now().seconds.max(1)) as u32;
             m.desc.size = 0;
+            m.freed = true;
         }
         inode.set_size(0);
         self.write_inode(handle, inode)?;

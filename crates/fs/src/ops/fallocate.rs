@@ -167,8 +167,9 @@ impl Filesystem {
         self.drop_unwritten_pages(inode, first, stop, removed.is_ok());
         let mut handle = removed?;
         let r = if inode.meta.read().desc.size < raise {
-            let enough = handle.has_credits(credits::DISK_SIZE);
-            let room = if enough { Ok(()) } else { handle.restart(credits::DISK_SIZE).map_err(Error::from) };
+            let credits = self.with_quota_credits(credits::DISK_SIZE);
+            let enough = handle.has_credits(credits);
+            let room = if enough { Ok(()) } else { handle.restart(credits).map_err(Error::from) };
             room.and_then(|()| self.move_size(&mut handle, inode, raise, Move::AtLeast))
         } else {
             Ok(())

@@ -164,6 +164,14 @@ impl Filesystem {
             }
             // Reading the inode's block, which can fail, comes before the change. The slot keeps it in memory.
             let _table = self.inode_slot(inode.ino)?;
+            if project != old_project {
+                let owners = {
+                    let d = &inode.meta.read().desc;
+                    [d.uid, d.gid, project]
+                };
+                self.prepare_owners(owners)?;
+                self.may_pass_on(inode, owners)?;
+            }
             self.transact_whole(credits::INODE, |handle| {
                 {
                     let mut m = inode.meta.write();

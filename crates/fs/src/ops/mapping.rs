@@ -138,6 +138,7 @@ impl Filesystem {
             Want::Promised { more } => (true, more),
             Want::Written | Want::Unwritten => (false, 0),
         };
+        let len = if reserved { len } else { self.blocks_within_quota(inode, len)? };
         // A write-through extends the file to that length only later.
         let size_blocks = inode.size().div_ceil(u64::from(self.geo.block_size)).max(u64::from(lblk.0) + u64::from(len));
         let mut goal = self.inode_goal(inode);
@@ -337,7 +338,7 @@ impl Filesystem {
                 Ok(Progress::Done) => return Ok(handle),
                 Ok(Progress::Stopped { at }) => {
                     last = at;
-                    handle.restart(credits)?;
+                    handle.restart(self.with_quota_credits(credits))?;
                 }
                 // The map is consistent; e2fsck will find the blocks that it lost.
                 Err(e) => {

@@ -62,10 +62,12 @@ enum Remedy {
 fn remedy(e: &Error, who: Who, tries: u32) -> Option<Remedy> {
     let (found, tries_max) = match (who, e) {
         (Who::Operation { .. }, Error::NoSpaceUntilCommit) => (Remedy::Commit, OPERATION_TRIES),
-        (Who::Operation { evicting: true, .. }, Error::NoSpace | Error::NoInodes) => {
+        (Who::Operation { evicting: true, .. }, Error::NoSpace | Error::NoInodes | Error::QuotaExceeded) => {
             (Remedy::Evictions, OPERATION_TRIES)
         }
-        (Who::Operation { leaving: true, .. }, Error::NoSpace | Error::NoInodes) => (Remedy::Release, OPERATION_TRIES),
+        (Who::Operation { leaving: true, .. }, Error::NoSpace | Error::NoInodes | Error::QuotaExceeded) => {
+            (Remedy::Release, OPERATION_TRIES)
+        }
         (Who::Writeback, Error::NoSpaceUntilCommit) => (Remedy::Commit, WRITEBACK_TRIES_PENDING),
         (Who::Writeback, Error::NoSpace) => (Remedy::Commit, WRITEBACK_TRIES),
         _ => return None,

@@ -245,6 +245,7 @@ impl Operation<'_> {
             return Err(Error::TooManyLinks);
         }
         let _dots = self.check_moves(source, same_dir)?;
+        let _new = whiteout.map(|cred| self.admit_new(old_dir, NewNode::whiteout(), cred)).transpose()?;
         self.transact_whole(credits::rename(new_view, whiteout.is_some()), |handle| {
             // First the steps that may find no space: the whiteout, then the new name.
             let whiteout = match whiteout {

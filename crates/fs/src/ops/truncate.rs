@@ -54,8 +54,9 @@ impl Filesystem {
 
     fn end_truncate(&self, mut handle: Handle, inode: &Arc<Inode>) -> Result<()> {
         let r = (|handle: &mut Handle| {
-            if !handle.has_credits(credits::TRUNCATE_END) {
-                handle.restart(credits::TRUNCATE_END)?;
+            let credits = self.with_quota_credits(credits::TRUNCATE_END);
+            if !handle.has_credits(credits) {
+                handle.restart(credits)?;
             }
             self.orphan_remove(handle, inode, Over::Truncation)?;
             self.write_inode_data(handle, inode)

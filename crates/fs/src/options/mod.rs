@@ -223,6 +223,9 @@ pub struct MountOptions {
     pub acls: Option<bool>,
     /// User attributes can be read and set (Linux: `user_xattr`). `None`: the superblock's choice, or yes.
     pub user_xattrs: Option<bool>,
+    /// Whether the limits of users, groups and projects hold (Linux: `usrquota`, `grpquota`, `prjquota`). Their usage
+    /// is counted in any case if the image has the feature `quota`.
+    pub quota_limits: [bool; 3],
     /// Cache clean file data in the page cache. Off under FUSE, where the kernel caches it.
     pub keep_clean: bool,
     /// Writes of at least this many bytes, and overwrites, go to the device at once instead of into folios. For
@@ -286,6 +289,7 @@ impl Default for MountOptions {
             count_overhead: None,
             acls: None,
             user_xattrs: None,
+            quota_limits: [false; 3],
             keep_clean: true,
             write_through_bytes: None,
             alloc_policy: AllocPolicy::default(),

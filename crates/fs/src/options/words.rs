@@ -11,6 +11,7 @@
 
 use std::fmt;
 
+use extant_ondisk::quota::QuotaKind;
 use extant_ondisk::superblock::SuperBlock;
 
 use super::{MountOptions, OnError};
@@ -61,6 +62,10 @@ impl MountOptions {
             "nouser_xattr" => bare().map(|()| self.user_xattrs = Some(false)),
             "discard" => bare().map(|()| self.discard = Some(true)),
             "nodiscard" => bare().map(|()| self.discard = Some(false)),
+            "quota" | "usrquota" => bare().map(|()| self.quota_limits[QuotaKind::User as usize] = true),
+            "grpquota" => bare().map(|()| self.quota_limits[QuotaKind::Group as usize] = true),
+            "prjquota" => bare().map(|()| self.quota_limits[QuotaKind::Project as usize] = true),
+            "noquota" => bare().map(|()| self.quota_limits = [false; 3]),
             "resuid" => owner(value).map(|uid| self.resuid = Some(uid)),
             "resgid" => owner(value).map(|gid| self.resgid = Some(gid)),
             "commit" => seconds(value).map(|seconds| self.commit_interval_s = seconds),

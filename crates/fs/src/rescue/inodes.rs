@@ -19,6 +19,7 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapState};
+use crate::quota::Charge;
 
 /// An inode that is used, perhaps in spite of damage.
 pub(super) struct Judged {
@@ -95,7 +96,7 @@ impl Filesystem {
         (desc.links, desc.extra_isize, desc.crtime) = (2, 0, None);
         let map = MapRoot::empty(ino, false, None);
         let tid = self.journal.running_tid().0;
-        Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid).reference()
+        Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid, Charge::default()).reference()
     }
 }
 

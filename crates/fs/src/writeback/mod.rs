@@ -300,7 +300,7 @@ impl Filesystem {
 
     /// The open handle if it has the credits, otherwise a new one.
     fn handle_for<'a>(&self, open: &'a mut Option<Handle>, credits: u32) -> Result<&'a mut Handle> {
-        let enough = open.as_mut().is_some_and(|h| h.has_credits(credits));
+        let enough = open.as_mut().is_some_and(|h| h.has_credits(self.with_quota_credits(credits)));
         if !enough {
             self.finish_open(open);
             *open = Some(self.start(credits)?);
@@ -334,6 +334,7 @@ impl Filesystem {
                 inode.es.remove(LogicalBlock(start as u32), blocks)
             };
             self.alloc.unreserve(promised);
+            self.settle_promises(inode);
         });
         self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
     }

@@ -1,4 +1,4 @@
-//! ioctls on the mount as a whole: trim, label, freeze and thaw, read-only and back, shutdown.
+//! ioctls on the mount as a whole: trim, label, freeze and thaw, read-only and back, quotas, shutdown.
 //!
 //! FITRIM, the labels and the shutdown are Linux's. How to shut down FUSE does not pass on (the ioctl's number claims
 //! that nothing is handed over): the log is always written before, which each of the ways allows. FIFREEZE never
@@ -13,13 +13,13 @@
 //! None of its own.
 
 use extant_base::sync::atomic::Ordering;
-use extant_fs::LABEL_MAX;
+use extant_fs::{Error, LABEL_MAX, QuotaKind};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::FsServer;
 use super::errno::errno;
 use crate::Errno;
-use crate::sys::Control;
+use crate::sys::{Control, QuotaRecord, QuotaRequest};
 use crate::transport::reply::ReplyIoctl;
 use crate::types::{IoctlArgs, Request};
 
@@ -43,6 +43,8 @@ impl FsServer {
                 | Control::THAW
                 | Control::READ_ONLY
                 | Control::READ_WRITE
+                | QuotaRequest::SET_LIMITS
+                | QuotaRequest::SET_GRACE
         );
         if changes && !self.controls(req) {
             reply.error(Errno::PERM);
@@ -70,6 +72,9 @@ impl FsServer {
             FS_IOC_SHUTDOWN => self.shut_down(reply),
             Control::FREEZE | Control::THAW => self.freeze_or_thaw(args.cmd == Control::FREEZE, reply),
             Control::READ_ONLY | Control::READ_WRITE => self.remount(args.cmd == Control::READ_ONLY, reply),
+            QuotaRequest::NEXT | QuotaRequest::GRACE | QuotaRequest::SET_LIMITS | QuotaRequest::SET_GRACE => {
+                self.quota(req, args, reply);
+            }
             _ => return Some(reply),
         }
         None
@@ -91,6 +96,45 @@ impl FsServer {
         self.trimmer.submit(Box::new(move || {
             match fs.trim(start, len, min_len) {
                 Ok(trimmed) => reply.ok(0, [start, trimmed, min_len].as_bytes()),
+                Err(e) => reply.error(errno(&e)),
+            }
+            drop(fs);
+            drop(ticket);
+        }));
+    }
+
+    /// A caller that does not control the mount sees its own usage alone (Linux: `check_quotactl_permission`). On a
+    /// thread of its own, as [`FsServer::trim`].
+    fn quota(&self, req: &Request, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
+        let Ok((words, _)) = <[u64; 12]>::read_from_prefix(args.data) else { return reply.error(Errno::INVAL) };
+        let mut record = QuotaRecord(words);
+        let Some(kind) = record.kind() else { return reply.error(Errno::INVAL) };
+        let id = record.id();
+        let own = match kind {
+            QuotaKind::User => id == req.uid,
+            QuotaKind::Group => id == req.gid,
+            QuotaKind::Project => false,
+        };
+        let all = self.controls(req);
+        if args.cmd == QuotaRequest::NEXT && !all && !own {
+            return reply.error(Errno::PERM);
+        }
+        let (cmd, fs, ticket) = (args.cmd, self.fs.clone(), self.outstanding.begin());
+        self.trimmer.submit(Box::new(move || {
+            let done = match cmd {
+                QuotaRequest::NEXT => fs.quota_from(kind, id).and_then(|(usage, limits)| {
+                    if !all && usage.id != id {
+                        return Err(Error::NotFound);
+                    }
+                    record.fill(&usage, &limits);
+                    Ok(())
+                }),
+                QuotaRequest::GRACE => fs.quota_grace(kind).map(|grace| record = QuotaRecord::with_grace(kind, grace)),
+                QuotaRequest::SET_LIMITS => fs.set_quota(kind, id, record.new_limits()),
+                _ => fs.set_quota_grace(kind, record.grace()),
+            };
+            match done {
+                Ok(()) => reply.ok(0, record.0.as_bytes()),
                 Err(e) => reply.error(errno(&e)),
             }
             drop(fs);

@@ -2,18 +2,19 @@
 //! fs/quota/quota_tree.c).
 //!
 //! Main types: [`QuotaFile`] (a header), [`QuotaKind`] (the kind of owner), [`Usage`] and [`Limits`] (one owner's),
-//! [`QuotaDamage`] (one fault). [`pack`] makes whole files.
+//! [`QuotaDamage`] (one fault). [`pack`] makes whole files, [`tree`] changes them in place.
 //!
 //! A file is a sequence of blocks of 1 KiB, for any block size of the file system. Block 0 has the header and block 1
 //! the root of the tree. Four levels of blocks contain 256 block numbers each, one for each value of a byte of the
 //! owner's number, the highest byte first; 0 means no block. Below the last level are the blocks with the entries.
 //!
-//! What it does not do: read blocks, change single entries, judge limits.
+//! What it does not do: read blocks, judge limits.
 //!
 //! # Locking
 //! None.
 
 pub mod pack;
+pub mod tree;
 
 use std::mem::size_of;
 
@@ -34,7 +35,7 @@ const SIZE_MAX: u64 = 1 << 31;
 const ENTRIES_AT: usize = 16;
 
 /// The kind of owner whose usage a file has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QuotaKind {
     /// By `i_uid`.
     User,
@@ -198,12 +199,35 @@ pub enum QuotaDamage {
         /// Blocks of the file.
         blocks: u32,
     },
+    /// Two references lead to a block.
+    #[error("two references lead to block {found}")]
+    Twice {
+        /// The block.
+        found: u32,
+    },
+    /// A block with entries has another number of them than its header or the tree says.
+    #[error("block {block} counts {found} entries, and has others")]
+    Entries {
+        /// The block.
+        block: u32,
+        /// As stored.
+        found: u32,
+    },
+    /// The tree leads to a block without an entry of that owner.
+    #[error("block {block} has no entry for owner {id}")]
+    Missing {
+        /// The owner.
+        id: u32,
+        /// The block.
+        block: u32,
+    },
 }
 
 impl Damage for QuotaDamage {
     fn is_fatal(&self) -> bool {
         // A file of another kind has a tree all the same.
-        !matches!(self, QuotaDamage::Reference { .. } | QuotaDamage::Magic { .. })
+        use QuotaDamage::{Entries, Magic, Missing, Reference, Twice};
+        !matches!(self, Reference { .. } | Magic { .. } | Twice { .. } | Entries { .. } | Missing { .. })
     }
 }
 

@@ -89,8 +89,16 @@ impl Blocks {
         let block = &mut self.0[block as usize * BLOCK_BYTES..][..BLOCK_BYTES];
         let count = u16::from_le_bytes([block[COUNT_AT], block[COUNT_AT + 1]]);
         block[COUNT_AT..COUNT_AT + 2].copy_from_slice(&(count + 1).to_le_bytes());
-        let entry = &mut block[ENTRIES_AT + usize::from(count) * ENTRY_BYTES..][..ENTRY_BYTES];
-        let (usage, limits) = (&owner.usage, &owner.limits);
+        owner.encode(&mut block[ENTRIES_AT + usize::from(count) * ENTRY_BYTES..][..ENTRY_BYTES]);
+        usize::from(count) + 1
+    }
+}
+
+impl Owner {
+    /// Writes the entry of 72 bytes.
+    pub(super) fn encode(&self, entry: &mut [u8]) {
+        let (usage, limits) = (&self.usage, &self.limits);
+        entry[..WORDS_AT].fill(0);
         entry[..4].copy_from_slice(&usage.id.to_le_bytes());
         let words = [
             limits.inodes_hard,
@@ -105,7 +113,6 @@ impl Blocks {
         for (to, word) in entry[WORDS_AT..].chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
-        usize::from(count) + 1
     }
 }
 

@@ -1,0 +1,326 @@
+//! Counting: the quota files at the mount, the charges of inodes, promises, and what limits leave.
+//!
+//! # Locking
+//! As [`super`].
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use extant_base::hash::HashMap;
+use extant_base::sync::{Mutex, RwLock};
+use extant_cache::{BufKind, Buffer};
+use extant_es::EsState;
+use extant_journal::Handle;
+use extant_ondisk::features::RoCompat;
+use extant_ondisk::quota::pack::Owner;
+use extant_ondisk::quota::tree::{self, ENTRY_BYTES, Place, Tree};
+use extant_ondisk::quota::{BLOCK_BYTES, QuotaKind, Usage};
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
+
+use super::{
+    Charge, Content, FILE_CLASS, Fault, File, GROWTH_CLASS, INODES_PER_HANDLE, NewInode, PROMISES_CLASS, Promise,
+    Quotas, bytes, judge_times, left, locate,
+};
+use crate::error::{Damage, Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, Meta};
+use crate::reserve::Caller;
+
+impl Filesystem {
+    pub(super) fn quotas(&self) -> Option<&Quotas> {
+        self.quotas.get()
+    }
+
+    /// Journal credits of an operation: its own, and the owners' entries.
+    pub(crate) fn with_quota_credits(&self, credits: u32) -> u32 {
+        credits + self.quotas().map_or(0, |quotas| INODES_PER_HANDLE * quotas.files.len() as u32)
+    }
+
+    /// Reads the quota files of a mount that is about to write.
+    ///
+    /// # Errors
+    /// A file is damaged; the device fails.
+    pub(crate) fn load_quotas(&self) -> Result<()> {
+        let numbers = {
+            let sb = self.sb.lock();
+            if !sb.ro_compat().contains(RoCompat::QUOTA) {
+                return match self.options.quota_limits.contains(&true) {
+                    true => Err(Error::Invalid("limits of quotas, but the image lacks the feature 'quota'")),
+                    false => Ok(()),
+                };
+            }
+            let raw = sb.raw();
+            [&raw.s_usr_quota_inum, &raw.s_grp_quota_inum, &raw.s_prj_quota_inum].map(|number| InodeNr(number.get()))
+        };
+        let mut files = Vec::new();
+        for (kind, ino) in QuotaKind::ALL.into_iter().zip(numbers).filter(|(_, ino)| ino.0 != 0) {
+            let file = self.load_quota_file(kind, ino);
+            files.push(
+                file.map_err(|e| e.of(ino).advised("'extant fsck' repairs it; to read the image, mount it read-only"))?,
+            );
+        }
+        let _ = self.quotas.set(Quotas { files, promises: Mutex::new(&PROMISES_CLASS, HashMap::default()) });
+        Ok(())
+    }
+
+    pub(super) fn load_quota_file(&self, kind: QuotaKind, ino: InodeNr) -> Result<File> {
+        let inode = self.iget_own(ino).map_err(|e| match e {
+            Error::Stale(ino) => Error::corrupt(Damage::Quota, "its inode is not in use").of(ino),
+            e => e,
+        })?;
+        if !inode.meta.read().desc.is_regular() {
+            return Err(Error::corrupt(Damage::Quota, "not a regular file"));
+        }
+        let size = inode.size();
+        let mut blocks: Vec<BlockNr> = Vec::new();
+        let wanted = size.div_ceil(u64::from(self.geo.block_size));
+        while (blocks.len() as u64) < wanted {
+            let lblk = blocks.len() as u32;
+            match self.status(&inode, LogicalBlock(lblk), (wanted - u64::from(lblk)).min(1 << 20) as u32)? {
+                (len, EsState::Written(start)) if self.may_be_owned(start, len.into()) => {
+                    blocks.extend((0..u64::from(len)).map(|i| BlockNr(start.0 + i)));
+                }
+                _ => return Err(Error::corrupt(Damage::Quota, format!("no block {lblk} that could be its own"))),
+            }
+        }
+        let tree = Tree::load(kind, size, |number| self.quota_block(&blocks, number));
+        let tree = tree.map_err(|fault: Fault| fault.in_file(ino))?;
+        let content = Content { tree, blocks, idle: BTreeSet::new() };
+        Ok(File { kind, ino, growth: Mutex::new(&GROWTH_CLASS, ()), content: RwLock::new(&FILE_CLASS, content) })
+    }
+
+    pub(super) fn quota_block(&self, blocks: &[BlockNr], number: u32) -> std::result::Result<[u8; BLOCK_BYTES], Fault> {
+        let (block, offset) = locate(blocks, number, self.geo.block_bits).map_err(Fault::Other)?;
+        let buffer = self.cache.get(block).map_err(|e| Fault::Other(e.into()))?;
+        let mut copy = [0; BLOCK_BYTES];
+        buffer.read(|bytes| copy.copy_from_slice(&bytes[offset..offset + BLOCK_BYTES]));
+        Ok(copy)
+    }
+
+    /// The buffer with an owner's entry, and where it begins there.
+    pub(super) fn quota_entry(&self, content: &Content, place: Place) -> Result<(Arc<Buffer>, usize)> {
+        let (block, offset) = locate(&content.blocks, place.block, self.geo.block_bits)?;
+        Ok((self.cache.get(block)?, offset + usize::from(place.offset)))
+    }
+
+    pub(super) fn read_quota(&self, file: &File, id: u32) -> Result<Option<Owner>> {
+        let content = file.content.read();
+        let Some(place) = content.tree.places.get(&id).copied() else { return Ok(None) };
+        let (buffer, at) = self.quota_entry(&content, place)?;
+        let mut entry = [0; ENTRY_BYTES];
+        buffer.read(|bytes| entry.copy_from_slice(&bytes[at..at + ENTRY_BYTES]));
+        Ok(Some(tree::read_owner(&entry)))
+    }
+
+    /// Changes an owner's entry under `handle`. False: it has none.
+    pub(super) fn change_quota(
+        &self,
+        handle: &mut Handle,
+        file: &File,
+        id: u32,
+        change: impl FnOnce(&mut Owner, [u32; 2], u64),
+    ) -> Result<bool> {
+        let now = self.now().seconds.max(0) as u64;
+        let (empty, was_idle) = {
+            let content = file.content.read();
+            let Some(place) = content.tree.places.get(&id).copied() else { return Ok(false) };
+            let (buffer, at) = self.quota_entry(&content, place)?;
+            let mut entry = [0; ENTRY_BYTES];
+            let empty = handle.modify(&buffer, BufKind::Leaf, |bytes| {
+                let stored = &mut bytes[at..at + ENTRY_BYTES];
+                entry.copy_from_slice(stored);
+                let mut owner = tree::read_owner(&entry);
+                change(&mut owner, content.tree.grace, now);
+                owner.usage.id = id;
+                tree::write_owner(&owner, &mut entry);
+                stored.copy_from_slice(&entry);
+                tree::is_empty(&owner)
+            });
+            (empty, content.idle.contains(&id))
+        };
+        if empty && !was_idle {
+            file.content.write().idle.insert(id);
+        }
+        Ok(true)
+    }
+
+    /// Moves the charge of an inode that was just written into its table. The caller holds no lock of rank 73 or above.
+    pub(crate) fn charge(&self, handle: &mut Handle, ino: InodeNr, before: Charge, after: Charge) -> Result<()> {
+        let Some(quotas) = self.quotas().filter(|_| before != after) else { return Ok(()) };
+        for file in &quotas.files {
+            let (from, to) = (before.owners[file.kind as usize], after.owners[file.kind as usize]);
+            let add = |usage: &mut Usage, charge: Charge| {
+                usage.bytes = usage.bytes.saturating_add(charge.bytes);
+                usage.inodes = usage.inodes.saturating_add(charge.inodes);
+            };
+            // Usage that was too small stays at 0 (Linux: `dquot_decr_space`).
+            let subtract = |usage: &mut Usage, charge: Charge| {
+                usage.bytes = usage.bytes.saturating_sub(charge.bytes);
+                usage.inodes = usage.inodes.saturating_sub(charge.inodes);
+            };
+            let mut known = true;
+            if from == to {
+                known &= self.change_quota(handle, file, to, |owner, grace, now| {
+                    add(&mut owner.usage, after);
+                    subtract(&mut owner.usage, before);
+                    judge_times(owner, grace, now);
+                })?;
+            } else {
+                if before.inodes > 0 {
+                    known &= self.change_quota(handle, file, from, |owner, grace, now| {
+                        subtract(&mut owner.usage, before);
+                        judge_times(owner, grace, now);
+                    })?;
+                }
+                if after.inodes > 0 {
+                    known &= self.change_quota(handle, file, to, |owner, grace, now| {
+                        add(&mut owner.usage, after);
+                        judge_times(owner, grace, now);
+                    })?;
+                }
+            }
+            if !known {
+                // It had no entry when the image was mounted. The file system goes on; the count is not right.
+                let detail = format!("an owner of {ino} has no entry");
+                self.groups.keep_damage(Error::corrupt(Damage::Quota, detail).of(file.ino));
+            }
+        }
+        Ok(())
+    }
+
+    /// The charge before and after the inode's fields went into its table. The promises of its delayed data follow its
+    /// owners.
+    pub(crate) fn recharge(&self, inode: &Inode, meta: &mut Meta) -> Option<(Charge, Charge)> {
+        let quotas = self.quotas()?;
+        if self.own_inodes.contains(inode.ino) {
+            return None;
+        }
+        let before = meta.charge;
+        let after = if meta.freed { Charge::default() } else { Charge::of(&meta.desc) };
+        meta.charge = after;
+        let delayed = inode.es.counts().delayed_blocks << self.geo.block_bits;
+        if meta.promised > 0 || delayed > 0 {
+            let promise = |bytes| Promise { bytes, inodes: 0 };
+            quotas.move_promise((before.owners, promise(meta.promised)), (after.owners, promise(delayed)));
+            meta.promised = delayed;
+        }
+        Some((before, after))
+    }
+
+    /// Makes the promises of an inode's delayed data equal to what is delayed. Called after each change of the latter.
+    pub(crate) fn settle_promises(&self, inode: &Inode) {
+        let Some(quotas) = self.quotas() else { return };
+        let mut meta = inode.meta.write();
+        let delayed = inode.es.counts().delayed_blocks << self.geo.block_bits;
+        if meta.promised != delayed {
+            let (owners, promise) = (meta.charge.owners, |bytes| Promise { bytes, inodes: 0 });
+            quotas.move_promise((owners, promise(meta.promised)), (owners, promise(delayed)));
+            meta.promised = delayed;
+        }
+    }
+
+    /// Whether the limits of a kind hold for the thread's caller.
+    pub(super) fn limits_hold(&self, kind: QuotaKind) -> bool {
+        self.options.quota_limits[kind as usize] && Caller::current().uid != 0
+    }
+
+    /// Bytes and inodes that the limits leave to an owner.
+    pub(super) fn quota_left(&self, file: &File, id: u32, promise: Promise) -> Result<(u64, u64)> {
+        let Some(Owner { usage, limits }) = self.read_quota(file, id)? else { return Ok((u64::MAX, u64::MAX)) };
+        let now = self.now().seconds.max(0) as u64;
+        let (hard, soft) = (bytes(limits.blocks_hard), bytes(limits.blocks_soft));
+        let space = left(hard, soft, limits.blocks_until, usage.bytes.saturating_add(promise.bytes), now);
+        let used = usage.inodes.saturating_add(promise.inodes);
+        Ok((space, left(limits.inodes_hard, limits.inodes_soft, limits.inodes_until, used, now)))
+    }
+
+    /// The same over all kinds whose limits hold for the caller.
+    pub(super) fn owners_left(
+        &self,
+        quotas: &Quotas,
+        owners: [u32; 3],
+        promises: &HashMap<(QuotaKind, u32), Promise>,
+    ) -> Result<(u64, u64)> {
+        let (mut space, mut inodes) = (u64::MAX, u64::MAX);
+        for file in quotas.files.iter().filter(|file| self.limits_hold(file.kind)) {
+            let id = owners[file.kind as usize];
+            let promise = promises.get(&(file.kind, id)).copied().unwrap_or_default();
+            let left = self.quota_left(file, id, promise)?;
+            (space, inodes) = (space.min(left.0), inodes.min(left.1));
+        }
+        Ok((space, inodes))
+    }
+
+    /// Promises up to `blocks` to delayed data of the inode's owners: as many as their limits leave. Those that do not
+    /// become delayed are taken back by [`Filesystem::settle_promises`].
+    pub(crate) fn promise_quota(&self, inode: &Inode, blocks: u32) -> Result<u32> {
+        let Some(quotas) = self.quotas() else { return Ok(blocks) };
+        let mut meta = inode.meta.write();
+        let owners = meta.charge.owners;
+        let mut promises = quotas.promises.lock();
+        let (space, _) = self.owners_left(quotas, owners, &promises)?;
+        let got = u64::from(blocks).min(space >> self.geo.block_bits);
+        let taken = got << self.geo.block_bits;
+        for file in &quotas.files {
+            promises.entry((file.kind, owners[file.kind as usize])).or_default().bytes += taken;
+        }
+        meta.promised += taken;
+        Ok(got as u32)
+    }
+
+    /// How many of `blocks` the owners of an inode may have, by a look.
+    ///
+    /// # Errors
+    /// [`Error::QuotaExceeded`] if none.
+    pub(crate) fn blocks_within_quota(&self, inode: &Inode, blocks: u32) -> Result<u32> {
+        let Some(quotas) = self.quotas() else { return Ok(blocks) };
+        // A new inode has not been charged yet.
+        let owners = Charge::of(&inode.meta.read().desc).owners;
+        let (space, _) = self.owners_left(quotas, owners, &quotas.promises.lock())?;
+        match u64::from(blocks).min(space >> self.geo.block_bits) {
+            0 if blocks > 0 => Err(Error::QuotaExceeded),
+            got => Ok(got as u32),
+        }
+    }
+
+    /// Counts a new inode for its owners' limits.
+    ///
+    /// # Errors
+    /// [`Error::QuotaExceeded`].
+    pub(crate) fn promise_inode(&self, owners: [u32; 3]) -> Result<NewInode<'_>> {
+        let Some(quotas) = self.quotas() else { return Ok(NewInode { quotas: None, owners }) };
+        let mut promises = quotas.promises.lock();
+        if self.owners_left(quotas, owners, &promises)?.1 == 0 {
+            return Err(Error::QuotaExceeded);
+        }
+        for file in &quotas.files {
+            promises.entry((file.kind, owners[file.kind as usize])).or_default().inodes += 1;
+        }
+        Ok(NewInode { quotas: Some(quotas), owners })
+    }
+
+    /// Whether new owners of an inode may have it with all its blocks.
+    ///
+    /// # Errors
+    /// [`Error::QuotaExceeded`].
+    pub(crate) fn may_pass_on(&self, inode: &Inode, owners: [u32; 3]) -> Result<()> {
+        let Some(quotas) = self.quotas() else { return Ok(()) };
+        let (charge, promised) = {
+            let meta = inode.meta.read();
+            (meta.charge, meta.promised)
+        };
+        let promises = quotas.promises.lock();
+        for file in quotas.files.iter().filter(|file| self.limits_hold(file.kind)) {
+            let id = owners[file.kind as usize];
+            if id == charge.owners[file.kind as usize] {
+                continue;
+            }
+            let promise = promises.get(&(file.kind, id)).copied().unwrap_or_default();
+            let (space, inodes) = self.quota_left(file, id, promise)?;
+            if space < charge.bytes + promised || inodes == 0 {
+                return Err(Error::QuotaExceeded);
+            }
+        }
+        Ok(())
+    }
+}

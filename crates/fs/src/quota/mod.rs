@@ -1,0 +1,233 @@
+//! Quotas: the usage of each user, group and project, and its limits (Linux: fs/quota/dquot.c,
+//! `ext4_enable_quotas`).
+//!
+//! Main types: [`Quotas`] (the quota files of a mount), [`Charge`] (the share of one inode in its owners' usage), and
+//! for callers [`QuotaLimits`]. `count.rs` counts and checks limits; `owners.rs` adds and removes entries, shows usage
+//! and sets limits.
+//!
+//! The usage on disk is the sum of the inodes in the inode tables. So one function changes it:
+//! `Filesystem::write_inode`, by the difference between the inode as it was in its table and as it is now, under the
+//! same handle. Code that allocates, frees or changes owners need not know of quotas, and a cut leaves usage and inodes
+//! of one transaction. Blocks that are promised to delayed data (`Filesystem::settle_promises`) and inodes that are
+//! being made count for limits as well, in memory alone.
+//!
+//! Limits hold for kinds that a mount option names ([`crate::MountOptions::quota_limits`]), and not for root. They are
+//! checked before space is taken: for delayed data together with its promise, so that writers beside each other do not
+//! exceed them; for blocks of directories, maps and attributes by a look, so that those may by a few blocks.
+//!
+//! An owner's entry is added before the operation that needs it, in a transaction of its own. Entries of owners without
+//! usage and limits leave at the unmount.
+//!
+//! What it does not do: read quota files with names, warn users.
+//!
+//! # Locking
+//! `quota growth` (27) while an entry is added or removed; `quota promises` (73); `quota file` (74), under which single
+//! blocks are read.
+
+mod count;
+mod owners;
+
+use std::collections::BTreeSet;
+
+use extant_base::hash::HashMap;
+use extant_base::sync::{LockClass, Mutex, RwLock};
+use extant_ondisk::inode::InodeDesc;
+use extant_ondisk::quota::pack::Owner;
+use extant_ondisk::quota::tree::Tree;
+use extant_ondisk::quota::{BLOCK_BYTES, QuotaDamage, QuotaKind};
+use extant_ondisk::{BlockNr, InodeNr};
+
+use crate::error::{Damage, Error, Result};
+
+static GROWTH_CLASS: LockClass = LockClass::new("quota growth", 27);
+static PROMISES_CLASS: LockClass = LockClass::new("quota promises", 73);
+static FILE_CLASS: LockClass = LockClass::new("quota file", 74);
+
+/// Inodes with owners of their own that one handle writes at most: both directories of a rename, the moved inode and
+/// the replaced one.
+const INODES_PER_HANDLE: u32 = 4;
+
+/// The share of its owners' usage that an inode in its table is; zeros for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Charge {
+    /// User, group, project.
+    owners: [u32; 3],
+    bytes: u64,
+    inodes: u64,
+}
+
+impl Charge {
+    /// The charge of an inode as its fields say.
+    pub fn of(desc: &InodeDesc) -> Charge {
+        Charge { owners: [desc.uid, desc.gid, desc.projid], bytes: desc.blocks.saturating_mul(512), inodes: 1 }
+    }
+}
+
+/// Usage in memory that is not charged yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Promise {
+    bytes: u64,
+    inodes: u64,
+}
+
+/// One quota file.
+struct File {
+    kind: QuotaKind,
+    ino: InodeNr,
+    growth: Mutex<()>,
+    content: RwLock<Content>,
+}
+
+struct Content {
+    tree: Tree,
+    /// The file's blocks, of the file system's size.
+    blocks: Vec<BlockNr>,
+    /// Owners whose usage came to nothing.
+    idle: BTreeSet<u32>,
+}
+
+/// The quota files of a mount that writes.
+pub(crate) struct Quotas {
+    files: Vec<File>,
+    promises: Mutex<HashMap<(QuotaKind, u32), Promise>>,
+}
+
+/// The limits of an owner; 0: there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaLimits {
+    /// Blocks of 1 KiB that may be exceeded for a while.
+    pub blocks_soft: u64,
+    /// Blocks of 1 KiB that are never exceeded.
+    pub blocks_hard: u64,
+    /// Inodes that may be exceeded for a while.
+    pub inodes_soft: u64,
+    /// Inodes that are never exceeded.
+    pub inodes_hard: u64,
+}
+
+/// Why a quota file cannot be loaded or changed.
+enum Fault {
+    Damage(QuotaDamage),
+    Other(Error),
+}
+
+impl From<QuotaDamage> for Fault {
+    fn from(damage: QuotaDamage) -> Fault {
+        Fault::Damage(damage)
+    }
+}
+
+impl Fault {
+    fn in_file(self, ino: InodeNr) -> Error {
+        match self {
+            Fault::Damage(damage) => Error::corrupt(Damage::Quota, damage.to_string()).of(ino),
+            Fault::Other(e) => e,
+        }
+    }
+}
+
+/// The block of the file system with a block of the file, and the offset in it.
+fn locate(blocks: &[BlockNr], number: u32, block_bits: u32) -> Result<(BlockNr, usize)> {
+    let byte = u64::from(number) * BLOCK_BYTES as u64;
+    let at = blocks.get((byte >> block_bits) as usize);
+    let at = at.ok_or_else(|| Error::corrupt(Damage::Quota, format!("no block {number}")))?;
+    Ok((*at, (byte & ((1 << block_bits) - 1)) as usize))
+}
+
+/// The soft limit's end, after a change of the usage to `used` (Linux: `check_bdq`, `dquot_decr_space`).
+fn until(soft: u64, used: u64, until: u64, now: u64, grace: u32) -> u64 {
+    match (soft > 0 && used > soft, until) {
+        (false, _) => 0,
+        (true, 0) => now + u64::from(grace),
+        (true, until) => until,
+    }
+}
+
+/// How much of `hard` and `soft` is left beyond `used`.
+fn left(hard: u64, soft: u64, until: u64, used: u64, now: u64) -> u64 {
+    let below = |limit: u64| limit.saturating_sub(used);
+    let of_hard = if hard > 0 { below(hard) } else { u64::MAX };
+    let of_soft = if soft > 0 && until > 0 && now >= until { below(soft) } else { u64::MAX };
+    of_hard.min(of_soft)
+}
+
+fn bytes(kibibytes: u64) -> u64 {
+    kibibytes.saturating_mul(1024)
+}
+
+fn judge_times(owner: &mut Owner, grace: [u32; 2], now: u64) {
+    let Owner { usage, limits } = owner;
+    limits.blocks_until = until(bytes(limits.blocks_soft), usage.bytes, limits.blocks_until, now, grace[0]);
+    limits.inodes_until = until(limits.inodes_soft, usage.inodes, limits.inodes_until, now, grace[1]);
+}
+
+impl Quotas {
+    fn file(&self, kind: QuotaKind) -> Option<&File> {
+        self.files.iter().find(|file| file.kind == kind)
+    }
+
+    /// Changes promises from `before` of one set of owners to `after` of another.
+    fn move_promise(&self, before: ([u32; 3], Promise), after: ([u32; 3], Promise)) {
+        let mut promises = self.promises.lock();
+        for file in &self.files {
+            let kind = file.kind;
+            let from = promises.entry((kind, before.0[kind as usize])).or_default();
+            from.bytes = from.bytes.saturating_sub(before.1.bytes);
+            from.inodes = from.inodes.saturating_sub(before.1.inodes);
+            let to = promises.entry((kind, after.0[kind as usize])).or_default();
+            to.bytes += after.1.bytes;
+            to.inodes += after.1.inodes;
+            for owner in [before.0, after.0].map(|owners| (kind, owners[kind as usize])) {
+                if promises.get(&owner).is_some_and(|promise| promise.bytes == 0 && promise.inodes == 0) {
+                    promises.remove(&owner);
+                }
+            }
+        }
+    }
+}
+
+/// An inode that is being made counts for the limits of its owners until this is dropped.
+pub(crate) struct NewInode<'fs> {
+    quotas: Option<&'fs Quotas>,
+    owners: [u32; 3],
+}
+
+impl Drop for NewInode<'_> {
+    fn drop(&mut self) {
+        if let Some(quotas) = self.quotas {
+            let one = Promise { bytes: 0, inodes: 1 };
+            quotas.move_promise((self.owners, one), (self.owners, Promise::default()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_soft_limit_has_a_time_only_while_it_is_exceeded() {
+        for (soft, used, before, after) in
+            [(0, 9, 5, 0), (10, 10, 5, 0), (10, 11, 0, 107), (10, 11, 5, 5), (10, 9, 5, 0)]
+        {
+            assert_eq!(until(soft, used, before, 100, 7), after, "{soft} {used} {before}");
+        }
+    }
+
+    #[test]
+    fn the_least_of_the_limits_that_hold_leaves_the_rest() {
+        let none = u64::MAX;
+        for (hard, soft, until, used, expected) in [
+            (0, 0, 0, 9, none),
+            (10, 0, 0, 9, 1),
+            (10, 0, 0, 12, 0),
+            (20, 10, 0, 12, 8),
+            (20, 10, 101, 12, 8),
+            (20, 10, 100, 12, 0),
+            (20, 10, 99, 7, 3),
+            (0, 10, 99, 12, 0),
+        ] {
+            assert_eq!(left(hard, soft, until, used, 100), expected, "{hard} {soft} {until} {used}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Owners' entries: added before they are needed, removed at the unmount; usage for callers, limits from them.
+//!
+//! # Locking
+//! As [`super`].
+
+use extant_cache::BufKind;
+use extant_es::EsState;
+use extant_journal::Handle;
+use extant_mballoc::MetaRole;
+use extant_ondisk::quota::pack::Owner;
+use extant_ondisk::quota::tree::{self, CHANGED_BLOCKS, Patch};
+use extant_ondisk::quota::{BLOCK_BYTES, Limits, QuotaKind, Usage};
+use extant_ondisk::{BlockNr, LogicalBlock};
+
+use super::{Content, Fault, File, QuotaLimits, Quotas, judge_times, locate};
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::InodeRef;
+use crate::map::MapStore;
+use crate::ops::credits;
+use crate::reserve::Caller;
+
+impl Filesystem {
+    /// Adds entries for owners that have none. The caller holds no handle, and at most inodes' locks.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] for a quota file that cannot grow; damage.
+    pub(crate) fn prepare_owners(&self, owners: [u32; 3]) -> Result<()> {
+        let Some(quotas) = self.quotas() else { return Ok(()) };
+        for file in &quotas.files {
+            let id = owners[file.kind as usize];
+            if !file.content.read().tree.places.contains_key(&id) {
+                self.add_quota_entry(file, id)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn add_quota_entry(&self, file: &File, id: u32) -> Result<()> {
+        let _growth = file.growth.lock();
+        // It is the file system's own file, whoever asks.
+        Caller::ROOT.run(|| {
+            let per_block = u64::from(self.geo.block_size) / BLOCK_BYTES as u64;
+            loop {
+                let content = file.content.read();
+                let needed = u64::from(content.tree.blocks + content.tree.missing_blocks()).div_ceil(per_block);
+                if content.blocks.len() as u64 >= needed {
+                    break;
+                }
+                drop(content);
+                self.append_to_quota(file)?;
+            }
+            self.transact(CHANGED_BLOCKS, |handle| {
+                let mut content = file.content.write();
+                let Content { tree, blocks, .. } = &mut *content;
+                let patches = tree.insert(id, |number| self.quota_block(blocks, number));
+                let patches = patches.map_err(|fault: Fault| fault.in_file(file.ino))?.unwrap_or_default();
+                self.patch_quota(handle, blocks, patches)
+            })
+        })
+    }
+
+    pub(super) fn patch_quota(&self, handle: &mut Handle, blocks: &[BlockNr], patches: Vec<Patch>) -> Result<()> {
+        let find = |patch: &Patch| {
+            let (block, offset) = locate(blocks, patch.block, self.geo.block_bits)?;
+            Ok((self.cache.get(block)?, offset + patch.offset))
+        };
+        // All are read before the first one changes.
+        let places = patches.iter().map(find).collect::<Result<Vec<_>>>()?;
+        for (patch, (buffer, at)) in patches.into_iter().zip(places) {
+            handle.modify(&buffer, BufKind::Leaf, |bytes| {
+                bytes[at..at + patch.bytes.len()].copy_from_slice(&patch.bytes);
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes the file a block longer, of zeros.
+    pub(super) fn append_to_quota(&self, file: &File) -> Result<()> {
+        let inode: InodeRef = self.iget_own(file.ino)?;
+        let (lblk, before) = {
+            let content = file.content.read();
+            (LogicalBlock(content.blocks.len() as u32), content.blocks.last().copied())
+        };
+        let credits = inode.map.read().credits_for_insert(self.geo.block_size, 1) + credits::GROUP + 1 + credits::INODE;
+        let view = self.map_view(&inode);
+        let block = self.transact_whole(credits, |handle| {
+            let block = self.allocate_meta_block(handle, MetaRole::Directory, inode.ino, &inode, before)?;
+            let mut map = inode.map.write();
+            if let Err(e) = map.insert(&view, handle, lblk, block, 1, false) {
+                drop(map);
+                let freed = self.free_blocks(handle, inode.ino, block, 1);
+                self.whole(handle, freed)?;
+                return Err(e);
+            }
+            inode.absorb_map(&mut map, self.geo.block_size);
+            inode.es.insert(lblk, 1, EsState::Written(block));
+            drop(map);
+            let done = view.init(handle, block, |_| ()).and_then(|()| {
+                let size = u64::from(lblk.0 + 1) << self.geo.block_bits;
+                inode.set_size(size);
+                inode.meta.write().desc.size = size;
+                self.write_inode_data(handle, &inode)
+            });
+            self.whole(handle, done)?;
+            Ok(block)
+        })?;
+        file.content.write().blocks.push(block);
+        Ok(())
+    }
+
+    /// Removes the entries of owners that use nothing and have no limits. No operation is under way.
+    pub(crate) fn drop_idle_owners(&self) -> Result<()> {
+        let Some(quotas) = self.quotas() else { return Ok(()) };
+        for file in &quotas.files {
+            let _growth = file.growth.lock();
+            let idle = std::mem::take(&mut file.content.write().idle);
+            for id in idle {
+                if self.read_quota(file, id)?.is_none_or(|owner| !tree::is_empty(&owner)) {
+                    continue;
+                }
+                self.transact(CHANGED_BLOCKS, |handle| {
+                    let mut content = file.content.write();
+                    let Content { tree, blocks, .. } = &mut *content;
+                    let patches = tree.remove(id, |number| self.quota_block(blocks, number));
+                    let patches = patches.map_err(|fault: Fault| fault.in_file(file.ino))?.unwrap_or_default();
+                    self.patch_quota(handle, blocks, patches)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The kinds of owners whose usage is counted.
+    ///
+    /// # Errors
+    /// A quota file is damaged, which only a mount for reading accepts.
+    pub fn quota_kinds(&self) -> Result<Vec<QuotaKind>> {
+        Ok(self.known_quotas()?.map_or(Vec::new(), |quotas| quotas.files.iter().map(|file| file.kind).collect()))
+    }
+
+    /// A mount for reading loads the files when they are asked for.
+    pub(super) fn known_quotas(&self) -> Result<Option<&Quotas>> {
+        if self.quotas().is_none() && self.is_read_only() {
+            self.load_quotas()?;
+        }
+        Ok(self.quotas())
+    }
+
+    pub(super) fn counted(&self, kind: QuotaKind) -> Result<&File> {
+        let file = self.known_quotas()?.and_then(|quotas| quotas.file(kind));
+        file.ok_or(Error::NotSupported("quotas of this kind, which the image does not have"))
+    }
+
+    /// The next owner, by number, from `id` on, with usage and limits (Linux: `Q_GETNEXTQUOTA`). Data that has no place
+    /// yet is counted.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] if the image has no quotas of this kind; [`Error::NotFound`] behind the last owner;
+    /// [`Error::Corrupt`] for a damaged quota file.
+    pub fn quota_from(&self, kind: QuotaKind, id: u32) -> Result<(Usage, Limits)> {
+        let file = self.counted(kind)?;
+        let mut from = id;
+        loop {
+            let next = file.content.read().tree.places.range(from..).next().map(|(id, _)| *id);
+            let id = next.ok_or(Error::NotFound)?;
+            let promise = self.quotas().and_then(|quotas| quotas.promises.lock().get(&(kind, id)).copied());
+            let promise = promise.unwrap_or_default();
+            match self.read_quota(file, id)? {
+                Some(owner) if !tree::is_empty(&owner) || promise.bytes > 0 => {
+                    let usage = Usage { bytes: owner.usage.bytes + promise.bytes, ..owner.usage };
+                    return Ok((usage, owner.limits));
+                }
+                _ => from = id.checked_add(1).ok_or(Error::NotFound)?,
+            }
+        }
+    }
+
+    /// Sets the limits of an owner. Those that are exceeded already begin their time of grace.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] as in [`Filesystem::quota_from`]; [`Error::NoSpace`]; [`Error::ReadOnly`].
+    pub fn set_quota(&self, kind: QuotaKind, id: u32, new: QuotaLimits) -> Result<()> {
+        let file = self.counted(kind)?;
+        let _change = self.begin_change()?;
+        if !file.content.read().tree.places.contains_key(&id) {
+            self.add_quota_entry(file, id)?;
+        }
+        self.transact(credits::INODE, |handle| {
+            let set = |owner: &mut Owner, grace, now| {
+                let QuotaLimits { blocks_soft, blocks_hard, inodes_soft, inodes_hard } = new;
+                owner.limits = Limits { blocks_soft, blocks_hard, inodes_soft, inodes_hard, ..owner.limits };
+                judge_times(owner, grace, now);
+            };
+            self.change_quota(handle, file, id, set).map(drop)
+        })
+    }
+
+    /// Seconds for which soft limits of blocks and of inodes may be exceeded.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] as in [`Filesystem::quota_from`].
+    pub fn quota_grace(&self, kind: QuotaKind) -> Result<[u32; 2]> {
+        Ok(self.counted(kind)?.content.read().tree.grace)
+    }
+
+    /// Sets [`Filesystem::quota_grace`], for limits that are exceeded from now on.
+    ///
+    /// # Errors
+    /// As [`Filesystem::set_quota`].
+    pub fn set_quota_grace(&self, kind: QuotaKind, grace: [u32; 2]) -> Result<()> {
+        let file = self.counted(kind)?;
+        let _change = self.begin_change()?;
+        self.transact(1, |handle| {
+            let mut content = file.content.write();
+            let bytes = grace.map(u32::to_le_bytes).concat();
+            let patch = Patch { block: 0, offset: tree::GRACE_AT, bytes };
+            self.patch_quota(handle, &content.blocks, vec![patch])?;
+            content.tree.grace = grace;
+            Ok(())
+        })
+    }
+}
