@@ -165,10 +165,10 @@ fn a_word_with_another_effect_is_noted_once_and_mounts() {
         extant(&["unmount", &mnt]).ok();
     }
     tool("tune2fs", &["-e", "panic", &image]);
-    tool("debugfs", &["-w", "-R", "ssv mount_opts nodelalloc,usrquota", &image]);
+    tool("debugfs", &["-w", "-R", "ssv mount_opts nodelalloc,usrjquota=a", &image]);
     let ran = extant(&["mount", &image, &mnt]);
     assert_eq!(ran.code, Some(0));
-    assert!(ran.err.contains("errors=panic") && ran.err.contains("usrquota") && !ran.err.contains("nodelalloc"));
+    assert!(ran.err.contains("errors=panic") && ran.err.contains("usrjquota") && !ran.err.contains("nodelalloc"));
     extant(&["unmount", &mnt]).ok();
     fsck_clean(&image);
 }

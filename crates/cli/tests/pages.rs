@@ -65,7 +65,7 @@ fn manual_pages_have_their_sections_and_fit_into_80_columns() {
             "MOUNT OPTIONS WITHOUT EFFECT",
             "orlov",
             "MOUNT OPTIONS THAT ARE REFUSED",
-            "usrquota",
+            "usrjquota",
             "EXAMPLES",
             "EXIT STATUS",
             "DIAGNOSTICS",

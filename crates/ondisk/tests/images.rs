@@ -377,7 +377,7 @@ fn features_make_images_read_only_or_refused() {
         Ok(MountMode::ReadOnly { reasons }) => assert_eq!(reasons, [name], "{arguments}"),
         other => panic!("{arguments}: {other:?}"),
     };
-    read_only("-t ext4 -O quota", "quota");
+    assert!(matches!(mode("-t ext4 -O quota,project"), Ok(MountMode::ReadWrite)));
     read_only("-t ext4 -O verity", "verity");
     read_only("-t ext4 -O ea_inode", "ea_inode");
     read_only("-t ext4 -O mmp", "mmp");

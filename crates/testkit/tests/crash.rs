@@ -12,7 +12,9 @@ use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Wrapper};
 use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
-use extant_testkit::crash::{CrashImage, Explore, IMAGES, Recording, TWO_WAVES, Wrap, explore, record, state_files};
+use extant_testkit::crash::{
+    CrashImage, Explore, IMAGES, QUOTA, Recording, TWO_WAVES, Wrap, explore, record, state_files,
+};
 
 /// Operations of one workload; with small transactions that is some rounds through the log.
 const OPS: usize = 2200;
@@ -24,7 +26,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 fn image(name: &str) -> CrashImage {
-    *IMAGES.iter().chain(&TWO_WAVES).find(|i| i.name == name).expect("a known image")
+    *IMAGES.iter().chain(&TWO_WAVES).chain([&QUOTA]).find(|i| i.name == name).expect("a known image")
 }
 
 fn run(image: &CrashImage, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recording> {
@@ -89,6 +91,12 @@ fn ext4() {
 #[test]
 fn ext4_1k_with_orphan_file() {
     explore_image("ext4-1k", 2, OPS, STATES, true);
+}
+
+/// Usage is that of the inodes in each state: e2fsck compares them.
+#[test]
+fn ext4_with_quotas() {
+    explore_image("ext4-quota", 6, OPS, STATES / 3, true);
 }
 
 #[test]

@@ -11,6 +11,7 @@
 
 use std::fmt;
 
+use extant_ondisk::features::RoCompat;
 use extant_ondisk::quota::QuotaKind;
 use extant_ondisk::superblock::SuperBlock;
 
@@ -97,7 +98,10 @@ impl MountOptions {
                  mount_opts= sets others"
             )),
         }
+        // An image whose superblock asks for limits that it cannot record is mounted all the same.
+        let limits = sb.ro_compat().contains(RoCompat::QUOTA);
         MountOptions {
+            quota_limits: [0, 1, 2].map(|i| self.quota_limits[i] || limits && defaults.quota_limits[i]),
             commit_interval_s: self.commit_interval_s.or(defaults.commit_interval_s),
             resuid: self.resuid.or(defaults.resuid),
             resgid: self.resgid.or(defaults.resgid),

@@ -55,6 +55,10 @@ pub const IMAGES: [CrashImage; 5] = [
     CrashImage { name: "ext2", borrows: true, ..EXT2 },
 ];
 
+/// With a feature that the Linux kernel may lack.
+pub const QUOTA: CrashImage =
+    CrashImage { name: "ext4-quota", features: "quota,project", journal_blocks: 1024, ..EXT4 };
+
 /// Without any journal.
 pub const TWO_WAVES: [CrashImage; 2] = [
     CrashImage { name: "ext4-two-waves", features: "^has_journal", ..EXT4 },
