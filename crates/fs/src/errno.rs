@@ -80,7 +80,7 @@ impl Error {
             Error::TooLarge => number::E2BIG,
             Error::NoSuchOffset => number::ENXIO,
             Error::Stale(_) => number::ESTALE,
-            Error::DotName | Error::Busy(_) => number::EBUSY,
+            Error::DotName | Error::Busy(_) | Error::Elsewhere { .. } => number::EBUSY,
             Error::Thread { .. } => number::EAGAIN,
             Error::NoMemory { .. } => number::ENOMEM,
             Error::Mount { source, .. } => source.errno(),

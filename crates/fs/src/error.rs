@@ -47,6 +47,8 @@ pub enum Damage {
     Journal,
     /// A quota file.
     Quota,
+    /// The block of multi-mount protection.
+    Mmp,
 }
 
 impl fmt::Display for Damage {
@@ -65,6 +67,7 @@ impl fmt::Display for Damage {
             Damage::Orphans => "orphans",
             Damage::Journal => "journal",
             Damage::Quota => "quota file",
+            Damage::Mmp => "multi-mount protection",
         })
     }
 }
@@ -87,6 +90,7 @@ impl Damage {
             Damage::Orphans => "check_orphans",
             Damage::Journal => "check_journal",
             Damage::Quota => "check_quota",
+            Damage::Mmp => "check_mmp",
         }
     }
 }
@@ -212,6 +216,12 @@ pub enum Error {
     /// A default ACL on an inode that is not a directory (EACCES).
     #[error("permission denied")]
     AccessDenied,
+    /// Another host uses the file system (EBUSY).
+    #[error("{detail}")]
+    Elsewhere {
+        /// The use, and the host.
+        detail: String,
+    },
     /// Impossible in the present state of the mount (EBUSY).
     #[error("{0}")]
     Busy(&'static str),

@@ -24,6 +24,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::error::{Error, Result};
 use crate::error_log::ErrorLog;
 use crate::groups::Groups;
+use crate::heart::Heart;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::lifecycle::{Lifecycle, Right, Transition};
@@ -152,6 +153,8 @@ pub struct Filesystem {
     pub(crate) hash: crate::hash_settings::HashSettings,
     /// The usage of owners; only on a mount that writes an image with quotas.
     pub(crate) quotas: OnceLock<Quotas>,
+    /// Signs of life for other hosts; only on a mount that writes an image with `mmp`.
+    pub(crate) heart: OnceLock<Heart>,
     /// The additions of a mount that rescues.
     pub(crate) rescue: Option<Rescue<InodeRef>>,
     /// Counts of operations.

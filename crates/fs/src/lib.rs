@@ -43,6 +43,7 @@ mod filesystem;
 mod forgetful;
 mod groups;
 mod hash_settings;
+mod heart;
 mod ialloc;
 mod inline;
 mod inode;

@@ -1,7 +1,7 @@
 //! The block of multi-mount protection (Linux: `struct mmp_struct`, fs/ext4/ext4.h): a sign of life of the mount that
 //! uses the file system.
 //!
-//! Main function: [`fill_clean`].
+//! Main type: [`Mmp`]. [`fill_clean`] makes the block of a file system that no mount uses.
 //!
 //! What it does not do: the protocol.
 //!
@@ -14,23 +14,105 @@ use crate::superblock::SuperBlock;
 pub const MAGIC: u32 = 0x004d_4d50;
 /// `mmp_seq` while no mount uses the file system.
 pub const SEQ_CLEAN: u32 = 0xff4d_4d50;
+/// `mmp_seq` while a checker uses it.
+pub const SEQ_FSCK: u32 = 0xe24d_4d50;
+/// The largest number of a mount.
+pub const SEQ_MAX: u32 = 0xe24d_4d4f;
 /// Bytes of the structure.
 pub const BYTES: usize = 1024;
 /// Seconds between two signs of life.
 pub const INTERVAL: u16 = 5;
-/// `mmp_check_interval`; before it are the magic, a number, a time, and two names that stay empty.
-const INTERVAL_AT: usize = 112;
+/// The most seconds between two looks (Linux: `EXT4_MMP_MAX_CHECK_INTERVAL`).
+pub const CHECK_MAX: u16 = 300;
+const TIME_AT: usize = 8;
+const HOST_AT: usize = 16;
+const DEVICE_AT: usize = 80;
+const CHECK_AT: usize = 112;
 const CHECKSUM_AT: usize = BYTES - 4;
+
+/// One fault of the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MmpDamage {
+    /// `mmp_magic`.
+    #[error("magic {found:#x}, expected {MAGIC:#x}")]
+    Magic {
+        /// As stored.
+        found: u32,
+    },
+    /// `mmp_checksum`.
+    #[error("checksum {found:#x}, expected {expected:#x}")]
+    Checksum {
+        /// As stored.
+        found: u32,
+        /// Of the bytes before it.
+        expected: u32,
+    },
+}
+
+/// A sign of life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mmp {
+    /// Changes with every sign; see [`SEQ_CLEAN`] and [`SEQ_FSCK`].
+    pub seq: u32,
+    /// Seconds since 1970.
+    pub time: u64,
+    /// The host of the mount; at most 64 bytes.
+    pub host: Vec<u8>,
+    /// Its device; at most 32 bytes.
+    pub device: Vec<u8>,
+    /// Seconds within which a live mount gives a sign, as far as it knows.
+    pub check_interval: u16,
+}
+
+fn word(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+}
+
+impl Mmp {
+    /// Reads a block of at least [`BYTES`] bytes.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn parse(sb: &SuperBlock, block: &[u8]) -> Result<Mmp, MmpDamage> {
+        let geo = sb.geometry();
+        if word(block, 0) != MAGIC {
+            return Err(MmpDamage::Magic { found: word(block, 0) });
+        }
+        let (found, expected) = (word(block, CHECKSUM_AT), geo.seed.checksum(&block[..CHECKSUM_AT]));
+        if geo.metadata_csum && found != expected {
+            return Err(MmpDamage::Checksum { found, expected });
+        }
+        let text = |bytes: &[u8]| bytes.iter().copied().take_while(|byte| *byte != 0).collect();
+        let time = block[TIME_AT..HOST_AT].iter().rev().fold(0, |time, byte| time << 8 | u64::from(*byte));
+        Ok(Mmp {
+            seq: word(block, 4),
+            time,
+            host: text(&block[HOST_AT..DEVICE_AT]),
+            device: text(&block[DEVICE_AT..CHECK_AT]),
+            check_interval: u16::from_le_bytes([block[CHECK_AT], block[CHECK_AT + 1]]),
+        })
+    }
+
+    /// Fills a block of zeros; names that are too long are cut.
+    pub fn encode(&self, sb: &SuperBlock, block: &mut [u8]) {
+        let geo = sb.geometry();
+        block[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        block[4..TIME_AT].copy_from_slice(&self.seq.to_le_bytes());
+        block[TIME_AT..HOST_AT].copy_from_slice(&self.time.to_le_bytes());
+        for (name, from, to) in [(&self.host, HOST_AT, DEVICE_AT), (&self.device, DEVICE_AT, CHECK_AT)] {
+            let length = name.len().min(to - from);
+            block[from..from + length].copy_from_slice(&name[..length]);
+        }
+        block[CHECK_AT..CHECK_AT + 2].copy_from_slice(&self.check_interval.to_le_bytes());
+        if geo.metadata_csum {
+            let checksum = geo.seed.checksum(&block[..CHECKSUM_AT]);
+            block[CHECKSUM_AT..BYTES].copy_from_slice(&checksum.to_le_bytes());
+        }
+    }
+}
 
 /// Fills a block of zeros as that of a file system which no mount uses. `block`: at least [`BYTES`] bytes.
 pub fn fill_clean(sb: &SuperBlock, block: &mut [u8]) {
-    let geo = sb.geometry();
-    block[..4].copy_from_slice(&MAGIC.to_le_bytes());
-    block[4..8].copy_from_slice(&SEQ_CLEAN.to_le_bytes());
-    let interval = sb.raw().s_mmp_update_interval.get().max(INTERVAL);
-    block[INTERVAL_AT..INTERVAL_AT + 2].copy_from_slice(&interval.to_le_bytes());
-    if geo.metadata_csum {
-        let checksum = geo.seed.checksum(&block[..CHECKSUM_AT]);
-        block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
-    }
+    let check_interval = sb.raw().s_mmp_update_interval.get().max(INTERVAL);
+    Mmp { seq: SEQ_CLEAN, time: 0, host: Vec::new(), device: Vec::new(), check_interval }.encode(sb, block);
 }

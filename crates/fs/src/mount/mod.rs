@@ -15,6 +15,7 @@ pub mod borrow;
 pub mod copies;
 pub mod draft;
 mod fast_commit;
+pub(crate) mod mmp;
 mod patched;
 mod recover;
 pub mod super_block;
@@ -108,6 +109,25 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
 }
 
 fn open_for_writing(
+    copies: &Copies,
+    dev: Arc<dyn BlockDevice>,
+    options: MountOptions,
+    borrowed: &mut bool,
+) -> Result<Arc<Filesystem>> {
+    let protected = mmp::protect(&*dev, &copies.sb, &options)?;
+    let opened = open_protected(copies, dev.clone(), options, borrowed);
+    match (opened, protected) {
+        (Ok(fs), Some(protected)) => fs.start_heart(protected).map(|()| fs),
+        (Err(e), Some(protected)) => {
+            protected.give_up(&*dev, &copies.sb);
+            Err(e)
+        }
+        (opened, None) => opened,
+    }
+}
+
+/// As before, where no other host can come.
+fn open_protected(
     copies: &Copies,
     dev: Arc<dyn BlockDevice>,
     options: MountOptions,
@@ -464,6 +484,7 @@ impl Parts {
             charged: AtomicU64::new(0),
             shared_xattr: Arc::default(),
             quotas: OnceLock::new(),
+            heart: OnceLock::new(),
             stats: Default::default(),
             options,
         });

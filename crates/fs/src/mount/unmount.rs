@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::lifecycle::{Access, Phase, Right, Transition};
 use crate::mount::borrow;
+use crate::mount::mmp::THREAD;
 use crate::mount::super_block::write_super;
 use crate::ops::sync::Barrier;
 
@@ -122,6 +123,9 @@ impl Filesystem {
         if writable {
             result = result.and_then(|()| self.close_clean());
         }
+        if self.lifecycle.allows(Right::Superblock) {
+            result = result.and(self.stop_heart());
+        }
         // The device learns of the last errors also if the mount has failed. Afterwards another mount may have it.
         if self.lifecycle.allows(Right::Superblock) {
             self.write_kept_errors();
@@ -209,6 +213,7 @@ impl Filesystem {
         self.journal.thaw();
         self.end_flusher();
         self.end_threads();
+        self.threads.end(THREAD);
         // A mount that failed a moment ago was not ended by this.
         *ended = how.and_then(|()| if self.lifecycle.has_failed() { self.lifecycle.acknowledge() } else { Ok(()) });
     }
