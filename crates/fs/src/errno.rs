@@ -59,6 +59,7 @@ impl Error {
             Error::Device(e) => device(e),
             Error::NoSpace | Error::NoSpaceUntilCommit | Error::NoInodes => number::ENOSPC,
             Error::QuotaExceeded => number::EDQUOT,
+            Error::Unverified { .. } => number::EIO,
             Error::NotFound => number::ENOENT,
             Error::Exists => number::EEXIST,
             Error::NotDirectory => number::ENOTDIR,

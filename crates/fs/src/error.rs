@@ -216,6 +216,14 @@ pub enum Error {
     /// A default ACL on an inode that is not a directory (EACCES).
     #[error("permission denied")]
     AccessDenied,
+    /// The content of a file that a Merkle tree protects is not that of the tree, or there is no such tree (EIO).
+    #[error("{ino}: {detail}")]
+    Unverified {
+        /// The file.
+        ino: InodeNr,
+        /// The place, or the fault of the tree.
+        detail: String,
+    },
     /// Another host uses the file system (EBUSY).
     #[error("{detail}")]
     Elsewhere {
@@ -354,7 +362,9 @@ impl Error {
     pub fn place(&self) -> (Option<InodeNr>, Option<BlockNr>) {
         match self {
             Error::Corrupt { ino, block, .. } => (*ino, *block),
-            Error::Stale(ino) | Error::Unsupported(Unsupported::Content { ino }) => (Some(*ino), None),
+            Error::Stale(ino) | Error::Unsupported(Unsupported::Content { ino }) | Error::Unverified { ino, .. } => {
+                (Some(*ino), None)
+            }
             Error::Lost { ino, cause } => {
                 let (of, at) = cause.place();
                 (ino.or(of), at)

@@ -29,6 +29,7 @@ use crate::filesystem::Filesystem;
 use crate::inode_table::InodeTable;
 use crate::map::MapRoot;
 use crate::quota::Charge;
+use crate::verity::Verity;
 use crate::writeback::asks::WritebackLock;
 use crate::writeback::batch::Batches;
 use extant_es::EsInode;
@@ -78,6 +79,8 @@ pub struct Inode {
     pub(crate) hurt: AtomicBool,
     /// Damage in spite of which a rescue uses this inode; the first.
     pub(crate) doubt: OnceLock<Box<Error>>,
+    /// The Merkle tree that protects the content, once it has been read.
+    pub(crate) verity: OnceLock<Box<Verity>>,
     /// Created without a name (O_TMPFILE): it may get its first one.
     pub(crate) linkable: AtomicBool,
     /// Its lost writes.
@@ -197,6 +200,7 @@ impl Inode {
             datasync_tid: AtomicU32::new(tid),
             hurt: AtomicBool::new(false),
             doubt: OnceLock::new(),
+            verity: OnceLock::new(),
             linkable: AtomicBool::new(false),
             losses: LossLedger::default(),
             users: AtomicU32::new(0),

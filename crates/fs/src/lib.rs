@@ -63,6 +63,7 @@ mod rescue;
 mod reserve;
 mod store;
 mod threads;
+mod verity;
 pub mod walk;
 mod writeback;
 mod xattr;

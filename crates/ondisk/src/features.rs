@@ -251,6 +251,7 @@ impl RoCompat {
         .union(RoCompat::METADATA_CSUM)
         .union(RoCompat::QUOTA)
         .union(RoCompat::PROJECT)
+        .union(RoCompat::VERITY)
         .union(RoCompat::ORPHAN_PRESENT);
 
     /// Every bit this code knows the meaning of.

@@ -54,7 +54,8 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::IsDirectory`]; [`Error::Invalid`] for other special files; [`Error::Unsupported`] for an encrypted
-    /// file; [`Error::Corrupt`] for a damaged map; [`Error::Device`] if the device fails.
+    /// file; [`Error::Unverified`] for content that is not that of the file's Merkle tree; [`Error::Corrupt`] for a
+    /// damaged map; [`Error::Device`] if the device fails.
     pub fn read(&self, inode: &InodeRef, pos: u64, buf: &mut [u8]) -> Result<usize> {
         let kind = inode.file_type();
         if kind == Some(FileType::Directory) {
@@ -71,7 +72,11 @@ impl Filesystem {
             if n == 0 {
                 return Ok(0);
             }
-            self.watch(self.read_locked(inode, pos, &mut buf[..n]))?;
+            let protected = !self.rescues() && inode.meta.read().desc.flags.contains(InodeFlags::VERITY);
+            self.watch(match protected {
+                true => self.read_verified(inode, pos, &mut buf[..n]),
+                false => self.read_locked(inode, pos, &mut buf[..n]),
+            })?;
             n
         };
         self.budget.relieve();

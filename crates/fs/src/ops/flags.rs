@@ -50,6 +50,12 @@ pub enum Change {
 }
 
 impl Change {
+    /// A Merkle tree allows none of these.
+    fn is_of_content(self) -> bool {
+        use Change::*;
+        matches!(self, Write | Append | Truncate | Preallocate | Carve)
+    }
+
     /// Append-only allows changes that add, and none that take away.
     fn appends(self) -> bool {
         use Change::*;
@@ -101,6 +107,9 @@ impl Filesystem {
     pub(crate) fn may_change(&self, inode: &Inode, change: Change) -> Result<()> {
         let flags = inode.meta.read().desc.flags;
         if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !change.appends()) {
+            return Err(Error::NotPermitted);
+        }
+        if flags.contains(InodeFlags::VERITY) && change.is_of_content() {
             return Err(Error::NotPermitted);
         }
         Ok(())

@@ -326,6 +326,7 @@ impl Filesystem {
                 let mut map = inode.map.write();
                 let promised = inode.es.remove(from, to.0 - from.0 + 1);
                 self.alloc.unreserve(promised);
+                self.settle_promises(inode);
                 let r = map.remove(view, &mut handle, from, last);
                 inode.absorb_map(&mut map, self.geo.block_size);
                 // Even after a failure half-way, the map must be written with the inode.
@@ -362,6 +363,7 @@ impl Filesystem {
                 let mut map = inode.map.write();
                 let promised = inode.es.remove(from, to - from.0);
                 self.alloc.unreserve(promised);
+                self.settle_promises(inode);
                 let r = map.mark_unwritten(&view, &mut handle, from, to - from.0);
                 inode.absorb_map(&mut map, self.geo.block_size);
                 // Even after a failure half-way, the map must be written with the inode.

@@ -15,6 +15,7 @@
 //! | `block_use.rs` | the purpose of a block, and whether it belongs to an inode |
 //! | `sync/` | fsync, syncfs, and the policy for the other inodes that an fsync writes |
 //! | `evict.rs` | the end of an inode's life |
+//! | `verified.rs` | reads of files that a Merkle tree protects |
 //! | `volume.rs` | freeze, trim, label, remount |
 //! | `credits.rs` | how many blocks each may change |
 //! | `no_space.rs` | when an operation that found no space tries again |
@@ -39,7 +40,8 @@ mod rename;
 mod seek;
 pub(crate) mod sync;
 mod truncate;
-pub(crate) mod volume;
+mod verified;
+pub mod volume;
 mod xattrs;
 
 pub use attr::{SetAttr, SetTime};
