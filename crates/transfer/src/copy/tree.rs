@@ -9,38 +9,56 @@
 //! None.
 
 use std::collections::HashMap;
+use std::io::{self, Read};
 use std::rc::Rc;
 
+use extant_fs::Error as FsError;
 use extant_fs::number_set::NumberSet;
 use extant_fs::walk::{DEPTH_MAX, REACHED_AGAIN_MAX};
+use extant_image::shown;
 use extant_ondisk::inode::FileType;
 
-use super::progress::Progress;
-use super::side::{Content, Id, Node, Sink, Source, Step, Trouble, Xattrs};
-use super::stream;
-use crate::args::CpArgs;
-use crate::failure::{Failure, Report, Result};
-use crate::opened;
-use crate::rescued::{Did, Tally};
-use crate::server::signals::Stop;
-use crate::text::{Output, shown, split_last};
+use super::side::{Content, Id, Node, Sink, Source};
+use crate::attributes::Xattrs;
+use crate::content::CHUNK_BYTES;
+use crate::error::{Cause, Place as ErrorPlace, Result, Step};
+use crate::path::{joined, push, split, split_last};
+use crate::watch::Watch;
 
 /// How many directories on the way down stay open; for those further up only the number is stored.
 const OPEN_MAX: usize = 16;
 /// The memory of the remaining names, in all directories but the last.
 const HELD_BYTES: usize = 16 << 20;
 /// The maximum of stored files with several names; they take 40 MiB.
-const LINKS_MAX: usize = 1 << 18;
+pub const LINKS_MAX: usize = 1 << 18;
+
+/// Zeroes of this length, aligned to it, become a hole if holes are made.
+const HOLE_BYTES: usize = 64 << 10;
+
+/// Rules for both sides of a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Directories are copied with all their content; symbolic links that the user names are copied, not followed.
+    pub recursive: bool,
+    /// A file that exists already is left as it is.
+    pub no_clobber: bool,
+    /// A symbolic link to a directory stands for that directory in the destination.
+    pub keep_directory_symlink: bool,
+    /// Long runs of zeroes become holes, too.
+    pub makes_holes: bool,
+    /// A device, a fifo or a socket is an error.
+    pub no_specials: bool,
+}
 
 /// The place of a directory in the destination.
-struct Place {
+struct Spot {
     /// None for the path that the user named.
-    parent: Option<Rc<Place>>,
+    parent: Option<Rc<Spot>>,
     /// A name, or the path that the user named.
     name: Vec<u8>,
 }
 
-impl Drop for Place {
+impl Drop for Spot {
     /// In a loop: a tree may be deeper than the stack.
     fn drop(&mut self) {
         let mut above = self.parent.take();
@@ -53,7 +71,7 @@ impl Drop for Place {
 /// A file with several names, copied once.
 struct Made {
     id: Id,
-    place: Rc<Place>,
+    place: Rc<Spot>,
     name: Box<[u8]>,
     /// How many of its names were not met yet.
     left: u64,
@@ -66,7 +84,7 @@ struct Files(HashMap<u64, NumberSet>);
 impl Files {
     /// Whether the file is new in the set. Fails if there are too many.
     fn insert(&mut self, (device, number): Id) -> Step<bool> {
-        let full = || Trouble::here("more files than can be remembered; copy a smaller part of the tree");
+        let full = || Cause::refused("more files than can be remembered; copy a smaller part of the tree");
         self.0.entry(device).or_default().insert(number).ok_or_else(full)
     }
 
@@ -82,10 +100,8 @@ impl Files {
 /// A copy in progress.
 pub struct Copy<'a, S: Sink> {
     sink: &'a S,
-    args: &'a CpArgs,
-    recursive: bool,
-    stop: &'a Stop,
-    progress: Progress,
+    options: Options,
+    watch: &'a dyn Watch,
     /// Directories entered, for the current source.
     seen: Files,
     /// How often one of them was reached again.
@@ -97,8 +113,6 @@ pub struct Copy<'a, S: Sink> {
     symlinks: Files,
     /// Files copied without their links, because there were too many files with several names.
     parted: u64,
-    report: Report,
-    tally: Tally,
 }
 
 /// A directory that is being copied.
@@ -108,7 +122,7 @@ struct Level<E, D> {
     from: Option<E>,
     to: Option<D>,
     to_id: Id,
-    place: Rc<Place>,
+    place: Rc<Spot>,
     /// The next names, and their memory at the start.
     names: std::vec::IntoIter<Vec<u8>>,
     names_bytes: usize,
@@ -138,7 +152,7 @@ impl<E, D> Tree<E, D> {
 /// The destination of one name.
 struct Item<'i, D> {
     parent: &'i D,
-    place: &'i Rc<Place>,
+    place: &'i Rc<Spot>,
     name: &'i [u8],
     from: &'i [u8],
     to: &'i [u8],
@@ -147,35 +161,24 @@ struct Item<'i, D> {
 }
 
 impl<'a, S: Sink> Copy<'a, S> {
-    pub fn new(sink: &'a S, args: &'a CpArgs, stop: &'a Stop) -> Copy<'a, S> {
+    /// A copy of one source or several into `sink`.
+    pub fn new(sink: &'a S, options: Options, watch: &'a dyn Watch) -> Copy<'a, S> {
         Copy {
             sink,
-            args,
-            recursive: args.recursive || args.archive,
-            stop,
-            progress: Progress::new(),
+            options,
+            watch,
             seen: Files::default(),
             again: 0,
             links: HashMap::new(),
             made: Files::default(),
             symlinks: Files::default(),
             parted: 0,
-            report: Report::default(),
-            tally: Tally::new(Did::Read),
         }
     }
 
-    /// The result of the whole copy.
-    pub fn end(mut self) -> (Tally, Result<()>) {
-        self.progress.end();
-        if self.parted > 0 {
-            let parted = self.parted;
-            self.report.complain(Failure::op(format!(
-                "{parted} files with several names were copied once for each name: of more than {LINKS_MAX} files some \
-                 names were still to come; copy smaller parts of the tree"
-            )));
-        }
-        (self.tally, self.report.end())
+    /// How many files with several names were copied once for each name: more than [`LINKS_MAX`] had names to come.
+    pub fn parted(&self) -> u64 {
+        self.parted
     }
 
     /// The path of a copied file.
@@ -190,16 +193,19 @@ impl<'a, S: Sink> Copy<'a, S> {
         path
     }
 
-    /// Copies one source. Prints an error for each part that fails.
+    /// Copies one source. An error of one file in a tree goes to [`Watch::failed`].
+    ///
+    /// # Errors
+    /// The source cannot be copied at all, or the watch ends the copy.
     pub fn source<R: Source>(&mut self, source: &R, path: &[u8], to: &[u8], into_dir: bool) -> Result<()> {
         (self.seen, self.again) = (Files::default(), 0);
-        let here = |e: Trouble| e.at(|| source.show(path));
-        let top = source.top(path, !self.recursive).map_err(here)?;
+        let here = |e: Cause| e.at(|| source.place(path));
+        let top = source.top(path, !self.options.recursive).map_err(here)?;
         let node = source.node(&top).map_err(here)?;
         let (_, name) = split_last(path);
         let whole_tree = node.is_dir() && matches!(name, b"" | b"." | b"..");
-        if node.is_dir() && !self.recursive {
-            return Err(Failure::op(format!("{}: is a directory (copy it with -r)", source.show(path))));
+        if node.is_dir() && !self.options.recursive {
+            return Err(here(Cause::Directory));
         }
         // The content of "/" or "." goes into the existing directory; anything else becomes a name in it.
         let (parent_path, name) = match into_dir {
@@ -211,16 +217,12 @@ impl<'a, S: Sink> Copy<'a, S> {
             no_directory(to)?;
         }
         let whole_path = if name.is_empty() { to.to_vec() } else { joined(&parent_path, &name) };
-        let there = |e: Trouble| e.at(|| self.sink.show(&parent_path));
+        let there = |e: Cause| e.at(|| self.sink.place(&parent_path));
         let parent = self.sink.top(&parent_path).map_err(there)?;
         if node.is_dir() && self.shares(source) && self.sink.is_within(&parent, node.id).map_err(there)? {
-            return Err(Failure::op(format!(
-                "cannot copy a directory, {}, into itself, {}",
-                source.show(path),
-                self.sink.show(&whole_path)
-            )));
+            return Err(here(Cause::IntoItself(self.sink.place(&whole_path))));
         }
-        let place = Rc::new(Place { parent: None, name: parent_path.clone() });
+        let place = Rc::new(Spot { parent: None, name: parent_path.clone() });
         if name.is_empty() {
             return self.tree(source, Tree::new(path, whole_path), top, node, parent, place);
         }
@@ -230,26 +232,45 @@ impl<'a, S: Sink> Copy<'a, S> {
         }
         let dir = self.directory(source, &node, &item)?;
         drop(parent);
-        let place = Rc::new(Place { parent: Some(place), name });
+        let place = Rc::new(Spot { parent: Some(place), name });
         self.tree(source, Tree::new(path, whole_path), top, node, dir, place)
     }
 
-    /// Copies standard input.
-    pub fn stream(&mut self, to: &[u8], into_dir: bool) -> Result<()> {
-        if into_dir {
-            return Err(Failure::op(format!("{}: is a directory; standard input needs a name", self.sink.show(to))));
-        }
+    /// Copies a stream, whose length is known at its end, into the file `to` with the attributes `node`.
+    ///
+    /// # Errors
+    /// The stream cannot be read, `to` cannot be written, or the watch ends the copy.
+    pub fn stream(&mut self, from: &mut dyn Read, name: &ErrorPlace, node: &Node, to: &[u8]) -> Result<()> {
         no_directory(to)?;
-        let (parent, name) = split(to)?;
-        let at = || self.sink.show(to);
-        let parent = self.sink.top(&parent).map_err(|e| e.at(at))?;
-        if self.args.no_clobber && self.sink.look(&parent, &name).map_err(|e| e.at(at))?.is_some() {
+        let (parent, file_name) = split(to)?;
+        let at = |e: Cause| e.at(|| self.sink.place(to));
+        let parent = self.sink.top(&parent).map_err(at)?;
+        if self.options.no_clobber && self.sink.look(&parent, &file_name).map_err(at)?.is_some() {
             return Ok(());
         }
-        let file = self.sink.file(&parent, &name, true, None).map_err(|e| e.at(at))?;
-        let size = stream::fill(self.sink, &file, &at, self.stop)?;
-        self.sink.finish_file(file, &stream::node(size), &Vec::new()).map_err(|e| e.at(at))?;
-        self.say(|| "-".into(), to)
+        let file = self.sink.file(&parent, &file_name, true, None).map_err(at)?;
+        let mut buf = vec![0; CHUNK_BYTES];
+        let mut size = 0;
+        loop {
+            let read = from.read(&mut buf);
+            self.go_on()?;
+            match read {
+                Ok(0) => break,
+                Ok(n) => {
+                    self.sink.write(&file, size, &buf[..n]).map_err(at)?;
+                    size += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(Cause::Host(e).at(|| name.clone())),
+            }
+        }
+        self.sink.finish_file(file, &Node { size, ..node.clone() }, &Vec::new()).map_err(at)?;
+        self.say(|| name.clone(), to)
+    }
+
+    /// An error once the watch has stopped the copy.
+    fn go_on(&self) -> Result<()> {
+        if self.watch.is_stopped() { Err(Cause::Stopped.at(|| ErrorPlace::host(b""))) } else { Ok(()) }
     }
 
     /// Whether both sides lie in one image.
@@ -263,24 +284,24 @@ impl<'a, S: Sink> Copy<'a, S> {
         tree: &mut Tree<R::Entry, S::Dir>,
         (from, node): (R::Entry, Node),
         to: S::Dir,
-        place: Rc<Place>,
+        place: Rc<Spot>,
     ) -> Result<()> {
-        let here = |e: Trouble| e.at(|| source.show(&tree.from));
+        let here = |e: Cause| e.at(|| source.place(&tree.from));
         if !self.seen.insert(node.id).map_err(here)? {
             self.again += 1;
             if self.again <= REACHED_AGAIN_MAX {
-                return Err(here(Trouble::here("directory is reached a second time")));
+                return Err(here(Cause::refused("directory is reached a second time")));
             }
             tree.levels.clear();
             let cause = format!("more than {REACHED_AGAIN_MAX} directories are reached a second time; given up");
-            return Err(here(Trouble::here(cause)));
+            return Err(here(Cause::refused(cause)));
         }
         if tree.levels.len() >= DEPTH_MAX {
             let cause = format!("deeper than {DEPTH_MAX} directories; copy one further down");
-            return Err(here(Trouble::here(cause)));
+            return Err(here(Cause::refused(cause)));
         }
         let (names, more) = source.names(&from, None).map_err(here)?;
-        let to_id = self.sink.id(&to).map_err(|e| e.at(|| self.sink.show(&tree.to)))?;
+        let to_id = self.sink.id(&to).map_err(|e| e.at(|| self.sink.place(&tree.to)))?;
         if let Some(far) = tree.levels.len().checked_sub(OPEN_MAX) {
             (tree.levels[far].from, tree.levels[far].to) = (None, None);
         }
@@ -308,7 +329,7 @@ impl<'a, S: Sink> Copy<'a, S> {
             level.more = false;
             let Some(from) = &level.from else { return Ok(None) };
             let listed = source.names(from, level.at.as_deref());
-            let (names, more) = listed.map_err(|e| e.at(|| source.show(&tree.from)))?;
+            let (names, more) = listed.map_err(|e| e.at(|| source.place(&tree.from)))?;
             tree.held -= level.names_bytes;
             level.names_bytes = bytes_of(&names);
             tree.held += level.names_bytes;
@@ -328,7 +349,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         from: R::Entry,
         node: Node,
         to: S::Dir,
-        place: Rc<Place>,
+        place: Rc<Spot>,
     ) -> Result<()> {
         self.enter(source, &mut tree, (from, node), to, place)?;
         while let Some(level) = tree.levels.last_mut() {
@@ -352,14 +373,14 @@ impl<'a, S: Sink> Copy<'a, S> {
     /// Copies one name of the current directory.
     fn step<R: Source>(&mut self, source: &R, tree: &mut Tree<R::Entry, S::Dir>, name: &[u8]) -> Result<()> {
         if name.contains(&b'/') || name.contains(&0) || matches!(name, b"" | b"." | b"..") {
-            let dir = source.show(&tree.from);
-            return Err(Failure::op(format!("{dir}: refusing the name '{}'", shown(name))));
+            let cause = Cause::refused(format!("refusing the name '{}'", shown(name)));
+            return Err(cause.at(|| source.place(&tree.from)));
         }
         push(&mut tree.from, name);
         push(&mut tree.to, name);
         let Some(Level { from: Some(dir), to: Some(parent), place, .. }) = tree.levels.last() else { return Ok(()) };
         let place = place.clone();
-        let here = |e: Trouble| e.at(|| source.show(&tree.from));
+        let here = |e: Cause| e.at(|| source.place(&tree.from));
         let entry = source.child(dir, name).map_err(here)?;
         let node = source.node(&entry).map_err(here)?;
         let item = Item { parent, place: &place, name, from: &tree.from, to: &tree.to, named: false };
@@ -367,7 +388,7 @@ impl<'a, S: Sink> Copy<'a, S> {
             return self.file(source, &entry, &node, &item);
         }
         let to = self.directory(source, &node, &item)?;
-        let place = Rc::new(Place { parent: Some(place), name: name.to_vec() });
+        let place = Rc::new(Spot { parent: Some(place), name: name.to_vec() });
         self.enter(source, tree, (entry, node), to, place)
     }
 
@@ -381,43 +402,43 @@ impl<'a, S: Sink> Copy<'a, S> {
         if let Some(up) = tree.levels.last_mut()
             && up.from.is_none()
         {
-            up.from = Some(source.parent(&from, up.node.id).map_err(|e| e.at(|| source.show(&tree.from)))?);
-            up.to = Some(self.sink.parent(&to, up.to_id).map_err(|e| e.at(|| self.sink.show(&tree.to)))?);
+            up.from = Some(source.parent(&from, up.node.id).map_err(|e| e.at(|| source.place(&tree.from)))?);
+            up.to = Some(self.sink.parent(&to, up.to_id).map_err(|e| e.at(|| self.sink.place(&tree.to)))?);
         }
         // Last, because adding files changes its times.
         let (xattrs, missed) = source.xattrs(&from);
-        let missed = missed.map_err(|e| e.at(|| source.show(&tree.from)));
+        let missed = missed.map_err(|e| e.at(|| source.place(&tree.from)));
         let node = if missed.is_err() { node.guarded() } else { node };
-        let finished = self.sink.finish_directory(to, &node, &xattrs).map_err(|e| e.at(|| self.sink.show(&tree.to)));
+        let finished = self.sink.finish_directory(to, &node, &xattrs).map_err(|e| e.at(|| self.sink.place(&tree.to)));
         Ok(finished.and(missed))
     }
 
     fn directory<R: Source>(&mut self, source: &R, node: &Node, item: &Item<'_, S::Dir>) -> Result<S::Dir> {
-        self.stop.check()?;
-        let at = |e: Trouble| e.at(|| self.sink.show(item.to));
+        self.go_on()?;
+        let at = |e: Cause| e.at(|| self.sink.place(item.to));
         if self.shares(source) {
             let there = self.sink.look(item.parent, item.name).map_err(at)?;
             if there.is_some_and(|(_, id)| id == node.id) {
-                return Err(at(Trouble::here("it is the same file")));
+                return Err(at(Cause::refused("it is the same file")));
             }
         }
-        let mut follow = self.args.keep_directory_symlink;
+        let mut follow = self.options.keep_directory_symlink;
         if follow && let Some((FileType::Symlink, id)) = self.sink.look(item.parent, item.name).map_err(at)? {
             // A symbolic link from the sources may lead anywhere.
             follow = !self.symlinks.contains(id);
         }
         let dir = self.sink.directory(item.parent, item.name, follow).map_err(at)?;
         if follow && self.shares(source) && self.sink.is_within(&dir, node.id).map_err(at)? {
-            return Err(at(Trouble::here("it leads into the directory that is copied")));
+            return Err(at(Cause::refused("it leads into the directory that is copied")));
         }
-        self.say(|| source.show(item.from), item.to)?;
+        self.say(|| source.place(item.from), item.to)?;
         Ok(dir)
     }
 
     /// Copies a file that is not a directory, and counts it if it is whole.
     fn file<R: Source>(&mut self, source: &R, entry: &R::Entry, node: &Node, item: &Item<'_, S::Dir>) -> Result<()> {
         self.any_file(source, entry, node, item)?;
-        source.image().into_iter().for_each(|image| self.tally.whole(image));
+        self.watch.is_whole(source.image());
         Ok(())
     }
 
@@ -428,21 +449,25 @@ impl<'a, S: Sink> Copy<'a, S> {
         node: &Node,
         item: &Item<'_, S::Dir>,
     ) -> Result<()> {
-        self.stop.check()?;
-        if source.image().is_none() && opened::is_written_image(node.id) {
-            return Err(Failure::op(format!("{}: is the image that is written", source.show(item.from))));
+        self.go_on()?;
+        let here = |e: Cause| e.at(|| source.place(item.from));
+        if source.image().is_none() && self.watch.is_written_image(node.id) {
+            return Err(here(Cause::refused("is the image that is written")));
         }
-        let at = |e: Trouble| e.at(|| self.sink.show(item.to));
+        if self.options.no_specials && !matches!(node.kind, FileType::Regular | FileType::Symlink) {
+            return Err(here(FsError::NotSupported("a device, a pipe or a socket cannot be copied").into()));
+        }
+        let at = |e: Cause| e.at(|| self.sink.place(item.to));
         let there = self.sink.look(item.parent, item.name).map_err(at)?;
         if let Some((kind, id)) = there {
             if self.shares(source) && id == node.id {
-                return Err(at(Trouble::here("it is the same file")));
+                return Err(at(Cause::refused("it is the same file")));
             }
-            if self.args.no_clobber {
+            if self.options.no_clobber {
                 return Ok(());
             }
             if kind == FileType::Symlink && self.symlinks.contains(id) && node.kind == FileType::Regular {
-                return Err(at(Trouble::here("not written through a symbolic link that was just copied")));
+                return Err(at(Cause::refused("not written through a symbolic link that was just copied")));
             }
             if self.made.remove(id) {
                 self.links.retain(|_, made| made.id != id);
@@ -458,10 +483,9 @@ impl<'a, S: Sink> Copy<'a, S> {
                 self.links.remove(&key);
             }
             if linked {
-                return self.say(|| source.show(item.from), item.to);
+                return self.say(|| source.place(item.from), item.to);
             }
         }
-        let here = |e: Trouble| e.at(|| source.show(item.from));
         // The file is worth copying even without its attributes.
         let (xattrs, missed) = source.xattrs(entry);
         let missed = missed.map_err(here);
@@ -493,7 +517,7 @@ impl<'a, S: Sink> Copy<'a, S> {
             }
         }
         if made.is_some() {
-            self.say(|| source.show(item.from), item.to)?;
+            self.say(|| source.place(item.from), item.to)?;
         }
         missed.and(source.doubt(entry).map_err(here))
     }
@@ -506,91 +530,61 @@ impl<'a, S: Sink> Copy<'a, S> {
         xattrs: &Xattrs,
         item: &Item<'_, S::Dir>,
     ) -> Result<Id> {
-        let here = |e: Trouble| e.at(|| source.show(item.from));
-        let at = |e: Trouble| e.at(|| self.sink.show(item.to));
-        self.progress.file(item.name, node.size);
+        let here = |e: Cause| e.at(|| source.place(item.from));
+        let at = |e: Cause| e.at(|| self.sink.place(item.to));
+        self.watch.begins(item.name, node.size);
         let same = self.shares(source).then_some(node.id);
         let file = self.sink.file(item.parent, item.name, item.named, same).map_err(at)?;
         let read = source.read(entry, &mut |offset, data| {
-            self.stop.check()?;
-            self.progress.at(offset + data.len() as u64);
-            self.sink.write(&file, offset, data).map_err(at)
+            self.go_on()?;
+            self.watch.advances(offset + data.len() as u64);
+            self.write(&file, offset, data).map_err(at)
         });
         let Content { size, shrank, missing } = read.map_err(here)?;
         let id = self.sink.finish_file(file, &Node { size, ..node.clone() }, xattrs).map_err(at)?;
-        match shrank {
-            _ if missing.is_some() => Err(here(Trouble::Hurt(missing.map(|m| m.to_string()).unwrap_or_default()))),
-            true => Err(here(Trouble::here(format!("shrank while it was read, to {size} bytes")))),
-            false => Ok(id),
+        match missing {
+            Some(missing) => Err(here(Cause::Missing(missing))),
+            None if shrank => Err(here(Cause::Shrank(size))),
+            None => Ok(id),
         }
     }
 
-    /// Prints the copy, as cp -v.
-    fn say(&self, from: impl FnOnce() -> String, to: &[u8]) -> Result<()> {
-        if self.args.verbose {
-            use std::io::Write;
-            let mut out = Output::new();
-            writeln!(out, "'{}' -> '{}'", from(), self.sink.show(to))?;
-            out.flush()?;
+    fn write(&self, file: &S::File, mut offset: u64, mut data: &[u8]) -> Step<()> {
+        if !self.options.makes_holes {
+            return self.sink.write(file, offset, data);
+        }
+        while !data.is_empty() {
+            let until_aligned = HOLE_BYTES - (offset % HOLE_BYTES as u64) as usize;
+            let (piece, rest) = data.split_at(data.len().min(until_aligned));
+            if piece.len() < HOLE_BYTES || piece.iter().any(|byte| *byte != 0) {
+                self.sink.write(file, offset, piece)?;
+            }
+            (offset, data) = (offset + piece.len() as u64, rest);
         }
         Ok(())
     }
 
-    /// Prints the error of one file; returns an error that ends the command. `image`: of the source.
-    pub fn went_well(&mut self, image: Option<usize>, result: Result<()>) -> Result<()> {
-        if let Some(image) = image.filter(|_| result.is_err()) {
-            self.tally.hurt(image);
-        }
-        let progress = &self.progress;
-        self.report.note_by(result, |e| progress.aside(|| e.print()))
+    /// Reports the copy.
+    fn say(&self, from: impl FnOnce() -> ErrorPlace, to: &[u8]) -> Result<()> {
+        let to = self.sink.place(to);
+        self.watch.copied(&from(), &to).map_err(|e| Cause::Output(e).at(|| to))
     }
-}
 
-/// The directory of a new path, and the name in it.
-fn split(path: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
-    let (dir, name) = split_last(path);
-    if matches!(name, b"" | b"." | b"..") {
-        return Err(Failure::op(format!("{}: cannot be made", shown(path))));
+    /// Passes on the error of one file; returns an error that ends the copy. `image`: of the source.
+    fn went_well(&self, image: Option<usize>, result: Result<()>) -> Result<()> {
+        match result {
+            Err(e) if e.is_of_one() => self.watch.failed(image, e),
+            other => other,
+        }
     }
-    Ok((dir.to_vec(), name.to_vec()))
 }
 
 /// A path that ends in a slash names a directory; no other file can have it.
 fn no_directory(path: &[u8]) -> Result<()> {
-    if path.ends_with(b"/") { Err(Failure::op(format!("{}: not a directory", shown(path)))) } else { Ok(()) }
-}
-
-/// Appends a name to a path. An empty path means the current directory.
-fn push(path: &mut Vec<u8>, name: &[u8]) {
-    if !path.is_empty() && !path.ends_with(b"/") {
-        path.push(b'/');
-    }
-    path.extend_from_slice(name);
+    if path.ends_with(b"/") { Err(Cause::Image(FsError::NotDirectory).at(|| ErrorPlace::host(path))) } else { Ok(()) }
 }
 
 /// The memory of names.
 fn bytes_of(names: &[Vec<u8>]) -> usize {
     names.iter().map(|name| 2 * size_of::<Vec<u8>>() + name.len()).sum()
-}
-
-fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    let mut path = dir.to_vec();
-    push(&mut path, name);
-    path
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_split_into_directory_and_name() {
-        assert_eq!(split(b"a").unwrap(), (b"".to_vec(), b"a".to_vec()));
-        assert_eq!(split(b"/x/y/").unwrap(), (b"/x/".to_vec(), b"y".to_vec()));
-        assert!(split(b"/").is_err());
-        assert!(split(b"x/..").is_err());
-        assert_eq!(joined(b"", b"a"), b"a");
-        assert_eq!(joined(b"/", b"a"), b"/a");
-        assert_eq!(joined(b"x", b"a"), b"x/a");
-    }
 }
