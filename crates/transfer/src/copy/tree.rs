@@ -1,8 +1,7 @@
 //! The copy: one source after the other, trees without recursion.
 //!
-//! Main types: [`struct@Copy`] (the state of a whole command), [`Tree`] (one tree in progress). A tree has two paths,
-//! a few open directories on either side, and for each directory on the way its number and its remaining names.
-//! Beyond a bound, names are dropped and read again. So depth costs no descriptors and little memory. Files with
+//! Main types: [`struct@Copy`] (the state of a whole copy), [`Tree`] (one tree in progress), [`Pair`] (its two sides,
+//! which an `extant_fs::walk::Descent` goes down at once). So depth costs no descriptors and little memory. Files with
 //! several names are stored by number until all their names were met, so that the copy has the same links.
 //!
 //! # Locking
@@ -13,22 +12,20 @@ use std::io::{self, Read};
 use std::rc::Rc;
 
 use extant_fs::Error as FsError;
-use extant_fs::number_set::NumberSet;
-use extant_fs::walk::{DEPTH_MAX, REACHED_AGAIN_MAX};
+use extant_fs::number_set::FileSet;
+use extant_fs::walk::{self, Bound, DEPTH_MAX, Descent, REACHED_AGAIN_MAX};
 use extant_image::shown;
 use extant_ondisk::inode::FileType;
 
 use super::side::{Content, Id, Node, Sink, Source};
 use crate::attributes::Xattrs;
 use crate::content::CHUNK_BYTES;
-use crate::error::{Cause, Place as ErrorPlace, Result, Step};
+use crate::error::{Cause, Error, Place as ErrorPlace, Result, Step};
 use crate::path::{joined, push, split, split_last};
 use crate::watch::Watch;
 
 /// How many directories on the way down stay open; for those further up only the number is stored.
 const OPEN_MAX: usize = 16;
-/// The memory of the remaining names, in all directories but the last.
-const HELD_BYTES: usize = 16 << 20;
 /// The maximum of stored files with several names; they take 40 MiB.
 pub const LINKS_MAX: usize = 1 << 18;
 
@@ -77,24 +74,9 @@ struct Made {
     left: u64,
 }
 
-/// A set of files on one side.
-#[derive(Default)]
-struct Files(HashMap<u64, NumberSet>);
-
-impl Files {
-    /// Whether the file is new in the set. Fails if there are too many.
-    fn insert(&mut self, (device, number): Id) -> Step<bool> {
-        let full = || Cause::refused("more files than can be remembered; copy a smaller part of the tree");
-        self.0.entry(device).or_default().insert(number).ok_or_else(full)
-    }
-
-    fn contains(&self, (device, number): Id) -> bool {
-        self.0.get(&device).is_some_and(|numbers| numbers.contains(number))
-    }
-
-    fn remove(&mut self, (device, number): Id) -> bool {
-        self.0.get_mut(&device).is_some_and(|numbers| numbers.remove(number))
-    }
+/// Why a set of files does not grow.
+fn full() -> Cause {
+    Cause::refused("more files than can be remembered; copy a smaller part of the tree")
 }
 
 /// A copy in progress.
@@ -102,50 +84,99 @@ pub struct Copy<'a, S: Sink> {
     sink: &'a S,
     options: Options,
     watch: &'a dyn Watch,
-    /// Directories entered, for the current source.
-    seen: Files,
-    /// How often one of them was reached again.
-    again: usize,
     /// By source file system and file.
     links: HashMap<(Option<usize>, Id), Made>,
     /// Copied files with several names, and symbolic links: a later source must not reach them by name.
-    made: Files,
-    symlinks: Files,
+    made: FileSet,
+    symlinks: FileSet,
     /// Files copied without their links, because there were too many files with several names.
     parted: u64,
 }
 
-/// A directory that is being copied.
-struct Level<E, D> {
+/// The two sides of a tree.
+struct Pair<'p, R, S> {
+    source: &'p R,
+    sink: &'p S,
+}
+
+/// An error of one of the sides.
+enum Fault {
+    Source(Cause),
+    Sink(Cause),
+}
+
+/// A directory on the path of a copy, open or not.
+struct Mark {
     node: Node,
-    /// `None` far above.
-    from: Option<E>,
-    to: Option<D>,
     to_id: Id,
     place: Rc<Spot>,
-    /// The next names, and their memory at the start.
-    names: std::vec::IntoIter<Vec<u8>>,
-    names_bytes: usize,
-    /// The last name copied: the names after it that are not in `names` are read again.
-    at: Option<Vec<u8>>,
-    more: bool,
     /// The lengths of the paths.
     from_len: usize,
     to_len: usize,
 }
 
+impl<R: Source, S: Sink> walk::Tree for Pair<'_, R, S> {
+    type Dir = (R::Entry, S::Dir);
+    type Mark = Mark;
+    type Name = Vec<u8>;
+    type Error = Fault;
+    const OPEN_MAX: usize = OPEN_MAX;
+
+    fn id(&self, _dir: &Self::Dir, mark: &Mark) -> Id {
+        mark.node.id
+    }
+
+    fn names(
+        &self,
+        (from, _): &Self::Dir,
+        after: Option<&Vec<u8>>,
+    ) -> std::result::Result<(Vec<Vec<u8>>, bool), Fault> {
+        self.source.names(from, after.map(Vec::as_slice)).map_err(Fault::Source)
+    }
+
+    fn reopen(&self, (from, to): &Self::Dir, mark: &Mark) -> std::result::Result<Self::Dir, Fault> {
+        let from = self.source.parent(from, mark.node.id).map_err(Fault::Source)?;
+        Ok((from, self.sink.parent(to, mark.to_id).map_err(Fault::Sink)?))
+    }
+
+    fn refused(&self, _dir: &Self::Dir, _mark: &Mark, bound: Bound) -> Fault {
+        Fault::Source(match bound {
+            Bound::ReachedAgain => Cause::refused("directory is reached a second time"),
+            Bound::GivenUp => {
+                Cause::refused(format!("more than {REACHED_AGAIN_MAX} directories are reached a second time; given up"))
+            }
+            Bound::TooMany => full(),
+            Bound::TooDeep => Cause::refused(format!("deeper than {DEPTH_MAX} directories; copy one further down")),
+        })
+    }
+}
+
 /// A tree that is being copied.
-struct Tree<E, D> {
-    levels: Vec<Level<E, D>>,
-    /// The memory of all names in `levels`.
-    held: usize,
+struct Tree<'p, R: Source, S: Sink> {
+    sides: Pair<'p, R, S>,
+    descent: Descent<Pair<'p, R, S>>,
     from: Vec<u8>,
     to: Vec<u8>,
 }
 
-impl<E, D> Tree<E, D> {
-    fn new(from: &[u8], to: Vec<u8>) -> Tree<E, D> {
-        Tree { levels: Vec::new(), held: 0, from: from.to_vec(), to }
+impl<'p, R: Source, S: Sink> Tree<'p, R, S> {
+    fn new(source: &'p R, sink: &'p S, from: &[u8], to: Vec<u8>) -> Tree<'p, R, S> {
+        Tree { sides: Pair { source, sink }, descent: Descent::new(), from: from.to_vec(), to }
+    }
+
+    fn failed(&self, fault: Fault) -> Error {
+        match fault {
+            Fault::Source(cause) => cause.at(|| self.sides.source.place(&self.from)),
+            Fault::Sink(cause) => cause.at(|| self.sides.sink.place(&self.to)),
+        }
+    }
+
+    /// Enters the directories at the paths `from` and `to`.
+    fn enter(&mut self, from: R::Entry, node: Node, to: S::Dir, place: Rc<Spot>) -> Result<()> {
+        let to_id = self.sides.sink.id(&to).map_err(|e| self.failed(Fault::Sink(e)))?;
+        let mark = Mark { node, to_id, place, from_len: self.from.len(), to_len: self.to.len() };
+        let entered = self.descent.enter(&self.sides, (from, to), mark);
+        entered.map_err(|e| self.failed(e))
     }
 }
 
@@ -167,11 +198,9 @@ impl<'a, S: Sink> Copy<'a, S> {
             sink,
             options,
             watch,
-            seen: Files::default(),
-            again: 0,
             links: HashMap::new(),
-            made: Files::default(),
-            symlinks: Files::default(),
+            made: FileSet::default(),
+            symlinks: FileSet::default(),
             parted: 0,
         }
     }
@@ -198,7 +227,6 @@ impl<'a, S: Sink> Copy<'a, S> {
     /// # Errors
     /// The source cannot be copied at all, or the watch ends the copy.
     pub fn source<R: Source>(&mut self, source: &R, path: &[u8], to: &[u8], into_dir: bool) -> Result<()> {
-        (self.seen, self.again) = (Files::default(), 0);
         let here = |e: Cause| e.at(|| source.place(path));
         let top = source.top(path, !self.options.recursive).map_err(here)?;
         let node = source.node(&top).map_err(here)?;
@@ -224,7 +252,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         }
         let place = Rc::new(Spot { parent: None, name: parent_path.clone() });
         if name.is_empty() {
-            return self.tree(source, Tree::new(path, whole_path), top, node, parent, place);
+            return self.tree(Tree::new(source, self.sink, path, whole_path), top, node, parent, place);
         }
         let item = Item { parent: &parent, place: &place, name: &name, from: path, to: &whole_path, named: true };
         if !node.is_dir() {
@@ -233,7 +261,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         let dir = self.directory(source, &node, &item)?;
         drop(parent);
         let place = Rc::new(Spot { parent: Some(place), name });
-        self.tree(source, Tree::new(path, whole_path), top, node, dir, place)
+        self.tree(Tree::new(source, self.sink, path, whole_path), top, node, dir, place)
     }
 
     /// Copies a stream, whose length is known at its end, into the file `to` with the attributes `node`.
@@ -278,133 +306,59 @@ impl<'a, S: Sink> Copy<'a, S> {
         source.image().is_some() && source.image() == self.sink.image()
     }
 
-    fn enter<R: Source>(
-        &mut self,
-        source: &R,
-        tree: &mut Tree<R::Entry, S::Dir>,
-        (from, node): (R::Entry, Node),
-        to: S::Dir,
-        place: Rc<Spot>,
-    ) -> Result<()> {
-        let here = |e: Cause| e.at(|| source.place(&tree.from));
-        if !self.seen.insert(node.id).map_err(here)? {
-            self.again += 1;
-            if self.again <= REACHED_AGAIN_MAX {
-                return Err(here(Cause::refused("directory is reached a second time")));
-            }
-            tree.levels.clear();
-            let cause = format!("more than {REACHED_AGAIN_MAX} directories are reached a second time; given up");
-            return Err(here(Cause::refused(cause)));
-        }
-        if tree.levels.len() >= DEPTH_MAX {
-            let cause = format!("deeper than {DEPTH_MAX} directories; copy one further down");
-            return Err(here(Cause::refused(cause)));
-        }
-        let (names, more) = source.names(&from, None).map_err(here)?;
-        let to_id = self.sink.id(&to).map_err(|e| e.at(|| self.sink.place(&tree.to)))?;
-        if let Some(far) = tree.levels.len().checked_sub(OPEN_MAX) {
-            (tree.levels[far].from, tree.levels[far].to) = (None, None);
-        }
-        for level in &mut tree.levels {
-            if tree.held <= HELD_BYTES {
-                break;
-            }
-            tree.held -= level.names_bytes;
-            level.more |= level.names.len() > 0;
-            (level.names, level.names_bytes) = (Vec::new().into_iter(), 0);
-        }
-        let (from_len, to_len) = (tree.from.len(), tree.to.len());
-        let names_bytes = bytes_of(&names);
-        tree.held += names_bytes;
-        let (from, to, names) = (Some(from), Some(to), names.into_iter());
-        tree.levels.push(Level { node, from, to, to_id, place, names, names_bytes, at: None, more, from_len, to_len });
-        Ok(())
-    }
-
-    /// The next name of the current directory.
-    fn next_name<R: Source>(source: &R, tree: &mut Tree<R::Entry, S::Dir>) -> Result<Option<Vec<u8>>> {
-        let Some(level) = tree.levels.last_mut() else { return Ok(None) };
-        if level.more && level.names.len() == 0 {
-            // If this fails, it is not tried again.
-            level.more = false;
-            let Some(from) = &level.from else { return Ok(None) };
-            let listed = source.names(from, level.at.as_deref());
-            let (names, more) = listed.map_err(|e| e.at(|| source.place(&tree.from)))?;
-            tree.held -= level.names_bytes;
-            level.names_bytes = bytes_of(&names);
-            tree.held += level.names_bytes;
-            (level.names, level.more) = (names.into_iter(), more);
-        }
-        let name = level.names.next();
-        if name.is_some() {
-            level.at.clone_from(&name);
-        }
-        Ok(name)
-    }
-
     fn tree<R: Source>(
         &mut self,
-        source: &R,
-        mut tree: Tree<R::Entry, S::Dir>,
+        mut tree: Tree<'_, R, S>,
         from: R::Entry,
         node: Node,
         to: S::Dir,
         place: Rc<Spot>,
     ) -> Result<()> {
-        self.enter(source, &mut tree, (from, node), to, place)?;
-        while let Some(level) = tree.levels.last_mut() {
-            tree.from.truncate(level.from_len);
-            tree.to.truncate(level.to_len);
-            match Self::next_name(source, &mut tree) {
-                Ok(Some(name)) => {
-                    let copied = self.step(source, &mut tree, &name);
-                    self.went_well(source.image(), copied)?;
-                }
-                Err(e) => self.went_well(source.image(), Err(e))?,
-                Ok(None) => {
-                    let finished = self.leave(source, &mut tree)?;
-                    self.went_well(source.image(), finished)?;
-                }
-            }
+        let image = tree.sides.source.image();
+        tree.enter(from, node, to, place)?;
+        while let Some((_, mark)) = tree.descent.current() {
+            tree.from.truncate(mark.from_len);
+            tree.to.truncate(mark.to_len);
+            let done = match tree.descent.advance(&tree.sides) {
+                Ok(true) => self.step(&mut tree),
+                Ok(false) => self.leave(&mut tree)?,
+                Err(e) => Err(tree.failed(e)),
+            };
+            self.went_well(image, done)?;
         }
         Ok(())
     }
 
-    /// Copies one name of the current directory.
-    fn step<R: Source>(&mut self, source: &R, tree: &mut Tree<R::Entry, S::Dir>, name: &[u8]) -> Result<()> {
-        if name.contains(&b'/') || name.contains(&0) || matches!(name, b"" | b"." | b"..") {
+    /// Copies the current name of the current directory.
+    fn step<R: Source>(&mut self, tree: &mut Tree<'_, R, S>) -> Result<()> {
+        let source = tree.sides.source;
+        let Some((((dir, parent), mark), name)) = tree.descent.current().zip(tree.descent.name()) else {
+            return Ok(());
+        };
+        if name.contains(&b'/') || name.contains(&0) || matches!(&name[..], b"" | b"." | b"..") {
             let cause = Cause::refused(format!("refusing the name '{}'", shown(name)));
             return Err(cause.at(|| source.place(&tree.from)));
         }
         push(&mut tree.from, name);
         push(&mut tree.to, name);
-        let Some(Level { from: Some(dir), to: Some(parent), place, .. }) = tree.levels.last() else { return Ok(()) };
-        let place = place.clone();
         let here = |e: Cause| e.at(|| source.place(&tree.from));
         let entry = source.child(dir, name).map_err(here)?;
         let node = source.node(&entry).map_err(here)?;
-        let item = Item { parent, place: &place, name, from: &tree.from, to: &tree.to, named: false };
+        let item = Item { parent, place: &mark.place, name, from: &tree.from, to: &tree.to, named: false };
         if !node.is_dir() {
             return self.file(source, &entry, &node, &item);
         }
         let to = self.directory(source, &node, &item)?;
-        let place = Rc::new(Spot { parent: Some(place), name: name.to_vec() });
-        self.enter(source, tree, (entry, node), to, place)
+        let place = Rc::new(Spot { parent: Some(mark.place.clone()), name: name.clone() });
+        tree.enter(entry, node, to, place)
     }
 
     /// Finishes the current directory. The outer error: the way up is lost.
-    fn leave<R: Source>(&mut self, source: &R, tree: &mut Tree<R::Entry, S::Dir>) -> Result<Result<()>> {
-        let Some(Level { node, from: Some(from), to: Some(to), names_bytes, .. }) = tree.levels.pop() else {
-            return Ok(Ok(()));
-        };
-        tree.held -= names_bytes;
-        // Before it has its mode, which may deny access.
-        if let Some(up) = tree.levels.last_mut()
-            && up.from.is_none()
-        {
-            up.from = Some(source.parent(&from, up.node.id).map_err(|e| e.at(|| source.place(&tree.from)))?);
-            up.to = Some(self.sink.parent(&to, up.to_id).map_err(|e| e.at(|| self.sink.place(&tree.to)))?);
-        }
+    fn leave<R: Source>(&mut self, tree: &mut Tree<'_, R, S>) -> Result<Result<()>> {
+        let source = tree.sides.source;
+        // Opens the one above before this one has its mode, which may deny access.
+        let left = tree.descent.leave(&tree.sides).map_err(|e| tree.failed(e))?;
+        let Some(((from, to), Mark { node, .. })) = left else { return Ok(Ok(())) };
         // Last, because adding files changes its times.
         let (xattrs, missed) = source.xattrs(&from);
         let missed = missed.map_err(|e| e.at(|| source.place(&tree.from)));
@@ -502,13 +456,13 @@ impl<'a, S: Sink> Copy<'a, S> {
                 let target = if kind == FileType::Symlink { source.target(entry).map_err(here)? } else { Vec::new() };
                 let made = self.sink.special(item.parent, item.name, node, &target, &xattrs).map_err(at)?;
                 if kind == FileType::Symlink {
-                    made.map_or(Ok(true), |id| self.symlinks.insert(id)).map_err(at)?;
+                    made.map_or(Some(true), |id| self.symlinks.insert(id)).ok_or_else(full).map_err(at)?;
                 }
                 made
             }
         };
         if let Some(id) = made.filter(|_| several) {
-            self.made.insert(id).map_err(at)?;
+            self.made.insert(id).ok_or_else(full).map_err(at)?;
             if self.links.len() < LINKS_MAX || self.links.contains_key(&key) {
                 let left = node.links - 1;
                 self.links.insert(key, Made { id, place: item.place.clone(), name: item.name.into(), left });
@@ -582,9 +536,4 @@ impl<'a, S: Sink> Copy<'a, S> {
 /// A path that ends in a slash names a directory; no other file can have it.
 fn no_directory(path: &[u8]) -> Result<()> {
     if path.ends_with(b"/") { Err(Cause::Image(FsError::NotDirectory).at(|| ErrorPlace::host(path))) } else { Ok(()) }
-}
-
-/// The memory of names.
-fn bytes_of(names: &[Vec<u8>]) -> usize {
-    names.iter().map(|name| 2 * size_of::<Vec<u8>>() + name.len()).sum()
 }
