@@ -49,6 +49,10 @@ typedef void (*extant_message_fn)(void *user, const char *text);
 /* A function that gets one problem of a check. `damage` is 0 for mere advice. */
 typedef void (*extant_problem_fn)(void *user, int damage, const char *text);
 
+/* A function that gets the next `size` bytes of an archive. Returns 0, or a negative error number, which
+ * ends the export. */
+typedef int (*extant_output_fn)(void *user, const void *data, size_t size);
+
 /* A function of a device: fills `buffer` with `size` bytes from byte `offset` on. Returns 0, or a negative
  * error number. */
 typedef int (*extant_read_fn)(void *user, void *buffer, size_t size, uint64_t offset);
@@ -332,6 +336,11 @@ int extant_copy_in(extant_fs *fs, const char *host, const char *path, extant_err
 
 /* Copies a file or a whole directory of the image to the host, where the path must not exist. */
 int extant_copy_out(extant_fs *fs, const char *path, const char *host, extant_error *error);
+
+/* Writes the tree at path as a tar archive in the PAX format: calls output with user and each piece, in
+ * order and in the same thread. An archive that fails ends at a place where tar reports that more must
+ * follow. */
+int extant_export(extant_fs *fs, const char *path, extant_output_fn output, void *user, extant_error *error);
 
 /* ---- Attributes ---- */
 

@@ -45,7 +45,7 @@ impl Callbacks {
 }
 
 /// An error that is no number of Linux becomes EIO: a text for it would be wrong.
-fn answer(code: i32) -> io::Result<()> {
+pub fn answer(code: i32) -> io::Result<()> {
     match code {
         0 => Ok(()),
         -4095..0 => Err(io::Error::from_raw_os_error(-code)),

@@ -3,12 +3,16 @@
 //! # Locking
 //! None.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+use std::io::{self, Write};
+
+use extant::ExportOptions;
 
 use crate::border::{Target, Text};
-use crate::fault::{ERANGE, Fault, Result};
+use crate::device;
+use crate::fault::{EFAULT, ERANGE, Fault, Result};
 use crate::handles::Handle;
-use crate::types::extant_fs;
+use crate::types::{extant_fs, extant_output_fn};
 
 /// The permissions of a directory that the library makes.
 const DIRECTORY_MODE: u32 = 0o755;
@@ -22,6 +26,23 @@ pub fn answer(bytes: &[u8], buffer: Target, size: usize) -> Result<i64> {
         to.ok_or_else(short)?.copy_from_slice(bytes);
     }
     Ok(i64::try_from(bytes.len()).unwrap_or(i64::MAX))
+}
+
+/// The function that gets an archive. Only the thread of the export calls it.
+struct Output {
+    to: extern "C" fn(*mut c_void, *const c_void, usize) -> c_int,
+    user: *mut c_void,
+}
+
+impl Write for Output {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        device::answer((self.to)(self.user, data.as_ptr().cast(), data.len()))?;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 export! {
@@ -94,6 +115,14 @@ export! {
     /// Copies a file or a whole directory of the image to the host, where the path must not exist.
     fn extant_copy_out(fs: Handle<extant_fs>, path: Text, host: Text) -> c_int {
         fs.get()?.copy_out(path.path()?, host.path()?)?;
+        Ok(0)
+    }
+
+    /// Writes the tree at path as a tar archive in the PAX format: calls output with user and each piece, in order and
+    /// in the same thread. An archive that fails ends at a place where tar reports that more must follow.
+    fn extant_export(fs: Handle<extant_fs>, path: Text, output: extant_output_fn, user: *mut c_void) -> c_int {
+        let to = output.ok_or_else(|| Fault::new(EFAULT, "the function 'output' is NULL"))?;
+        fs.get()?.export(Output { to, user }, &ExportOptions::new().path(path.path()?))?;
         Ok(0)
     }
 }

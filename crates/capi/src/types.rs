@@ -37,6 +37,10 @@ pub type extant_message_fn = Option<extern "C" fn(user: *mut c_void, text: *cons
 /// A function that gets one problem of a check. `damage` is 0 for mere advice.
 pub type extant_problem_fn = Option<extern "C" fn(user: *mut c_void, damage: c_int, text: *const c_char)>;
 
+/// A function that gets the next `size` bytes of an archive. Returns 0, or a negative error number, which ends the
+/// export.
+pub type extant_output_fn = Option<extern "C" fn(user: *mut c_void, data: *const c_void, size: usize) -> c_int>;
+
 /// A function of a device: fills `buffer` with `size` bytes from byte `offset` on. Returns 0, or a negative error
 /// number.
 pub type extant_read_fn =

@@ -2,6 +2,7 @@
  * Prints each check that fails, and ends with 1 then. */
 #include <errno.h>
 #include <extant.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,8 +169,24 @@ static void listing(extant_fs *fs)
     CHECK(extant_is_read_only(fs, &error) == 0);
 }
 
+/* An archive that is counted, and ends with an error once it is longer than its room. */
+struct archive {
+    char name[8];
+    size_t bytes, room;
+};
+
+static int archive_output(void *user, const void *data, size_t size)
+{
+    struct archive *archive = user;
+    if (archive->bytes == 0)
+        memcpy(archive->name, data, size < sizeof archive->name ? size : sizeof archive->name);
+    archive->bytes += size;
+    return archive->bytes > archive->room ? -ENOSPC : 0;
+}
+
 static void copies(extant_fs *fs, const char *folder)
 {
+    struct archive archive = { .room = SIZE_MAX };
     char in[4096], out[4096], line[16] = "";
     FILE *file;
 
@@ -183,6 +200,13 @@ static void copies(extant_fs *fs, const char *folder)
     CHECK((file = fopen(out, "r")) && fgets(line, sizeof line, file) && !strcmp(line, "text\n"));
     if (file)
         fclose(file);
+    CHECK(extant_export(fs, "/copy", archive_output, &archive, &error) == 0);
+    CHECK(archive.bytes % 512 == 0 && archive.bytes >= 2048 && !strncmp(archive.name, "./", 2));
+    archive.bytes = 0;
+    archive.room = 1;
+    FAILS(extant_export(fs, "/copy", archive_output, &archive, &error), ENOSPC, "/copy: ");
+    FAILS(extant_export(fs, "/none", archive_output, &archive, &error), ENOENT, "/none: ");
+    FAILS(extant_export(fs, "/copy", NULL, NULL, &error), EFAULT, "output");
     snprintf(in, sizeof in, "%s/none", folder);
     FAILS(extant_copy_in(fs, in, "/x", &error), ENOENT, in);
 }

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use extant_block::Error as DeviceError;
+pub use extant_transfer::{plain, plain_text};
 
 use crate::args;
 use crate::text::shown;
@@ -207,28 +208,6 @@ pub fn mention(message: &str) {
     let _ = writeln!(io::stdout(), "{}", shown(message.as_bytes()));
 }
 
-/// The error's text, without "(os error 2)".
-pub fn plain(e: &io::Error) -> String {
-    plain_text(&e.to_string())
-}
-
-/// A message without "(os error 2)".
-pub fn plain_text(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, number)) = rest.split_once(" (os error ") {
-        out.push_str(before);
-        rest = match number.split_once(')') {
-            Some((digits, after)) if digits.bytes().all(|b| b.is_ascii_digit()) => after,
-            _ => {
-                out.push_str(" (os error ");
-                number
-            }
-        };
-    }
-    out + rest
-}
-
 impl From<DeviceError> for Failure {
     fn from(e: DeviceError) -> Failure {
         Failure::op(match e {
@@ -265,14 +244,5 @@ mod tests {
             assert_eq!((e.status, e.message.as_str()), (status, message));
         }
         assert!(both(Ok(()), Ok(())).is_ok());
-    }
-
-    #[test]
-    fn error_numbers_are_for_machines() {
-        assert_eq!(plain(&io::Error::from_raw_os_error(2)), "No such file or directory");
-        assert_eq!(plain(&io::Error::other("(odd) text")), "(odd) text");
-        let twice = "/x (os error 7): no (os error 13), so (os error is) not (os error 1) (it)";
-        assert_eq!(plain_text(twice), "/x: no, so (os error is) not (it)");
-        assert_eq!(plain_text("(os error 2) (os error "), "(os error 2) (os error ");
     }
 }

@@ -13,15 +13,16 @@ use std::sync::Arc;
 
 use extant_base::clock::Clock;
 use extant_block::{BlockDevice, Error as DeviceError};
-use extant_fs::{Error, Filesystem, InodeRef, Messages, MountOptions, Mounted, probe_superblock_at};
+use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted, probe_superblock_at};
 pub use extant_image::{Access, Claim, ImageSpec, Part};
 use extant_image::{Note, Nothing, Opened, has_magic, identify_unpartitioned, nothing_found};
-use extant_ondisk::InodeNr;
 use extant_ondisk::partition::Partition;
+pub use extant_transfer::attributes::xattrs;
+use extant_transfer::content::{Missing, is_expected};
+pub use extant_transfer::path::walk;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::args::ImageArgs;
-use crate::content::Missing;
 use crate::failure::{Failure, HURT, OPERATIONAL, Result, plain_text, warn};
 use crate::opened;
 use crate::size;
@@ -311,54 +312,7 @@ pub fn refuse_damage<'a>(images: impl IntoIterator<Item = &'a Arc<Filesystem>>) 
 
 /// The status for an error of a file in the image: if the image is rescued, damage is expected.
 pub fn status_of(fs: &Filesystem, e: &Error) -> u8 {
-    let hurt = e.is_corruption() || matches!(e, Error::Device(_) | Error::Unsupported(_));
-    if fs.rescues() && hurt { HURT } else { OPERATIONAL }
-}
-
-/// The inode at `path`, as [`Filesystem::walk`] finds it. `<N>` means inode N, as in debugfs, and a path may begin
-/// with it; for a file of that name, put a slash in front.
-pub fn walk(fs: &Filesystem, path: &[u8], follow: bool) -> std::result::Result<InodeRef, Error> {
-    let number = path.strip_prefix(b"<").and_then(|rest| {
-        let end = rest.iter().position(|b| *b == b'>')?;
-        let number: u32 = std::str::from_utf8(&rest[..end]).ok()?.parse().ok()?;
-        let below = &rest[end + 1..];
-        (below.is_empty() || below.starts_with(b"/")).then_some((number, below))
-    });
-    let Some((number, below)) = number else { return fs.walk(path, follow) };
-    let inode = fs.iget_by_number(InodeNr(number))?;
-    // A leading slash would start at the root.
-    let below = below.iter().position(|b| *b != b'/').map_or(&b""[..], |at| &below[at..]);
-    if below.is_empty() { Ok(inode) } else { fs.walk_at(&inode, below, follow) }
-}
-
-/// Extended attributes by full name.
-pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// The values of one file's attributes are in memory at the same time. Each of them may have an inode of its own.
-const XATTRS_BYTES_MAX: usize = 16 << 20;
-
-/// The attributes of a file that can be read, and the first error for the others.
-pub fn xattrs(fs: &Filesystem, inode: &InodeRef) -> (Xattrs, Option<Error>) {
-    let (mut xattrs, mut bytes) = (Xattrs::new(), 0);
-    let names = match fs.list_xattrs(inode) {
-        Ok(names) => names,
-        Err(e) => return (xattrs, Some(e)),
-    };
-    let mut missed = None;
-    for name in names {
-        match fs.get_xattr(inode, &name) {
-            Ok(value) => {
-                bytes += name.len() + value.len();
-                xattrs.push((name, value));
-            }
-            Err(e) => missed = missed.or(Some(e)),
-        }
-        if bytes > XATTRS_BYTES_MAX {
-            let detail = format!("more than {} MiB of attributes; 'xattr get' reads one", XATTRS_BYTES_MAX >> 20);
-            return (Xattrs::new(), Some(Error::NoMemory { detail }));
-        }
-    }
-    (xattrs, missed)
+    if is_expected(fs, e) { HURT } else { OPERATIONAL }
 }
 
 /// The message for a file of which only a part could be read.

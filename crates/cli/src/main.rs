@@ -28,7 +28,6 @@ mod args;
 mod beside;
 mod claim;
 mod commands;
-mod content;
 mod failure;
 mod image;
 mod mode;

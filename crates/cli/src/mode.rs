@@ -84,12 +84,6 @@ fn permissions(letters: &str, bits: u16, is_dir: bool) -> Option<u16> {
     Some(what)
 }
 
-/// Permissions for a copy without the file's ACL, if it may have one. The mask of an ACL looks like the group's
-/// permissions, but must not become those. The group gets the permissions of others.
-pub fn without_acl(mode: u16) -> u16 {
-    mode & !(0o70 & !((mode & 0o7) << 3))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,8 @@
 //! # Locking
 //! None.
 
-use extant_fs::{Cred, Error, Filesystem, InodeRef, NewNode, SetAttr};
+use extant_fs::{Cred, Error, Filesystem, InodeRef, NewNode};
+use extant_transfer::Owners;
 use nix::unistd::{Group, User};
 use rustix::process::{getegid, geteuid};
 
@@ -76,22 +77,15 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The owner on the command line.
-    pub fn given(&self) -> Given {
-        self.given
-    }
-
     /// The same, unless an inner command line names another one.
     pub fn within(self, inner: Option<Given>) -> Owner {
         Owner { given: inner.unwrap_or_default().or(self.given) }
     }
 
-    /// The credentials for a new file in `dir`.
-    pub fn cred(&self, fs: &Filesystem, dir: &InodeRef, umask: u16) -> Cred {
-        let caller = Cred { uid: geteuid().as_raw(), gid: getegid().as_raw(), umask };
-        let mine = !geteuid().is_root();
-        let cred = if mine { caller.of_directory(&fs.getattr(dir), true, true) } else { caller };
-        Cred { uid: self.given.uid.unwrap_or(cred.uid), gid: self.given.gid.unwrap_or(cred.gid), ..cred }
+    /// The rule for new files with this `umask`.
+    pub fn rule(&self, umask: u16) -> Owners {
+        let cred = Cred { uid: geteuid().as_raw(), gid: getegid().as_raw(), umask };
+        Owners { cred, of_directory: !geteuid().is_root(), uid: self.given.uid, gid: self.given.gid }
     }
 
     pub fn create(
@@ -102,12 +96,7 @@ impl Owner {
         node: NewNode<'_>,
         umask: u16,
     ) -> Result<InodeRef, Error> {
-        let inode = fs.create(dir, name, node, self.cred(fs, dir, umask))?;
-        // A set-group-ID directory sets its own group; an explicit one takes precedence.
-        if self.given.gid.is_some_and(|gid| gid != fs.getattr(&inode).gid) {
-            fs.setattr(&inode, &SetAttr { gid: self.given.gid, ..SetAttr::default() })?;
-        }
-        Ok(inode)
+        self.rule(umask).create(fs, dir, name, node)
     }
 
     /// The directory at `path`; makes the missing ones on the way.

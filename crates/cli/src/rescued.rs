@@ -1,13 +1,14 @@
 //! The result of a command with `--rescue`: which files are hurt, and one line about all of them at its end.
 //!
-//! Main types: [`Tally`]; functions: [`doubt`] (the damage in spite of which a file was used).
+//! Main types: [`Tally`].
 //!
 //! # Locking
 //! None.
 
 use std::collections::HashMap;
 
-use extant_fs::{Error, Filesystem, InodeRef};
+use extant_fs::{Filesystem, InodeRef};
+pub use extant_transfer::content::{doubt, image_id as id};
 
 use crate::failure::{Failure, HURT, warn};
 use crate::image;
@@ -93,16 +94,6 @@ impl Tally {
         fs.say_suppressed_messages();
         warn(&format!("{}: {whole} {files} {what}, {hurt} hurt{nameless}", fs.image()));
     }
-}
-
-/// Identifies an image in this process.
-pub fn id(fs: &Filesystem) -> usize {
-    std::ptr::from_ref(fs) as usize
-}
-
-/// The damage in spite of which a file was used, or names of a directory were listed, in an image that is rescued.
-pub fn doubt<'i>(fs: &Filesystem, inode: &'i InodeRef) -> Option<&'i Error> {
-    fs.doubt_of(inode).filter(|_| fs.rescues())
 }
 
 fn failure(fs: &Filesystem, path: &[u8], inode: &InodeRef) -> Option<Failure> {

@@ -9,7 +9,6 @@
 //! None.
 
 use extant_base::clock::Clock;
-use extant_ondisk::time::Timestamp;
 
 use crate::failure::{Failure, Result};
 
@@ -42,8 +41,8 @@ impl SourceDate {
         self.0 as u64
     }
 
-    /// `time`, but not later.
-    pub fn clamp(self, time: Timestamp) -> Timestamp {
-        if time.seconds < self.0 { time } else { Timestamp { seconds: self.0, nanos: 0 } }
+    /// Seconds since 1970.
+    pub fn seconds(self) -> i64 {
+        self.0
     }
 }

@@ -12,6 +12,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 pub use extant_image::shown;
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
+pub use extant_transfer::path::split_last;
 
 /// The standard output, buffered.
 pub struct Output {
@@ -146,13 +147,6 @@ pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path.into_owned()
 }
 
-/// The directory of a path, and the last name in it, without the slashes behind; the name is empty for the root.
-pub fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
-    let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
-    let start = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
-    path[..end].split_at(start)
-}
-
 /// An image and its `part` (`@N`, `?offset=N` or nothing) as one argument of a shell command.
 pub fn argument(path: &[u8], part: &str) -> String {
     let dash: &[u8] = if path.starts_with(b"-") { b"./" } else { b"" };
@@ -203,9 +197,6 @@ mod tests {
     fn paths() {
         assert_eq!(join(b"/", b"a"), b"/a");
         assert_eq!(join(b"/a", b"b"), b"/a/b");
-        assert_eq!(split_last(b"/etc/passwd"), (&b"/etc/"[..], &b"passwd"[..]));
-        assert_eq!(split_last(b"a//"), (&b""[..], &b"a"[..]));
-        assert_eq!(split_last(b"/"), (&b""[..], &b""[..]));
         assert_eq!(shown(b"a\x1b[2J\xff"), "a?[2J\u{fffd}");
     }
 }

@@ -1,36 +1,40 @@
 //! Copies between the host's files and a mounted image: [`Fs::copy_in`] and [`Fs::copy_out`].
 //!
-//! A copy makes new files only: its destination must not exist. So neither a name in a hostile image nor a link on the
-//! host can lead it to something that was there before. Directories are visited without recursion, and memory depends
-//! on the depth of the tree alone, except for the names of one host directory.
+//! `extant_transfer` copies, with the same code as `extant cp`. A copy of this crate makes new files only: its
+//! destination must not exist. So neither a name in a hostile image nor a link on the host can lead it to something
+//! that was there before.
 //!
-//! What it does not do: keep hard links, owners, extended attributes or devices, which `extant cp -a` does.
+//! What it does not do: keep owners, or copy devices, pipes and sockets, which `extant cp -a` does.
 //!
 //! # Locking
 //! None.
 
 use std::fs;
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 use extant_fs::Error as FsError;
+use extant_fs::errno;
+use extant_transfer::copy::{Copy, HostSink, HostSource, ImageSink, ImageSource, Options, Rules};
+use extant_transfer::{Owners, Silent};
 
 use crate::error::{Error, Result, number};
-use crate::file::File;
 use crate::fs::Fs;
-use crate::metadata::{FileType, Metadata};
-use crate::open::OpenOptions;
+use crate::path::{self, Route};
 
-/// Bytes moved at once; zeroes of this length, aligned to it, become a hole.
-const CHUNK_BYTES: usize = 64 << 10;
+/// A program has no user to whom a copy could explain what it has left out.
+const OPTIONS: Options =
+    Options { recursive: true, no_clobber: false, keep_directory_symlink: false, makes_holes: true, no_specials: true };
 
-/// The permissions of a directory while it is filled.
-#[cfg(unix)]
-const UNFINISHED: u32 = 0o700;
+/// The host's error of this number, with the text of the system.
+fn host_error(number: i32) -> io::Error {
+    if cfg!(target_os = "linux") { io::Error::from_raw_os_error(number) } else { errno::kind(number).into() }
+}
 
 impl Fs {
-    /// Copies a file, a symbolic link or a whole directory of the host to `to`, which must not exist. Permissions and
-    /// the time of the last change are kept, and long runs of zeroes become holes.
+    /// Copies a file, a symbolic link or a whole directory of the host to `to`, which must not exist. Permissions,
+    /// times, hard links inside of the tree, extended attributes and ACLs are kept, and long runs of zeroes become
+    /// holes. Owners are those of new files: see [`crate::Image::owner`].
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -47,83 +51,25 @@ impl Fs {
     /// Its text names the path in the image and, for an error of the host, the host's. Copied files stay.
     pub fn copy_in(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
-        let mut levels = Vec::new();
-        levels.extend(self.copy_one_in(from, to)?);
-        while let Some(level) = levels.last_mut() {
-            if let Some(name) = level.names.next() {
-                let (from, to) = (level.from.join(&name), level.to.join(&name));
-                levels.extend(self.copy_one_in(&from, &to)?);
-            } else {
-                self.finish_in(&level.to, &level.metadata)?;
-                levels.pop();
-            }
+        let route = self.shared().on(to, |fs, bytes| match fs.walk(bytes, false) {
+            Ok(_) => Err(FsError::Exists),
+            Err(FsError::NotFound) => Ok(Route::new(to, from)),
+            Err(e) => Err(e),
+        })?;
+        if from.as_os_str().is_empty() {
+            return Err(Error::host(self.image(), to, from, host_error(number::ENOENT)));
         }
-        Ok(())
+        let owners = Owners { cred: self.shared().cred, ..Owners::default() };
+        let fs = self.shared().live(to)?;
+        let sink = ImageSink { fs, owners, keeps_owners: false, newest: None, only_new: true };
+        let source = HostSource::new(&Silent);
+        let copied = Copy::new(&sink, OPTIONS, &Silent).source(&source, &path::raw(from), route.inside(), false);
+        copied.map_err(|e| Error::transfer(self.image(), &route, e))
     }
 
-    /// Copies one file. For a directory, it is made, and its content remains to be copied.
-    fn copy_one_in(&self, from: &Path, to: &Path) -> Result<Option<Level>> {
-        let host = |e| Error::host(self.image(), to, from, e);
-        let metadata = fs::symlink_metadata(from).map_err(host)?;
-        let kind = metadata.file_type();
-        if kind.is_symlink() {
-            self.symlink(fs::read_link(from).map_err(host)?, to)?;
-        } else if kind.is_dir() {
-            self.create_dir(to)?;
-            let mut names = fs::read_dir(from)
-                .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>())
-                .map_err(host)?;
-            // The same tree makes the same image.
-            names.sort();
-            let (from, to) = (from.to_path_buf(), to.to_path_buf());
-            return Ok(Some(Level { from, to, metadata, names: names.into_iter() }));
-        } else if kind.is_file() {
-            let mut source = fs::File::open(from).map_err(host)?;
-            let file = OpenOptions::new().write(true).create_new(true).open(self, to)?;
-            self.fill(&mut source, &file, &host)?;
-            drop(file);
-            self.finish_in(to, &metadata)?;
-        } else {
-            return Err(Error::fs(self.image(), Some(to), FsError::NotSupported(NOT_COPIED)));
-        }
-        Ok(None)
-    }
-
-    fn fill(&self, source: &mut fs::File, file: &File, host: &dyn Fn(io::Error) -> Error) -> Result<()> {
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let mut at = 0;
-        loop {
-            let n = read_whole(source, &mut chunk).map_err(host)?;
-            let data = &chunk[..n];
-            if data.iter().any(|byte| *byte != 0) {
-                let mut done = 0;
-                while done < n {
-                    match file.write_at(&data[done..], at + done as u64)? {
-                        0 => return Err(Error::fs(self.image(), Some(file.path()), FsError::NoSpace)),
-                        written => done += written,
-                    }
-                }
-            }
-            at += n as u64;
-            if n < chunk.len() {
-                return file.set_len(at);
-            }
-        }
-    }
-
-    fn finish_in(&self, to: &Path, metadata: &fs::Metadata) -> Result<()> {
-        if let Some(mode) = host_mode(metadata) {
-            self.set_permissions(to, mode)?;
-        }
-        match metadata.modified() {
-            Ok(modified) => self.set_times(to, None, Some(modified)),
-            // The host has no such time.
-            Err(_) => Ok(()),
-        }
-    }
-
-    /// Copies a file, a symbolic link or a whole directory to `to` on the host, which must not exist. Permissions
-    /// without set-user-id, set-group-id and sticky bits and the time of the last change are kept.
+    /// Copies a file, a symbolic link or a whole directory to `to` on the host, which must not exist. Times, hard links
+    /// inside of the tree and holes are kept, and permissions without set-user-id and set-group-id bits; so are ACLs
+    /// and the extended attributes of users, if the host stores them. Owners are the caller's.
     ///
     /// ```
     /// let fs = extant::Image::memory(16 << 20).format()?.mount()?;
@@ -140,138 +86,16 @@ impl Fs {
     /// a pipe or a socket; the host's error. Copied files stay.
     pub fn copy_out(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
-        let top = self.symlink_metadata(from)?;
-        let mut open: Vec<(PathBuf, PathBuf, Metadata)> = Vec::new();
-        self.copy_one_out(from, to, &top)?;
-        if !top.is_dir() {
-            return Ok(());
+        self.shared().inode(from, false)?;
+        match fs::symlink_metadata(to) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::host(self.image(), from, to, e)),
+            Ok(_) => return Err(Error::host(self.image(), from, to, host_error(number::EEXIST))),
         }
-        open.push((from.to_path_buf(), to.to_path_buf(), top));
-        for entry in self.walk(from)? {
-            let (path, metadata) = entry?;
-            // The walk has left every directory that the path does not begin with.
-            while let Some((dir, host, metadata)) = open.pop_if(|(dir, ..)| path.parent() != Some(&**dir)) {
-                finish_out(&host, &metadata).map_err(|e| Error::host(self.image(), &dir, &host, e))?;
-            }
-            let Some((above, name)) = open.last().map(|(_, to, _)| to).zip(path.file_name()) else { break };
-            let host = above.join(name);
-            // A name that the host reads as several would leave the directory.
-            if host.parent() != Some(&**above) || host.file_name() != Some(name) {
-                return Err(Error::wrong_use(self.image(), Some(&path), number::EINVAL, BAD_NAME));
-            }
-            self.copy_one_out(&path, &host, &metadata)?;
-            if metadata.is_dir() {
-                open.push((path, host, metadata));
-            }
-        }
-        while let Some((dir, host, metadata)) = open.pop() {
-            finish_out(&host, &metadata).map_err(|e| Error::host(self.image(), &dir, &host, e))?;
-        }
-        Ok(())
+        let route = Route::new(from, to);
+        let sink = HostSink::new(Rules { own: true, only_new: true, ..Rules::default() }, &Silent);
+        let source = ImageSource::new(self.shared().live(from)?);
+        let copied = Copy::new(&sink, OPTIONS, &Silent).source(&source, route.inside(), &path::raw(to), false);
+        copied.map_err(|e| Error::transfer(self.image(), &route, e))
     }
-
-    fn copy_one_out(&self, from: &Path, to: &Path, metadata: &Metadata) -> Result<()> {
-        let host = |e| Error::host(self.image(), from, to, e);
-        match metadata.file_type() {
-            FileType::Dir => make_dir(to).map_err(host),
-            FileType::Symlink => make_symlink(&self.read_link(from)?, to).map_err(host),
-            FileType::File => {
-                let source = self.open(from)?;
-                let mut file = fs::File::options().write(true).create_new(true).open(to).map_err(host)?;
-                let mut chunk = vec![0; CHUNK_BYTES];
-                let mut at = 0;
-                while at < metadata.len() {
-                    let n = source.read_at(&mut chunk, at)?;
-                    if n == 0 {
-                        break;
-                    }
-                    let data = &chunk[..n];
-                    if data.iter().all(|byte| *byte == 0) {
-                        io::Seek::seek_relative(&mut file, n as i64).map_err(host)?;
-                    } else {
-                        file.write_all(data).map_err(host)?;
-                    }
-                    at += n as u64;
-                }
-                file.set_len(at).map_err(host)?;
-                drop(file);
-                finish_out(to, metadata).map_err(host)
-            }
-            _ => Err(Error::fs(self.image(), Some(from), FsError::NotSupported(NOT_COPIED))),
-        }
-    }
-}
-
-const NOT_COPIED: &str = "a device, a pipe or a socket cannot be copied";
-const BAD_NAME: &str = "a name that the host takes for a path";
-
-/// A directory of the host that is being copied.
-struct Level {
-    from: PathBuf,
-    to: PathBuf,
-    metadata: fs::Metadata,
-    names: std::vec::IntoIter<std::ffi::OsString>,
-}
-
-/// Fills `buf` unless the file ends before.
-fn read_whole(from: &mut fs::File, buf: &mut [u8]) -> io::Result<usize> {
-    let mut done = 0;
-    while done < buf.len() {
-        match from.read(&mut buf[done..]) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(done)
-}
-
-#[cfg(unix)]
-fn host_mode(metadata: &fs::Metadata) -> Option<u32> {
-    use std::os::unix::fs::PermissionsExt;
-    Some(metadata.permissions().mode() & 0o7777)
-}
-
-#[cfg(not(unix))]
-fn host_mode(_: &fs::Metadata) -> Option<u32> {
-    None
-}
-
-#[cfg(unix)]
-fn make_dir(at: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new().mode(UNFINISHED).create(at)
-}
-
-#[cfg(not(unix))]
-fn make_dir(at: &Path) -> io::Result<()> {
-    fs::create_dir(at)
-}
-
-#[cfg(unix)]
-fn make_symlink(target: &Path, at: &Path) -> io::Result<()> {
-    std::os::unix::fs::symlink(target, at)
-}
-
-#[cfg(not(unix))]
-fn make_symlink(_: &Path, _: &Path) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-/// Gives a finished file or directory its time and its permissions.
-#[cfg(unix)]
-fn finish_out(at: &Path, metadata: &Metadata) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let file = fs::File::open(at)?;
-    file.set_times(fs::FileTimes::new().set_modified(metadata.modified()).set_accessed(metadata.accessed()))?;
-    file.set_permissions(fs::Permissions::from_mode(metadata.mode() & 0o777))
-}
-
-#[cfg(not(unix))]
-fn finish_out(at: &Path, metadata: &Metadata) -> io::Result<()> {
-    if metadata.is_dir() {
-        return Ok(());
-    }
-    fs::File::options().write(true).open(at)?.set_modified(metadata.modified())
 }

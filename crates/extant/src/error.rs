@@ -5,22 +5,17 @@
 //! # Locking
 //! None.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use extant_block::Error as DeviceError;
+pub(crate) use extant_fs::errno::number;
+use extant_fs::errno::{device as device_number, host as host_number, kind as kind_of};
 use extant_image::Error as ImageError;
+use extant_transfer::Cause as TransferCause;
 
-/// Numbers that are the same on every system.
-pub(crate) mod number {
-    pub const EIO: i32 = 5;
-    pub const EBADF: i32 = 9;
-    pub const ENOMEM: i32 = 12;
-    pub const EBUSY: i32 = 16;
-    pub const EINVAL: i32 = 22;
-    pub const EROFS: i32 = 30;
-}
+use crate::path::{self, Route};
 
 /// The result of this crate's methods.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -65,8 +60,10 @@ enum Cause {
         path: PathBuf,
         source: io::Error,
     },
-    /// The caller's mistake, which no layer below has seen.
-    Use(&'static str),
+    /// The object of the caller that receives an archive.
+    Output(io::Error),
+    /// The caller's mistake, which no layer below has seen, or a rule of copies.
+    Use(Cow<'static, str>),
 }
 
 impl Error {
@@ -149,8 +146,35 @@ impl Error {
         Error::new(Inner { number, image: image.to_owned(), path: Some(path.to_path_buf()), cause })
     }
 
-    pub(crate) fn wrong_use(image: &str, path: Option<&Path>, number: i32, why: &'static str) -> Error {
-        Error::new(Inner { number, image: image.to_owned(), path: path.map(Path::to_path_buf), cause: Cause::Use(why) })
+    pub(crate) fn wrong_use(image: &str, path: Option<&Path>, number: i32, why: impl Into<Cow<'static, str>>) -> Error {
+        let (path, cause) = (path.map(Path::to_path_buf), Cause::Use(why.into()));
+        Error::new(Inner { number, image: image.to_owned(), path, cause })
+    }
+
+    /// The error of a copy or an export.
+    pub(crate) fn transfer(image: &str, route: &Route, e: extant_transfer::Error) -> Error {
+        let is_host = e.place.image.is_none();
+        let met = route.met(&e.place.path, is_host);
+        match e.cause {
+            TransferCause::Elsewhere(inner) => Error::transfer(image, route, *inner),
+            TransferCause::Image(e) | TransferCause::Hurt(e) => Error::fs(image, Some(&met), e),
+            TransferCause::Missing(missing) => Error::fs(image, Some(&met), missing.why),
+            TransferCause::Host(source) | TransferCause::Attributes(source) => {
+                Error::host(image, &met, Path::new(path::name(&e.place.path)), source)
+            }
+            TransferCause::Output(e) => {
+                let number = host_number(&e);
+                Error::new(Inner { number, image: image.to_owned(), path: Some(met), cause: Cause::Output(e) })
+            }
+            cause => {
+                let number = match cause {
+                    TransferCause::Incomplete => number::EUCLEAN,
+                    TransferCause::Shrank(_) => number::EIO,
+                    _ => number::EINVAL,
+                };
+                Error::wrong_use(image, Some(&met), number, cause.to_string())
+            }
+        }
     }
 }
 
@@ -168,63 +192,6 @@ fn number_of(e: &ImageError) -> i32 {
     }
 }
 
-#[cfg(target_os = "linux")]
-fn kind_of(number: i32) -> io::ErrorKind {
-    io::Error::from_raw_os_error(number).kind()
-}
-
-#[cfg(target_os = "linux")]
-fn host_number(e: &io::Error) -> i32 {
-    e.raw_os_error().unwrap_or(number::EIO)
-}
-
-/// Linux's numbers and the kinds that `std` knows: on other systems, numbers of the system mean something else.
-#[cfg(not(target_os = "linux"))]
-const KINDS: &[(i32, io::ErrorKind)] = {
-    use io::ErrorKind as Kind;
-    &[
-        (1, Kind::PermissionDenied),
-        (2, Kind::NotFound),
-        (7, Kind::ArgumentListTooLong),
-        (11, Kind::WouldBlock),
-        (number::ENOMEM, Kind::OutOfMemory),
-        (13, Kind::PermissionDenied),
-        (number::EBUSY, Kind::ResourceBusy),
-        (17, Kind::AlreadyExists),
-        (18, Kind::CrossesDevices),
-        (20, Kind::NotADirectory),
-        (21, Kind::IsADirectory),
-        (number::EINVAL, Kind::InvalidInput),
-        (27, Kind::FileTooLarge),
-        (28, Kind::StorageFull),
-        (number::EROFS, Kind::ReadOnlyFilesystem),
-        (31, Kind::TooManyLinks),
-        (39, Kind::DirectoryNotEmpty),
-        (95, Kind::Unsupported),
-    ]
-};
-
-#[cfg(not(target_os = "linux"))]
-fn kind_of(number: i32) -> io::ErrorKind {
-    KINDS.iter().find(|(of, _)| *of == number).map_or(io::ErrorKind::Other, |(_, kind)| *kind)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn host_number(e: &io::Error) -> i32 {
-    KINDS.iter().rfind(|(_, kind)| *kind == e.kind()).map_or(number::EIO, |(of, _)| *of)
-}
-
-fn device_number(e: &DeviceError) -> i32 {
-    match e {
-        DeviceError::Open { source, .. } | DeviceError::NoLocks { source, .. } | DeviceError::Io { source, .. } => {
-            host_number(source)
-        }
-        DeviceError::ReadOnly { .. } => number::EROFS,
-        DeviceError::Busy { .. } => number::EBUSY,
-        DeviceError::OutOfRange { .. } | DeviceError::BadRequest { .. } | DeviceError::Lost => number::EIO,
-    }
-}
-
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cause: &dyn fmt::Display = match &self.0.cause {
@@ -235,6 +202,7 @@ impl fmt::Display for Error {
             Cause::Fs(e) => e,
             Cause::Build(e) => e,
             Cause::Host { source, .. } => source,
+            Cause::Output(e) => e,
             Cause::Use(e) => e,
         };
         write!(f, "{}: ", extant_image::shown(self.0.image.as_bytes()))?;
@@ -255,7 +223,7 @@ impl std::error::Error for Error {
             Cause::Image(e) => Some(e),
             Cause::Build(e) => Some(e),
             Cause::Check(e) => Some(e),
-            Cause::Host { source, .. } => Some(source),
+            Cause::Host { source, .. } | Cause::Output(source) => Some(source),
             Cause::Use(_) => None,
         }
     }

@@ -48,6 +48,8 @@ mod copy;
 pub mod device;
 mod directory;
 mod error;
+#[cfg(target_os = "linux")]
+mod export;
 mod file;
 mod fs;
 mod image;
@@ -58,6 +60,8 @@ mod shared;
 
 pub use directory::{DirEntry, ReadDir, Walk};
 pub use error::{Error, Result};
+#[cfg(target_os = "linux")]
+pub use export::ExportOptions;
 pub use extant_check::{Finding, Problem, Report, Severity};
 pub use file::File;
 pub use fs::{Fs, Space};

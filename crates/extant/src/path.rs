@@ -1,13 +1,14 @@
 //! Paths of the caller as the file system takes them.
 //!
-//! Main type: [`Last`] (the last part of a path, which decides how an operation on a name answers).
+//! Main types: [`Last`] (the last part of a path, which decides how an operation on a name answers), [`Route`] (the
+//! two ends of a copy).
 //!
 //! # Locking
 //! None.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use extant_fs::{Error, Filesystem, InodeRef, Result};
 
@@ -97,4 +98,59 @@ pub(crate) fn walk(fs: &Filesystem, path: &[u8], follow: bool) -> Result<InodeRe
         return Err(Error::NotDirectory);
     }
     Ok(inode)
+}
+
+/// The two ends of a copy between the image and the host, so that errors of both sides name the path in the image as
+/// the caller gave it.
+pub(crate) struct Route {
+    /// As the caller gave it.
+    given: PathBuf,
+    /// From the root on. A relative path that begins with `<` would mean the number of an inode.
+    inside: Vec<u8>,
+    host: Vec<u8>,
+}
+
+impl Route {
+    pub(crate) fn new(given: &Path, host: &Path) -> Route {
+        let bytes = raw(given);
+        let inside = if bytes.starts_with(b"/") { bytes.to_vec() } else { [b"/", &*bytes].concat() };
+        Route { given: given.to_path_buf(), inside, host: raw(host).to_vec() }
+    }
+
+    /// The path in the image.
+    pub(crate) fn inside(&self) -> &[u8] {
+        &self.inside
+    }
+
+    /// The path in the image of something that the copy has met at `at`, on the host or in the image.
+    pub(crate) fn met(&self, at: &[u8], is_host: bool) -> PathBuf {
+        let top = if is_host { &self.host } else { &self.inside };
+        let end = top.iter().rposition(|b| *b != b'/').map_or(0, |last| last + 1);
+        let below = at.strip_prefix(&top[..end]).unwrap_or_default();
+        match below.iter().position(|b| *b != b'/') {
+            Some(start) if below.starts_with(b"/") || end == 0 => self.given.join(name(&below[start..])),
+            _ => self.given.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_both_sides_name_the_path_in_the_image() {
+        let route = Route::new(Path::new("srv/site/"), Path::new("/host/tree"));
+        for (at, is_host, met) in [
+            ("/srv/site/a/b", false, "srv/site/a/b"),
+            ("/srv/site", false, "srv/site/"),
+            ("/srv", false, "srv/site/"),
+            ("/host/tree/a", true, "srv/site/a"),
+            ("/host/tree", true, "srv/site/"),
+            ("/host/trees", true, "srv/site/"),
+        ] {
+            assert_eq!(route.met(at.as_bytes(), is_host), Path::new(met), "{at}");
+        }
+        assert_eq!(Route::new(Path::new("/"), Path::new("x")).met(b"/a/b", false), Path::new("/a/b"));
+    }
 }

@@ -19,6 +19,15 @@ struct Disk {
     durable: Vec<u8>,
     /// Places that have been written and not flushed.
     dirty: Vec<(usize, usize)>,
+    counts: Counts,
+}
+
+/// The requests of all clients.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    requests: u64,
+    bytes: u64,
+    flushes: u64,
 }
 
 /// An NBD server with a volatile cache, of simple replies and without FUA.
@@ -32,7 +41,7 @@ impl Server {
     fn start(dir: &Path, name: &str, content: Vec<u8>) -> Server {
         let socket = dir.join(name);
         let listener = UnixListener::bind(&socket).expect("bound");
-        let disk = Disk { durable: content.clone(), live: content, dirty: Vec::new() };
+        let disk = Disk { durable: content.clone(), live: content, dirty: Vec::new(), counts: Counts::default() };
         let disk = Arc::new(Mutex::new(&CLASS, disk));
         let down = Arc::new(AtomicBool::new(false));
         let server = Server { socket, disk: disk.clone(), down: down.clone() };
@@ -103,6 +112,9 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>, down: &AtomicBool) -> std::
         if down.load(Ordering::SeqCst) {
             return Ok(());
         }
+        disk.counts.requests += 1;
+        disk.counts.bytes += if command < 2 { len as u64 } else { 0 };
+        disk.counts.flushes += u64::from(command == 3);
         match command {
             0 => answer.extend_from_slice(&disk.live[at..at + len]),
             1 => {
@@ -110,7 +122,7 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>, down: &AtomicBool) -> std::
                 disk.dirty.push((at, len));
             }
             3 => {
-                let Disk { live, durable, dirty } = &mut *disk;
+                let Disk { live, durable, dirty, .. } = &mut *disk;
                 for (at, len) in dirty.drain(..) {
                     durable[at..at + len].copy_from_slice(&live[at..at + len]);
                 }
@@ -174,6 +186,46 @@ fn nothing_fsynced_is_lost_with_a_server_that_drops_what_was_not_flushed() {
         let report = image.check().expect("checked");
         assert!(report.complete && report.findings.is_empty(), "{:?}", report.findings);
     }
+}
+
+/// Counted, not timed: each request is a round trip, each flush waits for the disk, and neither is more than for a
+/// device in the process.
+#[test]
+fn small_files_cost_no_more_requests_through_a_server_than_raw() {
+    let work = |image: &Image| {
+        let fs = image.mount().expect("mounted");
+        for i in 0..2000 {
+            let dir = format!("/d{}", i / 100);
+            fs.create_dir_all(&dir).expect("a directory");
+            fs.write(format!("{dir}/{i}"), vec![i as u8; 1000 + i]).expect("a file");
+        }
+        fs.sync().expect("synced");
+        for i in (0..2000).step_by(40) {
+            assert_eq!(fs.read(format!("/d{}/{i}", i / 100)).expect("read").len(), 1000 + i);
+        }
+        fs.unmount().expect("unmounted");
+    };
+    let empty = formatted(32 << 20);
+    let disk = extant::device::memory(empty.len() as u64);
+    disk.write_at(0, &[&empty], extant::device::BioFlags::empty()).expect("written");
+    let before = disk.stats();
+    work(&Image::device(disk.clone()));
+    let after = disk.stats();
+    let raw = Counts {
+        requests: after.reads + after.writes + after.flushes - before.reads - before.writes - before.flushes,
+        bytes: after.read_bytes + after.write_bytes - before.read_bytes - before.write_bytes,
+        flushes: after.flushes - before.flushes,
+    };
+
+    let dir = tempfile::tempdir().expect("directory");
+    let server = Server::start(dir.path(), "socket", empty);
+    work(&server.image());
+    let remote = server.disk.lock().counts;
+    println!("raw {raw:?}, through the server {remote:?}");
+    let within = |of: fn(&Counts) -> u64| of(&remote) * 4 <= of(&raw) * 5;
+    assert!(within(|c| c.requests) && within(|c| c.bytes) && within(|c| c.flushes), "{raw:?} {remote:?}");
+    // Most files share a request with their neighbours.
+    assert!(raw.requests < 2000 && raw.bytes > 2000 * 1000, "{raw:?}");
 }
 
 #[test]

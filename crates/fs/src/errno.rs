@@ -1,30 +1,37 @@
 //! The one place where errors of the file system become error numbers, for all doors: FUSE, the library, C, Python.
 //!
-//! Main function: [`Error::errno`]. The numbers are those of the system calls of Linux's ext4.
+//! Main functions: [`Error::errno`]; [`device`] and [`host`] for errors below and beside a file system, [`kind`] for
+//! the way back to `std`. The numbers are those of the system calls of Linux's ext4.
 //!
 //! What it does not do: print anything; the file system has already reported damage of the image.
 //!
 //! # Locking
 //! None.
 
+use std::io;
+
 use crate::error::{Error, Unsupported};
 
+/// The error numbers of the system.
 #[cfg(target_os = "linux")]
-mod number {
+pub mod number {
     pub use libc::{
-        E2BIG, EACCES, EAGAIN, EBUSY, EDQUOT, EEXIST, EFBIG, EINVAL, EIO, EISDIR, ELOOP, EMLINK, ENAMETOOLONG, ENODATA,
-        ENOENT, ENOKEY, ENOMEM, ENOSPC, ENOTDIR, ENOTEMPTY, ENXIO, EOPNOTSUPP, EPERM, EROFS, ESTALE, EUCLEAN, EXDEV,
+        E2BIG, EACCES, EAGAIN, EBADF, EBUSY, EDQUOT, EEXIST, EFBIG, EINVAL, EIO, EISDIR, ELOOP, EMLINK, ENAMETOOLONG,
+        ENODATA, ENOENT, ENOKEY, ENOMEM, ENOSPC, ENOTDIR, ENOTEMPTY, ENXIO, EOPNOTSUPP, EPERM, EROFS, ESTALE, EUCLEAN,
+        EXDEV,
     };
 }
 
 /// Linux's numbers on most machines (asm-generic/errno-base.h, asm-generic/errno.h), for systems that lack some.
 #[cfg(not(target_os = "linux"))]
-mod number {
+#[allow(missing_docs, reason = "the names are those of errno(3)")]
+pub mod number {
     pub const EPERM: i32 = 1;
     pub const ENOENT: i32 = 2;
     pub const EIO: i32 = 5;
     pub const ENXIO: i32 = 6;
     pub const E2BIG: i32 = 7;
+    pub const EBADF: i32 = 9;
     pub const EAGAIN: i32 = 11;
     pub const ENOMEM: i32 = 12;
     pub const EACCES: i32 = 13;
@@ -95,14 +102,59 @@ fn lost(cause: &Error) -> i32 {
     if cause.errno() == number::ENOSPC { number::ENOSPC } else { number::EIO }
 }
 
-fn device(error: &extant_block::Error) -> i32 {
+/// The number of an error of a device. A failed request is EIO, whatever the host says, as below the kernel's ext4.
+pub fn device(error: &extant_block::Error) -> i32 {
     use extant_block::Error as E;
     match error {
+        E::Open { source, .. } | E::NoLocks { source, .. } => host(source),
         E::ReadOnly { .. } => number::EROFS,
+        E::Busy { .. } => number::EBUSY,
         // A sparse image on a full disk: the user can free space there.
-        E::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => number::ENOSPC,
-        _ => number::EIO,
+        E::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => number::ENOSPC,
+        E::Io { .. } | E::OutOfRange { .. } | E::BadRequest { .. } | E::Lost => number::EIO,
     }
+}
+
+/// Linux's numbers and the kinds that `std` knows: errors of a program's own objects have no number, and on other
+/// systems, numbers of the system mean something else.
+const KINDS: &[(i32, io::ErrorKind)] = {
+    use io::ErrorKind as Kind;
+    &[
+        (number::EPERM, Kind::PermissionDenied),
+        (number::ENOENT, Kind::NotFound),
+        (number::E2BIG, Kind::ArgumentListTooLong),
+        (number::EAGAIN, Kind::WouldBlock),
+        (number::ENOMEM, Kind::OutOfMemory),
+        (number::EACCES, Kind::PermissionDenied),
+        (number::EBUSY, Kind::ResourceBusy),
+        (number::EEXIST, Kind::AlreadyExists),
+        (number::EXDEV, Kind::CrossesDevices),
+        (number::ENOTDIR, Kind::NotADirectory),
+        (number::EISDIR, Kind::IsADirectory),
+        (number::EINVAL, Kind::InvalidInput),
+        (number::EFBIG, Kind::FileTooLarge),
+        (number::ENOSPC, Kind::StorageFull),
+        (number::EROFS, Kind::ReadOnlyFilesystem),
+        (number::EMLINK, Kind::TooManyLinks),
+        (number::ENOTEMPTY, Kind::DirectoryNotEmpty),
+        (number::EOPNOTSUPP, Kind::Unsupported),
+        (number::EDQUOT, Kind::QuotaExceeded),
+    ]
+};
+
+/// The number of an error of the host, or of an object of the program; EIO if it has none.
+pub fn host(e: &io::Error) -> i32 {
+    let own = if cfg!(target_os = "linux") { e.raw_os_error() } else { None };
+    let of_kind = || KINDS.iter().rfind(|(_, kind)| *kind == e.kind()).map_or(number::EIO, |(of, _)| *of);
+    own.unwrap_or_else(of_kind)
+}
+
+/// The kind that `std` gives to an error of this number.
+pub fn kind(number: i32) -> io::ErrorKind {
+    if cfg!(target_os = "linux") {
+        return io::Error::from_raw_os_error(number).kind();
+    }
+    KINDS.iter().find(|(of, _)| *of == number).map_or(io::ErrorKind::Other, |(_, kind)| *kind)
 }
 
 #[cfg(test)]
@@ -123,6 +175,16 @@ mod tests {
         let mount = Error::Mount { image: "i".into(), source: Box::new(Error::NotFound) };
         assert_eq!(mount.errno(), number::ENOENT);
         assert_eq!(Error::corrupt(Damage::Inode, "c").errno(), 117);
+    }
+
+    #[test]
+    fn kinds_of_std_and_numbers_translate_both_ways() {
+        for (number, of) in KINDS {
+            assert_eq!(kind(*number), *of, "{number}");
+            assert_eq!(host(&io::Error::from_raw_os_error(*number)), *number);
+            assert_eq!(kind(host(&(*of).into())), *of, "{number}");
+        }
+        assert_eq!(host(&io::Error::other("a program's own")), number::EIO);
     }
 
     /// A change fails with EROFS; fsync of data that is lost fails with an error of the device, or of its size.

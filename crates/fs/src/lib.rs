@@ -34,7 +34,7 @@ mod background;
 mod dir;
 mod dir_store;
 mod encrypted;
-mod errno;
+pub mod errno;
 mod error;
 mod error_log;
 mod failure;

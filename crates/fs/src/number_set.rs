@@ -1,14 +1,14 @@
 //! A set of clustered numbers, such as inode numbers, in bounded memory.
 //!
-//! Main type: [`NumberSet`]. Inodes of one kind are near each other in the inode tables. So a bit for each of 512
-//! neighbours takes a hundredth of a hash table's memory. The directories of a file system of 2 TiB with the defaults
-//! of mke2fs take at most 32 MiB.
+//! Main types: [`NumberSet`]; [`FileSet`], the same for files of several devices. Inodes of one kind are near each
+//! other in the inode tables. So a bit for each of 512 neighbours takes a hundredth of a hash table's memory. The
+//! directories of a file system of 2 TiB with the defaults of mke2fs take at most 32 MiB.
 //!
 //! # Locking
 //! None.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 const BITS: u64 = 512;
 /// With 72 bytes each, and the tree around them. Enough for the inodes of a file system of 2 TiB with one inode for
@@ -74,6 +74,27 @@ impl NumberSet {
     /// Removes all numbers.
     pub fn clear(&mut self) {
         self.chunks.clear();
+    }
+}
+
+/// Files by device and number.
+#[derive(Clone, Debug, Default)]
+pub struct FileSet(HashMap<u64, NumberSet>);
+
+impl FileSet {
+    /// As [`NumberSet::insert`].
+    pub fn insert(&mut self, (device, number): (u64, u64)) -> Option<bool> {
+        self.0.entry(device).or_default().insert(number)
+    }
+
+    /// As [`NumberSet::contains`].
+    pub fn contains(&self, (device, number): (u64, u64)) -> bool {
+        self.0.get(&device).is_some_and(|numbers| numbers.contains(number))
+    }
+
+    /// As [`NumberSet::remove`].
+    pub fn remove(&mut self, (device, number): (u64, u64)) -> bool {
+        self.0.get_mut(&device).is_some_and(|numbers| numbers.remove(number))
     }
 }
 

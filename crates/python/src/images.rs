@@ -5,9 +5,10 @@
 //! # Locking
 //! None.
 
+use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use extant::{OpenOptions, Severity};
+use extant::{ExportOptions, OpenOptions, Severity};
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -256,5 +257,42 @@ impl Fs {
     fn copy_out(&self, py: Python<'_>, name: &[u8], host: &[u8]) -> PyResult<()> {
         let (host, name) = (path(host)?, path(name)?);
         py.detach(|| self.0.copy_out(name, host)).map_err(raised)
+    }
+
+    fn export(&self, py: Python<'_>, name: &[u8], to: Py<PyAny>) -> PyResult<()> {
+        let name = path(name)?;
+        let mut output = Output { to, failed: None };
+        let done = py.detach(|| self.0.export(&mut output, &ExportOptions::new().path(name)));
+        match (done, output.failed) {
+            (Err(_), Some(e)) => Err(e),
+            (done, _) => done.map_err(raised),
+        }
+    }
+}
+
+/// An object of Python with a method `write`, and the exception that it has raised.
+struct Output {
+    to: Py<PyAny>,
+    failed: Option<PyErr>,
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = Python::attach(|py| {
+            let count = self.to.call_method1(py, "write", (PyBytes::new(py, bytes),))?;
+            count.extract::<Option<usize>>(py)
+        });
+        match written {
+            // An object that returns nothing has taken all.
+            Ok(count) => Ok(count.map_or(bytes.len(), |count| count.min(bytes.len()))),
+            Err(e) => {
+                self.failed = Some(e);
+                Err(io::Error::other("the output raised an exception"))
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

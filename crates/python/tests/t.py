@@ -8,6 +8,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tarfile
 import threading
 
 import extant
@@ -174,6 +175,14 @@ def names(fs):
     with open(path("out/below/file")) as file:
         assert file.read() == "text\n"
     fails(FileExistsError, fs.copy_out, "/copy", path("out"))
+    archive = io.BytesIO()
+    fs.export(archive, "/copy")
+    archive.seek(0)
+    with tarfile.open(fileobj=archive) as tar:
+        assert tar.getnames() == [".", "./below", "./below/file"]
+        assert tar.extractfile("./below/file").read() == b"text\n"
+    fails(FileNotFoundError, fs.export, archive, "/none")
+    fails(TypeError, fs.export, io.StringIO(), "/copy")
     for number in range(700):
         fs.write_bytes(f"/copy/{number:03}", b"")
     assert len(fs.listdir("/copy")) == 701

@@ -52,6 +52,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("extant-check", 4),
     ("extant-build", 4),
     ("extant-repair", 5),
+    ("extant-transfer", 5),
     ("extant-fuse", 5),
     ("extant-lab", 6),
     ("extant", 6),

@@ -7,10 +7,10 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use extant_fs::Filesystem;
+use extant_transfer::content::{self, Ended};
 
 use super::verb::Images;
 use crate::args::CatArgs;
-use crate::content::{self, Ended};
 use crate::failure::{Failure, Report, Result};
 use crate::image;
 use crate::place::in_image;

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use extant_fs::{Attr, FileExtent, Filesystem, InodeRef};
 use extant_ondisk::inode::{FileType, InodeFlags};
+use extant_transfer::attributes::Xattrs;
 use serde_json::{Value, json};
 
 use super::verb::Images;
@@ -53,7 +54,7 @@ struct Described<'a> {
     fs: &'a Filesystem,
     path: &'a [u8],
     inode: &'a InodeRef,
-    xattrs: image::Xattrs,
+    xattrs: Xattrs,
 }
 
 fn flag_names(attr: &Attr) -> Vec<String> {

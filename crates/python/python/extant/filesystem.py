@@ -355,6 +355,11 @@ class FileSystem:
         """Copies a file or a whole directory to ``host``, which must not exist there."""
         self._live().copy_out(os.fsencode(path), os.fsencode(host))
 
+    def export(self, to: IO[bytes], path: AnyPath = "/") -> None:
+        """Writes the tree at ``path`` as a tar archive into a file that takes bytes. An exception that ``to.write`` raises
+        ends the export and passes through."""
+        self._live().export(os.fsencode(path), to)
+
     def __repr__(self) -> str:
         return "<extant.FileSystem unmounted>" if self.closed else f"<extant.FileSystem {self.image!r}>"
 

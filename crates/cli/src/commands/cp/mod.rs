@@ -1,47 +1,35 @@
 //! `extant cp`: copies between the host's files and images.
 //!
-//! Both sides have the same interface ([`side`]): a source is read ([`local`] files or an [`inside`] of an image), a
-//! sink is written ([`local_sink`], [`inside`]). The copy itself ([`tree`]) knows neither; [`stream`] is standard
-//! input and output.
-//!
-//! Images are not trusted. Names that could lead out of the destination are refused, host directories are opened
-//! without following links, and a directory that is reached twice is left out. Privileges are copied to the host only
-//! on request.
+//! `extant_transfer::copy` copies; this module chooses the two sides from the command line. [`events`] turns the
+//! copy's events into messages, counts and an exit status, [`stream`] is standard input and output.
 //!
 //! # Locking
 //! None.
 
-mod inside;
-mod local;
-mod local_sink;
+mod events;
 mod progress;
-mod side;
 mod stream;
-mod tree;
 
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use extant_fs::{Filesystem, Mounted};
 use extant_ondisk::inode::FileType;
+use extant_transfer::copy::{Copy, ImageSink, ImageSource, LINKS_MAX, LocalSink, LocalSource, Options, Rules, Sink};
+use extant_transfer::{Cause, Place as Spot};
 use rustix::process::geteuid;
 
-use self::inside::{ImageSink, ImageSource};
-use self::local::LocalSource;
-use self::local_sink::LocalSink;
-use self::side::Sink;
-use self::tree::Copy;
+use self::events::Events;
 use crate::args::{CpArgs, ImageArgs};
-use crate::failure::{Failure, Result, both};
+use crate::failure::{Failure, Result, both, warn};
 use crate::image::{self, ImageSpec, open_image};
-use crate::owner::Owner;
+use crate::owner::{Owner, warn_of_fakeroot};
 use crate::place::Place;
 use crate::rescued::{self, Tally};
-use crate::server::signals::Stop;
+use crate::server::signals::{Input, Stop};
+use crate::source_date::SourceDate;
 use crate::text::shown;
-
-/// Bytes moved at once.
-const CHUNK_BYTES: usize = 1 << 20;
 
 pub fn run(args: &CpArgs, how: &ImageArgs) -> Result<()> {
     let places: Vec<Place> = args.paths.iter().map(|arg| Place::parse(arg)).collect();
@@ -65,22 +53,28 @@ pub fn run(args: &CpArgs, how: &ImageArgs) -> Result<()> {
     let mut images = Images { how: how.clone(), ..Images::default() };
     let copied = match to {
         Place::Local(_) if to.is_stream() => stream::out(from, &stop, &mut images),
-        Place::Local(path) => copy_all(args, from, &LocalSink::new(args.privileges), path, &stop, &mut images),
+        Place::Local(path) => to_host(args, from, path, &stop, &mut images),
         Place::Inside(spec, path) => {
             let spec = spec.clone().or(how.part());
             let fs = open_image(&spec, &how.for_destination(), false)?;
             images.add(&spec, Arc::clone(&fs));
-            let sink = ImageSink::new(Arc::clone(&fs), Owner::default().within(args.owner.owner), keeps_owners(args))?;
-            copy_all(args, from, &sink, path, &stop, &mut images)
+            let sink = sink(args, &fs, Owner::default().within(args.owner.owner))?;
+            let copied = copy_each(args, from, &sink, path, &Events::new(args, &stop), &mut images);
+            let ended = fs.unmount().map_err(|e| Failure::op(format!("{}: {e}", fs.image())));
+            images.print_tally();
+            both(copied, ended)
         }
     };
     copied?;
     image::refuse_damage(images.open.iter().map(|(_, fs)| fs))
 }
 
-/// Whether files keep the owners of the source.
-fn keeps_owners(args: &CpArgs) -> bool {
-    args.archive || args.preserve || geteuid().is_root()
+/// The image that files are copied into.
+fn sink<'f>(args: &CpArgs, fs: &'f Filesystem, owner: Owner) -> Result<ImageSink<'f>> {
+    warn_of_fakeroot();
+    let newest = SourceDate::from_environment()?.map(SourceDate::seconds);
+    let keeps_owners = args.archive || args.preserve || geteuid().is_root();
+    Ok(ImageSink { fs, owners: owner.rule(0), keeps_owners, newest, only_new: false })
 }
 
 /// A script's `put`: the last argument is a path in `fs`, the others are the host's.
@@ -90,8 +84,8 @@ pub fn put(args: &CpArgs, owner: Owner, fs: &Arc<Filesystem>, stop: &Stop) -> Re
     if from.iter().any(Place::is_stream) {
         return Err(Failure::usage("the standard input is the script's"));
     }
-    let sink = ImageSink::new(fs.clone(), owner.within(args.owner.owner), keeps_owners(args))?;
-    copy_each(args, &from, &sink, to.as_bytes(), stop, &mut Images::default())
+    let sink = sink(args, fs, owner.within(args.owner.owner))?;
+    copy_each(args, &from, &sink, to.as_bytes(), &Events::new(args, stop), &mut Images::default())
 }
 
 /// A script's `get`: the last argument is the host's, the others are paths in `fs`.
@@ -104,7 +98,7 @@ pub fn get(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
     if to == "-" {
         return stream::out(&from, stop, &mut images);
     }
-    copy_all(args, &from, &LocalSink::new(args.privileges), to.as_bytes(), stop, &mut images)
+    to_host(args, &from, to.as_bytes(), stop, &mut images)
 }
 
 /// The open images. None may be opened twice, and inode numbers identify files only while an image stays open.
@@ -136,52 +130,81 @@ impl Images {
         self.add(spec, fs.clone());
         Ok(fs)
     }
+
+    /// Prints the lines about rescued images. It is the last thing to do, so that they are not overlooked.
+    fn print_tally(&self) {
+        self.open.iter().for_each(|(_, fs)| self.tally.print(fs));
+    }
 }
 
-/// Copies every source, prints an error for each that fails, and ends the sink. Finished copies stay.
-fn copy_all<S: Sink>(
-    args: &CpArgs,
-    from: &[Place],
-    sink: &S,
-    to: &[u8],
-    stop: &Stop,
-    images: &mut Images,
-) -> Result<()> {
-    let copied = copy_each(args, from, sink, to, stop, images);
-    let ended = sink.end();
-    // Last, so that it is not overlooked.
-    images.open.iter().for_each(|(_, fs)| images.tally.print(fs));
-    both(copied, ended)
+/// Copies every source to a path of the host.
+fn to_host(args: &CpArgs, from: &[Place], to: &[u8], stop: &Stop, images: &mut Images) -> Result<()> {
+    let events = Events::new(args, stop);
+    let sink = LocalSink::new(Rules { privileges: args.privileges, ..Rules::default() }, &events);
+    let copied = copy_each(args, from, &sink, to, &events, images);
+    let left = sink.left_out();
+    let counts = [(left.devices, "devices"), (left.modes, "set-ID modes"), (left.attributes, "attributes")];
+    let counts: Vec<String> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{what}: {n}")).collect();
+    if !counts.is_empty() {
+        warn(&format!("left out for safety: {} (--privileges copies them)", counts.join(", ")));
+    }
+    images.print_tally();
+    copied
 }
 
+/// Copies every source, and prints an error for each that fails. Finished copies stay.
 fn copy_each<S: Sink>(
     args: &CpArgs,
     from: &[Place],
     sink: &S,
     to: &[u8],
-    stop: &Stop,
+    events: &Events<'_>,
     images: &mut Images,
 ) -> Result<()> {
-    let into_dir = sink.existing(to).map_err(|e| e.at(|| sink.show(to)))? == Some(FileType::Directory);
+    let failed = |e| events.failure(e);
+    let there = |e: Cause| failed(e.at(|| sink.place(to)));
+    let into_dir = sink.existing(to).map_err(there)? == Some(FileType::Directory);
     if from.len() > 1 && !into_dir {
         return Err(Failure::op(format!("{}: not a directory", shown(to))));
     }
-    let local = LocalSource::new(stop);
-    let mut copy = Copy::new(sink, args, stop);
+    let options = Options {
+        recursive: args.recursive || args.archive,
+        no_clobber: args.no_clobber,
+        keep_directory_symlink: args.keep_directory_symlink,
+        ..Options::default()
+    };
+    let local = LocalSource::new(events);
+    let mut copy = Copy::new(sink, options, events);
     for place in from {
         let mut image = None;
         let copied = match place {
-            Place::Local(_) if place.is_stream() => copy.stream(to, into_dir),
-            Place::Local(path) => copy.source(&local, path, to, into_dir),
+            Place::Local(_) if place.is_stream() => from_stdin(&mut copy, sink, to, into_dir, events),
+            Place::Local(path) => copy.source(&local, path, to, into_dir).map_err(failed),
             Place::Inside(spec, path) => images.get(spec).and_then(|fs| {
                 image = Some(rescued::id(&fs));
-                copy.source(&ImageSource::new(fs), path, to, into_dir)
+                copy.source(&ImageSource::new(&fs), path, to, into_dir).map_err(failed)
             }),
         };
-        copy.went_well(image, copied)?;
+        events.note(image, copied)?;
     }
-    local.end();
-    let (tally, copied) = copy.end();
+    if local.left_out() > 0 {
+        warn(&format!("attributes that only root copies: {} left out", local.left_out()));
+    }
+    let (tally, copied) = events.end(copy.parted());
     images.tally = tally;
     copied
+}
+
+fn from_stdin<S: Sink>(copy: &mut Copy<'_, S>, sink: &S, to: &[u8], into_dir: bool, events: &Events<'_>) -> Result<()> {
+    if into_dir {
+        return Err(Failure::op(format!("{}: is a directory; standard input needs a name", sink.place(to))));
+    }
+    let stdin = Spot::host(b"-");
+    let mut input = Input::new(io::stdin(), events.stop());
+    copy.stream(&mut input, &stdin, &stream::node(), to).map_err(|mut e| {
+        if *e.place == stdin {
+            *e.place = Spot::host(b"standard input");
+        }
+        events.failure(e)
+    })
 }

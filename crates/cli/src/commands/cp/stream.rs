@@ -3,24 +3,26 @@
 //! # Locking
 //! None.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use extant_fs::{Error, Filesystem};
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
+use extant_transfer::content::{self, CHUNK_BYTES, Ended};
+use extant_transfer::copy::{Node, closed};
 use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, umask};
 
-use super::inside::ImageSource;
-use super::local_sink::closed;
-use super::side::{Content, Node, Sink, Source, Trouble};
-use super::{CHUNK_BYTES, Images};
-use crate::failure::{Failure, Report, Result};
+use super::Images;
+use crate::failure::{Report, Result};
+use crate::image;
 use crate::place::Place;
-use crate::server::signals::{Input, Stop};
+use crate::rescued;
+use crate::server::signals::Stop;
 
 /// Prints files of images, one after the other, until a signal comes.
 pub fn out(from: &[Place], stop: &Stop, images: &mut Images) -> Result<()> {
@@ -28,7 +30,7 @@ pub fn out(from: &[Place], stop: &Stop, images: &mut Images) -> Result<()> {
     let mut report = Report::default();
     for place in from {
         let printed = match place {
-            Place::Inside(spec, path) => images.get(spec).and_then(|fs| print(&ImageSource::new(fs), path, &out)),
+            Place::Inside(spec, path) => images.get(spec).and_then(|fs| print(&fs, path, &out)),
             Place::Local(_) => Ok(()),
         };
         report.note(printed)?;
@@ -37,20 +39,26 @@ pub fn out(from: &[Place], stop: &Stop, images: &mut Images) -> Result<()> {
     report.end()
 }
 
-fn print(source: &ImageSource, path: &[u8], out: &Out) -> Result<()> {
-    let at = || source.show(path);
-    let file = source.top(path, true).map_err(|e| e.at(at))?;
-    let size = source.node(&file).map_err(|e| e.at(at))?.size;
+fn print(fs: &Filesystem, path: &[u8], out: &Out<'_>) -> Result<()> {
+    let failed = |e| image::at(fs, path, e);
+    let file = image::walk(fs, path, true).map_err(failed)?;
+    if file.is_dir() {
+        return Err(failed(Error::IsDirectory));
+    }
     let mut pos = 0;
-    let done = source.read(&file, &mut |offset, data| {
+    let read = content::read(fs, &file, &mut |offset, data| {
         out.zeroes(offset - pos)?;
         pos = offset + data.len() as u64;
         out.write(data)
     });
-    let Content { missing, .. } = done.map_err(|e| e.at(at))?;
-    out.zeroes(size.saturating_sub(pos))?;
-    missing.map_or(Ok(()), |missing| Err(Trouble::Hurt(missing.to_string()).at(at)))?;
-    source.doubt(&file).map_err(|e| e.at(at))
+    let missing = match read {
+        Ok(missing) => missing,
+        Err(Ended::Write(e)) => return Err(e),
+        Err(Ended::Read(e)) => return Err(failed(e)),
+    };
+    out.zeroes(fs.getattr(&file).size.saturating_sub(pos))?;
+    missing.map_or(Ok(()), |missing| Err(image::hurt(fs, path, &missing)))?;
+    rescued::doubt(fs, &file).cloned().map_or(Ok(()), |e| Err(failed(e)))
 }
 
 /// The standard output.
@@ -107,27 +115,8 @@ fn unwaiting(pipe: &impl AsFd) -> Option<OwnedFd> {
     open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// Copies standard input into a file of the sink; returns its length.
-pub fn fill<S: Sink>(sink: &S, file: &S::File, at: &dyn Fn() -> String, stop: &Stop) -> Result<u64> {
-    let mut stdin = Input::new(io::stdin(), stop);
-    let mut buf = vec![0; CHUNK_BYTES];
-    let mut size = 0;
-    loop {
-        let read = stdin.read(&mut buf);
-        stop.check()?;
-        match read {
-            Ok(0) => return Ok(size),
-            Ok(n) => {
-                sink.write(file, size, &buf[..n]).map_err(|e| e.at(at))?;
-                size += n as u64;
-            }
-            Err(e) => return Err(Failure::op(format!("standard input: {}", crate::failure::plain(&e)))),
-        }
-    }
-}
-
 /// The attributes of a file made from standard input.
-pub fn node(size: u64) -> Node {
+pub fn node() -> Node {
     let mask = umask(Mode::empty());
     umask(mask);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -138,7 +127,7 @@ pub fn node(size: u64) -> Node {
         uid: geteuid().as_raw(),
         gid: getegid().as_raw(),
         links: 1,
-        size,
+        size: 0,
         atime: now,
         mtime: now,
         device: None,
@@ -148,6 +137,8 @@ pub fn node(size: u64) -> Node {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use rustix::fs::fcntl_getfl;
     use rustix::pipe::{fcntl_setpipe_size, pipe};
 

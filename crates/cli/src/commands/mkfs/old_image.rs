@@ -22,9 +22,9 @@ use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Attr, Damage, Error, Filesystem, InodeRef, Mounted, Unsupported};
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{FileType, InodeFlags};
+use extant_transfer::content;
 
 use crate::args::ImageArgs;
-use crate::content;
 use crate::failure::{Failure, Result};
 use crate::image::{self, ImageSpec, open_image};
 use crate::rescued;

@@ -24,60 +24,59 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{fchdir, geteuid};
 
-use super::CHUNK_BYTES;
-use super::side::{Content, Id, Node, Source, Step, Trouble, Xattrs};
-use crate::failure::{Result, plain, warn};
-use crate::server::signals::{Input, Stop};
-use crate::text::shown;
+use super::side::{Content, Id, Node, Source};
+use crate::attributes::Xattrs;
+use crate::content::CHUNK_BYTES;
+use crate::error::{Cause, Place, Result, Step};
+use crate::watch::Watch;
 
-pub fn os(path: &[u8]) -> &Path {
+pub(super) fn os(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 
 /// An empty path means the current directory.
-pub fn dir_path(path: &[u8]) -> &Path {
+pub(super) fn dir_path(path: &[u8]) -> &Path {
     if path.is_empty() { Path::new(".") } else { os(path) }
 }
 
-pub fn id(stat: &Stat) -> Id {
+pub(super) fn id(stat: &Stat) -> Id {
     (stat.st_dev, stat.st_ino)
 }
 
-pub fn kind(stat: &Stat) -> Option<FileType> {
+pub(super) fn kind(stat: &Stat) -> Option<FileType> {
     FileType::from_mode(stat.st_mode as u16)
 }
 
 /// The parent directory, if it still is `id`.
-pub fn directory_above(below: BorrowedFd<'_>, wanted: Id) -> Step<OwnedFd> {
+pub(super) fn directory_above(below: BorrowedFd<'_>, wanted: Id) -> Step<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
     let fd = openat(below, "..", flags, Mode::empty())?;
     if id(&fstat(&fd)?) != wanted {
-        return Err(Trouble::here("it was moved during the copy"));
+        return Err(Cause::refused("it was moved during the copy"));
     }
     Ok(fd)
 }
 
+/// Files of the host that are copied.
 pub struct LocalSource<'a> {
     root: bool,
-    stop: &'a Stop,
-    /// How many attributes were skipped because an ordinary user cannot copy them.
+    watch: &'a dyn Watch,
     left_out: Cell<u64>,
 }
 
 impl LocalSource<'_> {
-    pub fn new(stop: &Stop) -> LocalSource<'_> {
-        LocalSource { root: geteuid().is_root(), stop, left_out: Cell::new(0) }
+    /// Copies from the host.
+    pub fn new(watch: &dyn Watch) -> LocalSource<'_> {
+        LocalSource { root: geteuid().is_root(), watch, left_out: Cell::new(0) }
     }
 
-    /// Prints how many attributes were left out.
-    pub fn end(&self) {
-        if self.left_out.get() > 0 {
-            warn(&format!("attributes that only root copies: {} left out", self.left_out.get()));
-        }
+    /// How many attributes were left out because an ordinary user cannot copy them.
+    pub fn left_out(&self) -> u64 {
+        self.left_out.get()
     }
 
     /// Opens the file at a path from `dir` on.
-    fn open(&self, dir: BorrowedFd<'_>, path: &Path, follow: bool) -> Step<Entry> {
+    fn open(&self, dir: BorrowedFd<'_>, path: &Path, follow: bool) -> Step<LocalEntry> {
         let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         let stat = statat(dir, path, at)?;
         match kind(&stat) {
@@ -86,7 +85,13 @@ impl LocalSource<'_> {
                 // Opened without waiting for a writer: the later wait can end at a signal.
                 let fd = openat(dir, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
                 let stat = fstat(&fd)?;
-                Ok(Entry { stat, fd: Some(File::from(fd)), stream: true, target: Vec::new(), xattrs: Ok(Vec::new()) })
+                Ok(LocalEntry {
+                    stat,
+                    fd: Some(File::from(fd)),
+                    stream: true,
+                    target: Vec::new(),
+                    xattrs: Ok(Vec::new()),
+                })
             }
             // A socket cannot be read by its name.
             Some(FileType::Socket) if follow => Err(Errno::NXIO.into()),
@@ -98,7 +103,13 @@ impl LocalSource<'_> {
                 let fd = openat(dir, path, flags, Mode::empty())?;
                 // The file may have changed since: the open one counts.
                 let stat = fstat(&fd)?;
-                Ok(Entry { stat, fd: Some(File::from(fd)), stream: false, target: Vec::new(), xattrs: Ok(Vec::new()) })
+                Ok(LocalEntry {
+                    stat,
+                    fd: Some(File::from(fd)),
+                    stream: false,
+                    target: Vec::new(),
+                    xattrs: Ok(Vec::new()),
+                })
             }
             kind => {
                 let target = match kind {
@@ -113,7 +124,7 @@ impl LocalSource<'_> {
                     };
                     list.and_then(|list| self.wanted(&list, |name, buf| lgetxattr(path, name, buf)))
                 });
-                Ok(Entry { stat, fd: None, stream: false, target, xattrs })
+                Ok(LocalEntry { stat, fd: None, stream: false, target, xattrs })
             }
         }
     }
@@ -169,8 +180,8 @@ fn within<R>(
 }
 
 /// The failure of attributes that exist and cannot be read.
-fn unread(e: Errno) -> Trouble {
-    Trouble::here(format!("extended attributes: {}", plain(&e.into())))
+fn unread(e: Errno) -> Cause {
+    Cause::Attributes(e.into())
 }
 
 /// The names, each ended by NUL. Empty if attributes are not supported.
@@ -185,7 +196,7 @@ fn listed(list: impl Fn(&mut [u8]) -> std::result::Result<usize, Errno>) -> std:
 }
 
 /// A file that is copied.
-pub struct Entry {
+pub struct LocalEntry {
     stat: Stat,
     /// For files and directories.
     fd: Option<File>,
@@ -196,24 +207,24 @@ pub struct Entry {
     xattrs: std::result::Result<Xattrs, Errno>,
 }
 
-impl Entry {
+impl LocalEntry {
     fn file(&self) -> Step<&File> {
-        self.fd.as_ref().ok_or_else(|| Trouble::here("not a regular file"))
+        self.fd.as_ref().ok_or_else(|| Cause::refused("not a regular file"))
     }
 }
 
 impl Source for LocalSource<'_> {
-    type Entry = Entry;
+    type Entry = LocalEntry;
 
     fn image(&self) -> Option<usize> {
         None
     }
 
-    fn top(&self, path: &[u8], follow: bool) -> Step<Entry> {
+    fn top(&self, path: &[u8], follow: bool) -> Step<LocalEntry> {
         self.open(CWD, dir_path(path), follow || path.ends_with(b"/"))
     }
 
-    fn node(&self, entry: &Entry) -> Step<Node> {
+    fn node(&self, entry: &LocalEntry) -> Step<Node> {
         let stat = &entry.stat;
         let kind = if entry.stream { FileType::Regular } else { kind(stat).ok_or(Errno::INVAL)? };
         let time = |seconds, nanos| Timestamp { seconds, nanos: u32::try_from(nanos).unwrap_or(0) };
@@ -235,7 +246,7 @@ impl Source for LocalSource<'_> {
         })
     }
 
-    fn names(&self, dir: &Entry, after: Option<&[u8]>) -> Step<(Vec<Vec<u8>>, bool)> {
+    fn names(&self, dir: &LocalEntry, after: Option<&[u8]>) -> Step<(Vec<Vec<u8>>, bool)> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(dir.file()?)? {
             let entry = entry?;
@@ -248,13 +259,13 @@ impl Source for LocalSource<'_> {
         Ok((names, false))
     }
 
-    fn child(&self, dir: &Entry, name: &[u8]) -> Step<Entry> {
+    fn child(&self, dir: &LocalEntry, name: &[u8]) -> Step<LocalEntry> {
         self.open(dir.file()?.as_fd(), os(name), false)
     }
 
-    fn parent(&self, below: &Entry, id: Id) -> Step<Entry> {
+    fn parent(&self, below: &LocalEntry, id: Id) -> Step<LocalEntry> {
         let fd = directory_above(below.file()?.as_fd(), id)?;
-        Ok(Entry {
+        Ok(LocalEntry {
             stat: fstat(&fd)?,
             fd: Some(File::from(fd)),
             stream: false,
@@ -263,11 +274,11 @@ impl Source for LocalSource<'_> {
         })
     }
 
-    fn target(&self, link: &Entry) -> Step<Vec<u8>> {
+    fn target(&self, link: &LocalEntry) -> Step<Vec<u8>> {
         Ok(link.target.clone())
     }
 
-    fn xattrs(&self, entry: &Entry) -> (Xattrs, Step<()>) {
+    fn xattrs(&self, entry: &LocalEntry) -> (Xattrs, Step<()>) {
         let read = match &entry.fd {
             None => entry.xattrs.clone(),
             Some(file) => listed(|buf| flistxattr(file, buf))
@@ -279,24 +290,29 @@ impl Source for LocalSource<'_> {
         }
     }
 
-    fn doubt(&self, _entry: &Entry) -> Step<()> {
+    fn doubt(&self, _entry: &LocalEntry) -> Step<()> {
         Ok(())
     }
 
-    fn read(&self, entry: &Entry, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content> {
+    fn read(&self, entry: &LocalEntry, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content> {
         let file = entry.file()?;
         let mut buf = vec![0; CHUNK_BYTES];
         let (mut pos, mut written) = (0, 0);
         if entry.stream {
-            let mut input = Input::new(file, self.stop);
+            let mut input = self.watch.input(file);
             loop {
                 let read = input.read(&mut buf);
-                self.stop.check().map_err(Trouble::Said)?;
-                let n = read?;
+                if self.watch.is_stopped() {
+                    return Err(Cause::Stopped);
+                }
+                let n = match read {
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                    read => read?,
+                };
                 if n == 0 {
                     return Ok(Content { size: pos, shrank: false, missing: None });
                 }
-                write(pos, &buf[..n]).map_err(Trouble::Said)?;
+                write(pos, &buf[..n])?;
                 pos += n as u64;
             }
         }
@@ -305,10 +321,10 @@ impl Source for LocalSource<'_> {
             let want = len.min(CHUNK_BYTES as u64) as usize;
             match file.read_at(&mut buf[..want], pos) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(Trouble::from(e)),
+                Err(e) => return Err(Cause::from(e)),
                 Ok(0) => return Ok(0),
                 Ok(n) => {
-                    write(pos, &buf[..n]).map_err(Trouble::Said)?;
+                    write(pos, &buf[..n])?;
                     written = pos + n as u64;
                     return Ok(n as u64);
                 }
@@ -341,8 +357,8 @@ impl Source for LocalSource<'_> {
         })
     }
 
-    fn show(&self, path: &[u8]) -> String {
-        shown(path)
+    fn place(&self, path: &[u8]) -> Place {
+        Place::host(path)
     }
 }
 
@@ -366,8 +382,7 @@ mod tests {
     fn a_file_that_changes_during_a_read_is_copied_as_far_as_it_goes() {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("file");
-        let stop = Stop::default();
-        let source = LocalSource::new(&stop);
+        let source = LocalSource::new(&crate::Silent);
         let read_after = |change: &dyn Fn(&File)| {
             std::fs::write(&path, [7; 5000]).expect("written");
             let entry = source.top(path.as_os_str().as_bytes(), true).expect("opened");

@@ -20,8 +20,8 @@ use extant_ondisk::time::Timestamp;
 use tar::{EntryType, Header};
 
 use super::acl;
-use crate::image::Xattrs;
-use crate::text::split_last;
+use crate::attributes::Xattrs;
+use crate::path::split_last;
 
 const BLOCK: u64 = 512;
 /// The largest numbers of a header: seven and eleven octal digits.

@@ -10,7 +10,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use extant_build::source::architecture;
@@ -19,9 +19,6 @@ use flate2::{Compression, GzBuilder};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
-
-use super::new_file;
-use crate::failure::{Failure, Result};
 
 const BLOBS: &str = "blobs/sha256";
 /// The key of an image's tag in the index.
@@ -34,21 +31,42 @@ pub fn hides(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').any(|name| name.starts_with(HIDES))
 }
 
-/// Splits `DIR[:TAG]`; the directory may have a colon in its name.
-pub fn split(word: &Path) -> Result<(PathBuf, Option<String>)> {
-    let bytes = word.as_os_str().as_bytes();
-    let colon = bytes.iter().rposition(|byte| *byte == b':').filter(|_| !word.is_dir());
-    let Some(at) = colon else { return Ok((word.to_owned(), None)) };
-    let (dir, tag) = (Path::new(std::ffi::OsStr::from_bytes(&bytes[..at])), &bytes[at + 1..]);
-    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._+@".contains(byte);
-    match std::str::from_utf8(tag) {
-        Ok(text) if !tag.is_empty() && tag.iter().all(fits) => Ok((dir.to_owned(), Some(text.to_owned()))),
-        _ => {
-            let text = format!("-o {}: a tag has letters, digits and -._+@; name DIR or DIR:TAG", word.display());
-            Err(Failure::usage(text))
-        }
-    }
+/// A file without a name, and with the mode of any new file; it is removed unless it gets a name.
+///
+/// # Errors
+/// Those of the host, whose text may name a temporary file.
+pub fn unnamed(dir: &Path) -> io::Result<NamedTempFile> {
+    tempfile::Builder::new().prefix(".extant-").permissions(PermissionsExt::from_mode(0o666)).tempfile_in(dir)
 }
+
+/// Why a layout cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// The directory has something in it.
+    #[error("{}: it is not empty", dir.display())]
+    NotEmpty {
+        /// The layout's directory.
+        dir: PathBuf,
+    },
+    /// The directory cannot be made or read.
+    #[error("{}: {source}", dir.display())]
+    Directory {
+        /// The layout's directory.
+        dir: PathBuf,
+        /// The host's error.
+        source: io::Error,
+    },
+    /// Something in it cannot be written.
+    #[error("{}: {source}", dir.display())]
+    Write {
+        /// The layout's directory.
+        dir: PathBuf,
+        /// The host's error.
+        source: io::Error,
+    },
+}
+
+type Result<T> = std::result::Result<T, LayoutError>;
 
 /// A layout in progress.
 pub struct Layout {
@@ -98,20 +116,27 @@ impl Write for Layer {
 
 impl Layout {
     /// Begins a layout in a directory that is empty or does not exist.
+    ///
+    /// # Errors
+    /// See [`LayoutError`].
     pub fn make(dir: &Path) -> Result<Layout> {
+        let failed = |source| LayoutError::Directory { dir: dir.to_owned(), source };
         let made = match fs::create_dir(dir) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => false,
-            made => made.map(|()| true).map_err(|e| Failure::io(dir, e))?,
+            made => made.map(|()| true).map_err(failed)?,
         };
-        if fs::read_dir(dir).map_err(|e| Failure::io(dir, e))?.next().is_some() {
-            let text = format!("{}: it is not empty; name another directory, which need not exist", dir.display());
-            return Err(Failure::op(text));
+        if fs::read_dir(dir).map_err(failed)?.next().is_some() {
+            return Err(LayoutError::NotEmpty { dir: dir.to_owned() });
         }
         let layout = Layout { dir: dir.to_owned(), made, whole: false };
-        fs::create_dir_all(dir.join(BLOBS)).map_err(|e| Failure::io(dir, e))?;
+        fs::create_dir_all(dir.join(BLOBS)).map_err(failed)?;
         Ok(layout)
     }
 
+    /// Begins the layer.
+    ///
+    /// # Errors
+    /// See [`LayoutError`].
     pub fn layer(&self) -> Result<Layer> {
         let blob = self.blob()?;
         // Without a name or a time in it.
@@ -120,14 +145,18 @@ impl Layout {
     }
 
     fn blob(&self) -> Result<Blob> {
-        let file = new_file(&self.dir.join(BLOBS)).map_err(|e| Failure::io(&self.dir, e))?;
+        let file = unnamed(&self.dir.join(BLOBS))
+            .map_err(|source| LayoutError::Directory { dir: self.dir.clone(), source })?;
         Ok(Blob { file, hash: Sha256::new(), bytes: 0 })
     }
 
     /// Writes the documents that turn a layer into an image.
+    ///
+    /// # Errors
+    /// See [`LayoutError`]; the layout is removed then.
     pub fn finish(mut self, layer: Layer, tag: Option<&str>) -> Result<()> {
         let diff_id = digest(layer.archive);
-        let layer = layer.gzip.finish().map_err(|e| self.failed(&e))?;
+        let layer = layer.gzip.finish().map_err(|e| self.failed(e))?;
         let layer = self.keep(layer, "layer.v1.tar+gzip")?;
         let config = json!({
             "architecture": architecture(),
@@ -153,14 +182,14 @@ impl Layout {
         });
         let written = fs::write(self.dir.join("oci-layout"), json!({"imageLayoutVersion": "1.0.0"}).to_string())
             .and_then(|()| fs::write(self.dir.join("index.json"), index.to_string()));
-        written.map_err(|e| self.failed(&e))?;
+        written.map_err(|e| self.failed(e))?;
         self.whole = true;
         Ok(())
     }
 
     fn document(&self, value: &Value, kind: &str) -> Result<Value> {
         let mut blob = self.blob()?;
-        blob.write_all(value.to_string().as_bytes()).map_err(|e| self.failed(&e))?;
+        blob.write_all(value.to_string().as_bytes()).map_err(|e| self.failed(e))?;
         self.keep(blob, kind)
     }
 
@@ -168,12 +197,12 @@ impl Layout {
     fn keep(&self, blob: Blob, kind: &str) -> Result<Value> {
         let digest = digest(blob.hash);
         let hex = digest.trim_start_matches("sha256:");
-        blob.file.persist(self.dir.join(BLOBS).join(hex)).map_err(|e| self.failed(&e.error))?;
+        blob.file.persist(self.dir.join(BLOBS).join(hex)).map_err(|e| self.failed(e.error))?;
         Ok(json!({"mediaType": media_type(kind), "digest": digest, "size": blob.bytes}))
     }
 
-    fn failed(&self, e: &io::Error) -> Failure {
-        Failure::write(&self.dir.display().to_string(), e)
+    fn failed(&self, source: io::Error) -> LayoutError {
+        LayoutError::Write { dir: self.dir.clone(), source }
     }
 }
 

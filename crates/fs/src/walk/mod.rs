@@ -1,14 +1,13 @@
 //! Walking a directory tree, for embedding programs and tools.
 //!
 //! Main types: [`Walk`] (depth first, names sorted, every directory once before and once after its content),
-//! [`Visit`], [`Name`]. [`Filesystem::list_after`] reads one directory.
-//!
-//! Memory is bounded, whatever the size of the tree, and even if a damaged directory contains itself or has very many
-//! names. A walk stores one path, a few open directories, and for the others their numbers and pending names, up to a
-//! bound. Of a directory with more names it reads a part, and reads again when that part is used up.
+//! [`Visit`], [`Name`]. [`Filesystem::list_after`] reads one directory. [`Descent`] is the same for copies, which walk
+//! two trees at once; it has the bounds of memory, depth and number.
 //!
 //! # Locking
 //! None held between calls.
+
+mod descent;
 
 use std::collections::BTreeMap;
 
@@ -18,23 +17,15 @@ use extant_ondisk::inode::FileType;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
-use crate::number_set::NumberSet;
 use crate::ops::DirItem;
+
+pub use self::descent::{Bound, DEPTH_MAX, Descent, Left, REACHED_AGAIN_MAX, Tree};
 
 /// The memory for one batch of a directory's names: 200,000 names of ordinary length.
 const BATCH_BYTES: usize = 24 << 20;
-/// The memory for the names of all directories on the path, except the last.
-const HELD_BYTES: usize = 16 << 20;
 /// The number of names that a directory may repeat. A map or an index that leads to one block many times repeats its
 /// names as often, so a small image could take unlimited time.
 const REPEATED_MAX: usize = 65_536;
-/// The number of directories that a walk may reach a second time before it ends: many directories may share one block
-/// of names.
-pub const REACHED_AGAIN_MAX: usize = 4096;
-/// Deeper directories are not entered. No program creates a deeper tree, since its paths would be sixteen times as
-/// long as Linux permits.
-pub const DEPTH_MAX: usize = 32_768;
-
 /// Directories on the path that stay open; one further up is loaded again by its number.
 const OPEN_MAX: usize = 64;
 
@@ -47,6 +38,12 @@ pub struct Name {
     pub ino: InodeNr,
     /// `None` if the directory does not record it.
     pub kind: Option<FileType>,
+}
+
+impl AsRef<[u8]> for Name {
+    fn as_ref(&self) -> &[u8] {
+        &self.name
+    }
 }
 
 impl Name {
@@ -182,57 +179,72 @@ pub enum Visit {
     Left(InodeRef),
 }
 
-/// A directory in progress.
-#[derive(Debug)]
-struct Level {
+/// The directories of a file system.
+struct Inodes<'f>(&'f Filesystem);
+
+/// A directory on the path of a walk, open or not.
+struct Mark {
     ino: InodeNr,
-    /// `None` far up the path.
-    dir: Option<InodeRef>,
-    /// The next names, and their initial memory.
-    rest: std::vec::IntoIter<Name>,
-    rest_bytes: usize,
-    /// The last visited name. Names after it that are not in `rest` are read again.
-    at: Option<Name>,
-    more: bool,
     /// The length of its path.
     path_len: usize,
 }
 
-impl Level {
-    fn take(&mut self, names: Names) {
-        self.rest_bytes = names.names.iter().map(Name::bytes).sum();
-        (self.rest, self.more) = (names.names.into_iter(), names.more);
+impl Tree for Inodes<'_> {
+    type Dir = InodeRef;
+    type Mark = Mark;
+    type Name = Name;
+    type Error = Error;
+    const OPEN_MAX: usize = OPEN_MAX;
+
+    fn id(&self, dir: &InodeRef, _mark: &Mark) -> (u64, u64) {
+        (0, dir.ino.0.into())
     }
 
-    /// Drops the next names, which can be read again.
-    fn forget(&mut self) {
-        self.more |= self.rest.len() > 0;
-        (self.rest, self.rest_bytes) = (Vec::new().into_iter(), 0);
+    fn names(&self, dir: &InodeRef, after: Option<&Name>) -> Result<(Vec<Name>, bool)> {
+        let Names { names, more } = self.0.list_after(dir, after)?;
+        Ok((names, more))
+    }
+
+    fn reopen(&self, _below: &InodeRef, mark: &Mark) -> Result<InodeRef> {
+        self.0.iget(mark.ino)
+    }
+
+    fn refused(&self, dir: &InodeRef, _mark: &Mark, bound: Bound) -> Error {
+        let tree = |detail: String| Error::corrupt(Damage::Tree, detail).of(dir.ino);
+        match bound {
+            Bound::ReachedAgain => tree("a directory that is reached a second time".into()),
+            Bound::GivenUp => {
+                tree(format!("more than {REACHED_AGAIN_MAX} directories are reached a second time; given up"))
+            }
+            Bound::TooMany => {
+                let detail = "more directories than can be remembered; visit a smaller part of the tree".into();
+                Error::NoMemory { detail }
+            }
+            Bound::TooDeep => {
+                let detail = format!("deeper than {DEPTH_MAX} directories; name one further down");
+                Error::NoMemory { detail }
+            }
+        }
     }
 }
 
 /// A walk in progress. It is not an iterator, so that callers can use [`Walk::path`], [`Walk::name`] and
 /// [`Walk::dir`] between steps.
 pub struct Walk<'f> {
-    fs: &'f Filesystem,
-    levels: Vec<Level>,
+    fs: Inodes<'f>,
+    descent: Descent<Inodes<'f>>,
     path: Vec<u8>,
     /// The start of the last name in `path`.
     name_at: usize,
     /// The directory to enter next.
     below: Option<InodeRef>,
-    seen: NumberSet,
-    reached_again: usize,
-    /// The memory of all names in `levels`.
-    held: usize,
 }
 
 impl<'f> Walk<'f> {
     /// Walks the content of `top`, whose path is `path`; a file has none.
     pub fn new(fs: &'f Filesystem, path: &[u8], top: InodeRef) -> Walk<'f> {
         let below = Some(top).filter(|top| top.is_dir());
-        let (seen, levels) = (NumberSet::new(), Vec::new());
-        Walk { fs, levels, path: path.to_vec(), name_at: path.len(), below, seen, reached_again: 0, held: 0 }
+        Walk { fs: Inodes(fs), descent: Descent::new(), path: path.to_vec(), name_at: path.len(), below }
     }
 
     /// The path of the last visit.
@@ -247,17 +259,17 @@ impl<'f> Walk<'f> {
 
     /// The directory of the last visit; none for the top.
     pub fn dir(&self) -> Option<&InodeRef> {
-        self.levels.last().and_then(|level| level.dir.as_ref())
+        self.descent.current().map(|(dir, _)| dir)
     }
 
     /// Its depth below the top: 1 for the content of the top.
     pub fn depth(&self) -> usize {
-        self.levels.len()
+        self.descent.depth()
     }
 
     /// For each directory from the top down to [`Walk::dir`], whether it has further names to visit.
     pub fn more(&self) -> impl Iterator<Item = bool> {
-        self.levels.iter().map(|level| level.more || level.rest.len() > 0)
+        self.descent.more()
     }
 
     /// Skips the content of the directory just visited.
@@ -269,130 +281,43 @@ impl<'f> Walk<'f> {
     /// an error of a directory on the way back ends it. Not an [`Iterator`]: a `for` loop would borrow the walk.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Result<Visit>> {
-        if let Some(dir) = self.below.take()
-            && let Err(e) = self.enter(dir)
-        {
-            return Some(Err(e));
-        }
-        if let Err(e) = self.read_on() {
-            return Some(Err(e));
-        }
-        let level = self.levels.last_mut()?;
-        let path_len = level.path_len;
-        match level.rest.next() {
-            Some(entry) => {
-                self.point_at(path_len, &entry.name);
-                let found = match level_dir(&self.levels) {
-                    Ok(dir) => self.fs.lookup(dir, &entry.name),
-                    Err(e) => Err(e),
-                };
-                if let Some(level) = self.levels.last_mut() {
-                    level.at = Some(entry);
-                }
-                Some(found.map(|inode| {
-                    self.below = inode.is_dir().then(|| inode.clone());
-                    Visit::Name(inode)
-                }))
+        if let Some(dir) = self.below.take() {
+            let mark = Mark { ino: dir.ino, path_len: self.path.len() };
+            if let Err(e) = self.descent.enter(&self.fs, dir, mark) {
+                return Some(Err(e));
             }
-            None => Some(self.leave()),
         }
-    }
-
-    /// Reads the next names of the current directory if the batch is used up.
-    fn read_on(&mut self) -> Result<()> {
-        let Some(level) = self.levels.last_mut().filter(|level| level.more && level.rest.len() == 0) else {
-            return Ok(());
-        };
-        self.held -= level.rest_bytes;
-        level.forget();
-        // This is not tried again, whatever the result.
-        level.more = false;
-        let dir = level.dir.clone().ok_or(Error::NotFound)?;
-        level.take(self.fs.list_after(&dir, level.at.as_ref())?);
-        self.held += level.rest_bytes;
-        Ok(())
-    }
-
-    fn point_at(&mut self, path_len: usize, name: &[u8]) {
-        self.path.truncate(path_len);
+        match self.descent.advance(&self.fs) {
+            Ok(true) => {}
+            Ok(false) => return self.leave(),
+            Err(e) => return Some(Err(e)),
+        }
+        let ((dir, mark), name) = self.descent.current().zip(self.descent.name())?;
+        self.path.truncate(mark.path_len);
         if !self.path.ends_with(b"/") {
             self.path.push(b'/');
         }
         self.name_at = self.path.len();
-        self.path.extend_from_slice(name);
+        self.path.extend_from_slice(&name.name);
+        Some(self.fs.0.lookup(dir, &name.name).map(|inode| {
+            self.below = inode.is_dir().then(|| inode.clone());
+            Visit::Name(inode)
+        }))
     }
 
-    fn enter(&mut self, dir: InodeRef) -> Result<()> {
-        let ino = dir.ino;
-        match self.seen.insert(ino.0.into()) {
-            Some(true) => {}
-            // A directory has only one name.
-            Some(false) if self.reached_again < REACHED_AGAIN_MAX => {
-                self.reached_again += 1;
-                return Err(Error::corrupt(Damage::Tree, "a directory that is reached a second time").of(ino));
-            }
-            Some(false) => {
-                self.levels.clear();
-                let detail = format!("more than {REACHED_AGAIN_MAX} directories are reached a second time; given up");
-                return Err(Error::corrupt(Damage::Tree, detail).of(ino));
-            }
-            None => {
-                let detail = "more directories than can be remembered; visit a smaller part of the tree".into();
-                return Err(Error::NoMemory { detail });
-            }
-        }
-        if self.levels.len() >= DEPTH_MAX {
-            let detail = format!("deeper than {DEPTH_MAX} directories; name one further down");
-            return Err(Error::NoMemory { detail });
-        }
-        let names = self.fs.list_after(&dir, None)?;
-        if let Some(far) = self.levels.len().checked_sub(OPEN_MAX) {
-            self.levels[far].dir = None;
-        }
-        for level in &mut self.levels {
-            if self.held <= HELD_BYTES {
-                break;
-            }
-            self.held -= level.rest_bytes;
-            level.forget();
-        }
-        let rest = Vec::new().into_iter();
-        let path_len = self.path.len();
-        let mut level = Level { ino, dir: Some(dir), rest, rest_bytes: 0, at: None, more: false, path_len };
-        level.take(names);
-        self.held += level.rest_bytes;
-        self.levels.push(level);
-        Ok(())
-    }
-
-    fn leave(&mut self) -> Result<Visit> {
-        let done = self.levels.pop().ok_or(Error::NotFound)?;
-        self.held -= done.rest_bytes;
-        self.path.truncate(done.path_len);
-        self.name_at = match self.levels.last() {
-            Some(up) if up.path_len < done.path_len => {
+    fn leave(&mut self) -> Option<Result<Visit>> {
+        let done_len = self.descent.current()?.1.path_len;
+        let left = self.descent.leave(&self.fs);
+        self.path.truncate(done_len);
+        self.name_at = match self.descent.current() {
+            Some((_, up)) if up.path_len < done_len => {
                 let slash = usize::from(self.path.get(up.path_len) == Some(&b'/'));
                 up.path_len + slash
             }
-            _ => done.path_len,
+            _ => done_len,
         };
-        if let Some(up) = self.levels.last_mut()
-            && up.dir.is_none()
-        {
-            match self.fs.iget(up.ino) {
-                Ok(dir) => up.dir = Some(dir),
-                Err(e) => {
-                    self.levels.clear();
-                    return Err(e);
-                }
-            }
-        }
-        done.dir.map(Visit::Left).ok_or(Error::NotFound)
+        left.transpose().map(|left| left.map(|(dir, _)| Visit::Left(dir)))
     }
-}
-
-fn level_dir(levels: &[Level]) -> Result<&InodeRef> {
-    levels.last().and_then(|level| level.dir.as_ref()).ok_or(Error::NotFound)
 }
 
 #[cfg(test)]
@@ -450,11 +375,10 @@ mod tests {
                     paths.push((walk.path().to_vec(), walk.more().collect::<Vec<_>>()));
                 }
                 if forgets {
-                    walk.levels.iter_mut().for_each(|level| walk.held -= std::mem::take(&mut level.rest_bytes));
-                    walk.levels.iter_mut().for_each(Level::forget);
+                    walk.descent.forget();
                 }
             }
-            assert_eq!(walk.held, 0);
+            assert_eq!(walk.descent.held(), 0);
             paths
         };
         let all = visited(false);

@@ -1,23 +1,23 @@
 //! `extant find`: searches for files by name, kind, size and the like.
 //!
-//! Main types: [`Search`] (where to begin, and how to print), [`Expression`] (the condition). The words are those of
-//! find(1). There is no -exec: `-print0` is for xargs.
+//! Main type: [`Search`] (where to begin, what to look for, and how to print). `extant_transfer::find` knows the
+//! expression, whose words are those of find(1). There is no -exec: `-print0` is for xargs.
 //!
 //! # Locking
 //! None.
 
-mod expression;
-mod test;
-
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use extant_fs::walk::{Visit, Walk};
 use extant_fs::{BlockUse, Filesystem, InodeRef};
 use extant_image::{has_magic, look, partition_table};
+use extant_ondisk::time::Timestamp;
+use extant_transfer::find::{self, Candidate, Expression, Outcome, Spot};
+use nix::unistd::{Group, User};
 
-use self::expression::{Expression, Outcome, parse};
-use self::test::{Candidate, Spot};
 use super::verb::{File, Images, Report};
 use crate::args::FindArgs;
 use crate::failure::{Failure, Result, warn};
@@ -36,6 +36,52 @@ struct Search {
     format: Format,
 }
 
+/// The command line around the words of an expression: its images, its host, its options.
+struct Words<'a> {
+    images: &'a mut Images,
+    format: Format,
+}
+
+impl find::Words for Words<'_> {
+    type Error = Failure;
+
+    /// Of a file of an image, or of the host.
+    fn modified(&mut self, file: &OsStr) -> Result<Timestamp> {
+        if Place::parse(file).is_in_image() {
+            let file = self.images.file(file)?;
+            return Ok(file.fs.getattr(&file.walk(false)?).mtime);
+        }
+        let path = Path::new(file);
+        let modified = path.symlink_metadata().map_err(|e| Failure::io(path, e))?;
+        Ok(Timestamp { seconds: modified.mtime(), nanos: modified.mtime_nsec() as u32 })
+    }
+
+    fn user(&self, name: &str) -> Option<u32> {
+        User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
+    }
+
+    fn group(&self, name: &str) -> Option<u32> {
+        Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw())
+    }
+
+    fn takes(&mut self, word: &str) -> bool {
+        match word {
+            "-print0" | "-0" => self.format.null = true,
+            "--json" => self.format.json = true,
+            _ => return false,
+        }
+        true
+    }
+
+    fn known(&self) -> &'static str {
+        " -print0 --json"
+    }
+
+    fn wrong(&self, why: String) -> Failure {
+        Failure::usage(why)
+    }
+}
+
 /// The search of one image: where it begins in its file, in bytes, and where its results go.
 struct Results {
     start: u64,
@@ -51,8 +97,12 @@ pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
     if paths.is_empty() {
         return Err(Failure::usage("find needs an image: IMAGE or IMAGE:PATH"));
     }
-    let mut search = parse(words, images)?;
-    search.format = Format { json: args.json || search.format.json, null: args.null || search.format.null };
+    let format = Format { json: args.json, null: args.null };
+    let mut context = Words { images, format };
+    let found = find::Search::parse(words, &mut context)?;
+    let format = context.format;
+    let find::Search { expression, depth_max, depth_min, spots } = found;
+    let search = Search { expression, depth_max, depth_min, spots, format };
     let (records, report) = (Records::new(search.format)?, Report::default());
     let mut to = Results { start: 0, records, report, tally: Tally::new(Did::Looked) };
     for path in paths {

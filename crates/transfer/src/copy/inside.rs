@@ -3,21 +3,18 @@
 //! # Locking
 //! None held between calls.
 
-use std::sync::Arc;
-
 use extant_fs::walk::{Name, Names};
 use extant_fs::{Damage, Error, Filesystem, InodeRef, NewNode, SetAttr, SetMode, SetTime, WriteFlags};
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
+use extant_ondisk::time::Timestamp;
 
-use super::side::{Content, Id, Node, Sink, Source, Step, Trouble, Xattrs};
-use crate::content::{self, Ended};
-use crate::failure::{Failure, HURT, Result};
-use crate::image;
-use crate::owner::{Given, Owner, warn_of_fakeroot};
-use crate::rescued;
-use crate::source_date::SourceDate;
-use crate::text::shown;
+use super::side::{Content, Id, Node, Sink, Source};
+use crate::attributes::{self, Xattrs};
+use crate::content::{self, Ended, image_id};
+use crate::error::{Cause, Place, Result, Step};
+use crate::owners::Owners;
+use crate::path;
 
 /// Within an image the inode's number identifies a file.
 fn id(inode: &InodeRef) -> Id {
@@ -28,33 +25,32 @@ fn by_id(fs: &Filesystem, id: Id) -> Step<InodeRef> {
     Ok(fs.iget(InodeNr(id.1 as u32))?)
 }
 
-pub struct ImageSource {
-    fs: Arc<Filesystem>,
+/// Files of an image that are copied.
+pub struct ImageSource<'f> {
+    fs: &'f Filesystem,
 }
 
-impl ImageSource {
-    pub fn new(fs: Arc<Filesystem>) -> ImageSource {
+impl<'f> ImageSource<'f> {
+    /// Copies out of a mounted image.
+    pub fn new(fs: &'f Filesystem) -> ImageSource<'f> {
         ImageSource { fs }
     }
 
     /// The failure of a file of this image.
     fn here<T>(&self, r: std::result::Result<T, Error>) -> Step<T> {
-        r.map_err(|e| match image::status_of(&self.fs, &e) {
-            HURT => Trouble::Hurt(e.to_string()),
-            _ => e.into(),
-        })
+        r.map_err(|e| if content::is_expected(self.fs, &e) { Cause::Hurt(e) } else { Cause::Image(e) })
     }
 }
 
-impl Source for ImageSource {
+impl Source for ImageSource<'_> {
     type Entry = InodeRef;
 
     fn image(&self) -> Option<usize> {
-        Some(rescued::id(&self.fs))
+        Some(image_id(self.fs))
     }
 
     fn top(&self, path: &[u8], follow: bool) -> Step<InodeRef> {
-        self.here(image::walk(&self.fs, path, follow || path.ends_with(b"/")))
+        self.here(path::walk(self.fs, path, follow || path.ends_with(b"/")))
     }
 
     fn node(&self, entry: &InodeRef) -> Step<Node> {
@@ -96,49 +92,65 @@ impl Source for ImageSource {
     }
 
     fn xattrs(&self, entry: &InodeRef) -> (Xattrs, Step<()>) {
-        let (xattrs, missed) = image::xattrs(&self.fs, entry);
+        let (xattrs, missed) = attributes::xattrs(self.fs, entry);
         // Some of them may be missing.
-        let missed = missed.or_else(|| rescued::doubt(&self.fs, entry).cloned());
+        let missed = missed.or_else(|| content::doubt(self.fs, entry).cloned());
         (xattrs, self.here(missed.map_or(Ok(()), Err)))
     }
 
     fn doubt(&self, entry: &InodeRef) -> Step<()> {
-        self.here(rescued::doubt(&self.fs, entry).cloned().map_or(Ok(()), Err))
+        self.here(content::doubt(self.fs, entry).cloned().map_or(Ok(()), Err))
     }
 
     fn read(&self, file: &InodeRef, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content> {
         if file.is_dir() {
             return self.here(Err(Error::IsDirectory));
         }
-        match content::read(&self.fs, file, write) {
+        match content::read(self.fs, file, write) {
             Ok(missing) => Ok(Content { size: self.fs.getattr(file).size, shrank: false, missing }),
-            Err(Ended::Write(e)) => Err(Trouble::Said(e)),
+            Err(Ended::Write(e)) => Err(e.into()),
             Err(Ended::Read(e)) => self.here(Err(e)),
         }
     }
 
-    fn show(&self, path: &[u8]) -> String {
-        format!("{}: {}", shown(self.fs.image().as_bytes()), shown(path))
+    fn place(&self, path: &[u8]) -> Place {
+        Place::inside(self.fs.image(), path)
     }
 }
 
-pub struct ImageSink {
-    fs: Arc<Filesystem>,
-    owner: Owner,
-    /// Whether files keep the owners of the source, unless the command line names an owner.
-    keeps_owners: bool,
-    /// The newest time to store.
-    date: Option<SourceDate>,
+/// An image that files are copied into. The caller makes it durable at the end.
+pub struct ImageSink<'f> {
+    /// The file system.
+    pub fs: &'f Filesystem,
+    /// The owners of new files.
+    pub owners: Owners,
+    /// Files keep the owners of the source, as far as [`ImageSink::owners`] gives none explicitly.
+    pub keeps_owners: bool,
+    /// Seconds since 1970: later times are stored as this one. Times of access are those of change then, because
+    /// reading moves them, which would make each copy different.
+    pub newest: Option<i64>,
+    /// A name that exists already is an error.
+    pub only_new: bool,
 }
 
-impl ImageSink {
-    pub fn new(fs: Arc<Filesystem>, owner: Owner, keeps_owners: bool) -> Result<ImageSink> {
-        warn_of_fakeroot();
-        Ok(ImageSink { fs, owner, keeps_owners, date: SourceDate::from_environment()? })
-    }
-
+impl ImageSink<'_> {
     fn create(&self, parent: &InodeRef, name: &[u8], node: NewNode<'_>) -> Step<InodeRef> {
-        Ok(self.owner.create(&self.fs, parent, name, node, 0)?)
+        Ok(self.owners.create(self.fs, parent, name, node)?)
+    }
+
+    /// As [`ImageSink::find`], for a name that is about to be replaced.
+    fn replaced(&self, parent: &InodeRef, name: &[u8]) -> Step<Option<InodeRef>> {
+        match self.find(parent, name)? {
+            Some(_) if self.only_new => Err(Error::Exists.into()),
+            found => Ok(found),
+        }
+    }
+
+    fn clamped(&self, time: Timestamp) -> Timestamp {
+        match self.newest {
+            Some(seconds) if time.seconds >= seconds => Timestamp { seconds, nanos: 0 },
+            _ => time,
+        }
     }
 
     fn find(&self, parent: &InodeRef, name: &[u8]) -> Step<Option<InodeRef>> {
@@ -162,17 +174,12 @@ impl ImageSink {
             self.fs.setattr(inode, &SetAttr { size, ..SetAttr::default() })?;
         }
         let link = node.kind == FileType::Symlink;
-        let kept = Given { uid: Some(node.uid), gid: Some(node.gid) };
-        let owner = self.owner.given().or(if self.keeps_owners { kept } else { Given::default() });
-        let (atime, mtime) = match self.date {
-            // Reading moves the access time, which would make each copy different.
-            Some(date) => (date.clamp(node.mtime), date.clamp(node.mtime)),
-            None => (node.atime, node.mtime),
-        };
+        let mtime = self.clamped(node.mtime);
+        let atime = if self.newest.is_some() { mtime } else { node.atime };
         let set = SetAttr {
             mode: (!link).then_some(node.mode),
-            uid: owner.uid,
-            gid: owner.gid,
+            uid: self.owners.uid.or(self.keeps_owners.then_some(node.uid)),
+            gid: self.owners.gid.or(self.keeps_owners.then_some(node.gid)),
             atime: Some(SetTime::At(atime)),
             mtime: Some(SetTime::At(mtime)),
             ..SetAttr::default()
@@ -182,12 +189,12 @@ impl ImageSink {
     }
 }
 
-impl Sink for ImageSink {
+impl Sink for ImageSink<'_> {
     type Dir = InodeRef;
     type File = InodeRef;
 
     fn image(&self) -> Option<usize> {
-        Some(rescued::id(&self.fs))
+        Some(image_id(self.fs))
     }
 
     fn top(&self, path: &[u8]) -> Step<InodeRef> {
@@ -217,7 +224,7 @@ impl Sink for ImageSink {
     }
 
     fn directory(&self, parent: &InodeRef, name: &[u8], follow: bool) -> Step<InodeRef> {
-        let found = match self.find(parent, name)? {
+        let found = match self.replaced(parent, name)? {
             // The link cannot lead out of the image.
             Some(link) if follow && link.file_type() == Some(FileType::Symlink) => {
                 self.fs.walk_at(parent, name, true).map(Some).or_else(|e| match e {
@@ -229,29 +236,29 @@ impl Sink for ImageSink {
         };
         match found {
             Some(inode) if inode.is_dir() => Ok(inode),
-            Some(_) => Err(Trouble::here("a file that is not a directory is in the way")),
+            Some(_) => Err(Cause::refused("a file that is not a directory is in the way")),
             None => self.create(parent, name, NewNode::directory(0o700)),
         }
     }
 
     fn parent(&self, _below: &InodeRef, id: Id) -> Step<InodeRef> {
-        by_id(&self.fs, id)
+        by_id(self.fs, id)
     }
 
     fn file(&self, parent: &InodeRef, name: &[u8], _named: bool, source: Option<Id>) -> Step<InodeRef> {
-        let mut found = self.find(parent, name)?;
+        let mut found = self.replaced(parent, name)?;
         if found.as_ref().is_some_and(|inode| inode.file_type() == Some(FileType::Symlink)) {
             // As cp(1): the target of the link is written, and must exist. It cannot lie outside of the image.
             found = match self.fs.walk_at(parent, name, true) {
                 Ok(inode) => Some(inode),
-                Err(Error::NotFound) => return Err(Trouble::here("not written through a dangling symbolic link")),
+                Err(Error::NotFound) => return Err(Cause::refused("not written through a dangling symbolic link")),
                 Err(e) => return Err(e.into()),
             };
         }
         match found {
             Some(inode) if inode.file_type() == Some(FileType::Regular) => {
                 if source == Some(id(&inode)) {
-                    return Err(Trouble::here("it is the same file"));
+                    return Err(Cause::refused("it is the same file"));
                 }
                 self.fs.setattr(&inode, &SetAttr { size: Some(0), ..SetAttr::default() })?;
                 // As the kernel does at a write: the capability was given to the old content.
@@ -260,7 +267,7 @@ impl Sink for ImageSink {
                 }
                 Ok(inode)
             }
-            Some(_) => Err(Trouble::here("a file that is not a regular file is in the way")),
+            Some(_) => Err(Cause::refused("a file that is not a regular file is in the way")),
             None => self.create(parent, name, NewNode::file(0o600)),
         }
     }
@@ -285,9 +292,9 @@ impl Sink for ImageSink {
     }
 
     fn special(&self, parent: &InodeRef, name: &[u8], node: &Node, target: &[u8], xattrs: &Xattrs) -> Step<Option<Id>> {
-        if let Some(there) = self.find(parent, name)? {
+        if let Some(there) = self.replaced(parent, name)? {
             if there.is_dir() {
-                return Err(Trouble::here("a directory is in the way"));
+                return Err(Cause::refused("a directory is in the way"));
             }
             self.fs.unlink(parent, name)?;
         }
@@ -300,10 +307,10 @@ impl Sink for ImageSink {
     }
 
     fn link(&self, made: Id, _path: &[&[u8]], parent: &InodeRef, name: &[u8]) -> Step<bool> {
-        let inode = by_id(&self.fs, made)?;
-        match self.find(parent, name)? {
+        let inode = by_id(self.fs, made)?;
+        match self.replaced(parent, name)? {
             Some(there) if there.ino == inode.ino => return Ok(true),
-            Some(there) if there.is_dir() => return Err(Trouble::here("a directory is in the way")),
+            Some(there) if there.is_dir() => return Err(Cause::refused("a directory is in the way")),
             Some(_) => self.fs.unlink(parent, name)?,
             None => {}
         }
@@ -314,13 +321,7 @@ impl Sink for ImageSink {
         }
     }
 
-    fn show(&self, path: &[u8]) -> String {
-        format!("{}: {}", shown(self.fs.image().as_bytes()), shown(path))
-    }
-
-    /// Makes everything durable, and marks the image clean.
-    fn end(&self) -> Result<()> {
-        let image = self.fs.image();
-        self.fs.unmount().map_err(|e| Failure::op(format!("{image}: {e}")))
+    fn place(&self, path: &[u8]) -> Place {
+        Place::inside(self.fs.image(), path)
     }
 }

@@ -25,24 +25,24 @@ use nix::fcntl::AtFlags as NixAtFlags;
 use nix::sys::stat::{FchmodatFlags, Mode as NixMode, fchmod, fchmodat};
 use nix::unistd::{fchown, fchownat};
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags, fsetxattr, fstat, linkat, makedev, mkdirat,
-    mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
+    AtFlags, CWD, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, XattrFlags, fsetxattr, fstat, linkat, makedev,
+    mkdirat, mknodat, openat, renameat, renameat_with, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::local::{dir_path, directory_above, id, kind, os};
-use super::side::{Id, Node, Sink, Step, Trouble, Xattrs};
-use crate::failure::{Result, warn};
-use crate::opened;
-use crate::text::shown;
+use super::side::{Id, Node, Rules, Sink};
+use crate::attributes::Xattrs;
+use crate::error::{Cause, Place, Step};
+use crate::watch::Watch;
 
 /// The temporary name of an unfinished file.
 const UNFINISHED: &str = "unfinished";
 
 /// A directory, by its descriptor.
-pub struct Dir {
+pub struct LocalDir {
     fd: OwnedFd,
     workshop: OnceCell<Workshop>,
 }
@@ -53,9 +53,9 @@ struct Workshop {
     name: String,
 }
 
-impl Dir {
-    fn new(fd: OwnedFd) -> Dir {
-        Dir { fd, workshop: OnceCell::new() }
+impl LocalDir {
+    fn new(fd: OwnedFd) -> LocalDir {
+        LocalDir { fd, workshop: OnceCell::new() }
     }
 
     fn workshop(&self) -> Step<&OwnedFd> {
@@ -68,11 +68,11 @@ impl Dir {
             let fd = openat(&self.fd, &name, flags, Mode::empty())?;
             let stat = fstat(&fd)?;
             if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
-                return Err(Trouble::here(format!("{name} is not the directory that was just made")));
+                return Err(Cause::refused(format!("{name} is not the directory that was just made")));
             }
             let _ = self.workshop.set(Workshop { fd, name });
         }
-        self.workshop.get().map(|w| &w.fd).ok_or_else(|| Trouble::here("no directory to work in"))
+        self.workshop.get().map(|w| &w.fd).ok_or_else(|| Cause::refused("no directory to work in"))
     }
 
     fn tidy(&mut self) {
@@ -84,45 +84,59 @@ impl Dir {
     }
 }
 
-impl Drop for Dir {
+impl Drop for LocalDir {
     fn drop(&mut self) {
         self.tidy();
     }
 }
 
 /// Counts of privileges that were not copied because the image is not trusted.
-#[derive(Default)]
-struct LeftOut {
-    devices: Cell<u64>,
-    modes: Cell<u64>,
-    attributes: Cell<u64>,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Devices.
+    pub devices: u64,
+    /// Set-user-id and set-group-id bits.
+    pub modes: u64,
+    /// Attributes of `security` and `trusted`.
+    pub attributes: u64,
 }
 
-fn count(n: &Cell<u64>) {
-    n.set(n.get() + 1);
-}
-
-pub struct LocalSink {
+/// A place on the host that files are copied to.
+pub struct LocalSink<'a> {
     root: bool,
-    privileges: bool,
-    left_out: LeftOut,
-    /// Warn once only.
-    warned: Cell<bool>,
+    rules: Rules,
+    watch: &'a dyn Watch,
+    left_out: Cell<LeftOut>,
 }
 
-impl LocalSink {
-    /// `privileges`: set-id bits, devices, and attributes of `security` and `trusted` are copied, too.
-    pub fn new(privileges: bool) -> LocalSink {
-        let root = geteuid().is_root();
-        LocalSink { root, privileges, left_out: LeftOut::default(), warned: false.into() }
+impl LocalSink<'_> {
+    /// Copies to the host.
+    pub fn new(rules: Rules, watch: &dyn Watch) -> LocalSink<'_> {
+        LocalSink { root: geteuid().is_root(), rules, watch, left_out: Cell::default() }
+    }
+
+    /// The privileges that were not copied.
+    pub fn left_out(&self) -> LeftOut {
+        self.left_out.get()
+    }
+
+    fn count(&self, add: impl FnOnce(&mut LeftOut)) {
+        let mut counts = self.left_out.get();
+        add(&mut counts);
+        self.left_out.set(counts);
+    }
+
+    /// Whether files get the owners that they have in the image.
+    fn gives_owners(&self) -> bool {
+        self.root && !self.rules.own
     }
 
     /// Mode bits to set. Without the original owner, set-user-id and set-group-id would mean another user.
     fn mode(&self, node: &Node) -> Mode {
         // A directory's set-group-id bit gives no privileges.
-        let whole = self.root && (self.privileges || node.is_dir());
+        let whole = self.gives_owners() && (self.rules.privileges || node.is_dir());
         if self.root && !whole && node.mode & 0o6000 != 0 {
-            count(&self.left_out.modes);
+            self.count(|left| left.modes += 1);
         }
         let mask = if whole { 0o7777 } else { 0o1777 };
         Mode::from_raw_mode((node.mode & mask).into())
@@ -131,18 +145,14 @@ impl LocalSink {
     fn set_xattrs(&self, fd: &impl AsFd, xattrs: &Xattrs) {
         for (name, value) in xattrs {
             let privileged = name.starts_with(b"security.") || name.starts_with(b"trusted.");
-            if privileged && !self.privileges {
+            if privileged && !self.rules.privileges {
                 if self.root {
-                    count(&self.left_out.attributes);
+                    self.count(|left| left.attributes += 1);
                 }
                 continue;
             }
-            let set = fsetxattr(fd, OsStr::from_bytes(name), value, XattrFlags::empty());
-            if let Err(e) = set
-                && !self.warned.replace(true)
-            {
-                let name = shown(name);
-                warn(&format!("attribute {name}: {e} (further attributes are left out silently)"));
+            if let Err(e) = fsetxattr(fd, OsStr::from_bytes(name), value, XattrFlags::empty()) {
+                self.watch.attribute_refused(name, &e.into());
             }
         }
     }
@@ -153,7 +163,7 @@ impl LocalSink {
     }
 
     fn finish(&self, fd: impl AsFd, node: &Node, xattrs: &Xattrs) -> Step<()> {
-        if self.root {
+        if self.gives_owners() {
             fchown(&fd, Some(node.uid.into()), Some(node.gid.into())).map_err(errno)?;
         }
         // After the owner, whose change clears bits; the attributes before it, since ACLs change the mode.
@@ -173,7 +183,7 @@ impl LocalSink {
             mknodat(workshop, name, kind, Mode::empty(), device)?;
         }
         // By name: no other user can have replaced it here.
-        if self.root {
+        if self.gives_owners() {
             let (uid, gid) = (Some(node.uid.into()), Some(node.gid.into()));
             fchownat(workshop, name, uid, gid, NixAtFlags::AT_SYMLINK_NOFOLLOW).map_err(errno)?;
         }
@@ -186,18 +196,21 @@ impl LocalSink {
         Ok(id(&statat(workshop, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
-    fn open_file(&self, parent: &Dir, name: &[u8], named: bool) -> Step<File> {
+    fn open_file(&self, parent: &LocalDir, name: &[u8], named: bool) -> Step<File> {
         let mut flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         flags.set(OFlags::NOFOLLOW, !named);
         let mode = Mode::RUSR | Mode::WUSR;
-        let in_the_way = |what| Err(Trouble::here(format!("{what} is in the way")));
+        if self.rules.only_new {
+            return Ok(openat(&parent.fd, os(name), flags | OFlags::CREATE | OFlags::EXCL, mode)?.into());
+        }
+        let in_the_way = |what| Err(Cause::refused(format!("{what} is in the way")));
         let opened = match openat(&parent.fd, os(name), flags, mode) {
             Err(Errno::NOENT) => openat(&parent.fd, os(name), flags | OFlags::CREATE | OFlags::EXCL, mode),
             other => other,
         };
         let file = match opened {
             Ok(fd) => File::from(fd),
-            Err(Errno::EXIST) if named => return Err(Trouble::here("not written through a dangling symbolic link")),
+            Err(Errno::EXIST) if named => return Err(Cause::refused("not written through a dangling symbolic link")),
             Err(Errno::LOOP) if !named => return in_the_way("a symbolic link"),
             Err(Errno::ISDIR) => return in_the_way("a directory"),
             Err(Errno::NXIO) => return in_the_way("a file that is not a regular file"),
@@ -207,8 +220,8 @@ impl LocalSink {
         if kind(&stat) != Some(FileType::Regular) {
             return in_the_way("a file that is not a regular file");
         }
-        if opened::is_image(id(&stat)) {
-            return Err(Trouble::here(IS_IMAGE));
+        if self.watch.is_image(id(&stat)) {
+            return Err(Cause::refused(IS_IMAGE));
         }
         // The destination may have the name of a private file: no other user may read it before it has its mode. But
         // if the user names another user's file, then, as with cp(1), it gets the content and keeps its mode.
@@ -217,6 +230,29 @@ impl LocalSink {
         }
         rustix::fs::ftruncate(&file, 0)?;
         Ok(file)
+    }
+
+    /// Refuses to replace an open image: its content would be lost when its last user closes it.
+    fn no_image(&self, dir: &LocalDir, name: &[u8]) -> Step<()> {
+        match statat(&dir.fd, os(name), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if self.watch.is_image(id(&stat)) => Err(Cause::refused(IS_IMAGE)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the file in a workshop its name.
+    fn name_it(&self, workshop: &OwnedFd, parent: &LocalDir, name: &[u8]) -> std::result::Result<(), Errno> {
+        if !self.rules.only_new {
+            return renameat(workshop, UNFINISHED, &parent.fd, os(name));
+        }
+        match renameat_with(workshop, UNFINISHED, &parent.fd, os(name), RenameFlags::NOREPLACE) {
+            // A file system that cannot do it at once.
+            Err(Errno::INVAL | Errno::NOSYS) => match statat(&parent.fd, os(name), AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => renameat(workshop, UNFINISHED, &parent.fd, os(name)),
+                found => found.and(Err(Errno::EXIST)),
+            },
+            done => done,
+        }
     }
 
     fn open_below(&self, parent: &OwnedFd, name: &[u8]) -> Step<OwnedFd> {
@@ -236,14 +272,6 @@ fn errno(e: nix::Error) -> Errno {
 /// The message for an image that would be overwritten.
 const IS_IMAGE: &str = "is the image that is copied from";
 
-/// Refuses to replace an open image: its content would be lost when its last user closes it.
-fn no_image(dir: &Dir, name: &[u8]) -> Step<()> {
-    match statat(&dir.fd, os(name), AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) if opened::is_image(id(&stat)) => Err(Trouble::here(IS_IMAGE)),
-        _ => Ok(()),
-    }
-}
-
 /// Closes a written file: a network file system, or one in user space, may report only now that it is full. The
 /// descriptor is closed in any case.
 pub fn closed(fd: OwnedFd) -> std::result::Result<(), Errno> {
@@ -258,18 +286,18 @@ fn times(node: &Node) -> Timestamps {
     Timestamps { last_access: spec(node.atime), last_modification: spec(node.mtime) }
 }
 
-impl Sink for LocalSink {
-    type Dir = Dir;
+impl Sink for LocalSink<'_> {
+    type Dir = LocalDir;
     type File = File;
 
     fn image(&self) -> Option<usize> {
         None
     }
 
-    fn top(&self, path: &[u8]) -> Step<Dir> {
+    fn top(&self, path: &[u8]) -> Step<LocalDir> {
         // The user named this path: links are followed.
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
-        Ok(Dir::new(openat(CWD, dir_path(path), flags, Mode::empty())?))
+        Ok(LocalDir::new(openat(CWD, dir_path(path), flags, Mode::empty())?))
     }
 
     fn existing(&self, path: &[u8]) -> Step<Option<FileType>> {
@@ -280,16 +308,16 @@ impl Sink for LocalSink {
         }
     }
 
-    fn id(&self, dir: &Dir) -> Step<Id> {
+    fn id(&self, dir: &LocalDir) -> Step<Id> {
         Ok(id(&fstat(&dir.fd)?))
     }
 
-    fn is_within(&self, _dir: &Dir, _id: Id) -> Step<bool> {
+    fn is_within(&self, _dir: &LocalDir, _id: Id) -> Step<bool> {
         // The source is an image, so it cannot contain the destination.
         Ok(false)
     }
 
-    fn look(&self, dir: &Dir, name: &[u8]) -> Step<Option<(FileType, Id)>> {
+    fn look(&self, dir: &LocalDir, name: &[u8]) -> Step<Option<(FileType, Id)>> {
         match statat(&dir.fd, os(name), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some((kind(&stat).unwrap_or(FileType::Regular), id(&stat)))),
             Err(Errno::NOENT) => Ok(None),
@@ -298,19 +326,20 @@ impl Sink for LocalSink {
     }
 
     /// Follows no links on the host.
-    fn directory(&self, parent: &Dir, name: &[u8], _follow: bool) -> Step<Dir> {
+    fn directory(&self, parent: &LocalDir, name: &[u8], _follow: bool) -> Step<LocalDir> {
         match mkdirat(&parent.fd, os(name), Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
+            Ok(()) => {}
+            Err(Errno::EXIST) if !self.rules.only_new => {}
             Err(e) => return Err(e.into()),
         }
-        self.open_below(&parent.fd, name).map(Dir::new)
+        self.open_below(&parent.fd, name).map(LocalDir::new)
     }
 
-    fn parent(&self, below: &Dir, id: Id) -> Step<Dir> {
-        directory_above(below.fd.as_fd(), id).map(Dir::new)
+    fn parent(&self, below: &LocalDir, id: Id) -> Step<LocalDir> {
+        directory_above(below.fd.as_fd(), id).map(LocalDir::new)
     }
 
-    fn file(&self, parent: &Dir, name: &[u8], named: bool, _source: Option<Id>) -> Step<File> {
+    fn file(&self, parent: &LocalDir, name: &[u8], named: bool, _source: Option<Id>) -> Step<File> {
         self.open_file(parent, name, named)
     }
 
@@ -329,18 +358,25 @@ impl Sink for LocalSink {
         Ok(id(&stat))
     }
 
-    fn finish_directory(&self, mut dir: Dir, node: &Node, xattrs: &Xattrs) -> Step<()> {
+    fn finish_directory(&self, mut dir: LocalDir, node: &Node, xattrs: &Xattrs) -> Step<()> {
         // Before the times are set.
         dir.tidy();
         self.finish(&dir.fd, node, xattrs)
     }
 
-    fn special(&self, parent: &Dir, name: &[u8], node: &Node, target: &[u8], _xattrs: &Xattrs) -> Step<Option<Id>> {
-        if node.kind.is_device() && !self.privileges {
-            count(&self.left_out.devices);
+    fn special(
+        &self,
+        parent: &LocalDir,
+        name: &[u8],
+        node: &Node,
+        target: &[u8],
+        _xattrs: &Xattrs,
+    ) -> Step<Option<Id>> {
+        if node.kind.is_device() && !self.rules.privileges {
+            self.count(|left| left.devices += 1);
             return Ok(None);
         }
-        no_image(parent, name)?;
+        self.no_image(parent, name)?;
         let workshop = parent.workshop()?;
         let made = match self.make(workshop, node, target) {
             Ok(made) => made,
@@ -349,17 +385,17 @@ impl Sink for LocalSink {
                 return Err(e);
             }
         };
-        if let Err(e) = renameat(workshop, UNFINISHED, &parent.fd, os(name)) {
+        if let Err(e) = self.name_it(workshop, parent, name) {
             let _ = unlinkat(workshop, UNFINISHED, AtFlags::empty());
             return Err(match e {
-                Errno::ISDIR => Trouble::here("a directory is in the way"),
+                Errno::ISDIR => Cause::refused("a directory is in the way"),
                 e => e.into(),
             });
         }
         Ok(Some(made))
     }
 
-    fn link(&self, made: Id, path: &[&[u8]], parent: &Dir, name: &[u8]) -> Step<bool> {
+    fn link(&self, made: Id, path: &[&[u8]], parent: &LocalDir, name: &[u8]) -> Step<bool> {
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
         let there = |dir: &OwnedFd, name: &[u8]| statat(dir, os(name), nofollow).is_ok_and(|stat| id(&stat) == made);
         if there(&parent.fd, name) {
@@ -374,7 +410,7 @@ impl Sink for LocalSink {
         if !there(&from, file) {
             return Ok(false);
         }
-        no_image(parent, name)?;
+        self.no_image(parent, name)?;
         // Under a secret name first, so that the rename replaces the old file at once, and the link can be checked
         // before.
         let workshop = parent.workshop()?;
@@ -384,28 +420,17 @@ impl Sink for LocalSink {
             Err(e) => return Err(e.into()),
         }
         let linked = there(workshop, UNFINISHED.as_bytes());
-        let renamed = if linked { renameat(workshop, UNFINISHED, &parent.fd, os(name)) } else { Ok(()) };
+        let renamed = if linked { self.name_it(workshop, parent, name) } else { Ok(()) };
         // A rename onto another name of the same file leaves both.
         let _ = unlinkat(workshop, UNFINISHED, AtFlags::empty());
         match renamed {
             Ok(()) => Ok(linked),
-            Err(Errno::ISDIR) => Err(Trouble::here("a directory is in the way")),
+            Err(Errno::ISDIR) => Err(Cause::refused("a directory is in the way")),
             Err(e) => Err(e.into()),
         }
     }
 
-    fn show(&self, path: &[u8]) -> String {
-        shown(path)
-    }
-
-    fn end(&self) -> Result<()> {
-        let left = &self.left_out;
-        let counts = [(&left.devices, "devices"), (&left.modes, "set-ID modes"), (&left.attributes, "attributes")];
-        let counts: Vec<String> =
-            counts.iter().filter(|(n, _)| n.get() > 0).map(|(n, what)| format!("{what}: {}", n.get())).collect();
-        if !counts.is_empty() {
-            warn(&format!("left out for safety: {} (--privileges copies them)", counts.join(", ")));
-        }
-        Ok(())
+    fn place(&self, path: &[u8]) -> Place {
+        Place::host(path)
     }
 }

@@ -1,7 +1,8 @@
 //! Reads a file out of an image, damaged ones included.
 //!
-//! Main functions: [`read`], [`data`] (the parts of a file with data). In an image that is rescued, parts that a
-//! damaged map or a device does not return are left out, and counted in [`Missing`].
+//! Main functions: [`read`], [`data`] (the parts of a file with data), [`doubt`] (the damage in spite of which a file
+//! was used). In an image that is rescued, parts that a damaged map or a device does not return are left out, and
+//! counted in [`Missing`].
 //!
 //! # Locking
 //! None.
@@ -10,8 +11,6 @@ use std::fmt;
 use std::ops::Range;
 
 use extant_fs::{Damage, Error, Filesystem, InodeRef, Seek};
-
-use crate::failure::{self, Failure};
 
 /// Bytes of one read.
 pub const CHUNK_BYTES: usize = 1 << 20;
@@ -23,6 +22,7 @@ const UNMAPPED_MAX: u64 = 1 << 22;
 /// The parts of a file that could not be read.
 #[derive(Debug)]
 pub struct Missing {
+    /// How much is missing.
     pub bytes: u64,
     /// The first error.
     pub why: Error,
@@ -40,26 +40,43 @@ impl fmt::Display for Missing {
     }
 }
 
+/// Takes offset and bytes of a part of a file.
+pub type Receiver<'w, E> = dyn FnMut(u64, &[u8]) -> Result<(), E> + 'w;
+
 /// Why a read ended.
-pub enum Ended {
+pub enum Ended<E> {
     /// The file cannot be read.
     Read(Error),
     /// The receiver of the data failed.
-    Write(Failure),
+    Write(E),
 }
 
-impl From<Error> for Ended {
-    fn from(e: Error) -> Ended {
+impl<E> From<Error> for Ended<E> {
+    fn from(e: Error) -> Ended<E> {
         Ended::Read(e)
     }
 }
 
+/// Identifies an image in this process.
+pub fn image_id(fs: &Filesystem) -> usize {
+    std::ptr::from_ref(fs) as usize
+}
+
+/// The damage in spite of which a file was used, or names of a directory were listed, in an image that is rescued.
+pub fn doubt<'i>(fs: &Filesystem, inode: &'i InodeRef) -> Option<&'i Error> {
+    fs.doubt_of(inode).filter(|_| fs.rescues())
+}
+
+/// Whether the error is one that a rescue expects, and goes around.
+pub fn is_expected(fs: &Filesystem, e: &Error) -> bool {
+    fs.rescues() && (e.is_corruption() || matches!(e, Error::Device(_) | Error::Unsupported(_)))
+}
+
 /// Calls `write` with offset and bytes of all data of a regular file; the gaps read as zeros.
-pub fn read(
-    fs: &Filesystem,
-    file: &InodeRef,
-    write: &mut dyn FnMut(u64, &[u8]) -> failure::Result<()>,
-) -> Result<Option<Missing>, Ended> {
+///
+/// # Errors
+/// The file cannot be read, or `write` has failed.
+pub fn read<E>(fs: &Filesystem, file: &InodeRef, write: &mut Receiver<'_, E>) -> Result<Option<Missing>, Ended<E>> {
     let attr = fs.getattr(file);
     let (size, block) = (attr.size, u64::from(attr.block_size));
     // A file without its key is not damaged, and none of it can be read.
@@ -117,6 +134,9 @@ pub fn read(
 }
 
 /// The parts of a file with data: ascending, not adjacent.
+///
+/// # Errors
+/// The map of the file cannot be read.
 pub fn data(fs: &Filesystem, inode: &InodeRef, size: u64) -> Result<Vec<Range<u64>>, Error> {
     let mut parts: Vec<Range<u64>> = Vec::new();
     let mut pos = 0;

@@ -4,7 +4,7 @@
 //! None.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use extant_fs::{Attr, Filesystem, InodeRef};
 use extant_ondisk::BlockNr;
@@ -12,48 +12,65 @@ use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
 use globset::{GlobBuilder, GlobMatcher};
 
-use crate::failure::{Failure, Result};
-
 /// A file that the walk found.
 pub struct Candidate<'a> {
+    /// Its file system.
     pub fs: &'a Filesystem,
+    /// Its path, as the walk gives it.
     pub path: &'a [u8],
+    /// The last name of the path.
     pub name: &'a [u8],
+    /// The file.
     pub inode: &'a InodeRef,
+    /// Its attributes.
     pub attr: Attr,
     /// The file system's first byte on the disk.
     pub start: u64,
 }
 
 /// One condition.
+#[derive(Debug)]
 pub enum Test {
+    /// The name matches.
     Name(GlobMatcher),
+    /// The path matches.
     Path(GlobMatcher),
+    /// It is of one of these kinds.
     Kind(Vec<FileType>),
-    /// In units of this many bytes, rounded up.
+    /// Its size.
     Size {
+        /// It counts in units of this many bytes, rounded up.
         unit: u64,
+        /// How many.
         number: Number,
     },
+    /// The number of its names.
     Links(Number),
+    /// Its number.
     Inode(Number),
+    /// Its owner.
     Uid(Number),
+    /// Its group.
     Gid(Number),
+    /// Its permissions.
     Mode {
+        /// The bits that are compared.
         bits: u16,
+        /// How they are compared.
         how: Modes,
     },
     /// Changed later than this.
     Newer(Timestamp),
     /// Age of the last change, in whole days.
     Modified(Number),
+    /// A file without content, or a directory without names.
     Empty,
     /// Its content, map or attributes lie in this place.
     Lies(Spot),
 }
 
 /// A place on the device.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spot {
     /// A block of the file system.
     Block(u64),
@@ -73,22 +90,30 @@ impl Spot {
     }
 }
 
-#[derive(Clone, Copy)]
+/// How permissions are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modes {
+    /// All bits are these.
     Exactly,
+    /// All of these are set.
     All,
+    /// One of these is set, if there are any.
     Any,
 }
 
 /// `N`, `+N` (more), `-N` (less).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
+    /// Exactly.
     Is(u64),
+    /// More than.
     More(u64),
+    /// Less than.
     Less(u64),
 }
 
 impl Number {
-    pub fn parse(text: &str) -> Option<Number> {
+    pub(super) fn parse(text: &str) -> Option<Number> {
         Some(match text.as_bytes().first()? {
             b'+' => Number::More(text[1..].parse().ok()?),
             b'-' => Number::Less(text[1..].parse().ok()?),
@@ -105,8 +130,9 @@ impl Number {
     }
 }
 
-pub fn glob(pattern: &OsStr, any_case: bool) -> Result<GlobMatcher> {
-    let wrong = |e: String| Failure::usage(format!("'{}' is not a pattern: {e}", pattern.display()));
+/// The matcher of a pattern of the shell, or why it is none.
+pub(super) fn glob(pattern: &OsStr, any_case: bool) -> Result<GlobMatcher, String> {
+    let wrong = |e: String| format!("'{}' is not a pattern: {e}", pattern.display());
     let text = pattern.to_str().ok_or_else(|| wrong("not UTF-8".into()))?;
     let built = GlobBuilder::new(&without_alternates(text))
         .literal_separator(false)
@@ -141,7 +167,7 @@ fn without_alternates(pattern: &str) -> String {
     out
 }
 
-pub fn kind(letter: &str) -> Option<FileType> {
+pub(super) fn kind(letter: &str) -> Option<FileType> {
     Some(match letter {
         "f" => FileType::Regular,
         "d" => FileType::Directory,
@@ -154,7 +180,7 @@ pub fn kind(letter: &str) -> Option<FileType> {
     })
 }
 
-pub fn size(text: &str) -> Option<Test> {
+pub(super) fn size(text: &str) -> Option<Test> {
     let (number, unit) = match text.as_bytes().last()? {
         b'c' => (&text[..text.len() - 1], 1),
         b'w' => (&text[..text.len() - 1], 2),
@@ -167,7 +193,7 @@ pub fn size(text: &str) -> Option<Test> {
     Some(Test::Size { unit, number: Number::parse(number)? })
 }
 
-pub fn mode(text: &str) -> Option<Test> {
+pub(super) fn mode(text: &str) -> Option<Test> {
     let (digits, how) = match text.as_bytes().first()? {
         b'-' => (&text[1..], Modes::All),
         b'/' => (&text[1..], Modes::Any),
@@ -177,11 +203,11 @@ pub fn mode(text: &str) -> Option<Test> {
 }
 
 impl Test {
-    pub fn fits(&self, of: &Candidate<'_>) -> std::result::Result<bool, extant_fs::Error> {
+    pub(super) fn fits(&self, of: &Candidate<'_>) -> Result<bool, extant_fs::Error> {
         let Candidate { fs, path, name, inode, attr, start } = of;
         Ok(match self {
-            Test::Name(glob) => glob.is_match(OsStr::from_bytes(name)),
-            Test::Path(glob) => glob.is_match(OsStr::from_bytes(path)),
+            Test::Name(glob) => matches(glob, name),
+            Test::Path(glob) => matches(glob, path),
             Test::Kind(kinds) => inode.file_type().is_some_and(|kind| kinds.contains(&kind)),
             Test::Size { unit, number } => number.fits(attr.size.div_ceil(*unit)),
             Test::Links(number) => number.fits(attr.nlink.into()),
@@ -193,7 +219,7 @@ impl Test {
             Test::Mode { bits, how: Modes::Any } => *bits == 0 || attr.mode & bits != 0,
             Test::Newer(time) => attr.mtime > *time,
             Test::Modified(number) => {
-                let now = jiff::Timestamp::now().as_second();
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
                 number.fits((now.saturating_sub(attr.mtime.seconds) / 86400).max(0) as u64)
             }
             Test::Lies(spot) => match spot.block(fs, *start) {
@@ -204,6 +230,17 @@ impl Test {
             Test::Empty => inode.file_type() == Some(FileType::Regular) && attr.size == 0,
         })
     }
+}
+
+#[cfg(unix)]
+fn matches(glob: &GlobMatcher, name: &[u8]) -> bool {
+    glob.is_match(<OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name))
+}
+
+/// This system has no word for a name that is not UTF-8.
+#[cfg(not(unix))]
+fn matches(glob: &GlobMatcher, name: &[u8]) -> bool {
+    glob.is_match(String::from_utf8_lossy(name).as_ref())
 }
 
 #[cfg(test)]
