@@ -1,7 +1,7 @@
 //! File data in memory: folios, and the address space that holds those of one inode.
 //!
 //! Main types: [`AddressSpace`] (Linux: `struct address_space`), [`Folio`] (a naturally aligned power-of-two run of
-//! pages, 4 to 64 KiB), [`DirtyRun`] (consecutive dirty blocks handed to writeback).
+//! pages, 4 to 64 KiB; a page is at least a block), [`DirtyRun`] (consecutive dirty blocks handed to writeback).
 //!
 //! Bytes are an `Arc`: writeback takes a reference, and a writer that comes meanwhile gets its own copy
 //! (`Arc::make_mut`), so written-back pages are stable and no writer waits.
@@ -32,10 +32,10 @@ use crate::budget::Budget;
 use crate::loss_ledger::{LossLedger, Position};
 use crate::reclaim::{FrameId, Key, OwnerId, State, Tried};
 
-/// Bytes in a page; every folio is a multiple of it.
+/// Bytes in a page where blocks are not larger; every folio is a multiple of it.
 pub const PAGE_SIZE: usize = 4096;
-/// Largest folio, in pages: 64 KiB keeps the per-block masks in one u64 down to 1 KiB blocks.
-const FOLIO_PAGES_MAX: u64 = 16;
+/// Bytes of the largest folio, and of the largest block: the per-block masks fit into one u64 down to 1 KiB blocks.
+const FOLIO_BYTES_MAX: u64 = 64 << 10;
 /// Bookkeeping per folio that the budget should see.
 const OVERHEAD_BYTES: u64 = 128;
 
@@ -45,6 +45,7 @@ static FOLIO_CLASS: LockClass = LockClass::new("folio", 40);
 #[derive(Debug)]
 pub struct Folio {
     pages: u64,
+    bytes: u64,
     data: Arc<AlignedBuf>,
     uptodate: u64,
     dirty: u64,
@@ -60,7 +61,7 @@ pub struct Folio {
 impl Folio {
     /// The bytes that the folio is charged with.
     fn charge(&self) -> u64 {
-        self.pages * PAGE_SIZE as u64 + OVERHEAD_BYTES
+        self.bytes + OVERHEAD_BYTES
     }
 
     fn state(&self) -> State {
@@ -143,6 +144,8 @@ struct Inner {
 /// The cached data of one inode.
 pub struct AddressSpace {
     block_bits: u32,
+    /// Log2 of the bytes of a page.
+    page_bits: u32,
     keep_clean: bool,
     budget: Arc<Budget>,
     home: Home,
@@ -154,11 +157,11 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// `block_bits`: log2 of the block size (10..=16; blocks larger than a page are only read: nothing of them is ever
-    /// written, dirty or taken). `keep_clean`: whether written data stays cached.
+    /// `block_bits`: log2 of the block size (10..=16). `keep_clean`: whether written data stays cached.
     pub fn new(block_bits: u32, keep_clean: bool, budget: Arc<Budget>, home: Home) -> AddressSpace {
         AddressSpace {
             block_bits,
+            page_bits: block_bits.max(PAGE_SIZE.trailing_zeros()),
             keep_clean,
             budget,
             home,
@@ -196,13 +199,16 @@ impl AddressSpace {
         self.dirty.store(inner.dirty_blocks, Ordering::Release);
     }
 
+    fn page_size(&self) -> u64 {
+        1 << self.page_bits
+    }
+
     fn block_size(&self) -> u64 {
         1 << self.block_bits
     }
 
-    /// For blocks that can be written: 0 for larger ones.
     fn blocks_per_page(&self) -> u64 {
-        PAGE_SIZE as u64 >> self.block_bits
+        1 << (self.page_bits - self.block_bits)
     }
 
     /// The mask of `blocks` blocks from `first`, both relative to a folio.
@@ -229,17 +235,17 @@ impl AddressSpace {
         while at < len {
             let abs = pos + at as u64;
             let block_end = ((abs >> self.block_bits) + 1) << self.block_bits;
-            let Some((start, folio)) = self.covering(&inner, abs / PAGE_SIZE as u64) else {
+            let Some((start, folio)) = self.covering(&inner, abs / self.page_size()) else {
                 // Skip to the next folio in one step.
                 let next =
-                    inner.folios.range(abs / PAGE_SIZE as u64..).next().map_or(u64::MAX, |(p, _)| p * PAGE_SIZE as u64);
+                    inner.folios.range(abs / self.page_size()..).next().map_or(u64::MAX, |(p, _)| *p << self.page_bits);
                 let to = (at as u64).saturating_add(next.saturating_sub(abs)).min(len as u64) as usize;
                 miss(at, to);
                 at = to;
                 continue;
             };
             let to = len.min(at + (block_end - abs) as usize);
-            let within = (abs - start * PAGE_SIZE as u64) as usize;
+            let within = (abs - (start << self.page_bits)) as usize;
             let bit = 1 << (within >> self.block_bits);
             if folio.uptodate & bit != 0 {
                 buf[at..to].copy_from_slice(&folio.data[within..within + (to - at)]);
@@ -262,7 +268,7 @@ impl AddressSpace {
     /// Counts a use that ends at the byte `end` of the file, or at the folio's end if that comes first.
     fn count_use(&self, of: Option<(&Folio, u64, usize)>, end: u64) {
         let Some((folio, mask, from)) = of else { return };
-        let to = (end % (folio.pages * PAGE_SIZE as u64)) as usize;
+        let to = (end % (folio.bytes)) as usize;
         if folio.used(mask, from, to, self.block_bits) {
             self.budget.reclaim().touches().touch(folio.frame);
         }
@@ -278,7 +284,7 @@ impl AddressSpace {
     fn bytes_mut<'a>(budget: &Budget, folio: &'a mut Folio) -> &'a mut AlignedBuf {
         if !folio.copied && folio.writeback != 0 && Arc::strong_count(&folio.data) > 1 {
             folio.copied = true;
-            budget.charge(folio.pages * PAGE_SIZE as u64);
+            budget.charge(folio.bytes);
         }
         Arc::make_mut(&mut folio.data)
     }
@@ -288,14 +294,14 @@ impl AddressSpace {
         if self.is_empty() || len == 0 {
             return false;
         }
-        let (first, last) = (pos / PAGE_SIZE as u64, (pos + len - 1) / PAGE_SIZE as u64);
+        let (first, last) = (pos / self.page_size(), (pos + len - 1) / self.page_size());
         let inner = self.inner.read();
         self.covering(&inner, first).is_some() || inner.folios.range(first..=last).next().is_some()
     }
 
     /// Whether the bytes of block `block` are cached.
     pub fn block_uptodate(&self, block: u64) -> bool {
-        if self.is_empty() || self.blocks_per_page() == 0 {
+        if self.is_empty() {
             return false;
         }
         let page = block / self.blocks_per_page();
@@ -306,7 +312,7 @@ impl AddressSpace {
 
     /// The first block of `from..to` whose bytes are cached; `to` if there is none.
     pub fn next_uptodate(&self, from: u64, to: u64) -> u64 {
-        if self.is_empty() || self.blocks_per_page() == 0 || from >= to {
+        if self.is_empty() || from >= to {
             return to;
         }
         let bpp = self.blocks_per_page();
@@ -344,17 +350,19 @@ impl AddressSpace {
             Some(start) => start,
             None => {
                 let room = inner.folios.range(page..).next().map_or(u64::MAX, |(next, _)| next - page);
+                let most = want_pages.min(FOLIO_BYTES_MAX >> self.page_bits).min(room);
                 let mut pages = 1;
-                while pages * 2 <= want_pages.min(FOLIO_PAGES_MAX).min(room) && page.is_multiple_of(pages * 2) {
+                while pages * 2 <= most && page.is_multiple_of(pages * 2) {
                     pages *= 2;
                 }
-                let bytes = pages as usize * PAGE_SIZE;
-                let charge = pages * PAGE_SIZE as u64 + OVERHEAD_BYTES;
+                let bytes = (pages << self.page_bits) as usize;
+                let charge = bytes as u64 + OVERHEAD_BYTES;
                 let key = Key { object: self.home.object, page };
                 let state = if dirty { State::DIRTY } else { State::CLEAN };
                 let frame = self.budget.reclaim().with(|core| core.insert(self.home.owner, key, charge as u32, state));
                 let folio = Folio {
                     pages,
+                    bytes: bytes as u64,
                     data: Arc::new(AlignedBuf::from_slice_padded(&content[..content.len().min(bytes)], bytes)),
                     uptodate: 0,
                     dirty: 0,
@@ -408,14 +416,14 @@ impl AddressSpace {
         let mut at = 0usize;
         while at < data.len() {
             let abs = pos + at as u64;
-            let page = abs / PAGE_SIZE as u64;
-            let want = (data.len() - at + (abs % PAGE_SIZE as u64) as usize).div_ceil(PAGE_SIZE) as u64;
+            let page = abs / self.page_size();
+            let want = (data.len() - at + (abs % self.page_size()) as usize).div_ceil(self.page_size() as usize) as u64;
             let bpp = self.blocks_per_page();
-            let from_start = abs.is_multiple_of(PAGE_SIZE as u64);
+            let from_start = abs.is_multiple_of(self.page_size());
             let content = if from_start { &data[at..] } else { &[] };
             let (start, folio, fresh) = self.covering_mut(&mut inner, page, want, content, true);
-            let within = (abs - start * PAGE_SIZE as u64) as usize;
-            let n = (data.len() - at).min(folio.pages as usize * PAGE_SIZE - within);
+            let within = (abs - (start << self.page_bits)) as usize;
+            let n = (data.len() - at).min(folio.bytes as usize - within);
             let uptodate = folio.uptodate;
             let bytes = Self::bytes_mut(&self.budget, folio);
             let first = (within as u64) >> self.block_bits;
@@ -460,11 +468,11 @@ impl AddressSpace {
         let mut at = 0usize;
         while at < data.len() {
             let abs = pos + at as u64;
-            let page = abs / PAGE_SIZE as u64;
-            let want = (data.len() - at).div_ceil(PAGE_SIZE) as u64;
+            let page = abs / self.page_size();
+            let want = (data.len() - at).div_ceil(self.page_size() as usize) as u64;
             let (start, folio, _) = self.covering_mut(&mut inner, page, want, &[], false);
-            let within = (abs - start * PAGE_SIZE as u64) as usize;
-            let n = (data.len() - at).min(folio.pages as usize * PAGE_SIZE - within);
+            let within = (abs - (start << self.page_bits)) as usize;
+            let n = (data.len() - at).min(folio.bytes as usize - within);
             let (first, last) = (within >> self.block_bits, (within + n - 1) >> self.block_bits);
             for rel in first..=last {
                 if folio.uptodate & (1 << rel) != 0 {
@@ -629,7 +637,7 @@ impl AddressSpace {
             folio.writeback &= !mask;
             again += u64::from(settle(folio, mask));
             if folio.writeback == 0 && std::mem::take(&mut folio.copied) {
-                self.budget.uncharge(folio.pages * PAGE_SIZE as u64);
+                self.budget.uncharge(folio.bytes);
             }
             let clean = folio.dirty == 0 && folio.writeback == 0;
             cleaned |= clean;
@@ -655,7 +663,7 @@ impl AddressSpace {
             inner.dirty_blocks -= u64::from(f.dirty.count_ones());
             self.bytes.fetch_sub(f.charge(), Ordering::Release);
             self.budget.reclaim().with(|core| core.remove(f.frame));
-            self.budget.uncharge(f.charge() + if f.copied { f.pages * PAGE_SIZE as u64 } else { 0 });
+            self.budget.uncharge(f.charge() + if f.copied { f.bytes } else { 0 });
         }
     }
 
@@ -704,10 +712,10 @@ impl AddressSpace {
             return;
         }
         let mut inner = self.inner.write();
-        let page = pos / PAGE_SIZE as u64;
+        let page = pos / self.page_size();
         let Some(start) = self.covering(&inner, page).map(|(s, _)| s) else { return };
         let folio = inner.folios.get_mut(&start).expect("covering");
-        let off = (pos - start * PAGE_SIZE as u64) as usize;
+        let off = (pos - (start << self.page_bits)) as usize;
         if folio.uptodate & (1 << (off >> self.block_bits)) != 0 {
             let end = off + (self.block_size() - within_block) as usize;
             Self::bytes_mut(&self.budget, folio)[off..end].fill(0);
@@ -716,7 +724,7 @@ impl AddressSpace {
 
     /// True when block `block` is newer in memory than on the device, or being written.
     pub fn block_dirty(&self, block: u64) -> bool {
-        if self.is_empty() || self.blocks_per_page() == 0 {
+        if self.is_empty() {
             return false;
         }
         let inner = self.inner.read();

@@ -298,10 +298,6 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
     if superblock.external_journal().is_some() {
         reasons.push("a journal on another device".into());
     }
-    let block_size = superblock.geometry().block_size;
-    if block_size > BLOCK_SIZE_WRITE_MAX {
-        reasons.push(format!("blocks of {block_size} bytes"));
-    }
     if superblock.ro_compat().contains(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM) {
         reasons.push("metadata_csum together with uninit_bg".into());
     }
@@ -318,8 +314,6 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
 
 /// `s_creator_os` of the Hurd.
 pub(crate) const CREATOR_OS_HURD: u32 = 1;
-/// Larger blocks are read, not written, because the cache consists of pages of this size.
-const BLOCK_SIZE_WRITE_MAX: u32 = 4096;
 
 /// The error for incompatible features that Extant does not have.
 pub(crate) fn refusal(features: Incompat) -> Error {

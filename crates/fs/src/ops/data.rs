@@ -46,6 +46,8 @@ pub struct WriteFlags {
     pub from_cache: bool,
 }
 
+/// Bytes of the largest block.
+const BLOCK_SIZE_MAX: usize = 64 << 10;
 /// Bytes read ahead of a sequential reader in process.
 const READAHEAD_BYTES: u64 = 512 << 10;
 
@@ -546,7 +548,7 @@ impl Filesystem {
         let room = (u64::from(len) << bits) as usize;
         let n = room.min(data.len());
         let pad = n.next_multiple_of(1 << bits) - n;
-        const ZEROS: [u8; 4096] = [0; 4096];
+        static ZEROS: [u8; BLOCK_SIZE_MAX] = [0; BLOCK_SIZE_MAX];
         self.dev.write_at(block.0 << bits, &[&data[..n], &ZEROS[..pad]], BioFlags::empty())?;
         Ok(n)
     }
