@@ -3,9 +3,9 @@
 //! Main types: [`How`] (which way was taken), [`Undo`] (where the record that undoes it goes). Main functions:
 //! [`commit`], [`undo::undo`].
 //!
-//! Blocks behind the end of the old file system go home first. If the image's own journal is sound and large enough,
-//! the rest is one transaction of it. Otherwise a record of the old blocks is durable first, in the format of
-//! e2undo(8); then the superblock names it, and the blocks are written.
+//! Blocks that the old file system does not see ([`crate::Fresh`]) go home first. If the image's own journal is sound
+//! and large enough, the rest is one transaction of it. Otherwise a record of the old blocks is durable first, in the
+//! format of e2undo(8); then the superblock names it, and the blocks are written.
 //!
 //! What it does not do: create files. The caller provides the device for the record.
 //!
@@ -83,10 +83,8 @@ pub fn commit(
 fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: Stamp, undo: Undo<'_>) -> Result<How> {
     let new = &outcome.device;
     let mut sb = read_super(&**new)?;
-    let fresh_from = outcome.fresh_from.map_or(u64::MAX, |block| block.0);
-    let mut blocks = changed(&**image, new, u64::from(sb.block_size))?;
-    let fresh = blocks.split_off(blocks.partition_point(|block| *block < fresh_from));
-    // A file system that ends before them does not see them.
+    let all = changed(&**image, new, u64::from(sb.block_size))?;
+    let (fresh, blocks): (Vec<u64>, Vec<u64>) = all.into_iter().partition(|block| outcome.fresh.has(BlockNr(*block)));
     if !fresh.is_empty() {
         write_blocks(image, new, &sb, &fresh, None)?;
     }
@@ -214,7 +212,7 @@ fn through_journal(
     let size = u64::from(sb.block_size);
     let logged = |journal: &JournalFile| -> Result<Vec<BlockNr>> {
         let all = changed(&**image, &outcome.device, size)?.into_iter().map(BlockNr);
-        let all = all.filter(|block| outcome.fresh_from.is_none_or(|fresh| *block < fresh));
+        let all = all.filter(|block| !outcome.fresh.has(*block));
         Ok(all.filter(|block| !journal.map().contains(*block)).collect())
     };
     // Before the replay there are more of them.
