@@ -102,12 +102,14 @@ fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: St
     };
     let mut record = undo::Record::new(u64::from(sb.block_size), blocks, offset);
     let (device, name) = make(record.bytes())?;
-    let marked = with_note(&**new, &name)?;
+    let old = super_of(&**image)?;
+    let marked = with_note(&**new, &name, &old)?;
     let last = super_of(&**new)?;
     record.write(&*device, &**image, &**new, [&marked, &last])?;
-    let written = write_blocks(image, new, &sb, &record.blocks, Some(&marked));
+    let written = mark(image, &marked, &old);
+    let written = written.and_then(|()| write_blocks(image, new, &sb, &record.blocks, Some(&marked)));
     // From here on the record undoes the finished repair.
-    let written = written.and_then(|()| record.finish(&*device, &last)).and_then(|()| write_super(image, &last));
+    let written = written.and_then(|()| record.finish(&*device, &last)).and_then(|()| write_super(&**image, &last));
     written.map_err(Stands::Recorded.after())?;
     Ok(How::Undo { blocks: record.blocks.len() })
 }
@@ -147,15 +149,29 @@ pub fn unfinished(image: &dyn BlockDevice) -> Option<Vec<u8>> {
 }
 
 /// The new superblock with the note of an unfinished repair.
-fn with_note(new: &dyn BlockDevice, name: &[u8]) -> Result<RawSuperBlock> {
+fn with_note(new: &dyn BlockDevice, name: &[u8], old: &RawSuperBlock) -> Result<RawSuperBlock> {
     let mut raw = super_of(new)?;
-    raw.note_repair(name);
+    raw.note_repair(name, old);
     seal_super(&mut raw);
     Ok(raw)
 }
 
+/// Writes the superblock with the note over the primary: first its second sector, which has the note, then the first.
+/// Without checksums, a new first sector beside the old second one would show a file system that is not there yet.
+fn mark(image: &Arc<dyn BlockDevice>, marked: &RawSuperBlock, old: &RawSuperBlock) -> Result<()> {
+    write_super(&**image, &with_old_sector(marked, old))?;
+    write_super(&**image, marked)
+}
+
+/// The first sector of the old superblock with the note.
+fn with_old_sector(marked: &RawSuperBlock, old: &RawSuperBlock) -> RawSuperBlock {
+    let mut raw = marked.with_first_sector(old);
+    seal_super(&mut raw);
+    raw
+}
+
 /// Writes a superblock over the primary, durably, with everything that was written before.
-fn write_super(image: &Arc<dyn BlockDevice>, raw: &RawSuperBlock) -> Result<()> {
+fn write_super(image: &dyn BlockDevice, raw: &RawSuperBlock) -> Result<()> {
     let unit = u64::from(image.limits().logical_block).max(SUPERBLOCK_SIZE as u64);
     let start = SUPERBLOCK_OFFSET - SUPERBLOCK_OFFSET % unit;
     let mut bytes = vec![0; unit as usize];
@@ -166,7 +182,7 @@ fn write_super(image: &Arc<dyn BlockDevice>, raw: &RawSuperBlock) -> Result<()> 
     Ok(image.flush()?)
 }
 
-/// Writes blocks in place. `marked`: the superblock that comes before them, and stays until they are durable.
+/// Writes blocks in place. `marked`: the superblock that the image has, and that stays until they are durable.
 fn write_blocks(
     image: &Arc<dyn BlockDevice>,
     new: &Arc<CowDevice>,
@@ -174,9 +190,6 @@ fn write_blocks(
     blocks: &[u64],
     marked: Option<&RawSuperBlock>,
 ) -> Result<()> {
-    if let Some(marked) = marked {
-        write_super(image, marked)?;
-    }
     let size = u64::from(sb.block_size);
     let (super_block, at) = sb.primary_location();
     let mut bytes = vec![0; size as usize];
@@ -238,7 +251,7 @@ fn through_journal(
         let mut last = super_of(&*outcome.device)?;
         last.s_feature_incompat.set(last.s_feature_incompat.get() & !4);
         seal_super(&mut last);
-        write_super(image, &last)?;
+        write_super(&**image, &last)?;
         Ok(blocks.len())
     };
     let blocks = by_log().map_err(Stands::Log.after())?;
