@@ -96,7 +96,7 @@ fi
 
 # command:Debian package
 wanted="mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs fusermount3:fuse3 fuse2fs:fuse2fs fio:fio fuser:psmisc
-setfattr:attr setfacl:acl cc:build-essential python3:python3 tar:tar losetup:mount findmnt:util-linux sfdisk:fdisk fakeroot:fakeroot strace:strace
+setfattr:attr setfacl:acl cc:build-essential python3:python3 tar:tar losetup:mount findmnt:util-linux sfdisk:fdisk sgdisk:gdisk fakeroot:fakeroot strace:strace
 qemu-nbd:qemu-utils nbdkit:nbdkit pkg-config:pkg-config valgrind:valgrind"
 
 [ "${1:-}" != --build ] || wanted="cc:build-essential"

@@ -62,7 +62,7 @@ pub use open::{
     Access, Claim, Note, Opened, has_magic, is_remote, look, open, open_whole, overwritten, place, probe,
     refuse_loop_device,
 };
-pub use partitions::{part_of, part_of_any, partition_table};
+pub use partitions::{part_of, part_of_any, partition_end, partition_table, write_stages};
 pub use scan::{Descriptors, FileSystem, Scan, Sighting, scan};
 pub use spec::{ImageSpec, Part};
 

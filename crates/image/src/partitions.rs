@@ -1,5 +1,5 @@
 //! Partitions of a whole disk: their places, and the choice of one if the user names none. [`part_of`] makes that
-//! choice on a device that is already open.
+//! choice on a device that is already open. [`partition_end`] and [`write_stages`] move the end of a partition.
 //!
 //! # Locking
 //! None.
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use extant_block::device::OffsetDevice;
 use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::partition::{Partition, Source, Table, read_table};
+use extant_ondisk::partition::{CannotMove, Partition, PartitionEnd, Source, Stage, Table, read_table};
 
 use crate::error::{BadOffset, Error, Result};
 use crate::formats;
@@ -20,14 +20,40 @@ use crate::spec::{ImageSpec, Part};
 /// # Errors
 /// [`Error::Table`]: there is a table, and it is damaged.
 pub fn partition_table(dev: &dyn BlockDevice) -> Result<Table> {
-    let read = |offset: u64, buf: &mut [u8]| {
-        offset.checked_add(buf.len() as u64).is_some_and(|end| end <= dev.size_bytes())
-            && dev.read_at(offset, buf, BioFlags::META).is_ok()
-    };
     if dev.size_bytes() < 512 {
         return Ok(Table { partitions: Vec::new(), source: Source::None });
     }
-    read_table(dev.size_bytes(), read).map_err(|source| Error::Table { image: dev.name().to_owned(), source })
+    read_table(dev.size_bytes(), reading(dev)).map_err(|source| Error::Table { image: dev.name().to_owned(), source })
+}
+
+/// Reads a range if the device has it.
+fn reading(dev: &dyn BlockDevice) -> impl FnMut(u64, &mut [u8]) -> bool {
+    move |offset: u64, buf: &mut [u8]| {
+        offset.checked_add(buf.len() as u64).is_some_and(|end| end <= dev.size_bytes())
+            && dev.read_at(offset, buf, BioFlags::META).is_ok()
+    }
+}
+
+/// The end of partition `number` of a whole disk.
+///
+/// # Errors
+/// [`CannotMove`]: it has to stay where it is.
+pub fn partition_end(dev: &dyn BlockDevice, number: u32) -> std::result::Result<PartitionEnd, CannotMove> {
+    PartitionEnd::read(dev.size_bytes(), number, reading(dev))
+}
+
+/// Moves the end of a partition: writes the stages, each durable before the next.
+///
+/// # Errors
+/// [`Error::Device`]; the old table or the new one is valid then.
+pub fn write_stages(dev: &dyn BlockDevice, stages: &[Stage]) -> Result<()> {
+    for stage in stages {
+        for piece in stage {
+            dev.write_at(piece.at, &[&piece.bytes], BioFlags::META)?;
+        }
+        dev.flush()?;
+    }
+    Ok(())
 }
 
 /// The place of partition `number`, in bytes: start and length.
@@ -124,10 +150,100 @@ fn window(device: &Arc<dyn BlockDevice>, start: u64, len: u64, part: &str) -> Re
 
 #[cfg(test)]
 mod tests {
-    use extant_block::device::{Fault, FaultyDevice, MemDevice};
+    use extant_base::rng::Rng;
+    use extant_block::device::{CrashDevice, CrashMode, Fault, FaultyDevice, MemDevice};
     use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET};
 
     use super::*;
+
+    /// A disk with an MBR that has one partition, from the first mebibyte on.
+    fn mbr_disk(bytes: u64, len: u64) -> MemDevice {
+        let disk = MemDevice::new(bytes);
+        let mut sector = [0; 512];
+        sector[446 + 4] = 0x83;
+        sector[446 + 8..446 + 12].copy_from_slice(&2048u32.to_le_bytes());
+        sector[446 + 12..446 + 16].copy_from_slice(&((len / 512) as u32).to_le_bytes());
+        sector[510..].copy_from_slice(&[0x55, 0xaa]);
+        disk.write_at(0, &[&sector], BioFlags::META).expect("memory");
+        disk
+    }
+
+    /// The same with a GPT that has 128 entries.
+    fn gpt_disk(bytes: u64, len: u64) -> MemDevice {
+        let disk = mbr_disk(bytes, len);
+        let mut entry = [0; 128];
+        entry[..16].copy_from_slice(&[7; 16]);
+        entry[32..40].copy_from_slice(&2048u64.to_le_bytes());
+        entry[40..48].copy_from_slice(&(2047 + len / 512).to_le_bytes());
+        let mut entries = vec![0; 128 * 128];
+        entries[..128].copy_from_slice(&entry);
+        let mut sector = [0; 512];
+        sector[446 + 4] = 0xee;
+        sector[446 + 8] = 1;
+        sector[446 + 12..446 + 16].copy_from_slice(&((bytes / 512 - 1) as u32).to_le_bytes());
+        sector[510..].copy_from_slice(&[0x55, 0xaa]);
+        disk.write_at(0, &[&sector], BioFlags::META).expect("memory");
+        let last = bytes / 512 - 1;
+        for (lba, other, at) in [(1, last, 2), (last, 1, last - 32)] {
+            let mut header = [0; 512];
+            header[..8].copy_from_slice(b"EFI PART");
+            header[10] = 1;
+            header[12] = 92;
+            header[24..32].copy_from_slice(&lba.to_le_bytes());
+            header[32..40].copy_from_slice(&other.to_le_bytes());
+            header[40..48].copy_from_slice(&34u64.to_le_bytes());
+            header[48..56].copy_from_slice(&(last - 33).to_le_bytes());
+            header[72..80].copy_from_slice(&at.to_le_bytes());
+            header[80..84].copy_from_slice(&128u32.to_le_bytes());
+            header[84..88].copy_from_slice(&128u32.to_le_bytes());
+            header[88..92].copy_from_slice(&crc32(&entries).to_le_bytes());
+            let sum = crc32(&header[..92]);
+            header[16..20].copy_from_slice(&sum.to_le_bytes());
+            disk.write_at(lba * 512, &[&header], BioFlags::META).expect("memory");
+            disk.write_at(at * 512, &[&entries], BioFlags::META).expect("memory");
+        }
+        disk
+    }
+
+    fn crc32(data: &[u8]) -> u32 {
+        let step = |crc: u32, _| if crc & 1 != 0 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+        !data.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+    }
+
+    /// Any sector of any write may be missing, until a flush ends.
+    #[test]
+    fn a_cut_leaves_the_old_partition_or_the_new_one() {
+        const OLD: u64 = 8 << 20;
+        let (mut states, mut old, mut new) = (0, 0, 0);
+        for (is_gpt, len) in
+            [(true, 2 * OLD), (true, OLD + 4096), (true, OLD / 2), (true, OLD - 4096), (false, 2 * OLD)]
+        {
+            let bytes = OLD + (1 << 20) + if is_gpt { 33 * 512 } else { 0 };
+            let disk = if is_gpt { gpt_disk(bytes, OLD) } else { mbr_disk(bytes, OLD) };
+            let end = partition_end(&disk, 1).expect("a partition");
+            assert_eq!((end.start, end.len, end.ends_device), (1 << 20, OLD, true));
+            let device_len = end.device_len(len);
+            let longer = MemDevice::new(device_len.max(bytes));
+            let mut all = vec![0; bytes as usize];
+            disk.read_at(0, &mut all, BioFlags::META).expect("memory");
+            longer.write_at(0, &[&all], BioFlags::META).expect("memory");
+            let crash = CrashDevice::from_image(&longer);
+            write_stages(&crash, &end.moved(len, device_len).expect("moved")).expect("written");
+            let mut rng = Rng::new(11);
+            for event in 0..=crash.write_log() {
+                for mode in [CrashMode::InOrder, CrashMode::RandomSubset, CrashMode::Torn, CrashMode::Torn] {
+                    let state = crash.state_during(event, &mut rng, mode).expect("a state");
+                    let table = partition_table(&state).expect("a table");
+                    let found = table.partitions[0].len;
+                    assert!(found == OLD || found == len, "{is_gpt}, {len}: event {event}, {mode:?}: {found}");
+                    (old, new) = (old + u32::from(found == OLD), new + u32::from(found == len));
+                    states += 1;
+                }
+            }
+            assert_eq!(partition_table(&crash.live()).expect("a table").partitions[0].len, len);
+        }
+        assert!(states > 100 && old > 20 && new > 20, "{states}: {old}, {new}");
+    }
 
     /// A partition that cannot be read must not make another one appear to be the only one.
     #[test]

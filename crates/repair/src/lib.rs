@@ -40,7 +40,7 @@ pub use error::{Error, Refusal, Result, Stands};
 pub use extant_recovery::transaction::Stamp;
 pub use loss::{Loss, Lost};
 pub use plan::{Action, InodeField, Layer, Step, SuperField, Word};
-pub use prove::{Decision, End, Layers, Options, Outcome, Overlay, ROUNDS_MAX, Sharing, prove};
+pub use prove::{Decision, End, Fresh, Layers, Options, Outcome, Overlay, ROUNDS_MAX, Sharing, prove};
 pub use sound::Unsound;
 pub use write::undo::undo;
 pub use write::{How, Make, Undo, commit, unfinished};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use extant_block::BlockDevice;
 use extant_block::device::CowDevice;
-use extant_check::{Checked, Finding, Note, Problem, Report, Severity, examine};
+use extant_check::{Checked, Facts, Finding, Note, Problem, Report, Severity, examine};
 
 use extant_ondisk::superblock::{FsState, SuperBlock};
 use extant_ondisk::{BlockNr, InodeNr};
@@ -135,9 +135,32 @@ pub struct Outcome {
     pub fast_commits: usize,
     /// How often it was planned.
     pub rounds: usize,
-    /// The end of the file system that is on the device, if the changes make it longer: the blocks behind it belong to
-    /// nothing until the changes are written.
-    pub fresh_from: Option<BlockNr>,
+    /// The blocks that belong to nothing until the changes are written.
+    pub fresh: Fresh,
+}
+
+/// Blocks that the file system on the device does not see: they are written first.
+pub enum Fresh {
+    /// None.
+    Nothing,
+    /// Those behind its end, if the changes make it longer.
+    From(BlockNr),
+    /// Those that nothing in it claims, if its log is empty: a replay could write any of them.
+    Unclaimed(Arc<Facts>),
+}
+
+impl Fresh {
+    /// Whether the block is one of them.
+    pub fn has(&self, block: BlockNr) -> bool {
+        match self {
+            Fresh::Nothing => false,
+            Fresh::From(end) => block >= *end,
+            Fresh::Unclaimed(facts) => {
+                let geo = facts.geometry();
+                geo.contains_range(block, 1) && !facts.is_claimed(facts.clusters(block, 1))
+            }
+        }
+    }
 }
 
 impl Outcome {
@@ -632,7 +655,7 @@ impl<'a> Proof<'a> {
             replayed: 0,
             fast_commits: 0,
             rounds: self.rounds,
-            fresh_from: None,
+            fresh: Fresh::Nothing,
         }
     }
 }

@@ -12,12 +12,11 @@ use std::sync::Arc;
 use extant_block::BlockDevice;
 use extant_block::device::CowDevice;
 use extant_check::{Checked, Finding, Note, Options, Report, Severity, examine};
-use extant_ondisk::BlockNr;
 use extant_ondisk::superblock::FsState;
 
 use crate::apply::journal;
 use crate::error::Error;
-use crate::prove::{End, Outcome};
+use crate::prove::{End, Fresh, Outcome};
 use crate::view::Image;
 
 /// Why a file system is not changed.
@@ -78,7 +77,7 @@ pub fn prove(
     device: Arc<CowDevice>,
     check: &Options,
     (report, replayed): (Report, u32),
-    fresh_from: Option<BlockNr>,
+    fresh: Fresh,
 ) -> Result<Result<Outcome, String>, Error> {
     let proof = look(&device, check)?;
     if let Some(first) = damage(&proof.report).next() {
@@ -94,7 +93,7 @@ pub fn prove(
         replayed,
         fast_commits: 0,
         rounds: 0,
-        fresh_from,
+        fresh,
     }))
 }
 

@@ -10,13 +10,13 @@ use clap::Args;
 
 /// Make a file system larger or smaller
 ///
-/// The image file gets longer or shorter with its file system; in a partition or on a block device, the file system
-/// grows as far as that reaches. The image must not be in use. It is checked, changed beside the image, and checked
-/// again before anything is written. The new groups are written first, where the old file system does not see them.
-/// Then the image's journal makes the rest one change, or a file with the old blocks does, which is removed in the
-/// end. So a power cut leaves the old size or the new one.
+/// The image file gets longer or shorter with its file system, and so does a partition in it: to grow, it must be the
+/// last one. On a block device, the file system grows as far as that reaches. The image must not be in use. It is
+/// checked, changed beside the image, and checked again before anything is written. Blocks that the old file system
+/// does not see are written first. Then the image's journal makes the rest one change, or a file with the old blocks
+/// does, which is removed in the end. So a power cut leaves the old size or the new one.
 ///
-/// A smaller file system keeps the numbers of its inodes; blocks behind the new end move.
+/// Of a smaller file system, blocks behind the new end move, and inodes there get other numbers.
 ///
 /// Bytes that do not fill a block, and a last group without room for files, are left out.
 #[derive(Args, Debug)]
@@ -24,16 +24,17 @@ use clap::Args;
   extant resize disk.img 8G
   extant resize disk.img +200M
   extant resize disk.img 500M
+  extant resize disk.img min
   truncate -s 8G disk.img && extant resize disk.img max
-  extant resize whole-disk.img@2 max
+  extant resize whole-disk.img@2 8G
 
 Exit status: 0 (done, or it has this size already), 1 (not resized).")]
 pub struct ResizeArgs {
     /// Image file or block device; IMAGE@N for a partition
     pub image: OsString,
-    /// The size of the file system in bytes or with K, M, G or T; +SIZE: so much more; max: all of the file, the
-    /// partition or the device
-    #[arg(value_name = "SIZE|+SIZE|max")]
+    /// The size of the file system in bytes or with K, M, G or T; +SIZE: so much more; min: the least that its files
+    /// fit into; max: all of the file, the disk or the device
+    #[arg(value_name = "SIZE|+SIZE|min|max")]
     pub size: String,
     /// Write the old blocks to this file, which 'extant fsck --undo' and e2undo(8) take, and keep it
     #[arg(short = 'z', long, value_name = "FILE")]

@@ -77,6 +77,22 @@ pub(super) fn parse<'a>(bytes: &'a [u8], place: &Place) -> Result<Vec<EntryRef<'
     Ok(entries)
 }
 
+/// Gives inodes that store values other numbers. `entries`: from the first entry on; `number` returns the new number
+/// of one that changes. The hashes stay: none of them covers a number. Returns whether anything changed; entries behind
+/// one that is cut off stay as they are.
+pub fn renumber_values(entries: &mut [u8], mut number: impl FnMut(u32) -> Option<u32>) -> bool {
+    let (mut at, mut is_changed) = (0, false);
+    while let Some(rest) = entries.get_mut(at..).filter(|rest| !rest.starts_with(&[0; TERMINATOR_LEN])) {
+        let Ok((raw, _)) = RawEntry::mut_from_prefix(rest) else { break };
+        if let Some(now) = Some(raw.e_value_inum.get()).filter(|ino| *ino != 0).and_then(&mut number) {
+            raw.e_value_inum.set(now);
+            is_changed = true;
+        }
+        at += pad4(ENTRY_LEN + usize::from(raw.e_name_len));
+    }
+    is_changed
+}
+
 /// One walk over the entries: each without fatal damage, and everything that is wrong, in the order of the bytes;
 /// values that overlap come last. Where an entry is cut off, the walk ends.
 pub(super) fn scan<'a>(

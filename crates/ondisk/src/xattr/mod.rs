@@ -41,7 +41,7 @@ pub use block::{
     seal_block,
 };
 pub use damage::{XattrContext, XattrDamage};
-pub use entry::EntryRef;
+pub use entry::{EntryRef, renumber_values};
 pub use hash::{block_hash, entry_hash, entry_hash_signed};
 pub use list::{Entry, EntryList};
 pub use mend::{Fate, mend_area, mend_block};

@@ -202,7 +202,7 @@ pub fn free_name(name: Vec<u8>, taken: &Taken) -> Vec<u8> {
 }
 
 /// Updates the checksum of a directory's block.
-fn seal(image: &Image, inode: &Inode, bytes: &mut [u8]) -> Done {
+pub fn seal(image: &Image, inode: &Inode, bytes: &mut [u8]) -> Done {
     let Some(seed) = image.seed(inode.ino, inode.generation()) else { return Ok(()) };
     let indexed = inode.has(InodeFlags::INDEX) && image.geo.dir_index;
     if indexed && (is_index_root(bytes) || image.is_index_node(bytes)) {

@@ -18,7 +18,7 @@ pub mod journal;
 mod maps;
 mod names;
 pub mod orphans;
-mod quota;
+pub mod quota;
 pub mod search;
 mod shared;
 pub mod super_block;

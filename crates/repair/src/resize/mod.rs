@@ -2,18 +2,23 @@
 //!
 //! Main functions: [`target`] (the superblock of the grown file system, or why there is none), [`grow`] (makes it
 //! beside the device and checks it; [`crate::commit`] writes it), [`shrink()`]. Main types: [`Growth`], [`CannotGrow`],
-//! [`CannotShrink`].
+//! [`Smaller`], [`CannotShrink`].
 //!
-//! Blocks behind the old end belong to no file system until the change is written. They go home first; what lies before
-//! the old end is one transaction of the journal, or has an undo file. So a cut leaves the old size or the new one.
+//! Blocks behind the old end, and those that nothing claims, belong to no file system until the change is written. They
+//! go home first; the others are one transaction of the journal, or have an undo file. So a cut leaves the old size or
+//! the new one.
 //!
-//! What it does not do: give inodes other numbers, make a file or a partition longer or shorter. A file system
+//! What it does not do: make a file or a partition longer or shorter. A file system
 //! grows as far as its descriptors have room: reserved blocks of the resize inode, or `meta_bg`.
 //!
 //! # Locking
 //! None of its own.
 
+mod content;
 mod place;
+mod plan;
+mod relocate;
+mod renumber;
 mod shrink;
 mod target;
 mod write;
@@ -26,10 +31,10 @@ use extant_check::Options;
 use extant_ondisk::BlockNr;
 use extant_ondisk::superblock::Geometry;
 
-pub use self::shrink::{CannotShrink, shrink};
+pub use self::shrink::{CannotShrink, Smaller, shrink};
 pub use self::target::target;
 use crate::error::{Error, Refusal};
-use crate::prove::Outcome;
+use crate::prove::{Fresh, Outcome};
 use crate::sound::{Sound, Unsound, prove};
 
 /// Why a file system does not grow. Nothing was written.
@@ -134,6 +139,8 @@ pub struct Growth {
     pub before: Geometry,
     /// The layout after.
     pub after: Geometry,
+    /// How many inodes have another number.
+    pub renumbered: usize,
 }
 
 /// Grows the file system on `device`, to which the changes go, to at most `bytes` bytes, and checks the result. The
@@ -153,8 +160,8 @@ pub fn grow(device: Arc<CowDevice>, check: &Options, bytes: u64) -> Result<Optio
         return Err(CannotGrow::DeviceSize { there, needed });
     }
     write::enlarge(&old, sb)?;
-    let fresh_from = Some(BlockNr(before.blocks_count));
-    let outcome = prove(device, check, (report, replayed), fresh_from)?;
+    let fresh = Fresh::From(BlockNr(before.blocks_count));
+    let outcome = prove(device, check, (report, replayed), fresh)?;
     let outcome = outcome.map_err(|first| CannotGrow::Unproved { first })?;
-    Ok(Some(Growth { outcome, before, after }))
+    Ok(Some(Growth { outcome, before, after, renumbered: 0 }))
 }

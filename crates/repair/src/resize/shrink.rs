@@ -1,39 +1,47 @@
 //! A smaller file system: what lies behind the new end moves, and the groups there go.
 //!
-//! Main function: [`shrink`]. Main type: [`CannotShrink`].
+//! Main function: [`shrink`]. Main types: [`Smaller`], [`CannotShrink`].
 //!
-//! Blocks of files, maps and attributes behind the new end are copied to free blocks before it. Bitmaps and counts are
-//! then made from what a check of the result finds.
-//!
-//! What it does not do: give inodes other numbers. A file whose inode lies in a group that would go refuses the size.
+//! Inodes of the groups that go get other numbers; blocks behind the new end are copied to free blocks before it.
+//! Bitmaps and counts are then made from what a check of the result finds.
 //!
 //! # Locking
 //! None.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use extant_block::device::CowDevice;
-use extant_check::{InodeState, Options};
-use extant_ondisk::features::{Compat, Incompat, RoCompat};
+use extant_check::{Options, Problem};
+use extant_ondisk::features::{Compat, Incompat};
 use extant_ondisk::group_desc::GroupFlags;
-use extant_ondisk::map::Run;
-use extant_ondisk::superblock::{BackupRule, RawSuperBlock, SUPERBLOCK_OFFSET, SuperBlock};
-use extant_ondisk::{BlockNr, GroupNr, InodeNr, orphan, xattr};
+use extant_ondisk::superblock::{BackupRule, Geometry, RawSuperBlock, SUPERBLOCK_OFFSET, SuperBlock};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 use zerocopy::IntoBytes;
 
 use super::Growth;
-use crate::apply::{groups, journal, super_block};
+use super::content::{Content, behind};
+use super::plan::{fits, plan};
+use super::relocate::relocate;
+use super::renumber::{Numbers, carry_out};
+use crate::apply::{groups, quota, super_block};
 use crate::error::{Done, Error, Refusal};
+use crate::prove::Fresh;
 use crate::sound::{Sound, Unsound, look, prove};
 use crate::tune::reseal;
-use crate::view::inode::Inode;
+use crate::view::inode::BAD_BLOCKS;
 use crate::view::{Image, seal_super};
 
 /// Blocks for files that the last group has at least.
 const LAST_GROUP_FREE_MIN: u64 = 50;
-/// The list of bad blocks.
-const BAD_BLOCKS: InodeNr = InodeNr(1);
+
+/// The size of a smaller file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Smaller {
+    /// At most so many bytes.
+    To(u64),
+    /// The least that its files fit into, with their inodes and the tables of its groups.
+    Least,
+}
 
 /// Why a file system does not shrink. Nothing was written.
 #[derive(Debug, thiserror::Error)]
@@ -41,13 +49,13 @@ pub enum CannotShrink {
     /// It is damaged, or cannot be checked.
     #[error(transparent)]
     Unsound(#[from] Unsound),
-    /// A file would need another inode number.
-    #[error("inode {ino} is in use, and its group would go; {least} bytes are the least that keep it")]
-    Inode {
-        /// The inode with the highest number.
-        ino: u32,
-        /// Bytes up to the end of its group.
-        least: u64,
+    /// The groups that stay have too few free inodes.
+    #[error("{moving} files would get other inodes, and the groups that stay have {there} that are free")]
+    Inodes {
+        /// Inodes of the groups that go.
+        moving: usize,
+        /// Free inodes of the others.
+        there: usize,
     },
     /// Something that is not moved lies behind the new end.
     #[error("{0}")]
@@ -82,33 +90,81 @@ impl From<Refusal> for CannotShrink {
     }
 }
 
-/// Makes the file system on `device` smaller, to at most `bytes` bytes, and checks the result. The check's time becomes
-/// that of the last write. `None`: it is no larger, and nothing changed.
+/// Makes the file system on `device` smaller, and checks the result. The check's time becomes that of the last write.
+/// `None`: it is no larger, and nothing changed.
 ///
 /// # Errors
 /// [`CannotShrink`]; the changes count for nothing then.
-pub fn shrink(device: Arc<CowDevice>, check: &Options, bytes: u64) -> Result<Option<Growth>, CannotShrink> {
+pub fn shrink(device: Arc<CowDevice>, check: &Options, size: Smaller) -> Result<Option<Growth>, CannotShrink> {
     let Sound { image: old, report, replayed } = Sound::open(&device, check)?;
-    let Some(sb) = target(&old, bytes)? else { return Ok(None) };
+    let (sb, contents) = match size {
+        Smaller::To(bytes) => {
+            let Some(sb) = target(&old, bytes, false)? else { return Ok(None) };
+            refuse(&old)?;
+            let contents = behind(&old, sb.blocks_count)?;
+            (sb, contents)
+        }
+        Smaller::Least => {
+            refuse(&old)?;
+            let mut contents = behind(&old, 0)?;
+            let Some(sb) = least(&old, &contents) else { return Ok(None) };
+            contents.retain(|content| content.is_behind(sb.blocks_count));
+            (sb, contents)
+        }
+    };
     let (before, after) = (old.geo.clone(), sb.geometry().clone());
-    if !old.facts.orphans().is_empty() {
-        return Err(CannotShrink::Fixed(
-            "it has files that were deleted while they were open, which a mount or 'extant fsck -p' removes first",
-        ));
-    }
+    let fresh = if replayed == 0 { Fresh::Unclaimed(old.facts.clone()) } else { Fresh::Nothing };
+    let renumbered = make(&old, &device, sb, &contents)?;
+    count(&device, check)?;
+    let outcome = prove(device, check, (report, replayed), fresh)?;
+    let outcome = outcome.map_err(|first| CannotShrink::Unproved { first })?;
+    Ok(Some(Growth { outcome, before, after, renumbered }))
+}
+
+/// Moves inodes and blocks, and writes the smaller layout. Returns how many inodes have other numbers.
+fn make(old: &Image, device: &Arc<CowDevice>, sb: SuperBlock, contents: &[Content]) -> Result<usize, CannotShrink> {
     let mut new = old.with(device.clone());
-    new.descs.truncate(after.group_count as usize);
-    (new.geo, new.sb) = (after.clone(), sb);
-    check_fixed(&old, &new)?;
+    (new.geo, new.sb) = (sb.geometry().clone(), sb);
+    new.descs.truncate(new.geo.group_count as usize);
+    check_fixed(old, &new.geo)?;
+    let numbers = Numbers::new(old, &new.geo)?;
+    let plan = plan(old, &new.geo, contents).ok_or(CannotShrink::Room)?;
     write_super(&new)?;
-    move_all(&old, &mut new)?;
+    carry_out(old, &mut new, &numbers)?;
+    relocate(old, &mut new, contents, plan, &numbers)?;
+    if let Some(block) = mmp_behind(old, new.geo.blocks_count) {
+        let place = new.take_block(BlockNr(0))?;
+        new.put_block(place, &old.block(block)?)?;
+        new.change_super(|raw| raw.s_mmp_block.set(place.0))?;
+    }
     if new.sb.compat().contains(Compat::RESIZE_INODE) {
         groups::resize_inode(&mut new)?;
     }
     reseal::descriptors(&new)?;
-    let checked = look(&device, check)?;
+    Ok(numbers.len())
+}
+
+/// The block of multi-mount protection, if it lies behind the end.
+pub fn mmp_behind(old: &Image, end: u64) -> Option<BlockNr> {
+    let block = BlockNr(old.sb.raw().s_mmp_block.get());
+    (old.sb.incompat().contains(Incompat::MMP) && block.0 >= end).then_some(block)
+}
+
+/// Makes usage, bitmaps and counts from what a check finds.
+fn count(device: &Arc<CowDevice>, check: &Options) -> Result<(), CannotShrink> {
     let lost = || CannotShrink::Step("the changed superblock cannot be read".to_owned());
-    let (mut fresh, _) = Image::new(device.clone(), checked, check.now).ok_or_else(lost)?;
+    let seen =
+        || -> Result<_, CannotShrink> { Image::new(device.clone(), look(device, check)?, check.now).ok_or_else(lost) };
+    let (mut fresh, report) = seen()?;
+    if report.findings.iter().any(|finding| finding.problem == Problem::UpdateQuotas) {
+        // Maps that were packed again have fewer blocks or more.
+        let raw = fresh.sb.raw();
+        let files = [raw.s_usr_quota_inum.get(), raw.s_grp_quota_inum.get(), fresh.facts.project_quota()];
+        for ino in files.into_iter().filter(|ino| *ino != 0) {
+            quota::renew(&mut fresh, InodeNr(ino))?;
+        }
+        (fresh, _) = seen()?;
+    }
     // Every implementation writes the bitmap of the last group, whose end is not that of its bits.
     if let Some(desc) = fresh.descs.last_mut() {
         desc.flags.remove(GroupFlags::BLOCK_UNINIT);
@@ -118,14 +174,62 @@ pub fn shrink(device: Arc<CowDevice>, check: &Options, bytes: u64) -> Result<Opt
     }
     super_block::totals(&mut fresh)?;
     reseal::descriptors(&fresh)?;
-    write_copies(&fresh)?;
-    let outcome = prove(device, check, (report, replayed), None)?;
-    let outcome = outcome.map_err(|first| CannotShrink::Unproved { first })?;
-    Ok(Some(Growth { outcome, before, after }))
+    write_copies(&fresh)
 }
 
-/// The superblock of the smaller file system; `None`: it has that size.
-fn target(old: &Image, bytes: u64) -> Result<Option<SuperBlock>, CannotShrink> {
+/// Refuses what does not shrink at all.
+fn refuse(old: &Image) -> Result<(), CannotShrink> {
+    if !old.facts.orphans().is_empty() {
+        return Err(CannotShrink::Fixed(
+            "it has files that were deleted while they were open, which a mount or 'extant fsck -p' removes first",
+        ));
+    }
+    let bad = old.inode(BAD_BLOCKS)?;
+    if !old.map(&bad).runs.is_empty() {
+        return Err(CannotShrink::Fixed("it has a list of bad blocks, which would name other ones"));
+    }
+    Ok(())
+}
+
+/// The superblock of the smallest file system; `None`: that is the present one.
+///
+/// With as many groups as are needed, the last of them gets as short as it can.
+fn least(old: &Image, contents: &[Content]) -> Option<SuperBlock> {
+    let geo = &old.geo;
+    let made = |blocks: u64| {
+        let sb = target(old, blocks << geo.block_bits, true).ok()??;
+        let new = sb.geometry();
+        let is_enough = check_fixed(old, new).is_ok() && Numbers::new(old, new).is_ok() && fits(old, new, contents);
+        is_enough.then_some(sb)
+    };
+    let end_of = |groups: u64| (geo.first_data_block + groups * u64::from(geo.blocks_per_group)).min(geo.blocks_count);
+    // The present number of groups is enough.
+    let (mut few, mut groups) = (0, u64::from(geo.group_count));
+    while few + 1 < groups {
+        let half = few.midpoint(groups);
+        match made(end_of(half)) {
+            Some(_) => groups = half,
+            None => few = half,
+        }
+    }
+    let mut found = if groups < u64::from(geo.group_count) { made(end_of(groups)) } else { None };
+    // In clusters.
+    let bits = geo.cluster_bits;
+    let (mut short, mut enough) = (end_of(groups - 1) >> bits, ((end_of(groups) - 1) >> bits) + 1);
+    while short + 1 < enough {
+        let half = short.midpoint(enough);
+        // A last group that would be too short is left out.
+        match made(half << bits).filter(|sb| sb.blocks_count == half << bits) {
+            Some(sb) => (enough, found) = (half, Some(sb)),
+            None => short = half,
+        }
+    }
+    found
+}
+
+/// The superblock of the smaller file system; `None`: it has that size. `is_least`: it reserves no more blocks for
+/// descriptors than mke2fs does.
+fn target(old: &Image, bytes: u64, is_least: bool) -> Result<Option<SuperBlock>, CannotShrink> {
     let geo = &old.geo;
     let per_group = u64::from(geo.blocks_per_group);
     let mut blocks = (bytes >> geo.block_bits) & !(u64::from(geo.blocks_per_cluster()) - 1);
@@ -134,12 +238,6 @@ fn target(old: &Image, bytes: u64) -> Result<Option<SuperBlock>, CannotShrink> {
     }
     if blocks <= geo.first_data_block {
         return Err(CannotShrink::Room);
-    }
-    if geo.cluster_bits != 0 {
-        return Err(CannotShrink::Fixed("with bigalloc, blocks are not moved"));
-    }
-    if old.sb.ro_compat().contains(RoCompat::QUOTA) {
-        return Err(CannotShrink::Fixed("with quota, blocks are not moved"));
     }
     // A last group without room for files is left out.
     let rest = (blocks - geo.first_data_block) % per_group;
@@ -170,118 +268,43 @@ fn target(old: &Image, bytes: u64) -> Result<Option<SuperBlock>, CannotShrink> {
     if old.sb.compat().contains(Compat::RESIZE_INODE) && !is_meta_bg {
         // Blocks of descriptors that go are reserved, so that those behind them stay where they are.
         let gone = geo.desc_blocks - groups.div_ceil(geo.descs_per_block());
-        let reserved = (geo.reserved_gdt_blocks + gone).min(geo.block_size / 4);
+        let most = if is_least { usual_reserve(geo, blocks) } else { u32::MAX };
+        let reserved = (geo.reserved_gdt_blocks + gone).min(geo.block_size / 4).min(most);
         raw.s_reserved_gdt_blocks.set(reserved as u16);
     }
     let lost: u64 = (groups..geo.group_count)
         .map(|group| geo.base_metadata(GroupNr(group)).blocks() + 2 + u64::from(geo.inode_table_blocks))
         .sum();
     let overhead = u64::from(raw.s_overhead_clusters.get());
-    raw.s_overhead_clusters.set(overhead.saturating_sub(lost) as u32);
+    // 0: a mount counts them. Groups share clusters.
+    raw.s_overhead_clusters.set(if geo.cluster_bits == 0 { overhead.saturating_sub(lost) as u32 } else { 0 });
     raw.s_wtime.set(old.now as u32);
     raw.s_wtime_hi = (old.now >> 32) as u8;
     seal_super(&mut raw);
     SuperBlock::decode(raw.as_bytes(), SUPERBLOCK_OFFSET).map(Some).map_err(CannotShrink::Layout)
 }
 
-/// Refuses what is not moved.
-fn check_fixed(old: &Image, new: &Image) -> Result<(), CannotShrink> {
-    let end = new.geo.blocks_count;
-    for group in (new.geo.group_count..old.geo.group_count).rev() {
-        let used = old.facts.inodes_of(GroupNr(group)).filter(|(_, state)| state.has(InodeState::USED));
-        if let Some((ino, _)) = used.last() {
-            let group_end = old.geo.first_block_of_group(GroupNr(group + 1)).0.min(old.geo.blocks_count);
-            return Err(CannotShrink::Inode { ino: ino.0, least: group_end << old.geo.block_bits });
-        }
-    }
+/// The blocks that mke2fs reserves for descriptors: with them, a file system can get 1024 times as large (e2fsprogs:
+/// `calc_reserved_gdt_blocks`).
+fn usual_reserve(geo: &Geometry, blocks: u64) -> u32 {
+    let descriptors = |blocks: u64| {
+        let groups = (blocks - geo.first_data_block).div_ceil(geo.blocks_per_group.into());
+        groups.div_ceil(geo.descs_per_block().into()) as u32
+    };
+    descriptors(blocks.saturating_mul(1024).min(u32::MAX.into())) - descriptors(blocks)
+}
+
+/// Refuses a size that would cut off what is not moved.
+fn check_fixed(old: &Image, new: &Geometry) -> Result<(), CannotShrink> {
+    let end = new.blocks_count;
     let table = u64::from(old.geo.inode_table_blocks);
-    for desc in &new.descs {
+    for desc in &old.descs[..new.group_count as usize] {
         let last = [(desc.block_bitmap.0, 1), (desc.inode_bitmap.0, 1), (desc.inode_table.0, table)];
         if last.iter().any(|(start, len)| start + len > end) {
             return Err(CannotShrink::Fixed("bitmaps or inode tables of groups that stay lie behind the new end"));
         }
     }
-    if old.sb.incompat().contains(Incompat::MMP) && old.sb.raw().s_mmp_block.get() >= end {
-        return Err(CannotShrink::Fixed("the block of multi-mount protection lies behind the new end"));
-    }
-    let bad = old.inode(BAD_BLOCKS)?;
-    if !old.map(&bad).runs.is_empty() {
-        return Err(CannotShrink::Fixed("it has a list of bad blocks, which would name other ones"));
-    }
     Ok(())
-}
-
-/// Moves everything behind the new end.
-fn move_all(old: &Image, new: &mut Image) -> Done {
-    let mut attributes: BTreeMap<u64, BlockNr> = BTreeMap::new();
-    for group in new.geo.groups() {
-        let used = old.facts.inodes_of(group).filter(|(_, state)| state.has(InodeState::USED));
-        for ino in used.map(|(ino, _)| ino).collect::<Vec<_>>() {
-            if ino != InodeNr::RESIZE {
-                move_attributes(old, new, ino, &mut attributes)?;
-                move_blocks(old, new, ino)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The block of attributes, which several inodes may share.
-fn move_attributes(old: &Image, new: &mut Image, ino: InodeNr, moved: &mut BTreeMap<u64, BlockNr>) -> Done {
-    let end = new.geo.blocks_count;
-    let Some(block) = old.inode(ino)?.file_acl(old).filter(|block| block.0 >= end) else { return Ok(()) };
-    let place = match moved.get(&block.0) {
-        Some(place) => *place,
-        None => {
-            let place = new.take_block(BlockNr(0))?;
-            let mut bytes = old.block(block)?;
-            xattr::seal_block(&mut bytes, place, new.geo.metadata_csum.then(|| new.geo.seed.raw()));
-            new.put_block(place, &bytes)?;
-            moved.insert(block.0, place);
-            place
-        }
-    };
-    new.change_inode(ino, |raw| {
-        raw.i_file_acl_lo.set(place.0 as u32);
-        raw.l_i_file_acl_high.set((place.0 >> 32) as u16);
-    })
-}
-
-/// Data and map of one inode.
-fn move_blocks(old: &Image, new: &mut Image, ino: InodeNr) -> Done {
-    let end = new.geo.blocks_count;
-    let inode = old.inode(ino)?;
-    let mapped = old.map(&inode);
-    let is_behind = |run: &Run| run.pblk.0 + u64::from(run.len) > end;
-    if !mapped.runs.iter().any(is_behind) && mapped.nodes.iter().all(|block| block.0 < end) {
-        return Ok(());
-    }
-    let mut runs: Vec<Run> = Vec::new();
-    for run in &mapped.runs {
-        for step in 0..run.len {
-            let from = BlockNr(run.pblk.0 + u64::from(step));
-            let to = if from.0 < end { from } else { copy(old, new, &inode, from, run.unwritten)? };
-            let lblk = extant_ondisk::LogicalBlock(run.lblk.0 + step);
-            runs.push(Run { lblk, len: 1, pblk: to, unwritten: run.unwritten });
-        }
-    }
-    new.set_map(ino, &runs)?;
-    if old.sb.journal_inode() == Some(ino) {
-        journal::note(new, ino)?;
-    }
-    Ok(())
-}
-
-fn copy(old: &Image, new: &mut Image, inode: &Inode, from: BlockNr, unwritten: bool) -> Done<BlockNr> {
-    let to = new.take_block(BlockNr(0))?;
-    if !unwritten {
-        let mut bytes = old.block(from)?;
-        if old.sb.orphan_file() == Some(inode.ino) {
-            orphan::update_checksum(&mut bytes, to, new.seed(inode.ino, inode.generation()));
-        }
-        new.put_block(to, &bytes)?;
-    }
-    Ok(to)
 }
 
 fn write_super(new: &Image) -> Done {

@@ -318,7 +318,7 @@ impl Image {
     }
 
     /// The sectors of an inode: those of its data, its map and its attribute block.
-    fn sectors(&self, inode: &Inode, mapped: &Mapped) -> u64 {
+    pub fn sectors(&self, inode: &Inode, mapped: &Mapped) -> u64 {
         let clusters = data_clusters(&mapped.runs, &self.geo)
             + mapped.nodes.len() as u64
             + u64::from(inode.file_acl(self).is_some());
@@ -361,8 +361,13 @@ impl Image {
         if inode.is_symlink() && !inode.has_map(self) {
             return Ok(());
         }
-        let mut desc = self.desc(&inode)?;
-        desc.blocks = self.sectors(&inode, &self.map(&inode));
+        self.put_blocks(ino, self.sectors(&inode, &self.map(&inode)))
+    }
+
+    /// Sets the stored count of an inode's blocks, in sectors.
+    pub fn put_blocks(&self, ino: InodeNr, sectors: u64) -> Done {
+        let mut desc = self.desc(&self.inode(ino)?)?;
+        desc.blocks = sectors;
         self.change_inode_bytes(ino, |bytes| {
             // The count cannot be too large, because the device has the blocks.
             let _ = desc.encode_into(bytes, ino, &self.geo);

@@ -7,6 +7,7 @@
 //! None.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use extant_check::InodeState;
 use extant_ondisk::group_desc::GroupFlags;
@@ -20,6 +21,8 @@ use crate::error::{Done, Refusal};
 pub struct Space {
     clusters: BTreeSet<u64>,
     inodes: BTreeSet<u32>,
+    /// Clusters that are not handed out: ascending, without overlaps.
+    set_aside: Vec<Range<u64>>,
     /// The cluster behind the last one that was handed out.
     next: Option<u64>,
     /// All clusters that no bitmap marks have been handed out.
@@ -55,6 +58,11 @@ impl Image {
         self.space.clusters.remove(&(block.0 >> self.geo.cluster_bits));
     }
 
+    /// Hands out none of these clusters, which ascend and do not overlap.
+    pub fn set_aside(&mut self, clusters: Vec<Range<u64>>) {
+        self.space.set_aside = clusters;
+    }
+
     fn free_cluster(&mut self, from: u64, end: u64) -> Option<u64> {
         let bits = self.geo.cluster_bits;
         let clusters = ((self.geo.blocks_count - 1) >> bits) + 1;
@@ -63,6 +71,11 @@ impl Image {
             at = self.facts.find_cluster(at, end, false);
             if at >= end {
                 return None;
+            }
+            let aside = self.space.set_aside.partition_point(|range| range.end <= at);
+            if let Some(range) = self.space.set_aside.get(aside).filter(|range| range.contains(&at)) {
+                at = range.end;
+                continue;
             }
             let block = BlockNr(at << bits);
             let exists = self.can_have(block, 1 << bits) && !self.is_unreadable(block, 1 << bits);

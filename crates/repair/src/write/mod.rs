@@ -3,9 +3,9 @@
 //! Main types: [`How`] (which way was taken), [`Undo`] (where the record that undoes it goes). Main functions:
 //! [`commit`], [`undo::undo`].
 //!
-//! Blocks behind the end of the old file system go home first. If the image's own journal is sound and large enough,
-//! the rest is one transaction of it. Otherwise a record of the old blocks is durable first, in the format of
-//! e2undo(8); then the superblock names it, and the blocks are written.
+//! Blocks that the old file system does not see ([`crate::Fresh`]) go home first. If the image's own journal is sound
+//! and large enough, the rest is one transaction of it. Otherwise a record of the old blocks is durable first, in the
+//! format of e2undo(8); then the superblock names it, and the blocks are written.
 //!
 //! What it does not do: create files. The caller provides the device for the record.
 //!
@@ -83,10 +83,8 @@ pub fn commit(
 fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: Stamp, undo: Undo<'_>) -> Result<How> {
     let new = &outcome.device;
     let mut sb = read_super(&**new)?;
-    let fresh_from = outcome.fresh_from.map_or(u64::MAX, |block| block.0);
-    let mut blocks = changed(&**image, new, u64::from(sb.block_size))?;
-    let fresh = blocks.split_off(blocks.partition_point(|block| *block < fresh_from));
-    // A file system that ends before them does not see them.
+    let all = changed(&**image, new, u64::from(sb.block_size))?;
+    let (fresh, blocks): (Vec<u64>, Vec<u64>) = all.into_iter().partition(|block| outcome.fresh.has(BlockNr(*block)));
     if !fresh.is_empty() {
         write_blocks(image, new, &sb, &fresh, None)?;
     }
@@ -104,12 +102,14 @@ fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: St
     };
     let mut record = undo::Record::new(u64::from(sb.block_size), blocks, offset);
     let (device, name) = make(record.bytes())?;
-    let marked = with_note(&**new, &name)?;
+    let old = super_of(&**image)?;
+    let marked = with_note(&**new, &name, &old)?;
     let last = super_of(&**new)?;
     record.write(&*device, &**image, &**new, [&marked, &last])?;
-    let written = write_blocks(image, new, &sb, &record.blocks, Some(&marked));
+    let written = mark(image, &marked, &old);
+    let written = written.and_then(|()| write_blocks(image, new, &sb, &record.blocks, Some(&marked)));
     // From here on the record undoes the finished repair.
-    let written = written.and_then(|()| record.finish(&*device, &last)).and_then(|()| write_super(image, &last));
+    let written = written.and_then(|()| record.finish(&*device, &last)).and_then(|()| write_super(&**image, &last));
     written.map_err(Stands::Recorded.after())?;
     Ok(How::Undo { blocks: record.blocks.len() })
 }
@@ -149,15 +149,29 @@ pub fn unfinished(image: &dyn BlockDevice) -> Option<Vec<u8>> {
 }
 
 /// The new superblock with the note of an unfinished repair.
-fn with_note(new: &dyn BlockDevice, name: &[u8]) -> Result<RawSuperBlock> {
+fn with_note(new: &dyn BlockDevice, name: &[u8], old: &RawSuperBlock) -> Result<RawSuperBlock> {
     let mut raw = super_of(new)?;
-    raw.note_repair(name);
+    raw.note_repair(name, old);
     seal_super(&mut raw);
     Ok(raw)
 }
 
+/// Writes the superblock with the note over the primary: first its second sector, which has the note, then the first.
+/// Without checksums, a new first sector beside the old second one would show a file system that is not there yet.
+fn mark(image: &Arc<dyn BlockDevice>, marked: &RawSuperBlock, old: &RawSuperBlock) -> Result<()> {
+    write_super(&**image, &with_old_sector(marked, old))?;
+    write_super(&**image, marked)
+}
+
+/// The first sector of the old superblock with the note.
+fn with_old_sector(marked: &RawSuperBlock, old: &RawSuperBlock) -> RawSuperBlock {
+    let mut raw = marked.with_first_sector(old);
+    seal_super(&mut raw);
+    raw
+}
+
 /// Writes a superblock over the primary, durably, with everything that was written before.
-fn write_super(image: &Arc<dyn BlockDevice>, raw: &RawSuperBlock) -> Result<()> {
+fn write_super(image: &dyn BlockDevice, raw: &RawSuperBlock) -> Result<()> {
     let unit = u64::from(image.limits().logical_block).max(SUPERBLOCK_SIZE as u64);
     let start = SUPERBLOCK_OFFSET - SUPERBLOCK_OFFSET % unit;
     let mut bytes = vec![0; unit as usize];
@@ -168,7 +182,7 @@ fn write_super(image: &Arc<dyn BlockDevice>, raw: &RawSuperBlock) -> Result<()> 
     Ok(image.flush()?)
 }
 
-/// Writes blocks in place. `marked`: the superblock that comes before them, and stays until they are durable.
+/// Writes blocks in place. `marked`: the superblock that the image has, and that stays until they are durable.
 fn write_blocks(
     image: &Arc<dyn BlockDevice>,
     new: &Arc<CowDevice>,
@@ -176,9 +190,6 @@ fn write_blocks(
     blocks: &[u64],
     marked: Option<&RawSuperBlock>,
 ) -> Result<()> {
-    if let Some(marked) = marked {
-        write_super(image, marked)?;
-    }
     let size = u64::from(sb.block_size);
     let (super_block, at) = sb.primary_location();
     let mut bytes = vec![0; size as usize];
@@ -214,7 +225,7 @@ fn through_journal(
     let size = u64::from(sb.block_size);
     let logged = |journal: &JournalFile| -> Result<Vec<BlockNr>> {
         let all = changed(&**image, &outcome.device, size)?.into_iter().map(BlockNr);
-        let all = all.filter(|block| outcome.fresh_from.is_none_or(|fresh| *block < fresh));
+        let all = all.filter(|block| !outcome.fresh.has(*block));
         Ok(all.filter(|block| !journal.map().contains(*block)).collect())
     };
     // Before the replay there are more of them.
@@ -240,7 +251,7 @@ fn through_journal(
         let mut last = super_of(&*outcome.device)?;
         last.s_feature_incompat.set(last.s_feature_incompat.get() & !4);
         seal_super(&mut last);
-        write_super(image, &last)?;
+        write_super(&**image, &last)?;
         Ok(blocks.len())
     };
     let blocks = by_log().map_err(Stands::Log.after())?;

@@ -15,8 +15,9 @@
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::csum::crc32c;
 use extant_ondisk::superblock::{RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
+use super::{super_of, with_old_sector, write_super};
 use crate::error::{Error, Result};
 
 const MAGIC: &[u8; 8] = b"E2UNDO02";
@@ -296,6 +297,27 @@ impl Stored<'_> {
     }
 }
 
+/// Writes the first sector of the old superblock, while the second still has the note: the new first sector beside the
+/// old second one would show a file system that is gone.
+fn restore_first_sector(stored: &Stored<'_>, image: &dyn BlockDevice) -> Result<()> {
+    let marked = super_of(image)?;
+    if marked.repair_under_way().is_none() {
+        return Ok(());
+    }
+    for one in &stored.keys {
+        let start = one.0.first * stored.fs_block;
+        if !(start..start + u64::from(one.0.bytes)).contains(&SUPERBLOCK_OFFSET) {
+            continue;
+        }
+        let (bytes, at) = (stored.old(one)?, (SUPERBLOCK_OFFSET - start) as usize);
+        let old = bytes.get(at..at + SUPERBLOCK_SIZE);
+        if let Some(Ok(old)) = old.map(RawSuperBlock::read_from_bytes) {
+            write_super(image, &with_old_sector(&marked, &old))?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes the old blocks back to `image`, the one with the superblock last, and returns how many. A cut leaves the
 /// record usable. `force`: also if the image has changed since.
 ///
@@ -328,6 +350,9 @@ pub fn undo(record: &dyn BlockDevice, image: &dyn BlockDevice, force: bool) -> R
     let has_super =
         |(key, _): &(Key, u64)| (key.first..key.first + u64::from(key.bytes) / stored.fs_block).contains(&super_block);
     for last in [false, true] {
+        if last {
+            restore_first_sector(&stored, image)?;
+        }
         for one in stored.keys.iter().filter(|one| has_super(one) == last) {
             image.write_at(one.0.first * stored.fs_block, &[&stored.old(one)?], BioFlags::META)?;
         }

@@ -1,12 +1,15 @@
 //! Partition tables, so that a whole-disk image can be opened: MBR with its extended chain, and GPT.
 //!
-//! Main types: [`read_table`] (finds the partitions), [`Table`], [`Partition`].
-//! It does not write tables. An ext file system that fills the whole device may have boot code with the MBR signature
-//! in front of it: look for a superblock first.
+//! Main types: [`read_table`] (finds the partitions), [`Table`], [`Partition`], [`PartitionEnd`] (moves the end of
+//! one). It does not make tables. An ext file system that fills the whole device may have boot code with the MBR
+//! signature in front of it: look for a superblock first.
 //!
 //! # Locking
 //! None.
 
+mod end;
+
+pub use self::end::{CannotMove, PartitionEnd, Piece, Stage};
 use crate::{Error, Result, Structure};
 
 /// A partition that exists: its range lies on the device.
@@ -53,6 +56,7 @@ const LOGICAL_MAX: usize = 128;
 const GPT_ENTRIES_MAX: u32 = 1024;
 const GPT_ENTRY_SIZE_MAX: u32 = 4096;
 const GPT_HEADER_MIN: usize = 92;
+const GPT_CHECKSUM_AT: usize = 16;
 const MBR_ENTRIES_AT: usize = 446;
 const MBR_TYPE_GPT: u8 = 0xee;
 
@@ -75,9 +79,7 @@ pub fn read_table(device_len: u64, mut read: impl FnMut(u64, &mut [u8]) -> bool)
     if device_len < SECTOR || !read(0, &mut sector) {
         return Err(Error::corrupt(Structure::PartitionTable, 0u32, "cannot be read"));
     }
-    // Boot code that happens to end in the signature has invalid entries.
-    let plausible = |entries: &[MbrEntry; 4]| entries.iter().all(|entry| entry.status & 0x7f == 0);
-    let Some(entries) = mbr_entries(&sector).filter(plausible) else {
+    let Some(entries) = plausible_entries(&sector) else {
         return Ok(read_gpt(device_len, read).unwrap_or(Table { partitions: Vec::new(), source: Source::None }));
     };
     if entries.iter().any(|entry| entry.kind == MBR_TYPE_GPT) {
@@ -144,6 +146,11 @@ fn mbr_entries(sector: &[u8; SECTOR as usize]) -> Option<[MbrEntry; 4]> {
     }))
 }
 
+/// The entries of a first sector. Boot code that happens to end in the signature has invalid ones.
+fn plausible_entries(sector: &[u8; SECTOR as usize]) -> Option<[MbrEntry; 4]> {
+    mbr_entries(sector).filter(|entries| entries.iter().all(|entry| entry.status & 0x7f == 0))
+}
+
 /// Follows the chain: each sector has a partition relative to itself and the next sector relative to the whole.
 fn read_logical(
     device_len: u64,
@@ -186,7 +193,7 @@ fn read_gpt(device_len: u64, read: Read<'_>) -> Result<Table> {
         let Some(last) = (device_len / sector_size).checked_sub(1) else { continue };
         for (lba, source) in [(1, Source::Gpt), (last, Source::BackupGpt)] {
             match read_gpt_copy(device_len, read, sector_size, lba) {
-                Ok(partitions) => return Ok(Table { partitions, source }),
+                Ok(gpt) => return Ok(Table { partitions: gpt.partitions(device_len, sector_size), source }),
                 // The first reason is about the place where a header was most likely to be.
                 Err(Bad::Damaged(why)) if sector_size == SECTOR => reason = why,
                 Err(_) => {}
@@ -201,12 +208,22 @@ enum Bad {
     Damaged(String),
 }
 
-fn read_gpt_copy(
-    device_len: u64,
-    read: Read<'_>,
-    sector_size: u64,
-    lba: u64,
-) -> std::result::Result<Vec<Partition>, Bad> {
+/// A valid copy of a GPT.
+struct Gpt {
+    /// The first 512 bytes of its header's sector.
+    header: [u8; SECTOR as usize],
+    entries: Vec<u8>,
+    entry_size: usize,
+    entries_lba: u64,
+}
+
+/// The first and last sector of an entry; `None`: it is not in use.
+fn gpt_range(entry: &[u8]) -> Option<(u64, u64)> {
+    let (first, last) = (le64(entry, 32), le64(entry, 40));
+    (entry[..16] != [0; 16] && first <= last).then_some((first, last))
+}
+
+fn read_gpt_copy(device_len: u64, read: Read<'_>, sector_size: u64, lba: u64) -> std::result::Result<Gpt, Bad> {
     let damaged = |why: &str| Bad::Damaged(why.to_string());
     let mut header = [0; SECTOR as usize];
     if !read(lba * sector_size, &mut header) {
@@ -219,9 +236,7 @@ fn read_gpt_copy(
     if !(GPT_HEADER_MIN..=header.len()).contains(&size) {
         return Err(damaged("header size"));
     }
-    let stored = le32(&header, 16);
-    header[16..20].fill(0);
-    if crc32(!0, &header[..size]) != !stored {
+    if gpt_header_checksum(&header, size) != le32(&header, GPT_CHECKSUM_AT) {
         return Err(damaged("header checksum"));
     }
     if le64(&header, 24) != lba {
@@ -244,31 +259,41 @@ fn read_gpt_copy(
     if crc32(!0, &entries) != !le32(&header, 88) {
         return Err(damaged("checksum of the entries"));
     }
-    let mut found = Vec::new();
-    for (number, entry) in (1..).zip(entries.chunks_exact(entry_size as usize)) {
-        let (first, last) = (le64(entry, 32), le64(entry, 40));
-        if entry[..16] == [0; 16] || last < first {
-            continue;
+    Ok(Gpt { header, entries, entry_size: entry_size as usize, entries_lba })
+}
+
+/// The checksum of a header of `size` bytes, which does not cover its own field.
+fn gpt_header_checksum(header: &[u8], size: usize) -> u32 {
+    let mut bytes = header[..size].to_vec();
+    bytes[GPT_CHECKSUM_AT..GPT_CHECKSUM_AT + 4].fill(0);
+    !crc32(!0, &bytes)
+}
+
+impl Gpt {
+    fn partitions(&self, device_len: u64, sector_size: u64) -> Vec<Partition> {
+        let mut found = Vec::new();
+        for (number, entry) in (1..).zip(self.entries.chunks_exact(self.entry_size)) {
+            let Some((first, last)) = gpt_range(entry) else { continue };
+            let (Some(start), Some(len)) = (
+                first.checked_mul(sector_size),
+                (last - first).checked_add(1).and_then(|sectors| sectors.checked_mul(sector_size)),
+            ) else {
+                continue;
+            };
+            let units: Vec<u16> =
+                entry[56..128].chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]])).collect();
+            let end = units.iter().position(|&unit| unit == 0).unwrap_or(units.len());
+            let partition = Partition {
+                number,
+                start,
+                len,
+                type_name: guid_name(&entry[..16]),
+                label: String::from_utf16_lossy(&units[..end]),
+            };
+            push(&mut found, device_len, partition);
         }
-        let (Some(start), Some(len)) = (
-            first.checked_mul(sector_size),
-            (last - first).checked_add(1).and_then(|sectors| sectors.checked_mul(sector_size)),
-        ) else {
-            continue;
-        };
-        let units: Vec<u16> =
-            entry[56..128].chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]])).collect();
-        let end = units.iter().position(|&unit| unit == 0).unwrap_or(units.len());
-        let partition = Partition {
-            number,
-            start,
-            len,
-            type_name: guid_name(&entry[..16]),
-            label: String::from_utf16_lossy(&units[..end]),
-        };
-        push(&mut found, device_len, partition);
+        found
     }
-    Ok(found)
 }
 
 fn mbr_type_name(kind: u8) -> String {
@@ -329,21 +354,22 @@ fn le64(bytes: &[u8], at: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
 
-    fn parse(disk: &[u8]) -> Result<Vec<Partition>> {
+    use super::*;
+
+    pub fn parse(disk: &[u8]) -> Result<Vec<Partition>> {
         table(disk).map(|table| table.partitions)
     }
 
-    fn table(disk: &[u8]) -> Result<Table> {
+    pub fn table(disk: &[u8]) -> Result<Table> {
         read_table(disk.len() as u64, |offset, buffer| {
             let from = disk.get(offset as usize..).and_then(|rest| rest.get(..buffer.len()));
             from.map(|from| buffer.copy_from_slice(from)).is_some()
         })
     }
 
-    fn put_entry(disk: &mut [u8], sector: usize, index: usize, kind: u8, start: u32, sectors: u32) {
+    pub fn put_entry(disk: &mut [u8], sector: usize, index: usize, kind: u8, start: u32, sectors: u32) {
         let table = &mut disk[sector * 512..][..512];
         table[510..].copy_from_slice(&[0x55, 0xaa]);
         let entry = &mut table[446 + index * 16..][..16];
@@ -352,11 +378,11 @@ mod tests {
         entry[12..16].copy_from_slice(&sectors.to_le_bytes());
     }
 
-    fn places(found: &[Partition]) -> Vec<(u32, u64, u64)> {
+    pub fn places(found: &[Partition]) -> Vec<(u32, u64, u64)> {
         found.iter().map(|partition| (partition.number, partition.start / 512, partition.len / 512)).collect()
     }
 
-    fn mbr_disk() -> Vec<u8> {
+    pub fn mbr_disk() -> Vec<u8> {
         let mut disk = vec![0; 512 * 1000];
         put_entry(&mut disk, 0, 0, 0x83, 10, 90);
         put_entry(&mut disk, 0, 1, 0x0f, 100, 800);
@@ -367,7 +393,7 @@ mod tests {
         disk
     }
 
-    fn gpt_disk(sector: usize) -> Vec<u8> {
+    pub fn gpt_disk(sector: usize) -> Vec<u8> {
         let mut disk = vec![0; sector * 200];
         put_entry(&mut disk, 0, 0, 0xee, 1, 199);
         let linux = [0xaf, 0x3d, 0xc6, 0x0f, 0x83, 0x84, 0x72, 0x47, 0x8e, 0x79, 0x3d, 0x69, 0xd8, 0x47, 0x7d, 0xe4];
