@@ -45,13 +45,22 @@ fn harmless(dir: &Dir) -> String {
 
 /// The address space of a command, in KiB: the lowest that suffices for a harmless image, and the allowance. The
 /// cache is added as far as the image can fill it ([`run_within`]).
-static COMMAND_KIB: LazyLock<u64> = LazyLock::new(|| {
+static COMMAND_KIB: LazyLock<u64> = LazyLock::new(|| least_kib(&["ls"]) + BESIDE_CACHE_KIB);
+
+/// The same for a check, whose threads have stacks.
+static CHECK_KIB: LazyLock<u64> = LazyLock::new(|| least_kib(CHECK) + BESIDE_CACHE_KIB);
+
+const CHECK: &[&str] = &["fsck", "-n", "-f", "--threads", "2"];
+
+/// The lowest limit with which a command on a harmless image works three times: threads may need their memory at once
+/// or one after the other.
+fn least_kib(command: &[&str]) -> u64 {
     let dir = Dir::new();
     let image = harmless(&dir);
-    let works = |limit: &usize| limited_run(*limit as u64, &["ls", &image]).code == Some(0);
-    let least = ((8 << 10)..(1 << 20)).step_by(STEP_KIB).find(works).expect("it works with 1 GiB");
-    least as u64 + BESIDE_CACHE_KIB
-});
+    let works = |limit: u64| limited_run(limit, &[command, &[&image]].concat()).code == Some(0);
+    let mut limits = ((8 << 10)..(1 << 20)).step_by(STEP_KIB).map(|limit| limit as u64);
+    limits.find(|limit| (0..3).all(|_| works(*limit))).expect("it works with 1 GiB")
+}
 
 /// The same for a mount's server.
 static SERVER_KIB: LazyLock<u64> = LazyLock::new(|| {
@@ -124,9 +133,14 @@ impl Drop for Server {
 
 /// Runs a command with the limit for this image.
 fn run_within(args: &[&str]) -> Ran {
+    run_beside(*COMMAND_KIB, args)
+}
+
+/// With this much beside the cache.
+fn run_beside(kib: u64, args: &[&str]) -> Ran {
     let image = args.iter().find_map(|arg| std::fs::metadata(arg.split(':').next()?).ok().filter(|m| m.is_file()));
     let cache_kib = (image.expect("an image").len() >> 10).min(CACHE_KIB);
-    limited_run(*COMMAND_KIB + cache_kib, args)
+    limited_run(kib + cache_kib, args)
 }
 
 /// Runs a command on a bomb, and checks its exit status and its message.
@@ -710,7 +724,7 @@ print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
 /// Checks an image within the limit, and asserts the exit status.
 #[track_caller]
 fn check_stays_within(image: &str, code: i32) {
-    let ran = run_within(&["fsck", "-n", "-f", "--threads", "2", image]);
+    let ran = run_beside(*CHECK_KIB, &[CHECK, &[image]].concat());
     let said = String::from_utf8_lossy(&ran.out);
     assert_eq!(ran.code, Some(code), "{image}: {}; {}", ran.err, said.lines().last().unwrap_or_default());
 }

@@ -204,6 +204,14 @@ fn totals_and_multi_mount_protection_alone_are_repaired_by_p() {
     let said = tool("dumpe2fs", &["-h", &image]);
     let (_, block) = said.split_once("MMP block number:").expect("a block");
     let block: u64 = block.split_whitespace().next().expect("a number").parse().expect("a number");
+    // The number of a checker that was interrupted.
+    tool("tune2fs", &["-O", "^metadata_csum", &image]);
+    overwrite(&image, block * BLOCK + 4, &0xe24d_4d50u32.to_le_bytes());
+    for args in [&["fsck", "-fy", &image][..], &["tune", "-L", "x", &image], &["resize", &image, "24M"]] {
+        let ran = extant(args);
+        assert!(ran.code != Some(0) && ran.err.contains("a checker uses it"), "{args:?}: {}", ran.err);
+    }
+    extant(&["tune", "-E", "clear_mmp", &image]).ok();
     overwrite(&image, block * BLOCK, &[0xff]);
     extant(&["fsck", "-fn", &image]).fails(4, &[]);
     assert_eq!(extant(&["fsck", "-fp", &image]).code, Some(1));

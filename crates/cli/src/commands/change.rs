@@ -1,7 +1,7 @@
 //! A proved change of an image on the host: where it is stored until it is written, and the file that undoes it.
 //!
-//! Main functions: [`layers`], [`write`], [`failed`], [`refuse_unfinished`]. `extant fsck`, `extant resize` and
-//! `extant tune` stand on them.
+//! Main functions: [`layers`], [`write`], [`failed`], [`refuse_unfinished`], [`refuse_elsewhere`]. `extant fsck`,
+//! `extant resize` and `extant tune` stand on them.
 //!
 //! # Locking
 //! None.
@@ -10,17 +10,20 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use extant_base::clock::Clock;
-use extant_block::BlockDevice;
 use extant_block::device::{CowDevice, FileDevice};
+use extant_block::{AlignedBuf, BioFlags, BlockDevice};
 use extant_image::probe;
+use extant_ondisk::features::Incompat;
+use extant_ondisk::mmp::{CHECK_MAX, INTERVAL, Mmp, SEQ_CLEAN, SEQ_FSCK};
 use extant_ondisk::superblock::{SUPERBLOCK_SIZE, SuperBlock};
 use extant_repair::{How, Layers, Outcome, Stamp, Undo, commit, unfinished};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, warn};
 use crate::image::{ImageSpec, Part};
-use crate::text::argument;
+use crate::text::{argument, shown};
 
 /// Changes beyond this many bytes go to a file.
 const MEMORY_BYTES: u64 = 48 << 20;
@@ -49,6 +52,43 @@ pub fn refuse_unfinished(device: &dyn BlockDevice, spec: &ImageSpec) -> Result<(
         spec.shown(),
         undo_command(Path::new(std::ffi::OsStr::from_bytes(&record)), spec)
     )))
+}
+
+/// Refuses an image of which another host gives signs of life (feature `mmp`). A host that comes later is not seen.
+pub fn refuse_elsewhere(device: &dyn BlockDevice, spec: &ImageSpec) -> Result<()> {
+    let Ok((sb, _)) = probe(device) else { return Ok(()) };
+    if !sb.incompat().contains(Incompat::MMP) {
+        return Ok(());
+    }
+    // A block that cannot be used is for the checker.
+    let Some(first) = sign_of(device, &sb) else { return Ok(()) };
+    let refusal = |sign: &Mmp, what: &str| {
+        let (host, name) = (shown(&sign.host), spec.shown());
+        let advice = "if no host does, 'tune2fs -f -E clear_mmp' says so";
+        Failure::op(format!("{name}: {what} (host '{host}', feature 'mmp'); {advice}"))
+    };
+    match first.seq {
+        SEQ_CLEAN => return Ok(()),
+        SEQ_FSCK => return Err(refusal(&first, "a checker uses it, or was interrupted")),
+        _ => {}
+    }
+    // A live host gives a sign within the interval that its last one names.
+    let seconds = 2 * u64::from(first.check_interval.clamp(INTERVAL, CHECK_MAX)) + 1;
+    warn(&format!("{}: it was not unmounted; waiting for signs of life of another host ({seconds} s)", spec.shown()));
+    Clock::real().sleep(Duration::from_secs(seconds));
+    match sign_of(device, &sb) {
+        Some(sign) if sign.seq != first.seq => Err(refusal(&sign, "another host has it mounted")),
+        _ => Ok(()),
+    }
+}
+
+fn sign_of(device: &dyn BlockDevice, sb: &SuperBlock) -> Option<Mmp> {
+    let (geo, block) = (sb.geometry(), sb.raw().s_mmp_block.get());
+    let mut bytes = AlignedBuf::zeroed(geo.block_size as usize);
+    let within = block > geo.first_data_block && block < geo.blocks_count;
+    let read = within.then(|| device.read_at(block << geo.block_bits, &mut bytes, BioFlags::META));
+    read?.ok()?;
+    Mmp::parse(sb, &bytes).ok()
 }
 
 /// The command that undoes a change.

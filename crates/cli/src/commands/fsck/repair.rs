@@ -70,6 +70,7 @@ pub fn run(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     if skip(args, &device, spec, &check)? {
         return Ok(());
     }
+    change::refuse_elsewhere(&*device, spec).map_err(|e| e.with_status(OPERATIONAL))?;
     change::refuse_unfinished(&*device, spec).map_err(|e| e.with_status(OPERATIONAL))?;
     let repair = repair_options(&check, args.shared);
     let overlay = ground(&device, &repair.layers);

@@ -67,6 +67,7 @@ pub fn run(args: &ResizeArgs) -> Result<()> {
 }
 
 fn resize(args: &ResizeArgs, image: &mut Room, size: Size) -> Result<()> {
+    change::refuse_elsewhere(&*image.device, &image.spec)?;
     change::refuse_unfinished(&*image.device, &image.spec)?;
     let name = image.spec.shown();
     let (sb, backup) = probe(&*image.device)?;

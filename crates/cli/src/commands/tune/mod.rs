@@ -92,6 +92,9 @@ fn work(args: &TuneArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
         drop(beside);
         return Ok(out.flush()?);
     }
+    if !changes.changes.iter().any(|change| matches!(change, Change::ClearMmp)) {
+        change::refuse_elsewhere(&*device, spec)?;
+    }
     change::refuse_unfinished(&*device, spec)?;
     if backup.is_some() {
         let image = shown(spec);
