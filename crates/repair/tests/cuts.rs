@@ -153,6 +153,6 @@ fn a_cut_leaves_the_old_state_or_the_new_one() {
 #[test]
 #[ignore = "some minutes: make soak"]
 fn soak_a_cut_of_a_hundred_repairs_leaves_the_old_state_or_the_new_one() {
-    let tally = explore(50, 50, 4, 1);
+    let tally = explore(50, 50, 2, 1);
     assert_eq!(tally.images, 100, "{tally:?}");
 }
