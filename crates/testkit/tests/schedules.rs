@@ -32,6 +32,16 @@ fn two_thousand_schedules() {
     report.expect_clean();
 }
 
+/// Those that no series chooses: e2fsck, for a sample, compares the usage of owners with the inodes.
+#[test]
+fn schedules_with_quotas_and_with_large_blocks() {
+    for name in ["quota", "large-blocks"] {
+        let report = explore(&Search { only: Some(name.to_owned()), ..search(100) });
+        println!("{name}: {}", report.summary());
+        report.expect_clean();
+    }
+}
+
 #[test]
 #[ignore = "long: minutes"]
 fn soak_twenty_thousand_schedules() {

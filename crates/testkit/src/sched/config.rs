@@ -57,7 +57,8 @@ pub struct Config {
     pub large_sectors: bool,
     /// One request in the middle fails.
     pub faults: bool,
-    /// The number of plans, in proportion to the others, that use it.
+    /// The number of plans, in proportion to the others, that use it. 0: only those that ask for it by name, so that
+    /// the seeds of older series mean what they meant.
     pub weight: u64,
 }
 
@@ -156,6 +157,18 @@ pub static CONFIGS: &[Config] = &[
     },
     Config { name: "mount-eio", faults: true, weight: 2, ..MOUNT },
     Config { name: "file-eio", faults: true, through: Some(16 << 10), weight: 1, ..MOUNT },
+    Config {
+        name: "quota",
+        image: CrashImage { name: "ext4-quota", features: "quota,project", ..JOURNAL },
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
+        name: "large-blocks",
+        image: CrashImage { name: "ext4-16k", block_size: 16384, size: 48 << 20, ..JOURNAL },
+        weight: 0,
+        ..MOUNT
+    },
 ];
 
 impl Config {

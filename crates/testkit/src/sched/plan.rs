@@ -289,11 +289,12 @@ impl Plan {
     pub fn nth(series: u64, n: u64, only: Option<&str>) -> Plan {
         let mut rng = Rng::new(series.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ n);
         let seed = rng.next_u64() >> 16;
-        let all: Vec<&'static Config> = CONFIGS.iter().filter(|c| only.is_none_or(|o| c.name == o)).collect();
-        let mut at = rng.below(all.iter().map(|c| c.weight).sum());
+        let chosen = |c: &&Config| only.map_or(c.weight > 0, |only| c.name == only);
+        let all: Vec<&'static Config> = CONFIGS.iter().filter(chosen).collect();
+        let mut at = rng.below(all.iter().map(|c| c.weight.max(1)).sum());
         let config = all.iter().find(|c| {
-            let here = at < c.weight;
-            at = at.saturating_sub(c.weight);
+            let here = at < c.weight.max(1);
+            at = at.saturating_sub(c.weight.max(1));
             here
         });
         Plan { config: config.expect("a configuration of that name"), seed, salt: 0, keep: None }
