@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
-use extant_block::device::{CowDevice, CrashDevice, CrashMode, MemDevice, OffsetDevice};
+use extant_block::device::{CowDevice, CrashMode, MemDevice};
 use extant_recovery::locate::read_super;
 use extant_repair::resize::{CannotGrow, Growth, grow};
-use extant_repair::{How, Stamp, Undo, commit, undo};
+use extant_repair::{How, undo};
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::Image;
 use extant_testkit::damage::census;
 use extant_testkit::damage::fsck::judged;
-use judge::{RECORD_BYTES, options, part, recovered};
+use judge::{Cutting, RECORD_BYTES, options, part, recovered};
 
 /// The size of every image of the table.
 const OLD_BYTES: u64 = 32 << 20;
@@ -40,21 +40,12 @@ fn cut(kind: Image, bytes: u64, tally: &mut Tally) {
     let image = kind.made();
     assert_eq!(image.size_bytes(), OLD_BYTES, "{kind:?}");
     let name = format!("{kind:?} to {bytes}");
-    let whole = MemDevice::new(bytes + RECORD_BYTES);
-    judge::copy(image, &whole);
-    let crash = Arc::new(CrashDevice::from_image(&whole));
-    let shared: Arc<dyn BlockDevice> = crash.clone();
-    let target: Arc<dyn BlockDevice> = Arc::new(OffsetDevice::new(shared.clone(), 0, bytes).expect("a part"));
-    let growth = grown(&target, bytes).unwrap_or_else(|e| panic!("{name}: {e}")).expect("it grows");
+    let cutting = Cutting::new(image, bytes);
+    let Cutting { crash, target } = &cutting;
+    let growth = grown(target, bytes).unwrap_or_else(|e| panic!("{name}: {e}")).expect("it grows");
     let (before, after) = (growth.before.blocks_count, growth.after.blocks_count);
     assert!(before < after, "{name}");
-    let mut make = |bytes: u64| {
-        assert!(bytes <= RECORD_BYTES, "{bytes}");
-        let record = OffsetDevice::new(shared.clone(), whole.size_bytes() - RECORD_BYTES, RECORD_BYTES);
-        Ok((Arc::new(record.expect("a part")) as Arc<dyn BlockDevice>, b"record".to_vec()))
-    };
-    let stamp = Stamp { sec: 2_000_000_000, nsec: 0 };
-    let how = commit(&target, &growth.outcome, 0, stamp, Undo::IfNeeded(&mut make)).expect("written");
+    let how = cutting.write(&name, &growth.outcome);
     let by_journal = matches!(how, How::Journal { .. });
     tally.by_journal += usize::from(by_journal);
     tally.by_record += usize::from(!by_journal);

@@ -11,16 +11,16 @@ use std::sync::Arc;
 
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
-use extant_block::device::{CowDevice, CrashDevice, CrashMode, MemDevice, OffsetDevice};
+use extant_block::device::{CowDevice, CrashMode, MemDevice};
 use extant_recovery::locate::read_super;
 use extant_repair::resize::{CannotShrink, Growth, Smaller, shrink};
-use extant_repair::{How, Stamp, Undo, Unsound, commit, undo};
+use extant_repair::{How, Unsound, undo};
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::Image;
 use extant_testkit::damage::census::{self, Census};
 use extant_testkit::damage::fsck::judged;
 use extant_testkit::oracle::memory;
-use judge::{RECORD_BYTES, options, part, recovered};
+use judge::{Cutting, RECORD_BYTES, options, part, recovered};
 
 fn shrunk(target: &Arc<dyn BlockDevice>, size: Smaller) -> Result<Option<Growth>, CannotShrink> {
     shrink(Arc::new(CowDevice::new(target.clone())), &options().check, size)
@@ -53,22 +53,13 @@ struct Tally {
 /// Shrinks an image, cuts the writing after every `step`th event in three ways, and judges each state.
 fn cut(name: &str, image: &MemDevice, size: Smaller, step: usize, tally: &mut Tally) {
     let bytes = image.size_bytes();
-    let whole = MemDevice::new(bytes + RECORD_BYTES);
-    judge::copy(image, &whole);
-    let crash = Arc::new(CrashDevice::from_image(&whole));
-    let shared: Arc<dyn BlockDevice> = crash.clone();
-    let target: Arc<dyn BlockDevice> = Arc::new(OffsetDevice::new(shared.clone(), 0, bytes).expect("a part"));
-    let smaller = shrunk(&target, size).unwrap_or_else(|e| panic!("{name}: {e}")).expect("it shrinks");
+    let cutting = Cutting::new(image, bytes);
+    let Cutting { crash, target } = &cutting;
+    let smaller = shrunk(target, size).unwrap_or_else(|e| panic!("{name}: {e}")).expect("it shrinks");
     let (before, after) = (smaller.before.blocks_count, smaller.after.blocks_count);
     assert!(after < before, "{name}");
     tally.renumbered += smaller.renumbered;
-    let mut make = |needed: u64| {
-        assert!(needed <= RECORD_BYTES, "{name}: {needed}");
-        let record = OffsetDevice::new(shared.clone(), bytes, RECORD_BYTES);
-        Ok((Arc::new(record.expect("a part")) as Arc<dyn BlockDevice>, b"record".to_vec()))
-    };
-    let stamp = Stamp { sec: 2_000_000_000, nsec: 0 };
-    let how = commit(&target, &smaller.outcome, 0, stamp, Undo::IfNeeded(&mut make)).expect("written");
+    let how = cutting.write(name, &smaller.outcome);
     let by_journal = matches!(how, How::Journal { .. });
     tally.by_journal += usize::from(by_journal);
     tally.by_record += usize::from(!by_journal);

@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
-use extant_block::device::{CowDevice, CrashDevice, CrashMode, MemDevice, OffsetDevice};
+use extant_block::device::{CowDevice, CrashMode};
 use extant_ondisk::superblock::SuperBlock;
 use extant_recovery::locate::read_super;
 use extant_repair::tune::{CannotTune, Change, Feature, Tuned, tune};
-use extant_repair::{How, Stamp, Undo, Unsound, commit, undo};
+use extant_repair::{How, Unsound, undo};
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::Image;
 use extant_testkit::damage::census;
 use extant_testkit::damage::fsck::judged;
-use judge::{RECORD_BYTES, options, part, recovered};
+use judge::{Cutting, RECORD_BYTES, options, part, recovered};
 
 const UUID: [u8; 16] = [7; 16];
 
@@ -52,21 +52,12 @@ fn cut(kind: Image, changes: &[Change], step: usize, tally: &mut Tally) {
     let image = kind.made();
     let bytes = image.size_bytes();
     let name = format!("{kind:?}: {changes:?}");
-    let whole = MemDevice::new(bytes + RECORD_BYTES);
-    judge::copy(image, &whole);
-    let crash = Arc::new(CrashDevice::from_image(&whole));
-    let shared: Arc<dyn BlockDevice> = crash.clone();
-    let target: Arc<dyn BlockDevice> = Arc::new(OffsetDevice::new(shared.clone(), 0, bytes).expect("a part"));
-    let tuned = tuned(&target, changes).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let cutting = Cutting::new(image, bytes);
+    let Cutting { crash, target } = &cutting;
+    let tuned = tuned(target, changes).unwrap_or_else(|e| panic!("{name}: {e}"));
     let (before, after) = (mark(&tuned.before), mark(&tuned.after));
     assert!(before != after, "{name}");
-    let mut make = |needed: u64| {
-        assert!(needed <= RECORD_BYTES, "{needed}");
-        let record = OffsetDevice::new(shared.clone(), bytes, RECORD_BYTES);
-        Ok((Arc::new(record.expect("a part")) as Arc<dyn BlockDevice>, b"record".to_vec()))
-    };
-    let stamp = Stamp { sec: 2_000_000_000, nsec: 0 };
-    let how = commit(&target, &tuned.outcome, 0, stamp, Undo::IfNeeded(&mut make)).expect("written");
+    let how = cutting.write(&name, &tuned.outcome);
     let by_journal = matches!(how, How::Journal { .. });
     tally.by_journal += usize::from(by_journal);
     tally.by_record += usize::from(!by_journal);

@@ -7,13 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use extant_block::device::{CowDevice, MemDevice};
+use extant_block::device::{CowDevice, CrashDevice, MemDevice, OffsetDevice};
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::GroupNr;
 use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, find_backup};
 use extant_recovery::locate::{open_journal, read_super};
 use extant_recovery::{Accept, Replay};
-use extant_repair::{Decision, End, Layers, Loss, Lost, Options, Outcome, Sharing, Step, prove};
+use extant_repair::{
+    Decision, End, How, Layers, Loss, Lost, Options, Outcome, Sharing, Stamp, Step, Undo, commit, prove,
+};
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::census::{self, Census, Difference};
 use extant_testkit::damage::fsck;
@@ -99,6 +101,36 @@ pub fn copy(from: &MemDevice, to: &MemDevice) {
         if bytes[..count].iter().any(|byte| *byte != 0) {
             to.write_at(at, &[&bytes[..count]], BioFlags::META).expect("memory");
         }
+    }
+}
+
+/// A device that loses power, with an image at its start and room for a record behind it.
+pub struct Cutting {
+    pub crash: Arc<CrashDevice>,
+    /// The part with the image.
+    pub target: Arc<dyn BlockDevice>,
+}
+
+impl Cutting {
+    /// `bytes`: of the part with the image, which may be larger than the image.
+    pub fn new(image: &MemDevice, bytes: u64) -> Cutting {
+        let whole = MemDevice::new(bytes + RECORD_BYTES);
+        copy(image, &whole);
+        let crash = Arc::new(CrashDevice::from_image(&whole));
+        let target = OffsetDevice::new(crash.clone(), 0, bytes).expect("a part");
+        Cutting { crash, target: Arc::new(target) }
+    }
+
+    /// Writes what was proved on [`Cutting::target`].
+    pub fn write(&self, name: &str, outcome: &Outcome) -> How {
+        let bytes = self.target.size_bytes();
+        let mut make = |needed: u64| {
+            assert!(needed <= RECORD_BYTES, "{name}: {needed}");
+            let record = OffsetDevice::new(self.crash.clone(), bytes, RECORD_BYTES);
+            Ok((Arc::new(record.expect("a part")) as Arc<dyn BlockDevice>, b"record".to_vec()))
+        };
+        let stamp = Stamp { sec: 2_000_000_000, nsec: 0 };
+        commit(&self.target, outcome, 0, stamp, Undo::IfNeeded(&mut make)).expect("written")
     }
 }
 
