@@ -129,3 +129,24 @@ fn an_image_after_a_crash_is_waited_for_and_one_under_check_is_refused() {
     assert!(matches!(&refused, Error::Mount { .. }) && refused.to_string().contains("a checker uses it"), "{refused}");
     assert_eq!(sign(&*dev).seq, SEQ_FSCK);
 }
+
+/// A mount that gave no sign for too long does not take another host's away.
+#[test]
+fn a_mount_that_lost_the_image_leaves_the_sign_of_the_other_host() {
+    let dev = Arc::new(tools::made(MMP, "32M"));
+    let options = options();
+    let clock = options.clock.clone();
+    let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+    set_sign(&*dev, |sign| (sign.seq, sign.host) = (4711, b"other".to_vec()));
+    clock.advance(std::time::Duration::from_secs(60));
+    for _ in 0..500 {
+        if fs.is_read_only() {
+            break;
+        }
+        Clock::real().sleep(std::time::Duration::from_millis(10));
+    }
+    let late = fs.create(&fs.root().expect("root"), b"f", NewNode::file(0o644), Cred::default());
+    assert!(matches!(late, Err(Error::ReadOnly | Error::Aborted { .. })), "{late:?}");
+    assert!(fs.unmount().is_err(), "the unmount of a lost mount says so");
+    assert_eq!((sign(&*dev).seq, sign(&*dev).host), (4711, b"other".to_vec()));
+}

@@ -180,6 +180,10 @@ impl Filesystem {
         let Some(heart) = self.heart.get() else { return Ok(()) };
         let sign = {
             let mut last = heart.last.lock();
+            if last.stopped {
+                // The block may have another host's sign.
+                return Ok(());
+            }
             last.stopped = true;
             Mmp { seq: SEQ_CLEAN, time: self.now().seconds.max(0) as u64, ..last.sign.clone() }
         };
