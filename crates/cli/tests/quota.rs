@@ -116,6 +116,22 @@ fn a_mount_enforces_limits_and_answers_for_them() {
         assert!(!written && said.contains("Disk quota exceeded"), "{said}");
         let (written, said) = write("20");
         assert!(written, "{said}");
+        // That user sees this row alone, and sets nothing.
+        let as_user = |args: &[&str]| {
+            let binary = env!("CARGO_BIN_EXE_extant");
+            let before =
+                ["--reuid=1000", "--regid=1000", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", binary];
+            Command::new("setpriv").args(before).args(args).output().expect("ran")
+        };
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("opened");
+        let done = as_user(&["quota", "report", at]);
+        let (seen, said) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert!(done.status.success(), "{seen}{said}");
+        assert_eq!(seen.lines().filter(|line| line.starts_with('#')).count(), 1, "{seen}");
+        assert_eq!(line(&seen, 1000)[3], "100");
+        let done = as_user(&["quota", "set", "-u", "1000", "0", "0", "0", "0", at]);
+        assert!(!done.status.success());
+        assert_eq!(line(&ok(&["quota", "report", "-u", at]), 1000)[3], "100");
     }
     drop(mount);
     expect_clean(&image).expect("clean");

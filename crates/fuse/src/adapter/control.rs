@@ -109,16 +109,17 @@ impl FsServer {
         let Ok((words, _)) = <[u64; 12]>::read_from_prefix(args.data) else { return reply.error(Errno::INVAL) };
         let mut record = QuotaRecord(words);
         let Some(kind) = record.kind() else { return reply.error(Errno::INVAL) };
-        let id = record.id();
-        let own = match kind {
-            QuotaKind::User => id == req.uid,
-            QuotaKind::Group => id == req.gid,
-            QuotaKind::Project => false,
-        };
         let all = self.controls(req);
-        if args.cmd == QuotaRequest::NEXT && !all && !own {
-            return reply.error(Errno::PERM);
-        }
+        let own = match kind {
+            QuotaKind::User => Some(req.uid),
+            QuotaKind::Group => Some(req.gid),
+            QuotaKind::Project => None,
+        };
+        let id = match own.filter(|own| *own >= record.id()) {
+            _ if all || args.cmd != QuotaRequest::NEXT => record.id(),
+            Some(own) => own,
+            None => return reply.error(Errno::NOENT),
+        };
         let (cmd, fs, ticket) = (args.cmd, self.fs.clone(), self.outstanding.begin());
         self.trimmer.submit(Box::new(move || {
             let done = match cmd {
