@@ -6,8 +6,12 @@ use std::fs;
 use std::io::{BufRead, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use common::{Served, Setup, can_mount, eventually};
+use extant_block::BioOp;
+use extant_block::device::{Fault, FaultAction, FaultyDevice, FileDevice, OpenOptions};
 use extant_fuse::ServerOptions;
 use extant_testkit::kinds::kind;
 use extant_testkit::oracle::{expect_clean, make_image};
@@ -494,7 +498,10 @@ fn many_fsyncs_share_commits_and_unmount_waits_for_them() {
         return;
     }
     let b = bench();
-    let mut m = b.serve(&Setup::default());
+    // On a device that flushes at once, each thread could be done before the next one asks.
+    let device = FaultyDevice::new(Arc::new(FileDevice::open(&b.image, OpenOptions::default()).expect("image opened")));
+    device.inject(Fault::new(FaultAction::Delay(Duration::from_millis(20))).op(BioOp::Flush));
+    let mut m = Setup::default().serve_device(Arc::new(device), &b.mnt);
     let (threads, rounds) = (16, 8);
     std::thread::scope(|s| {
         for t in 0..threads {

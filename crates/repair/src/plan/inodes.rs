@@ -3,6 +3,8 @@
 //! # Locking
 //! None.
 
+use std::collections::BTreeMap;
+
 use extant_check::{Finding, InodeState, Place, Problem as P};
 use extant_ondisk::InodeNr;
 use extant_ondisk::features::{Compat, Incompat};
@@ -206,13 +208,16 @@ pub fn attribute_feature() -> Option<Answer> {
     act(Layer::Volume, Action::Feature { word: Word::Compat, set, clear: 0 })
 }
 
-/// Steps for all inodes that share blocks which they may not share.
-pub fn sharers(of: &Planner<'_>, add: &mut dyn FnMut(Layer, Action, &Finding)) {
-    let Some(cause) = of.report.findings.iter().find(|finding| finding.problem == P::DupBlock) else { return };
-    let of_inode = |ino: InodeNr| {
-        of.report.findings.iter().find(|finding| finding.problem == P::DupBlock && finding.place.ino() == Some(ino))
-    };
-    for ino in of.image.facts.sharers().iter().copied().map(InodeNr) {
-        add(Layer::Shared, Action::Own(ino), of_inode(ino).unwrap_or(cause));
+/// All inodes that share blocks which they may not share, each with a finding that shows it.
+pub fn sharers<'a>(of: &Planner<'a>) -> Vec<(InodeNr, &'a Finding)> {
+    let mut shown: BTreeMap<u32, &Finding> = BTreeMap::new();
+    for finding in of.report.findings.iter().filter(|finding| finding.problem == P::DupBlock) {
+        if let Some(ino) = finding.place.ino() {
+            shown.entry(ino.0).or_insert(finding);
+        }
     }
+    // A report has a limited number of findings, and may have none of some inodes.
+    let Some(any) = shown.values().next().copied() else { return Vec::new() };
+    let cause = |ino: &u32| shown.get(ino).copied().unwrap_or(any);
+    of.image.facts.sharers().iter().map(|ino| (InodeNr(*ino), cause(ino))).collect()
 }

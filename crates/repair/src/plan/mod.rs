@@ -167,11 +167,13 @@ pub fn plan(image: &Image, report: &Report, without: &BTreeMap<Action, String>) 
     if blind.is_none() {
         counts::complete(&planner, &mut add);
     }
-    inodes::sharers(&planner, &mut |layer, action, cause| {
-        if !without.contains_key(&action) {
-            add(layer, action, cause);
+    for (ino, cause) in inodes::sharers(&planner) {
+        let action = Action::Own(ino);
+        match without.get(&action) {
+            Some(why) => plan.refused.push((*cause, why.clone())),
+            None => add(Layer::Shared, action, cause),
         }
-    });
+    }
     plan.steps = steps.into_values().collect();
     plan
 }

@@ -230,23 +230,28 @@ fn settle(runs: &mut Vec<Run>) {
     });
 }
 
-/// Joins neighbours.
-fn join(runs: &[Run]) -> Vec<Run> {
-    let mut joined: Vec<Run> = Vec::new();
+/// Joins neighbours, and splits what is longer than an extent may be.
+fn extents_of(runs: &[Run]) -> Vec<Extent> {
+    let mut extents: Vec<Extent> = Vec::new();
     for run in runs {
-        match joined.last_mut() {
-            Some(last)
-                if last.lblk.0 + last.len == run.lblk.0
-                    && last.pblk.0 + u64::from(last.len) == run.pblk.0
-                    && last.unwritten == run.unwritten
-                    && last.len + run.len <= extent::len_max(run.unwritten) =>
-            {
-                last.len += run.len;
-            }
-            _ => joined.push(*run),
+        let (unwritten, longest) = (run.unwritten, extent::len_max(run.unwritten));
+        let mut done = 0;
+        if let Some(last) = extents.last_mut()
+            && last.end() == u64::from(run.lblk.0)
+            && last.pblk.0 + u64::from(last.len) == run.pblk.0
+            && last.unwritten == unwritten
+        {
+            done = run.len.min(longest.saturating_sub(last.len));
+            last.len += done;
+        }
+        while done < run.len {
+            let len = longest.min(run.len - done);
+            let (lblk, pblk) = (LogicalBlock(run.lblk.0 + done), BlockNr(run.pblk.0 + u64::from(done)));
+            extents.push(Extent { lblk, len, pblk, unwritten });
+            done += len;
         }
     }
-    joined
+    extents
 }
 
 impl Image {
@@ -339,7 +344,7 @@ impl Image {
         let spare: Vec<BlockNr> = old.into_iter().filter(mine).collect();
         let mut nodes = Nodes { image: self, spare: spare.into_iter(), taken: Vec::new() };
         let root = match inode.form(nodes.image) {
-            Form::Extents => nodes.extents(&inode, &join(runs)),
+            Form::Extents => nodes.extents(&inode, &extents_of(runs)),
             Form::Indirect => nodes.pointers(runs),
         };
         let root = match root {
@@ -406,16 +411,12 @@ impl Nodes<'_> {
         Ok(block)
     }
 
-    fn extents(&mut self, inode: &Inode, runs: &[Run]) -> Done<[u8; extent::ROOT_BYTES]> {
-        let list: Vec<Extent> = runs
-            .iter()
-            .map(|run| Extent { lblk: run.lblk, len: run.len, pblk: run.pblk, unwritten: run.unwritten })
-            .collect();
+    fn extents(&mut self, inode: &Inode, list: &[Extent]) -> Done<[u8; extent::ROOT_BYTES]> {
         let seed = self.image.seed(inode.ino, inode.generation()).map(|seed| seed.raw());
-        let goal = runs.first().map_or(BlockNr(0), |run| run.pblk);
+        let goal = list.first().map_or(BlockNr(0), |extent| extent.pblk);
         let size = self.image.geo.block_size;
         let mut refused = None;
-        let tree = pack_tree(&list, size, seed, || self.next(goal).map_err(|refusal| refused = Some(refusal)).ok());
+        let tree = pack_tree(list, size, seed, || self.next(goal).map_err(|refusal| refused = Some(refusal)).ok());
         let tree = tree.map_err(|_| refused.unwrap_or(Refusal::Lost("its blocks do not fit into a tree")))?;
         for (block, bytes) in &tree.blocks {
             self.image.put_block(*block, bytes)?;
@@ -476,6 +477,22 @@ mod tests {
         let mut extents: Vec<Extent> = of.iter().map(extent).collect();
         settle_keys(&mut extents, range);
         extents.iter().map(|extent| extent.lblk.0).collect()
+    }
+
+    #[test]
+    fn runs_become_extents_of_a_valid_length() {
+        let run = |lblk, len, pblk, unwritten| Run { lblk: LogicalBlock(lblk), len, pblk: BlockNr(pblk), unwritten };
+        let lengths = |runs: &[Run]| -> Vec<(u32, u32, u64)> {
+            extents_of(runs).iter().map(|one| (one.lblk.0, one.len, one.pblk.0)).collect()
+        };
+        assert_eq!(
+            lengths(&[run(0, 70_000, 9, false)]),
+            [(0, 32_768, 9), (32_768, 32_768, 32_777), (65_536, 4464, 65_545)]
+        );
+        assert_eq!(lengths(&[run(0, 32_768, 9, true)]), [(0, 32_767, 9), (32_767, 1, 32_776)]);
+        assert_eq!(lengths(&[run(0, 3, 9, false), run(3, 32_767, 12, false)]), [(0, 32_768, 9), (32_768, 2, 32_777)]);
+        assert_eq!(lengths(&[run(0, 3, 9, false), run(3, 4, 12, true)]), [(0, 3, 9), (3, 4, 12)]);
+        assert_eq!(lengths(&[run(0, 3, 9, false), run(4, 4, 12, false)]), [(0, 3, 9), (4, 4, 12)]);
     }
 
     #[test]
