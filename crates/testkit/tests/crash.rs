@@ -76,7 +76,7 @@ fn explore_with(name: &str, seed: u64, ops: usize, states: usize, preen: bool, m
         assert!(recording.joined > 10, "files shared a block of attributes {} times", recording.joined);
     }
     if image.borrows && std::env::var("EXTANT_CRASH_STATE").is_err() {
-        let what = Explore::mounts(&recording, 120);
+        let what = Explore::mounts(&recording, states / 5);
         let report = explore(&recording, &what);
         eprintln!("{name}: {} states of mounts and unmounts", report.states);
         report.expect_clean(&recording);
@@ -175,7 +175,7 @@ fn interrupt_recoveries(ops: usize, states: usize, cuts: usize) {
 
 #[test]
 fn recovery_is_interrupted() {
-    interrupt_recoveries(250, 12, 12);
+    interrupt_recoveries(250, 8, 6);
 }
 
 #[test]

@@ -157,7 +157,7 @@ impl Explore {
                 }
             }
         }
-        Explore { states, external_every: 2, threads: 2, failures_max: 3, preen: true }
+        Explore { states, external_every: 7, threads: 2, failures_max: 3, preen: true }
     }
 
     /// Up to `count` states in which a commit block is torn, each also recovered by e2fsck and the kernel.
