@@ -49,27 +49,27 @@ fn for_each_kind(options: &[&str], run: impl Fn(&MountFn<'_>, &ImageKind) -> Res
 
 #[test]
 fn the_kernel_reads_what_extant_writes() {
-    for_all(&["-o", "noatime"], &plan(1, 200, true), writes);
+    for_all(&["-o", "noatime"], &plan(1, 100, true), writes);
 }
 
 #[test]
 fn the_kernel_reads_what_extant_writes_without_shortcuts() {
-    for_all(&["-o", "noatime,no_open=0,engine=psync"], &plan(4, 150, true), writes);
+    for_all(&["-o", "noatime,no_open=0,engine=psync"], &plan(4, 75, true), writes);
 }
 
 #[test]
 fn extant_reads_what_the_kernel_writes() {
-    for_all(&["-o", "noatime"], &plan(2, 200, true), reads);
+    for_all(&["-o", "noatime"], &plan(2, 100, true), reads);
 }
 
 #[test]
 fn both_drivers_write_in_turns() {
-    for_all(&["-o", "noatime,writeback_cache"], &plan(3, 200, false), alternates);
+    for_all(&["-o", "noatime,writeback_cache"], &plan(3, 100, false), alternates);
 }
 
 #[test]
 fn both_drivers_write_in_turns_past_the_page_cache() {
-    for_all(&["-o", "noatime,io=direct,cache=16M"], &plan(5, 150, false), alternates);
+    for_all(&["-o", "noatime,io=direct,cache=16M"], &plan(5, 75, false), alternates);
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn large_trees(files: usize) {
 }
 
 #[test]
-fn trees_of_a_thousand_files() {
-    large_trees(1_000);
+fn trees_of_five_hundred_files() {
+    large_trees(500);
 }
 
 #[test]

@@ -91,6 +91,8 @@ impl State {
     pub(super) const DIRECT: State = State(8);
     /// To be freed as soon as it is written (Linux: `PG_reclaim`).
     pub(super) const IMMEDIATE: State = State(16);
+    /// Used since reclaim met it last (Linux: `PG_referenced`).
+    pub(super) const REFERENCED: State = State(32);
     /// Used again (Linux: `PG_active`).
     pub(super) const PROMOTED: State = State(64);
 

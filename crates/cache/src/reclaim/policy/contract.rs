@@ -231,6 +231,30 @@ fn memory_is_freed_as_long_as_there_is_any() {
     }
 }
 
+/// Linux compares its lists in pages: the frames of hot pages may be more than those of a copy with large ones.
+#[test]
+fn hot_pages_stay_beside_a_copy_in_larger_frames() {
+    for kind in ReclaimPolicy::ALL {
+        let mut cache = Cache::new(kind, 16 * MIB, 1);
+        let hot: Vec<FrameId> =
+            (0..768).map(|n| cache.insert(0, Key { object: 1, page: n }, 4096, State::CLEAN)).collect();
+        for n in 0..2048 {
+            for id in &hot {
+                if cache.world.live.contains_key(id) {
+                    cache.core().touches().touch(*id);
+                }
+            }
+            cache.insert(0, Key { object: 2, page: 16 * n }, 16 * 4096, State::CLEAN);
+            if cache.room.free < cache.room.low {
+                cache.reclaimer.wake();
+                while cache.step(false) == Next::More {}
+            }
+        }
+        let left = hot.iter().filter(|id| matches!(cache.world.live.get(id), Some((of, ..)) if of.key.object == 1));
+        assert_eq!(left.count(), hot.len(), "{}", kind.name());
+    }
+}
+
 /// If all frames are dirty or in use, a reclaimer reports what it waits for, and does not spin.
 #[test]
 fn reclaimers_wait_where_nothing_can_go() {

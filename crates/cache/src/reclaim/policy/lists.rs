@@ -6,8 +6,11 @@
 //! three have the same lists, and so the same hit rates. They differ in how a reclaimer proceeds after it meets a
 //! dirty page.
 //!
-//! Where this is not Linux: a frame counts as a page, whatever its size; a second use moves a page to the active list
-//! when reclaim meets it, not at once; there are no mapped pages of files, no huge ones, and no memory cgroups.
+//! A frame counts as the pages of 4 KiB that it has, as a folio does in Linux. The counts that all policies share are
+//! of frames.
+//!
+//! Where this is not Linux: a second use moves a page to the active list when reclaim meets it, not at once; there are
+//! no mapped pages of files, and no memory cgroups.
 //!
 //! # Locking
 //! Under the lock of [`super::super::Reclaim`].
@@ -108,6 +111,8 @@ pub(in crate::reclaim) struct Lists {
     writeback_tail: bool,
     /// Scanned pages for which inodes have not been scanned in proportion yet.
     slab_owed: f64,
+    /// Pages that the background reclaimer has freed, since the start.
+    freed: u64,
 }
 
 /// The pages of a batch, by state (Linux: the counts of `shrink_page_list`).
@@ -124,15 +129,25 @@ struct Batch {
 
 impl Lists {
     pub fn new(rules: &'static Rules) -> Lists {
-        let (congested, dirty_tail, writeback_tail) = (false, false, false);
-        Lists { rules, scanned: [0.0; 2], rotated: [0.0; 2], congested, dirty_tail, writeback_tail, slab_owed: 0.0 }
+        let (congested, dirty_tail, writeback_tail, slab_owed, freed) = (false, false, false, 0.0, 0);
+        let (scanned, rotated) = ([0.0; 2], [0.0; 2]);
+        Lists { rules, scanned, rotated, congested, dirty_tail, writeback_tail, slab_owed, freed }
     }
 
     pub fn inserted(&mut self, field: &mut Field, id: FrameId) {
         match field.class(id) {
             Class::Anonymous => field.frames.push(id_of(ACTIVE_ANON), id),
-            Class::Data | Class::Metadata => field.frames.push(id_of(INACTIVE_FILE), id),
+            Class::Data | Class::Metadata => {
+                field.frames.mark(id, State::REFERENCED);
+                field.frames.push(id_of(INACTIVE_FILE), id);
+            }
             Class::Inode => field.frames.push(SLAB, id),
+        }
+    }
+
+    pub fn freed(&mut self, field: &Field, id: FrameId) {
+        if !field.frames.state(id).has(State::DIRECT) {
+            self.freed += pages_of(field.frames.bytes(id));
         }
     }
 
@@ -163,30 +178,29 @@ impl Lists {
 
     /// How many pages of each list a pass looks at (Linux: `get_scan_count`).
     fn scan_count(&mut self, field: &Field, priority: u32) -> [u64; 4] {
-        let len = |list| field.frames.len(id_of(list));
+        let len = |list| pages(field, list);
         let anon = len(INACTIVE_ANON) + len(ACTIVE_ANON);
         let file = len(INACTIVE_FILE) + len(ACTIVE_FILE);
-        let share: Box<dyn Fn(usize, u64) -> u64> =
-            if anon > 0 && file + field.room.free / PAGE <= field.room.high / PAGE {
-                // Too few pages of files to be worth a scan.
-                Box::new(|list, n| if list < INACTIVE_FILE { n } else { 0 })
-            } else if anon > 0 && priority == 0 {
-                Box::new(|_, n| n)
-            } else if anon == 0 || len(ACTIVE_FILE) <= len(INACTIVE_FILE) {
-                // Enough pages of files that were not used again.
-                Box::new(|list, n| if list < INACTIVE_FILE { 0 } else { n })
-            } else {
-                for (t, n) in [anon, file].into_iter().enumerate() {
-                    if self.scanned[t] > n as f64 / 4.0 {
-                        self.scanned[t] /= 2.0;
-                        self.rotated[t] /= 2.0;
-                    }
+        let share: Box<dyn Fn(usize, u64) -> u64> = if anon > 0 && priority == 0 {
+            Box::new(|_, n| n)
+        } else if anon > 0 && file + field.room.free / PAGE <= field.room.high / PAGE {
+            // Too few pages of files to be worth a scan.
+            Box::new(|list, n| if list < INACTIVE_FILE { n } else { 0 })
+        } else if anon == 0 || len(ACTIVE_FILE) <= len(INACTIVE_FILE) {
+            // Enough pages of files that were not used again.
+            Box::new(|list, n| if list < INACTIVE_FILE { 0 } else { n })
+        } else {
+            for (t, n) in [anon, file].into_iter().enumerate() {
+                if self.scanned[t] > n as f64 / 4.0 {
+                    self.scanned[t] /= 2.0;
+                    self.rotated[t] /= 2.0;
                 }
-                let weight = |t: usize, of: f64| of * (self.scanned[t] + 1.0) / (self.rotated[t] + 1.0);
-                let weights = [weight(0, SWAPPINESS), weight(1, 200.0 - SWAPPINESS)];
-                let sum = weights[0] + weights[1] + 1.0;
-                Box::new(move |list, n| (n as f64 * weights[usize::from(list >= INACTIVE_FILE)] / sum) as u64)
-            };
+            }
+            let weight = |t: usize, of: f64| of * (self.scanned[t] + 1.0) / (self.rotated[t] + 1.0);
+            let weights = [weight(0, SWAPPINESS), weight(1, 200.0 - SWAPPINESS)];
+            let sum = weights[0] + weights[1] + 1.0;
+            Box::new(move |list, n| (n as f64 * weights[usize::from(list >= INACTIVE_FILE)] / sum) as u64)
+        };
         std::array::from_fn(|list| share(list, len(list) >> priority))
     }
 
@@ -194,24 +208,27 @@ impl Lists {
     fn anon_is_low(field: &Field) -> bool {
         let gib = field.room.total as f64 / f64::from(1 << 30);
         let ratio = if gib >= 1.0 { (10.0 * gib).sqrt() as u64 } else { 1 };
-        field.frames.len(id_of(INACTIVE_ANON)) * ratio < field.frames.len(id_of(ACTIVE_ANON))
+        pages(field, INACTIVE_ANON) * ratio < pages(field, ACTIVE_ANON)
     }
 
     /// Linux: `inactive_file_is_low`.
     fn file_is_low(field: &Field) -> bool {
-        field.frames.len(id_of(ACTIVE_FILE)) > field.frames.len(id_of(INACTIVE_FILE))
+        pages(field, ACTIVE_FILE) > pages(field, INACTIVE_FILE)
     }
 
     /// Moves up to `n` pages from the active list to the inactive one (Linux: `shrink_active_list`).
     fn shrink_active(&mut self, field: &mut Field, list: usize, n: u64) {
         let kind = usize::from(list == ACTIVE_FILE);
-        for _ in 0..n {
+        let mut moved = 0;
+        while moved < n {
             let Some(id) = field.frames.tail(id_of(list)) else { break };
-            self.scanned[kind] += 1.0;
+            let pages = pages_of(field.frames.bytes(id));
+            moved += pages;
+            self.scanned[kind] += pages as f64;
             if field.frames.touches().take(id) > 0 {
-                self.rotated[kind] += 1.0;
+                self.rotated[kind] += pages as f64;
             }
-            field.frames.unmark(id, State::PROMOTED);
+            field.frames.unmark(id, State::PROMOTED.or(State::REFERENCED));
             field.frames.push(id_of(list - 1), id);
         }
     }
@@ -251,7 +268,20 @@ fn id_of(list: usize) -> u8 {
     list as u8 + 1
 }
 
-/// Counts a page of a file in its batch, unless it is clean (Linux: `page_check_dirty_writeback`).
+/// The pages of 4 KiB in memory of so many bytes. A frame counts as one at least.
+fn pages_of(bytes: u64) -> u64 {
+    (bytes / PAGE).max(1)
+}
+
+/// The pages on a list.
+fn pages(field: &Field, list: usize) -> u64 {
+    match field.frames.list_bytes(id_of(list)) {
+        0 => 0,
+        bytes => pages_of(bytes),
+    }
+}
+
+/// Counts pages of a file in their batch, unless they are clean (Linux 3.11: `page_check_dirty_writeback`).
 fn count_unclean(field: &mut Field, rules: &Rules, id: FrameId, batch: &mut Batch, host: &dyn Host) {
     let state = field.frames.state(id);
     let in_writeback = state.has(State::WRITEBACK);
@@ -259,22 +289,32 @@ fn count_unclean(field: &mut Field, rules: &Rules, id: FrameId, batch: &mut Batc
     if !(in_writeback || state.has(State::DIRTY) || unstable && rules.sees_unstable) {
         return;
     }
-    batch.dirty += 1;
+    let pages = pages_of(field.frames.bytes(id));
+    batch.dirty += pages;
     field.counts.dirty += 1;
     if !in_writeback {
-        batch.unqueued += 1;
+        batch.unqueued += pages;
         field.counts.unqueued += 1;
     }
     let again = in_writeback && state.has(State::IMMEDIATE);
-    if rules.congestion == Congestion::Met && (again || host.congested(field.frames.owner(id))) {
-        batch.congested += 1;
+    if again || host.congested(field.frames.owner(id)) {
+        batch.congested += pages;
     }
 }
 
-/// Starts to write a dirty page, if the rules permit that to this reclaimer (Linux: `pageout`).
-fn pageout(core: &mut Core, id: FrameId, priority: u32, background: bool, batch: &mut Batch, host: &mut dyn Host) {
+/// Starts to write dirty pages, if the rules permit that to this reclaimer (Linux: `pageout`). `referenced`: a file's
+/// pages were used since reclaim met them last, and stay until it meets them again (Linux: `PAGEREF_RECLAIM_CLEAN`).
+fn pageout(
+    core: &mut Core,
+    (id, referenced): (FrameId, bool),
+    priority: u32,
+    background: bool,
+    batch: &mut Batch,
+    host: &mut dyn Host,
+) {
     let (field, policy) = core.parts();
     let super::Policy::Lists(lists) = policy else { return };
+    let pages = pages_of(field.frames.bytes(id));
     let anon = field.class(id) == Class::Anonymous;
     let rules = lists.rules;
     let may = anon
@@ -288,12 +328,14 @@ fn pageout(core: &mut Core, id: FrameId, priority: u32, background: bool, batch:
         field.frames.mark(id, State::IMMEDIATE);
         return;
     }
-    if anon && rules.congestion == Congestion::Refused {
-        batch.dirty += 1;
+    if referenced && !anon {
+        return;
     }
     let victim = field.victim(id);
     if !background && host.congested(victim.owner) {
-        batch.congested += u64::from(rules.congestion == Congestion::Refused);
+        if rules.congestion == Congestion::Refused {
+            batch.congested += pages;
+        }
         return;
     }
     if anon {
@@ -308,20 +350,20 @@ fn pageout(core: &mut Core, id: FrameId, priority: u32, background: bool, batch:
     }
 }
 
-/// Looks at up to `n` pages at the end of an inactive list. Returns how many it chose to be freed, and whether the
-/// reclaimer has to wait (Linux: `shrink_inactive_list`, `shrink_page_list`).
+/// Looks at `n` pages at the end of an inactive list, or a few more with the last frame. Returns how many pages it
+/// chose to be freed, and whether the reclaimer has to wait (Linux: `shrink_inactive_list`, `shrink_page_list`).
 fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &mut dyn Host) -> (u64, bool) {
     let background = !core.parts().0.direct;
     let mut batch = Batch::default();
     let mut taken = Vec::with_capacity(n as usize);
     let (field, _) = core.parts();
-    while taken.len() < n as usize {
+    while batch.taken < n {
         let Some(id) = field.frames.tail(id_of(list)) else { break };
         field.frames.unlink(id);
         field.scan();
+        batch.taken += pages_of(field.frames.bytes(id));
         taken.push(id);
     }
-    batch.taken = taken.len() as u64;
     let device_full = taken.first().is_some_and(|id| host.congested(field.frames.owner(*id)));
     let mut back = Vec::new();
     let mut rotated = 0;
@@ -329,16 +371,18 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
     for id in taken {
         let (field, policy) = core.parts();
         let super::Policy::Lists(lists) = policy else { return (chosen, false) };
-        let state = field.frames.state(id);
-        if field.class(id) != Class::Anonymous {
+        let (state, pages) = (field.frames.state(id), pages_of(field.frames.bytes(id)));
+        // Linux before 3.11 counts pages as dirty where it would write them: below.
+        let counts_all = lists.rules.congestion == Congestion::Met;
+        if counts_all && field.class(id) != Class::Anonymous {
             count_unclean(field, lists.rules, id, &mut batch, host);
         }
         if state.has(State::WRITEBACK) {
             field.counts.writeback += 1;
             if background && lists.writeback_tail && state.has(State::IMMEDIATE) {
-                batch.again += 1;
+                batch.again += pages;
             } else {
-                batch.writeback += 1;
+                batch.writeback += pages;
             }
             field.frames.mark(id, State::IMMEDIATE);
             back.push((id, list));
@@ -352,18 +396,24 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
             continue;
         }
         if field.frames.touches().take(id) > 0 {
-            rotated += 1;
+            rotated += pages;
             field.frames.mark(id, State::PROMOTED);
             back.push((id, list + 1));
             continue;
         }
+        let referenced = field.frames.unmark(id, State::REFERENCED);
         if state.has(State::DIRTY) {
-            pageout(core, id, priority, background, &mut batch, host);
+            if !counts_all {
+                batch.dirty += pages;
+                field.counts.dirty += 1;
+                field.counts.unqueued += 1;
+            }
+            pageout(core, (id, referenced), priority, background, &mut batch, host);
             back.push((id, list));
             continue;
         }
         core::free(core, id, host);
-        chosen += 1;
+        chosen += pages;
     }
     let (field, policy) = core.parts();
     let super::Policy::Lists(lists) = policy else { return (chosen, false) };
@@ -372,10 +422,10 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
     }
     let kind = usize::from(list == INACTIVE_FILE);
     lists.scanned[kind] += batch.taken as f64;
-    lists.rotated[kind] += f64::from(rotated);
+    lists.rotated[kind] += rotated as f64;
     // Linux: `shrink_slab`: the same share of inodes as of pages, times two.
-    let pages: u64 = (0..4).map(|list| field.frames.len(id_of(list))).sum();
-    lists.slab_owed += 2.0 * batch.taken as f64 * field.frames.len(SLAB) as f64 / (pages + 1) as f64;
+    let all: u64 = (0..4).map(|list| pages(field, list)).sum();
+    lists.slab_owed += 2.0 * batch.taken as f64 * field.frames.len(SLAB) as f64 / (all + 1) as f64;
     (chosen, lists.after(batch, priority, background, device_full))
 }
 
@@ -407,11 +457,19 @@ struct Pass {
     targets: [u64; 4],
     left: [u64; 4],
     scanned: u64,
-    /// The zone's count of freed frames when the pass began.
+    /// The zone's count of freed pages when the pass began.
     freed_before: u64,
     /// The pass frees at most this many pages.
     want: u64,
     cut: bool,
+}
+
+/// Pages of a zone that the background reclaimer has freed, since the start.
+fn freed_pages(zone: &mut Core) -> u64 {
+    match zone.parts() {
+        (_, super::Policy::Lists(lists)) => lists.freed,
+        _ => 0,
+    }
 }
 
 /// The background reclaimer (Linux: `kswapd`, `balance_pgdat`).
@@ -423,11 +481,11 @@ pub(in crate::reclaim) struct Kswapd {
     end: usize,
     zone: usize,
     pass: Option<Pass>,
-    /// The counts of freed frames, over all zones, when the priority was set.
+    /// The counts of freed pages, over all zones, when the priority was set.
     freed_before: u64,
     /// The pass looked at less than was to be freed: the next one is harder.
     raise: bool,
-    /// Rounds in which nothing was freed, and the count of all freed frames when the last one ended.
+    /// Rounds in which nothing was freed, and the count of what was freed when the last one ended.
     fruitless: u32,
     freed_by_all: u64,
 }
@@ -449,8 +507,8 @@ impl Kswapd {
         room.free >= room.high + if gap { room.low.min(room.total / 100) } else { 0 }
     }
 
-    fn freed(zones: &[Core]) -> u64 {
-        zones.iter().map(|z| z.counts().freed).sum()
+    fn freed(zones: &mut [Core]) -> u64 {
+        zones.iter_mut().map(freed_pages).sum()
     }
 
     /// Begins a pass over the zones up to the highest that is short of memory; false if none is.
@@ -491,7 +549,7 @@ impl Kswapd {
     }
 
     fn begin_zone(&self, zone: &mut Core) -> Pass {
-        let freed_before = zone.counts().freed;
+        let freed_before = freed_pages(zone);
         let (field, policy) = zone.parts();
         let super::Policy::Lists(lists) = policy else { return Pass::default() };
         let left = lists.scan_count(field, self.priority);
@@ -522,7 +580,7 @@ impl Kswapd {
                 _ => stall |= shrink_inactive(zone, list, n, self.priority, host).1,
             }
         }
-        if self.rules.proportional && !pass.cut && zone.counts().freed - pass.freed_before >= pass.want {
+        if self.rules.proportional && !pass.cut && freed_pages(zone) - pass.freed_before >= pass.want {
             // Enough: the kind with less left stops, and the other goes on to the share that the first one has
             // reached.
             pass.cut = true;

@@ -79,7 +79,7 @@ impl Policy {
     /// The owner frees a chosen frame now.
     pub fn freed(&mut self, field: &mut Field, id: FrameId) {
         match self {
-            Policy::Lists(_) => {}
+            Policy::Lists(p) => p.freed(field, id),
             Policy::UsedOnce(p) => p.freed(field, id),
         }
     }

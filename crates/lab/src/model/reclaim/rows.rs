@@ -10,8 +10,8 @@ use extant_cache::reclaim::Counts;
 use super::disk::Traffic;
 use super::settings::{DMA32, NORMAL};
 
-/// Eight sectors a page.
-const SECTORS: u64 = 8;
+/// KiB of a page: the unit of the rows that the thread calls sectors (Linux: `pgpgin`, `pgpgout`).
+const KIB: u64 = 4;
 
 /// Mean and greatest over the samples: of the queue's length in thousandths, of waits in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,8 +42,8 @@ pub struct Rows {
     pub writes_anon: u64,
     pub immediate: u64,
     pub stalls: u64,
-    pub sectors_read: u64,
-    pub sectors_written: u64,
+    pub kib_read: u64,
+    pub kib_written: u64,
     pub slabs_scanned: u64,
     pub direct_slabs_scanned: u64,
     pub inode_steals: u64,
@@ -75,8 +75,8 @@ impl Rows {
 
     /// Adds the disk's work between two moments.
     pub fn traffic(&mut self, before: Traffic, after: Traffic) {
-        self.sectors_read = (after.pages_read - before.pages_read) * SECTORS;
-        self.sectors_written = (after.pages_written - before.pages_written) * SECTORS;
+        self.kib_read = (after.pages_read - before.pages_read) * KIB;
+        self.kib_written = (after.pages_written - before.pages_written) * KIB;
     }
 
     /// The rows of `mmtests`' first table, of one test, by name.
@@ -120,8 +120,8 @@ pub fn of_all(tests: &[Rows]) -> Vec<(&'static str, u64)> {
         ("page_writes_file", sum(|r| r.writes_file)),
         ("page_writes_anon", sum(|r| r.writes_anon)),
         ("page_reclaim_immediate", sum(|r| r.immediate)),
-        ("sector_reads", sum(|r| r.sectors_read)),
-        ("sector_writes", sum(|r| r.sectors_written)),
+        ("kib_read", sum(|r| r.kib_read)),
+        ("kib_written", sum(|r| r.kib_written)),
         ("slabs_scanned", sum(|r| r.slabs_scanned)),
         ("direct_inode_steals", sum(|r| r.direct_inode_steals)),
         ("kswapd_inode_steals", sum(|r| r.inode_steals)),
