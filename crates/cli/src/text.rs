@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 pub use extant_image::shown;
+use extant_image::{ImageSpec, Part};
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
 pub use extant_transfer::path::split_last;
@@ -145,6 +146,16 @@ pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     }
     path.to_mut().extend_from_slice(name);
     path.into_owned()
+}
+
+/// The image that a command has to name, as one argument.
+pub fn image_argument(spec: &ImageSpec) -> String {
+    let part = match spec.part {
+        Part::Any => String::new(),
+        Part::Partition(number) => format!("@{number}"),
+        Part::Offset(offset) => format!("?offset={offset}"),
+    };
+    argument(spec.path.as_os_str().as_encoded_bytes(), &part)
 }
 
 /// An image and its `part` (`@N`, `?offset=N` or nothing) as one argument of a shell command.

@@ -435,16 +435,14 @@ fn contestants_that_die_or_hang_fail_and_leave_nothing() {
     let hangs = script(&dir, "hangs", &format!("{says}\n[ \"$2\" = --foreground ] && exec sleep 1000\n{served}"));
     let breaks =
         script(&dir, "breaks", &format!("{says}\n[ \"$2\" = --foreground ] && (sleep 1; kill -9 $$) & \n{served}"));
-    for (program, timeout, why) in [
-        (dies, "--timeout=600", "no, sir"),
-        (hangs, "--timeout=10", "--timeout"),
-        (breaks, "--timeout=600", "os error"),
-    ] {
+    for (program, timeout, why) in
+        [(dies, "--timeout=600", "no, sir"), (hangs, "--timeout=6", "--timeout"), (breaks, "--timeout=600", "os error")]
+    {
         let out = dir.text(&program.replace('/', "_"));
         let bad = format!("mount:{},name=fake,program={program}", dir.text("m.img"));
         let good = format!("engine:{},io=memory", dir.text("e.img"));
         // Long enough that the server dies during the work.
-        let more = ["--rounds=1", "--warmup=0", timeout, "-t", &good, "--set=files_per_process=20000", "--size=2G"];
+        let more = ["--rounds=1", "--warmup=0", timeout, "-t", &good, "--set=files_per_process=8000", "--size=2G"];
         let more = if why == "os error" { &more[..] } else { &more[..5] };
         let ran = extant(&small(&out, &bad, more));
         assert_eq!(ran.code, Some(8), "{why}: {}", ran.err);

@@ -497,6 +497,14 @@ fn a_file_system_grows_to_the_end_of_its_partition() {
     assert_eq!(fs::metadata(dir.text("whole.img")).expect("disk").len(), bytes);
     assert!(exported(&disk) == files);
     extant(&["fsck", "-fn", &disk]).ok();
+    // The command that undoes a change names the partition.
+    let undo = dir.text("undo");
+    let before = fs::read(dir.text("whole.img")).expect("disk");
+    let said = extant(&["tune", "-L", "other", "-z", &undo, &disk]).ok();
+    assert!(said.contains(&format!("'extant fsck --undo {undo} {disk}' undoes it")), "{said}");
+    assert!(fs::read(dir.text("whole.img")).expect("disk") != before);
+    extant(&["fsck", "--undo", &undo, &disk]).ok();
+    assert!(fs::read(dir.text("whole.img")).expect("disk") == before, "not as before");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use extant_repair::{How, Layers, Outcome, Stamp, Undo, commit, unfinished};
 
 use crate::failure::{Failure, Result, warn};
 use crate::image::{ImageSpec, Part};
-use crate::text::{argument, shown};
+use crate::text::{argument, image_argument, shown};
 
 /// Changes beyond this many bytes go to a file.
 const MEMORY_BYTES: u64 = 48 << 20;
@@ -93,7 +93,7 @@ fn sign_of(device: &dyn BlockDevice, sb: &SuperBlock) -> Option<Mmp> {
 
 /// The command that undoes a change.
 pub fn undo_command(record: &Path, spec: &ImageSpec) -> String {
-    let image = argument(spec.path.as_os_str().as_bytes(), "");
+    let image = image_argument(spec);
     format!("extant fsck --undo {} {image}", argument(record.as_os_str().as_bytes(), ""))
 }
 
@@ -117,7 +117,7 @@ pub fn failed(
         ),
         None => format!(
             "{name}: the change is in the journal, but not in its place: {e}; 'extant fsck -p {}' puts it there",
-            argument(spec.path.as_os_str().as_bytes(), "")
+            image_argument(spec)
         ),
     })
 }

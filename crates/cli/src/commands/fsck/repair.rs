@@ -6,6 +6,7 @@
 //! # Locking
 //! None.
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -25,7 +26,7 @@ use crate::args::{FsckArgs, ImageArgs, Shared};
 use crate::failure::{Failure, Result, warn};
 use crate::image::{self, ImageSpec};
 use crate::record::escaped;
-use crate::text::{Output, argument};
+use crate::text::{Output, image_argument};
 
 fn repair_options(check: &Options, shared: Shared) -> extant_repair::Options {
     let sharing = match shared {
@@ -90,7 +91,7 @@ pub fn run(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     if args.letters.preen
         && let Some(why) = outcome.needs_person()
     {
-        let image = argument(spec.path.as_os_str().as_bytes(), "");
+        let image = image_argument(spec);
         let message = format!(
             "{name}: not changed: {why}; 'extant fsck -fn {image}' shows the plan, and 'extant fsck -y {image}' carries it \
              out"
@@ -161,8 +162,8 @@ fn write(args: &FsckArgs, spec: &ImageSpec, device: &Arc<dyn BlockDevice>, outco
     let wanted = args.letters.undo_file.as_ref().map(Path::new);
     let (written, record) = change::write(spec, device, outcome, wanted, args.no_undo);
     let name = spec.shown();
-    let image = argument(spec.path.as_os_str().as_bytes(), "");
-    let how = |record: &Path| format!("'extant fsck --undo {} {image}'", argument(record.as_os_str().as_bytes(), ""));
+    let image = image_argument(spec);
+    let how = |record: &Path| format!("'{}'", change::undo_command(record, spec));
     match (written, record) {
         (Ok(How::Journal { blocks }), _) if !args.json => {
             writeln!(std::io::stdout(), "{name}: {blocks} blocks written as one transaction of the journal")?;
@@ -206,8 +207,8 @@ fn again(image: &str) -> String {
 /// Warns of a repair that was interrupted.
 pub fn mention_unfinished(device: &dyn BlockDevice, spec: &ImageSpec) {
     if let Some(record) = unfinished(device) {
-        let (record, image) = (argument(&record, ""), argument(spec.path.as_os_str().as_bytes(), ""));
-        warn(&format!("{}: a repair was interrupted; 'extant fsck --undo {record} {image}' undoes it", spec.shown()));
+        let undone = change::undo_command(Path::new(OsStr::from_bytes(&record)), spec);
+        warn(&format!("{}: a repair was interrupted; '{undone}' undoes it", spec.shown()));
     }
 }
 

@@ -24,7 +24,7 @@ use self::room::Room;
 use super::change;
 use crate::args::{ImageArgs, ResizeArgs};
 use crate::failure::{Failure, Result, USAGE, warn};
-use crate::text::{Output, argument};
+use crate::text::{Output, argument, image_argument};
 
 /// As resize2fs: whatever fails.
 const FAILED: u8 = 1;
@@ -162,7 +162,7 @@ fn write(args: &ResizeArgs, image: &mut Room, old: &SuperBlock, growth: &Growth)
                     change::undo_command(record, &image.spec)
                 )
             } else {
-                let command = argument(image.spec.path.as_os_str().as_bytes(), "");
+                let command = image_argument(&image.spec);
                 format!(
                     "{name}: the change is in the journal, but not in its place: {e}; 'extant fsck -p {command}' puts it there"
                 )
@@ -205,7 +205,7 @@ impl Room {
 
     /// Why it does not shrink, and the way out.
     fn not_shrunk(&self, e: &CannotShrink, size: Smaller) -> Failure {
-        let image = argument(self.spec.source().as_os_str().as_bytes(), "");
+        let image = image_argument(&self.spec);
         let from = argument(&[b"image:", self.spec.source().as_os_str().as_bytes()].concat(), "");
         let next = match e {
             CannotShrink::Unsound(Unsound::Damaged { .. } | Unsound::Unchecked { .. }) => {
@@ -222,7 +222,7 @@ impl Room {
 
     /// The reason, and the way out.
     fn refusal(&self, e: &CannotGrow, bytes: u64) -> Failure {
-        let image = argument(self.spec.source().as_os_str().as_bytes(), "");
+        let image = image_argument(&self.spec);
         let from = argument(&[b"image:", self.spec.source().as_os_str().as_bytes()].concat(), "");
         let next = match e {
             CannotGrow::DescriptorRoom { .. }
