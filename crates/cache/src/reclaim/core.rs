@@ -233,6 +233,11 @@ impl Core {
         self.field.room = room;
     }
 
+    /// Bytes of files' data that are dirty, under writeback, or not durable.
+    pub fn unclean_data(&self) -> u64 {
+        self.field.unclean.data
+    }
+
     /// How many frames there are.
     pub fn frames(&self) -> u64 {
         u64::from(self.field.frames.live())

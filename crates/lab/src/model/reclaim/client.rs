@@ -111,7 +111,7 @@ impl Machine {
 
     /// Reads the page from swap space, and its neighbours there, as far as there is room.
     fn fault(&mut self, page: u32) {
-        let Some(zone) = self.allocate() else { return self.reclaim_directly(Actor::Client) };
+        let Some(zone) = self.allocate(false) else { return self.reclaim_directly(Actor::Client) };
         let slot = self.world.anon[page as usize].slot;
         self.swap_in(zone, page);
         self.world.anon[page as usize].mapped = true;
@@ -119,7 +119,7 @@ impl Machine {
         let Some(swap) = &self.world.swap else { return };
         for neighbour in swap.cluster(slot).collect::<Vec<_>>() {
             if self.world.anon[neighbour as usize].place.is_none()
-                && let Some(zone) = self.allocate()
+                && let Some(zone) = self.allocate(false)
             {
                 self.swap_in(zone, neighbour);
             }

@@ -19,7 +19,7 @@ use super::flusher::{Flusher, Journal};
 use super::memory::{Backing, Buffers, CACHED, Owners, PAGE, Place, World};
 use super::rows::{Rows, Samples};
 use super::settings::{DMA32, NORMAL, Settings};
-use super::writer::Writer;
+use super::writer::{DIRTY_SHARE, Writer};
 
 /// The processor's time for a step of reclaim, and for each page that it looks at.
 const STEP_NS: u64 = 1_000;
@@ -165,15 +165,22 @@ impl Machine {
     }
 
     /// A zone with a free page: Normal first, down to the low watermark; then, with kswapd awake, to the minimum. None:
-    /// the caller has to reclaim itself.
-    pub fn allocate(&mut self) -> Option<usize> {
-        let above = |m: &Machine, mark: [u64; 2]| [NORMAL, DMA32].into_iter().find(|z| m.free(*z) > mark[*z]);
-        let low = [DMA32, NORMAL].map(|zone| self.zones[zone].room().low);
-        if let Some(zone) = above(self, low) {
+    /// the caller has to reclaim itself. `for_write`: the page will be dirty.
+    pub fn allocate(&mut self, for_write: bool) -> Option<usize> {
+        let order = [NORMAL, DMA32].into_iter();
+        let fits = |zone: &usize| {
+            self.free(*zone) > self.zones[*zone].room().low && (!for_write || self.has_room_for_dirty(*zone))
+        };
+        if let Some(zone) = order.clone().find(fits) {
             return Some(zone);
         }
         self.wake_kswapd();
-        above(self, self.min)
+        order.clone().find(|zone| self.free(*zone) > self.min[*zone])
+    }
+
+    /// Whether a zone has less than its share of the dirty pages (Linux since 3.3: `zone_dirty_ok`).
+    fn has_room_for_dirty(&self, zone: usize) -> bool {
+        self.zones[zone].unclean_data() <= self.settings.zone_pages(zone) * PAGE / DIRTY_SHARE
     }
 
     pub fn at(&mut self, time: u64, actor: Actor) {

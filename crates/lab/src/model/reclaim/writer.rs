@@ -10,6 +10,8 @@ use extant_cache::reclaim::State;
 use super::machine::{Actor, Machine};
 use super::memory::PAGE;
 
+/// At most this part of memory, and of each zone, is dirty (Linux: `vm_dirty_ratio`).
+pub const DIRTY_SHARE: u64 = 5;
 /// Pages between two checks of the dirty pages.
 const BATCH: u64 = 64;
 /// The time to copy a page.
@@ -41,7 +43,7 @@ impl Machine {
     /// of a hundred).
     pub fn dirty_limits(&self) -> (u64, u64) {
         let pages = self.settings.pages as u64;
-        (pages / 10, pages / 5)
+        (pages / 10, pages / DIRTY_SHARE)
     }
 
     /// Pages of the file that are not durable.
@@ -73,7 +75,7 @@ impl Machine {
             if self.writer.next == self.writer.pages {
                 break;
             }
-            let Some(zone) = self.allocate() else { return self.reclaim_directly(Actor::Writer) };
+            let Some(zone) = self.allocate(true) else { return self.reclaim_directly(Actor::Writer) };
             let page = self.writer.next;
             let place = self.insert_page(zone, self.world.owners.file, page, State::DIRTY);
             self.world.file[page as usize].place = Some(place);
