@@ -144,7 +144,8 @@ pub struct Allocator<S: GroupStore> {
     pub(crate) rules: &'static Rules,
     pub(crate) meta: Box<dyn MetaPlace>,
     pub(crate) meta_zones: Option<MetaZones>,
-    pub(crate) counters: Counters,
+    /// Each processor has counters of its own: too many bytes to move an allocator about with them.
+    pub(crate) counters: Box<Counters>,
     /// Where each stream last got blocks: group << 32 | index (Linux: `s_mb_last_groups`).
     pub(crate) streams: Box<[AtomicU64]>,
     locality: Box<[LocalityGroup]>,
@@ -189,7 +190,7 @@ impl<S: GroupStore> Allocator<S> {
         let meta = options.meta_policy.state();
         let meta_zones = meta.zoning().map(|zoning| MetaZones::new(zoning, &geometry, groups));
         let groups: Box<[Group]> = groups.iter().map(|g| Group::new(g.free, g.block_uninit)).collect();
-        let counters = Counters::default();
+        let counters = Box::<Counters>::default();
         // From the last group down: then lists begin with the last group, as they do where bitmaps are read ahead
         // (Linux: `ext4_mb_prefetch_fini`).
         for (nr, group) in groups.iter().enumerate().rev() {
