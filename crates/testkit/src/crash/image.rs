@@ -59,6 +59,16 @@ pub const IMAGES: [CrashImage; 5] = [
 pub const QUOTA: CrashImage =
     CrashImage { name: "ext4-quota", features: "quota,project", journal_blocks: 1024, ..EXT4 };
 
+/// Small files and directories lie in their inodes, and move out when they grow.
+pub const INLINE: CrashImage = CrashImage {
+    name: "ext4-inline",
+    features: "inline_data",
+    block_size: 1024,
+    journal_blocks: 1024,
+    inode_size: Some(512),
+    ..EXT4
+};
+
 /// Without any journal.
 pub const TWO_WAVES: [CrashImage; 2] = [
     CrashImage { name: "ext4-two-waves", features: "^has_journal", ..EXT4 },
