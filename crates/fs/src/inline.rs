@@ -9,9 +9,11 @@
 //! file in its inode therefore has no folios, its two sizes are equal, and fsync waits for no data. Quotas charge no
 //! block for it.
 //!
-//! New files and directories begin in the inode, if its attributes leave room. Content that outgrows the room moves to
-//! a block in one handle, and never comes back; so does the content of a file before fallocate. Other attributes that
-//! find no room beside the content go to the attribute block ([`crate::xattr`]), and `system.data` never does.
+//! A new directory, and the first content of a new file, begin in the inode, if its attributes leave room. An empty file
+//! does not: Linux 6.18 loses what it writes far behind the end of a file in its inode, if pages are larger than blocks.
+//! Content that outgrows the room moves to a block in one handle, and never comes back; so does the content of a file
+//! before fallocate. Other attributes that find no room beside the content go to the attribute block
+//! ([`crate::xattr`]), and `system.data` never does.
 //!
 //! What it does not do: put the targets of symbolic links here. Linux no longer does, either.
 //!
@@ -22,6 +24,7 @@
 
 use std::sync::Arc;
 
+use extant_base::sync::atomic::Ordering;
 use extant_cache::BufKind;
 use extant_journal::Handle;
 use extant_mballoc::MetaRole;
@@ -163,53 +166,60 @@ impl Filesystem {
         self.whole(handle, written)
     }
 
-    /// Gives a new inode its first content, if it has room for it. False: it must have blocks.
-    fn begin_inline(&self, handle: &mut Handle, inode: &Arc<Inode>, content: &[u8]) -> Result<bool> {
-        if !self.inline_data || self.inline_room(inode)?.is_none_or(|room| room < content.len()) {
-            return Ok(false);
-        }
+    /// Gives an inode that has neither blocks nor content its first content; there is room for it.
+    fn begin_inline(&self, handle: &mut Handle, inode: &Arc<Inode>, content: &[u8]) -> Result<()> {
         {
             let flags = &mut inode.meta.write().desc.flags;
             flags.insert(InodeFlags::INLINE_DATA);
             flags.remove(InodeFlags::EXTENTS);
         }
-        self.put_inline(handle, inode, content)?;
-        Ok(true)
+        let begun = self.put_inline(handle, inode, content);
+        self.whole(handle, begun)
     }
 
-    /// Lets a new, empty file begin in its inode (Linux: `ext4_prepare_inline_data`, at the first write).
-    pub(crate) fn begin_inline_file(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<bool> {
-        self.begin_inline(handle, inode, &[])
-    }
-
-    /// Lets a new directory begin in its inode (Linux: `ext4_try_create_inline_dir`).
+    /// Lets a new directory begin in its inode, if it has room (Linux: `ext4_try_create_inline_dir`).
     pub(crate) fn begin_inline_dir(&self, handle: &mut Handle, dir: &Arc<Inode>, parent: InodeNr) -> Result<bool> {
-        self.begin_inline(handle, dir, &InlineDir::new(parent.0).to_bytes())
+        let fits = self.inline_data && self.inline_room(dir)?.is_some();
+        if fits {
+            self.begin_inline(handle, dir, &InlineDir::new(parent.0).to_bytes())?;
+        }
+        Ok(fits)
     }
 
-    /// Writes `data` at `pos` of a file in its inode. False: the file has blocks, or has them now, because it would
-    /// have become too long; nothing has been written.
+    /// Writes `data` at `pos` of a file in its inode, or a new file. False: the content belongs into blocks, and the
+    /// file is ready for that; nothing has been written.
     pub(crate) fn write_inline(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<bool> {
         let end = inode.size().max(pos + data.len() as u64);
         self.change_inline(inode, end, |content| content[pos as usize..][..data.len()].copy_from_slice(data))
     }
 
-    /// Sets the size of a file in its inode. False as for [`Filesystem::write_inline`].
+    /// Sets the size of such a file. False as for [`Filesystem::write_inline`].
     pub(crate) fn resize_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<bool> {
         self.change_inline(inode, size, |_| ())
     }
 
     fn change_inline(&self, inode: &Arc<Inode>, size: u64, change: impl FnOnce(&mut [u8])) -> Result<bool> {
-        let Some(mut content) = self.inline_content(inode)? else { return Ok(false) };
+        if !self.inline_data {
+            return Ok(false);
+        }
+        let stored = self.inline_content(inode)?;
+        let begins = stored.is_none() && size > 0 && inode.fresh.swap(false, Ordering::AcqRel);
+        if stored.is_none() && !begins {
+            return Ok(false);
+        }
         if self.inline_room(inode)?.is_none_or(|room| size > room as u64) {
             self.move_out(inode)?;
             return Ok(false);
         }
         // Stored bytes behind the former end do not return.
+        let mut content = stored.unwrap_or_default();
         content.resize(size as usize, 0);
         change(&mut content);
         let _table = self.inode_slot(inode.ino)?;
-        self.transact_whole(credits::INODE, |handle| self.put_inline(handle, inode, &content))?;
+        self.transact_whole(credits::INODE, |handle| match begins {
+            true => self.begin_inline(handle, inode, &content),
+            false => self.put_inline(handle, inode, &content),
+        })?;
         Ok(true)
     }
 
@@ -222,9 +232,10 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Moves the content of a file from its inode to a block; files that have blocks do not change. Its data goes to
-    /// the device first, then all of the metadata changes in one handle (Linux: `ext4_convert_inline_data`).
+    /// Moves the content of a file from its inode to a block; other files get their next content there, too. Its data
+    /// goes to the device first, then all of the metadata changes in one handle (Linux: `ext4_convert_inline_data`).
     pub(crate) fn move_out(&self, inode: &Arc<Inode>) -> Result<()> {
+        inode.fresh.store(false, Ordering::Release);
         let Some(content) = self.inline_content(inode)? else { return Ok(()) };
         let _table = self.inode_slot(inode.ino)?;
         if content.is_empty() {

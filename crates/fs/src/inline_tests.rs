@@ -89,7 +89,6 @@ fn a_growing_file_moves_out_of_its_inode_once() {
         let dev = image(kind);
         let fs = mount(&dev);
         let f = file(&fs, "f");
-        assert!(fs.is_inline(&f), "{kind:?}");
         let all = pattern(1500);
         let mut longest = 0;
         for (i, part) in all.chunks(7).enumerate() {
@@ -132,6 +131,9 @@ fn a_file_in_its_inode_can_be_resized() {
             wanted.resize(size as usize, 0);
             assert_eq!(content(&fs, &f), wanted, "{kind:?}, {size}");
         }
+        let empty = file(&fs, "empty");
+        assert!(!fs.is_inline(&empty), "{kind:?}");
+        drop(empty);
         put(&fs, &f, 80, b"behind a hole");
         wanted[80..93].copy_from_slice(b"behind a hole");
         assert!(fs.is_inline(&f) && fs.getattr(&f).blocks == 0, "{kind:?}");
@@ -149,6 +151,9 @@ fn a_file_in_its_inode_can_be_resized() {
         resize(&fs, &g, 1 << 20);
         assert_eq!(fs.getattr(&g).blocks, 0, "{kind:?}: an empty file needs no block");
         put(&fs, &g, 1 << 19, b"middle");
+        // What was empty until now is like any other.
+        put(&fs, &reopened(&fs, "empty"), 0, b"first");
+        assert!(!fs.is_inline(&reopened(&fs, "empty")), "{kind:?}");
         drop((f, g));
         let fs = remounted(fs, &dev);
         assert!(content(&fs, &reopened(&fs, "f")) == wanted, "{kind:?}");
@@ -178,7 +183,8 @@ fn fallocate_moves_a_file_out_first() {
         fs.fallocate(&f, mode, pos, len).expect("fallocate");
         assert!(!fs.is_inline(&f), "{mode:?}");
         let mut wanted = all.clone();
-        if matches!(mode, FallocateMode::Allocate { keep_size: false } | FallocateMode::ZeroRange { keep_size: false }) {
+        if matches!(mode, FallocateMode::Allocate { keep_size: false } | FallocateMode::ZeroRange { keep_size: false })
+        {
             wanted.resize((pos + len) as usize, 0);
         }
         if !matches!(mode, FallocateMode::Allocate { .. }) {
@@ -237,7 +243,8 @@ fn names_in_an_inode_change_in_place() {
         let dev = image(kind);
         let fs = mount(&dev);
         let (a, b) = (dir(&fs, "a"), dir(&fs, "b"));
-        let make = |parent: &InodeRef, name: &[u8], node| fs.create(parent, name, node, Cred::default()).expect("create");
+        let make =
+            |parent: &InodeRef, name: &[u8], node| fs.create(parent, name, node, Cred::default()).expect("create");
         let sub = make(&a, b"sub", NewNode::directory(0o700));
         let f = make(&sub, b"f", NewNode::file(0o600));
         put(&fs, &f, 0, b"content");
@@ -276,6 +283,7 @@ fn attributes_and_content_share_the_room_of_an_inode() {
         let dev = image(kind);
         let fs = mount(&dev);
         let (first, second, d) = (file(&fs, "first"), file(&fs, "second"), dir(&fs, "d"));
+        put(&fs, &first, 0, b"begun");
         let room = fs.inline_room(&first).expect("room").expect("of an attribute");
         let all = pattern(room);
         put(&fs, &first, 0, &all);
@@ -504,11 +512,13 @@ fn content_longer_than_its_room_is_an_error() {
 fn flags_say_where_the_content_is() {
     let dev = image(KINDS[0]);
     let fs = mount(&dev);
-    let (f, _g) = (file(&fs, "f"), file(&fs, "g"));
-    put(&fs, &f, 0, &pattern(1000));
+    let (f, g) = (file(&fs, "f"), file(&fs, "g"));
+    put(&fs, &f, 0, &pattern(10));
+    put(&fs, &f, 10, &pattern(1000));
+    put(&fs, &g, 0, &pattern(10));
     let flags = |inode: &InodeRef| InodeFlags::from_bits_retain(fs.getattr(inode).flags);
     assert!(flags(&f).contains(InodeFlags::EXTENTS) && !flags(&f).contains(InodeFlags::INLINE_DATA));
-    drop((f, _g));
+    drop((f, g));
     fs.unmount().expect("unmount");
     assert!(debugfs(&dev, "stat f").contains("EXTENTS") && debugfs(&dev, "stat g").contains("0x10000000"));
     assert!(!debugfs(&dev, "stat f").contains("system.data"));

@@ -327,9 +327,7 @@ impl Operation<'_> {
             let view = DirView::new(self, inode);
             return dir::init(&view, handle, &view.params, inode.ino, dir.ino);
         }
-        if inode.file_type() == Some(FileType::Regular) {
-            return self.begin_inline_file(handle, inode).map(drop);
-        }
+        inode.fresh.store(inode.file_type() == Some(FileType::Regular), Ordering::Release);
         let Some(target) = target else { return Ok(()) };
         inode.set_size(target.len() as u64);
         if target.len() < 60 {
