@@ -169,7 +169,6 @@ pub static CONFIGS: &[Config] = &[
             name: "ext4-1k-inline",
             features: "inline_data",
             block_size: 1024,
-            inode_size: Some(512),
             size: 8 << 20,
             ..JOURNAL
         },
