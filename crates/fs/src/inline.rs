@@ -9,10 +9,10 @@
 //! file in its inode therefore has no folios, its two sizes are equal, and fsync waits for no data. Quotas charge no
 //! block for it.
 //!
-//! A new directory, and the first content of a new file, begin in the inode, if its attributes leave room. An empty file
-//! does not: Linux 6.18 loses what it writes far behind the end of a file in its inode, if pages are larger than blocks.
-//! Content that outgrows the room moves to a block in one handle, and never comes back; so does the content of a file
-//! before fallocate. Other attributes that find no room beside the content go to the attribute block
+//! A new directory, and the first content of a new file, begin in the inode, if its attributes leave room. An empty
+//! file does not: Linux 6.18 loses its own writes far behind the end of a file in its inode, where pages are larger
+//! than blocks. Content that outgrows the room moves to a block in one handle, and never comes back; so does the
+//! content of a file before fallocate. Other attributes that find no room beside the content go to the attribute block
 //! ([`crate::xattr`]), and `system.data` never does.
 //!
 //! What it does not do: put the targets of symbolic links here. Linux no longer does, either.

@@ -151,7 +151,7 @@ fn a_file_in_its_inode_can_be_resized() {
         resize(&fs, &g, 1 << 20);
         assert_eq!(fs.getattr(&g).blocks, 0, "{kind:?}: an empty file needs no block");
         put(&fs, &g, 1 << 19, b"middle");
-        // What was empty until now is like any other.
+        // An empty file that was read from its table is like any other.
         put(&fs, &reopened(&fs, "empty"), 0, b"first");
         assert!(!fs.is_inline(&reopened(&fs, "empty")), "{kind:?}");
         drop((f, g));
@@ -384,7 +384,7 @@ fn a_move_without_space_changes_nothing() {
     }
 }
 
-/// What a user shares a file system with: fewer blocks of the limit while content is in inodes.
+/// The first block is charged when the content moves to it.
 #[test]
 fn quotas_charge_no_block_for_content_in_an_inode() {
     let args = ["-t", "ext4", "-O", "inline_data,quota", "-b", "1024", "-E", "quotatype=usrquota"];

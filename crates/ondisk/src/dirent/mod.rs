@@ -9,8 +9,8 @@
 //! `rec_len` is free. Deleting an entry adds its bytes to the one before it; the first entry of a block is marked
 //! with inode 0 instead.
 //!
-//! What it does not do: hash trees (see [`crate::htree`]), case-insensitive names (in `fs`, from these parts), encrypted
-//! names. An index block walked as entries shows no names beyond `.` and `..`,
+//! What it does not do: hash trees (see [`crate::htree`]), case-insensitive names (in `fs`, from these parts),
+//! encrypted names. An index block walked as entries shows no names beyond `.` and `..`,
 //! which is how the format hides the index from old readers.
 //!
 //! # Locking
