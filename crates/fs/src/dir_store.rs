@@ -234,17 +234,27 @@ impl DirView<'_> {
         }
     }
 
-    /// The block of a found name; while the caller holds it, it remains in memory.
+    /// The block of a found name, or that of the inode with it; while the caller holds it, it remains in memory.
     pub(crate) fn hold_found(&self, found: &Found) -> Result<Arc<Buffer>> {
-        self.mine(self.buffer(found.lblk, BlockKind::Leaf))
+        self.hold_block(found.lblk, BlockKind::Leaf)
     }
 
     /// The block with `.` and `..`, likewise.
     pub(crate) fn hold_first(&self) -> Result<Arc<Buffer>> {
-        self.mine(self.buffer(0, BlockKind::Any))
+        self.hold_block(0, BlockKind::Any)
+    }
+
+    fn hold_block(&self, lblk: u32, kind: BlockKind) -> Result<Arc<Buffer>> {
+        if self.fs.is_inline(self.dir) {
+            return self.fs.inode_slot(self.dir.ino).map(|(table, _)| table);
+        }
+        self.mine(self.buffer(lblk, kind))
     }
 
     pub(crate) fn dotdot(&self) -> Result<InodeNr> {
+        if let Some(parent) = self.fs.inline_parent(self.dir)? {
+            return Ok(parent);
+        }
         self.mine(dir::dotdot(self, &self.params))
     }
 
@@ -258,6 +268,13 @@ impl DirView<'_> {
         // A directory that grows writes its inode half-way, and afterwards its times are written: the steps of this
         // that can fail come first. While referenced, the block remains in memory.
         let _table = self.fs.inode_slot(self.dir.ino)?;
+        if self.fs.is_inline(self.dir) {
+            if self.fs.add_inline_name(handle, self.dir, name, ino, kind)? {
+                return Ok(());
+            }
+            // Now it has a block, which may be full in turn.
+            return DirView::new(self.fs, self.dir).add(handle, name, ino, kind);
+        }
         *self.held.borrow_mut() = Some(Vec::new());
         let added = dir::add(self, handle, &self.params, name, ino, kind).map(drop);
         *self.held.borrow_mut() = None;
@@ -341,6 +358,9 @@ impl DirStore for DirView<'_> {
     }
 
     fn modify<R>(&self, handle: &mut Handle, lblk: u32, kind: BlockKind, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        if self.fs.is_inline(self.dir) {
+            return self.fs.change_inline_names(handle, self.dir, f);
+        }
         let buffer = self.buffer(lblk, kind)?;
         self.hold(lblk, &buffer);
         Ok(handle.modify(&buffer, BufKind::Leaf, |b| {

@@ -1,27 +1,49 @@
-//! Content in the inode itself (`inline_data`): in `i_block`, and continued in the attribute `system.data`.
+//! Content in the inode itself (`inline_data`): in `i_block`, and continued in the attribute `system.data` (Linux:
+//! fs/ext4/inline.c).
 //!
-//! Main functions: [`Filesystem::inline_content`] (files, symbolic links), [`Filesystem::inline_directory`].
+//! Main functions: [`Filesystem::inline_content`] (files, symbolic links) and [`Filesystem::inline_directory`] read;
+//! [`Filesystem::write_inline`], [`Filesystem::resize_inline`], [`Filesystem::add_inline_name`] and
+//! [`Filesystem::change_inline_names`] write; [`Filesystem::move_out`] gives a file blocks.
 //!
-//! What it does not do: write. Images with the feature are mounted read-only.
+//! The content is metadata. Each change of it is part of one handle, so after a crash a write has happened or not. A
+//! file in its inode therefore has no folios, its two sizes are equal, and fsync waits for no data. Quotas charge no
+//! block for it.
+//!
+//! A new directory, and the first content of a new file, begin in the inode, if its attributes leave room. An empty
+//! file does not: Linux 6.18 loses its own writes far behind the end of a file in its inode, where pages are larger
+//! than blocks. Content that outgrows the room moves to a block in one handle, and never comes back; so does the
+//! content of a file before fallocate. Other attributes that find no room beside the content go to the attribute block
+//! ([`crate::xattr`]), and `system.data` never does.
+//!
+//! What it does not do: put the targets of symbolic links here. Linux no longer does, either.
 //!
 //! # Locking
-//! As for reading attributes: the caller holds the inode's `inode` lock, or no thread changes anything.
+//! As for reading and changing attributes: the caller holds the inode's `inode` lock, shared for reading, exclusive for
+//! changes, or no thread changes anything. [`Filesystem::inline_parent`] needs no lock: the flag and `i_block` change
+//! together, under `inode meta` (60), when the map (50), which is locked meanwhile, has the block.
 
 use std::sync::Arc;
 
-use extant_ondisk::dirent::{DirBlockFormat, Insert};
-use extant_ondisk::inode::{InodeFlags, inline};
+use extant_base::sync::atomic::Ordering;
+use extant_cache::BufKind;
+use extant_journal::Handle;
+use extant_mballoc::MetaRole;
+use extant_ondisk::dirent::{DirBlockFormat, DirDamage, InlineDir, Insert};
+use extant_ondisk::inode::{FileType, InodeFlags, inline};
+use extant_ondisk::{InodeNr, LogicalBlock};
 
+use crate::dir::{self, BlockKind, DirParams};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::map::MapRoot;
+use crate::ops::credits;
+use crate::ops::mapping::Want;
+use crate::writeback::batch::WritebackReason;
 use crate::xattr;
 use crate::xattr_store::XattrView;
 
-/// A directory's content begins with the number of its parent, in place of `.` and `..` (Linux:
-/// `EXT4_INLINE_DOTDOT_SIZE`).
-const PARENT_LEN: usize = 4;
-
+/// Reading.
 impl Filesystem {
     pub(crate) fn is_inline(&self, inode: &Inode) -> bool {
         self.inline_data && inode.meta.read().desc.flags.contains(InodeFlags::INLINE_DATA)
@@ -57,8 +79,13 @@ impl Filesystem {
         Ok(Some(content))
     }
 
-    /// The content of a directory without blocks, as a block of an ordinary directory, and under rescue the first
-    /// damage that hides a part of it; `None` for others.
+    fn inline_format(&self, has_csum: bool) -> DirBlockFormat {
+        let (has_filetype, inodes_count) = (self.geo.filetype, self.geo.inodes_count);
+        DirBlockFormat { has_filetype, has_csum, inodes_count, encrypted: false }
+    }
+
+    /// The content of a directory without blocks, as a block of an ordinary directory without a checksum, and under
+    /// rescue the first damage that hides a part of it; `None` for others.
     #[allow(clippy::type_complexity)] // one caller
     pub(crate) fn inline_directory(&self, dir: &Arc<Inode>) -> Result<Option<(Vec<u8>, Option<Error>)>> {
         if !self.is_inline(dir) {
@@ -66,37 +93,282 @@ impl Filesystem {
         }
         let (first, rest) = self.inline_parts(dir)?;
         let mut passed = None;
-        let mut damaged = |detail: String| {
-            let e = Error::corrupt(Damage::Directory, detail).of(dir.ino);
+        let mut block = vec![0; self.geo.block_size as usize];
+        let names = InlineDir::from_parts(&first, rest.unwrap_or_default());
+        names.to_block(self.inline_format(false), dir.ino.0, &mut block, |e| {
+            let e = broken_names(dir, e);
             if self.rescues() {
                 passed.get_or_insert(e);
                 return Ok(());
             }
             Err(e)
-        };
-        let (parent, first) = first.split_at(PARENT_LEN);
-        let parent = u32::from_le_bytes(parent.try_into().expect("4 bytes"));
-        let format = DirBlockFormat {
-            has_filetype: self.geo.filetype,
-            has_csum: false,
-            inodes_count: self.geo.inodes_count,
-            encrypted: false,
-        };
-        let mut block = vec![0; self.geo.block_size as usize];
-        format.init_dots(&mut block, dir.ino.0, parent);
-        let rest = rest.unwrap_or_default();
-        for part in [first, &rest].into_iter().filter(|part| !part.is_empty()) {
-            for entry in format.entries(part) {
-                match entry {
-                    Err(e) => damaged(format!("in the inode: {e:?}"))?,
-                    Ok(entry) if !entry.is_used() => {}
-                    Ok(entry) => match format.insert(&mut block, entry.name, entry.ino, entry.file_type) {
-                        Ok(Insert::Done { .. }) => {}
-                        other => damaged(format!("names in the inode: {other:?}"))?,
-                    },
-                }
-            }
-        }
+        })?;
         Ok(Some((block, passed)))
     }
+
+    /// The parent of a directory without blocks; `None` for others. Needs no lock of the directory.
+    pub(crate) fn inline_parent(&self, dir: &Inode) -> Result<Option<InodeNr>> {
+        let i_block = {
+            let m = dir.meta.read();
+            if !self.inline_data || !m.desc.flags.contains(InodeFlags::INLINE_DATA) {
+                return Ok(None);
+            }
+            m.desc.i_block
+        };
+        let parent = InodeNr(InlineDir::from_parts(&i_block, Vec::new()).parent());
+        if !self.geo.contains_inode(parent) {
+            let detail = format!("its parent is {}, which does not exist", parent.0);
+            return Err(Error::corrupt(Damage::Directory, detail).of(dir.ino));
+        }
+        Ok(Some(parent))
+    }
+
+    /// The names of a directory without blocks, for a change.
+    fn inline_names(&self, dir: &Arc<Inode>) -> Result<InlineDir> {
+        let (first, rest) = self.inline_parts(dir)?;
+        if !inline::fits(Some(FileType::Directory), dir.size(), rest.as_ref().map(Vec::len)) {
+            let detail = match rest {
+                Some(rest) => format!("a directory of {} bytes in an inode that holds {}", dir.size(), 60 + rest.len()),
+                None => "a directory in its inode, which lacks the attribute 'system.data'".into(),
+            };
+            return Err(Error::corrupt(Damage::Inode, detail).of(dir.ino));
+        }
+        Ok(InlineDir::from_parts(&first, rest.unwrap_or_default()))
+    }
+
+    /// The bytes for which the inode has room beside its other attributes; `None`: it has no room for an attribute.
+    fn inline_room(&self, inode: &Arc<Inode>) -> Result<Option<usize>> {
+        let rest = xattr::room_in_inode(&XattrView { fs: self, inode }, inline::DATA).map_err(Error::from)?;
+        Ok(rest.map(|rest| inline::ROOM + rest))
+    }
 }
+
+fn broken_names(dir: &Inode, e: DirDamage) -> Error {
+    Error::corrupt(Damage::Directory, format!("names in the inode, {e}")).of(dir.ino)
+}
+
+/// Writing.
+impl Filesystem {
+    /// Makes `content` the whole content, and sets the size. The inode has room for it. [`credits::INODE`]; the caller
+    /// holds the inode's table block.
+    fn put_inline(&self, handle: &mut Handle, inode: &Arc<Inode>, content: &[u8]) -> Result<()> {
+        let (first, rest) = content.split_at(content.len().min(inline::ROOM));
+        self.edit_xattrs(handle, inode, |edit| xattr::set_in_inode(edit, inline::DATA, Some(rest)))?;
+        {
+            let mut m = inode.meta.write();
+            let mut i_block = [0; inline::ROOM];
+            i_block[..first.len()].copy_from_slice(first);
+            m.desc.i_block = i_block;
+            m.desc.size = content.len() as u64;
+        }
+        inode.set_size(content.len() as u64);
+        let written = self.write_inode_data(handle, inode);
+        self.whole(handle, written)
+    }
+
+    /// Gives an inode that has neither blocks nor content its first content; there is room for it.
+    fn begin_inline(&self, handle: &mut Handle, inode: &Arc<Inode>, content: &[u8]) -> Result<()> {
+        {
+            let flags = &mut inode.meta.write().desc.flags;
+            flags.insert(InodeFlags::INLINE_DATA);
+            flags.remove(InodeFlags::EXTENTS);
+        }
+        let begun = self.put_inline(handle, inode, content);
+        self.whole(handle, begun)
+    }
+
+    /// Lets a new directory begin in its inode, if it has room (Linux: `ext4_try_create_inline_dir`).
+    pub(crate) fn begin_inline_dir(&self, handle: &mut Handle, dir: &Arc<Inode>, parent: InodeNr) -> Result<bool> {
+        let fits = self.inline_data && self.inline_room(dir)?.is_some();
+        if fits {
+            self.begin_inline(handle, dir, &InlineDir::new(parent.0).to_bytes())?;
+        }
+        Ok(fits)
+    }
+
+    /// Writes `data` at `pos` of a file in its inode, or a new file. False: the content belongs into blocks, and the
+    /// file is ready for that; nothing has been written.
+    pub(crate) fn write_inline(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<bool> {
+        let end = inode.size().max(pos + data.len() as u64);
+        self.change_inline(inode, end, |content| content[pos as usize..][..data.len()].copy_from_slice(data))
+    }
+
+    /// Sets the size of such a file. False as for [`Filesystem::write_inline`].
+    pub(crate) fn resize_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<bool> {
+        self.change_inline(inode, size, |_| ())
+    }
+
+    fn change_inline(&self, inode: &Arc<Inode>, size: u64, change: impl FnOnce(&mut [u8])) -> Result<bool> {
+        if !self.inline_data {
+            return Ok(false);
+        }
+        let stored = self.inline_content(inode)?;
+        let begins = stored.is_none() && size > 0 && inode.fresh.swap(false, Ordering::AcqRel);
+        if stored.is_none() && !begins {
+            return Ok(false);
+        }
+        if self.inline_room(inode)?.is_none_or(|room| size > room as u64) {
+            self.move_out(inode)?;
+            return Ok(false);
+        }
+        // Stored bytes behind the former end do not return.
+        let mut content = stored.unwrap_or_default();
+        content.resize(size as usize, 0);
+        change(&mut content);
+        let _table = self.inode_slot(inode.ino)?;
+        self.transact_whole(credits::INODE, |handle| match begins {
+            true => self.begin_inline(handle, inode, &content),
+            false => self.put_inline(handle, inode, &content),
+        })?;
+        Ok(true)
+    }
+
+    /// Removes what a file in its inode stores behind its size: a crash interrupted the kernel's truncation.
+    pub(crate) fn cut_inline(&self, inode: &Arc<Inode>) -> Result<()> {
+        let size = inode.size();
+        if self.inline_content(inode)?.is_some_and(|content| content.len() as u64 == size) {
+            self.resize_inline(inode, size)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the content of a file from its inode to a block; other files get their next content there, too. Its data
+    /// goes to the device first, then all of the metadata changes in one handle (Linux: `ext4_convert_inline_data`).
+    pub(crate) fn move_out(&self, inode: &Arc<Inode>) -> Result<()> {
+        inode.fresh.store(false, Ordering::Release);
+        let Some(content) = self.inline_content(inode)? else { return Ok(()) };
+        let _table = self.inode_slot(inode.ino)?;
+        if content.is_empty() {
+            return self.transact_whole(credits::INODE, |handle| {
+                self.forget_inline(handle, inode)?;
+                self.show_map(inode, self.empty_map(inode));
+                let written = self.write_inode_data(handle, inode);
+                self.whole(handle, written)
+            });
+        }
+        let first = LogicalBlock(0);
+        let (block, _) = self.choose_blocks(inode, first, 1, Want::Written, None, WritebackReason::Background)?;
+        let start = block.start;
+        let mut chosen = Some(block);
+        let moved = self.write_piece(start, 1, &content).and_then(|_| {
+            self.transact_whole(self.allocate_credits(inode, 1), |handle| {
+                // The bitmap is read before the first change.
+                let _bitmap = chosen.as_ref().map(|chosen| self.alloc.prepare(handle, chosen)).transpose()?;
+                self.forget_inline(handle, inode)?;
+                self.show_map(inode, self.empty_map(inode));
+                let mapped = self.map_chosen(handle, inode, first, &mut chosen, false);
+                let written = mapped.and_then(|_| self.write_inode_data(handle, inode));
+                self.whole(handle, written)
+            })
+        });
+        self.cancel_chosen(&mut chosen);
+        moved
+    }
+
+    /// Removes the attribute. A failure has changed nothing, or aborts the journal.
+    fn forget_inline(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
+        self.edit_xattrs(handle, inode, |edit| xattr::set_in_inode(edit, inline::DATA, None))
+    }
+
+    fn empty_map(&self, inode: &Inode) -> MapRoot {
+        MapRoot::empty(inode.ino, self.new_extents, self.inode_seed(inode.ino, inode.generation))
+    }
+
+    /// Lets `root`, with the blocks that it has, take the place of the content. The caller writes the inode.
+    fn show_map(&self, inode: &Inode, mut root: MapRoot) {
+        let mut map = inode.map.write();
+        inode.es.remove(LogicalBlock(0), u32::MAX);
+        let units = root.blocks_delta * i64::from(self.geo.block_size / 512);
+        (root.blocks_delta, root.dirty) = (0, false);
+        let mut m = inode.meta.write();
+        m.desc.i_block = root.i_block;
+        m.desc.blocks = m.desc.blocks.saturating_add_signed(units);
+        m.desc.flags.remove(InodeFlags::INLINE_DATA | InodeFlags::INDEX);
+        m.desc.flags.set(InodeFlags::EXTENTS, root.extents);
+        *map = root;
+    }
+}
+
+/// Names.
+impl Filesystem {
+    /// Runs `change` on the content of a directory without blocks, as [`Filesystem::inline_directory`] shows it; no
+    /// name may move.
+    pub(crate) fn change_inline_names<R>(
+        &self,
+        handle: &mut Handle,
+        dir: &Arc<Inode>,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let (names, format) = (self.inline_names(dir)?, self.inline_format(false));
+        let damaged = |e| broken_names(dir, e);
+        let mut block = vec![0; self.geo.block_size as usize];
+        names.to_block(format, dir.ino.0, &mut block, |e| Err(damaged(e)))?;
+        let r = change(&mut block);
+        let changed = InlineDir::from_block(format, &block, names.rest_len()).map_err(damaged)?;
+        if changed != names {
+            self.put_inline(handle, dir, &changed.to_bytes())?;
+        }
+        Ok(r)
+    }
+
+    /// Adds a name to a directory without blocks (Linux: `ext4_try_add_inline_entry`). False: there was no room, and
+    /// the directory has a block now; the name has not been added.
+    pub(crate) fn add_inline_name(
+        &self,
+        handle: &mut Handle,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        ino: InodeNr,
+        kind: Option<FileType>,
+    ) -> Result<bool> {
+        let (mut names, format) = (self.inline_names(dir)?, self.inline_format(false));
+        let damaged = |e| broken_names(dir, e);
+        let mut added = names.insert(format, name, ino.0, kind).map_err(damaged)?;
+        if added == Insert::Full {
+            // All of the room at once, as in Linux: growing by each name would move the other attributes each time.
+            let room = self.inline_room(dir)?.map_or(0, |room| room - inline::ROOM);
+            if names.grow(format, room).map_err(damaged)? {
+                added = names.insert(format, name, ino.0, kind).map_err(damaged)?;
+            }
+        }
+        match added {
+            Insert::Done { .. } => self.put_inline(handle, dir, &names.to_bytes()).map(|()| true),
+            Insert::Exists { .. } => Err(Error::Exists),
+            Insert::Full => self.move_names_out(handle, dir, &names).map(|()| false),
+        }
+    }
+
+    /// Moves the names of a directory from its inode to its first block. The caller holds the inode's table block. A
+    /// refusal (no space) has changed nothing; a later failure aborts the journal.
+    fn move_names_out(&self, handle: &mut Handle, dir: &Arc<Inode>, names: &InlineDir) -> Result<()> {
+        let params = DirParams { has_csum: self.hash.has_csum, ..self.dir_params(dir) };
+        let mut bytes = vec![0; self.geo.block_size as usize];
+        let format = self.inline_format(params.has_csum);
+        names.to_block(format, dir.ino.0, &mut bytes, |e| Err(broken_names(dir, e)))?;
+        dir::seal(&params, BlockKind::Leaf, &mut bytes);
+        self.blocks_within_quota(dir, 1)?;
+        let block = self.allocate_meta_block(handle, MetaRole::Directory, dir.ino, dir, None)?;
+        let mut root = self.empty_map(dir);
+        if let Err(e) = root.insert(&self.map_view(dir), handle, LogicalBlock(0), block, 1, false) {
+            let freed = self.free_blocks(handle, dir.ino, block, 1);
+            self.whole(handle, freed)?;
+            return Err(e);
+        }
+        let moved = (|| {
+            // Before the inode names the block: a thread without the directory's lock may look for the parent.
+            let buffer = handle.create(block, BufKind::Leaf)?;
+            handle.modify(&buffer, BufKind::Leaf, |b| b.copy_from_slice(&bytes));
+            self.forget_inline(handle, dir)?;
+            self.show_map(dir, root);
+            let size = u64::from(self.geo.block_size);
+            dir.set_size(size);
+            dir.meta.write().desc.size = size;
+            self.write_inode_data(handle, dir)
+        })();
+        self.whole(handle, moved)
+    }
+}
+
+#[cfg(test)]
+#[path = "inline_tests.rs"]
+mod tests;

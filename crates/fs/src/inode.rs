@@ -83,6 +83,9 @@ pub struct Inode {
     pub(crate) verity: OnceLock<Box<Verity>>,
     /// Created without a name (O_TMPFILE): it may get its first one.
     pub(crate) linkable: AtomicBool,
+    /// A file that this mount has made and that never had content: the first may lie in the inode (Linux:
+    /// `EXT4_STATE_MAY_INLINE_DATA`).
+    pub(crate) fresh: AtomicBool,
     /// Its lost writes.
     pub(crate) losses: LossLedger<Error>,
     /// [`InodeRef`]s.
@@ -202,6 +205,7 @@ impl Inode {
             doubt: OnceLock::new(),
             verity: OnceLock::new(),
             linkable: AtomicBool::new(false),
+            fresh: AtomicBool::new(false),
             losses: LossLedger::default(),
             users: AtomicU32::new(0),
             closed: AtomicBool::new(false),

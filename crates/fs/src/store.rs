@@ -198,7 +198,8 @@ impl Filesystem {
         let inline = desc.flags.contains(InodeFlags::INLINE_DATA);
         let seed = self.inode_seed(ino, desc.generation);
         let map = match inline {
-            true => MapRoot::empty(ino, true, seed),
+            // Until the content moves out, this is only the form of the map to come.
+            true => MapRoot { dirty: false, ..MapRoot::empty(ino, self.new_extents, seed) },
             false => MapRoot::new(ino, desc.i_block, desc.has_extents(), seed),
         };
         let mapped =

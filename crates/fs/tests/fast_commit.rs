@@ -223,9 +223,9 @@ fn replay_restores_the_state_before_the_power_cut() {
     assert!(kinds.iter().all(|n| *n > 0), "kinds of records: {kinds:?}");
 }
 
-/// Images that Extant can only read cannot be replayed either.
+/// The records do not say that content has left its inode.
 #[test]
-fn images_with_read_only_features_are_not_replayed() {
+fn fast_commits_of_images_with_inline_data_are_not_replayed() {
     if !loop_mounts_work() {
         return;
     }

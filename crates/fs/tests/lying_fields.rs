@@ -33,21 +33,8 @@ fn inline_content_where_there_is_none_is_damage() {
     let both = "sif f flags 0x10080000";
     let with = |feature| ["-t", "ext4", "-b", "4096", "-O", feature];
     for (feature, request) in [("^inline_data", inline_only), ("^inline_data", both), ("inline_data", both)] {
-        let read_only = feature == "inline_data";
-        let made = match read_only {
-            // Extant does not write it; debugfs makes it.
-            true => {
-                let dir = tempfile::tempdir().expect("tempdir");
-                let path = dir.path().join("f");
-                std::fs::write(&path, [7; 8192]).expect("file");
-                let write = format!("write {} f", path.display());
-                let made = tools::made(&with(feature), "24M");
-                tools::edited(&made, &[&write])
-            }
-            false => filled(&with(feature)),
-        };
-        let dev = Arc::new(tools::edited(&made, &[request]));
-        let fs = mount(&dev, read_only);
+        let dev = Arc::new(tools::edited(&filled(&with(feature)), &[request]));
+        let fs = mount(&dev, false);
         let found = fs.lookup(&fs.root().expect("root"), b"f");
         assert!(matches!(found, Err(Error::Corrupt { what: Damage::Inode, .. })), "{feature}, {request}: {found:?}");
     }

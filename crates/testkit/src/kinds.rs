@@ -41,7 +41,7 @@ pub fn chosen() -> Vec<ImageKind> {
 }
 
 /// ext2, ext3 and ext4 as mke2fs makes them, and ext4 with features that change the format most; each with 1 and 4 KiB
-/// blocks.
+/// blocks. Those with content in inodes come last: what fits depends on the size of an inode.
 pub fn matrix() -> Vec<ImageKind> {
     let each = |block_size| {
         [
@@ -54,5 +54,7 @@ pub fn matrix() -> Vec<ImageKind> {
             kind("ext4", "", Some(128), block_size),
         ]
     };
-    [1024, 4096].into_iter().flat_map(each).collect()
+    let inline = [(None, 1024), (None, 4096), (Some(1024), 1024), (Some(1024), 4096)]
+        .map(|(inode_size, block_size)| kind("ext4", "inline_data", inode_size, block_size));
+    [1024, 4096].into_iter().flat_map(each).chain(inline).collect()
 }

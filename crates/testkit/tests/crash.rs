@@ -13,7 +13,7 @@ use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{
-    CrashImage, Explore, IMAGES, QUOTA, Recording, TWO_WAVES, Wrap, explore, record, state_files,
+    CrashImage, Explore, IMAGES, INLINE, QUOTA, Recording, TWO_WAVES, Wrap, explore, record, state_files,
 };
 
 /// Operations of one workload; with small transactions that is some rounds through the log.
@@ -26,7 +26,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 fn image(name: &str) -> CrashImage {
-    *IMAGES.iter().chain(&TWO_WAVES).chain([&QUOTA]).find(|i| i.name == name).expect("a known image")
+    *IMAGES.iter().chain(&TWO_WAVES).chain([&QUOTA, &INLINE]).find(|i| i.name == name).expect("a known image")
 }
 
 fn run(image: &CrashImage, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recording> {
@@ -97,6 +97,12 @@ fn ext4_1k_with_orphan_file() {
 #[test]
 fn ext4_with_quotas() {
     explore_image("ext4-quota", 6, OPS, STATES / 3, true);
+}
+
+/// Content moves out of inodes between any two writes.
+#[test]
+fn ext4_with_content_in_inodes() {
+    explore_image("ext4-inline", 7, OPS, STATES / 3, true);
 }
 
 #[test]

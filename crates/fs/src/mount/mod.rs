@@ -262,6 +262,10 @@ pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) 
         MountMode::ReadWrite if sb.ro_compat().contains(RoCompat::QUOTA) => {
             MountMode::ReadOnly { reasons: vec!["quota".into()] }
         }
+        // They do not say that the attribute 'system.data' went when content moved to blocks.
+        MountMode::ReadWrite if sb.incompat().contains(Incompat::INLINE_DATA) => {
+            MountMode::ReadOnly { reasons: vec!["inline_data".into()] }
+        }
         mode => mode,
     };
     if let MountMode::ReadOnly { reasons } = mode {

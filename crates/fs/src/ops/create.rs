@@ -297,13 +297,14 @@ impl Operation<'_> {
             let found = Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
             return self.whole(handle, found);
         }
-        let filled = self.fill_new(handle, &inode, dir, node.target).and_then(|()| {
-            self.write_inode_data(handle, &inode)?;
+        let filled = (|| {
+            // Before the content: that may lie in the inode, and takes the room that is left.
             if acl.access.is_some() || acl.default.is_some() {
                 self.edit_xattrs(handle, &inode, |edit| xattr::set_inherited(edit, &acl))?;
             }
-            Ok(())
-        });
+            self.fill_new(handle, &inode, dir, node.target)?;
+            self.write_inode_data(handle, &inode)
+        })();
         if let Err(e) = filled {
             self.take_back(handle, &inode)?;
             return Err(e);
@@ -317,12 +318,16 @@ impl Operation<'_> {
         self.unname(handle, inode)
     }
 
-    /// The first content of a new directory or symbolic link.
+    /// The first content of a new inode.
     fn fill_new(&self, handle: &mut Handle, inode: &InodeRef, dir: &Arc<Inode>, target: Option<&[u8]>) -> Result<()> {
         if inode.is_dir() {
+            if self.begin_inline_dir(handle, inode, dir.ino)? {
+                return Ok(());
+            }
             let view = DirView::new(self, inode);
             return dir::init(&view, handle, &view.params, inode.ino, dir.ino);
         }
+        inode.fresh.store(inode.file_type() == Some(FileType::Regular), Ordering::Release);
         let Some(target) = target else { return Ok(()) };
         inode.set_size(target.len() as u64);
         if target.len() < 60 {

@@ -72,8 +72,10 @@ pub(crate) const EVICT: u32 = ORPHAN + INODE + GROUP + 3;
 fn add_name(view: &DirView<'_>) -> u32 {
     let add = dir::credits_for_add(&view.params, view.blocks());
     let map = view.dir.map.read().credits_for_insert(view.fs.geo.block_size, 1);
+    // Names that leave the inode need a block before the directory grows like any other.
+    let first = u32::from(view.fs.is_inline(view.dir));
     // Each new block: bitmap, descriptor, itself, and the map's nodes (whose first split makes the next cheap).
-    add.blocks + add.appended * (GROUP + 1) + map + INODE
+    add.blocks + (first + add.appended) * (GROUP + 1) + map + INODE
 }
 
 /// create, mkdir, symlink, mknod.

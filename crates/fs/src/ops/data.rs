@@ -337,6 +337,9 @@ impl Filesystem {
     /// As [`Filesystem::write_once`]. The caller holds the inode's lock exclusively; the range is
     /// within the format's limits.
     fn write_locked(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<(usize, u64)> {
+        if self.write_inline(inode, pos, data)? {
+            return Ok((data.len(), 0));
+        }
         let bs = u64::from(self.geo.block_size);
         let old = inode.size();
         let end = pos + data.len() as u64;
@@ -543,7 +546,7 @@ impl Filesystem {
 
     /// Writes the start of `data` to `len` blocks from `block`, padding the last block with zeros; returns the bytes of
     /// `data` written.
-    fn write_piece(&self, block: BlockNr, len: u32, data: &[u8]) -> Result<usize> {
+    pub(crate) fn write_piece(&self, block: BlockNr, len: u32, data: &[u8]) -> Result<usize> {
         let bits = self.geo.block_bits;
         let room = (u64::from(len) << bits) as usize;
         let n = room.min(data.len());

@@ -211,10 +211,11 @@ impl Filesystem {
         let _exclusive = inode.rw.write();
         let _wb = inode.wb.lock();
         self.drop_pages(inode, 0);
+        let is_inline = self.is_inline(inode);
         let (is_dir, has_map, has_xattr) = {
             let m = inode.meta.read();
             let d = &m.desc;
-            (d.is_dir(), d.has_map(&self.geo), d.file_acl.0 != 0)
+            (d.is_dir(), d.has_map(&self.geo) && !is_inline, d.file_acl.0 != 0)
         };
         let _held = self.check_eviction(inode)?;
         let mut handle = if has_map {

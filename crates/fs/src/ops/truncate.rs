@@ -27,6 +27,9 @@ impl Filesystem {
         if new > self.max_size(inode) {
             return Err(Error::FileTooBig);
         }
+        if self.resize_inline(inode, new)? {
+            return Ok(());
+        }
         let bs = u64::from(self.geo.block_size);
         let old = inode.size();
         // Also when the file shrinks: the size on disk may be still smaller.
@@ -67,7 +70,8 @@ impl Filesystem {
     /// Completes a truncation, also after a crash or an error: frees the blocks behind the size.
     pub(crate) fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         let first = inode.size().div_ceil(u64::from(self.geo.block_size));
-        let handle = if first <= u64::from(LAST_BLOCK.0) {
+        self.cut_inline(inode)?;
+        let handle = if !self.is_inline(inode) && first <= u64::from(LAST_BLOCK.0) {
             self.orphans.note_cut(inode.ino);
             self.remove_blocks(inode, LogicalBlock(first as u32), LAST_BLOCK)?
         } else {

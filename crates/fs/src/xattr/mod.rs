@@ -34,7 +34,7 @@ mod shared;
 mod tests;
 
 pub use acl::{AclKind, chmod_acl, get_acl, set_inherited};
-pub use ops::{check, get, get_in_inode, list, release_all, remove, set};
+pub use ops::{check, get, get_in_inode, list, release_all, remove, room_in_inode, set, set_in_inode};
 pub use shared::{Joinable, SharedBlocks};
 
 use std::sync::Arc;

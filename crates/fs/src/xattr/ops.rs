@@ -89,6 +89,31 @@ pub fn get_in_inode<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<
     entries.iter().find(|e| e.name == name).map(|e| value_of(store, e)).transpose()
 }
 
+/// The longest value that an attribute may have in the inode itself; `None`: it cannot be there.
+pub fn room_in_inode<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<usize>, S> {
+    let area = store.inode_area().map_err(XattrError::Store)?;
+    let list = inode_area::decode(&area, store.ino())?;
+    Ok(inode_area::value_room(&list, name, area.len()))
+}
+
+/// Sets the stored bytes of an attribute that is never in a block, or removes it.
+pub fn set_in_inode<S: XattrStore>(store: &mut S, name: Name<'_>, value: Option<&[u8]>) -> Result<(), S> {
+    let ino = store.ino();
+    let area = store.inode_area().map_err(XattrError::Store)?;
+    let mut list = inode_area::decode(&area, ino)?;
+    if list.get(name) == value {
+        return Ok(());
+    }
+    match value {
+        Some(value) if !list.set(name, value) => {
+            return Err(XattrError::NameTooLong { ino, len: name.suffix.len() });
+        }
+        Some(_) => {}
+        None => drop(list.remove(name)),
+    }
+    write_inode_list(store, &list, area)
+}
+
 /// The stored bytes of an attribute.
 pub(super) fn get_raw<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u8>>, S> {
     let in_inode = get_in_inode(store, name)?;

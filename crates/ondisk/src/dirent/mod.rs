@@ -1,16 +1,16 @@
 //! Linear directory blocks as bytes: entries, the room between them, and the checksum tail.
 //!
 //! Main types: [`DirBlockFormat`] (how this file system writes a block, and every operation on one), [`Dirent`] (one
-//! decoded entry), [`Entries`] (a walk that validates), [`WholeFormat`] (lays out whole directories), [`DirDamage`]
-//! (one fault).
+//! decoded entry), [`Entries`] (a walk that validates), [`WholeFormat`] (lays out whole directories), [`InlineDir`]
+//! (the names of a directory in its inode), [`DirDamage`] (one fault).
 //!
 //! A block is a chain of entries, each `rec_len` bytes long. The chain ends exactly at the end of the block, or at
 //! the twelve-byte tail if the file system has metadata checksums. The space behind an entry's name up to its
 //! `rec_len` is free. Deleting an entry adds its bytes to the one before it; the first entry of a block is marked
 //! with inode 0 instead.
 //!
-//! What it does not do: hash trees (see [`crate::htree`]), directories in inodes and case-insensitive names (both in
-//! `fs`, from these parts), encrypted names. An index block walked as entries shows no names beyond `.` and `..`,
+//! What it does not do: hash trees (see [`crate::htree`]), case-insensitive names (in `fs`, from these parts),
+//! encrypted names. An index block walked as entries shows no names beyond `.` and `..`,
 //! which is how the format hides the index from old readers.
 //!
 //! # Locking
@@ -18,6 +18,7 @@
 //! by at least twelve bytes.
 
 mod damage;
+mod inline;
 mod types;
 mod whole;
 
@@ -25,6 +26,7 @@ mod whole;
 mod tests;
 
 pub use damage::{DirDamage, DirRule, LeafContext, tail_damage};
+pub use inline::InlineDir;
 pub use types::{RawDirent, RawDirentTail};
 pub use whole::{Target, Whole, WholeFormat};
 

@@ -9,7 +9,7 @@
 
 use super::damage::{XattrContext, XattrDamage};
 use super::entry::{EntryRef, Hashes, Place, TERMINATOR_LEN, lay_out, parse, scan};
-use super::{EntryList, MAGIC, NoSpace};
+use super::{EntryList, MAGIC, Name, NoSpace};
 use crate::{InodeNr, Result};
 
 /// The magic number.
@@ -76,4 +76,15 @@ pub fn encode(list: &EntryList, area: &mut [u8]) -> std::result::Result<(), NoSp
     lay_out(list, area, &place(InodeNr(0)), |_| 0)?;
     area[..HEADER_LEN].copy_from_slice(&MAGIC.to_le_bytes());
     Ok(())
+}
+
+/// The longest value that `name` may have in an area of `len` bytes beside the other attributes of `list`; `None`: not
+/// even an empty one (Linux: `get_max_inline_xattr_value_size`).
+pub fn value_room(list: &EntryList, name: Name<'_>, len: usize) -> Option<usize> {
+    let mut with = list.clone();
+    if !usable(len) || !with.set(name, b"") {
+        return None;
+    }
+    // Values are padded.
+    (len - HEADER_LEN).checked_sub(with.stored_len()).map(|free| free & !3)
 }

@@ -25,7 +25,7 @@ use extant_base::task;
 use extant_block::device::{CrashDevice, CrashEvent, CrashMode, MemDevice};
 use extant_block::{BioFlags, BioOp};
 use extant_fs::{Filesystem, probe_superblock};
-use extant_ondisk::features::{Compat, RoCompat};
+use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::superblock::FsState;
 
 use crate::crash::history::Cut;
@@ -390,6 +390,15 @@ fn has_quotas(image: &MemDevice) -> Result<bool, String> {
     Ok(sb.ro_compat().contains(RoCompat::QUOTA))
 }
 
+/// How e2fsck has to run again: 1.47.0 leaves faults when it clears orphans. An orphan with its content in the inode
+/// still counts as a user of its block of attributes, which `-p` does not correct. With quotas, an orphan's part of a
+/// shared block of attributes stays with its owner.
+fn second_run(image: &MemDevice) -> Result<Option<&'static str>, String> {
+    let (sb, _) = probe_superblock(image).map_err(|e| e.to_string())?;
+    let inline = sb.incompat().contains(Incompat::INLINE_DATA);
+    Ok(if inline { Some("-fy") } else { has_quotas(image)?.then_some("-fp") })
+}
+
 /// Both files hold `image`.
 fn external_recovery(
     recording: &Recording,
@@ -400,9 +409,8 @@ fn external_recovery(
     dir: &Path,
 ) -> Result<(), String> {
     mend(by_fsck)?;
-    if has_quotas(image)? {
-        // e2fsck 1.47.0 leaves an orphan's part of a shared block of attributes with its owner, and sees that later.
-        fsck(by_fsck, &["-fp"])?;
+    if let Some(how) = second_run(image)? {
+        fsck(by_fsck, &[how])?;
     }
     clean(by_fsck, "after e2fsck -p replayed it")?;
     if !loop_mounts_work() {

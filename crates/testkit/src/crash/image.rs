@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use extant_base::rng::Rng;
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
 
@@ -38,6 +39,8 @@ const SIZE: u64 = 16 << 20;
 const SIZE_LENT: u64 = 24 << 20;
 /// The size of a borrowed journal in images this small.
 const LENT_BLOCKS: u32 = 1024;
+/// Somewhat more than an inode of 256 bytes holds.
+const SHORT: u64 = 150;
 
 /// The configurations that are explored by default. Journals have the least size that the kernel accepts, so that the
 /// log wraps.
@@ -58,6 +61,10 @@ pub const IMAGES: [CrashImage; 5] = [
 /// With a feature that the Linux kernel may lack.
 pub const QUOTA: CrashImage =
     CrashImage { name: "ext4-quota", features: "quota,project", journal_blocks: 1024, ..EXT4 };
+
+/// Small files and directories lie in their inodes, and move out when they grow.
+pub const INLINE: CrashImage =
+    CrashImage { name: "ext4-inline", features: "inline_data", block_size: 1024, journal_blocks: 1024, ..EXT4 };
 
 /// Without any journal.
 pub const TWO_WAVES: [CrashImage; 2] = [
@@ -88,6 +95,12 @@ impl CrashImage {
     /// The length of the journal while it is mounted.
     pub fn log_blocks(&self) -> u32 {
         if self.borrows { LENT_BLOCKS } else { self.journal_blocks }
+    }
+
+    /// The length of a write, up to `most`. Where content may lie in inodes, every other one is about as long as fits.
+    pub fn length(&self, rng: &mut Rng, most: u64) -> u64 {
+        let short = self.features.contains("inline_data") && rng.one_in(2);
+        1 + rng.below(if short { most.min(SHORT) } else { most })
     }
 
     /// The block size of an image without a journal.

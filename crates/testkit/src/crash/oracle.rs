@@ -323,9 +323,9 @@ fn allowed(
 }
 
 /// If only one operation can have given the file this size, and it set it explicitly, then that operation is on the
-/// device.
+/// device. The durable state is a rival, too.
 fn size_evidence(node: &crate::crash::history::Node, found: u64, floor: usize, last: usize) -> usize {
-    let (mut size, mut by) = (0u64, None);
+    let (mut size, mut by, mut durable) = (0u64, None, 0);
     for c in node.changes.iter().filter(|c| c.op <= last) {
         let before = size;
         match c.what {
@@ -335,7 +335,7 @@ fn size_evidence(node: &crate::crash::history::Node, found: u64, floor: usize, l
             What::Zero { .. } => {}
         }
         if c.op <= floor {
-            by = None;
+            (by, durable) = (None, size);
             continue;
         }
         match c.what {
@@ -345,7 +345,7 @@ fn size_evidence(node: &crate::crash::history::Node, found: u64, floor: usize, l
             _ => {}
         }
     }
-    by.unwrap_or(0)
+    by.filter(|_| durable != found).unwrap_or(0)
 }
 
 /// A description of the bytes at `at`, if the workload knows them.

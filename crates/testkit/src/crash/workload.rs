@@ -347,7 +347,7 @@ impl Workload {
         let path = self.fresh_path("f");
         let id = self.make(&path, NodeKind::File, None)?;
         if self.rng.one_in(2) {
-            let len = 1 + self.rng.below(30_000);
+            let len = self.image.length(&mut self.rng, 30_000);
             self.write(&path, id, 0, len)?;
         }
         Ok(())
@@ -375,7 +375,7 @@ impl Workload {
             return self.unlink();
         }
         let most = if self.rng.one_in(8) { 200_000 } else { 12_000 };
-        let len = 1 + self.rng.below(most);
+        let len = self.image.length(&mut self.rng, most);
         self.write(&path, id, size, len)
     }
 
@@ -396,20 +396,23 @@ impl Workload {
         if size > FILE_MAX || self.total() > TOTAL_MAX {
             return self.truncate();
         }
-        let from = size + 1 + self.rng.below(60_000);
-        let len = 1 + self.rng.below(9_000);
+        let from = size + self.image.length(&mut self.rng, 60_000);
+        let len = self.image.length(&mut self.rng, 9_000);
         self.write(&path, id, from, len)
     }
 
     fn truncate(&mut self) -> Done {
         let Some((path, id)) = self.some_file() else { return self.create() };
         let size = self.history.nodes[id as usize].size;
-        let to =
-            if size > 0 && self.rng.below(10) < 7 { self.rng.below(size) } else { size + 1 + self.rng.below(20_000) };
+        let to = if size > 0 && self.rng.below(10) < 7 {
+            self.rng.below(size)
+        } else {
+            size + self.image.length(&mut self.rng, 20_000)
+        };
         self.set_size(&path, id, to)?;
         if to < size && self.rng.one_in(3) {
             // Truncate down and up again: the bytes that were cut off must not come back.
-            let up = to + 1 + self.rng.below(10_000);
+            let up = to + self.image.length(&mut self.rng, 10_000);
             self.set_size(&path, id, up)?;
         }
         Ok(())
@@ -606,7 +609,7 @@ impl Workload {
         let Some((target, _)) = self.some_file() else { return self.create() };
         let path = self.fresh_path("tmp");
         let id = self.make(&path, NodeKind::File, None)?;
-        let len = 1 + self.rng.below(25_000);
+        let len = self.image.length(&mut self.rng, 25_000);
         self.write(&path, id, 0, len)?;
         if self.rng.one_in(2) {
             self.sync_file(&path, id, false)?;
@@ -741,7 +744,7 @@ impl Workload {
         let made = self.run("tmpfile".into(), |w| w.fs.tmpfile(&dir, 0o600, Cred::default()))?;
         let id = self.new_node(&made, NodeKind::File, None);
         if self.rng.below(4) > 0 {
-            let len = 1 + self.rng.below(20_000);
+            let len = self.image.length(&mut self.rng, 20_000);
             self.write_to(&made, "(tmpfile)", id, 0, len)?;
         }
         match self.rng.below(4) {

@@ -518,7 +518,7 @@ impl Client {
         let path = self.fresh_path(rng, "f");
         if self.make(&path, NodeKind::File, None).is_some() && rng.one_in(2) {
             let at = self.files.len() - 1;
-            let len = 1 + rng.below(9000);
+            let len = self.shared.config.image.length(rng, 9000);
             self.write(at, 0, len);
         }
     }
@@ -659,7 +659,7 @@ impl Client {
         let size = self.files[at].content.len() as u64;
         if size < FILE_MAX {
             let gap = if rng.one_in(8) { rng.below(9000) } else { 0 };
-            self.write(at, size + gap, 1 + rng.below(most));
+            self.write(at, size + gap, self.shared.config.image.length(rng, most));
         }
     }
 
@@ -667,7 +667,7 @@ impl Client {
         let Some(at) = self.some_file(rng) else { return };
         let size = self.files[at].content.len() as u64;
         if size == 0 {
-            return self.write(at, 0, 1 + rng.below(5000));
+            return self.write(at, 0, self.shared.config.image.length(rng, 5000));
         }
         let bs = u64::from(self.shared.config.image.block_size);
         let from = if rng.one_in(2) { rng.below(size) / bs * bs } else { rng.below(size) };
@@ -699,7 +699,11 @@ impl Client {
     fn truncate(&mut self, rng: &mut Rng) {
         let Some(at) = self.some_file(rng) else { return };
         let size = self.files[at].content.len() as u64;
-        let to = if size > 0 && rng.below(10) < 7 { rng.below(size) } else { size + rng.below(9000) };
+        let to = if size > 0 && rng.below(10) < 7 {
+            rng.below(size)
+        } else {
+            size + self.shared.config.image.length(rng, 9000) - 1
+        };
         if to == size || to > FILE_MAX {
             return;
         }

@@ -164,6 +164,18 @@ pub static CONFIGS: &[Config] = &[
         ..MOUNT
     },
     Config {
+        name: "inline",
+        image: CrashImage {
+            name: "ext4-1k-inline",
+            features: "inline_data",
+            block_size: 1024,
+            size: 8 << 20,
+            ..JOURNAL
+        },
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
         name: "large-blocks",
         image: CrashImage { name: "ext4-16k", block_size: 16384, size: 48 << 20, ..JOURNAL },
         weight: 0,
