@@ -69,7 +69,7 @@ mod writeback;
 mod xattr;
 mod xattr_store;
 
-pub use error::{Damage, Error, Result, Unsupported};
+pub use error::{CannotGrow, Damage, Error, Result, Unsupported};
 pub use extant_cache::{Budget, LossCursor, Party, ReclaimPolicy};
 pub use extant_es::EsPolicyKind;
 pub use extant_journal::Error as JournalError;
@@ -82,6 +82,7 @@ pub use inode_table::INODE_BYTES;
 pub use mount::copies::{probe_superblock, probe_superblock_at};
 pub use mount::draft::Draft;
 pub use mount::unmount::Mounted;
+pub use ops::growth::{GrowTo, Grown};
 pub use ops::sync::policy::SyncPolicyKind;
 pub use ops::sync::{Done, DoneEach};
 pub use ops::volume::LABEL_MAX;

@@ -16,8 +16,9 @@ use extant_base::clock::Clock;
 use extant_base::{size, task};
 use extant_check::Options;
 use extant_image::probe;
+use extant_ondisk::growth::{Backups, target};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
-use extant_repair::resize::{CannotGrow, CannotShrink, Growth, Smaller, grow, shrink, target};
+use extant_repair::resize::{CannotGrow, CannotShrink, Growth, NoGrowth, Smaller, grow, shrink};
 use extant_repair::{How, Unsound};
 
 use self::room::Room;
@@ -82,7 +83,7 @@ fn resize(args: &ResizeArgs, image: &mut Room, size: Size) -> Result<()> {
         }
         _ => {}
     }
-    let larger = target(&sb, bytes).map_err(|e| image.refusal(&e, bytes))?;
+    let larger = target(&sb, bytes, Backups::Move).map_err(|e| image.refusal(&e.into(), bytes))?;
     if larger.blocks_count == sb.blocks_count {
         let mut out = Output::new();
         writeln!(out, "{name}: nothing to do: it has {}", described(sb.geometry()))?;
@@ -225,13 +226,7 @@ impl Room {
         let image = argument(self.spec.source().as_os_str().as_bytes(), "");
         let from = argument(&[b"image:", self.spec.source().as_os_str().as_bytes()].concat(), "");
         let next = match e {
-            CannotGrow::DescriptorRoom { .. }
-            | CannotGrow::BlockNumbers { .. }
-            | CannotGrow::ResizeInode
-            | CannotGrow::InodeNumbers { .. }
-            | CannotGrow::Descriptors
-            | CannotGrow::Tables
-            | CannotGrow::Layout(_) => {
+            CannotGrow::Layout(why) if !matches!(why, NoGrowth::Smaller { .. }) => {
                 format!("'extant mkfs --from {from} --size {bytes} NEW' makes a new image of that size with its files")
             }
             CannotGrow::Damaged { .. } | CannotGrow::Unchecked { .. } => {
