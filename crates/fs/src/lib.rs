@@ -75,6 +75,7 @@ pub use extant_es::EsPolicyKind;
 pub use extant_journal::Error as JournalError;
 pub use extant_mballoc::MetaPolicy;
 pub use extant_mballoc::Policy as AllocPolicy;
+pub use extant_ondisk::growth::NoGrowth;
 pub use extant_ondisk::quota::{Limits, QuotaKind, Usage};
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};

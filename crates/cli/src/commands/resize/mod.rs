@@ -1,15 +1,17 @@
 //! `extant resize`: makes a file system larger or smaller, and its image file with it.
 //!
-//! `extant_repair::resize` plans and proves; this module chooses the size. [`room`] makes file and partition longer
+//! `extant_repair::resize` plans and proves; this module chooses the size. [`mounted`] asks the server of a mount. [`room`] makes file and partition longer
 //! before, and shorter again if the file system does not grow. After a shrinking it makes both shorter.
 //!
 //! # Locking
 //! None.
 
+mod mounted;
 mod room;
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
@@ -62,6 +64,9 @@ impl Size {
 
 pub fn run(args: &ResizeArgs) -> Result<()> {
     let size = Size::parse(&args.size).map_err(|e| Failure::new(USAGE, e))?;
+    if Path::new(&args.image).is_dir() {
+        return mounted::run(args, size);
+    }
     let how = ImageArgs { partition: args.partition, offset: args.offset, ..ImageArgs::default() };
     let mut image = Room::open(how.spec(&args.image), how).map_err(|e| e.with_status(FAILED))?;
     resize(args, &mut image, size).map_err(|e| e.with_status(FAILED))
@@ -109,9 +114,13 @@ fn resize(args: &ResizeArgs, image: &mut Room, size: Size) -> Result<()> {
 }
 
 fn described(geo: &Geometry) -> String {
-    let (blocks, groups) = (geo.blocks_count, geo.group_count);
+    shape(geo.blocks_count, geo.group_count, geo.block_size)
+}
+
+fn shape(blocks: u64, groups: u32, block_size: u32) -> String {
     let groups = if groups == 1 { "1 group".to_owned() } else { format!("{groups} groups") };
-    format!("{blocks} blocks of {} bytes in {groups} ({})", geo.block_size, size::human(blocks << geo.block_bits))
+    let bytes = blocks.saturating_mul(block_size.into());
+    format!("{blocks} blocks of {block_size} bytes in {groups} ({})", size::human(bytes))
 }
 
 /// Makes the file system smaller, then the file shorter if the file system reached to its end.

@@ -51,6 +51,8 @@ pub struct Grown {
     pub before: u64,
     /// Blocks now.
     pub after: u64,
+    /// Groups before.
+    pub groups_before: u32,
     /// Groups now.
     pub groups: u32,
 }
@@ -81,9 +83,10 @@ impl Filesystem {
         let goal = target(&begin, bytes, Backups::Stay).map_err(refused)?;
         Groups::check_count(&goal)?;
         self.check_log(&begin, &goal)?;
-        let done = |groups| Grown { before: begin.blocks_count, after: goal.blocks_count, groups };
+        let (before, groups_before) = (begin.blocks_count, begin.group_count);
+        let done = Grown { before, after: goal.blocks_count, groups_before, groups: goal.group_count };
         if goal.blocks_count == begin.blocks_count {
-            return Ok(done(begin.group_count));
+            return Ok(done);
         }
         self.check_reserved(&begin)?;
         self.dev.grow(goal.blocks_count << goal.block_bits)?;
@@ -97,7 +100,7 @@ impl Filesystem {
         let copied = if self.geo.blocks_count > begin.blocks_count { self.renew_backups(&begin) } else { Ok(()) };
         stepped.and(copied)?;
         self.sync_names()?;
-        Ok(done(goal.group_count))
+        Ok(done)
     }
 
     /// Charges the budget with what is always in memory for each group, of which there are more now.
