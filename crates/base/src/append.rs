@@ -36,7 +36,7 @@ impl<T> FromIterator<T> for AppendVec<T> {
 }
 
 impl<T> AppendVec<T> {
-    /// How many items there are. What was done before an item was appended is visible to those who see it counted.
+    /// How many items there are. Changes from before an append are visible to a thread that sees the item counted.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }

@@ -6,8 +6,8 @@
 //!
 //! Main modules: [`sync`] (ranked locks), [`task`] (named threads), [`clock`] (real and virtual time), [`trace`]
 //! (trace points with Linux's names), [`counter`] (per-core counters), [`rng`] (a seedable generator), [`hash`]
-//! (tables with a seeded order), [`append`] (vectors that only grow, read without a lock), [`policy`] (how alternative policies are declared), [`sim`] (the scheduler that
-//! decides everything).
+//! (tables with a seeded order), [`append`] (vectors that only grow), [`policy`] (how alternative policies are
+//! declared), [`sim`] (the scheduler that decides everything).
 //!
 //! It knows nothing about storage.
 //!

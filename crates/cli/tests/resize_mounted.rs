@@ -14,7 +14,7 @@ use extant_base::task;
 use extant_testkit::mount::{ExtantMount, Mounted, fuse_works};
 use extant_testkit::oracle::mke2fs;
 
-/// What each process does until the file `stop` is there: it makes files of known content in a directory of its own,
+/// The work of each process until the file `stop` is there: it makes files of known content in a directory of its own,
 /// compares some and deletes some. A difference is a line on its output.
 const WORK: &str = r#"
 mkdir "$1/d$2" || exit 1

@@ -4,7 +4,8 @@
 //! (`mount/`); the operations are in `ops/`, one file each.
 //!
 //! # Locking
-//! `growth` (3) lets one growth run at a time; `superblock` (75) guards the decoded superblock; `renames` (10) makes cross-directory renames exclude each other.
+//! `growth` (3) lets one growth run at a time; `superblock` (75) guards the decoded superblock; `renames` (10) makes
+//! cross-directory renames exclude each other.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};

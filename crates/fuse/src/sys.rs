@@ -180,7 +180,7 @@ pub struct GrowRecord(pub(crate) [u64; 40]);
 /// Words before the text of a [`GrowRecord`].
 const TEXT_AT: usize = 8;
 
-/// What became of a growth.
+/// The end of a growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrowOutcome {
     /// It is durable.
@@ -232,7 +232,7 @@ impl GrowRecord {
         }
     }
 
-    /// What became of it.
+    /// How it ended.
     pub fn outcome(&self) -> GrowOutcome {
         match self.0[2] {
             0 => GrowOutcome::Done,

@@ -13,7 +13,7 @@ use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{
-    CrashImage, Explore, IMAGES, QUOTA, Recording, TWO_WAVES, Wrap, explore, record, state_files,
+    CrashImage, Explore, GROWING, IMAGES, QUOTA, Recording, TWO_WAVES, Wrap, explore, record, state_files,
 };
 
 /// Operations of one workload; with small transactions that is some rounds through the log.
@@ -26,7 +26,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 fn image(name: &str) -> CrashImage {
-    *IMAGES.iter().chain(&TWO_WAVES).chain([&QUOTA]).find(|i| i.name == name).expect("a known image")
+    *IMAGES.iter().chain(&TWO_WAVES).chain([&QUOTA]).chain(&GROWING).find(|i| i.name == name).expect("a known image")
 }
 
 fn run(image: &CrashImage, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recording> {
@@ -113,6 +113,22 @@ fn ext2() {
 #[test]
 fn ext4_without_journal() {
     explore_image("ext4-nojournal", 4, OPS, STATES, true);
+}
+
+/// A cut during a growth leaves the file system of one of its steps, and everything that was acknowledged.
+#[test]
+fn file_systems_that_grow_while_they_are_mounted() {
+    for (image, seed) in GROWING.iter().zip(31..) {
+        let recording = run(image, seed, OPS / 2, &|d| d);
+        let growths = &recording.history.growths;
+        assert!(growths.len() > 5, "{}: {} growths", image.name, growths.len());
+        assert!(growths.iter().map(|growth| growth.sizes.len()).max() > Some(2), "{}: no steps", image.name);
+        let what = Explore::growths(&recording, STATES / 2);
+        let report = explore(&recording, &what);
+        eprintln!("{}: {} growths, {} states", image.name, growths.len(), report.states);
+        report.expect_clean(&recording);
+        explore(&recording, &Explore::spread(recording.device.write_log(), STATES / 5)).expect_clean(&recording);
+    }
 }
 
 /// Metadata lies in zones, or in front of its data; the recovery mounts without the policy.

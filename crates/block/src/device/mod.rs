@@ -89,7 +89,7 @@ pub trait BlockDevice: Send + Sync {
         Ok(self.size_bytes())
     }
 
-    /// Makes the device at least `bytes` long, durably. What is added reads as zeroes. The default cannot.
+    /// Makes the device at least `bytes` long, durably. The new bytes read as zeroes. The default cannot.
     ///
     /// # Errors
     /// [`Error::FixedSize`] if it cannot become longer, [`Error::ReadOnly`], or [`Error::Io`] if the host refuses.

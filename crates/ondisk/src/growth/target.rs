@@ -12,7 +12,7 @@ use crate::GroupNr;
 use crate::features::{Compat, Incompat, RoCompat};
 use crate::superblock::{BackupRule, Geometry, SUPERBLOCK_OFFSET, SuperBlock};
 
-/// What becomes of the second backup of `sparse_super2`, which `mke2fs` puts into the last group.
+/// The place of the second backup of `sparse_super2`, which `mke2fs` puts into the last group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backups {
     /// It moves to the new last group, if it was in the last one.

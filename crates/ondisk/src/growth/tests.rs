@@ -1,3 +1,8 @@
+//! A growth in steps ends where a growth at once does; new groups and reserved blocks have the bytes that they need.
+//!
+//! # Locking
+//! None.
+
 use zerocopy::IntoBytes;
 
 use super::*;
@@ -63,7 +68,7 @@ fn steps_end_where_the_growth_at_once_does() {
             let tables = place(&next, now.group_count).expect("placed");
             assert_eq!(tables.len() as u32, next.group_count - now.group_count);
             assert!(is_longer || now.blocks_in_group(GroupNr(now.group_count - 1)) == now.blocks_per_group);
-            // What lies behind the old end is in groups that join with this step.
+            // Everything behind the old end is in groups that join with this step.
             assert!(tables.iter().flatten().all(|block| block.0 >= now.blocks_count && next.contains(*block)));
             (now, steps) = (next, steps + 1);
         }

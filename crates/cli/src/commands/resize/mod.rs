@@ -1,7 +1,8 @@
 //! `extant resize`: makes a file system larger or smaller, and its image file with it.
 //!
-//! `extant_repair::resize` plans and proves; this module chooses the size. [`mounted`] asks the server of a mount. [`room`] makes file and partition longer
-//! before, and shorter again if the file system does not grow. After a shrinking it makes both shorter.
+//! `extant_repair::resize` plans and proves; this module chooses the size. [`room`] makes file and partition longer
+//! before, and shorter again if the file system does not grow. After a shrinking it makes both shorter. [`mounted`]
+//! asks the server of a mount.
 //!
 //! # Locking
 //! None.

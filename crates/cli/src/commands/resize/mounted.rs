@@ -58,8 +58,7 @@ fn grow(name: &str, dir: &Path, size: GrowTo) -> Result<()> {
     let described = |blocks: u64, groups: u32| shape(blocks, groups, record.block_size());
     match record.outcome() {
         GrowOutcome::Done => {
-            let (before, after) =
-                (described(sizes.before, sizes.groups_before), described(sizes.after, sizes.groups));
+            let (before, after) = (described(sizes.before, sizes.groups_before), described(sizes.after, sizes.groups));
             let mut out = Output::new();
             if sizes.before == sizes.after {
                 writeln!(out, "{name}: nothing to do: it has {after}")?;

@@ -1,12 +1,12 @@
 //! A larger file system while it is mounted (Linux: `ext4_resize_fs`, fs/ext4/resize.c).
 //!
-//! Main function: [`Filesystem::grow`]. Main types: [`GrowTo`], [`Grown`]. `step.rs` makes one step, `backups.rs` brings
-//! the copies of superblock and descriptors up to date in the end.
+//! Main function: [`Filesystem::grow`]. Main types: [`GrowTo`], [`Grown`]. `step.rs` makes one step. `backups.rs`
+//! renews the copies of superblock and descriptors in the end.
 //!
-//! A step is one transaction: the last group becomes whole, or the new groups of a flex group join. What lies in new
-//! groups is on the device before, durably, behind the end of the old file system. So a power cut leaves the file system
-//! of one of the steps. Other operations go on meanwhile: they see the new blocks when the step's changes are in the
-//! running transaction, and use them in this one or a later one.
+//! A step is one transaction: the last group becomes whole, or the new groups of a flex group join. The blocks of new
+//! groups are on the device before, durably, behind the end of the old file system. So a power cut leaves the file
+//! system of one of the steps. Other operations go on meanwhile: they see the new blocks when the step's changes are in
+//! the running transaction, and use them in this one or a later one.
 //!
 //! | part | who learns of the growth, and when |
 //! |---|---|

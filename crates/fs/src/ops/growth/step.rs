@@ -28,7 +28,7 @@ const FEW: u32 = credits::SUPER + credits::INODE + 2;
 /// The most groups that join in one step.
 const GROUPS_MAX: u32 = 64;
 
-/// What a step changes in blocks that exist already. Each is in memory until the step ends.
+/// The changes of a step in blocks that exist already. Each block is in memory until the step ends.
 struct Step {
     next: SuperBlock,
     descs: Vec<GroupDesc>,
@@ -249,8 +249,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Changes the superblock in memory and in the transaction: the first change of a step. What else changed in it
-    /// meanwhile stays. On an error nothing has changed.
+    /// Changes the superblock in memory and in the transaction: the first change of a step. Other changes of it
+    /// since the step began stay. On an error nothing has changed.
     fn change_superblock(&self, handle: &mut Handle, step: &Step, begin: &SuperBlock, blocks: u64) -> Result<()> {
         let (more, inodes) = step.gains(&self.geo);
         let taken = step.taken(self.geo.group_count);
