@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, Result};
 use rustix::ioctl::{NoArg, Opcode, Setter, Updater, ioctl, opcode};
 use rustix::process::{Gid, Pid, Uid};
+use zerocopy::IntoBytes;
 
 /// Linux: `FUSE_DEV_IOC_CLONE`, include/uapi/linux/fuse.h: _IOR(229, 0, uint32_t).
 const FUSE_DEV_IOC_CLONE: Opcode = opcode::read::<u32>(229, 0);
@@ -225,11 +226,9 @@ impl GrowRecord {
             block_size.into(),
         ]);
         self.0[TEXT_AT..].fill(0);
-        for (word, bytes) in self.0[TEXT_AT..].iter_mut().zip(reason.as_bytes().chunks(8)) {
-            let mut whole = [0; 8];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_ne_bytes(whole);
-        }
+        let text = self.0[TEXT_AT..].as_mut_bytes();
+        let len = reason.len().min(text.len());
+        text[..len].copy_from_slice(&reason.as_bytes()[..len]);
     }
 
     /// How it ended.
@@ -254,8 +253,7 @@ impl GrowRecord {
 
     /// Why it did not grow, or not as far as it should. Cut off where the record ends.
     pub fn reason(&self) -> String {
-        let bytes: Vec<u8> = self.0[TEXT_AT..].iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        let text = self.0[TEXT_AT..].as_bytes().split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(text).into_owned()
     }
 }

@@ -90,6 +90,17 @@ impl Journal {
         Ok(())
     }
 
+    /// Commits the running transaction and writes home everything that is logged. On return the home copies have, durably,
+    /// all changes from before the call. For changes that other programs look for in their places. The caller has no
+    /// handle open.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.commit_wait(Some(self.running_tid()))?;
+        let mut log = self.log.lock();
+        let home = self.free_up(&mut log, Keep::NOTHING);
+        self.let_go(log, home.as_ref().err());
+        home.inspect_err(|e| self.tell_aborted(e))
+    }
+
     /// Writes home, in block order, the blocks of the oldest transactions that no later one logged again, until at
     /// most `keep` remains. Waits for nothing. No step may be in flight.
     ///

@@ -34,7 +34,7 @@ const FILE_MAX: u64 = 400 << 10;
 const TOTAL_MAX: u64 = 3 << 20;
 
 /// Operations from one growth to the next, on images that grow.
-const GROWS_EVERY: u64 = 30;
+const GROWS_EVERY: u64 = 12;
 
 /// Puts something between the file system and the crash device.
 pub type Wrap<'a> = &'a dyn Fn(Arc<CrashDevice>) -> Arc<dyn BlockDevice>;
@@ -868,7 +868,7 @@ impl Workload {
         let more = match self.rng.below(3) {
             0 => 1,
             1 => 1 + self.rng.below(group),
-            _ => group * (1 + self.rng.below(9)),
+            _ => group * (1 + self.rng.below(5)),
         };
         let bytes = ((begin.blocks_count + more) * block).min(self.image.size + self.image.room);
         let goal = target(&begin, bytes, Backups::Stay).map_err(|e| e.to_string())?.blocks_count;

@@ -5,24 +5,28 @@
 //!
 //! A step is one transaction: the last group becomes whole, or the new groups of a flex group join. The blocks of new
 //! groups are on the device before, durably, behind the end of the old file system. So a power cut leaves the file
-//! system of one of the steps. Other operations go on meanwhile: they see the new blocks when the step's changes are in
-//! the running transaction, and use them in this one or a later one.
+//! system of one of the steps.
+//!
+//! Other operations go on meanwhile. They see new groups only when superblock and descriptors are at home: the kernel
+//! takes its number of groups from there, before it replays the log, and answers EIO for inodes of others until its
+//! next mount. Writing them home takes a checkpoint, so a round of steps shares one.
 //!
 //! | part | who learns of the growth, and when |
 //! |---|---|
 //! | device | first: the file is longer, durably |
-//! | `mballoc` | room for the groups before the first step; the groups at the end of each |
-//! | superblock, descriptors, resize inode | under the step's handle |
-//! | buffer cache, descriptors in memory, hints for inodes, layout | in this order, under the handle |
+//! | `mballoc` | room for the groups: before the first step |
+//! | superblock, descriptors and resize inode on the device; the superblock in memory | under the step's handle |
+//! | descriptors in memory, hints for inodes, layout, allocator | in this order, at the end of a round |
 //!
 //! What it does not do: move the second backup of `sparse_super2`, which stays in its group; make room for descriptors
 //! (a growth needs reserved blocks, or `meta_bg`); shrink.
 //!
 //! # Locking
-//! `growth` (3) from the first look to the last write. Each step passes the gate ([`crate::lifecycle`]) for itself, so
-//! that a freeze or an unmount waits for one step and not for all.
+//! `growth` (3) from the first look to the last write. Each round passes the gate ([`crate::lifecycle`]) for itself, so
+//! that a freeze or an unmount waits for one round and not for all.
 
 mod backups;
+mod join;
 mod step;
 
 use extant_base::sync::atomic::Ordering;
@@ -93,7 +97,7 @@ impl Filesystem {
         self.alloc.make_room(goal.group_count);
         let mut stepped = Ok(());
         while stepped.is_ok() && self.geo.blocks_count < goal.blocks_count {
-            stepped = self.grow_step(&begin, goal.blocks_count);
+            stepped = self.grow_round(&begin, goal.blocks_count);
         }
         self.charge_groups();
         // Copies of what is there, also if a step has failed.

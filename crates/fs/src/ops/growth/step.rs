@@ -19,7 +19,6 @@ use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 use super::refused;
 use crate::error::{CannotGrow, Damage, Error, Result};
 use crate::filesystem::Filesystem;
-use crate::groups::Groups;
 use crate::ops::credits;
 
 /// Superblock, inode and double indirect block of the resize inode, and a block of descriptors more than the groups of
@@ -27,11 +26,16 @@ use crate::ops::credits;
 const FEW: u32 = credits::SUPER + credits::INODE + 2;
 /// The most groups that join in one step.
 const GROUPS_MAX: u32 = 64;
+/// Steps that share a checkpoint.
+const ROUND: usize = 32;
 
 /// The changes of a step in blocks that exist already. Each block is in memory until the step ends.
-struct Step {
-    next: SuperBlock,
-    descs: Vec<GroupDesc>,
+pub(super) struct Step {
+    /// The first new group, and the blocks and inodes of the file system before.
+    pub first: u32,
+    before: (u64, u32),
+    pub next: SuperBlock,
+    pub descs: Vec<GroupDesc>,
     /// Blocks of descriptors: the group with the first one, and whether the block was only reserved until now.
     tables: Vec<(Arc<Buffer>, u32, bool)>,
     /// Blocks of the resize inode that get another content.
@@ -79,36 +83,68 @@ impl Filesystem {
         Ok(self.cache.get(block)?)
     }
 
-    /// Makes the next step of the growth to `blocks` blocks.
-    pub(super) fn grow_step(&self, begin: &SuperBlock, blocks: u64) -> Result<()> {
+    /// Makes the next steps of the growth to `blocks` blocks, and lets other operations use the new blocks.
+    pub(super) fn grow_round(&self, begin: &SuperBlock, blocks: u64) -> Result<()> {
         let _change = self.begin_change()?;
         let old: Geometry = (*self.geo).clone();
-        let next = step(begin, &self.superblock(), blocks).map_err(refused)?;
+        if old.blocks_count < old.first_block_of_group(GroupNr(old.group_count)).0 {
+            return self.lengthen(&old, begin, blocks);
+        }
+        let (mut logged, mut failed) = (Vec::new(), Ok(()));
+        while failed.is_ok() && logged.len() < ROUND && self.superblock().blocks_count < blocks {
+            failed = self.log_step(begin, blocks).map(|step| logged.push(step));
+        }
+        if !logged.is_empty() {
+            self.journal.checkpoint()?;
+            logged.into_iter().for_each(|step| self.join(step));
+        }
+        failed
+    }
+
+    /// The last group becomes whole, or as long as the file system will be.
+    fn lengthen(&self, old: &Geometry, begin: &SuperBlock, blocks: u64) -> Result<()> {
         let last = GroupNr(old.group_count - 1);
-        let is_longer = next.group_count == old.group_count;
-        let longer = is_longer.then(|| self.groups.hold_blocks(last)).transpose()?;
-        let step = self.prepare_step(&old, next)?;
-        let credits = step.credits() + if is_longer { credits::GROUP } else { 0 };
-        let mut handle = self.start_alone(credits)?;
-        let end = step.next.blocks_count;
-        let changed = match longer {
-            Some(prepared) => self.alloc.lengthen_last(end, || {
-                self.change_superblock(&mut handle, &step, begin, blocks)?;
-                self.groups.lengthen_last(&mut handle, &prepared, step.next.blocks_in_group(last))?;
-                self.publish(&step);
-                Ok(())
-            }),
-            None => self.join(&mut handle, &step, begin, blocks),
-        };
+        let next = step(begin, &self.superblock(), blocks).map_err(refused)?;
+        let prepared = self.groups.hold_blocks(last)?;
+        let step = self.prepare_step(old, next)?;
+        let mut handle = self.start_alone(step.credits() + credits::GROUP)?;
+        let (end, len) = (step.next.blocks_count, step.next.blocks_in_group(last));
+        let changed = self.alloc.lengthen_last(end, || {
+            self.change_superblock(&mut handle, &step, begin, blocks)?;
+            self.groups.lengthen_last(&mut handle, &prepared, len)?;
+            self.publish(&step);
+            Ok(())
+        });
         self.end(handle, changed)
+    }
+
+    /// Logs the next step with new groups. They join when it is at home.
+    fn log_step(&self, begin: &SuperBlock, blocks: u64) -> Result<Step> {
+        let now = self.superblock();
+        let next = step(begin, &now, blocks).map_err(refused)?;
+        let step = self.prepare_step(now.geometry(), next)?;
+        let mut handle = self.start_alone(step.credits())?;
+        let changed = self.change_tables(&mut handle, &step, begin, blocks);
+        self.end(handle, changed)?;
+        // A later step of the round may read descriptors in these groups.
+        self.cache.grow(step.next.blocks_count);
+        Ok(step)
     }
 
     /// Reads what the step changes, and writes what lies behind the old end.
     fn prepare_step(&self, old: &Geometry, next: SuperBlock) -> Result<Step> {
         let superblock = self.cache.get(self.sb_place.0)?;
-        let mut step =
-            Step { next, descs: Vec::new(), tables: Vec::new(), pointers: Vec::new(), resize_inode: None, superblock };
-        let (first, end) = (old.group_count, step.next.group_count);
+        let (first, end) = (old.group_count, next.group_count);
+        let mut step = Step {
+            first,
+            before: (old.blocks_count, old.inodes_count),
+            next,
+            descs: Vec::new(),
+            tables: Vec::new(),
+            pointers: Vec::new(),
+            resize_inode: None,
+            superblock,
+        };
         if first == end {
             return Ok(step);
         }
@@ -175,7 +211,7 @@ impl Filesystem {
                 Some(block) => self.cache.get(block)?.read(|now| bytes.copy_from_slice(now)),
                 None => bytes.fill(0),
             }
-            step.encode_descs(&mut bytes, index * per_block, first);
+            step.encode_descs(&mut bytes, index * per_block);
             for copy in copies {
                 self.dev.write_at(copy.0 << geo.block_bits, &[&bytes], BioFlags::META)?;
             }
@@ -217,17 +253,16 @@ impl Filesystem {
         Ok(self.journal.start_alone(credits)?)
     }
 
-    /// New groups join: first on the device, as of this transaction, then in memory.
-    fn join(&self, handle: &mut Handle, step: &Step, begin: &SuperBlock, blocks: u64) -> Result<()> {
+    /// Changes the blocks of the step.
+    fn change_tables(&self, handle: &mut Handle, step: &Step, begin: &SuperBlock, blocks: u64) -> Result<()> {
         let geo = step.next.geometry();
-        let first = self.geo.group_count;
         self.change_superblock(handle, step, begin, blocks)?;
         for (buffer, start, is_new) in &step.tables {
             handle.modify(buffer, BufKind::Table, |bytes| {
                 if *is_new {
                     bytes.fill(0);
                 }
-                step.encode_descs(bytes, *start, first);
+                step.encode_descs(bytes, *start);
             });
         }
         for (buffer, content) in &step.pointers {
@@ -238,48 +273,25 @@ impl Filesystem {
             let slot = *offset..*offset + geo.inode_size;
             handle.modify(table, BufKind::Table, |bytes| reserved.store_blocks(&mut bytes[slot]));
         }
-        self.publish(step);
-        let zones = step.zones(first);
-        let longer = extant_mballoc::Geometry {
-            blocks_count: geo.blocks_count,
-            groups: geo.group_count,
-            ..self.alloc.geometry().clone()
-        };
-        self.alloc.append(longer, &Groups::summaries_of_new(&step.descs), zones);
         Ok(())
     }
 
     /// Changes the superblock in memory and in the transaction: the first change of a step. Other changes of it
     /// since the step began stay. On an error nothing has changed.
     fn change_superblock(&self, handle: &mut Handle, step: &Step, begin: &SuperBlock, blocks: u64) -> Result<()> {
-        let (more, inodes) = step.gains(&self.geo);
-        let taken = step.taken(self.geo.group_count);
+        let (more, inodes) = step.gains();
         let mut sb = self.sb.lock();
         let mut next = extant_ondisk::growth::step(begin, &sb, blocks).map_err(refused)?;
         next.set_free_blocks(sb.free_blocks() + more);
         next.set_free_inodes(sb.free_inodes().saturating_add(inodes));
         let overhead = u64::from(sb.raw().s_overhead_clusters.get());
         if overhead != 0 {
-            next.set_overhead_clusters(overhead + taken);
+            next.set_overhead_clusters(overhead + step.taken());
         }
         let at = self.sb_place.1;
         handle.modify(&step.superblock, BufKind::Table, |b| next.encode_into(&mut b[at..at + 1024]));
         *sb = next;
         Ok(())
-    }
-
-    /// The groups of the step are there, for all but the allocator.
-    fn publish(&self, step: &Step) {
-        let geo = step.next.geometry();
-        let (first, (_, inodes)) = (self.geo.group_count, step.gains(&self.geo));
-        self.cache.grow(geo.blocks_count);
-        step.descs.iter().for_each(|_| self.inode_hints.push(Default::default()));
-        self.groups.append(step.descs.clone());
-        self.overhead.fetch_add(step.taken(first), extant_base::sync::atomic::Ordering::Relaxed);
-        self.reserve.grow(&step.next);
-        self.alloc.set_reserves(self.reserve.root_blocks(), self.reserve.pool_blocks());
-        self.geo.publish(geo.clone());
-        self.free_inodes.fetch_add(i64::from(inodes), extant_base::sync::atomic::Ordering::Relaxed);
     }
 }
 
@@ -289,39 +301,28 @@ impl Step {
         credits::SUPER + inode + (self.tables.len() + self.pointers.len()) as u32
     }
 
-    /// Writes the new descriptors, from that of group `first` on, into a block that begins with that of `start`.
-    fn encode_descs(&self, bytes: &mut [u8], start: u32, first: u32) {
+    /// Writes the new descriptors into a block that begins with that of `start`.
+    fn encode_descs(&self, bytes: &mut [u8], start: u32) {
         let geo = self.next.geometry();
         let end = start.saturating_add(geo.descs_per_block());
-        for (group, desc) in (first..end).zip(&self.descs).filter(|(group, _)| *group >= start) {
+        for (group, desc) in (self.first..end).zip(&self.descs).filter(|(group, _)| *group >= start) {
             desc.encode_into(&mut bytes[(group - start) as usize * geo.desc_size..], GroupNr(group), geo);
         }
     }
 
     /// Free blocks and inodes more than there were.
-    fn gains(&self, old: &Geometry) -> (u64, u32) {
+    pub(super) fn gains(&self) -> (u64, u32) {
+        let (blocks, inodes) = self.before;
         if self.descs.is_empty() {
-            return (self.next.blocks_count - old.blocks_count, 0);
+            return (self.next.blocks_count - blocks, 0);
         }
         let blocks = self.descs.iter().map(|desc| u64::from(desc.free_clusters)).sum();
-        (blocks, self.next.inodes_count - old.inodes_count)
+        (blocks, self.next.inodes_count - inodes)
     }
 
     /// Blocks that the new groups take for themselves.
-    fn taken(&self, first: u32) -> u64 {
-        let groups = (first..).map(GroupNr).zip(&self.descs);
+    pub(super) fn taken(&self) -> u64 {
+        let groups = (self.first..).map(GroupNr).zip(&self.descs);
         groups.map(|(group, desc)| u64::from(self.next.blocks_in_group(group) - desc.free_clusters)).sum()
-    }
-
-    /// The new groups' own blocks.
-    fn zones(&self, first: u32) -> Vec<(BlockNr, u64)> {
-        let geo = self.next.geometry();
-        let mut zones = Vec::new();
-        for (group, desc) in (first..).map(GroupNr).zip(&self.descs) {
-            zones.extend(geo.base_metadata(group).ranges().map(|(start, len)| (start, u64::from(len))));
-            zones.extend([(desc.block_bitmap, 1), (desc.inode_bitmap, 1)]);
-            zones.push((desc.inode_table, geo.inode_table_blocks.into()));
-        }
-        zones
     }
 }
