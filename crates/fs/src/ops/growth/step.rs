@@ -90,15 +90,17 @@ impl Filesystem {
         if old.blocks_count < old.first_block_of_group(GroupNr(old.group_count)).0 {
             return self.lengthen(&old, begin, blocks);
         }
+        // The kernel reads the superblock and the descriptors that it counts before it replays the log.
+        self.journal.write_home_last(self.sb_place.0);
         let (mut logged, mut failed) = (Vec::new(), Ok(()));
         while failed.is_ok() && logged.len() < ROUND && self.superblock().blocks_count < blocks {
             failed = self.log_step(begin, blocks).map(|step| logged.push(step));
         }
-        if !logged.is_empty() {
-            self.journal.checkpoint()?;
+        let home = self.journal.checkpoint();
+        if home.is_ok() {
             logged.into_iter().for_each(|step| self.join(step));
         }
-        failed
+        failed.and(home.map_err(Error::from))
     }
 
     /// The last group becomes whole, or as long as the file system will be.
