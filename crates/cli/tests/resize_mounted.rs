@@ -93,7 +93,7 @@ fn a_mount_grows_while_processes_write_make_and_delete_files() {
         let dir = Dir::new();
         let image = dir.text("disk.img");
         mke2fs(&image, args, "47M");
-        fs::write(dir.path("blob"), common::big()[..70_000].to_vec()).expect("blob");
+        fs::write(dir.path("blob"), &common::big()[..70_000]).expect("blob");
         let mount = dir.path("mnt");
         fs::create_dir(&mount).expect("directory");
         let mounted = ExtantMount::new(extant_path(), &[], Path::new(&image), &mount).expect("mounted");

@@ -96,9 +96,9 @@ impl Journal {
         self.log.lock().goes_last = Some(block);
     }
 
-    /// Commits the running transaction and writes home everything that is logged. On return the home copies have, durably,
-    /// all changes from before the call. For changes that other programs look for in their places. The caller has no
-    /// handle open.
+    /// Commits the running transaction and writes home everything that is logged. On return the home copies have,
+    /// durably, all changes from before the call. For changes that other programs look for in their places. The caller
+    /// has no handle open.
     pub fn checkpoint(&self) -> Result<()> {
         self.commit_wait(Some(self.running_tid()))?;
         let mut log = self.log.lock();
