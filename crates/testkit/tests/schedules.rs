@@ -42,6 +42,16 @@ fn schedules_with_quotas_and_with_large_blocks() {
     }
 }
 
+/// File systems that grow meanwhile: no write goes astray, no block is handed out twice.
+#[test]
+fn schedules_of_growth() {
+    for name in ["grow", "grow-1k"] {
+        let report = explore(&Search { only: Some(name.to_owned()), ..search(100) });
+        println!("{name}: {}", report.summary());
+        report.expect_clean();
+    }
+}
+
 #[test]
 #[ignore = "long: minutes"]
 fn soak_twenty_thousand_schedules() {
