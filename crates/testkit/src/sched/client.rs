@@ -37,7 +37,7 @@ use durability::Asked;
 static CLASS: LockClass = LockClass::new("schedule shared", 0);
 
 /// Operations from one growth to the next, on images that grow.
-const GROWS_EVERY: u64 = 15;
+const GROWS_EVERY: u64 = 7;
 /// The largest file.
 const FILE_MAX: u64 = 200 << 10;
 
