@@ -6,8 +6,8 @@
 //!
 //! Main modules: [`sync`] (ranked locks), [`task`] (named threads), [`clock`] (real and virtual time), [`trace`]
 //! (trace points with Linux's names), [`counter`] (per-core counters), [`rng`] (a seedable generator), [`hash`]
-//! (tables with a seeded order), [`policy`] (how alternative policies are declared), [`sim`] (the scheduler that
-//! decides everything).
+//! (tables with a seeded order), [`append`] (vectors that only grow), [`policy`] (how alternative policies are
+//! declared), [`sim`] (the scheduler that decides everything).
 //!
 //! It knows nothing about storage.
 //!
@@ -15,6 +15,7 @@
 //! The ranks that the crates above use are listed in `docs/locking.md`; debug builds check them at every acquisition.
 #![forbid(unsafe_code)]
 
+pub mod append;
 pub mod clock;
 pub mod counter;
 pub mod hash;

@@ -58,6 +58,16 @@ pub enum Error {
         /// The rule that it breaks.
         why: &'static str,
     },
+    /// The device cannot become longer: it is a partition, a block device, or a part of a file.
+    #[error("{device}: it has {size} bytes and cannot get {wanted} from here")]
+    FixedSize {
+        /// [`BlockDevice::name`](crate::BlockDevice::name).
+        device: String,
+        /// Its bytes.
+        size: u64,
+        /// The bytes that it was to have.
+        wanted: u64,
+    },
     /// The device could not be opened.
     #[error("{device}: {source}")]
     Open {

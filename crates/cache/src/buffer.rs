@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::counter::Counter;
 use extant_base::hash::{HashMap, shard_of};
-use extant_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex, RwLock, RwLockWriteGuard};
 use extant_block::{AlignedBuf, BioFlags, BlockDevice, Error};
 use extant_ondisk::BlockNr;
@@ -156,7 +156,8 @@ pub struct CacheStats {
 pub struct BufferCache {
     dev: Arc<dyn BlockDevice>,
     block_size: u32,
-    blocks_count: u64,
+    /// Becomes larger when the file system grows.
+    blocks_count: AtomicU64,
     budget: Arc<Budget>,
     owner: OnceLock<OwnerId>,
     shards: Vec<Mutex<Shard>>,
@@ -168,6 +169,7 @@ impl BufferCache {
     pub fn new(dev: Arc<dyn BlockDevice>, block_size: u32, blocks_count: u64, budget: Arc<Budget>) -> Arc<BufferCache> {
         let shards = (0..SHARDS).map(|_| Mutex::new(&SHARD_CLASS, Shard::default())).collect();
         let (owner, stats) = (OnceLock::new(), CacheStats::default());
+        let blocks_count = AtomicU64::new(blocks_count);
         let cache = Arc::new(BufferCache { dev, block_size, blocks_count, budget, owner, shards, stats });
         let weak: Weak<BufferCache> = Arc::downgrade(&cache);
         let _ = cache.owner.set(cache.budget.reclaim().register(Class::Metadata, weak));
@@ -188,7 +190,12 @@ impl BufferCache {
     }
 
     pub fn blocks_count(&self) -> u64 {
-        self.blocks_count
+        self.blocks_count.load(Ordering::Acquire)
+    }
+
+    /// Allows access to more blocks, because the file system has grown. Their content is on the device.
+    pub fn grow(&self, blocks_count: u64) {
+        self.blocks_count.fetch_max(blocks_count, Ordering::AcqRel);
     }
 
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
@@ -209,13 +216,13 @@ impl BufferCache {
             op: extant_block::BioOp::Read,
             offset: block.0.saturating_mul(u64::from(self.block_size)),
             len: u64::from(self.block_size),
-            size: self.blocks_count.saturating_mul(u64::from(self.block_size)),
+            size: self.blocks_count().saturating_mul(u64::from(self.block_size)),
         }
     }
 
     /// The buffer of `block`, in the cache or freshly put there without content.
     fn find_or_insert(&self, block: BlockNr) -> Result<Arc<Buffer>, Error> {
-        if block.0 >= self.blocks_count {
+        if block.0 >= self.blocks_count() {
             return Err(self.out_of_range(block));
         }
         let buffer = {
@@ -340,7 +347,7 @@ impl BufferCache {
     /// Reads the missing ones of `count` blocks from `start` into the cache, in one request (Linux: `sb_breadahead`).
     /// Errors are ignored here: the access that needs the block meets them again.
     pub fn readahead(&self, start: BlockNr, count: u32) {
-        let end = start.0.saturating_add(u64::from(count)).min(self.blocks_count);
+        let end = start.0.saturating_add(u64::from(count)).min(self.blocks_count());
         self.read_together(&(start.0..end).map(BlockNr).collect::<Vec<_>>());
     }
 

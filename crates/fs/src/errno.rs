@@ -78,7 +78,7 @@ impl Error {
             Error::Lost { cause, .. } => lost(cause),
             Error::NotPermitted => number::EPERM,
             Error::AccessDenied => number::EACCES,
-            Error::Invalid(_) => number::EINVAL,
+            Error::Invalid(_) | Error::CannotGrow(_) => number::EINVAL,
             Error::TooManySymlinks => number::ELOOP,
             Error::TooManyLinks => number::EMLINK,
             Error::FileTooBig => number::EFBIG,
@@ -111,6 +111,7 @@ pub fn device(error: &extant_block::Error) -> i32 {
         E::Busy { .. } => number::EBUSY,
         // A sparse image on a full disk: the user can free space there.
         E::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => number::ENOSPC,
+        E::FixedSize { .. } => number::EINVAL,
         E::Io { .. } | E::OutOfRange { .. } | E::BadRequest { .. } | E::Lost => number::EIO,
     }
 }

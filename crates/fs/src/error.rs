@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use extant_cache::Loss;
 use extant_mballoc::Error as AllocError;
+use extant_ondisk::growth::NoGrowth;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, Structure};
 
 use crate::map::MapError;
@@ -138,6 +139,33 @@ pub enum Unsupported {
     },
 }
 
+/// Why a mounted file system does not grow. Nothing was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CannotGrow {
+    /// There is no such larger file system.
+    #[error(transparent)]
+    Layout(#[from] NoGrowth),
+    /// Without a log, a power cut may leave a part of the change.
+    #[error("it has no journal, and none could be borrowed for the mount")]
+    NoLog,
+    /// One transaction changes all blocks that are reserved for descriptors.
+    #[error("its journal is too small: the growth needs a transaction of {needed} blocks, and {most} fit")]
+    SmallLog {
+        /// Blocks of the largest step.
+        needed: u32,
+        /// Blocks of a transaction.
+        most: u32,
+    },
+    /// Groups have a fixed share of the memory.
+    #[error("it would have {groups} groups, and no more than {most} are supported")]
+    Groups {
+        /// The groups of the larger file system.
+        groups: u32,
+        /// The most that there may be.
+        most: u64,
+    },
+}
+
 /// Why an operation, or a mount, failed. Error numbers are those of a FUSE mount.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -236,6 +264,9 @@ pub enum Error {
     /// The request is invalid (EINVAL), with the reason.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
+    /// The file system cannot become larger, or not while it is mounted (EINVAL), with the reason.
+    #[error(transparent)]
+    CannotGrow(CannotGrow),
     /// More than 40 symbolic links on the way of a path (ELOOP).
     #[error("too many levels of symbolic links")]
     TooManySymlinks,

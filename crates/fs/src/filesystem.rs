@@ -4,11 +4,13 @@
 //! (`mount/`); the operations are in `ops/`, one file each.
 //!
 //! # Locking
-//! `superblock` (75) guards the decoded superblock; `renames` (10) makes cross-directory renames exclude each other.
+//! `growth` (3) lets one growth run at a time; `superblock` (75) guards the decoded superblock; `renames` (10) makes
+//! cross-directory renames exclude each other.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
+use extant_base::append::{AppendVec, Latest};
 use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
@@ -42,6 +44,7 @@ use crate::xattr::SharedBlocks;
 use extant_es::{EsCache, EsStats};
 
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
+pub(crate) static GROWTH_CLASS: LockClass = LockClass::new("growth", 3);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
 pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
 
@@ -89,7 +92,8 @@ pub struct Filesystem {
     pub(crate) me: Weak<Filesystem>,
     pub(crate) dev: Arc<dyn BlockDevice>,
     pub(crate) options: MountOptions,
-    pub(crate) geo: Geometry,
+    /// The layout, which grows: what two lines must agree on comes from one borrow of it.
+    pub(crate) geo: Arc<Latest<Geometry>>,
     pub(crate) sb: Mutex<SuperBlock>,
     /// The block that holds the primary superblock, and the byte offset in it.
     pub(crate) sb_place: (BlockNr, usize),
@@ -114,7 +118,7 @@ pub struct Filesystem {
     pub(crate) orphans: Orphans,
     pub(crate) renames: Mutex<()>,
     /// For each group, where in it a free inode is looked for; see [`crate::ialloc`].
-    pub(crate) inode_hints: Vec<AtomicU32>,
+    pub(crate) inode_hints: AppendVec<AtomicU32>,
     pub(crate) free_inodes: AtomicI64,
     pub(crate) lifecycle: Lifecycle,
     /// Errors that the superblock on the device, the log and the messages still lack.
@@ -147,7 +151,9 @@ pub struct Filesystem {
     pub(crate) buddy_bytes: AtomicUsize,
     /// Charged for as long as this is mounted.
     pub(crate) charged: AtomicU64,
-    pub(crate) overhead: u64,
+    pub(crate) overhead: AtomicU64,
+    /// One growth at a time.
+    pub(crate) growth: Mutex<()>,
     /// Attribute blocks that other inodes may join.
     pub(crate) shared_xattr: Arc<SharedBlocks>,
     pub(crate) hash: crate::hash_settings::HashSettings,
@@ -181,7 +187,7 @@ impl Filesystem {
         self.geo.block_size
     }
 
-    /// The layout, as the superblock gave it at the mount.
+    /// The layout at this moment: a growth changes it.
     pub fn geometry(&self) -> &Geometry {
         &self.geo
     }
@@ -299,7 +305,7 @@ impl Filesystem {
         self.journal.try_start(self.with_quota_credits(credits).min(self.journal.max_credits()))
     }
 
-    fn before_handle(&self) -> Result<()> {
+    pub(crate) fn before_handle(&self) -> Result<()> {
         self.note_damaged_groups();
         if self.is_read_only() {
             return Err(Error::ReadOnly);
@@ -400,8 +406,9 @@ impl Filesystem {
         let sb = self.sb.lock();
         let free = self.alloc.free_blocks().saturating_sub(self.alloc.reserved_blocks());
         // As the kernel: what a write of theirs could get.
-        let available = free.saturating_sub(self.reserve.root_blocks + self.reserve.pool_blocks);
-        let overhead = if self.options.count_overhead == Some(true) { 0 } else { self.overhead };
+        let available = free.saturating_sub(self.reserve.kept_back());
+        let overhead =
+            if self.options.count_overhead == Some(true) { 0 } else { self.overhead.load(Ordering::Relaxed) };
         let uuid = sb.uuid();
         let half = |at: usize| uuid[at..at + 8].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
         StatFs {

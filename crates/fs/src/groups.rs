@@ -3,6 +3,8 @@
 //! Main types: [`Groups`] (Linux: `s_group_desc`, fs/ext4/balloc.c), which is also the allocator's
 //! [`extant_mballoc::GroupStore`].
 //!
+//! `growth.rs` appends groups.
+//!
 //! A descriptor is decoded once, at mount. Every change is written into its block at once, under the caller's handle,
 //! checksum included. Sums for each flex group and for all directories follow each change, so that placing a
 //! directory need not read every descriptor.
@@ -11,10 +13,13 @@
 //! The sums are atomics, changed under the descriptor's lock. One lock per descriptor (`group descriptor`, 72), taken
 //! under the allocator's group lock (70) and above buffers (80).
 
+mod growth;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use extant_base::append::{AppendVec, Latest};
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_block::BlockDevice;
@@ -110,13 +115,21 @@ pub struct Prepared {
 /// its groups are smaller than a bitmap block can describe.
 const GROUPS_MAX: u64 = 1 << 18;
 
+/// The most groups that are supported, if the layout has more.
+fn too_many(geo: &Geometry) -> Option<u64> {
+    let full_size = (8 * u64::from(geo.block_size)) << geo.cluster_bits;
+    let most = (geo.blocks_count / full_size + 1).max(GROUPS_MAX);
+    (u64::from(geo.group_count) > most).then_some(most)
+}
+
 pub struct Groups {
     pub cache: Arc<BufferCache>,
-    pub geo: Geometry,
-    descs: Vec<Mutex<GroupDesc>>,
+    /// The layout, which grows.
+    pub geo: Arc<Latest<Geometry>>,
+    descs: AppendVec<Mutex<GroupDesc>>,
     /// Groups with damaged descriptors, in an image under rescue. Their substitutes have no blocks and no inodes.
     lost: BTreeMap<GroupNr, Error>,
-    flexes: Vec<FlexSums>,
+    flexes: AppendVec<FlexSums>,
     dirs: AtomicI64,
     /// The errors for [`Groups::take_damage`].
     damage: Mutex<Vec<Error>>,
@@ -127,9 +140,7 @@ impl Groups {
     /// Reads and checks every descriptor. With `rescue`, a damaged one costs only its group.
     pub fn load(cache: Arc<BufferCache>, geo: Geometry, rescue: bool) -> Result<Groups> {
         // Independent of the image's size: a descriptor of zeroes is a hole.
-        let full_size = (8 * u64::from(geo.block_size)) << geo.cluster_bits;
-        let most = (geo.blocks_count / full_size + 1).max(GROUPS_MAX);
-        if u64::from(geo.group_count()) > most {
+        if let Some(most) = too_many(&geo) {
             let (count, size) = (geo.group_count(), geo.blocks_per_group);
             let detail = format!("{count} groups of {size} blocks: no more than {most} are supported");
             return Err(Error::NoMemory { detail });
@@ -160,8 +171,8 @@ impl Groups {
         let flexes = descs.len().div_ceil(geo.groups_per_flex.max(1) as usize);
         let groups = Groups {
             cache,
-            geo,
-            descs,
+            geo: Arc::new(Latest::new(geo)),
+            descs: descs.into_iter().collect(),
             lost,
             flexes: (0..flexes).map(|_| FlexSums::default()).collect(),
             dirs: AtomicI64::new(0),
@@ -199,19 +210,21 @@ impl Groups {
     #[cfg(test)]
     fn sums_agree(&self) -> bool {
         let flex = self.geo.groups_per_flex.max(1) as usize;
-        let sum = |descs: &[Mutex<GroupDesc>]| {
+        let sum = |descs: &[&Mutex<GroupDesc>]| {
             descs.iter().map(|d| Counts::of(&d.lock())).fold(Counts::default(), |a, b| Counts {
                 free_inodes: a.free_inodes + b.free_inodes,
                 free_blocks: a.free_blocks + b.free_blocks,
                 dirs: a.dirs + b.dirs,
             })
         };
-        sum(&self.descs).dirs == self.dirs()
-            && self.descs.chunks(flex).zip(&self.flexes).all(|(descs, sums)| sum(descs) == sums.get())
+        let descs: Vec<_> = self.descs.iter().collect();
+        sum(&descs).dirs == self.dirs()
+            && descs.chunks(flex).zip(self.flexes.iter()).all(|(descs, sums)| sum(descs) == sums.get())
     }
 
+    /// How many there are. Those that are about to join have descriptors already, and do not count.
     pub fn count(&self) -> u32 {
-        self.descs.len() as u32
+        self.geo.group_count
     }
 
     fn desc(&self, group: GroupNr) -> Result<&Mutex<GroupDesc>> {
@@ -387,7 +400,7 @@ impl Groups {
     /// Each group's summary for the allocator at mount. `extents`: files have extent trees.
     pub fn summaries(&self, extents: bool) -> Vec<GroupSummary> {
         (0..)
-            .zip(&self.descs)
+            .zip(self.descs.iter())
             .map(|(group, d)| {
                 let blocks = self.geo.blocks_in_group(GroupNr(group));
                 let d = d.lock();

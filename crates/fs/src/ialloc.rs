@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use extant_base::sync::atomic::Ordering;
+use extant_base::sync::atomic::{AtomicU32, Ordering};
 use extant_cache::BufKind;
 use extant_journal::Handle;
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
@@ -108,7 +108,7 @@ impl Filesystem {
                 }
                 Ok(None) => {}
                 Err(e) if self.on_error == OnError::Continue => {
-                    self.inode_hints[group as usize].store(PASSED_OVER, Ordering::Relaxed);
+                    self.inode_hint(GroupNr(group)).store(PASSED_OVER, Ordering::Relaxed);
                     // Even if the device cannot read: no other caller learns of it.
                     self.record_error(&e);
                     met.get_or_insert(e);
@@ -127,8 +127,12 @@ impl Filesystem {
         }
     }
 
+    fn inode_hint(&self, group: GroupNr) -> &AtomicU32 {
+        self.inode_hints.get(group.0 as usize).expect("made before its group joins")
+    }
+
     fn try_inode_in_group(&self, handle: &mut Handle, group: GroupNr, is_dir: bool) -> Result<Option<(InodeNr, bool)>> {
-        let hint = self.inode_hints[group.0 as usize].load(Ordering::Relaxed);
+        let hint = self.inode_hint(group).load(Ordering::Relaxed);
         if hint == PASSED_OVER || self.groups.with(group, |d| d.free_inodes)? == 0 {
             return Ok(None);
         }
@@ -155,7 +159,7 @@ impl Filesystem {
             Ok(Some((index, fresh)))
         })?;
         let Some((index, fresh)) = found else { return Ok(None) };
-        self.inode_hints[group.0 as usize].store(index + 1, Ordering::Relaxed);
+        self.inode_hint(group).store(index + 1, Ordering::Relaxed);
         self.free_inodes.fetch_sub(1, Ordering::Relaxed);
         Ok(Some((InodeNr(group.0 * self.geo.inodes_per_group + index + 1), fresh)))
     }
@@ -217,7 +221,7 @@ impl Filesystem {
             desc.set_inode_bitmap_csum(bytes, geo);
             Ok(())
         })?;
-        let hint = &self.inode_hints[place.group.0 as usize];
+        let hint = self.inode_hint(place.group);
         hint.fetch_min(place.index, Ordering::Relaxed);
         self.free_inodes.fetch_add(1, Ordering::Relaxed);
         Ok(())

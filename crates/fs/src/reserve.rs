@@ -8,8 +8,9 @@
 //! What it does not do: count blocks. The allocator does; each request says whether it may use the reserve.
 //!
 //! # Locking
-//! None: it does not change during a mount.
+//! None: atomics, which change when the file system grows.
 
+use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_ondisk::superblock::SuperBlock;
 
 use crate::options::MountOptions;
@@ -29,13 +30,17 @@ impl Caller {
     pub const ROOT: Caller = Caller { uid: 0, gid: 0 };
 }
 
+fn pool_of(sb: &SuperBlock) -> u64 {
+    (sb.geometry().blocks_count / 50).min(4096)
+}
+
 /// Blocks that are kept back, and who may use them nevertheless.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Reserve {
     /// For root and the two below (`s_r_blocks_count`).
-    pub root_blocks: u64,
+    root_blocks: AtomicU64,
     /// For what must not fail once it was begun (Linux: `s_resv_clusters`).
-    pub pool_blocks: u64,
+    pool_blocks: AtomicU64,
     uid: u32,
     gid: u32,
 }
@@ -44,11 +49,30 @@ impl Reserve {
     pub fn new(sb: &SuperBlock, options: &MountOptions) -> Reserve {
         let (uid, gid) = sb.reserved_owner();
         Reserve {
-            root_blocks: sb.reserved_blocks(),
-            pool_blocks: (sb.geometry().blocks_count / 50).min(4096),
+            root_blocks: AtomicU64::new(sb.reserved_blocks()),
+            pool_blocks: AtomicU64::new(pool_of(sb)),
             uid: options.resuid.unwrap_or(uid),
             gid: options.resgid.unwrap_or(gid),
         }
+    }
+
+    /// As many as a larger file system keeps back.
+    pub(crate) fn grow(&self, sb: &SuperBlock) {
+        self.root_blocks.store(sb.reserved_blocks(), Ordering::Relaxed);
+        self.pool_blocks.store(pool_of(sb), Ordering::Relaxed);
+    }
+
+    pub(crate) fn root_blocks(&self) -> u64 {
+        self.root_blocks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn pool_blocks(&self) -> u64 {
+        self.pool_blocks.load(Ordering::Relaxed)
+    }
+
+    /// From users without privilege.
+    pub(crate) fn kept_back(&self) -> u64 {
+        self.root_blocks() + self.pool_blocks()
     }
 
     /// Whether `who` may use the root blocks. A reserve for group 0 is nobody's: else every member of root's group had
@@ -64,11 +88,12 @@ mod tests {
 
     #[test]
     fn the_reserve_is_open_to_root_and_its_own_user_and_group() {
-        let r = Reserve { root_blocks: 1, pool_blocks: 0, uid: 7, gid: 8 };
+        let reserve = |uid, gid| Reserve { root_blocks: AtomicU64::new(1), pool_blocks: AtomicU64::new(0), uid, gid };
+        let r = reserve(7, 8);
         for (uid, gid, may) in [(0, 5, true), (7, 5, true), (5, 8, true), (5, 5, false), (5, 0, false), (8, 7, false)] {
             assert_eq!(r.open_to(Caller { uid, gid }), may, "{uid}:{gid}");
         }
-        let plain = Reserve { uid: 0, gid: 0, ..r };
+        let plain = reserve(0, 0);
         assert!(!plain.open_to(Caller { uid: 5, gid: 0 }), "group 0 stands for no group");
     }
 }

@@ -35,7 +35,10 @@ pub use mount::{
 };
 pub use rustix::io::Errno;
 pub use server::{Config, InitOffer, Server};
-pub use sys::{Control, QuotaRecord, QuotaRequest, control, kernel_gid, kernel_uid, quota_control};
+pub use sys::{
+    Control, GrowOutcome, GrowRecord, QuotaRecord, QuotaRequest, control, grow_control, kernel_gid, kernel_uid,
+    quota_control,
+};
 pub use transport::dirbuf::{DirAdd, DirBuf};
 pub use transport::notify::Notifier;
 pub use transport::reply::*;

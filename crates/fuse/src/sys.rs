@@ -7,11 +7,12 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use extant_fs::{Limits, QuotaKind, QuotaLimits, Usage};
+use extant_fs::{GrowTo, Grown, Limits, QuotaKind, QuotaLimits, Usage};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, Result};
 use rustix::ioctl::{NoArg, Opcode, Setter, Updater, ioctl, opcode};
 use rustix::process::{Gid, Pid, Uid};
+use zerocopy::IntoBytes;
 
 /// Linux: `FUSE_DEV_IOC_CLONE`, include/uapi/linux/fuse.h: _IOR(229, 0, uint32_t).
 const FUSE_DEV_IOC_CLONE: Opcode = opcode::read::<u32>(229, 0);
@@ -168,6 +169,100 @@ pub fn quota_control(dir: impl AsFd, what: QuotaRequest, record: &mut QuotaRecor
             QuotaRequest::SetGrace => ioctl(dir, Updater::<{ QuotaRequest::SET_GRACE as Opcode }, _>::new(record)),
         }
     }
+}
+
+/// The argument of the ioctl that grows a mounted file system (Linux: `EXT4_IOC_RESIZE_FS`, which FUSE does not pass
+/// on): how the size is meant, and bytes; the outcome, blocks and groups before and afterwards, bytes of a block; the
+/// reason of a refusal.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct GrowRecord(pub(crate) [u64; 40]);
+
+/// Words before the text of a [`GrowRecord`].
+const TEXT_AT: usize = 8;
+
+/// The end of a growth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrowOutcome {
+    /// It is durable.
+    Done,
+    /// The size is less than the file system has.
+    Smaller,
+    /// For another reason, which [`GrowRecord::reason`] has.
+    Refused,
+}
+
+impl GrowRecord {
+    pub(crate) const GROW: u32 = opcode::read_write::<GrowRecord>(0xEB, 9) as u32;
+
+    /// A request.
+    pub fn to(size: GrowTo) -> GrowRecord {
+        let mut record = GrowRecord([0; 40]);
+        (record.0[0], record.0[1]) = match size {
+            GrowTo::Bytes(bytes) => (0, bytes),
+            GrowTo::More(bytes) => (1, bytes),
+            GrowTo::Device => (2, 0),
+        };
+        record
+    }
+
+    pub(crate) fn size(&self) -> Option<GrowTo> {
+        match self.0[0] {
+            0 => Some(GrowTo::Bytes(self.0[1])),
+            1 => Some(GrowTo::More(self.0[1])),
+            2 => Some(GrowTo::Device),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn fill(&mut self, outcome: GrowOutcome, sizes: &Grown, block_size: u32, reason: &str) {
+        let Grown { before, after, groups_before, groups } = *sizes;
+        self.0[2..TEXT_AT].copy_from_slice(&[
+            outcome as u64,
+            before,
+            after,
+            groups_before.into(),
+            groups.into(),
+            block_size.into(),
+        ]);
+        self.0[TEXT_AT..].fill(0);
+        let text = self.0[TEXT_AT..].as_mut_bytes();
+        let len = reason.len().min(text.len());
+        text[..len].copy_from_slice(&reason.as_bytes()[..len]);
+    }
+
+    /// How it ended.
+    pub fn outcome(&self) -> GrowOutcome {
+        match self.0[2] {
+            0 => GrowOutcome::Done,
+            1 => GrowOutcome::Smaller,
+            _ => GrowOutcome::Refused,
+        }
+    }
+
+    /// Blocks and groups before and afterwards, whatever became of it.
+    pub fn sizes(&self) -> Grown {
+        let [before, after, groups_before, groups] = [self.0[3], self.0[4], self.0[5], self.0[6]];
+        Grown { before, after, groups_before: groups_before as u32, groups: groups as u32 }
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u32 {
+        self.0[7] as u32
+    }
+
+    /// Why it did not grow, or not as far as it should. Cut off where the record ends.
+    pub fn reason(&self) -> String {
+        let text = self.0[TEXT_AT..].as_bytes().split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(text).into_owned()
+    }
+}
+
+/// Asks the server of the mount whose root `dir` is to grow the file system.
+pub fn grow_control(dir: impl AsFd, record: &mut GrowRecord) -> Result<()> {
+    // SAFETY: the number says that this reads and writes a `GrowRecord`, which is plain words, and the kernel copies as
+    // many bytes from and to it.
+    unsafe { ioctl(dir, Updater::<{ GrowRecord::GROW as Opcode }, _>::new(record)) }
 }
 
 /// The effective user as the kernel knows it. Under fakeroot(1) the C library's geteuid(2) returns root, while

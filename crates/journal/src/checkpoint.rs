@@ -74,7 +74,7 @@ impl Journal {
             self.free_up(log, limit.less(2))
         } else {
             if log.homeward.is_none() {
-                self.send_home(log, limit.less(16));
+                self.send_home(log, limit.less(16))?;
             }
             Ok(())
         }
@@ -90,13 +90,33 @@ impl Journal {
         Ok(())
     }
 
+    /// From now on until the end of the next [`Journal::checkpoint`], this block goes home after all others that are
+    /// logged, and after a flush: a program that reads it there, before it replays the log, finds what it refers to.
+    pub fn write_home_last(&self, block: BlockNr) {
+        self.log.lock().goes_last = Some(block);
+    }
+
+    /// Commits the running transaction and writes home everything that is logged. On return the home copies have,
+    /// durably, all changes from before the call. For changes that other programs look for in their places. The caller
+    /// has no handle open.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.commit_wait(Some(self.running_tid()))?;
+        let mut log = self.log.lock();
+        let home = self.free_up(&mut log, Keep::NOTHING);
+        log.goes_last = None;
+        self.let_go(log, home.as_ref().err());
+        home.inspect_err(|e| self.tell_aborted(e))
+    }
+
     /// Writes home, in block order, the blocks of the oldest transactions that no later one logged again, until at
-    /// most `keep` remains. Waits for nothing. No step may be in flight.
+    /// most `keep` remains. Waits for nothing, except for a block that goes last. No step may be in flight.
     ///
     /// Neighbours of these blocks are included if they are old as well, so that they share a request and need not be
     /// written later. Tables and directories grow block by block, and each of their blocks became old at a different
     /// time.
-    fn send_home(&self, log: &mut Log, keep: Keep) {
+    fn send_home(&self, log: &mut Log, keep: Keep) -> Result<()> {
+        // A newer copy of a block that the last one refers to may be in any transaction.
+        let keep = if log.goes_last.is_some() { Keep::NOTHING } else { keep };
         let (mut used, mut logged) = (log.used(), log.logged_len());
         let (mut going, mut last) = (Vec::<BlockNr>::new(), None);
         for live in &log.live {
@@ -109,7 +129,7 @@ impl Journal {
             used -= live.len;
             last = Some(live.tid);
         }
-        let Some(last) = last else { return };
+        let Some(last) = last else { return Ok(()) };
         let old = log.old().unwrap_or(last);
         let bs = u64::from(self.cache.block_size());
         let mut blocks = Vec::with_capacity(going.len());
@@ -129,8 +149,16 @@ impl Journal {
         self.stats.checkpoints.inc();
         self.stats.checkpoint_blocks.add(blocks.len() as u64);
         trace_point!(jbd2_checkpoint, blocks = blocks.len(), last = last.0);
+        let place = log.goes_last.and_then(|block| blocks.iter().position(|(at, _)| *at == block.0 * bs));
+        let behind = place.map(|at| blocks.remove(at));
         self.submit(blocks, BioFlags::META, &self.home_io).unplug();
+        if let Some(behind) = behind {
+            self.home_io.wait()?;
+            self.dev.flush()?;
+            self.submit(vec![behind], BioFlags::META, &self.home_io).unplug();
+        }
         log.homeward = Some(Homeward { last, durable: false });
+        Ok(())
     }
 
     /// Completes the step in flight and writes home until at most `keep` remains, and waits for all of it. Then the
@@ -163,7 +191,7 @@ impl Journal {
             if keep.holds(log.used(), log.logged_len()) {
                 return Ok(());
             }
-            self.send_home(log, keep);
+            self.send_home(log, keep)?;
         }
     }
 

@@ -67,6 +67,8 @@ pub(crate) struct Log {
     /// From the tail to the head.
     pub live: VecDeque<Live>,
     pub homeward: Option<Homeward>,
+    /// The block that goes home behind all others.
+    pub goes_last: Option<BlockNr>,
     next_tid: Tid,
     /// The superblock on disk records an abort for the next mount.
     errno_noted: bool,
@@ -93,7 +95,7 @@ impl Log {
 
     fn new(disk: Option<OnDisk>, next_tid: Tid) -> Log {
         let (logged, live) = (BTreeMap::new(), VecDeque::new());
-        Log { disk, logged, live, homeward: None, next_tid, errno_noted: false }
+        Log { disk, logged, live, homeward: None, goes_last: None, next_tid, errno_noted: false }
     }
 
     pub(crate) fn next_tid(&self) -> Tid {

@@ -211,6 +211,8 @@ pub struct Journal {
     pub(crate) home_io: Arc<IoWait>,
     /// Blocks that one transaction may hold.
     pub(crate) max_blocks: u32,
+    /// The same of one that consists of a single handle.
+    max_alone: u32,
     pub stats: JournalStats,
 }
 
@@ -229,6 +231,8 @@ impl Journal {
         let by_memory = (options.pinned_bytes_max / 4 / bs).max(64);
         let by_log = log.capacity().map_or(u64::MAX, |n| u64::from(n / 4));
         let max_blocks = by_memory.min(by_log).min(1 << 20) as u32;
+        // A commit empties the log if it must. Then half of it is free for sure, however the log is laid out.
+        let max_alone = log.capacity().map_or(max_blocks, |n| by_memory.min(u64::from(n / 2)) as u32);
         let first = log.next_tid();
         Ok(Arc::new(Journal {
             cache,
@@ -266,6 +270,7 @@ impl Journal {
             log: Mutex::new(&LOG_CLASS, log),
             home_io: IoWait::new(),
             max_blocks,
+            max_alone,
             stats: JournalStats::default(),
         }))
     }
@@ -276,11 +281,27 @@ impl Journal {
         self.max_blocks / 2
     }
 
+    /// The most blocks that a handle may ask for that begins a transaction of its own ([`Journal::start_alone`]).
+    pub fn max_alone(&self) -> u32 {
+        self.max_alone
+    }
+
+    /// As [`Journal::start`], for changes that are more than a quarter of a small log: waits for an empty transaction,
+    /// which no other handle joins if there is no room. For operations that are rare, since everyone else waits for the
+    /// commits before and behind it.
+    pub fn start_alone(self: &Arc<Self>, credits: u32) -> Result<Handle> {
+        self.start_within(credits, self.max_alone.max(self.max_blocks))
+    }
+
     /// Joins the running transaction, waiting while it is full or closing. `credits`: blocks that the operation may
     /// change. The thread must hold no other handle, and no lock that the holder of one may want.
     pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
-        if credits > self.max_blocks {
-            return Err(Error::TooLarge { credits, max: self.max_blocks });
+        self.start_within(credits, self.max_blocks)
+    }
+
+    fn start_within(self: &Arc<Self>, credits: u32, max: u32) -> Result<Handle> {
+        if credits > max {
+            return Err(Error::TooLarge { credits, max });
         }
         let mut s = self.state.lock();
         loop {

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use extant_base::append::{AppendVec, Latest};
 use extant_base::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::task::{processors, shard_index};
 use extant_base::trace_point;
@@ -134,13 +135,15 @@ const SPARE: u64 = 16;
 /// The allocator of one mount. Linux: the `s_mb_*` part of `struct ext4_sb_info`.
 pub struct Allocator<S: GroupStore> {
     pub(crate) store: Arc<S>,
-    pub(crate) geometry: Geometry,
+    pub(crate) geometry: Latest<Geometry>,
     pub(crate) options: Options,
-    pub(crate) groups: Box<[Group]>,
+    pub(crate) groups: AppendVec<Group>,
     pub(crate) zones: SystemZones,
     pub(crate) space: Space,
     pub(crate) in_transit: InTransit,
-    pub(crate) choice: Box<dyn GroupChoice>,
+    pub(crate) choice: Latest<Box<dyn GroupChoice>>,
+    /// Groups that the policy has room for.
+    pub(crate) choice_groups: AtomicU32,
     pub(crate) rules: &'static Rules,
     pub(crate) meta: Box<dyn MetaPlace>,
     pub(crate) meta_zones: Option<MetaZones>,
@@ -189,7 +192,7 @@ impl<S: GroupStore> Allocator<S> {
         let choice = options.policy.state(&geometry);
         let meta = options.meta_policy.state();
         let meta_zones = meta.zoning().map(|zoning| MetaZones::new(zoning, &geometry, groups));
-        let groups: Box<[Group]> = groups.iter().map(|g| Group::new(g.free, g.block_uninit)).collect();
+        let groups: AppendVec<Group> = groups.iter().map(|g| Group::new(g.free, g.block_uninit)).collect();
         let counters = Box::<Counters>::default();
         // From the last group down: then lists begin with the last group, as they do where bitmaps are read ahead
         // (Linux: `ext4_mb_prefetch_fini`).
@@ -213,7 +216,8 @@ impl<S: GroupStore> Allocator<S> {
             space: Space::new(free, options.root_reserve, options.pool_reserve),
             zones: SystemZones::default(),
             in_transit: InTransit::default(),
-            choice,
+            choice_groups: AtomicU32::new(geometry.groups),
+            choice: Latest::new(choice),
             rules,
             meta,
             meta_zones,
@@ -223,7 +227,7 @@ impl<S: GroupStore> Allocator<S> {
             buddy_bytes: AtomicUsize::new(0),
             shrink_hand: AtomicU32::new(0),
             groups,
-            geometry,
+            geometry: Latest::new(geometry),
             options,
         })
     }

@@ -31,6 +31,7 @@ mod free;
 mod geometry;
 mod group;
 pub mod group_choice;
+mod grow;
 mod in_transit;
 mod load;
 pub mod meta_place;

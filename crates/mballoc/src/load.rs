@@ -198,7 +198,7 @@ impl<S: GroupStore> Allocator<S> {
         self.choice.changed(nr.0, group.info(inner.buddy.as_deref(), self.geometry.highest_order()));
     }
 
-    fn drop_buddy(&self, group: &Group, inner: &mut GroupInner) -> usize {
+    pub(crate) fn drop_buddy(&self, group: &Group, inner: &mut GroupInner) -> usize {
         let Some(buddy) = inner.buddy.take() else { return 0 };
         let bytes = buddy.bytes();
         self.buddy_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -274,10 +274,9 @@ impl<S: GroupStore> Allocator<S> {
                 break;
             }
             let nr = self.shrink_hand.fetch_add(1, Ordering::Relaxed) % n;
-            let group = &self.groups[nr as usize];
-            if !group.has(LOADED) {
+            let Some(group) = self.group_ref(GroupNr(nr)).filter(|group| group.has(LOADED)) else {
                 continue;
-            }
+            };
             if group.has(REFERENCED) {
                 group.clear(REFERENCED);
                 continue;

@@ -32,12 +32,16 @@ pub enum Privilege {
     All,
 }
 
+fn cap(blocks: u64) -> i64 {
+    i64::try_from(blocks).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
+}
+
 pub struct Space {
     pool: AtomicI64,
     shards: [Shard; SHARDS],
     exact: Mutex<()>,
-    root_reserve: i64,
-    pool_reserve: i64,
+    root_reserve: AtomicI64,
+    pool_reserve: AtomicI64,
     initial: u64,
     disk_gained: Counter,
     disk_lost: Counter,
@@ -47,13 +51,12 @@ pub struct Space {
 
 impl Space {
     pub fn new(free: u64, root_reserve: u64, pool_reserve: u64) -> Space {
-        let cap = |n: u64| i64::try_from(n).unwrap_or(i64::MAX / 4).min(i64::MAX / 4);
         Space {
             pool: AtomicI64::new(cap(free)),
             shards: Default::default(),
             exact: Mutex::new(&lock::SPACE, ()),
-            root_reserve: cap(root_reserve),
-            pool_reserve: cap(pool_reserve),
+            root_reserve: AtomicI64::new(cap(root_reserve)),
+            pool_reserve: AtomicI64::new(cap(pool_reserve)),
             initial: free,
             disk_gained: Counter::new(),
             disk_lost: Counter::new(),
@@ -62,17 +65,27 @@ impl Space {
         }
     }
 
+    /// Changes the reserves, because the file system has grown.
+    pub fn set_reserves(&self, root: u64, pool: u64) {
+        self.root_reserve.store(cap(root), Ordering::Relaxed);
+        self.pool_reserve.store(cap(pool), Ordering::Relaxed);
+    }
+
+    fn reserves(&self) -> i64 {
+        self.root_reserve.load(Ordering::Relaxed) + self.pool_reserve.load(Ordering::Relaxed)
+    }
+
     fn floor(&self, who: Privilege) -> i64 {
         match who {
-            Privilege::Normal => self.root_reserve + self.pool_reserve,
-            Privilege::Root => self.pool_reserve,
+            Privilege::Normal => self.reserves(),
+            Privilege::Root => self.pool_reserve.load(Ordering::Relaxed),
             Privilege::All => 0,
         }
     }
 
     /// Above this number no request needs the exact sum.
     fn comfortable(&self) -> i64 {
-        self.root_reserve + self.pool_reserve + LOW
+        self.reserves() + LOW
     }
 
     /// Claims `wanted` blocks, or with `partial` as many as are free; returns their number (0: none).

@@ -2,44 +2,87 @@
 //! fs/ext4/block_validity.c.
 //!
 //! # Locking
-//! None: changed before the allocator is shared, then only read.
+//! None: the zones of the mount are complete before the allocator is shared, and later ones are appended.
+
+use extant_base::append::AppendVec;
 
 /// Merged, sorted ranges `start..end`.
-#[derive(Clone, Debug, Default)]
-pub struct SystemZones(Vec<(u64, u64)>);
+type Ranges = Vec<(u64, u64)>;
+
+/// The zones.
+pub struct SystemZones {
+    /// Those of the mount.
+    base: Ranges,
+    /// Those of groups that joined later: the first block that such groups have, and their zones. In ascending order.
+    later: AppendVec<(u64, Ranges)>,
+}
+
+impl Default for SystemZones {
+    fn default() -> SystemZones {
+        SystemZones { base: Ranges::new(), later: AppendVec::from_iter([]) }
+    }
+}
+
+fn merged(mut ranges: Ranges) -> Ranges {
+    ranges.retain(|range| range.0 < range.1);
+    ranges.sort_unstable();
+    let mut merged = Ranges::with_capacity(ranges.len());
+    for (start, end) in ranges {
+        match merged.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => merged.push((start, end)),
+        }
+    }
+    merged.shrink_to_fit();
+    merged
+}
 
 impl SystemZones {
     pub fn add(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
-        self.0.extend(ranges.into_iter().filter(|r| r.0 < r.1));
-        self.0.sort_unstable();
-        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(self.0.len());
-        for &(start, end) in &self.0 {
-            match merged.last_mut() {
-                Some(last) if start <= last.1 => last.1 = last.1.max(end),
-                _ => merged.push((start, end)),
-            }
+        let all = std::mem::take(&mut self.base).into_iter().chain(ranges).collect();
+        self.base = merged(all);
+    }
+
+    /// Adds the zones of groups that begin at block `first`, behind all others.
+    pub fn append(&self, first: u64, ranges: impl IntoIterator<Item = (u64, u64)>) {
+        self.later.push((first, merged(ranges.into_iter().collect())));
+    }
+
+    /// The lists that may have ranges of `start..end`.
+    fn lists(&self, start: u64, end: u64) -> impl Iterator<Item = &Ranges> {
+        let (mut low, mut high) = (0, self.later.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            let is_before = self.later.get(middle).is_some_and(|(first, _)| *first <= start);
+            (low, high) = if is_before { (middle + 1, high) } else { (low, middle) };
         }
-        merged.shrink_to_fit();
-        self.0 = merged;
+        let later = (low.saturating_sub(1)..self.later.len()).map_while(|at| self.later.get(at));
+        std::iter::once(&self.base).chain(later.take_while(move |(first, _)| *first < end).map(|(_, ranges)| ranges))
     }
 
     /// Whether a block of `start..end` is in a zone. Called for each extent that comes from disk (Linux:
     /// `ext4_sb_block_valid`): a search among the merged ranges, which are one or two for each flex group.
     pub fn overlap(&self, start: u64, end: u64) -> bool {
-        let at = self.0.partition_point(|r| r.1 <= start);
-        self.0.get(at).is_some_and(|r| r.0 < end)
+        self.lists(start, end).any(|ranges| {
+            let at = ranges.partition_point(|r| r.1 <= start);
+            ranges.get(at).is_some_and(|r| r.0 < end)
+        })
     }
 
     /// The end of the zone that contains `block`.
     pub fn end_of(&self, block: u64) -> Option<u64> {
-        let at = self.0.partition_point(|r| r.1 <= block);
-        self.0.get(at).filter(|r| r.0 <= block).map(|r| r.1)
+        self.lists(block, block.saturating_add(1)).find_map(|ranges| {
+            let at = ranges.partition_point(|r| r.1 <= block);
+            ranges.get(at).filter(|r| r.0 <= block).map(|r| r.1)
+        })
     }
 
     /// The parts of the zones inside `start..end`.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let first = self.0.partition_point(|r| r.1 <= start);
-        self.0[first..].iter().take_while(move |r| r.0 < end).map(move |r| (r.0.max(start), r.1.min(end)))
+        self.lists(start, end).flat_map(move |ranges| {
+            let first = ranges.partition_point(|r| r.1 <= start);
+            ranges[first..].iter().take_while(move |r| r.0 < end).map(move |r| (r.0.max(start), r.1.min(end)))
+        })
     }
 }
 
@@ -57,6 +100,25 @@ mod tests {
         assert_eq!(z.within(25, 30).count(), 0);
         for start in 0..60 {
             for end in start + 1..61 {
+                assert_eq!(z.overlap(start, end), z.within(start, end).count() > 0, "{start}..{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn appended_zones_lie_behind_the_others() {
+        let mut z = SystemZones::default();
+        z.add([(10, 20), (90, 100)]);
+        z.append(100, [(100, 110), (140, 150)]);
+        z.append(200, [(205, 210)]);
+        z.append(300, []);
+        assert_eq!(z.within(0, 400).collect::<Vec<_>>(), [(10, 20), (90, 100), (100, 110), (140, 150), (205, 210)]);
+        assert_eq!(
+            (z.end_of(145), z.end_of(99), z.end_of(204), z.end_of(206)),
+            (Some(150), Some(100), None, Some(210))
+        );
+        for start in 0..320 {
+            for end in start + 1..321 {
                 assert_eq!(z.overlap(start, end), z.within(start, end).count() > 0, "{start}..{end}");
             }
         }
@@ -82,7 +144,7 @@ mod tests {
                     }
                 }
                 let ns = (clock.now_ns() - begin) as f64 / (50.0 * places.len() as f64);
-                println!("{name}, {} ranges, {order}: {ns:.1} ns per lookup", z.0.len());
+                println!("{name}, {} ranges, {order}: {ns:.1} ns per lookup", z.base.len());
             }
             assert!(hits > 0);
         }

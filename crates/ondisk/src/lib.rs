@@ -24,6 +24,7 @@ pub mod error;
 pub mod extent;
 pub mod features;
 pub mod group_desc;
+pub mod growth;
 pub mod htree;
 pub mod indirect;
 pub mod inode;

@@ -11,7 +11,7 @@ use extant_base::rng::Rng;
 use extant_block::BlockDevice;
 use extant_block::device::{CowDevice, CrashMode, MemDevice};
 use extant_recovery::locate::read_super;
-use extant_repair::resize::{CannotGrow, Growth, grow};
+use extant_repair::resize::{CannotGrow, Growth, NoGrowth, grow};
 use extant_repair::{How, undo};
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::Image;
@@ -108,7 +108,7 @@ fn an_image_that_cannot_grow_is_left_as_it_is() {
     let image = Image::Ext4.made();
     let device: Arc<dyn BlockDevice> = Arc::new(image.snapshot().into_read_only());
     assert!(matches!(grown(&device, OLD_BYTES), Ok(None)));
-    assert!(matches!(grown(&device, OLD_BYTES - 1), Err(CannotGrow::Smaller { .. })));
+    assert!(matches!(grown(&device, OLD_BYTES - 1), Err(CannotGrow::Layout(NoGrowth::Smaller { .. }))));
     assert!(matches!(grown(&device, 2 * OLD_BYTES), Err(CannotGrow::DeviceSize { there: OLD_BYTES, .. })));
     assert!(grown(&device, u64::MAX).is_err());
     let damaged = image.snapshot();

@@ -13,7 +13,7 @@ use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{
-    CrashImage, Explore, IMAGES, INLINE, QUOTA, Recording, TWO_WAVES, Wrap, explore, record, state_files,
+    CrashImage, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TWO_WAVES, Wrap, explore, record, state_files,
 };
 
 /// Operations of one workload; with small transactions that is some rounds through the log.
@@ -26,7 +26,8 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 fn image(name: &str) -> CrashImage {
-    *IMAGES.iter().chain(&TWO_WAVES).chain([&QUOTA, &INLINE]).find(|i| i.name == name).expect("a known image")
+    let more = [&QUOTA, &INLINE];
+    *IMAGES.iter().chain(&TWO_WAVES).chain(more).chain(&GROWING).find(|i| i.name == name).expect("a known image")
 }
 
 fn run(image: &CrashImage, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recording> {
@@ -119,6 +120,24 @@ fn ext2() {
 #[test]
 fn ext4_without_journal() {
     explore_image("ext4-nojournal", 4, OPS, STATES, true);
+}
+
+/// A cut during a growth leaves the file system of one of its steps, and everything that was acknowledged.
+#[test]
+fn file_systems_that_grow_while_they_are_mounted() {
+    for (image, seed) in GROWING.iter().zip(31..) {
+        let recording = run(image, number("EXTANT_CRASH_SEED", seed), OPS / 2, &|d| d);
+        let growths = &recording.history.growths;
+        assert!(growths.len() > 5, "{}: {} growths", image.name, growths.len());
+        assert!(growths.iter().map(|growth| growth.sizes.len()).max() > Some(2), "{}: no steps", image.name);
+        let what = Explore::growths(&recording, number("EXTANT_CRASH_STATES", STATES as u64 / 2) as usize);
+        let report = explore(&recording, &what);
+        eprintln!("{}: {} growths, {} states", image.name, growths.len(), report.states);
+        report.expect_clean(&recording);
+        if std::env::var("EXTANT_CRASH_STATE").is_err() {
+            explore(&recording, &Explore::spread(recording.device.write_log(), STATES / 5)).expect_clean(&recording);
+        }
+    }
 }
 
 /// Metadata lies in zones, or in front of its data; the recovery mounts without the policy.

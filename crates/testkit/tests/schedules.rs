@@ -42,6 +42,16 @@ fn schedules_with_quotas_large_blocks_and_content_in_inodes() {
     }
 }
 
+/// File systems that grow meanwhile: no write goes astray, no block is handed out twice.
+#[test]
+fn schedules_of_growth() {
+    for name in ["grow", "grow-1k"] {
+        let report = explore(&Search { only: Some(name.to_owned()), ..search(50) });
+        println!("{name}: {}", report.summary());
+        report.expect_clean();
+    }
+}
+
 #[test]
 #[ignore = "long: minutes"]
 fn soak_twenty_thousand_schedules() {

@@ -77,8 +77,25 @@ pub trait BlockDevice: Send + Sync {
     /// For messages: the path of the image, say.
     fn name(&self) -> &str;
 
-    /// Bytes from the first to the last that can be read; does not change.
+    /// Bytes from the first to the last that can be read. Changes with [`BlockDevice::measure`] and
+    /// [`BlockDevice::grow`] alone, and never becomes less.
     fn size_bytes(&self) -> u64;
+
+    /// Looks whether the device has become longer since it was opened, and returns its size. The default never has.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the host cannot tell.
+    fn measure(&self) -> Result<u64> {
+        Ok(self.size_bytes())
+    }
+
+    /// Makes the device at least `bytes` long, durably. The new bytes read as zeroes. The default cannot.
+    ///
+    /// # Errors
+    /// [`Error::FixedSize`] if it cannot become longer, [`Error::ReadOnly`], or [`Error::Io`] if the host refuses.
+    fn grow(&self, bytes: u64) -> Result<()> {
+        check_fixed(self, bytes)
+    }
 
     /// Sizes and abilities; they do not change.
     fn limits(&self) -> &Limits;
@@ -166,6 +183,12 @@ pub trait BlockDevice: Send + Sync {
 
     /// The requests that this device, or wrapper, has passed on so far.
     fn stats(&self) -> IoStats;
+}
+
+/// Refuses to make a device longer.
+pub(crate) fn check_fixed<D: BlockDevice + ?Sized>(dev: &D, wanted: u64) -> Result<()> {
+    let size = dev.size_bytes();
+    if wanted <= size { Ok(()) } else { Err(Error::FixedSize { device: dev.name().to_owned(), size, wanted }) }
 }
 
 static ZEROES: [u8; 65536] = [0; 65536];

@@ -7,7 +7,7 @@
 //! # Locking
 //! None.
 
-use super::{BlockDevice, IoStats, Limits, check_range, submit_inline, zero_in_steps};
+use super::{BlockDevice, IoStats, Limits, check_fixed, check_range, submit_inline, zero_in_steps};
 use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::Result;
 
@@ -25,6 +25,16 @@ pub trait Wrapper: Send + Sync {
     /// The inner device's.
     fn size_bytes(&self) -> u64 {
         self.inner().size_bytes()
+    }
+
+    /// Is as long as it was: a wrapper that can follow a longer inner device forwards this and [`Wrapper::grow`].
+    fn measure(&self) -> Result<u64> {
+        Ok(self.size_bytes())
+    }
+
+    /// Refused.
+    fn grow(&self, bytes: u64) -> Result<()> {
+        check_fixed(self, bytes)
     }
 
     /// The inner device's.
@@ -116,6 +126,8 @@ macro_rules! by_wrapper {
 by_wrapper! {
     fn name(&self) -> &str;
     fn size_bytes(&self) -> u64;
+    fn measure(&self) -> Result<u64>;
+    fn grow(&self, bytes: u64) -> Result<()>;
     fn limits(&self) -> &Limits;
     fn read_only(&self) -> bool;
     fn completes_later(&self) -> bool;

@@ -216,6 +216,18 @@ impl crate::device::wrapper::Wrapper for Queue {
         &*self.path.inner
     }
 
+    fn measure(&self) -> Result<u64> {
+        self.path.inner.measure()
+    }
+
+    fn grow(&self, bytes: u64) -> Result<()> {
+        self.path.inner.grow(bytes)
+    }
+
+    fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        self.path.inner.next_data(offset)
+    }
+
     fn completes_later(&self) -> bool {
         self.path.inner.completes_later()
     }

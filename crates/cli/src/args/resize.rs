@@ -11,10 +11,14 @@ use clap::Args;
 /// Make a file system larger or smaller
 ///
 /// The image file gets longer or shorter with its file system, and so does a partition in it: to grow, it must be the
-/// last one. On a block device, the file system grows as far as that reaches. The image must not be in use. It is
+/// last one. On a block device, the file system grows as far as that reaches. An IMAGE must not be in use. It is
 /// checked, changed beside the image, and checked again before anything is written. Blocks that the old file system
 /// does not see are written first. Then the image's journal makes the rest one change, or a file with the old blocks
 /// does, which is removed in the end. So a power cut leaves the old size or the new one.
+///
+/// DIR, on which Extant serves a file system, grows while programs use it: the image file gets longer, and each group
+/// or flex group joins in one transaction. A power cut leaves the size of one of these steps. A block device and a
+/// partition keep their size, and a smaller SIZE is refused. Only the user who controls the mount may do this.
 ///
 /// Of a smaller file system, blocks behind the new end move, and inodes there get other numbers.
 ///
@@ -27,10 +31,12 @@ use clap::Args;
   extant resize disk.img min
   truncate -s 8G disk.img && extant resize disk.img max
   extant resize whole-disk.img@2 8G
+  extant resize /mnt/data +2G
 
 Exit status: 0 (done, or it has this size already), 1 (not resized).")]
 pub struct ResizeArgs {
-    /// Image file or block device; IMAGE@N for a partition
+    /// Image file or block device; IMAGE@N for a partition; or the directory of a mount
+    #[arg(value_name = "IMAGE|DIR")]
     pub image: OsString,
     /// The size of the file system in bytes or with K, M, G or T; +SIZE: so much more; min: the least that its files
     /// fit into; max: all of the file, the disk or the device

@@ -383,8 +383,8 @@ fn allocator(
         policy: options.alloc_policy,
         meta_policy: options.meta_policy,
         locality_groups: options.locality_groups,
-        root_reserve: reserve.root_blocks,
-        pool_reserve: reserve.pool_blocks,
+        root_reserve: reserve.root_blocks(),
+        pool_reserve: reserve.pool_blocks(),
         ..Default::default()
     };
     let mut alloc = Allocator::new(
@@ -455,7 +455,7 @@ impl Parts {
             free_inodes: AtomicI64::new(free_inodes as i64),
             bulk: BulkWindow::new(options.clock.clone(), self.dev.clone()),
             dev: self.dev,
-            geo,
+            geo: groups.geo.clone(),
             budget,
             cache: self.cache,
             groups,
@@ -482,7 +482,8 @@ impl Parts {
             asks: WorkQueue::new(&ASKS_CLASS),
             threads: Threads::new(),
             random: AtomicU64::new(options.seed.unwrap_or_default()),
-            overhead: self.overhead,
+            overhead: AtomicU64::new(self.overhead),
+            growth: Mutex::new(&filesystem::GROWTH_CLASS, ()),
             rescue: self.rescue,
             buddy_bytes: AtomicUsize::new(0),
             charged: AtomicU64::new(0),

@@ -32,6 +32,7 @@ pub(crate) mod disk_size;
 pub(crate) mod evict;
 mod fallocate;
 mod flags;
+pub mod growth;
 mod listing;
 pub(crate) mod mapping;
 pub(crate) mod names;

@@ -1,4 +1,4 @@
-//! ioctls on the mount as a whole: trim, label, freeze and thaw, read-only and back, quotas, shutdown.
+//! ioctls on the mount as a whole: trim, label, freeze and thaw, read-only and back, quotas, growth, shutdown.
 //!
 //! FITRIM, the labels and the shutdown are Linux's. How to shut down FUSE does not pass on (the ioctl's number claims
 //! that nothing is handed over): the log is always written before, which each of the ways allows. FIFREEZE never
@@ -13,13 +13,13 @@
 //! None of its own.
 
 use extant_base::sync::atomic::Ordering;
-use extant_fs::{Error, LABEL_MAX, QuotaKind};
+use extant_fs::{CannotGrow, Error, Grown, LABEL_MAX, NoGrowth, QuotaKind};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::FsServer;
 use super::errno::errno;
 use crate::Errno;
-use crate::sys::{Control, QuotaRecord, QuotaRequest};
+use crate::sys::{Control, GrowOutcome, GrowRecord, QuotaRecord, QuotaRequest};
 use crate::transport::reply::ReplyIoctl;
 use crate::types::{IoctlArgs, Request};
 
@@ -45,6 +45,7 @@ impl FsServer {
                 | Control::READ_WRITE
                 | QuotaRequest::SET_LIMITS
                 | QuotaRequest::SET_GRACE
+                | GrowRecord::GROW
         );
         if changes && !self.controls(req) {
             reply.error(Errno::PERM);
@@ -69,6 +70,7 @@ impl FsServer {
                 }
             }
             FITRIM => self.trim(args, reply),
+            GrowRecord::GROW => self.grow(args, reply),
             FS_IOC_SHUTDOWN => self.shut_down(reply),
             Control::FREEZE | Control::THAW => self.freeze_or_thaw(args.cmd == Control::FREEZE, reply),
             Control::READ_ONLY | Control::READ_WRITE => self.remount(args.cmd == Control::READ_ONLY, reply),
@@ -98,6 +100,32 @@ impl FsServer {
                 Ok(trimmed) => reply.ok(0, [start, trimmed, min_len].as_bytes()),
                 Err(e) => reply.error(errno(&e)),
             }
+            drop(fs);
+            drop(ticket);
+        }));
+    }
+
+    /// The reason of a refusal is in the answer, because a number does not tell it. On a thread of its own, as
+    /// [`FsServer::trim`].
+    fn grow(&self, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
+        let Ok((words, _)) = <[u64; 40]>::read_from_prefix(args.data) else { return reply.error(Errno::INVAL) };
+        let mut record = GrowRecord(words);
+        let Some(size) = record.size() else { return reply.error(Errno::INVAL) };
+        let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
+        self.trimmer.submit(Box::new(move || {
+            let layout = |fs: &extant_fs::Filesystem| (fs.geometry().blocks_count, fs.geometry().group_count);
+            let ((before, groups_before), block_size) = (layout(&fs), fs.block_size());
+            let (outcome, sizes, reason) = match fs.grow(size) {
+                Ok(grown) => (GrowOutcome::Done, grown, String::new()),
+                Err(e) => {
+                    let (after, groups) = layout(&fs);
+                    let smaller = matches!(e, Error::CannotGrow(CannotGrow::Layout(NoGrowth::Smaller { .. })));
+                    let outcome = if smaller { GrowOutcome::Smaller } else { GrowOutcome::Refused };
+                    (outcome, Grown { before, after, groups_before, groups }, e.to_string())
+                }
+            };
+            record.fill(outcome, &sizes, block_size, &reason);
+            reply.ok(0, record.0.as_bytes());
             drop(fs);
             drop(ticket);
         }));

@@ -202,6 +202,14 @@ impl BlockDevice for DeviceClaim {
         self.inner.size_bytes()
     }
 
+    fn measure(&self) -> Result<u64> {
+        self.inner.measure()
+    }
+
+    fn grow(&self, bytes: u64) -> Result<()> {
+        self.pass(0, &[], || self.inner.grow(bytes))
+    }
+
     fn limits(&self) -> &Limits {
         self.inner.limits()
     }

@@ -74,7 +74,7 @@ fn a_request_searches_one_group_if_bitmaps_are_known() {
             // A request that is cut short got nearly the longest run.
             if chosen.len < r.len {
                 let longest = (0..GROUPS as usize)
-                    .filter_map(|g| a.groups[g].lock().buddy.as_ref().map(|b| b.long_run()))
+                    .filter_map(|g| a.groups.get(g)?.lock().buddy.as_ref().map(|b| b.long_run()))
                     .max()
                     .unwrap_or(0);
                 assert!(

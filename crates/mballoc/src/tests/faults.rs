@@ -247,7 +247,7 @@ fn chosen_blocks_of_a_group_that_becomes_bad_are_given_up_once() {
         let goal = Request { flags: RequestFlags::TRY_GOAL, ..Request::metadata(Some(BlockNr(1000)), 100) };
         let chosen = a.choose(&goal).expect("free");
         assert_eq!(chosen.start, BlockNr(1000));
-        let group = &a.groups[0];
+        let group = a.groups.get(0).expect("a group");
         a.mark_bad(GroupNr(0), group, &mut group.lock(), "a test");
         a.cancel(chosen);
         assert_eq!((a.free_blocks(), a.available_blocks(true)), (32768, 32768), "{}", policy.name());

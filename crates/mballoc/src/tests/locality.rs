@@ -180,9 +180,9 @@ fn an_unread_group_has_no_larger_buddies_than_a_read_one() {
     let store = Arc::new(ModelStore::new(large(4, 1)));
     let summaries = vec![crate::GroupSummary { free: 32768, block_uninit: true, maps: 0 }; 4];
     let a = crate::Allocator::new(store.clone(), large(4, 1), &summaries, Options::default()).expect("made");
-    let unread = a.groups[3].info(None, a.geometry().highest_order());
+    let unread = a.groups.get(3).expect("a group").info(None, a.geometry().highest_order());
     a.cancel(a.choose(&Request::metadata(Some(BlockNr(3 * 32768)), 1)).expect("free"));
-    let read = a.groups[3].info(None, a.geometry().highest_order());
+    let read = a.groups.get(3).expect("a group").info(None, a.geometry().highest_order());
     assert_eq!((unread.largest_order, unread.fragments, unread.free), (Some(13), 1, 32768));
     assert_eq!((read.largest_order, read.fragments, read.free), (Some(13), 1, 32768));
 }

@@ -3,6 +3,7 @@
 mod bounds;
 mod enospc;
 mod faults;
+mod grow;
 mod interleavings;
 mod locality;
 pub mod model;

@@ -1,8 +1,8 @@
 //! Growth and shrinking of a file system, proved before it is written.
 //!
-//! Main functions: [`target`] (the superblock of the grown file system, or why there is none), [`grow`] (makes it
-//! beside the device and checks it; [`crate::commit`] writes it), [`shrink()`]. Main types: [`Growth`], [`CannotGrow`],
-//! [`Smaller`], [`CannotShrink`].
+//! Main functions: [`grow`] (makes the grown file system beside the device and checks it; [`crate::commit`] writes it),
+//! [`shrink()`]. Main types: [`Growth`], [`CannotGrow`], [`Smaller`], [`CannotShrink`]. The layout of a larger file
+//! system is in [`extant_ondisk::growth`].
 //!
 //! Blocks behind the old end, and those that nothing claims, belong to no file system until the change is written. They
 //! go home first; the others are one transaction of the journal, or have an undo file. So a cut leaves the old size or
@@ -15,12 +15,10 @@
 //! None of its own.
 
 mod content;
-mod place;
 mod plan;
 mod relocate;
 mod renumber;
 mod shrink;
-mod target;
 mod write;
 
 use std::sync::Arc;
@@ -29,10 +27,11 @@ use extant_block::BlockDevice;
 use extant_block::device::CowDevice;
 use extant_check::Options;
 use extant_ondisk::BlockNr;
+pub use extant_ondisk::growth::NoGrowth;
+use extant_ondisk::growth::{Backups, target};
 use extant_ondisk::superblock::Geometry;
 
 pub use self::shrink::{CannotShrink, Smaller, shrink};
-pub use self::target::target;
 use crate::error::{Error, Refusal};
 use crate::prove::{Fresh, Outcome};
 use crate::sound::{Sound, Unsound, prove};
@@ -40,44 +39,9 @@ use crate::sound::{Sound, Unsound, prove};
 /// Why a file system does not grow. Nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub enum CannotGrow {
-    /// It is larger already.
-    #[error("it has {now} bytes, and {asked} are less")]
-    Smaller {
-        /// Its bytes.
-        now: u64,
-        /// The bytes it was to have.
-        asked: u64,
-    },
-    /// No block is reserved for descriptors of more groups, and `meta_bg` does not place them elsewhere.
-    #[error("its descriptors have no room for more than {most} bytes")]
-    DescriptorRoom {
-        /// The most bytes that it can have.
-        most: u64,
-    },
-    /// Block numbers have 32 bits.
-    #[error("without the feature 64bit it has no more than 2^32 - 1 blocks, which are {most} bytes")]
-    BlockNumbers {
-        /// The most bytes that it can have.
-        most: u64,
-    },
-    /// The resize inode names blocks with 32 bits, and as many backups as a block has pointers.
-    #[error("its resize inode cannot name the blocks that descriptors of that many groups need")]
-    ResizeInode,
-    /// Inode numbers have 32 bits.
-    #[error("every group has {per_group} inodes, and that many groups would have more than 2^32 - 1")]
-    InodeNumbers {
-        /// Inodes of a group.
-        per_group: u32,
-    },
-    /// Both decide where descriptors lie.
-    #[error("it has both features resize_inode and meta_bg, which exclude each other")]
-    Descriptors,
-    /// The numbers break a rule of the format.
-    #[error("the larger layout is not valid: {0}")]
-    Layout(extant_ondisk::Error),
-    /// Bitmaps and inode tables do not fit the new groups.
-    #[error("the bitmaps and inode tables of the new groups do not fit")]
-    Tables,
+    /// No such file system exists.
+    #[error(transparent)]
+    Layout(#[from] NoGrowth),
     /// The device ends before the file system would.
     #[error("the device has {there} bytes, and {needed} are needed")]
     DeviceSize {
@@ -150,7 +114,7 @@ pub struct Growth {
 /// [`CannotGrow`]; the changes count for nothing then.
 pub fn grow(device: Arc<CowDevice>, check: &Options, bytes: u64) -> Result<Option<Growth>, CannotGrow> {
     let Sound { image: old, report, replayed } = Sound::open(&device, check)?;
-    let sb = target(&old.sb, bytes)?;
+    let sb = target(&old.sb, bytes, Backups::Move)?;
     let (before, after) = (old.geo.clone(), sb.geometry().clone());
     if after.blocks_count == before.blocks_count {
         return Ok(None);

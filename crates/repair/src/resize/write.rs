@@ -9,16 +9,14 @@
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::features::Compat;
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
+use extant_ondisk::growth::{ReservedBlocks, Tables, neighbours, new_group, place};
 use extant_ondisk::superblock::{DescChecksum, Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap, indirect};
 
 use super::CannotGrow;
-use super::place::{Tables, neighbours, place};
 use crate::error::{Done, Refusal};
 use crate::view::Image;
 
-/// The slot of the resize inode's double indirect block, the only one in use.
-const DOUBLE: usize = 13;
 /// Bytes of an inode table that are zeroed at once.
 const ZERO_BYTES: u64 = 1 << 20;
 
@@ -28,7 +26,7 @@ pub fn enlarge(old: &Image, sb: SuperBlock) -> Result<(), CannotGrow> {
     let mut new = old.with(old.device.clone());
     (new.geo, new.sb) = (sb.geometry().clone(), sb);
     let freed = lengthen_last(old, &mut new)?;
-    let tables = place(&new.geo, first_new).ok_or(CannotGrow::Tables)?;
+    let tables = place(&new.geo, first_new)?;
     let taken = add_groups(&mut new, first_new, &tables)?;
     write_descs(old, &new)?;
     resize_inode(&new)?;
@@ -77,36 +75,15 @@ fn lengthen_last(old: &Image, new: &mut Image) -> Done<u64> {
 fn add_groups(new: &mut Image, first_new: u32, tables: &[Tables]) -> Done<u64> {
     let geo = new.geo.clone();
     let has_flags = geo.desc_checksum != DescChecksum::None;
-    for [block_bitmap, inode_bitmap, inode_table] in tables.iter().copied() {
-        new.descs.push(GroupDesc {
-            block_bitmap,
-            inode_bitmap,
-            inode_table,
-            free_clusters: 0,
-            free_inodes: geo.inodes_per_group,
-            used_dirs: 0,
-            flags: if has_flags { GroupFlags::INODE_UNINIT } else { GroupFlags::empty() },
-            itable_unused: if has_flags { geo.inodes_per_group } else { 0 },
-            block_bitmap_csum: 0,
-            inode_bitmap_csum: 0,
-        });
-    }
     let mut taken = 0;
     let mut bits = vec![0; geo.block_size as usize];
     for group in (first_new..geo.group_count).map(GroupNr) {
         let around = neighbours(&geo, first_new, group.0);
-        let others = around.clone().filter(|other| *other != group.0);
-        let is_host = others.map(|other| &new.descs[other as usize]).any(|desc| lies_in(&geo, desc, group));
-        bitmap::init_block_bitmap(&mut bits, group, &new.descs[around.start as usize..around.end as usize], &geo);
-        let mut desc = new.descs[group.0 as usize].clone();
-        let clusters = geo.clusters_in_group(group);
-        desc.free_clusters = bitmap::count_zeros(&bits, 0..clusters);
-        taken += u64::from(clusters - desc.free_clusters);
-        // A kernel that makes such a bitmap itself knows only the group's own tables.
-        if has_flags && !is_host && group.0 + 1 < geo.group_count {
-            desc.flags.insert(GroupFlags::BLOCK_UNINIT);
-        } else {
-            desc.set_block_bitmap_csum(&bits, &geo);
+        let first = GroupNr(around.start);
+        let around = &tables[(around.start - first_new) as usize..(around.end - first_new) as usize];
+        let mut desc = new_group(&geo, group, first, around, &mut bits);
+        taken += u64::from(geo.clusters_in_group(group) - desc.free_clusters);
+        if !desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
             new.put_block(desc.block_bitmap, &bits)?;
         }
         if is_zero(new, &desc)? {
@@ -118,18 +95,9 @@ fn add_groups(new: &mut Image, first_new: u32, tables: &[Tables]) -> Done<u64> {
             bitmap::init_inode_bitmap(&mut bits, &geo);
             new.put_block(desc.inode_bitmap, &bits)?;
         }
-        new.descs[group.0 as usize] = desc;
+        new.descs.push(desc);
     }
     Ok(taken)
-}
-
-/// Whether a piece of another group's lies in this one.
-fn lies_in(geo: &Geometry, desc: &GroupDesc, group: GroupNr) -> bool {
-    let first = geo.first_block_of_group(group).0;
-    let end = first + u64::from(geo.blocks_in_group(group));
-    let table = desc.inode_table.0..desc.inode_table.0 + u64::from(geo.inode_table_blocks);
-    let bitmaps = [desc.block_bitmap.0, desc.inode_bitmap.0];
-    bitmaps.iter().any(|block| (first..end).contains(block)) || (table.start < end && first < table.end)
 }
 
 fn table_bytes(geo: &Geometry, desc: &GroupDesc) -> std::ops::Range<u64> {
@@ -191,33 +159,18 @@ fn resize_inode(new: &Image) -> Done {
         return Ok(());
     }
     let inode = new.inode(InodeNr::RESIZE)?;
-    let double = BlockNr(indirect::pointer(&inode.raw.i_block, DOUBLE).unwrap_or(0).into());
+    let double = BlockNr(indirect::pointer(&inode.raw.i_block, ReservedBlocks::DOUBLE).unwrap_or(0).into());
     if !new.can_have(double, 1) {
         return Err(Refusal::Lost("the resize inode has no double indirect block"));
     }
-    let size = geo.block_size as usize;
-    let per_block = geo.block_size / 4;
-    let backups: Vec<GroupNr> = geo.backup_groups().collect();
-    let first = geo.super_location(GroupNr(0)).0.0 + 1 + u64::from(geo.desc_blocks);
-    let mut firsts = vec![0; size];
-    for step in 0..geo.reserved_gdt_blocks {
-        let block = first + u64::from(step);
-        let slot = (geo.desc_blocks + step) % per_block;
-        let mut fits = indirect::set_pointer(&mut firsts, slot as usize, block as u32);
-        let mut copies = vec![0; size];
-        for (slot, group) in backups.iter().enumerate() {
-            let copy = block + u64::from(group.0) * u64::from(geo.blocks_per_group);
-            fits &= indirect::set_pointer(&mut copies, slot, copy as u32);
-        }
-        if !fits {
-            return Err(Refusal::Lost("the resize inode's blocks have too few pointers"));
-        }
-        new.put_block(BlockNr(block), &copies)?;
+    let reserved = ReservedBlocks::new(geo);
+    let few = Refusal::Lost("the resize inode's blocks have too few pointers");
+    for block in reserved.blocks() {
+        new.put_block(block, &reserved.copies(block).ok_or(few.clone())?)?;
     }
-    new.put_block(double, &firsts)?;
-    let blocks = 1 + u64::from(geo.reserved_gdt_blocks) * (1 + backups.len() as u64);
-    let sectors = (blocks << geo.cluster_bits) * u64::from(geo.block_size / 512);
-    new.change_inode(InodeNr::RESIZE, |raw| raw.i_blocks_lo.set(sectors as u32))
+    new.put_block(double, &reserved.double().ok_or(few)?)?;
+    let sectors = reserved.sectors();
+    new.change_inode(InodeNr::RESIZE, |raw| raw.i_blocks_lo.set(sectors))
 }
 
 /// Writes the superblock and its copies.

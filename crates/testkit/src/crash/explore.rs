@@ -160,6 +160,27 @@ impl Explore {
         Explore { states, external_every: 7, threads: 2, failures_max: 3, preen: true }
     }
 
+    /// About `count` states of the growths of a recording, in four modes.
+    pub fn growths(recording: &Recording, count: usize) -> Explore {
+        let growths = recording.history.growths.iter();
+        let events: Vec<usize> = growths.flat_map(|growth| growth.start..=growth.end).collect();
+        let modes = [
+            (CrashMode::InOrder, false),
+            (CrashMode::RandomSubset, false),
+            (CrashMode::RandomSubset, true),
+            (CrashMode::Torn, true),
+        ];
+        let at = |i: usize| {
+            let (mode, during) = modes[i % modes.len()];
+            Spec { events: events[i * events.len() / count], during, mode, variant: i as u32 }
+        };
+        let mut states: Vec<Spec> = if events.is_empty() { Vec::new() } else { (0..count).map(at).collect() };
+        if let Ok(one) = std::env::var("EXTANT_CRASH_STATE") {
+            states = vec![one.parse().expect("EXTANT_CRASH_STATE")];
+        }
+        Explore { states, external_every: 5, threads: 2, failures_max: 3, preen: true }
+    }
+
     /// Up to `count` states in which a commit block is torn, each also recovered by e2fsck and the kernel.
     pub fn torn_commits(recording: &Recording, count: usize) -> Explore {
         let bs = u64::from(recording.image.block_size);
@@ -337,6 +358,10 @@ fn later() -> Clock {
 pub fn check_by_extant(recording: &Recording, image: Arc<MemDevice>, cut: Cut) -> Result<(), String> {
     let options = options_for(&recording.image, later());
     let fs = Filesystem::mount(image, options).map_err(|e| format!("Extant does not mount: {e}"))?;
+    let (blocks, possible) = (fs.geometry().blocks_count, recording.history.sizes(cut));
+    if !possible.is_empty() && !possible.contains(&blocks) {
+        return Err(format!("after Extant's recovery: {blocks} blocks; possible are {possible:?}"));
+    }
     let tree = seen::by_extant(&fs).map_err(|e| format!("after Extant's recovery: {e}"))?;
     oracle::check(&recording.history, &tree, cut, recording.image.unjournalled())
         .map_err(|e| format!("after Extant's recovery: {e}"))?;
@@ -422,6 +447,11 @@ fn external_recovery(
     }
     check_by_kernel(recording, spec.cut(), by_kernel, dir, "")
         .map_err(|e| format!("after the kernel's replay: {e}"))?;
+    if recording.image.room > 0 {
+        // It has replayed a growth after it had counted its groups. The next mount knows them.
+        check_by_kernel(recording, spec.cut(), by_kernel, dir, "")
+            .map_err(|e| format!("after the kernel's second mount: {e}"))?;
+    }
     clean(by_kernel, "after the kernel replayed it")
 }
 

@@ -76,6 +76,16 @@ pub struct Op {
     pub names: Arc<Names>,
 }
 
+/// A growth of the file system.
+#[derive(Clone, Debug)]
+pub struct Growth {
+    /// Events in the device's log before, and when it was acknowledged.
+    pub start: usize,
+    pub end: usize,
+    /// Blocks before, and after each step.
+    pub sizes: Vec<u64>,
+}
+
 /// Since `events` were in the log, the namespace of operation `op` is durable.
 #[derive(Clone, Copy, Debug)]
 pub struct Floor {
@@ -97,12 +107,13 @@ pub struct History {
     pub ops: Vec<Op>,
     pub nodes: Vec<Node>,
     pub floors: Vec<Floor>,
+    pub growths: Vec<Growth>,
 }
 
 impl Default for History {
     fn default() -> History {
         let first = Op { text: "the image as made".into(), start: 0, end: 0, names: Arc::default() };
-        History { first: 0, ops: vec![first], nodes: Vec::new(), floors: Vec::new() }
+        History { first: 0, ops: vec![first], nodes: Vec::new(), floors: Vec::new(), growths: Vec::new() }
     }
 }
 
@@ -117,6 +128,18 @@ impl History {
     /// The newest operation whose namespace was acknowledged as durable before the cut.
     pub fn names_floor(&self, cut: Cut) -> usize {
         self.floors.iter().filter(|f| f.events <= cut.events).map(|f| f.op).max().unwrap_or(0)
+    }
+
+    /// The sizes that the file system can have after the cut, in blocks; none if it has never grown.
+    pub fn sizes(&self, cut: Cut) -> Vec<u64> {
+        let mut possible: Vec<u64> = self.growths.first().and_then(|g| g.sizes.first()).copied().into_iter().collect();
+        for growth in self.growths.iter().take_while(|growth| growth.start <= cut.events) {
+            match growth.sizes.last() {
+                Some(last) if growth.end <= cut.events => possible = vec![*last],
+                _ => possible.extend(&growth.sizes),
+            }
+        }
+        possible
     }
 
     /// The newest operation on the node whose content was acknowledged as durable before the cut.

@@ -32,11 +32,17 @@ pub struct CrashImage {
     pub inode_size: Option<u32>,
     /// Inodes of the image.
     pub inodes: u32,
+    /// Bytes of the device behind the image, into which it grows while it is mounted.
+    pub room: u64,
+    /// More arguments of mke2fs.
+    pub more: &'static [&'static str],
 }
 
 /// Bytes of an image. With blocks of 4 KiB and a borrowed journal, it must have four times the journal free.
 const SIZE: u64 = 16 << 20;
 const SIZE_LENT: u64 = 24 << 20;
+/// Room for dozens of groups.
+const ROOM: u64 = 40 << 20;
 /// The size of a borrowed journal in images this small.
 const LENT_BLOCKS: u32 = 1024;
 /// Somewhat more than an inode of 256 bytes holds.
@@ -66,6 +72,27 @@ pub const QUOTA: CrashImage =
 pub const INLINE: CrashImage =
     CrashImage { name: "ext4-inline", features: "inline_data", block_size: 1024, journal_blocks: 1024, ..EXT4 };
 
+/// They grow while they are mounted, in many steps: flex groups of 4 MiB, groups of 2 MiB, a borrowed journal.
+pub const GROWING: [CrashImage; 3] = [
+    CrashImage {
+        name: "ext4-grows",
+        block_size: 1024,
+        journal_blocks: 1024,
+        room: ROOM,
+        more: &["-g", "1024", "-G", "4"],
+        ..EXT4
+    },
+    CrashImage { name: "ext3-grows", fs_type: "ext3", journal_blocks: 1024, room: ROOM, more: &["-g", "2048"], ..EXT2 },
+    CrashImage {
+        name: "ext2-grows",
+        borrows: true,
+        room: ROOM,
+        features: "meta_bg,^resize_inode",
+        more: &["-g", "1024"],
+        ..EXT2
+    },
+];
+
 /// Without any journal.
 pub const TWO_WAVES: [CrashImage; 2] = [
     CrashImage { name: "ext4-two-waves", features: "^has_journal", ..EXT4 },
@@ -83,6 +110,8 @@ pub(crate) const EXT4: CrashImage = CrashImage {
     extents: true,
     inode_size: None,
     inodes: 1024,
+    room: 0,
+    more: &[],
 };
 pub(crate) const EXT2: CrashImage = CrashImage { fs_type: "ext2", block_size: 1024, extents: false, ..EXT4 };
 
@@ -120,9 +149,15 @@ impl CrashImage {
             let mib = (u64::from(self.journal_blocks) * u64::from(self.block_size)) >> 20;
             options.extra_args.extend(["-J".into(), format!("size={}", mib.max(1))]);
         }
+        options.extra_args.extend(self.more.iter().map(|arg| (*arg).to_owned()));
         let path = make_image(dir, &options)?;
+        let longer = || std::fs::File::options().write(true).open(&path)?.set_len(self.size + self.room);
+        longer().map_err(Error::io("lengthen"))?;
         let dev = MemDevice::load(&path).map_err(device)?;
         let poison: Vec<u8> = POISON.iter().copied().cycle().take(self.block_size as usize).collect();
+        for at in (self.size..self.size + self.room).step_by(poison.len()) {
+            dev.write_at(at, &[&poison], BioFlags::empty()).map_err(device)?;
+        }
         for (first, last) in unused_blocks(&run_ok("dumpe2fs", &[arg(&path)])?) {
             for block in first..=last {
                 dev.write_at(block * u64::from(self.block_size), &[&poison], BioFlags::empty()).map_err(device)?;

@@ -17,11 +17,12 @@ use extant_base::rng::Rng;
 use extant_block::BlockDevice;
 use extant_block::device::{CrashDevice, MemDevice};
 use extant_fs::{
-    BorrowJournal, Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, RenameFlags,
-    SetAttr, SetMode, WriteFlags,
+    BorrowJournal, Cred, Error, FallocateMode, Filesystem, GrowTo, InodeRef, MountOptions, Mounted, NewNode,
+    RenameFlags, SetAttr, SetMode, WriteFlags,
 };
+use extant_ondisk::growth::{Backups, step as growth_step, target};
 
-use crate::crash::history::{Change, Floor, History, Names, Node, NodeId, NodeKind, Op, What, split};
+use crate::crash::history::{Change, Floor, Growth, History, Names, Node, NodeId, NodeKind, Op, What, split};
 use crate::crash::image::CrashImage;
 use crate::crash::pattern;
 
@@ -31,6 +32,9 @@ pub const EPOCH_S: i64 = 1_700_000_000;
 const FILE_MAX: u64 = 400 << 10;
 /// Bytes of all files; the image has several times as many free.
 const TOTAL_MAX: u64 = 3 << 20;
+
+/// Operations from one growth to the next, on images that grow.
+const GROWS_EVERY: u64 = 12;
 
 /// Puts something between the file system and the crash device.
 pub type Wrap<'a> = &'a dyn Fn(Arc<CrashDevice>) -> Arc<dyn BlockDevice>;
@@ -179,6 +183,9 @@ impl Workload {
     /// One operation, or a small group.
     pub fn step(&mut self) -> Done {
         self.clock.advance(Duration::from_millis(self.rng.below(60)));
+        if self.image.room > 0 && self.rng.one_in(GROWS_EVERY) {
+            return self.grow();
+        }
         match self.rng.below(100) {
             0..10 => self.create(),
             10..20 => self.append(),
@@ -855,6 +862,32 @@ impl Workload {
             w.fs.step();
             Ok(())
         })
+    }
+
+    /// A block more, a part of a group, or some groups.
+    fn grow(&mut self) -> Done {
+        let begin = self.fs.superblock();
+        let (block, group) = (u64::from(begin.block_size), u64::from(begin.blocks_per_group));
+        let more = match self.rng.below(3) {
+            0 => 1,
+            1 => 1 + self.rng.below(group),
+            _ => group * (1 + self.rng.below(5)),
+        };
+        let bytes = ((begin.blocks_count + more) * block).min(self.image.size + self.image.room);
+        let goal = target(&begin, bytes, Backups::Stay).map_err(|e| e.to_string())?.blocks_count;
+        if goal == begin.blocks_count {
+            return self.background();
+        }
+        let mut sizes = vec![begin.blocks_count];
+        let mut now = begin.clone();
+        while now.blocks_count < goal {
+            now = growth_step(&begin, &now, goal).map_err(|e| e.to_string())?;
+            sizes.push(now.blocks_count);
+        }
+        self.history.growths.push(Growth { start: self.device.write_log(), end: usize::MAX, sizes });
+        let grown = self.run(format!("grow to {goal} blocks"), |w| w.fs.grow(GrowTo::Bytes(bytes)))?;
+        self.history.growths.last_mut().expect("just recorded").end = self.device.write_log();
+        if grown.after == goal { Ok(()) } else { Err(format!("it grew to {} blocks", grown.after)) }
     }
 
     /// A directory fills many blocks and goes away; its blocks become data at once.

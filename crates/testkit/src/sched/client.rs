@@ -36,6 +36,8 @@ use durability::Asked;
 
 static CLASS: LockClass = LockClass::new("schedule shared", 0);
 
+/// Operations from one growth to the next, on images that grow.
+const GROWS_EVERY: u64 = 7;
 /// The largest file.
 const FILE_MAX: u64 = 200 << 10;
 
@@ -304,6 +306,9 @@ impl Client {
     fn step(&mut self, cmd: Cmd) {
         let mut rng = Rng::new(cmd.draw);
         let rng = &mut rng;
+        if self.shared.config.image.room > 0 && rng.one_in(GROWS_EVERY) {
+            return self.grow(rng);
+        }
         match cmd.verb {
             Verb::Create => self.create(rng),
             Verb::Mkdir => self.mkdir(),

@@ -176,6 +176,25 @@ pub static CONFIGS: &[Config] = &[
         ..MOUNT
     },
     Config {
+        name: "grow",
+        image: CrashImage { name: "ext4-grow", room: 40 << 20, more: &["-g", "1024", "-G", "4"], ..JOURNAL },
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
+        name: "grow-1k",
+        image: CrashImage {
+            name: "ext4-1k-grow",
+            size: 12 << 20,
+            room: 20 << 20,
+            more: &["-g", "1024", "-G", "4"],
+            ..SMALL_BLOCKS
+        },
+        through: Some(4096),
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
         name: "large-blocks",
         image: CrashImage { name: "ext4-16k", block_size: 16384, size: 48 << 20, ..JOURNAL },
         weight: 0,

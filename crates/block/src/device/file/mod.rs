@@ -41,11 +41,11 @@ mod readers;
 mod uring;
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek};
 use std::path::Path;
 use std::sync::Arc;
 
-use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::task;
 #[cfg(target_os = "linux")]
 use rustix::fs::FallocateFlags;
@@ -64,7 +64,9 @@ pub use self::lock::{has_writer, is_locked};
 pub use self::options::{Locking, OpenOptions};
 #[cfg(target_os = "linux")]
 use self::uring::Ring;
-use super::{BlockDevice, IoCounters, IoStats, Limits, check_range, submit_inline, total_len, zero_in_steps};
+use super::{
+    BlockDevice, IoCounters, IoStats, Limits, check_fixed, check_range, submit_inline, total_len, zero_in_steps,
+};
 use crate::bio::{Bio, BioFlags, BioOp};
 use crate::buf::AlignedBuf;
 use crate::error::{Error, Result};
@@ -100,7 +102,9 @@ struct FileCore {
     poison: SharedPoison,
     stream: FlushStream,
     start: u64,
-    size: u64,
+    size: AtomicU64,
+    /// The device ends where the file does.
+    is_to_end: bool,
     limits: Limits,
     read_only: bool,
     direct: bool,
@@ -181,7 +185,8 @@ impl FileDevice {
             data: opened.data,
             poison,
             start: opened.start,
-            size: opened.size,
+            size: AtomicU64::new(opened.size),
+            is_to_end: options.len.is_none(),
             limits: opened.limits,
             read_only: options.read_only,
             direct: opened.io == IoMode::Direct,
@@ -386,6 +391,33 @@ impl FileCore {
         Ok(true)
     }
 
+    /// The bytes of the file or block device.
+    fn end(&self) -> io::Result<u64> {
+        if self.is_file() {
+            return Ok(self.data.metadata()?.len());
+        }
+        // Requests name their places, so that no other call uses the position.
+        let mut data = &self.data;
+        data.seek(io::SeekFrom::End(0))
+    }
+
+    /// Makes the file end at byte `end`, durably. A file that is longer by now stays so.
+    fn lengthen(&self, end: u64) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        open::within_limit(end)?;
+        if self.end()? < end {
+            self.data.set_len(end)?;
+        }
+        self.data.sync_all()
+    }
+
+    fn is_file(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return !self.block_device;
+        #[cfg(not(target_os = "linux"))]
+        true
+    }
+
     fn flush_for(&self, op: BioOp, offset: u64, len: u64) -> Result<()> {
         self.stream.flush().map_err(|e| self.shared_error(op, offset, len, e))
     }
@@ -457,7 +489,28 @@ impl BlockDevice for FileCore {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
+    }
+
+    fn measure(&self) -> Result<u64> {
+        if self.is_to_end {
+            let end = self.end().map_err(|e| self.error(BioOp::Read, 0, 0, e))?;
+            self.size.fetch_max(end.saturating_sub(self.start), Ordering::AcqRel);
+        }
+        Ok(self.size_bytes())
+    }
+
+    fn grow(&self, bytes: u64) -> Result<()> {
+        if bytes > self.measure()? && self.is_to_end && self.is_file() {
+            if self.read_only {
+                return Err(Error::ReadOnly { device: self.name.clone(), op: BioOp::Write });
+            }
+            let longer = self.start.checked_add(bytes).ok_or_else(|| io::ErrorKind::FileTooLarge.into());
+            let longer = longer.and_then(|end| self.lengthen(end));
+            longer.map_err(|e| self.error(BioOp::Write, self.size_bytes(), 0, e))?;
+            self.size.fetch_max(bytes, Ordering::AcqRel);
+        }
+        check_fixed(self, bytes)
     }
 
     fn limits(&self) -> &Limits {
@@ -480,7 +533,8 @@ impl BlockDevice for FileCore {
     }
 
     fn next_data(&self, offset: u64) -> Result<Option<u64>> {
-        if offset >= self.size {
+        let size = self.size_bytes();
+        if offset >= size {
             return Ok(None);
         }
         #[cfg(target_os = "linux")]
@@ -489,9 +543,9 @@ impl BlockDevice for FileCore {
                 // There is no data after the last hole.
                 Ok(None) => return Ok(None),
                 Ok(Some(at)) => at - self.start,
-                Err(e) => return Err(self.error(BioOp::Read, offset, self.size - offset, e)),
+                Err(e) => return Err(self.error(BioOp::Read, offset, size - offset, e)),
             };
-            return Ok((found < self.size).then_some(found));
+            return Ok((found < size).then_some(found));
         }
         Ok(Some(offset))
     }
@@ -554,6 +608,14 @@ impl BlockDevice for FileDevice {
 
     fn size_bytes(&self) -> u64 {
         self.core.size_bytes()
+    }
+
+    fn measure(&self) -> Result<u64> {
+        self.core.measure()
+    }
+
+    fn grow(&self, bytes: u64) -> Result<()> {
+        self.core.grow(bytes)
     }
 
     fn limits(&self) -> &Limits {

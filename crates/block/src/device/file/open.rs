@@ -155,7 +155,7 @@ fn pass_readers(data: File, path: &Path, options: &OpenOptions, range: Range) ->
 
 /// Fails if a write up to byte `end` of a file would. Such a write would fail halfway, with a signal that ends the
 /// process.
-fn within_limit(end: u64) -> io::Result<()> {
+pub(super) fn within_limit(end: u64) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if limit < end => {
             let what =

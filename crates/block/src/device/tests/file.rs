@@ -464,3 +464,40 @@ fn a_failed_flush_is_for_good() {
         drop(dev);
     }
 }
+
+#[test]
+fn a_file_grows_durably_and_reads_as_zeroes_there() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    std::fs::write(&path, [7; 8192]).expect("written");
+    for options in [OpenOptions::default(), OpenOptions { offset: 4096, ..OpenOptions::default() }] {
+        let device = FileDevice::open(&path, options).expect("opened");
+        let size = device.size_bytes();
+        device.grow(size).expect("as long already");
+        assert_eq!(device.size_bytes(), size);
+        device.grow(size + 65536).expect("longer");
+        let mut bytes = [1; 512];
+        device.read_at(size + 65024, &mut bytes, NONE).expect("read");
+        assert_eq!((bytes, device.size_bytes()), ([0; 512], size + 65536));
+        device.write_at(size, &[&[9; 512]], NONE).expect("written");
+        // The host made it longer meanwhile.
+        let longer = std::fs::metadata(&path).expect("file").len() + 4096;
+        std::fs::File::options().write(true).open(&path).expect("open").set_len(longer).expect("longer");
+        assert_eq!(device.measure().expect("measured"), size + 65536 + 4096);
+    }
+}
+
+#[test]
+fn a_part_of_a_file_keeps_its_size() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    std::fs::write(&path, [7; 16384]).expect("written");
+    let part = OpenOptions { offset: 4096, len: Some(4096), ..OpenOptions::default() };
+    let device = FileDevice::open(&path, part).expect("opened");
+    assert_eq!(device.measure().expect("measured"), 4096);
+    assert!(matches!(device.grow(8192), Err(Error::FixedSize { size: 4096, wanted: 8192, .. })));
+    drop(device);
+    let device = FileDevice::open(&path, OpenOptions::read_only()).expect("opened");
+    assert!(matches!(device.grow(32768), Err(Error::ReadOnly { .. })));
+    assert_eq!(std::fs::metadata(&path).expect("file").len(), 16384);
+}

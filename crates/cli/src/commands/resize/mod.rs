@@ -1,23 +1,27 @@
 //! `extant resize`: makes a file system larger or smaller, and its image file with it.
 //!
 //! `extant_repair::resize` plans and proves; this module chooses the size. [`room`] makes file and partition longer
-//! before, and shorter again if the file system does not grow. After a shrinking it makes both shorter.
+//! before, and shorter again if the file system does not grow. After a shrinking it makes both shorter. [`mounted`]
+//! asks the server of a mount.
 //!
 //! # Locking
 //! None.
 
+mod mounted;
 mod room;
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
 use extant_base::{size, task};
 use extant_check::Options;
 use extant_image::probe;
+use extant_ondisk::growth::{Backups, target};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
-use extant_repair::resize::{CannotGrow, CannotShrink, Growth, Smaller, grow, shrink, target};
+use extant_repair::resize::{CannotGrow, CannotShrink, Growth, NoGrowth, Smaller, grow, shrink};
 use extant_repair::{How, Unsound};
 
 use self::room::Room;
@@ -61,6 +65,9 @@ impl Size {
 
 pub fn run(args: &ResizeArgs) -> Result<()> {
     let size = Size::parse(&args.size).map_err(|e| Failure::new(USAGE, e))?;
+    if Path::new(&args.image).is_dir() {
+        return mounted::run(args, size);
+    }
     let how = ImageArgs { partition: args.partition, offset: args.offset, ..ImageArgs::default() };
     let mut image = Room::open(how.spec(&args.image), how).map_err(|e| e.with_status(FAILED))?;
     resize(args, &mut image, size).map_err(|e| e.with_status(FAILED))
@@ -82,7 +89,7 @@ fn resize(args: &ResizeArgs, image: &mut Room, size: Size) -> Result<()> {
         }
         _ => {}
     }
-    let larger = target(&sb, bytes).map_err(|e| image.refusal(&e, bytes))?;
+    let larger = target(&sb, bytes, Backups::Move).map_err(|e| image.refusal(&e.into(), bytes))?;
     if larger.blocks_count == sb.blocks_count {
         let mut out = Output::new();
         writeln!(out, "{name}: nothing to do: it has {}", described(sb.geometry()))?;
@@ -108,9 +115,13 @@ fn resize(args: &ResizeArgs, image: &mut Room, size: Size) -> Result<()> {
 }
 
 fn described(geo: &Geometry) -> String {
-    let (blocks, groups) = (geo.blocks_count, geo.group_count);
+    shape(geo.blocks_count, geo.group_count, geo.block_size)
+}
+
+fn shape(blocks: u64, groups: u32, block_size: u32) -> String {
     let groups = if groups == 1 { "1 group".to_owned() } else { format!("{groups} groups") };
-    format!("{blocks} blocks of {} bytes in {groups} ({})", geo.block_size, size::human(blocks << geo.block_bits))
+    let bytes = blocks.saturating_mul(block_size.into());
+    format!("{blocks} blocks of {block_size} bytes in {groups} ({})", size::human(bytes))
 }
 
 /// Makes the file system smaller, then the file shorter if the file system reached to its end.
@@ -225,13 +236,7 @@ impl Room {
         let image = image_argument(&self.spec);
         let from = argument(&[b"image:", self.spec.source().as_os_str().as_bytes()].concat(), "");
         let next = match e {
-            CannotGrow::DescriptorRoom { .. }
-            | CannotGrow::BlockNumbers { .. }
-            | CannotGrow::ResizeInode
-            | CannotGrow::InodeNumbers { .. }
-            | CannotGrow::Descriptors
-            | CannotGrow::Tables
-            | CannotGrow::Layout(_) => {
+            CannotGrow::Layout(why) if !matches!(why, NoGrowth::Smaller { .. }) => {
                 format!("'extant mkfs --from {from} --size {bytes} NEW' makes a new image of that size with its files")
             }
             CannotGrow::Damaged { .. } | CannotGrow::Unchecked { .. } => {

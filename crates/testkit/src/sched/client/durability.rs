@@ -5,7 +5,7 @@
 
 use extant_base::sync::Waiter;
 use extant_block::BlockDevice;
-use extant_fs::LossCursor;
+use extant_fs::{CannotGrow, GrowTo, LossCursor, NoGrowth};
 
 use super::*;
 
@@ -183,6 +183,19 @@ impl Client {
             // Another client has frozen it.
             Ok(false) => {}
             Err(e) => self.sync_of_all_failed(&e, given),
+        }
+    }
+
+    /// The file system grows by a part of a group or some groups, while the device has room.
+    pub(super) fn grow(&mut self, rng: &mut Rng) {
+        let (image, geo) = (self.shared.config.image, self.fs.geometry());
+        let group = u64::from(geo.blocks_per_group);
+        let more = if rng.one_in(3) { 1 + rng.below(group) } else { group * (1 + rng.below(3)) };
+        let bytes = ((geo.blocks_count + more) << geo.block_bits).min(image.size + image.room);
+        match self.fs.grow(GrowTo::Bytes(bytes)) {
+            // Another client may have made it larger meanwhile.
+            Ok(_) | Err(Error::CannotGrow(CannotGrow::Layout(NoGrowth::Smaller { .. }))) => {}
+            Err(e) => assert!(self.shared.struck(), "client {}: a growth to {bytes} bytes: {e}", self.nr),
         }
     }
 }

@@ -9,8 +9,9 @@
 
 use std::ops::Range;
 
-use extant_ondisk::superblock::Geometry;
-use extant_ondisk::{BlockNr, GroupNr};
+use super::NoGrowth;
+use crate::superblock::Geometry;
+use crate::{BlockNr, GroupNr};
 
 /// The most groups whose tables are placed together, so that the work for a group has a bound.
 const TOGETHER_MAX: u32 = 64;
@@ -25,8 +26,15 @@ pub fn neighbours(geo: &Geometry, first_new: u32, group: u32) -> Range<u32> {
     start.max(first_new)..start.saturating_add(flex).min(geo.group_count)
 }
 
-/// Places the tables of the groups from `first_new` on. `None`: they do not fit.
-pub fn place(geo: &Geometry, first_new: u32) -> Option<Vec<Tables>> {
+/// Places the tables of the groups from `first_new` on.
+///
+/// # Errors
+/// [`NoGrowth::Tables`]: they do not fit.
+pub fn place(geo: &Geometry, first_new: u32) -> Result<Vec<Tables>, NoGrowth> {
+    place_all(geo, first_new).ok_or(NoGrowth::Tables)
+}
+
+fn place_all(geo: &Geometry, first_new: u32) -> Option<Vec<Tables>> {
     let mut all = Vec::new();
     let mut at = first_new;
     while at < geo.group_count {

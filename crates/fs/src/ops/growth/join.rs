@@ -1,0 +1,54 @@
+//! New groups join the file system in memory: from then on other operations use them.
+//!
+//! # Locking
+//! `group` (70) within the calls; nothing else.
+
+use extant_base::sync::atomic::Ordering;
+use extant_ondisk::{BlockNr, GroupNr};
+
+use super::step::Step;
+use crate::filesystem::Filesystem;
+use crate::groups::Groups;
+
+impl Filesystem {
+    /// The groups of a step, which are on the device, join. The allocator comes last, because what it hands out must be
+    /// known to all others.
+    pub(super) fn join(&self, step: Step) {
+        self.publish(&step);
+        let geo = step.next.geometry();
+        let longer = extant_mballoc::Geometry {
+            blocks_count: geo.blocks_count,
+            groups: geo.group_count,
+            ..self.alloc.geometry().clone()
+        };
+        self.alloc.append(longer, &Groups::summaries_of_new(&step.descs), step.zones());
+    }
+
+    /// The blocks and groups of the step are there, for all but the allocator.
+    pub(super) fn publish(&self, step: &Step) {
+        let geo = step.next.geometry();
+        self.cache.grow(geo.blocks_count);
+        step.descs.iter().for_each(|_| self.inode_hints.push(Default::default()));
+        self.groups.append(step.descs.clone());
+        self.overhead.fetch_add(step.taken(), Ordering::Relaxed);
+        self.reserve.grow(&step.next);
+        self.alloc.set_reserves(self.reserve.root_blocks(), self.reserve.pool_blocks());
+        let (_, inodes) = step.gains();
+        self.geo.publish(geo.clone());
+        self.free_inodes.fetch_add(i64::from(inodes), Ordering::Relaxed);
+    }
+}
+
+impl Step {
+    /// The new groups' own blocks.
+    fn zones(&self) -> Vec<(BlockNr, u64)> {
+        let geo = self.next.geometry();
+        let mut zones = Vec::new();
+        for (group, desc) in (self.first..).map(GroupNr).zip(&self.descs) {
+            zones.extend(geo.base_metadata(group).ranges().map(|(start, len)| (start, u64::from(len))));
+            zones.extend([(desc.block_bitmap, 1), (desc.inode_bitmap, 1)]);
+            zones.push((desc.inode_table, geo.inode_table_blocks.into()));
+        }
+        zones
+    }
+}

@@ -1,0 +1,120 @@
+//! A larger file system while it is mounted (Linux: `ext4_resize_fs`, fs/ext4/resize.c).
+//!
+//! Main function: [`Filesystem::grow`]. Main types: [`GrowTo`], [`Grown`]. `step.rs` makes one step. `backups.rs`
+//! renews the copies of superblock and descriptors in the end.
+//!
+//! A step is one transaction: the last group becomes whole, or the new groups of a flex group join. The blocks of new
+//! groups are on the device before, durably, behind the end of the old file system. So a power cut leaves the file
+//! system of one of the steps.
+//!
+//! Other operations go on meanwhile. They see new groups only when superblock and descriptors are at home: the kernel
+//! takes its number of groups from there, before it replays the log, and answers EIO for inodes of others until its
+//! next mount. Writing them home takes a checkpoint, so a round of steps shares one.
+//!
+//! | part | who learns of the growth, and when |
+//! |---|---|
+//! | device | first: the file is longer, durably |
+//! | `mballoc` | room for the groups: before the first step |
+//! | superblock, descriptors and resize inode on the device; the superblock in memory | under the step's handle |
+//! | descriptors in memory, hints for inodes, layout, allocator | in this order, at the end of a round |
+//!
+//! What it does not do: move the second backup of `sparse_super2`, which stays in its group; make room for descriptors
+//! (a growth needs reserved blocks, or `meta_bg`); shrink.
+//!
+//! # Locking
+//! `growth` (3) from the first look to the last write. Each round passes the gate ([`crate::lifecycle`]) for itself, so
+//! that a freeze or an unmount waits for one round and not for all.
+
+mod backups;
+mod join;
+mod step;
+
+use extant_base::sync::atomic::Ordering;
+use extant_ondisk::growth::{Backups, target};
+
+use crate::error::{CannotGrow, Error, Result};
+use crate::filesystem::Filesystem;
+use crate::groups::Groups;
+use crate::lifecycle::Right;
+
+/// The size that is asked for. In bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrowTo {
+    /// This many in all.
+    Bytes(u64),
+    /// This many more.
+    More(u64),
+    /// All of the device, as long as it is now.
+    Device,
+}
+
+/// A growth that is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grown {
+    /// Blocks before.
+    pub before: u64,
+    /// Blocks now.
+    pub after: u64,
+    /// Groups before.
+    pub groups_before: u32,
+    /// Groups now.
+    pub groups: u32,
+}
+
+impl Filesystem {
+    /// Makes the file system larger while it is used; the image file becomes longer before, if that is needed and
+    /// possible. Bytes that do not fill a block are left out, and so is a last group with hardly any room for files.
+    ///
+    /// # Errors
+    /// [`Error::CannotGrow`] and [`Error::Device`]: nothing has changed, but the file may be longer. Later errors, as
+    /// those of the device, end the growth after one of its steps. [`Error::ReadOnly`], also if the mount ends
+    /// meanwhile.
+    pub fn grow(&self, size: GrowTo) -> Result<Grown> {
+        let _alone = self.growth.lock();
+        if !self.lifecycle.allows(Right::Change) {
+            return Err(Error::ReadOnly);
+        }
+        if !self.has_log {
+            return Err(Error::CannotGrow(CannotGrow::NoLog));
+        }
+        let begin = self.superblock();
+        let now = begin.blocks_count << begin.block_bits;
+        let bytes = match size {
+            GrowTo::Bytes(bytes) => bytes,
+            GrowTo::More(more) => now.saturating_add(more),
+            GrowTo::Device => self.dev.measure()?.max(now),
+        };
+        let goal = target(&begin, bytes, Backups::Stay).map_err(refused)?;
+        Groups::check_count(&goal)?;
+        self.check_log(&begin, &goal)?;
+        let (before, groups_before) = (begin.blocks_count, begin.group_count);
+        let done = Grown { before, after: goal.blocks_count, groups_before, groups: goal.group_count };
+        if goal.blocks_count == begin.blocks_count {
+            return Ok(done);
+        }
+        self.check_reserved(&begin)?;
+        self.dev.grow(goal.blocks_count << goal.block_bits)?;
+        self.alloc.make_room(goal.group_count);
+        let mut stepped = Ok(());
+        while stepped.is_ok() && self.geo.blocks_count < goal.blocks_count {
+            stepped = self.grow_round(&begin, goal.blocks_count);
+        }
+        self.charge_groups();
+        // Copies of what is there, also if a step has failed.
+        let copied = if self.geo.blocks_count > begin.blocks_count { self.renew_backups(&begin) } else { Ok(()) };
+        stepped.and(copied)?;
+        self.sync_names()?;
+        Ok(done)
+    }
+
+    /// Charges the budget with what is always in memory for each group, of which there are more now.
+    fn charge_groups(&self) {
+        let fixed = self.fixed_bytes().min(self.budget.limit() / 2);
+        let before = self.charged.fetch_max(fixed, Ordering::Relaxed);
+        self.budget.charge(fixed.saturating_sub(before));
+    }
+}
+
+fn refused(why: impl Into<CannotGrow>) -> Error {
+    Error::CannotGrow(why.into())
+}

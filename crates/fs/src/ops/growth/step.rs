@@ -1,0 +1,330 @@
+//! One step of a growth, which is one transaction.
+//!
+//! Main type: [`Step`]: the blocks that the step changes, read before the first change.
+//!
+//! # Locking
+//! `group` (70) of the last group while that becomes longer; else within the calls.
+
+use std::sync::Arc;
+
+use extant_block::BioFlags;
+use extant_cache::{BufKind, Buffer};
+use extant_journal::Handle;
+use extant_ondisk::features::Compat;
+use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
+use extant_ondisk::growth::{ReservedBlocks, neighbours, new_group, place, step};
+use extant_ondisk::superblock::{DescChecksum, Geometry, SuperBlock};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
+
+use super::refused;
+use crate::error::{CannotGrow, Damage, Error, Result};
+use crate::filesystem::Filesystem;
+use crate::ops::credits;
+
+/// Superblock, inode and double indirect block of the resize inode, and a block of descriptors more than the groups of
+/// a step fill.
+const FEW: u32 = credits::SUPER + credits::INODE + 2;
+/// The most groups that join in one step.
+const GROUPS_MAX: u32 = 64;
+/// Steps that share a checkpoint.
+const ROUND: usize = 32;
+
+/// The changes of a step in blocks that exist already. Each block is in memory until the step ends.
+pub(super) struct Step {
+    /// The first new group, and the blocks and inodes of the file system before.
+    pub first: u32,
+    before: (u64, u32),
+    pub next: SuperBlock,
+    pub descs: Vec<GroupDesc>,
+    /// Blocks of descriptors: the group with the first one, and whether the block was only reserved until now.
+    tables: Vec<(Arc<Buffer>, u32, bool)>,
+    /// Blocks of the resize inode that get another content.
+    pointers: Vec<(Arc<Buffer>, Vec<u8>)>,
+    /// The table block of the resize inode, and the offset in it.
+    resize_inode: Option<(Arc<Buffer>, usize)>,
+    superblock: Arc<Buffer>,
+}
+
+impl Filesystem {
+    /// Refuses a growth with a step that is too large for the log.
+    pub(super) fn check_log(&self, begin: &SuperBlock, goal: &SuperBlock) -> Result<()> {
+        let joins = goal.backup_groups().any(|group| group.0 >= begin.group_count);
+        let reserved =
+            if begin.compat().contains(Compat::RESIZE_INODE) && joins { begin.reserved_gdt_blocks } else { 0 };
+        let descs = GROUPS_MAX.min(goal.group_count - begin.group_count + 1).div_ceil(begin.descs_per_block());
+        let (needed, most) = (FEW + credits::GROUP + reserved + descs, self.journal.max_alone());
+        if needed > most { Err(refused(CannotGrow::SmallLog { needed, most })) } else { Ok(()) }
+    }
+
+    /// Checks that the resize inode names what the layout says, and nothing else: a growth replaces it.
+    pub(super) fn check_reserved(&self, begin: &SuperBlock) -> Result<()> {
+        if !begin.compat().contains(Compat::RESIZE_INODE) {
+            return Ok(());
+        }
+        let reserved = ReservedBlocks::new(begin);
+        let double = self.double_of_resize_inode()?;
+        let wrong =
+            |block| Error::corrupt(Damage::Map, "not that of the reserved blocks").of(InodeNr::RESIZE).at(block);
+        let is = |buffer: &Buffer, content: Option<Vec<u8>>| {
+            let same = content.is_some_and(|content| buffer.read(|bytes| bytes[..] == content[..]));
+            if same { Ok(()) } else { Err(wrong(buffer.block)) }
+        };
+        is(&double, reserved.double())?;
+        reserved.blocks().try_for_each(|block| is(&*self.cache.get(block)?, reserved.copies(block)))
+    }
+
+    fn double_of_resize_inode(&self) -> Result<Arc<Buffer>> {
+        let (table, offset) = self.inode_slot(InodeNr::RESIZE)?;
+        let block = table.read(|bytes| ReservedBlocks::double_of(&bytes[offset..]));
+        if !self.geo.contains(block) || self.alloc.is_protected(block, 1) {
+            let e = Error::corrupt(Damage::Map, format!("its double indirect block is {block}"));
+            return Err(e.of(InodeNr::RESIZE));
+        }
+        Ok(self.cache.get(block)?)
+    }
+
+    /// Makes the next steps of the growth to `blocks` blocks, and lets other operations use the new blocks.
+    pub(super) fn grow_round(&self, begin: &SuperBlock, blocks: u64) -> Result<()> {
+        let _change = self.begin_change()?;
+        let old: Geometry = (*self.geo).clone();
+        if old.blocks_count < old.first_block_of_group(GroupNr(old.group_count)).0 {
+            return self.lengthen(&old, begin, blocks);
+        }
+        // The kernel reads the superblock and the descriptors that it counts before it replays the log.
+        self.journal.write_home_last(self.sb_place.0);
+        let (mut logged, mut failed) = (Vec::new(), Ok(()));
+        while failed.is_ok() && logged.len() < ROUND && self.superblock().blocks_count < blocks {
+            failed = self.log_step(begin, blocks).map(|step| logged.push(step));
+        }
+        let home = self.journal.checkpoint();
+        if home.is_ok() {
+            logged.into_iter().for_each(|step| self.join(step));
+        }
+        failed.and(home.map_err(Error::from))
+    }
+
+    /// The last group becomes whole, or as long as the file system will be.
+    fn lengthen(&self, old: &Geometry, begin: &SuperBlock, blocks: u64) -> Result<()> {
+        let last = GroupNr(old.group_count - 1);
+        let next = step(begin, &self.superblock(), blocks).map_err(refused)?;
+        let prepared = self.groups.hold_blocks(last)?;
+        let step = self.prepare_step(old, next)?;
+        let mut handle = self.start_alone(step.credits() + credits::GROUP)?;
+        let (end, len) = (step.next.blocks_count, step.next.blocks_in_group(last));
+        let changed = self.alloc.lengthen_last(end, || {
+            self.change_superblock(&mut handle, &step, begin, blocks)?;
+            self.groups.lengthen_last(&mut handle, &prepared, len)?;
+            self.publish(&step);
+            Ok(())
+        });
+        self.end(handle, changed)
+    }
+
+    /// Logs the next step with new groups. They join when it is at home.
+    fn log_step(&self, begin: &SuperBlock, blocks: u64) -> Result<Step> {
+        let now = self.superblock();
+        let next = step(begin, &now, blocks).map_err(refused)?;
+        let step = self.prepare_step(now.geometry(), next)?;
+        let mut handle = self.start_alone(step.credits())?;
+        let changed = self.change_tables(&mut handle, &step, begin, blocks);
+        self.end(handle, changed)?;
+        // A later step of the round may read descriptors in these groups.
+        self.cache.grow(step.next.blocks_count);
+        Ok(step)
+    }
+
+    /// Reads what the step changes, and writes what lies behind the old end.
+    fn prepare_step(&self, old: &Geometry, next: SuperBlock) -> Result<Step> {
+        let superblock = self.cache.get(self.sb_place.0)?;
+        let (first, end) = (old.group_count, next.group_count);
+        let mut step = Step {
+            first,
+            before: (old.blocks_count, old.inodes_count),
+            next,
+            descs: Vec::new(),
+            tables: Vec::new(),
+            pointers: Vec::new(),
+            resize_inode: None,
+            superblock,
+        };
+        if first == end {
+            return Ok(step);
+        }
+        let geo = step.next.geometry().clone();
+        step.descs = self.write_groups(&geo, first)?;
+        let per_block = geo.descs_per_block();
+        for index in first / per_block..end.div_ceil(per_block) {
+            let block = geo.desc_table_block(index).filter(|block| block.0 < old.blocks_count);
+            if let Some(block) = block {
+                step.tables.push((self.cache.get(block)?, index * per_block, index >= old.desc_blocks));
+            }
+        }
+        self.prepare_reserved(&mut step, &geo)?;
+        self.write_copies(old, &step)?;
+        self.dev.flush()?;
+        Ok(step)
+    }
+
+    /// Writes bitmaps and tables of the new groups where they must be written; returns their descriptors.
+    fn write_groups(&self, geo: &Geometry, first: u32) -> Result<Vec<GroupDesc>> {
+        let tables = place(geo, first).map_err(refused)?;
+        let has_flags = geo.desc_checksum != DescChecksum::None;
+        let mut bits = vec![0; geo.block_size as usize];
+        let mut descs = Vec::with_capacity(tables.len());
+        let write = |block: BlockNr, bits: &[u8]| self.dev.write_at(block.0 << geo.block_bits, &[bits], BioFlags::META);
+        for group in first..geo.group_count {
+            let around = neighbours(geo, first, group);
+            let places = &tables[(around.start - first) as usize..(around.end - first) as usize];
+            let mut desc = new_group(geo, GroupNr(group), GroupNr(around.start), places, &mut bits);
+            if !desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
+                write(desc.block_bitmap, &bits)?;
+            }
+            if !has_flags {
+                bitmap::init_inode_bitmap(&mut bits, geo);
+                write(desc.inode_bitmap, &bits)?;
+            }
+            let (at, len) = (desc.inode_table.0 << geo.block_bits, u64::from(geo.inode_table_blocks) << geo.block_bits);
+            if self.dev.next_data(at)?.is_none_or(|data| data >= at + len) {
+                desc.flags.set(GroupFlags::INODE_ZEROED, has_flags);
+            } else if !has_flags {
+                self.dev.write_zeroes(at, len, BioFlags::META | BioFlags::UNMAP)?;
+            }
+            descs.push(desc);
+        }
+        Ok(descs)
+    }
+
+    /// Writes the copies of superblock and descriptors, and the primary descriptors, that lie in new groups.
+    fn write_copies(&self, old: &Geometry, step: &Step) -> Result<()> {
+        let geo = step.next.geometry();
+        let (first, per_block) = (old.group_count, geo.descs_per_block());
+        let backups: Vec<GroupNr> = geo.backup_groups().filter(|group| group.0 >= first).collect();
+        // Without copies of the whole table there are those of its last blocks, with meta_bg.
+        let from = if backups.is_empty() { first / per_block } else { 0 };
+        let mut bytes = vec![0; geo.block_size as usize];
+        for index in from..geo.desc_blocks {
+            let copies: Vec<BlockNr> =
+                geo.desc_block_copies(index, &backups).filter(|block| block.0 >= old.blocks_count).collect();
+            if copies.is_empty() {
+                continue;
+            }
+            let place = geo.desc_table_block(index).filter(|_| index < old.desc_blocks);
+            match place {
+                Some(block) => self.cache.get(block)?.read(|now| bytes.copy_from_slice(now)),
+                None => bytes.fill(0),
+            }
+            step.encode_descs(&mut bytes, index * per_block);
+            for copy in copies {
+                self.dev.write_at(copy.0 << geo.block_bits, &[&bytes], BioFlags::META)?;
+            }
+        }
+        for group in backups {
+            bytes.fill(0);
+            self.backup_of(&step.next, group).encode_into(&mut bytes);
+            let (block, _) = geo.super_location(group);
+            self.dev.write_at(block.0 << geo.block_bits, &[&bytes], BioFlags::META)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the blocks of the resize inode that get another content.
+    fn prepare_reserved(&self, step: &mut Step, geo: &Geometry) -> Result<()> {
+        if !step.next.compat().contains(Compat::RESIZE_INODE) {
+            return Ok(());
+        }
+        let reserved = ReservedBlocks::new(geo);
+        let unnamed = || refused(extant_ondisk::growth::NoGrowth::ResizeInode);
+        let double = self.double_of_resize_inode()?;
+        let mut contents = vec![(double, reserved.double().ok_or_else(unnamed)?)];
+        for block in reserved.blocks() {
+            contents.push((self.cache.get(block)?, reserved.copies(block).ok_or_else(unnamed)?));
+        }
+        contents.retain(|(buffer, content)| buffer.read(|bytes| bytes[..] != content[..]));
+        if !contents.is_empty() {
+            let (table, offset) = self.inode_slot(InodeNr::RESIZE)?;
+            step.resize_inode = Some((table, offset));
+        }
+        step.pointers = contents;
+        Ok(())
+    }
+
+    /// A handle for exactly so many blocks, which may be all that a transaction holds.
+    fn start_alone(&self, credits: u32) -> Result<Handle> {
+        self.before_handle()?;
+        self.log_errors()?;
+        Ok(self.journal.start_alone(credits)?)
+    }
+
+    /// Changes the blocks of the step.
+    fn change_tables(&self, handle: &mut Handle, step: &Step, begin: &SuperBlock, blocks: u64) -> Result<()> {
+        let geo = step.next.geometry();
+        self.change_superblock(handle, step, begin, blocks)?;
+        for (buffer, start, is_new) in &step.tables {
+            handle.modify(buffer, BufKind::Table, |bytes| {
+                if *is_new {
+                    bytes.fill(0);
+                }
+                step.encode_descs(bytes, *start);
+            });
+        }
+        for (buffer, content) in &step.pointers {
+            handle.modify(buffer, BufKind::Table, |bytes| bytes.copy_from_slice(content));
+        }
+        if let Some((table, offset)) = &step.resize_inode {
+            let reserved = ReservedBlocks::new(geo);
+            let slot = *offset..*offset + geo.inode_size;
+            handle.modify(table, BufKind::Table, |bytes| reserved.store_blocks(&mut bytes[slot]));
+        }
+        Ok(())
+    }
+
+    /// Changes the superblock in memory and in the transaction: the first change of a step. Other changes of it
+    /// since the step began stay. On an error nothing has changed.
+    fn change_superblock(&self, handle: &mut Handle, step: &Step, begin: &SuperBlock, blocks: u64) -> Result<()> {
+        let (more, inodes) = step.gains();
+        let mut sb = self.sb.lock();
+        let mut next = extant_ondisk::growth::step(begin, &sb, blocks).map_err(refused)?;
+        next.set_free_blocks(sb.free_blocks() + more);
+        next.set_free_inodes(sb.free_inodes().saturating_add(inodes));
+        let overhead = u64::from(sb.raw().s_overhead_clusters.get());
+        if overhead != 0 {
+            next.set_overhead_clusters(overhead + step.taken());
+        }
+        let at = self.sb_place.1;
+        handle.modify(&step.superblock, BufKind::Table, |b| next.encode_into(&mut b[at..at + 1024]));
+        *sb = next;
+        Ok(())
+    }
+}
+
+impl Step {
+    fn credits(&self) -> u32 {
+        let inode = u32::from(self.resize_inode.is_some());
+        credits::SUPER + inode + (self.tables.len() + self.pointers.len()) as u32
+    }
+
+    /// Writes the new descriptors into a block that begins with that of `start`.
+    fn encode_descs(&self, bytes: &mut [u8], start: u32) {
+        let geo = self.next.geometry();
+        let end = start.saturating_add(geo.descs_per_block());
+        for (group, desc) in (self.first..end).zip(&self.descs).filter(|(group, _)| *group >= start) {
+            desc.encode_into(&mut bytes[(group - start) as usize * geo.desc_size..], GroupNr(group), geo);
+        }
+    }
+
+    /// Free blocks and inodes more than there were.
+    pub(super) fn gains(&self) -> (u64, u32) {
+        let (blocks, inodes) = self.before;
+        if self.descs.is_empty() {
+            return (self.next.blocks_count - blocks, 0);
+        }
+        let blocks = self.descs.iter().map(|desc| u64::from(desc.free_clusters)).sum();
+        (blocks, self.next.inodes_count - inodes)
+    }
+
+    /// Blocks that the new groups take for themselves.
+    pub(super) fn taken(&self) -> u64 {
+        let groups = (self.first..).map(GroupNr).zip(&self.descs);
+        groups.map(|(group, desc)| u64::from(self.next.blocks_in_group(group) - desc.free_clusters)).sum()
+    }
+}
