@@ -6,8 +6,8 @@
 //!
 //! memcached's memory follows from the same source: mmtests stores MemTotal × 0.8 / 20,480 = 293,068 items of 16 KiB.
 //! memcached 1.4.15 puts each into a chunk of 17,352 bytes, 60 of them in a page of 1 MiB that it clears when it makes
-//! it: 4885 pages with 255 pages of 4 KiB each in use, 4865 MiB. Its limit (`-m`) was given in bytes where it takes MiB,
-//! and so was none.
+//! it: 4885 pages with 255 pages of 4 KiB each in use, 4865 MiB. Its limit (`-m`) was given in bytes where it takes
+//! MiB, and so was none.
 //!
 //! A scale divides memory, the length of the test and the depth of the disk's queue; the cost of one operation, one
 //! request or one seek does not change.
