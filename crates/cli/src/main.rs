@@ -11,7 +11,7 @@
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server
 //! is done. As `mke2fs` or `mkfs.ext4` it takes the arguments of mke2fs, as `e2fsck` or `fsck.ext4` those of
-//! e2fsck, as `tune2fs` and `e2label` those of these programs.
+//! e2fsck, as `tune2fs`, `e2label` and `resize2fs` those of these programs.
 //!
 //! # Exit status
 //! The tools: 0, 1 (usage; a script's line that failed), 4 (`--rescue`: something is hurt), 8 (the image or the system
@@ -59,7 +59,9 @@ use extant_fuse::Control;
 const VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), " (", env!("EXTANT_COMMIT"), ", ", env!("EXTANT_PROFILE"), ")");
 
-use crate::args::{Cli, Command, FsckProgram, LabelProgram, MkfsProgram, MountHelper, TuneProgram, UnmountHelper};
+use crate::args::{
+    Cli, Command, FsckProgram, LabelProgram, MkfsProgram, MountHelper, ResizeProgram, TuneProgram, UnmountHelper,
+};
 use crate::commands::verb::Images;
 use crate::failure::{Failure, Result};
 use crate::server::{log, sandbox, signals};
@@ -85,6 +87,9 @@ fn main() -> ExitCode {
         }
         Some(name) if commands::tune::is_label_name(name) => {
             parse::<LabelProgram>(args).and_then(|program| program.map_or(Ok(()), commands::tune::run_label))
+        }
+        Some(name) if commands::resize::is_name(name) => {
+            parse::<ResizeProgram>(args).and_then(|program| program.map_or(Ok(()), commands::resize::run_program))
         }
         Some(sandbox::AGENT) => sandbox::run_agent(&args[1..]),
         _ => parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command))),

@@ -160,7 +160,7 @@ fn a_program_that_calls_mke2fs_makes_its_image_with_extant() {
         extant(&["fsck", "-fn", &dir.text("repart.img@1")]).ok();
     }
     if has("genimage") {
-        let text = "image g.ext4 {\n ext4 { label = \"system\" extraargs = \"-O -metadata_csum\" }\n size = 32M\n}\n";
+        let text = "image g.ext4 {\n ext4 { use-mke2fs = true label = \"system\" extraargs = \"-O -metadata_csum\" }\n size = 32M\n}\n";
         fs::write(dir.path("genimage.cfg"), text).expect("file");
         let args = ["--config", "genimage.cfg", "--rootpath", "root", "--tmppath", "tmp", "--inputpath", "."];
         here("genimage", &[&args[..], &["--outputpath", "out"]].concat());

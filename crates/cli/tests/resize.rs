@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::{Dir, extant, fsck_clean, loop_mounts_work, patch, tool, whole_disk};
+use common::{Dir, extant, extant_path, fsck_clean, loop_mounts_work, patch, tool, whole_disk};
 
 /// Ten and more kinds of image, as mke2fs makes them.
 const KINDS: [(&str, &[&str]); 14] = [
@@ -260,6 +260,36 @@ fn grows_again(dir: &Dir, image: &str) {
     kernel_takes(dir, image);
 }
 
+/// PiShrink asks for the least size, and gives it in blocks; others name no size.
+#[test]
+fn under_the_name_of_resize2fs_it_takes_its_arguments() {
+    let dir = Dir::new();
+    let image = made(&dir, &["-t", "ext4", "-b", "1024"]);
+    let (files, program) = (exported(&image), dir.text("resize2fs"));
+    std::os::unix::fs::symlink(extant_path(), &program).expect("a link");
+    let blocks = |image: &str| number(image, "Block count");
+    let said = tool(&program, &["-P", &image]);
+    let least = said.trim().strip_prefix("Estimated minimum size of the filesystem: ").expect("a number");
+    assert_eq!(blocks(&image), 65_000);
+    tool(&program, &["-fp", &image, least]);
+    assert_eq!(blocks(&image).to_string(), least);
+    for (args, mib) in [(&["-f", "40M"][..], 40), (&["-f", "131072s"], 64), (&["81920"], 80)] {
+        let (letters, size) = args.split_at(args.len() - 1);
+        tool(&program, &[letters, &[&image], size].concat());
+        assert_eq!(blocks(&image), mib << 10, "{args:?}");
+    }
+    tool(&program, &["-M", &image]);
+    assert_eq!(blocks(&image).to_string(), least);
+    fs::File::options().write(true).open(&image).expect("image").set_len(60 << 20).expect("longer");
+    tool(&program, &[&image]);
+    assert_eq!(blocks(&image), 60 << 10);
+    assert!(exported(&image) == files, "other files");
+    fsck_clean(&image);
+    let ran = Command::new(&program).args([&image, "much"]).output().expect("runs");
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("'much' is not a size (blocks, or with s, K, M, G or T)"));
+}
+
 #[test]
 #[ignore = "some minutes: make soak"]
 fn soak_kinds_of_image_grow_to_200_gib_and_shrink_to_the_least() {
@@ -299,8 +329,11 @@ fn soak_kinds_of_image_grow_to_200_gib_and_shrink_to_the_least() {
                 fsck_clean(&changed);
                 assert!(exported(&changed) == files, "{kind}: other files after all");
             }
-            if mounts {
-                grows_again(&dir, &changed);
+            match mounts {
+                // resize2fs 1.47 adds the blocks of a grown bigalloc group to its count of free clusters.
+                true if kind == "bigalloc" => kernel_takes(&dir, &changed),
+                true => grows_again(&dir, &changed),
+                false => {}
             }
             counted += 1;
         }

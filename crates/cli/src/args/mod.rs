@@ -29,7 +29,7 @@ pub use self::fsck::{FsckArgs, FsckProgram, Shared};
 pub use self::metadata::MetadataArgs;
 pub use self::mkfs::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
 pub use self::quota::{QuotaArgs, QuotaCommand, QuotaGraceArgs, QuotaReportArgs, QuotaSetArgs};
-pub use self::resize::ResizeArgs;
+pub use self::resize::{ResizeArgs, ResizeProgram};
 pub use self::tune::{LabelProgram, TuneArgs, TuneLetters, TuneProgram};
 pub use self::undelete::UndeleteArgs;
 pub use self::unknown::{advice, may_be_proposed};

@@ -1,4 +1,4 @@
-//! The command line of `extant resize`.
+//! The command lines of `extant resize`, and of its namesake resize2fs.
 //!
 //! # Locking
 //! None.
@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Parser};
 
 /// Make a file system larger or smaller
 ///
@@ -51,4 +51,37 @@ pub struct ResizeArgs {
     /// Where the file system begins; IMAGE?offset=BYTES says it, too
     #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse)]
     pub offset: Option<u64>,
+}
+
+/// The command line under the name resize2fs.
+///
+/// The image is checked before and after, so that no check has to come first.
+#[derive(Parser, Debug)]
+#[command(name = "resize2fs", version = crate::VERSION)]
+pub struct ResizeProgram {
+    /// Image file or block device, which nothing uses; IMAGE@N for a partition; or the directory of a mount
+    #[arg(value_name = "IMAGE|DIR")]
+    pub image: OsString,
+    /// The size of the file system in its blocks, or with s (512 bytes), K, M, G or T; without it, all of the file or
+    /// device
+    pub size: Option<String>,
+    /// Make it as small as its files allow
+    #[arg(short = 'M', conflicts_with_all = ["size", "print_least"])]
+    pub least: bool,
+    /// Print how many blocks it has at least, and change nothing
+    #[arg(short = 'P', conflicts_with = "size")]
+    pub print_least: bool,
+    /// Write the old blocks to this file, which 'extant fsck --undo' and e2undo(8) take, and keep it
+    #[arg(short = 'z', value_name = "FILE")]
+    pub undo_file: Option<PathBuf>,
+    #[arg(short = 'f', hide = true, help = "For resize2fs's command lines, without effect")]
+    pub force: bool,
+    #[arg(short = 'F', hide = true, help = "For resize2fs's command lines, without effect")]
+    pub flush: bool,
+    #[arg(short = 'p', hide = true, help = "For resize2fs's command lines, without effect")]
+    pub progress: bool,
+    #[arg(short = 'd', value_name = "FLAGS", hide = true, help = "For resize2fs's command lines, without effect")]
+    pub debug: Option<String>,
+    #[arg(short = 'S', value_name = "BLOCKS", hide = true, help = "For resize2fs's command lines, without effect")]
+    pub stride: Option<String>,
 }

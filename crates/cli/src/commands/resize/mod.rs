@@ -1,4 +1,4 @@
-//! `extant resize`: makes a file system larger or smaller, and its image file with it.
+//! `extant resize`: makes a file system larger or smaller, and its image file with it; also as resize2fs.
 //!
 //! `extant_repair::resize` plans and proves; this module chooses the size. [`room`] makes file and partition longer
 //! before, and shorter again if the file system does not grow. After a shrinking it makes both shorter. [`mounted`]
@@ -8,6 +8,7 @@
 //! None.
 
 mod mounted;
+mod program;
 mod room;
 
 use std::io::Write;
@@ -24,6 +25,7 @@ use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_repair::resize::{CannotGrow, CannotShrink, Growth, NoGrowth, Smaller, grow, shrink};
 use extant_repair::{How, Unsound};
 
+pub use self::program::{is_name, run as run_program};
 use self::room::Room;
 use super::change;
 use crate::args::{ImageArgs, ResizeArgs};
@@ -97,7 +99,7 @@ fn resize(args: &ResizeArgs, image: &mut Room, size: Size) -> Result<()> {
     }
     let bytes = larger.blocks_count << larger.block_bits;
     image.make(bytes, size == Size::Max)?;
-    let check = Options { threads: task::processors(), now: Clock::real().wall().sec, ..Options::default() };
+    let check = check_options();
     let overlay = Arc::new(change::layers().over(image.device.clone()));
     match grow(overlay, &check, bytes) {
         Ok(Some(growth)) => {
@@ -114,6 +116,10 @@ fn resize(args: &ResizeArgs, image: &mut Room, size: Size) -> Result<()> {
     }
 }
 
+fn check_options() -> Options {
+    Options { threads: task::processors(), now: Clock::real().wall().sec, ..Options::default() }
+}
+
 fn described(geo: &Geometry) -> String {
     shape(geo.blocks_count, geo.group_count, geo.block_size)
 }
@@ -127,7 +133,7 @@ fn shape(blocks: u64, groups: u32, block_size: u32) -> String {
 /// Makes the file system smaller, then the file shorter if the file system reached to its end.
 fn make_smaller(args: &ResizeArgs, image: &mut Room, sb: &SuperBlock, size: Smaller) -> Result<()> {
     let name = image.spec.shown();
-    let check = Options { threads: task::processors(), now: Clock::real().wall().sec, ..Options::default() };
+    let check = check_options();
     let overlay = Arc::new(change::layers().over(image.device.clone()));
     let smaller = match shrink(overlay, &check, size) {
         Ok(Some(smaller)) => smaller,
