@@ -102,7 +102,9 @@ pub fn shrink(device: Arc<CowDevice>, check: &Options, size: Smaller) -> Result<
             let Some(sb) = target(&old, bytes, false)? else { return Ok(None) };
             refuse(&old)?;
             let contents = behind(&old, sb.blocks_count)?;
-            (sb, contents)
+            // The least size, given as a number, fits if no more stays reserved than in [`Smaller::Least`].
+            let narrow = if fits(&old, sb.geometry(), &contents) { None } else { target(&old, bytes, true)? };
+            (narrow.unwrap_or(sb), contents)
         }
         Smaller::Least => {
             refuse(&old)?;
