@@ -1,6 +1,6 @@
 //! The arguments of resize2fs(8), for scripts that call it.
 //!
-//! Main function: [`run`]. What it prints of a change is what `extant resize` prints.
+//! Main function: [`run`]. It reports a change as `extant resize` does.
 //!
 //! What it does not do: `-b` and `-s`, which `extant tune -O 64bit` and `^64bit` stand for.
 //!
