@@ -260,7 +260,8 @@ def reclaim():
 
 *"Reduce system disruption due to kswapd", Mel Gorman, 2013.* A large write beside memcached took five sixths of its operations on Linux 3.9, and
 none after the series. The first rows come from a model of that machine, the last ones from Extant's own cache. There a copy beside hot data reads
-{beside("used-once", 64, "copy", "device_reads"):,.0f} times from the device with `used-once`, of which 1,024 are the copy's own, and {beside("vanilla", 64, "copy", "device_reads"):,.0f} times with Linux's lists.
+{beside("used-once", 64, "copy", "device_reads"):,.0f} times from the device with `used-once`, of which 1,024 are the copy's own, and {beside("vanilla", 64, "copy", "device_reads"):,.0f} times with the lists of 2013,
+which lose more than Linux's do today: [022](../experiments/022-copy-beside/README.md).
 
 ![Reads of the device during a copy, and its speed, by policy](threads/reclaim.svg)
 
