@@ -308,6 +308,10 @@ fn soak_kinds_of_image_grow_to_200_gib_and_shrink_to_the_least() {
             // The blocks that are reserved for descriptors cannot be as many.
             tool("mke2fs", &[&["-q", "-F"], args, &["-d", &tree, &image, "64M"]].concat());
         }
+        if kind == "quota" {
+            // mke2fs 1.47 does not count what it copies with -d.
+            extant(&["fsck", "-fy", &image]);
+        }
         let files = exported(&image);
         let mounts = loop_mounts_work() && kernel_mounts(&dir, &image);
         let (block, per_group) = (number(&image, "Block size"), number(&image, "Blocks per group"));
