@@ -8,8 +8,8 @@
     scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be
     scripts/repeat.py --once --only fs --shorter 10
                                           as `make check` does: what took at most ten seconds the last time; says what it leaves out
-    scripts/repeat.py --once              as `make test` does: one round, as many lanes as processors, and the whole output of each
-                                          program when it has ended
+    scripts/repeat.py --once              as `make test` does: one round, three lanes for two processors, and the whole output of
+                                          each program when it has ended
 
 All programs run once, then all once more: a busy hour of the machine meets all of them. A round begins with what took longest the
 last time; where nothing is known, with what is known to be long (LONG). Temporary files lie in memory where there is plenty (TMPDIR
@@ -182,7 +182,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--load", type=int, default=0, help="processes that spin beside it")
-    parser.add_argument("--lanes", type=int, default=0, help="programs at a time (1; with --once one a processor)")
+    parser.add_argument("--lanes", type=int, default=0, help="programs at a time (1; with --once three for two processors)")
     parser.add_argument("--once", action="store_true", help="one round, with the output of all")
     parser.add_argument("--only", default="", help="packages, with commas")
     parser.add_argument("--programs", default="", help="test programs, with commas")
@@ -193,7 +193,8 @@ def main():
     args = parser.parse_args()
     if args.once:
         args.times = 1
-    args.lanes = args.lanes or (len(os.sched_getaffinity(0)) if args.once else 1)
+    # A test program waits a third of its time: for devices, timers, and what other programs do for it.
+    args.lanes = args.lanes or (max(len(os.sched_getaffinity(0)) * 3 // 2, 2) if args.once else 1)
 
     only, named, skip = (set(filter(None, names.split(","))) for names in (args.only, args.programs, args.skip))
     profile = ["--release"] if args.release else []
@@ -224,14 +225,15 @@ def main():
     medians = {name: [statistics.median(column) for column in zip(*runs)] for name, runs in repetition.took.items()}
     times.write_text(json.dumps(last | {name: wall for name, (wall, _) in medians.items()}, indent=0))
     slowest = sorted(medians.items(), key=lambda m: -m[1][0])
-    for name, (wall, busy) in slowest[: 10 if args.once else None]:
-        print(f"{name:40} {wall:7.1f} s {busy:7.1f} s of a processor")
+    lines = [f"{name:40} {wall:7.1f} s {busy:7.1f} s of a processor" for name, (wall, busy) in slowest]
+    print(*lines[: 10 if args.once else None], sep="\n")
     tests = {name: statistics.median(seconds) for name, seconds in repetition.tests.items()}
     by_time = [f"{seconds:7.1f} s  {name}" for name, seconds in sorted(tests.items(), key=lambda t: -t[1])]
     print("the slowest tests:", *by_time[:10], sep="\n")
     if not (args.only or args.programs or args.skip):
         # For `cargo xtask tidy --slow`.
         (logs / "tests.txt").write_text("\n".join(by_time) + "\n")
+        (logs / "programs.txt").write_text("\n".join(lines) + "\n")
     if args.shorter < float("inf"):
         print(f"left out because they are long: {', '.join(left_out) or 'none'}")
         print(f"left out because only what they depend on has changed: {', '.join(dependents(only)) or 'none'}")

@@ -4,27 +4,33 @@
 set -u
 cd "$(dirname "$0")/.."
 
+begun=$(date +%s)
 make --no-print-directory lint || exit 1
+times="lint $(($(date +%s) - begun)) s"
 
 mkdir -p target
 log=target/test.log
 : >"$log"
 status=0
+# run NAME COMMAND...
 run() {
+    name=$1 begun=$(date +%s)
+    shift
     { "$@" 2>&1; echo "exit $?" >target/test.status; } | tee -a "$log" | without_successes
     [ "$(cat target/test.status)" = "exit 0" ] || status=1
+    times="$times, $name $(($(date +%s) - begun)) s"
 }
 # The log has the output of tests that passed; on the terminal it would hide everything else.
 without_successes() {
     awk '/^successes:$/ { quiet = 1 } /^failures:$|^test result:/ { quiet = 0 } !quiet { print; fflush() }'
 }
 # The library with the calls that every system has.
-run env EXTANT_ENGINE=portable cargo test --locked -p extant --tests
+run "portable library" env EXTANT_ENGINE=portable cargo test --locked -p extant --tests
 # Programs side by side: most of them wait for a device, a timer or another program some of the time.
-run scripts/repeat.py --once
-run cargo test --locked --workspace --no-fail-fast --doc
+run programs scripts/repeat.py --once
+run documentation cargo test --locked --workspace --no-fail-fast --doc
 # The Python package: its wheel is built, installed and used.
-run scripts/python.sh --test
+run Python scripts/python.sh --test
 # Tests that mount, once more with requests through io_uring, where the kernel has it and this user may switch it on.
 uring=/sys/module/fuse/parameters/enable_uring
 if [ -w "$uring" ] && [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0 ]; then
@@ -32,13 +38,13 @@ if [ -w "$uring" ] && [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null ||
     trap 'echo "$before" >"$uring"' EXIT INT TERM
     echo Y >"$uring"
     # Not every program that mounts, because the whole must end within half an hour.
-    run scripts/repeat.py --once --programs filesystem,pauses,stress,mount,mounting,sandbox,trouble
+    run io_uring scripts/repeat.py --once --programs filesystem,pauses,stress,mount,mounting,sandbox,trouble
     echo "$before" >"$uring"
 else
     echo "skipped: mounts over io_uring: $uring is missing or not writable, or io_uring is forbidden" | tee -a "$log"
 fi
 # What a newcomer runs first, up to the speeds.
-run env EXTANT="${CARGO_TARGET_DIR:-target}/debug/extant" scripts/demo.sh --no-speeds
+run demonstration env EXTANT="${CARGO_TARGET_DIR:-target}/debug/extant" scripts/demo.sh --no-speeds
 
 awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
      /^---- .* stdout ----$/ { name = $2 }
@@ -47,4 +53,5 @@ awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
          for (reason in why) printf "%s:%s\n", reason, why[reason]
          printf "%d passed, %d failed, %d ignored, %d of the passed skipped\n", passed, failed, ignored, skipped
      }' "$log"
+echo "$times"
 exit $status

@@ -334,8 +334,9 @@ fn soak_kinds_of_image_grow_to_200_gib_and_shrink_to_the_least() {
                 assert!(exported(&changed) == files, "{kind}: other files after all");
             }
             match mounts {
-                // resize2fs 1.47 adds the blocks of a grown bigalloc group to its count of free clusters.
-                true if kind != "bigalloc" => grows_again(&dir, &changed),
+                // resize2fs 1.47 adds the blocks of a grown bigalloc group to its count of free clusters, and frees one
+                // block too many behind a backup of sparse_super2 that moves: often a bitmap, also of mke2fs's images.
+                true if !["bigalloc", "sparse_super2"].contains(&kind) => grows_again(&dir, &changed),
                 // The least size has no room for a file.
                 true if size.starts_with('+') => kernel_takes(&dir, &changed),
                 _ => {}
