@@ -461,8 +461,9 @@ impl AddressSpace {
 
     /// Caches bytes that were read from the device (whole blocks from `pos` on), of which none was uptodate when the
     /// read began: such a block may have been written and left since, and the read has its old bytes. Blocks that are
-    /// uptodate now keep their bytes.
-    pub fn insert_clean(&self, pos: u64, data: &[u8]) {
+    /// uptodate now keep their bytes. The first `wanted` bytes are used now; the others were read ahead, and their first
+    /// use is to come.
+    pub fn insert_clean(&self, pos: u64, data: &[u8], wanted: usize) {
         debug_assert_eq!(pos % self.block_size(), 0);
         let mut inner = self.inner.write();
         let mut at = 0usize;
@@ -484,7 +485,11 @@ impl AddressSpace {
                 Self::bytes_mut(&self.budget, folio)[off..off + (to - from)].copy_from_slice(&data[from..to]);
                 folio.uptodate |= 1 << rel;
             }
-            folio.used(Self::mask(first as u64, (last - first + 1) as u64), within, within + n, self.block_bits);
+            let used = n.min(wanted.saturating_sub(at));
+            if used > 0 {
+                let blocks = ((within + used - 1) >> self.block_bits) - first + 1;
+                folio.used(Self::mask(first as u64, blocks as u64), within, within + used, self.block_bits);
+            }
             at += n;
         }
     }

@@ -178,10 +178,31 @@ fn a_lost_write_drops_blocks_without_newer_data_and_refuses_writers_that_read_th
 fn next_uptodate_finds_the_next_block_in_memory() {
     let (sp, lost) = (space(10, true), lossless());
     sp.write(5 * 1024, &[1; 1024], &[], &SIZE, lost.position()).expect("filled");
-    sp.insert_clean(70 * 1024, &[2; 2048]);
+    sp.insert_clean(70 * 1024, &[2; 2048], 2048);
     let found: Vec<u64> = [(0, 200), (0, 5), (5, 200), (6, 200), (71, 200), (72, 200), (72, 72)]
         .into_iter()
         .map(|(from, to)| sp.next_uptodate(from, to))
         .collect();
     assert_eq!(found, [5, 5, 5, 70, 71, 200, 72]);
+}
+
+/// A file that is read once, from its beginning to its end, was used once: what the reader found in memory had been read
+/// ahead for it.
+#[test]
+fn what_was_read_ahead_is_used_for_the_first_time_when_it_is_read() {
+    let sp = space(12, true);
+    sp.insert_clean(0, &[1; 128 << 10], 64 << 10);
+    let uses = || -> Vec<u8> {
+        let inner = sp.inner.read();
+        inner.folios.values().map(|folio| sp.budget.reclaim().touches().count(folio.frame)).collect()
+    };
+    let folios = uses().len();
+    assert_eq!(uses(), vec![0; folios]);
+    let mut buf = [0; 4096];
+    for at in (64 << 10..128 << 10).step_by(buf.len()) {
+        assert!(sp.read_cached(at, &mut buf).is_empty());
+    }
+    assert_eq!(uses(), vec![0; folios]);
+    assert!(sp.read_cached(0, &mut buf).is_empty() && sp.read_cached(64 << 10, &mut buf).is_empty());
+    assert_eq!(uses().iter().sum::<u8>(), 2);
 }

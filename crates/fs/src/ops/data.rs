@@ -144,7 +144,7 @@ impl Filesystem {
             }
             let within = (pos + from as u64 - start) as usize;
             buf[from..to].copy_from_slice(&fresh[within..within + (to - from)]);
-            inode.pages.insert_clean(start, &fresh);
+            inode.pages.insert_clean(start, &fresh, (wanted.min(stop) - start) as usize);
         }
         Ok(())
     }
