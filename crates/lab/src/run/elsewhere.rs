@@ -41,13 +41,14 @@ impl Elsewhere {
         // each trial, all engines have: otherwise the one in this process would have warm memory.
         let engine = |rig: &Rig| rig.target.kind == Kind::Engine;
         let others = engine(rig) && rigs.iter().any(|r| engine(r) && r.target.program.is_some());
-        if !others && config.memory.is_none() {
+        let memory = rig.target.memory.or(config.memory);
+        if !others && memory.is_none() {
             return Ok(None);
         }
         let other = rig.target.program.as_ref().filter(|_| engine(rig));
         let program = other.unwrap_or(&config.program).clone();
         let help = Tool::new(&program.to_string_lossy()).args(["lab", "run", "--help"]).run()?;
-        Ok(Some(Elsewhere { program, help, memory: config.memory }))
+        Ok(Some(Elsewhere { program, help, memory }))
     }
 
     fn knows(&self, option: &str) -> bool {
@@ -107,7 +108,7 @@ impl Elsewhere {
         let trial = trials.pop();
         let failed = trial.as_ref().is_none_or(|t| !t.usable());
         if let (true, true, Some(bytes)) = (failed, killed, self.memory) {
-            return Err(Error::Failed(format!("out of memory: {} KiB (--memory) are too little for it", bytes >> 10)));
+            return Err(Error::Failed(format!("out of memory: {} KiB (--memory, memory=) are too little for it", bytes >> 10)));
         }
         trial.ok_or_else(|| {
             let said = std::fs::read_to_string(&log).unwrap_or_default();
@@ -193,7 +194,7 @@ impl MemoryGroup {
             (Path::new("/sys/fs/cgroup").join(name), "memory.max")
         };
         let failed = |e: std::io::Error| {
-            Error::Usage(format!("--memory: no control group for memory at {}: {e} (it needs root)", path.display()))
+            Error::Usage(format!("no control group for memory (--memory, memory=) at {}: {e} (it needs root)", path.display()))
         };
         std::fs::create_dir(&path).map_err(failed)?;
         let group = MemoryGroup { path: path.clone() };

@@ -134,7 +134,7 @@ impl Job<'_> {
         let started = Clock::real().wall();
         let mut environment = self.environment.clone();
         environment.load = load_average();
-        environment.memory_limit_bytes = self.config.memory;
+        environment.memory_limit_bytes = self.rig.target.memory.or(self.config.memory);
         environment.device = device_under(&self.rig.target.path);
         if self.rig.target.kind != Kind::Dir {
             environment.mkfs = self.images.command();

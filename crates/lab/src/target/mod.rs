@@ -72,8 +72,8 @@ impl Kind {
     }
 }
 
-/// A target as the user wrote it: `KIND:PATH[,OPTION...]`. Two options are the lab's own: `name=LABEL`, and
-/// `program=PATH`, another build of `extant`.
+/// A target as the user wrote it: `KIND:PATH[,OPTION...]`. Three options are the lab's own: `name=LABEL`,
+/// `program=PATH`, another build of `extant`, and `memory=SIZE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The driver.
@@ -86,6 +86,8 @@ pub struct Target {
     pub name: Option<String>,
     /// The build of `extant` that serves it; `None`: this one.
     pub program: Option<PathBuf>,
+    /// Bytes of memory that its trials have, if that is not what all have.
+    pub memory: Option<u64>,
 }
 
 impl Target {
@@ -101,6 +103,9 @@ impl Target {
         };
         if let Some(program) = &self.program {
             label += &format!(",program={}", program.file_name().unwrap_or_default().to_string_lossy());
+        }
+        if let Some(bytes) = self.memory {
+            label += &format!(",memory={}M", bytes >> 20);
         }
         label
     }
@@ -123,7 +128,7 @@ impl FromStr for Target {
         if path.is_empty() {
             return Err(wrong("the path is missing"));
         }
-        let (mut name, mut program, mut rest) = (None, None, Vec::new());
+        let (mut name, mut program, mut memory, mut rest) = (None, None, None, Vec::new());
         for option in options.split(',').filter(|o| !o.is_empty()) {
             match option.split_once('=') {
                 Some(("name", n)) if n.is_empty() || n.contains(|c: char| c == '#' || c.is_control()) => {
@@ -131,13 +136,24 @@ impl FromStr for Target {
                 }
                 Some(("name", n)) => name = Some(n.to_owned()),
                 Some(("program", p)) => program = Some(PathBuf::from(p)),
+                Some(("memory", size)) => {
+                    let bytes = extant_base::size::parse(size).map_err(|e| wrong(&e))?;
+                    if bytes < 1 << 20 {
+                        return Err(wrong("memory= is one MiB at least"));
+                    }
+                    memory = Some(bytes);
+                }
                 _ => rest.push(option),
             }
         }
         if program.is_some() && !matches!(kind, Kind::Engine | Kind::Mount) {
             return Err(wrong("program= is for engine and mount"));
         }
-        Ok(Target { kind, path: path.into(), options: rest.join(","), name, program })
+        // The engine's memory is what its options say.
+        if memory.is_some() && !matches!(kind, Kind::Kernel | Kind::Fuse2fs) {
+            return Err(wrong("memory= is for kernel and fuse2fs; engine and mount have cache="));
+        }
+        Ok(Target { kind, path: path.into(), options: rest.join(","), name, program, memory })
     }
 }
 
@@ -291,7 +307,11 @@ mod tests {
         assert_eq!(t.program, Some("/opt/old/extant".into()));
         let t: Target = "engine:/e,program=/opt/old/extant".parse().unwrap();
         assert_eq!(t.label(), "engine,program=extant");
-        for bad in ["kernel:/k,program=/x", "engine:/e,name=", "engine:/e,name=a#b"] {
+        let t: Target = "kernel:/k,memory=66M,noatime".parse().unwrap();
+        assert_eq!((t.label().as_str(), t.options.as_str()), ("kernel,noatime,memory=66M", "noatime"));
+        assert_eq!(t.memory, Some(66 << 20));
+        let wrong = ["engine:/e,name=", "engine:/e,name=a#b", "kernel:/k,memory=", "kernel:/k,memory=4K", "engine:/e,memory=1G"];
+        for bad in ["kernel:/k,program=/x"].into_iter().chain(wrong) {
             assert!(bad.parse::<Target>().is_err(), "{bad}");
         }
         let e = "ext3:/x".parse::<Target>().unwrap_err().to_string();
