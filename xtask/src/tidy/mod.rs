@@ -4,8 +4,9 @@
 //! (which crate may depend on which), [`layers`] (which module may name what), [`cycles`] (files that import each
 //! other), [`dependencies`] (none is unused), [`source`] (single files), [`prose`] (subjects of sentences),
 //! [`policies`] (folders of policies, and how they are chosen), [`locking`] (the lock classes against docs/locking.md),
-//! [`oracles`] (who runs the e2fsprogs), [`docs`] (every document can be found). Every rule is a function from text to
-//! findings, so that its test can show it a violation. [`slow`] is no rule: it lists tests that take long.
+//! [`oracles`] (who runs the e2fsprogs), [`docs`] (every document can be found), [`facts`] (what documents say of the
+//! code). Every rule is a function from text to findings, so that its test can show it a violation. [`slow`] is no rule:
+//! it lists tests that take long.
 //!
 //! What it does not do: the checks of rustfmt and clippy.
 //!
@@ -15,6 +16,7 @@
 mod cycles;
 mod dependencies;
 mod docs;
+mod facts;
 mod floors;
 mod layers;
 mod locking;
@@ -126,6 +128,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     findings.extend(layers::check(&files));
     findings.extend(cycles::check(&files));
     findings.extend(docs::check(&files));
+    findings.extend(facts::check(&files));
     for file in &files {
         findings.extend(source::check(file));
         findings.extend(prose::check(file));

@@ -7,9 +7,9 @@
 //! - **Few system calls.** no_new_privs, and a seccomp filter that allows the calls of a server ([`ALLOWED`], and
 //!   [`checked`] with some arguments only). It answers EPERM to everything else, including numbers of later kernels.
 //!   So there are no programs, processes, namespaces, sockets or mounts. Modes, owners, times and attributes of the
-//!   host's files cannot be changed. No other process gets a signal or other limits, no memory becomes code, and
-//!   there is no second io_uring; the existing one takes four operations (`extant_block`). A call in the ABI of i386
-//!   ends the process.
+//!   host's files cannot be changed. No other process gets a signal or other limits, no memory becomes code, and no
+//!   io_uring can be made. The existing ring of the device takes four operations (`extant_block`), those of a mount
+//!   through io_uring take two (`extant_fuse`). A call in the ABI of i386 ends the process.
 //! - **No privileges** but [`KEPT`], which are about time and memory: CAP_SYS_NICE (a worker that yields to its
 //!   client needs it to leave SCHED_IDLE) and CAP_SYS_RESOURCE (a worker needs it to declare that the kernel's
 //!   writeback waits for it).
