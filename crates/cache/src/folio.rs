@@ -460,9 +460,9 @@ impl AddressSpace {
     }
 
     /// Caches bytes that were read from the device (whole blocks from `pos` on), of which none was uptodate when the
-    /// read began: such a block may have been written and left since, and the read has its old bytes. Blocks that are
-    /// uptodate now keep their bytes. The first `wanted` bytes are used now; the others were read ahead, and their first
-    /// use is to come.
+    /// read began: such a block may have been written and left since, and the read has its old bytes. Blocks that
+    /// are uptodate now keep their bytes. The first `wanted` bytes are used now; the others were read ahead, and have
+    /// not been used yet.
     pub fn insert_clean(&self, pos: u64, data: &[u8], wanted: usize) {
         debug_assert_eq!(pos % self.block_size(), 0);
         let mut inner = self.inner.write();

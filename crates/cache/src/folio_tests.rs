@@ -186,10 +186,10 @@ fn next_uptodate_finds_the_next_block_in_memory() {
     assert_eq!(found, [5, 5, 5, 70, 71, 200, 72]);
 }
 
-/// A file that is read once, from its beginning to its end, was used once: what the reader found in memory had been read
-/// ahead for it.
+/// A file that is read once, from its beginning to its end, was used once: the reader found what had been read ahead
+/// for it.
 #[test]
-fn what_was_read_ahead_is_used_for_the_first_time_when_it_is_read() {
+fn readahead_is_no_use() {
     let sp = space(12, true);
     sp.insert_clean(0, &[1; 128 << 10], 64 << 10);
     let uses = || -> Vec<u8> {

@@ -5,8 +5,8 @@
 //! other), [`dependencies`] (none is unused), [`source`] (single files), [`prose`] (subjects of sentences),
 //! [`policies`] (folders of policies, and how they are chosen), [`locking`] (the lock classes against docs/locking.md),
 //! [`oracles`] (who runs the e2fsprogs), [`docs`] (every document can be found), [`facts`] (what documents say of the
-//! code). Every rule is a function from text to findings, so that its test can show it a violation. [`slow`] is no rule:
-//! it lists tests that take long.
+//! code). Every rule is a function from text to findings, so that its test can show it a violation. [`slow`] is no
+//! rule: it lists tests that take long.
 //!
 //! What it does not do: the checks of rustfmt and clippy.
 //!
