@@ -108,7 +108,10 @@ impl Elsewhere {
         let trial = trials.pop();
         let failed = trial.as_ref().is_none_or(|t| !t.usable());
         if let (true, true, Some(bytes)) = (failed, killed, self.memory) {
-            return Err(Error::Failed(format!("out of memory: {} KiB (--memory, memory=) are too little for it", bytes >> 10)));
+            return Err(Error::Failed(format!(
+                "out of memory: {} KiB (--memory, memory=) are too little for it",
+                bytes >> 10
+            )));
         }
         trial.ok_or_else(|| {
             let said = std::fs::read_to_string(&log).unwrap_or_default();
@@ -194,7 +197,10 @@ impl MemoryGroup {
             (Path::new("/sys/fs/cgroup").join(name), "memory.max")
         };
         let failed = |e: std::io::Error| {
-            Error::Usage(format!("no control group for memory (--memory, memory=) at {}: {e} (it needs root)", path.display()))
+            Error::Usage(format!(
+                "no control group for memory (--memory, memory=) at {}: {e} (it needs root)",
+                path.display()
+            ))
         };
         std::fs::create_dir(&path).map_err(failed)?;
         let group = MemoryGroup { path: path.clone() };

@@ -310,7 +310,13 @@ mod tests {
         let t: Target = "kernel:/k,memory=66M,noatime".parse().unwrap();
         assert_eq!((t.label().as_str(), t.options.as_str()), ("kernel,noatime,memory=66M", "noatime"));
         assert_eq!(t.memory, Some(66 << 20));
-        let wrong = ["engine:/e,name=", "engine:/e,name=a#b", "kernel:/k,memory=", "kernel:/k,memory=4K", "engine:/e,memory=1G"];
+        let wrong = [
+            "engine:/e,name=",
+            "engine:/e,name=a#b",
+            "kernel:/k,memory=",
+            "kernel:/k,memory=4K",
+            "engine:/e,memory=1G",
+        ];
         for bad in ["kernel:/k,program=/x"].into_iter().chain(wrong) {
             assert!(bad.parse::<Target>().is_err(), "{bad}");
         }
