@@ -88,21 +88,27 @@ impl Probe {
         }
     }
 
+    /// The requests to the device so far.
+    pub fn requests(&self) -> Figures {
+        let (Some(before), Some(now)) = (self.io_before, io(&self.device)) else { return Figures::new() };
+        // Documentation/block/stat.rst; sectors of 512 bytes.
+        let fields = [
+            ("device_reads", 0, 1),
+            ("device_read_bytes", 2, 512),
+            ("device_writes", 4, 1),
+            ("device_write_bytes", 6, 512),
+            ("device_discards", 11, 1),
+            ("device_flushes", 15, 1),
+        ];
+        let count =
+            |(name, field, unit): (&str, usize, u64)| (name.to_owned(), ((now[field] - before[field]) * unit) as f64);
+        fields.into_iter().map(count).collect()
+    }
+
     /// Call after the last unmount, while the device still exists: adds the figures, and returns the rest of the
     /// results.
     pub fn finish(&mut self, figures: &mut Figures) -> Heard {
-        if let (Some(before), Some(now)) = (self.io_before, io(&self.device)) {
-            // Documentation/block/stat.rst; sectors of 512 bytes.
-            let mut put = |name: &str, field: usize, unit: u64| {
-                figures.insert(name.to_owned(), ((now[field] - before[field]) * unit) as f64);
-            };
-            put("device_reads", 0, 1);
-            put("device_read_bytes", 2, 512);
-            put("device_writes", 4, 1);
-            put("device_write_bytes", 6, 512);
-            put("device_discards", 11, 1);
-            put("device_flushes", 15, 1);
-        }
+        figures.append(&mut self.requests());
         figures.append(&mut self.mb_stats);
         let mut heard = Heard { flaws: std::mem::take(&mut self.flaws), ..Heard::default() };
         let Some(listener) = &self.listener else { return heard };

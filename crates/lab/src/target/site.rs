@@ -504,7 +504,9 @@ impl Place for Site {
     }
 
     fn counters(&self) -> Figures {
-        let Some(fs) = &self.fs else { return Figures::new() };
+        let Some(fs) = &self.fs else {
+            return self.kernel_probe.as_ref().map(kernel::Probe::requests).unwrap_or_default();
+        };
         let io = fs.device().stats();
         let cpu = Cpu::of_self().map(|cpu| ("cpu_s".to_owned(), cpu.user_s + cpu.system_s));
         let requests = [
