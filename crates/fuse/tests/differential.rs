@@ -22,7 +22,7 @@ fn writes_match_the_kernels_driver() {
         return;
     }
     for (i, kind) in matrix().iter().enumerate() {
-        let plan = plan(100 + i as u64, 300, 2);
+        let plan = plan(100 + i as u64, 100, 2);
         let server = ServerOptions { writeback_cache: i % 2 == 0, ..ServerOptions::default() };
         let setup = Setup { server, ..Setup::default() };
         writes(&setup.mounting(), kind, &plan).unwrap_or_else(|e| panic!("{e}"));

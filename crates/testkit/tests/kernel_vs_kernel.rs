@@ -31,7 +31,7 @@ fn the_kernel_agrees_with_itself_on_every_kind() {
         return;
     }
     for (i, kind) in matrix().iter().enumerate() {
-        let plan = Plan::new(i as u64 + 1, 300, 2);
+        let plan = Plan::new(i as u64 + 1, 100, 2);
         writes(&kernel, kind, &plan).unwrap_or_else(|e| panic!("{e}"));
     }
 }
