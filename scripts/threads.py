@@ -54,6 +54,13 @@ def number(x):
     return f"{x:.{digits}f}"
 
 
+def of_kernel(path):
+    """The usable trials of the kernel's own driver, and its name and version."""
+    those = [t for t in trials(path) if t["contestant"]["kind"] == "kernel"]
+    versions = {".".join(t["environment"]["kernel"].split(".")[:2]) for t in those}
+    return those, f"Linux {', '.join(sorted(versions))}"
+
+
 def change(new, old):
     """Change of a rate in percent with a 95 % interval of the paired rounds' logarithms."""
     pairs = [math.log(a / b) for a, b in zip(new, old)]
@@ -150,7 +157,8 @@ machine was another, so only ratios compare.
 **Worse.** An insert takes {insert("leaf-ring", "mean_ns")} us with `leaf-ring` and {insert("vanilla", "mean_ns")} with `vanilla`, at p99.9 {insert("leaf-ring", "p999_ns")} and {insert("vanilla", "p999_ns")}. In most set-ups of
 a whole file system nothing is shown, and in some the slowest reads are slower: [007](../experiments/007-es-stack/README.md).
 
-**Not here.** No fio and no file system: {len(trials("005-es-memory/results/thread", es_policy="vanilla"))} rounds of one thread on trees in a process. Experiments
+**Not here.** Linux 6.18 itself: its shrinker of extent status runs for the whole machine and not for a control group, so a trial has no
+shrinker of its own. No fio and no file system: {len(trials("005-es-memory/results/thread", es_policy="vanilla"))} rounds of one thread on trees in a process. Experiments
 [004](../experiments/004-es-shrink/README.md), [005](../experiments/005-es-memory/README.md); the effect on a whole file system:
 [007](../experiments/007-es-stack/README.md), [011](../experiments/011-es-thread/README.md).
 """
@@ -194,6 +202,12 @@ def allocator():
         ["groups of 32 chunks", *(str(len(set(chunks[:32]))) for chunks in thread.values())] + [f"{of32(p):.0f}" for p in names],
     ]
     head = ["", "thread: off", "thread: on"] + [f"`{p}`" + {"goal-first": " (6.1)", "ordered-groups": " (6.17)", "sure-fit": " (ours)"}.get(p, "") for p in names]
+    of_018, linux = of_kernel("018-mballoc-workloads/results/reaim")
+    by_scan = [[t for t in of_018 if t["contestant"]["options"] == f"mb_optimize_scan={n}"] for n in (0, 1)]
+    engine = [t for t in trials("018-mballoc-workloads/results/reaim") if t["contestant"]["kind"] == "engine"]
+    kernel_rows = [[f"reaim-disk, {n} processes, jobs/s"] + [f'{median(rate(t, f"disk-{n}") for t in group):,.0f}' for group in (*by_scan, engine)]
+                   for n in (1, 41, 81, 161, 321)]
+    kernel_head = ["", f"{linux}, `mb_optimize_scan=0`", f"{linux}, `mb_optimize_scan=1`", "Extant's engine"]
     text = f"""## 2. Block allocator: the choice of group
 
 *"Ext4 mballoc behavior with mb_optimize_scan=1", Jan Kara, 2022.* With the new search each chunk for small files came from another group, so
@@ -205,7 +219,10 @@ one home for synced files) has placed it. Small synced files give {against("smal
 
 {table(head, rows)}
 
-In brackets: against `vanilla`, paired rounds, 95 % interval.
+In brackets: against `vanilla`, paired rounds, 95 % interval. The kernel's own driver with both of its searches, in another run
+([018](../experiments/018-mballoc-workloads/README.md)):
+
+{table(kernel_head, kernel_rows)}
 
 **Not reproduced.** The loss of 10 to 20 % in reaim: at 321 processes nothing is shown, and at 81 `optimize-scan` makes
 {against("reaim", "optimize-scan", "disk-81")}.
@@ -247,10 +264,22 @@ def reclaim():
                     f'<text class="s m" x="{x + 22}" y="{floor - height - 5:.1f}">{mib:.0f}</text>')
     body += legend([(k, n) for n, k in policies], 12, 332, 150)
     rows = [[f"memcached operations/s beside {s}"] + [f"{t[1][n]:,}" for t in theirs] + [f"{ours[p][n]:,.0f}" for p, _ in policies] for n, s in enumerate(sizes)]
-    rows += [["reads during the copy, 64 MiB of cache", "", "", ""] + [f'{beside(p, 64, "copy", "device_reads"):,.0f}' for p, _ in policies],
-             ["reads after it", "", "", ""] + [f'{beside(p, 64, "after", "device_reads"):,.0f}' for p, _ in policies],
-             ["the copy, MiB/s", "", "", ""] + [number(speed(p, 64)) for p, _ in policies]]
-    head = ["", *[t[0] for t in theirs], "`vanilla`", "`proportional`", "`stall-once`", "`used-once` (ours)"]
+    rows = [row + [""] for row in rows]
+    kernels = {size: of_kernel(f"022-copy-beside/results/policies-{size}") for size in (64, 256)}
+    linux = kernels[64][1]
+
+    def row(title, size, name, of):
+        """A row of the measured copy: each policy, and the kernel."""
+        groups = [trials(f"022-copy-beside/results/policies-{size}", reclaim_policy=p) for p, _ in policies] + [kernels[size][0]]
+        return [title, "", "", ""] + [f"{median(of(phase(t, name)) for t in group):,.0f}" for group in groups]
+
+    again = lambda p: (p["measures"]["device_read_bytes"] - 2**30) / 4096
+    rows += [row("reads during the copy, 64 MiB of cache", 64, "copy", lambda p: p["measures"]["device_reads"]),
+             row("blocks that the copy did not need", 64, "copy", again),
+             row("the same, 256 MiB", 256, "copy", again),
+             row("reads after it, 64 MiB", 64, "after", lambda p: p["measures"]["device_reads"]),
+             row("the copy, MiB/s", 64, "copy", lambda p: 2**30 / 2**20 / p["seconds"])]
+    head = ["", *[t[0] for t in theirs], "`vanilla`", "`proportional`", "`stall-once`", "`used-once` (ours)", f"{linux}, group of 66 MiB"]
     tables = (EXPERIMENTS / "021-reclaim-machine/results/tables.md").read_text(encoding="utf-8")
     *within, of = re.search(r"factor of two, of (\d+)\*\* \| \| \| \| (\d+) \| (\d+) \| (\d+)", tables).group(2, 3, 4, 1)
     within.append(of)
@@ -260,8 +289,8 @@ def reclaim():
 
 *"Reduce system disruption due to kswapd", Mel Gorman, 2013.* A large write beside memcached took five sixths of its operations on Linux 3.9, and
 none after the series. The first rows come from a model of that machine, the last ones from Extant's own cache. There a copy beside hot data reads
-{beside("used-once", 64, "copy", "device_reads"):,.0f} times from the device with `used-once`, of which 1,024 are the copy's own, and {beside("vanilla", 64, "copy", "device_reads"):,.0f} times with the lists of 2013,
-which lose more than Linux's do today: [022](../experiments/022-copy-beside/README.md).
+{beside("used-once", 64, "copy", "device_reads"):,.0f} times from the device with `used-once`, of which 1,024 are the copy's own, and {beside("vanilla", 64, "copy", "device_reads"):,.0f} times with the lists of 2013:
+[022](../experiments/022-copy-beside/README.md). {linux} does the same work in a control group that has 2 MiB more, for the program.
 
 ![Reads of the device during a copy, and its speed, by policy](threads/reclaim.svg)
 
@@ -333,6 +362,7 @@ Times of a model, the same in every run; one seed in the picture. The rows of `i
 
 **Worse.** An aged check takes {number(end("metacluster"))} s with the patch's metaclusters and {number(end("vanilla"))} s where `vanilla` places blocks, hardly more. Random reads of 512 KB take
 {number(seconds("zones", *rows_of["512k"]))} s with `zones` and {number(seconds("inline", *rows_of["512k"]))} with `inline`; postmark loses, too ([029](../experiments/029-matrix/README.md)). So `zones` are not the default.
+Linux 6.18 itself is not here: its ext4 places mapping blocks as `vanilla` does, and the disk of 2007 is a model that only the engine runs on.
 
 Experiments [024](../experiments/024-metaclusters/README.md),
 [025](../experiments/025-age/README.md), [027](../experiments/027-file-sizes/README.md), [023](../experiments/023-check/README.md).
@@ -371,6 +401,15 @@ def fsync():
         body.append(f'<rect class="{kind} bar" x="{x}" y="{y:.1f}" width="40" height="{310 - y:.1f}"/><text class="s m" x="{x + 20}" y="{y - 5:.1f}">{n:,.0f}</text>')
         one, _, two = label.partition(", ")
         body.append(f'<text class="s m" style="font-size:10.5px" x="{x + 20}" y="328">{one},</text><text class="s m" style="font-size:10.5px" x="{x + 20}" y="344">{two}</text>')
+    def fsynced(where, kind):
+        """Files a second until all are durable, and writes to the device."""
+        those = [t for t in trials(f"013-fsync-many/results{where}") if t["contestant"]["kind"] == kind and "direct" not in t["contestant"]["label"]]
+        return [f"{median(durable(t, 1) for t in those):,.0f}", f'{median(t["measures"]["device_writes"] for t in those):,.0f}']
+
+    linux = of_kernel("013-fsync-many/results/16-threads")[1]
+    ways = [("16 threads that wait", "/16-threads"), ("64 threads that wait", "/64-threads"), ("one syncfs(2)", "/syncfs")]
+    kernel_rows = [[text, *fsynced(where, "kernel"), *fsynced(where, "engine")] for text, where in ways]
+    kernel_head = ["50,000 files", f"{linux}, files/s", f"{linux}, writes", "Extant's engine, files/s", "Extant's engine, writes"]
     single = lambda p: [100 * (min(durable(t, i) for i in range(2, 11)) / durable(t, 2) - 1) for t in rounds[p]]
     falls = lambda p: f"{-max(single(p)):.0f} to {-min(single(p)):.0f}"
     worst = lambda p: 100 * (min(both(p, i) for i in range(2, 11)) / both(p, 2) - 1)
@@ -389,6 +428,10 @@ durable, fall by {-worst("hand-off"):.0f} % at most against the second iteration
 Files a second by iteration, medians of {len(rounds["hand-off"])} rounds:
 
 {table(head, rows)}
+
+The kernel's own driver has no call for many fsyncs, so threads wait, or one call writes all:
+
+{table(kernel_head, kernel_rows)}
 
 **Worse.** In single runs, `hand-off` ({falls("hand-off")} %) is no steadier than `wake-all` ({falls("wake-all")} %). In whole workloads it gains nothing that we could show
 ([013](../experiments/013-fsync-many/README.md), [017](../experiments/017-direct/README.md)), and it was not run there beside `sbitmap`, Linux's policy since 2014.
