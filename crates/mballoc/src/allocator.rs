@@ -304,9 +304,6 @@ impl<S: GroupStore> Allocator<S> {
         if request.len == 0 {
             return Err(Error::Invalid { detail: "a request for no blocks".to_owned() }.into());
         }
-        if self.geometry.cluster_bits != 0 {
-            return Err(Error::Invalid { detail: "blocks of an image with clusters".to_owned() }.into());
-        }
         let reserved = matches!(request.kind, Kind::Data { reserved: true, .. });
         let who = if request.flags.contains(RequestFlags::USE_RESERVED) {
             Privilege::All
@@ -507,7 +504,7 @@ impl<S: GroupStore> Allocator<S> {
             self.discard(&stale);
         }
         let shape = Shape {
-            block_bits: self.geometry.block_bits(),
+            block_bits: self.geometry.unit_bits(),
             blocks_per_group: self.geometry.blocks_per_group,
             logical: logical.0,
             len,
@@ -906,6 +903,11 @@ impl<S: GroupStore> Allocator<S> {
     /// Promises as many of `blocks` as are available to delayed allocation; returns their number.
     pub fn reserve_up_to(&self, blocks: u64, root: bool) -> u64 {
         self.space.promise_up_to(blocks, if root { Privilege::Root } else { Privilege::Normal })
+    }
+
+    /// Promises blocks even if none are free: those that the caller has just freed, for delayed data that lies in them.
+    pub fn reserve_freed(&self, blocks: u64) {
+        self.space.promise_freed(blocks);
     }
 
     /// Withdraws a promise whose blocks were not (all) allocated.

@@ -36,9 +36,9 @@ use std::time::Duration;
 use extant_block::BioVec;
 use extant_cache::{AddressSpaceOps, DirtyRun, Listed, RunCompletion};
 use extant_journal::Handle;
-use extant_mballoc::Chosen;
 use extant_ondisk::{BlockNr, LogicalBlock};
 
+use crate::clusters::Chosen;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -329,12 +329,8 @@ impl Filesystem {
         let start = u64::from(piece.lblk.0);
         self.note_loss(inode, Some(start..start + u64::from(piece.len)), &e);
         inode.pages.lose(start, piece.len, &inode.losses, e, |start, blocks| {
-            let promised = {
-                let _map = inode.map.write();
-                inode.es.remove(LogicalBlock(start as u32), blocks)
-            };
-            self.alloc.unreserve(promised);
-            self.settle_promises(inode);
+            let _map = inode.map.write();
+            self.forget_status(inode, LogicalBlock(start as u32), blocks.into());
         });
         self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
     }

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use extant_base::rng::Rng;
 use extant_ondisk::{BlockNr, GroupNr};
 
-use crate::map::{MapError, MapStore, NewNode};
+use crate::clusters::ClusterSize;
+use crate::map::{MapError, MapStore, NewNode, Shared};
 
 /// A handle: its credits, and the blocks it has touched.
 #[derive(Debug)]
@@ -46,6 +47,7 @@ pub struct Fake {
     pub no_space_one_in: RefCell<u64>,
     pub reads: RefCell<u64>,
     pub salvages: bool,
+    pub clusters: ClusterSize,
 }
 
 impl Fake {
@@ -59,6 +61,7 @@ impl Fake {
             no_space_one_in: RefCell::new(0),
             reads: RefCell::new(0),
             salvages: false,
+            clusters: ClusterSize::new(0),
         }
     }
 
@@ -124,6 +127,10 @@ impl MapStore for Fake {
 
     fn blocks_count(&self) -> u64 {
         self.blocks_count
+    }
+
+    fn cluster_size(&self) -> ClusterSize {
+        self.clusters
     }
 
     fn group_of(&self, block: BlockNr) -> GroupNr {
@@ -198,8 +205,8 @@ impl MapStore for Fake {
         }
     }
 
-    fn free_data(&self, txn: &mut Txn, start: BlockNr, len: u32) -> Result<(), MapError> {
-        for b in start.0..start.0 + u64::from(len) {
+    fn free_data(&self, txn: &mut Txn, start: BlockNr, len: u32, shared: Shared) -> Result<(), MapError> {
+        for b in shared.freed(self.clusters, start, len).map(|c| self.clusters.first_block(c)) {
             if !self.blocks.borrow_mut().data.remove(&b) {
                 return Err(self.corrupt(BlockNr(b), "data freed twice".to_owned()));
             }
