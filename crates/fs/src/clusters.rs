@@ -342,8 +342,8 @@ impl BlockAllocator {
         self.clusters.drop_unused_buddies(target)
     }
 
-    /// For growth, which is refused where clusters have several blocks.
-    pub fn grows(&self) -> &Allocator<Groups> {
+    /// The allocator itself, for growth, which is refused where clusters have several blocks.
+    pub fn in_blocks(&self) -> &Allocator<Groups> {
         &self.clusters
     }
 }

@@ -530,6 +530,7 @@ impl Filesystem {
         lblk: LogicalBlock,
         before: Option<BlockNr>,
     ) -> Result<BlockNr> {
+        self.check_form(inode)?;
         // No other thread appends.
         let place = inode.map.read().place_in_cluster(view, lblk)?;
         let block = match place {

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use extant_base::rng::Rng;
 use extant_block::device::MemDevice;
-use extant_fs::{Cred, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, SetAttr, WriteFlags};
+use extant_fs::{
+    Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, SetAttr, WriteFlags,
+};
 
 fn options() -> MountOptions {
     MountOptions { threads: false, seed: Some(1), ..MountOptions::default() }
@@ -214,4 +216,181 @@ fn writes_beside_threads_agree_with_a_model() {
     for (name, shape) in SHAPES {
         run(name, shape, &MountOptions { threads: true, ..options() }, 20..22, 300);
     }
+}
+
+const FOUR: &[&str] = &["-b", "1024", "-C", "4096", "-N", "64"];
+
+fn file(fs: &Filesystem, name: &str) -> InodeRef {
+    let root = fs.root().expect("root");
+    fs.create(&root, name.as_bytes(), NewNode::file(0o644), Cred::default()).expect("created")
+}
+
+fn write(fs: &Filesystem, inode: &InodeRef, block: u64, byte: u8) {
+    assert_eq!(fs.write(inode, block * 1024, &[byte; 1024], WriteFlags::default()).expect("written"), 1024);
+}
+
+fn byte_at(fs: &Filesystem, inode: &InodeRef, block: u64) -> u8 {
+    let mut found = [0xEE];
+    assert_eq!(fs.read(inode, block * 1024 + 512, &mut found).expect("read"), 1);
+    found[0]
+}
+
+/// Takes every free cluster, those that are kept back too.
+fn fill(fs: &Filesystem) -> InodeRef {
+    let filler = file(fs, "filler");
+    let mut at = 0;
+    loop {
+        match fs.write(&filler, at, &[0x5A; 64 << 10], WriteFlags::default()) {
+            Ok(n) => at += n as u64,
+            Err(Error::NoSpace) => break,
+            Err(e) => panic!("at {at}: {e}"),
+        }
+    }
+    fs.sync().expect("sync");
+    filler
+}
+
+/// Delayed or mapped, and wherever they are in it.
+#[test]
+fn blocks_of_a_cluster_take_its_space_once() {
+    let dev = image(FOUR);
+    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+    let f = file(&fs, "f");
+    let free = || fs.statfs().blocks_free;
+    let before = free();
+    for (block, clusters) in [(5, 1), (7, 1), (4, 1), (1, 2), (13, 3), (14, 3)] {
+        write(&fs, &f, block, 1);
+        assert_eq!((fs.getattr(&f).blocks, before - free()), (8 * clusters, 4 * clusters), "block {block}, delayed");
+        if block == 4 || block == 13 {
+            fs.sync().expect("sync");
+            assert_eq!((fs.getattr(&f).blocks, before - free()), (8 * clusters, 4 * clusters), "block {block}, mapped");
+        }
+    }
+    // Each cluster leaves with its last block.
+    for (block, clusters) in [(5, 3), (1, 2), (4, 2), (14, 2), (13, 1), (7, 0)] {
+        fs.fallocate(&f, FallocateMode::PunchHole, block * 1024, 1024).expect("punched");
+        fs.sync().expect("sync");
+        assert_eq!((fs.getattr(&f).blocks, before - free()), (8 * clusters, 4 * clusters), "without block {block}");
+    }
+    drop(f);
+    fs.unmount().expect("unmount");
+    tools::assert_clean(&dev);
+}
+
+#[test]
+fn a_full_disk_has_room_in_the_clusters_that_files_have() {
+    for through in [None, Some(1024)] {
+        let dev = image(FOUR);
+        let options = MountOptions { write_through_bytes: through, ..options() };
+        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        let f = file(&fs, "f");
+        write(&fs, &f, 1, 1);
+        fs.sync().expect("sync");
+        let filler = fill(&fs);
+        for block in [0, 3, 2] {
+            write(&fs, &f, block, 2);
+        }
+        let full = fs.write(&f, 4096, &[3; 1024], WriteFlags::default());
+        assert!(matches!(full, Err(Error::NoSpace)), "{full:?}");
+        fs.fsync(&f, false).expect("written to the device");
+        drop((f, filler));
+        fs.unmount().expect("unmount");
+        tools::assert_clean(&dev);
+        let fs = Filesystem::mount(dev, self::options()).expect("mounted again");
+        let f = fs.lookup(&fs.root().expect("root"), b"f").expect("there");
+        assert_eq!([0, 1, 2, 3].map(|block| byte_at(&fs, &f, block)), [2, 1, 2, 2]);
+        drop(f);
+        fs.unmount().expect("unmount");
+    }
+}
+
+/// A delayed block without a promise, because its cluster was mapped, gets one when that cluster is freed.
+#[test]
+fn delayed_blocks_keep_their_space_when_the_rest_of_the_cluster_leaves() {
+    for cut in ["punched", "truncated"] {
+        let dev = image(FOUR);
+        let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+        let f = file(&fs, "f");
+        let (mapped, delayed) = if cut == "punched" { (1, 2) } else { (2, 1) };
+        write(&fs, &f, mapped, 1);
+        fs.sync().expect("sync");
+        let filler = fill(&fs);
+        write(&fs, &f, delayed, 2);
+        match cut {
+            "punched" => fs.fallocate(&f, FallocateMode::PunchHole, 1024, 1024).expect("punched"),
+            _ => drop(fs.setattr(&f, &SetAttr { size: Some(2048), ..SetAttr::default() }).expect("truncated")),
+        }
+        // Others find no space in its place.
+        let other = fs.write(&filler, 60 << 20, &[3; 1024], WriteFlags::default());
+        assert!(matches!(other, Err(Error::NoSpace)), "{cut}: {other:?}");
+        fs.fsync(&f, false).expect("written to the device");
+        assert_eq!((byte_at(&fs, &f, delayed), fs.delayed().1), (2, 0), "{cut}");
+        drop((f, filler));
+        fs.unmount().expect("unmount");
+        tools::assert_clean(&dev);
+    }
+}
+
+/// Half of a cluster belongs to one file, half to another: both can be read and removed, and e2fsck mends the rest.
+#[test]
+fn clusters_of_two_files_do_no_harm() {
+    let dev = image(FOUR);
+    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+    for (name, blocks) in [("a", [0, 1]), ("b", [2, 3])] {
+        let f = file(&fs, name);
+        blocks.into_iter().for_each(|block| write(&fs, &f, block, name.as_bytes()[0]));
+    }
+    fs.unmount().expect("unmount");
+    drop(fs);
+    let place = |name: &str| {
+        let text = tools::debugfs(&dev, &format!("blocks /{name}\n"));
+        let blocks = text.lines().last().expect("blocks").split_whitespace().next().expect("one");
+        blocks.parse::<u64>().unwrap_or_else(|e| panic!("{e}: {text}"))
+    };
+    let moved = format!("set_inode_field /b block[5] {}", place("a") + 2);
+    let damaged = Arc::new(tools::edited(&dev, &[&moved]));
+    for (keep, remove) in [("a", "b"), ("b", "a"), ("", "a")] {
+        let dev = Arc::new(damaged.snapshot());
+        let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+        let root = fs.root().expect("root");
+        fs.unlink(&root, remove.as_bytes()).expect("unlinked");
+        fs.sync().expect("sync");
+        if keep.is_empty() {
+            let f = fs.lookup(&root, b"b").expect("there");
+            let _ = fs.setattr(&f, &SetAttr { size: Some(0), ..SetAttr::default() });
+        }
+        drop(root);
+        let _ = fs.unmount();
+        let (code, text) = tools::e2fsck(&dev, &["-fy"]);
+        assert!(code <= 1 || text.contains("FILE SYSTEM WAS MODIFIED"), "{code}: {text}");
+    }
+}
+
+/// e2fsck takes a file without extents for damage; its content can be read, and nothing of it is changed.
+#[test]
+fn files_without_extents_are_only_read() {
+    let dev = image(FOUR);
+    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+    let f = file(&fs, "f");
+    (0..4).for_each(|block| write(&fs, &f, block, 7));
+    drop(f);
+    fs.unmount().expect("unmount");
+    drop(fs);
+    let text = tools::debugfs(&dev, "blocks /f\n");
+    let first: u64 =
+        text.lines().last().expect("blocks").split_whitespace().next().expect("one").parse().expect("block");
+    let mut edits = vec!["set_inode_field /f flags 0".to_owned()];
+    edits.extend((0..12).map(|i| format!("set_inode_field /f block[{i}] {}", if i < 4 { first + i } else { 0 })));
+    let edits: Vec<&str> = edits.iter().map(String::as_str).collect();
+    let damaged = Arc::new(tools::edited(&dev, &edits));
+    let fs = Filesystem::mount(damaged.clone(), options()).expect("mounted");
+    let root = fs.root().expect("root");
+    let f = fs.lookup(&root, b"f").expect("there");
+    assert_eq!([0, 3].map(|block| byte_at(&fs, &f, block)), [7, 7]);
+    let grown = fs.write(&f, 9 << 10, &[1; 1024], WriteFlags::default());
+    assert!(matches!(grown, Err(Error::Corrupt { .. })), "{grown:?}");
+    let cut = fs.fallocate(&f, FallocateMode::PunchHole, 0, 1024);
+    assert!(matches!(cut, Err(Error::Corrupt { .. })), "{cut:?}");
+    drop((f, root));
+    let _ = fs.unmount();
 }

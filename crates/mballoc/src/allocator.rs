@@ -436,7 +436,7 @@ impl<S: GroupStore> Allocator<S> {
         let place = self.geometry.locate(chosen.start);
         let corrupt = |detail: &str| {
             let (group, _) = place.unwrap_or_default();
-            Error::corrupt(group, chosen.start, detail)
+            Error::corrupt(group, self.geometry.named(chosen.start), detail)
         };
         let (Some((nr, start)), Some(group)) = (place, place.and_then(|(nr, _)| self.group_ref(nr))) else {
             return Err(corrupt("no such group").into());
@@ -804,7 +804,8 @@ impl<S: GroupStore> Allocator<S> {
         let whole = start.0.checked_add(len).filter(|&end| len > 0 && end <= self.geometry.blocks_count);
         let (Some(end), Some((mut group, mut index))) = (whole, self.geometry.locate(start)) else {
             let group = self.geometry.locate(start).map_or(GroupNr(0), |(g, _)| g);
-            return Err(Error::corrupt(group, start, format!("{len} blocks from here do not lie in the file system")));
+            let detail = format!("{len} blocks or clusters from here do not lie in the file system");
+            return Err(Error::corrupt(group, self.geometry.named(start), detail));
         };
         let mut pieces = Vec::new();
         let mut left = end - start.0;

@@ -77,6 +77,11 @@ impl Geometry {
         BlockNr(self.group_start(group).0 + u64::from(index))
     }
 
+    /// The block of the file system with which a block here begins: for messages.
+    pub(crate) fn named(&self, block: BlockNr) -> BlockNr {
+        BlockNr(block.0 << self.cluster_bits)
+    }
+
     /// The highest order that buddies have.
     pub(crate) fn highest_order(&self) -> u32 {
         self.block_bits() + 1
@@ -118,6 +123,7 @@ mod tests {
         assert_eq!(g.blocks_in_group(GroupNr(2)), 3616);
         assert_eq!(g.blocks_in_group(GroupNr(3)), 0);
         assert_eq!(g.block(GroupNr(2), 3615), BlockNr(20_000));
+        assert_eq!(Geometry { cluster_bits: 4, ..g.clone() }.named(BlockNr(3)), BlockNr(48));
         assert!(Geometry { groups: 4, ..g.clone() }.check().is_err());
         assert!(Geometry { blocks_per_group: 8193, ..g }.check().is_err());
     }

@@ -35,6 +35,15 @@ use crate::writeback::batch::WritebackReason;
 const FILL_BLOCKS_MAX: u32 = 1 << 14;
 
 impl Filesystem {
+    /// Refuses to change the map of a file without extents where clusters have several blocks: it cannot say where the
+    /// rest of a cluster lies, and e2fsck takes it for damage.
+    pub(crate) fn check_form(&self, inode: &Inode) -> Result<()> {
+        match self.alloc.cluster_size().is_one() || inode.map.read().extents {
+            true => Ok(()),
+            false => Err(Error::corrupt(Damage::Map, "no extents, which bigalloc requires").of(inode.ino)),
+        }
+    }
+
     /// Promises space for the hole of `len` blocks at `lblk`, from the start on, as far as there is space; returns how
     /// many blocks are delayed now.
     pub(super) fn promise(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32) -> Result<u32> {
@@ -56,6 +65,7 @@ impl Filesystem {
     }
 
     fn promise_clusters(&self, inode: &Arc<Inode>, promises: &Promises, lblk: LogicalBlock, len: u32) -> Result<u32> {
+        self.check_form(inode)?;
         let size = self.alloc.cluster_size();
         let view = self.map_view(inode);
         let map = inode.map.write();
@@ -148,12 +158,10 @@ impl Filesystem {
         len: u32,
         why: WritebackReason,
     ) -> Result<u32> {
+        self.check_form(inode)?;
         let size = self.alloc.cluster_size();
         let view = self.map_view(inode);
         let mut map = inode.map.write();
-        if !map.extents {
-            return Err(Error::corrupt(Damage::Map, "no extents, which bigalloc requires").of(inode.ino));
-        }
         let found = map.lookup(&view, lblk, len)?;
         if found.state != MapState::Hole {
             return Ok(found.len);

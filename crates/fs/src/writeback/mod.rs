@@ -4,6 +4,8 @@
 //! only: [`extant_mballoc::Allocator::choose`]) and write, with one request for each physically contiguous piece.
 //! Once that is on the device, one handle marks the blocks used, maps or converts them, and moves the size on disk.
 //! So a crash or a failure leaves nothing that points to blocks without their data, and a commit waits for no data.
+//! Where clusters have several blocks, the delayed ones are mapped as unwritten before their data goes, under a handle
+//! of their own: see [`crate::ops`], `promises.rs`.
 //!
 //! Main types: [`plug::WritebackPlug`] (inodes written together: their requests wait until neighbours have met),
 //! [`batch::Batch`] (data between the folios and the device), [`together`] (blocks of small files side by side),

@@ -80,6 +80,29 @@ impl Fake {
         BlockNr(start)
     }
 
+    /// Allocates the clusters of data blocks that begin at `offset` in the first of them.
+    pub fn allocate_clusters(&self, offset: u32, len: u32, jump: bool) -> BlockNr {
+        let size = self.clusters;
+        let mut blocks = self.blocks.borrow_mut();
+        if jump {
+            blocks.next += 1 + self.rng.borrow_mut().below(50_000);
+        }
+        let first = size.for_blocks(blocks.next);
+        let end = first + size.for_blocks(u64::from(offset) + u64::from(len));
+        blocks.next = size.first_block(end);
+        assert!(blocks.next < 1 << 32, "the test used up its address space");
+        (first..end).for_each(|cluster| assert!(blocks.data.insert(size.first_block(cluster))));
+        BlockNr(size.first_block(first) + u64::from(offset))
+    }
+
+    /// Returns the clusters of blocks that the map did not use.
+    pub fn return_clusters(&self, start: BlockNr, len: u32) {
+        let size = self.clusters;
+        for cluster in size.around(start.0..start.0 + u64::from(len)) {
+            assert!(self.blocks.borrow_mut().data.remove(&size.first_block(cluster)));
+        }
+    }
+
     /// Returns data blocks that the map did not use.
     pub fn return_data(&self, start: BlockNr, len: u32) {
         let mut blocks = self.blocks.borrow_mut();
@@ -177,8 +200,8 @@ impl MapStore for Fake {
             return Err(MapError::NoSpace { ino: extant_ondisk::InodeNr(0) });
         }
         let mut blocks = self.blocks.borrow_mut();
-        let block = blocks.next;
-        blocks.next += 1;
+        let block = self.clusters.first_block(self.clusters.for_blocks(blocks.next));
+        blocks.next = block + u64::from(self.clusters.blocks());
         txn.touch(1, self.group(block));
         txn.touch(2, self.group(block));
         blocks.meta.insert(block, vec![0; self.block_size as usize]);

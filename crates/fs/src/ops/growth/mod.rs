@@ -97,7 +97,7 @@ impl Filesystem {
         }
         self.check_reserved(&begin)?;
         self.dev.grow(goal.blocks_count << goal.block_bits)?;
-        self.alloc.grows().make_room(goal.group_count);
+        self.alloc.in_blocks().make_room(goal.group_count);
         let mut stepped = Ok(());
         while stepped.is_ok() && self.geo.blocks_count < goal.blocks_count {
             stepped = self.grow_round(&begin, goal.blocks_count);
