@@ -575,8 +575,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Frees blocks of `owner` under `handle`, and the others of their clusters; they can be allocated again once its transaction is durable. Returns
-    /// the freed blocks.
+    /// Frees blocks of `owner` under `handle`, and the others of their clusters; they can be allocated again once its
+    /// transaction is durable. Returns the freed blocks.
     ///
     /// Some blocks cannot be freed: outside the file system, of its own metadata, free already, or in a group with a
     /// damaged bitmap. They do not change, and the damage is recorded once no lock is held. The owner drops them, and

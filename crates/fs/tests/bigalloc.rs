@@ -391,6 +391,12 @@ fn files_without_extents_are_only_read() {
     assert!(matches!(grown, Err(Error::Corrupt { .. })), "{grown:?}");
     let cut = fs.fallocate(&f, FallocateMode::PunchHole, 0, 1024);
     assert!(matches!(cut, Err(Error::Corrupt { .. })), "{cut:?}");
+    let cut = fs.setattr(&f, &SetAttr { size: Some(1024), ..SetAttr::default() });
+    assert!(matches!(cut, Err(Error::Corrupt { .. })), "{cut:?}");
+    assert_eq!((fs.getattr(&f).size, byte_at(&fs, &f, 3)), (4096, 7), "nothing has changed");
+    fs.unlink(&root, b"f").expect("unlinked");
     drop((f, root));
     let _ = fs.unmount();
+    let (_, text) = tools::e2fsck(&damaged, &["-fy"]);
+    assert!(text.contains("FILE SYSTEM WAS MODIFIED") && !text.contains("Multiply-claimed"), "{text}");
 }

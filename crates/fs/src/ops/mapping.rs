@@ -346,9 +346,8 @@ impl Filesystem {
                 self.forget_status(inode, from, u64::from(to.0 - from.0) + 1);
                 let r = map.remove(view, &mut handle, from, last);
                 inode.absorb_map(&mut map, self.geo.block_size);
-                let r = self.renew_promises(inode, &map, view, from, to).and(r);
                 // Even after a failure half-way, the map must be written with the inode.
-                r
+                self.renew_promises(inode, &map, view, from, to).and(r)
             };
             if let Err(e) = self.write_inode_data(&mut handle, inode) {
                 return self.end(handle, Err(e));

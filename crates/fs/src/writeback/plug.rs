@@ -384,8 +384,8 @@ impl<'f> WritebackPlug<'f> {
         }
     }
 
-    /// Maps the first of the `len` blocks from `lblk` on, which the map lacks, as unwritten. That takes a handle; a writer
-    /// that does not wait for one leaves the inode, as if space were missing.
+    /// Maps the first of the `len` blocks from `lblk` on, which the map lacks, as unwritten. That takes a handle; a
+    /// writer that does not wait for one leaves the inode, as if space were missing.
     fn place_in_clusters(&mut self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32) -> crate::error::Result<()> {
         let (fs, mut tries) = (self.fs, 0);
         let credits = fs.allocate_credits(inode, len);

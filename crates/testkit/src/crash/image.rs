@@ -72,7 +72,7 @@ pub const QUOTA: CrashImage =
 pub const INLINE: CrashImage =
     CrashImage { name: "ext4-inline", features: "inline_data", block_size: 1024, journal_blocks: 1024, ..EXT4 };
 
-/// Clusters of four and of sixteen blocks: small files share none, and blocks of a cluster are written at different times.
+/// Clusters of four and of sixteen blocks: those of one cluster are written at different times.
 pub const CLUSTERS: [CrashImage; 2] = [
     CrashImage {
         name: "ext4-bigalloc",
@@ -88,6 +88,7 @@ pub const CLUSTERS: [CrashImage; 2] = [
         block_size: 1024,
         journal_blocks: 1024,
         more: &["-C", "16384"],
+        size: 32 << 20,
         ..EXT4
     },
 ];

@@ -1,5 +1,5 @@
-//! Which clusters an extent tree begins and ceases to use: a cluster takes space once for all of its blocks, and is free
-//! with the last of them, whichever extents and leaves those are in (Linux: `get_implied_cluster_alloc`,
+//! Which clusters an extent tree begins and ceases to use: a cluster takes space once for all of its blocks, and is
+//! free with the last of them, whichever extents and leaves those are in (Linux: `get_implied_cluster_alloc`,
 //! `ext4_remove_blocks` with `struct partial_cluster`).
 //!
 //! The blocks of a cluster around a range are looked up in the map itself, before a change. So nothing is remembered

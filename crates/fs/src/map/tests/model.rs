@@ -132,8 +132,8 @@ impl World {
         self.model.range(lblk..).next().map_or(u64::from(self.end), |(k, _)| u64::from(*k)) - u64::from(lblk)
     }
 
-    /// In clusters, as a mount does it: a block goes where its cluster is, and to new clusters only up to one that has a
-    /// place.
+    /// In clusters, as a mount does it: a block goes where its cluster is, and to new clusters only up to one that
+    /// has a place.
     fn insert_in_clusters(&mut self, lblk: u32, len: u32, unwritten: bool, jump: bool) {
         let size = self.fake.clusters;
         let mut len = u64::from(len).min(self.hole_len(lblk)) as u32;
@@ -142,7 +142,7 @@ impl World {
         }
         let expected = |model: &BTreeMap<u32, (u64, bool)>, lblk: u32| {
             let first = size.first_block(size.of(lblk.into())) as u32;
-            let (at, (block, _)) = model.range(first..=first + size.blocks() - 1).next()?;
+            let (at, (block, _)) = model.range(first..=first + (size.blocks() - 1)).next()?;
             Some(BlockNr(block - u64::from(size.offset((*at).into())) + u64::from(size.offset(lblk.into()))))
         };
         let place = self.root.place_in_cluster(&self.fake, LogicalBlock(lblk)).unwrap();
