@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
-use extant_mballoc::MetaRole;
 use extant_ondisk::casefold;
 use extant_ondisk::htree::Hasher;
 use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
@@ -124,7 +123,8 @@ impl<'a> DirView<'a> {
     fn check_room_in_inode(&self) -> Result<()> {
         let geo = &self.fs.geo;
         let nodes = self.dir.map.read().credits_for_insert(geo.block_size, 1);
-        let grown = self.dir.meta.read().desc.blocks + u64::from((1 + nodes) * (geo.block_size / 512));
+        let grown =
+            self.dir.meta.read().desc.blocks + (u64::from((1 + nodes) * (geo.block_size / 512)) << geo.cluster_bits);
         if grown > InodeDesc::max_blocks(geo) {
             return Err(extant_ondisk::Error::unsupported(format!("{} with {grown} sectors", self.dir.ino)).into());
         }
@@ -376,17 +376,7 @@ impl DirStore for DirView<'_> {
         self.fs.blocks_within_quota(self.dir, 1)?;
         let view = self.fs.map_view(self.dir);
         let before = lblk.checked_sub(1).map(|last| self.physical(last)).transpose()?;
-        let block = self.fs.allocate_meta_block(handle, MetaRole::Directory, self.dir.ino, self.dir, before)?;
-        let mut map = self.dir.map.write();
-        if let Err(e) = map.insert(&view, handle, LogicalBlock(lblk), block, 1, false) {
-            drop(map);
-            let freed = self.fs.free_blocks(handle, self.dir.ino, block, 1);
-            self.fs.whole(handle, freed)?;
-            return Err(e);
-        }
-        // The map counts the blocks of its own nodes, and also the directory block.
-        self.dir.absorb_map(&mut map, self.fs.geo.block_size);
-        drop(map);
+        let block = self.fs.append_meta_block(handle, &view, self.dir, LogicalBlock(lblk), before)?;
         let filled = view.init(handle, block, |b| {
             f(b);
             dir::seal(&self.params, kind, b);

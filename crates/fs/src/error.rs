@@ -156,6 +156,9 @@ pub enum CannotGrow {
         /// Blocks of a transaction.
         most: u32,
     },
+    /// The steps of a growth count blocks.
+    #[error("its clusters have several blocks (bigalloc); unmount it, and 'extant resize' makes it larger")]
+    Clusters,
     /// Groups have a fixed share of the memory.
     #[error("it would have {groups} groups, and no more than {most} are supported")]
     Groups {

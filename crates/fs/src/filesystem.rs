@@ -18,11 +18,11 @@ use extant_block::BlockDevice;
 use extant_cache::reclaim::{FrameId, FrameOwner, Key, Tried};
 use extant_cache::{Budget, BufKind, BufferCache, BulkWindow, Flusher, LossLedger, Shrinker};
 use extant_journal::{Handle, Hooks, Journal};
-use extant_mballoc::Allocator;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr};
 
+use crate::clusters::BlockAllocator;
 use crate::error::{Error, Result};
 use crate::error_log::ErrorLog;
 use crate::groups::Groups;
@@ -100,7 +100,7 @@ pub struct Filesystem {
     pub(crate) budget: Arc<Budget>,
     pub(crate) cache: Arc<BufferCache>,
     pub(crate) groups: Arc<Groups>,
-    pub(crate) alloc: Allocator<Groups>,
+    pub(crate) alloc: BlockAllocator,
     pub(crate) reserve: Reserve,
     pub(crate) journal: Arc<Journal>,
     pub(crate) has_log: bool,

@@ -404,13 +404,14 @@ impl Groups {
             .map(|(group, d)| {
                 let blocks = self.geo.blocks_in_group(GroupNr(group));
                 let d = d.lock();
-                let free = d.free_clusters.saturating_mul(self.geo.blocks_per_cluster());
+                let free = d.free_clusters;
+                let free_blocks = free.saturating_mul(self.geo.blocks_per_cluster());
                 let inodes = self.geo.inodes_per_group.saturating_sub(d.free_inodes);
                 // A small file has one block of pointers or none, and a pointer has four bytes. An extent tree has
                 // nodes only for a fragmented file: one in thirty on an aged disk, 90 % full.
                 let maps = match extents {
                     true => d.used_dirs.saturating_add(inodes / 16),
-                    false => inodes.saturating_add(blocks.saturating_sub(free) / (self.geo.block_size / 4)),
+                    false => inodes.saturating_add(blocks.saturating_sub(free_blocks) / (self.geo.block_size / 4)),
                 };
                 GroupSummary { free, block_uninit: d.flags.contains(GroupFlags::BLOCK_UNINIT), maps }
             })

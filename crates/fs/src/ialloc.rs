@@ -268,7 +268,7 @@ impl Filesystem {
         let groups = self.groups.count();
         let flexes = groups.div_ceil(flex);
         let free_inodes = self.free_inodes.load(Ordering::Relaxed).max(0);
-        let free_blocks = i64::try_from(self.alloc.free_blocks()).unwrap_or(i64::MAX);
+        let free_blocks = i64::try_from(self.alloc.free_clusters()).unwrap_or(i64::MAX);
         let (avg_inodes, avg_blocks) = (free_inodes / i64::from(flexes), free_blocks / i64::from(flexes));
         let free_inodes_of = |g: GroupNr| -> Result<i64> {
             self.stats.placement_looks.inc();
@@ -301,10 +301,10 @@ impl Filesystem {
                 return Ok(g);
             }
         } else {
-            let (ipg, bpg) = (i64::from(self.geo.inodes_per_group), i64::from(self.geo.blocks_per_group));
+            let (ipg, bpg) = (i64::from(self.geo.inodes_per_group), i64::from(self.geo.clusters_per_group));
             let width = i64::from(flex);
             // Until Linux 6.0 the bound was that of one group, so few directories filled a flex group.
-            let bound = if self.alloc.rules().orlov_unscaled { ipg / 16 } else { ipg * width / 16 };
+            let bound = if self.alloc.orlov_unscaled() { ipg / 16 } else { ipg * width / 16 };
             let max_dirs = self.groups.dirs() / i64::from(flexes) + bound;
             let min_inodes = (avg_inodes - ipg * width / 4).max(1);
             let min_blocks = avg_blocks - bpg * width / 4;

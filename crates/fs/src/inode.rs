@@ -24,6 +24,7 @@ use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc};
 use extant_ondisk::time::Timestamp;
 
+use crate::clusters::Promises;
 use crate::error::Error;
 use crate::filesystem::Filesystem;
 use crate::inode_table::InodeTable;
@@ -64,6 +65,8 @@ pub struct Inode {
     pub(crate) map: RwLock<MapRoot>,
     pub(crate) meta: RwLock<Meta>,
     pub(crate) es: EsInode,
+    /// Where clusters have several blocks.
+    pub(crate) promises: Option<Box<Promises>>,
     pub(crate) pages: AddressSpace,
     pub(crate) prealloc: InodePreallocation,
     /// Pending writes: data that was taken from the pages and cannot be read from the device yet.
@@ -193,6 +196,7 @@ impl Inode {
             map: RwLock::new(&MAP_CLASS, map),
             meta: RwLock::new(&META_CLASS, Meta { desc, lazy_times: false, charge, promised: 0, freed: false }),
             es,
+            promises: Promises::new(fs.alloc.cluster_size()),
             pages,
             prealloc: InodePreallocation::new(ino),
             writes: Writebacks::new(),
@@ -249,7 +253,7 @@ impl Inode {
 
     /// The values that stat(2) shows.
     pub fn attr(&self, block_size: u32) -> Attr {
-        let delayed = self.es.counts().delayed_blocks * u64::from(block_size / 512);
+        let delayed = self.promised_blocks() * u64::from(block_size / 512);
         let m = self.meta.read();
         let d = &m.desc;
         Attr {
@@ -306,6 +310,14 @@ impl Inode {
     }
 
     /// Copies the map's root and block count into the inode; the caller holds the map lock for writing.
+    /// Blocks that are promised to delayed data, and not yet in `i_blocks`.
+    pub(crate) fn promised_blocks(&self) -> u64 {
+        match &self.promises {
+            Some(promises) => promises.total(),
+            None => self.es.counts().delayed_blocks,
+        }
+    }
+
     pub(crate) fn absorb_map(&self, root: &mut MapRoot, block_size: u32) {
         if !root.dirty && root.blocks_delta == 0 {
             return;

@@ -31,6 +31,7 @@
 #![warn(missing_docs)]
 
 mod background;
+mod clusters;
 mod dir;
 mod dir_store;
 mod encrypted;

@@ -31,7 +31,8 @@ impl Caller {
 }
 
 fn pool_of(sb: &SuperBlock) -> u64 {
-    (sb.geometry().blocks_count / 50).min(4096)
+    let geo = sb.geometry();
+    ((geo.blocks_count >> geo.cluster_bits) / 50).min(4096) << geo.cluster_bits
 }
 
 /// Blocks that are kept back, and who may use them nevertheless.

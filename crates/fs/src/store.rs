@@ -13,12 +13,13 @@ use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_mballoc::{InodePreallocation, Kind, MetaRequest, MetaRole, Pointers, Request, RequestFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
-use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock, bitmap};
 
+use crate::clusters::ClusterSize;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::map::{MapRoot, MapStore, NewNode, neighbours};
+use crate::map::{MapRoot, MapStore, NewNode, Shared, neighbours};
 use crate::orphan;
 use crate::quota::Charge;
 
@@ -273,8 +274,8 @@ pub(crate) struct MapView<'a> {
     held: RefCell<[Option<Arc<Buffer>>; HELD]>,
 }
 
-/// At least the nodes on a path from the root of a map to a leaf.
-const HELD: usize = 8;
+/// At least the nodes on the paths from the root of a map to two adjacent leaves.
+const HELD: usize = 12;
 
 impl<'a> MapView<'a> {
     fn new(fs: &'a Filesystem, ino: InodeNr, regular: bool) -> MapView<'a> {
@@ -306,6 +307,10 @@ impl MapStore for MapView<'_> {
 
     fn blocks_count(&self) -> u64 {
         self.fs.geo.blocks_count
+    }
+
+    fn cluster_size(&self) -> ClusterSize {
+        self.fs.alloc.cluster_size()
     }
 
     fn group_of(&self, block: BlockNr) -> GroupNr {
@@ -387,12 +392,20 @@ impl MapStore for MapView<'_> {
         Ok(())
     }
 
-    fn free_data(&self, handle: &mut Handle, start: BlockNr, len: u32) -> Result<()> {
-        let freed = self.fs.free_blocks(handle, self.ino, start, len)?;
+    fn free_data(&self, handle: &mut Handle, start: BlockNr, len: u32, shared: Shared) -> Result<()> {
+        let size = self.cluster_size();
+        let clusters = shared.freed(size, start, len);
+        let mut freed = Vec::new();
+        if !clusters.is_empty() {
+            let (first, end) = (size.first_block(clusters.start), size.first_block(clusters.end));
+            freed = self.fs.free_blocks(handle, self.ino, BlockNr(first), (end - first) as u32)?;
+        }
         if self.journalled {
-            for (start, len) in freed {
-                (0..u64::from(len)).for_each(|i| handle.forget(BlockNr(start.0 + i)));
-            }
+            // Also those in clusters that stay.
+            let stays = |block: u64| !clusters.contains(&size.of(block));
+            let is_freed = |block: u64| freed.iter().any(|(s, l)| (s.0..s.0 + u64::from(*l)).contains(&block));
+            let blocks = start.0..start.0 + u64::from(len);
+            blocks.filter(|b| stays(*b) || is_freed(*b)).for_each(|b| handle.forget(BlockNr(b)));
         }
         Ok(())
     }
@@ -403,7 +416,8 @@ impl MapStore for MapView<'_> {
             // needs it will report it.
             Some((group, index)) => match self.fs.groups.block_bitmap(group) {
                 Ok(bitmap) => {
-                    bitmap.read(|bytes| !bitmap::is_clear(bytes, index..index + 1)) || {
+                    let bit = index >> self.fs.geo.cluster_bits;
+                    bitmap.read(|bytes| !bitmap::is_clear(bytes, bit..bit + 1)) || {
                         // Finds out whether the group is damaged.
                         if let Err(e) = self.fs.alloc.next_freeable(block, 1)
                             && !Error::is_corruption(&e)
@@ -506,6 +520,43 @@ impl Filesystem {
         self.allocate_meta_with(handle, Request { flags: self.caller_flags(), ..Request::meta(meta, 1) })
     }
 
+    /// Allocates and maps the block `lblk` of a file of metadata: a directory, or quotas. It goes where its cluster is;
+    /// otherwise `before` is the file's previous block. A failure has undone its changes, or aborts the journal.
+    pub(crate) fn append_meta_block(
+        &self,
+        handle: &mut Handle,
+        view: &MapView<'_>,
+        inode: &Inode,
+        lblk: LogicalBlock,
+        before: Option<BlockNr>,
+    ) -> Result<BlockNr> {
+        self.check_form(inode)?;
+        // No other thread appends.
+        let place = inode.map.read().place_in_cluster(view, lblk)?;
+        let block = match place {
+            Some(block) => {
+                self.check_unused(block)?;
+                block
+            }
+            None => {
+                let block = self.allocate_meta_block(handle, MetaRole::Directory, inode.ino, inode, before)?;
+                BlockNr(block.0 + u64::from(view.cluster_size().offset(lblk.0.into())))
+            }
+        };
+        let mut map = inode.map.write();
+        if let Err(e) = map.insert(view, handle, lblk, block, 1, false) {
+            drop(map);
+            if place.is_none() {
+                let freed = self.free_blocks(handle, inode.ino, block, 1);
+                self.whole(handle, freed)?;
+            }
+            return Err(e);
+        }
+        // The map counts the blocks of its own nodes, and also this one.
+        inode.absorb_map(&mut map, self.geo.block_size);
+        Ok(block)
+    }
+
     fn allocate_meta_with(&self, handle: &mut Handle, request: Request<'_>) -> Result<BlockNr> {
         // A pointer has 32 bits.
         let indirect = matches!(request.kind, Kind::Metadata(meta) if meta.role == MetaRole::Indirect);
@@ -524,8 +575,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Frees blocks of `owner` under `handle`; they can be allocated again once its transaction is durable. Returns
-    /// the freed blocks.
+    /// Frees blocks of `owner` under `handle`, and the others of their clusters; they can be allocated again once its
+    /// transaction is durable. Returns the freed blocks.
     ///
     /// Some blocks cannot be freed: outside the file system, of its own metadata, free already, or in a group with a
     /// damaged bitmap. They do not change, and the damage is recorded once no lock is held. The owner drops them, and

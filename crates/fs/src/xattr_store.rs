@@ -178,7 +178,7 @@ impl XattrStore for XattrEdit<'_> {
         let fs = self.view.fs;
         {
             let mut m = self.view.inode.meta.write();
-            let units = u64::from(fs.geo.block_size / 512);
+            let units = u64::from(fs.geo.block_size / 512) << fs.geo.cluster_bits;
             match (m.desc.file_acl.0 != 0, nr.is_some()) {
                 (false, true) => m.desc.blocks += units,
                 (true, false) => m.desc.blocks = m.desc.blocks.saturating_sub(units),

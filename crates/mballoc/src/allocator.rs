@@ -304,9 +304,6 @@ impl<S: GroupStore> Allocator<S> {
         if request.len == 0 {
             return Err(Error::Invalid { detail: "a request for no blocks".to_owned() }.into());
         }
-        if self.geometry.cluster_bits != 0 {
-            return Err(Error::Invalid { detail: "blocks of an image with clusters".to_owned() }.into());
-        }
         let reserved = matches!(request.kind, Kind::Data { reserved: true, .. });
         let who = if request.flags.contains(RequestFlags::USE_RESERVED) {
             Privilege::All
@@ -439,7 +436,7 @@ impl<S: GroupStore> Allocator<S> {
         let place = self.geometry.locate(chosen.start);
         let corrupt = |detail: &str| {
             let (group, _) = place.unwrap_or_default();
-            Error::corrupt(group, chosen.start, detail)
+            Error::corrupt(group, self.geometry.named(chosen.start), detail)
         };
         let (Some((nr, start)), Some(group)) = (place, place.and_then(|(nr, _)| self.group_ref(nr))) else {
             return Err(corrupt("no such group").into());
@@ -507,7 +504,7 @@ impl<S: GroupStore> Allocator<S> {
             self.discard(&stale);
         }
         let shape = Shape {
-            block_bits: self.geometry.block_bits(),
+            block_bits: self.geometry.unit_bits(),
             blocks_per_group: self.geometry.blocks_per_group,
             logical: logical.0,
             len,
@@ -807,7 +804,8 @@ impl<S: GroupStore> Allocator<S> {
         let whole = start.0.checked_add(len).filter(|&end| len > 0 && end <= self.geometry.blocks_count);
         let (Some(end), Some((mut group, mut index))) = (whole, self.geometry.locate(start)) else {
             let group = self.geometry.locate(start).map_or(GroupNr(0), |(g, _)| g);
-            return Err(Error::corrupt(group, start, format!("{len} blocks from here do not lie in the file system")));
+            let detail = format!("{len} blocks or clusters from here do not lie in the file system");
+            return Err(Error::corrupt(group, self.geometry.named(start), detail));
         };
         let mut pieces = Vec::new();
         let mut left = end - start.0;
@@ -906,6 +904,11 @@ impl<S: GroupStore> Allocator<S> {
     /// Promises as many of `blocks` as are available to delayed allocation; returns their number.
     pub fn reserve_up_to(&self, blocks: u64, root: bool) -> u64 {
         self.space.promise_up_to(blocks, if root { Privilege::Root } else { Privilege::Normal })
+    }
+
+    /// Promises blocks even if none are free: those that the caller has just freed, for delayed data that lies in them.
+    pub fn reserve_freed(&self, blocks: u64) {
+        self.space.promise_freed(blocks);
     }
 
     /// Withdraws a promise whose blocks were not (all) allocated.

@@ -111,16 +111,19 @@ impl<S: GroupStore> Allocator<S> {
         let pieces = self.split(start, len)?;
         if let Some((zone, _)) = self.zones.within(start.0, start.0 + len).next() {
             let (group, _) = self.geometry.locate(BlockNr(zone)).unwrap_or_default();
-            let detail = format!("file system metadata in the {len} blocks to free from {}", start.0);
-            return Err(Error::corrupt(group, BlockNr(zone), detail));
+            let from = self.geometry.named(start).0;
+            let detail = format!("file system metadata in the {len} blocks or clusters to free from {from}");
+            return Err(Error::corrupt(group, self.geometry.named(BlockNr(zone)), detail));
         }
         Ok(pieces)
     }
 
     /// Locks a group in which `piece` may be freed: all of its blocks are used, on disk too.
     fn lock_to_free(&self, piece: &Extent) -> Result<MutexGuard<'_, GroupInner>, S::Error> {
-        let corrupt =
-            |index: u32, detail: &str| Error::corrupt(piece.group, self.geometry.block(piece.group, index), detail);
+        let corrupt = |index: u32, detail: &str| {
+            let block = self.geometry.named(self.geometry.block(piece.group, index));
+            Error::corrupt(piece.group, block, detail)
+        };
         let inner = match self.lock_loaded(piece.group, true) {
             Ok(inner) => inner,
             Err(Unusable::Store(e)) => return Err(e),

@@ -1,5 +1,7 @@
 //! Where groups begin and end: [`Geometry`].
 //!
+//! Under `bigalloc` a block of this crate is a cluster, and all numbers here count clusters.
+//!
 //! # Locking
 //! None.
 
@@ -16,13 +18,13 @@ pub struct Geometry {
     pub first_data_block: u64,
     pub blocks_per_group: u32,
     pub groups: u32,
-    /// log2 of the blocks that a bit stands for (bigalloc); unless it is 0, nothing can be allocated.
+    /// log2 of the file system's blocks that a block here stands for (`bigalloc`).
     pub cluster_bits: u32,
     /// Groups per flex group; 1 without `flex_bg`.
     pub flex_bg_size: u32,
     /// RAID stripe in blocks; 0 or 1 for none.
     pub stripe: u32,
-    /// Bytes, a power of two.
+    /// Bytes of the file system's blocks, of which a bitmap takes one; a power of two.
     pub block_size: u32,
 }
 
@@ -33,7 +35,7 @@ impl Geometry {
         if !self.block_size.is_power_of_two() || !(1024..=65536).contains(&self.block_size) {
             return bad("block size is not a power of two from 1 KiB to 64 KiB");
         }
-        if self.blocks_per_group == 0 || self.blocks_per_group >> self.cluster_bits > self.block_size * 8 {
+        if self.blocks_per_group == 0 || self.blocks_per_group > self.block_size * 8 {
             return bad("blocks per group are 0, or more than one bitmap block can hold");
         }
         if self.groups == 0 || self.blocks_count <= self.first_data_block {
@@ -75,14 +77,24 @@ impl Geometry {
         BlockNr(self.group_start(group).0 + u64::from(index))
     }
 
+    /// The block of the file system with which a block here begins: for messages.
+    pub(crate) fn named(&self, block: BlockNr) -> BlockNr {
+        BlockNr(block.0 << self.cluster_bits)
+    }
+
     /// The highest order that buddies have.
     pub(crate) fn highest_order(&self) -> u32 {
         self.block_bits() + 1
     }
 
-    /// log2 of the block size.
+    /// log2 of the bytes of a bitmap.
     pub(crate) fn block_bits(&self) -> u32 {
         self.block_size.trailing_zeros()
+    }
+
+    /// log2 of the bytes of what a bit stands for.
+    pub(crate) fn unit_bits(&self) -> u32 {
+        self.block_bits() + self.cluster_bits
     }
 }
 
@@ -111,6 +123,7 @@ mod tests {
         assert_eq!(g.blocks_in_group(GroupNr(2)), 3616);
         assert_eq!(g.blocks_in_group(GroupNr(3)), 0);
         assert_eq!(g.block(GroupNr(2), 3615), BlockNr(20_000));
+        assert_eq!(Geometry { cluster_bits: 4, ..g.clone() }.named(BlockNr(3)), BlockNr(48));
         assert!(Geometry { groups: 4, ..g.clone() }.check().is_err());
         assert!(Geometry { blocks_per_group: 8193, ..g }.check().is_err());
     }

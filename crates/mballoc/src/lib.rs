@@ -13,8 +13,10 @@
 //! its data is being written. The buddy of a group records "not free". The held ranges are recorded beside it, so
 //! that a buddy can be dropped and rebuilt at any time.
 //!
+//! Under `bigalloc` a block is a cluster everywhere in this crate, and the file system translates.
+//!
 //! What it does not do: I/O (the store loads and journals bitmaps), choosing a goal for data (Orlov and friends live
-//! in `fs`), cluster allocation (`bigalloc`: a cluster is one block here).
+//! in `fs`), knowing which blocks of a cluster are used.
 //!
 //! # Locking
 //! In order of rank: [`lock::OWNER`] (an inode's list of preallocations) or [`lock::LOCALITY`] (a locality group's) →

@@ -179,7 +179,7 @@ impl<S: GroupStore> Allocator<S> {
     /// The group contradicts itself: marks it bad and notifies the store.
     fn distrust(&self, nr: GroupNr, group: &Group, inner: &mut GroupInner, detail: String) {
         self.mark_bad(nr, group, inner, &detail);
-        self.store.damaged(nr, &Error::corrupt(nr, self.geometry.group_start(nr), detail).into());
+        self.store.damaged(nr, &Error::corrupt(nr, self.geometry.named(self.geometry.group_start(nr)), detail).into());
     }
 
     /// From now on nothing is allocated or freed in the group, and its free blocks do not count.

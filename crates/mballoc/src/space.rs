@@ -191,6 +191,13 @@ impl Space {
         got
     }
 
+    /// Promises blocks that were freed before, whoever may have claimed them meanwhile: then the pool has a debt until
+    /// more become free.
+    pub fn promise_freed(&self, blocks: u64) {
+        self.pool.fetch_sub(cap(blocks), Ordering::Relaxed);
+        self.promised.add(blocks);
+    }
+
     /// A promise was fulfilled: its blocks are marked used.
     pub fn promise_kept(&self, blocks: u64) {
         self.promises_ended.add(blocks);
@@ -242,6 +249,18 @@ mod tests {
         s.unclaim(3);
         assert_eq!(s.claim(1, true, Privilege::Normal), 0, "the reserves come first");
         assert_eq!(s.claim(3, false, Privilege::All), 3);
+    }
+
+    #[test]
+    fn a_promise_of_freed_blocks_may_leave_a_debt() {
+        let s = Space::new(10, 0, 0);
+        assert!(s.promise(10, Privilege::All));
+        s.promise_freed(1);
+        assert_eq!((s.promised(), s.available(Privilege::All), s.claim(1, true, Privilege::All)), (11, 0, 0));
+        s.disk_gained(2);
+        assert_eq!(s.claim(2, true, Privilege::All), 1, "the debt comes first");
+        s.promise_returned(11);
+        assert_eq!(s.available(Privilege::All), 11);
     }
 
     #[test]

@@ -249,6 +249,7 @@ impl RoCompat {
         .union(RoCompat::EXTRA_ISIZE)
         .union(RoCompat::METADATA_CSUM)
         .union(RoCompat::QUOTA)
+        .union(RoCompat::BIGALLOC)
         .union(RoCompat::PROJECT)
         .union(RoCompat::VERITY)
         .union(RoCompat::ORPHAN_PRESENT);
@@ -302,6 +303,10 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
     }
     if incompat.contains(Incompat::META_BG) && superblock.compat().contains(Compat::RESIZE_INODE) {
         reasons.push("meta_bg together with resize_inode".into());
+    }
+    if superblock.ro_compat().contains(RoCompat::BIGALLOC) && !incompat.contains(Incompat::EXTENTS) {
+        // Only extent trees map parts of a cluster.
+        reasons.push("bigalloc without extent".into());
     }
     if superblock.raw().s_rev_level.get() == 0
         && (!incompat.is_empty() || !superblock.ro_compat().is_empty() || !superblock.compat().is_empty())

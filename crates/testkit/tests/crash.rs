@@ -13,7 +13,8 @@ use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{
-    CrashImage, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TWO_WAVES, Wrap, explore, record, state_files,
+    CLUSTERS, CrashImage, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TWO_WAVES, Wrap, explore, record,
+    state_files,
 };
 
 /// Operations of one workload; with small transactions that is some rounds through the log.
@@ -27,7 +28,14 @@ fn number(name: &str, otherwise: u64) -> u64 {
 
 fn image(name: &str) -> CrashImage {
     let more = [&QUOTA, &INLINE];
-    *IMAGES.iter().chain(&TWO_WAVES).chain(more).chain(&GROWING).find(|i| i.name == name).expect("a known image")
+    *IMAGES
+        .iter()
+        .chain(&TWO_WAVES)
+        .chain(more)
+        .chain(&GROWING)
+        .chain(&CLUSTERS)
+        .find(|i| i.name == name)
+        .expect("a known image")
 }
 
 fn run(image: &CrashImage, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recording> {
@@ -104,6 +112,17 @@ fn ext4_with_quotas() {
 #[test]
 fn ext4_with_content_in_inodes() {
     explore_image("ext4-inline", 7, OPS, STATES / 3, true);
+}
+
+/// Blocks of a cluster become durable at different times, and it is free with the last of them.
+#[test]
+fn ext4_with_clusters() {
+    explore_image("ext4-bigalloc", 8, OPS, STATES / 3, true);
+}
+
+#[test]
+fn ext4_1k_with_clusters() {
+    explore_image("ext4-1k-bigalloc", 9, OPS, STATES / 3, true);
 }
 
 #[test]

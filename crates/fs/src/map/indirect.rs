@@ -13,7 +13,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 use extant_ondisk::indirect::{self, Geometry, IndirectPath, LEVELS_MAX, POINTER_END, PointerBlock, SLOTS};
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
-use super::{MapError, MapRoot, MapState, MapStore, Mapping, NewNode, Progress};
+use super::{MapError, MapRoot, MapState, MapStore, Mapping, NewNode, Progress, Shared};
 
 fn verify<S: MapStore>(store: &S, bytes: &[u8], block: BlockNr) -> Result<(), String> {
     indirect::validate(bytes, block.0, |b| store.gives_up() || store.block_range_valid(b, 1)).map_err(|e| e.to_string())
@@ -522,7 +522,7 @@ fn remove_in_array<S: MapStore>(
     clear(root, store, txn, chain, levels, low..=last)?;
     for (start, len) in runs {
         root.blocks_delta -= i64::from(len);
-        store.free_data(txn, start, len)?;
+        store.free_data(txn, start, len, Shared::default())?;
     }
     Ok(progress)
 }

@@ -27,7 +27,7 @@ use extant_ondisk::extent::{self, NodeMut, ROOT_BYTES};
 use extant_ondisk::indirect::PointerBlock;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-pub use store::{MapError, MapStore, NewNode};
+pub use store::{MapError, MapStore, NewNode, Shared};
 
 /// The state of a run of logical blocks. The block is the physical place of the run's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,8 @@ pub struct MapRoot {
     pub extents: bool,
     /// crc32c(crc32c(fs seed, le32 ino), le32 generation) with metadata_csum.
     pub csum_seed: Option<u32>,
-    /// Blocks (data and nodes) that this map gained or lost since the caller last took the number; for `i_blocks`.
+    /// Blocks (data and nodes, whole clusters) that this map gained or lost since the caller last took the number; for
+    /// `i_blocks`.
     pub blocks_delta: i64,
     /// `i_block` changed since the caller last cleared this.
     pub dirty: bool,
@@ -172,6 +173,18 @@ impl MapRoot {
         found.map_err(|error| Lost { end: indirect::lost_end(self, store, lblk.0), error })
     }
 
+    /// Where the block `lblk`, a hole, must be mapped to, because another block of its cluster is mapped; `None` if
+    /// none is. Without extents, a file has no clusters.
+    ///
+    /// # Errors
+    /// As [`MapRoot::lookup`]; [`MapError::Corrupt`] also if damage has the cluster lie across others.
+    pub fn place_in_cluster<S: MapStore>(&self, store: &S, lblk: LogicalBlock) -> Result<Option<BlockNr>, S::Error> {
+        match self.extents && !store.cluster_size().is_one() {
+            true => extents::place(self, store, lblk.0),
+            false => Ok(None),
+        }
+    }
+
     /// The entries of the extent tree's leaf that covers `lblk`, at most 340 on each side, unclipped. Empty if the
     /// root is the only node, or the map is not an extent tree.
     ///
@@ -191,7 +204,8 @@ impl MapRoot {
         indirect::missing(self, store, lblk.0)
     }
 
-    /// Maps `len` blocks from `lblk`, which must be a hole, to the blocks from `pblk`. Returns how many were mapped,
+    /// Maps `len` blocks from `lblk`, which must be a hole, to the blocks from `pblk`, in new clusters except where
+    /// [`MapRoot::place_in_cluster`] says a place. Returns how many were mapped,
     /// at least 1. It maps fewer than `len` if one extent cannot be longer, or if an indirect map runs out of space
     /// or credits part of the way. Needs [`MapRoot::credits_for_insert`].
     ///
@@ -261,7 +275,8 @@ impl MapRoot {
         extents::set_state(self, store, txn, lblk.0, len, true)
     }
 
-    /// Unmaps `from..=to`, from right to left, and frees its blocks and the nodes that become empty. A truncation
+    /// Unmaps `from..=to`, from right to left, and frees its blocks (each cluster with its last block) and the nodes
+    /// that become empty. A truncation
     /// passes `to` = 0xFFFF_FFFE; a hole punch passes any range. Without [`MapRoot::credits_for_remove`] it may make
     /// no progress.
     ///

@@ -1,12 +1,17 @@
 //! The storage below the mapping layer: metadata blocks under a journal handle, and allocation and freeing of blocks.
 //!
-//! Main types: [`MapStore`] (implemented over the journal by the mount, in memory by the tests), [`MapError`].
+//! Main types: [`MapStore`] (implemented over the journal by the mount, in memory by the tests), [`MapError`],
+//! [`Shared`].
 //!
 //! # Locking
 //! None of its own. An implementation takes cache, journal and group locks within a call and holds none across calls.
 
+use std::ops::Range;
+
 use extant_ondisk::indirect::PointerBlock;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
+
+use crate::clusters::ClusterSize;
 
 /// The errors of the mapping layer itself. Stores wrap it in their own error type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,6 +69,25 @@ pub struct NewNode {
     pub data: Option<BlockNr>,
 }
 
+/// The clusters at the ends of a run of blocks that remain used, because the file has other blocks in them or frees
+/// them with another run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shared {
+    /// The cluster of the first block.
+    pub first: bool,
+    /// The cluster of the last block.
+    pub last: bool,
+}
+
+impl Shared {
+    /// The clusters of `start..start + len` that become free.
+    pub fn freed(self, size: ClusterSize, start: BlockNr, len: u32) -> Range<u64> {
+        let clusters = size.around(start.0..start.0 + u64::from(len));
+        let from = clusters.start + u64::from(self.first);
+        from..(clusters.end - u64::from(self.last)).max(from)
+    }
+}
+
 /// Metadata blocks, read and changed; blocks, allocated and freed.
 ///
 /// The mapping layer verifies every block through closures and checks every pointer before it follows it, so an
@@ -78,6 +102,11 @@ pub trait MapStore {
 
     /// Bytes.
     fn block_size(&self) -> u32;
+
+    /// The unit of allocation.
+    fn cluster_size(&self) -> ClusterSize {
+        ClusterSize::new(0)
+    }
 
     /// Blocks of the file system.
     fn blocks_count(&self) -> u64;
@@ -163,12 +192,12 @@ pub trait MapStore {
     /// The store's error if the bitmap or descriptor cannot be read.
     fn free_meta(&self, txn: &mut Self::Txn, block: BlockNr) -> Result<(), Self::Error>;
 
-    /// Frees data blocks. 2 credits for each group. The store revokes them if the data was journalled (directories,
-    /// symlinks).
+    /// Frees the clusters of data blocks that the map does not name any more, except those of `shared`. 2 credits for
+    /// each group. The store revokes the blocks if the data was journalled (directories, symlinks).
     ///
     /// # Errors
     /// As [`MapStore::free_meta`].
-    fn free_data(&self, txn: &mut Self::Txn, start: BlockNr, len: u32) -> Result<(), Self::Error>;
+    fn free_data(&self, txn: &mut Self::Txn, start: BlockNr, len: u32, shared: Shared) -> Result<(), Self::Error>;
 
     /// Checks that `block`, a node that a removal is about to change, is allocated. A free block may belong to
     /// another file by the time it is written. Removals call this before their first change.

@@ -39,7 +39,7 @@ use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::map::{MapRoot, MapState, MapStore, NewNode, Progress};
+use crate::map::{MapRoot, MapState, MapStore, NewNode, Progress, Shared};
 use crate::mount::draft::Draft;
 use crate::mount::mount_unlogged;
 use crate::ops::credits;
@@ -655,10 +655,10 @@ impl MapStore for Keeping<'_> {
     }
 
     fn free_meta(&self, handle: &mut Handle, block: BlockNr) -> Result<()> {
-        self.free_data(handle, block, 1)
+        self.free_data(handle, block, 1, Shared::default())
     }
 
-    fn free_data(&self, handle: &mut Handle, start: BlockNr, len: u32) -> Result<()> {
+    fn free_data(&self, handle: &mut Handle, start: BlockNr, len: u32, _: Shared) -> Result<()> {
         for i in 0..u64::from(len) {
             handle.forget(BlockNr(start.0 + i));
         }

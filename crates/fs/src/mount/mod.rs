@@ -31,12 +31,13 @@ use extant_block::BlockDevice;
 use extant_cache::{Budget, BufferCache, BulkWindow, Flusher, FlusherOptions, LossLedger, Shrinker};
 use extant_journal::Journal;
 use extant_mballoc::Allocator;
-use extant_ondisk::InodeNr;
 use extant_ondisk::features::{Compat, Incompat, MountMode, RoCompat};
 use extant_ondisk::superblock::{ErrorBehaviour, FsState, SuperBlock};
+use extant_ondisk::{BlockNr, InodeNr};
 
 use extant_recovery::JournalFile;
 
+use crate::clusters::{BlockAllocator, ClusterSize};
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::error_log::ErrorLog;
 use crate::filesystem::{self, Filesystem, JournalHooks};
@@ -262,6 +263,10 @@ pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) 
         MountMode::ReadWrite if sb.ro_compat().contains(RoCompat::QUOTA) => {
             MountMode::ReadOnly { reasons: vec!["quota".into()] }
         }
+        // Nor which blocks of a freed cluster are in use.
+        MountMode::ReadWrite if sb.ro_compat().contains(RoCompat::BIGALLOC) => {
+            MountMode::ReadOnly { reasons: vec!["bigalloc".into()] }
+        }
         // They do not say that the attribute 'system.data' went when content moved to blocks.
         MountMode::ReadWrite if sb.incompat().contains(Incompat::INLINE_DATA) => {
             MountMode::ReadOnly { reasons: vec!["inline_data".into()] }
@@ -362,39 +367,45 @@ fn allocator(
     sb: &SuperBlock,
     reserve: &Reserve,
     options: &MountOptions,
-) -> Result<Allocator<Groups>> {
+) -> Result<BlockAllocator> {
     let zones = match journal_zones(dev, sb) {
         // Nothing is written there, and such a mount rescues as much as it can read.
         Err(Error::Device(_)) if options.no_recovery || options.rescue => Vec::new(),
         zones => zones?,
     };
     let geo = sb.geometry();
+    let size = ClusterSize::new(geo.cluster_bits);
     let geometry = extant_mballoc::Geometry {
-        blocks_count: geo.blocks_count,
+        blocks_count: size.for_blocks(geo.blocks_count),
+        // The format has no first data block but 0 where clusters have several blocks.
         first_data_block: geo.first_data_block,
-        blocks_per_group: geo.blocks_per_group,
+        blocks_per_group: geo.clusters_per_group,
         cluster_bits: geo.cluster_bits,
         groups: geo.group_count(),
         flex_bg_size: geo.groups_per_flex.max(1),
-        stripe: sb.raw().s_raid_stripe_width.get(),
+        stripe: size.of(sb.raw().s_raid_stripe_width.get().into()) as u32,
         block_size: geo.block_size,
     };
+    let defaults = extant_mballoc::Options::default();
     let options = extant_mballoc::Options {
         policy: options.alloc_policy,
         meta_policy: options.meta_policy,
         locality_groups: options.locality_groups,
-        root_reserve: reserve.root_blocks(),
-        pool_reserve: reserve.pool_blocks(),
-        ..Default::default()
+        root_reserve: size.for_blocks(reserve.root_blocks()),
+        pool_reserve: size.for_blocks(reserve.pool_blocks()),
+        // Linux: `ext4_mb_init`.
+        group_prealloc: (defaults.group_prealloc >> geo.cluster_bits).max(32),
+        stream_request: (defaults.stream_request >> geo.cluster_bits).max(1),
+        ..defaults
     };
-    let mut alloc = Allocator::new(
-        groups.clone(),
-        geometry,
-        &groups.summaries(sb.incompat().contains(Incompat::EXTENTS)),
-        options,
-    )?;
+    let summaries = groups.summaries(sb.incompat().contains(Incompat::EXTENTS));
+    let mut alloc = BlockAllocator::new(Allocator::new(groups.clone(), geometry, &summaries, options)?);
     alloc.protect(groups.system_zones()?);
     alloc.protect(zones);
+    if size.offset(geo.blocks_count) != 0 {
+        // Not all blocks of the last cluster exist.
+        alloc.protect([(BlockNr(geo.blocks_count - 1), 1)]);
+    }
     Ok(alloc)
 }
 
@@ -418,7 +429,7 @@ struct Parts {
     cache: Arc<BufferCache>,
     groups: Arc<Groups>,
     reserve: Reserve,
-    alloc: Allocator<Groups>,
+    alloc: BlockAllocator,
     journal: Arc<Journal>,
     has_log: bool,
     lent: bool,

@@ -128,7 +128,8 @@ impl Filesystem {
                     self.kill_privileges(inode)?;
                 }
                 // The same size still drops blocks that were preallocated behind the end.
-                let units = size.div_ceil(u64::from(self.geo.block_size)) << (self.geo.block_bits - 9);
+                let cluster_bits = self.geo.block_bits + self.geo.cluster_bits;
+                let units = size.div_ceil(1 << cluster_bits) << (cluster_bits - 9);
                 if size != inode.size() || self.is_left_behind(inode) || units < inode.meta.read().desc.blocks {
                     self.truncate_locked(inode, size)?;
                 }

@@ -447,21 +447,16 @@ impl Filesystem {
                 }
             };
             if state == EsState::Hole {
-                let allowed = match self.promise_quota(inode, n) {
-                    Ok(allowed) => allowed,
+                let got = match self.promise(inode, LogicalBlock(lblk), n) {
+                    Ok(got) => got,
                     Err(e) => {
                         self.break_promises(inode, promised);
                         return Err(e);
                     }
                 };
-                let got = self.alloc.reserve_up_to(u64::from(allowed), self.may_use_reserve()) as u32;
                 if got > 0 {
-                    // Under the map lock, as every change of the status cache.
-                    let _map = inode.map.read();
-                    inode.es.insert(LogicalBlock(lblk), got, EsState::Delayed);
                     promised.push((lblk, got));
                 }
-                self.settle_promises(inode);
                 if got < n {
                     return Ok((lblk + got, promised));
                 }
@@ -475,12 +470,10 @@ impl Filesystem {
 
     /// Takes promises back: no data comes for these blocks.
     fn break_promises(&self, inode: &Inode, promised: Vec<(u32, u32)>) {
-        let _map = inode.map.read();
+        let _map = inode.map.write();
         for (lblk, n) in promised {
-            inode.es.remove(LogicalBlock(lblk), n);
-            self.alloc.unreserve(u64::from(n));
+            self.forget_status(inode, LogicalBlock(lblk), n.into());
         }
-        self.settle_promises(inode);
     }
 
     /// Why no block could be promised to delayed data of the inode.
@@ -513,6 +506,16 @@ impl Filesystem {
                         r => r?,
                     }
                     at += n;
+                }
+                EsState::Hole | EsState::Delayed if !self.alloc.cluster_size().is_one() => {
+                    let filled = self.transact(self.allocate_credits(inode, len), |handle| {
+                        self.fill_hole(handle, inode, lblk, len, WritebackReason::Background)?;
+                        self.write_inode_data(handle, inode)
+                    });
+                    match filled {
+                        Err(e) if at > 0 && e.is_no_space() => break,
+                        r => r?,
+                    }
                 }
                 EsState::Hole | EsState::Delayed => {
                     let want = if state == EsState::Delayed { Want::Promised { more: 0 } } else { Want::Written };

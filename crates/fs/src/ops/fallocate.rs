@@ -63,6 +63,7 @@ impl Filesystem {
             self.may_change(inode, if preallocates { Change::Preallocate } else { Change::Carve })?;
             let _table = self.hold_slots([inode])?;
             self.move_out(inode)?;
+            self.check_form(inode)?;
             match mode {
                 FallocateMode::Allocate { keep_size } => self.preallocate(inode, pos, end, keep_size)?,
                 FallocateMode::PunchHole => self.punch(inode, pos, end.min(self.max_size(inode)))?,

@@ -13,14 +13,15 @@
 use std::sync::Arc;
 
 use extant_journal::Handle;
-use extant_mballoc::{Chosen, Kind, Pointers, Request, RequestFlags};
+use extant_mballoc::{Kind, Pointers, Request, RequestFlags};
 use extant_ondisk::inode::FileType;
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
+use crate::clusters::Chosen;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::map::{MapState, Mapping, Progress};
+use crate::map::{MapState, MapStore, Mapping, Progress};
 use crate::ops::disk_size::Move;
 use crate::store::MapView;
 use crate::writeback::batch::WritebackReason;
@@ -141,8 +142,6 @@ impl Filesystem {
         let len = if reserved { len } else { self.blocks_within_quota(inode, len)? };
         // A write-through extends the file to that length only later.
         let size_blocks = inode.size().div_ceil(u64::from(self.geo.block_size)).max(u64::from(lblk.0) + u64::from(len));
-        let mut goal = self.inode_goal(inode);
-        let mut flags = self.caller_flags();
         let before = after.or_else(|| {
             let before = LogicalBlock(lblk.0.checked_sub(1)?);
             match self.status(inode, before, 1).ok()?.1 {
@@ -150,20 +149,7 @@ impl Filesystem {
                 EsState::Delayed | EsState::Hole => None,
             }
         });
-        if let Some(before) = before {
-            goal = BlockNr(before.0 + 1);
-            flags = flags | RequestFlags::TRY_GOAL;
-        }
-        if inode.users() == 0 {
-            flags = flags | RequestFlags::CLOSED;
-        }
-        if reserved {
-            // Reserved space must be available: conversions and delayed writes may use the pool.
-            flags = flags | RequestFlags::USE_RESERVED;
-        }
-        if why == WritebackReason::Fsync {
-            flags = flags | RequestFlags::SYNCED;
-        }
+        let (goal, flags) = self.goal_behind(inode, before, reserved, why);
         let extents = inode.map.read().extents;
         let missing = if !extents && self.alloc.puts_pointers_in_front() {
             Some(inode.map.read().missing(&self.map_view(inode), lblk)?)
@@ -187,6 +173,31 @@ impl Filesystem {
             pointers,
         };
         self.alloc.choose_with(&request, more)
+    }
+
+    /// The goal of data behind the block `before`, and the flags of its request.
+    pub(super) fn goal_behind(
+        &self,
+        inode: &Inode,
+        before: Option<BlockNr>,
+        reserved: bool,
+        why: WritebackReason,
+    ) -> (BlockNr, RequestFlags) {
+        let mut flags = self.caller_flags();
+        if before.is_some() {
+            flags = flags | RequestFlags::TRY_GOAL;
+        }
+        if inode.users() == 0 {
+            flags = flags | RequestFlags::CLOSED;
+        }
+        if reserved {
+            // Reserved space must be available: conversions and delayed writes may use the pool.
+            flags = flags | RequestFlags::USE_RESERVED;
+        }
+        if why == WritebackReason::Fsync {
+            flags = flags | RequestFlags::SYNCED;
+        }
+        (before.map_or_else(|| self.inode_goal(inode), |before| BlockNr(before.0 + 1)), flags)
     }
 
     /// Marks chosen blocks used and maps them; returns how many. Blocks that exceed the handle's credits stay in
@@ -259,6 +270,9 @@ impl Filesystem {
         lblk: LogicalBlock,
         len: u32,
     ) -> Result<u32> {
+        if !self.alloc.cluster_size().is_one() {
+            return self.fill_hole(handle, inode, lblk, len, WritebackReason::Background);
+        }
         let mut chosen =
             Some(self.choose_blocks(inode, lblk, len, Want::Unwritten, None, WritebackReason::Background)?.0);
         let mapped = self.map_chosen(handle, inode, lblk, &mut chosen, true);
@@ -319,18 +333,21 @@ impl Filesystem {
     fn unmap(&self, view: &MapView<'_>, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
         self.alloc.discard_preallocations(&inode.prealloc);
         let credits = self.remove_credits(inode);
+        match self.check_form(inode) {
+            // Blocks without extents may share clusters in any way, so none of them is freed.
+            Err(e) if view.passes(&e) => return self.start(credits),
+            formed => formed?,
+        }
         let mut handle = self.start(credits)?;
         let mut last = to;
         loop {
             let progress = {
                 let mut map = inode.map.write();
-                let promised = inode.es.remove(from, to.0 - from.0 + 1);
-                self.alloc.unreserve(promised);
-                self.settle_promises(inode);
+                self.forget_status(inode, from, u64::from(to.0 - from.0) + 1);
                 let r = map.remove(view, &mut handle, from, last);
                 inode.absorb_map(&mut map, self.geo.block_size);
                 // Even after a failure half-way, the map must be written with the inode.
-                r
+                self.renew_promises(inode, &map, view, from, to).and(r)
             };
             if let Err(e) = self.write_inode_data(&mut handle, inode) {
                 return self.end(handle, Err(e));
@@ -361,9 +378,7 @@ impl Filesystem {
             let mut handle = self.start(self.convert_credits(inode))?;
             let progress = {
                 let mut map = inode.map.write();
-                let promised = inode.es.remove(from, to - from.0);
-                self.alloc.unreserve(promised);
-                self.settle_promises(inode);
+                self.forget_status(inode, from, u64::from(to - from.0));
                 let r = map.mark_unwritten(&view, &mut handle, from, to - from.0);
                 inode.absorb_map(&mut map, self.geo.block_size);
                 // Even after a failure half-way, the map must be written with the inode.

@@ -19,6 +19,7 @@
 //! | `volume.rs` | freeze, trim, label, remount |
 //! | `credits.rs` | how many blocks each may change |
 //! | `no_space.rs` | when an operation that found no space tries again |
+//! | `promises.rs` | delayed blocks, and how they get clusters of several blocks |
 //!
 //! # Locking
 //! Each operation takes the `inode` locks it needs first; see docs/locking.md for the whole order.
@@ -37,6 +38,7 @@ mod listing;
 pub(crate) mod mapping;
 pub(crate) mod names;
 pub(crate) mod no_space;
+mod promises;
 mod rename;
 mod seek;
 pub(crate) mod sync;

@@ -30,6 +30,7 @@ impl Filesystem {
         if self.resize_inline(inode, new)? {
             return Ok(());
         }
+        self.check_form(inode)?;
         let bs = u64::from(self.geo.block_size);
         let old = inode.size();
         // Also when the file shrinks: the size on disk may be still smaller.

@@ -198,7 +198,7 @@ impl Filesystem {
         let before = meta.charge;
         let after = if meta.freed { Charge::default() } else { Charge::of(&meta.desc) };
         meta.charge = after;
-        let delayed = inode.es.counts().delayed_blocks << self.geo.block_bits;
+        let delayed = inode.promised_blocks() << self.geo.block_bits;
         if meta.promised > 0 || delayed > 0 {
             let promise = |bytes| Promise { bytes, inodes: 0 };
             quotas.move_promise((before.owners, promise(meta.promised)), (after.owners, promise(delayed)));
@@ -211,7 +211,7 @@ impl Filesystem {
     pub(crate) fn settle_promises(&self, inode: &Inode) {
         let Some(quotas) = self.quotas() else { return };
         let mut meta = inode.meta.write();
-        let delayed = inode.es.counts().delayed_blocks << self.geo.block_bits;
+        let delayed = inode.promised_blocks() << self.geo.block_bits;
         if meta.promised != delayed {
             let (owners, promise) = (meta.charge.owners, |bytes| Promise { bytes, inodes: 0 });
             quotas.move_promise((owners, promise(meta.promised)), (owners, promise(delayed)));

@@ -6,7 +6,6 @@
 use extant_cache::BufKind;
 use extant_es::EsState;
 use extant_journal::Handle;
-use extant_mballoc::MetaRole;
 use extant_ondisk::quota::pack::Owner;
 use extant_ondisk::quota::tree::{self, CHANGED_BLOCKS, Patch};
 use extant_ondisk::quota::{BLOCK_BYTES, Limits, QuotaKind, Usage};
@@ -85,17 +84,11 @@ impl Filesystem {
         let credits = inode.map.read().credits_for_insert(self.geo.block_size, 1) + credits::GROUP + 1 + credits::INODE;
         let view = self.map_view(&inode);
         let block = self.transact_whole(credits, |handle| {
-            let block = self.allocate_meta_block(handle, MetaRole::Directory, inode.ino, &inode, before)?;
-            let mut map = inode.map.write();
-            if let Err(e) = map.insert(&view, handle, lblk, block, 1, false) {
-                drop(map);
-                let freed = self.free_blocks(handle, inode.ino, block, 1);
-                self.whole(handle, freed)?;
-                return Err(e);
+            let block = self.append_meta_block(handle, &view, &inode, lblk, before)?;
+            {
+                let _map = inode.map.write();
+                inode.es.insert(lblk, 1, EsState::Written(block));
             }
-            inode.absorb_map(&mut map, self.geo.block_size);
-            inode.es.insert(lblk, 1, EsState::Written(block));
-            drop(map);
             let done = view.init(handle, block, |_| ()).and_then(|()| {
                 let size = u64::from(lblk.0 + 1) << self.geo.block_bits;
                 inode.set_size(size);

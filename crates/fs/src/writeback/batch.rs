@@ -15,9 +15,9 @@ use std::sync::Arc;
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_base::sync::{LockClass, Mutex, Waiter};
 use extant_cache::WritebackToken;
-use extant_mballoc::Chosen;
 use extant_ondisk::LogicalBlock;
 
+use crate::clusters::Chosen;
 use crate::inode::Inode;
 
 static BATCHES_CLASS: LockClass = LockClass::new("batches", 202);

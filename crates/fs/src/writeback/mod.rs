@@ -4,6 +4,8 @@
 //! only: [`extant_mballoc::Allocator::choose`]) and write, with one request for each physically contiguous piece.
 //! Once that is on the device, one handle marks the blocks used, maps or converts them, and moves the size on disk.
 //! So a crash or a failure leaves nothing that points to blocks without their data, and a commit waits for no data.
+//! Where clusters have several blocks, the delayed ones are mapped as unwritten before their data goes, under a handle
+//! of their own: see [`crate::ops`], `promises.rs`.
 //!
 //! Main types: [`plug::WritebackPlug`] (inodes written together: their requests wait until neighbours have met),
 //! [`batch::Batch`] (data between the folios and the device), [`together`] (blocks of small files side by side),
@@ -36,9 +38,9 @@ use std::time::Duration;
 use extant_block::BioVec;
 use extant_cache::{AddressSpaceOps, DirtyRun, Listed, RunCompletion};
 use extant_journal::Handle;
-use extant_mballoc::Chosen;
 use extant_ondisk::{BlockNr, LogicalBlock};
 
+use crate::clusters::Chosen;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -329,12 +331,8 @@ impl Filesystem {
         let start = u64::from(piece.lblk.0);
         self.note_loss(inode, Some(start..start + u64::from(piece.len)), &e);
         inode.pages.lose(start, piece.len, &inode.losses, e, |start, blocks| {
-            let promised = {
-                let _map = inode.map.write();
-                inode.es.remove(LogicalBlock(start as u32), blocks)
-            };
-            self.alloc.unreserve(promised);
-            self.settle_promises(inode);
+            let _map = inode.map.write();
+            self.forget_status(inode, LogicalBlock(start as u32), blocks.into());
         });
         self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
     }

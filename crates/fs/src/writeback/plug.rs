@@ -22,6 +22,7 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 use super::Request;
 use super::batch::{Batch, FAILED_CLASS, Piece, Retirer, Then, WritebackReason};
 use super::patience::{Moment, Obstacle, Patience};
+use crate::error::Error;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::ops::credits;
@@ -338,7 +339,11 @@ impl<'f> WritebackPlug<'f> {
         after: Option<BlockNr>,
     ) -> crate::error::Result<(Piece, BlockNr)> {
         let fs = self.fs;
-        let (len, state) = fs.status(inode, lblk, max)?;
+        let (mut len, mut state) = fs.status(inode, lblk, max)?;
+        if matches!(state, EsState::Delayed | EsState::Hole) && !fs.alloc.cluster_size().is_one() {
+            self.place_in_clusters(inode, lblk, len)?;
+            (len, state) = fs.status(inode, lblk, max)?;
+        }
         let want = match state {
             EsState::Written(block) => {
                 fs.check_data_range(inode, block, len)?;
@@ -375,6 +380,30 @@ impl<'f> WritebackPlug<'f> {
                     self.send();
                     fs.bring_space(e, &mut tries, &mut None)?;
                 }
+            }
+        }
+    }
+
+    /// Maps the first of the `len` blocks from `lblk` on, which the map lacks, as unwritten. That takes a handle; a
+    /// writer that does not wait for one leaves the inode, as if space were missing.
+    fn place_in_clusters(&mut self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32) -> crate::error::Result<()> {
+        let (fs, mut tries) = (self.fs, 0);
+        let credits = fs.allocate_credits(inode, len);
+        loop {
+            let mut handle = match self.leaves() {
+                true => fs.try_start(credits).ok_or(Error::NoSpaceUntilCommit)?,
+                false => fs.start(credits)?,
+            };
+            // The writer's right to the space was checked when it was reserved.
+            let filled = Caller::ROOT.run(|| fs.fill_hole(&mut handle, inode, lblk, len, self.why));
+            let filled = filled.and_then(|_| fs.write_inode_data(&mut handle, inode));
+            match fs.end(handle, filled) {
+                Err(e) if no_space::may_come(&e) && !self.leaves() => {
+                    // The requests in the plug may be those that occupy the space.
+                    self.send();
+                    fs.bring_space(e, &mut tries, &mut None)?;
+                }
+                done => return done,
             }
         }
     }

@@ -14,8 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use extant_mballoc::Chosen;
-
+use crate::clusters::Chosen;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::writeback::batch::WritebackReason;

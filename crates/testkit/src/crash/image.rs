@@ -72,6 +72,27 @@ pub const QUOTA: CrashImage =
 pub const INLINE: CrashImage =
     CrashImage { name: "ext4-inline", features: "inline_data", block_size: 1024, journal_blocks: 1024, ..EXT4 };
 
+/// Clusters of four and of sixteen blocks: those of one cluster are written at different times.
+pub const CLUSTERS: [CrashImage; 2] = [
+    CrashImage {
+        name: "ext4-bigalloc",
+        features: "bigalloc",
+        journal_blocks: 1024,
+        more: &["-C", "16384"],
+        size: 32 << 20,
+        ..EXT4
+    },
+    CrashImage {
+        name: "ext4-1k-bigalloc",
+        features: "bigalloc",
+        block_size: 1024,
+        journal_blocks: 1024,
+        more: &["-C", "16384"],
+        size: 32 << 20,
+        ..EXT4
+    },
+];
+
 /// They grow while they are mounted, in many steps: flex groups of 4 MiB, groups of 2 MiB, a borrowed journal.
 pub const GROWING: [CrashImage; 3] = [
     CrashImage {

@@ -176,6 +176,47 @@ pub static CONFIGS: &[Config] = &[
         ..MOUNT
     },
     Config {
+        name: "bigalloc",
+        image: CrashImage {
+            name: "ext4-1k-bigalloc",
+            features: "bigalloc",
+            block_size: 1024,
+            size: 12 << 20,
+            more: &["-C", "8192"],
+            ..JOURNAL
+        },
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
+        name: "bigalloc-full",
+        image: CrashImage {
+            name: "ext4-1k-bigalloc",
+            features: "bigalloc",
+            block_size: 1024,
+            size: 12 << 20,
+            more: &["-C", "8192"],
+            ..JOURNAL
+        },
+        free_blocks: Some(400),
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
+        name: "bigalloc-through",
+        image: CrashImage {
+            name: "ext4-bigalloc",
+            features: "bigalloc",
+            size: 32 << 20,
+            more: &["-C", "16384"],
+            ..JOURNAL
+        },
+        through: Some(4096),
+        faults: true,
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
         name: "grow",
         image: CrashImage { name: "ext4-grow", room: 40 << 20, more: &["-g", "1024", "-G", "4"], ..JOURNAL },
         weight: 0,

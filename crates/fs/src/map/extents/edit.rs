@@ -164,8 +164,13 @@ impl<'a, S: MapStore> Edit<'a, S> {
                 }
             }
         }
-        self.root.blocks_delta += needed as i64;
+        self.root.blocks_delta += needed as i64 * self.node_blocks();
         Ok(())
+    }
+
+    /// The blocks that a node takes.
+    fn node_blocks(&self) -> i64 {
+        self.store.cluster_size().blocks().into()
     }
 
     fn broken(&self, l: usize) -> S::Error {
@@ -219,7 +224,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
             let pos = self.path.level(l - 1).pos;
             self.replace(l - 1, pos..pos + 1, &[])?;
             self.store.free_meta(self.txn, block)?;
-            self.root.blocks_delta -= 1;
+            self.root.blocks_delta -= self.node_blocks();
             return Ok(());
         }
         let at_front = range.start == 0;
@@ -322,7 +327,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
             }
             self.root.dirty = true;
             self.store.free_meta(self.txn, index.child)?;
-            self.root.blocks_delta -= 1;
+            self.root.blocks_delta -= self.node_blocks();
             self.shrunk = false;
         }
     }

@@ -7,6 +7,7 @@
 //! # Locking
 //! The caller's map lock.
 
+mod clusters;
 mod edit;
 mod path;
 mod remove;
@@ -18,6 +19,7 @@ use extant_ondisk::extent::{DEPTH_MAX, Extent, LOGICAL_END, NodeRef, len_max};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
 use super::{MapError, MapRoot, MapState, MapStore, Mapping, NEIGHBOURS, Progress};
+pub(super) use clusters::place;
 use edit::{Edit, Pieces};
 use path::{Path, root_node, with_node};
 pub(super) use remove::{credits_for_remove, remove};
@@ -77,12 +79,13 @@ pub(super) fn insert<S: MapStore>(
     if path.hole_end() < new.end() {
         return Err(MapError::Mapped { ino: root.ino, lblk: path.hole_end() as u32 }.into());
     }
+    let gained = clusters::gained(root, store, lblk, len)?;
     let mut pieces = Pieces::new(path.at);
     pieces.push(new);
     pieces.finish(path.next);
     let start = path.pos.map_or(0, |pos| pos + 1);
     Edit::new(root, store, txn, path).replace_extents(start..start, &pieces, Some(pblk))?;
-    root.blocks_delta += i64::from(len);
+    root.blocks_delta += gained;
     Ok(len)
 }
 

@@ -10,9 +10,9 @@
 use extant_ondisk::extent::{DEPTH_MAX, Extent, RawEntry};
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
-use super::depth_of;
 use super::edit::{Edit, nodes_needed};
 use super::path::{Found, Path};
+use super::{clusters, depth_of};
 use crate::map::{MapRoot, MapStore, Progress};
 
 /// Credits of one round besides the data's groups: the nodes on the path are changed or freed (a freed node costs
@@ -143,11 +143,13 @@ pub(in crate::map) fn remove<S: MapStore>(
         }
         let Some(last) = gone.last() else { break };
         let (lowest, first_gone) = (last.lblk.0, pos + 1 - gone.len());
+        let freed = clusters::freed(root, store, &gone)?;
         let new: Vec<RawEntry> = [left, right].into_iter().flatten().map(|e| e.encode()).collect();
         Edit::new(root, store, txn, path).replace_leaf(first_gone..pos + 1, &new, gone.first().map(|e| e.pblk))?;
-        for part in &gone {
-            root.blocks_delta -= i64::from(part.len);
-            store.free_data(txn, part.pblk, part.len)?;
+        for (part, freed) in gone.iter().zip(freed) {
+            let Some(freed) = freed else { continue };
+            root.blocks_delta -= freed.blocks as i64;
+            store.free_data(txn, part.pblk, part.len, freed.shared)?;
         }
         if lowest <= from {
             break;

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use extant_base::rng::Rng;
 use extant_ondisk::{BlockNr, GroupNr};
 
-use crate::map::{MapError, MapStore, NewNode};
+use crate::clusters::ClusterSize;
+use crate::map::{MapError, MapStore, NewNode, Shared};
 
 /// A handle: its credits, and the blocks it has touched.
 #[derive(Debug)]
@@ -46,6 +47,7 @@ pub struct Fake {
     pub no_space_one_in: RefCell<u64>,
     pub reads: RefCell<u64>,
     pub salvages: bool,
+    pub clusters: ClusterSize,
 }
 
 impl Fake {
@@ -59,6 +61,7 @@ impl Fake {
             no_space_one_in: RefCell::new(0),
             reads: RefCell::new(0),
             salvages: false,
+            clusters: ClusterSize::new(0),
         }
     }
 
@@ -75,6 +78,29 @@ impl Fake {
             assert!(blocks.data.insert(b));
         }
         BlockNr(start)
+    }
+
+    /// Allocates the clusters of data blocks that begin at `offset` in the first of them.
+    pub fn allocate_clusters(&self, offset: u32, len: u32, jump: bool) -> BlockNr {
+        let size = self.clusters;
+        let mut blocks = self.blocks.borrow_mut();
+        if jump {
+            blocks.next += 1 + self.rng.borrow_mut().below(50_000);
+        }
+        let first = size.for_blocks(blocks.next);
+        let end = first + size.for_blocks(u64::from(offset) + u64::from(len));
+        blocks.next = size.first_block(end);
+        assert!(blocks.next < 1 << 32, "the test used up its address space");
+        (first..end).for_each(|cluster| assert!(blocks.data.insert(size.first_block(cluster))));
+        BlockNr(size.first_block(first) + u64::from(offset))
+    }
+
+    /// Returns the clusters of blocks that the map did not use.
+    pub fn return_clusters(&self, start: BlockNr, len: u32) {
+        let size = self.clusters;
+        for cluster in size.around(start.0..start.0 + u64::from(len)) {
+            assert!(self.blocks.borrow_mut().data.remove(&size.first_block(cluster)));
+        }
     }
 
     /// Returns data blocks that the map did not use.
@@ -126,6 +152,10 @@ impl MapStore for Fake {
         self.blocks_count
     }
 
+    fn cluster_size(&self) -> ClusterSize {
+        self.clusters
+    }
+
     fn group_of(&self, block: BlockNr) -> GroupNr {
         GroupNr(self.group(block.0) as u32)
     }
@@ -170,8 +200,8 @@ impl MapStore for Fake {
             return Err(MapError::NoSpace { ino: extant_ondisk::InodeNr(0) });
         }
         let mut blocks = self.blocks.borrow_mut();
-        let block = blocks.next;
-        blocks.next += 1;
+        let block = self.clusters.first_block(self.clusters.for_blocks(blocks.next));
+        blocks.next = block + u64::from(self.clusters.blocks());
         txn.touch(1, self.group(block));
         txn.touch(2, self.group(block));
         blocks.meta.insert(block, vec![0; self.block_size as usize]);
@@ -198,8 +228,8 @@ impl MapStore for Fake {
         }
     }
 
-    fn free_data(&self, txn: &mut Txn, start: BlockNr, len: u32) -> Result<(), MapError> {
-        for b in start.0..start.0 + u64::from(len) {
+    fn free_data(&self, txn: &mut Txn, start: BlockNr, len: u32, shared: Shared) -> Result<(), MapError> {
+        for b in shared.freed(self.clusters, start, len).map(|c| self.clusters.first_block(c)) {
             if !self.blocks.borrow_mut().data.remove(&b) {
                 return Err(self.corrupt(BlockNr(b), "data freed twice".to_owned()));
             }

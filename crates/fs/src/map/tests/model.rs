@@ -9,6 +9,7 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, indirect};
 use proptest::prelude::*;
 
 use super::fake::{Fake, Txn};
+use crate::clusters::ClusterSize;
 use crate::map::{MapError, MapRoot, MapState, Mapping, Progress};
 
 const INO: InodeNr = InodeNr(12);
@@ -53,9 +54,10 @@ impl World {
             })
             .unwrap();
         assert!(walked == self.model, "walk and model differ");
-        let data: BTreeSet<u64> = self.model.values().map(|v| v.0).collect();
+        let size = self.fake.clusters;
+        let data: BTreeSet<u64> = self.model.values().map(|v| size.first_block(size.of(v.0))).collect();
         assert!(data == self.fake.blocks.borrow().data, "data blocks mapped and allocated differ");
-        assert_eq!(self.root.blocks_delta, (data.len() + meta.len()) as i64);
+        assert_eq!(self.root.blocks_delta, size.first_block((data.len() + meta.len()) as u64) as i64);
         if self.root.extents {
             self.check_shape();
         }
@@ -130,7 +132,46 @@ impl World {
         self.model.range(lblk..).next().map_or(u64::from(self.end), |(k, _)| u64::from(*k)) - u64::from(lblk)
     }
 
+    /// In clusters, as a mount does it: a block goes where its cluster is, and to new clusters only up to one that
+    /// has a place.
+    fn insert_in_clusters(&mut self, lblk: u32, len: u32, unwritten: bool, jump: bool) {
+        let size = self.fake.clusters;
+        let mut len = u64::from(len).min(self.hole_len(lblk)) as u32;
+        if len == 0 {
+            return;
+        }
+        let expected = |model: &BTreeMap<u32, (u64, bool)>, lblk: u32| {
+            let first = size.first_block(size.of(lblk.into())) as u32;
+            let (at, (block, _)) = model.range(first..=first + (size.blocks() - 1)).next()?;
+            Some(BlockNr(block - u64::from(size.offset((*at).into())) + u64::from(size.offset(lblk.into()))))
+        };
+        let place = self.root.place_in_cluster(&self.fake, LogicalBlock(lblk)).unwrap();
+        assert_eq!(place, expected(&self.model, lblk), "the place of {lblk}");
+        let end = lblk + len;
+        if place.is_some() {
+            len = len.min(size.blocks() - size.offset(lblk.into()));
+        } else if size.of(u64::from(end) - 1) > size.of(lblk.into())
+            && self.root.place_in_cluster(&self.fake, LogicalBlock(end - 1)).unwrap().is_some()
+        {
+            len = size.first_block(size.of(u64::from(end) - 1)) as u32 - lblk;
+        }
+        let pblk = place.unwrap_or_else(|| self.fake.allocate_clusters(size.offset(lblk.into()), len, jump));
+        let mut txn = Txn::new(self.root.credits_for_insert(self.fake.block_size, len));
+        match self.root.insert(&self.fake, &mut txn, LogicalBlock(lblk), pblk, len, unwritten) {
+            Ok(done) => {
+                assert_eq!(done, len);
+                self.model.extend((0..len).map(|i| (lblk + i, (pblk.0 + u64::from(i), unwritten))));
+            }
+            Err(MapError::NoSpace { .. }) if place.is_none() => self.fake.return_clusters(pblk, len),
+            Err(MapError::NoSpace { .. }) => {}
+            Err(e) => panic!("insert {lblk} +{len}: {e}"),
+        }
+    }
+
     fn insert(&mut self, lblk: u32, len: u32, unwritten: bool, jump: bool) {
+        if !self.fake.clusters.is_one() {
+            return self.insert_in_clusters(lblk, len, unwritten, jump);
+        }
         let len = u64::from(len).min(self.hole_len(lblk)) as u32;
         if len == 0 {
             let pblk = self.fake.allocate_data(1, true);
@@ -266,6 +307,17 @@ proptest! {
         // Also with groups so small that one extent spans many of them.
         w.fake.per_group = if tiny_groups { 64 } else { w.fake.per_group };
         w.run(500, if dense { 3_000 } else { 40_000 }, 7);
+    }
+
+    #[test]
+    fn clusters_agree_with_the_model(seed in any::<u64>(), big in any::<bool>(), dense in any::<bool>(),
+                                     tiny_groups in any::<bool>(), bits in 1..7u32,
+                                     no_space in prop_oneof![Just(0u64), Just(6)]) {
+        let mut w = World::new(if big { 4096 } else { 1024 }, true, seed);
+        w.fake.clusters = ClusterSize::new(bits);
+        *w.fake.no_space_one_in.borrow_mut() = no_space;
+        w.fake.per_group = if tiny_groups { 256 } else { w.fake.per_group };
+        w.run(400, if dense { 3_000 } else { 40_000 }, 7);
     }
 
     #[test]

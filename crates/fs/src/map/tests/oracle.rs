@@ -14,7 +14,7 @@ use extant_oracle::mount::{LoopMount, Mounted};
 use extant_oracle::{arg, debugfs_write, e2fsck, expect_clean, mke2fs, tool};
 use tempfile::TempDir;
 
-use crate::map::{MapError, MapRoot, MapState, MapStore, Mapping, NewNode, Progress};
+use crate::map::{MapError, MapRoot, MapState, MapStore, Mapping, NewNode, Progress, Shared};
 
 /// Blocks by logical block: (physical, unwritten).
 type Map = BTreeMap<u32, (u64, bool)>;
@@ -184,7 +184,7 @@ impl MapStore for ImageStore {
         Ok(())
     }
 
-    fn free_data(&self, (): &mut (), start: BlockNr, len: u32) -> Result<(), MapError> {
+    fn free_data(&self, (): &mut (), start: BlockNr, len: u32, _: Shared) -> Result<(), MapError> {
         self.free.borrow_mut().splice(0..0, start.0..start.0 + u64::from(len));
         Ok(())
     }

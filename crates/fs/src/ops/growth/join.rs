@@ -19,9 +19,9 @@ impl Filesystem {
         let longer = extant_mballoc::Geometry {
             blocks_count: geo.blocks_count,
             groups: geo.group_count,
-            ..self.alloc.geometry().clone()
+            ..self.alloc.in_blocks().geometry().clone()
         };
-        self.alloc.append(longer, &Groups::summaries_of_new(&step.descs), step.zones());
+        self.alloc.in_blocks().append(longer, &Groups::summaries_of_new(&step.descs), step.zones());
     }
 
     /// The blocks and groups of the step are there, for all but the allocator.
@@ -32,7 +32,7 @@ impl Filesystem {
         self.groups.append(step.descs.clone());
         self.overhead.fetch_add(step.taken(), Ordering::Relaxed);
         self.reserve.grow(&step.next);
-        self.alloc.set_reserves(self.reserve.root_blocks(), self.reserve.pool_blocks());
+        self.alloc.in_blocks().set_reserves(self.reserve.root_blocks(), self.reserve.pool_blocks());
         let (_, inodes) = step.gains();
         self.geo.publish(geo.clone());
         self.free_inodes.fetch_add(i64::from(inodes), Ordering::Relaxed);

@@ -111,7 +111,7 @@ impl Filesystem {
         let step = self.prepare_step(old, next)?;
         let mut handle = self.start_alone(step.credits() + credits::GROUP)?;
         let (end, len) = (step.next.blocks_count, step.next.blocks_in_group(last));
-        let changed = self.alloc.lengthen_last(end, || {
+        let changed = self.alloc.in_blocks().lengthen_last(end, || {
             self.change_superblock(&mut handle, &step, begin, blocks)?;
             self.groups.lengthen_last(&mut handle, &prepared, len)?;
             self.publish(&step);

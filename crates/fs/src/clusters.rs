@@ -1,0 +1,388 @@
+//! Clusters: the unit in which space is allocated, freed and promised (`bigalloc`). Without the feature a cluster is a
+//! block. Extents, the extent status and directories count blocks in any case.
+//!
+//! Main types: [`BlockAllocator`] (the allocator of a mount, whose callers count in blocks), [`Chosen`] (blocks that
+//! it has chosen), [`Promises`] (the clusters of a file for which space is promised to delayed data).
+//!
+//! A cluster of a file lies at one place: a block goes where the other blocks of its cluster are
+//! ([`crate::map::MapRoot::place_in_cluster`]), and only the first of them takes space. A cluster is free with its last
+//! block ([`crate::map::MapRoot::remove`]). A node of a map and a block of attributes take a whole cluster.
+//!
+//! # Locking
+//! `promised clusters` (61), under the inode's `map` lock, which every change of the set holds exclusively.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use extant_base::sync::{LockClass, Mutex, MutexGuard};
+use extant_journal::Handle;
+use extant_mballoc::{Allocation, Allocator, InodePreallocation, Kind, MetaRequest, Neighbour, Request, Statistics};
+use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
+
+use crate::error::Result;
+use crate::groups::{Groups, Prepared};
+
+static PROMISES_CLASS: LockClass = LockClass::new("promised clusters", 61);
+
+/// log2 of the blocks in a cluster, and what follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClusterSize(u32);
+
+impl ClusterSize {
+    pub fn new(bits: u32) -> ClusterSize {
+        ClusterSize(bits)
+    }
+
+    /// A cluster is a block.
+    pub fn is_one(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn blocks(self) -> u32 {
+        1 << self.0
+    }
+
+    /// The cluster of a block, logical or of the device.
+    pub fn of(self, block: u64) -> u64 {
+        block >> self.0
+    }
+
+    /// The first block of a cluster.
+    pub fn first_block(self, cluster: u64) -> u64 {
+        cluster << self.0
+    }
+
+    /// The block's place in its cluster.
+    pub fn offset(self, block: u64) -> u32 {
+        (block & (u64::from(self.blocks()) - 1)) as u32
+    }
+
+    /// Clusters for as many blocks.
+    pub fn for_blocks(self, blocks: u64) -> u64 {
+        blocks.div_ceil(u64::from(self.blocks()))
+    }
+
+    /// The clusters that have blocks of the range.
+    pub fn around(self, blocks: Range<u64>) -> Range<u64> {
+        self.of(blocks.start)..self.for_blocks(blocks.end)
+    }
+
+    /// The clusters that lie wholly in the range.
+    fn within(self, blocks: Range<u64>) -> Range<u64> {
+        let start = self.for_blocks(blocks.start);
+        start..self.of(blocks.end).max(start)
+    }
+}
+
+/// Blocks that were chosen and are not yet marked. They lie in clusters that belong to them alone.
+#[derive(Debug)]
+#[must_use = "chosen blocks must be marked or cancelled"]
+pub(crate) struct Chosen {
+    pub start: BlockNr,
+    pub len: u32,
+    clusters: extant_mballoc::Chosen,
+    size: ClusterSize,
+}
+
+impl Chosen {
+    /// Splits off the blocks behind the first `len`, as far as they are in other clusters.
+    pub fn split_off(&mut self, len: u32) -> Option<Chosen> {
+        let first = self.size.offset(self.start.0);
+        let kept = self.size.for_blocks(u64::from(first) + u64::from(len)) as u32;
+        let clusters = self.clusters.split_off(kept)?;
+        let start = BlockNr(self.size.first_block(clusters.start.0));
+        let rest = self.start.0 + u64::from(self.len) - start.0;
+        self.len = self.len.min(len);
+        Some(Chosen { start, len: rest as u32, clusters, size: self.size })
+    }
+}
+
+/// The allocator of a mount. It counts clusters; its callers count blocks, except where a name says clusters.
+pub(crate) struct BlockAllocator {
+    clusters: Allocator<Groups>,
+    size: ClusterSize,
+}
+
+impl BlockAllocator {
+    pub fn new(clusters: Allocator<Groups>) -> BlockAllocator {
+        let size = ClusterSize(clusters.geometry().cluster_bits);
+        BlockAllocator { clusters, size }
+    }
+
+    pub fn cluster_size(&self) -> ClusterSize {
+        self.size
+    }
+
+    fn cluster(&self, block: BlockNr) -> BlockNr {
+        BlockNr(self.size.of(block.0))
+    }
+
+    fn block(&self, cluster: BlockNr) -> BlockNr {
+        BlockNr(self.size.first_block(cluster.0))
+    }
+
+    /// The clusters that have some of these blocks, as start and number.
+    fn around(&self, start: BlockNr, len: u64) -> (BlockNr, u64) {
+        let clusters = self.size.around(start.0..start.0.saturating_add(len));
+        (BlockNr(clusters.start), clusters.end.saturating_sub(clusters.start))
+    }
+
+    fn blocks_of(&self, clusters: u32) -> u32 {
+        self.size.first_block(clusters.into()).min(u64::from(u32::MAX)) as u32
+    }
+
+    /// The request for the clusters that cover a request for blocks.
+    fn translated<'a>(&self, request: &Request<'a>) -> Request<'a> {
+        if self.size.is_one() {
+            return *request;
+        }
+        let here = |block: Option<BlockNr>| block.map(|b| self.cluster(b));
+        let neighbour = |n: Option<Neighbour>| {
+            n.map(|n| Neighbour {
+                logical: LogicalBlock(self.size.of(n.logical.0.into()) as u32),
+                block: self.cluster(n.block),
+            })
+        };
+        let (first, kind) = match request.kind {
+            Kind::Data { owner, logical, file_blocks, reserved, left, right } => {
+                let kind = Kind::Data {
+                    owner,
+                    logical: LogicalBlock(self.size.of(logical.0.into()) as u32),
+                    file_blocks: self.size.for_blocks(file_blocks),
+                    reserved,
+                    left: neighbour(left),
+                    right: neighbour(right),
+                };
+                (self.size.offset(logical.0.into()), kind)
+            }
+            Kind::Metadata(meta) => {
+                let (home, parent, data) = (here(meta.home), here(meta.parent), here(meta.data));
+                (0, Kind::Metadata(MetaRequest { home, parent, data, ..meta }))
+            }
+        };
+        let len = self.size.for_blocks(u64::from(first) + u64::from(request.len)) as u32;
+        // Files without extents, which alone have pointers, have no clusters.
+        Request { goal: here(request.goal), len, kind, max_block: here(request.max_block), pointers: None, ..*request }
+    }
+
+    /// [`Allocator::choose_with`]. Without clusters of its own, a block of a file is not for this: see
+    /// [`crate::map::MapRoot::place_in_cluster`].
+    pub fn choose_with(&self, request: &Request<'_>, more: u32) -> Result<(Chosen, Option<Chosen>)> {
+        let more = if self.size.is_one() { more } else { 0 };
+        let (clusters, rest) = self.clusters.choose_with(&self.translated(request), more)?;
+        let offset = match request.kind {
+            Kind::Data { logical, .. } => self.size.offset(logical.0.into()),
+            Kind::Metadata(_) => 0,
+        };
+        let start = BlockNr(self.block(clusters.start).0 + u64::from(offset));
+        let len = match self.size.is_one() {
+            true => clusters.len,
+            false => request.len.min(self.blocks_of(clusters.len).saturating_sub(offset)),
+        };
+        let rest =
+            rest.map(|rest| Chosen { start: self.block(rest.start), len: rest.len, clusters: rest, size: self.size });
+        Ok((Chosen { start, len, clusters, size: self.size }, rest))
+    }
+
+    pub fn hand_over(&self, chosen: &mut Chosen) {
+        self.clusters.hand_over(&mut chosen.clusters);
+    }
+
+    pub fn prepare(&self, handle: &mut Handle, chosen: &Chosen) -> Result<Option<Prepared>> {
+        self.clusters.prepare(handle, &chosen.clusters)
+    }
+
+    pub fn mark(&self, handle: &mut Handle, chosen: &Chosen) -> Result<()> {
+        self.clusters.mark(handle, &chosen.clusters)
+    }
+
+    pub fn cancel(&self, chosen: Chosen) {
+        self.clusters.cancel(chosen.clusters);
+    }
+
+    /// [`Allocator::allocate`]: whole clusters.
+    pub fn allocate(&self, handle: &mut Handle, request: &Request<'_>) -> Result<Allocation> {
+        let got = self.clusters.allocate(handle, &self.translated(request))?;
+        Ok(Allocation { start: self.block(got.start), len: self.blocks_of(got.len) })
+    }
+
+    /// [`Allocator::free`]: the clusters that have some of these blocks.
+    pub fn free(&self, handle: &mut Handle, start: BlockNr, len: u64) -> Result<Vec<(BlockNr, u32)>> {
+        let (start, len) = self.around(start, len);
+        let mut freed = self.clusters.free(handle, start, len)?;
+        if !self.size.is_one() {
+            freed.iter_mut().for_each(|(start, len)| (*start, *len) = (self.block(*start), self.blocks_of(*len)));
+        }
+        Ok(freed)
+    }
+
+    pub fn next_freeable(&self, start: BlockNr, len: u32) -> Result<Option<(BlockNr, u32)>> {
+        let (start, len) = self.around(start, len.into());
+        let found = self.clusters.next_freeable(start, len as u32)?;
+        Ok(found.map(|(start, len)| (self.block(start), self.blocks_of(len))))
+    }
+
+    pub fn release(&self, freed: &[(BlockNr, u32)]) {
+        if self.size.is_one() {
+            return self.clusters.release(freed);
+        }
+        let clusters: Vec<_> = freed
+            .iter()
+            .map(|(start, len)| self.around(*start, u64::from(*len)))
+            .map(|(start, len)| (start, len as u32))
+            .collect();
+        self.clusters.release(&clusters);
+    }
+
+    /// [`Allocator::visit_free`], for the clusters that lie in the range.
+    pub fn visit_free<E>(
+        &self,
+        start: BlockNr,
+        len: u64,
+        min_len: u32,
+        mut visit: impl FnMut(BlockNr, u32) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let clusters = self.size.within(start.0..start.0.saturating_add(len));
+        let (first, count) = (BlockNr(clusters.start), clusters.end - clusters.start);
+        self.clusters.visit_free(first, count, self.size.for_blocks(min_len.into()) as u32, |start, len| {
+            visit(self.block(start), self.blocks_of(len))
+        })
+    }
+
+    pub fn protect(&mut self, ranges: impl IntoIterator<Item = (BlockNr, u64)>) {
+        let clusters: Vec<_> = ranges.into_iter().map(|(start, len)| self.around(start, len)).collect();
+        self.clusters.protect(clusters);
+    }
+
+    /// Whether some of these blocks share a cluster with the file system's own structures.
+    pub fn is_protected(&self, start: BlockNr, len: u64) -> bool {
+        let (start, len) = self.around(start, len);
+        self.clusters.is_protected(start, len)
+    }
+
+    pub fn is_known_free(&self, block: BlockNr) -> bool {
+        self.clusters.is_known_free(self.cluster(block))
+    }
+
+    pub fn is_bad(&self, group: GroupNr) -> bool {
+        self.clusters.is_bad(group)
+    }
+
+    pub fn zone_around(&self, block: BlockNr) -> Option<(BlockNr, u32)> {
+        let (start, len) = self.clusters.zone_around(self.cluster(block))?;
+        Some((self.block(start), self.blocks_of(len)))
+    }
+
+    /// Promises as many of these clusters as are free to delayed data; returns their number.
+    pub fn reserve_clusters_up_to(&self, clusters: u64, root: bool) -> u64 {
+        self.clusters.reserve_up_to(clusters, root)
+    }
+
+    /// Promises clusters that the caller has just freed.
+    pub fn reserve_freed_clusters(&self, clusters: u64) {
+        self.clusters.reserve_freed(clusters);
+    }
+
+    pub fn unreserve_clusters(&self, clusters: u64) {
+        self.clusters.unreserve(clusters);
+    }
+
+    pub fn free_blocks(&self) -> u64 {
+        self.size.first_block(self.clusters.free_blocks())
+    }
+
+    /// In the unit of the descriptors' counts.
+    pub fn free_clusters(&self) -> u64 {
+        self.clusters.free_blocks()
+    }
+
+    pub fn reserved_blocks(&self) -> u64 {
+        self.size.first_block(self.clusters.reserved_blocks())
+    }
+
+    #[cfg(test)]
+    pub fn pending_blocks(&self) -> u64 {
+        self.size.first_block(self.clusters.pending_blocks())
+    }
+
+    pub fn discard_preallocations(&self, owner: &InodePreallocation) {
+        self.clusters.discard_preallocations(owner);
+    }
+
+    pub fn discard_all_under_pressure(&self) {
+        self.clusters.discard_all_under_pressure();
+    }
+
+    pub fn puts_together(&self) -> bool {
+        self.size.is_one() && self.clusters.puts_together()
+    }
+
+    pub fn puts_pointers_in_front(&self) -> bool {
+        self.clusters.puts_pointers_in_front()
+    }
+
+    /// Linux until 6.0 bounded the directories of a group and not of a flex group.
+    pub fn orlov_unscaled(&self) -> bool {
+        self.clusters.rules().orlov_unscaled
+    }
+
+    pub fn statistics(&self) -> Statistics {
+        self.clusters.statistics()
+    }
+
+    pub fn memory_fixed(&self) -> usize {
+        self.clusters.memory_fixed()
+    }
+
+    pub fn memory_used(&self) -> usize {
+        self.clusters.memory_used()
+    }
+
+    pub fn drop_unused_buddies(&self, target: usize) -> usize {
+        self.clusters.drop_unused_buddies(target)
+    }
+
+    /// The allocator itself, for growth, which is refused where clusters have several blocks.
+    pub fn in_blocks(&self) -> &Allocator<Groups> {
+        &self.clusters
+    }
+}
+
+/// The clusters of a file that have delayed data and no mapped block: space is promised for each of them, once. A
+/// cluster with a mapped block needs no promise. Linux keeps the opposite set (`struct pending_reservation`,
+/// fs/ext4/extents_status.h).
+pub(crate) struct Promises {
+    size: ClusterSize,
+    clusters: Mutex<BTreeSet<u32>>,
+}
+
+impl Promises {
+    /// `None` where the extent status alone says what is promised: every delayed block.
+    pub fn new(size: ClusterSize) -> Option<Box<Promises>> {
+        (!size.is_one()).then(|| Box::new(Promises { size, clusters: Mutex::new(&PROMISES_CLASS, BTreeSet::new()) }))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.clusters.lock()
+    }
+
+    /// In blocks.
+    pub fn total(&self) -> u64 {
+        self.size.first_block(self.clusters.lock().len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_have_clusters_and_places_in_them() {
+        let size = ClusterSize::new(4);
+        assert_eq!((size.of(31), size.offset(31), size.first_block(1), size.for_blocks(17)), (1, 15, 16, 2));
+        assert_eq!((size.around(15..17), size.around(16..32), size.around(3..4)), (0..2, 1..2, 0..1));
+        assert_eq!((size.within(15..48), size.within(17..31), size.within(0..16)), (1..3, 2..2, 0..1));
+        let one = ClusterSize::new(0);
+        assert_eq!((one.of(31), one.offset(31), one.around(3..9), one.within(3..9)), (31, 0, 3..9, 3..9));
+    }
+}

@@ -1,0 +1,245 @@
+//! Delayed data and the space that is promised for it, and how it gets clusters where these have several blocks.
+//!
+//! Every delayed block has a promise, and under `bigalloc` the clusters of [`Promises`]: those with delayed blocks
+//! and no mapped one. A block that is mapped where its cluster is already takes none. So the set changes where a block
+//! becomes delayed ([`Filesystem::promise`]), is mapped ([`Filesystem::fill_hole`]), or is forgotten
+//! ([`Filesystem::forget_status`]), and where the last mapped block of a cluster leaves
+//! ([`Filesystem::renew_promises`]). Linux: `ext4_insert_delayed_blocks`, `ext4_es_remove_extent` with its
+//! `struct rsvd_count`, `ext4_rereserve_cluster`.
+//!
+//! Blocks of a cluster may be written at different times, and by several threads. So under `bigalloc` a writer does not
+//! choose blocks in advance: it maps them as unwritten first, where each of them sees the others' place.
+//!
+//! What it does not do: choose and map blocks where a cluster is a block ([`super::mapping`]).
+//!
+//! # Locking
+//! `map` (50) exclusively; within it the allocator's locks.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use extant_es::EsState;
+use extant_journal::Handle;
+use extant_mballoc::{Kind, Request};
+use extant_ondisk::LogicalBlock;
+
+use crate::clusters::Promises;
+use crate::error::{Damage, Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::map::{MapRoot, MapState};
+use crate::store::MapView;
+use crate::writeback::batch::WritebackReason;
+
+/// The most blocks mapped at once: an extent holds as many, and they end a cluster, if that is not longer.
+const FILL_BLOCKS_MAX: u32 = 1 << 14;
+
+impl Filesystem {
+    /// Refuses to change the map of a file without extents where clusters have several blocks: it cannot say where the
+    /// rest of a cluster lies, and e2fsck takes it for damage.
+    pub(crate) fn check_form(&self, inode: &Inode) -> Result<()> {
+        match self.alloc.cluster_size().is_one() || inode.map.read().extents {
+            true => Ok(()),
+            false => Err(Error::corrupt(Damage::Map, "no extents, which bigalloc requires").of(inode.ino)),
+        }
+    }
+
+    /// Promises space for the hole of `len` blocks at `lblk`, from the start on, as far as there is space; returns how
+    /// many blocks are delayed now.
+    pub(super) fn promise(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32) -> Result<u32> {
+        let got = match &inode.promises {
+            Some(promises) => self.promise_clusters(inode, promises, lblk, len),
+            None => {
+                let allowed = self.promise_quota(inode, len)?;
+                let got = self.alloc.reserve_clusters_up_to(u64::from(allowed), self.may_use_reserve()) as u32;
+                if got > 0 {
+                    // Under the map lock, as every change of the status cache.
+                    let _map = inode.map.read();
+                    inode.es.insert(lblk, got, EsState::Delayed);
+                }
+                Ok(got)
+            }
+        };
+        self.settle_promises(inode);
+        got
+    }
+
+    fn promise_clusters(&self, inode: &Arc<Inode>, promises: &Promises, lblk: LogicalBlock, len: u32) -> Result<u32> {
+        self.check_form(inode)?;
+        let size = self.alloc.cluster_size();
+        let view = self.map_view(inode);
+        let map = inode.map.write();
+        let end = u64::from(lblk.0) + u64::from(len);
+        let mut wanted = Vec::new();
+        for cluster in size.around(lblk.0.into()..end) {
+            let first = size.first_block(cluster);
+            // Clusters in the middle of a hole have no mapped block.
+            let inside = first >= u64::from(lblk.0) && size.first_block(cluster + 1) <= end;
+            let has_promise = promises.lock().contains(&(cluster as u32));
+            let at = LogicalBlock(first.max(lblk.0.into()) as u32);
+            if !has_promise && (inside || map.place_in_cluster(&view, at)?.is_none()) {
+                wanted.push(cluster as u32);
+            }
+        }
+        let blocks = size.first_block(wanted.len() as u64).min(u64::from(u32::MAX)) as u32;
+        let allowed = if blocks == 0 { 0 } else { size.of(self.promise_quota(inode, blocks)?.into()) };
+        let got = self.alloc.reserve_clusters_up_to(allowed, self.may_use_reserve()) as usize;
+        promises.lock().extend(&wanted[..got]);
+        let stop = wanted.get(got).map_or(end, |cluster| size.first_block((*cluster).into()).max(lblk.0.into()));
+        let delayed = (stop - u64::from(lblk.0)) as u32;
+        if delayed > 0 {
+            inode.es.insert(lblk, delayed, EsState::Delayed);
+        }
+        Ok(delayed)
+    }
+
+    /// Forgets what is known about `len` blocks from `lblk` on. What was promised to delayed ones is available again.
+    /// The caller holds the map lock exclusively.
+    pub(crate) fn forget_status(&self, inode: &Inode, lblk: LogicalBlock, len: u64) {
+        let delayed = inode.es.remove(lblk, len.min(u64::from(u32::MAX - lblk.0)) as u32);
+        let returned = match &inode.promises {
+            Some(_) if delayed == 0 => 0,
+            Some(promises) => self.end_promises(inode, promises, u64::from(lblk.0)..u64::from(lblk.0) + len),
+            None => delayed,
+        };
+        self.alloc.unreserve_clusters(returned);
+        self.settle_promises(inode);
+    }
+
+    /// Takes the clusters of these blocks off the set that have no delayed block any more; returns their number.
+    fn end_promises(&self, inode: &Inode, promises: &Promises, blocks: Range<u64>) -> u64 {
+        let size = self.alloc.cluster_size();
+        let mut set = promises.lock();
+        let clusters = size.around(blocks);
+        let clusters = clusters.start as u32..clusters.end.min(u32::MAX.into()) as u32;
+        let ended: Vec<u32> = set.range(clusters).copied().filter(|c| !self.has_delayed(inode, *c)).collect();
+        set.retain(|cluster| ended.binary_search(cluster).is_err());
+        ended.len() as u64
+    }
+
+    fn has_delayed(&self, inode: &Inode, cluster: u32) -> bool {
+        let size = self.alloc.cluster_size();
+        let (first, last) = (size.first_block(cluster.into()), size.first_block(u64::from(cluster) + 1) - 1);
+        let last = last.min(u32::MAX.into());
+        inode.es.find_delayed(LogicalBlock(first as u32), LogicalBlock(last as u32)).is_some()
+    }
+
+    /// The blocks `from..=to` were unmapped: where delayed blocks beside them shared a cluster with the last mapped
+    /// one, that cluster needs a promise now. It was just freed, so there is space for it.
+    pub(super) fn renew_promises(
+        &self,
+        inode: &Arc<Inode>,
+        map: &MapRoot,
+        view: &MapView<'_>,
+        from: LogicalBlock,
+        to: LogicalBlock,
+    ) -> Result<()> {
+        let Some(promises) = &inode.promises else { return Ok(()) };
+        let size = self.alloc.cluster_size();
+        for at in [from, to] {
+            let cluster = size.of(at.0.into()) as u32;
+            let is_new = self.has_delayed(inode, cluster) && !promises.lock().contains(&cluster);
+            if is_new && map.place_in_cluster(view, at)?.is_none() {
+                promises.lock().insert(cluster);
+                self.alloc.reserve_freed_clusters(1);
+            }
+        }
+        self.settle_promises(inode);
+        Ok(())
+    }
+
+    /// Maps the first of `len` blocks from `lblk` on as unwritten, where their cluster is, or in new clusters; returns
+    /// how many, at least 1. Blocks that another thread has mapped meanwhile count. The caller writes the inode.
+    pub(crate) fn fill_hole(
+        &self,
+        handle: &mut Handle,
+        inode: &Arc<Inode>,
+        lblk: LogicalBlock,
+        len: u32,
+        why: WritebackReason,
+    ) -> Result<u32> {
+        self.check_form(inode)?;
+        let size = self.alloc.cluster_size();
+        let view = self.map_view(inode);
+        let mut map = inode.map.write();
+        let found = map.lookup(&view, lblk, len)?;
+        if found.state != MapState::Hole {
+            return Ok(found.len);
+        }
+        let first = u64::from(lblk.0);
+        let mut end = first + u64::from(found.len.min(FILL_BLOCKS_MAX));
+        if let Some(block) = map.place_in_cluster(&view, lblk)? {
+            let len = (end - first).min(u64::from(size.blocks() - size.offset(first))) as u32;
+            let mapped = map.insert(&view, handle, lblk, block, len, true);
+            inode.absorb_map(&mut map, self.geo.block_size);
+            let mapped = mapped?;
+            inode.es.insert(lblk, mapped, EsState::Unwritten(block));
+            return Ok(mapped);
+        }
+        let tail = size.of(end - 1);
+        let is_cut = size.offset(end) != 0 && tail > size.of(first);
+        if is_cut && map.place_in_cluster(&view, LogicalBlock((end - 1) as u32))?.is_some() {
+            end = size.first_block(tail);
+        }
+        // All have a promise, or none.
+        let is_promised = {
+            let set = inode.promises.as_ref().map(|promises| promises.lock());
+            let has = |cluster: u64| set.as_ref().is_some_and(|set| set.contains(&(cluster as u32)));
+            let is_promised = has(size.of(first));
+            let other = size.around(first..end).find(|cluster| has(*cluster) != is_promised);
+            end = other.map_or(end, |cluster| size.first_block(cluster));
+            is_promised
+        };
+        if !is_promised {
+            let clusters = size.around(first..end);
+            let wanted = size.first_block(clusters.end - clusters.start).min(u32::MAX.into()) as u32;
+            let allowed = size.of(self.blocks_within_quota(inode, wanted)?.into());
+            if allowed == 0 {
+                return Err(Error::QuotaExceeded);
+            }
+            end = end.min(size.first_block(clusters.start + allowed));
+        }
+        let before = lblk.0.checked_sub(1).map(|before| map.lookup(&view, LogicalBlock(before), 1)).transpose()?;
+        let before = before.and_then(|before| match before.state {
+            MapState::Written(block) | MapState::Unwritten(block) => Some(block),
+            MapState::Hole => None,
+        });
+        let (goal, flags) = self.goal_behind(inode, before, is_promised, why);
+        let size_blocks = inode.size().div_ceil(u64::from(self.geo.block_size)).max(end);
+        let kind = Kind::Data {
+            owner: &inode.prealloc,
+            logical: lblk,
+            file_blocks: size_blocks,
+            reserved: is_promised,
+            left: None,
+            right: None,
+        };
+        let request =
+            Request { goal: Some(goal), len: (end - first) as u32, kind, flags, max_block: None, pointers: None };
+        let (chosen, _) = self.alloc.choose_with(&request, 0)?;
+        let inserted = self.alloc.prepare(handle, &chosen).and_then(|held| {
+            let mapped = map.insert(&view, handle, lblk, chosen.start, chosen.len, true)?;
+            Ok((mapped, held))
+        });
+        inode.absorb_map(&mut map, self.geo.block_size);
+        let (mapped, _held) = match inserted {
+            Ok(mapped) => mapped,
+            Err(e) => {
+                self.alloc.cancel(chosen);
+                return Err(e);
+            }
+        };
+        debug_assert_eq!(mapped, chosen.len, "an extent holds as many");
+        self.alloc.mark(handle, &chosen)?;
+        inode.es.insert(lblk, mapped, EsState::Unwritten(chosen.start));
+        if is_promised && let Some(promises) = &inode.promises {
+            let mut set = promises.lock();
+            for cluster in size.around(first..first + u64::from(mapped)) {
+                set.remove(&(cluster as u32));
+            }
+        }
+        drop(map);
+        self.settle_promises(inode);
+        Ok(mapped)
+    }
+}
