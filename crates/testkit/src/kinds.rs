@@ -41,7 +41,8 @@ pub fn chosen() -> Vec<ImageKind> {
 }
 
 /// ext2, ext3 and ext4 as mke2fs makes them, and ext4 with features that change the format most; each with 1 and 4 KiB
-/// blocks. Those with content in inodes come last: what fits depends on the size of an inode.
+/// blocks. Those with content in inodes come last: what fits depends on the size of an inode. Then those with values of
+/// attributes in inodes of their own.
 pub fn matrix() -> Vec<ImageKind> {
     let each = |block_size| {
         [
@@ -56,5 +57,6 @@ pub fn matrix() -> Vec<ImageKind> {
     };
     let inline = [(None, 1024), (None, 4096), (Some(1024), 1024), (Some(1024), 4096)]
         .map(|(inode_size, block_size)| kind("ext4", "inline_data", inode_size, block_size));
-    [1024, 4096].into_iter().flat_map(each).chain(inline).collect()
+    let values = [kind("ext4", "ea_inode", None, 1024), kind("ext4", "ea_inode,inline_data", None, 4096)];
+    [1024, 4096].into_iter().flat_map(each).chain(inline).chain(values).collect()
 }

@@ -13,7 +13,8 @@ use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{
-    CrashImage, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TWO_WAVES, Wrap, explore, record, state_files,
+    CrashImage, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TWO_WAVES, VALUES, Wrap, explore, record,
+    state_files,
 };
 
 /// Operations of one workload; with small transactions that is some rounds through the log.
@@ -26,7 +27,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 fn image(name: &str) -> CrashImage {
-    let more = [&QUOTA, &INLINE];
+    let more = [&QUOTA, &INLINE, &VALUES];
     *IMAGES.iter().chain(&TWO_WAVES).chain(more).chain(&GROWING).find(|i| i.name == name).expect("a known image")
 }
 
@@ -104,6 +105,12 @@ fn ext4_with_quotas() {
 #[test]
 fn ext4_with_content_in_inodes() {
     explore_image("ext4-inline", 7, OPS, STATES / 3, true);
+}
+
+/// Values of attributes get inodes, are shared, and are freed between any two writes.
+#[test]
+fn ext4_with_values_in_inodes() {
+    explore_image("ext4-values", 8, OPS, STATES / 3, true);
 }
 
 #[test]

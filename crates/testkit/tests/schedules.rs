@@ -35,7 +35,7 @@ fn six_hundred_schedules() {
 /// Those that no series chooses: e2fsck, for a sample, compares the usage of owners with the inodes.
 #[test]
 fn schedules_with_quotas_large_blocks_and_content_in_inodes() {
-    for name in ["quota", "large-blocks", "inline"] {
+    for name in ["quota", "large-blocks", "inline", "values"] {
         let report = explore(&Search { only: Some(name.to_owned()), ..search(50) });
         println!("{name}: {}", report.summary());
         report.expect_clean();
