@@ -40,7 +40,7 @@ use crate::threads::Threads;
 use crate::writeback::asks::Ask;
 use crate::writeback::batch::Completed;
 use crate::writeback::work::WorkQueue;
-use crate::xattr::SharedBlocks;
+use crate::xattr::{SharedBlocks, SharedValues};
 use extant_es::{EsCache, EsStats};
 
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
@@ -156,6 +156,8 @@ pub struct Filesystem {
     pub(crate) growth: Mutex<()>,
     /// Attribute blocks that other inodes may join.
     pub(crate) shared_xattr: Arc<SharedBlocks>,
+    /// Values in inodes of their own that other attributes may name.
+    pub(crate) shared_values: SharedValues,
     pub(crate) hash: crate::hash_settings::HashSettings,
     /// The usage of owners; only on a mount that writes an image with quotas.
     pub(crate) quotas: OnceLock<Quotas>,
@@ -256,6 +258,11 @@ impl Filesystem {
     /// How often an inode came to share another's block of attributes.
     pub fn attribute_blocks_joined(&self) -> u64 {
         self.shared_xattr.joined.get()
+    }
+
+    /// How often an attribute came to share the inode of a value.
+    pub fn values_shared(&self) -> u64 {
+        self.shared_values.shared.get()
     }
 
     /// Pending writes: bytes of data that are not on the device, and blocks that are promised to such as has

@@ -41,7 +41,7 @@ use crate::ops::credits;
 use crate::ops::mapping::Want;
 use crate::writeback::batch::WritebackReason;
 use crate::xattr;
-use crate::xattr_store::XattrView;
+use crate::xattr_store::{Values, XattrView};
 
 /// Reading.
 impl Filesystem {
@@ -153,7 +153,9 @@ impl Filesystem {
     /// holds the inode's table block.
     fn put_inline(&self, handle: &mut Handle, inode: &Arc<Inode>, content: &[u8]) -> Result<()> {
         let (first, rest) = content.split_at(content.len().min(inline::ROOM));
-        self.edit_xattrs(handle, inode, |edit| xattr::set_in_inode(edit, inline::DATA, Some(rest)))?;
+        self.edit_xattrs(handle, inode, &Values::default(), |edit| {
+            xattr::set_in_inode(edit, inline::DATA, Some(rest))
+        })?;
         {
             let mut m = inode.meta.write();
             let mut i_block = [0; inline::ROOM];
@@ -267,7 +269,7 @@ impl Filesystem {
 
     /// Removes the attribute. A failure has changed nothing, or aborts the journal.
     fn forget_inline(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
-        self.edit_xattrs(handle, inode, |edit| xattr::set_in_inode(edit, inline::DATA, None))
+        self.edit_xattrs(handle, inode, &Values::default(), |edit| xattr::set_in_inode(edit, inline::DATA, None))
     }
 
     fn empty_map(&self, inode: &Inode) -> MapRoot {

@@ -52,6 +52,8 @@ pub struct Meta {
     pub(crate) promised: u64,
     /// Its number is free as soon as it has been written.
     pub(crate) freed: bool,
+    /// Values in inodes of their own that its attributes name, where quotas count them.
+    pub(crate) values: u32,
 }
 
 /// One inode in memory.
@@ -89,6 +91,8 @@ pub struct Inode {
     /// A file that this mount has made and that never had content: the first may lie in the inode (Linux:
     /// `EXT4_STATE_MAY_INLINE_DATA`).
     pub(crate) fresh: AtomicBool,
+    /// It has, had or is to have the value of attributes: its blocks are metadata to the journal ([`crate::values`]).
+    pub(crate) of_value: AtomicBool,
     /// Its lost writes.
     pub(crate) losses: LossLedger<Error>,
     /// [`InodeRef`]s.
@@ -186,7 +190,7 @@ impl Inode {
         let keep_clean = fs.options.keep_clean && desc.is_regular();
         let home = Home { owner: fs.inodes.data_owner(), object: u64::from(ino.0) };
         let pages = AddressSpace::new(fs.geo.block_bits, keep_clean, fs.budget.clone(), home);
-        let size = desc.size;
+        let (size, of_value) = (desc.size, desc.is_value());
         Arc::new(Inode {
             ino,
             generation: desc.generation,
@@ -194,7 +198,10 @@ impl Inode {
             rw: RwLock::new(&RW_CLASS, ()),
             wb: WritebackLock::new(),
             map: RwLock::new(&MAP_CLASS, map),
-            meta: RwLock::new(&META_CLASS, Meta { desc, lazy_times: false, charge, promised: 0, freed: false }),
+            meta: RwLock::new(
+                &META_CLASS,
+                Meta { desc, lazy_times: false, charge, promised: 0, freed: false, values: 0 },
+            ),
             es,
             promises: Promises::new(fs.alloc.cluster_size()),
             pages,
@@ -210,6 +217,7 @@ impl Inode {
             verity: OnceLock::new(),
             linkable: AtomicBool::new(false),
             fresh: AtomicBool::new(false),
+            of_value: AtomicBool::new(of_value),
             losses: LossLedger::default(),
             users: AtomicU32::new(0),
             closed: AtomicBool::new(false),

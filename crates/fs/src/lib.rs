@@ -64,6 +64,7 @@ mod rescue;
 mod reserve;
 mod store;
 mod threads;
+mod values;
 mod verity;
 pub mod walk;
 mod writeback;

@@ -70,6 +70,10 @@ impl Filesystem {
             return Err(Error::Stale(ino));
         }
         let inode = self.iget_own(ino)?;
+        if inode.of_value.load(Ordering::Acquire) {
+            // Linux: `check_igot_inode`. No name leads there.
+            return Err(Error::corrupt(Damage::Inode, "it has the value of attributes, and is no file").of(ino));
+        }
         // In memory without links and other users: its eviction is about to begin.
         if inode.links() == 0 && inode.users() == 1 {
             return Err(Error::Stale(ino));
@@ -216,8 +220,14 @@ impl Filesystem {
         }
         // A transaction that changed it may still be uncommitted, and fsync must wait for that one.
         let tid = self.journal.running_tid().0;
-        let charge = Charge::of(&desc);
-        Ok(Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid, charge))
+        let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid, Charge::default());
+        let values = self.count_values(&inode)?;
+        {
+            let mut m = inode.meta.write();
+            m.values = values;
+            m.charge = Charge::of(&m.desc, values);
+        }
+        Ok(inode)
     }
 
     /// Writes the inode into its table block, and charges its owners. 1 credit, beside those of the quotas.
@@ -251,7 +261,7 @@ impl Filesystem {
 
     /// The mapping layer's view for `inode`.
     pub(crate) fn map_view<'a>(&'a self, inode: &'a Inode) -> MapView<'a> {
-        let regular = inode.meta.read().desc.is_regular();
+        let regular = inode.meta.read().desc.is_regular() && !inode.of_value.load(Ordering::Acquire);
         MapView { inode: Some(inode), aside: Some(&inode.prealloc), ..MapView::new(self, inode.ino, regular) }
     }
 }
@@ -265,7 +275,7 @@ pub(crate) struct MapView<'a> {
     goal_group: GroupNr,
     /// The preallocation that may contain blocks for its pointer blocks.
     aside: Option<&'a InodePreallocation>,
-    /// The data blocks are metadata to the journal (directories, symlinks): freeing them needs revokes.
+    /// The data blocks are metadata to the journal (directories, symlinks, values): freeing them needs revokes.
     journalled: bool,
     /// The whole map is removed, in spite of damage.
     gives_up: bool,

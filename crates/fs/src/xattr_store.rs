@@ -1,6 +1,7 @@
 //! An inode's attributes, for the attribute layer (`xattr/`).
 //!
-//! Main types: [`XattrView`] (reading), [`XattrEdit`] (changing, under a handle).
+//! Main types: [`XattrView`] (reading), [`XattrEdit`] (changing, under a handle), [`Values`] (the values in inodes of
+//! their own that a change may need).
 //!
 //! # Locking
 //! The caller holds the inode's `inode` lock, and for changes of the block `shared attributes` (77). Inside: inode meta
@@ -8,17 +9,17 @@
 
 use std::sync::Arc;
 
-use extant_cache::BufKind;
+use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_mballoc::MetaRole;
 use extant_ondisk::features::Compat;
-use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::xattr::{Name, Outside};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::Inode;
-use crate::xattr::{Joinable, SharedBlocks, XattrError, XattrSource, XattrStore};
+use crate::inode::{Inode, InodeRef};
+use crate::xattr::{Joinable, Reference, SharedBlocks, XattrError, XattrSource, XattrStore};
 
 pub(crate) struct XattrView<'a> {
     pub fs: &'a Filesystem,
@@ -85,36 +86,74 @@ impl XattrSource for XattrView<'_> {
         }
     }
 
-    fn value_inode(&self, ino: InodeNr, len: usize) -> Result<Vec<u8>> {
-        let bad = |detail: String| Error::corrupt(Damage::Xattr, detail).of(self.inode.ino);
-        let inode =
-            self.fs.iget_own(ino).map_err(|e| if e.is_corruption() { e } else { bad(format!("{ino}: {e}")) })?;
-        let is_value = inode.meta.read().desc.flags.contains(InodeFlags::EA_INODE);
-        if !is_value || inode.size() != len as u64 {
-            return Err(bad(format!("{ino} does not hold a value of {len} bytes")));
-        }
-        let mut value = vec![0; len];
-        self.fs.read_device(&inode, 0, &mut value)?;
-        Ok(value)
+    fn may_go_outside(&self) -> bool {
+        self.fs.geo.ea_inode
+    }
+
+    fn value(&self, name: Name<'_>, there: Outside) -> Result<Vec<u8>> {
+        self.fs.value_of(self.inode, name, there)
+    }
+}
+
+/// The values that a change of attributes may add or drop. While this lives, their inodes and table blocks stay in
+/// memory.
+#[derive(Default)]
+pub(crate) struct Values {
+    held: Vec<InodeRef>,
+    /// Values that the change may store, with their hashes and inodes. Those are among `held`.
+    prepared: Vec<(Vec<u8>, u32, InodeNr)>,
+    /// Journal credits for all references.
+    pub credits: u32,
+    _tables: Vec<Arc<Buffer>>,
+}
+
+impl Values {
+    pub(crate) fn get(&self, ino: InodeNr) -> Option<&InodeRef> {
+        self.held.iter().find(|value| value.ino == ino)
+    }
+
+    pub(crate) fn prepared(&self, value: &[u8]) -> Option<(InodeNr, u32)> {
+        let found = self.prepared.iter().find(|(bytes, ..)| bytes == value)?;
+        Some((found.2, found.1))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// `credits`: what a change of its count takes.
+    pub(crate) fn hold(&mut self, fs: &Filesystem, value: InodeRef, credits: u32) -> Result<()> {
+        self._tables.push(fs.inode_slot(value.ino)?.0);
+        self.held.push(value);
+        self.credits += credits;
+        Ok(())
+    }
+
+    /// The inode has this value, and the change may store it.
+    pub(crate) fn prepare(&mut self, value: Vec<u8>, hash: u32, ino: InodeNr) {
+        self.prepared.push((value, hash, ino));
     }
 }
 
 pub(crate) struct XattrEdit<'a> {
     view: XattrView<'a>,
     handle: &'a mut Handle,
+    values: &'a Values,
     /// A change has been made, so a failure now leaves half a change.
     changed: bool,
 }
 
 impl Filesystem {
-    /// Runs a change of attributes. A refusal has changed nothing; a later failure aborts the transaction.
+    /// Runs a change of attributes, with the values in inodes of their own that it may need. A refusal has changed
+    /// nothing; a later failure aborts the transaction.
     pub(crate) fn edit_xattrs<R>(
         &self,
         handle: &mut Handle,
         inode: &Arc<Inode>,
+        values: &Values,
         f: impl FnOnce(&mut XattrEdit<'_>) -> std::result::Result<R, XattrError<Error>>,
     ) -> Result<R> {
-        let mut edit = XattrEdit { view: XattrView { fs: self, inode }, handle, changed: false };
+        let mut edit = XattrEdit { view: XattrView { fs: self, inode }, handle, values, changed: false };
         let r = f(&mut edit).map_err(Error::from);
         if edit.changed { self.whole(handle, r) } else { r }
     }
@@ -147,8 +186,11 @@ impl XattrSource for XattrEdit<'_> {
     fn shared(&self) -> &Arc<SharedBlocks> {
         self.view.shared()
     }
-    fn value_inode(&self, ino: InodeNr, len: usize) -> Result<Vec<u8>> {
-        self.view.value_inode(ino, len)
+    fn may_go_outside(&self) -> bool {
+        self.view.may_go_outside()
+    }
+    fn value(&self, name: Name<'_>, there: Outside) -> Result<Vec<u8>> {
+        self.view.value(name, there)
     }
 }
 
@@ -228,5 +270,27 @@ impl XattrStore for XattrEdit<'_> {
             self.handle.forget(nr);
         }
         Ok(())
+    }
+
+    fn prepared(&self, value: &[u8]) -> Option<(InodeNr, u32)> {
+        self.values.prepared(value)
+    }
+
+    fn refer(&mut self, value: InodeNr, how: Reference) -> Result<()> {
+        let Some(value) = self.values.get(value) else {
+            return match how {
+                // The caller has noted why it cannot be used.
+                Reference::Drop => Ok(()),
+                Reference::Add => Err(Error::corrupt(Damage::Xattr, format!("no value in {value}")).of(self.ino())),
+            };
+        };
+        self.changed = true;
+        self.view.fs.refer_value(self.handle, self.view.inode, value, how)
+    }
+
+    fn charge(&mut self, before: &[Outside], after: &[Outside]) -> Result<()> {
+        self.changed = true;
+        self.view.fs.charge_values(self.view.inode, self.values, before, after);
+        self.view.fs.write_inode(self.handle, self.view.inode)
     }
 }

@@ -195,7 +195,7 @@ fn attributes_in_inodes_are_readable() {
         tool("setfattr", &["-n", name, "-v", &"v".repeat(len), arg(&at.join("few"))]);
     }
     mount.unmount().expect("unmounted");
-    let fs = reads(&image, "ea_inode");
+    let fs = reads_all(&image);
     let f = fs.walk(b"few", false).expect("there");
     let mut names = fs.list_xattrs(&f).expect("listed");
     names.sort();

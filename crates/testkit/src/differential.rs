@@ -39,6 +39,13 @@ impl Plan {
         Plan { workload: Workload::new(seed), operations, rounds: rounds.max(1) }
     }
 
+    /// The plan, with what only this kind of image can do.
+    fn of(&self, kind: &ImageKind) -> Plan {
+        let mut plan = *self;
+        plan.workload.mix.large_values = kind.options.features.contains("ea_inode");
+        plan
+    }
+
     fn range(&self, round: usize) -> Range<usize> {
         self.operations * round / self.rounds..self.operations * (round + 1) / self.rounds
     }
@@ -119,6 +126,7 @@ fn expect_same_answers(what: String, left: &Report, right: &Report) -> Result<()
 /// The mount under test runs the workload with remounts in between. Each round's answers and tree must be those of the
 /// kernel on an image of its own; e2fsck must find nothing; the kernel must see the same tree in the image.
 pub fn writes(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Result<()> {
+    let plan = &plan.of(kind);
     let (ours, reference) = (Bench::new(kind)?, Bench::new(kind)?);
     let what = |round: usize, s: &str| format!("{}, seed {}, round {round}: {s}", kind.name, plan.workload.seed);
     for round in 0..plan.rounds {
@@ -137,6 +145,7 @@ pub fn writes(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Result
 
 /// The kernel runs the workload; the mount under test must see the tree that the kernel sees, and leave a clean image.
 pub fn reads(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Result<()> {
+    let plan = &plan.of(kind);
     let bench = Bench::new(kind)?;
     for round in 0..plan.rounds {
         let (_, expected) = bench.round(&kernel, plan, round)?;
@@ -150,6 +159,7 @@ pub fn reads(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Result<
 
 /// Kernel and mount under test take turns on one image; only the kernel uses the reference image.
 pub fn alternates(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Result<()> {
+    let plan = &plan.of(kind);
     let (shared, reference) = (Bench::new(kind)?, Bench::new(kind)?);
     for round in 0..plan.rounds {
         let turn: &MountFn<'_> = if round % 2 == 0 { &kernel } else { under_test };

@@ -41,8 +41,8 @@ pub fn chosen() -> Vec<ImageKind> {
 }
 
 /// ext2, ext3 and ext4 as mke2fs makes them, and ext4 with features that change the format most; each with 1 and 4 KiB
-/// blocks. Those with content in inodes come next: what fits depends on the size of an inode. Last come those with
-/// clusters, of a few blocks and of many.
+/// blocks. Those with content in inodes come next: what fits depends on the size of an inode. Then come those with
+/// clusters, of a few blocks and of many, and last those with values of attributes in inodes of their own.
 pub fn matrix() -> Vec<ImageKind> {
     let each = |block_size| {
         [
@@ -63,5 +63,6 @@ pub fn matrix() -> Vec<ImageKind> {
         kind.options.extra_args.extend(["-C".to_owned(), cluster.to_owned()]);
         kind
     });
-    [1024, 4096].into_iter().flat_map(each).chain(inline).chain(clusters).collect()
+    let values = [kind("ext4", "ea_inode", None, 1024), kind("ext4", "ea_inode,inline_data", None, 4096)];
+    [1024, 4096].into_iter().flat_map(each).chain(inline).chain(clusters).chain(values).collect()
 }

@@ -13,7 +13,7 @@ use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{
-    CLUSTERS, CrashImage, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TWO_WAVES, Wrap, explore, record,
+    CLUSTERS, CrashImage, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TWO_WAVES, VALUES, Wrap, explore, record,
     state_files,
 };
 
@@ -27,7 +27,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 fn image(name: &str) -> CrashImage {
-    let more = [&QUOTA, &INLINE];
+    let more = [&QUOTA, &INLINE, &VALUES];
     *IMAGES
         .iter()
         .chain(&TWO_WAVES)
@@ -123,6 +123,12 @@ fn ext4_with_clusters() {
 #[test]
 fn ext4_1k_with_clusters() {
     explore_image("ext4-1k-bigalloc", 9, OPS, STATES / 3, true);
+}
+
+/// Values of attributes get inodes, are shared, and are freed between any two writes.
+#[test]
+fn ext4_with_values_in_inodes() {
+    explore_image("ext4-values", 10, OPS, STATES / 3, true);
 }
 
 #[test]

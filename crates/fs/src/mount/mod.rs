@@ -499,6 +499,7 @@ impl Parts {
             buddy_bytes: AtomicUsize::new(0),
             charged: AtomicU64::new(0),
             shared_xattr: Arc::default(),
+            shared_values: Default::default(),
             quotas: OnceLock::new(),
             heart: OnceLock::new(),
             stats: Default::default(),

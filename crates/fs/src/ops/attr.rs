@@ -9,11 +9,12 @@ use extant_ondisk::time::Timestamp;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Attr, InodeRef};
+use crate::operation::Operation;
 use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::names::privileges;
-use crate::xattr::{self, AclKind};
-use crate::xattr_store::XattrView;
+use crate::xattr;
+use crate::xattr_store::{Values, XattrView};
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +88,7 @@ impl Filesystem {
     /// [`Error::FileTooBig`] or [`Error::NoSpace`] for a size; [`Error::QuotaExceeded`] for an owner.
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
         let op = self.begin_change()?;
-        let change = || op.retry_no_space(|| self.setattr_once(inode, set));
+        let change = || op.retry_no_space(|| self.setattr_once(&op, inode, set));
         match set.size {
             Some(_) => self.change_data(inode, change)?,
             None => change().and_then(|()| self.honour_sync(&[inode]))?,
@@ -95,7 +96,7 @@ impl Filesystem {
         Ok(self.getattr(inode))
     }
 
-    fn setattr_once(&self, inode: &InodeRef, set: &SetAttr) -> Result<()> {
+    fn setattr_once(&self, op: &Operation<'_>, inode: &InodeRef, set: &SetAttr) -> Result<()> {
         let _exclusive = inode.rw.write();
         for change in set.changes() {
             self.may_change(inode, change)?;
@@ -138,9 +139,11 @@ impl Filesystem {
             None => false,
         };
         let chmod = set.mode.is_some_and(|m| m & 0o7777 != inode.mode() & 0o7777);
-        if chmod {
+        let mut values = Values::default();
+        if let Some(mode) = set.mode.filter(|_| chmod) {
             // The list changes with the mode: damage in it shows before anything has changed.
-            xattr::get_acl(&XattrView { fs: self, inode }, AclKind::Access)?;
+            let stored = xattr::chmod_value(&XattrView { fs: self, inode }, mode)?;
+            values = op.prepare_values(inode, stored.as_slice())?;
         }
         if set.uid.is_some() || set.gid.is_some() {
             let owners = {
@@ -150,10 +153,10 @@ impl Filesystem {
             self.prepare_owners(owners)?;
             self.may_pass_on(inode, owners)?;
         }
-        self.transact_whole(if chmod { credits::CHMOD } else { credits::SETATTR }, |handle| {
+        self.transact_whole(if chmod { credits::CHMOD + values.credits } else { credits::SETATTR }, |handle| {
             // First the step that may find no space: the list, whose block other inodes may share.
             if let Some(mode) = set.mode.filter(|_| chmod) {
-                self.edit_xattrs(handle, inode, |edit| xattr::chmod_acl(edit, mode))?;
+                self.edit_xattrs(handle, inode, &values, |edit| xattr::chmod_acl(edit, mode))?;
             }
             {
                 let mut m = inode.meta.write();

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
 use extant_mballoc::MetaRole;
-use extant_ondisk::LogicalBlock;
 use extant_ondisk::acl::{self, Acl};
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc, InodeFlags};
+use extant_ondisk::{InodeNr, LogicalBlock};
 
 use crate::dir;
 use crate::dir_store::DirView;
@@ -33,7 +33,7 @@ use crate::ops::flags::Change;
 use crate::ops::names::{S_ISGID, add_dir_link, check_name};
 use crate::quota::{Charge, NewInode};
 use crate::xattr::{self, AclKind};
-use crate::xattr_store::XattrView;
+use crate::xattr_store::{Values, XattrView};
 
 /// The creator's credentials. The caller checks permissions (under FUSE, the kernel does).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -273,8 +273,52 @@ impl Operation<'_> {
         if let Some(rdev) = node.rdev.filter(|_| kind.is_device()) {
             desc.i_block = rdev.encode();
         }
+        let inode = self.place_new(handle, ino, fresh, desc)?;
+        let filled = (|| {
+            // Before the content: that may lie in the inode, and takes the room that is left.
+            if acl.access.is_some() || acl.default.is_some() {
+                self.edit_xattrs(handle, &inode, &Values::default(), |edit| xattr::set_inherited(edit, &acl))?;
+            }
+            self.fill_new(handle, &inode, dir, node.target)?;
+            self.write_inode_data(handle, &inode)
+        })();
+        if let Err(e) = filled {
+            self.take_back(handle, &inode)?;
+            return Err(e);
+        }
+        Ok(inode)
+    }
+
+    /// A new inode for an attribute's value, empty and without a name, among the inodes near `owner`, whose owners it
+    /// has. [`credits::NEW_INODE`]. The caller has admitted it to their quotas.
+    pub(crate) fn new_value_inode(&self, handle: &mut Handle, owner: &Arc<Inode>, hash: u32) -> Result<InodeRef> {
+        let (ino, fresh) = self.allocate_inode(handle, owner, false, b"")?;
+        let mut desc = InodeDesc::new(FileType::Regular.mode_bits() | 0o600, &self.geo);
+        {
+            let of = &owner.meta.read().desc;
+            (desc.uid, desc.gid, desc.projid) = (of.uid, of.gid, of.projid);
+        }
+        desc.flags.set(InodeFlags::EXTENTS, self.new_extents);
+        desc.generation = self.random_u32();
+        let now = self.now();
+        desc.mtime = now;
+        if desc.crtime.is_some() {
+            desc.crtime = Some(now);
+        }
+        desc.set_value_hash(hash);
+        desc.links = 1;
+        let inode = self.place_new(handle, ino, fresh, desc)?;
+        inode.of_value.store(true, Ordering::Release);
+        self.take_back(handle, &inode)?;
+        Ok(inode)
+    }
+
+    /// Adds a new inode, whose number has just been allocated, to those in memory.
+    fn place_new(&self, handle: &mut Handle, ino: InodeNr, fresh: bool, desc: InodeDesc) -> Result<InodeRef> {
+        let kind = desc.file_type();
+        let (is_dir, extents) = (kind == Some(FileType::Directory), desc.has_extents());
         let seed = self.inode_seed(ino, desc.generation);
-        let map = if matches!(kind, FileType::Regular | FileType::Directory) {
+        let map = if matches!(kind, Some(FileType::Regular | FileType::Directory)) {
             MapRoot::empty(ino, extents, seed)
         } else {
             MapRoot::new(ino, desc.i_block, false, seed)
@@ -296,18 +340,6 @@ impl Operation<'_> {
         if !std::ptr::eq(Arc::as_ptr(&inode), made) {
             let found = Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
             return self.whole(handle, found);
-        }
-        let filled = (|| {
-            // Before the content: that may lie in the inode, and takes the room that is left.
-            if acl.access.is_some() || acl.default.is_some() {
-                self.edit_xattrs(handle, &inode, |edit| xattr::set_inherited(edit, &acl))?;
-            }
-            self.fill_new(handle, &inode, dir, node.target)?;
-            self.write_inode_data(handle, &inode)
-        })();
-        if let Err(e) = filled {
-            self.take_back(handle, &inode)?;
-            return Err(e);
         }
         Ok(inode)
     }

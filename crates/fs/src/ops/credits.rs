@@ -14,6 +14,7 @@
 //! | [`REMOVE_NAME`] | 8 | the entry, the directory, its inode, which may become an orphan |
 //! | [`rename`], [`EXCHANGE`] | by the directory, 21 | two names, two directories, the moved and the replaced inode |
 //! | [`EVICT`] | 8 | the orphan record, the inode, its number; attributes with [`XATTR`] |
+//! | [`VALUE`] | 3 | a value in an inode of its own gets or loses a reference |
 //! | [`allocate`], [`convert`], [`remove`] | by the map | allocating blocks, changing their state, freeing them |
 //!
 //! A block that changes twice counts once, so these are upper bounds. Unused credits are returned when the handle
@@ -47,6 +48,9 @@ const ORPHAN: u32 = 2;
 
 /// One change of attributes.
 pub(crate) const XATTR: u32 = xattr::CREDITS;
+
+/// A reference to a value more or less: its inode, which may leave the orphans or join them.
+pub(crate) const VALUE: u32 = INODE + ORPHAN;
 
 /// The size on disk moves, perhaps for the first time beyond 2 GiB.
 pub(crate) const DISK_SIZE: u32 = SUPER + INODE + 1;

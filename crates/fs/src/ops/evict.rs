@@ -25,7 +25,7 @@ use crate::ops::credits;
 use crate::orphan::Over;
 use crate::xattr;
 use crate::xattr::XattrSource;
-use crate::xattr_store::XattrView;
+use crate::xattr_store::{Values, XattrView};
 
 /// Inodes that one call of [`Filesystem::reap`] frees at most.
 const REAP_MAX: u32 = 8;
@@ -193,7 +193,7 @@ impl Filesystem {
     }
 
     /// `None` for damage that an eviction goes on in spite of; it is noted once no lock is held.
-    fn unless_damaged<T>(&self, inode: &Inode, r: Result<T>) -> Result<Option<T>> {
+    pub(crate) fn unless_damaged<T>(&self, inode: &Inode, r: Result<T>) -> Result<Option<T>> {
         match r {
             Err(Error::Unsupported(what)) => {
                 self.groups.keep_damage(Error::corrupt(Damage::Xattr, what.to_string()).of(inode.ino));
@@ -218,24 +218,33 @@ impl Filesystem {
             (d.is_dir(), d.has_map(&self.geo) && !is_inline, d.file_acl.0 != 0)
         };
         let _held = self.check_eviction(inode)?;
+        let values = self.hold_last_values(inode)?;
         let mut handle = if has_map {
             // Also promises that never became blocks.
             self.remove_all_blocks(inode)?
         } else {
             self.start(credits::EVICT + credits::XATTR)?
         };
-        let r = self.free_rest(&mut handle, inode, is_dir, has_xattr);
+        let r = self.free_rest(&mut handle, inode, is_dir, has_xattr, &values);
         self.end(handle, r)
     }
 
     /// Frees an inode's attributes, orphan record and number, once its blocks are free.
-    fn free_rest(&self, handle: &mut Handle, inode: &Arc<Inode>, is_dir: bool, has_xattr: bool) -> Result<()> {
+    fn free_rest(
+        &self,
+        handle: &mut Handle,
+        inode: &Arc<Inode>,
+        is_dir: bool,
+        has_xattr: bool,
+        values: &Values,
+    ) -> Result<()> {
+        self.drop_values(handle, inode, values)?;
         let credits = credits::EVICT + if has_xattr { credits::XATTR } else { 0 };
         if !handle.has_credits(self.with_quota_credits(credits)) {
             handle.restart(self.with_quota_credits(credits))?;
         }
         if has_xattr {
-            let released = self.edit_xattrs(handle, inode, |edit| xattr::release_all(edit));
+            let released = self.edit_xattrs(handle, inode, values, |edit| xattr::release_all(edit));
             if self.journal.is_aborted() {
                 released?;
             } else if self.unless_damaged(inode, released)?.is_none() {

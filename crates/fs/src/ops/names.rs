@@ -23,7 +23,7 @@ use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::orphan::Over;
 use crate::xattr;
-use crate::xattr_store::XattrView;
+use crate::xattr_store::{Values, XattrView};
 
 const S_ISUID: u16 = 0o4000;
 pub(super) const S_ISGID: u16 = 0o2000;
@@ -369,9 +369,10 @@ impl Filesystem {
             return Ok(());
         }
         let _table = self.hold_slots([inode])?;
-        self.transact_whole(credits::CHMOD, |handle| {
+        let values = if has_caps { self.hold_values(inode)? } else { Values::default() };
+        self.transact_whole(credits::CHMOD + values.credits, |handle| {
             if has_caps {
-                self.edit_xattrs(handle, inode, |edit| xattr::remove(edit, b"security.capability"))?;
+                self.edit_xattrs(handle, inode, &values, |edit| xattr::remove(edit, b"security.capability"))?;
             }
             inode.meta.write().desc.mode &= !kill;
             let written = self.write_inode(handle, inode);

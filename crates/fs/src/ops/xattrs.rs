@@ -61,7 +61,7 @@ impl Filesystem {
     /// [`Error::Exists`] and [`Error::NoAttribute`] by `mode`; [`Error::NoSpace`] if inode and block are full;
     /// [`Error::NotSupported`] for a prefix that the format or this mount does not support.
     pub fn set_xattr(&self, inode: &InodeRef, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
-        self.change_xattr(inode, name, |edit| xattr::set(edit, name, value, mode))
+        self.change_xattr(inode, name, Some(value), |edit| xattr::set(edit, name, value, mode))
     }
 
     /// Removes attribute `name`; [`Error::NoAttribute`] if it is not there.
@@ -69,13 +69,14 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::get_xattr`]; also [`Error::NotPermitted`] by the inode's flags, and [`Error::ReadOnly`].
     pub fn remove_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<()> {
-        self.change_xattr(inode, name, |edit| xattr::remove(edit, name))
+        self.change_xattr(inode, name, None, |edit| xattr::remove(edit, name))
     }
 
     fn change_xattr(
         &self,
         inode: &InodeRef,
         name: &[u8],
+        value: Option<&[u8]>,
         change: impl Fn(&mut XattrEdit<'_>) -> std::result::Result<(), XattrError<Error>>,
     ) -> Result<()> {
         self.check_namespace(name)?;
@@ -84,8 +85,13 @@ impl Filesystem {
             let _exclusive = inode.rw.write();
             self.may_change(inode, Change::Xattr)?;
             let _table = self.hold_slots([inode])?;
-            self.transact_whole(credits::SET_XATTR, |handle| {
-                self.edit_xattrs(handle, inode, &change)?;
+            let stored = match value {
+                Some(value) if self.geo.ea_inode => xattr::stored_value(&XattrView { fs: self, inode }, name, value)?,
+                _ => None,
+            };
+            let values = op.prepare_values(inode, stored.as_slice())?;
+            self.transact_whole(credits::SET_XATTR + values.credits, |handle| {
+                self.edit_xattrs(handle, inode, &values, &change)?;
                 inode.meta.write().desc.ctime = self.now();
                 let written = self.write_inode(handle, inode);
                 self.whole(handle, written)

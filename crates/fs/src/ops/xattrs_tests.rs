@@ -120,7 +120,7 @@ fn sharing() -> Arc<MemDevice> {
     let mut bytes = vec![0; 1024];
     let at = nr.0 * 1024;
     dev.read_at(at, &mut bytes, BioFlags::default()).expect("read");
-    let list = XattrBlock::parse(&bytes, nr, None).and_then(|b| b.to_list()).expect("understood");
+    let list = XattrBlock::parse(&bytes, nr, None).map(|b| b.to_list()).expect("understood");
     XattrBlock::encode(&list, 2, &mut bytes, nr, None).expect("fits");
     dev.write_at(at, &[&bytes], BioFlags::default()).expect("written");
     assert_clean(&dev);

@@ -36,6 +36,11 @@ impl Filesystem {
         credits + self.quotas().map_or(0, |quotas| INODES_PER_HANDLE * quotas.files.len() as u32)
     }
 
+    /// Whether quotas count this inode, once they are loaded.
+    pub(crate) fn counts_owners(&self, ino: InodeNr) -> bool {
+        self.sb.lock().ro_compat().contains(RoCompat::QUOTA) && !self.own_inodes.contains(ino)
+    }
+
     /// Reads the quota files of a mount that is about to write.
     ///
     /// # Errors
@@ -196,7 +201,7 @@ impl Filesystem {
             return None;
         }
         let before = meta.charge;
-        let after = if meta.freed { Charge::default() } else { Charge::of(&meta.desc) };
+        let after = if meta.freed { Charge::default() } else { Charge::of(&meta.desc, meta.values) };
         meta.charge = after;
         let delayed = inode.promised_blocks() << self.geo.block_bits;
         if meta.promised > 0 || delayed > 0 {
@@ -275,7 +280,7 @@ impl Filesystem {
     pub(crate) fn blocks_within_quota(&self, inode: &Inode, blocks: u32) -> Result<u32> {
         let Some(quotas) = self.quotas() else { return Ok(blocks) };
         // A new inode has not been charged yet.
-        let owners = Charge::of(&inode.meta.read().desc).owners;
+        let owners = Charge::of(&inode.meta.read().desc, 0).owners;
         let (space, _) = self.owners_left(quotas, owners, &quotas.promises.lock())?;
         match u64::from(blocks).min(space >> self.geo.block_bits) {
             0 if blocks > 0 => Err(Error::QuotaExceeded),

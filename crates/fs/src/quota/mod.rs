@@ -57,9 +57,15 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// The charge of an inode as its fields say.
-    pub fn of(desc: &InodeDesc) -> Charge {
-        Charge { owners: [desc.uid, desc.gid, desc.projid], bytes: desc.blocks.saturating_mul(512), inodes: 1 }
+    /// The charge of an inode as its fields say. Its attributes name `values` inodes: each counts as one of its
+    /// owners', and its blocks are among the inode's. The inode of a value itself is nobody's (Linux:
+    /// `ext4_get_inode_usage`).
+    pub fn of(desc: &InodeDesc, values: u32) -> Charge {
+        if desc.is_value() {
+            return Charge::default();
+        }
+        let inodes = 1 + u64::from(values);
+        Charge { owners: [desc.uid, desc.gid, desc.projid], bytes: desc.blocks.saturating_mul(512), inodes }
     }
 }
 

@@ -65,29 +65,45 @@ pub fn set_acl<S: XattrStore>(store: &mut S, kind: AclKind, acl: Option<&Acl>) -
         return remove_raw(store, kind.name()).map(drop);
     };
     acl.validate().map_err(|source| XattrError::InvalidAcl { ino, source })?;
+    if kind == AclKind::Default && mode & S_IFMT != S_IFDIR {
+        return Err(XattrError::NoDirectory { ino });
+    }
+    let (new_mode, stored) = stored_acl(kind, acl, mode);
+    match stored {
+        Some(bytes) => set_raw(store, kind.name(), &bytes, SetMode::Any)?,
+        None => drop(remove_raw(store, kind.name())?),
+    }
+    if new_mode == mode { Ok(()) } else { store.set_mode(new_mode).map_err(XattrError::Store) }
+}
+
+/// The mode of an inode of `mode` that gets an ACL, and the bytes of it that are stored; `None`: the mode says it all.
+pub(super) fn stored_acl(kind: AclKind, acl: &Acl, mode: u16) -> (u16, Option<Vec<u8>>) {
     match kind {
-        AclKind::Default if mode & S_IFMT != S_IFDIR => Err(XattrError::NoDirectory { ino }),
-        AclKind::Default => set_raw(store, kind.name(), &acl::to_disk(acl), SetMode::Any),
+        AclKind::Default => (mode, Some(acl::to_disk(acl))),
         AclKind::Access => {
-            let (new_mode, stored) = acl.as_access_of(mode);
-            match stored {
-                Some(acl) => set_raw(store, kind.name(), &acl::to_disk(acl), SetMode::Any)?,
-                None => drop(remove_raw(store, kind.name())?),
-            }
-            if new_mode == mode { Ok(()) } else { store.set_mode(new_mode).map_err(XattrError::Store) }
+            let (mode, stored) = acl.as_access_of(mode);
+            (mode, stored.map(acl::to_disk))
         }
     }
+}
+
+/// The name and the bytes of the access ACL after [`chmod_acl`]; `None`: the inode has no such list.
+pub fn chmod_value<S: XattrSource>(store: &S, mode: u16) -> Result<Option<(Name<'static>, Vec<u8>)>, S> {
+    if store.mode() & S_IFMT == S_IFLNK {
+        return Ok(None);
+    }
+    let Some(mut acl) = get_acl(store, AclKind::Access)? else { return Ok(None) };
+    acl.chmod(mode);
+    Ok(Some((AclKind::Access.name(), acl::to_disk(&acl))))
 }
 
 /// Updates the access ACL after a chmod to the permission bits of `mode`; the caller sets the mode itself (Linux:
 /// `posix_acl_chmod`).
 pub fn chmod_acl<S: XattrStore>(store: &mut S, mode: u16) -> Result<(), S> {
-    if store.mode() & S_IFMT == S_IFLNK {
-        return Ok(());
+    match chmod_value(store, mode)? {
+        Some((name, bytes)) => set_raw(store, name, &bytes, SetMode::Any),
+        None => Ok(()),
     }
-    let Some(mut acl) = get_acl(store, AclKind::Access)? else { return Ok(()) };
-    acl.chmod(mode);
-    set_raw(store, AclKind::Access.name(), &acl::to_disk(&acl), SetMode::Any)
 }
 
 /// Sets the ACLs of the new inode `child`, whose mode is already `inherited.mode`: all or none.

@@ -6,9 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use extant_ondisk::xattr::{Name, Outside};
 use extant_ondisk::{BlockNr, InodeNr};
 
-use super::{Joinable, SharedBlocks, XattrSource, XattrStore};
+use super::{Joinable, Reference, SharedBlocks, XattrSource, XattrStore};
 
 /// The fields of the superblock that the tests need.
 pub(super) struct Geometry {
@@ -171,7 +172,11 @@ impl XattrSource for ImageInode<'_> {
         &self.g.shared
     }
 
-    fn value_inode(&self, _ino: InodeNr, _len: usize) -> Result<Vec<u8>, Self::Error> {
+    fn may_go_outside(&self) -> bool {
+        false
+    }
+
+    fn value(&self, _name: Name<'_>, _there: Outside) -> Result<Vec<u8>, Self::Error> {
         unreachable!("no image here has values in inodes")
     }
 }
@@ -228,5 +233,14 @@ impl XattrStore for ImageInode<'_> {
         self.freed.set(self.freed.get() + 1);
         self.g.claim(Some(nr.0));
         Ok(())
+    }
+    fn prepared(&self, _value: &[u8]) -> Option<(InodeNr, u32)> {
+        None
+    }
+    fn refer(&mut self, _value: InodeNr, _how: Reference) -> Result<(), String> {
+        unreachable!("no image here has values in inodes")
+    }
+    fn charge(&mut self, _before: &[Outside], _after: &[Outside]) -> Result<(), String> {
+        unreachable!("no image here has values in inodes")
     }
 }

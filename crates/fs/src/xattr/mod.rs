@@ -12,9 +12,14 @@
 //! inode refers to it, or else gets a new block. Dropping the last reference frees the block. Count and `i_file_acl`
 //! change in one transaction, so they agree after a crash.
 //!
+//! With `ea_inode`, a value that fits neither beside its name in the inode nor in the block goes to an inode of its
+//! own, and the entry with its name to the inode or the block (Linux: `ext4_xattr_set_handle`). The caller makes that
+//! inode before the change ([`goes_outside`]). Each entry in an inode and each in a block has a reference to the
+//! value; inodes that share a block share its references. Each inode whose attributes name a value counts its blocks.
+//!
 //! What it does not do: decide who may read or set what (`trusted.` needs CAP_SYS_ADMIN, `user.` only on files and
-//! directories, S_ISGID after an ACL change): the caller knows the credentials. Write values into inodes of their own
-//! (`ea_inode`): they are only read. Times: the caller sets ctime.
+//! directories, S_ISGID after an ACL change): the caller knows the credentials. Make and free the inodes of values: see
+//! [`crate::values`]. Times: the caller sets ctime.
 //!
 //! # Locking
 //! The caller holds the inode's lock (shared for reading, exclusive for changing) and, for changes, an open handle with
@@ -24,29 +29,35 @@
 mod acl;
 #[cfg(test)]
 mod acl_tests;
+mod hints;
 #[cfg(test)]
 mod image_store;
 mod ops;
 #[cfg(test)]
 mod oracle_tests;
 mod shared;
+mod shared_values;
 #[cfg(test)]
 mod tests;
 
-pub use acl::{AclKind, chmod_acl, get_acl, set_inherited};
-pub use ops::{check, get, get_in_inode, list, release_all, remove, room_in_inode, set, set_in_inode};
+pub use acl::{AclKind, chmod_acl, chmod_value, get_acl, set_inherited};
+pub use ops::{
+    check, get, get_in_inode, goes_outside, list, outside, release_all, release_values, remove, room_in_inode, set,
+    set_in_inode, stored_value,
+};
 pub use shared::{Joinable, SharedBlocks};
+pub use shared_values::SharedValues;
 
 use std::sync::Arc;
 
 use extant_ondisk::acl::AclError;
-use extant_ondisk::xattr::NoSpace;
+use extant_ondisk::xattr::{Name, NoSpace, Outside};
 use extant_ondisk::{BlockNr, InodeNr};
 
 /// The most metadata blocks that one change dirties: the inode; the old and the new xattr block; bitmap and group
 /// descriptor of the new block; bitmap and group descriptor of the old one (which also needs one revoke); the
 /// superblock, for the `ext_attr` feature. An inode that joins a block dirties that one instead, and no bitmap for
-/// it.
+/// it. References to values come on top ([`crate::values`]).
 pub const CREDITS: u32 = 8;
 
 /// The interface to an inode for reading attributes.
@@ -77,8 +88,19 @@ pub trait XattrSource {
     fn pass(&self, e: XattrError<Self::Error>) -> Result<(), XattrError<Self::Error>> {
         Err(e)
     }
-    /// The value of `len` bytes in an inode of its own (`ea_inode`).
-    fn value_inode(&self, ino: InodeNr, len: usize) -> Result<Vec<u8>, Self::Error>;
+    /// Whether values may have inodes of their own (`ea_inode`).
+    fn may_go_outside(&self) -> bool;
+    /// The value of attribute `name` in an inode of its own, which the implementer compares with the entry.
+    fn value(&self, name: Name<'_>, there: Outside) -> Result<Vec<u8>, Self::Error>;
+}
+
+/// A change of the references to a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// An entry names the value now.
+    Add,
+    /// An entry that named it is gone. Dropping the last reference frees the value's inode.
+    Drop,
 }
 
 /// The interface for changing attributes: every method acts within the caller's handle.
@@ -105,6 +127,13 @@ pub trait XattrStore: XattrSource {
     ) -> Result<(), Self::Error>;
     /// Frees and revokes a block without references.
     fn free_block(&mut self, nr: BlockNr) -> Result<(), Self::Error>;
+    /// The inode, and the hash, of exactly this value, if the caller has prepared one.
+    fn prepared(&self, value: &[u8]) -> Option<(InodeNr, u32)>;
+    /// Adds or drops a reference to the value in an inode of its own.
+    fn refer(&mut self, value: InodeNr, how: Reference) -> Result<(), Self::Error>;
+    /// The values outside that the inode's attributes name were `before` and are `after`: counts their blocks as the
+    /// inode's.
+    fn charge(&mut self, before: &[Outside], after: &[Outside]) -> Result<(), Self::Error>;
 }
 
 /// The flags of setxattr.

@@ -1,13 +1,13 @@
 //! Get, list, set, remove: the inode first, then the block.
 
 use extant_ondisk::xattr::{
-    EntryList, EntryRef, HEADER_LEN, NAME_LEN_MAX, Name, NoSpace, References, VALUE_SIZE_MAX, XattrBlock, XattrContext,
-    add_reference, drop_reference, inode_area, scan_block,
+    EntryList, EntryRef, HEADER_LEN, NAME_LEN_MAX, Name, NoSpace, Outside, References, VALUE_SIZE_MAX, XattrBlock,
+    XattrContext, add_reference, drop_reference, inode_area, large_value, outside_hash, reserved_for_names, scan_block,
 };
-use extant_ondisk::{BlockNr, Error as OnDiskError};
+use extant_ondisk::{BlockNr, Error as OnDiskError, InodeNr, Structure};
 
-use super::acl::{AclKind, acl_from_value, get_acl, set_acl};
-use super::{SetMode, XattrError, XattrSource, XattrStore};
+use super::acl::{AclKind, acl_from_value, get_acl, set_acl, stored_acl};
+use super::{Reference, SetMode, XattrError, XattrSource, XattrStore};
 
 type Result<T, S> = std::result::Result<T, XattrError<<S as XattrSource>::Error>>;
 
@@ -60,11 +60,48 @@ pub fn remove<S: XattrStore>(store: &mut S, full_name: &[u8]) -> Result<(), S> {
     if found || AclKind::of(name).is_some() { Ok(()) } else { Err(XattrError::NotFound { ino: store.ino() }) }
 }
 
-/// Checks that all attributes can be removed. This fails if a value is in an inode of its own, which an unsupported
-/// feature would have to free. Returns the block that is freed with the inode, because no other inode shares it.
+/// Checks that all attributes can be read. Returns the block that is freed with the inode, because no other inode
+/// shares it.
 pub fn check<S: XattrSource>(store: &S) -> Result<Option<BlockNr>, S> {
     let old = load(store)?.old;
     Ok(old.and_then(|(nr, references)| (references.count <= 1).then_some(nr)))
+}
+
+/// The values in inodes of their own that the inode's attributes name, those of its block included.
+pub fn outside<S: XattrSource>(store: &S) -> Result<Vec<Outside>, S> {
+    Ok(load(store)?.outside())
+}
+
+/// Whether setting this attribute puts its value into an inode of its own (Linux: `ext4_xattr_set_handle`). The caller
+/// then makes one before it begins the change.
+pub fn goes_outside<S: XattrSource>(store: &S, name: Name<'_>, value: &[u8]) -> Result<bool, S> {
+    if !store.may_go_outside() || value.is_empty() {
+        return Ok(false);
+    }
+    let l = load(store)?;
+    if with_value(store, &l, name, value).is_some() {
+        return Ok(false);
+    }
+    let there = Outside { inode: InodeNr(0), len: value.len() as u32, hash: 0 };
+    Ok(placed(store, &l, name, |list| list.set_outside(name, there), 0).is_some())
+}
+
+/// The name and the bytes that [`set`] stores; `None` where it stores nothing.
+pub fn stored_value<'n, S: XattrSource>(
+    store: &S,
+    full_name: &'n [u8],
+    value: &[u8],
+) -> Result<Option<(Name<'n>, Vec<u8>)>, S> {
+    let name = parse_name(store, full_name)?;
+    let ino = store.ino();
+    if value.len() > VALUE_SIZE_MAX {
+        return Err(XattrError::ValueTooLong { ino, len: value.len() });
+    }
+    let bytes = match AclKind::of(name) {
+        Some(kind) => acl_from_value(ino, value)?.and_then(|acl| stored_acl(kind, &acl, store.mode()).1),
+        None => Some(value.to_vec()),
+    };
+    Ok(bytes.map(|bytes| (name, bytes)))
 }
 
 /// Drops the reference to the xattr block, at the end of an inode's life. Attributes in the inode vanish with it.
@@ -72,6 +109,30 @@ pub fn release_all<S: XattrStore>(store: &mut S) -> Result<(), S> {
     let Some(nr) = store.block_nr() else { return Ok(()) };
     release_block(store, nr)?;
     store.set_block_nr(None).map_err(XattrError::Store)
+}
+
+/// Drops the references to at most `max` values in inodes of their own, at the end of an inode's life: the attributes
+/// stay, empty. Returns whether there may be more. Those in a block with other references are the block's, and stay.
+pub fn release_values<S: XattrStore>(store: &mut S, max: usize) -> Result<bool, S> {
+    let l = load(store)?;
+    let emptied = |list: &EntryList, max: usize| {
+        let mut emptied = list.clone();
+        let names: Vec<_> = list.iter().filter(|e| e.outside.is_some()).take(max).collect();
+        let all_set = names.iter().all(|e| emptied.set(e.name(), b""));
+        (all_set && !names.is_empty()).then_some((emptied, names.len()))
+    };
+    if let Some((inode, n)) = emptied(&l.inode, max) {
+        replace(store, &l, inode, l.block.clone())?;
+        return Ok(n == max || l.block.outside().next().is_some());
+    }
+    let alone = l.old.is_some_and(|(_, references)| references.count == 1);
+    let Some((block, n)) = emptied(&l.block, max).filter(|_| alone) else { return Ok(false) };
+    let is_done = rewrite(store, &l.block, &block)?;
+    if is_done {
+        let (before, after) = (l.outside(), l.inode.outside().chain(block.outside()).collect::<Vec<_>>());
+        store.charge(&before, &after).map_err(XattrError::Store)?;
+    }
+    Ok(is_done && n == max)
 }
 
 fn parse_name<'a, S: XattrSource>(store: &S, full: &'a [u8]) -> Result<Name<'a>, S> {
@@ -111,7 +172,7 @@ pub fn set_in_inode<S: XattrStore>(store: &mut S, name: Name<'_>, value: Option<
         Some(_) => {}
         None => drop(list.remove(name)),
     }
-    write_inode_list(store, &list, area)
+    write_own_list(store, &list, area)
 }
 
 /// The stored bytes of an attribute.
@@ -170,11 +231,11 @@ fn rules<S: XattrSource>(store: &S) -> XattrContext {
 }
 
 fn value_of<S: XattrSource>(store: &S, entry: &EntryRef<'_>) -> Result<Vec<u8>, S> {
-    let Some((ino, len)) = entry.outside else { return Ok(entry.value.to_vec()) };
-    if len as usize > VALUE_SIZE_MAX {
-        return Err(XattrError::ValueTooLong { ino: store.ino(), len: len as usize });
+    let Some(there) = entry.outside() else { return Ok(entry.value.to_vec()) };
+    if there.len as usize > VALUE_SIZE_MAX {
+        return Err(XattrError::ValueTooLong { ino: store.ino(), len: there.len as usize });
     }
-    store.value_inode(ino, len as usize).map_err(XattrError::Store)
+    store.value(entry.name, there).map_err(XattrError::Store)
 }
 
 /// Both lists of an inode, decoded, and the data for writing them back.
@@ -186,6 +247,12 @@ struct Loaded {
     old: Option<(BlockNr, References)>,
 }
 
+impl Loaded {
+    fn outside(&self) -> Vec<Outside> {
+        self.inode.outside().chain(self.block.outside()).collect()
+    }
+}
+
 fn load<S: XattrSource>(store: &S) -> Result<Loaded, S> {
     let area = store.inode_area().map_err(XattrError::Store)?;
     let inode = inode_area::decode(&area, store.ino())?;
@@ -194,18 +261,81 @@ fn load<S: XattrSource>(store: &S) -> Result<Loaded, S> {
         let bytes = store.read_block(nr).map_err(XattrError::Store)?;
         let block = XattrBlock::parse(&bytes, nr, store.checksum_seed())?;
         loaded.old = Some((nr, block.references()));
-        loaded.block = block.to_list()?;
+        loaded.block = block.to_list();
+    }
+    if let Some(there) = loaded.outside().first().filter(|_| !store.may_go_outside()) {
+        let detail = format!("attributes with a value in {}, without the feature 'ea_inode'", there.inode);
+        return Err(OnDiskError::corrupt(Structure::Inode, store.ino().0, detail).into());
     }
     Ok(loaded)
+}
+
+/// The bytes of a block that values leave to names, where values may have inodes of their own.
+fn reserve<S: XattrSource>(store: &S) -> usize {
+    if store.may_go_outside() { reserved_for_names(store.block_size()) } else { 0 }
+}
+
+/// The lists of inode and block after an attribute went to the first of them that has room for it: `put` adds it to a
+/// list. `reserve`: bytes of the block that values leave to names.
+fn placed<S: XattrSource>(
+    store: &S,
+    l: &Loaded,
+    name: Name<'_>,
+    put: impl Fn(&mut EntryList) -> bool,
+    reserve: usize,
+) -> Option<(EntryList, EntryList)> {
+    let (mut inode, mut block) = (l.inode.clone(), l.block.clone());
+    if put(&mut inode) && inode_area::encode(&inode, &mut l.area.clone()).is_ok() {
+        block.remove(name);
+        return Some((inode, block));
+    }
+    let room = store.block_size();
+    let fits = put(&mut block) && block.stored_len() + HEADER_LEN <= room && block.values_len() + reserve <= room;
+    inode = l.inode.clone();
+    inode.remove(name);
+    fits.then_some((inode, block))
+}
+
+/// As [`placed`], for a value that lies beside its name.
+fn with_value<S: XattrSource>(store: &S, l: &Loaded, name: Name<'_>, value: &[u8]) -> Option<(EntryList, EntryList)> {
+    let too_large = value.len().next_multiple_of(4) > large_value(store.block_size());
+    let refused = store.may_go_outside() && too_large;
+    (!refused).then(|| placed(store, l, name, |list| list.set(name, value), reserve(store))).flatten()
+}
+
+/// The lists after an attribute was set, its value in the inode of its own that the caller has prepared if it must be.
+fn with_attribute<S: XattrStore>(
+    store: &S,
+    l: &Loaded,
+    name: Name<'_>,
+    value: &[u8],
+) -> Result<(EntryList, EntryList), S> {
+    let ino = store.ino();
+    if name.suffix.len() > NAME_LEN_MAX {
+        return Err(XattrError::NameTooLong { ino, len: name.suffix.len() });
+    }
+    if let Some(lists) = with_value(store, l, name, value) {
+        return Ok(lists);
+    }
+    if let Some((inode, hash)) = store.prepared(value) {
+        let there = Outside { inode, len: value.len() as u32, hash: outside_hash(name.suffix, hash) };
+        if let Some(lists) = placed(store, l, name, |list| list.set_outside(name, there), 0) {
+            return Ok(lists);
+        }
+    }
+    let mut block = l.block.clone();
+    let _ = block.set(name, value);
+    let available = store.block_size().saturating_sub(HEADER_LEN + reserve(store));
+    Err(XattrError::NoSpace { ino, source: NoSpace { needed: block.stored_len(), available } })
 }
 
 /// Sets an attribute's stored bytes. The steps that may run out of space come first, so that a failure changes
 /// nothing.
 pub(super) fn set_raw<S: XattrStore>(store: &mut S, name: Name<'_>, value: &[u8], mode: SetMode) -> Result<(), S> {
     let ino = store.ino();
-    let mut l = load(store)?;
-    let in_inode = l.inode.get(name).is_some();
-    let in_block = l.block.get(name).is_some();
+    let l = load(store)?;
+    let in_inode = l.inode.find(name).is_some();
+    let in_block = l.block.find(name).is_some();
     match mode {
         SetMode::Create if in_inode || in_block => return Err(XattrError::Exists { ino }),
         SetMode::Replace if !in_inode && !in_block => return Err(XattrError::NotFound { ino }),
@@ -214,82 +344,85 @@ pub(super) fn set_raw<S: XattrStore>(store: &mut S, name: Name<'_>, value: &[u8]
     if in_inode != in_block && l.inode.get(name).or(l.block.get(name)) == Some(value) {
         return Ok(());
     }
-    let too_long = || XattrError::NameTooLong { ino, len: name.suffix.len() };
-    let mut grown = l.inode.clone();
-    if !grown.set(name, value) {
-        return Err(too_long());
-    }
-    if inode_area::encode(&grown, &mut l.area).is_ok() {
-        if in_block {
-            l.block.remove(name);
-            write_block_list(store, &l.block)?;
-        }
-        return store.write_inode_area(&l.area).map_err(XattrError::Store);
-    }
-    if !l.block.set(name, value) {
-        return Err(too_long());
-    }
-    write_block_list(store, &l.block)?;
-    if in_inode {
-        l.inode.remove(name);
-        write_inode_list(store, &l.inode, l.area)?;
-    }
-    Ok(())
+    let (inode, block) = with_attribute(store, &l, name, value)?;
+    replace(store, &l, inode, block)
 }
 
 /// Sets several attributes on an inode that has none of them: all, or none if it fails.
 pub(super) fn set_all_raw<S: XattrStore>(store: &mut S, attributes: &[(Name<'_>, Vec<u8>)]) -> Result<(), S> {
-    let ino = store.ino();
-    let mut l = load(store)?;
-    let (mut in_inode, mut in_block) = (false, false);
+    let l = load(store)?;
+    let mut grown = Loaded { area: l.area.clone(), inode: l.inode.clone(), block: l.block.clone(), old: l.old };
     for (name, value) in attributes {
-        let too_long = || XattrError::NameTooLong { ino, len: name.suffix.len() };
-        let mut grown = l.inode.clone();
-        if !grown.set(*name, value) {
-            return Err(too_long());
-        }
-        if inode_area::encode(&grown, &mut l.area).is_ok() {
-            l.inode = grown;
-            in_inode = true;
-        } else if l.block.set(*name, value) {
-            in_block = true;
-        } else {
-            return Err(too_long());
-        }
+        (grown.inode, grown.block) = with_attribute(store, &grown, *name, value)?;
     }
-    // First the step that may run out of space.
-    if in_block {
-        write_block_list(store, &l.block)?;
-    }
-    if in_inode {
-        write_inode_list(store, &l.inode, l.area)?;
-    }
-    Ok(())
+    replace(store, &l, grown.inode, grown.block)
 }
 
 /// Removes an attribute from wherever it is stored; returns whether it existed.
 pub(super) fn remove_raw<S: XattrStore>(store: &mut S, name: Name<'_>) -> Result<bool, S> {
-    let mut l = load(store)?;
-    let in_block = l.block.remove(name);
-    if in_block {
-        write_block_list(store, &l.block)?;
-    }
-    let in_inode = l.inode.remove(name);
-    if in_inode {
-        write_inode_list(store, &l.inode, l.area)?;
-    }
+    let l = load(store)?;
+    let (mut inode, mut block) = (l.inode.clone(), l.block.clone());
+    let in_block = block.remove(name);
+    let in_inode = inode.remove(name);
+    replace(store, &l, inode, block)?;
     Ok(in_inode || in_block)
 }
 
-fn write_inode_list<S: XattrStore>(store: &mut S, list: &EntryList, mut area: Vec<u8>) -> Result<(), S> {
+/// Makes `inode` and `block` the lists of the inode, which were `l`. First the block, which may find no space.
+fn replace<S: XattrStore>(store: &mut S, l: &Loaded, inode: EntryList, block: EntryList) -> Result<(), S> {
+    let after: Vec<_> = inode.outside().chain(block.outside()).collect();
+    if block != l.block {
+        write_block_list(store, &l.block, &block)?;
+    }
+    if inode != l.inode {
+        write_inode_list(store, &l.inode, &inode, l.area.clone())?;
+    }
+    let before = l.outside();
+    if before == after { Ok(()) } else { store.charge(&before, &after).map_err(XattrError::Store) }
+}
+
+/// The values of `after` that `before` lacks, each as often as it has more of it.
+fn added(before: &EntryList, after: &EntryList) -> Vec<InodeNr> {
+    let mut known: Vec<_> = before.outside().map(|there| there.inode).collect();
+    let mut is_new = |ino: &InodeNr| match known.iter().position(|one| one == ino) {
+        Some(at) => {
+            known.swap_remove(at);
+            false
+        }
+        None => true,
+    };
+    after.outside().map(|there| there.inode).filter(|ino| is_new(ino)).collect()
+}
+
+fn refer<S: XattrStore>(store: &mut S, values: &[InodeNr], how: Reference) -> Result<(), S> {
+    values.iter().try_for_each(|ino| store.refer(*ino, how)).map_err(XattrError::Store)
+}
+
+/// New references come before the old ones go, so that a value that stays is never without one.
+fn write_inode_list<S: XattrStore>(
+    store: &mut S,
+    before: &EntryList,
+    list: &EntryList,
+    mut area: Vec<u8>,
+) -> Result<(), S> {
+    let ino = store.ino();
+    inode_area::encode(list, &mut area).map_err(|source| XattrError::NoSpace { ino, source })?;
+    refer(store, &added(before, list), Reference::Add)?;
+    store.write_inode_area(&area).map_err(XattrError::Store)?;
+    refer(store, &added(list, before), Reference::Drop)
+}
+
+/// Writes the attributes in the inode, none of which has its value elsewhere, or all keep it.
+fn write_own_list<S: XattrStore>(store: &mut S, list: &EntryList, mut area: Vec<u8>) -> Result<(), S> {
     let ino = store.ino();
     inode_area::encode(list, &mut area).map_err(|source| XattrError::NoSpace { ino, source })?;
     store.write_inode_area(&area).map_err(XattrError::Store)
 }
 
-/// Makes `list` the content of the inode's block: by joining a block with that list, in place if no other inode
-/// shares the block, or in a new block. For an empty list the inode has no block.
-fn write_block_list<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<(), S> {
+/// Makes `list` the content of the inode's block, which was `before`: by joining a block with that list, in place if no
+/// other inode shares the block, or in a new block. For an empty list the inode has no block. A block has one reference
+/// to each value that it names, whoever shares it.
+fn write_block_list<S: XattrStore>(store: &mut S, before: &EntryList, list: &EntryList) -> Result<(), S> {
     let ino = store.ino();
     if list.is_empty() {
         return release_all(store);
@@ -302,10 +435,11 @@ fn write_block_list<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<()
     if let Some(nr) = join(store, list)? {
         return if old == Some(nr) { Ok(()) } else { move_to(store, old, nr) };
     }
-    if rewrite(store, list)? {
+    if rewrite(store, before, list)? {
         return Ok(());
     }
     let nr = store.allocate_block().map_err(XattrError::Store)?;
+    refer(store, &added(&EntryList::new(), list), Reference::Add)?;
     let mut bytes = vec![0; store.block_size()];
     let no_space = |source| XattrError::NoSpace { ino, source };
     XattrBlock::encode(list, 1, &mut bytes, nr, store.checksum_seed()).map_err(no_space)?;
@@ -364,43 +498,59 @@ fn join<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<Option<BlockNr
     Ok(None)
 }
 
-/// Makes `list` the content of the inode's block if no other inode refers to it; returns whether it did.
-fn rewrite<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<bool, S> {
+/// Makes `list` the content of the inode's block, which was `before`, if no other inode refers to it; returns whether
+/// it did.
+fn rewrite<S: XattrStore>(store: &mut S, before: &EntryList, list: &EntryList) -> Result<bool, S> {
     let Some(nr) = store.block_nr() else { return Ok(false) };
     let (ino, seed, shared) = (store.ino(), store.checksum_seed(), store.shared().clone());
     let mut new = vec![0; store.block_size()];
     XattrBlock::encode(list, 1, &mut new, nr, seed).map_err(|source| XattrError::NoSpace { ino, source })?;
-    // Other inodes can join until the index is held.
-    let mut held = shared.hold();
-    let mut before: std::result::Result<References, OnDiskError> = Ok(References { count: 0, hash: 0 });
-    store
-        .update_block(nr, &held, &mut |bytes| {
-            before = References::read(bytes, nr, seed);
-            // A different length would be the implementer's bug, and the checksum would be wrong.
-            let alone = before.as_ref().is_ok_and(|b| b.count == 1) && bytes.len() == new.len();
-            if alone {
-                bytes.copy_from_slice(&new);
-            }
-            alone
-        })
-        .map_err(XattrError::Store)?;
-    let before = before?;
-    if before.count == 1 {
-        held.forget(nr, before.hash);
-        held.note(nr, References { count: 1, hash: XattrBlock::hash_of(list) });
-    }
-    Ok(before.count == 1)
+    let added_now = added(before, list);
+    refer(store, &added_now, Reference::Add)?;
+    let was_alone = {
+        // Other inodes can join until the index is held.
+        let mut held = shared.hold();
+        let mut was: std::result::Result<References, OnDiskError> = Ok(References { count: 0, hash: 0 });
+        store
+            .update_block(nr, &held, &mut |bytes| {
+                was = References::read(bytes, nr, seed);
+                // A different length would be the implementer's bug, and the checksum would be wrong.
+                let alone = was.as_ref().is_ok_and(|b| b.count == 1) && bytes.len() == new.len();
+                if alone {
+                    bytes.copy_from_slice(&new);
+                }
+                alone
+            })
+            .map_err(XattrError::Store)?;
+        let was = was?;
+        if was.count == 1 {
+            held.forget(nr, was.hash);
+            held.note(nr, References { count: 1, hash: XattrBlock::hash_of(list) });
+        }
+        was.count == 1
+    };
+    // A block that stays as it is keeps its references.
+    let dropped = if was_alone { added(list, before) } else { added_now };
+    refer(store, &dropped, Reference::Drop)?;
+    Ok(was_alone)
 }
 
-/// Drops one reference. Dropping the last one frees the block, which no inode can join any more.
+/// Drops one reference. Dropping the last one frees the block, which no inode can join any more, and drops its
+/// references to values.
 fn release_block<S: XattrStore>(store: &mut S, nr: BlockNr) -> Result<(), S> {
     let (seed, shared) = (store.checksum_seed(), store.shared().clone());
     let mut left: std::result::Result<References, OnDiskError> = Ok(References { count: 0, hash: 0 });
+    let mut values = Vec::new();
     {
         let mut held = shared.hold();
         store
             .update_block(nr, &held, &mut |bytes| {
                 left = drop_reference(bytes, nr, seed);
+                if matches!(left, Ok(left) if left.count == 0) {
+                    // Attributes that cannot be read name no value.
+                    let list = XattrBlock::parse(bytes, nr, seed).map(|block| block.to_list()).unwrap_or_default();
+                    values = added(&EntryList::new(), &list);
+                }
                 matches!(left, Ok(left) if left.count > 0)
             })
             .map_err(XattrError::Store)?;
@@ -412,6 +562,7 @@ fn release_block<S: XattrStore>(store: &mut S, nr: BlockNr) -> Result<(), S> {
     }
     if left?.count == 0 {
         store.free_block(nr).map_err(XattrError::Store)?;
+        refer(store, &values, Reference::Drop)?;
     }
     Ok(())
 }

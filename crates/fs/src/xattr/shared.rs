@@ -9,9 +9,7 @@
 //! the index held exclusively. A block enters the index when an inode that refers to it, and is locked, is read or
 //! written. A block with the maximum number of references is not in the index.
 //!
-//! The index has a fixed number of places ([`SETS`] × [`WAYS`], 256 KiB, allocated with the first entry). A new entry
-//! replaces the least recently joined or entered one of its set. Forgetting a block only means that it is not shared.
-//! So one search reads at most [`WAYS`] blocks, whichever hashes a crafted image contains.
+//! The index has a fixed number of places (256 KiB, see [`super::hints`]), so one search reads at most eight blocks.
 //!
 //! What it does not do: read or change blocks.
 //!
@@ -20,23 +18,13 @@
 //! the index may name. Reading an attribute takes it shared, and exclusively if the block is not in the index.
 
 use extant_base::counter::Counter;
-use extant_base::hash::shard_of;
 use extant_base::sync::{LockClass, RwLock, RwLockWriteGuard};
 use extant_ondisk::BlockNr;
 use extant_ondisk::xattr::References;
 
+use super::hints::Hints;
+
 static CLASS: LockClass = LockClass::new("shared attributes", 77);
-
-const SET_BITS: u32 = 11;
-/// The number of sets of hashes.
-const SETS: usize = 1 << SET_BITS;
-/// Blocks of one set.
-const WAYS: usize = 8;
-
-/// `h_hash` and block. A hash of 0 marks a free place: no block in the index has it.
-type Set = [(u32, BlockNr); WAYS];
-
-const FREE: (u32, BlockNr) = (0, BlockNr(0));
 
 /// The index of one mount.
 pub struct SharedBlocks {
@@ -47,7 +35,7 @@ pub struct SharedBlocks {
 
 impl Default for SharedBlocks {
     fn default() -> SharedBlocks {
-        SharedBlocks { joinable: RwLock::new(&CLASS, Joinable { sets: Vec::new() }), joined: Counter::new() }
+        SharedBlocks { joinable: RwLock::new(&CLASS, Joinable::default()), joined: Counter::new() }
     }
 }
 
@@ -61,9 +49,7 @@ impl SharedBlocks {
 
     /// Blocks of this hash, newest first. Each may already have left the index.
     pub fn candidates(&self, hash: u32) -> Vec<BlockNr> {
-        let joinable = self.joinable.read();
-        let set = joinable.sets.get(set_of(hash)).into_iter().flatten();
-        set.filter(|(h, _)| *h == hash && hash != 0).map(|(_, nr)| *nr).collect()
+        self.joinable.read().hints.candidates(hash)
     }
 
     /// Holds the index: only the caller can then change a count, or change or free a block in the index.
@@ -72,43 +58,30 @@ impl SharedBlocks {
     }
 }
 
-fn set_of(hash: u32) -> usize {
-    shard_of(u64::from(hash), SET_BITS)
-}
-
 /// The index, under its lock.
+#[derive(Default)]
 pub struct Joinable {
-    sets: Vec<Set>,
+    hints: Hints<BlockNr>,
 }
 
 impl Joinable {
     /// Whether the block may be joined.
     pub fn contains(&self, nr: BlockNr, hash: u32) -> bool {
-        self.sets.get(set_of(hash)).is_some_and(|set| hash != 0 && set.contains(&(hash, nr)))
+        self.hints.contains(hash, nr)
     }
 
     /// Updates the entry of `nr` from its header: joinable or not.
     pub fn note(&mut self, nr: BlockNr, references: References) {
-        if !references.may_grow() {
-            return self.forget(nr, references.hash);
+        if references.may_grow() {
+            self.hints.note(references.hash, nr);
+        } else {
+            self.forget(nr, references.hash);
         }
-        if self.sets.is_empty() {
-            self.sets = vec![[FREE; WAYS]; SETS];
-        }
-        let entry = (references.hash, nr);
-        let set = &mut self.sets[set_of(references.hash)];
-        let at = set.iter().position(|e| *e == entry).or_else(|| set.iter().position(|e| *e == FREE));
-        let at = at.unwrap_or(WAYS - 1);
-        set[at] = entry;
-        set[..=at].rotate_right(1);
     }
 
     /// From now on no inode joins `nr`.
     pub fn forget(&mut self, nr: BlockNr, hash: u32) {
-        let Some(set) = self.sets.get_mut(set_of(hash)) else { return };
-        for entry in set.iter_mut().filter(|e| **e == (hash, nr)) {
-            *entry = FREE;
-        }
+        self.hints.forget(hash, nr);
     }
 }
 
@@ -147,6 +120,6 @@ mod tests {
         for hash in 0..100_000 {
             shared.note(BlockNr(5000), References { count: 1, hash });
         }
-        assert_eq!(shared.hold().sets.len(), SETS);
+        assert_eq!(shared.hold().hints.sets.len(), crate::xattr::hints::SETS);
     }
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use extant_ondisk::xattr::XattrBlock;
+use extant_ondisk::xattr::{EntryList, inode_area};
+use extant_ondisk::xattr::{Name, Outside, XattrBlock, is_outside_hash, value_hash};
 use extant_ondisk::{BlockNr, InodeNr};
 use proptest::prelude::*;
 
@@ -24,6 +25,10 @@ pub(super) struct Disk {
     pub journalled: Vec<u64>,
     pub freed: Vec<u64>,
     shared: Arc<SharedBlocks>,
+    /// Whether values may have inodes of their own.
+    pub outside: bool,
+    /// Those inodes: value and references.
+    pub values: BTreeMap<u32, (Vec<u8>, u64)>,
 }
 
 /// One inode in memory.
@@ -34,13 +39,15 @@ pub(super) struct MemInode {
     pub area: Vec<u8>,
     pub block: Option<BlockNr>,
     pub disk: Rc<RefCell<Disk>>,
+    /// Bytes of values outside that count as the inode's.
+    pub charged: i64,
     shared: Arc<SharedBlocks>,
 }
 
 impl MemInode {
     pub fn new(ino: u32, mode: u16, area_len: usize, disk: &Rc<RefCell<Disk>>) -> MemInode {
         let shared = disk.borrow().shared.clone();
-        MemInode { ino, mode, area: vec![0; area_len], block: None, disk: disk.clone(), shared }
+        MemInode { ino, mode, area: vec![0; area_len], block: None, disk: disk.clone(), charged: 0, shared }
     }
 }
 
@@ -72,8 +79,16 @@ impl XattrSource for MemInode {
         &self.shared
     }
 
-    fn value_inode(&self, _ino: InodeNr, _len: usize) -> Result<Vec<u8>, Self::Error> {
-        unreachable!("no image here has values in inodes")
+    fn may_go_outside(&self) -> bool {
+        self.disk.borrow().outside
+    }
+
+    fn value(&self, name: Name<'_>, there: Outside) -> Result<Vec<u8>, Self::Error> {
+        let d = self.disk.borrow();
+        let (value, references) = d.values.get(&there.inode.0).ok_or("no such value")?;
+        assert!(*references > 0 && value.len() == there.len as usize);
+        assert!(is_outside_hash(there.hash, name.suffix, value_hash(7, value)));
+        Ok(value.clone())
     }
 }
 
@@ -124,6 +139,30 @@ impl XattrStore for MemInode {
         d.freed.push(nr.0);
         Ok(())
     }
+    fn prepared(&self, value: &[u8]) -> Option<(InodeNr, u32)> {
+        let mut d = self.disk.borrow_mut();
+        if !d.outside {
+            return None;
+        }
+        let found = d.values.iter().find(|(_, (bytes, _))| bytes == value).map(|(ino, _)| *ino);
+        let ino = found.unwrap_or_else(|| d.values.last_key_value().map_or(1000, |(ino, _)| ino + 1));
+        d.values.entry(ino).or_insert_with(|| (value.to_vec(), 0));
+        Some((InodeNr(ino), value_hash(7, value)))
+    }
+    fn refer(&mut self, value: InodeNr, how: Reference) -> Result<(), String> {
+        let mut d = self.disk.borrow_mut();
+        let (_, references) = d.values.get_mut(&value.0).ok_or("no such value")?;
+        match how {
+            Reference::Add => *references += 1,
+            Reference::Drop => *references = references.checked_sub(1).ok_or("a reference too few")?,
+        }
+        Ok(())
+    }
+    fn charge(&mut self, before: &[Outside], after: &[Outside]) -> Result<(), String> {
+        let bytes = |all: &[Outside]| all.iter().map(|there| i64::from(there.len)).sum::<i64>();
+        self.charged += bytes(after) - bytes(before);
+        Ok(())
+    }
 }
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -146,6 +185,23 @@ fn check_refcounts(inodes: &[MemInode]) {
     let found: BTreeMap<u64, u32> =
         disk.blocks.iter().map(|(&nr, b)| (nr, XattrBlock::parse(b, BlockNr(nr), SEED).unwrap().refcount)).collect();
     assert_eq!(found, expected);
+    drop(found);
+    // Each entry in an inode and each in a block is one reference, and each inode counts all values that it shows.
+    let mut references: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut refer =
+        |list: &EntryList| list.outside().for_each(|there| *references.entry(there.inode.0).or_default() += 1);
+    let list_of = |nr: u64| XattrBlock::parse(&disk.blocks[&nr], BlockNr(nr), SEED).unwrap().to_list();
+    for inode in inodes {
+        let own = inode_area::decode(&inode.area, InodeNr(inode.ino)).unwrap();
+        let in_block = inode.block.map(|nr| list_of(nr.0)).unwrap_or_default();
+        let bytes = own.outside().chain(in_block.outside()).map(|there| i64::from(there.len)).sum::<i64>();
+        assert_eq!(inode.charged, bytes);
+        refer(&own);
+    }
+    disk.blocks.keys().for_each(|nr| refer(&list_of(*nr)));
+    let found: BTreeMap<_, _> =
+        disk.values.iter().filter(|(_, (_, n))| *n > 0).map(|(ino, (_, n))| (*ino, *n)).collect();
+    assert_eq!(found, references);
 }
 
 /// Makes `to` share the block of `from`, as the kernel does if both have the same attributes.
@@ -157,8 +213,9 @@ fn share(from: &MemInode, to: &mut MemInode) {
         let b = XattrBlock::parse(bytes, nr, SEED).unwrap();
         (b.to_list(), b.refcount)
     };
-    XattrBlock::encode(&list.unwrap(), refcount + 1, bytes, nr, SEED).unwrap();
+    XattrBlock::encode(&list, refcount + 1, bytes, nr, SEED).unwrap();
     to.block = Some(nr);
+    to.charged += list.outside().map(|there| i64::from(there.len)).sum::<i64>();
 }
 
 #[derive(Clone, Debug)]
@@ -173,7 +230,7 @@ enum Op {
 fn any_op() -> impl Strategy<Value = Op> {
     let mode = prop_oneof![Just(SetMode::Any), Just(SetMode::Any), Just(SetMode::Create), Just(SetMode::Replace)];
     prop_oneof![
-        8 => (0usize..4, 0u8..9, prop_oneof![0usize..40, 0usize..400, Just(900)], mode)
+        8 => (0usize..4, 0u8..9, prop_oneof![0usize..40, 0usize..400, Just(900), Just(5000)], mode)
             .prop_map(|(i, n, v, m)| Op::Set(i, n, v, m)),
         3 => (0usize..4, 0u8..9).prop_map(|(i, n)| Op::Remove(i, n)),
         3 => (0usize..4, 0usize..4).prop_map(|(i, j)| Op::Share(i, j)),
@@ -188,8 +245,8 @@ fn full_name(n: u8) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn operations_match_a_model(ops in prop::collection::vec(any_op(), 1..60), area_len in prop_oneof![Just(0usize), Just(96), Just(200)]) {
-        let disk = Rc::new(RefCell::new(Disk::default()));
+    fn operations_match_a_model(ops in prop::collection::vec(any_op(), 1..60), area_len in prop_oneof![Just(0usize), Just(96), Just(200)], outside: bool) {
+        let disk = Rc::new(RefCell::new(Disk { outside, ..Disk::default() }));
         let mut inodes: Vec<_> = (0..4).map(|i| MemInode::new(12 + i, 0o100644, area_len, &disk)).collect();
         let mut models = vec![Model::new(); 4];
         for op in ops {
@@ -222,8 +279,10 @@ proptest! {
                 }
                 Op::Share(..) => {}
                 Op::Evict(i) => {
+                    while release_values(&mut inodes[i], 2).unwrap() {}
                     release_all(&mut inodes[i]).unwrap();
                     inodes[i].area.fill(0);
+                    inodes[i].charged = 0;
                     models[i].clear();
                 }
                 Op::Full(full) => disk.borrow_mut().full = full,

@@ -264,6 +264,39 @@ impl InodeDesc {
         true
     }
 
+    /// Whether the inode has the value of attributes, and no file's content (`ea_inode`).
+    pub fn is_value(&self) -> bool {
+        self.flags.contains(InodeFlags::EA_INODE)
+    }
+
+    /// How many entries refer to the value that the inode has (Linux: `ext4_xattr_inode_get_ref`).
+    pub fn value_references(&self) -> u64 {
+        u64::from(self.ctime.seconds as u32) << 32 | u64::from(self.version as u32)
+    }
+
+    /// Sets [`InodeDesc::value_references`].
+    pub fn set_value_references(&mut self, count: u64) {
+        self.ctime = Timestamp::from_seconds(i64::from((count >> 32) as u32 as i32));
+        self.version = count & u64::from(u32::MAX);
+    }
+
+    /// The hash of the value that the inode has (Linux: `ext4_xattr_inode_get_hash`).
+    pub fn value_hash(&self) -> u32 {
+        self.atime.seconds as u32
+    }
+
+    /// Sets [`InodeDesc::value_hash`].
+    pub fn set_value_hash(&mut self, hash: u32) {
+        // As a time that inodes of any size have room for.
+        self.atime = Timestamp::from_seconds(i64::from(hash as i32));
+    }
+
+    /// Whether the inode has a value as Lustre stored them: for one inode, which it names, and without a count (Linux:
+    /// `EXT4_STATE_LUSTRE_EA_INODE`). The caller has found that no hash fits.
+    pub fn is_lustre_value_of(&self, owner: InodeNr, generation: u32) -> bool {
+        self.mtime.seconds as u32 == owner.0 && self.generation == generation
+    }
+
     /// Whether times keep nanoseconds and years after 2038.
     pub fn has_extra_times(&self) -> bool {
         field_fits(ATIME_EXTRA, self.extra_isize)

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::damage::{XattrContext, XattrDamage};
 use super::entry::{EntryRef, Hashes, Place, lay_out, parse, scan};
-use super::{EntryList, MAGIC, NoSpace, block_hash, entry_hash};
+use super::{EntryList, MAGIC, NoSpace, block_hash};
 use crate::csum::crc32c;
 use crate::damage::refuse;
 use crate::{BlockNr, Error, Result, Structure};
@@ -108,10 +108,7 @@ impl<'a> XattrBlock<'a> {
     }
 
     /// The entries as an editable list.
-    ///
-    /// # Errors
-    /// Those of [`EntryList::from_refs`].
-    pub fn to_list(&self) -> Result<EntryList> {
+    pub fn to_list(&self) -> EntryList {
         EntryList::from_refs(&self.entries)
     }
 
@@ -125,7 +122,7 @@ impl<'a> XattrBlock<'a> {
         let mut sorted = list.clone();
         sorted.sort_for_block();
         let same = |e: &EntryRef<'_>, own: &super::Entry| {
-            e.outside.is_none() && e.name == own.name() && e.value == own.value.as_slice()
+            e.outside() == own.outside && e.name == own.name() && e.value == own.value.as_slice()
         };
         self.entries.len() == sorted.len() && self.entries.iter().zip(sorted.iter()).all(|(e, own)| same(e, own))
     }
@@ -134,7 +131,7 @@ impl<'a> XattrBlock<'a> {
     pub fn hash_of(list: &EntryList) -> u32 {
         let mut sorted = list.clone();
         sorted.sort_for_block();
-        block_hash(sorted.iter().map(|e| entry_hash(&e.suffix, &e.value)))
+        block_hash(sorted.iter().map(super::Entry::hash))
     }
 
     /// Writes `list`, sorted, as the whole content of the block, with hashes and (given a seed) checksum.
@@ -155,7 +152,7 @@ impl<'a> XattrBlock<'a> {
         sorted.sort_for_block();
         let mut hashes = Vec::with_capacity(sorted.len());
         lay_out(&sorted, block, &place(nr), |e| {
-            hashes.push(entry_hash(&e.suffix, &e.value));
+            hashes.push(e.hash());
             hashes[hashes.len() - 1]
         })?;
         let raw = RawHeader {

@@ -4,7 +4,7 @@ use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::damage::{XattrContext, XattrDamage};
-use super::{EntryList, Name, NoSpace, entry_hash, entry_hash_signed, pad4};
+use super::{EntryList, Name, NoSpace, Outside, entry_hash, entry_hash_signed, pad4};
 use crate::damage::{Damage, refuse};
 use crate::{InodeNr, Result, Structure};
 use std::ops::Range;
@@ -37,6 +37,13 @@ pub struct EntryRef<'a> {
     pub outside: Option<(InodeNr, u32)>,
     /// `e_hash` as stored; 0 means "not computed".
     pub hash: u32,
+}
+
+impl EntryRef<'_> {
+    /// The value in an inode of its own, if it is there.
+    pub fn outside(&self) -> Option<Outside> {
+        self.outside.map(|(inode, len)| Outside { inode, len, hash: self.hash })
+    }
 }
 
 /// The place of entries, and the base of their value offsets.
@@ -221,8 +228,8 @@ pub(super) fn lay_out(
             e_name_index: entry.index,
             // An area is at most one block, 64 KiB, and a value takes at least 4 bytes of it: below 65536.
             e_value_offs: U16::new(offset as u16),
-            e_value_inum: U32::new(0),
-            e_value_size: U32::new(entry.value.len() as u32),
+            e_value_inum: U32::new(entry.outside.map_or(0, |outside| outside.inode.0)),
+            e_value_size: U32::new(entry.outside.map_or(entry.value.len() as u32, |outside| outside.len)),
             e_hash: U32::new(hash(entry)),
         };
         bytes[at..at + ENTRY_LEN].copy_from_slice(raw.as_bytes());

@@ -1,18 +1,38 @@
 //! The hashes by which the kernel finds identical blocks, and which e2fsck checks.
 
+use crate::csum::crc32c;
+
 /// `e_hash` of an attribute: the name's bytes rotated in by 5, the value's words (zero padded) by 16 (Linux:
 /// `ext4_xattr_hash_entry`).
 pub fn entry_hash(name: &[u8], value: &[u8]) -> u32 {
-    value_hash(name.iter().fold(0, |h, &b| mix(h, 5, u32::from(b))), value)
+    mix_value(name.iter().fold(0, |h, &b| mix(h, 5, u32::from(b))), value)
 }
 
 /// The same, with name bytes read as signed char. Kernels before 6.1 stored it on machines where char is signed. Both
 /// are valid on disk; they differ only for names with bytes from 0x80 on.
 pub fn entry_hash_signed(name: &[u8], value: &[u8]) -> u32 {
-    value_hash(name.iter().fold(0, |h, &b| mix(h, 5, i32::from(b as i8) as u32)), value)
+    mix_value(name.iter().fold(0, |h, &b| mix(h, 5, i32::from(b as i8) as u32)), value)
 }
 
-fn value_hash(start: u32, value: &[u8]) -> u32 {
+/// The hash of a value in an inode of its own, which that inode stores. `seed`: the file system's checksum seed, with
+/// or without `metadata_csum` (Linux: `ext4_xattr_inode_hash`).
+pub fn value_hash(seed: u32, value: &[u8]) -> u32 {
+    crc32c(seed, value)
+}
+
+/// `e_hash` of an attribute whose value, of hash `value`, is in an inode of its own: that hash takes the place of the
+/// value's bytes.
+pub fn outside_hash(name: &[u8], value: u32) -> u32 {
+    entry_hash(name, &value.to_le_bytes())
+}
+
+/// Whether `found` is the `e_hash` of such an attribute, by either rule for the bytes of names.
+pub fn is_outside_hash(found: u32, name: &[u8], value: u32) -> bool {
+    let bytes = value.to_le_bytes();
+    found == entry_hash(name, &bytes) || found == entry_hash_signed(name, &bytes)
+}
+
+fn mix_value(start: u32, value: &[u8]) -> u32 {
     value.chunks(4).fold(start, |h, chunk| {
         let mut word = [0; 4];
         word[..chunk.len()].copy_from_slice(chunk);

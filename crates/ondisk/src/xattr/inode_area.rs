@@ -58,7 +58,7 @@ pub fn scan_area<'a>(
 /// # Errors
 /// As [`parse_area`].
 pub fn decode(area: &[u8], ino: InodeNr) -> Result<EntryList> {
-    EntryList::from_refs(&parse_area(area, ino)?)
+    Ok(EntryList::from_refs(&parse_area(area, ino)?))
 }
 
 /// Replaces the whole of `area`; an empty list leaves it zeroed, without the magic number, as the kernel does.
@@ -73,7 +73,8 @@ pub fn encode(list: &EntryList, area: &mut [u8]) -> std::result::Result<(), NoSp
     if !usable(area.len()) {
         return Err(NoSpace { needed: list.stored_len(), available: 0 });
     }
-    lay_out(list, area, &place(InodeNr(0)), |_| 0)?;
+    // The kernel stores the hash of a value outside here, too, and compares it.
+    lay_out(list, area, &place(InodeNr(0)), |entry| entry.outside.map_or(0, |outside| outside.hash))?;
     area[..HEADER_LEN].copy_from_slice(&MAGIC.to_le_bytes());
     Ok(())
 }

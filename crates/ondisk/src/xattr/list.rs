@@ -1,8 +1,19 @@
 //! The decoded list of attributes that is edited and written back whole.
 
 use super::entry::{ENTRY_LEN, EntryRef, TERMINATOR_LEN};
-use super::{NAME_LEN_MAX, Name, pad4};
-use crate::{Error, Result};
+use super::{NAME_LEN_MAX, Name, entry_hash, pad4};
+use crate::InodeNr;
+
+/// A value in an inode of its own, as its entry names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Outside {
+    /// `e_value_inum`.
+    pub inode: InodeNr,
+    /// `e_value_size`, in bytes.
+    pub len: u32,
+    /// `e_hash`, which covers the value's hash and the name.
+    pub hash: u32,
+}
 
 /// One attribute, owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,14 +22,21 @@ pub struct Entry {
     pub index: u8,
     /// The name behind its prefix, at most [`NAME_LEN_MAX`] bytes.
     pub suffix: Vec<u8>,
-    /// Any bytes, and as many as fit.
+    /// Any bytes, and as many as fit. Empty if the value is outside.
     pub value: Vec<u8>,
+    /// The inode that has the value.
+    pub outside: Option<Outside>,
 }
 
 impl Entry {
     /// Prefix and rest.
     pub fn name(&self) -> Name<'_> {
         Name { index: self.index, suffix: &self.suffix }
+    }
+
+    /// `e_hash`, as a block stores it.
+    pub fn hash(&self) -> u32 {
+        self.outside.map_or_else(|| entry_hash(&self.suffix, &self.value), |outside| outside.hash)
     }
 
     /// Bytes that name and value take on disk.
@@ -40,15 +58,14 @@ impl EntryList {
     }
 
     /// Copies entries out of the bytes.
-    ///
-    /// # Errors
-    /// `Unsupported` if a value is in an inode of its own, whose reference count would have to be maintained.
-    pub fn from_refs(refs: &[EntryRef<'_>]) -> Result<EntryList> {
-        let owned = |r: &EntryRef<'_>| match r.outside {
-            None => Ok(Entry { index: r.name.index, suffix: r.name.suffix.to_vec(), value: r.value.to_vec() }),
-            Some((ino, _)) => Err(Error::unsupported(format!("attribute value in {ino} (ea_inode)"))),
+    pub fn from_refs(refs: &[EntryRef<'_>]) -> EntryList {
+        let owned = |r: &EntryRef<'_>| Entry {
+            index: r.name.index,
+            suffix: r.name.suffix.to_vec(),
+            value: r.value.to_vec(),
+            outside: r.outside(),
         };
-        Ok(EntryList { entries: refs.iter().map(owned).collect::<Result<_>>()? })
+        EntryList { entries: refs.iter().map(owned).collect() }
     }
 
     /// In the order in which they are stored.
@@ -66,28 +83,49 @@ impl EntryList {
         self.entries.is_empty()
     }
 
-    /// The value of an attribute.
+    /// An attribute.
+    pub fn find(&self, name: Name<'_>) -> Option<&Entry> {
+        self.entries.iter().find(|e| e.name() == name)
+    }
+
+    /// The value of an attribute; `None` also if it is outside.
     pub fn get(&self, name: Name<'_>) -> Option<&[u8]> {
-        self.entries.iter().find(|e| e.name() == name).map(|e| e.value.as_slice())
+        self.find(name).filter(|e| e.outside.is_none()).map(|e| e.value.as_slice())
+    }
+
+    /// The values in inodes of their own, in the order in which they are stored.
+    pub fn outside(&self) -> impl Iterator<Item = Outside> {
+        self.entries.iter().filter_map(|e| e.outside)
     }
 
     /// Sets an attribute, in place when it exists; duplicates of a damaged image disappear. False, and no change, when
     /// the name is longer than [`NAME_LEN_MAX`].
     #[must_use]
     pub fn set(&mut self, name: Name<'_>, value: &[u8]) -> bool {
+        self.put(name, value, None)
+    }
+
+    /// The same for a value in an inode of its own.
+    #[must_use]
+    pub fn set_outside(&mut self, name: Name<'_>, outside: Outside) -> bool {
+        self.put(name, &[], Some(outside))
+    }
+
+    fn put(&mut self, name: Name<'_>, value: &[u8], outside: Option<Outside>) -> bool {
         if name.suffix.len() > NAME_LEN_MAX {
             return false;
         }
+        let new = Entry { index: name.index, suffix: name.suffix.to_vec(), value: value.to_vec(), outside };
         match self.entries.iter().position(|e| e.name() == name) {
             Some(at) => {
-                self.entries[at].value = value.to_vec();
+                self.entries[at] = new;
                 let mut seen = 0;
                 self.entries.retain(|e| {
                     seen += usize::from(e.name() == name);
                     e.name() != name || seen == 1
                 });
             }
-            None => self.entries.push(Entry { index: name.index, suffix: name.suffix.to_vec(), value: value.to_vec() }),
+            None => self.entries.push(new),
         }
         true
     }
@@ -102,6 +140,11 @@ impl EntryList {
     /// Puts the entries into the order that a block needs.
     pub fn sort_for_block(&mut self) {
         self.entries.sort_by(|a, b| a.name().block_order().cmp(&b.name().block_order()));
+    }
+
+    /// Bytes that the values take.
+    pub fn values_len(&self) -> usize {
+        self.entries.iter().map(|e| pad4(e.value.len())).sum()
     }
 
     /// Bytes that names, values and terminator take, without a header.

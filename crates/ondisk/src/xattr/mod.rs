@@ -19,8 +19,11 @@
 //! unknown name indexes: unknown entries are preserved and rewritten unchanged, as in the kernel. Editing always
 //! rebuilds the whole area: decode, edit the list, encode.
 //!
-//! What it does not do: read values in inodes of their own (`ea_inode`), choose between the places, share blocks, or
-//! check permissions. All that is in `fs`.
+//! With `ea_inode`, an entry may name an inode that has the value ([`Outside`]). Such an inode has flags, a count of
+//! references and the value's hash in fields that mean other things elsewhere ([`crate::inode::InodeDesc`]).
+//!
+//! What it does not do: read or write those inodes, choose between the places, share blocks, or check permissions. All
+//! that is in `fs`.
 //!
 //! # Locking
 //! None.
@@ -42,8 +45,8 @@ pub use block::{
 };
 pub use damage::{XattrContext, XattrDamage};
 pub use entry::{EntryRef, renumber_values};
-pub use hash::{block_hash, entry_hash, entry_hash_signed};
-pub use list::{Entry, EntryList};
+pub use hash::{block_hash, entry_hash, entry_hash_signed, is_outside_hash, outside_hash, value_hash};
+pub use list::{Entry, EntryList, Outside};
 pub use mend::{Fate, mend_area, mend_block};
 pub use name::{Name, index};
 
@@ -53,6 +56,18 @@ pub const MAGIC: u32 = 0xEA02_0000;
 pub const NAME_LEN_MAX: usize = 255;
 /// Largest value that the VFS passes, in bytes (Linux: `XATTR_SIZE_MAX`).
 pub const VALUE_SIZE_MAX: usize = 65536;
+
+/// A larger value goes to an inode of its own at once, where it may: no block of this size has room for it beside a
+/// short name (Linux: `EXT4_XATTR_MIN_LARGE_EA_SIZE`).
+pub const fn large_value(block_size: usize) -> usize {
+    block_size - 20 - HEADER_LEN - 4
+}
+
+/// Bytes at the start of an xattr block that values leave to names where values may have inodes of their own (Linux:
+/// `EXT4_XATTR_BLOCK_RESERVE`).
+pub const fn reserved_for_names(block_size: usize) -> usize {
+    if block_size / 8 < 1024 { block_size / 8 } else { 1024 }
+}
 
 /// The attributes do not fit where they should go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

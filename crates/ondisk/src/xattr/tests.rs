@@ -87,11 +87,32 @@ fn values_outside_or_overlapping_are_corrupt() {
     assert!(matches!(broken(4 + 2, &[84, 0]), Err(Error::Corrupt { .. })), "on the other value");
     assert!(matches!(broken(4 + 2, &[4, 0]), Err(Error::Corrupt { .. })), "on the names");
     assert!(matches!(broken(4 + 8, &[255; 4]), Err(Error::Corrupt { .. })), "huge size");
-    assert!(matches!(broken(4 + 4, &[9]), Err(Error::Unsupported { .. })), "ea_inode");
+    let outside = broken(4 + 4, &[9]).unwrap();
+    assert_eq!(outside.outside().next(), Some(Outside { inode: InodeNr(9), len: 4, hash: 0 }), "ea_inode");
     assert!(matches!(broken(4, &[255]), Err(Error::Corrupt { .. })), "long name");
     assert!(matches!(broken(4 + 16, &[0]), Err(Error::Corrupt { .. })), "NUL in name");
     let kept = broken(4 + 1, &[77]).unwrap();
     assert_eq!(kept.iter().next().unwrap().index, 77, "unknown indexes are preserved");
+}
+
+/// An entry whose value is outside comes back from both places, and its hash covers the value's.
+#[test]
+fn entries_with_values_outside_keep_inode_length_and_hash() {
+    let name = Name { index: index::USER, suffix: b"large" };
+    let outside = Outside { inode: InodeNr(77), len: 5000, hash: outside_hash(b"large", value_hash(9, &[7; 5000])) };
+    let mut both = list(&[(b"a", b"1234")]);
+    assert!(both.set_outside(name, outside));
+    assert_eq!((both.get(name), both.find(name).unwrap().outside), (None, Some(outside)));
+    let mut area = [0; 96];
+    inode_area::encode(&both, &mut area).unwrap();
+    assert_eq!(inode_area::decode(&area, InodeNr(12)).unwrap(), both);
+    let mut block = vec![0; 1024];
+    XattrBlock::encode(&both, 1, &mut block, NR, SEED).unwrap();
+    let parsed = XattrBlock::parse(&block, NR, SEED).unwrap();
+    assert!(parsed.holds(&both) && parsed.hash == XattrBlock::hash_of(&both));
+    assert!(!parsed.holds(&list(&[(b"a", b"1234"), (b"large", b"")])));
+    assert!(is_outside_hash(outside.hash, b"large", value_hash(9, &[7; 5000])));
+    assert!(!is_outside_hash(outside.hash, b"large", value_hash(9, &[8; 5000])));
 }
 
 fn context() -> XattrContext {
@@ -276,7 +297,7 @@ proptest! {
                 prop_assert_eq!(XattrBlock::encode(&l, 1, &mut block, NR, SEED).is_ok(), fits);
                 if fits {
                     let back = XattrBlock::parse(&block, NR, SEED).unwrap();
-                    prop_assert_eq!(model_of(&back.to_list().unwrap()), model.clone());
+                    prop_assert_eq!(model_of(&back.to_list()), model.clone());
                     prop_assert!(back.entries.is_sorted_by_key(|e| e.name.block_order()));
                 }
             }
@@ -304,7 +325,7 @@ proptest! {
             area[at] = byte;
         }
         if let Ok(b) = XattrBlock::parse(&block, NR, None) {
-            prop_assert!(b.to_list().map_or(0, |l| l.stored_len()) <= 2 * 512);
+            prop_assert!(b.to_list().stored_len() <= 2 * 512);
         }
         let _ = inode_area::decode(&area, InodeNr(2));
     }

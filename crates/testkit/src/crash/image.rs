@@ -93,6 +93,10 @@ pub const CLUSTERS: [CrashImage; 2] = [
     },
 ];
 
+/// Values of attributes lie in inodes of their own, and files share them.
+pub const VALUES: CrashImage =
+    CrashImage { name: "ext4-values", features: "ea_inode", block_size: 1024, journal_blocks: 1024, ..EXT4 };
+
 /// They grow while they are mounted, in many steps: flex groups of 4 MiB, groups of 2 MiB, a borrowed journal.
 pub const GROWING: [CrashImage; 3] = [
     CrashImage {
@@ -151,6 +155,25 @@ impl CrashImage {
     pub fn length(&self, rng: &mut Rng, most: u64) -> u64 {
         let short = self.features.contains("inline_data") && rng.one_in(2);
         1 + rng.below(if short { most.min(SHORT) } else { most })
+    }
+
+    /// The length of an attribute. Where values may have inodes of their own, every third one needs one, of several
+    /// blocks.
+    pub fn value_length(&self, rng: &mut Rng) -> u64 {
+        match rng.below(3) {
+            0 if self.has_values() => 1000 + rng.below(9000),
+            1 => 1 + rng.below(30),
+            _ => 100 + rng.below(150),
+        }
+    }
+
+    /// The length of an attribute that many files have.
+    pub fn label_length(&self) -> u64 {
+        if self.has_values() { 5000 } else { 200 }
+    }
+
+    fn has_values(&self) -> bool {
+        self.features.contains("ea_inode")
     }
 
     /// The block size of an image without a journal.

@@ -47,9 +47,10 @@ pub fn bytes(file: u32, version: u32, from: u64, to: u64) -> Vec<u8> {
     buf
 }
 
-/// The value of an attribute that many files have, as of an ACL: it goes into a block, which they share.
-pub fn label(which: u32) -> Vec<u8> {
-    bytes(u32::MAX, which, 0, 200)
+/// The value of an attribute that many files have, as of an ACL: it goes into a block, or an inode of its own, which
+/// they share.
+pub fn label(which: u32, len: u64) -> Vec<u8> {
+    bytes(u32::MAX, which, 0, len)
 }
 
 /// True when eight bytes at `offset` (of the image or of a file, both are aligned alike) are poison.

@@ -51,7 +51,7 @@ pub struct Recording {
     pub logged: u64,
     pub commits: u64,
     pub checkpoints: u64,
-    /// The number of times that a file joined a shared block of attributes.
+    /// The number of times that a file joined a shared block of attributes, or an attribute a shared value.
     pub joined: u64,
 }
 
@@ -129,7 +129,7 @@ pub struct Workload {
     pub logged: u64,
     pub commits: u64,
     pub checkpoints: u64,
-    /// The number of times that a file joined a shared block of attributes.
+    /// The number of times that a file joined a shared block of attributes, or an attribute a shared value.
     pub joined: u64,
 }
 
@@ -787,7 +787,7 @@ impl Workload {
             });
             self.touch(id);
         } else {
-            let len = if self.rng.one_in(2) { 1 + self.rng.below(30) } else { 100 + self.rng.below(150) };
+            let len = self.image.value_length(&mut self.rng);
             let value = pattern::bytes(id, self.op_nr() as u32, 0, len);
             self.set_attribute(&path, id, &inode, name, value)?;
         }
@@ -805,7 +805,7 @@ impl Workload {
 
     /// Gives several files the same attribute.
     fn label(&mut self) -> Done {
-        let value = pattern::label(self.rng.below(2) as u32);
+        let value = pattern::label(self.rng.below(2) as u32, self.image.label_length());
         for _ in 0..1 + self.rng.below(4) {
             let Some((path, id)) = self.some_file() else { return self.create() };
             let inode = self.inode(&path)?;
@@ -923,7 +923,7 @@ impl Workload {
         self.logged += s.blocks.get();
         self.commits += s.commits.get();
         self.checkpoints += s.checkpoints.get();
-        self.joined += self.fs.attribute_blocks_joined();
+        self.joined += self.fs.attribute_blocks_joined() + self.fs.values_shared();
     }
 
     fn unmount(&mut self) -> Done {

@@ -862,10 +862,10 @@ impl Client {
             }
             return;
         }
-        let len = if rng.one_in(2) { 1 + rng.below(30) } else { 100 + rng.below(150) };
+        let len = self.shared.config.image.value_length(rng);
         let value = match rng.below(3) {
-            // Files of all clients share a block then.
-            0 => pattern::label(rng.below(2) as u32),
+            // Files of all clients share a block or an inode then.
+            0 => pattern::label(rng.below(2) as u32, self.shared.config.image.label_length()),
             _ => pattern::bytes(self.pattern_of(id), self.op_nr() as u32, 0, len),
         };
         let text = format!("set attribute of node {id}, {} bytes", value.len());

@@ -217,6 +217,12 @@ pub static CONFIGS: &[Config] = &[
         ..MOUNT
     },
     Config {
+        name: "values",
+        image: CrashImage { name: "ext4-1k-values", features: "ea_inode", block_size: 1024, size: 8 << 20, ..JOURNAL },
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
         name: "grow",
         image: CrashImage { name: "ext4-grow", room: 40 << 20, more: &["-g", "1024", "-G", "4"], ..JOURNAL },
         weight: 0,

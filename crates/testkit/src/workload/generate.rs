@@ -340,6 +340,10 @@ impl Generator {
         }
         let max = [0, 16, 16, 64, 64, 300, 900, 3900][self.rng.below(8) as usize];
         let flags = if self.rng.one_in(8) { 1 + self.rng.below(2) as u32 } else { 0 };
+        if self.mix.large_values && self.rng.one_in(2) {
+            let len = [5000, 9000, 20_000, 65_536][self.rng.below(4) as usize];
+            return Some(Op::SetXattr { path, name, len, fill: self.rng.below(3), flags });
+        }
         Some(Op::SetXattr { path, name, len: self.rng.below(max + 1) as usize, fill: self.rng.next_u64(), flags })
     }
 

@@ -32,6 +32,8 @@ use crate::Result;
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     pub xattrs: bool,
+    /// Attributes of up to 64 KiB, some of them equal: for file systems with values in inodes of their own.
+    pub large_values: bool,
     pub acls: bool,
     pub fallocate: bool,
     pub special_files: bool,
@@ -49,6 +51,7 @@ impl Default for Mix {
     fn default() -> Mix {
         Mix {
             xattrs: true,
+            large_values: false,
             acls: true,
             fallocate: true,
             special_files: true,

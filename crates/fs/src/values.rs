@@ -1,0 +1,385 @@
+//! Values of attributes in inodes of their own (`ea_inode`; Linux: `ext4_xattr_inode_*`, fs/ext4/xattr.c).
+//!
+//! Main functions: [`Operation::prepare_values`] before a change, [`Filesystem::refer_value`] and
+//! [`Filesystem::charge_values`] in it, [`Filesystem::value_of`] for readers. [`Values`] are the values that one change
+//! may name, held in memory while it runs.
+//!
+//! A value's inode begins as a file without a name: an orphan, which its owner pays for. Its content is written in
+//! handles of its own, as metadata. The handle that writes the first entry which names it makes it a value: it gets the
+//! flag, a link and a reference, leaves the orphans, and is nobody's usage. Further entries add references. The handle
+//! that removes the last one makes it an orphan again, without the flag, and its eviction frees it. So after a crash at
+//! any point a value has as many references as entries name it, and what is neither a value nor a file is an orphan, in
+//! a form that Linux's clean-up of orphans accepts: that refuses inodes with the flag.
+//!
+//! Each inode that shares a value counts it in full, in `i_blocks` and for quotas. The count of references is in fields
+//! that mean other things elsewhere ([`extant_ondisk::inode::InodeDesc::value_references`]).
+//!
+//! Values as Lustre stored them, with neither count nor hash, are read, and freed with the attribute of their owner.
+//!
+//! What it does not do: decide which values go to inodes ([`crate::xattr`]).
+//!
+//! # Locking
+//! The caller holds the owner's `inode` lock: shared for reading, exclusive for changes. No lock of the value's inode is
+//! taken for that: nothing else uses it while an entry names it. `attribute values` (52) is held while a count changes.
+
+use std::sync::Arc;
+
+use extant_base::sync::atomic::Ordering;
+use extant_cache::BufKind;
+use extant_es::EsState;
+use extant_journal::Handle;
+use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::xattr::{MAGIC, Name, Outside, is_outside_hash, value_hash};
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
+
+use crate::error::{Damage, Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeRef};
+use crate::operation::Operation;
+use crate::ops::credits;
+use crate::ops::mapping::Want;
+use crate::orphan::Over;
+use crate::writeback::batch::WritebackReason;
+use crate::xattr::{self, Reference};
+use crate::xattr_store::{Values, XattrView};
+
+/// Blocks of a value that one handle writes at most: a small log bounds its handles.
+const BLOCKS_PER_HANDLE: u32 = 16;
+/// Values whose references one handle of an eviction drops.
+const DROPPED_PER_HANDLE: usize = 8;
+
+fn damaged(owner: InodeNr, detail: impl std::fmt::Display) -> Error {
+    Error::corrupt(Damage::Xattr, detail.to_string()).of(owner)
+}
+
+/// Reading.
+impl Filesystem {
+    /// The value of attribute `name` of `owner`. The entry and the value's inode must agree.
+    pub(crate) fn value_of(&self, owner: &Inode, name: Name<'_>, there: Outside) -> Result<Vec<u8>> {
+        let value = self.value_inode(owner, there.inode)?;
+        let bytes = self.read_value(&value, there.len as usize).map_err(|e| match e.is_corruption() {
+            true => damaged(owner.ino, format_args!("a value in {}: {e}", there.inode)),
+            false => e,
+        })?;
+        let hash = value_hash(self.geo.seed.raw(), &bytes);
+        let stored = value.meta.read().desc.value_hash();
+        if hash == stored && is_outside_hash(there.hash, name.suffix, hash) {
+            self.shared_values.note(hash, there.inode);
+        } else if !self.is_lustre_value(owner, &value) && !self.rescues() {
+            let detail = format_args!("the value in {} has hash {hash:#010x}, not that of its entry", there.inode);
+            return Err(damaged(owner.ino, detail));
+        }
+        Ok(bytes)
+    }
+
+    /// The inode of a value of `owner`, as an entry names it (Linux: `ext4_xattr_inode_iget`).
+    fn value_inode(&self, owner: &Inode, ino: InodeNr) -> Result<InodeRef> {
+        let bad = |detail: &str| damaged(owner.ino, format_args!("a value in {ino}, {detail}"));
+        if !self.geo.ea_inode && !self.rescues() {
+            return Err(bad("but the image lacks the feature 'ea_inode'"));
+        }
+        if ino == owner.ino {
+            return Err(bad("which has the attribute itself"));
+        }
+        if !self.geo.contains_inode(ino) || ino.0 < self.geo.first_ino || self.own_inodes.contains(ino) {
+            return Err(bad("which is the file system's own or does not exist"));
+        }
+        let value = self.iget_own(ino).map_err(|e| match e {
+            Error::Stale(_) => bad("which is not in use"),
+            e if e.is_corruption() => damaged(owner.ino, format_args!("a value in {ino}: {e}")),
+            e => e,
+        })?;
+        let (is_value, area) = {
+            let d = &value.meta.read().desc;
+            let is_value = d.is_value() && d.is_regular() && d.links > 0;
+            (is_value && d.file_acl.0 == 0, d.xattr_area(&self.geo))
+        };
+        if !is_value {
+            return Err(bad("which has no value of attributes"));
+        }
+        let has_own = match area {
+            Some(area) => self.inode_bytes(ino, |bytes| bytes[area].starts_with(&MAGIC.to_le_bytes()))?,
+            None => false,
+        };
+        if has_own {
+            return Err(bad("which has attributes itself"));
+        }
+        Ok(value)
+    }
+
+    /// The content of a value. It is metadata: the buffer cache may have it newer than the device.
+    fn read_value(&self, value: &InodeRef, len: usize) -> Result<Vec<u8>> {
+        let bad = |detail: String| Error::corrupt(Damage::Xattr, detail).of(value.ino);
+        if value.size() != len as u64 {
+            return Err(bad(format!("{} bytes, {len} in its entry", value.size())));
+        }
+        let bs = self.geo.block_size as usize;
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let at = LogicalBlock((bytes.len() / bs) as u32);
+            let rest = (len - bytes.len()).div_ceil(bs) as u32;
+            let (n, state) = self.status(value, at, rest)?;
+            let EsState::Written(start) = state else { return Err(bad(format!("no block {at}"))) };
+            if !self.may_be_owned(start, n.into()) {
+                return Err(bad(format!("its block {at} cannot be a file's")));
+            }
+            self.cache.readahead(start, n);
+            for i in 0..u64::from(n) {
+                let take = bs.min(len - bytes.len());
+                self.cache.get(BlockNr(start.0 + i))?.read(|block| bytes.extend_from_slice(&block[..take]));
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Whether the value is one that Lustre stored for `owner`: it has no count, and no owner counts it.
+    fn is_lustre_value(&self, owner: &Inode, value: &Inode) -> bool {
+        value.meta.read().desc.is_lustre_value_of(owner.ino, owner.generation)
+    }
+
+    /// How many values the attributes of an inode that was just read name, for the quotas of its owners; 0 where no
+    /// quotas count. Damaged attributes name none.
+    pub(crate) fn count_values(&self, inode: &Arc<Inode>) -> Result<u32> {
+        let counts = self.geo.ea_inode && !inode.of_value.load(Ordering::Acquire) && self.counts_owners(inode.ino);
+        if !counts {
+            return Ok(0);
+        }
+        match xattr::outside(&XattrView { fs: self, inode }).map_err(Error::from) {
+            Ok(values) => Ok(values.len() as u32),
+            Err(e) if e.is_corruption() => Ok(0),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Before a change.
+impl Filesystem {
+    /// The values that the attributes of `inode` name now: changing its list of attributes may add and drop references
+    /// to all of them.
+    ///
+    /// # Errors
+    /// Damage of the attributes or of a value; [`Error::NoSpace`] if the log has no room for so many.
+    pub(crate) fn hold_values(&self, inode: &Arc<Inode>) -> Result<Values> {
+        let mut values = Values::default();
+        if !self.geo.ea_inode {
+            return Ok(values);
+        }
+        for there in xattr::outside(&XattrView { fs: self, inode })? {
+            if values.get(there.inode).is_none() {
+                values.hold(self, self.value_inode(inode, there.inode)?, credits::VALUE)?;
+            }
+        }
+        self.has_room_for(&values)?;
+        Ok(values)
+    }
+
+    /// The same at the end of the inode's life. Damage is recorded, and costs the value that it is in: e2fsck finds it.
+    pub(crate) fn hold_last_values(&self, inode: &Arc<Inode>) -> Result<Values> {
+        let mut values = Values::default();
+        if !self.geo.ea_inode {
+            return Ok(values);
+        }
+        let found = xattr::outside(&XattrView { fs: self, inode }).map_err(Error::from);
+        for there in self.unless_damaged(inode, found)?.unwrap_or_default() {
+            if values.get(there.inode).is_none()
+                && let Some(value) = self.unless_damaged(inode, self.value_inode(inode, there.inode))?
+            {
+                values.hold(self, value, credits::VALUE)?;
+            }
+        }
+        Ok(values)
+    }
+
+    /// Linux refuses such changes likewise (`ext4_xattr_set_handle`).
+    fn has_room_for(&self, values: &Values) -> Result<()> {
+        let needed = self.with_quota_credits(credits::NEW_INODE + values.credits);
+        if needed > self.journal.max_credits() { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// An inode with this value, if the index knows one. Its bytes are compared.
+    fn find_value(&self, value: &[u8], hash: u32) -> Option<InodeRef> {
+        let candidates = self.shared_values.candidates(hash);
+        for ino in candidates {
+            let fits = |found: &InodeRef| {
+                // One that loses its last reference meanwhile stays in memory, and may get another.
+                found.of_value.load(Ordering::Acquire)
+                    && found.meta.read().desc.value_hash() == hash
+                    && self.read_value(found, value.len()).is_ok_and(|bytes| bytes == value)
+            };
+            match self.iget_own(ino) {
+                Ok(found) if fits(&found) => return Some(found),
+                _ => self.shared_values.forget(hash, ino),
+            }
+        }
+        None
+    }
+}
+
+impl Operation<'_> {
+    /// The values that a change of the attributes of `inode` may need: those that they name, and for each attribute of
+    /// `new` an inode with its value, if that goes to one. The caller holds no handle.
+    ///
+    /// # Errors
+    /// As [`Filesystem::hold_values`]; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::QuotaExceeded`] for a new
+    /// value.
+    pub(crate) fn prepare_values(&self, inode: &InodeRef, new: &[(Name<'_>, Vec<u8>)]) -> Result<Values> {
+        let mut values = self.hold_values(inode)?;
+        for (name, value) in new {
+            if values.prepared(value).is_some() || !xattr::goes_outside(&XattrView { fs: self, inode }, *name, value)? {
+                continue;
+            }
+            let hash = value_hash(self.geo.seed.raw(), value);
+            let found = self.value_with(inode, value, hash)?;
+            values.prepare(value.clone(), hash, found.ino);
+            if values.get(found.ino).is_none() {
+                values.hold(self, found, credits::VALUE)?;
+            }
+        }
+        self.has_room_for(&values)?;
+        Ok(values)
+    }
+
+    /// An inode with this value, which counts for the limits of the owners of `inode`, shared or not.
+    fn value_with(&self, inode: &InodeRef, value: &[u8], hash: u32) -> Result<InodeRef> {
+        let owners = {
+            let d = &inode.meta.read().desc;
+            [d.uid, d.gid, d.projid]
+        };
+        self.prepare_owners(owners)?;
+        let _admitted = self.promise_inode(owners)?;
+        let blocks = value.len().div_ceil(self.geo.block_size as usize) as u32;
+        if self.blocks_within_quota(inode, blocks)? < blocks {
+            return Err(Error::QuotaExceeded);
+        }
+        if let Some(found) = self.find_value(value, hash) {
+            self.shared_values.shared.inc();
+            return Ok(found);
+        }
+        let made = self.transact_whole(credits::NEW_INODE, |handle| self.new_value_inode(handle, inode, hash))?;
+        self.write_value(&made, value)?;
+        self.shared_values.note(hash, made.ino);
+        Ok(made)
+    }
+
+    /// Writes the content of a new value, in as many handles as needed. If that fails, dropping the inode frees it.
+    fn write_value(&self, made: &InodeRef, value: &[u8]) -> Result<()> {
+        let bs = self.geo.block_size as usize;
+        let blocks = value.len().div_ceil(bs) as u32;
+        made.set_size(value.len() as u64);
+        let mut at = 0;
+        while at < blocks {
+            let (first, most) = (LogicalBlock(at), (blocks - at).min(BLOCKS_PER_HANDLE));
+            let (chosen, _) =
+                self.choose_blocks(made, first, most, Want::Written, None, WritebackReason::Background)?;
+            let (start, len) = (chosen.start, chosen.len);
+            let mut chosen = Some(chosen);
+            let mapped = self.transact_whole(self.allocate_credits(made, len) + len, |handle| {
+                let mapped = self.map_chosen(handle, made, first, &mut chosen, false)?;
+                let written = (0..mapped).try_for_each(|i| {
+                    let buffer = handle.create(BlockNr(start.0 + u64::from(i)), BufKind::Leaf)?;
+                    let from = (at + i) as usize * bs;
+                    let piece = &value[from..value.len().min(from + bs)];
+                    handle.modify(&buffer, BufKind::Leaf, |block| block[..piece.len()].copy_from_slice(piece));
+                    Ok(())
+                });
+                made.meta.write().desc.size = value.len() as u64;
+                let written = written.and_then(|()| self.write_inode_data(handle, made));
+                self.whole(handle, written).map(|()| mapped)
+            });
+            self.cancel_chosen(&mut chosen);
+            at += mapped?;
+        }
+        self.release_preallocations(made);
+        Ok(())
+    }
+}
+
+/// In a change.
+impl Filesystem {
+    /// Adds or drops a reference to a value, for an entry of `owner` that the handle writes (Linux:
+    /// `ext4_xattr_inode_update_ref`). [`credits::VALUE`].
+    pub(crate) fn refer_value(
+        &self,
+        handle: &mut Handle,
+        owner: &Inode,
+        value: &InodeRef,
+        how: Reference,
+    ) -> Result<()> {
+        let (uid, gid, projid) = {
+            let d = &owner.meta.read().desc;
+            (d.uid, d.gid, d.projid)
+        };
+        let is_lustre = self.is_lustre_value(owner, value);
+        let _counts = self.shared_values.hold_counts();
+        let (count, was_value) = {
+            let d = &value.meta.read().desc;
+            (if is_lustre { 1 } else { d.value_references() }, d.is_value())
+        };
+        let next = match how {
+            Reference::Add if !was_value => Some(1),
+            Reference::Add => count.checked_add(1),
+            Reference::Drop => count.checked_sub(1).filter(|_| was_value),
+        };
+        let Some(next) = next else {
+            // A crafted count. The value stays, or is gone already; e2fsck counts again.
+            let detail = format_args!("the value in {} has a wrong count of references, {count}", value.ino);
+            self.groups.keep_damage(damaged(owner.ino, detail));
+            return Ok(());
+        };
+        {
+            let d = &mut value.meta.write().desc;
+            d.set_value_references(next);
+            d.flags.set(InodeFlags::EA_INODE, next > 0);
+            d.links = u16::from(next > 0);
+            if next == 0 {
+                // Owners with entries in the quota files.
+                (d.uid, d.gid, d.projid) = (uid, gid, projid);
+            }
+        }
+        if !was_value {
+            self.orphan_remove(handle, value, Over::Nameless)?;
+        } else if next == 0 {
+            self.orphan_add(handle, value)?;
+        }
+        self.write_inode(handle, value)
+    }
+
+    /// The values that the attributes of `owner` name were `before` and are `after`: counts their blocks as the
+    /// owner's. The caller writes the inode.
+    pub(crate) fn charge_values(&self, owner: &Inode, values: &Values, before: &[Outside], after: &[Outside]) {
+        let cluster = u64::from(self.geo.block_size) << self.geo.cluster_bits;
+        let counted = |all: &[Outside]| {
+            let all = all
+                .iter()
+                .filter(|there| values.get(there.inode).is_some_and(|value| !self.is_lustre_value(owner, value)));
+            all.fold((0, 0), |(n, units), there| (n + 1, units + u64::from(there.len).next_multiple_of(cluster) / 512))
+        };
+        let (less, more) = (counted(before), counted(after));
+        let mut m = owner.meta.write();
+        m.desc.blocks = (m.desc.blocks + more.1).saturating_sub(less.1);
+        if self.counts_owners(owner.ino) {
+            m.values = (m.values + more.0).saturating_sub(less.0);
+        }
+    }
+
+    /// At the end of an inode's life, drops its references to values, in as many handles as needed. Those of a block
+    /// that other inodes share go with the block.
+    pub(crate) fn drop_values(&self, handle: &mut Handle, inode: &Arc<Inode>, values: &Values) -> Result<()> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        let each = credits::EVICT + credits::XATTR + DROPPED_PER_HANDLE as u32 * credits::VALUE;
+        loop {
+            let credits = self.with_quota_credits(each);
+            if !handle.has_credits(credits) {
+                handle.restart(credits)?;
+            }
+            let dropped =
+                self.edit_xattrs(handle, inode, values, |edit| xattr::release_values(edit, DROPPED_PER_HANDLE));
+            let more = if self.journal.is_aborted() { Some(dropped?) } else { self.unless_damaged(inode, dropped)? };
+            if more != Some(true) {
+                return Ok(());
+            }
+        }
+    }
+}
