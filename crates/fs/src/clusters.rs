@@ -8,21 +8,29 @@
 //! ([`crate::map::MapRoot::place_in_cluster`]), and only the first of them takes space. A cluster is free with its last
 //! block ([`crate::map::MapRoot::remove`]). A node of a map and a block of attributes take a whole cluster.
 //!
+//! If a cluster stays when some of its blocks leave a file, the file may get the same blocks again. Until the
+//! transaction in which they left is durable, a power cut brings the old file back, with whatever was written to them
+//! since. So such a cluster takes no new blocks of its file before ([`BlockAllocator::is_vacated`]). Linux has no such
+//! rule.
+//!
 //! # Locking
-//! `promised clusters` (61), under the inode's `map` lock, which every change of the set holds exclusively.
+//! `promised clusters` (61), under the inode's `map` lock, which every change of the set holds exclusively. `vacated
+//! clusters` (61) is a leaf.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use extant_base::sync::{LockClass, Mutex, MutexGuard};
 use extant_journal::Handle;
 use extant_mballoc::{Allocation, Allocator, InodePreallocation, Kind, MetaRequest, Neighbour, Request, Statistics};
+use extant_ondisk::jbd2::Tid;
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
 use crate::error::Result;
 use crate::groups::{Groups, Prepared};
 
 static PROMISES_CLASS: LockClass = LockClass::new("promised clusters", 61);
+static VACATED_CLASS: LockClass = LockClass::new("vacated clusters", 61);
 
 /// log2 of the blocks in a cluster, and what follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,12 +109,27 @@ impl Chosen {
 pub(crate) struct BlockAllocator {
     clusters: Allocator<Groups>,
     size: ClusterSize,
+    /// Clusters that stay where blocks have left, and the last transaction in which some did.
+    vacated: Mutex<BTreeMap<u64, Tid>>,
 }
 
 impl BlockAllocator {
     pub fn new(clusters: Allocator<Groups>) -> BlockAllocator {
         let size = ClusterSize(clusters.geometry().cluster_bits);
-        BlockAllocator { clusters, size }
+        BlockAllocator { clusters, size, vacated: Mutex::new(&VACATED_CLASS, BTreeMap::new()) }
+    }
+
+    /// Blocks have left `cluster`, which stays, in transaction `tid`. `durable`: the newest durable one.
+    pub fn vacate(&self, cluster: u64, tid: Tid, durable: Tid) {
+        let mut vacated = self.vacated.lock();
+        vacated.retain(|_, left| left.is_after(durable));
+        vacated.insert(cluster, tid);
+    }
+
+    /// Whether blocks have left the cluster of `block` in a transaction that is not durable yet.
+    pub fn is_vacated(&self, block: BlockNr, durable: impl FnOnce() -> Tid) -> bool {
+        let left = self.vacated.lock().get(&self.size.of(block.0)).copied();
+        left.is_some_and(|left| left.is_after(durable()))
     }
 
     pub fn cluster_size(&self) -> ClusterSize {

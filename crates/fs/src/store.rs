@@ -410,11 +410,15 @@ impl MapStore for MapView<'_> {
             let (first, end) = (size.first_block(clusters.start), size.first_block(clusters.end));
             freed = self.fs.free_blocks(handle, self.ino, BlockNr(first), (end - first) as u32)?;
         }
-        if self.journalled {
+        let blocks = start.0..start.0 + u64::from(len);
+        if !self.journalled {
+            let durable = || self.fs.journal.committed_tid();
+            let stay = size.around(blocks).filter(|cluster| !clusters.contains(cluster));
+            stay.for_each(|cluster| self.fs.alloc.vacate(cluster, handle.tid(), durable()));
+        } else {
             // Also those in clusters that stay.
             let stays = |block: u64| !clusters.contains(&size.of(block));
             let is_freed = |block: u64| freed.iter().any(|(s, l)| (s.0..s.0 + u64::from(*l)).contains(&block));
-            let blocks = start.0..start.0 + u64::from(len);
             blocks.filter(|b| stays(*b) || is_freed(*b)).for_each(|b| handle.forget(BlockNr(b)));
         }
         Ok(())

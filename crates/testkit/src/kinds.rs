@@ -57,12 +57,18 @@ pub fn matrix() -> Vec<ImageKind> {
     };
     let inline = [(None, 1024), (None, 4096), (Some(1024), 1024), (Some(1024), 4096)]
         .map(|(inode_size, block_size)| kind("ext4", "inline_data", inode_size, block_size));
-    let clusters = [(1024, "4096"), (1024, "65536"), (4096, "16384")].map(|(block_size, cluster)| {
-        let mut kind = kind("ext4", "bigalloc", None, block_size);
+    let clustered = |features, block_size, cluster: &str| {
+        let mut kind = kind("ext4", features, None, block_size);
         kind.name = format!("{}-c{cluster}", kind.name);
         kind.options.extra_args.extend(["-C".to_owned(), cluster.to_owned()]);
         kind
-    });
+    };
+    let clusters = [
+        clustered("bigalloc", 1024, "4096"),
+        clustered("bigalloc", 1024, "65536"),
+        clustered("bigalloc", 4096, "16384"),
+        clustered("bigalloc,ea_inode,inline_data", 4096, "16384"),
+    ];
     let values = [kind("ext4", "ea_inode", None, 1024), kind("ext4", "ea_inode,inline_data", None, 4096)];
     [1024, 4096].into_iter().flat_map(each).chain(inline).chain(clusters).chain(values).collect()
 }

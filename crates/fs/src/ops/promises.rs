@@ -150,6 +150,10 @@ impl Filesystem {
 
     /// Maps the first of `len` blocks from `lblk` on as unwritten, where their cluster is, or in new clusters; returns
     /// how many, at least 1. Blocks that another thread has mapped meanwhile count. The caller writes the inode.
+    ///
+    /// # Errors
+    /// [`Error::NoSpaceUntilCommit`] also where the cluster has blocks that left the file in a transaction that is not
+    /// durable yet.
     pub(crate) fn fill_hole(
         &self,
         handle: &mut Handle,
@@ -169,6 +173,9 @@ impl Filesystem {
         let first = u64::from(lblk.0);
         let mut end = first + u64::from(found.len.min(FILL_BLOCKS_MAX));
         if let Some(block) = map.place_in_cluster(&view, lblk)? {
+            if self.alloc.is_vacated(block, || self.journal.committed_tid()) {
+                return Err(Error::NoSpaceUntilCommit);
+            }
             let len = (end - first).min(u64::from(size.blocks() - size.offset(first))) as u32;
             let mapped = map.insert(&view, handle, lblk, block, len, true);
             inode.absorb_map(&mut map, self.geo.block_size);

@@ -97,6 +97,16 @@ pub const CLUSTERS: [CrashImage; 2] = [
 pub const VALUES: CrashImage =
     CrashImage { name: "ext4-values", features: "ea_inode", block_size: 1024, journal_blocks: 1024, ..EXT4 };
 
+/// Features that change what a byte of a file, a block or an attribute costs, in one file system.
+pub const TOGETHER: CrashImage = CrashImage {
+    name: "ext4-together",
+    features: "bigalloc,inline_data,ea_inode,quota,project",
+    journal_blocks: 1024,
+    more: &["-C", "16384"],
+    size: 32 << 20,
+    ..EXT4
+};
+
 /// They grow while they are mounted, in many steps: flex groups of 4 MiB, groups of 2 MiB, a borrowed journal.
 pub const GROWING: [CrashImage; 3] = [
     CrashImage {

@@ -223,6 +223,19 @@ pub static CONFIGS: &[Config] = &[
         ..MOUNT
     },
     Config {
+        name: "together",
+        image: CrashImage {
+            name: "ext4-1k-together",
+            features: "bigalloc,inline_data,ea_inode,quota,project",
+            block_size: 1024,
+            size: 16 << 20,
+            more: &["-C", "8192"],
+            ..JOURNAL
+        },
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
         name: "grow",
         image: CrashImage { name: "ext4-grow", room: 40 << 20, more: &["-g", "1024", "-G", "4"], ..JOURNAL },
         weight: 0,
