@@ -19,8 +19,9 @@
 //! What it does not do: decide which values go to inodes ([`crate::xattr`]).
 //!
 //! # Locking
-//! The caller holds the owner's `inode` lock: shared for reading, exclusive for changes. No lock of the value's inode is
-//! taken for that: nothing else uses it while an entry names it. `attribute values` (52) is held while a count changes.
+//! The caller holds the owner's `inode` lock: shared for reading, exclusive for changes. No lock of the value's inode
+//! is taken for that: nothing else uses it while an entry names it. `attribute values` (52) is held while a count
+//! changes.
 
 use std::sync::Arc;
 
@@ -239,8 +240,28 @@ impl Operation<'_> {
         Ok(values)
     }
 
+    /// The same for a new inode in `dir` that inherits these lists: values for those that one block may not have room
+    /// for. They count for the limits of the owners of `dir`.
+    pub(crate) fn prepare_inherited(&self, dir: &Arc<Inode>, lists: &[(Name<'_>, Vec<u8>)]) -> Result<Values> {
+        let mut values = Values::default();
+        let bytes: usize = lists.iter().map(|(_, list)| list.len()).sum();
+        if bytes <= self.geo.block_size as usize / 2 {
+            return Ok(values);
+        }
+        for (_, list) in lists {
+            let hash = value_hash(self.geo.seed.raw(), list);
+            let found = self.value_with(dir, list, hash)?;
+            values.prepare(list.clone(), hash, found.ino);
+            if values.get(found.ino).is_none() {
+                values.hold(self, found, credits::VALUE)?;
+            }
+        }
+        self.has_room_for(&values)?;
+        Ok(values)
+    }
+
     /// An inode with this value, which counts for the limits of the owners of `inode`, shared or not.
-    fn value_with(&self, inode: &InodeRef, value: &[u8], hash: u32) -> Result<InodeRef> {
+    fn value_with(&self, inode: &Arc<Inode>, value: &[u8], hash: u32) -> Result<InodeRef> {
         let owners = {
             let d = &inode.meta.read().desc;
             [d.uid, d.gid, d.projid]

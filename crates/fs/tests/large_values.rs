@@ -10,6 +10,7 @@ use extant_base::rng::Rng;
 use extant_base::task;
 use extant_block::device::MemDevice;
 use extant_fs::{Cred, Error, Filesystem, InodeRef, MountOptions, Mounted, NewNode, SetAttr, SetMode};
+use extant_ondisk::acl::{self, Acl, AclEntry, Tag};
 
 const IMAGES: [&[&str]; 6] = [
     &["-t", "ext4", "-O", "ea_inode"],
@@ -147,6 +148,50 @@ fn equal_values_share_an_inode_and_the_last_frees_it() {
                 set(fs, &file(fs, root, &name(i)), b"user.same", b"");
                 fs.remove_xattr(&file(fs, root, &name(i)), b"user.same").expect("removed");
             }
+        });
+        assert_eq!(after, before, "{args:?}");
+    }
+}
+
+/// An ACL that names many users.
+fn naming(users: u32) -> Vec<u8> {
+    let entry = |tag, perm| AclEntry { tag, perm };
+    let mut entries = vec![entry(Tag::UserObj, 6)];
+    entries.extend((0..users).map(|user| entry(Tag::User(1000 + user), 6)));
+    entries.extend([entry(Tag::GroupObj, 4), entry(Tag::Mask, 6), entry(Tag::Other, 4)]);
+    acl::to_xattr(&Acl { entries })
+}
+
+/// A list that is larger than a block is handed down, and follows a chmod.
+#[test]
+fn large_default_acls_are_inherited() {
+    const ACCESS: &[u8] = b"system.posix_acl_access";
+    const DEFAULT: &[u8] = b"system.posix_acl_default";
+    for args in IMAGES {
+        let dev = made(args);
+        let before = changed(&dev, |_, _| ());
+        changed(&dev, |fs, root| {
+            let dir = fs.create(root, b"d", NewNode::directory(0o775), Cred::default()).expect("mkdir");
+            set(fs, &dir, DEFAULT, &naming(3000));
+            for i in 0..5 {
+                let name = format!("f{i}").into_bytes();
+                let f = fs.create(&dir, &name, NewNode::file(0o666), Cred::default()).expect("create");
+                assert!(fs.get_xattr(&f, ACCESS).expect("has it").len() == naming(3000).len(), "{args:?}");
+                let sub = NewNode::directory(0o777);
+                let sub = fs.create(&dir, format!("d{i}").as_bytes(), sub, Cred::default()).expect("mkdir");
+                assert!(fs.get_xattr(&sub, DEFAULT).expect("has it") == naming(3000), "{args:?}");
+            }
+            let f = fs.lookup(&dir, b"f2").expect("there");
+            fs.setattr(&f, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).expect("chmod");
+        });
+        let after = changed(&dev, |fs, root| {
+            let dir = fs.lookup(root, b"d").expect("there");
+            for i in 0..5 {
+                fs.unlink(&dir, format!("f{i}").as_bytes()).expect("unlink");
+                fs.rmdir(&dir, format!("d{i}").as_bytes()).expect("rmdir");
+            }
+            drop(dir);
+            fs.rmdir(root, b"d").expect("rmdir");
         });
         assert_eq!(after, before, "{args:?}");
     }

@@ -162,8 +162,9 @@ impl Filesystem {
             let _shared = dir.rw.read();
             self.may_change(dir, Change::AddEntry)?;
             let _new = op.admit_new(dir, NewNode::file(mode), cred)?;
-            self.transact_whole(credits::NEW_INODE, |handle| {
-                let inode = op.new_inode(handle, dir, b"", NewNode::file(mode), cred)?;
+            let values = op.inherited_values(dir, NewNode::file(mode), cred)?;
+            self.transact_whole(credits::NEW_INODE + values.credits, |handle| {
+                let inode = op.new_inode(handle, dir, b"", NewNode::file(mode), cred, &values)?;
                 inode.linkable.store(true, Ordering::Release);
                 op.unname(handle, &inode)?;
                 Ok(inode)
@@ -200,8 +201,9 @@ impl Operation<'_> {
         }
         let _table = self.hold_slots([dir])?;
         let _new = self.admit_new(dir, node, cred)?;
-        self.transact_whole(credits::create(&view), |handle| {
-            let inode = self.new_inode(handle, dir, name, node, cred)?;
+        let values = self.inherited_values(dir, node, cred)?;
+        self.transact_whole(credits::create(&view) + values.credits, |handle| {
+            let inode = self.new_inode(handle, dir, name, node, cred, &values)?;
             // The directory's flags may have changed since, so take a new snapshot.
             let view = DirView::new(self, dir);
             if let Err(e) = view.add(handle, name, inode.ino, inode.file_type()) {
@@ -233,6 +235,19 @@ impl Operation<'_> {
         self.promise_inode(owners)
     }
 
+    /// The values of inherited lists that may need inodes of their own.
+    pub(crate) fn inherited_values(&self, dir: &Arc<Inode>, node: NewNode<'_>, cred: Cred) -> Result<Values> {
+        let is_link = FileType::from_mode(node.mode) == Some(FileType::Symlink);
+        if !self.geo.ea_inode || !self.has_acls() || is_link {
+            return Ok(Values::default());
+        }
+        let Some(default) = xattr::get_acl(&XattrView { fs: self, inode: dir }, AclKind::Default)? else {
+            return Ok(Values::default());
+        };
+        let inherited = inherit(&self.parent(&dir.meta.read().desc, Some(&default)), node.mode, cred);
+        self.prepare_inherited(dir, &xattr::inherited_values(&inherited.acl))
+    }
+
     fn parent<'a>(&self, desc: &InodeDesc, default_acl: Option<&'a Acl>) -> Parent<'a> {
         let InodeDesc { mode, gid, flags, projid, .. } = *desc;
         let hands_down_group = self.options.group_of_directory == Some(true);
@@ -240,7 +255,7 @@ impl Operation<'_> {
     }
 
     /// A new inode with one link, written, and still without a name. [`credits::NEW_INODE`]. The caller has admitted it
-    /// ([`Operation::admit_new`]).
+    /// ([`Operation::admit_new`]), and prepared the `values` that it may inherit.
     pub(crate) fn new_inode(
         &self,
         handle: &mut Handle,
@@ -248,6 +263,7 @@ impl Operation<'_> {
         name: &[u8],
         node: NewNode<'_>,
         cred: Cred,
+        values: &Values,
     ) -> Result<InodeRef> {
         let kind = FileType::from_mode(node.mode).ok_or(Error::Invalid("file type"))?;
         let is_dir = kind == FileType::Directory;
@@ -277,7 +293,7 @@ impl Operation<'_> {
         let filled = (|| {
             // Before the content: that may lie in the inode, and takes the room that is left.
             if acl.access.is_some() || acl.default.is_some() {
-                self.edit_xattrs(handle, &inode, &Values::default(), |edit| xattr::set_inherited(edit, &acl))?;
+                self.edit_xattrs(handle, &inode, values, |edit| xattr::set_inherited(edit, &acl))?;
             }
             self.fill_new(handle, &inode, dir, node.target)?;
             self.write_inode_data(handle, &inode)

@@ -246,10 +246,12 @@ impl Operation<'_> {
         }
         let _dots = self.check_moves(source, same_dir)?;
         let _new = whiteout.map(|cred| self.admit_new(old_dir, NewNode::whiteout(), cred)).transpose()?;
-        self.transact_whole(credits::rename(new_view, whiteout.is_some()), |handle| {
+        let inherited = whiteout.map(|cred| self.inherited_values(old_dir, NewNode::whiteout(), cred)).transpose()?;
+        let values = inherited.unwrap_or_default();
+        self.transact_whole(credits::rename(new_view, whiteout.is_some()) + values.credits, |handle| {
             // First the steps that may find no space: the whiteout, then the new name.
             let whiteout = match whiteout {
-                Some(cred) => Some(self.new_inode(handle, old_dir, old_name, NewNode::whiteout(), cred)?),
+                Some(cred) => Some(self.new_inode(handle, old_dir, old_name, NewNode::whiteout(), cred, &values)?),
                 None => None,
             };
             let now = self.now();

@@ -106,9 +106,14 @@ pub fn chmod_acl<S: XattrStore>(store: &mut S, mode: u16) -> Result<(), S> {
     }
 }
 
-/// Sets the ACLs of the new inode `child`, whose mode is already `inherited.mode`: all or none.
-pub fn set_inherited<S: XattrStore>(child: &mut S, inherited: &acl::Inherited) -> Result<(), S> {
+/// The names and the bytes of the ACLs that a new inode inherits.
+pub fn inherited_values(inherited: &acl::Inherited) -> Vec<(Name<'static>, Vec<u8>)> {
     let both = [(AclKind::Default, &inherited.default), (AclKind::Access, &inherited.access)];
     let of = |(kind, acl): (AclKind, &Option<Acl>)| acl.as_ref().map(|acl| (kind.name(), acl::to_disk(acl)));
-    set_all_raw(child, &both.into_iter().filter_map(of).collect::<Vec<_>>())
+    both.into_iter().filter_map(of).collect()
+}
+
+/// Sets the ACLs of the new inode `child`, whose mode is already `inherited.mode`: all or none.
+pub fn set_inherited<S: XattrStore>(child: &mut S, inherited: &acl::Inherited) -> Result<(), S> {
+    set_all_raw(child, &inherited_values(inherited))
 }

@@ -40,7 +40,7 @@ mod shared_values;
 #[cfg(test)]
 mod tests;
 
-pub use acl::{AclKind, chmod_acl, chmod_value, get_acl, set_inherited};
+pub use acl::{AclKind, chmod_acl, chmod_value, get_acl, inherited_values, set_inherited};
 pub use ops::{
     check, get, get_in_inode, goes_outside, list, outside, release_all, release_values, remove, room_in_inode, set,
     set_in_inode, stored_value,

@@ -327,7 +327,7 @@ impl Generator {
     }
 
     fn xattr(&mut self) -> Option<Op> {
-        let path = self.pick_any()?.path;
+        let Node { path, kind, .. } = self.pick_any()?;
         let prefix = ["user.", "trusted.", "security.", "user."][self.rng.below(4) as usize];
         let mut name = format!("{prefix}a{}", self.rng.below(5)).into_bytes();
         match self.rng.below(12) {
@@ -340,7 +340,8 @@ impl Generator {
         }
         let max = [0, 16, 16, 64, 64, 300, 900, 3900][self.rng.below(8) as usize];
         let flags = if self.rng.one_in(8) { 1 + self.rng.below(2) as u32 } else { 0 };
-        if self.mix.large_values && self.rng.one_in(2) {
+        // e2fsck 1.47.0 takes the text of a symbolic link with such an attribute for a map, the kernel's as well.
+        if self.mix.large_values && kind != Kind::Symlink && self.rng.one_in(2) {
             let len = [5000, 9000, 20_000, 65_536][self.rng.below(4) as usize];
             return Some(Op::SetXattr { path, name, len, fill: self.rng.below(3), flags });
         }
