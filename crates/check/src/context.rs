@@ -34,7 +34,7 @@ pub struct Check {
     pub descs: Vec<GroupDesc>,
     pub claims: Claims,
     pub inodes: InodeStates,
-    /// The file system's own blocks, merged: first, end.
+    /// The file system's own blocks as merged ranges: first block, one past the last.
     pub metadata: Vec<(u64, u64)>,
     /// Inodes that the list of orphans or the orphan file names: a mount will delete or truncate them.
     pub orphans: HashSet<u32>,

@@ -253,7 +253,7 @@ impl Survey {
     }
 }
 
-/// Checks so many images of each kind, on two threads.
+/// Checks the images of these seeds, of each kind, on two threads.
 fn survey(seeds: std::ops::Range<u64>) -> Survey {
     let mut all = Survey::default();
     let next = AtomicU64::new(0);

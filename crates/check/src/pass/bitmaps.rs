@@ -38,7 +38,7 @@ impl Output for Out {
 struct Pieces(Vec<(u64, u32)>);
 
 impl Pieces {
-    /// From each group's number and the first blocks of its pieces.
+    /// Takes each group's number and the first blocks of its pieces.
     fn new(groups: impl Iterator<Item = (u32, [u64; 3])>) -> Pieces {
         let mut pieces: Vec<(u64, u32)> =
             groups.flat_map(|(group, firsts)| firsts.map(|first| (first, group))).collect();
@@ -46,7 +46,7 @@ impl Pieces {
         Pieces(pieces)
     }
 
-    /// The groups with a piece of up to `longest` blocks in these blocks, some of them several times.
+    /// The groups with a piece in these blocks, if no piece is longer than `longest`. A group may occur several times.
     fn groups(&self, blocks: Range<u64>, longest: u64) -> impl Iterator<Item = u32> + '_ {
         let from = blocks.start.saturating_sub(longest);
         let at = self.0.partition_point(|(first, _)| *first < from);

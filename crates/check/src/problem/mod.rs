@@ -24,7 +24,7 @@ pub enum Severity {
     Damage,
 }
 
-/// The action of a future `extant fsck -p`.
+/// The action of `extant fsck -p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preen {
     /// Repair it without a question.
@@ -69,7 +69,7 @@ impl Problem {
         self.row().severity
     }
 
-    /// The action of a future `-p`.
+    /// The action of `extant fsck -p`.
     pub fn preen(self) -> Preen {
         self.row().preen
     }

@@ -496,7 +496,7 @@ problems! {
         "the inode bitmap's checksum is {found:x}, expected {expected:x}";
     0x05001b BlockBitmapCsumInvalid "BLOCK_BITMAP_CSUM_INVALID" Damage Fix
         "the block bitmap's checksum is {found:x}, expected {expected:x}";
-    // After all.
+    // After all passes.
     0x060002 UpdateQuotas "UPDATE_QUOTAS" Damage Fix
         "the quota file says {found}, expected {expected}";
     0x060007 OrphanFileWithoutJournal "ORPHAN_FILE_WITHOUT_JOURNAL" Damage Fix
