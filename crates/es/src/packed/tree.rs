@@ -59,7 +59,7 @@ pub struct Swept {
     /// The sum over the leaves that an earlier sweep left whole, and their number.
     pub outcome: Outcome,
     pub outcomes: u64,
-    /// The hand has visited every leaf since the last sweep with `around`.
+    /// The hand has visited every leaf since the last sweep that set `around`.
     pub around: bool,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct LeafRing {
 struct Ring {
     /// The first inode has its turn.
     inodes: VecDeque<Weak<Node<LeafRing>>>,
-    /// Leaves warmer than this are spared, if leaves are.
+    /// While whole leaves are spared: those warmer than this.
     warm: u32,
     alike: Alike,
     /// Leaves visited.
