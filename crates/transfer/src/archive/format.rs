@@ -231,7 +231,7 @@ impl<W: Write> FileData<'_, W> {
         Ok(())
     }
 
-    /// Parts without data are zeros.
+    /// Ends the data; parts without data are zeros.
     pub fn end(mut self) -> io::Result<()> {
         self.write(u64::MAX, &[])?;
         self.archive.fill_block()

@@ -77,7 +77,7 @@ impl LocalDir {
 
     fn tidy(&mut self) {
         if let Some(workshop) = self.workshop.take() {
-            // A file that failed half-way.
+            // Removes the rest of a file whose copy failed.
             let _ = unlinkat(&workshop.fd, UNFINISHED, AtFlags::empty());
             let _ = unlinkat(&self.fd, &workshop.name, AtFlags::REMOVEDIR);
         }
@@ -166,7 +166,7 @@ impl LocalSink<'_> {
         if self.gives_owners() {
             fchown(&fd, Some(node.uid.into()), Some(node.gid.into())).map_err(errno)?;
         }
-        // After the owner, whose change clears bits; the attributes before it, since ACLs change the mode.
+        // The mode comes after the owner, whose change clears bits, and after the attributes, since ACLs change it.
         self.set_xattrs(&fd, xattrs);
         fchmod(&fd, nix_mode(self.mode(node))).map_err(errno)?;
         Ok(rustix::fs::futimens(&fd, &times(node))?)
