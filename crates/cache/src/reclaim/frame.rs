@@ -119,7 +119,7 @@ impl State {
 struct Frame {
     key: Key,
     prev: u32,
-    /// In a free frame, the next free one.
+    /// In a free frame: the next free frame.
     next: u32,
     bytes: u32,
     owner: u16,
