@@ -86,9 +86,9 @@ pub enum BioData {
 /// The result of a [`Bio`].
 #[derive(Debug)]
 pub struct Completion {
-    /// As in the bio.
+    /// The bio's operation.
     pub op: BioOp,
-    /// In bytes.
+    /// The bio's start in bytes.
     pub offset: u64,
     /// The memory that the bio brought; for a successful read, filled.
     pub data: BioData,

@@ -94,12 +94,12 @@ impl CowDevice {
     /// The unit of changes: a multiple of every block size up to it and of every sector size.
     pub const PIECE_BYTES: u64 = 4096;
 
-    /// `base`, which nothing else changes, with changes in memory.
+    /// A device with the contents of `base`, which nothing else changes. Changes stay in memory.
     pub fn new(base: Arc<dyn BlockDevice>) -> CowDevice {
         CowDevice::build(base, u64::MAX, None)
     }
 
-    /// The same. Beyond `memory_max` bytes, changes go to the device that `spill` makes.
+    /// The same, but beyond `memory_max` bytes, changes go to the device that `spill` makes.
     pub fn spilling(base: Arc<dyn BlockDevice>, memory_max: u64, spill: Spill) -> CowDevice {
         CowDevice::build(base, memory_max, Some(spill))
     }

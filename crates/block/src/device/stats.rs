@@ -10,11 +10,11 @@ use crate::bio::BioFlags;
 pub struct IoStats {
     /// Requests to read.
     pub reads: u64,
-    /// Bytes of them.
+    /// Bytes that were read.
     pub read_bytes: u64,
     /// Requests to write; one without data is a flush and does not count.
     pub writes: u64,
-    /// Bytes of them.
+    /// Bytes that were written.
     pub write_bytes: u64,
     /// Flushes by themselves, by PREFLUSH or by FUA.
     pub flushes: u64,

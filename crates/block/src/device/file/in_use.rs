@@ -105,7 +105,7 @@ struct Loop {
     base: u64,
 }
 
-/// Without sysfs, none is found.
+/// The loop devices on `image`. Without sysfs, none is found.
 fn loops_on(image: &fs::Metadata) -> impl Iterator<Item = Loop> {
     let image = (image.dev(), image.ino());
     fs::read_dir(LOOPS).into_iter().flatten().flatten().filter_map(move |entry| {

@@ -28,7 +28,7 @@ use crate::buf::AlignedBuf;
 use crate::error::Error;
 use crate::ranks::{NBD_PENDING, NBD_SEND};
 
-/// Extents in one answer to a question for holes; the protocol permits more, and the next question gets them.
+/// Extents in one answer to a query for holes; the protocol permits more, and the next query gets them.
 const EXTENTS_MAX: usize = 1024;
 /// Chunks of one reply. A server may send a read in pieces, but it has to come to an end.
 const CHUNKS_MAX: u32 = 65_536;
@@ -53,7 +53,7 @@ pub(super) struct Call<'a> {
 pub(super) struct Answer {
     /// The memory that a read filled.
     pub data: Option<AlignedBuf>,
-    /// Of a question for holes: lengths and flags.
+    /// The answer to a query for holes: lengths and flags.
     pub extents: Vec<(u32, u32)>,
     pub result: io::Result<()>,
 }
@@ -336,7 +336,7 @@ impl Connection {
         self.state.lock().pending.remove(&cookie).ok_or_else(|| wrong("the server answers what it was not asked"))
     }
 
-    /// The connection ends: the request fails with the others.
+    /// Ends the connection: the request fails with the others.
     fn put_back(&self, cookie: u64, pending: Pending, e: io::Error) -> io::Error {
         self.state.lock().pending.insert(cookie, pending);
         e

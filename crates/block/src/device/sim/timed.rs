@@ -101,8 +101,8 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// For such a device whose first `size` bytes are used: distances count as fractions of its capacity, or of
-    /// `size` if that is larger.
+    /// A timer for a device of this model whose first `size` bytes are used: distances count as fractions of its
+    /// capacity, or of `size` if that is larger.
     pub fn new(model: DeviceModel, size: u64) -> Timer {
         let size = size.max(model.capacity());
         let (arm, lanes) = (Arm::default(), Lanes::default());

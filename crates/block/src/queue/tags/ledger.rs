@@ -30,7 +30,7 @@ pub struct TagStats {
     pub wakes_in_vain: u64,
     /// Tags that went to a request while an older one of the same queue waited.
     pub overtakings: u64,
-    /// From the failed attempt to the tag.
+    /// The longest time from a failed attempt to the tag.
     pub longest_wait_ns: u64,
 }
 
