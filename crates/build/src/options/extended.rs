@@ -109,7 +109,7 @@ impl Extended {
             "assume_storage_prezeroed" => self.zeroed = flag()?,
             "discard" => self.keeps_storage = false,
             "nodiscard" => self.keeps_storage = true,
-            // Unwritten blocks are zeroes here.
+            // Unwritten blocks are zeroes in any case.
             "lazy_journal_init" => {
                 flag()?;
             }

@@ -27,7 +27,7 @@ pub struct JournalOptions {
     pub location: Option<u64>,
 }
 
-/// Everything decided.
+/// The options, all decided.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// The superblock's values.

@@ -29,7 +29,7 @@ const FLEX_BG_SIZE: u64 = 16;
 const ENCODING: (u16, u16) = (1, 0);
 /// Refuse names that are not UTF-8.
 const ENCODING_STRICT: u16 = 1;
-/// The systems that may have made a file system, and `s_creator_os`.
+/// The names of systems that may have made a file system, and the values of `s_creator_os`.
 const SYSTEMS: [(&str, u32); 5] = [("linux", 0), ("hurd", HURD), ("GNU", HURD), ("freebsd", 3), ("lites", 4)];
 const HURD: u32 = 1;
 /// Features of the defaults that the Hurd has no support for.
@@ -40,12 +40,12 @@ const ERRORS_CONTINUE: u16 = 1;
 /// The UUID that a user requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UuidAsked {
-    /// Any.
+    /// A random one.
     #[default]
     Random,
     /// All zero.
     Clear,
-    /// This one.
+    /// The given one.
     Given([u8; 16]),
     /// Made of the time and of random numbers (version 1).
     Time,
@@ -54,12 +54,12 @@ pub enum UuidAsked {
 /// The size that a user requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SizeAsked {
-    /// That of the device.
+    /// The size of the device.
     #[default]
     Device,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
-    /// So many blocks; of 1 KiB if no size of blocks is given.
+    /// This many blocks; of 1 KiB if no size of blocks is given.
     Blocks(u64),
 }
 
@@ -74,7 +74,7 @@ pub struct Fact {
     pub zeroed: bool,
     /// Seconds since 1970.
     pub now: i64,
-    /// For the UUID and the seed of hashes.
+    /// Random bytes for the UUID and the seed of hashes.
     pub random: [u8; 32],
     /// The caller: user, group.
     pub user: (u32, u32),
@@ -89,7 +89,7 @@ pub struct Request {
     pub usage: Option<String>,
     /// -b, bytes.
     pub block_size: Option<u64>,
-    /// -b with a minus: at least so many bytes.
+    /// -b with a minus: at least this many bytes.
     pub block_size_least: Option<u64>,
     /// -C, bytes.
     pub cluster_size: Option<u64>,
@@ -166,22 +166,22 @@ struct Basis {
     extended: Extended,
     features: Features,
     revision: u64,
-    /// Bytes.
+    /// Bytes of a block.
     block_size: u64,
     blocks: u64,
-    /// Of the blocks, reserved.
+    /// The percentage of blocks that are reserved.
     percent: f64,
-    /// Bytes.
+    /// Bytes of a cluster.
     cluster_size: u64,
-    /// Blocks; 0: by the size of a block.
+    /// Blocks of a group; 0: by the size of a block.
     per_group: u64,
     /// The binary logarithm of the groups in each flexible one.
     flex: u8,
-    /// Bytes.
+    /// Bytes of an inode.
     inode_size: u32,
     inodes: u32,
     reserved_gdt_blocks: Option<u16>,
-    /// Of users, groups and projects.
+    /// Whether users, groups and projects have quota.
     quota: [bool; 3],
     warnings: Vec<String>,
 }
@@ -685,7 +685,7 @@ fn check_features(features: &Features) -> Result<()> {
 
 /// A UUID of version 1. `now`: seconds since 1970.
 pub fn time_uuid(now: i64, random: [u8; 16]) -> [u8; 16] {
-    /// From the beginning of the Gregorian calendar to 1970, in seconds.
+    /// The time from the beginning of the Gregorian calendar to 1970, in seconds.
     const GREGORIAN: i64 = 12_219_292_800;
     let ticks = (now.saturating_add(GREGORIAN) as u64).wrapping_mul(10_000_000);
     let mut uuid = random;
@@ -693,7 +693,7 @@ pub fn time_uuid(now: i64, random: [u8; 16]) -> [u8; 16] {
     uuid[4..6].copy_from_slice(&((ticks >> 32) as u16).to_be_bytes());
     uuid[6..8].copy_from_slice(&((ticks >> 48) as u16 & 0x0fff | 0x1000).to_be_bytes());
     uuid[8] = uuid[8] & 0x3f | 0x80;
-    // The multicast bit: the node is no network card's address.
+    // The multicast bit: the node is not the address of a network card.
     uuid[10] |= 1;
     uuid
 }

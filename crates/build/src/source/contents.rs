@@ -27,7 +27,7 @@ const OFFSET_BITS: u32 = 48;
 
 /// The bytes that an archive gives a tree's files.
 pub struct Part {
-    /// For messages.
+    /// The name for messages.
     pub name: String,
     pub file: File,
     /// The state of the file when its entries were read; `None`: it is our own, and does not change.
@@ -129,7 +129,7 @@ struct Reader<'a> {
 }
 
 enum Stored<'a> {
-    /// From here on.
+    /// All bytes from this place on.
     Whole(u64),
     Pieces(&'a [(Range<u64>, u64)]),
 }
@@ -189,7 +189,7 @@ impl Spool {
     /// The number of bytes that are written at once.
     const BUFFER: usize = 1 << 18;
 
-    /// Makes it in a directory.
+    /// Makes the file in a directory.
     ///
     /// # Errors
     /// The directory takes no files; the error names it.
