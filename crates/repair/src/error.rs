@@ -76,7 +76,7 @@ impl Stands {
     /// An error that left this state.
     pub fn after(self) -> impl FnOnce(Error) -> Error {
         move |error| match error {
-            // The inner part of a write knows better.
+            // The inner error states the outcome more exactly.
             Error::Write { .. } => error,
             error => Error::Write { stands: self, error: Box::new(error) },
         }

@@ -26,29 +26,29 @@ use crate::view::inode::Inode;
 /// A kind of loss.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lost {
-    /// The file itself, with so many bytes.
+    /// The file itself.
     File {
         /// Its size.
         bytes: u64,
     },
-    /// The name; the file has another one.
+    /// The name: another one leads to the file now.
     Name {
-        /// The other name.
+        /// The present name.
         now: Vec<u8>,
     },
     /// Bytes of the content.
     Bytes {
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
-        /// The first that differs.
+        /// The offset of the first that differs.
         from: u64,
     },
-    /// The size. Every byte that could be read is read. The bytes behind them were no part of the file before, or a
-    /// hole at its end is gone.
+    /// The size. Every byte that could be read is read. The bytes behind were no part of the file before, or a hole at
+    /// its end is gone.
     Size {
-        /// Before.
+        /// The size before.
         was: u64,
-        /// Now.
+        /// The size now.
         now: u64,
     },
     /// The target of a symlink, or the number of a device.
@@ -202,7 +202,7 @@ impl Compared<'_> {
         matter(&old) != matter(&new)
     }
 
-    /// Leaves in `blocks` those that are not the inode's own.
+    /// Removes the inode's own blocks from `blocks`.
     fn forget_own(&self, ino: u32, blocks: &mut BTreeSet<u64>) {
         if blocks.is_empty() {
             return;

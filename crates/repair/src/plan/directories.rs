@@ -25,7 +25,7 @@ pub fn answer(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         .or_else(|| tree(of, finding))
 }
 
-/// Fields of inodes that the pass over directories reports.
+/// The answer to a finding about an inode's field that the pass over directories reports.
 fn fields(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     let zero = |what| field(Layer::Inodes, finding, what, 0);
     match finding.problem {
@@ -58,7 +58,7 @@ fn fields(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     }
 }
 
-/// Blocks whose entries have to be written again.
+/// The answer to a finding for which a block's entries are rewritten.
 fn blocks(finding: &Finding) -> Option<Answer> {
     let block = |finding: &Finding| {
         let lblk = finding.place.lblk().unwrap_or(0) as u32;

@@ -104,7 +104,7 @@ pub fn flags(finding: &Finding, set: u32, clear: u32) -> Option<Answer> {
 /// The rule where a block cannot be read. Names, maps and inodes in it still count: nothing is freed, and no count
 /// becomes smaller.
 struct Blind {
-    /// Groups whose bitmaps have bits of what nothing readable uses.
+    /// Groups whose bitmaps have bits set that nothing readable uses.
     groups: BTreeSet<GroupNr>,
 }
 

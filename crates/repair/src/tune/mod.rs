@@ -33,11 +33,11 @@ use crate::view::{Image, seal_super};
 /// A feature bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// Of the compatible ones.
+    /// A compatible one.
     Compat(Compat),
-    /// Of the incompatible ones.
+    /// An incompatible one.
     Incompat(Incompat),
-    /// Of the read-only compatible ones.
+    /// A read-only compatible one.
     RoCompat(RoCompat),
 }
 
@@ -68,7 +68,7 @@ impl Feature {
     }
 }
 
-/// One change that was asked for. Later ones win.
+/// One requested change. Later ones win.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// The label: at most 16 bytes.
@@ -85,11 +85,11 @@ pub enum Change {
     ReservedGroup(u16),
     /// The reaction to an error: 1 continue, 2 read-only, 3 panic.
     Errors(u16),
-    /// Bits of the options of each mount: those that go, then those that come.
+    /// Bits of the default mount options.
     MountBits {
-        /// The bits that go.
+        /// The bits to clear.
         clear: u32,
-        /// The bits that come.
+        /// The bits to set.
         set: u32,
     },
     /// Options of each mount as text: at most 63 bytes.
@@ -118,11 +118,11 @@ pub enum Change {
     ForceCheck,
     /// Whether it is made for development code.
     TestFs(bool),
-    /// A feature comes or goes.
+    /// A feature is added or removed.
     Feature {
         /// The feature.
         feature: Feature,
-        /// Whether it comes.
+        /// Whether it is added.
         on: bool,
     },
 }
@@ -136,12 +136,12 @@ pub enum CannotTune {
     /// A value does not fit.
     #[error("{0}")]
     Value(String),
-    /// The feature cannot come or go in place.
+    /// The feature cannot be added or removed in place.
     #[error("the feature {feature} cannot be {}: {why}", if *.on { "added" } else { "removed" })]
     Feature {
         /// Its name.
         feature: String,
-        /// Whether it was to come.
+        /// Whether it was to be added.
         on: bool,
         /// The reason.
         why: &'static str,
@@ -191,8 +191,8 @@ pub struct Tuned {
     pub after: SuperBlock,
 }
 
-/// Makes the changes beside the file system on `device`, and checks the result. `journal_blocks`: the size of a
-/// journal that comes. The check's time becomes that of the last write.
+/// Makes the changes beside the file system on `device`, and checks the result. `journal_blocks`: the size of an added
+/// journal. The check's time becomes that of the last write.
 ///
 /// # Errors
 /// [`CannotTune`]; the changes count for nothing then.

@@ -38,7 +38,7 @@ use crate::view::Image;
 /// Whether the content of a deleted file is still there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chance {
-    /// Whole, as far as bitmaps and log tell.
+    /// Whole, as far as bitmaps and log show.
     Whole,
     /// Something is missing.
     Partial {

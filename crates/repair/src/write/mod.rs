@@ -38,7 +38,7 @@ pub enum How {
         /// Blocks of the transaction.
         blocks: usize,
     },
-    /// Behind a record that undoes it.
+    /// In place, after a record that undoes it.
     Undo {
         /// Blocks that were written.
         blocks: usize,
@@ -52,7 +52,7 @@ pub enum How {
 
 /// Where the record of old blocks goes.
 pub enum Undo<'a> {
-    /// Only if the journal cannot be used. The function makes a device of so many bytes, whose name and folder are
+    /// Only if the journal cannot be used. The function makes a device of this many bytes, whose name and folder are
     /// durable, and returns it with its name.
     IfNeeded(&'a mut Make<'a>),
     /// In any case.
@@ -68,7 +68,7 @@ pub type Make<'a> = dyn FnMut(u64) -> Result<(Arc<dyn BlockDevice>, Vec<u8>)> + 
 /// for the record. `stamp`: the time of the transaction.
 ///
 /// # Errors
-/// If a device fails: [`crate::Error::Write`] says what stands then.
+/// If a device fails: [`crate::Error::Write`] names the state then.
 pub fn commit(
     image: &Arc<dyn BlockDevice>,
     outcome: &Outcome,
@@ -79,7 +79,7 @@ pub fn commit(
     write(image, outcome, offset, stamp, undo).map_err(Stands::Old.after())
 }
 
-/// Writes. Until something says otherwise, an error leaves the old state.
+/// Writes. Unless an error says otherwise, it leaves the old state.
 fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: Stamp, undo: Undo<'_>) -> Result<How> {
     let new = &outcome.device;
     let mut sb = read_super(&**new)?;
@@ -258,9 +258,10 @@ fn through_journal(
     Ok(Some(How::Journal { blocks }))
 }
 
-/// Whether the part of the log that a transaction of so many blocks takes can be read: what cannot is not written.
+/// Whether the part of the log that a transaction of `blocks` blocks takes can be read: a block that cannot is not
+/// written.
 fn is_log_readable(image: &Arc<dyn BlockDevice>, journal: &JournalFile, blocks: usize, size: u64) -> bool {
-    /// A replay reads so far ahead.
+    /// How far a replay reads ahead.
     const AHEAD_BYTES: u64 = 64 << 10;
     // A descriptor names more than a block, and a commit block ends the transaction.
     let logged = (2 * blocks as u64 + 2 + AHEAD_BYTES / size).min(journal.map().len().into());

@@ -175,7 +175,7 @@ impl Record {
         Ok(to.write_at(self.data_end(), &[&sums], BioFlags::META)?)
     }
 
-    /// The record counts for the finished repair now. Durable.
+    /// Makes the record count for the finished repair, durably.
     ///
     /// # Errors
     /// Those of the device.
@@ -183,7 +183,7 @@ impl Record {
         self.count_for(to, SUPERS_AT[1], last)
     }
 
-    /// The record counts while the image has this superblock, of which block `at` has a copy.
+    /// Makes the record count while the image has this superblock, of which block `at` has a copy.
     fn count_for(&self, to: &dyn BlockDevice, at: u64, current: &RawSuperBlock) -> Result<()> {
         let mut head = vec![0; self.block as usize];
         head[..8].copy_from_slice(MAGIC);

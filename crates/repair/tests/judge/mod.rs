@@ -112,7 +112,7 @@ pub struct Cutting {
 }
 
 impl Cutting {
-    /// `bytes`: of the part with the image, which may be larger than the image.
+    /// `bytes`: the size of the part with the image, which may be larger than the image.
     pub fn new(image: &MemDevice, bytes: u64) -> Cutting {
         let whole = MemDevice::new(bytes + RECORD_BYTES);
         copy(image, &whole);
