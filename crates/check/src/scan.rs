@@ -44,7 +44,7 @@ static CLASS: LockClass = LockClass::new("check wave", 765);
 pub struct Run {
     /// The first block.
     pub first: u64,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u64,
     /// Its first item, and one past its last.
     pub items: (usize, usize),

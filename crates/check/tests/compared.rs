@@ -127,9 +127,9 @@ struct Survey {
     /// Images that we call damaged and e2fsck does not: explained, by the reason; and not.
     explained: BTreeMap<&'static str, u64>,
     alarms: Vec<String>,
-    /// Those that e2fsck calls damaged and we do not.
+    /// Images that e2fsck calls damaged and we do not.
     misses: Vec<String>,
-    /// Those that it calls damaged because of orphans.
+    /// Images that e2fsck calls damaged because of orphans.
     orphans: u64,
     tally: Tally,
 }

@@ -164,7 +164,7 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
 
 /// Directories and their blocks, which all waves use.
 struct All {
-    /// By inode.
+    /// The directories, by inode.
     dirs: Vec<Dir>,
     /// Those with logical block 0 first, then the others; each part sorted by block.
     pieces: Vec<DirRun>,

@@ -160,7 +160,8 @@ fn step(walker: &mut Walker<'_>, part: &mut Part<'_>, bytes: &[u8]) {
     }
 }
 
-/// Damage of a node of an extent tree: the problem, logical and physical block, found, expected. `None`: it is none.
+/// Damage of a node of an extent tree: the problem, logical and physical block, found, expected. `None`: it is no
+/// damage for e2fsck.
 fn extent(
     geo: &Geometry,
     part: &Part<'_>,
