@@ -56,7 +56,7 @@ pub enum Error {
         /// Its message.
         why: String,
     },
-    /// The image's name begins as an NBD address and is none.
+    /// The image's name begins like an NBD address and is not one.
     #[error("{image}: {why}")]
     Address {
         /// The name.
@@ -181,7 +181,7 @@ pub enum BadOffset {
 /// Where a backup of a superblock is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backup {
-    /// In blocks of its file system.
+    /// Its place in blocks of its file system.
     pub block: u64,
     /// Its first byte.
     pub byte: u64,

@@ -115,7 +115,7 @@ pub enum Claim {
 }
 
 impl Access {
-    /// For the tools: through the page cache, nothing in flight.
+    /// The access that tools use: through the page cache, one call at a time.
     pub fn tool(read_only: bool) -> Access {
         let (io, engine) = (IoMode::Buffered, Engine::Psync);
         let claim = Claim::Required;
