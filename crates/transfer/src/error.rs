@@ -53,9 +53,9 @@ impl fmt::Display for Place {
 /// Why something cannot be copied.
 #[derive(Debug)]
 pub struct Error {
-    /// Where.
+    /// The place of the failure.
     pub place: Box<Place>,
-    /// Why.
+    /// The cause of the failure.
     pub cause: Cause,
 }
 

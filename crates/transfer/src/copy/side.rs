@@ -28,7 +28,7 @@ pub struct Node {
     pub gid: u32,
     /// The number of its names.
     pub links: u64,
-    /// In bytes.
+    /// The size in bytes.
     pub size: u64,
     /// The last access.
     pub atime: Timestamp,
