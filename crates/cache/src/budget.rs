@@ -6,8 +6,8 @@
 //! where a few bytes stand for much, give through a shrinker, in proportion to what the frames give; a shrinker that
 //! has next to nothing gives last.
 //!
-//! What it does not do: it never starts writeback or a transaction; dirty memory is bounded by the flusher, metadata
-//! pinned by the journal by the journal.
+//! What it does not do: it never starts writeback or a transaction; the flusher bounds dirty memory, and the journal
+//! the metadata that it pins.
 //!
 //! # Locking
 //! `shrinkers` (95) is held only to copy the list.

@@ -137,7 +137,7 @@ pub enum RunCompletion {
 
 #[derive(Default)]
 struct Inner {
-    /// By first page.
+    /// The folios, by first page.
     folios: BTreeMap<u64, Folio>,
     dirty_blocks: u64,
 }

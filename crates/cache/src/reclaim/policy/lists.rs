@@ -268,7 +268,7 @@ fn id_of(list: usize) -> u8 {
     list as u8 + 1
 }
 
-/// The pages of 4 KiB in memory of so many bytes. A frame counts as one at least.
+/// The number of 4 KiB pages in this many bytes. A frame counts as at least one.
 fn pages_of(bytes: u64) -> u64 {
     (bytes / PAGE).max(1)
 }
