@@ -59,9 +59,9 @@ bitflags::bitflags! {
 pub struct BioVec {
     /// Shared with the code that fills or caches it.
     pub buf: Arc<AlignedBuf>,
-    /// In bytes, within `buf`.
+    /// The start within `buf`, in bytes.
     pub offset: usize,
-    /// In bytes; `offset + len` is within `buf`.
+    /// The length in bytes; `offset + len` is within `buf`.
     pub len: usize,
 }
 

@@ -127,7 +127,7 @@ impl Catch {
 /// A request, without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// In the order of arrival, from 0.
+    /// Its number in the order of arrival, from 0.
     pub id: u64,
     /// The operation.
     pub op: BioOp,
@@ -135,7 +135,7 @@ pub struct Request {
     pub offset: u64,
     /// The length in bytes; 0 for a flush.
     pub len: u64,
-    /// As the request carries them.
+    /// The flags of the request.
     pub flags: BioFlags,
 }
 

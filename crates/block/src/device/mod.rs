@@ -3,7 +3,7 @@
 //! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory), [`FileDevice`] (image files and block
 //! devices) and [`NbdDevice`] (an export of an NBD server); the wrappers [`CrashDevice`] (images that a power cut could
 //! leave), [`FaultyDevice`] (requests that fail), [`HeldDevice`] (holds requests until a test releases them),
-//! [`LateDevice`] (bios that complete late and in any order), [`RateDevice`] (so many bytes per second),
+//! [`LateDevice`] (bios that complete late and in any order), [`RateDevice`] (a fixed number of bytes per second),
 //! [`TracedDevice`] (records of requests), [`CowDevice`] (a device with changes beside it), [`OffsetDevice`] and
 //! [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`TimedDevice`] (adds up the time that a disk
 //! would need), [`MetaOnlyDevice`] (keeps metadata and drops data). A wrapper implements [`Wrapper`](wrapper::Wrapper).

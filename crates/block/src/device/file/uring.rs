@@ -72,7 +72,7 @@ struct Inflight {
     /// The remaining transfer, from `iovecs[first]` on.
     iovecs: Vec<libc::iovec>,
     first: usize,
-    /// In bytes.
+    /// Bytes transferred so far.
     done: u64,
     /// A copy of the data where O_DIRECT does not accept the original. Only read through `iovecs`.
     _bounce: Option<AlignedBuf>,

@@ -33,11 +33,11 @@ use crate::ranks::TIMED;
 /// How a request arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Its caller sends nothing until it has ended.
+    /// The caller sends nothing until the request has ended.
     Waits,
     /// The same, behind a page cache with readahead: the call of a program, not the request of a device.
     ReadAhead,
-    /// Its caller goes on and sends more.
+    /// The caller goes on and sends more.
     Submitted,
 }
 
