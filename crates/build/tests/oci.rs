@@ -270,7 +270,7 @@ fn an_image_with_several_tags_is_one_image() {
     maker.index(&[tagged(image("one"), "latest"), tagged(image("two"), "v1")]);
     let said = maker.refused(None);
     assert_eq!(said, "index.json: has more than one image; name a tag: there are: latest, v1");
-    // Of two images, whose tags are the same.
+    // Two images with the same tag.
     let whole = |text: &str, name: &str| {
         let mut manifest = tagged(image(text), "latest");
         manifest["annotations"]["io.containerd.image.name"] = name.into();

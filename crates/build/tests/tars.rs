@@ -1,4 +1,4 @@
-//! Tar archives: GNU tar's archive of a tree is that tree again, in every format; damaged ones are refused.
+//! Tar archives: GNU tar's archive of a tree gives that tree again, in every format; damaged ones are refused.
 
 mod common;
 

@@ -155,7 +155,7 @@ pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
 /// Makes the tree, on one thread.
 struct Walk {
     builder: Builder,
-    /// As in [`Names`].
+    /// The names, as in [`Names`].
     bytes: Vec<u8>,
     dirs: Vec<Place>,
     files: Vec<Met>,

@@ -1,7 +1,8 @@
 //! The content of a file system to be made: directories, files and their attributes.
 //!
-//! Main types: [`Tree`], [`Node`] (an inode to be), [`Body`] (the part of its type), [`Content`] (the origin of the
-//! files' bytes), [`Builder`] (makes a tree of entries in any order), [`Owners`] (the owners of its entries).
+//! Main types: [`Tree`], [`Node`] (an inode that will be made), [`Body`] (the part of its type), [`Content`] (the
+//! origin of the files' bytes), [`Builder`] (makes a tree of entries in any order), [`Owners`] (the owners of its
+//! entries).
 //!
 //! The order is fixed. The names of a directory ascend as bytes. Inodes are numbered in the order in which a walk meets
 //! them first: all entries of a directory, then its first subdirectory with everything below it, then the second. So

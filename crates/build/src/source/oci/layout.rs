@@ -181,7 +181,7 @@ impl<'s> Layout<'s> {
         parse(&self.file(name)?).map_err(|why| self.wrong(name, why))
     }
 
-    /// The image with a tag, or the only one, and if there is a choice that of the host's platform.
+    /// The image with a tag, or the only one, and if there is a choice, that of the host's platform.
     ///
     /// # Errors
     /// There is none or more than one, or a document is damaged.

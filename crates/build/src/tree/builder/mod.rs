@@ -168,7 +168,7 @@ impl Builder {
     /// Adds a directory. An existing one keeps its entries.
     ///
     /// # Errors
-    /// The path is none, or leads through something else than directories.
+    /// It is no path, or leads through something other than directories.
     pub fn directory(&mut self, path: &[u8], attributes: Attributes) -> Result<()> {
         let place = self.place(path)?;
         let directory = match place {
@@ -308,7 +308,7 @@ impl Builder {
     /// Removes a name and everything below it. Other names of a file stay. If there is no such name, nothing happens.
     ///
     /// # Errors
-    /// The path is none, or leads through something else than directories; the root is not removed.
+    /// It is no path, or leads through something other than directories; the root is not removed.
     pub fn remove(&mut self, path: &[u8]) -> Result<()> {
         let Some((parent, name)) = self.existing_place(path)? else { return Ok(()) };
         let hash = hash(&self.hasher, parent, name);
