@@ -1,10 +1,10 @@
-//! Losses: content that could be read before a repair, and not as before after it.
+//! Losses: content that could be read before a repair, and can no longer be read in the same way.
 //!
 //! Main types: [`Loss`], [`Lost`]. Main function: [`losses`].
 //!
-//! The rule: every byte that could be read is read, at its path; more may come. Only inodes and directories that the
-//! repair has changed are compared: those whose bytes differ in a table, those whose blocks were written, and the
-//! owners of every other written block that a file had.
+//! The rule: every byte that could be read before can be read afterwards, at its path; more may come. Only inodes and
+//! directories that the repair has changed are compared: those whose bytes differ in a table, those whose blocks were
+//! written, and the owners of every other written block that a file had.
 //!
 //! # Locking
 //! None.

@@ -584,7 +584,7 @@ impl<'a> Proof<'a> {
                 },
                 ref action => (self.apply)(image, action, &mut self.owners),
             };
-            // All that was planned with another superblock is planned anew.
+            // Everything that was planned with another superblock is planned again.
             let is_new_super = step.action == Action::SuperBlock && done.is_ok();
             match done {
                 Ok(()) => self.steps.push(step),

@@ -1,5 +1,5 @@
 //! A device that fails: blocks that cannot be read are listed and never written, nothing that they may refer to is
-//! freed, and the rest is repaired. A write that fails says what stands.
+//! freed, and the rest is repaired. The error of a failed write names the state that it leaves.
 
 mod judge;
 

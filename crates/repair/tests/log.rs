@@ -22,7 +22,7 @@ use extant_testkit::damage::census::{self, Census};
 
 /// Blocks that are overwritten, one an image.
 const BLOCKS: usize = 100;
-/// Of these, those that have to come back.
+/// The least number of these that have to come back.
 const BACK_MIN: usize = 60;
 
 /// A file system after a workload and a clean unmount, and its log.

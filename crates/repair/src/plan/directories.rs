@@ -41,7 +41,7 @@ fn fields(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         P::BadCharDev | P::BadBlockDev | P::BadFifo | P::BadSocket => {
             flags(finding, 0, (F::EXTENTS | F::INLINE_DATA | F::INDEX | F::IMMUTABLE | F::APPEND).bits())
         }
-        // A symlink without a target is none.
+        // A symlink without a target is no symlink.
         P::InvalidSymlink if of.without.contains_key(&Action::Target(ino(finding))) => {
             act(Layer::Inodes, Action::Clear(ino(finding)))
         }

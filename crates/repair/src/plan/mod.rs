@@ -42,7 +42,7 @@ pub enum Answer {
 /// The steps for a report.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// By layer, and within it by action.
+    /// The steps by layer, and within a layer by action.
     pub steps: Vec<Step>,
     /// Damage that no step repairs, and why.
     pub refused: Vec<(Finding, String)>,

@@ -1,10 +1,10 @@
-//! Where everything goes that lies behind the new end.
+//! The new places of everything that lies behind the new end.
 //!
 //! Main type: [`Plan`]. Main functions: [`plan`], [`fits`].
 //!
 //! Data fills the free clusters in ascending order, so the pieces of a file become no smaller than the gaps are. First
-//! come those of bitmaps, tables and descriptors whose groups go. Blocks of maps and attributes come from the rest: the
-//! old metadata is not read as a map. A block keeps its place in its cluster.
+//! come the clusters of bitmaps, tables and descriptors whose groups go. Blocks of maps and attributes come from the
+//! rest: the old metadata is not read as a map. A block keeps its place in its cluster.
 //!
 //! # Locking
 //! None.

@@ -1,4 +1,4 @@
-//! Gives inodes whose groups go numbers of groups that stay.
+//! Gives the inodes of groups that go numbers in groups that stay.
 //!
 //! Main type: [`Numbers`]. Main functions: [`Numbers::new`] (chooses them), [`carry_out`] (moves the inodes, and
 //! changes everything that names them).

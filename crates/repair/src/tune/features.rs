@@ -1,6 +1,6 @@
 //! Features that come and go.
 //!
-//! Main type: [`Plan`] (what a change of the feature words means besides). Main functions: [`apply`], [`recount`].
+//! Main type: [`Plan`] (the other changes that new feature words need). Main functions: [`apply`], [`recount`].
 //!
 //! # Locking
 //! None.

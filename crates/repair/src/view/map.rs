@@ -27,7 +27,7 @@ const LEVELS_READ: u16 = 16;
 /// The usable part of a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapped {
-    /// By logical block, not overlapping.
+    /// The runs by logical block, not overlapping.
     pub runs: Vec<Run>,
     /// Blocks of the map itself.
     pub nodes: Vec<BlockNr>,
@@ -506,7 +506,7 @@ mod tests {
 
     #[test]
     fn a_key_beside_a_hole_stays() {
-        // Where it belongs cannot be told, or nothing is wrong with it.
+        // Its place cannot be determined, or nothing is wrong with it.
         assert_eq!(keys(&[(0, 4), (900, 2), (9, 3)], 0..12), [0, 900, 9]);
         assert_eq!(keys(&[(0, 4), (7, 2), (9, 3)], 0..50), [0, 7, 9]);
     }
