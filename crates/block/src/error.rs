@@ -59,7 +59,7 @@ pub enum Error {
         why: &'static str,
     },
     /// The device cannot become longer: it is a partition, a block device, or a part of a file.
-    #[error("{device}: it has {size} bytes and cannot get {wanted} from here")]
+    #[error("{device}: it has {size} bytes and cannot be extended to {wanted}")]
     FixedSize {
         /// The device's name ([`BlockDevice::name`](crate::BlockDevice::name)).
         device: String,

@@ -256,7 +256,7 @@ impl<'a> Placement<'a> {
             Body::Symlink(target) if target.len() >= geo.block_size as usize => {
                 let (len, most) = (target.len(), geo.block_size - 1);
                 return refuse(format!(
-                    "a target of {len} bytes; with such blocks at most {most}; use larger ones (-b)"
+                    "a target of {len} bytes, but a block holds at most {most}; use larger blocks (-b)"
                 ));
             }
             Body::File { size, .. } => {
@@ -268,7 +268,9 @@ impl<'a> Placement<'a> {
                     None => u64::from(extant_ondisk::extent::LOGICAL_END - 1) << geo.block_bits,
                 };
                 if *size > most {
-                    return refuse(format!("has {size} bytes; with such blocks at most {most}; use larger ones (-b)"));
+                    return refuse(format!(
+                        "has {size} bytes, but blocks of this size map at most {most}; use larger blocks (-b)"
+                    ));
                 }
                 if self.map(id)?.blocks() << (geo.block_bits - 9) > InodeDesc::max_blocks(geo) {
                     return refuse("has more blocks than can be counted without the feature huge_file".into());
@@ -295,7 +297,7 @@ impl<'a> Placement<'a> {
             _ => Ranges::of(self.tree, node, self.geometry().block_bits),
         };
         let map = ranges.and_then(|ranges| FileMap::new(ranges, self.pointers(), self.geometry().blocks_per_cluster()));
-        map.ok_or_else(|| self.entry(id, "has more blocks than can be mapped; use larger ones (-b) or extents"))
+        map.ok_or_else(|| self.entry(id, "has more blocks than can be mapped; use larger blocks (-b) or extents"))
     }
 
     /// Where the entries of a directory are in the tree's list.

@@ -121,7 +121,7 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
         None => Err(match too_small {
             Some(Error::Options(why)) => Error::Options(content + &why),
             Some(error) => error,
-            None => Error::Options(content + "no file system can be as large"),
+            None => Error::Options(content + "no file system can be that large"),
         }),
     }
 }

@@ -498,7 +498,7 @@ impl Request {
                 None => refuse(format!("{blocks} blocks are more than a file system can have")),
             },
             SizeAsked::Device if fact.device_bytes == 0 => {
-                refuse("no size: the file is empty or does not exist; give a size behind it, such as 1G")
+                refuse("no size: the file is empty or does not exist; give a size after it, such as 1G")
             }
             SizeAsked::Device if unit < PAGE => Ok(fact.device_bytes & !(PAGE - 1)),
             SizeAsked::Device => Ok(fact.device_bytes),
