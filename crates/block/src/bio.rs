@@ -113,7 +113,7 @@ impl<F: FnOnce(Completion) + Send> EndIo for F {
 pub struct Bio {
     /// The operation.
     pub op: BioOp,
-    /// PREFLUSH, FUA, META …
+    /// The flags of the request: PREFLUSH, FUA, META …
     pub flags: BioFlags,
     /// Where it starts, in bytes.
     pub offset: u64,

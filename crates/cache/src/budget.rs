@@ -69,7 +69,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Under the default policy.
+    /// A budget under the default policy.
     pub fn new(limit: u64) -> Arc<Budget> {
         Budget::with_policy(limit, ReclaimPolicy::default())
     }

@@ -327,7 +327,7 @@ mod tests {
     }
 
     fn state(rng: &mut Rng, lblk: u32) -> EsState {
-        // Physical places often continue the neighbour's: the block is a function of the logical one.
+        // Physical places often continue those of the neighbour: the block is a function of the logical one.
         match rng.below(4) {
             0 => EsState::Written(BlockNr(1000 + u64::from(lblk))),
             1 => EsState::Unwritten(BlockNr(1000 + u64::from(lblk))),

@@ -157,7 +157,7 @@ fn write_errors(image: Image, seen: &mut Vec<Stands>) {
             }
             Stands::Mixture => panic!("{name}: a mixture"),
         }
-        // The next run goes on.
+        // The next run completes the repair.
         let again = judge::proved(&memory).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(matches!(again.end, End::Sound | End::Proved) && again.losses.is_empty(), "{name}: {:?}", again.end);
         let end = judge::result(&memory, &again);

@@ -91,7 +91,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// A rule of copies.
+    /// The cause of something that a rule of copies forbids, with the rule's text.
     pub fn refused(why: impl Into<Cow<'static, str>>) -> Cause {
         Cause::Refused(why.into())
     }

@@ -57,7 +57,7 @@ impl Order {
         self.hasher == hasher
     }
 
-    /// All inodes.
+    /// All inodes, in the order.
     pub fn ids(&self) -> &[Id] {
         &self.ids
     }

@@ -32,7 +32,7 @@ const ATTEMPTS_MAX: u32 = 100;
 pub struct Spare {
     /// Percent of the blocks that the content takes.
     pub percent: u32,
-    /// Bytes, in addition.
+    /// Bytes in addition to that.
     pub bytes: u64,
 }
 

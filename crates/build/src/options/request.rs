@@ -25,7 +25,7 @@ const INODE_SIZE_SMALL: u32 = 128;
 const PAGE: u64 = 4096;
 const RESERVED_PERCENT: f64 = 5.0;
 const FLEX_BG_SIZE: u64 = 16;
-/// UTF-8 of Unicode 12.1.
+/// The encoding: UTF-8 of Unicode 12.1.
 const ENCODING: (u16, u16) = (1, 0);
 /// Refuse names that are not UTF-8.
 const ENCODING_STRICT: u16 = 1;
@@ -87,43 +87,43 @@ pub struct Request {
     pub fs_type: Option<String>,
     /// -T: usage types, with commas; else by the size.
     pub usage: Option<String>,
-    /// -b, bytes.
+    /// -b: the size of a block in bytes.
     pub block_size: Option<u64>,
     /// -b with a minus: at least this many bytes.
     pub block_size_least: Option<u64>,
-    /// -C, bytes.
+    /// -C: the size of a cluster in bytes.
     pub cluster_size: Option<u64>,
-    /// -E, each a list with commas.
+    /// -E: extended options, each a list with commas.
     pub extended: Vec<String>,
     /// -e: `continue`, `remount-ro` or `panic`.
     pub errors: Option<String>,
-    /// -g, blocks.
+    /// -g: blocks of a group.
     pub blocks_per_group: Option<u64>,
-    /// -G, groups.
+    /// -G: groups of a flexible group.
     pub flex_bg_size: Option<u64>,
-    /// -i, bytes for each inode.
+    /// -i: bytes for each inode.
     pub inode_ratio: Option<u64>,
-    /// -I, bytes.
+    /// -I: the size of an inode in bytes.
     pub inode_size: Option<u64>,
-    /// -j.
+    /// -j: a journal.
     pub journal: bool,
-    /// -J, each a list with commas.
+    /// -J: journal options, each a list with commas.
     pub journal_options: Vec<String>,
-    /// -L.
+    /// -L: the label.
     pub label: Option<Vec<u8>>,
-    /// -m, percent.
+    /// -m: the percentage of reserved blocks.
     pub reserved_percent: Option<f64>,
-    /// -M.
+    /// -M: the directory of the last mount.
     pub last_mounted: Option<Vec<u8>>,
-    /// -N.
+    /// -N: the number of inodes.
     pub inodes: Option<u64>,
     /// -o: the name or number of the system that made it.
     pub creator_os: Option<String>,
-    /// -O, each a list with commas.
+    /// -O: features, each a list with commas.
     pub features: Vec<String>,
-    /// -r.
+    /// -r: the revision of the format.
     pub revision: Option<u64>,
-    /// -U.
+    /// -U: the UUID.
     pub uuid: UuidAsked,
     /// The size of the file system.
     pub size: SizeAsked,

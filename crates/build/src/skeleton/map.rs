@@ -69,7 +69,7 @@ impl Owner<'_> {
 }
 
 impl Mapped {
-    /// No blocks.
+    /// A map without blocks.
     pub fn empty(flags: InodeFlags) -> Mapped {
         Mapped { runs: Vec::new(), nodes: Vec::new(), i_block: [0; 60], flags, clusters: 0 }
     }

@@ -20,7 +20,7 @@ use super::{entry_error, plain};
 use crate::tree::{Content, ReadAt};
 use crate::{Error, Result};
 
-/// A number of a file with holes counts [`Part::sparse`]; other numbers are offsets.
+/// The bit of a file with holes, whose number is then an index of [`Part::sparse`]; other numbers are offsets.
 const SPARSE: u64 = 1 << 63;
 /// The bits of a number below those of its part: a quarter of a pebibyte.
 const OFFSET_BITS: u32 = 48;
@@ -50,7 +50,7 @@ pub struct Print {
 impl Print {
     pub fn of(file: &File) -> rustix::io::Result<Print> {
         let stat = fstat(file)?;
-        // Unsigned on some machines.
+        // The type is unsigned on some machines.
         #[allow(clippy::unnecessary_cast)]
         let nanos = stat.st_mtime_nsec as u64;
         let inode = (stat.st_dev, stat.st_ino);

@@ -92,7 +92,7 @@ struct Chunk {
     prefix: Vec<u8>,
     found: Vec<Found>,
     left_out: LeftOut,
-    /// No more will come.
+    /// No more chunks of this directory will come.
     last: bool,
 }
 

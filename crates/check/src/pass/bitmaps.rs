@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(asked(&pieces), 3 * groups as usize);
         let found: Vec<u32> = pieces.groups(blocks * 7..blocks * 8, table).collect();
         assert_eq!(found, [7, 7, 7]);
-        // A table that begins in the group before; and all at one place, at the end of a group.
+        // All groups have the same places; the table begins at the end of group 0 and reaches into group 1.
         let pieces = Pieces::new((0..groups).map(|group| (group, [3, 4, blocks - 1])));
         assert_eq!(pieces.groups(blocks..2 * blocks, table).count(), groups as usize);
         assert_eq!(asked(&pieces), 4 * groups as usize);

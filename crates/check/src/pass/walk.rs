@@ -53,7 +53,7 @@ pub struct Node {
 /// The sums over an inode's map so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Clusters.
+    /// Clusters of data, map and attribute block.
     pub clusters: u64,
     /// One past the last logical block.
     pub end: u64,

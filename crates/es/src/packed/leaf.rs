@@ -60,7 +60,7 @@ pub struct Leaf {
     pub was_warm: u16,
     /// How many times in a row the hand has left it whole.
     pub kept: u8,
-    /// Whether it is in the ring, between the next two.
+    /// Whether it is in the ring, between `before` and `behind`.
     pub listed: bool,
     pub before: u32,
     pub behind: u32,

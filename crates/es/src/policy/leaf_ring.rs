@@ -87,8 +87,8 @@ impl Alike {
     const PRIOR: f64 = 16.0;
     const PRIOR_EXPECTED: f64 = 24.0;
     /// Entries count as alike if the odds of one without a mark are above this share of the odds of one with it. In the
-    /// traces of `es-traces`, popular files have
-    /// 0.86 to 1.11, popular entries 0.22 to 0.72 (the middle nine tenths).
+    /// traces of `es-traces`, the share is 0.86 to 1.11 for popular files, and 0.22 to 0.72 for popular entries (the
+    /// middle nine tenths).
     const LEAST: f64 = 0.7;
 
     fn add(&mut self, swept: &Swept) {

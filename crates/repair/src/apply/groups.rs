@@ -75,7 +75,7 @@ pub fn recount(image: &mut Image, group: GroupNr) -> Done {
     let geo = image.geo.clone();
     let clusters = geo.clusters_in_group(group);
     if known.flags.contains(GroupFlags::BLOCK_UNINIT) && initial(image, group)? == blocks {
-        // It need not be written.
+        // The bitmap need not be written.
     } else {
         known.flags.remove(GroupFlags::BLOCK_UNINIT);
         write_bitmap(image, known.block_bitmap, &blocks)?;

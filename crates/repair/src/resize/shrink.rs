@@ -54,7 +54,7 @@ pub enum CannotShrink {
     Inodes {
         /// Inodes of the groups that go.
         moving: usize,
-        /// Free inodes of the others.
+        /// Free inodes of the groups that stay.
         there: usize,
     },
     /// Something that is not moved lies behind the new end.
@@ -215,7 +215,7 @@ fn least(old: &Image, contents: &[Content]) -> Option<SuperBlock> {
         }
     }
     let mut found = if groups < u64::from(geo.group_count) { made(end_of(groups)) } else { None };
-    // In clusters.
+    // The search goes by clusters.
     let bits = geo.cluster_bits;
     let (mut short, mut enough) = (end_of(groups - 1) >> bits, ((end_of(groups) - 1) >> bits) + 1);
     while short + 1 < enough {

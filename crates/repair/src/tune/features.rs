@@ -67,7 +67,7 @@ const CAN_GO: (Compat, Incompat, RoCompat) = (
         .union(RoCompat::READONLY),
 );
 
-/// Which directories are written again.
+/// The directories that are rewritten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Directories {
     #[default]

@@ -217,7 +217,7 @@ fn through_journal(
     let Some((_, copy)) = journal_of(&(outcome.device.clone() as Arc<dyn BlockDevice>)) else { return Ok(None) };
     let same = copy.map().runs().eq(journal.map().runs()) && old.block_size == sb.block_size;
     let Some(guard) = old.backup_groups().next().filter(|_| same) else { return Ok(None) };
-    // A log that cannot be read takes nothing.
+    // A log that cannot be read cannot take a transaction.
     let Ok(replay) = Replay::load(&journal, &**image, &mut |_| {}) else { return Ok(None) };
     if replay.check().is_err() || !replay.fast_commits.is_empty() {
         return Ok(None);

@@ -65,10 +65,10 @@ pub struct Entry<'a> {
     pub uid: u32,
     pub gid: u32,
     pub mtime: Timestamp,
-    /// For links.
+    /// The target of a link.
     pub target: Vec<u8>,
     pub device: Option<DeviceNr>,
-    /// For a regular file.
+    /// The size of a regular file.
     pub size: u64,
     /// Flags that chattr(1) sets, among others.
     pub flags: InodeFlags,

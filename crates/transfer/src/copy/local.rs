@@ -198,7 +198,7 @@ fn listed(list: impl Fn(&mut [u8]) -> std::result::Result<usize, Errno>) -> std:
 /// A file that is copied.
 pub struct LocalEntry {
     stat: Stat,
-    /// For files and directories.
+    /// The descriptor of a file or a directory.
     fd: Option<File>,
     /// A fifo or a device whose content is copied.
     stream: bool,

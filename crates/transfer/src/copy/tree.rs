@@ -296,7 +296,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         self.say(|| name.clone(), to)
     }
 
-    /// An error once the watch has stopped the copy.
+    /// Fails once the watch has stopped the copy.
     fn go_on(&self) -> Result<()> {
         if self.watch.is_stopped() { Err(Cause::Stopped.at(|| ErrorPlace::host(b""))) } else { Ok(()) }
     }

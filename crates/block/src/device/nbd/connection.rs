@@ -336,7 +336,7 @@ impl Connection {
         self.state.lock().pending.remove(&cookie).ok_or_else(|| wrong("the server answers what it was not asked"))
     }
 
-    /// Ends the connection: the request fails with the others.
+    /// Puts a request back whose reply ends the connection: it fails with the others. Returns the error.
     fn put_back(&self, cookie: u64, pending: Pending, e: io::Error) -> io::Error {
         self.state.lock().pending.insert(cookie, pending);
         e

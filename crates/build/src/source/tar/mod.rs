@@ -117,7 +117,7 @@ struct Reader<'r, 'a> {
 }
 
 impl Reader<'_, '_> {
-    /// `false`: the archive ends here.
+    /// Reads a block; false if the archive ends here.
     fn block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
         let position = self.input.position();
         match self.input.read(block)? {

@@ -54,7 +54,7 @@ impl Builder {
         const NONE: u32 = u32::MAX;
         let mut numbers = vec![NONE; self.nodes.len()];
         numbers[ROOT as usize] = 0;
-        // Old numbers, in the new order.
+        // The old numbers of nodes, in the new order.
         let mut nodes = vec![ROOT];
         let mut entries = Vec::with_capacity(sorted.len());
         let mut names = Vec::new();
