@@ -99,7 +99,7 @@ pub struct Completion {
 /// Called once when a bio has finished (Linux: `bi_end_io`). Must not block: it may run on the device's completion
 /// thread or on the submitter itself, before `submit` returns.
 pub trait EndIo: Send {
-    /// Takes the result, and the memory back.
+    /// Takes the bio's result and its memory.
     fn end_io(self: Box<Self>, done: Completion);
 }
 

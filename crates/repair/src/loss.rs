@@ -43,8 +43,8 @@ pub enum Lost {
         /// The offset of the first that differs.
         from: u64,
     },
-    /// The size. Every byte that could be read is read. The bytes behind were no part of the file before, or a hole at
-    /// its end is gone.
+    /// The size. Every byte that could be read still can be. The bytes behind were no part of the file before, or a
+    /// hole at its end is gone.
     Size {
         /// The size before.
         was: u64,
@@ -67,7 +67,7 @@ impl Lost {
     }
 }
 
-/// A loss.
+/// A kind of loss, and the inode that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Loss {
     /// The path from the root; empty if no name led to the inode.

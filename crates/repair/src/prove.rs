@@ -151,7 +151,7 @@ pub enum Fresh {
 }
 
 impl Fresh {
-    /// Whether the block is one of them.
+    /// Whether the block is one that the file system on the device does not see.
     pub fn has(&self, block: BlockNr) -> bool {
         match self {
             Fresh::Nothing => false,

@@ -107,7 +107,7 @@ pub trait Wrapper: Send + Sync {
         })
     }
 
-    /// The inner device's: a request that this wrapper stops is not counted.
+    /// The counts of the inner device: a request that this wrapper stops is not counted.
     fn stats(&self) -> IoStats {
         self.inner().stats()
     }

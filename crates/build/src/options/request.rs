@@ -99,7 +99,7 @@ pub struct Request {
     pub errors: Option<String>,
     /// -g: blocks of a group.
     pub blocks_per_group: Option<u64>,
-    /// -G: groups of a flexible group.
+    /// -G: groups in each flexible group.
     pub flex_bg_size: Option<u64>,
     /// -i: bytes for each inode.
     pub inode_ratio: Option<u64>,

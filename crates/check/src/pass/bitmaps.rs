@@ -138,7 +138,7 @@ pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
     })
 }
 
-/// The block bitmap of a group whose own was never written.
+/// The block bitmap, from the layout alone, of a group whose own was never written.
 fn initial(check: &Check, group: GroupNr, pieces: &Pieces) -> Vec<u8> {
     let geo = &check.geo;
     let mut bitmap = vec![0; geo.block_size as usize];

@@ -131,7 +131,7 @@ pub fn table(walker: &mut Walker<'_>, run: &Run, data: &[u8]) {
     }
 }
 
-/// The first inodes of a block whose checksums fit: a bit for each.
+/// The first inodes of a block whose checksums match: a bit for each.
 type Verified = u64;
 
 /// Whether more than half of the inodes of a block make no sense; also the inodes whose checksums were verified for

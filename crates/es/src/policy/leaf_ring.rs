@@ -48,7 +48,7 @@ pub(crate) struct LeafRing {
 struct Ring {
     /// The first inode has its turn.
     inodes: VecDeque<Weak<Node<LeafRing>>>,
-    /// While whole leaves are spared: those warmer than this.
+    /// The warmth above which leaves are spared, while whole leaves are.
     warm: u32,
     alike: Alike,
     /// Leaves visited.

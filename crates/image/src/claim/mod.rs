@@ -140,7 +140,7 @@ impl DeviceClaim {
     /// As [`crate::open()`].
     pub fn open(spec: &ImageSpec, access: &Access) -> Result<DeviceClaim> {
         let whole = Access { engine: Engine::Psync, ..access.clone() };
-        // For a part of a device, too: the kernel opens the whole device exclusively.
+        // Also for a part of a device: the kernel opens the whole device exclusively.
         let exclusive = open_whole(spec, &whole)?.device;
         let inner = open::open(spec, &Access { exclusive: false, ..access.clone() })?.device;
         Ok(DeviceClaim::new(spec.clone(), whole, exclusive, inner))

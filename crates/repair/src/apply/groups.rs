@@ -101,7 +101,7 @@ fn write_bitmap(image: &Image, place: BlockNr, bytes: &[u8]) -> Done {
     if image.block(place)? == bytes { Ok(()) } else { image.put_block(place, bytes) }
 }
 
-/// The block bitmap of a group whose own was never written.
+/// The block bitmap, from the layout alone, of a group whose own was never written.
 fn initial(image: &Image, group: GroupNr) -> Done<Vec<u8>> {
     let mut bytes = vec![0; image.geo.block_size as usize];
     bitmap::init_block_bitmap(&mut bytes, group, image.descs.iter(), &image.geo);

@@ -62,7 +62,7 @@ pub fn history(image: &Image) -> Option<Newest> {
     Newest::load(journal, &*shared).ok()
 }
 
-/// The blocks of the journal by the copy in the superblock.
+/// The blocks of the journal, according to the copy of its map in the superblock.
 fn stored_map(image: &Image) -> Option<Vec<Run>> {
     let (i_block, _) = crate::apply::journal::stored_map(image)?;
     let mut raw = RawInode::new_zeroed();

@@ -202,7 +202,7 @@ fn inline(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     }
 }
 
-/// The feature that attribute blocks need.
+/// The answer that sets the feature for attribute blocks.
 pub fn attribute_feature() -> Option<Answer> {
     let set = Compat::EXT_ATTR.bits();
     act(Layer::Volume, Action::Feature { word: Word::Compat, set, clear: 0 })

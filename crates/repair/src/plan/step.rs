@@ -137,7 +137,7 @@ pub enum Action {
         /// Bits to clear.
         clear: u32,
     },
-    /// A number in the superblock.
+    /// A number in the superblock is set.
     SuperField(SuperField, u64),
     /// The journal is recreated.
     NewJournal,
@@ -168,9 +168,9 @@ pub enum Action {
     UsualPlaces(GroupNr),
     /// The resize inode maps the reserved blocks again.
     ResizeInode,
-    /// A field of an inode.
+    /// A field of an inode is set.
     InodeField(InodeNr, InodeField, u64),
-    /// Flags of an inode.
+    /// Flags of an inode are set and cleared.
     InodeFlags {
         /// The inode.
         ino: InodeNr,
@@ -179,11 +179,11 @@ pub enum Action {
         /// Bits to clear.
         clear: u32,
     },
-    /// An inode's checksum.
+    /// An inode's checksum is updated.
     InodeSeal(InodeNr),
-    /// The kind in an inode's mode, as entries and content tell it.
+    /// The kind in an inode's mode is set to what entries and content show.
     Kind(InodeNr),
-    /// The size of an inode's extra fields.
+    /// The size of an inode's extra fields is set.
     ExtraIsize(InodeNr),
     /// An inode is cleared.
     Clear(InodeNr),
@@ -225,7 +225,7 @@ pub enum Action {
         /// The inode that it leads to.
         ino: InodeNr,
     },
-    /// The file type in an entry.
+    /// The file type in an entry is set.
     EntryKind {
         /// The directory.
         dir: InodeNr,
@@ -238,17 +238,17 @@ pub enum Action {
     },
     /// A directory keeps only one of several names: the one that its `..` confirms.
     OneName(InodeNr),
-    /// `..` of a directory.
+    /// `..` of a directory is set.
     Parent(InodeNr, InodeNr),
     /// A file or directory without a name gets one in `/lost+found`.
     Attach(InodeNr),
-    /// A link count.
+    /// A link count is set.
     Links(InodeNr, u16),
-    /// A count of blocks.
+    /// A count of blocks is set.
     Blocks(InodeNr, u64),
-    /// Bitmaps, checksums and counts of a group.
+    /// Bitmaps, checksums and counts of a group are rewritten.
     Recount(GroupNr),
-    /// The totals in the superblock.
+    /// The totals in the superblock are set.
     Totals,
     /// A quota file is recreated; limits stay where they can be read.
     Quota(InodeNr),

@@ -198,7 +198,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Fields that belong to features.
+    /// Sets the fields that belong to changed features.
     fn complete(&self, before: &SuperBlock, raw: &mut RawSuperBlock) {
         let old = before.raw();
         if old.s_rev_level.get() == 0 && self.come != Words::default() {

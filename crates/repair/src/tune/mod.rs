@@ -3,9 +3,9 @@
 //! Main function: [`tune`] (makes the changes beside the device and checks them; [`crate::commit`] writes them). Main
 //! types: [`Change`], [`Feature`], [`CannotTune`].
 //!
-//! Most changes are fields of the superblock and of its copies (`fields`). A feature may need more (`features`):
-//! a file that comes or goes, directories in another form, descriptors with other checksums. A new start value of the
-//! checksums is followed by all metadata (`reseal`).
+//! Most changes are fields of the superblock and of its copies (`fields`). A feature may need more (`features`): a file
+//! that comes or goes, directories in another form, descriptors with other checksums. If the seed of the checksums
+//! changes, all metadata follows (`reseal`).
 //!
 //! What it does not do: change sizes of inodes or blocks, or what is a new layout (`64bit`, `flex_bg`, `bigalloc`).
 //!
@@ -77,11 +77,11 @@ pub enum Change {
     Uuid([u8; 16]),
     /// The part of the blocks that root alone may take, in percent.
     ReservedPercent(f64),
-    /// The number of those blocks.
+    /// The number of blocks that root alone may take.
     ReservedBlocks(u64),
-    /// The user that may take them, too.
+    /// The user that may take the reserved blocks, too.
     ReservedUser(u16),
-    /// The group that may take them, too.
+    /// The group that may take the reserved blocks, too.
     ReservedGroup(u16),
     /// The reaction to an error: 1 continue, 2 read-only, 3 panic.
     Errors(u16),

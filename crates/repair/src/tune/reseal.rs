@@ -1,4 +1,4 @@
-//! All checksums of a file system's metadata, made again with the start value that the superblock now has.
+//! All checksums of a file system's metadata, computed with the seed that the superblock now has.
 //!
 //! Main functions: [`everything`], [`descriptors`].
 //!

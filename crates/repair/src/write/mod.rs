@@ -287,8 +287,8 @@ fn journal_of(device: &Arc<dyn BlockDevice>) -> Option<(SuperBlock, JournalFile)
     Some((sb, journal))
 }
 
-/// Writes the present superblock over a backup. If the primary is torn while it is marked, its two sectors being two
-/// writes for a disk, the backup has the whole of it, with the log to replay.
+/// Writes the present superblock over a backup. A disk writes the primary's two sectors one by one: if it is torn while
+/// it is marked, the backup has all of it, with the log to replay.
 fn guard_super(image: &Arc<dyn BlockDevice>, sb: &SuperBlock, group: GroupNr) -> Result<()> {
     let mut copy = sb.backup_for(group);
     copy.set_needs_recovery(true);

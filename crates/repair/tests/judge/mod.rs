@@ -121,7 +121,7 @@ impl Cutting {
         Cutting { crash, target: Arc::new(target) }
     }
 
-    /// Writes what was proved on [`Cutting::target`].
+    /// Writes the proved changes to [`Cutting::target`].
     pub fn write(&self, name: &str, outcome: &Outcome) -> How {
         let bytes = self.target.size_bytes();
         let mut make = |needed: u64| {

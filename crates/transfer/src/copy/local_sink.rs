@@ -47,7 +47,7 @@ pub struct LocalDir {
     workshop: OnceCell<Workshop>,
 }
 
-/// A directory in it that only this user can enter.
+/// A directory within a [`LocalDir`] that only this user can enter.
 struct Workshop {
     fd: OwnedFd,
     name: String,
@@ -246,7 +246,7 @@ impl LocalSink<'_> {
             return renameat(workshop, UNFINISHED, &parent.fd, os(name));
         }
         match renameat_with(workshop, UNFINISHED, &parent.fd, os(name), RenameFlags::NOREPLACE) {
-            // A file system that cannot do it at once.
+            // This file system cannot rename and refuse an existing name in one call.
             Err(Errno::INVAL | Errno::NOSYS) => match statat(&parent.fd, os(name), AtFlags::SYMLINK_NOFOLLOW) {
                 Err(Errno::NOENT) => renameat(workshop, UNFINISHED, &parent.fd, os(name)),
                 found => found.and(Err(Errno::EXIST)),

@@ -93,7 +93,7 @@ pub fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> io::Result<Opt
 }
 
 const LOOPS: &str = "/sys/block";
-/// Of the calling thread, because a thread may have a mount namespace of its own.
+/// The mounts of the calling thread: a thread may have a mount namespace of its own.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
 /// A loop device whose backing file is the image.

@@ -62,7 +62,7 @@ pub(super) struct Answer {
 enum Done {
     /// A thread waits for it under this cookie.
     Waiter,
-    /// The bio is completed. `name`: of the device, for its error.
+    /// The bio is completed. `name`: that of the device, for its error.
     Bio(Box<Bio>, Arc<str>),
 }
 
@@ -390,7 +390,7 @@ impl Connection {
         }
     }
 
-    /// Gives the answer to its party.
+    /// Passes the answer on: to the thread that waits for it, or as the completion of the bio.
     fn complete(&self, cookie: u64, mut pending: Pending) -> io::Result<()> {
         let result = match pending.error.take() {
             Some(e) => Err(e),

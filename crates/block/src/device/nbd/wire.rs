@@ -250,7 +250,7 @@ impl Stream {
     }
 }
 
-/// A call that waited for the whole time limit fails with the name of a full buffer.
+/// The error of a call; one that has waited for the whole time limit fails as if a buffer were full or empty.
 fn timed(e: io::Error, limit: Duration) -> io::Error {
     match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => no_answer(limit),

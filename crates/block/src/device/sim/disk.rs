@@ -47,7 +47,7 @@ pub(super) struct Arm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     pub(super) ns: u64,
-    /// The part of it that the host lost between windows.
+    /// The part of the service time that the host lost between windows.
     pub(super) turnaround_ns: u64,
     pub(super) seek: bool,
 }

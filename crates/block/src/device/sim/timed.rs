@@ -215,7 +215,7 @@ pub struct TimedDevice {
 }
 
 impl TimedDevice {
-    /// The time that `below` would need if it were such a device.
+    /// A device over `below` that adds up the time that such a device would need.
     pub fn new(below: Arc<dyn BlockDevice>, model: DeviceModel) -> TimedDevice {
         let timer = Mutex::new(&TIMED, Timer::new(model, below.size_bytes()));
         TimedDevice { below, timer }

@@ -111,7 +111,7 @@ impl Ledger {
         self.wakes.add(threads as u64);
     }
 
-    /// One of them found no tag.
+    /// One of the woken threads found no tag.
     pub fn in_vain(&self) {
         self.in_vain.inc();
     }

@@ -479,7 +479,7 @@ impl Builder {
         match self.index.entry(hash, same, again) {
             Slot::Occupied(found) => {
                 let link = *found.get();
-                // A removed directory may be the parent of the entry before.
+                // A removed directory may be the parent of the previous entry.
                 self.last = None;
                 links[link as usize].node = node;
                 Ok(link)
