@@ -17,7 +17,7 @@ fn open(word: &std::ffi::OsStr) -> Result<Source> {
     Source::open(&Word::parse(word)?, Options::default())
 }
 
-/// Stores everything that an image can store.
+/// The options with which GNU tar stores everything that an image can store.
 const POSIX: &[&str] = &["--format=posix", "--xattrs", "--xattrs-include=*", "--acls", "-S"];
 
 /// GNU tar's archive of a directory.

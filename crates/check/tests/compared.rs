@@ -27,7 +27,7 @@ const JOURNAL: u32 = 8;
 /// The lowest code of inodes and of the passes after them; below are the superblock, the journal and orphans.
 const PASS_1: u32 = 0x01_0000;
 
-/// The objects that a finding names. `per_group`: inodes.
+/// The objects that a finding names. `per_group`: the inodes of a group.
 fn objects(finding: &Finding, per_group: u32) -> Vec<Object> {
     let (found, problem) = (finding.found, finding.problem);
     match finding.place {

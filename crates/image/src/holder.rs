@@ -142,7 +142,7 @@ impl Holder {
             && (self.processes.is_empty() || self.processes.iter().any(server))
     }
 
-    /// "process 12 (extant)", and more.
+    /// The processes as a phrase: "process 12 (extant)", and more.
     pub fn processes(&self) -> String {
         let one = |(pid, name): &(u32, String)| format!("process {pid} ({name})");
         match self.processes.as_slice() {

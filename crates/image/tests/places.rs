@@ -23,7 +23,7 @@ fn made(dir: &Path, block_size: &str, size: &str) -> PathBuf {
     image
 }
 
-/// Zeros, with an image at a byte of it.
+/// Writes a disk of zeros, with an image from byte `start` on.
 fn disk(path: &Path, parts: &[(u64, Vec<u8>)], start: u64) {
     let disk = File::create(path).expect("disk");
     disk.set_len(128 * MIB).expect("size");

@@ -313,7 +313,7 @@ impl super::wrapper::Wrapper for CowDevice {
         Ok(())
     }
 
-    /// The changes need not survive anything.
+    /// Does nothing: the changes need not survive anything.
     fn flush(&self) -> Result<()> {
         Ok(())
     }
@@ -398,7 +398,7 @@ mod tests {
         base().read_at(1536, &mut rest, BioFlags::META).expect("read");
         assert_eq!(read(&cow, 1536).expect("read"), rest);
         assert!(cow.write_at(1100, &[&[7; 8]], BioFlags::empty()).is_err());
-        // The same through a device above.
+        // The same, through a second device over this one.
         let cow = Arc::new(cow);
         let upper = CowDevice::new(cow.clone());
         upper.write_at(0, &[&[5; 512]], BioFlags::empty()).expect("written");

@@ -46,11 +46,11 @@ const NEVER: usize = usize::MAX;
 /// The possible fates of the writes that were not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashMode {
-    /// All of them reached the medium.
+    /// All writes reached the medium.
     InOrder,
-    /// Each reached it wholly or not at all.
+    /// Each reached the medium wholly or not at all.
     RandomSubset,
-    /// Each reached it wholly, in some of its sectors, or not at all.
+    /// Each reached the medium wholly, in some of its sectors, or not at all.
     Torn,
 }
 

@@ -40,7 +40,7 @@ pub struct Lateness {
 #[derive(Default)]
 struct Pending {
     bios: VecDeque<Bio>,
-    /// Taken from the list and not completed yet.
+    /// Bios that were taken from the list and have not completed yet.
     taken: usize,
     stop: bool,
 }

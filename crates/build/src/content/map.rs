@@ -68,7 +68,7 @@ pub(super) struct FileMap {
 }
 
 impl FileMap {
-    /// `None` for more than the format can map.
+    /// The map of a file; `None` if the format cannot map that much.
     pub fn new(ranges: Ranges, pointers: Option<indirect::Geometry>, cluster: u32) -> Option<FileMap> {
         let fits = pointers.is_none_or(|geometry| Stream::new(geometry, &ranges).is_some());
         fits.then_some(FileMap { ranges, pointers, cluster })

@@ -94,9 +94,9 @@ struct Placement<'a> {
 /// The findings of another placement of the same tree.
 #[derive(Default)]
 struct Known {
-    /// Reused where names are hashed the same way.
+    /// The order of the inodes, reused where names are hashed the same way.
     order: Option<Order>,
-    /// Reused as they are; empty if nothing is known.
+    /// The records, reused as they are; empty if nothing is known.
     records: Vec<Record>,
 }
 

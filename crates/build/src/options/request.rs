@@ -83,7 +83,7 @@ pub struct Fact {
 /// A user's request. Words are those of mke2fs(8).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// -t: `ext2`, `ext3` or `ext4`.
+    /// -t: the type, `ext2`, `ext3` or `ext4`.
     pub fs_type: Option<String>,
     /// -T: usage types, with commas; else by the size.
     pub usage: Option<String>,
@@ -95,7 +95,7 @@ pub struct Request {
     pub cluster_size: Option<u64>,
     /// -E: extended options, each a list with commas.
     pub extended: Vec<String>,
-    /// -e: `continue`, `remount-ro` or `panic`.
+    /// -e: the reaction to errors, `continue`, `remount-ro` or `panic`.
     pub errors: Option<String>,
     /// -g: blocks of a group.
     pub blocks_per_group: Option<u64>,

@@ -30,7 +30,7 @@ pub(super) struct Mapped {
     pub nodes: Vec<Node>,
     pub i_block: [u8; 60],
     pub flags: InodeFlags,
-    /// Clusters, those of nodes included.
+    /// Clusters in use, those of nodes included.
     pub clusters: u64,
 }
 

@@ -42,7 +42,7 @@ impl Space {
         }
     }
 
-    /// From here on whole clusters are allocated.
+    /// From this call on, whole clusters are allocated.
     pub fn count_clusters(&mut self) {
         self.unit = self.cluster;
         for (start, end) in std::mem::take(&mut self.taken) {

@@ -76,7 +76,7 @@ pub fn decoder<'a>(
 
 /// All members of a gzip file. Zeroes behind them, which tapes and devices leave, are skipped in silence.
 struct Members<R> {
-    /// `None` after the last member.
+    /// The current member; `None` after the last one.
     member: Option<GzDecoder<Peeked<R>>>,
     garbage: Arc<AtomicBool>,
 }

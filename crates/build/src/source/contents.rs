@@ -92,7 +92,7 @@ pub const PART_BYTES_MAX: u64 = 1 << OFFSET_BITS;
 
 /// The files behind the numbers of a tree.
 pub struct Contents {
-    /// `None`: all its files are empty.
+    /// The parts; `None`: all files of a part are empty.
     pub parts: Vec<Option<Part>>,
 }
 

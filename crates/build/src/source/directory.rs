@@ -293,7 +293,7 @@ impl Lister<'_> {
         }
     }
 
-    /// `false`: the walk has ended, and takes no more entries.
+    /// Lists a directory. `false`: the walk has ended, and takes no more entries.
     fn list(&mut self, job: Job, worker: usize, send: &mut dyn FnMut(Chunk) -> bool) -> Result<bool> {
         let Job { dir, path, id } = job;
         let below = self.below;

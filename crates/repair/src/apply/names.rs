@@ -73,7 +73,7 @@ pub fn root(image: &mut Image) -> Done {
     if blocks.is_empty() {
         return directories::make(image, ino, ino, &[]);
     }
-    // The blocks are found again there.
+    // `rebuild` finds the blocks.
     directories::rebuild(image, ino, &[])
 }
 

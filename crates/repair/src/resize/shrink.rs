@@ -31,7 +31,7 @@ use crate::tune::reseal;
 use crate::view::inode::BAD_BLOCKS;
 use crate::view::{Image, seal_super};
 
-/// Blocks for files that the last group has at least.
+/// The fewest blocks for files that the last group may have.
 const LAST_GROUP_FREE_MIN: u64 = 50;
 
 /// The size of a smaller file system.

@@ -110,7 +110,7 @@ pub enum Change {
     Stride(u16),
     /// Blocks on all data disks of a RAID.
     StripeWidth(u32),
-    /// Seconds between two signs of life of a mount.
+    /// Seconds between two updates of the block of multi-mount protection by a mount.
     MmpInterval(u16),
     /// The block of multi-mount protection says that no mount uses the file system.
     ClearMmp,
@@ -237,7 +237,7 @@ fn sealed(mut raw: RawSuperBlock) -> RawSuperBlock {
     raw
 }
 
-/// The same file system by another superblock.
+/// The same file system, read with another superblock.
 fn with_super(old: &Image, raw: &RawSuperBlock) -> Result<Image, CannotTune> {
     let sb = SuperBlock::decode(sealed(*raw).as_bytes(), SUPERBLOCK_OFFSET).map_err(CannotTune::Layout)?;
     let mut new = old.with(old.device.clone());

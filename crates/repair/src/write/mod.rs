@@ -79,7 +79,7 @@ pub fn commit(
     write(image, outcome, offset, stamp, undo).map_err(Stands::Old.after())
 }
 
-/// Writes. Unless an error says otherwise, it leaves the old state.
+/// Writes the changes. Unless an error says otherwise, it leaves the old state.
 fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: Stamp, undo: Undo<'_>) -> Result<How> {
     let new = &outcome.device;
     let mut sb = read_super(&**new)?;

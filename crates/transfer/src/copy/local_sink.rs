@@ -359,7 +359,7 @@ impl Sink for LocalSink<'_> {
     }
 
     fn finish_directory(&self, mut dir: LocalDir, node: &Node, xattrs: &Xattrs) -> Step<()> {
-        // Before the times are set.
+        // This changes the directory, so it comes before the times are set.
         dir.tidy();
         self.finish(&dir.fd, node, xattrs)
     }

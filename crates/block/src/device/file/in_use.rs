@@ -227,7 +227,7 @@ impl LoopDevice {
 
 impl Backing {
     fn of_mount(dir: &Path) -> Option<Backing> {
-        // Without a request to a server, which may not answer.
+        // This sends no request to a server, which may not answer.
         let stat = statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
         let device = PathBuf::from(format!("/sys/dev/block/{}:{}/loop", stat.stx_dev_major, stat.stx_dev_minor));
         if number_in(&device.join("autoclear")) != Some(1) {

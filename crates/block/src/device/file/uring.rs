@@ -290,7 +290,7 @@ impl Shared {
         let mut finished = Finished::new();
         let mut table = self.table.lock();
         for bio in bios {
-            // Behind the bios in the backlog.
+            // A new bio goes behind those in the backlog.
             if table.backlog.is_empty() && table.has_room() {
                 self.start(&mut table, bio, &mut finished);
             } else {

@@ -250,7 +250,8 @@ impl Stream {
     }
 }
 
-/// The error of a call; one that has waited for the whole time limit fails as if a buffer were full or empty.
+/// The error of a call; if it has waited for the whole time limit, which the system reports as a full or empty buffer,
+/// a time-out.
 fn timed(e: io::Error, limit: Duration) -> io::Error {
     match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => no_answer(limit),

@@ -114,12 +114,12 @@ impl Timer {
         self.usage
     }
 
-    /// A read of `len` bytes.
+    /// Serves a read of `len` bytes.
     pub fn read(&mut self, offset: u64, len: u64, arrival: Arrival) {
         self.serve(BioOp::Read, offset, len, arrival);
     }
 
-    /// A write of `len` bytes.
+    /// Serves a write of `len` bytes.
     pub fn write(&mut self, offset: u64, len: u64, arrival: Arrival) {
         self.serve(BioOp::Write, offset, len, arrival);
     }
@@ -196,7 +196,7 @@ impl Timer {
         }
     }
 
-    /// One request with its flags.
+    /// Serves one request with its flags.
     fn serve_flagged(&mut self, op: BioOp, offset: u64, len: u64, flags: BioFlags, arrival: Arrival) {
         if flags.contains(BioFlags::PREFLUSH) {
             self.flush();

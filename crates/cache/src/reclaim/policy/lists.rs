@@ -22,7 +22,7 @@ const INACTIVE_ANON: usize = 0;
 const ACTIVE_ANON: usize = 1;
 const INACTIVE_FILE: usize = 2;
 const ACTIVE_FILE: usize = 3;
-/// Inodes, a cache beside the pages.
+/// The list of inodes, a cache beside the pages.
 const SLAB: u8 = 5;
 
 /// Pages that are looked at as one batch (Linux: `SWAP_CLUSTER_MAX`).
