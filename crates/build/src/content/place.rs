@@ -38,7 +38,7 @@ pub(super) struct Record {
 /// A block of attributes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttributeBlock {
-    /// The tree's set.
+    /// The set's number in the tree.
     pub set: u32,
     /// Inodes that share it.
     pub references: u32,

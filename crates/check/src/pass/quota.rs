@@ -328,7 +328,7 @@ fn file(
 /// Blocks by their numbers, sorted.
 type Kept = Vec<(u64, Vec<u8>)>;
 
-/// Reads blocks of a file.
+/// Reads blocks, near ones together.
 fn keep(check: &Arc<Check>, blocks: impl Iterator<Item = BlockNr>) -> Result<Kept> {
     let mut blocks: Vec<u64> = blocks.map(|block| block.0).collect();
     blocks.sort_unstable();

@@ -302,7 +302,7 @@ impl Image {
         if is_open { extent::LOGICAL_END.into() } else { end.min(extent::LOGICAL_END.into()) }
     }
 
-    /// Whether what a map has behind the end of its file is one entry that points astray. Otherwise the size is wrong.
+    /// Whether what a map has behind the end of its file points astray. Otherwise the size is wrong.
     ///
     /// If an inode counts fewer blocks than its map has, no write has added the entry. An extent behind a gap is one
     /// whose key has changed: its block is still counted. Several behind a gap are the rest of a sparse file, unless
