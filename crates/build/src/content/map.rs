@@ -101,7 +101,7 @@ impl FileMap {
         })
     }
 
-    /// The ranges of blocks with data of a file with extents.
+    /// The positions of blocks with data, in a file with extents.
     pub fn written(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.places().map(|(range, position)| position..position + u64::from(range.end - range.start))
     }
