@@ -59,9 +59,9 @@ bitflags::bitflags! {
 pub struct BioVec {
     /// Shared with the code that fills or caches it.
     pub buf: Arc<AlignedBuf>,
-    /// In bytes, within `buf`.
+    /// The start within `buf`, in bytes.
     pub offset: usize,
-    /// In bytes; `offset + len` is within `buf`.
+    /// The length in bytes; `offset + len` is within `buf`.
     pub len: usize,
 }
 
@@ -86,9 +86,9 @@ pub enum BioData {
 /// The result of a [`Bio`].
 #[derive(Debug)]
 pub struct Completion {
-    /// As in the bio.
+    /// The bio's operation.
     pub op: BioOp,
-    /// In bytes.
+    /// The bio's start in bytes.
     pub offset: u64,
     /// The memory that the bio brought; for a successful read, filled.
     pub data: BioData,
@@ -99,7 +99,7 @@ pub struct Completion {
 /// Called once when a bio has finished (Linux: `bi_end_io`). Must not block: it may run on the device's completion
 /// thread or on the submitter itself, before `submit` returns.
 pub trait EndIo: Send {
-    /// Takes the result, and the memory back.
+    /// Takes the bio's result and its memory.
     fn end_io(self: Box<Self>, done: Completion);
 }
 
@@ -113,7 +113,7 @@ impl<F: FnOnce(Completion) + Send> EndIo for F {
 pub struct Bio {
     /// The operation.
     pub op: BioOp,
-    /// PREFLUSH, FUA, META …
+    /// The flags of the request: PREFLUSH, FUA, META …
     pub flags: BioFlags,
     /// Where it starts, in bytes.
     pub offset: u64,

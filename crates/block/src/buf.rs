@@ -49,12 +49,12 @@ impl AlignedBuf {
         }
     }
 
-    /// Bytes of the memory behind.
+    /// The size of the memory, in bytes.
     pub fn capacity(&self) -> usize {
         size_of_val(&*self.chunks)
     }
 
-    /// As requested, in bytes; the memory behind may be longer.
+    /// The requested length, in bytes; the memory may be longer.
     pub fn len(&self) -> usize {
         self.len
     }

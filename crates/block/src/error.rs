@@ -11,7 +11,7 @@ pub enum Error {
     /// The device failed the request.
     #[error("{device}: {op} of {len} bytes at byte {offset}: {source}")]
     Io {
-        /// [`BlockDevice::name`](crate::BlockDevice::name).
+        /// The device's name ([`BlockDevice::name`](crate::BlockDevice::name)).
         device: String,
         /// The operation.
         op: BioOp,
@@ -25,7 +25,7 @@ pub enum Error {
     /// The request reaches past the end of the device.
     #[error("{device}: {op} of {len} bytes at byte {offset} is past the end ({size} bytes)")]
     OutOfRange {
-        /// [`BlockDevice::name`](crate::BlockDevice::name).
+        /// The device's name ([`BlockDevice::name`](crate::BlockDevice::name)).
         device: String,
         /// The operation.
         op: BioOp,
@@ -39,7 +39,7 @@ pub enum Error {
     /// The device was opened read-only.
     #[error("{device}: {op} refused: opened read-only")]
     ReadOnly {
-        /// [`BlockDevice::name`](crate::BlockDevice::name).
+        /// The device's name ([`BlockDevice::name`](crate::BlockDevice::name)).
         device: String,
         /// The operation.
         op: BioOp,
@@ -47,7 +47,7 @@ pub enum Error {
     /// The request itself is malformed: not a multiple of the logical block, or memory that does not match its length.
     #[error("{device}: {op} of {len} bytes at byte {offset}: {why}")]
     BadRequest {
-        /// [`BlockDevice::name`](crate::BlockDevice::name).
+        /// The device's name ([`BlockDevice::name`](crate::BlockDevice::name)).
         device: String,
         /// The operation.
         op: BioOp,
@@ -59,13 +59,13 @@ pub enum Error {
         why: &'static str,
     },
     /// The device cannot become longer: it is a partition, a block device, or a part of a file.
-    #[error("{device}: it has {size} bytes and cannot get {wanted} from here")]
+    #[error("{device}: it has {size} bytes and cannot be extended to {wanted}")]
     FixedSize {
-        /// [`BlockDevice::name`](crate::BlockDevice::name).
+        /// The device's name ([`BlockDevice::name`](crate::BlockDevice::name)).
         device: String,
-        /// Its bytes.
+        /// The device's size in bytes.
         size: u64,
-        /// The bytes that it was to have.
+        /// The requested size in bytes.
         wanted: u64,
     },
     /// The device could not be opened.

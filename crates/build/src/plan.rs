@@ -12,7 +12,7 @@ use crate::Result;
 pub struct Piece<K> {
     /// The first block.
     pub start: BlockNr,
-    /// At least 1.
+    /// The number of blocks, at least 1.
     pub blocks: u32,
     /// Their contents.
     pub key: K,
@@ -30,7 +30,7 @@ pub trait Plan: Sync {
     /// The contents of a piece.
     type Key: Copy + Send + Sync;
 
-    /// Bytes.
+    /// Bytes of a block.
     fn block_size(&self) -> u32;
 
     /// Blocks of the file system.
@@ -42,7 +42,7 @@ pub trait Plan: Sync {
     /// The blocks with a copy of the superblock, the primary first. Each on its own makes a file system of the image.
     fn superblocks(&self) -> impl Iterator<Item = Piece<Self::Key>>;
 
-    /// Makes the bytes of `buf.len()` bytes of a piece, from block `first` of it on. `buf` is zeroed.
+    /// Makes `buf.len()` bytes of a piece, from its block `first` on. `buf` is zeroed.
     ///
     /// # Errors
     /// The source of the bytes cannot be read.

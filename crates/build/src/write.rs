@@ -111,10 +111,10 @@ pub fn superblocks<P: Plan>(device: &dyn BlockDevice, plan: &P, progress: &(dyn 
     })
 }
 
-/// More threads have no chunks to make.
+/// With more threads than this, the others would have no chunks to make.
 const THREADS_MAX: usize = MEMORY_MAX / CHUNK / 2 - 1;
 
-/// The number of chunks for so many threads: each makes one while another waits, and one is being written.
+/// The number of chunks for this many threads: each makes one while another waits, and one is being written.
 const fn buffers(threads: usize) -> usize {
     2 * threads + 1
 }
@@ -134,7 +134,7 @@ struct Chunk<K> {
 /// Cuts pieces into chunks.
 struct Cutter<I, K> {
     pieces: I,
-    /// The piece that was cut last, and how many of its blocks are gone.
+    /// The piece that was cut last, and how many of its blocks were used.
     rest: Option<(Piece<K>, u32)>,
     most: u32,
     number: u64,
@@ -147,7 +147,7 @@ impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
         Cutter { pieces, rest: None, most, number: 0, end: 0 }
     }
 
-    /// The next chunk, with the memory of `parts`.
+    /// The next chunk; it reuses the memory of `parts`.
     fn next(&mut self, mut parts: Vec<(K, u32, u32)>) -> Option<Chunk<K>> {
         parts.clear();
         let mut start = 0;
@@ -185,14 +185,14 @@ impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
 struct Flow {
     state: Mutex<State>,
     changed: Condvar,
-    /// There is much to flush, or no more will come.
+    /// There is enough to flush, or no more chunks will come.
     flushable: Condvar,
 }
 
 struct State {
     /// Memory that no chunk uses.
     spare: Vec<AlignedBuf>,
-    /// The number that may still be made.
+    /// The number of buffers that may still be made.
     unmade: usize,
     /// Finished chunks, by number: offset and bytes. `None`: one that could not be made.
     ready: BTreeMap<u64, Option<(u64, AlignedBuf)>>,
@@ -367,7 +367,7 @@ impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
     }
 }
 
-/// A thread ends, for any reason.
+/// When dropped: a thread ends, for any reason.
 struct Ending<'f>(&'f Flow);
 
 impl Drop for Ending<'_> {
@@ -391,7 +391,7 @@ impl Drop for Unwinding<'_> {
     }
 }
 
-/// The end of a chunk: its memory is free again.
+/// Ends a chunk: its memory is free again.
 fn written(flow: &Flow, number: u64, done: Completion) {
     if let Err(error) = done.result {
         flow.fail(number, error.into());

@@ -160,7 +160,7 @@ fn a_superblock_that_cannot_be_written_leaves_none_behind() {
     for (failing, flush) in [(0, false), (32768, false), (39_999, false), (0, true)] {
         let device = FaultyDevice::new(Arc::new(device(&model.0)));
         let block = failing * u64::from(SIZE);
-        // The first flush is behind the old superblocks, the second behind the body.
+        // The first flush is after the erasure of old superblocks, the second after the body.
         device.inject(match flush {
             true => Fault::eio().op(BioOp::Flush).after(2).once(),
             false => Fault::eio().op(BioOp::Write).range(block..block + 1).once(),

@@ -1,4 +1,4 @@
-//! The memory for making an image: 64 MiB, and 400 bytes and its name an entry, the tree included.
+//! The memory for making an image: 64 MiB, plus 400 bytes and the name for each entry, the tree included.
 
 use peak_alloc::PeakAlloc;
 

@@ -184,7 +184,7 @@ fn whiteouts_hide_what_lower_layers_have_and_nothing_of_their_own() {
         &[("o/new", "2"), ("d/.wh.x", ""), ("d/x2", "2"), (".wh.a", ""), ("o/.wh..wh..opq", ""), (".wh.none", "")];
     let expected = ["/d", "/d/sub", "/d/sub/y=1", "/d/x2=2", "/keep=1", "/o", "/o/new=2"];
     assert_eq!(applied(&[lower, upper]).expect("read"), expected);
-    // A layer that hides a name and has it again, in either order.
+    // A layer that hides a name and contains it, in either order.
     for again in [&[(".wh.d", ""), ("d/new", "2")][..], &[("d/new", "2"), (".wh.d", "")]] {
         assert_eq!(applied(&[lower, again]).expect("read"), ["/a=1", "/d", "/d/new=2", "/keep=1", "/o", "/o/old=1"]);
     }
@@ -270,7 +270,7 @@ fn an_image_with_several_tags_is_one_image() {
     maker.index(&[tagged(image("one"), "latest"), tagged(image("two"), "v1")]);
     let said = maker.refused(None);
     assert_eq!(said, "index.json: has more than one image; name a tag: there are: latest, v1");
-    // Of two images, whose tags are the same.
+    // Two images with the same tag.
     let whole = |text: &str, name: &str| {
         let mut manifest = tagged(image(text), "latest");
         manifest["annotations"]["io.containerd.image.name"] = name.into();
@@ -324,7 +324,7 @@ fn damaged_blobs_are_named() {
 fn memory_of_entries_counts_for_all_layers_together() {
     let dir = tempfile::tempdir().expect("directory");
     let layers = ["a", "b"].map(|name| {
-        // Of one length: " SCHILY.xattr.user.a=", the value and the end of the line.
+        // Records of one length: " SCHILY.xattr.user.a=", the value and the end of the line.
         let record = format!("{} SCHILY.xattr.user.{name}={}\n", 7 + 22 + (1 << 20), "x".repeat(1 << 20));
         let mut archive = made(&[("global", &record)]);
         // The checksum grows with the kind.

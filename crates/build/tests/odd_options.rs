@@ -9,7 +9,7 @@ use extant_build::skeleton::{Empty, Owned, Skeleton};
 use extant_build::write::write_with_progress;
 use extant_testkit::oracle::expect_clean;
 
-/// One plan in so many goes through e2fsck, if it is smaller than so many bytes.
+/// One plan in this many goes through e2fsck, if it is smaller than the limit of bytes.
 const EACH: u32 = 7;
 const CHECKED_MAX: u64 = 1 << 30;
 

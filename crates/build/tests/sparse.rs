@@ -71,7 +71,7 @@ fn long_data_is_cut_into_chunks_and_odd_sizes_are_refused() {
     for mib in 0..130u8 {
         line.fill_with(|| mib);
         line[0] = !mib;
-        // Each block differs within itself.
+        // No block has only one value.
         line.chunks_mut(BLOCK as usize).for_each(|block| block[0] = !mib);
         (&file).write_all(&line).expect("written");
     }

@@ -1,4 +1,4 @@
-//! Tar archives: GNU tar's archive of a tree is that tree again, in every format; damaged ones are refused.
+//! Tar archives: GNU tar's archive of a tree gives that tree again, in every format; damaged ones are refused.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn open(word: &std::ffi::OsStr) -> Result<Source> {
     Source::open(&Word::parse(word)?, Options::default())
 }
 
-/// Stores everything that an image can store.
+/// The options with which GNU tar stores everything that an image can store.
 const POSIX: &[&str] = &["--format=posix", "--xattrs", "--xattrs-include=*", "--acls", "-S"];
 
 /// GNU tar's archive of a directory.
@@ -246,7 +246,7 @@ fn ustar_and_v7_archives_are_read() {
     assert_eq!(names(&v7), names(&Source::directory(dir.path(), Options::default()).expect("read")));
 }
 
-/// A header as ustar has it.
+/// A header in the format ustar.
 #[derive(Clone)]
 struct Made {
     name: Vec<u8>,
@@ -563,7 +563,7 @@ fn memory_of_entries_is_bounded_by_the_bytes_stored() {
     }
 }
 
-/// The stored bytes may take as much memory again, as a file and as a stream.
+/// Stored bytes may take as much memory again, in a file and in a stream.
 #[test]
 fn entries_that_are_stored_in_full_may_take_their_size_in_memory() {
     let comment = format!("SCHILY.xattr.user.x={}", "x".repeat(1 << 20));

@@ -158,7 +158,7 @@ fn stop_everywhere(kind: (&str, u64), place: &Place, has_old: bool, threads: usi
     let (old_tree, old_files) = tree(1, 9000);
     let (new_tree, new_files) = tree(2, 3000);
     if has_old {
-        // Larger than the new one, with blocks of another size.
+        // The old file system is larger than the new one, and has blocks of another size.
         let old = if kind == ("ext2", 1024) { ("ext4", 4096) } else { ("ext2", 1024) };
         write(&*place.window(disk.clone()), WINDOW, old, &old_tree, 1);
     }

@@ -6,8 +6,8 @@
 //! where a few bytes stand for much, give through a shrinker, in proportion to what the frames give; a shrinker that
 //! has next to nothing gives last.
 //!
-//! What it does not do: it never starts writeback or a transaction; dirty memory is bounded by the flusher, metadata
-//! pinned by the journal by the journal.
+//! What it does not do: it never starts writeback or a transaction; the flusher bounds dirty memory, and the journal
+//! the metadata that it pins.
 //!
 //! # Locking
 //! `shrinkers` (95) is held only to copy the list.
@@ -24,15 +24,15 @@ use crate::reclaim::{Next, Reclaim, ReclaimPolicy, Room, Why};
 
 static CLASS: LockClass = LockClass::new("shrinkers", 95);
 
-/// Next to nothing: less than one in so many bytes in use.
+/// While frames can be freed, shrinkers with less than one in this many bytes in use are spared.
 const SMALL: u64 = 16;
-/// The thread begins when less than one in so many bytes of the limit is free, and ends at twice that.
+/// The thread begins when less than one in this many bytes of the limit is free, and ends at twice that.
 const LOW: u64 = 64;
-/// A caller that does the thread's work, or helps it, takes so many steps at most.
+/// The most steps of a caller that does the thread's work, or helps it.
 const STEPS: u32 = 64;
-/// Where the thread has the locks of what a caller would free, the caller lets it go on so many times.
+/// If the thread has the locks of what a caller would free, the caller waits for it at most this many times.
 const TURNS: u32 = 4;
-/// A step in the caller's thread frees about so much.
+/// About how many bytes a step in the caller's thread frees.
 const STEP_BYTES: u64 = 128 << 10;
 
 /// A cache that can give memory back. Must not block, start a transaction or wait for I/O.
@@ -54,22 +54,22 @@ impl fmt::Debug for Budget {
 pub struct Budget {
     limit: AtomicU64,
     used: AtomicI64,
-    /// The most that it ever was.
+    /// The maximum of `used`.
     peak: AtomicI64,
-    /// Reclaim runs when more than this is in use: somewhat less than the limit, or above it what was found to be
-    /// pinned.
+    /// Reclaim runs when more than this is in use: usually a little less than the limit, or more if memory above the
+    /// limit was found to be pinned.
     threshold: AtomicU64,
     shrinkers: RwLock<Vec<Weak<dyn Shrinker>>>,
-    /// Bytes of frames that were freed, and for which the shrinkers have not given their share yet.
+    /// Bytes of freed frames, for which the shrinkers have not given their share yet.
     owed: AtomicU64,
     reclaim: Reclaim,
-    /// Times that reclaim was called for, and bytes that it got back.
+    /// How often reclaim was needed, and the bytes that it freed.
     pub reclaims: Counter,
     pub reclaimed_bytes: Counter,
 }
 
 impl Budget {
-    /// Under the default policy.
+    /// A budget under the default policy.
     pub fn new(limit: u64) -> Arc<Budget> {
         Budget::with_policy(limit, ReclaimPolicy::default())
     }
@@ -97,7 +97,7 @@ impl Budget {
     /// Sets the limit. Memory beyond it is freed before this returns, as far as it can go.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
-        // A bound, because others may take as much as this frees.
+        // Bounded, because other threads may take as much as this frees.
         let most = STEPS + (self.used().saturating_sub(limit) / STEP_BYTES) as u32;
         for _ in 0..most {
             if !self.over_limit() || self.step(true) != Next::More {
@@ -145,7 +145,7 @@ impl Budget {
         self.used() > self.limit()
     }
 
-    /// Whether less is in use than reclaim leaves: nothing has to go soon.
+    /// Whether so little is in use that nothing has to go soon.
     pub fn has_room(&self) -> bool {
         self.used() <= self.limit() / 4 * 3
     }
@@ -155,8 +155,8 @@ impl Budget {
         self.used() + bytes <= self.limit()
     }
 
-    /// Asks every cache for all that it can give, twice, because what was used lately is spared once (Linux:
-    /// `drop_caches`). Returns what came of it, in bytes. No cache lock is held.
+    /// Asks every cache twice for all that it can give, because recently used memory is spared once (Linux:
+    /// `drop_caches`). Returns how many bytes were freed. No cache lock is held.
     pub fn shrink_all(&self) -> u64 {
         let list = self.shrinkers();
         let frames = self.reclaim.drain() + self.reclaim.drain();
@@ -169,20 +169,20 @@ impl Budget {
 
     fn room(&self) -> Room {
         let (limit, used) = (self.limit(), self.used());
-        // Nothing is free above the limit, and what is above it is missing, too.
+        // Above the limit nothing is free, and the excess has to be freed, too.
         let (low, over) = (limit / LOW, used.saturating_sub(limit));
         Room { free: limit.saturating_sub(used), low: low + over, high: 2 * low + over, total: limit }
     }
 
-    /// Called with no cache lock held, wherever memory has been taken: sees to it that the budget is kept.
+    /// Called with no cache lock held, wherever memory has been taken: keeps the memory in use within the budget.
     ///
     /// Where a thread reclaims in the background, the caller wakes it below its watermark, and frees some frames only
     /// above the limit; while the thread has their locks, the caller waits for it, some milliseconds at most. Where
     /// there is no thread, the caller does its work.
     ///
-    /// Memory in use may be pinned: dirty data, inodes that somebody holds. A look for every operation would find the
-    /// same again; so after a look that left more than the limit in use, the next one waits until a thirty-second of
-    /// the limit more is in use.
+    /// Memory in use may be pinned: dirty data, inodes in use. To reclaim at every operation would find the same again;
+    /// so after a reclaim that left more than the limit in use, the next one waits until a thirty-second of the limit
+    /// more is in use.
     pub fn relieve(&self) {
         if self.used() <= self.threshold.load(Ordering::Relaxed) {
             return;
@@ -199,7 +199,7 @@ impl Budget {
         }
     }
 
-    /// Frees what is needed for `bytes` more; whether they fit into the limit then. They do not if what could go is
+    /// Frees what `bytes` more need; returns whether they fit into the limit then. They do not if what could go is
     /// dirty or in use: see [`Budget::wait_for_writes`].
     pub fn make_room(&self, bytes: u64) -> bool {
         for _ in 0..STEPS {
@@ -214,19 +214,19 @@ impl Budget {
         self.has_room_for(bytes)
     }
 
-    /// Whether memory is dirty, of whichever mount: some of it can go once it is written.
+    /// Whether any mount has dirty memory: some of it can go once it is written.
     pub fn is_dirty(&self) -> bool {
         self.reclaim.unwritten() > 0
     }
 
-    /// Has about so many bytes of each mount written, and waits until something dirty has become clean, at most so
-    /// long.
+    /// Requests that each mount writes about `bytes`, and waits until some memory has become clean, for at most
+    /// `at_most`.
     pub fn wait_for_writes(&self, bytes: u64, at_most: Duration) {
         self.reclaim.want_written(bytes);
         self.reclaim.wait_for_frames(at_most);
     }
 
-    /// Frees until there is room again, or nothing more comes.
+    /// Frees until there is room again, or nothing more can be freed.
     fn take(&self, direct: bool) {
         let mut turns = 0;
         for _ in 0..STEPS {
@@ -247,7 +247,7 @@ impl Budget {
         self.look_again_later();
     }
 
-    /// One step, of frames and of what shrinkers owe for them.
+    /// One step: frees frames, and what the shrinkers owe for them.
     fn step(&self, direct: bool) -> Next {
         let room = self.room();
         let (next, freed) = self.reclaim.step(room, direct);
@@ -292,7 +292,7 @@ impl Budget {
         BackgroundReclaim(self.clone())
     }
 
-    /// The thread looks whether it is to end.
+    /// Wakes the thread, which then checks whether it is to end.
     pub fn wake_thread(&self) {
         self.reclaim.wake_to_end();
     }
@@ -318,15 +318,16 @@ impl Budget {
         }
     }
 
-    /// The thread rests until a caller takes memory beyond the usual threshold. The threshold of memory that was pinned
-    /// before would let callers exceed the limit by as much.
+    /// The thread rests until a caller takes memory beyond the usual threshold. A threshold that was raised for pinned
+    /// memory would let callers exceed the limit by as much.
     fn rest(&self) {
         self.look_again_later();
         self.reclaim.rest();
     }
 }
 
-/// The part of a budget's thread: see [`Budget::begin_thread`]. However the thread ends, callers know that it is gone.
+/// The background thread's access to a budget: see [`Budget::begin_thread`]. Dropping it, even by a panic, tells
+/// callers that the thread is gone.
 pub struct BackgroundReclaim(Arc<Budget>);
 
 impl BackgroundReclaim {
@@ -342,7 +343,7 @@ impl Drop for BackgroundReclaim {
     }
 }
 
-/// How long the thread waits for what it wanted written before it looks again.
+/// How long the thread waits for the writes that it requested before it looks again.
 const DRIVE_NS: u64 = 20_000_000;
 
 #[cfg(test)]
@@ -354,13 +355,13 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Has pages of which none is in use, or all are.
+    /// A cache whose pages are either all in use or all unused.
     struct Pages {
         budget: Arc<Budget>,
         owner: std::sync::OnceLock<OwnerId>,
         frames: Vec<FrameCell>,
         in_use: AtomicBool,
-        /// Until it has been asked so often, another thread has the locks.
+        /// The number of requests until which another thread has the locks.
         busy_until: AtomicU64,
         asked: AtomicU64,
         unwritten: AtomicU64,
@@ -419,7 +420,7 @@ mod tests {
         }
     }
 
-    /// Frees what it is told to have.
+    /// A shrinker whose reclaimable memory the test sets.
     struct Cache {
         budget: Arc<Budget>,
         free: AtomicU64,
@@ -474,7 +475,7 @@ mod tests {
         assert_eq!(small.asked.load(Ordering::Relaxed), 0);
         let left = large.free.load(Ordering::Relaxed);
         assert!((1 << 20..2 << 20).contains(&left), "{left}");
-        // Alone it gives at once.
+        // While all frames are in use, even the small shrinker gives at once.
         pages.in_use.store(true, Ordering::Relaxed);
         large.free.store(0, Ordering::Relaxed);
         budget.charge(1 << 20);
@@ -516,7 +517,7 @@ mod tests {
                 budget.charge(1024);
                 budget.relieve();
             }
-            // Two MiB over the limit, in steps of a thirty-second of it.
+            // Two MiB over the limit, in steps of a thirty-second of the limit.
             let asked = pages.asked.load(Ordering::Relaxed);
             assert!(asked <= 64 * 256, "{}: {asked}", policy.name());
             pages.in_use.store(false, Ordering::Relaxed);
@@ -563,7 +564,7 @@ mod tests {
             pages.add(n, State::CLEAN);
         }
         budget.charge(64 * PAGE);
-        // A step asks for so many frames.
+        // A step asks for 32 frames.
         pages.busy_until.store(pages.asked.load(Ordering::Relaxed) + 32, Ordering::Relaxed);
         budget.relieve();
         assert!(!budget.over_limit(), "{} bytes of {}", budget.used(), budget.limit());

@@ -156,7 +156,7 @@ pub struct CacheStats {
 pub struct BufferCache {
     dev: Arc<dyn BlockDevice>,
     block_size: u32,
-    /// Becomes larger when the file system grows.
+    /// The number of blocks, which grows with the file system.
     blocks_count: AtomicU64,
     budget: Arc<Budget>,
     owner: OnceLock<OwnerId>,

@@ -51,7 +51,7 @@ pub struct Folio {
     dirty: u64,
     writeback: u64,
     frame: FrameId,
-    /// Blocks that were used since a use counted, and the byte at which the last one ended.
+    /// The blocks that were used since a use was counted, and the byte at which the last access ended.
     seen: AtomicU64,
     end: AtomicU32,
     /// A writer has copied the bytes while they were being written: there are two of them until that ends.
@@ -69,7 +69,8 @@ impl Folio {
         of(self.dirty, State::DIRTY).or(of(self.writeback, State::WRITEBACK))
     }
 
-    /// Blocks `mask` were used, from byte `from` to byte `to`; whether some of them had been before.
+    /// Records that the blocks `mask` were used, from byte `from` to byte `to`; returns whether some of them had been
+    /// before.
     fn used(&self, mut mask: u64, from: usize, to: usize, block_bits: u32) -> bool {
         // An access that goes on in the middle of a block belongs to the same use of it.
         if from & ((1 << block_bits) - 1) != 0 && self.end.load(Ordering::Relaxed) == from as u32 {
@@ -136,7 +137,7 @@ pub enum RunCompletion {
 
 #[derive(Default)]
 struct Inner {
-    /// By first page.
+    /// The folios, by first page.
     folios: BTreeMap<u64, Folio>,
     dirty_blocks: u64,
 }
@@ -435,7 +436,7 @@ impl AddressSpace {
                     bytes[off..off + fill.len()].copy_from_slice(fill);
                 }
             }
-            // A fresh folio has the data already, but for a last block that was just filled in.
+            // A fresh folio has the data already, except for a last block that was just filled in.
             if !(fresh && from_start && fills.is_empty()) {
                 bytes[within..within + n].copy_from_slice(&data[at..at + n]);
             }
@@ -612,8 +613,8 @@ impl AddressSpace {
         });
     }
 
-    /// Blocks that were under writeback are no longer; `settle` is called with the mask of those of each folio, and
-    /// returns how many became dirty. Returns how many bytes did.
+    /// Ends the writeback of blocks. Calls `settle` with the mask of each folio's blocks, which returns how many of
+    /// them became dirty. Returns how many bytes became dirty.
     fn end_writeback(
         &self,
         inner: &mut Inner,

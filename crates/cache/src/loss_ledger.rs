@@ -118,7 +118,7 @@ pub enum Party {
 /// The cursor that a check moves.
 #[derive(Clone, Debug)]
 pub enum LossCursor {
-    /// An open file's, or an operation's ([`LossLedger::open`]).
+    /// The cursor of an open file, or of an operation ([`LossLedger::open`]).
     Open(Arc<OpenCursor>),
     /// The cursor that each ledger has for this party.
     Of(Party),
@@ -131,7 +131,7 @@ pub enum LossCursor {
 pub struct OpenCursor(AtomicU64);
 
 impl LossCursor {
-    /// The calling thread's.
+    /// The cursor of the calling thread.
     pub fn thread() -> LossCursor {
         LossCursor::Of(Party::Thread(shard_index() as u64))
     }

@@ -35,11 +35,10 @@ const FIRST_WINDOW: u64 = 1 << 20;
 const FIRST_RATE: u64 = 100 << 20;
 /// A first sample of fewer bytes measures the latency of a request, not a rate.
 const FIRST_SAMPLE: u64 = 256 << 10;
-/// The window sends units of half of its size, so that the device works on the other half meanwhile; within these
-/// bounds.
+/// Bounds of a unit: the window sends units of half of its size, so that the device works on the other half meanwhile.
 const UNIT_MIN: u64 = 256 << 10;
 const UNIT_MAX: u64 = 4 << 20;
-/// A writer counts as light if it dirties no more than a quarter of the rate, after a start of so many bytes.
+/// A writer counts as light if, after this many bytes at its start, it dirties no more than a quarter of the rate.
 const LIGHT_SHARE: u64 = 4;
 const LIGHT_START: u64 = 256 << 10;
 

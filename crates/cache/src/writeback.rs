@@ -44,7 +44,7 @@ pub trait AddressSpaceOps: Send + Sync + Sized + 'static {
     /// Bytes that are dirty and not yet taken for writeback.
     fn dirty_bytes(&self) -> u64;
 
-    /// Times that are written lazily are dirty.
+    /// Whether lazily written times are dirty.
     fn has_times(&self) -> bool;
 
     /// No data of the inode is taken or under writeback.

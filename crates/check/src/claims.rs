@@ -161,7 +161,8 @@ impl Claims {
         for (word, mask) in pieces(clusters.start..clusters.end.min(self.used.len)) {
             let before = match &self.owned {
                 None => self.used.add(word, mask),
-                // Sequentially consistent, so that in these orders one of two owners sees the other.
+                // Sequentially consistent: of two owners that claim a cluster at the same time, at least one sees the
+                // other's claim.
                 Some(owned) if data => self.used.add(word, mask) & owned.word(word),
                 Some(owned) => {
                     owned.add(word, mask);

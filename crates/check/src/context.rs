@@ -34,7 +34,7 @@ pub struct Check {
     pub descs: Vec<GroupDesc>,
     pub claims: Claims,
     pub inodes: InodeStates,
-    /// The file system's own blocks, merged: first, end.
+    /// The file system's own blocks as merged ranges: first block, one past the last.
     pub metadata: Vec<(u64, u64)>,
     /// Inodes that the list of orphans or the orphan file names: a mount will delete or truncate them.
     pub orphans: HashSet<u32>,
@@ -99,7 +99,7 @@ impl Check {
         self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Requests and bytes so far.
+    /// The requests and the bytes that were read so far.
     pub fn reads(&self) -> (u64, u64) {
         (self.reads.load(Ordering::Relaxed), self.read_bytes.load(Ordering::Relaxed))
     }
@@ -167,7 +167,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// From a mode; `None`: it names no kind.
+    /// The kind for a file type; `None`: the mode names no type.
     pub fn of(kind: Option<FileType>) -> Kind {
         Kind::from_number(kind.map_or(8, |kind| kind.dirent_code()))
     }

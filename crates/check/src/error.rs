@@ -9,13 +9,13 @@ pub enum Error {
     /// There is no superblock, neither a primary nor a backup.
     #[error("{device}: no ext2, ext3 or ext4 superblock found; name a backup with -b BLOCK -B SIZE")]
     NoSuperblock {
-        /// [`extant_block::BlockDevice::name`].
+        /// The device's name.
         device: String,
     },
     /// There is no superblock in the requested place.
     #[error("{device}: {why}")]
     BadSuperblock {
-        /// [`extant_block::BlockDevice::name`].
+        /// The device's name.
         device: String,
         /// The reason.
         why: String,
@@ -23,7 +23,7 @@ pub enum Error {
     /// There is no memory for the facts about each block and inode.
     #[error("{device}: not enough memory for a check: {bytes} bytes more are needed")]
     Memory {
-        /// [`extant_block::BlockDevice::name`].
+        /// The device's name.
         device: String,
         /// The bytes that could not be allocated.
         bytes: u64,

@@ -75,7 +75,7 @@ impl Facts {
         self.check.replayed
     }
 
-    /// The clusters of these blocks.
+    /// The clusters that these blocks lie in.
     pub fn clusters(&self, first: BlockNr, blocks: u64) -> Range<u64> {
         self.check.clusters(first.0, blocks)
     }
@@ -90,7 +90,7 @@ impl Facts {
         self.check.claims.used.find(from, end, claimed)
     }
 
-    /// Whether any of these clusters is claimed more than once and may not be.
+    /// Whether any of these clusters is claimed more than once although an owner may not share it.
     pub fn is_shared(&self, clusters: Range<u64>) -> bool {
         self.check.claims.double.any(clusters)
     }

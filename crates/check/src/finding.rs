@@ -47,7 +47,7 @@ pub enum Place {
     Inode(InodeNr),
     /// In a quota file's entry for an owner.
     Usage {
-        /// The file.
+        /// The quota file's inode.
         file: InodeNr,
         /// The user, group or project.
         id: u32,
@@ -56,16 +56,16 @@ pub enum Place {
     },
     /// In the blocks that an inode maps.
     Mapped {
-        /// The inode.
+        /// The inode whose map it is.
         ino: InodeNr,
         /// The logical block: of the data, or the first below a block of the map.
         lblk: u64,
-        /// The block itself.
+        /// The mapped block: of the data, or of the map itself.
         block: BlockNr,
     },
     /// In a node of an inode's map: an entry of it, or the node itself.
     Node {
-        /// The inode.
+        /// The inode whose map it is.
         ino: InodeNr,
         /// The block of the node; 0: it lies in the inode.
         node: BlockNr,
@@ -76,7 +76,7 @@ pub enum Place {
     },
     /// In the attribute block of an inode (the first of those that share it).
     Attributes {
-        /// The inode.
+        /// The inode that has the attributes.
         ino: InodeNr,
         /// The attribute block.
         block: BlockNr,
@@ -95,7 +95,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// The inode that is concerned, of an entry its directory.
+    /// The inode that the place names; for an entry, its directory.
     pub fn ino(&self) -> Option<InodeNr> {
         match *self {
             Place::Inode(ino) | Place::Mapped { ino, .. } | Place::Node { ino, .. } | Place::Attributes { ino, .. } => {
@@ -107,7 +107,7 @@ impl Place {
         }
     }
 
-    /// The block that is concerned.
+    /// The block that the place names.
     pub fn block(&self) -> Option<BlockNr> {
         match *self {
             Place::Blocks(block) | Place::Mapped { block, .. } | Place::Attributes { block, .. } => Some(block),
@@ -116,7 +116,7 @@ impl Place {
         }
     }
 
-    /// The logical block that is concerned.
+    /// The logical block that the place names.
     pub fn lblk(&self) -> Option<u64> {
         match *self {
             Place::Mapped { lblk, .. } | Place::Node { lblk, .. } => Some(lblk),

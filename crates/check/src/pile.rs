@@ -33,7 +33,7 @@ impl<T> Pile<T> {
         match self.parts.last_mut().filter(|part| part.len() < part.capacity()) {
             Some(part) => part.push(one),
             None => {
-                // The first parts are small: there may be but a few elements.
+                // The first parts are small: there may be only a few elements.
                 let mut part = Vec::with_capacity(self.len.clamp(8, PART));
                 part.push(one);
                 self.parts.push(part);

@@ -17,7 +17,7 @@ pub const KEPT_MAX: usize = 10_000;
 
 #[derive(Default)]
 struct Kept {
-    /// The smallest; the largest of them on top.
+    /// The smallest findings, as a heap with the largest on top.
     findings: BinaryHeap<Finding>,
     count: u64,
 }
@@ -108,12 +108,12 @@ pub enum Note {
     },
     /// The log continues with fast commits, which were not applied.
     FastCommits {
-        /// How many.
+        /// The number of fast commits.
         count: usize,
     },
     /// The log was not replayed: the image is checked as it lies on the device.
     NotReplayed {
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A feature that this check does not know: its structures are not checked.

@@ -44,9 +44,9 @@ static CLASS: LockClass = LockClass::new("check wave", 765);
 pub struct Run {
     /// The first block.
     pub first: u64,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u64,
-    /// The first item in it, and the one behind the last.
+    /// Its first item, and one past its last.
     pub items: (usize, usize),
 }
 
@@ -77,14 +77,14 @@ struct Arrived {
     run: usize,
     /// `None`: the read failed.
     data: Option<AlignedBuf>,
-    /// Of its buffer.
+    /// The capacity of its buffer.
     capacity: usize,
 }
 
 #[derive(Default)]
 struct State {
     next: usize,
-    /// Submitted and not yet decoded.
+    /// Runs that are submitted and not yet decoded.
     open: usize,
     arrived: VecDeque<Arrived>,
     /// Buffers of decoded runs, for reuse.

@@ -11,7 +11,7 @@ const TABLE: &str = include_str!("../src/problem/table.rs");
 const FOLDERS: [&str; 2] = ["pass", "view"];
 /// Files there without rules.
 const WITHOUT_RULES: [&str; 3] = ["pass/mod.rs", "pass/dir_runs.rs", "view/mod.rs"];
-/// Reports only problems that another file reports, too; `directories.rs` demands them.
+/// A file that reports only problems which another file reports, too; `directories.rs` demands them.
 const SHARED: [&str; 1] = ["pass/names.rs"];
 /// Problems that no mutation shows, beyond those that `damage::WITHOUT` excuses: a second journal on another device,
 /// features that no e2fsck knows, a device that fails (`devices.rs`), and three that `details.rs` shows.

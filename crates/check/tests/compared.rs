@@ -27,7 +27,7 @@ const JOURNAL: u32 = 8;
 /// The lowest code of inodes and of the passes after them; below are the superblock, the journal and orphans.
 const PASS_1: u32 = 0x01_0000;
 
-/// The objects that a finding names. `per_group`: inodes.
+/// The objects that a finding names. `per_group`: the inodes of a group.
 fn objects(finding: &Finding, per_group: u32) -> Vec<Object> {
     let (found, problem) = (finding.found, finding.problem);
     match finding.place {
@@ -127,9 +127,9 @@ struct Survey {
     /// Images that we call damaged and e2fsck does not: explained, by the reason; and not.
     explained: BTreeMap<&'static str, u64>,
     alarms: Vec<String>,
-    /// Those that e2fsck calls damaged and we do not.
+    /// Images that e2fsck calls damaged and we do not.
     misses: Vec<String>,
-    /// Those that it calls damaged because of orphans.
+    /// Images that e2fsck calls damaged because of orphans.
     orphans: u64,
     tally: Tally,
 }
@@ -253,7 +253,7 @@ impl Survey {
     }
 }
 
-/// Checks so many images of each kind, on two threads.
+/// Checks the images of these seeds, of each kind, on two threads.
 fn survey(seeds: std::ops::Range<u64>) -> Survey {
     let mut all = Survey::default();
     let next = AtomicU64::new(0);

@@ -15,7 +15,7 @@ use extant_testkit::crash::explore::{clean, mend};
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{CrashImage, Explore, IMAGES, record, state_files};
 
-/// One of so many states goes through e2fsck, too.
+/// One in this many states goes through e2fsck, too.
 const EXTERNAL_EVERY: usize = 6;
 
 /// Checks up to `states` states of a workload. Returns how many had a journal, and how many had something in it to

@@ -187,7 +187,7 @@ fn a_bad_block_in_a_table_is_no_second_claim() {
         edit.inode(1, |inode| set_word(&mut inode.i_block, 0, table));
     });
     assert_eq!(of(&report, "DUP_BLOCK").len(), 0, "{:?}", report.findings);
-    // A file's block stays one.
+    // A block that is a file's, too, remains claimed twice.
     let report = damaged(Image::Ext2, |edit| {
         let data = edit.data("/file")[0].1 as u32;
         edit.inode(1, |inode| set_word(&mut inode.i_block, 0, data));

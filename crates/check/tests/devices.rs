@@ -67,7 +67,7 @@ fn cut_to(image: Image, bytes: u64) -> Report {
 
 #[test]
 fn an_image_that_ends_early_is_checked_to_its_end() {
-    // 32 MiB, in groups of 8: to the middle of the third, and not even the first.
+    // 32 MiB in groups of 8 MiB: cut in the middle of the third group, and within the first.
     for (image, bytes) in [(Image::Ext2, 20 << 20), (Image::Ext2, 7 << 20), (Image::Ext4, 20 << 20)] {
         let report = cut_to(image, bytes);
         let end = bytes >> 10;

@@ -27,7 +27,7 @@ fn damage_in_images_that_extant_does_not_write_is_found_where_e2fsck_finds_some(
             // Without a superblock there is no report.
             let (Ok(one), Ok(many)) = (checked(1), checked(3)) else { continue };
             assert_eq!(one.findings, many.findings, "{image:?}, seed {seed}");
-            // It crashes and hangs on some images.
+            // e2fsck crashes and hangs on some images.
             let Some(code @ (0 | 4 | 8 | 12)) = theirs.code else { continue };
             count += 1;
             // e2fsck's exit status leaves out findings in the superblock and the descriptors.

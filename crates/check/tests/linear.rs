@@ -76,7 +76,7 @@ fn a_block_of_pointers_is_read_once_however_many_pointers_lead_to_it() {
     for (from, to) in [(triple, double), (double, single), (single, data)] {
         fill(&mut edit, from, to);
     }
-    // A circle.
+    // A map that leads back to itself.
     edit.inode("/b", |inode| set_word(&mut inode.i_block, 14 * 4, circle as u32));
     fill(&mut edit, circle, circle);
     // Many blocks of pointers to one.

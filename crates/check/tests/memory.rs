@@ -22,7 +22,7 @@ const DIRECTORIES: u64 = 40;
 const FILES_PER_DIRECTORY: u64 = 1000;
 const FILES: u64 = DIRECTORIES * FILES_PER_DIRECTORY;
 const BLOCK: u64 = 4096;
-/// Of an entry: eight bytes and a name of 28.
+/// Bytes of an entry: eight, and a name of 28.
 const ENTRY: u64 = 36;
 
 static CLASS: LockClass = LockClass::new("memory test", 1);
@@ -142,7 +142,7 @@ fn free_blocks(edit: &mut Edit) -> Vec<u64> {
     (0..groups).flat_map(free).collect()
 }
 
-/// A directory `/top` with so many directories of one block each.
+/// A directory `/top` with `count` directories of one block each.
 fn directories_of_a_block(count: u32) -> MemDevice {
     let dir = tempfile::tempdir().expect("directory");
     let tree = dir.path().join("tree");
@@ -193,7 +193,7 @@ fn blocks_bound_the_memory_for_directories() {
     }
 }
 
-/// An image with so many files of one block of pointers each, which is empty.
+/// An image with `count` files, each with one empty block of pointers.
 fn files_with_maps(count: u32) -> MemDevice {
     let dir = tempfile::tempdir().expect("directory");
     let mut options = MkfsOptions::new("ext2", u64::from(count) * 1024 + (100 << 20));

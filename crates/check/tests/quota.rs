@@ -93,13 +93,13 @@ fn damage_in_quota_files_is_found_where_e2fsck_finds_some() {
     for seed in 0..60 {
         let (device, rng) = (sound.snapshot(), &mut Rng::new(seed));
         for _ in 0..=rng.below(3) {
-            // Each file alike: that of the groups is small, so changes often hit its header and its tree.
+            // Both files are equally likely: that of the groups is small, so changes often hit its header and its tree.
             let file = &blocks[rng.below(2) as usize];
             let at = file[rng.below(file.len() as u64) as usize] * 1024;
             let mut bytes = vec![0; 1024];
             device.read_at(at, &mut bytes, BioFlags::empty()).expect("memory");
             let word = rng.below(256) as usize * 4;
-            // A small number is often one of a block.
+            // A small number is often a valid block number.
             let value = if rng.below(2) == 0 { rng.below(1000) as u32 } else { rng.next_u64() as u32 };
             match rng.below(3) {
                 0 => bytes[word..word + 4].copy_from_slice(&value.to_le_bytes()),

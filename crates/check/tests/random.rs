@@ -99,7 +99,7 @@ fn damage_is_found_where_e2fsck_finds_some() {
             count += 1;
             let ours = match checked(&device, 2) {
                 Ok(ours) => ours,
-                // Where e2fsck cannot check either.
+                // e2fsck cannot check this image either.
                 Err(_) if code & 8 != 0 => continue,
                 Err(e) => {
                     wrong.push(format!("{kind:?}, seed {seed}: e2fsck {code}, ours {e}"));

@@ -16,7 +16,7 @@ use super::{EsEntry, EsState};
 
 /// One inode's entries. An implementer stores runs; the rules between runs are here.
 pub(super) trait Entries: Default + Send + Sync {
-    /// Entries.
+    /// The number of entries.
     fn len(&self) -> u64;
     /// The entries that a shrink can free.
     fn evictable(&self) -> u64;
@@ -52,7 +52,7 @@ pub(super) trait Entries: Default + Send + Sync {
         found
     }
 
-    /// Removes `lblk..lblk + len`, splitting at both ends; returns the delayed blocks among it.
+    /// Removes `lblk..lblk + len`, splitting at both ends; returns how many of these blocks were delayed.
     fn remove(&mut self, lblk: u32, len: u32) -> u64 {
         let end = end_of(lblk, len);
         let before = self.all_delayed_blocks();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     fn state(rng: &mut Rng, lblk: u32) -> EsState {
-        // Physical places often continue the neighbour's: the block is a function of the logical one.
+        // Physical places often continue those of the neighbour: the block is a function of the logical one.
         match rng.below(4) {
             0 => EsState::Written(BlockNr(1000 + u64::from(lblk))),
             1 => EsState::Unwritten(BlockNr(1000 + u64::from(lblk))),

@@ -29,7 +29,7 @@ pub enum Error {
     /// The image begins like another format.
     #[error("{image}: no ext2/3/4 file system, but {}", format.name())]
     Foreign {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: String,
         /// The other format.
         format: &'static Format,
@@ -39,7 +39,7 @@ pub enum Error {
     /// The image is a disk of a virtual machine, and the program that shows it is not installed.
     #[error("{image}: {} is used through {program}, which is not installed", format.name())]
     NoProgram {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: String,
         /// The disk's format.
         format: &'static Format,
@@ -49,14 +49,14 @@ pub enum Error {
     /// The program that shows the image fails.
     #[error("{image}: {program}: {why}")]
     Program {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: String,
         /// The program.
         program: &'static str,
         /// Its message.
         why: String,
     },
-    /// The image's name begins as an NBD address and is none.
+    /// The image's name begins like an NBD address and is not one.
     #[error("{image}: {why}")]
     Address {
         /// The name.
@@ -102,7 +102,7 @@ pub enum Error {
     /// The caller named no partition of a whole disk, and not exactly one has ext2/3/4.
     #[error("{image}: {with_ext} of its partitions have an ext2/3/4 superblock: name one")]
     Ambiguous {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: String,
         /// How many have a superblock.
         with_ext: usize,
@@ -112,7 +112,7 @@ pub enum Error {
     /// No file system can begin at this byte.
     #[error("{image}: offset {offset} {why}")]
     Offset {
-        /// The image, without its part.
+        /// The image's name, without its part.
         image: String,
         /// The offset that the caller named.
         offset: u64,
@@ -122,13 +122,13 @@ pub enum Error {
     /// The image is to be written, and is read-only.
     #[error("{image}: may only be read")]
     ReadOnly {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: String,
     },
     /// The image is to be written, and is one device of several: a write would make them differ.
     #[error("{image}: {} (byte {})", member.name, member.byte)]
     Member {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: String,
         /// Its owner.
         member: Member,
@@ -136,7 +136,7 @@ pub enum Error {
     /// Another process uses the image.
     #[error("{image}: in use: {}", holder.description_or(by))]
     InUse {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: String,
         /// The users of the image, as far as they are known.
         holder: Box<Holder>,
@@ -146,7 +146,7 @@ pub enum Error {
     /// The image is to be written, and a loop device of the kernel may write it, too.
     #[error("{image}: in use by {device}")]
     Loop {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: String,
         /// `/dev/loopN`.
         device: String,
@@ -156,13 +156,13 @@ pub enum Error {
     /// Another process has opened a block device exclusively that was ours before.
     #[error("{image}: another process has opened it exclusively")]
     Taken {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: String,
     },
     /// Another process has opened a block device exclusively that was ours before, and has written to it.
     #[error("{image}: another process has changed it")]
     Changed {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: String,
     },
 }
@@ -181,7 +181,7 @@ pub enum BadOffset {
 /// Where a backup of a superblock is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backup {
-    /// In blocks of its file system.
+    /// Its place in blocks of its file system.
     pub block: u64,
     /// Its first byte.
     pub byte: u64,

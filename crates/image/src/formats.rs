@@ -178,7 +178,7 @@ pub fn identify(dev: &dyn BlockDevice) -> Option<&'static Format> {
     FORMATS.iter().find(|format| matches(format, &head))
 }
 
-/// The same, once it is clear that there are no partitions.
+/// The same for a device that is known to have no partitions.
 pub fn identify_unpartitioned(dev: &dyn BlockDevice) -> Option<&'static Format> {
     let head = head(dev);
     let is_tar = || is_old_tar(&head).then_some(&TAR);
@@ -186,7 +186,7 @@ pub fn identify_unpartitioned(dev: &dyn BlockDevice) -> Option<&'static Format> 
     identify(dev).or_else(|| matches(&ISO, &head).then_some(&ISO)).or_else(file)
 }
 
-/// Whether it begins with an entry of the oldest archives, which have no magic: a name, and the sum of its bytes.
+/// Whether `head` begins with an entry of the oldest archives, which have no magic: a name, and the sum of its bytes.
 fn is_old_tar(head: &[u8]) -> bool {
     const SUM: std::ops::Range<usize> = 148..156;
     let Some(header) = head.first_chunk::<512>().filter(|header| header[0] != 0) else { return false };
@@ -251,7 +251,7 @@ impl Format {
         }
     }
 
-    /// "a qcow2 disk image".
+    /// As a phrase: "a qcow2 disk image".
     pub fn name(&self) -> &'static str {
         self.name
     }

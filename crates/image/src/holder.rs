@@ -134,7 +134,7 @@ impl Holder {
         (locked || holder.kernel.is_some()).then_some(holder)
     }
 
-    /// Whether a server whose mount is gone may have it: only such a process releases an image soon.
+    /// Whether a server whose mount is gone may have the image: only such a process releases it soon.
     pub fn may_be_ending(&self) -> bool {
         let server = |(_, name): &(u32, String)| name.starts_with("extant") || name == "exe";
         self.mounts.is_empty()
@@ -142,7 +142,7 @@ impl Holder {
             && (self.processes.is_empty() || self.processes.iter().any(server))
     }
 
-    /// "process 12 (extant)", and more.
+    /// The processes as a phrase: "process 12 (extant)", and more.
     pub fn processes(&self) -> String {
         let one = |(pid, name): &(u32, String)| format!("process {pid} ({name})");
         match self.processes.as_slice() {

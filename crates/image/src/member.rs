@@ -24,7 +24,7 @@ pub struct Member {
     pub name: &'static str,
     /// The next step, as a clause; `IMAGE` is the device.
     advice: &'static str,
-    /// The byte of the signature.
+    /// The offset of the signature, in bytes.
     pub byte: u64,
 }
 

@@ -57,7 +57,7 @@ pub struct Access {
 pub enum Note<'a> {
     /// The partition table at the start is damaged; the one at the end is used.
     BackupTable {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: &'a str,
     },
     /// The host lacks a means to exclude other users.
@@ -71,14 +71,14 @@ pub enum Note<'a> {
     },
     /// The image belongs to an array, a pool or a volume group.
     Member {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: &'a str,
         /// Its owner.
         member: &'a Member,
     },
     /// Opening waits for a process that may be about to end. Sent once.
     Waiting {
-        /// As [`crate::ImageSpec::shown`] gives it.
+        /// The image's name, as [`crate::ImageSpec::shown`] gives it.
         image: &'a str,
         /// The users of the image.
         holder: &'a Holder,
@@ -104,18 +104,18 @@ impl fmt::Debug for Opened {
 /// The rule for an image that another process uses, or may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It is refused.
+    /// The open is refused.
     Required,
     /// As [`Claim::Required`], but an image on a host that cannot lock files may be written.
     IfPossible,
-    /// It may be read beside that process, but not written: two writers would destroy it.
+    /// The image may be read beside that process, but not written: two writers would destroy it.
     OrBeside,
-    /// It is only read, regardless of its users.
+    /// The image is only read, regardless of its users.
     None,
 }
 
 impl Access {
-    /// For the tools: through the page cache, nothing in flight.
+    /// The access that tools use: through the page cache, one call at a time.
     pub fn tool(read_only: bool) -> Access {
         let (io, engine) = (IoMode::Buffered, Engine::Psync);
         let claim = Claim::Required;
@@ -327,8 +327,8 @@ fn serve(
     Ok(Remote { device, file })
 }
 
-/// Whether a server shows the image: it is an export, or a disk of a virtual machine. Such an image has the size that
-/// it has; its file is not the image.
+/// Whether a server shows the image: it is an export, or a disk of a virtual machine. The size of such an image is not
+/// that of its file.
 pub fn is_remote(spec: &ImageSpec) -> bool {
     NbdAddress::is_one(spec.path.as_os_str().as_encoded_bytes()) || foreign(spec).is_some()
 }

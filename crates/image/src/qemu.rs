@@ -34,8 +34,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::shown;
 
 pub(crate) const PROGRAM: &str = "qemu-nbd";
-/// Runs its arguments until its standard input closes. `$k` waits for that; its end comes first where the program ends
-/// by itself, so that no later process of the same number gets the signal.
+/// Runs its arguments until its standard input closes: process `$k` waits for that and ends the program. If the program
+/// ends by itself, `$k` is ended, so that no later process of the program's number gets the signal.
 const SCRIPT: &str = r#"exec 3<&0
 "$@" 3<&- </dev/null & p=$!
 { read -r x <&3; kill "$p"; } & k=$!
@@ -44,9 +44,9 @@ kill "$k" 2>/dev/null
 exit "$s""#;
 /// The status of a shell whose program does not exist.
 const NOT_FOUND: i32 = 127;
-/// Until it listens.
+/// How long the program may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// Until it has written what it holds, after the last connection has closed.
+/// How long it may take to write what it holds, after the last connection has closed.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// Why an image could not be shown.
@@ -59,7 +59,7 @@ pub(crate) enum Failure {
     Program(String),
     /// Another process has locked the disk.
     Busy,
-    /// The connection.
+    /// The connection failed.
     Device(DeviceError),
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn served(
     disk.push("file.filename=");
     disk.push(without_commas(path.as_os_str()));
     command.arg("--").arg(disk);
-    // A terminal's interrupt is for this process, which has still to write.
+    // A terminal's interrupt is for this process, which still has to write.
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(messages).process_group(0);
     task::before_child();
     let child = command.spawn().map_err(|e| host(Path::new("/bin/sh"), e))?;
@@ -115,7 +115,7 @@ pub(crate) fn served(
     Ok(Arc::new(Served { device, _process: process }))
 }
 
-/// The answers of a server that has not begun, or is about to fail.
+/// Whether the error comes from a server that does not listen yet, or is about to fail.
 fn is_early(e: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
     let kinds = [NotFound, ConnectionRefused, ConnectionReset, BrokenPipe, UnexpectedEof];
@@ -129,7 +129,7 @@ fn option(name: &str, value: &OsStr) -> OsString {
     word
 }
 
-/// As a value of one of qemu's lists.
+/// A path as a value in one of qemu's lists, which commas separate.
 fn without_commas(path: &OsStr) -> OsString {
     let mut out = Vec::with_capacity(path.len());
     for byte in path.as_bytes() {
@@ -153,7 +153,8 @@ fn private_folder() -> std::io::Result<tempfile::TempDir> {
 /// A process that serves one image.
 struct Process {
     child: Child,
-    /// Where the kernel has such descriptors: the server of a mount may wait for one, but not for a child.
+    /// The process as a descriptor, if the kernel has these: the server of a mount may poll it, but not wait for a
+    /// child.
     ended: Option<OwnedFd>,
 }
 

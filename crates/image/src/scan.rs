@@ -35,7 +35,7 @@ const TRIES_MAX: usize = 2 * SIGHTINGS_MAX;
 /// The result of a search.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
-    /// By their first bytes.
+    /// Sorted by their first bytes.
     pub filesystems: Vec<FileSystem>,
     /// Superblocks that belong to none of those, by place: copies in a journal or in a file.
     pub strays: Vec<Sighting>,

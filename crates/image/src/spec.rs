@@ -98,7 +98,8 @@ impl ImageSpec {
         own.map_or(self, ImageSpec::whole)
     }
 
-    /// One form for all ways to write its name. The only partition that it can mean has its number.
+    /// The same form for all ways to write the image's name. If the name can mean only one partition, it gets that
+    /// number.
     pub fn canonical(&self) -> ImageSpec {
         let path = self.path.canonicalize().unwrap_or(self.path.clone());
         let only = if self.part == Part::Any { only_partition(self) } else { None };
@@ -115,7 +116,7 @@ impl ImageSpec {
         meta.file_type().is_block_device() && std::fs::read(flag).is_ok_and(|ro| ro.starts_with(b"1"))
     }
 
-    /// Whether it is a block device that the kernel refuses to write: on this system, devices are no images.
+    /// False: on this system, devices are no images.
     #[cfg(not(target_os = "linux"))]
     pub fn is_read_only_device(&self) -> bool {
         false
@@ -128,7 +129,7 @@ impl ImageSpec {
         self.path.metadata().is_ok_and(|m| m.file_type().is_block_device())
     }
 
-    /// Whether it is a block device of the host: on this system, devices are no images.
+    /// False: on this system, devices are no images.
     #[cfg(not(unix))]
     pub fn is_block_device(&self) -> bool {
         false

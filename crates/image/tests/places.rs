@@ -23,7 +23,7 @@ fn made(dir: &Path, block_size: &str, size: &str) -> PathBuf {
     image
 }
 
-/// Zeros, with an image at a byte of it.
+/// Writes a disk of zeros, with an image from byte `start` on.
 fn disk(path: &Path, parts: &[(u64, Vec<u8>)], start: u64) {
     let disk = File::create(path).expect("disk");
     disk.set_len(128 * MIB).expect("size");
@@ -71,7 +71,7 @@ fn copies_that_old_kernels_wrote_without_a_group_number_are_backups_at_their_pla
         let dev = look(&ImageSpec::whole(&image)).expect("opened");
         let (_, block) = probe(&*dev).expect("a backup");
         assert_eq!(block.map(|block| block.0), Some(backup), "{size}");
-        // The same further in begins neither at byte 0, nor at its first copy.
+        // An image further in begins neither at byte 0, nor at its first copy.
         disk(&disk_path, &content(&image), 8 * MIB);
         let dev = look(&ImageSpec::whole(&disk_path)).expect("opened");
         assert!(probe(&*dev).is_err(), "{size}");

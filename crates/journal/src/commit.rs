@@ -194,8 +194,8 @@ impl Journal {
         Some(result.map_err(|e| e.as_aborted()))
     }
 
-    /// Commits and calls back the waiters, without the log; returns whether a checkpoint is needed. `own`: the caller
-    /// waits, too.
+    /// Commits, releases the log, and then calls back the waiters; returns whether a checkpoint is needed. `own`: the
+    /// caller waits, too.
     fn commit_and_tell(&self, log: MutexGuard<'_, Log>, own: bool) -> Result<bool> {
         let _tell = TellOnPanic(self);
         let mut log = log;
@@ -203,7 +203,7 @@ impl Journal {
         let told = self.commit_to(&mut log, own);
         self.let_go(log, told.as_ref().err());
         let (waiters, room) = told.inspect_err(|e| self.tell_aborted(e))?;
-        // Without the log: callbacks write replies, allocate, or request the next commit.
+        // The log is free now: callbacks write replies, allocate, or request the next commit.
         for done in waiters {
             done(Ok(()));
         }

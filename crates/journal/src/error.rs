@@ -10,7 +10,7 @@ pub enum Error {
     /// An operation failed after it had changed something and before it was complete.
     #[error("an operation was left half done by {cause}")]
     HalfDone { cause: String },
-    /// One operation wants more blocks than a transaction may hold.
+    /// One operation needs more blocks than a transaction may hold.
     #[error("an operation needs {credits} journal blocks, a transaction holds at most {max}")]
     TooLarge { credits: u32, max: u32 },
     #[error(transparent)]

@@ -64,7 +64,7 @@ pub(crate) struct OnDisk {
 pub(crate) struct Log {
     pub disk: Option<OnDisk>,
     pub logged: BTreeMap<BlockNr, Logged>,
-    /// From the tail to the head.
+    /// The live transactions from the tail to the head.
     pub live: VecDeque<Live>,
     pub homeward: Option<Homeward>,
     /// The block that goes home behind all others.

@@ -22,7 +22,7 @@ static STATE_CLASS: LockClass = LockClass::new("journal state", 91);
 static LOG_CLASS: LockClass = LockClass::new("log", 34);
 static TXN_CLASS: LockClass = LockClass::new("transaction", 92);
 
-/// The longest that a commit waits for company.
+/// The longest time that a commit waits for more callers.
 const GATHER_NS_MAX: u64 = 2_000_000;
 
 /// Called once when a commit (or flush) has become durable, or failed. Must not block; runs on the journal's thread, or
@@ -35,7 +35,7 @@ pub trait Hooks: Send + Sync {
     fn released(&self, freed: Vec<(BlockNr, u32)>);
     /// The journal stopped for good; the mount must turn read-only.
     fn aborted(&self, error: &Error);
-    /// No thread has the log now: a call that [`Journal::alone`] refused meanwhile can be repeated.
+    /// The log is free again: a call that [`Journal::alone`] refused meanwhile can be repeated.
     fn log_free(&self) {}
 }
 
@@ -47,8 +47,8 @@ pub struct Options {
     pub commit_interval_ns: u64,
     /// Bound on everything the journal pins in memory.
     pub pinned_bytes_max: u64,
-    /// With so many blocks of the log in use, blocks are sent home: what a replay reads is not much more. `None`: half
-    /// of the log.
+    /// When this many blocks of the log are in use, blocks are written home, so a replay reads not much more. `None`:
+    /// half of the log.
     pub checkpoint_blocks: Option<u32>,
     /// True when [`Journal::run`] has a thread of its own. Otherwise waiting for a commit performs it.
     pub threaded: bool,
@@ -58,18 +58,17 @@ pub struct Options {
 #[derive(Debug, Default)]
 pub struct JournalStats {
     pub commits: Counter,
-    /// Those made by a thread that waited for nobody else ([`Journal::commit_here`]).
+    /// Commits that a lone caller made itself ([`Journal::commit_here`]).
     pub commits_alone: Counter,
     /// Blocks logged, without descriptors.
     pub blocks: Counter,
     pub revokes: Counter,
     pub handles: Counter,
-    /// Steps in which blocks were written home, how many blocks, and how often somebody waited for one.
+    /// Steps in which blocks were written home, how many blocks, and how often a thread waited for one.
     pub checkpoints: Counter,
     pub checkpoint_blocks: Counter,
     pub checkpoints_waited: Counter,
-    /// Requests for durability, and flushes for those that needed no commit (the queue leaves out what would do
-    /// nothing).
+    /// Requests for durability, and flushes for those that needed no commit (the queue omits unnecessary ones).
     pub waits: Counter,
     pub flushes: Counter,
     /// The most bytes that were pinned at any commit.
@@ -109,8 +108,8 @@ pub(crate) struct State {
     pub reserved: u32,
     /// A commit wants the open handles to end; new ones wait.
     pub locked: bool,
-    /// No handle may start until [`Journal::thaw`]. The mount knows, too, that it is frozen; handles wait under this
-    /// lock, and a read-only mount keeps its journal frozen.
+    /// No handle may start until [`Journal::thaw`]. The mount has a state of its own for this; this one is under the
+    /// lock under which handles wait, and a read-only mount keeps its journal frozen.
     pub frozen: bool,
     /// When the running transaction got its first handle.
     pub started_ns: Option<u64>,
@@ -128,7 +127,7 @@ pub(crate) struct State {
     pub flush_waiters: Vec<Callback>,
     /// How many callers a commit waits for: as many as the last one served and left behind.
     pub batch: usize,
-    /// While the journal's thread waits for that many, arrivals wake it only when they are complete.
+    /// The journal's thread waits for `batch` callers; only the last of them wakes it.
     pub gathering: bool,
     /// How long commits take, as a moving average.
     pub commit_ns: u64,
@@ -139,15 +138,16 @@ pub(crate) struct State {
     pub aborted: Option<Error>,
     /// Neither device nor mount learns of the abort ([`Journal::give_up`]).
     pub given_up: bool,
-    /// The journal's thread ends. That is late in the end of a mount: its other threads need handles until theirs.
+    /// The journal's thread must end. An unmount sets this late, because the mount's other threads need handles until
+    /// they end.
     pub stop: bool,
 }
 
-/// How long all callers need from an answer to their next request, as a moving average. The journal cannot tell callers
-/// apart: as many requests as there were answers count as theirs.
+/// How long all callers need from an answer to their next request, as a moving average. The journal cannot distinguish
+/// callers, so it takes the next requests, as many as there were answers, for theirs.
 #[derive(Default)]
 pub(crate) struct Back {
-    /// When how many were answered last, of how many; and how many requests came since.
+    /// The last answers: when, how many, and of how many waiters; then the requests since.
     answered_ns: u64,
     answers: u64,
     of: u64,
@@ -156,7 +156,7 @@ pub(crate) struct Back {
 }
 
 impl Back {
-    /// A request comes.
+    /// Records a request.
     pub fn ask(&mut self, now_ns: impl FnOnce() -> u64) {
         self.asked += 1;
         if self.asked == self.answers {
@@ -164,26 +164,26 @@ impl Back {
         }
     }
 
-    /// `answers` of `of` requests are answered.
+    /// Records that `answers` of `of` requests were answered.
     pub fn answer(&mut self, answers: usize, of: usize, now_ns: u64) {
-        // Not all have come again: it takes at least this long.
+        // Not all callers have returned: they need at least this long.
         if self.asked < self.answers {
             self.sample(now_ns);
         }
-        // The few tell nothing of the many.
+        // A minority says little about all callers.
         let answers = if 2 * answers >= of { answers as u64 } else { 0 };
         (self.answered_ns, self.answers, self.of, self.asked) = (now_ns, answers, of as u64, 0);
     }
 
     fn sample(&mut self, now_ns: u64) {
-        // The others share the processors with these. A time longer than any wait is soon forgotten.
+        // Scaled up, because the others share the processors with these. The bound lets an outlier fade soon.
         let took = now_ns.saturating_sub(self.answered_ns).min(GATHER_NS_MAX) * self.of / self.answers;
         self.all_ns = if self.all_ns == 0 { took } else { (3 * self.all_ns + took) / 4 };
     }
 }
 
 impl State {
-    /// Whether anybody may still ask for a handle or a commit.
+    /// Fails if the journal takes no more handles and commits.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.aborted {
             Some(cause) => Err(cause.as_aborted()),
@@ -202,16 +202,16 @@ pub struct Journal {
     pub(crate) state: Mutex<State>,
     /// Handles that wait for room or for the next transaction.
     pub(crate) room: Condvar,
-    /// A committer, waiting for open handles to end; and who ends the mount, for a committer.
+    /// Where a committer waits for open handles to end, and the thread that ends the mount for a committer.
     pub(crate) drained: Condvar,
     /// The journal's thread, waiting for work.
     pub(crate) work: Condvar,
     pub(crate) log: Mutex<Log>,
-    /// Blocks that are on their way home; who has the log sends them, and is told of errors.
+    /// Home writes in flight. The thread that holds the log submits them and gets their errors.
     pub(crate) home_io: Arc<IoWait>,
     /// Blocks that one transaction may hold.
     pub(crate) max_blocks: u32,
-    /// The same of one that consists of a single handle.
+    /// The same for a transaction that consists of a single handle.
     max_alone: u32,
     pub stats: JournalStats,
 }
@@ -231,7 +231,7 @@ impl Journal {
         let by_memory = (options.pinned_bytes_max / 4 / bs).max(64);
         let by_log = log.capacity().map_or(u64::MAX, |n| u64::from(n / 4));
         let max_blocks = by_memory.min(by_log).min(1 << 20) as u32;
-        // A commit empties the log if it must. Then half of it is free for sure, however the log is laid out.
+        // A commit empties the log if it must. Then at least half of it is free, whatever the layout of the log.
         let max_alone = log.capacity().map_or(max_blocks, |n| by_memory.min(u64::from(n / 2)) as u32);
         let first = log.next_tid();
         Ok(Arc::new(Journal {
@@ -281,14 +281,14 @@ impl Journal {
         self.max_blocks / 2
     }
 
-    /// The most blocks that a handle may ask for that begins a transaction of its own ([`Journal::start_alone`]).
+    /// The most blocks that a handle with a transaction of its own may ask for ([`Journal::start_alone`]).
     pub fn max_alone(&self) -> u32 {
         self.max_alone
     }
 
     /// As [`Journal::start`], for changes that are more than a quarter of a small log: waits for an empty transaction,
-    /// which no other handle joins if there is no room. For operations that are rare, since everyone else waits for the
-    /// commits before and behind it.
+    /// which no other handle joins if there is no room. For operations that are rare, because all other handles wait
+    /// for the commits before and after it.
     pub fn start_alone(self: &Arc<Self>, credits: u32) -> Result<Handle> {
         self.start_within(credits, self.max_alone.max(self.max_blocks))
     }
@@ -318,7 +318,7 @@ impl Journal {
                     self.commit()?;
                     s = self.state.lock();
                 } else {
-                    // Another handle of this thread is open: a bug of the caller, but not one to hang for.
+                    // Another handle of this thread is open: a bug of the caller, but a deadlock would be worse.
                     break;
                 }
             } else {
@@ -347,9 +347,9 @@ impl Journal {
         Handle::new(self.clone(), txn, credits)
     }
 
-    /// Ends a handle's part. `unused` is what it had promised and not used. `failed`: what it changed is half of an
-    /// operation. Nothing of the transaction may become durable then, which is made sure under the lock under which a
-    /// commit would stop waiting for this handle.
+    /// Ends a handle's part. `unused`: the reserved blocks that it did not use. `failed`: the handle changed half of an
+    /// operation, so nothing of the transaction may become durable. Therefore the abort happens under the same lock as
+    /// the decrement for which a commit waits.
     pub(crate) fn stop_handle(&self, unused: u32, failed: Option<Error>) {
         let mut s = self.state.lock();
         let first = failed.filter(|_| s.aborted.is_none());
@@ -410,8 +410,8 @@ impl Journal {
         drop(s);
     }
 
-    /// As [`Journal::commit_wait`]; who is alone does the work himself. The caller holds no handle and no lock at all:
-    /// he may have to tell others who came meanwhile.
+    /// As [`Journal::commit_wait`], but a lone caller commits itself. The caller holds no handle and no lock at all: it
+    /// may have to call back waiters that came meanwhile.
     pub fn commit_here(&self, tid: Option<Tid>) -> Result<()> {
         match self.options.threaded.then(|| self.commit_alone(tid)).flatten() {
             Some(result) => result,
@@ -436,11 +436,11 @@ impl Journal {
         self.commit_wait(Some(tid))
     }
 
-    /// One round of the journal's work: commits if somebody waits or the transaction is old, else flushes if somebody
+    /// One round of the journal's work: commits if a caller waits or the transaction is old, else flushes if a caller
     /// waits for that. Returns whether it did anything.
     pub fn step(&self) -> bool {
         if std::mem::take(&mut self.state.lock().room_wanted) && self.options.threaded {
-            // An error has been told to everybody whom it concerns.
+            // The error has already been reported to the waiters and the file system.
             let _ = self.make_room();
         }
         let commit = {
@@ -457,7 +457,7 @@ impl Journal {
         match commit {
             None => self.fail_waiters(),
             Some(true) => {
-                // An error has been told to everybody whom it concerns.
+                // The error has already been reported to the waiters and the file system.
                 let _ = self.commit();
                 true
             }
@@ -530,11 +530,11 @@ impl Journal {
         }
     }
 
-    /// Several threads that fsync again and again: waiting a moment for all of them makes one commit of two (Linux: the
-    /// sleep in `jbd2_journal_stop`). Then nobody writes while they compute, and nobody computes while one writes.
-    /// Where they need longer than a commit, as through a mount whose server shares the processors with them, two
-    /// halves in turns do more, and come about by themselves (experiments/015-fsync-processes). At most as long as a
-    /// commit takes, and not at all for a lone caller.
+    /// Waits a moment, so that several threads that fsync repeatedly share one commit instead of two (Linux: the sleep
+    /// in `jbd2_journal_stop`). The device then idles while they compute, and they while it writes. If they need longer
+    /// than a commit, as through a mount whose server shares the processors with them, two groups in turns do more, and
+    /// form by themselves (experiments/015-fsync-processes). The wait is at most as long as a commit; a lone caller
+    /// does not wait.
     fn gather(&self, s: &mut MutexGuard<'_, State>) {
         if s.waiters.is_empty() || s.waiters.len() >= s.batch || s.stop || s.back.all_ns > s.commit_ns {
             return;
@@ -572,8 +572,8 @@ impl Journal {
         self.home_io.settle();
     }
 
-    /// Stops the journal after an error: nothing more is logged, every waiter gets the error, the log keeps what it
-    /// has, and the next mount learns of it (`s_errno`).
+    /// Stops the journal after an error: nothing more is logged, every waiter gets the error, the log keeps its
+    /// contents, and the next mount finds the error (`s_errno`).
     pub fn abort(&self, error: &Error) {
         {
             let mut s = self.state.lock();
@@ -585,8 +585,8 @@ impl Journal {
         self.tell_aborted(error);
     }
 
-    /// As [`Journal::abort`] where the next mount is to find all as it was, and nothing that it would learn of: neither
-    /// the log is marked, nor does the file system hear of it.
+    /// As [`Journal::abort`], but leaves no trace for the next mount: the log is not marked, and the file system is not
+    /// informed.
     pub fn give_up(&self, error: &Error) {
         {
             let mut s = self.state.lock();
@@ -602,7 +602,7 @@ impl Journal {
     pub(crate) fn set_aborted(&self, s: &mut State, error: &Error) {
         s.aborted = Some(error.clone());
         s.locked = false;
-        // Nothing is left to do that the journal's thread would stay awake for.
+        // The journal's thread has no work left that would keep it awake.
         s.commit_wanted = false;
         s.room_wanted = false;
         s.started_ns = None;
@@ -610,9 +610,9 @@ impl Journal {
         self.drained.notify_all();
     }
 
-    /// Passes an abort on, after [`Journal::set_aborted`].
+    /// Reports an abort, after [`Journal::set_aborted`].
     pub(crate) fn tell_aborted(&self, error: &Error) {
-        // The holder of the log notes it when it lets go.
+        // If another thread holds the log, that thread records the abort when it releases it.
         if let Some(log) = self.log.try_lock() {
             self.let_go(log, None);
         }
@@ -622,22 +622,22 @@ impl Journal {
         self.fail_waiters();
     }
 
-    /// It has been aborted, and others are to know.
+    /// Whether it has been aborted in a way that the file system and the next mount are to learn.
     pub(crate) fn tells_abort(&self) -> bool {
         let s = self.state.lock();
         s.aborted.is_some() && !s.given_up
     }
 
-    /// Runs `f` while no block is written home, unless one is: false then, and [`Hooks::log_free`] follows. For writes
-    /// of blocks that a checkpoint may write, too: of the two the older must not win. Waits for no commit, for the
-    /// caller may have a handle open.
+    /// Runs `f` while no block is written home. Returns false if another thread has the log; [`Hooks::log_free`]
+    /// follows. For writes of blocks that a checkpoint may write, too: the older write must not win. Does not wait for
+    /// a commit, because the caller may have a handle open.
     pub fn alone(&self, f: impl FnOnce()) -> bool {
         let Some(log) = self.log.try_lock() else { return false };
         self.run_alone(log, f);
         true
     }
 
-    /// The same for a caller who has no handle open, nor a lock that comes after the log: waits for who has it.
+    /// The same for a caller without an open handle or a lock that ranks after the log: waits for the log.
     pub fn alone_at_last(&self, f: impl FnOnce()) {
         self.run_alone(self.log.lock(), f);
     }
@@ -672,7 +672,8 @@ impl Journal {
     }
 
     /// Lets no handle start any more, waits for those that are open, and does what [`Journal::close`] does: until
-    /// [`Journal::thaw`] the log is empty and nothing is written. The caller has stopped those who would wait in vain.
+    /// [`Journal::thaw`] the log is empty and nothing is written. The caller has stopped the threads that would wait in
+    /// vain.
     pub fn freeze(&self) -> Result<()> {
         self.state.lock().frozen = true;
         self.close()
@@ -710,7 +711,7 @@ mod tests {
         back.answer(2, 4, 2_000);
         asked(&mut back, 2_900, 2);
         assert_eq!(back.all_ns, (3 * 500 + 1_800) / 4);
-        // One of four says nothing.
+        // One answer of four is no sample.
         let before = back.all_ns;
         back.answer(1, 4, 10_000);
         asked(&mut back, 60_000, 4);

@@ -27,12 +27,12 @@ const BS: u64 = BLOCK as u64;
 const LOG: u64 = 64;
 const LOG_BLOCKS: u32 = 1024;
 const DEVICE_BLOCKS: u64 = 16_384;
-/// Changed by every transaction.
+/// A block that every transaction changes.
 const HOT: u64 = 2048;
-/// Changed in turn.
+/// Blocks that transactions change in turn.
 const COLD: u64 = 2100;
 const COLDS: u64 = 300;
-/// Each created by one transaction, freed by a later one, and then used for data.
+/// Blocks that one transaction creates and a later one frees; then they are used for data.
 const PASSING: u64 = 4096;
 const DATA: u64 = u64::MAX;
 
@@ -61,7 +61,7 @@ fn image(value: u64) -> [u8; BLOCK as usize] {
     bytes
 }
 
-/// `None`: the block is torn.
+/// The value in a block; `None`: the block is torn.
 fn value_of(dev: &dyn BlockDevice, block: u64) -> Option<u64> {
     let mut bytes = [0; BLOCK as usize];
     dev.read_at(block * BS, &mut bytes, BioFlags::empty()).expect("read");

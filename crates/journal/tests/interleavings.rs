@@ -82,7 +82,7 @@ fn strategy(seed: u64) -> sim::Options {
     sim::Options { strategy, ..sim::Options::new(seed) }
 }
 
-/// One schedule; returns commits and waits.
+/// Runs one schedule; returns the counts of commits and waits.
 fn group_commit(with_log: bool) -> (u64, u64) {
     let dev: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(4096 * u64::from(BLOCK)));
     let cache = BufferCache::new(dev.clone(), BLOCK, 4096, Budget::new(16 << 20));
@@ -169,7 +169,7 @@ fn notes() {
             handle.modify(&buffer, BufKind::Table, |b| b[0] = 1);
             let tid = handle.tid();
             handle.finish();
-            // It may come before or after the abort.
+            // The commit may come before or after the abort.
             let _ = journal.commit_here(Some(tid));
             let _ = journal.commit_here(None);
         }))

@@ -98,7 +98,7 @@ impl JournalFile {
         self.external
     }
 
-    /// In bytes.
+    /// The block size in bytes.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }

@@ -188,7 +188,7 @@ impl History {
         Ok(bytes)
     }
 
-    /// The place of a transaction in the order of all: numbers go round, so they do not compare by themselves.
+    /// The place of a transaction in the order of all: numbers wrap around, so they do not compare by themselves.
     pub fn order(&self, tid: Tid) -> i32 {
         tid.since(self.base)
     }

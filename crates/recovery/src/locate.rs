@@ -109,7 +109,7 @@ struct Walk<'a> {
     device: &'a dyn BlockDevice,
     sb: &'a SuperBlock,
     ino: InodeNr,
-    /// Where the checksums of extent nodes start, if they have any.
+    /// The seed of the checksums of extent nodes, if they have any.
     node_seed: Option<u32>,
     /// Blocks of the journal, and how many have been placed. Blocks beyond the size are ignored.
     wanted: u64,

@@ -73,7 +73,7 @@ impl Parts {
         }
     }
 
-    /// Puts the copies over the bytes from home.
+    /// Replaces the logged parts of the bytes read from home with their copies.
     fn join(&self, mut home: Completion, copies: Vec<(u64, LogCopy, Completion)>) -> Completion {
         let BioData::Read(buf) = &mut home.data else { return home };
         for (at, copy, done) in copies {
@@ -151,7 +151,7 @@ impl OverlayDevice {
         log.submit_all(reads);
     }
 
-    /// Whether this many more copies may be in flight. If so, they are counted until they have arrived.
+    /// Whether this many more copies may be in flight; if so, counts them until they have arrived.
     fn may_copy(&self, copies: usize) -> bool {
         let bytes = copies * self.journal.block_size() as usize;
         let may = self.copying.fetch_add(bytes, Ordering::Relaxed) + bytes <= COPIES_MAX;

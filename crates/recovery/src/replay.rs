@@ -120,7 +120,7 @@ impl Replay {
     }
 }
 
-/// `None`: it is unusable.
+/// The superblock at home; `None` if it is unusable.
 fn super_of(home: &dyn BlockDevice) -> Result<Option<SuperBlock>> {
     match read_super(home) {
         Ok(sb) => Ok(Some(sb)),
@@ -129,8 +129,8 @@ fn super_of(home: &dyn BlockDevice) -> Result<Option<SuperBlock>> {
     }
 }
 
-/// Copies the recorded errors of the superblock `told` into the copy of a superblock (Linux: `ext4_load_journal` does
-/// so after the replay, before which a crash may come).
+/// Copies the errors recorded in the superblock `told` into `copy`, a copy of a superblock. (Linux does so in
+/// `ext4_load_journal` after the replay; a crash may come before that.)
 fn keep_errors(told: &SuperBlock, copy: &mut [u8]) {
     if let Ok(mut sb) = SuperBlock::decode(copy, SUPERBLOCK_OFFSET) {
         sb.copy_errors_from(told);

@@ -267,7 +267,7 @@ struct Scan<'a> {
     pending_revokes: Vec<u32>,
     pending_broken: bool,
     v1_sum: u32,
-    /// A descriptor or revoke block with a bad checksum: leftover or damage, which the commit block decides.
+    /// A descriptor or revoke block with a bad checksum: leftover or damage, as the commit block will show.
     suspect: Option<u32>,
     /// With asynchronous commits: a transaction with a bad checksum that may simply not have reached the disk. The
     /// log ends before it; a commit block after it proves that it had been complete.

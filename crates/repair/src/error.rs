@@ -26,8 +26,8 @@ pub enum Error {
     Format(#[from] extant_ondisk::Error),
     /// Files claim the same blocks so often that a repair would take more memory and time than the image is worth.
     #[error(
-        "inode {ino}: with it, files map more blocks than {SHARED_MAX} times those of the file system, or directories \
-         more than those; it is not repaired"
+        "inode {ino}: up to here, files map more than {SHARED_MAX} times the blocks of the file system, or directories \
+         more than all of them; it is not repaired"
     )]
     Oversized {
         /// The inode at which the limit was reached.
@@ -76,7 +76,7 @@ impl Stands {
     /// An error that left this state.
     pub fn after(self) -> impl FnOnce(Error) -> Error {
         move |error| match error {
-            // The inner part of a write knows better.
+            // The inner error states the outcome more exactly.
             Error::Write { .. } => error,
             error => Error::Write { stands: self, error: Box::new(error) },
         }

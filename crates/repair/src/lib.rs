@@ -6,13 +6,13 @@
 //! [`undelete`] finds deleted files, and
 //! [`metadata`] copies all but the content of files.
 //!
-//! A repair goes in rounds. Each plans an answer to every finding of a check, carries out the steps of the lowest
-//! layer on a copy-on-write overlay, and checks again: what only followed from those steps is gone then. It ends when
-//! the check finds nothing, or is refused, and the device is untouched. Each loss is named by path, inode and bytes
-//! before anything is written.
+//! A repair goes in rounds. Each plans an answer to every finding of a check, carries out the steps of the lowest layer
+//! on a copy-on-write overlay, and checks again: damage that only followed from the repaired one is gone then. The
+//! repair ends when the check finds nothing, or is refused, and the device is untouched. Each loss is named by path,
+//! inode and bytes before anything is written.
 //!
-//! What it does not do: open images, ask, print. It shares only bytes, devices, replay and the check with the rest:
-//! what is proved must not be what proves, and the engine proves nothing here.
+//! What it does not do: open images, ask, print. It shares only bytes, devices, replay and the check with the rest: the
+//! code that is proved must not be the code that proves, and the engine takes no part.
 //!
 //! # Locking
 //! None of its own.

@@ -1,10 +1,10 @@
-//! Losses: content that could be read before a repair, and not as before after it.
+//! Losses: content that could be read before a repair, and can no longer be read in the same way.
 //!
 //! Main types: [`Loss`], [`Lost`]. Main function: [`losses`].
 //!
-//! The rule: every byte that could be read is read, at its path; more may come. Only inodes and directories that the
-//! repair has changed are compared: those whose bytes differ in a table, those whose blocks were written, and the
-//! owners of every other written block that a file had.
+//! The rule: every byte that could be read before can be read afterwards, at its path; more may come. Only inodes and
+//! directories that the repair has changed are compared: those whose bytes differ in a table, those whose blocks were
+//! written, and the owners of every other written block that a file had.
 //!
 //! # Locking
 //! None.
@@ -26,29 +26,29 @@ use crate::view::inode::Inode;
 /// A kind of loss.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lost {
-    /// The file itself, with so many bytes.
+    /// The file itself.
     File {
         /// Its size.
         bytes: u64,
     },
-    /// The name; the file has another one.
+    /// The name: another one leads to the file now.
     Name {
-        /// The other name.
+        /// The present name.
         now: Vec<u8>,
     },
     /// Bytes of the content.
     Bytes {
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
-        /// The first that differs.
+        /// The offset of the first that differs.
         from: u64,
     },
-    /// The size. Every byte that could be read is read. The bytes behind them were no part of the file before, or a
+    /// The size. Every byte that could be read still can be. The bytes behind were no part of the file before, or a
     /// hole at its end is gone.
     Size {
-        /// Before.
+        /// The size before.
         was: u64,
-        /// Now.
+        /// The size now.
         now: u64,
     },
     /// The target of a symlink, or the number of a device.
@@ -67,7 +67,7 @@ impl Lost {
     }
 }
 
-/// A loss.
+/// A kind of loss, and the inode that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Loss {
     /// The path from the root; empty if no name led to the inode.
@@ -202,7 +202,7 @@ impl Compared<'_> {
         matter(&old) != matter(&new)
     }
 
-    /// Leaves in `blocks` those that are not the inode's own.
+    /// Removes the inode's own blocks from `blocks`.
     fn forget_own(&self, ino: u32, blocks: &mut BTreeSet<u64>) {
         if blocks.is_empty() {
             return;

@@ -64,7 +64,7 @@ pub struct Metadata {
     image: Image,
     /// First and end, ascending and apart.
     runs: Vec<(u64, u64)>,
-    /// Blocks of which the copy has zeros: of the journal, when names are scrambled.
+    /// Blocks that are zeros in the copy: those of the journal, if names are scrambled.
     hidden: BTreeSet<u64>,
 }
 
@@ -250,7 +250,7 @@ fn scramble_names(image: &mut Image) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The `count`th name with as many letters. Where there are not so many, the name stays.
+/// The `count`th name of letters that is as long as `name`. If there are too few such names, the name stays.
 fn letters(mut count: u64, name: &[u8]) -> Vec<u8> {
     let mut out = vec![LETTERS[0]; name.len()];
     for place in out.iter_mut().rev() {

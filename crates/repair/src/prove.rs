@@ -47,12 +47,12 @@ pub type Overlay = dyn Fn(Arc<dyn BlockDevice>) -> CowDevice + Send + Sync;
 pub struct Layers(Arc<Overlay>);
 
 impl Layers {
-    /// In memory, whatever they need.
+    /// Stores changes in memory, whatever they need.
     pub fn in_memory() -> Layers {
         Layers(Arc::new(CowDevice::new))
     }
 
-    /// On devices that the caller makes.
+    /// Stores changes on devices that the caller makes.
     pub fn by(make: Arc<Overlay>) -> Layers {
         Layers(make)
     }
@@ -63,7 +63,8 @@ impl Layers {
     }
 }
 
-/// A small image can map a block millions of times. Refuses it before each of them is looked at.
+/// Refuses an image that maps blocks too often, before each of them is looked at: a small one can map a block millions
+/// of times.
 fn refuse_oversized(image: &Image) -> Result<()> {
     let limit = image.geo.blocks_count.saturating_mul(SHARED_MAX);
     let mut mapped = 0u64;
@@ -119,7 +120,7 @@ pub enum End {
 pub struct Outcome {
     /// How it ended.
     pub end: End,
-    /// The changes, beside the device. They count only if the end says so.
+    /// The changes, beside the device. They are valid only if `end` says so.
     pub device: Arc<CowDevice>,
     /// The steps in the order in which they were carried out.
     pub steps: Vec<Step>,
@@ -133,7 +134,7 @@ pub struct Outcome {
     pub replayed: u32,
     /// Fast commits that could not be applied.
     pub fast_commits: usize,
-    /// How often it was planned.
+    /// How many times steps were planned.
     pub rounds: usize,
     /// The blocks that belong to nothing until the changes are written.
     pub fresh: Fresh,
@@ -150,7 +151,7 @@ pub enum Fresh {
 }
 
 impl Fresh {
-    /// Whether the block is one of them.
+    /// Whether the block is one that the file system on the device does not see.
     pub fn has(&self, block: BlockNr) -> bool {
         match self {
             Fresh::Nothing => false,
@@ -164,8 +165,8 @@ impl Fresh {
 }
 
 impl Outcome {
-    /// Why the repair is not one that `-p` makes by itself: it takes steps alone that need no person, loses nothing
-    /// that can be read, and leaves nothing wrong. `None`: it is one, or nothing is to be repaired.
+    /// Why `-p` must not make this repair by itself. It may if all steps are safe without a person, nothing readable is
+    /// lost, and nothing stays wrong. `None`: it may, or nothing is to be repaired.
     pub fn needs_person(&self) -> Option<String> {
         match self.end {
             End::Sound => return None,
@@ -194,7 +195,7 @@ struct Seeks {
     orphans: bool,
 }
 
-/// The next thing to do.
+/// The next action of a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Replay,
@@ -208,7 +209,7 @@ enum Turn {
 struct Proof<'a> {
     options: &'a Options,
     apply: Apply,
-    /// The device with replayed log.
+    /// The device with its log replayed.
     ground: Arc<CowDevice>,
     /// The changes of the steps.
     work: Arc<CowDevice>,
@@ -299,7 +300,7 @@ fn has_backup(report: &Report) -> bool {
     report.notes.iter().any(|note| matches!(note, Note::BackupSuperblock { .. }))
 }
 
-/// Whether nothing is wrong but what cannot be read.
+/// The findings that are damage.
 fn damage(report: &Report) -> impl Iterator<Item = &Finding> {
     report.findings.iter().filter(|finding| finding.problem.severity() == Severity::Damage)
 }
@@ -408,7 +409,7 @@ impl<'a> Proof<'a> {
         Ok(plan)
     }
 
-    /// A choice may bring a log back. The replay would undo a repair that came before it.
+    /// Whether a log that a choice has brought back is to be replayed now: a later replay would undo repairs.
     fn needs_replay(&self, report: &Report) -> bool {
         self.seeks.log && is_replayed(report) && !has_backup(report)
     }
@@ -443,12 +444,12 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// Whether orphans are finished once nothing is wrong any more: not if that was possible in the beginning.
+    /// Whether orphans are finished once nothing is wrong any more: not if that was possible from the start.
     fn is_repair(&self, before: &Image, report: &Report) -> bool {
         before.facts.orphans().is_empty() || damage(report).next().is_some()
     }
 
-    /// The next check.
+    /// Checks the changes so far.
     fn again(&self) -> Result<Option<(Image, Report)>> {
         Ok(Image::new(self.work.clone(), look(&self.work, self.options)?, self.options.now))
     }
@@ -530,7 +531,8 @@ impl<'a> Proof<'a> {
         })
     }
 
-    /// The proof from here on, with these copies, beside everything, and the inodes and blocks in use at its end.
+    /// Continues the proof from here with these copies, on a device of its own. Returns the outcome, and the number of
+    /// inodes and blocks in use then.
     fn trial(&self, copies: BTreeSet<Copied>) -> Result<(Outcome, u64)> {
         let ground = Arc::new(self.options.layers.over(self.work.clone()));
         let work = Arc::new(self.options.layers.over(ground.clone()));
@@ -582,7 +584,7 @@ impl<'a> Proof<'a> {
                 },
                 ref action => (self.apply)(image, action, &mut self.owners),
             };
-            // All that was planned with another superblock is planned anew.
+            // Everything that was planned with another superblock is planned again.
             let is_new_super = step.action == Action::SuperBlock && done.is_ok();
             match done {
                 Ok(()) => self.steps.push(step),
@@ -598,7 +600,7 @@ impl<'a> Proof<'a> {
         }
         self.touched.append(&mut image.touched);
         // A choice between candidates, or a log that was found, may have changed the layout, which only the next check
-        // knows. It is no round: what is right is decided before anything is repaired.
+        // knows. It does not count as a round, because nothing is repaired before the choice is made.
         self.rounds += usize::from(!is_choice);
         match is_choice {
             true => self.is_finished = false,

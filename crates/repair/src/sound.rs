@@ -31,7 +31,7 @@ pub enum Unsound {
     /// The check cannot see all of it.
     #[error("it cannot be checked: {why}")]
     Unchecked {
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A device or the check failed.

@@ -232,7 +232,7 @@ fn theirs(image: &MemDevice, dir: &Path) -> (Option<usize>, MemDevice) {
     (None, now)
 }
 
-/// Repairs so many images of each kind, on two threads. The kernel mounts up to [`MOUNTED_MAX`] of the repaired ones.
+/// Repairs `each` images of each kind, on two threads. The kernel mounts up to [`MOUNTED_MAX`] of the repaired ones.
 fn survey(each: u64) -> BTreeMap<usize, Survey> {
     let kinds = mixed::KINDS.len() as u64;
     // Of each kind that the kernel knows, the first ones with an odd seed, whose damage is mixed.

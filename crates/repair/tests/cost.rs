@@ -64,7 +64,7 @@ fn checked(image: &MemDevice) -> Cost {
     measured(image, |device| check(&device, &options).expect("checked")).1
 }
 
-/// An image of so many bytes with the tree that `fill` makes.
+/// An image of this many bytes with the tree that `fill` makes.
 fn made(bytes: u64, options: &[&str], fill: impl FnOnce(&Path)) -> MemDevice {
     let dir = tempfile::tempdir().expect("directory");
     let tree = dir.path().join("tree");

@@ -29,7 +29,7 @@ struct Tally {
     old: usize,
     new: usize,
     undone_by_e2undo: usize,
-    /// Because the cut left another superblock than the one that the record counts for.
+    /// Undone only by force, because the cut left another superblock than the one that the record counts for.
     with_force: usize,
 }
 

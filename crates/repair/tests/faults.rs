@@ -1,5 +1,5 @@
 //! A device that fails: blocks that cannot be read are listed and never written, nothing that they may refer to is
-//! freed, and the rest is repaired. A write that fails says what stands.
+//! freed, and the rest is repaired. The error of a failed write names the state that it leaves.
 
 mod judge;
 
@@ -157,7 +157,7 @@ fn write_errors(image: Image, seen: &mut Vec<Stands>) {
             }
             Stands::Mixture => panic!("{name}: a mixture"),
         }
-        // The next run goes on.
+        // The next run completes the repair.
         let again = judge::proved(&memory).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(matches!(again.end, End::Sound | End::Proved) && again.losses.is_empty(), "{name}: {:?}", again.end);
         let end = judge::result(&memory, &again);

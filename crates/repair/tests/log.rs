@@ -20,9 +20,9 @@ use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{IMAGES, record, state_files};
 use extant_testkit::damage::census::{self, Census};
 
-/// Blocks that are overwritten, one an image.
+/// The number of blocks that are overwritten, one in each image.
 const BLOCKS: usize = 100;
-/// Of these, those that have to come back.
+/// The least number of these that have to come back.
 const BACK_MIN: usize = 60;
 
 /// A file system after a workload and a clean unmount, and its log.

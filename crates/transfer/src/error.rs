@@ -53,9 +53,9 @@ impl fmt::Display for Place {
 /// Why something cannot be copied.
 #[derive(Debug)]
 pub struct Error {
-    /// Where.
+    /// The place of the failure.
     pub place: Box<Place>,
-    /// Why.
+    /// The cause of the failure.
     pub cause: Cause,
 }
 
@@ -91,7 +91,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// A rule of copies.
+    /// The cause of something that a rule of copies forbids, with the rule's text.
     pub fn refused(why: impl Into<Cow<'static, str>>) -> Cause {
         Cause::Refused(why.into())
     }

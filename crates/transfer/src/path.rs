@@ -8,7 +8,7 @@ use extant_ondisk::InodeNr;
 
 use crate::error::{Cause, Place, Result};
 
-/// The directory of a path, and the last name in it, without the slashes behind; the name is empty for the root.
+/// The directory of a path, and the last name in it, without trailing slashes; the name is empty for the root.
 pub fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
     let start = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);

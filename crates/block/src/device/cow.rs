@@ -94,12 +94,12 @@ impl CowDevice {
     /// The unit of changes: a multiple of every block size up to it and of every sector size.
     pub const PIECE_BYTES: u64 = 4096;
 
-    /// `base`, which nothing else changes, with changes in memory.
+    /// A device with the contents of `base`, which nothing else changes. Changes stay in memory.
     pub fn new(base: Arc<dyn BlockDevice>) -> CowDevice {
         CowDevice::build(base, u64::MAX, None)
     }
 
-    /// The same. Beyond `memory_max` bytes, changes go to the device that `spill` makes.
+    /// The same, but beyond `memory_max` bytes, changes go to the device that `spill` makes.
     pub fn spilling(base: Arc<dyn BlockDevice>, memory_max: u64, spill: Spill) -> CowDevice {
         CowDevice::build(base, memory_max, Some(spill))
     }
@@ -313,7 +313,7 @@ impl super::wrapper::Wrapper for CowDevice {
         Ok(())
     }
 
-    /// The changes need not survive anything.
+    /// Does nothing: the changes need not survive anything.
     fn flush(&self) -> Result<()> {
         Ok(())
     }
@@ -398,7 +398,7 @@ mod tests {
         base().read_at(1536, &mut rest, BioFlags::META).expect("read");
         assert_eq!(read(&cow, 1536).expect("read"), rest);
         assert!(cow.write_at(1100, &[&[7; 8]], BioFlags::empty()).is_err());
-        // The same through a device above.
+        // The same, through a second device over this one.
         let cow = Arc::new(cow);
         let upper = CowDevice::new(cow.clone());
         upper.write_at(0, &[&[5; 512]], BioFlags::empty()).expect("written");

@@ -40,17 +40,17 @@ use crate::ranks::{CRASH_DEFERRED, CRASH_LOG, CRASH_STATES};
 const SECTOR: u64 = 512;
 /// Events between two checkpoints: a state costs at most that many durable writes to rebuild.
 const CHECKPOINT_EVENTS: usize = 256;
-/// Not yet.
+/// Stands for a length of the log that is not known yet.
 const NEVER: usize = usize::MAX;
 
 /// The possible fates of the writes that were not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashMode {
-    /// All of them reached the medium.
+    /// All writes reached the medium.
     InOrder,
-    /// Each reached it wholly or not at all.
+    /// Each reached the medium wholly or not at all.
     RandomSubset,
-    /// Each reached it wholly, in some of its sectors, or not at all.
+    /// Each reached the medium wholly, in some of its sectors, or not at all.
     Torn,
 }
 
@@ -59,9 +59,9 @@ pub enum CrashMode {
 pub struct CrashEvent {
     /// The operation.
     pub op: BioOp,
-    /// In bytes.
+    /// The start in bytes.
     pub offset: u64,
-    /// In bytes; 0 for a flush.
+    /// The length in bytes; 0 for a flush.
     pub len: u64,
     /// The flags of the request.
     pub flags: BioFlags,
@@ -252,7 +252,7 @@ impl CrashDevice {
 
 /// How the fate of a change that is not durable is decided.
 enum Fate<'a> {
-    /// Kept with a probability of so many in 1000, torn or not.
+    /// Kept with a probability of `keep_permille` in 1000, torn or not.
     Random {
         rng: &'a mut Rng,
         mode: CrashMode,
@@ -262,7 +262,7 @@ enum Fate<'a> {
 }
 
 impl Fate<'_> {
-    /// Even odds for every write alone would hardly ever try "all but one" of a long window, so the odds vary.
+    /// With even odds for every write, "all but one" of a long window would hardly ever be tried, so the odds vary.
     fn random(rng: &mut Rng, mode: CrashMode) -> Fate<'_> {
         let keep_permille = [500, 500, 950, 50][rng.below(4) as usize];
         Fate::Random { rng, mode, keep_permille }

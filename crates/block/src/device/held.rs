@@ -127,15 +127,15 @@ impl Catch {
 /// A request, without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// In the order of arrival, from 0.
+    /// Its number in the order of arrival, from 0.
     pub id: u64,
     /// The operation.
     pub op: BioOp,
-    /// In bytes.
+    /// The start in bytes.
     pub offset: u64,
-    /// In bytes; 0 for a flush.
+    /// The length in bytes; 0 for a flush.
     pub len: u64,
-    /// As the request carries them.
+    /// The flags of the request.
     pub flags: BioFlags,
 }
 
@@ -221,7 +221,7 @@ impl HeldDevice {
         self.inner.state.lock().data_writes
     }
 
-    /// Waits until there are `n` of them.
+    /// Waits until `n` data writes have completed.
     pub fn wait_data_writes(&self, n: u64, at_most: Duration) -> bool {
         self.wait(at_most, |s| s.data_writes >= n)
     }

@@ -24,23 +24,23 @@ use crate::bio::{Bio, BioFlags};
 use crate::error::{Error, Result};
 use crate::ranks::LATE;
 
-/// How late.
+/// How late requests complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Lateness {
-    /// Threads that complete.
+    /// Threads that complete bios.
     pub threads: usize,
     /// How many of 1000 bios complete inline, as psync's do.
     pub inline_permille: u64,
-    /// How many of 1000 requests, waiting calls too, are held for a while.
+    /// How many of 1000 requests are held for a while, waiting calls included.
     pub held_permille: u64,
-    /// The longest while.
+    /// The longest time for which a request is held.
     pub longest: Duration,
 }
 
 #[derive(Default)]
 struct Pending {
     bios: VecDeque<Bio>,
-    /// Taken from the list and not completed yet.
+    /// Bios that were taken from the list and have not completed yet.
     taken: usize,
     stop: bool,
 }

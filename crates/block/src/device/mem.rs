@@ -238,7 +238,7 @@ impl MemDevice {
         MemDevice { name, size, limits, read_only: false, shards, base, counters: IoCounters::default() }
     }
 
-    /// Another name for messages.
+    /// Gives the device another name for messages.
     pub fn named(self, name: &str) -> MemDevice {
         MemDevice { name: name.to_owned(), ..self }
     }
@@ -467,7 +467,7 @@ impl MemDevice {
     }
 }
 
-/// Stands in for pieces that run out before their total, which `total_len` rules out.
+/// Zeroes for pieces that end before their total, which `total_len` rules out.
 static ZERO_TAIL: [u8; PAGE] = [0; PAGE];
 
 impl BlockDevice for MemDevice {

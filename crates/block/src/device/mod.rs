@@ -3,7 +3,7 @@
 //! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory), [`FileDevice`] (image files and block
 //! devices) and [`NbdDevice`] (an export of an NBD server); the wrappers [`CrashDevice`] (images that a power cut could
 //! leave), [`FaultyDevice`] (requests that fail), [`HeldDevice`] (holds requests until a test releases them),
-//! [`LateDevice`] (bios that complete late and in any order), [`RateDevice`] (so many bytes per second),
+//! [`LateDevice`] (bios that complete late and in any order), [`RateDevice`] (a fixed number of bytes per second),
 //! [`TracedDevice`] (records of requests), [`CowDevice`] (a device with changes beside it), [`OffsetDevice`] and
 //! [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`TimedDevice`] (adds up the time that a disk
 //! would need), [`MetaOnlyDevice`] (keeps metadata and drops data). A wrapper implements [`Wrapper`](wrapper::Wrapper).
@@ -68,20 +68,19 @@ pub struct Limits {
     pub volatile_cache: bool,
 }
 
-/// Where blocks live. All offsets and lengths are bytes.
+/// A device with the blocks. All offsets and lengths are bytes.
 ///
 /// Duties of the implementer: any number of threads may call at once. Of two overlapping writes in flight, either may
 /// win, but each reaches the medium entirely or fails. After a successful `flush`, everything that had completed
 /// before the call survives a power cut. A failed flush is final: data may be lost.
 pub trait BlockDevice: Send + Sync {
-    /// For messages: the path of the image, say.
+    /// The name for messages: the path of the image, for example.
     fn name(&self) -> &str;
 
-    /// Bytes from the first to the last that can be read. Changes with [`BlockDevice::measure`] and
-    /// [`BlockDevice::grow`] alone, and never becomes less.
+    /// The size in bytes. Changes only by [`BlockDevice::measure`] and [`BlockDevice::grow`] and never shrinks.
     fn size_bytes(&self) -> u64;
 
-    /// Looks whether the device has become longer since it was opened, and returns its size. The default never has.
+    /// Checks whether the device has become longer since it was opened, and returns its size. By default it never has.
     ///
     /// # Errors
     /// [`Error::Io`] if the host cannot tell.
@@ -89,7 +88,7 @@ pub trait BlockDevice: Send + Sync {
         Ok(self.size_bytes())
     }
 
-    /// Makes the device at least `bytes` long, durably. The new bytes read as zeroes. The default cannot.
+    /// Makes the device at least `bytes` long, durably. The new bytes read as zeroes. By default it cannot.
     ///
     /// # Errors
     /// [`Error::FixedSize`] if it cannot become longer, [`Error::ReadOnly`], or [`Error::Io`] if the host refuses.

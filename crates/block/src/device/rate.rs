@@ -28,7 +28,7 @@ use crate::ranks::RATE;
 struct Line {
     /// When all requests so far will have been served.
     free_ns: u64,
-    /// Bios, and when each has been served.
+    /// The bios, each with the time at which it has been served.
     bios: VecDeque<(u64, Bio)>,
     /// Bytes of requests that have arrived and have not been served.
     bytes: u64,
@@ -52,7 +52,7 @@ pub struct RateDevice {
 }
 
 impl RateDevice {
-    /// In front of `below`, without a limit until [`RateDevice::set_rate`].
+    /// A device in front of `below`, without a limit until [`RateDevice::set_rate`].
     ///
     /// # Errors
     /// [`Error::Open`] if the system cannot start the thread.

@@ -10,11 +10,11 @@ use crate::bio::BioFlags;
 pub struct IoStats {
     /// Requests to read.
     pub reads: u64,
-    /// Bytes of them.
+    /// Bytes that were read.
     pub read_bytes: u64,
     /// Requests to write; one without data is a flush and does not count.
     pub writes: u64,
-    /// Bytes of them.
+    /// Bytes that were written.
     pub write_bytes: u64,
     /// Flushes by themselves, by PREFLUSH or by FUA.
     pub flushes: u64,
@@ -37,13 +37,13 @@ pub struct IoCounters {
 }
 
 impl IoCounters {
-    /// A read of `len` bytes.
+    /// Counts a read of `len` bytes.
     pub fn read(&self, len: u64) {
         self.reads.inc();
         self.read_bytes.add(len);
     }
 
-    /// A write with its flags. One without data only flushes, and counts as a flush.
+    /// Counts a write with its flags. One without data only flushes, and counts as a flush.
     pub fn write(&self, len: u64, flags: BioFlags) {
         if len > 0 {
             self.writes.inc();
@@ -52,17 +52,17 @@ impl IoCounters {
         self.flags(flags);
     }
 
-    /// A flush by itself.
+    /// Counts a flush by itself.
     pub fn flush(&self) {
         self.flushes.inc();
     }
 
-    /// A discard.
+    /// Counts a discard.
     pub fn discard(&self) {
         self.discards.inc();
     }
 
-    /// A request to write zeroes; its flags may flush, too.
+    /// Counts a request to write zeroes; its flags may flush, too.
     pub fn write_zeroes(&self, flags: BioFlags) {
         self.write_zeroes.inc();
         self.flags(flags);

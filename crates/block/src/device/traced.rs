@@ -24,9 +24,9 @@ const RECORDS_MAX: usize = 1 << 20;
 pub struct TraceRecord {
     /// The operation.
     pub op: BioOp,
-    /// In bytes.
+    /// The start in bytes.
     pub offset: u64,
-    /// In bytes; 0 for a flush.
+    /// The length in bytes; 0 for a flush.
     pub len: u64,
     /// The flags of the request.
     pub flags: BioFlags,

@@ -17,17 +17,17 @@ pub trait Wrapper: Send + Sync {
     /// The device behind this one.
     fn inner(&self) -> &dyn BlockDevice;
 
-    /// The inner device's.
+    /// The name of the inner device.
     fn name(&self) -> &str {
         self.inner().name()
     }
 
-    /// The inner device's.
+    /// The size of the inner device.
     fn size_bytes(&self) -> u64 {
         self.inner().size_bytes()
     }
 
-    /// Is as long as it was: a wrapper that can follow a longer inner device forwards this and [`Wrapper::grow`].
+    /// The size does not change: a wrapper that can follow a longer inner device forwards this and [`Wrapper::grow`].
     fn measure(&self) -> Result<u64> {
         Ok(self.size_bytes())
     }
@@ -37,22 +37,22 @@ pub trait Wrapper: Send + Sync {
         check_fixed(self, bytes)
     }
 
-    /// The inner device's.
+    /// The limits of the inner device.
     fn limits(&self) -> &Limits {
         self.inner().limits()
     }
 
-    /// The inner device's.
+    /// Whether the inner device is read-only.
     fn read_only(&self) -> bool {
         self.inner().read_only()
     }
 
-    /// False.
+    /// False by default.
     fn completes_later(&self) -> bool {
         false
     }
 
-    /// False.
+    /// False by default.
     fn is_flushed(&self) -> bool {
         false
     }
@@ -107,7 +107,7 @@ pub trait Wrapper: Send + Sync {
         })
     }
 
-    /// The inner device's: a request that this wrapper stops is not counted.
+    /// The counts of the inner device: a request that this wrapper stops is not counted.
     fn stats(&self) -> IoStats {
         self.inner().stats()
     }

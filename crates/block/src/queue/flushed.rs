@@ -27,12 +27,12 @@ impl Default for Flushed {
 }
 
 impl Flushed {
-    /// A request that is not a read begins. `flushes`: it makes durable the writes that have ended by now.
+    /// Records that a request other than a read begins. `flushes`: it makes durable the writes that have ended by now.
     pub(super) fn begin(&self, flushes: bool) -> Mark {
         Mark(flushes.then(|| self.ended.load(Ordering::SeqCst)))
     }
 
-    /// The request has ended. `durable`: its own write, if any, is durable.
+    /// Records that the request has ended. `durable`: its own write, if any, is durable.
     pub(super) fn end(&self, mark: Mark, durable: bool, good: bool) {
         if !durable || !good {
             self.ended.fetch_add(1, Ordering::SeqCst);

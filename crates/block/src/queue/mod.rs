@@ -39,7 +39,7 @@ pub const QUEUE_DEPTH_MAX: u32 = 4096;
 pub struct QueueStats {
     /// Bios that were sent as parts of another bio's request.
     pub merged: u64,
-    /// Of the tags, which may be shared with other queues.
+    /// Statistics of the tags, which may be shared with other queues.
     pub tags: TagStats,
 }
 
@@ -58,19 +58,19 @@ pub struct Queue {
 struct Path {
     inner: Arc<dyn BlockDevice>,
     tags: Arc<TagSet>,
-    /// Which of the queues that share the tags this is.
+    /// The number of this queue among those that share the tags.
     user: u32,
     counters: IoCounters,
     flushed: Flushed,
 }
 
 impl Queue {
-    /// In front of `inner`, with tags of its own.
+    /// A queue in front of `inner`, with tags of its own.
     pub fn new(inner: Arc<dyn BlockDevice>, config: TagConfig) -> Queue {
         Queue::sharing(inner, Arc::new(TagSet::new(config)))
     }
 
-    /// In front of `inner`, with tags that it shares with other queues.
+    /// A queue in front of `inner`, with tags that it shares with other queues.
     pub fn sharing(inner: Arc<dyn BlockDevice>, tags: Arc<TagSet>) -> Queue {
         let user = tags.join();
         let (counters, flushed) = (IoCounters::default(), Flushed::default());

@@ -22,7 +22,7 @@ pub struct Plug<'d> {
 }
 
 impl<'d> Plug<'d> {
-    /// In front of `dev`.
+    /// A plug in front of `dev`.
     pub fn new(dev: &'d dyn BlockDevice) -> Plug<'d> {
         Plug { dev, bios: Vec::new(), bytes: 0 }
     }

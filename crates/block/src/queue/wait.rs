@@ -35,7 +35,7 @@ impl Default for BioWait {
 }
 
 impl BioWait {
-    /// Without any bio yet.
+    /// A wait without any bio yet.
     pub fn new() -> BioWait {
         let state = Mutex::new(&BIO_WAIT, State { slots: Vec::new(), pending: 0 });
         BioWait { shared: Arc::new(Shared { state, done: Condvar::new() }) }

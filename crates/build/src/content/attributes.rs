@@ -19,9 +19,9 @@ const DATA: Name<'static> = Name { index: index::SYSTEM, suffix: b"data" };
 /// The places of an inode's attributes, the same for all inodes with the same set and no content.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Split {
-    /// Behind the fields of the inode.
+    /// The attributes behind the fields of the inode.
     pub body: EntryList,
-    /// In a block, which inodes share.
+    /// The attributes in a block, which inodes share.
     pub block: EntryList,
 }
 
@@ -115,7 +115,7 @@ pub(super) fn split(geo: &Geometry, set: &[Xattr]) -> Result<Split, String> {
     Ok(split)
 }
 
-/// Adds an attribute in the form that it has on disk.
+/// Adds an attribute in its form on disk.
 fn put(list: &mut EntryList, full: &[u8], value: &[u8]) -> Result<(), String> {
     let Some(name) = stored_name(full) else {
         return Err(format!("attribute {} has a name that ext4 cannot store", shown(full)));

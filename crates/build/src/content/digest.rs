@@ -18,7 +18,7 @@ const STEP: u64 = 1 << 20;
 
 /// SHA-256 of names, attributes, sizes, links and, with a content, the bytes of files: equal trees from different
 /// sources have the same. An empty lost+found does not count: mkfs makes it, and an archive of the image has it then.
-/// Nor do holes, which each format draws along its own blocks.
+/// Holes do not count either: each format rounds them to its own blocks.
 ///
 /// # Errors
 /// A file cannot be read, or changed meanwhile.
@@ -77,7 +77,7 @@ impl Parts {
         self.0.update(bytes);
     }
 
-    /// Adds the steps of a file that are not all zeroes, with their places. `data`: the ranges that are no holes.
+    /// Adds the steps of a file that are not all zeroes, with their places. `data`: the ranges outside of holes.
     fn add_file(&mut self, size: u64, data: &[Range<u64>], file: &dyn ReadAt) -> Result<()> {
         let mut buf = vec![0; size.min(STEP) as usize];
         let mut done = 0;

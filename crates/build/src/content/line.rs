@@ -12,12 +12,12 @@ use extant_ondisk::BlockNr;
 
 /// Free blocks in ascending order, numbered from 0.
 pub(super) struct Line {
-    /// For each run, the number of its first block and the block itself. The last one only ends the line.
+    /// For each run, the number of its first block and the block itself. The last one only marks the end of the line.
     runs: Vec<(u64, u64)>,
 }
 
 impl Line {
-    /// Of runs in ascending order.
+    /// A line of runs in ascending order.
     pub fn new(free: impl Iterator<Item = Range<u64>>) -> Line {
         let mut runs = Vec::new();
         let mut at = 0;

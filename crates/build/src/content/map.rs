@@ -39,7 +39,7 @@ impl Ranges {
         Ranges::One([0..blocks; 1])
     }
 
-    /// Of a file; `None` if it has more blocks than a file can have.
+    /// The ranges of a file; `None` if it has more blocks than a file can have.
     pub fn of(tree: &Tree, node: &Node, block_bits: u32) -> Option<Ranges> {
         let Body::File { size, sparse, .. } = &node.body else { return Some(Ranges::all(0)) };
         let block = |bytes: u64| bytes.div_ceil(1 << block_bits);
@@ -68,7 +68,7 @@ pub(super) struct FileMap {
 }
 
 impl FileMap {
-    /// `None` for more than the format can map.
+    /// The map of a file; `None` if the format cannot map that much.
     pub fn new(ranges: Ranges, pointers: Option<indirect::Geometry>, cluster: u32) -> Option<FileMap> {
         let fits = pointers.is_none_or(|geometry| Stream::new(geometry, &ranges).is_some());
         fits.then_some(FileMap { ranges, pointers, cluster })
@@ -78,7 +78,7 @@ impl FileMap {
         Stream::new(self.pointers?, &self.ranges)
     }
 
-    /// Blocks that lie one behind the other: data, and the pointers between it. Whole clusters.
+    /// The number of blocks in one piece: data, and the pointers between it. Whole clusters.
     pub fn blocks(&self) -> u64 {
         match self.stream() {
             Some(stream) => stream.blocks(),
@@ -90,7 +90,7 @@ impl FileMap {
     /// data has a position, too.
     fn places(&self) -> impl Iterator<Item = (Range<u32>, u64)> + '_ {
         let cluster = self.cluster;
-        // The cluster behind the one that was taken last, and the position behind it.
+        // The cluster behind the last one that was taken, and the position behind it.
         let (mut next, mut taken) = (0, 0);
         self.ranges.iter().map(move |range| {
             let (first, end) = (range.start / cluster, range.end.div_ceil(cluster));
@@ -101,7 +101,7 @@ impl FileMap {
         })
     }
 
-    /// Where there is data among the blocks of a file with extents.
+    /// The positions of blocks with data, in a file with extents.
     pub fn written(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.places().map(|(range, position)| position..position + u64::from(range.end - range.start))
     }
@@ -118,7 +118,7 @@ impl FileMap {
         stream.into_iter().flat_map(move |stream| stream.parts(position)).chain(extents)
     }
 
-    /// Its extents, if its first block has number `at` on the line.
+    /// The extents of the file, if its first block has number `at` on the line.
     pub fn extents<'a>(&'a self, line: &'a Line, at: u64) -> impl Iterator<Item = Extent> + 'a {
         self.places().flat_map(move |(range, position)| {
             let len = u64::from(range.end - range.start);
@@ -140,9 +140,9 @@ impl FileMap {
         })
     }
 
-    /// Blocks of its extent tree besides the root, if its first block has number `at` on the line.
+    /// The blocks of the extent tree besides the root, if the file's first block has number `at` on the line.
     pub fn nodes(&self, line: &Line, at: u64, block_size: u32) -> u64 {
-        // So few blocks are at most so many extents.
+        // So few blocks have at most that many extents.
         if self.pointers.is_some() || self.blocks() <= ROOT_EXTENTS {
             return 0;
         }

@@ -51,9 +51,9 @@ static DIRECTORY: LockClass = LockClass::new("build directory", 772);
 
 /// The largest file without `large_file`.
 const SMALL_FILE_MAX: u64 = i32::MAX as u64;
-/// lost+found has so many bytes, in 2 to 12 blocks, for the inodes that e2fsck finds.
+/// lost+found has this many bytes, in 2 to 12 blocks, for the inodes that e2fsck finds.
 const LOST_FOUND_BYTES: u32 = 16 << 10;
-/// The project of all inodes: no source says another.
+/// The project of all inodes: no source names another.
 const PROJECT: u32 = 0;
 
 /// Gives a tree a lost+found, unless it has one.
@@ -94,9 +94,9 @@ struct Placement<'a> {
 /// The findings of another placement of the same tree.
 #[derive(Default)]
 struct Known {
-    /// Reused where names are hashed the same way.
+    /// The order of the inodes, reused where names are hashed the same way.
     order: Option<Order>,
-    /// Reused as they are; empty: nothing is known.
+    /// The records, reused as they are; empty if nothing is known.
     records: Vec<Record>,
 }
 
@@ -173,7 +173,7 @@ impl<'a> Placement<'a> {
             hasher,
             levels_most: if geo.large_dir { 2 } else { 1 },
         };
-        // A last cluster that is cut off stays free.
+        // The last cluster stays free if it is cut off.
         let cluster = u64::from(geo.blocks_per_cluster());
         let free = skeleton.free_runs().map(|run| run.start..run.end / cluster * cluster).filter(|run| !run.is_empty());
         let mut placement = Placement {
@@ -188,12 +188,12 @@ impl<'a> Placement<'a> {
         Ok(placement)
     }
 
-    /// The number of blocks that are missing for a file system with this content; below 0: free blocks.
+    /// The number of blocks that a file system with this content lacks; if negative, the number of free blocks.
     fn blocks_missing(&self) -> i64 {
         self.placed.end as i64 - self.line.len() as i64
     }
 
-    /// Fails where the blocks or inodes are too few.
+    /// Fails if there are too few blocks or inodes.
     fn check_room(&self) -> Result<()> {
         let geo = self.geometry();
         if self.numbers.last() > geo.inodes_count {
@@ -256,7 +256,7 @@ impl<'a> Placement<'a> {
             Body::Symlink(target) if target.len() >= geo.block_size as usize => {
                 let (len, most) = (target.len(), geo.block_size - 1);
                 return refuse(format!(
-                    "a target of {len} bytes; with such blocks at most {most}; use larger ones (-b)"
+                    "a target of {len} bytes, but a block holds at most {most}; use larger blocks (-b)"
                 ));
             }
             Body::File { size, .. } => {
@@ -268,7 +268,9 @@ impl<'a> Placement<'a> {
                     None => u64::from(extant_ondisk::extent::LOGICAL_END - 1) << geo.block_bits,
                 };
                 if *size > most {
-                    return refuse(format!("has {size} bytes; with such blocks at most {most}; use larger ones (-b)"));
+                    return refuse(format!(
+                        "has {size} bytes, but blocks of this size map at most {most}; use larger blocks (-b)"
+                    ));
                 }
                 if self.map(id)?.blocks() << (geo.block_bits - 9) > InodeDesc::max_blocks(geo) {
                     return refuse("has more blocks than can be counted without the feature huge_file".into());
@@ -279,7 +281,7 @@ impl<'a> Placement<'a> {
         Ok(())
     }
 
-    /// How files are mapped that have no extents.
+    /// The mapping of files without extents.
     fn pointers(&self) -> Option<indirect::Geometry> {
         let geo = self.geometry();
         (!geo.extents).then(|| indirect::Geometry::new(geo.block_size))
@@ -295,7 +297,7 @@ impl<'a> Placement<'a> {
             _ => Ranges::of(self.tree, node, self.geometry().block_bits),
         };
         let map = ranges.and_then(|ranges| FileMap::new(ranges, self.pointers(), self.geometry().blocks_per_cluster()));
-        map.ok_or_else(|| self.entry(id, "has more blocks than can be mapped; use larger ones (-b) or extents"))
+        map.ok_or_else(|| self.entry(id, "has more blocks than can be mapped; use larger blocks (-b) or extents"))
     }
 
     /// Where the entries of a directory are in the tree's list.

@@ -23,15 +23,15 @@ const LOST_FOUND_MODE: u16 = 0o040700;
 /// The numbers of a tree's inodes.
 pub(super) struct Numbers {
     order: Order,
-    /// That of lost+found.
+    /// The number of lost+found.
     lost_found: InodeNr,
-    /// That of the inode behind lost+found in the order.
+    /// The number of the inode behind lost+found in the order.
     first: u32,
 }
 
 impl Numbers {
-    /// Of a tree with a lost+found, in a file system that hashes names so. `known` is an order of the same tree, which
-    /// is kept if it is the same here.
+    /// The numbers of a tree with a lost+found, in a file system with this hash. `known` is an order of the same tree,
+    /// which is reused if the hash is the same.
     ///
     /// # Errors
     /// The tree has no lost+found.
@@ -103,7 +103,7 @@ fn lost_found(tree: &Tree) -> Result<Option<Id>> {
 /// Gives a lost+found to a tree that has none: the last inode, with the time of the root.
 ///
 /// # Errors
-/// The name is that of something else.
+/// An entry of that name is no directory.
 pub(super) fn add_lost_found(tree: &mut Tree) -> Result<()> {
     if tree.is_empty() || lost_found(tree)?.is_some() {
         return Ok(());

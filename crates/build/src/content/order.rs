@@ -12,10 +12,10 @@ use extant_ondisk::htree::Hasher;
 
 use crate::tree::{Body, Id, Tree};
 
-/// Means: no place.
+/// Stands for no place.
 const NONE: u32 = u32::MAX;
 
-/// The inodes of a tree in the order of a listing, but for lost+found, which comes behind the root: mke2fs gives it a
+/// The inodes of a tree in the order of a listing. Only lost+found comes first, behind the root: mke2fs gives it a
 /// number of its own.
 pub(super) struct Order {
     hasher: Option<Hasher>,
@@ -25,7 +25,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Of a tree in a file system that hashes names so; `None`: it has no indexes.
+    /// The order of a tree in a file system with this hash; `None`: it has no indexes.
     pub fn new(tree: &Tree, lost_found: Id, hasher: Option<Hasher>) -> Order {
         let mut order = Order { hasher, ids: Vec::with_capacity(tree.len()), places: vec![NONE; tree.len()] };
         order.meet(Id(0));
@@ -44,7 +44,7 @@ impl Order {
         order
     }
 
-    /// Appends an inode when its first name is met.
+    /// Appends an inode at its first name.
     fn meet(&mut self, id: Id) {
         if self.places[id.0 as usize] == NONE {
             self.places[id.0 as usize] = self.ids.len() as u32;
@@ -52,12 +52,12 @@ impl Order {
         }
     }
 
-    /// Whether a file system that hashes names so has the same order.
+    /// Whether a file system with this hash has the same order.
     pub fn is_of(&self, hasher: Option<Hasher>) -> bool {
         self.hasher == hasher
     }
 
-    /// All inodes.
+    /// All inodes, in the order.
     pub fn ids(&self) -> &[Id] {
         &self.ids
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use crate::tree::{Attributes, Builder, Options};
 
-    /// First names in the order, lost+found left out.
+    /// The first names in the order, without lost+found.
     fn listed(hasher: Option<Hasher>) -> Vec<String> {
         let mut builder = Builder::new(Options::default());
         for path in ["b/below/x", "b/y", "a", "c"] {

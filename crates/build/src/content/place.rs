@@ -38,7 +38,7 @@ pub(super) struct Record {
 /// A block of attributes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttributeBlock {
-    /// The tree's set.
+    /// The set's number in the tree.
     pub set: u32,
     /// Inodes that share it.
     pub references: u32,
@@ -64,14 +64,14 @@ pub enum Object {
 /// The places of everything.
 #[derive(Default)]
 pub(super) struct Placed {
-    /// By inode of the tree.
+    /// The records, by the inode's number in the tree.
     pub records: Vec<Record>,
     pub attributes: Vec<AttributeBlock>,
-    /// Of the line: metadata ends here...
+    /// The number on the line at which metadata ends.
     pub metadata_end: u64,
-    /// ...data begins here...
+    /// The number at which data begins.
     pub data: u64,
-    /// ...and ends here.
+    /// The number at which data ends.
     pub end: u64,
 }
 
@@ -115,9 +115,8 @@ impl Placement<'_> {
             }
         }
         self.share_attributes()?;
-        // The length of the metadata depends on the cuts of the data, which depend on the beginning of the data; and
-        // more metadata moves that beginning. So the loop moves the beginning of data back until the metadata fits in
-        // front.
+        // The length of the metadata depends on how the data is fragmented, which depends on where the data begins; and
+        // more metadata moves that beginning. So the loop moves the beginning back until the metadata fits in front.
         let mut end = self.place_metadata(0)?;
         loop {
             self.placed.data = end;

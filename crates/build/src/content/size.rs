@@ -18,13 +18,13 @@ use crate::{Error, Result};
 
 /// The smallest size that is tried.
 const START_BYTES: u64 = 512 << 10;
-/// The largest: the limit of ext4 with blocks of 64 KiB.
+/// The largest size: the limit of ext4 with blocks of 64 KiB.
 const END_BYTES: u64 = 1 << 60;
 /// Options that are refused at this size, and at four times the bytes of the files, are refused at any.
 const ABSURD_BYTES: u64 = 1 << 40;
 /// mke2fs's type `small`, with blocks of 1 KiB, ends here.
 const SMALL_BYTES: u64 = 512 << 20;
-/// The first attempts close in on the size; the rest find the last block.
+/// The first attempts narrow the size down; the rest find the last block.
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Room that stays free besides the content.
@@ -32,7 +32,7 @@ const ATTEMPTS_MAX: u32 = 100;
 pub struct Spare {
     /// Percent of the blocks that the content takes.
     pub percent: u32,
-    /// And so many bytes.
+    /// Bytes in addition to that.
     pub bytes: u64,
 }
 
@@ -47,11 +47,12 @@ impl Spare {
 struct Attempt {
     options: Options,
     block_size: u64,
-    /// Of the whole file system, which may be less than requested: a last group that is too small is left out.
+    /// The bytes of the whole file system, which may be less than requested: a last group that is too small is left
+    /// out.
     bytes: u64,
     /// Blocks that the content takes.
     content: u64,
-    /// Blocks that are missing; below 0: that are left.
+    /// Missing blocks; if negative, blocks that are left.
     missing: i64,
 }
 
@@ -120,12 +121,12 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
         None => Err(match too_small {
             Some(Error::Options(why)) => Error::Options(content + &why),
             Some(error) => error,
-            None => Error::Options(content + "no file system can be as large"),
+            None => Error::Options(content + "no file system can be that large"),
         }),
     }
 }
 
-/// A size between one that is too small and one that is enough; the latter where there is none.
+/// A size between one that is too small and one that is enough; the latter if there is none between.
 fn middle(low: u64, high: &Attempt, block_size: u64) -> u64 {
     let middle = (low / block_size).midpoint(high.bytes / block_size) * block_size;
     if middle > low { middle } else { high.bytes }
@@ -138,7 +139,7 @@ struct Search<'a> {
     spare: Spare,
     /// The result of [`owners`], which is called once.
     owned: Option<Owned>,
-    /// By the last attempt, and the size of its blocks.
+    /// The findings of the last attempt, and the size of its blocks.
     known: (u64, Known),
 }
 

@@ -17,7 +17,7 @@ const DESC_SIZES: std::ops::RangeInclusive<u64> = 64..=1024;
 /// All bits of a mode but the type.
 const PERMISSIONS: u32 = 0o7777;
 
-/// The words of -E and -J.
+/// The extended options (-E) and the journal options (-J).
 #[derive(Default)]
 pub(super) struct Extended {
     pub stride: u16,
@@ -109,7 +109,7 @@ impl Extended {
             "assume_storage_prezeroed" => self.zeroed = flag()?,
             "discard" => self.keeps_storage = false,
             "nodiscard" => self.keeps_storage = true,
-            // Unwritten blocks are zeroes here.
+            // Unwritten blocks are zeroes in any case.
             "lazy_journal_init" => {
                 flag()?;
             }
@@ -244,7 +244,7 @@ fn parse_quota_types(text: &str) -> Result<[bool; 3]> {
     Ok(types)
 }
 
-/// Octal digits.
+/// Parses octal digits.
 fn parse_permissions(text: &str) -> Result<u16> {
     let digits = text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
     match u32::from_str_radix(text, 8).ok().filter(|mode| digits && *mode <= PERMISSIONS) {

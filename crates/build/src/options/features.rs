@@ -51,7 +51,7 @@ const ALIASES: [(&str, &str); 5] = [
     ("has_snapshot", "snapshot"),
 ];
 
-/// The three words.
+/// The three feature words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Features {
     pub compat: Compat,

@@ -27,12 +27,12 @@ pub struct JournalOptions {
     pub location: Option<u64>,
 }
 
-/// Everything decided.
+/// The options, all decided.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// The superblock's values.
     pub wanted: Wanted,
-    /// `None`: no journal.
+    /// The journal; `None`: there is none.
     pub journal: Option<JournalOptions>,
     /// Whether there is an orphan file, and its blocks; 0: by the size of the file system.
     pub orphan_file: Option<u32>,

@@ -7,7 +7,7 @@
 
 /// Settings of all types.
 pub(super) const BASE_FEATURES: &str = "sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr";
-/// `acl,user_xattr` (`EXT4_DEFM_XATTR_USER`, `EXT4_DEFM_ACL`).
+/// The default mount options `acl,user_xattr` (`EXT4_DEFM_XATTR_USER`, `EXT4_DEFM_ACL`).
 pub(super) const DEFAULT_MOUNT_OPTS: u32 = 0x000c;
 const BLOCK_SIZE: u32 = 4096;
 const INODE_SIZE: u32 = 256;

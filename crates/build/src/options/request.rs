@@ -25,11 +25,11 @@ const INODE_SIZE_SMALL: u32 = 128;
 const PAGE: u64 = 4096;
 const RESERVED_PERCENT: f64 = 5.0;
 const FLEX_BG_SIZE: u64 = 16;
-/// UTF-8 of Unicode 12.1.
+/// The encoding: UTF-8 of Unicode 12.1.
 const ENCODING: (u16, u16) = (1, 0);
 /// Refuse names that are not UTF-8.
 const ENCODING_STRICT: u16 = 1;
-/// The systems that may have made a file system, and `s_creator_os`.
+/// The names of systems that may have made a file system, and the values of `s_creator_os`.
 const SYSTEMS: [(&str, u32); 5] = [("linux", 0), ("hurd", HURD), ("GNU", HURD), ("freebsd", 3), ("lites", 4)];
 const HURD: u32 = 1;
 /// Features of the defaults that the Hurd has no support for.
@@ -40,12 +40,12 @@ const ERRORS_CONTINUE: u16 = 1;
 /// The UUID that a user requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UuidAsked {
-    /// Any.
+    /// A random one.
     #[default]
     Random,
     /// All zero.
     Clear,
-    /// This one.
+    /// The given one.
     Given([u8; 16]),
     /// Made of the time and of random numbers (version 1).
     Time,
@@ -54,12 +54,12 @@ pub enum UuidAsked {
 /// The size that a user requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SizeAsked {
-    /// That of the device.
+    /// The size of the device.
     #[default]
     Device,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
-    /// So many blocks; of 1 KiB if no size of blocks is given.
+    /// This many blocks; of 1 KiB if no size of blocks is given.
     Blocks(u64),
 }
 
@@ -74,7 +74,7 @@ pub struct Fact {
     pub zeroed: bool,
     /// Seconds since 1970.
     pub now: i64,
-    /// For the UUID and the seed of hashes.
+    /// Random bytes for the UUID and the seed of hashes.
     pub random: [u8; 32],
     /// The caller: user, group.
     pub user: (u32, u32),
@@ -83,47 +83,47 @@ pub struct Fact {
 /// A user's request. Words are those of mke2fs(8).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// -t: `ext2`, `ext3` or `ext4`.
+    /// -t: the type, `ext2`, `ext3` or `ext4`.
     pub fs_type: Option<String>,
     /// -T: usage types, with commas; else by the size.
     pub usage: Option<String>,
-    /// -b, bytes.
+    /// -b: the size of a block in bytes.
     pub block_size: Option<u64>,
-    /// -b with a minus: at least so many bytes.
+    /// -b with a minus: at least this many bytes.
     pub block_size_least: Option<u64>,
-    /// -C, bytes.
+    /// -C: the size of a cluster in bytes.
     pub cluster_size: Option<u64>,
-    /// -E, each a list with commas.
+    /// -E: extended options, each a list with commas.
     pub extended: Vec<String>,
-    /// -e: `continue`, `remount-ro` or `panic`.
+    /// -e: the reaction to errors, `continue`, `remount-ro` or `panic`.
     pub errors: Option<String>,
-    /// -g, blocks.
+    /// -g: blocks of a group.
     pub blocks_per_group: Option<u64>,
-    /// -G, groups.
+    /// -G: groups in each flexible group.
     pub flex_bg_size: Option<u64>,
-    /// -i, bytes for each inode.
+    /// -i: bytes for each inode.
     pub inode_ratio: Option<u64>,
-    /// -I, bytes.
+    /// -I: the size of an inode in bytes.
     pub inode_size: Option<u64>,
-    /// -j.
+    /// -j: a journal.
     pub journal: bool,
-    /// -J, each a list with commas.
+    /// -J: journal options, each a list with commas.
     pub journal_options: Vec<String>,
-    /// -L.
+    /// -L: the label.
     pub label: Option<Vec<u8>>,
-    /// -m, percent.
+    /// -m: the percentage of reserved blocks.
     pub reserved_percent: Option<f64>,
-    /// -M.
+    /// -M: the directory of the last mount.
     pub last_mounted: Option<Vec<u8>>,
-    /// -N.
+    /// -N: the number of inodes.
     pub inodes: Option<u64>,
     /// -o: the name or number of the system that made it.
     pub creator_os: Option<String>,
-    /// -O, each a list with commas.
+    /// -O: features, each a list with commas.
     pub features: Vec<String>,
-    /// -r.
+    /// -r: the revision of the format.
     pub revision: Option<u64>,
-    /// -U.
+    /// -U: the UUID.
     pub uuid: UuidAsked,
     /// The size of the file system.
     pub size: SizeAsked,
@@ -166,22 +166,22 @@ struct Basis {
     extended: Extended,
     features: Features,
     revision: u64,
-    /// Bytes.
+    /// Bytes of a block.
     block_size: u64,
     blocks: u64,
-    /// Of the blocks, reserved.
+    /// The percentage of blocks that are reserved.
     percent: f64,
-    /// Bytes.
+    /// Bytes of a cluster.
     cluster_size: u64,
-    /// Blocks; 0: by the size of a block.
+    /// Blocks of a group; 0: by the size of a block.
     per_group: u64,
     /// The binary logarithm of the groups in each flexible one.
     flex: u8,
-    /// Bytes.
+    /// Bytes of an inode.
     inode_size: u32,
     inodes: u32,
     reserved_gdt_blocks: Option<u16>,
-    /// Of users, groups and projects.
+    /// Whether users, groups and projects have quota.
     quota: [bool; 3],
     warnings: Vec<String>,
 }
@@ -498,7 +498,7 @@ impl Request {
                 None => refuse(format!("{blocks} blocks are more than a file system can have")),
             },
             SizeAsked::Device if fact.device_bytes == 0 => {
-                refuse("no size: the file is empty or does not exist; give a size behind it, such as 1G")
+                refuse("no size: the file is empty or does not exist; give a size after it, such as 1G")
             }
             SizeAsked::Device if unit < PAGE => Ok(fact.device_bytes & !(PAGE - 1)),
             SizeAsked::Device => Ok(fact.device_bytes),
@@ -685,7 +685,7 @@ fn check_features(features: &Features) -> Result<()> {
 
 /// A UUID of version 1. `now`: seconds since 1970.
 pub fn time_uuid(now: i64, random: [u8; 16]) -> [u8; 16] {
-    /// From the beginning of the Gregorian calendar to 1970, in seconds.
+    /// The time from the beginning of the Gregorian calendar to 1970, in seconds.
     const GREGORIAN: i64 = 12_219_292_800;
     let ticks = (now.saturating_add(GREGORIAN) as u64).wrapping_mul(10_000_000);
     let mut uuid = random;
@@ -693,7 +693,7 @@ pub fn time_uuid(now: i64, random: [u8; 16]) -> [u8; 16] {
     uuid[4..6].copy_from_slice(&((ticks >> 32) as u16).to_be_bytes());
     uuid[6..8].copy_from_slice(&((ticks >> 48) as u16 & 0x0fff | 0x1000).to_be_bytes());
     uuid[8] = uuid[8] & 0x3f | 0x80;
-    // The multicast bit: the node is no network card's address.
+    // The multicast bit: the node is not the address of a network card.
     uuid[10] |= 1;
     uuid
 }

@@ -21,9 +21,9 @@ use crate::plan::{Piece, Plan};
 use crate::{Error, Result};
 
 const LOST_FOUND: &[u8] = b"lost+found";
-/// lost+found is this large, so that e2fsck need not allocate...
+/// Bytes of lost+found, so that e2fsck need not allocate...
 const LOST_FOUND_BYTES: u64 = 16 << 10;
-/// ...but no larger than direct blocks make it.
+/// ...but no more blocks than have direct pointers.
 const LOST_FOUND_BLOCKS_MAX: u64 = 12;
 /// Bytes of the entries `.` and `..`.
 const DOT_BYTES: usize = 12;
@@ -42,7 +42,7 @@ pub struct Empty {
 /// The contents of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmptyKey {
-    /// Of the skeleton.
+    /// A piece of the skeleton.
     Skeleton(Key),
     /// A run of the root directory or of lost+found.
     Directory(Run),
@@ -61,14 +61,14 @@ fn lost_found_blocks(block_size: u64) -> u64 {
 }
 
 impl Empty {
-    /// Plans it.
+    /// Plans an empty file system.
     ///
     /// # Errors
     /// The options do not fit each other or the size.
     pub fn plan(options: &Options) -> Result<Empty> {
         let mut lost_found = lost_found_blocks(options.block_size().into());
         if options.wanted.incompat.contains(Incompat::INLINE_DATA) {
-            // It begins without a block, and its first block takes the place of another.
+            // lost+found begins without a block, and its first block takes the place of another.
             lost_found -= 1;
         }
         let ino = InodeNr(FIRST_INO);

@@ -24,7 +24,7 @@ const MODE: u16 = 0o100_600;
 /// The purpose of a file.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
-    /// No blocks.
+    /// The inode of bad blocks: no blocks.
     BadBlocks,
     /// The double indirect block and, behind the descriptors, `reserved` single ones.
     Resize {
@@ -40,7 +40,7 @@ pub(super) enum Kind {
         kind: QuotaKind,
         bytes: Vec<u8>,
     },
-    /// No inode.
+    /// The block of multi-mount protection: no inode.
     Mmp {
         block: u64,
     },
@@ -48,12 +48,12 @@ pub(super) enum Kind {
 
 #[derive(Clone, Debug)]
 pub(super) struct SystemFile {
-    /// 0 where there is no inode.
+    /// The number of its inode; 0: it has none.
     pub ino: InodeNr,
     pub kind: Kind,
     pub mapped: Mapped,
     size: u64,
-    /// 512 bytes each.
+    /// Sectors of 512 bytes.
     sectors: u64,
     time: Timestamp,
 }
@@ -118,7 +118,7 @@ impl SystemFile {
         (inode.atime, inode.ctime, inode.mtime) = (self.time, self.time, self.time);
         inode.crtime = inode.crtime.map(|_| self.time);
         if matches!(self.kind, Kind::BadBlocks) {
-            // The inode is as it was found: zeroes.
+            // The inode of bad blocks stays as it was: zeroes.
             inode = InodeDesc { mode: 0, links: 0, flags: InodeFlags::empty(), extra_isize: 0, crtime: None, ..inode };
         }
         inode

@@ -30,7 +30,7 @@ pub(super) struct Mapped {
     pub nodes: Vec<Node>,
     pub i_block: [u8; 60],
     pub flags: InodeFlags,
-    /// Clusters, those of nodes included.
+    /// Clusters in use, those of nodes included.
     pub clusters: u64,
 }
 
@@ -69,12 +69,12 @@ impl Owner<'_> {
 }
 
 impl Mapped {
-    /// No blocks.
+    /// A map without blocks.
     pub fn empty(flags: InodeFlags) -> Mapped {
         Mapped { runs: Vec::new(), nodes: Vec::new(), i_block: [0; 60], flags, clusters: 0 }
     }
 
-    /// `len` blocks as long runs from `goal` on, mapped by extents (e2fsprogs: `ext2fs_fallocate`).
+    /// Takes `len` blocks as long runs from `goal` on, mapped by extents (e2fsprogs: `ext2fs_fallocate`).
     pub fn in_ranges(space: &mut Space, owner: &Owner<'_>, len: u64, goal: u64) -> Result<Mapped> {
         let geo = owner.geo;
         let ratio = u64::from(geo.blocks_per_cluster());
@@ -96,8 +96,8 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// `len` blocks, one after the other, each with the last one as its goal and the first from `goal` on; mapped by
-    /// extents.
+    /// Takes `len` blocks one by one: the first from `goal` on, each other one with the last one as its goal. They are
+    /// mapped by extents.
     pub fn by_blocks(space: &mut Space, owner: &Owner<'_>, len: u64, goal: u64) -> Result<Mapped> {
         let ratio = u64::from(owner.geo.blocks_per_cluster());
         let mut mapped = Mapped::empty(InodeFlags::EXTENTS);
@@ -123,7 +123,7 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// Gives the second block of a file in one run the place behind the sixth, where it was written after that.
+    /// Moves the second block of a file in one run behind the sixth, because mke2fs writes it after that one.
     pub fn put_second_behind_sixth(&mut self, owner: &Owner<'_>) -> Result<()> {
         if let &[(start, len @ 6..)] = self.runs.as_slice() {
             self.runs = vec![(start, 1), (start + 5, 1), (start + 1, 4)];
@@ -133,7 +133,7 @@ impl Mapped {
         Ok(())
     }
 
-    /// Takes a block for a node when the extents have just become too many.
+    /// Takes a block for a node once the extents are too many for the inode.
     fn node_for_extents(&mut self, space: &mut Space, owner: &Owner<'_>, nodes: &mut Vec<u64>) -> Result<()> {
         let leaf = capacity(owner.geo.block_size as usize);
         let count = self.runs.len();

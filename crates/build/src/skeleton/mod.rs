@@ -38,7 +38,7 @@ use map::{Mapped, Owner};
 use space::{Space, no_space};
 use tables::Tables;
 
-/// The inode with the blocks that are bad; it has none here.
+/// The inode of bad blocks; it has none here.
 const BAD_BLOCKS: InodeNr = InodeNr(1);
 /// The inodes of user and group quota.
 const USER_QUOTA: InodeNr = InodeNr(3);
@@ -68,8 +68,8 @@ impl Skeleton {
         Skeleton::plan_with_directories(options, &[], owned)
     }
 
-    /// Places everything. Directories of these inodes with so many blocks come before the structures that mke2fs makes
-    /// after its directories.
+    /// Places everything. The directories, as inodes and numbers of blocks, come before the structures that mke2fs
+    /// makes after its directories.
     fn plan_with_directories(options: &Options, directories: &[(InodeNr, u64)], owned: &Owned) -> Result<Skeleton> {
         let layout = Layout::compute(&options.wanted).map_err(|error| match error {
             LayoutError::TooSmall => no_space(),
@@ -149,7 +149,7 @@ impl Skeleton {
         ino
     }
 
-    /// Blocks one by one, mapped as the file system's files are.
+    /// Takes blocks one by one, mapped as the file system's files are.
     fn map_blocks(&mut self, owner: &Owner<'_>, blocks: u64, goal: u64) -> Result<Mapped> {
         if owner.geo.extents {
             Mapped::by_blocks(&mut self.space, owner, blocks, goal)
@@ -280,7 +280,7 @@ impl Skeleton {
         })
     }
 
-    /// Puts files on it.
+    /// Adds files.
     ///
     /// # Errors
     /// Too many inodes or blocks.

@@ -15,7 +15,7 @@ use extant_ondisk::quota::{Limits, QuotaKind, Usage};
 pub struct Owned([BTreeMap<u32, Usage>; 3]);
 
 impl Owned {
-    /// Adds an inode with so many bytes to its user, its group and its project.
+    /// Adds an inode of this many bytes to its user, its group and its project.
     pub fn add(&mut self, owners: [u32; 3], bytes: u64) {
         for (usages, id) in self.0.iter_mut().zip(owners) {
             let usage = usages.entry(id).or_insert(Usage { id, bytes: 0, inodes: 0 });
@@ -24,7 +24,7 @@ impl Owned {
         }
     }
 
-    /// Those of one kind, in ascending order.
+    /// The usage of one kind, in ascending order.
     pub(super) fn of(&self, kind: QuotaKind) -> impl Iterator<Item = &Usage> {
         self.0[kind as usize].values()
     }

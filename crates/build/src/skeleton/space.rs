@@ -42,7 +42,7 @@ impl Space {
         }
     }
 
-    /// From here on whole clusters are allocated.
+    /// From this call on, whole clusters are allocated.
     pub fn count_clusters(&mut self) {
         self.unit = self.cluster;
         for (start, end) in std::mem::take(&mut self.taken) {
@@ -117,7 +117,7 @@ impl Space {
         (at < end).then_some(at)
     }
 
-    /// The first `num` free blocks from `start` on, searched for up to `finish`, or all around if that is `start`
+    /// The first `num` free blocks from `start` on. The search ends at `finish`, or goes around if that is `start`
     /// (e2fsprogs: `ext2fs_get_free_blocks2`).
     pub fn free_run(&self, start: u64, finish: u64, num: u64) -> Option<u64> {
         let num = num.max(1);
@@ -143,7 +143,7 @@ impl Space {
         }
     }
 
-    /// The first free block from `goal` on, or from the start (e2fsprogs: `ext2fs_new_block2`). Not yet taken.
+    /// The first free block from `goal` on, else from the start (e2fsprogs: `ext2fs_new_block2`). It is not taken.
     pub fn new_block(&self, goal: u64) -> Result<u64> {
         let goal = if goal == 0 || goal >= self.end { self.first } else { goal };
         let goal = goal & !(self.cluster - 1);
@@ -151,7 +151,7 @@ impl Space {
         found.ok_or_else(no_space)
     }
 
-    /// Takes it.
+    /// Takes the block that [`Space::new_block`] finds.
     pub fn take_new_block(&mut self, goal: u64) -> Result<u64> {
         let block = self.new_block(goal)?;
         self.take(block, 1);

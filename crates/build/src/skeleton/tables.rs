@@ -67,7 +67,7 @@ fn place_in_group(space: &mut Space, geo: &Geometry, group: GroupNr, stride: u64
     let mut start = first;
     if stride != 0 {
         start = space.free_run(first, last, 1).ok_or_else(no_space)? + table;
-        // e2fsprogs divide by the rest behind the start, which may be nothing.
+        // e2fsprogs divide by the length of the rest, which may be 0.
         if start <= last {
             start += (stride * u64::from(group.0)) % (last - start + 1);
         }

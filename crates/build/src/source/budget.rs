@@ -19,8 +19,8 @@ const FREE_BYTES: u64 = 64 << 20;
 const ENTRY_BYTES: u64 = 1024;
 /// The entries that any source may have. A tree takes up to 400 bytes for each.
 const FREE_ENTRIES: u64 = 2 << 20;
-/// One more entry for so many stored bytes. The best compression needs more for the header of an empty file whose name
-/// differs from the one before by a number.
+/// One more entry for this many stored bytes. The best compression needs more for the header of an empty file whose
+/// name differs from the one before by a number.
 const BYTES_AN_ENTRY: u64 = 4;
 
 /// The memory that the entries of a source may take.

@@ -28,7 +28,7 @@ pub const MAGIC_BYTES: usize = 6;
 const XZ_MEMORY_BYTES: u64 = 256 << 20;
 
 impl Compression {
-    /// By the first bytes, of which there may be fewer than [`MAGIC_BYTES`].
+    /// The compression that the first bytes show; there may be fewer than [`MAGIC_BYTES`].
     pub fn of(start: &[u8]) -> Compression {
         match start {
             [0x1f, 0x8b, ..] => Compression::Gzip,
@@ -76,7 +76,7 @@ pub fn decoder<'a>(
 
 /// All members of a gzip file. Zeroes behind them, which tapes and devices leave, are skipped in silence.
 struct Members<R> {
-    /// `None`: there are no more.
+    /// The current member; `None` after the last one.
     member: Option<GzDecoder<Peeked<R>>>,
     garbage: Arc<AtomicBool>,
 }
@@ -103,7 +103,7 @@ impl<R: BufRead> Read for Members<R> {
     }
 }
 
-/// Reads to the end.
+/// Reads to the end; returns whether all bytes were zeroes.
 fn only_zeroes(stream: &mut impl BufRead) -> io::Result<bool> {
     let mut zeroes = true;
     loop {

@@ -20,14 +20,14 @@ use super::{entry_error, plain};
 use crate::tree::{Content, ReadAt};
 use crate::{Error, Result};
 
-/// A number of a file with holes counts [`Part::sparse`]; other numbers are offsets.
+/// The bit of a file with holes, whose number is then an index of [`Part::sparse`]; other numbers are offsets.
 const SPARSE: u64 = 1 << 63;
 /// The bits of a number below those of its part: a quarter of a pebibyte.
 const OFFSET_BITS: u32 = 48;
 
 /// The bytes that an archive gives a tree's files.
 pub struct Part {
-    /// For messages.
+    /// The name for messages.
     pub name: String,
     pub file: File,
     /// The state of the file when its entries were read; `None`: it is our own, and does not change.
@@ -50,7 +50,7 @@ pub struct Print {
 impl Print {
     pub fn of(file: &File) -> rustix::io::Result<Print> {
         let stat = fstat(file)?;
-        // Unsigned on some machines.
+        // The type is unsigned on some machines.
         #[allow(clippy::unnecessary_cast)]
         let nanos = stat.st_mtime_nsec as u64;
         let inode = (stat.st_dev, stat.st_ino);
@@ -92,7 +92,7 @@ pub const PART_BYTES_MAX: u64 = 1 << OFFSET_BITS;
 
 /// The files behind the numbers of a tree.
 pub struct Contents {
-    /// `None`: all its files are empty.
+    /// The parts; `None`: all files of a part are empty.
     pub parts: Vec<Option<Part>>,
 }
 
@@ -129,7 +129,7 @@ struct Reader<'a> {
 }
 
 enum Stored<'a> {
-    /// From here on.
+    /// All bytes from this place on.
     Whole(u64),
     Pieces(&'a [(Range<u64>, u64)]),
 }
@@ -189,7 +189,7 @@ impl Spool {
     /// The number of bytes that are written at once.
     const BUFFER: usize = 1 << 18;
 
-    /// Makes it in a directory.
+    /// Makes the file in a directory.
     ///
     /// # Errors
     /// The directory takes no files; the error names it.

@@ -54,7 +54,7 @@ struct Met {
     dir: u32,
     /// The place of its name in [`Names::bytes`], times 256, and its length.
     name: u64,
-    /// Of the fields that [`Below::fingerprint`] reads.
+    /// A fingerprint of the fields that [`Below::fingerprint`] reads.
     fingerprint: u64,
 }
 
@@ -79,7 +79,7 @@ struct Names {
 /// A directory that is still to be listed.
 struct Job {
     dir: u32,
-    /// From the root on.
+    /// The path from the root on.
     path: Vec<u8>,
     id: (u64, u64),
 }
@@ -92,11 +92,11 @@ struct Chunk {
     prefix: Vec<u8>,
     found: Vec<Found>,
     left_out: LeftOut,
-    /// No more will come.
+    /// No more chunks of this directory will come.
     last: bool,
 }
 
-/// An entry as a thread meets it.
+/// An entry as a thread reports it.
 struct Found {
     name: Box<[u8]>,
     attributes: Attributes,
@@ -155,12 +155,12 @@ pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
 /// Makes the tree, on one thread.
 struct Walk {
     builder: Builder,
-    /// As in [`Names`].
+    /// The names, as in [`Names`].
     bytes: Vec<u8>,
     dirs: Vec<Place>,
     files: Vec<Met>,
     waiting: Vec<Job>,
-    /// Of files with several names: their numbers in the builder.
+    /// The numbers in the builder of files with several names.
     linked: HashMap<(u64, u64), u32>,
     left_out: LeftOut,
 }
@@ -293,7 +293,7 @@ impl Lister<'_> {
         }
     }
 
-    /// `false`: the walk has ended, and takes no more entries.
+    /// Lists a directory. `false`: the walk has ended, and takes no more entries.
     fn list(&mut self, job: Job, worker: usize, send: &mut dyn FnMut(Chunk) -> bool) -> Result<bool> {
         let Job { dir, path, id } = job;
         let below = self.below;
@@ -404,7 +404,7 @@ impl Lister<'_> {
             let host = os(&host);
             return self.xattrs_by(path, |list| llistxattr(host, list), |name, value| lgetxattr(host, name, value));
         }
-        // To open a device may change it. Others than files and directories hardly ever have attributes.
+        // To open a device may change it. Only files and directories usually have attributes.
         let wrong = |e: Errno| entry_error(self.below.shown(path), "cannot be opened", e);
         let kind = FileType::from_mode(statat(dir, os(name), AtFlags::SYMLINK_NOFOLLOW).map_err(wrong)?.st_mode as u16);
         if !matches!(kind, Some(FileType::Regular | FileType::Directory)) {
@@ -434,7 +434,7 @@ impl Lister<'_> {
             }
             match get(os(name), &mut self.value[..]) {
                 Ok(len) => xattrs.push((name.into(), self.value[..len].into())),
-                // Listed, but not for this caller.
+                // The attribute is listed, but not for this caller.
                 Err(Errno::OPNOTSUPP) => {}
                 Err(e) => return Err(wrong(e)),
             }
@@ -443,12 +443,12 @@ impl Lister<'_> {
     }
 }
 
-/// Opening a FIFO that took a file's place must not wait.
+/// These flags prevent a wait for a FIFO that has taken a file's place.
 const OPEN: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
 impl Names {
-    /// From the root on, without a slash at its ends.
+    /// The path from the root on, without a slash at its ends.
     fn dir_path(&self, dir: u32) -> Vec<u8> {
         let mut parts = Vec::new();
         let mut at = dir;
@@ -469,7 +469,7 @@ impl Below {
         Below { path, root, has_proc, hasher: RandomState::new() }
     }
 
-    /// The path as the user knows it.
+    /// The path in the user's form.
     fn shown(&self, path: &[u8]) -> String {
         let slash: &[u8] = if path.is_empty() || self.path.ends_with(b"/") { b"" } else { b"/" };
         shown(&[&self.path, slash, path].concat())
@@ -495,7 +495,7 @@ impl Below {
         dir.as_ref().unwrap_or(&self.root).as_fd()
     }
 
-    /// The fields that differ if a file is another one, or has another content.
+    /// A fingerprint of the fields that differ if a file is another one, or has another content.
     fn fingerprint(&self, stat: &Stat) -> u64 {
         let kind = FileType::from_mode(stat.st_mode as u16).map(FileType::mode_bits);
         self.hasher.hash_one((kind, id(stat), stat.st_size, stat.st_mtime, stat.st_mtime_nsec))

@@ -223,7 +223,8 @@ fn archive(mut input: tar::Input<'_>, form: &Form, options: Options) -> Result<S
     Ok(Source { tree, content: Box::new(Contents { parts: vec![part] }), warnings })
 }
 
-/// An archive without entries has only zeroes, like much that is no archive. It is taken where it is called one.
+/// An archive without entries has only zeroes, like much that is no archive. It is accepted only if the user calls it
+/// an archive.
 fn refuse_empty(input: &mut tar::Input<'_>, seen: &tar::Seen, form: &Form) -> Result<()> {
     if !seen.is_marked {
         return Err(input.refused("it is empty"));

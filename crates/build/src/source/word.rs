@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::error::shown;
 use crate::{Error, Result};
 
-/// In front of an image of layers. The kinds are told apart by their content.
+/// The prefixes for an image of layers. The kinds are told apart by their content.
 const IMAGES: [&[u8]; 3] = [b"oci:", b"oci-archive:", b"docker-archive:"];
 
 /// A source as it is named: `PATH` or `-` by content, `tar:`, `dir:` and `oci:` in front as such.
@@ -27,11 +27,11 @@ pub struct Word {
 /// The kind that a source must be of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Its content says it.
+    /// Its content decides.
     Any,
-    /// A tar archive, whose entries are the files, whatever they are.
+    /// A tar archive, whose entries are the files, even if they form an image.
     Archive,
-    /// A directory, likewise.
+    /// A directory, whose entries are the files, even if they form an image.
     Directory,
     /// The layers of an image in a directory or an archive: the one with this tag, or the only one.
     Image(Option<String>),

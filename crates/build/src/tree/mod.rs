@@ -1,7 +1,8 @@
 //! The content of a file system to be made: directories, files and their attributes.
 //!
-//! Main types: [`Tree`], [`Node`] (an inode to be), [`Body`] (the part of its type), [`Content`] (the origin of the
-//! files' bytes), [`Builder`] (makes a tree of entries in any order), [`Owners`] (the owners of its entries).
+//! Main types: [`Tree`], [`Node`] (an inode that will be made), [`Body`] (the part of its type), [`Content`] (the
+//! origin of the files' bytes), [`Builder`] (makes a tree of entries in any order), [`Owners`] (the owners of its
+//! entries).
 //!
 //! The order is fixed. The names of a directory ascend as bytes. Inodes are numbered in the order in which a walk meets
 //! them first: all entries of a directory, then its first subdirectory with everything below it, then the second. So
@@ -30,7 +31,7 @@ pub use owners::{IdKind, Owners};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub u32);
 
-/// An inode to be.
+/// An inode that will be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Type and permissions (`st_mode`).
@@ -43,9 +44,9 @@ pub struct Node {
     pub mtime: Timestamp,
     /// Flags that chattr(1) sets, as far as such an inode can have them.
     pub flags: InodeFlags,
-    /// Names that lead to it; of a directory 2 and the number of its subdirectories, however many.
+    /// Names that lead to it; for a directory, 2 and the number of its subdirectories, without a limit.
     pub links: u32,
-    /// A number for [`Tree::xattrs`]; `None`: there are none.
+    /// The index of [`Tree::xattrs`]; `None`: there are none.
     pub xattrs: Option<u32>,
     /// The part that its type adds.
     pub body: Body,
@@ -56,16 +57,16 @@ pub struct Node {
 pub enum Body {
     /// Entries of the tree's list, without `.` and `..`.
     Directory {
-        /// Of [`Tree::entries`].
+        /// The range of [`Tree::entries`].
         entries: Range<u32>,
         /// The directory that has it; the root's own number at the root.
         parent: Id,
     },
     /// A regular file.
     File {
-        /// Bytes.
+        /// The size in bytes.
         size: u64,
-        /// A number for [`Tree::data`]; `None`: it has none.
+        /// The index of [`Tree::data`]; `None`: the file has no holes.
         sparse: Option<u32>,
         /// The source's own number, by which [`Content::open`] finds it.
         content: u64,
@@ -95,15 +96,16 @@ pub(crate) fn stored_name(full: &[u8]) -> Option<Name<'_>> {
 /// The content of a file system to be made.
 #[derive(Debug, Default)]
 pub struct Tree {
-    /// By [`Id`].
+    /// The inodes, by [`Id`].
     pub(crate) nodes: Vec<Node>,
-    /// Of all directories: the end of the name in `names`, and the inode. The name begins where the one before ends.
+    /// The entries of all directories: the end of the name in `names`, and the inode. The name begins at the end of the
+    /// one before.
     pub(crate) entries: Vec<(u64, Id)>,
     /// All names, one behind the other.
     pub(crate) names: Vec<u8>,
     /// Sets of attributes, each once, sorted by name.
     pub(crate) xattrs: Vec<Box<[Xattr]>>,
-    /// Of files with holes: the ranges with data, in bytes, sorted, not adjacent.
+    /// The ranges with data of each file with holes, in bytes, sorted, not adjacent.
     pub(crate) data: Vec<Box<[Range<u64>]>>,
 }
 
@@ -113,7 +115,7 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// Whether there is not even a root, which no source leaves.
+    /// Whether there is not even a root; no source makes such a tree.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -123,14 +125,14 @@ impl Tree {
         &self.nodes[id.0 as usize]
     }
 
-    /// Gives the root directory another owner than its source does.
+    /// Replaces the owner of the root directory.
     pub fn set_root_owner(&mut self, (uid, gid): (u32, u32)) {
         if let Some(root) = self.nodes.first_mut() {
             (root.uid, root.gid) = (uid, gid);
         }
     }
 
-    /// Gives the root directory other permissions than its source does.
+    /// Replaces the permissions of the root directory.
     pub fn set_root_permissions(&mut self, permissions: u16) {
         if let Some(root) = self.nodes.first_mut() {
             root.mode = root.mode & MODE_TYPE_MASK | permissions & !MODE_TYPE_MASK;

@@ -41,7 +41,7 @@ pub(super) struct OwnedPath {
     pub place: Box<str>,
 }
 
-/// From the first number on: how many, and the first that they become.
+/// By the first source number of a range: its length, and the first number in the image.
 type Map = BTreeMap<u32, (u32, u32)>;
 
 /// The content of an owners' file.

@@ -350,7 +350,7 @@ fn long_paths_do_not_make_directories_without_end() {
     assert!(
         said.ends_with("its path leads through more directories without entries than a tree may have (at byte 512)")
     );
-    // Ten for each are.
+    // Ten directories for each entry are accepted.
     let mut builder = Builder::new(Options::default());
     for n in 0..20_000 {
         file(&mut builder, &format!("{n}/{}f", "d/".repeat(9))).expect("a file");

@@ -372,7 +372,7 @@ impl Reclaimer {
         self.driver.wake();
     }
 
-    /// A step over all zones of one machine, at most some hundred frames.
+    /// A step over all zones of one machine, which looks at some hundred frames at most.
     pub fn step(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
         for zone in &mut *zones {
             zone.field.direct = false;

@@ -3,8 +3,8 @@
 //! Main types: [`Frames`] (all frames, and the lists that they stand on), [`FrameId`], [`Touches`] (how often each
 //! was used, countable without a lock). Linux: `struct page` and its `lru` field, as far as mm/vmscan.c uses them.
 //!
-//! A frame is 32 bytes, and one for its count. Lists are doubly linked through the frames, so that a frame can leave
-//! its list from the middle; each knows its length and its bytes.
+//! A frame takes 32 bytes, and one more for its count. Lists are doubly linked through the frames, so that a frame can
+//! leave its list from the middle; each knows its length and its bytes.
 //!
 //! What it does not do: it decides nothing. Only the policy knows what a list means.
 //!
@@ -119,7 +119,7 @@ impl State {
 struct Frame {
     key: Key,
     prev: u32,
-    /// In a free frame, the next free one.
+    /// In a free frame: the next free frame.
     next: u32,
     bytes: u32,
     owner: u16,

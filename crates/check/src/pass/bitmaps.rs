@@ -38,7 +38,7 @@ impl Output for Out {
 struct Pieces(Vec<(u64, u32)>);
 
 impl Pieces {
-    /// From each group's number and the first blocks of its pieces.
+    /// Takes each group's number and the first blocks of its pieces.
     fn new(groups: impl Iterator<Item = (u32, [u64; 3])>) -> Pieces {
         let mut pieces: Vec<(u64, u32)> =
             groups.flat_map(|(group, firsts)| firsts.map(|first| (first, group))).collect();
@@ -46,7 +46,7 @@ impl Pieces {
         Pieces(pieces)
     }
 
-    /// The groups with a piece of up to `longest` blocks in these blocks, some of them several times.
+    /// The groups with a piece in these blocks, if no piece is longer than `longest`. A group may occur several times.
     fn groups(&self, blocks: Range<u64>, longest: u64) -> impl Iterator<Item = u32> + '_ {
         let from = blocks.start.saturating_sub(longest);
         let at = self.0.partition_point(|(first, _)| *first < from);
@@ -138,7 +138,7 @@ pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
     })
 }
 
-/// The block bitmap of a group whose own was never written.
+/// The block bitmap, from the layout alone, of a group whose own was never written.
 fn initial(check: &Check, group: GroupNr, pieces: &Pieces) -> Vec<u8> {
     let geo = &check.geo;
     let mut bitmap = vec![0; geo.block_size as usize];
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(asked(&pieces), 3 * groups as usize);
         let found: Vec<u32> = pieces.groups(blocks * 7..blocks * 8, table).collect();
         assert_eq!(found, [7, 7, 7]);
-        // A table that begins in the group before; and all at one place, at the end of a group.
+        // All groups have the same places; the table begins at the end of group 0 and reaches into group 1.
         let pieces = Pieces::new((0..groups).map(|group| (group, [3, 4, blocks - 1])));
         assert_eq!(pieces.groups(blocks..2 * blocks, table).count(), groups as usize);
         assert_eq!(asked(&pieces), 4 * groups as usize);

@@ -29,7 +29,7 @@ impl DirRun {
         self.block + u64::from(self.blocks)
     }
 
-    /// Of several directories with a block, the one with the smallest number has it, and there the first place.
+    /// Of several directories that contain a block, the one with the smallest inode number gets it, in its first place.
     fn rank(&self) -> (u32, i64) {
         (self.ino, i64::from(self.lblk) - self.block as i64)
     }
@@ -46,9 +46,9 @@ pub struct DirRuns {
     runs: Pile<DirRun>,
     /// The number of pieces, with duplicates.
     pushed: usize,
-    /// At this number, pieces that lead to a block again are dropped; 0 stands for the first time.
+    /// The number of pieces at which those with a repeated block are dropped; 0 until the first time.
     settle_at: usize,
-    /// Directories that share blocks with others, and lost some pieces for that.
+    /// Directories that lost pieces because they share blocks with others.
     shared: Vec<u32>,
 }
 
@@ -80,7 +80,7 @@ impl DirRuns {
         }
     }
 
-    /// Drops pieces that lead to a block again.
+    /// Drops parts of pieces, so that only one piece has each block.
     fn settle(&mut self) {
         let mut runs = std::mem::take(&mut self.runs).into_vec();
         disjoint(&mut runs, |ino| self.shared.push(ino));
@@ -109,7 +109,7 @@ pub fn disjoint(runs: &mut Vec<DirRun>, mut lost: impl FnMut(u32)) {
         return;
     }
     let mut out: Vec<DirRun> = Vec::new();
-    // The runs that have block `at`, with the one that gets it on top. Below it some may have ended.
+    // A heap of the runs that have block `at`; the top one gets the block. Runs below the top may have ended already.
     let mut open = BinaryHeap::new();
     let (mut next, mut at) = (0, 0);
     loop {

@@ -36,8 +36,8 @@ pub struct Sub {
 /// The place of a name, ordered so that the name that counts comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
-    /// Whether it is another block than the parent's first, in the highest bit, and the block. In halves, the upper one
-    /// first: so the struct has no padding.
+    /// The block; the highest bit is set unless it is the parent's first block. Stored as two halves, the upper one
+    /// first, so that the struct has no padding.
     place: [u32; 2],
     offset: u32,
     /// 0: there is no name.
@@ -105,7 +105,7 @@ pub struct Directories {
 }
 
 impl Directories {
-    /// The index of a directory.
+    /// The position of directory `ino` in the list.
     pub fn find(&self, ino: u32) -> Option<usize> {
         find(&self.dirs, ino)
     }
@@ -164,9 +164,9 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
 
 /// Directories and their blocks, which all waves use.
 struct All {
-    /// By inode.
+    /// The directories, by inode.
     dirs: Vec<Dir>,
-    /// First those with logical block 0, each part by block.
+    /// Those with logical block 0 first, then the others; each part sorted by block.
     pieces: Vec<DirRun>,
     holds: Mutex<Holds>,
 }
@@ -241,7 +241,7 @@ fn wave(
         found.leaves.append(&mut out.leaves);
         found.links.append(&mut out.links);
         found.keys.append(out.keys);
-        // If there are two, which is damage, the smaller one.
+        // Damage may give the name twice; then the smaller inode counts.
         found.lost_found = match (found.lost_found, out.lost_found) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),

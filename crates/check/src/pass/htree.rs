@@ -200,8 +200,8 @@ fn links(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], base: usize, seed: O
     out.leaves.push(Leaf { ino: dir.ino, lblk, low, high, node: true });
 }
 
-/// The entries of a node, in ascending order, that lead where an earlier and a later one lead, too. They add nothing to
-/// what is known of that block, and each entry of a hostile index can be one.
+/// The entries, in ascending order, whose child both an earlier and a later entry lead to. They add nothing to what is
+/// known of that block, and in a hostile index each entry can be one.
 fn repeats(count: usize, child: impl Fn(usize) -> u32) -> Vec<usize> {
     let mut entries: Vec<(u32, usize)> = (0..count).map(|at| (child(at), at)).collect();
     entries.sort_unstable();
@@ -289,7 +289,7 @@ fn judge(check: &Check, dir: &Dir, root: Root, leaves: &[Leaf], links: &[Link], 
         known[at].referred += 1;
         (known[at].first, known[at].last) = (true, true);
     }
-    // First and last blocks give the real limits of their parents: leaves first, then nodes.
+    // A first child gives its parent's real lower limit, a last child the upper one: leaves first, then nodes.
     for nodes in [false, true] {
         for at in 0..known.len() {
             let one = known[at];

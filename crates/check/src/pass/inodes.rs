@@ -27,7 +27,7 @@ const USER_QUOTA_INO: u32 = 3;
 const GROUP_QUOTA_INO: u32 = 4;
 const BOOT_LOADER_INO: u32 = 5;
 const LARGE_FILE_BYTES: u64 = 1 << 31;
-/// Pointers of a file end where its blocks could not be counted in sectors: 2^(this less log2 of a block) of them.
+/// A file's pointers map at most 2^(this less log2 of a block) blocks: more could not be counted in sectors.
 const FILE_BLOCKS_LOG2: u32 = 41;
 /// The shortest directory entry.
 const ENTRY_MIN: u64 = 12;
@@ -41,7 +41,7 @@ pub struct Inode<'a> {
     pub flags: InodeFlags,
     pub size: u64,
     pub file_acl: u64,
-    /// Its checksum is known to fit.
+    /// Its checksum is known to match.
     verified: bool,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Inode<'a> {
         self.kind == Some(FileType::Symlink)
     }
 
-    /// As stored.
+    /// The count of blocks as stored.
     pub fn blocks(&self, check: &Check) -> u64 {
         let high = if check.geo.huge_file { u64::from(self.raw.l_i_blocks_high.get()) << 32 } else { 0 };
         u64::from(self.raw.i_blocks_lo.get()) | high
@@ -131,10 +131,11 @@ pub fn table(walker: &mut Walker<'_>, run: &Run, data: &[u8]) {
     }
 }
 
-/// The first inodes of a block whose checksums fit: a bit for each.
+/// The first inodes of a block whose checksums match: a bit for each.
 type Verified = u64;
 
-/// Whether more than half of the inodes of a block make no sense, and whose checksums have been verified on the way.
+/// Whether more than half of the inodes of a block make no sense; also the inodes whose checksums were verified for
+/// that.
 fn is_garbage<'a>(check: &Check, slots: impl Iterator<Item = (&'a [u8], u32)>, per_block: u32) -> (bool, Verified) {
     let (mut bad, mut good, mut verified) = (0, 0, 0);
     for (slot, (bytes, ino)) in slots.enumerate() {
@@ -332,7 +333,7 @@ fn applies(damage: &InodeDamage, role: Role) -> bool {
     }
 }
 
-/// Reports damage under its number. Returns whether the inode's kind is not to be trusted.
+/// Reports damage under its problem. Returns whether the inode's kind is not to be trusted.
 fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bool {
     use InodeDamage as D;
     let check = walker.check;

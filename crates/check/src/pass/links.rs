@@ -21,7 +21,7 @@ fn is_counted(check: &Check, ino: InodeNr, state: InodeState) -> bool {
     state.has(InodeState::USED) && !state.has(InodeState::UNCOUNTED) && !skipped
 }
 
-/// The link count of an inode with names. One stands for more than a directory can count.
+/// The link count of an inode with names. 1 means more links than a directory can count.
 fn from_names(state: InodeState) -> u32 {
     let is_dir = state.kind() == Kind::Directory;
     if is_dir && state.names() > u32::from(LINK_MAX) { 1 } else { state.names() }

@@ -96,8 +96,9 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// One past the last logical block that may be mapped here. Below the last index of a tree, the file's size gives
-    /// it. Behind it there may be unwritten blocks, or a Merkle tree; and an orphan's size may be set already.
+    /// One past the last logical block that may be mapped here. Below the last index of a tree, it follows from the
+    /// file's size, except for unwritten blocks, files with a Merkle tree, and orphans, whose size may be the new one
+    /// already.
     fn end(&self, check: &Check, unwritten: bool) -> u64 {
         let file_end = self.tally.size.div_ceil(check.geo.block_size.into());
         let is_cut = self.form == Form::Extents
@@ -117,7 +118,7 @@ fn place(ino: u32, lblk: u64, block: u64) -> Place {
     Place::Mapped { ino: InodeNr(ino), lblk, block: BlockNr(block) }
 }
 
-/// An entry of a node, or with block 0 the node itself.
+/// The place of a node's entry; with block 0, of the node itself.
 fn entry(part: &Part<'_>, lblk: u64, block: u64) -> Place {
     let node = BlockNr(part.node.map_or(0, |node| node.block));
     Place::Node { ino: InodeNr(part.tally.ino), node, lblk, block: BlockNr(block) }
@@ -159,7 +160,8 @@ fn step(walker: &mut Walker<'_>, part: &mut Part<'_>, bytes: &[u8]) {
     }
 }
 
-/// Damage of a node of an extent tree: the problem, logical and physical block, found, expected. `None`: it is none.
+/// Damage of a node of an extent tree: the problem, logical and physical block, found, expected. `None`: it is no
+/// damage for e2fsck.
 fn extent(
     geo: &Geometry,
     part: &Part<'_>,

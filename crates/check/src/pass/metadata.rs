@@ -48,7 +48,7 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
             merge(&mut ranges);
             merge_at = RANGES_BEFORE_MERGE.max(2 * ranges.len());
         }
-        // First block and number of each run that was set before.
+        // First block and length of each run that was set before.
         let mut conflicts: Vec<(u64, u64)> = Vec::new();
         for block in first..end {
             if !bits.set(block) {

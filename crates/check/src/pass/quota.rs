@@ -28,7 +28,7 @@ use crate::problem::Problem;
 use crate::report::Sink;
 use crate::scan::{self, Output, Run};
 
-/// A quota file of up to this size is read into memory; of a larger one each level is read for itself.
+/// A quota file of up to this size is read into memory; a larger one is read level by level.
 const KEPT_BYTES: u64 = 256 << 10;
 /// Owners are sorted when there are more of them.
 const SORT_AT: usize = 1 << 12;
@@ -144,7 +144,7 @@ impl Usages {
         Usages { kinds: sums.kinds.map(sorted), partial: sums.partial }
     }
 
-    /// Those of one kind; `None`: part of them is unknown.
+    /// The usage of the owners of one kind; `None`: part of it is unknown.
     pub fn of(&self, kind: QuotaKind) -> Option<impl Iterator<Item = Usage> + '_> {
         let usage = |used: &Used| Usage { id: used.id, bytes: used.bytes, inodes: used.inodes.into() };
         (!self.partial).then(|| self.kinds[kind as usize].iter().map(usage))
@@ -213,7 +213,7 @@ fn damaged(place: Place, damage: QuotaDamage, sink: &mut Sink) {
     sink.push(Finding::new(Problem::UpdateQuotas, place, found, expected));
 }
 
-/// The blocks of a file that a thread reads.
+/// A thread's results of reading a file.
 #[derive(Default)]
 struct FileOut {
     sink: Sink,
@@ -236,7 +236,7 @@ struct Reading {
     partial: bool,
     /// The owners that have an entry.
     seen: Bits,
-    /// The blocks that the level leads to.
+    /// The blocks that the current level leads to.
     next: Bits,
 }
 
@@ -328,7 +328,7 @@ fn file(
 /// Blocks by their numbers, sorted.
 type Kept = Vec<(u64, Vec<u8>)>;
 
-/// Reads blocks of a file.
+/// Reads blocks, near ones together.
 fn keep(check: &Arc<Check>, blocks: impl Iterator<Item = BlockNr>) -> Result<Kept> {
     let mut blocks: Vec<u64> = blocks.map(|block| block.0).collect();
     blocks.sort_unstable();

@@ -53,7 +53,7 @@ pub struct Node {
 /// The sums over an inode's map so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Clusters.
+    /// Clusters of data, map and attribute block.
     pub clusters: u64,
     /// One past the last logical block.
     pub end: u64,
@@ -152,7 +152,8 @@ pub struct ValueRef {
     pub name_hashes: [u32; 2],
 }
 
-/// The usage that a value in an inode adds to an inode, or to each inode with an attribute block.
+/// What an attribute's value in an inode of its own adds to the usage of an inode, or of each inode with an attribute
+/// block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Charge {
     /// The attribute block, or 0 and the inode.
@@ -162,18 +163,18 @@ pub struct Charge {
     pub unknown: bool,
 }
 
-/// An inode with a value.
+/// An inode that holds the value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ValueInode {
     pub ino: u32,
     pub size: u64,
     /// Attributes that refer to it, as stored.
     pub references: u64,
-    /// One of Lustre's, which stores no count.
+    /// A value of Lustre, which stores no count of references.
     pub uncounted: bool,
-    /// Of the value.
+    /// The value's hash.
     pub hash: u32,
-    /// One of Lustre's stores its owner's number and generation.
+    /// The number and generation of the owner, which a value of Lustre stores.
     pub owner: u32,
     pub generation: u32,
 }
@@ -183,7 +184,7 @@ pub struct ValueInode {
 pub struct Out {
     pub sink: Sink,
     pub nodes: Vec<Node>,
-    /// At this number of nodes, those that lead to a block twice are dropped; 0 stands for the first time.
+    /// The number of nodes at which repeated pointers to a block are dropped; 0 until the first time.
     dedup_at: usize,
     pub tallies: Vec<Tally>,
     pub sums: Vec<(u32, Sums)>,
@@ -211,7 +212,7 @@ pub struct Out {
 }
 
 impl Out {
-    /// If there are very many nodes, leaves one pointer to each block, the smallest.
+    /// If there are very many nodes, keeps only the smallest of those with the same block.
     fn limit_nodes(&mut self) {
         if self.nodes.len() >= self.dedup_at.max(NODES_BEFORE_DEDUP) {
             dedup(&mut self.nodes, &mut self.partial);
@@ -257,7 +258,7 @@ pub struct Walker<'a> {
 }
 
 impl Walker<'_> {
-    /// Takes a finding, except in a search for owners, where it would be the second time.
+    /// Takes a finding, except in a search for owners: the first walk has reported it.
     pub fn bad(&mut self, finding: Finding) {
         if self.mode == Mode::Check {
             self.out.sink.push(finding);
@@ -314,7 +315,7 @@ impl Walker<'_> {
     }
 }
 
-/// Leaves one pointer to each block, the smallest. The inodes of the others are then known only in part.
+/// Keeps only the smallest of the nodes with the same block. The inodes of the others are then known only in part.
 fn dedup(nodes: &mut Vec<Node>, partial: &mut Vec<u32>) {
     nodes.sort_unstable();
     nodes.dedup_by(|node, kept| {
@@ -469,7 +470,7 @@ fn found(mode: Mode, out: &mut Out) {
     }
 }
 
-/// Bytes of inode tables that are read again because tables overlap, beyond one reading of each.
+/// The most bytes of inode tables that are read again because tables overlap.
 const AGAIN_BYTES: u64 = 16 << 20;
 
 /// The inode tables, as far as they have been used. If tables overlap, which is damage, a limited number is read: all
@@ -534,7 +535,7 @@ fn take(all: &mut Out, out: Out, fresh: bool) {
     all.large_files += out.large_files;
 }
 
-/// Appends without asking for more room than is needed.
+/// Appends without reserving more memory than is needed.
 fn append<T>(all: &mut Vec<T>, mut part: Vec<T>) {
     if all.is_empty() {
         *all = part;

@@ -1,7 +1,7 @@
 //! The problems of a file system: one table for all.
 //!
 //! Main type: [`Problem`] (a number into the table; e2fsck's code, so that logs of both can be compared). The rows are
-//! in [`table`]: name, severity, the action that `-p` will take one day, text. A text has no place in it; a
+//! in [`table`]: name, severity, the action of `e2fsck -p`, text. A text has no place in it; a
 //! [`Finding`](crate::Finding) adds that.
 //!
 //! # Locking
@@ -24,7 +24,7 @@ pub enum Severity {
     Damage,
 }
 
-/// The action of a future `extant fsck -p`.
+/// The action of `e2fsck -p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preen {
     /// Repair it without a question.
@@ -69,7 +69,7 @@ impl Problem {
         self.row().severity
     }
 
-    /// The action of a future `-p`.
+    /// The action of `e2fsck -p`.
     pub fn preen(self) -> Preen {
         self.row().preen
     }

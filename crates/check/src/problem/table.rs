@@ -1,7 +1,7 @@
 //! The table of problems: one row each, in the order of their codes.
 //!
-//! A row is: e2fsck's code, the variant, e2fsck's name without its prefix, the severity, the action of a future `-p`,
-//! and the text. The placeholders of a text are those that [`super::Problem::text`] names.
+//! A row is: e2fsck's code, the variant, e2fsck's name without its prefix, the severity, the action of `e2fsck -p`, and
+//! the text. The placeholders of a text are those that [`super::Problem::text`] names.
 //!
 //! # Locking
 //! None.
@@ -496,7 +496,7 @@ problems! {
         "the inode bitmap's checksum is {found:x}, expected {expected:x}";
     0x05001b BlockBitmapCsumInvalid "BLOCK_BITMAP_CSUM_INVALID" Damage Fix
         "the block bitmap's checksum is {found:x}, expected {expected:x}";
-    // After all.
+    // After all passes.
     0x060002 UpdateQuotas "UPDATE_QUOTAS" Damage Fix
         "the quota file says {found}, expected {expected}";
     0x060007 OrphanFileWithoutJournal "ORPHAN_FILE_WITHOUT_JOURNAL" Damage Fix

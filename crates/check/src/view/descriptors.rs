@@ -81,7 +81,7 @@ fn one(
         sink.extend(finding(one, group));
     });
     if is_doubtful {
-        // Then it is unknown whether its bitmap was ever written: it is read.
+        // The flags cannot be trusted, so the bitmap is read even if they say that it was never written.
         desc.flags.remove(GroupFlags::BLOCK_UNINIT);
     }
     if is_doubtful || !astray.is_empty() {
@@ -89,7 +89,7 @@ fn one(
         match backup(device, geometry, group, table_index, place) {
             Some(spare) if places(&spare) != places(&desc) => {
                 [desc.block_bitmap, desc.inode_bitmap, desc.inode_table] = places(&spare);
-                // Nor does the rest say anything. The backup's flags and counts are those of its day.
+                // The other fields cannot be trusted either, and the backup's flags and counts are out of date.
                 desc.flags.remove(GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT);
                 desc.itable_unused = 0;
             }
@@ -136,7 +136,7 @@ fn backup(
     })
 }
 
-/// Damage of a descriptor as a finding. `None`: another pass sees the same, and more of it.
+/// Damage of a descriptor as a finding. `None`: another pass reports the same in more detail.
 fn finding(damage: DescDamage, group: GroupNr) -> Option<Finding> {
     use DescDamage as D;
     let at = |problem, found: u64, expected: u64| Some(Finding::new(problem, Place::Group(group), found, expected));
@@ -152,7 +152,7 @@ fn finding(damage: DescDamage, group: GroupNr) -> Option<Finding> {
         D::Count { what: Counted::UnusedInodes, found, most } | D::UnusedAboveFree { unused: found, free: most } => {
             at(Problem::GdtItableUnused, found.into(), most.into())
         }
-        // The bitmaps show the numbers.
+        // The pass over the bitmaps reports these counts.
         D::Count { what: Counted::FreeBlocks | Counted::FreeInodes | Counted::Directories, .. } => None,
         D::Uninit { flags, unused } => at(Problem::GdtUninit, u64::from(flags) | u64::from(unused), 0),
         D::UninitLast => at(Problem::BbUninitLast, 0, 0),

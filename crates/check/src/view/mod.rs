@@ -30,12 +30,11 @@ use crate::report::{Note, Sink};
 /// Features whose structures are not checked, by name.
 const UNCHECKED: [(RoCompat, &str); 1] = [(RoCompat::VERITY, "Merkle trees (verity)")];
 
-/// A file system of up to this many blocks is accepted, even if the device ends before it (64 MiB for their bitmaps),
-/// ...
+/// A file system of up to this many blocks is accepted even if the device ends before it (64 MiB for their bitmaps).
 const BELIEVED_BLOCKS: u64 = 1 << 28;
-/// ... and so are larger ones of up to this many times the device's blocks. The same holds for groups ...
+/// Larger ones are accepted up to this many times the device's blocks, and this many times its groups.
 const BELIEVED_TIMES: u64 = 16;
-/// ... up to this number of them, each of which takes some hundred bytes.
+/// Up to this many groups are accepted in any case; each takes some hundred bytes.
 const BELIEVED_GROUPS: u64 = 1 << 17;
 
 /// The file system to check.

@@ -9,7 +9,7 @@ use extant_ondisk::superblock::{MAGIC, SpecialInode, SuperDamage};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 
-/// As a finding. `None`: another pass sees the same, and more of it.
+/// Damage of the superblock as a finding. `None`: another pass reports the same in more detail.
 pub fn finding(damage: SuperDamage) -> Option<Finding> {
     use SuperDamage as D;
     let at = |problem, found: u64, expected: u64| Some(Finding::new(problem, Place::Volume, found, expected));
@@ -61,7 +61,7 @@ pub fn finding(damage: SuperDamage) -> Option<Finding> {
             SpecialInode::LastOrphan => at(Problem::OrphanIllegalHeadInode, found.into(), 0),
         },
         D::ReservedBlocks { found, most } => misc("s_r_blocks_count", found, most),
-        // The bitmaps show the numbers.
+        // The pass over the bitmaps reports these counts.
         D::FreeBlocks { .. } | D::FreeInodes { .. } => None,
         D::RevisionFeatures => at(Problem::FsRevLevel, 0, 1),
         D::BothChecksums => at(Problem::MetaAndGdtCsumSet, 0, 0),

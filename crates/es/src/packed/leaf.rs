@@ -34,9 +34,8 @@ type Bits = [u64; WORDS];
 /// An entry, whether it is marked, and whether it was marked when the hand passed.
 pub type Marked = (Packed, bool, bool);
 
-/// The result for a leaf that the hand left whole: how many of its entries were looked up until the hand came back,
-/// of those that were marked then and of the others. `marked_expected` is the number for the former if marks
-/// predicted nothing.
+/// The lookups in a leaf that the hand left whole, until the hand came back: of entries that were marked when it
+/// passed, and of the others. `marked_expected` is the first number if marks predicted nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
     pub marked: f64,
@@ -49,7 +48,7 @@ pub struct Outcome {
 pub struct Leaf {
     /// Sorted by first block, places of evicted entries included.
     entries: Vec<Packed>,
-    /// Neither delayed nor gone.
+    /// Entries that are neither delayed nor gone.
     evictable: Bits,
     /// For an evictable entry: it was looked up. For any other: its place is empty. A delayed entry is never marked.
     marks: [AtomicU64; WORDS],
@@ -61,7 +60,7 @@ pub struct Leaf {
     pub was_warm: u16,
     /// How many times in a row the hand has left it whole.
     pub kept: u8,
-    /// Whether it is in the ring, between these two.
+    /// Whether it is in the ring, between `before` and `behind`.
     pub listed: bool,
     pub before: u32,
     pub behind: u32,

@@ -56,10 +56,10 @@ pub struct Swept {
     pub visited: u64,
     /// Evictable entries that the hand passed: all of the leaves behind it, and the evicted ones of the last leaf.
     pub passed: u64,
-    /// The sum over the leaves that an earlier sweep left whole, and their number.
+    /// The outcomes of leaves that an earlier sweep left whole: their sum, and their number.
     pub outcome: Outcome,
     pub outcomes: u64,
-    /// The hand has visited every leaf since the last sweep with `around`.
+    /// The hand has visited every leaf since the last sweep that set `around`.
     pub around: bool,
 }
 

@@ -49,7 +49,7 @@ impl Arrivals {
 }
 
 impl Index for Arrivals {
-    /// Vanilla's, and a slot in a vector that is three quarters full.
+    /// The bytes of vanilla's entry, and of a slot in a vector that is three quarters full.
     const ENTRY_BYTES: u64 = 80;
 
     fn added(&mut self, lblk: u32) -> u64 {

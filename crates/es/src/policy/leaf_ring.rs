@@ -48,7 +48,7 @@ pub(crate) struct LeafRing {
 struct Ring {
     /// The first inode has its turn.
     inodes: VecDeque<Weak<Node<LeafRing>>>,
-    /// Leaves warmer than this are spared, if leaves are.
+    /// The warmth above which leaves are spared, while whole leaves are.
     warm: u32,
     alike: Alike,
     /// Leaves visited.
@@ -86,8 +86,9 @@ impl Alike {
     /// Virtual lookups that outweigh a few real ones. Until more is known, the hand judges single entries.
     const PRIOR: f64 = 16.0;
     const PRIOR_EXPECTED: f64 = 24.0;
-    /// The odds of an entry without a mark, relative to one with it. In the traces of `es-traces`, popular files have
-    /// 0.86 to 1.11, popular entries 0.22 to 0.72 (the middle nine tenths).
+    /// Entries count as alike if the odds of one without a mark are above this share of the odds of one with it. In the
+    /// traces of `es-traces`, the share is 0.86 to 1.11 for popular files, and 0.22 to 0.72 for popular entries (the
+    /// middle nine tenths).
     const LEAST: f64 = 0.7;
 
     fn add(&mut self, swept: &Swept) {

@@ -32,7 +32,7 @@ struct List<P: EsPolicy> {
 /// The list and its lock.
 pub(super) struct InodeLru<P: EsPolicy>(Mutex<List<P>>);
 
-/// On each inode.
+/// The policy's state on each inode.
 #[derive(Default)]
 pub(crate) struct Stamp {
     touched_when: AtomicU64,

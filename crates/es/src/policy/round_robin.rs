@@ -30,7 +30,7 @@ impl Default for RoundRobin {
     }
 }
 
-/// On each inode.
+/// The policy's state on each inode.
 #[derive(Default)]
 pub(crate) struct Turn {
     listed: AtomicBool,

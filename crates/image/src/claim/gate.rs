@@ -28,8 +28,8 @@ struct Standing {
     /// Changes that have passed and have not ended.
     under_way: usize,
     waiting: Vec<Bio>,
-    /// The superblocks that the device may have, since it was not ours alone: that of the last successful write, and
-    /// those of the writes that failed since.
+    /// The superblocks that the device may have since other processes could open it: that of the last successful write,
+    /// and those of the writes that failed since.
     superblocks: Vec<SuperBlockBytes>,
 }
 
@@ -57,8 +57,8 @@ impl Gate {
         self.standing.lock().state
     }
 
-    /// Closes our exclusive open. From now on a device that is unchanged has the superblock `before`, or one that
-    /// passes later.
+    /// Closes our exclusive open. From now on an unchanged device has the superblock `before`, or one that a later
+    /// write has brought there.
     pub(super) fn close(&self, before: Option<SuperBlockBytes>) {
         let held = {
             let mut standing = self.standing.lock();
@@ -81,7 +81,7 @@ impl Gate {
 /// A change that has passed; dropping this ends it.
 struct UnderWay {
     gate: Arc<Gate>,
-    /// The superblock that it leaves.
+    /// The superblock that it writes, if it writes one.
     leaves: Option<SuperBlockBytes>,
     succeeded: bool,
 }

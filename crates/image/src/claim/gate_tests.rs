@@ -28,7 +28,7 @@ pub(super) fn none_ended() -> Ended {
     Ended::new(Mutex::new(&ENDED, Vec::new()))
 }
 
-/// A claim that is ours. Its tests make the transitions themselves.
+/// A claim in the state `Ours`. The tests make the transitions themselves.
 pub(super) fn claim_of(exclusive: Arc<dyn BlockDevice>, inner: Arc<dyn BlockDevice>) -> Arc<DeviceClaim> {
     Arc::new(DeviceClaim::new(ImageSpec::whole("/nowhere"), Access::tool(false), exclusive, inner))
 }

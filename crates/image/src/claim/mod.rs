@@ -62,14 +62,14 @@ const KERNEL_CLOSE_NS: u64 = 500_000_000;
 /// While this exists, no other process can open the device exclusively.
 type Held = Box<dyn Any + Send>;
 
-/// How the claim stands. See the module.
+/// The state of a claim. See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimState {
     /// We have the device open exclusively.
     Ours,
-    /// Our exclusive open has ended for the kernel's.
+    /// We have closed our exclusive open, so that the kernel can make its own.
     Lent,
-    /// The device of a mount.
+    /// The kernel has the device open exclusively, for a mount.
     Kernels,
     /// The mount has ended by force, and another process may have opened the device since.
     Unknown,
@@ -124,7 +124,7 @@ pub struct DeviceClaim {
     gate: Arc<Gate>,
 }
 
-/// Gives the device up at its end if `Lent` is still the state: a mount that panics must not leave requests that wait.
+/// When dropped in the state `Lent`, gives the device up: a mount that panics must not leave requests that wait.
 struct Undecided<'a>(&'a DeviceClaim);
 
 impl Drop for Undecided<'_> {
@@ -140,7 +140,7 @@ impl DeviceClaim {
     /// As [`crate::open()`].
     pub fn open(spec: &ImageSpec, access: &Access) -> Result<DeviceClaim> {
         let whole = Access { engine: Engine::Psync, ..access.clone() };
-        // For a part of a device, too: the kernel opens the whole device exclusively.
+        // Also for a part of a device: the kernel opens the whole device exclusively.
         let exclusive = open_whole(spec, &whole)?.device;
         let inner = open::open(spec, &Access { exclusive: false, ..access.clone() })?.device;
         Ok(DeviceClaim::new(spec.clone(), whole, exclusive, inner))
@@ -194,7 +194,7 @@ impl DeviceClaim {
         self.decide(cut_off, Transition::Regain, self.open_again().map(Some), || self.is_still())
     }
 
-    /// How the claim stands.
+    /// The state of the claim.
     pub fn state(&self) -> ClaimState {
         self.gate.state()
     }
@@ -242,8 +242,8 @@ impl DeviceClaim {
         }
     }
 
-    /// A busy mount stays, dead, and still has the device: under any bind mount, or in no visible place. If it is
-    /// visible, an open descriptor prevents its end.
+    /// A busy mount remains after its server, and still has the device. It may be visible only under a bind mount, or
+    /// nowhere. If it is visible, an open descriptor prevents its end.
     fn dead_mount(&self) -> Option<Held> {
         let device = rustix::fs::stat(&self.spec.path).ok()?.st_rdev;
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -273,7 +273,7 @@ impl DeviceClaim {
 /// The fields of a superblock that a mount or a check changes without the log.
 type OfMount = (u16, i64, Incompat, bool);
 
-/// Errors and labels are not among them. None: it is no superblock.
+/// These fields of a superblock; errors and labels are not among them. `None`: it is no superblock.
 fn of_mount(bytes: &[u8]) -> Option<OfMount> {
     let sb = SuperBlock::decode(bytes, SUPERBLOCK_OFFSET).ok()?;
     Some((sb.mount_count(), sb.mount_time(), sb.incompat(), sb.state().contains(FsState::VALID)))

@@ -62,7 +62,7 @@ impl LogWriter {
         writer
     }
 
-    /// Makes the log live from here on.
+    /// Makes the log live, from the current position on.
     pub fn start_here(&mut self) {
         (self.sb.start, self.sb.sequence) = (self.at, self.tid);
         self.write_super();

@@ -738,7 +738,7 @@ fn random_damage_never_panics_or_hangs() {
             for _ in 0..400 {
                 let disk = MemDisk::new(clean.clone());
                 for _ in 0..=rng.below(6) {
-                    // Mostly the structured blocks: aims at the first bytes.
+                    // Mostly the first bytes of a block, where its structures are.
                     let block = 500 + rng.below(100);
                     let byte = if rng.one_in(2) { rng.below(64) } else { rng.below(1024) };
                     let sector = (block * 1024 + byte) / 512 * 512;

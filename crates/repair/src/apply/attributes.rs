@@ -14,9 +14,9 @@ use crate::error::{Done, Refusal};
 use crate::view::Image;
 use crate::view::inode::Inode;
 
-/// The byte of the count of references in a block.
+/// The offset of the count of references in an attribute block.
 const REFERENCES_AT: usize = 4;
-/// The byte of the checksum.
+/// The offset of the checksum.
 const CHECKSUM_AT: usize = 16;
 
 fn context(image: &Image) -> XattrContext {
@@ -28,8 +28,8 @@ fn context(image: &Image) -> XattrContext {
 /// The most bytes of a value (Linux: `XATTR_SIZE_MAX`).
 const VALUE_MAX: u32 = 64 << 10;
 
-/// Whether an attribute can stay. A value in an inode of its own must be one, of the right size; the hash of its bytes
-/// counts, and not the one that is stored with them.
+/// Whether an attribute can stay. If its value has an inode, that must be one for values, of the right size; the hash
+/// of the value's bytes counts, not the stored one.
 fn fate(image: &Image, entry: &EntryRef<'_>) -> Fate {
     let Some((ino, size)) = entry.outside else { return Fate::Stays };
     let value = image.inode(ino).ok().filter(|value| {
@@ -48,8 +48,8 @@ fn fate(image: &Image, entry: &EntryRef<'_>) -> Fate {
     Fate::StaysWith { hash: if fits { entry.hash } else { names[0] } }
 }
 
-/// Whether the value names an inode in use as the one that it belongs to, as those of Lustre do (Linux:
-/// `ext4_xattr_inode_iget`). Such a value has no hash.
+/// Whether the value names an inode in use as its owner, as values of Lustre do (Linux: `ext4_xattr_inode_iget`). Such
+/// a value has no hash.
 fn is_lustre(image: &Image, value: &Inode) -> bool {
     let owner = InodeNr(value.raw.i_mtime.get());
     image.inode(owner).is_ok_and(|owner| owner.links() > 0 && owner.generation() == value.generation())
@@ -66,7 +66,7 @@ fn value_hash(image: &Image, value: &Inode, size: u32) -> Option<u32> {
     Some(image.geo.seed.checksum(&bytes[..size as usize]))
 }
 
-/// Writes the attributes of an inode again, and those of its block that name values which are none.
+/// Rewrites the attributes of an inode, and those of its block if they name invalid values.
 pub fn in_inode(image: &mut Image, ino: InodeNr) -> Done {
     image.touch(ino);
     let inode = image.inode(ino)?;
@@ -83,8 +83,8 @@ pub fn in_inode(image: &mut Image, ino: InodeNr) -> Done {
     }
 }
 
-/// Writes an attribute block again with the attributes that can be read. `references`: the number of inodes that refer
-/// to it; 0: as stored.
+/// Rewrites an attribute block with the attributes that can be read. `references`: the number of inodes that refer to
+/// it; 0: as stored.
 pub fn block(image: &mut Image, nr: BlockNr, references: u32) -> Done {
     let mut bytes = image.block(nr)?;
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);

@@ -11,7 +11,8 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use crate::error::Done;
 use crate::view::Image;
 
-/// `count` blocks in logical order: those of `own` first, then free ones. Of a cluster, all blocks are at their places.
+/// `count` blocks in logical order: those of `own` first, then free ones. The blocks of a cluster stay at their places
+/// in it.
 pub fn blocks(image: &mut Image, own: Vec<BlockNr>, count: usize) -> Done<Vec<BlockNr>> {
     let mask = (1u64 << image.geo.cluster_bits) - 1;
     let mut blocks = own;
@@ -42,7 +43,7 @@ pub fn own(image: &Image, ino: InodeNr) -> Done<Vec<BlockNr>> {
     Ok(all.into_iter().enumerate().take_while(whole).map(|(_, (_, block))| block).filter(mine).collect())
 }
 
-/// Makes the blocks the map of an inode, and sets its size.
+/// Maps an inode to the blocks, and sets its size.
 pub fn set_blocks(image: &mut Image, ino: InodeNr, blocks: &[BlockNr], size: u64) -> Done {
     let run = |(lblk, block): (usize, &BlockNr)| Run {
         lblk: LogicalBlock(lblk as u32),
@@ -55,7 +56,7 @@ pub fn set_blocks(image: &mut Image, ino: InodeNr, blocks: &[BlockNr], size: u64
     image.set_size(ino, size)
 }
 
-/// Writes a whole content.
+/// Writes the whole content of an inode.
 pub fn write(image: &mut Image, ino: InodeNr, bytes: &[u8]) -> Done {
     let size = image.geo.block_size as usize;
     let own = own(image, ino)?;

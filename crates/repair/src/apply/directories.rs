@@ -30,7 +30,7 @@ const STRICT_ENCODING: u16 = 1;
 /// A name to write.
 type Named = (Vec<u8>, Target);
 
-/// Writes one block of a directory again.
+/// Rewrites one block of a directory.
 pub fn block(image: &mut Image, ino: InodeNr, lblk: u32) -> Done {
     let inode = image.inode(ino)?;
     if inode.has(InodeFlags::INLINE_DATA) {
@@ -92,7 +92,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// No name of this directory yet.
+    /// An empty set for the names of this directory.
     pub fn of(inode: &Inode) -> Taken {
         let is_folded = inode.has(InodeFlags::CASEFOLD) && !inode.has(InodeFlags::ENCRYPT);
         Taken { is_folded, names: BTreeSet::new() }
@@ -112,7 +112,7 @@ impl Taken {
     }
 }
 
-/// `.` and `..` at the start of a block whose further bytes stay.
+/// Writes `.` and `..` at the start of a block; its other bytes stay.
 fn dots(image: &Image, inode: &Inode, bytes: &mut [u8]) {
     let parent = parent_of(image, inode);
     let kind = if image.geo.filetype { FileType::Directory.dirent_code() } else { 0 };
@@ -144,8 +144,8 @@ pub fn parent_of(image: &Image, inode: &Inode) -> InodeNr {
     named.or_else(said).or_else(stored).unwrap_or(InodeNr::ROOT)
 }
 
-/// The entries that are written again: legal names, each once. A name that is there twice gets a number. An entry that
-/// was found behind damage counts if its inode lacks a name.
+/// The entries to rewrite: legal names, each once. A name that is there twice gets a number. An entry that was found
+/// behind damage counts if its inode lacks a name.
 fn usable(image: &Image, inode: &Inode, entries: Vec<Entry>, taken: &mut Taken) -> Vec<Named> {
     let encrypted = inode.has(InodeFlags::ENCRYPT);
     let strict = image.sb.raw().s_encoding_flags.get() & STRICT_ENCODING != 0 && taken.is_folded;
@@ -188,7 +188,7 @@ fn text(name: Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// The name itself, or with the first number that makes it a new one.
+/// The name itself, or with the first number that makes it unique.
 pub fn free_name(name: Vec<u8>, taken: &Taken) -> Vec<u8> {
     if !taken.has(&name) {
         return name;
@@ -232,7 +232,7 @@ fn hasher(image: &Image, inode: &Inode) -> Option<Hasher> {
     Some(Hasher::new(version, image.sb.hash_seed()))
 }
 
-/// Writes a directory again with all names that can be read, and `more`.
+/// Rewrites a directory with all names that can be read, and `more`.
 pub fn rebuild(image: &mut Image, ino: InodeNr, more: &[(Vec<u8>, InodeNr)]) -> Done {
     let inode = image.inode(ino)?;
     if inode.has(InodeFlags::INLINE_DATA) {
@@ -261,7 +261,7 @@ pub fn rebuild(image: &mut Image, ino: InodeNr, more: &[(Vec<u8>, InodeNr)]) -> 
     write(image, &inode, parent, &names, blocks, blocks_min)
 }
 
-/// Writes a directory of `old` again in the form that `new` has.
+/// Rewrites a directory of `old` in the form that `new` has.
 pub fn rewrite(old: &Image, new: &mut Image, ino: InodeNr) -> Done {
     let inode = old.inode(ino)?;
     if inode.has(InodeFlags::INLINE_DATA) {
@@ -274,7 +274,7 @@ pub fn rewrite(old: &Image, new: &mut Image, ino: InodeNr) -> Done {
     write(new, &inode, parent, &names, blocks, blocks_min)
 }
 
-/// Writes a directory of `old` again with other names, which must have the same lengths and differ.
+/// Rewrites a directory of `old` with other names, which must have the same lengths and differ.
 pub fn rename_all(old: &Image, new: &mut Image, ino: InodeNr, mut name: impl FnMut(&[u8]) -> Vec<u8>) -> Done {
     let inode = old.inode(ino)?;
     let blocks: Vec<BlockNr> = old.map(&inode).blocks().map(|(_, block)| block).collect();
@@ -333,7 +333,7 @@ fn write(
     content::set_blocks(image, ino, &blocks, (blocks.len() * size) as u64)
 }
 
-/// Makes an inode a directory that is empty but for what can be found of it.
+/// Makes an inode a directory that is empty except for what can be found of it.
 pub fn make(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[(Vec<u8>, InodeNr)]) -> Done {
     let inode = image.inode(ino)?;
     let named: Vec<Named> = names
@@ -374,7 +374,7 @@ fn extend(image: &mut Image, inode: &Inode, name: &[u8], target: InodeNr) -> Don
     let (mapped, size) = (image.map(inode), image.geo.block_size as usize);
     let own: Vec<BlockNr> = mapped.blocks().map(|(_, block)| block).collect();
     if own.len() as u64 != mapped.end() {
-        // A hole is filled by writing the directory anew.
+        // A hole is filled by rewriting the directory.
         rebuild(image, inode.ino, &[(name.to_vec(), target)])?;
         return Ok(0);
     }
@@ -482,8 +482,8 @@ pub fn set_parent(image: &mut Image, dir: InodeNr, parent: InodeNr) -> Done {
     image.put_block(place, &bytes)
 }
 
-/// A directory in its inode is written again with the entries that can be read: in the inode, or in blocks if they do
-/// not fit there, or if its own blocks can be found.
+/// Rewrites a directory in its inode with the entries that can be read: in the inode, or in blocks if they do not fit
+/// there, or if its own blocks can be found.
 pub fn inline(image: &mut Image, inode: &Inode, more: &[(Vec<u8>, InodeNr)]) -> Done {
     let ino = inode.ino;
     image.touch(ino);

@@ -20,7 +20,7 @@ fn set_desc(image: &mut Image, group: GroupNr, desc: GroupDesc) -> Done {
     image.put_desc(group)
 }
 
-/// Writes a descriptor again: flags that need checksums where there are none go, counts are those of the files.
+/// Rewrites a descriptor. Flags that need checksums are cleared where there are none; counts are those of the files.
 pub fn descriptor(image: &mut Image, group: GroupNr) -> Done {
     if image.geo.desc_checksum == DescChecksum::None {
         clear_flags(image, group)?;
@@ -34,7 +34,7 @@ pub fn descriptor(image: &mut Image, group: GroupNr) -> Done {
     recount(image, group)
 }
 
-/// The inodes at the end of a table that are zero.
+/// How many inodes at the end of a table are zero.
 fn unused(image: &Image, group: GroupNr, known: &GroupDesc) -> u32 {
     let per_group = image.geo.inodes_per_group;
     let last = (1..=per_group).rev().find(|index| {
@@ -44,7 +44,7 @@ fn unused(image: &Image, group: GroupNr, known: &GroupDesc) -> u32 {
     if known.inode_table.0 == 0 { 0 } else { per_group - last.unwrap_or(0) }
 }
 
-/// Without checksums the encoder leaves flags and counts of unused inodes alone.
+/// Clears the flags and the count of unused inodes, which the encoder leaves alone without checksums.
 pub fn clear_flags(image: &Image, group: GroupNr) -> Done {
     let (block, at) = image.geo.group_desc_block(group).ok_or(Refusal::Lost("the group has no descriptor"))?;
     let at = (block.0 << image.geo.block_bits) + at as u64;
@@ -57,7 +57,7 @@ pub fn clear_flags(image: &Image, group: GroupNr) -> Done {
     image.write(at, &bytes)
 }
 
-/// The part of a table that was never used begins behind this inode.
+/// Moves the beginning of the unused part of a table behind this inode.
 pub fn open_table(image: &mut Image, ino: InodeNr) -> Done {
     let lost = Refusal::Lost("there is no such inode");
     let place = image.geo.inode_location(ino).map_err(|_| lost)?;
@@ -67,7 +67,7 @@ pub fn open_table(image: &mut Image, ino: InodeNr) -> Done {
     set_desc(image, place.group, known)
 }
 
-/// Bitmaps, their checksums and the counts of a group, as the files need them.
+/// Sets the bitmaps, their checksums and the counts of a group as the files need them.
 pub fn recount(image: &mut Image, group: GroupNr) -> Done {
     let mut known = desc(image, group)?;
     let blocks = image.facts.block_bitmap(group);
@@ -75,7 +75,7 @@ pub fn recount(image: &mut Image, group: GroupNr) -> Done {
     let geo = image.geo.clone();
     let clusters = geo.clusters_in_group(group);
     if known.flags.contains(GroupFlags::BLOCK_UNINIT) && initial(image, group)? == blocks {
-        // It need not be written.
+        // The bitmap need not be written.
     } else {
         known.flags.remove(GroupFlags::BLOCK_UNINIT);
         write_bitmap(image, known.block_bitmap, &blocks)?;
@@ -101,7 +101,7 @@ fn write_bitmap(image: &Image, place: BlockNr, bytes: &[u8]) -> Done {
     if image.block(place)? == bytes { Ok(()) } else { image.put_block(place, bytes) }
 }
 
-/// The block bitmap of a group whose own was never written.
+/// The block bitmap, from the layout alone, of a group whose own was never written.
 fn initial(image: &Image, group: GroupNr) -> Done<Vec<u8>> {
     let mut bytes = vec![0; image.geo.block_size as usize];
     bitmap::init_block_bitmap(&mut bytes, group, image.descs.iter(), &image.geo);
@@ -151,7 +151,7 @@ pub fn unusual(image: &Image) -> impl Iterator<Item = GroupNr> + '_ {
     all.filter(|(group, desc)| !is_usual(image, *group, desc)).map(|(group, _)| group)
 }
 
-/// Bitmaps and table of a group are where mke2fs puts them.
+/// Sets the places of a group's bitmaps and table to those where mke2fs puts them.
 pub fn usual(image: &mut Image, group: GroupNr) -> Done {
     let mut known = desc(image, group)?;
     [known.block_bitmap, known.inode_bitmap, known.inode_table] = usual_places(image, group);
@@ -163,7 +163,7 @@ fn is_usual(image: &Image, group: GroupNr, desc: &GroupDesc) -> bool {
     usual_places(image, group)[2] == desc.inode_table
 }
 
-/// The other groups whose tables lie on this group's table, which is in its usual place, and theirs are not.
+/// The other groups whose tables lie on this group's table, if this one is in its usual place and theirs are not.
 fn tables_astray(image: &Image, group: GroupNr) -> Vec<GroupNr> {
     let len = u64::from(image.geo.inode_table_blocks);
     let Some(own) = image.descs.get(group.0 as usize).filter(|own| is_usual(image, group, own)) else {
@@ -174,7 +174,7 @@ fn tables_astray(image: &Image, group: GroupNr) -> Vec<GroupNr> {
     others.filter(|(other, desc)| !is_usual(image, *other, desc)).map(|(other, _)| other).collect()
 }
 
-/// The other groups of which a bitmap lies on this group's table.
+/// The other groups with a bitmap on this group's table.
 fn bitmaps_on_table(image: &Image, group: GroupNr) -> Vec<GroupNr> {
     let start = image.descs.get(group.0 as usize).map_or(0, |desc| desc.inode_table.0);
     let table = start..start + u64::from(image.geo.inode_table_blocks);
@@ -256,8 +256,8 @@ fn overlaps(image: &Image, (group, which): (GroupNr, usize), own: &GroupDesc, (f
     others || fixed()
 }
 
-/// The resize inode maps the blocks that are reserved for descriptors, and their copies in the groups with backups, by
-/// one double indirect block (e2fsprogs: `ext2fs_create_resize_inode`).
+/// Makes the resize inode map the blocks that are reserved for descriptors, and their copies in the groups with
+/// backups, by one double indirect block (e2fsprogs: `ext2fs_create_resize_inode`).
 pub fn resize_inode(image: &mut Image) -> Done {
     const DOUBLE: usize = 13;
     let (geo, ino) = (image.geo.clone(), InodeNr::RESIZE);
@@ -307,8 +307,8 @@ pub fn resize_inode(image: &mut Image) -> Done {
     })
 }
 
-/// The block of multi-mount protection, which says that no mount uses the file system: the present one, or a free one
-/// if that cannot be.
+/// Rewrites the block of multi-mount protection, which then says that no mount uses the file system: the present block,
+/// or a free one if that cannot be.
 pub fn multi_mount(image: &mut Image) -> Done {
     let stored = BlockNr(image.sb.raw().s_mmp_block.get());
     let block = match image.can_have(stored, 1) {

@@ -69,7 +69,7 @@ pub fn blocks(image: &mut Image, ino: InodeNr, blocks: u64) -> Done {
     })
 }
 
-/// The inode has a name and was never deleted. Its links are counted later.
+/// Takes an inode back into use that has a name and was never deleted. Its links are counted later.
 pub fn revive(image: &mut Image, ino: InodeNr) -> Done {
     image.touch(ino);
     image.change_inode(ino, |raw| {
@@ -78,7 +78,7 @@ pub fn revive(image: &mut Image, ino: InodeNr) -> Done {
     })
 }
 
-/// Makes an inode anew: a file of this kind without content.
+/// Recreates an inode: a file of this kind without content.
 pub fn fresh(image: &mut Image, ino: InodeNr, kind: FileType, permissions: u16, links: u16) -> Done {
     image.zero_inode(ino)?;
     let mut desc = InodeDesc::new(kind.mode_bits() | permissions, &image.geo);
@@ -150,7 +150,7 @@ pub fn extra_isize(image: &mut Image, ino: InodeNr) -> Done {
     })
 }
 
-/// Inline data without its attribute, or with flags that exclude each other.
+/// Repairs inline data without its attribute, or with flags that exclude each other.
 ///
 /// The bytes in `i_block` stay, with an empty attribute behind them, or in a block if the inode has no room for one.
 /// The bytes behind them are lost. If `i_block` may be a map of any form, nothing of the content is known.

@@ -44,7 +44,7 @@ pub fn wipe(device: &Arc<CowDevice>) -> Result<()> {
     unmark(&*shared)
 }
 
-/// The log is empty now.
+/// Clears needs_recovery: the log is empty now.
 fn unmark(device: &dyn BlockDevice) -> Result<()> {
     use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
     let mut sb = read_super(device)?;
@@ -57,7 +57,7 @@ fn unmark(device: &dyn BlockDevice) -> Result<()> {
     Ok(device.write_at(start, &[&bytes], BioFlags::META)?)
 }
 
-/// Takes the journal back into use, or makes it anew.
+/// Takes the journal back into use, or recreates it.
 ///
 /// The inode gets back what only its kind, its links or its map have lost: the superblock has a copy of the map. If
 /// that gives a journal whose log can be read, the log counts, and is replayed. Otherwise the journal is empty, in the
@@ -120,7 +120,7 @@ fn is_usable(image: &Image) -> bool {
     loaded().is_some()
 }
 
-/// The log of a journal that was found again counts, if the superblock says that there is one.
+/// Replays the log of a journal that was found again, if the superblock says that there is one.
 fn restored(image: &mut Image) -> Done {
     image.touch(InodeNr::JOURNAL);
     note(image, InodeNr::JOURNAL)?;
@@ -134,13 +134,13 @@ fn restored(image: &mut Image) -> Done {
     }
 }
 
-/// The superblock's copy of the map follows the journal's inode.
+/// Updates the superblock's copy of the map from the journal's inode.
 pub fn note(image: &mut Image, ino: InodeNr) -> Done {
     let raw = image.inode(ino)?.raw;
     note_map(image, raw.i_block, u64::from(raw.i_size_lo.get()) | u64::from(raw.i_size_high.get()) << 32)
 }
 
-/// The superblock's copy of the map.
+/// Sets the superblock's copy of the map.
 fn note_map(image: &mut Image, i_block: [u8; 60], size: u64) -> Done {
     image.change_super(|raw| {
         for (word, bytes) in raw.s_jnl_blocks.iter_mut().zip(i_block.as_chunks::<4>().0) {
@@ -152,7 +152,7 @@ fn note_map(image: &mut Image, i_block: [u8; 60], size: u64) -> Done {
     })
 }
 
-/// A journal for a file system without one, of `blocks` blocks or as many as mke2fs gives it.
+/// Makes a journal of `blocks` blocks, or as many as mke2fs gives it, for a file system without one.
 pub fn create(image: &mut Image, blocks: Option<u32>) -> Done {
     let usual = jbd2::default_blocks(image.geo.blocks_count).unwrap_or(jbd2::MIN_LOG_BLOCKS);
     image.change_super(|raw| raw.s_journal_inum.set(InodeNr::JOURNAL.0))?;
@@ -160,8 +160,8 @@ pub fn create(image: &mut Image, blocks: Option<u32>) -> Done {
     make(image, InodeNr::JOURNAL, Vec::new(), blocks.unwrap_or(usual) as usize)
 }
 
-/// An empty journal in the blocks that it had. Old blocks of a log in it are zeroed, so that none of them is ever taken
-/// for one of a new log.
+/// Makes an empty journal in the blocks that it had. Old blocks of a log in it are zeroed, so that none of them is ever
+/// taken for one of a new log.
 fn empty(image: &mut Image, ino: InodeNr) -> Done {
     let own = match image.inode(ino)?.is_file() {
         true => content::own(image, ino)?,
@@ -172,7 +172,7 @@ fn empty(image: &mut Image, ino: InodeNr) -> Done {
     make(image, ino, own, count)
 }
 
-/// An empty journal of `count` blocks, `own` first.
+/// Makes an empty journal of `count` blocks, `own` first.
 fn make(image: &mut Image, ino: InodeNr, own: Vec<BlockNr>, count: usize) -> Done {
     super::inodes::fresh(image, ino, FileType::Regular, 0o600, 1)?;
     let blocks = content::blocks(image, own, count)?;

@@ -15,7 +15,7 @@ use crate::view::map::Mapped;
 /// Directories end at 2 GiB where they cannot be larger.
 const DIR_BYTES_LOG2: u32 = 31;
 
-/// Writes a map again with the part of it that can be used.
+/// Rewrites a map with the part of it that can be used.
 pub fn rewrite(image: &mut Image, ino: InodeNr) -> Done {
     let inode = image.inode(ino)?;
     let mut mapped = image.map(&inode);
@@ -64,7 +64,7 @@ fn without_primary(image: &Image, runs: &[Run]) -> Vec<Run> {
     single.filter(|run| !primary.contains(&run.pblk.0)).collect()
 }
 
-/// A map that is damaged beyond use may have lost its flag.
+/// The map read as an extent tree: if it is damaged beyond use, its inode may have lost the flag.
 fn other_form(image: &Image, inode: &Inode) -> Mapped {
     match inode.form(image) {
         Form::Extents => Mapped::default(),

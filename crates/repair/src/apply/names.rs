@@ -58,7 +58,7 @@ fn lost_found(image: &mut Image) -> Done<InodeNr> {
     Ok(ino)
 }
 
-/// The root: its inode is taken back into use, or made anew from the blocks that can be found.
+/// Restores the root: takes its inode back into use, or makes it from the blocks that can be found.
 pub fn root(image: &mut Image) -> Done {
     let ino = InodeNr::ROOT;
     let inode = image.inode(ino)?;
@@ -73,11 +73,11 @@ pub fn root(image: &mut Image) -> Done {
     if blocks.is_empty() {
         return directories::make(image, ino, ino, &[]);
     }
-    // The blocks are found again there.
+    // `rebuild` finds the blocks.
     directories::rebuild(image, ino, &[])
 }
 
-/// Of several names of a directory, the one that its `..` confirms stays; without one, the first.
+/// Leaves a directory only one of several names: the one that its `..` confirms, or else the first.
 pub fn one_name(image: &mut Image, ino: InodeNr) -> Done {
     let place = image.facts.directory(ino).ok_or(Refusal::Lost("it is no directory"))?;
     let names = image.names_of(|named| named == ino.0);

@@ -27,7 +27,7 @@ pub fn finish(image: &mut Image) -> Done {
     if image.sb.orphan_file().is_some() { renew_file(image) } else { Ok(()) }
 }
 
-/// The inode is free; its blocks are, once the bitmaps are written.
+/// Frees the inode; its blocks are free once the bitmaps are written.
 fn delete(image: &mut Image, inode: &Inode) -> Done {
     image.touch(inode.ino);
     let now = image.now.clamp(1, u32::MAX.into()) as u32;
@@ -74,7 +74,7 @@ fn truncate(image: &mut Image, inode: &Inode) -> Done {
     Ok(())
 }
 
-/// Makes the orphan file anew: empty, in its own blocks as far as it has any.
+/// Recreates the orphan file: empty, in its own blocks as far as it has any.
 pub fn renew_file(image: &mut Image) -> Done {
     let ino = image.sb.orphan_file().ok_or(Refusal::Lost("there is no orphan file"))?;
     let inode = image.inode(ino)?;

@@ -16,7 +16,7 @@ use super::content;
 use crate::error::{Done, Refusal};
 use crate::view::Image;
 
-/// Makes a quota file anew, with the usage of the files.
+/// Recreates a quota file, with the usage of the files.
 pub fn renew(image: &mut Image, ino: InodeNr) -> Done {
     let raw = image.sb.raw();
     let named = [raw.s_usr_quota_inum.get(), raw.s_grp_quota_inum.get(), raw.s_prj_quota_inum.get()];

@@ -28,13 +28,13 @@ pub enum Sharing {
 /// The inodes that keep clusters which several claim.
 #[derive(Default)]
 pub struct Owners {
-    /// Which rule applies.
+    /// The rule that applies.
     pub sharing: Sharing,
     keeps: Option<HashMap<u64, u32>>,
 }
 
 impl Owners {
-    /// No claim was looked at.
+    /// Owners that are not decided yet.
     pub fn new(sharing: Sharing) -> Owners {
         Owners { sharing, keeps: None }
     }

@@ -40,7 +40,7 @@ pub fn field(image: &mut Image, field: SuperField, value: u64) -> Done {
     })
 }
 
-/// The journal in the image is the one that counts.
+/// Forgets a journal on another device: the one in the image counts.
 pub fn forget_external_journal(image: &mut Image) -> Done {
     image.change_super(|raw| {
         raw.s_journal_uuid = [0; 16];

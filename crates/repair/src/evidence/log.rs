@@ -62,7 +62,7 @@ pub fn history(image: &Image) -> Option<Newest> {
     Newest::load(journal, &*shared).ok()
 }
 
-/// The blocks of the journal by the copy in the superblock.
+/// The blocks of the journal, according to the copy of its map in the superblock.
 fn stored_map(image: &Image) -> Option<Vec<Run>> {
     let (i_block, _) = crate::apply::journal::stored_map(image)?;
     let mut raw = RawInode::new_zeroed();
@@ -134,7 +134,7 @@ impl Candidates<'_> {
         }
     }
 
-    /// Adds what a finding names.
+    /// Adds the structures that a finding names.
     fn direct(&mut self, finding: &Finding) {
         use extant_check::Place;
         match finding.place {
@@ -182,7 +182,8 @@ impl Candidates<'_> {
         place.into_iter().for_each(|block| self.block(block));
     }
 
-    /// Adds what a finding about an inode may come from: the blocks of its map, the first of a directory or symlink.
+    /// Adds the possible causes of a finding about an inode: the blocks of its map, the first of a directory or
+    /// symlink.
     fn related(&mut self, finding: &Finding) {
         let fresh = finding.place.ino().filter(|ino| self.seen.insert(ino.0));
         let Some(inode) = fresh.and_then(|ino| self.image.inode(ino).ok()) else { return };
@@ -224,7 +225,7 @@ fn tried<'a>(
     let over = Arc::new(options.layers.over(device.clone()));
     let mut changed = image.with(over.clone());
     for one in copies {
-        // One that cannot be taken changes nothing.
+        // A copy that cannot be taken changes nothing.
         let _ = take(&mut changed, history, *one);
     }
     let shared: Arc<dyn BlockDevice> = over.clone();

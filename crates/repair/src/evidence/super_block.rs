@@ -80,7 +80,7 @@ fn write(device: &dyn BlockDevice, raw: &RawSuperBlock) -> Result<()> {
 }
 
 /// The candidates: the primary with the values that its findings expect; with the fields of each backup that never
-/// change; each backup as a whole. That at byte `named` comes before all others.
+/// change; each backup as a whole. The one at byte `named` comes first.
 fn candidates(device: &dyn BlockDevice, report: &Report, named: Option<u64>) -> Result<Vec<RawSuperBlock>> {
     let mut all = Vec::new();
     let primary = read(device, SUPERBLOCK_OFFSET);
@@ -102,8 +102,8 @@ fn candidates(device: &dyn BlockDevice, report: &Report, named: Option<u64>) -> 
     Ok(all)
 }
 
-/// The primary with what its findings expect, and a right checksum. `first_meta_bg`: the first metagroup, if the stored
-/// one cannot be.
+/// The primary with the values that its findings expect, and a right checksum. `first_meta_bg`: the first metagroup, if
+/// the stored one is impossible.
 fn mended(primary: &RawSuperBlock, report: &Report, first_meta_bg: u32) -> RawSuperBlock {
     let mut raw = *primary;
     for finding in &report.findings {
@@ -123,7 +123,7 @@ fn mended(primary: &RawSuperBlock, report: &Report, first_meta_bg: u32) -> RawSu
     raw
 }
 
-/// The backups that a layout can be derived from, those with different contents.
+/// The backups that a layout can be derived from, each content once.
 fn backups(device: &dyn BlockDevice, primary: Option<&RawSuperBlock>) -> Vec<RawSuperBlock> {
     let context = SuperContext { device_bytes: Some(device.size_bytes()), now: None };
     let layout = primary.and_then(|raw| SuperBlock::parse(raw.as_bytes(), &context, &mut |_| {}));

@@ -25,7 +25,7 @@ pub fn answer(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         .or_else(|| tree(of, finding))
 }
 
-/// Fields of inodes that the pass over directories reports.
+/// The answer to a finding about an inode's field that the pass over directories reports.
 fn fields(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     let zero = |what| field(Layer::Inodes, finding, what, 0);
     match finding.problem {
@@ -41,7 +41,7 @@ fn fields(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         P::BadCharDev | P::BadBlockDev | P::BadFifo | P::BadSocket => {
             flags(finding, 0, (F::EXTENTS | F::INLINE_DATA | F::INDEX | F::IMMUTABLE | F::APPEND).bits())
         }
-        // A symlink without a target is none.
+        // A symlink without a target is no symlink.
         P::InvalidSymlink if of.without.contains_key(&Action::Target(ino(finding))) => {
             act(Layer::Inodes, Action::Clear(ino(finding)))
         }
@@ -58,7 +58,7 @@ fn fields(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     }
 }
 
-/// Blocks whose entries have to be written again.
+/// The answer to a finding for which a block's entries are rewritten.
 fn blocks(finding: &Finding) -> Option<Answer> {
     let block = |finding: &Finding| {
         let lblk = finding.place.lblk().unwrap_or(0) as u32;

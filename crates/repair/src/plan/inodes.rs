@@ -25,7 +25,7 @@ pub fn answer(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         .or_else(|| inline(of, finding))
 }
 
-/// Fields that stand for themselves.
+/// The answer to a finding about a single field.
 fn fields(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     let (one, now) = (ino(finding), of.image.now.clamp(1, u32::MAX.into()) as u64);
     match finding.problem {
@@ -74,7 +74,7 @@ fn is_alive(of: &Planner<'_>, ino: InodeNr) -> bool {
         && of.report.findings.iter().any(named)
 }
 
-/// Inodes that may not be what they say, and places of metadata.
+/// The answer to a finding about an inode whose kind may be wrong, or about places of metadata.
 fn kinds(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     let one = ino(finding);
     match finding.problem {
@@ -87,7 +87,7 @@ fn kinds(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         P::InodeIsGarbage if of.has(P::InodeOnlyCsumInvalid, one) && !is_plausible(of, one) => {
             act(Layer::Inodes, Action::Clear(one))
         }
-        // Its own findings say what is wrong with it.
+        // Its other findings say what is wrong with it.
         P::InodeIsGarbage => Some(Answer::Follows),
         P::BbConflict | P::IbConflict | P::ItableConflict => {
             group(finding).map(|group| Answer::Act(Layer::Groups, Action::Places(group)))
@@ -179,7 +179,7 @@ fn is_value(of: &Planner<'_>, ino: InodeNr) -> bool {
     is_file && of.image.facts.inode(ino).names() == 0
 }
 
-/// Inline data, and the features that contents need.
+/// The answer to a finding about inline data, or about a feature that contents need.
 fn inline(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     let incompat =
         |set: Incompat| act(Layer::Volume, Action::Feature { word: Word::Incompat, set: set.bits(), clear: 0 });
@@ -202,7 +202,7 @@ fn inline(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     }
 }
 
-/// The feature that attribute blocks need.
+/// The answer that sets the feature for attribute blocks.
 pub fn attribute_feature() -> Option<Answer> {
     let set = Compat::EXT_ATTR.bits();
     act(Layer::Volume, Action::Feature { word: Word::Compat, set, clear: 0 })
@@ -216,7 +216,7 @@ pub fn sharers<'a>(of: &Planner<'a>) -> Vec<(InodeNr, &'a Finding)> {
             shown.entry(ino.0).or_insert(finding);
         }
     }
-    // A report has a limited number of findings, and may have none of some inodes.
+    // A report has a limited number of findings, and may have none for some inodes.
     let Some(any) = shown.values().next().copied() else { return Vec::new() };
     let cause = |ino: &u32| shown.get(ino).copied().unwrap_or(any);
     of.image.facts.sharers().iter().map(|ino| (InodeNr(*ino), cause(ino))).collect()

@@ -42,7 +42,7 @@ pub enum Answer {
 /// The steps for a report.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// By layer, and within it by action.
+    /// The steps by layer, and within a layer by action.
     pub steps: Vec<Step>,
     /// Damage that no step repairs, and why.
     pub refused: Vec<(Finding, String)>,
@@ -104,7 +104,7 @@ pub fn flags(finding: &Finding, set: u32, clear: u32) -> Option<Answer> {
 /// The rule where a block cannot be read. Names, maps and inodes in it still count: nothing is freed, and no count
 /// becomes smaller.
 struct Blind {
-    /// Groups whose bitmaps have bits of what nothing readable uses.
+    /// Groups whose bitmaps have bits set that nothing readable uses.
     groups: BTreeSet<GroupNr>,
 }
 

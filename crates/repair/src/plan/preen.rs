@@ -18,7 +18,7 @@ use crate::view::Image;
 /// Whether `-p` may take an action that answers this finding.
 pub fn is_safe(image: &Image, action: &Action, cause: &Finding) -> bool {
     match cause.problem {
-        // The content of these is known without what is damaged.
+        // Their content is known without the damaged part.
         P::OrphanIllegalHeadInode
         | P::OrphanFileHole
         | P::OrphanFileBadMagic

@@ -11,8 +11,8 @@ use extant_check::Finding;
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
-/// The structure that a step repairs. Lower layers come first: what only followed from them is gone when the next check
-/// has run.
+/// The structure that a step repairs. Lower layers come first: the next check no longer finds what only followed from
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Layer {
     /// The superblock and the journal.
@@ -137,15 +137,15 @@ pub enum Action {
         /// Bits to clear.
         clear: u32,
     },
-    /// A number in the superblock.
+    /// A number in the superblock is set.
     SuperField(SuperField, u64),
-    /// The journal is made anew.
+    /// The journal is recreated.
     NewJournal,
     /// The log, which the image does not mention, is replayed or emptied, whichever leaves fewer findings.
     UnmentionedLog,
     /// A damaged block, or an inode in it, gets the bytes of its newest copy in the log.
     LogCopy {
-        /// The block.
+        /// The block whose copy it is.
         block: BlockNr,
         /// The inode; `None`: the whole block.
         ino: Option<InodeNr>,
@@ -154,23 +154,23 @@ pub enum Action {
     ForgetExternalJournal,
     /// Orphans are deleted or truncated, and their list is emptied.
     FinishOrphans,
-    /// The orphan file is made anew.
+    /// The orphan file is recreated.
     OrphanFile,
-    /// The block of multi-mount protection is made anew.
+    /// The block of multi-mount protection is rewritten.
     MultiMount,
-    /// A group's descriptor is written anew, with its checksum.
+    /// A group's descriptor is rewritten, with its checksum.
     Descriptor(GroupNr),
     /// Places of a group's bitmaps or table that are lost or taken are chosen again.
     Places(GroupNr),
-    /// The part of a group's inode table that was never used begins behind this inode.
+    /// The unused part of a group's inode table begins behind this inode.
     Table(InodeNr),
     /// Bitmaps and table of a group are where mke2fs puts them.
     UsualPlaces(GroupNr),
     /// The resize inode maps the reserved blocks again.
     ResizeInode,
-    /// A field of an inode.
+    /// A field of an inode is set.
     InodeField(InodeNr, InodeField, u64),
-    /// Flags of an inode.
+    /// Flags of an inode are set and cleared.
     InodeFlags {
         /// The inode.
         ino: InodeNr,
@@ -179,29 +179,29 @@ pub enum Action {
         /// Bits to clear.
         clear: u32,
     },
-    /// An inode's checksum.
+    /// An inode's checksum is updated.
     InodeSeal(InodeNr),
-    /// The kind in an inode's mode, as entries and content tell it.
+    /// The kind in an inode's mode is set to what entries and content show.
     Kind(InodeNr),
-    /// The size of an inode's extra fields.
+    /// The size of an inode's extra fields is set.
     ExtraIsize(InodeNr),
     /// An inode is cleared.
     Clear(InodeNr),
     /// An inode that was never deleted, and has a name, is in use again.
     Revive(InodeNr),
-    /// The root directory is made anew, from its old blocks if they can be found.
+    /// The root directory is recreated, from its old blocks if they can be found.
     Root,
-    /// An inode's map is written again with the part that can be used.
+    /// An inode's map is rewritten with the part that can be used.
     Map(InodeNr),
     /// The size of a symlink follows from its target.
     Target(InodeNr),
     /// Inline data gets the flag, the attribute or the form that fits it.
     Inline(InodeNr),
-    /// An inode's attributes are written again with those that can be read.
+    /// An inode's attributes are rewritten, as far as they can be read.
     Attributes(InodeNr),
-    /// An attribute block is written again with the attributes that can be read.
+    /// An attribute block is rewritten with the attributes that can be read.
     AttributeBlock {
-        /// The block.
+        /// The attribute block.
         block: BlockNr,
         /// The number of inodes that refer to it; 0: it is not changed.
         references: u32,
@@ -210,9 +210,9 @@ pub enum Action {
     DropAttributeBlock(BlockNr),
     /// An inode gets blocks of its own for those that it shares.
     Own(InodeNr),
-    /// A block of a directory is written again with the entries that can be read.
+    /// A block of a directory is rewritten with the entries that can be read.
     DirBlock(InodeNr, u32),
-    /// A directory is written again with all names that can be read, and its index.
+    /// A directory is rewritten with all names that can be read, and its index.
     Directory(InodeNr),
     /// An entry is removed.
     DropEntry {
@@ -220,44 +220,44 @@ pub enum Action {
         dir: InodeNr,
         /// Its logical block.
         lblk: u32,
-        /// The first byte in the block.
+        /// The entry's first byte in the block.
         offset: u32,
         /// The inode that it leads to.
         ino: InodeNr,
     },
-    /// The file type in an entry.
+    /// The file type in an entry is set.
     EntryKind {
         /// The directory.
         dir: InodeNr,
         /// Its logical block.
         lblk: u32,
-        /// The first byte in the block.
+        /// The entry's first byte in the block.
         offset: u32,
         /// The number of the type.
         kind: u8,
     },
-    /// Of several names of a directory, the one that its `..` confirms stays.
+    /// A directory keeps only one of several names: the one that its `..` confirms.
     OneName(InodeNr),
-    /// `..` of a directory.
+    /// `..` of a directory is set.
     Parent(InodeNr, InodeNr),
     /// A file or directory without a name gets one in `/lost+found`.
     Attach(InodeNr),
-    /// A link count.
+    /// A link count is set.
     Links(InodeNr, u16),
-    /// A count of blocks.
+    /// A count of blocks is set.
     Blocks(InodeNr, u64),
-    /// Bitmaps, checksums and counts of a group.
+    /// Bitmaps, checksums and counts of a group are rewritten.
     Recount(GroupNr),
-    /// The totals in the superblock.
+    /// The totals in the superblock are set.
     Totals,
-    /// A quota file is made anew; limits stay where they can be read.
+    /// A quota file is recreated; limits stay where they can be read.
     Quota(InodeNr),
 }
 
-/// An action, and why.
+/// An action, and the finding that caused it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When it comes.
+    /// The layer, which decides when the step comes.
     pub layer: Layer,
     /// The change.
     pub action: Action,
@@ -270,7 +270,7 @@ pub struct Step {
 }
 
 impl Action {
-    /// The inode that it changes, of an entry its directory.
+    /// The inode that it changes; for an entry, its directory.
     pub fn ino(&self) -> Option<InodeNr> {
         Some(match *self {
             Action::InodeField(ino, ..) | Action::InodeSeal(ino) | Action::Kind(ino) | Action::ExtraIsize(ino) => ino,

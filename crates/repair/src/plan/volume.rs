@@ -100,7 +100,7 @@ fn journal(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
 }
 
 fn rest(problem: P) -> Option<Answer> {
-    // No damage: a person may want it, or it changes nothing.
+    // This is no damage: the owner may want it, or it changes nothing.
     let is_advice = [
         P::HurdClearFiletype,
         P::FsRevLevel,
@@ -111,7 +111,7 @@ fn rest(problem: P) -> Option<Answer> {
         P::Bit64WithoutExtents,
         P::CsumSeedWithoutMetaCsum,
     ];
-    // These have a group.
+    // These findings name a group.
     let of_groups = [
         P::BbNotGroup,
         P::IbNotGroup,

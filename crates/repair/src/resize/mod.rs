@@ -59,7 +59,7 @@ pub enum CannotGrow {
     /// The check cannot see all of it.
     #[error("it cannot be checked: {why}")]
     Unchecked {
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The check of the grown file system found damage: a fault of this program.

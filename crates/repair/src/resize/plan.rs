@@ -1,10 +1,10 @@
-//! Where everything goes that lies behind the new end.
+//! The new places of everything that lies behind the new end.
 //!
 //! Main type: [`Plan`]. Main functions: [`plan`], [`fits`].
 //!
 //! Data fills the free clusters in ascending order, so the pieces of a file become no smaller than the gaps are. First
-//! come those of bitmaps, tables and descriptors whose groups go. Blocks of maps and attributes come from the rest: the
-//! old metadata is not read as a map. A block keeps its place in its cluster.
+//! come the clusters of bitmaps, tables and descriptors whose groups go. Blocks of maps and attributes come from the
+//! rest: the old metadata is not read as a map. A block keeps its place in its cluster.
 //!
 //! # Locking
 //! None.
@@ -32,7 +32,7 @@ pub struct Plan {
 
 /// Free clusters in the order in which data fills them.
 struct Gaps {
-    /// Those that metadata leaves, then those that were free.
+    /// The ranges that metadata leaves, then those that were free.
     ranges: Vec<Range<u64>>,
     /// How many of the ranges metadata leaves.
     left_by_metadata: usize,
@@ -59,7 +59,7 @@ impl Gaps {
         rest.map(|range| range.end - range.start).sum()
     }
 
-    /// Takes at most so many clusters that lie side by side.
+    /// Takes at most `most` clusters that lie side by side.
     fn take(&mut self, most: u64) -> Option<(u64, u64)> {
         while self.ranges.get(self.at)?.is_empty() {
             self.at += 1;

@@ -33,7 +33,7 @@ pub fn relocate(old: &Image, new: &mut Image, contents: &[Content], plan: Plan, 
     Ok(())
 }
 
-/// The block of attributes, which several inodes may share.
+/// Moves the block of attributes, which several inodes may share.
 fn move_attributes(
     old: &Image,
     new: &mut Image,
@@ -60,7 +60,7 @@ fn move_attributes(
     })
 }
 
-/// Data and map of one inode.
+/// Moves the data and the map of one inode.
 fn move_map(old: &Image, new: &mut Image, content: &Content, ino: InodeNr, runs: &[Run]) -> Done {
     let inode = new.inode(ino)?;
     for run in runs {
@@ -95,7 +95,7 @@ fn copy(old: &Image, new: &Image, from: BlockNr, run: &Run) -> Done {
     Ok(())
 }
 
-/// The checksums of the blocks of the orphan file cover their places and its number.
+/// Updates the checksums of the orphan file's blocks, which cover their places and its number.
 pub fn seal_orphan_file(image: &Image, ino: InodeNr) -> Done {
     let inode = image.inode(ino)?;
     let seed = image.seed(ino, inode.generation());

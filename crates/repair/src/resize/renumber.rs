@@ -1,4 +1,4 @@
-//! Gives inodes whose groups go numbers of groups that stay.
+//! Gives the inodes of groups that go numbers in groups that stay.
 //!
 //! Main type: [`Numbers`]. Main functions: [`Numbers::new`] (chooses them), [`carry_out`] (moves the inodes, and
 //! changes everything that names them).
@@ -179,7 +179,7 @@ fn number(bytes: &mut [u8], numbers: &Numbers) -> bool {
     true
 }
 
-/// The number of the parent, the entries behind it, and those in the attribute with the rest.
+/// Changes the number of the parent, the entries behind it, and those in the attribute with the rest.
 fn inline_directory(new: &Image, inode: &Inode, numbers: &Numbers) -> Done {
     let mut bytes = inode.bytes.clone();
     let block = &mut bytes[I_BLOCK_AT..I_BLOCK_AT + INLINE_ROOM];
@@ -190,7 +190,7 @@ fn inline_directory(new: &Image, inode: &Inode, numbers: &Numbers) -> Done {
     if let Some(area) = attribute_area(&bytes) {
         let start = area.as_ptr().addr();
         scan_area(area, &context, &mut |step| {
-            // An empty value lies nowhere.
+            // An empty value has no place.
             if let Ok(entry) = step
                 && entry.name == INLINE_DATA
                 && !entry.value.is_empty()
@@ -209,7 +209,7 @@ fn inline_directory(new: &Image, inode: &Inode, numbers: &Numbers) -> Done {
     Ok(())
 }
 
-/// The numbers of inodes that store values, in all attributes.
+/// Changes the numbers of inodes that store values, in all attributes.
 fn values(old: &Image, new: &Image, numbers: &Numbers) -> Done {
     let seed = new.geo.metadata_csum.then(|| new.geo.seed.raw());
     let mut shared = BTreeSet::new();
@@ -235,7 +235,7 @@ fn values(old: &Image, new: &Image, numbers: &Numbers) -> Done {
     Ok(())
 }
 
-/// The checksums of the nodes of an inode's extent tree.
+/// Updates the checksums of the nodes of an inode's extent tree.
 fn reseal(old: &Image, new: &Image, ino: InodeNr) -> Done {
     let inode = new.inode(ino)?;
     let Some(seed) = new.seed(ino, inode.generation()) else { return Ok(()) };

@@ -31,13 +31,13 @@ use crate::tune::reseal;
 use crate::view::inode::BAD_BLOCKS;
 use crate::view::{Image, seal_super};
 
-/// Blocks for files that the last group has at least.
+/// The fewest blocks for files that the last group may have.
 const LAST_GROUP_FREE_MIN: u64 = 50;
 
 /// The size of a smaller file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Smaller {
-    /// At most so many bytes.
+    /// At most this many bytes.
     To(u64),
     /// The least that its files fit into, with their inodes and the tables of its groups.
     Least,
@@ -54,7 +54,7 @@ pub enum CannotShrink {
     Inodes {
         /// Inodes of the groups that go.
         moving: usize,
-        /// Free inodes of the others.
+        /// Free inodes of the groups that stay.
         there: usize,
     },
     /// Something that is not moved lies behind the new end.
@@ -179,7 +179,7 @@ fn count(device: &Arc<CowDevice>, check: &Options) -> Result<(), CannotShrink> {
     write_copies(&fresh)
 }
 
-/// Refuses what does not shrink at all.
+/// Refuses a file system that cannot shrink at all.
 fn refuse(old: &Image) -> Result<(), CannotShrink> {
     if !old.facts.orphans().is_empty() {
         return Err(CannotShrink::Fixed(
@@ -215,7 +215,7 @@ fn least(old: &Image, contents: &[Content]) -> Option<SuperBlock> {
         }
     }
     let mut found = if groups < u64::from(geo.group_count) { made(end_of(groups)) } else { None };
-    // In clusters.
+    // The search goes by clusters.
     let bits = geo.cluster_bits;
     let (mut short, mut enough) = (end_of(groups - 1) >> bits, ((end_of(groups) - 1) >> bits) + 1);
     while short + 1 < enough {
@@ -278,7 +278,7 @@ fn target(old: &Image, bytes: u64, is_least: bool) -> Result<Option<SuperBlock>,
         .map(|group| geo.base_metadata(GroupNr(group)).blocks() + 2 + u64::from(geo.inode_table_blocks))
         .sum();
     let overhead = u64::from(raw.s_overhead_clusters.get());
-    // 0: a mount counts them. Groups share clusters.
+    // With clusters 0, so that a mount counts them: groups share clusters.
     raw.s_overhead_clusters.set(if geo.cluster_bits == 0 { overhead.saturating_sub(lost) as u32 } else { 0 });
     raw.s_wtime.set(old.now as u32);
     raw.s_wtime_hi = (old.now >> 32) as u8;

@@ -152,7 +152,7 @@ fn write_descs(old: &Image, new: &Image) -> Done {
     Ok(())
 }
 
-/// Makes the resize inode name what is still reserved, and its copies.
+/// Makes the resize inode map the blocks that are still reserved, and their copies.
 fn resize_inode(new: &Image) -> Done {
     let geo = &new.geo;
     if !new.sb.compat().contains(Compat::RESIZE_INODE) {

@@ -1,6 +1,6 @@
 //! Features that come and go.
 //!
-//! Main type: [`Plan`] (what a change of the feature words means besides). Main functions: [`apply`], [`recount`].
+//! Main type: [`Plan`] (the other changes that new feature words need). Main functions: [`apply`], [`recount`].
 //!
 //! # Locking
 //! None.
@@ -67,7 +67,7 @@ const CAN_GO: (Compat, Incompat, RoCompat) = (
         .union(RoCompat::READONLY),
 );
 
-/// Which directories are written again.
+/// The directories that are rewritten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Directories {
     #[default]
@@ -81,7 +81,7 @@ enum Directories {
 pub struct Plan {
     come: Words,
     go: Words,
-    /// Checksums begin with another value, or are new.
+    /// The seed of checksums changes, or checksums are new.
     reseal: bool,
     directories: Directories,
     /// The checksum of descriptors before and after.
@@ -96,7 +96,7 @@ struct Words {
 }
 
 impl Plan {
-    /// Compares the superblock with the wanted one, completes that, and refuses what cannot be done.
+    /// Compares the superblock with the wanted one, completes the latter, and refuses what cannot be done.
     pub fn of(before: &SuperBlock, raw: &mut RawSuperBlock) -> Result<Plan, CannotTune> {
         let old = features(before.raw());
         if raw.s_feature_ro_compat.get() & RoCompat::METADATA_CSUM.bits() != 0 {
@@ -198,7 +198,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Fields that belong to features.
+    /// Sets the fields that belong to changed features.
     fn complete(&self, before: &SuperBlock, raw: &mut RawSuperBlock) {
         let old = before.raw();
         if old.s_rev_level.get() == 0 && self.come != Words::default() {
@@ -317,7 +317,7 @@ fn has_values(image: &Image) -> bool {
     image.geo.groups().any(|group| image.facts.inodes_of(group).any(|(_, state)| state.has(InodeState::VALUE)))
 }
 
-/// The inode of a file that only the superblock names. Its blocks are free once they are counted again.
+/// Frees the inode of a file that only the superblock names. Its blocks are free once they are counted again.
 fn remove_file(image: &mut Image, ino: InodeNr) -> Done {
     image.zero_inode(ino)
 }
@@ -332,7 +332,7 @@ fn orphan_blocks(image: &Image) -> usize {
     blocks.next_multiple_of(1 << image.geo.cluster_bits) as usize
 }
 
-/// The blocks of an orphan file without entries, without checksums: e2fsck compares all bytes.
+/// Empties the orphan file, and clears its blocks' checksums: e2fsck compares all bytes.
 fn clear_orphan_file(image: &Image) -> Done {
     let Some(ino) = image.sb.orphan_file() else { return Ok(()) };
     for (_, block) in image.map(&image.inode(ino)?).blocks() {
@@ -358,7 +358,7 @@ fn create_orphan_file(image: &mut Image) -> Done {
     image.change_super(|raw| raw.s_orphan_file_inum.set(ino.0))
 }
 
-/// Descriptors get another checksum. Without one, nothing says that a bitmap or a table was never written.
+/// Gives descriptors another checksum. Without one, nothing says that a bitmap or a table was never written.
 fn checksums_of_descriptors(image: &mut Image, (was, is): (DescChecksum, DescChecksum)) -> Done {
     for group in image.geo.groups() {
         let at = group.0 as usize;
@@ -407,7 +407,7 @@ fn zero_unused(image: &Image, group: GroupNr) -> Done {
     Ok(())
 }
 
-/// Bitmaps, counts and totals by the files that there are now.
+/// Sets bitmaps, counts and totals by the present files.
 pub fn recount(image: &mut Image, plan: &Plan) -> Done {
     if plan.descs.is_some_and(|(_, is)| is == DescChecksum::None) {
         image.descs.iter_mut().for_each(|desc| desc.flags = GroupFlags::empty());

@@ -21,13 +21,13 @@ pub fn apply(raw: &mut RawSuperBlock, before: &SuperBlock, change: &Change) -> R
         Change::Uuid(uuid) => raw.s_uuid = *uuid,
         Change::ReservedPercent(percent) => {
             if !(0.0..=RESERVED_PERCENT_MAX).contains(percent) {
-                return refuse(format!("root may reserve 0 to {RESERVED_PERCENT_MAX} percent, and {percent} is not"));
+                return refuse(format!("root may reserve 0 to {RESERVED_PERCENT_MAX} percent, not {percent}"));
             }
             set_reserved(raw, (percent * blocks as f64 / 100.0) as u64);
         }
         Change::ReservedBlocks(count) => {
             if *count > blocks / 2 {
-                return refuse(format!("root may reserve up to half of the {blocks} blocks, and {count} are more"));
+                return refuse(format!("root may reserve up to half of the {blocks} blocks, not {count}"));
             }
             set_reserved(raw, *count);
         }
@@ -76,7 +76,7 @@ fn refuse(why: String) -> Result<(), CannotTune> {
 fn put_text(field: &mut [u8], text: &[u8], what: &str, least: usize) -> Result<(), CannotTune> {
     let most = field.len() - least;
     if text.len() > most {
-        return refuse(format!("{what} has {} bytes, and {most} are the most", text.len()));
+        return refuse(format!("{what} has {} bytes; at most {most} are possible", text.len()));
     }
     field.fill(0);
     field[..text.len()].copy_from_slice(text);

@@ -3,9 +3,9 @@
 //! Main function: [`tune`] (makes the changes beside the device and checks them; [`crate::commit`] writes them). Main
 //! types: [`Change`], [`Feature`], [`CannotTune`].
 //!
-//! Most changes are fields of the superblock and of its copies (`fields`). A feature may need more (`features`):
-//! a file that comes or goes, directories in another form, descriptors with other checksums. A new start value of the
-//! checksums is followed by all metadata (`reseal`).
+//! Most changes are fields of the superblock and of its copies (`fields`). A feature may need more (`features`): a file
+//! that comes or goes, directories in another form, descriptors with other checksums. If the seed of the checksums
+//! changes, all metadata follows (`reseal`).
 //!
 //! What it does not do: change sizes of inodes or blocks, or what is a new layout (`64bit`, `flex_bg`, `bigalloc`).
 //!
@@ -33,11 +33,11 @@ use crate::view::{Image, seal_super};
 /// A feature bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// Of the compatible ones.
+    /// A compatible one.
     Compat(Compat),
-    /// Of the incompatible ones.
+    /// An incompatible one.
     Incompat(Incompat),
-    /// Of the read-only compatible ones.
+    /// A read-only compatible one.
     RoCompat(RoCompat),
 }
 
@@ -68,7 +68,7 @@ impl Feature {
     }
 }
 
-/// One change that was asked for. Later ones win.
+/// One requested change. Later ones win.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// The label: at most 16 bytes.
@@ -77,19 +77,19 @@ pub enum Change {
     Uuid([u8; 16]),
     /// The part of the blocks that root alone may take, in percent.
     ReservedPercent(f64),
-    /// The number of those blocks.
+    /// The number of blocks that root alone may take.
     ReservedBlocks(u64),
-    /// The user that may take them, too.
+    /// The user that may take the reserved blocks, too.
     ReservedUser(u16),
-    /// The group that may take them, too.
+    /// The group that may take the reserved blocks, too.
     ReservedGroup(u16),
     /// The reaction to an error: 1 continue, 2 read-only, 3 panic.
     Errors(u16),
-    /// Bits of the options of each mount: those that go, then those that come.
+    /// Bits of the default mount options.
     MountBits {
-        /// The bits that go.
+        /// The bits to clear.
         clear: u32,
-        /// The bits that come.
+        /// The bits to set.
         set: u32,
     },
     /// Options of each mount as text: at most 63 bytes.
@@ -110,7 +110,7 @@ pub enum Change {
     Stride(u16),
     /// Blocks on all data disks of a RAID.
     StripeWidth(u32),
-    /// Seconds between two signs of life of a mount.
+    /// Seconds between two updates of the block of multi-mount protection by a mount.
     MmpInterval(u16),
     /// The block of multi-mount protection says that no mount uses the file system.
     ClearMmp,
@@ -118,11 +118,11 @@ pub enum Change {
     ForceCheck,
     /// Whether it is made for development code.
     TestFs(bool),
-    /// A feature comes or goes.
+    /// A feature is added or removed.
     Feature {
         /// The feature.
         feature: Feature,
-        /// Whether it comes.
+        /// Whether it is added.
         on: bool,
     },
 }
@@ -136,12 +136,12 @@ pub enum CannotTune {
     /// A value does not fit.
     #[error("{0}")]
     Value(String),
-    /// The feature cannot come or go in place.
+    /// The feature cannot be added or removed in place.
     #[error("the feature {feature} cannot be {}: {why}", if *.on { "added" } else { "removed" })]
     Feature {
         /// Its name.
         feature: String,
-        /// Whether it was to come.
+        /// Whether it was to be added.
         on: bool,
         /// The reason.
         why: &'static str,
@@ -191,8 +191,8 @@ pub struct Tuned {
     pub after: SuperBlock,
 }
 
-/// Makes the changes beside the file system on `device`, and checks the result. `journal_blocks`: the size of a
-/// journal that comes. The check's time becomes that of the last write.
+/// Makes the changes beside the file system on `device`, and checks the result. `journal_blocks`: the size of an added
+/// journal. The check's time becomes that of the last write.
 ///
 /// # Errors
 /// [`CannotTune`]; the changes count for nothing then.
@@ -237,7 +237,7 @@ fn sealed(mut raw: RawSuperBlock) -> RawSuperBlock {
     raw
 }
 
-/// The same file system by another superblock.
+/// The same file system, read with another superblock.
 fn with_super(old: &Image, raw: &RawSuperBlock) -> Result<Image, CannotTune> {
     let sb = SuperBlock::decode(sealed(*raw).as_bytes(), SUPERBLOCK_OFFSET).map_err(CannotTune::Layout)?;
     let mut new = old.with(old.device.clone());

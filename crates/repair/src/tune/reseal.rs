@@ -1,4 +1,4 @@
-//! All checksums of a file system's metadata, made again with the start value that the superblock now has.
+//! All checksums of a file system's metadata, computed with the seed that the superblock now has.
 //!
 //! Main functions: [`everything`], [`descriptors`].
 //!
@@ -18,7 +18,7 @@ use crate::apply::{directories, groups};
 use crate::error::{Done, Refusal};
 use crate::view::Image;
 
-/// Makes the checksums of inodes, maps, directories, attributes, the orphan file, bitmaps and descriptors again.
+/// Recomputes the checksums of inodes, maps, directories, attributes, the orphan file, bitmaps and descriptors.
 pub fn everything(image: &mut Image) -> Done {
     let mut shared = BTreeSet::new();
     for group in image.geo.groups() {
@@ -45,7 +45,7 @@ fn inodes(image: &Image, group: GroupNr) -> impl Iterator<Item = InodeNr> + use<
     (0..used).map(move |index| InodeNr(group.0 * per_group + index + 1))
 }
 
-/// The inodes of a group's table, block by block. An inode of zeros has no checksum.
+/// Recomputes the checksums of a group's inodes, block by block. An inode of zeros has no checksum.
 fn table(image: &Image, group: GroupNr) -> Done {
     let (size, per_block) = (image.geo.inode_size, image.geo.inodes_per_block());
     let start = image.descs[group.0 as usize].inode_table.0;
@@ -67,7 +67,7 @@ fn table(image: &Image, group: GroupNr) -> Done {
     Ok(())
 }
 
-/// The blocks of one inode. `shared`: the blocks of attributes that are done.
+/// Recomputes the checksums in the blocks of one inode. `shared`: the blocks of attributes that are done.
 fn content(image: &mut Image, ino: InodeNr, shared: &mut BTreeSet<u64>) -> Done {
     let inode = image.inode(ino)?;
     if inode.links() == 0 {
@@ -102,7 +102,7 @@ fn content(image: &mut Image, ino: InodeNr, shared: &mut BTreeSet<u64>) -> Done 
     Ok(())
 }
 
-/// The checksums of bitmaps, which lie in the descriptors.
+/// Recomputes the checksums of bitmaps, which lie in the descriptors.
 fn bitmaps(image: &mut Image) -> Done {
     let geo = image.geo.clone();
     for at in 0..image.descs.len() {

@@ -27,7 +27,7 @@ const MAPPED_MAX: u64 = 64;
 
 /// Blocks that were given to another file, with the transaction.
 struct Reuse {
-    /// By group: first bit, end, order.
+    /// The runs of bits, by group: first bit, end, order.
     set: BTreeMap<u32, Vec<(u32, u32, i32)>>,
 }
 

@@ -7,8 +7,8 @@
 //! For each inode that is free now, or has another generation, the newest version with a link counts (`versions`). Its
 //! map is read from copies of that time (`blocks`), and its name from older directory blocks (`names`).
 //!
-//! A file is whole as far as bitmaps and log tell if its map is complete, all its blocks are free now, and the log
-//! shows no other use of them since. A file that came and went within one transaction leaves no trace there.
+//! A file counts as whole if its map is complete, all its blocks are free now, and the log shows no other use of them
+//! since. A file that came and went within one transaction leaves no trace there.
 //!
 //! What it does not do: search outside the journal, decrypt, write.
 //!
@@ -38,7 +38,7 @@ use crate::view::Image;
 /// Whether the content of a deleted file is still there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chance {
-    /// Whole, as far as bitmaps and log tell.
+    /// Whole, as far as bitmaps and log show.
     Whole,
     /// Something is missing.
     Partial {
@@ -72,7 +72,7 @@ pub struct Deleted {
 
 /// Deleted files and the file system that had them.
 pub struct Found {
-    /// By path.
+    /// The files, by path.
     pub files: Vec<Deleted>,
     /// Transactions in the log, also those that were replayed long ago.
     pub transactions: usize,

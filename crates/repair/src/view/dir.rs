@@ -36,7 +36,7 @@ pub struct Entry {
     pub kind: u8,
     pub lblk: u32,
     pub offset: u32,
-    /// It lies behind an entry whose length cannot be: it may be the name of a deleted file.
+    /// It lies behind an entry with an impossible length: it may be the name of a deleted file.
     pub is_found: bool,
 }
 
@@ -46,12 +46,12 @@ impl Entry {
     }
 }
 
-/// All entries of a block, from `first` to `limit`, whose names lie in it. Behind an entry whose length cannot be, the
-/// name says where the next one may begin; it must make sense there.
+/// All entries of a block, from `first` to `limit`, whose names lie in it. Behind an entry with an impossible length,
+/// the length of its name says where the next one may begin; it must make sense there.
 pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mut each: impl FnMut(Entry)) {
     let mut at = first;
     let (mut is_lost, mut is_found) = (false, false);
-    // The end of what the entry before needs.
+    // The end of the bytes that the previous entry needs.
     let mut behind_last = first;
     while at + HEADER_LEN <= limit {
         let head = &bytes[at..at + HEADER_LEN];
@@ -69,7 +69,7 @@ pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mu
             each(Entry { name, ino, kind, lblk, offset: at as u32, is_found });
         }
         if !linked && !is_lost && !is_found {
-            // The entry before may have led here, and over others.
+            // The previous entry may have led here, past others.
             slack(&bytes[..limit], behind_last, at, lblk, inodes, &mut each);
         }
         if linked {
@@ -104,7 +104,7 @@ fn slack(bytes: &[u8], from: usize, to: usize, lblk: u32, inodes: u32, each: &mu
     while at + REC_LEN_MIN <= to {
         let head = &bytes[at..at + HEADER_LEN];
         let ino = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
-        // A length of a whole block of 64 KiB, which is stored otherwise, is none of an entry in between.
+        // The stored form of a whole block of 64 KiB is not the length of an entry in between.
         let rec_len = usize::from(u16::from_le_bytes([head[4], head[5]]));
         if !is_entry(bytes, at, bytes.len(), inodes) || ino == 0 || rec_len < REC_LEN_MIN {
             return;

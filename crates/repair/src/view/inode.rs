@@ -57,7 +57,7 @@ impl Inode {
         self.raw.i_links_count.get()
     }
 
-    /// As stored, both halves.
+    /// The size as stored, both halves.
     pub fn size(&self) -> u64 {
         u64::from(self.raw.i_size_lo.get()) | u64::from(self.raw.i_size_high.get()) << 32
     }
@@ -105,7 +105,7 @@ impl Inode {
         if extents { Form::Extents } else { Form::Indirect }
     }
 
-    /// Bytes of its blocks on the device are more than one name for it: whether it was written and then deleted.
+    /// Whether all of its bytes are zero.
     pub fn is_zero(&self) -> bool {
         self.bytes.iter().all(|byte| *byte == 0)
     }

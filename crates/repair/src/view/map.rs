@@ -27,7 +27,7 @@ const LEVELS_READ: u16 = 16;
 /// The usable part of a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapped {
-    /// By logical block, not overlapping.
+    /// The runs by logical block, not overlapping.
     pub runs: Vec<Run>,
     /// Blocks of the map itself.
     pub nodes: Vec<BlockNr>,
@@ -108,7 +108,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Whether a node may lie in the block; each block at most once.
+    /// Reads a node if one may lie in the block; each block at most once.
     fn enter(&mut self, block: BlockNr) -> Option<Vec<u8>> {
         let usable = self.image.can_have(block, 1) && !self.image.facts.is_metadata(block);
         if !usable || !self.seen.insert(block.0) {
@@ -193,8 +193,8 @@ fn child_range(keys: &[u64], at: usize, node: &Range<u64>) -> Range<u64> {
     if node.contains(&first) && first < end && end <= node.end { first..end } else { node.clone() }
 }
 
-/// Puts each extent of a leaf whose key cannot be into the gap between its neighbours, if it fills that gap: then only
-/// the key is damaged. `range`: the logical blocks of the leaf.
+/// Puts each extent of a leaf with an impossible key into the gap between its neighbours, if it fills that gap: then
+/// only the key is damaged. `range`: the logical blocks of the leaf.
 fn settle_keys(extents: &mut [Extent], range: Range<u64>) {
     let mut last = range.start;
     for at in 0..extents.len() {
@@ -302,11 +302,11 @@ impl Image {
         if is_open { extent::LOGICAL_END.into() } else { end.min(extent::LOGICAL_END.into()) }
     }
 
-    /// Whether what a map has behind the end of its file is one entry that points astray. Otherwise the size is wrong.
+    /// Whether what a map has behind the end of its file points astray. Otherwise the size is wrong.
     ///
-    /// An inode that counts fewer blocks than its map has was not the one to add the entry. An extent behind a gap is
-    /// one whose key has changed: its block is still counted. Several behind a gap are the rest of a sparse file,
-    /// unless the gap is larger than the file system.
+    /// If an inode counts fewer blocks than its map has, no write has added the entry. An extent behind a gap is one
+    /// whose key has changed: its block is still counted. Several behind a gap are the rest of a sparse file, unless
+    /// the gap is larger than the file system.
     pub fn is_astray(&self, inode: &Inode, mapped: &Mapped) -> bool {
         let end = inode.size().div_ceil(self.geo.block_size.into());
         let reaches = |run: &&Run| u64::from(run.lblk.0) + u64::from(run.len) > end && !run.unwritten;
@@ -396,7 +396,7 @@ pub fn data_clusters(runs: &[Run], geo: &Geometry) -> u64 {
 /// The blocks for the nodes of a new map.
 struct Nodes<'a> {
     image: &'a mut Image,
-    /// Those of the old map.
+    /// The blocks of the old map.
     spare: std::vec::IntoIter<BlockNr>,
     taken: Vec<BlockNr>,
 }
@@ -506,7 +506,7 @@ mod tests {
 
     #[test]
     fn a_key_beside_a_hole_stays() {
-        // Where it belongs cannot be told, or nothing is wrong with it.
+        // Its place cannot be determined, or nothing is wrong with it.
         assert_eq!(keys(&[(0, 4), (900, 2), (9, 3)], 0..12), [0, 900, 9]);
         assert_eq!(keys(&[(0, 4), (7, 2), (9, 3)], 0..50), [0, 7, 9]);
     }

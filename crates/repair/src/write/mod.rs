@@ -38,7 +38,7 @@ pub enum How {
         /// Blocks of the transaction.
         blocks: usize,
     },
-    /// Behind a record that undoes it.
+    /// In place, after a record that undoes it.
     Undo {
         /// Blocks that were written.
         blocks: usize,
@@ -52,7 +52,7 @@ pub enum How {
 
 /// Where the record of old blocks goes.
 pub enum Undo<'a> {
-    /// Only if the journal cannot be used. The function makes a device of so many bytes, whose name and folder are
+    /// Only if the journal cannot be used. The function makes a device of this many bytes, whose name and folder are
     /// durable, and returns it with its name.
     IfNeeded(&'a mut Make<'a>),
     /// In any case.
@@ -68,7 +68,7 @@ pub type Make<'a> = dyn FnMut(u64) -> Result<(Arc<dyn BlockDevice>, Vec<u8>)> + 
 /// for the record. `stamp`: the time of the transaction.
 ///
 /// # Errors
-/// If a device fails: [`crate::Error::Write`] says what stands then.
+/// If a device fails: [`crate::Error::Write`] names the state then.
 pub fn commit(
     image: &Arc<dyn BlockDevice>,
     outcome: &Outcome,
@@ -79,7 +79,7 @@ pub fn commit(
     write(image, outcome, offset, stamp, undo).map_err(Stands::Old.after())
 }
 
-/// Writes. Until something says otherwise, an error leaves the old state.
+/// Writes the changes. Unless an error says otherwise, it leaves the old state.
 fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: Stamp, undo: Undo<'_>) -> Result<How> {
     let new = &outcome.device;
     let mut sb = read_super(&**new)?;
@@ -217,7 +217,7 @@ fn through_journal(
     let Some((_, copy)) = journal_of(&(outcome.device.clone() as Arc<dyn BlockDevice>)) else { return Ok(None) };
     let same = copy.map().runs().eq(journal.map().runs()) && old.block_size == sb.block_size;
     let Some(guard) = old.backup_groups().next().filter(|_| same) else { return Ok(None) };
-    // A log that cannot be read takes nothing.
+    // A log that cannot be read cannot take a transaction.
     let Ok(replay) = Replay::load(&journal, &**image, &mut |_| {}) else { return Ok(None) };
     if replay.check().is_err() || !replay.fast_commits.is_empty() {
         return Ok(None);
@@ -258,9 +258,10 @@ fn through_journal(
     Ok(Some(How::Journal { blocks }))
 }
 
-/// Whether the part of the log that a transaction of so many blocks takes can be read: what cannot is not written.
+/// Whether the part of the log that a transaction of `blocks` blocks takes can be read: a block that cannot is not
+/// written.
 fn is_log_readable(image: &Arc<dyn BlockDevice>, journal: &JournalFile, blocks: usize, size: u64) -> bool {
-    /// A replay reads so far ahead.
+    /// How far a replay reads ahead.
     const AHEAD_BYTES: u64 = 64 << 10;
     // A descriptor names more than a block, and a commit block ends the transaction.
     let logged = (2 * blocks as u64 + 2 + AHEAD_BYTES / size).min(journal.map().len().into());
@@ -286,8 +287,8 @@ fn journal_of(device: &Arc<dyn BlockDevice>) -> Option<(SuperBlock, JournalFile)
     Some((sb, journal))
 }
 
-/// Writes the present superblock over a backup. If the primary is torn while it is marked, its two sectors being two
-/// writes for a disk, the backup has the whole of it, with the log to replay.
+/// Writes the present superblock over a backup. A disk writes the primary's two sectors one by one: if it is torn while
+/// it is marked, the backup has all of it, with the log to replay.
 fn guard_super(image: &Arc<dyn BlockDevice>, sb: &SuperBlock, group: GroupNr) -> Result<()> {
     let mut copy = sb.backup_for(group);
     copy.set_needs_recovery(true);

@@ -34,7 +34,7 @@ const SUPERS_AT: [u64; 2] = [1, 2];
 const KEYS_AT: u64 = 3;
 /// Blocks of one key, at most.
 const RUN_MAX: u64 = 64;
-/// The least block of a record.
+/// The smallest block of a record, in bytes.
 const BLOCK_MIN: u64 = 4096;
 /// The byte of the header, among those that e2undo leaves alone, that says where the checksums of sectors begin.
 const SECTORS_AT: usize = 80;
@@ -48,7 +48,7 @@ pub struct Record {
     /// Bytes of a block of the record.
     block: u64,
     offset: u64,
-    /// The blocks of the file system.
+    /// The blocks of the file system that are recorded.
     pub blocks: Vec<u64>,
 }
 
@@ -175,7 +175,7 @@ impl Record {
         Ok(to.write_at(self.data_end(), &[&sums], BioFlags::META)?)
     }
 
-    /// The record counts for the finished repair now. Durable.
+    /// Makes the record count for the finished repair, durably.
     ///
     /// # Errors
     /// Those of the device.
@@ -183,7 +183,7 @@ impl Record {
         self.count_for(to, SUPERS_AT[1], last)
     }
 
-    /// The record counts while the image has this superblock, of which block `at` has a copy.
+    /// Makes the record count while the image has this superblock, of which block `at` has a copy.
     fn count_for(&self, to: &dyn BlockDevice, at: u64, current: &RawSuperBlock) -> Result<()> {
         let mut head = vec![0; self.block as usize];
         head[..8].copy_from_slice(MAGIC);

@@ -112,7 +112,7 @@ pub struct Cutting {
 }
 
 impl Cutting {
-    /// `bytes`: of the part with the image, which may be larger than the image.
+    /// `bytes`: the size of the part with the image, which may be larger than the image.
     pub fn new(image: &MemDevice, bytes: u64) -> Cutting {
         let whole = MemDevice::new(bytes + RECORD_BYTES);
         copy(image, &whole);
@@ -121,7 +121,7 @@ impl Cutting {
         Cutting { crash, target: Arc::new(target) }
     }
 
-    /// Writes what was proved on [`Cutting::target`].
+    /// Writes the proved changes to [`Cutting::target`].
     pub fn write(&self, name: &str, outcome: &Outcome) -> How {
         let bytes = self.target.size_bytes();
         let mut make = |needed: u64| {

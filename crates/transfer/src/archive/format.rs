@@ -65,10 +65,10 @@ pub struct Entry<'a> {
     pub uid: u32,
     pub gid: u32,
     pub mtime: Timestamp,
-    /// For links.
+    /// The target of a link.
     pub target: Vec<u8>,
     pub device: Option<DeviceNr>,
-    /// For a regular file.
+    /// The size of a regular file.
     pub size: u64,
     /// Flags that chattr(1) sets, among others.
     pub flags: InodeFlags,
@@ -231,7 +231,7 @@ impl<W: Write> FileData<'_, W> {
         Ok(())
     }
 
-    /// Parts without data are zeros.
+    /// Ends the data; parts without data are zeros.
     pub fn end(mut self) -> io::Result<()> {
         self.write(u64::MAX, &[])?;
         self.archive.fill_block()

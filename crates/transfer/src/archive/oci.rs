@@ -42,7 +42,7 @@ pub fn unnamed(dir: &Path) -> io::Result<NamedTempFile> {
 /// Why a layout cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// The directory has something in it.
+    /// The directory is not empty.
     #[error("{}: it is not empty", dir.display())]
     NotEmpty {
         /// The layout's directory.
@@ -139,7 +139,7 @@ impl Layout {
     /// See [`LayoutError`].
     pub fn layer(&self) -> Result<Layer> {
         let blob = self.blob()?;
-        // Without a name or a time in it.
+        // The gzip header has neither a name nor a time, so that equal trees give equal bytes.
         let gzip = GzBuilder::new().write(blob, Compression::default());
         Ok(Layer { archive: Sha256::new(), gzip })
     }

@@ -25,7 +25,7 @@ fn by_id(fs: &Filesystem, id: Id) -> Step<InodeRef> {
     Ok(fs.iget(InodeNr(id.1 as u32))?)
 }
 
-/// Files of an image that are copied.
+/// The files of an image, as the source of a copy.
 pub struct ImageSource<'f> {
     fs: &'f Filesystem,
 }
@@ -126,8 +126,8 @@ pub struct ImageSink<'f> {
     pub owners: Owners,
     /// Files keep the owners of the source, as far as [`ImageSink::owners`] gives none explicitly.
     pub keeps_owners: bool,
-    /// Seconds since 1970: later times are stored as this one. Times of access are those of change then, because
-    /// reading moves them, which would make each copy different.
+    /// Seconds since 1970: later times are stored as this one. Then times of access are stored as those of change:
+    /// reading moves them, so each copy would be different.
     pub newest: Option<i64>,
     /// A name that exists already is an error.
     pub only_new: bool,

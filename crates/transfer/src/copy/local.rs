@@ -47,7 +47,7 @@ pub(super) fn kind(stat: &Stat) -> Option<FileType> {
     FileType::from_mode(stat.st_mode as u16)
 }
 
-/// The parent directory, if it still is `id`.
+/// The parent directory, if it still is `wanted`.
 pub(super) fn directory_above(below: BorrowedFd<'_>, wanted: Id) -> Step<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
     let fd = openat(below, "..", flags, Mode::empty())?;
@@ -57,7 +57,7 @@ pub(super) fn directory_above(below: BorrowedFd<'_>, wanted: Id) -> Step<OwnedFd
     Ok(fd)
 }
 
-/// Files of the host that are copied.
+/// The files of the host, as the source of a copy.
 pub struct LocalSource<'a> {
     root: bool,
     watch: &'a dyn Watch,
@@ -179,7 +179,7 @@ fn within<R>(
     result
 }
 
-/// The failure of attributes that exist and cannot be read.
+/// The error for attributes that exist and cannot be read.
 fn unread(e: Errno) -> Cause {
     Cause::Attributes(e.into())
 }
@@ -198,7 +198,7 @@ fn listed(list: impl Fn(&mut [u8]) -> std::result::Result<usize, Errno>) -> std:
 /// A file that is copied.
 pub struct LocalEntry {
     stat: Stat,
-    /// For files and directories.
+    /// The descriptor of a file or a directory.
     fd: Option<File>,
     /// A fifo or a device whose content is copied.
     stream: bool,
@@ -229,7 +229,7 @@ impl Source for LocalSource<'_> {
         let kind = if entry.stream { FileType::Regular } else { kind(stat).ok_or(Errno::INVAL)? };
         let time = |seconds, nanos| Timestamp { seconds, nanos: u32::try_from(nanos).unwrap_or(0) };
         let device = kind.is_device().then(|| DeviceNr { major: major(stat.st_rdev), minor: minor(stat.st_rdev) });
-        // Narrower on some machines.
+        // The type is narrower on some machines.
         #[allow(clippy::useless_conversion)]
         let links = stat.st_nlink.into();
         Ok(Node {

@@ -47,7 +47,7 @@ pub struct LocalDir {
     workshop: OnceCell<Workshop>,
 }
 
-/// A directory in it that only this user can enter.
+/// A directory within a [`LocalDir`] that only this user can enter.
 struct Workshop {
     fd: OwnedFd,
     name: String,
@@ -77,7 +77,7 @@ impl LocalDir {
 
     fn tidy(&mut self) {
         if let Some(workshop) = self.workshop.take() {
-            // A file that failed half-way.
+            // Removes the rest of a file whose copy failed.
             let _ = unlinkat(&workshop.fd, UNFINISHED, AtFlags::empty());
             let _ = unlinkat(&self.fd, &workshop.name, AtFlags::REMOVEDIR);
         }
@@ -166,7 +166,7 @@ impl LocalSink<'_> {
         if self.gives_owners() {
             fchown(&fd, Some(node.uid.into()), Some(node.gid.into())).map_err(errno)?;
         }
-        // After the owner, whose change clears bits; the attributes before it, since ACLs change the mode.
+        // The mode comes after the owner, whose change clears bits, and after the attributes, since ACLs change it.
         self.set_xattrs(&fd, xattrs);
         fchmod(&fd, nix_mode(self.mode(node))).map_err(errno)?;
         Ok(rustix::fs::futimens(&fd, &times(node))?)
@@ -246,7 +246,7 @@ impl LocalSink<'_> {
             return renameat(workshop, UNFINISHED, &parent.fd, os(name));
         }
         match renameat_with(workshop, UNFINISHED, &parent.fd, os(name), RenameFlags::NOREPLACE) {
-            // A file system that cannot do it at once.
+            // This file system cannot rename and refuse an existing name in one call.
             Err(Errno::INVAL | Errno::NOSYS) => match statat(&parent.fd, os(name), AtFlags::SYMLINK_NOFOLLOW) {
                 Err(Errno::NOENT) => renameat(workshop, UNFINISHED, &parent.fd, os(name)),
                 found => found.and(Err(Errno::EXIST)),
@@ -359,7 +359,7 @@ impl Sink for LocalSink<'_> {
     }
 
     fn finish_directory(&self, mut dir: LocalDir, node: &Node, xattrs: &Xattrs) -> Step<()> {
-        // Before the times are set.
+        // This changes the directory, so it comes before the times are set.
         dir.tidy();
         self.finish(&dir.fd, node, xattrs)
     }

@@ -38,7 +38,7 @@ fn below(dir: &Path, name: &[u8]) -> Step<PathBuf> {
     }
 }
 
-/// No call of all systems identifies a file, and links are not followed: its path does.
+/// The path identifies a file: no call does so on all systems, and links are not followed.
 fn id(path: &Path) -> Id {
     let mut hasher = DefaultHasher::new();
     path.hash(&mut hasher);
@@ -108,7 +108,7 @@ fn system_time(time: Timestamp) -> Option<SystemTime> {
     second?.checked_add(Duration::from_nanos(time.nanos.into()))
 }
 
-/// Files of the host that are copied.
+/// The files of the host, as the source of a copy.
 #[derive(Debug)]
 pub struct PortableSource;
 

@@ -28,13 +28,13 @@ pub struct Node {
     pub gid: u32,
     /// The number of its names.
     pub links: u64,
-    /// In bytes.
+    /// The size in bytes.
     pub size: u64,
     /// The last access.
     pub atime: Timestamp,
     /// The last change of the content.
     pub mtime: Timestamp,
-    /// Of a device.
+    /// The number of a device.
     pub device: Option<DeviceNr>,
     /// Its identity.
     pub id: Id,
@@ -46,7 +46,7 @@ impl Node {
         self.kind == FileType::Directory
     }
 
-    /// The same for a copy without the file's ACL, if it may have one.
+    /// The attributes for a copy without the file's ACL, if it may have one.
     pub(crate) fn guarded(&self) -> Node {
         Node { mode: without_acl(self.mode), ..self.clone() }
     }
@@ -66,7 +66,7 @@ pub struct Rules {
 /// The result of reading a file.
 #[derive(Debug)]
 pub struct Content {
-    /// As it was read.
+    /// The size as it was read.
     pub size: u64,
     /// The file became shorter during the read.
     pub shrank: bool,

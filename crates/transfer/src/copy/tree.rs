@@ -70,11 +70,11 @@ struct Made {
     id: Id,
     place: Rc<Spot>,
     name: Box<[u8]>,
-    /// How many of its names were not met yet.
+    /// How many of its names the copy has not met yet.
     left: u64,
 }
 
-/// Why a set of files does not grow.
+/// The error for a set of files that is full.
 fn full() -> Cause {
     Cause::refused("more files than can be remembered; copy a smaller part of the tree")
 }
@@ -84,7 +84,7 @@ pub struct Copy<'a, S: Sink> {
     sink: &'a S,
     options: Options,
     watch: &'a dyn Watch,
-    /// By source file system and file.
+    /// Files with several names, by source file system and file.
     links: HashMap<(Option<usize>, Id), Made>,
     /// Copied files with several names, and symbolic links: a later source must not reach them by name.
     made: FileSet,
@@ -296,7 +296,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         self.say(|| name.clone(), to)
     }
 
-    /// An error once the watch has stopped the copy.
+    /// Fails once the watch has stopped the copy.
     fn go_on(&self) -> Result<()> {
         if self.watch.is_stopped() { Err(Cause::Stopped.at(|| ErrorPlace::host(b""))) } else { Ok(()) }
     }
@@ -353,7 +353,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         tree.enter(entry, node, to, place)
     }
 
-    /// Finishes the current directory. The outer error: the way up is lost.
+    /// Finishes the current directory. The outer error: the parent directory cannot be reached.
     fn leave<R: Source>(&mut self, tree: &mut Tree<'_, R, S>) -> Result<Result<()>> {
         let source = tree.sides.source;
         // Opens the one above before this one has its mode, which may deny access.

@@ -109,7 +109,7 @@ pub trait Words {
     fn user(&self, name: &str) -> Option<u32>;
     /// The number of a group.
     fn group(&self, name: &str) -> Option<u32>;
-    /// Takes an option of the caller's own, which holds for every file. False: it is none.
+    /// Takes an option of the caller's own, which holds for every file. False: it is no such option.
     fn takes(&mut self, word: &str) -> bool;
     /// The names of such options, for the message about an unknown word.
     fn known(&self) -> &'static str;

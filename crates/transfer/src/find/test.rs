@@ -41,7 +41,7 @@ pub enum Test {
     Size {
         /// It counts in units of this many bytes, rounded up.
         unit: u64,
-        /// How many.
+        /// The number of units.
         number: Number,
     },
     /// The number of its names.
@@ -130,7 +130,7 @@ impl Number {
     }
 }
 
-/// The matcher of a pattern of the shell, or why it is none.
+/// The matcher of a pattern of the shell, or why the pattern is invalid.
 pub(super) fn glob(pattern: &OsStr, any_case: bool) -> Result<GlobMatcher, String> {
     let wrong = |e: String| format!("'{}' is not a pattern: {e}", pattern.display());
     let text = pattern.to_str().ok_or_else(|| wrong("not UTF-8".into()))?;

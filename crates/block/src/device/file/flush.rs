@@ -27,7 +27,7 @@ pub(super) fn new_poison() -> SharedPoison {
     Arc::new(Mutex::new(&FILE_POISON, Poison::default()))
 }
 
-/// Remembers a failure; the first stays.
+/// Records a failure, unless there is one already.
 pub(super) fn poison(shared: &SharedPoison, e: &Arc<io::Error>) {
     let mut p = shared.lock();
     if p.0.is_none() {
@@ -35,7 +35,7 @@ pub(super) fn poison(shared: &SharedPoison, e: &Arc<io::Error>) {
     }
 }
 
-/// The failure that was remembered.
+/// Fails with the recorded failure, if there is one.
 pub(super) fn poisoned(shared: &SharedPoison) -> Result<(), Arc<io::Error>> {
     match &shared.lock().0 {
         None => Ok(()),

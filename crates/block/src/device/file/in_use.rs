@@ -93,7 +93,7 @@ pub fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> io::Result<Opt
 }
 
 const LOOPS: &str = "/sys/block";
-/// Of the calling thread, because a thread may have a mount namespace of its own.
+/// The mounts of the calling thread: a thread may have a mount namespace of its own.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
 /// A loop device whose backing file is the image.
@@ -105,7 +105,7 @@ struct Loop {
     base: u64,
 }
 
-/// Without sysfs, none is found.
+/// The loop devices on `image`. Without sysfs, none is found.
 fn loops_on(image: &fs::Metadata) -> impl Iterator<Item = Loop> {
     let image = (image.dev(), image.ino());
     fs::read_dir(LOOPS).into_iter().flatten().flatten().filter_map(move |entry| {
@@ -227,7 +227,7 @@ impl LoopDevice {
 
 impl Backing {
     fn of_mount(dir: &Path) -> Option<Backing> {
-        // Without a request to a server, which may not answer.
+        // This sends no request to a server, which may not answer.
         let stat = statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
         let device = PathBuf::from(format!("/sys/dev/block/{}:{}/loop", stat.stx_dev_major, stat.stx_dev_minor));
         if number_in(&device.join("autoclear")) != Some(1) {

@@ -69,7 +69,7 @@ const fn byte(start: u64) -> Range {
     Range { start, len: Some(1) }
 }
 
-/// QEMU's byte of those who write.
+/// QEMU's byte of users that write.
 pub(super) const WRITES: Range = byte(DOES + WRITE);
 
 impl Range {
@@ -128,7 +128,7 @@ fn try_claim(file: &File, range: Range, exclusive: bool) -> io::Result<bool> {
     Ok(!taken || !exclusive && !is_open_for_writing(file).unwrap_or(true))
 }
 
-/// False if another holder has locked any of the bytes. `exclusive` wants `file` open for writing.
+/// False if another holder has locked any of the bytes. `exclusive` needs `file` open for writing.
 pub(super) fn lock(file: &File, range: Range, exclusive: bool) -> io::Result<bool> {
     if range.len == Some(0) {
         return Ok(true);

@@ -108,7 +108,7 @@ struct FileCore {
     limits: Limits,
     read_only: bool,
     direct: bool,
-    /// On a system other than Linux, always.
+    /// Uses portable calls alone; always true on systems other than Linux.
     portable: bool,
     #[cfg(target_os = "linux")]
     block_device: bool,
@@ -391,7 +391,7 @@ impl FileCore {
         Ok(true)
     }
 
-    /// The bytes of the file or block device.
+    /// The size of the file or block device, in bytes.
     fn end(&self) -> io::Result<u64> {
         if self.is_file() {
             return Ok(self.data.metadata()?.len());
@@ -462,7 +462,7 @@ impl FileCore {
     }
 }
 
-/// No discards and no zeroing without a write.
+/// The system has no discards, and no zeroing without a write.
 #[cfg(not(target_os = "linux"))]
 impl FileCore {
     fn discard(&self, _: u64, _: u64) -> io::Result<()> {

@@ -258,8 +258,8 @@ pub(super) fn reopen(file: &File, path: &Path, read_only: bool) -> io::Result<Fi
     let number = format!("/proc/self/fd/{}", file.as_raw_fd());
     open(Path::new(&number), 0)
         .or_else(|_| {
-            // Without /proc, by its name, if that still is the same file. A fifo that has the name by now must not
-            // block us.
+            // Without /proc, the file is opened by its name, if that still is the same file. A fifo that has the name
+            // by now must not block us.
             let again = open(path, libc::O_NONBLOCK)?;
             let (meta, other) = (file.metadata()?, again.metadata()?);
             if (meta.dev(), meta.ino()) != (other.dev(), other.ino()) {

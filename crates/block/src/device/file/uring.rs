@@ -72,7 +72,7 @@ struct Inflight {
     /// The remaining transfer, from `iovecs[first]` on.
     iovecs: Vec<libc::iovec>,
     first: usize,
-    /// In bytes.
+    /// Bytes transferred so far.
     done: u64,
     /// A copy of the data where O_DIRECT does not accept the original. Only read through `iovecs`.
     _bounce: Option<AlignedBuf>,
@@ -290,7 +290,7 @@ impl Shared {
         let mut finished = Finished::new();
         let mut table = self.table.lock();
         for bio in bios {
-            // Behind the bios in the backlog.
+            // A new bio goes behind those in the backlog.
             if table.backlog.is_empty() && table.has_room() {
                 self.start(&mut table, bio, &mut finished);
             } else {

@@ -28,7 +28,7 @@ use crate::buf::AlignedBuf;
 use crate::error::Error;
 use crate::ranks::{NBD_PENDING, NBD_SEND};
 
-/// Extents in one answer to a question for holes; the protocol permits more, and the next question gets them.
+/// Extents in one answer to a query for holes; the protocol permits more, and the next query gets them.
 const EXTENTS_MAX: usize = 1024;
 /// Chunks of one reply. A server may send a read in pieces, but it has to come to an end.
 const CHUNKS_MAX: u32 = 65_536;
@@ -53,7 +53,7 @@ pub(super) struct Call<'a> {
 pub(super) struct Answer {
     /// The memory that a read filled.
     pub data: Option<AlignedBuf>,
-    /// Of a question for holes: lengths and flags.
+    /// The answer to a query for holes: lengths and flags.
     pub extents: Vec<(u32, u32)>,
     pub result: io::Result<()>,
 }
@@ -62,7 +62,7 @@ pub(super) struct Answer {
 enum Done {
     /// A thread waits for it under this cookie.
     Waiter,
-    /// The bio is completed. `name`: of the device, for its error.
+    /// The bio is completed. `name`: that of the device, for its error.
     Bio(Box<Bio>, Arc<str>),
 }
 
@@ -336,7 +336,7 @@ impl Connection {
         self.state.lock().pending.remove(&cookie).ok_or_else(|| wrong("the server answers what it was not asked"))
     }
 
-    /// The connection ends: the request fails with the others.
+    /// Puts a request back whose reply ends the connection: it fails with the others. Returns the error.
     fn put_back(&self, cookie: u64, pending: Pending, e: io::Error) -> io::Error {
         self.state.lock().pending.insert(cookie, pending);
         e
@@ -390,7 +390,7 @@ impl Connection {
         }
     }
 
-    /// Gives the answer to its party.
+    /// Passes the answer on: to the thread that waits for it, or as the completion of the bio.
     fn complete(&self, cookie: u64, mut pending: Pending) -> io::Result<()> {
         let result = match pending.error.take() {
             Some(e) => Err(e),

@@ -43,15 +43,15 @@ use crate::buf::AlignedBuf;
 use crate::error::{Error, Result};
 use crate::ranks::NBD_JOBS;
 
-/// The longest transfer, in bytes, where the server permits more.
+/// The longest transfer in bytes, even if the server permits more.
 const TRANSFER_MAX: u32 = 1 << 20;
-/// Requests of one batch that are sent before the first answer is read. Servers begin as many at once.
+/// Requests of one batch that are sent before the first answer is read. Servers begin this many at once.
 const IN_FLIGHT: usize = 16;
-/// The longest trim or zeroing in one request: the time limit is for each.
+/// The longest trim or zeroing in one request: the time limit holds for each request.
 const RANGE_MAX: u64 = 64 << 20;
-/// Questions for holes in one search. A server that names tiny extents would keep it busy for hours.
+/// The most queries for holes in one search. A server that reports tiny extents would otherwise prolong it for hours.
 const QUESTIONS_MAX: usize = 4096;
-/// Of an extent: it reads as zeroes (`NBD_STATE_ZERO`).
+/// The flag of an extent that reads as zeroes (`NBD_STATE_ZERO`).
 const STATE_ZERO: u32 = 2;
 
 /// How to open an export.
@@ -239,7 +239,7 @@ impl Core {
         Ok(())
     }
 
-    /// As [`BlockDevice::flush`], for the request that needs it.
+    /// As [`BlockDevice::flush`]; errors name the request that needs it.
     fn flush_for(&self, op: BioOp, offset: u64, len: u64) -> Result<()> {
         if !self.export.flush() {
             return Ok(());
@@ -456,7 +456,7 @@ impl BlockDevice for Core {
                 return Err(self.error(BioOp::Read, at, 0, wrong("the server's extents lead nowhere")));
             }
         }
-        // Not known to be zeroes: data.
+        // Anything not known to be zeroes is data.
         Ok(Some(at.max(offset)))
     }
 

@@ -41,7 +41,7 @@ const CONTEXT: &str = "base:allocation";
 const OPTION_BYTES_MAX: u32 = 64 << 10;
 /// Larger pieces of a request are sent by themselves, in bytes.
 const JOINED_MAX: usize = 64 << 10;
-/// Replies to one option; a server that sends more does not mean to end.
+/// The most replies to one option; a server that sends more will not end.
 const OPTION_REPLIES_MAX: usize = 256;
 
 /// Commands.
@@ -68,10 +68,10 @@ mod flag {
     pub const MULTI_CONN: u16 = 1 << 8;
 }
 
-/// The facts about an export.
+/// The properties of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Export {
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
     flags: u16,
     /// Requests are multiples of it, in bytes; a power of two.
@@ -159,7 +159,7 @@ impl Stream {
         }
     }
 
-    /// No single call waits longer.
+    /// Limits each single call to this time.
     pub(super) fn limit(&self, limit: Duration) -> io::Result<()> {
         match self {
             #[cfg(unix)]
@@ -195,7 +195,7 @@ impl Stream {
         }
     }
 
-    /// Fills `buf`. A server that sends a byte from time to time is no better than one that sends none.
+    /// Fills `buf` within the limit, which holds for the whole: a server may send one byte from time to time.
     pub(super) fn read_full(&self, mut buf: &mut [u8], clock: &Clock, limit: Duration) -> io::Result<()> {
         let end = clock.now_ns().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
         while !buf.is_empty() {
@@ -250,7 +250,8 @@ impl Stream {
     }
 }
 
-/// A call that waited for the whole time limit fails with the name of a full buffer.
+/// The error of a call; if it has waited for the whole time limit, which the system reports as a full or empty buffer,
+/// a time-out.
 fn timed(e: io::Error, limit: Duration) -> io::Error {
     match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => no_answer(limit),

@@ -47,7 +47,7 @@ pub(super) struct Arm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     pub(super) ns: u64,
-    /// The part of it that the host lost between windows.
+    /// The part of the service time that the host lost between windows.
     pub(super) turnaround_ns: u64,
     pub(super) seek: bool,
 }
@@ -115,7 +115,7 @@ impl Disk {
         Cost { ns: (ns + lost) as u64, turnaround_ns: lost as u64, seek: !follows }
     }
 
-    /// Of the first windows of the stream, except its very first, the number that begin in this request.
+    /// How many of the first windows of the stream, except its very first, begin in this request.
     fn windows_begun(&self, arm: &Arm, offset: u64, len: u64) -> u64 {
         let before = |end: u64| (end.saturating_sub(arm.stream).div_ceil(self.window)).clamp(1, self.ramp + 1);
         before(offset + len) - before(offset)

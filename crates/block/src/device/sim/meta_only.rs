@@ -26,9 +26,9 @@ use crate::ranks::DROPPED;
 /// Counts of data writes, which are all dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Requests.
+    /// The number of dropped writes.
     pub requests: u64,
-    /// Their bytes.
+    /// Bytes of the dropped writes.
     pub bytes: u64,
 }
 

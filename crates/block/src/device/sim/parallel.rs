@@ -28,11 +28,11 @@ pub(super) struct Parallel {
 /// The requests in flight, and the last one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lanes {
-    /// Since when a caller that does not wait has been sending.
+    /// The time since which a caller that does not wait has been sending.
     since: u64,
-    /// When the requests in flight end.
+    /// The times at which the requests in flight end.
     ends: BinaryHeap<Reverse<u64>>,
-    /// When the link is free.
+    /// The time at which the link is free.
     link: u64,
     /// One past the last byte, and the first byte of the stream that it is in.
     end: u64,

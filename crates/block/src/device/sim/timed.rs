@@ -33,11 +33,11 @@ use crate::ranks::TIMED;
 /// How a request arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Its caller sends nothing until it has ended.
+    /// The caller sends nothing until the request has ended.
     Waits,
     /// The same, behind a page cache with readahead: the call of a program, not the request of a device.
     ReadAhead,
-    /// Its caller goes on and sends more.
+    /// The caller goes on and sends more.
     Submitted,
 }
 
@@ -101,8 +101,8 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// For such a device whose first `size` bytes are used: distances count as fractions of its capacity, or of
-    /// `size` if that is larger.
+    /// A timer for a device of this model whose first `size` bytes are used: distances count as fractions of its
+    /// capacity, or of `size` if that is larger.
     pub fn new(model: DeviceModel, size: u64) -> Timer {
         let size = size.max(model.capacity());
         let (arm, lanes) = (Arm::default(), Lanes::default());
@@ -114,12 +114,12 @@ impl Timer {
         self.usage
     }
 
-    /// A read of `len` bytes.
+    /// Serves a read of `len` bytes.
     pub fn read(&mut self, offset: u64, len: u64, arrival: Arrival) {
         self.serve(BioOp::Read, offset, len, arrival);
     }
 
-    /// A write of `len` bytes.
+    /// Serves a write of `len` bytes.
     pub fn write(&mut self, offset: u64, len: u64, arrival: Arrival) {
         self.serve(BioOp::Write, offset, len, arrival);
     }
@@ -196,7 +196,7 @@ impl Timer {
         }
     }
 
-    /// One request with its flags.
+    /// Serves one request with its flags.
     fn serve_flagged(&mut self, op: BioOp, offset: u64, len: u64, flags: BioFlags, arrival: Arrival) {
         if flags.contains(BioFlags::PREFLUSH) {
             self.flush();
@@ -215,7 +215,7 @@ pub struct TimedDevice {
 }
 
 impl TimedDevice {
-    /// The time that `below` would need if it were such a device.
+    /// A device over `below` that adds up the time that such a device would need.
     pub fn new(below: Arc<dyn BlockDevice>, model: DeviceModel) -> TimedDevice {
         let timer = Mutex::new(&TIMED, Timer::new(model, below.size_bytes()));
         TimedDevice { below, timer }

@@ -173,7 +173,7 @@ fn images_survive_load_and_save() {
     let changed = MemDevice::load_over(&b, &next).expect("loaded");
     assert_eq!(changed.first_difference(&MemDevice::load(&b).expect("loaded")).expect("read"), None);
     assert_eq!(changed.first_difference(&next).expect("read"), Some(1 << 20));
-    // Of another size.
+    // A file of another size.
     let small = MemDevice::new(4096);
     small.save(&b).expect("saved");
     assert_eq!(std::fs::read(&b).expect("read"), [0; 4096]);

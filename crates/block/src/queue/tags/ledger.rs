@@ -30,7 +30,7 @@ pub struct TagStats {
     pub wakes_in_vain: u64,
     /// Tags that went to a request while an older one of the same queue waited.
     pub overtakings: u64,
-    /// From the failed attempt to the tag.
+    /// The longest time from a failed attempt to the tag.
     pub longest_wait_ns: u64,
 }
 
@@ -74,7 +74,7 @@ impl Ledger {
         }
     }
 
-    /// A request of the queue `user` starts to wait.
+    /// Records that a request of the queue `user` starts to wait.
     pub fn begin(&self, user: u32) -> Ticket {
         self.waits.inc();
         let mut line = self.line.lock();
@@ -86,7 +86,7 @@ impl Ledger {
         Ticket { key, since_ns: self.clock.now_ns() }
     }
 
-    /// The request has got its tag.
+    /// Records that the request has got its tag.
     pub fn end(&self, ticket: Ticket) {
         self.longest_ns.fetch_max(self.clock.now_ns() - ticket.since_ns, Ordering::Relaxed);
         let mut line = self.line.lock();
@@ -99,19 +99,19 @@ impl Ledger {
         }
     }
 
-    /// A request has got a tag without waiting.
+    /// Records that a request has got a tag without waiting.
     pub fn at_once(&self) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.overtakings.inc();
         }
     }
 
-    /// `threads` threads were woken for a tag.
+    /// Records that `threads` threads were woken for a tag.
     pub fn woke(&self, threads: usize) {
         self.wakes.add(threads as u64);
     }
 
-    /// One of them found no tag.
+    /// Records that one of the woken threads found no tag.
     pub fn in_vain(&self) {
         self.in_vain.inc();
     }

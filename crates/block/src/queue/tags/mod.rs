@@ -162,7 +162,7 @@ impl TagSet {
 pub struct TagGuard {
     set: Arc<TagSet>,
     tag: u32,
-    /// Of the thread that took it, which is likely to take the next one; a completion runs elsewhere.
+    /// The hint of the thread that took it, which is likely to take the next one; a completion runs elsewhere.
     hint: usize,
 }
 

@@ -23,7 +23,7 @@ use crate::{Error, Result};
 
 /// The largest document; registries take no larger ones.
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
-/// Indexes in indexes.
+/// The deepest nesting of indexes.
 const DEPTH_MAX: u32 = 8;
 /// The annotations with the name of an image in an index: mostly a tag alone, and a whole name.
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
@@ -44,18 +44,18 @@ enum Kind {
     Flat,
 }
 
-/// The image that was chosen.
+/// The chosen image.
 pub struct Image {
-    /// The lowest first: each archive, and the digest of its uncompressed bytes.
+    /// The layers from the lowest on: each archive, and the digest of its uncompressed bytes.
     pub layers: Vec<(Layer, String)>,
 }
 
 /// An archive with a layer, compressed or not.
 pub struct Layer {
     path: String,
-    /// For messages.
+    /// The name for messages.
     name: String,
-    /// Digest and bytes as it is stored, where a document says them.
+    /// Digest and bytes of the stored archive, if a document states them.
     expected: Option<(String, u64)>,
 }
 
@@ -157,7 +157,7 @@ impl<'s> Layout<'s> {
         Ok(layout)
     }
 
-    /// For messages.
+    /// The name for messages.
     pub fn name(&self) -> String {
         self.store.name()
     }
@@ -181,7 +181,7 @@ impl<'s> Layout<'s> {
         parse(&self.file(name)?).map_err(|why| self.wrong(name, why))
     }
 
-    /// The image with a tag, or the only one, and if there is a choice that of the host's platform.
+    /// The image with a tag, or the only one, and if there is a choice, that of the host's platform.
     ///
     /// # Errors
     /// There is none or more than one, or a document is damaged.
@@ -273,7 +273,7 @@ impl<'s> Layout<'s> {
         self.of_platform(manifests, INDEX)
     }
 
-    /// The only one, or that of the host.
+    /// The only image, or that of the host.
     fn of_platform(&self, mut manifests: Vec<Descriptor>, name: &str) -> Result<Descriptor> {
         // Attestations beside the images belong to no platform.
         let unknown = |platform: &Platform| platform.os == "unknown" && platform.architecture == "unknown";
@@ -393,7 +393,7 @@ impl Read for Verified {
 }
 
 impl Verified {
-    /// By its first bytes. Nothing has been read yet.
+    /// The compression that the first bytes show. Nothing has been read yet.
     pub fn compression(&mut self) -> io::Result<Compression> {
         let (compression, _) = compressed::peeked(&mut self.file.reader)?;
         self.file.reader.rewind();
@@ -403,7 +403,7 @@ impl Verified {
     /// Reads the rest, and compares. Returns the file and its digest.
     ///
     /// # Errors
-    /// Size or digest is another.
+    /// Size or digest differs.
     pub fn finish(mut self) -> Result<(Stored, String)> {
         let mut buf = vec![0; 1 << 17];
         loop {

@@ -27,11 +27,11 @@ use super::{Options, STREAM_BUFFER, Source, source_error};
 use crate::tree::Builder;
 use crate::{Error, Result};
 
-/// In front of a name that hides one of a lower layer.
+/// The prefix of a name that hides one of a lower layer.
 const HIDES: &[u8] = b".wh.";
 /// A name that hides everything in its directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// In front of names that union file systems reserve.
+/// The prefix of names that union file systems reserve.
 const RESERVED: &[u8] = b".wh..wh.";
 
 /// A layer that was read.
@@ -144,11 +144,11 @@ fn read_layer(
     Ok(Layer { name, entries, part, left_out: seen.left_out, warning })
 }
 
-/// The meaning of an entry's name for lower layers.
+/// The meaning of an entry's name for the layers below.
 enum Mark<'e> {
-    /// A directory shows nothing of them.
+    /// A directory shows nothing of the layers below.
     Opaque { dir: &'e [u8] },
-    /// A name is hidden.
+    /// The name is hidden.
     Hidden { dir: &'e [u8], name: &'e [u8] },
     /// A name that the format reserves and that means nothing here.
     Reserved,

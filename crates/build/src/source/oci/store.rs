@@ -19,7 +19,7 @@ use crate::tree::Builder;
 
 /// The files of an image, by path.
 pub trait Store: Sync {
-    /// For messages.
+    /// The name for messages.
     fn name(&self) -> String;
 
     /// A regular file. The path comes from a document of the image.
@@ -77,7 +77,7 @@ impl Stored {
         Stored { file, range, at }
     }
 
-    /// Bytes.
+    /// The number of bytes.
     pub fn len(&self) -> u64 {
         self.range.end - self.range.start
     }

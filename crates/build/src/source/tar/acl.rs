@@ -13,7 +13,7 @@ pub const ACCESS: &str = "system.posix_acl_access";
 /// The attribute with the ACL that new entries of a directory get.
 pub const DEFAULT: &str = "system.posix_acl_default";
 
-/// `None`: the ACL is equal to the mode, and is not stored.
+/// The value of an ACL attribute for a text; `None` if the ACL is equal to the mode, which is not stored.
 pub fn encode(text: &[u8], default: bool) -> Result<Option<Vec<u8>>, Wrong> {
     let mut entries = Vec::new();
     for line in text.split(|byte| matches!(byte, b',' | b'\n')) {

@@ -30,7 +30,7 @@ pub fn names(flags: InodeFlags) -> Option<String> {
     Some(set.collect::<Vec<_>>().join(",")).filter(|names| !names.is_empty())
 }
 
-/// The flags of a list with commas. Calls `unknown` with each name that is none of Linux's.
+/// The flags of a list with commas. Calls `unknown` with each name of a flag that Linux does not have.
 pub fn parse(list: &[u8], mut unknown: impl FnMut(&[u8])) -> InodeFlags {
     let mut flags = InodeFlags::empty();
     for name in list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|name| !name.is_empty()) {

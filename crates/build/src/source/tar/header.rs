@@ -22,7 +22,7 @@ const LINK: Range<usize> = 157..257;
 const MAGIC: Range<usize> = 257..263;
 const MAJOR: Range<usize> = 329..337;
 const MINOR: Range<usize> = 337..345;
-/// In front of the name, where the format is ustar.
+/// The part of the path in front of the name, if the format is ustar.
 const PREFIX: Range<usize> = 345..500;
 /// GNU's old form of a sparse file: four pairs of offset and length, whether more blocks follow, and the real size.
 const SPARSE: Range<usize> = 386..482;
@@ -53,7 +53,7 @@ impl<'a> Header<'a> {
             let all = block.iter().enumerate().filter(|(at, _)| !CHECKSUM.contains(at));
             all.map(|(_, value)| byte(*value)).sum::<i128>() + blank
         };
-        // Some writers of long ago added signed bytes.
+        // Some old programs added the bytes as signed numbers.
         if stored != with(i128::from) && stored != with(|byte| i128::from(byte as i8)) {
             return Err("the checksum of a header is wrong".into());
         }
@@ -99,14 +99,14 @@ impl<'a> Header<'a> {
         Ok((number(&self.0[MAJOR], "device")?, number(&self.0[MINOR], "device")?))
     }
 
-    /// Of GNU's old form of a sparse file: the real size, and whether blocks with more ranges follow.
+    /// The fields of GNU's old form of a sparse file: the real size, and whether blocks with more ranges follow.
     pub fn sparse(&self, ranges: &mut Vec<Range<u64>>) -> Result<(i128, bool), Wrong> {
         sparse_ranges(&self.0[SPARSE], ranges)?;
         Ok((number(&self.0[SPARSE_SIZE], "real size")?, self.0[SPARSE_MORE] != 0))
     }
 }
 
-/// A block of more ranges of a sparse file; whether another one follows.
+/// Reads a block of more ranges of a sparse file; returns whether another one follows.
 pub fn more_sparse(block: &[u8; BLOCK], ranges: &mut Vec<Range<u64>>) -> Result<bool, Wrong> {
     sparse_ranges(&block[MORE_SPARSE], ranges)?;
     Ok(block[MORE_SPARSE_MORE] != 0)
@@ -114,7 +114,7 @@ pub fn more_sparse(block: &[u8; BLOCK], ranges: &mut Vec<Range<u64>>) -> Result<
 
 fn sparse_ranges(fields: &[u8], ranges: &mut Vec<Range<u64>>) -> Result<(), Wrong> {
     for pair in fields.chunks_exact(24) {
-        // Unused ones are blank.
+        // Unused pairs are blank.
         if pair[0] == 0 && pair[12] == 0 {
             break;
         }
@@ -138,7 +138,7 @@ fn range(start: i128, len: i128) -> Result<Range<u64>, Wrong> {
     Ok(bound(start)?..bound(start.saturating_add(len.max(0)))?)
 }
 
-/// Up to the first NUL.
+/// The text up to the first NUL.
 fn text(field: &[u8]) -> &[u8] {
     field.split(|byte| *byte == 0).next().unwrap_or(field)
 }

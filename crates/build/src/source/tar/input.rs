@@ -67,7 +67,7 @@ impl<'a> Input<'a> {
         Input { name, position: 0, from, sparse: Vec::new(), budget }
     }
 
-    /// For messages.
+    /// The name for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -81,7 +81,7 @@ impl<'a> Input<'a> {
         self.position
     }
 
-    /// An error of the archive, where it is.
+    /// An error at a place of the archive.
     pub fn wrong(&self, position: u64, why: impl std::fmt::Display) -> Error {
         self.refused(&format!("{why} (at byte {position})"))
     }
@@ -91,7 +91,7 @@ impl<'a> Input<'a> {
         Error::Source { name: self.name.clone(), why: why.into() }
     }
 
-    /// The error for what is no archive at all.
+    /// The error for bytes that are no archive at all.
     pub fn unknown(&self, why: &str) -> Error {
         Error::Unknown { name: self.name.clone(), why: why.into() }
     }
@@ -135,7 +135,7 @@ impl<'a> Input<'a> {
         Ok(read)
     }
 
-    /// Reads on to the first byte that is not zero, but not far; returns the bytes around it.
+    /// Reads on to the first byte that is not zero, up to a limit; returns the bytes around it.
     pub fn data_behind(&mut self) -> Result<Option<Vec<u8>>> {
         let mut buf = vec![0; COPY];
         for _ in 0..ZEROES_MAX / COPY {
@@ -151,7 +151,7 @@ impl<'a> Input<'a> {
         Ok(None)
     }
 
-    /// Skips `len` bytes; returns whether there were as many.
+    /// Skips `len` bytes; returns false if the archive ends before.
     pub fn skip(&mut self, len: u64) -> Result<bool> {
         if let From::File { len: end, .. } = &self.from {
             let there = self.position.checked_add(len).is_some_and(|to| to <= *end);

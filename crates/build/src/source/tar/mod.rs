@@ -57,7 +57,7 @@ impl Entry {
         }
     }
 
-    /// Adds it to a tree.
+    /// Adds the entry to a tree.
     ///
     /// # Errors
     /// A tree cannot hold it.
@@ -88,7 +88,7 @@ pub fn in_archive(error: Error, archive: &str) -> Error {
 pub struct Seen {
     /// How many entries it has.
     pub entries: u64,
-    /// Whether it has an end mark. GNU tar and Python take one without; it may have been cut off between two entries.
+    /// Whether it has an end mark. GNU tar and Python accept one without; it may have been cut off between two entries.
     pub is_marked: bool,
     pub left_out: LeftOut,
 }
@@ -110,14 +110,14 @@ pub fn read(input: &mut Input<'_>, entry: &mut dyn FnMut(Entry) -> Result<()>) -
 struct Reader<'r, 'a> {
     input: &'r mut Input<'a>,
     seen: Seen,
-    /// The statements of a global header about all entries behind it.
+    /// The records of a global header, which hold for all entries behind it.
     global: Extended,
     /// The bytes that global headers may still have.
     global_room: u64,
 }
 
 impl Reader<'_, '_> {
-    /// `false`: the archive ends here.
+    /// Reads a block; false if the archive ends here.
     fn block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
         let position = self.input.position();
         match self.input.read(block)? {
@@ -131,7 +131,7 @@ impl Reader<'_, '_> {
     fn next(&mut self) -> Result<Option<Entry>> {
         let mut extended: Option<Extended> = None;
         let (mut long_name, mut long_link) = (None, None);
-        // Of the first header of the entry.
+        // The position of the first header of the entry.
         let mut first = None;
         let mut room = HEADER_BYTES_MAX;
         loop {
@@ -205,7 +205,7 @@ impl Reader<'_, '_> {
         Ok(None)
     }
 
-    /// The data of a header that belongs to another one, which takes it from `room`.
+    /// The data of a header that belongs to another entry; its length is taken from `room`.
     fn extra(&mut self, header: &Header<'_>, position: u64, room: &mut u64) -> Result<Vec<u8>> {
         let size = header.size().map_err(|why| self.input.wrong(position, why))?;
         let size = u64::try_from(size).ok().filter(|size| size <= room);
@@ -270,13 +270,13 @@ impl Reader<'_, '_> {
             xattrs: extended.take_xattrs(&mut self.seen.left_out)?,
         };
         let kind = match header.kind() {
-            // A directory of the oldest archives, or one with a list of its names: its stored bytes mean nothing.
+            // A directory of the oldest archives, or one with a list of its names: its stored bytes are ignored.
             0 | b'0' | b'D' if header.kind() == b'D' || path.ends_with(b"/") => {
                 self.pass(self.size(header, &extended)?)?;
                 Kind::Directory
             }
             0 | b'0' | b'7' | b'S' => self.file(header, &mut extended)?,
-            // The bytes that its size names are not stored.
+            // The header has a size, but no bytes are stored.
             b'1' => Kind::HardLink(link),
             b'2' => Kind::Symlink(link),
             b'5' => Kind::Directory,
@@ -322,7 +322,7 @@ impl Reader<'_, '_> {
     }
 
     fn file(&mut self, header: &Header<'_>, extended: &mut Extended) -> std::result::Result<Kind, Failure> {
-        // As many bytes as the archive has.
+        // The number of stored bytes.
         let mut stored = self.size(header, extended)?;
         let sparse = std::mem::take(&mut extended.sparse);
         let mut real_size = sparse.real_size;
@@ -400,7 +400,7 @@ fn check_map(data: &[Range<u64>], size: u64, stored: u64) -> std::result::Result
     Ok(())
 }
 
-/// Decimal numbers, each on a line, in blocks.
+/// The decimal numbers, one on each line, of some blocks.
 struct Lines<'l, 'a> {
     input: &'l mut Input<'a>,
     block: [u8; BLOCK],
@@ -436,7 +436,7 @@ impl Lines<'_, '_> {
 
 /// A reason why an entry cannot be taken.
 enum Failure {
-    /// Why, of the entry.
+    /// A reason that concerns the entry.
     Wrong(Wrong),
     /// An error that already names its place.
     Said(Error),

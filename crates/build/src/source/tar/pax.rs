@@ -19,13 +19,13 @@ use super::header::{Wrong, add_range};
 use crate::error::shown;
 use crate::tree::{Xattr, stored_name};
 
-/// As libarchive writes values: without padding.
+/// Base64 without padding, as libarchive writes values.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The statements of extended headers about an entry, or about all that follow.
+/// The records of extended headers about one entry, or about all that follow.
 #[derive(Clone, Debug, Default)]
 pub struct Extended {
     pub path: Option<Vec<u8>>,
@@ -38,9 +38,9 @@ pub struct Extended {
     pub sparse: Sparse,
     /// The flags that chattr(1) sets, as names.
     pub flags: Option<Vec<u8>>,
-    /// By full name.
+    /// Extended attributes by full name.
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// By full name, as text.
+    /// ACLs as text, by the attribute's full name.
     acls: BTreeMap<&'static str, Vec<u8>>,
 }
 
@@ -51,17 +51,17 @@ pub struct Sparse {
     pub real_size: Option<i128>,
     pub major: Option<i128>,
     pub minor: Option<i128>,
-    /// Of 0.0 and 0.1; 1.0 has its map in front of the data.
+    /// The ranges of formats 0.0 and 0.1; format 1.0 has its map in front of the data.
     pub ranges: Option<Vec<Range<u64>>>,
-    /// Of 0.0: an offset whose length comes next.
+    /// In format 0.0: an offset whose length comes next.
     offset: Option<i128>,
 }
 
-/// The memory of an attribute beside its bytes.
+/// The memory of an attribute besides its bytes.
 const XATTR_BYTES: usize = 96;
 
 impl Extended {
-    /// The memory that it takes.
+    /// The memory that the records take.
     pub fn bytes(&self) -> usize {
         let texts = [&self.path, &self.link, &self.sparse.name, &self.flags].into_iter().flatten().map(Vec::len);
         let xattrs = self.xattrs.iter().map(|(name, value)| name.len() + value.len() + XATTR_BYTES);
@@ -129,7 +129,7 @@ impl Extended {
             }
             _ => {
                 if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                    // An attribute without a value is one.
+                    // An attribute without a value counts, too.
                     self.xattr(keyword(name), Some(value.to_vec()));
                 } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
                     let name = unescaped(name);
@@ -245,7 +245,7 @@ fn keyword(name: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `%3D` becomes `=`.
+/// Replaces `%3D` by `=`.
 fn unescaped(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = name;

@@ -36,7 +36,7 @@ impl Builder {
         let mut sorted = vec![0; self.index.len()];
         let mut next = starts.clone();
         let mut live: Vec<u32> = std::mem::take(&mut self.index).into_iter().collect();
-        // In the order in which they came: mostly sorted already.
+        // In the order in which they came, so mostly sorted already.
         live.sort_unstable();
         for link in live {
             let slot = &mut next[self.links[link as usize].parent as usize];
@@ -54,7 +54,7 @@ impl Builder {
         const NONE: u32 = u32::MAX;
         let mut numbers = vec![NONE; self.nodes.len()];
         numbers[ROOT as usize] = 0;
-        // Old numbers, in the new order.
+        // The old numbers of nodes, in the new order.
         let mut nodes = vec![ROOT];
         let mut entries = Vec::with_capacity(sorted.len());
         let mut names = Vec::new();
@@ -79,7 +79,7 @@ impl Builder {
                 }
             }
             waiting[below..].reverse();
-            // Its own two dots: one name for itself beside its parent's.
+            // Its `.` is a name, beside its entry in the parent; the root has `..` in place of that entry.
             let there = &mut self.nodes[dir as usize];
             there.links += if dir == ROOT { 2 } else { 1 };
             if let Body::Directory { entries: range, .. } = &mut there.body {

@@ -32,9 +32,9 @@ use crate::{Error, Result};
 
 /// Longest target of a symbolic link: a path with its final NUL fills a page.
 const TARGET_MAX: usize = 4095;
-/// As the kernel: a path that follows more links than this, from its beginning to its end, is circular.
+/// The kernel's limit: a path that follows more links than this is circular.
 const LINKS_FOLLOWED_MAX: u32 = 40;
-/// As the kernel: bytes of a path whose links are followed, with the NUL behind it.
+/// The kernel's limit: bytes of a path whose links are followed, with the NUL behind it.
 const PATH_MAX: usize = 4096;
 /// Steps through the targets of links: up to this number, and [`STEPS_PER_ENTRY`] for each name. One path may take
 /// 80,000, and a small compressed archive may have a million paths.
@@ -44,7 +44,7 @@ const STEPS_PER_ENTRY: usize = 64;
 const PENDING: u32 = 1 << 31;
 /// [`Link::node`] of a name that was removed.
 const NOWHERE: u32 = u32::MAX;
-/// The message for more numbers than there are.
+/// The message if there are too many entries for their numbers.
 const TOO_MANY: &str = "more entries than a file system can hold";
 /// Directories that only paths mention: up to this number, and [`IMPLIED_PER_ENTRY`] for each entry. Two bytes of a
 /// path make one, and a small compressed archive may have very long paths.
@@ -66,7 +66,7 @@ pub struct Attributes {
     pub mtime: Timestamp,
     /// Flags that chattr(1) sets.
     pub flags: InodeFlags,
-    /// In any order.
+    /// Extended attributes, in any order.
     pub xattrs: Vec<Xattr>,
 }
 
@@ -109,10 +109,10 @@ pub struct Builder {
     options: Options,
     /// Whether parents may be symbolic links of the tree.
     follow: bool,
-    /// Names in the targets of links that were walked.
+    /// Names in the targets of links that were followed.
     steps: usize,
     nodes: Vec<Node>,
-    /// Of them, directories that no entry made.
+    /// The number of directories that no entry made.
     implied: usize,
     links: Vec<Link>,
     names: Vec<u8>,
@@ -125,7 +125,7 @@ pub struct Builder {
     pending: Vec<Pending>,
     /// The place of the next entry in its source, for messages.
     position: Option<u64>,
-    /// The directory of the entry before: neighbours have the same.
+    /// The directory of the previous entry: neighbours have the same.
     last: Option<(Vec<u8>, u32)>,
 }
 
@@ -168,7 +168,7 @@ impl Builder {
     /// Adds a directory. An existing one keeps its entries.
     ///
     /// # Errors
-    /// The path is none, or leads through something else than directories.
+    /// It is no path, or leads through something other than directories.
     pub fn directory(&mut self, path: &[u8], attributes: Attributes) -> Result<()> {
         let place = self.place(path)?;
         let directory = match place {
@@ -229,7 +229,7 @@ impl Builder {
             };
             return Err(self.error(path, why));
         }
-        // As the kernel has it; some writers of archives have other permissions.
+        // As in the kernel; some writers of archives have other permissions.
         let attributes = Attributes { mode: 0o777, ..attributes };
         let node = self.node(FileType::Symlink, attributes, Body::Symlink(target.into()));
         self.add(path, node)
@@ -308,7 +308,7 @@ impl Builder {
     /// Removes a name and everything below it. Other names of a file stay. If there is no such name, nothing happens.
     ///
     /// # Errors
-    /// The path is none, or leads through something else than directories; the root is not removed.
+    /// It is no path, or leads through something other than directories; the root is not removed.
     pub fn remove(&mut self, path: &[u8]) -> Result<()> {
         let Some((parent, name)) = self.existing_place(path)? else { return Ok(()) };
         let hash = hash(&self.hasher, parent, name);
@@ -407,7 +407,7 @@ impl Builder {
         if set.is_empty() {
             return None;
         }
-        // Of two with the same name the last counts.
+        // Of two attributes with the same name, the last one counts.
         set.reverse();
         set.sort_by(|a, b| a.0.cmp(&b.0));
         set.dedup_by(|a, b| a.0 == b.0);
@@ -467,7 +467,7 @@ impl Builder {
         Ok(number)
     }
 
-    /// Makes a name lead to a node; the number of the link.
+    /// Makes a name lead to a node; returns the number of the link.
     fn enter(&mut self, parent: u32, name: &[u8], node: u32) -> std::result::Result<u32, &'static str> {
         let hash = hash(&self.hasher, parent, name);
         let (hasher, links, names) = (&self.hasher, &mut self.links, &mut self.names);
@@ -479,7 +479,7 @@ impl Builder {
         match self.index.entry(hash, same, again) {
             Slot::Occupied(found) => {
                 let link = *found.get();
-                // A removed directory may be the parent of the entry before.
+                // A removed directory may be the parent of the previous entry.
                 self.last = None;
                 links[link as usize].node = node;
                 Ok(link)

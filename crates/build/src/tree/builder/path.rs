@@ -75,7 +75,7 @@ impl Builder {
         Ok(Placed::In(at, name))
     }
 
-    /// The directory of a name in the middle of a path, which has followed so many links.
+    /// The directory of a name in the middle of a path, after `links` links.
     fn step(
         &mut self,
         parent: u32,
@@ -186,7 +186,7 @@ pub(super) enum Placed<'p> {
     Missing,
 }
 
-/// Puts the parts of a link's target on top of the parts that are still to be walked. `name` began the way to it.
+/// Puts the parts of a link's target in front of the parts that are still to be walked. `name` began the way to it.
 fn follow(
     target: &[u8],
     name: &[u8],

@@ -19,7 +19,7 @@ impl Builder {
         let pending = std::mem::take(&mut self.pending);
         let mut reached = Reached::new(self);
         let mut found: Vec<Option<u32>> = vec![None; pending.len()];
-        // Of the chain that is being followed.
+        // The chain that is being followed.
         let mut chain: Vec<u32> = Vec::new();
         let mut in_chain = vec![false; pending.len()];
         for first in 0..pending.len() as u32 {
@@ -69,9 +69,9 @@ impl Builder {
 
 /// The directories that a path leads to.
 struct Reached {
-    /// By node.
+    /// The state of each directory, by its node.
     directories: Vec<Known>,
-    /// Of a climb.
+    /// The directories of the current climb.
     climbed: Vec<u32>,
 }
 
@@ -79,7 +79,7 @@ struct Reached {
 enum Known {
     Reached,
     NotReached,
-    /// As its parent.
+    /// Reached if its parent is.
     Entered,
 }
 

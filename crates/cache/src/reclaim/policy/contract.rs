@@ -274,7 +274,7 @@ fn reclaimers_wait_where_nothing_can_go() {
     }
 }
 
-/// The default policy looks at no frame that cannot go, and at few others.
+/// The default policy looks at no frame that cannot be freed, and at few for each that it frees.
 #[test]
 fn used_once_looks_at_no_more_than_four_frames_for_one_that_it_frees() {
     let mut cache = Cache::new(ReclaimPolicy::UsedOnce, 64 * MIB, 1);

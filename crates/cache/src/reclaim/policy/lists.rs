@@ -22,7 +22,7 @@ const INACTIVE_ANON: usize = 0;
 const ACTIVE_ANON: usize = 1;
 const INACTIVE_FILE: usize = 2;
 const ACTIVE_FILE: usize = 3;
-/// Inodes, a cache beside the pages.
+/// The list of inodes, a cache beside the pages.
 const SLAB: u8 = 5;
 
 /// Pages that are looked at as one batch (Linux: `SWAP_CLUSTER_MAX`).
@@ -72,9 +72,9 @@ pub(in crate::reclaim) enum Stalls {
 /// Which pages of a batch count as those of a congested device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reclaim) enum Congestion {
-    /// Those that a caller that needs memory at once does not write for that reason; kswapd writes them anyway.
+    /// Dirty pages that a caller in need of memory does not write because of the congestion; kswapd writes them anyway.
     Refused,
-    /// All of its dirty pages, and those under writeback that came round again.
+    /// All dirty pages of such a device, and its pages under writeback that came round again.
     Met,
 }
 
@@ -82,9 +82,9 @@ pub(in crate::reclaim) enum Congestion {
 #[derive(Debug)]
 pub(in crate::reclaim) struct Rules {
     pub writes: Writes,
-    /// Counts dirty pages; with [`Marks::All`], those of them that are not under writeback yet.
+    /// How many dirty pages mark the zone; with [`Marks::All`], only those that are not under writeback yet count.
     pub dirty_tail: Marks,
-    /// Counts pages under writeback.
+    /// How many pages under writeback mark the zone.
     pub writeback_tail: Marks,
     pub congestion: Congestion,
     pub stalls: Stalls,
@@ -95,7 +95,7 @@ pub(in crate::reclaim) struct Rules {
     /// scan gets harder only if it looked at fewer pages than that. Otherwise a pass scans all that its priority
     /// allows, and each pass is harder.
     pub proportional: bool,
-    /// Inodes are scanned once a priority, not in each pass over a zone.
+    /// Inodes are scanned once for each priority, not in each pass over a zone.
     pub slab_once: bool,
 }
 
@@ -123,7 +123,7 @@ struct Batch {
     unqueued: u64,
     congested: u64,
     writeback: u64,
-    /// Under writeback, marked to be freed then, and met again.
+    /// Under writeback, marked to be freed afterwards, and met again.
     again: u64,
 }
 
@@ -233,7 +233,7 @@ impl Lists {
         }
     }
 
-    /// Whether so many pages of a batch mark the zone.
+    /// Whether `n` pages of a batch mark the zone.
     fn marks(rule: Marks, n: u64, all: u64, taken: u64, priority: u32) -> bool {
         match rule {
             Marks::Never => false,
@@ -268,7 +268,7 @@ fn id_of(list: usize) -> u8 {
     list as u8 + 1
 }
 
-/// The pages of 4 KiB in memory of so many bytes. A frame counts as one at least.
+/// The number of 4 KiB pages in this many bytes. A frame counts as at least one.
 fn pages_of(bytes: u64) -> u64 {
     (bytes / PAGE).max(1)
 }

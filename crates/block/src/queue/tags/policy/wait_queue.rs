@@ -153,7 +153,7 @@ impl WaitQueue {
         self.active.store(asleep.len(), Ordering::SeqCst);
     }
 
-    /// Does nothing if a wake was quicker.
+    /// Takes a waiter out of the queue, unless a wake has done so already.
     fn leave(&self, place: i64) {
         let mut asleep = self.asleep.lock();
         asleep.remove(&place);

@@ -208,7 +208,7 @@ fn the_main_queue_ages_while_everything_new_is_dirty() {
     }
     let freed = unused.end - unused.start - cache.present(unused.clone());
     assert_eq!(cache.present(used.clone()), used.end, "frames in use stay");
-    // The policy looks at frames in use, too, so fewer than one in AGING go.
+    // The policy looks at frames in use, too, so it frees fewer than one in AGING.
     assert!(freed > frames / AGING / 16 && freed <= frames / AGING, "{freed}");
 }
 
