@@ -41,6 +41,10 @@ def runs(folder):
                 environment = trial.get("environment")
                 if not environment or not environment.get("commit"):
                     continue
+                if not trial["started_s"]:
+                    # A merged trial of a sweep of models: the same bytes on every machine.
+                    seen[(environment["commit"][:10], "no machine in particular", "modelled")] = 0
+                    continue
                 machine = f"{environment['cores']} cores of an {environment['cpu']}, {round(environment['memory_bytes'] / 2**30)} GiB, Linux {environment['kernel'].split('-')[0]}"
                 date = datetime.datetime.fromtimestamp(trial["started_s"], datetime.timezone.utc).strftime("%Y-%m-%d")
                 key = (environment["commit"][:10], machine.replace("(R)", "").replace(" Processor", ""), date)
