@@ -136,6 +136,10 @@ pub struct Summary {
 
 /// Runs the points that have no result yet, then merges. Finished trials stay, whatever happens.
 pub fn run(sweep: &Sweep, engine: &dyn Engine, output: &Path, quiet: bool, stop: &AtomicBool) -> Result<Summary> {
+    if output.join(TRIALS).exists() && !output.join(SWEEP).exists() {
+        let shown = output.display();
+        return Err(Error::Usage(format!("{shown}: its results are of a run, not of a sweep: choose another")));
+    }
     let points = output.join(POINTS);
     std::fs::create_dir_all(&points).map_err(Error::file(&points))?;
     let lock = lock(output)?;
@@ -211,9 +215,6 @@ fn same_sweep(sweep: &Sweep, output: &Path) -> Result<()> {
             }
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            if output.join(TRIALS).exists() {
-                return refuse("a run".into());
-            }
             let text = serde_json::to_vec_pretty(sweep).map_err(|e| Error::Failed(e.to_string()))?;
             replace(&path, &text)
         }
